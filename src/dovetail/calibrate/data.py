@@ -1,0 +1,106 @@
+"""Samples from wherever the caller has them, one at a time, checked against the model's inputs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.encoding import Array
+from dovetail.errors import InputError
+from dovetail.model.edit import shape_of
+from dovetail.stats import DataInfo
+from dovetail.target import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One model input: what every sample must bring."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A stream of samples that can be read again; ``count`` is None when only reading tells.
+
+    Keys of a sample that are not model inputs are targets for a metric.
+    """
+
+    source: str
+    samples: Callable[[], Iterator[Sample]]
+    count: int | None = None
+    random: bool = False
+
+
+@dataclass(slots=True)
+class Described:
+    """Data that remembers, while it is read, how many samples there were and what was in them."""
+
+    data: Data
+    inputs: frozenset[str]
+    digests: list[bytes] = field(default_factory=list)
+
+    def samples(self) -> Iterator[Sample]:
+        self.digests.clear()
+        for sample in self.data.samples():
+            self.digests.append(digest({name: sample[name] for name in self.inputs}))
+            yield sample
+        if not self.digests:
+            raise InputError(f"{self.data.source}: there is not a single sample in it")
+
+    def info(self) -> DataInfo:
+        total = hashlib.sha256(b"".join(self.digests)).hexdigest()
+        return DataInfo(self.data.source, len(self.digests), total, self.data.random)
+
+
+def describe(data: Data, model: ir.Model) -> Described:
+    """The same data, its model inputs counted and hashed as they are read."""
+    return Described(data, frozenset(v.name or "" for v in model.graph.inputs))
+
+
+def digest(sample: Sample) -> bytes:
+    """What identifies a sample: the bytes of its arrays, by name."""
+    state = hashlib.blake2b(digest_size=16)
+    for name in sorted(sample):
+        array = np.ascontiguousarray(sample[name])
+        state.update(f"{name}\0{array.dtype}\0{array.shape}\0".encode())
+        state.update(array.data)
+    return state.digest()
+
+
+def input_specs(model: ir.Model) -> tuple[InputSpec, ...]:
+    """The inputs of a model whose shapes are static."""
+    specs = []
+    for value in model.graph.inputs:
+        shape = shape_of(value)
+        if shape is None or value.dtype is None:
+            raise InputError(f"input {value.name!r} has no static shape: give one with --shape {value.name}=...")
+        specs.append(InputSpec(value.name or "", shape, value.dtype.numpy()))
+    return tuple(specs)
+
+
+def check_sample(sample: Mapping[str, Array], specs: tuple[InputSpec, ...], source: str, number: int) -> Sample:
+    """The sample with every input contiguous and in the model's dtype; wrong names, shapes or types are refused."""
+    checked = {key: value for key, value in sample.items() if key not in {s.name for s in specs}}
+    for spec in specs:
+        if spec.name not in sample:
+            have = ", ".join(sorted(sample)) or "nothing"
+            raise InputError(f"{source}: no array for the model input {spec.name!r}; there is {have}")
+        array = np.asarray(sample[spec.name])
+        if array.shape != spec.shape:
+            raise InputError(
+                f"{source}: {spec.name!r} of sample {number} is {array.shape}, the model takes {spec.shape}"
+            )
+        if array.dtype != spec.dtype and not (array.dtype.kind == "f" and spec.dtype.kind == "f"):
+            raise InputError(f"{source}: {spec.name!r} is {array.dtype}, the model takes {spec.dtype}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            kind = "NaN" if np.isnan(array).any() else "infinity"
+            raise InputError(f"{source}: {spec.name!r} of sample {number} holds {kind}")
+        checked[spec.name] = np.ascontiguousarray(array, dtype=spec.dtype)
+    return checked

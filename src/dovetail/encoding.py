@@ -1,0 +1,169 @@
+"""How a tensor is stored: dtypes, encodings, and encodings with their numbers.
+
+This file imports nothing of ours; every stage speaks in these words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class IntGrid:
+    """The integers that a stored dtype can hold."""
+
+    bits: int
+    signed: bool
+
+    @property
+    def low(self) -> int:
+        return -(1 << (self.bits - 1)) if self.signed else 0
+
+    @property
+    def high(self) -> int:
+        return (1 << (self.bits - 1)) - 1 if self.signed else (1 << self.bits) - 1
+
+
+class DType(StrEnum):
+    """A stored dtype; the value is the word used in plans, tables and results."""
+
+    U4 = "uint4"
+    S4 = "int4"
+    U8 = "uint8"
+    S8 = "int8"
+    U16 = "uint16"
+    S16 = "int16"
+    S32 = "int32"
+    F8E4M3 = "float8e4m3fn"
+    F16 = "float16"
+    F32 = "float32"
+
+    @property
+    def is_integer(self) -> bool:
+        return self in _GRIDS
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether storing needs a scale; float16 and float32 are stored as they are."""
+        return self not in (DType.F16, DType.F32)
+
+    @property
+    def grid(self) -> IntGrid:
+        """The integer range of this dtype; only integer dtypes have one."""
+        return _GRIDS[self]
+
+    @property
+    def bits(self) -> int:
+        return _BITS[self]
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy (or ml_dtypes) dtype that holds the stored values, one per element."""
+        return _NUMPY[self]
+
+
+_GRIDS = {
+    DType.U4: IntGrid(4, False),
+    DType.S4: IntGrid(4, True),
+    DType.U8: IntGrid(8, False),
+    DType.S8: IntGrid(8, True),
+    DType.U16: IntGrid(16, False),
+    DType.S16: IntGrid(16, True),
+    DType.S32: IntGrid(32, True),
+}
+_BITS = {**{dtype: grid.bits for dtype, grid in _GRIDS.items()}, DType.F8E4M3: 8, DType.F16: 16, DType.F32: 32}
+_NUMPY: dict[DType, np.dtype[Any]] = {
+    DType.U4: np.dtype(ml_dtypes.uint4),
+    DType.S4: np.dtype(ml_dtypes.int4),
+    DType.U8: np.dtype(np.uint8),
+    DType.S8: np.dtype(np.int8),
+    DType.U16: np.dtype(np.uint16),
+    DType.S16: np.dtype(np.int16),
+    DType.S32: np.dtype(np.int32),
+    DType.F8E4M3: np.dtype(ml_dtypes.float8_e4m3fn),
+    DType.F16: np.dtype(np.float16),
+    DType.F32: np.dtype(np.float32),
+}
+
+
+class Granularity(StrEnum):
+    """Over what one scale reaches."""
+
+    TENSOR = "tensor"
+    AXIS = "axis"
+    BLOCK = "block"
+    EXPANDED_BLOCK = "expanded_block"
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """One way to store a tensor, without its numbers; the axis of a granularity belongs to the numbers."""
+
+    dtype: DType
+    symmetric: bool = False
+    granularity: Granularity = Granularity.TENSOR
+    block_size: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.dtype.is_quantized and (self.symmetric or self.granularity is not Granularity.TENSOR):
+            raise ValueError(f"{self.dtype} is stored as it is: it has no symmetry and no granularity")
+        if self.dtype is DType.F8E4M3:
+            object.__setattr__(self, "symmetric", True)  # float8 has no zero point: one spelling only
+        blocked = self.granularity in (Granularity.BLOCK, Granularity.EXPANDED_BLOCK)
+        if blocked != (self.block_size > 0):
+            raise ValueError(f"block_size {self.block_size} does not go with granularity {self.granularity}")
+
+
+FLOAT32 = Encoding(DType.F32)
+FLOAT16 = Encoding(DType.F16)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QParams:
+    """A quantized encoding with its numbers.
+
+    ``scale`` and ``zero_point`` have rank 0 (tensor), rank 1 along ``axis`` (axis), or the tensor's rank with
+    ``axis`` divided by the block size (block). real = (stored - zero_point) * scale.
+    """
+
+    encoding: Encoding
+    scale: Array
+    zero_point: Array
+    axis: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.encoding.dtype.is_quantized:
+            raise ValueError(f"{self.encoding.dtype} has no scale")
+        scale = np.array(self.scale, dtype=np.float32)
+        zero_point = np.array(self.zero_point, dtype=np.int32)
+        if scale.shape != zero_point.shape:
+            raise ValueError(f"scale {scale.shape} and zero point {zero_point.shape} differ in shape")
+        if not np.all(np.isfinite(scale)) or not np.all(scale > 0):
+            raise ValueError("a scale must be finite and above zero")
+        if (self.axis is None) != (self.encoding.granularity is Granularity.TENSOR):
+            raise ValueError(f"axis {self.axis} does not go with granularity {self.encoding.granularity}")
+        scale.setflags(write=False)
+        zero_point.setflags(write=False)
+        object.__setattr__(self, "scale", scale)
+        object.__setattr__(self, "zero_point", zero_point)
+
+    @property
+    def dtype(self) -> DType:
+        return self.encoding.dtype
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, QParams) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[Any, ...]:
+        return (self.encoding, self.axis, self.scale.shape, self.scale.tobytes(), self.zero_point.tobytes())

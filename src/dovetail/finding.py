@@ -1,0 +1,65 @@
+"""What a run says: findings (one broken rule at one place) and verdicts (pass, fail or not checked)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    """How bad a finding is: an error cannot deploy, a warning costs accuracy or speed, a note is for the record."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One broken rule at one place, in original names."""
+
+    code: str
+    where: str
+    message: str
+    severity: Severity = Severity.WARNING
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    fix: str = ""
+
+
+class Status(StrEnum):
+    """The three answers of a check; a missing backend is never a pass."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    NOT_CHECKED = "not_checked"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to one question about a run, with the reason, the threshold used and the evidence."""
+
+    status: Status
+    reason: str
+    threshold: str = ""
+    evidence: str = ""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+# When a verdict passes: repeated in every result, so that a reader never has to guess what "pass" meant.
+VERDICT_TABLE: Mapping[str, str] = {
+    "normalized": "every float output of the normalized graph >= {normalized_db:g} dB against the original on "
+    "{normalized_samples} samples, integer outputs equal",
+    "compiled": "the target's compiler took the whole graph",
+    "fidelity": "no planned tensor was read back changed; where one was not found, the verdict is not checked",
+    "numerics": "for every output, target against float is at most {numerics_drop_db:g} dB below simulation against float",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """The figures that verdicts are measured against; recorded in every result."""
+
+    normalized_db: float = 80.0
+    normalized_samples: int = 3
+    numerics_drop_db: float = 3.0

@@ -1,0 +1,202 @@
+"""In-place edits of a graph that keep names, shapes and the trail: the only way in which passes change a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.encoding import Array
+from dovetail.model import origin
+
+
+def constant_of(value: ir.Value | None) -> Array | None:
+    """The array of an initializer (or of a Constant node), or None when the value depends on the inputs."""
+    if value is None or value.is_graph_input():
+        return None
+    tensor = ir.convenience.get_const_tensor(value)
+    return None if tensor is None else tensor.numpy()
+
+
+def scalar_of(value: ir.Value | None) -> float | None:
+    """The number of a constant with one element, else None."""
+    array = constant_of(value)
+    return float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
+
+
+def is_op(node: ir.Node | None, *op_types: str) -> bool:
+    """Whether the node is one of these operators of the ONNX domain."""
+    return node is not None and node.domain in ("", "ai.onnx") and node.op_type in op_types
+
+
+def shape_of(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The static shape, or None when any dimension is unknown."""
+    if value is None or value.shape is None or not value.shape.is_static():
+        return None
+    return value.shape.numpy()
+
+
+def sole_consumer(value: ir.Value) -> ir.Node | None:
+    """The only node that reads the value, once; None when others, several inputs or a graph output do."""
+    uses = value.uses()
+    return next(iter(uses))[0] if len(uses) == 1 and not value.is_graph_output() else None
+
+
+def graph_of(node: ir.Node) -> ir.Graph:
+    """The graph that a node is in."""
+    if not isinstance(node.graph, ir.Graph):
+        raise TypeError(f"node {node.name!r} is in no graph")
+    return node.graph
+
+
+def attribute(node: ir.Node, name: str, default: Any) -> Any:
+    """An attribute's value, or the default when it is absent."""
+    attr = node.attributes.get(name)
+    return default if attr is None else attr.value
+
+
+def add_initializer(graph: ir.Graph, array: Array, *, name: str, source: ir.Value) -> ir.Value:
+    """Register a new constant, under a free name, derived from ``source``."""
+    free = free_name(graph, name)
+    tensor = ir.Tensor(np.asarray(array, order="C"), name=free)  # ascontiguousarray would make a scalar rank 1
+    value = ir.Value(name=free, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=tensor.shape)
+    graph.register_initializer(value)
+    origin.derive(value, source)
+    return value
+
+
+def fold(value: ir.Value, tensor: ir.TensorProtocol) -> None:
+    """Make a node's output a constant with these numbers, under the same name and trail; the node becomes dead."""
+    graph = value.graph
+    if not isinstance(graph, ir.Graph):
+        raise TypeError(f"{value.name!r} is in no graph")
+    name, value.name = str(value.name), f"{value.name}/folded"
+    constant = ir.Value(name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape))
+    graph.register_initializer(constant)
+    origin.carry(constant, value)
+    value.replace_all_uses_with(constant)
+
+
+def insert(
+    before: ir.Node,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    *,
+    attributes: dict[str, Any] | None = None,
+    source: ir.Value,
+    replaces: Iterable[ir.Node],
+    name: str = "",
+    shape: Sequence[int] | None = None,
+    dtype: ir.DataType | None = None,
+    domain: str = "",
+) -> ir.Value:
+    """Insert a one-output node in front of another and return its output, derived from ``source``."""
+    graph = graph_of(before)
+    stem = free_name(graph, name or f"{source.name}/{op_type}")
+    node = ir.node(op_type, inputs=inputs, attributes=attributes or {}, domain=domain, name=stem)
+    output = node.outputs[0]
+    output.name = stem
+    element = source.dtype if dtype is None else dtype
+    output.type = None if element is None else ir.TensorType(element)
+    output.shape = None if shape is None else ir.Shape(shape)
+    graph.insert_before(before, node)
+    origin.derive(output, source)
+    origin.stand_for(node, replaces)
+    return output
+
+
+def replace_value(old: ir.Value, new: ir.Value) -> None:
+    """Give every reader of ``old`` the equal value ``new``, which takes over its name, type, shape and trail.
+
+    Where ``new`` already stands for another original tensor (an input, an initializer, a value that was there
+    before), it keeps its own name. Names of graph outputs never change: a value inside the graph takes the output's
+    name, an input, an initializer or another output gets an Identity.
+    """
+    fixed = new.producer() is None or new.is_graph_output()
+    keeps_name = fixed or (origin.origin_of(new).exact and not old.is_graph_output())
+    if old.is_graph_output() and keeps_name:
+        producer = old.producer()
+        if producer is None:
+            raise ValueError(f"{old.name!r} is an input: it cannot be replaced")
+        new = insert(producer, "Identity", [new], source=old, replaces=[producer])
+        keeps_name = False
+    if not keeps_name:
+        if origin.origin_of(new).exact:
+            origin.add_alias(old, new)
+        name, old.name = old.name, f"{old.name}/replaced"
+        new.name = name
+        origin.carry(new, old)
+    else:
+        origin.add_alias(new, old)
+    new.type = old.type if new.type is None else new.type
+    new.shape = old.shape if new.shape is None else new.shape
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+
+
+def remove_dead(graph: ir.Graph, nodes: Iterable[ir.Node]) -> None:
+    """Remove those of the nodes, and what only fed them, whose outputs nobody reads."""
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if node.graph is not graph or any(v.uses() or v.is_graph_output() for v in node.outputs):
+            continue
+        feeders = [v.producer() for v in node.inputs if v is not None]
+        graph.remove(node, safe=True)
+        pending.extend(feeder for feeder in feeders if feeder is not None)
+
+
+def free_name(graph: ir.Graph, wanted: str) -> str:
+    """``wanted``, or ``wanted.1``, ``wanted.2`` ... when it is taken."""
+    taken: set[str] | None = graph.meta.get("dovetail.names")
+    if taken is None:
+        taken = {v.name or "" for v in (*graph.inputs, *graph.initializers.values())}
+        for node in graph.all_nodes():
+            taken.add(node.name or "")
+            taken.update(v.name or "" for v in node.outputs)
+        graph.meta["dovetail.names"] = taken
+    name, number = wanted, 0
+    while name in taken:
+        number += 1
+        name = f"{wanted}.{number}"
+    taken.add(name)
+    return name
+
+
+def is_float(value: ir.Value) -> bool:
+    """Whether the value holds floating point numbers, and so has to be stored somehow."""
+    return value.dtype is not None and value.dtype.is_floating_point()
+
+
+def insert_copy(before: ir.Node, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Value:
+    """Insert a copy of a one-output node that reads other inputs of the same shapes."""
+    return insert(
+        before,
+        node.op_type,
+        inputs,
+        attributes=dict(node.attributes),
+        source=node.outputs[0],
+        replaces=[node],
+        shape=shape_of(node.outputs[0]),
+        domain=node.domain,
+    )
+
+
+def insert_split(
+    before: ir.Node, source: ir.Value, sizes: Sequence[int], *, replaces: Iterable[ir.Node]
+) -> tuple[ir.Value, ...]:
+    """Insert a Split of the last axis into parts of these sizes and return the parts, derived from ``source``."""
+    graph = graph_of(before)
+    stem = free_name(graph, f"{source.name}/Split")
+    lengths = add_initializer(graph, np.array(sizes, dtype=np.int64), name=f"{stem}/sizes", source=source)
+    node = ir.node("Split", inputs=[source, lengths], attributes={"axis": -1}, num_outputs=len(sizes), name=stem)
+    shape = shape_of(source)
+    for number, (output, size) in enumerate(zip(node.outputs, sizes, strict=True)):
+        output.name = free_name(graph, f"{stem}/{number}")
+        output.type = source.type
+        output.shape = None if shape is None else ir.Shape((*shape[:-1], size))
+        origin.derive(output, source)
+    graph.insert_before(before, node)
+    origin.stand_for(node, replaces)
+    return tuple(node.outputs)

@@ -1,0 +1,53 @@
+"""Checks of the files beside a model that hold its weights, made before any of them is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx_ir as ir
+
+from dovetail.errors import InputError
+
+
+def check_external_data(model: ir.Model, folder: Path) -> None:
+    """Refuse weights that lie outside the model's folder, are missing, or are shorter than their shape says."""
+    for tensor in _external_tensors(model):
+        _check_place(tensor, folder)
+        _check_size(tensor)
+
+
+def _check_place(tensor: ir.ExternalTensor, folder: Path) -> None:
+    location = Path(tensor.location)
+    what = f"external data {str(location)!r} of tensor {tensor.name!r}"
+    path = folder / location
+    if location.is_absolute() or not path.resolve().is_relative_to(folder.resolve()) or ".." in location.parts:
+        raise InputError(f"{what} is outside the model's folder")
+    if not path.is_file():
+        raise InputError(f"{what} is missing: there is no file {str(path)!r}")
+    if path.stat().st_nlink > 1:
+        # onnx and onnx_ir refuse these when the data is used: a hard link can point anywhere on the disk.
+        raise InputError(f"{what} has several hard links, which ONNX does not allow: copy the file")
+
+
+def _check_size(tensor: ir.ExternalTensor) -> None:
+    offset = tensor.offset or 0
+    have = Path(tensor.path).stat().st_size
+    what = f"external data {str(tensor.location)!r} of tensor {tensor.name!r}"
+    if offset < 0 or offset + tensor.nbytes > have:
+        raise InputError(
+            f"{what} is too short: {tensor.nbytes} bytes from {offset} are needed and the file has {have}"
+        )
+    if tensor.length is not None and tensor.length != tensor.nbytes:
+        raise InputError(f"{what} is {tensor.length} bytes long, but the tensor's shape needs {tensor.nbytes}")
+
+
+def _external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                yield value.const_value
+    for node in model.graph.all_nodes():
+        for attr in node.attributes.values():
+            if attr.type == ir.AttributeType.TENSOR and isinstance(attr.value, ir.ExternalTensor):
+                yield attr.value

@@ -1,0 +1,143 @@
+"""Layout changes (reshapes and transposes) as short lists of steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.model import edit
+
+LAYOUT_OPS = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A Reshape to ``numbers``, or a Transpose by them."""
+
+    op_type: str
+    numbers: tuple[int, ...]
+
+
+def does(node: ir.Node, step: Step) -> bool:
+    """Whether a node does exactly this step."""
+    if node.op_type != step.op_type:
+        return False
+    numbers = edit.shape_of(node.outputs[0]) if step.op_type == "Reshape" else perm_of(node)
+    return numbers == step.numbers
+
+
+def insert_step(before: ir.Node, value: ir.Value, step: Step, *, replaces: Iterable[ir.Node]) -> ir.Value:
+    """Insert the node that does a step and return its output."""
+    if step.op_type == "Transpose":
+        old = edit.shape_of(value) or ()
+        shape = [old[axis] for axis in step.numbers]
+        perm = {"perm": step.numbers}
+        return edit.insert(before, "Transpose", [value], attributes=perm, source=value, replaces=replaces, shape=shape)
+    target = np.array(step.numbers, dtype=np.int64)
+    name = f"{value.name}/shape"
+    constant = edit.add_initializer(edit.graph_of(before), target, name=name, source=value)
+    return edit.insert(before, "Reshape", [value, constant], source=value, replaces=replaces, shape=step.numbers)
+
+
+def perm_of(node: ir.Node) -> tuple[int, ...]:
+    """The permutation of a Transpose."""
+    rank = len(edit.shape_of(node.outputs[0]) or ())
+    return tuple(edit.attribute(node, "perm", tuple(reversed(range(rank)))))
+
+
+def shortest(source: ir.Value, chain: Sequence[ir.Node]) -> list[Step]:
+    """The fewest Reshapes and Transposes that do what a chain of layout nodes does.
+
+    Every axis is followed as the pieces of memory that it walks over. Where each ends as one piece, a Reshape and a
+    Transpose make them; where pieces from apart were merged, a Reshape has to follow.
+    """
+    start = edit.shape_of(source) or ()
+    steps: list[Step] = []
+    axes = _axes(start)
+    for node in chain:
+        if node.op_type == "Transpose":
+            axes = [axes[axis] for axis in perm_of(node)]
+            continue
+        shape = edit.shape_of(node.outputs[0]) or ()
+        reshaped = _reshaped(axes, shape)
+        if reshaped is None:  # the new axes cut across pieces: nothing merges over this Reshape
+            steps += _steps(start, axes)
+            start = _shape(axes)
+            reshaped = _reshaped(_axes(start), shape)
+        if reshaped is None:  # nor can it be cut from contiguous memory, as 6 x 4 to 8 x 3
+            steps.append(Step("Reshape", shape))
+            start, reshaped = shape, _axes(shape)
+        axes = reshaped
+    return steps + _steps(start, axes)
+
+
+_Piece = tuple[int, int]  # length and stride, in elements of the contiguous source
+_Axis = list[_Piece]  # outermost piece first; empty for an axis of one element
+
+
+def _axes(shape: tuple[int, ...]) -> list[_Axis]:
+    return [[(size, math.prod(shape[axis + 1 :]))] if size != 1 else [] for axis, size in enumerate(shape)]
+
+
+def _shape(axes: Iterable[_Axis]) -> tuple[int, ...]:
+    return tuple(math.prod(size for size, _ in axis) for axis in axes)
+
+
+def _reshaped(axes: Sequence[_Axis], shape: tuple[int, ...]) -> list[_Axis] | None:
+    """The axes of a Reshape, or None where one would end inside a piece that cannot be cut there."""
+    pieces = [piece for axis in axes for piece in axis]
+    result: list[_Axis] = []
+    for wanted in shape:
+        axis: _Axis = []
+        while wanted > 1:
+            size, stride = pieces.pop(0)
+            taken = min(size, wanted)
+            if size % taken or wanted % taken:
+                return None
+            if taken < size:
+                pieces.insert(0, (size // taken, stride))
+            _append(axis, (taken, stride * (size // taken)))
+            wanted //= taken
+        result.append(axis)
+    return result
+
+
+def _append(axis: _Axis, piece: _Piece) -> None:
+    """Add an inner piece; it joins the one outside it when they are one run of memory."""
+    size, stride = piece
+    if axis and axis[-1][1] == size * stride:
+        axis[-1] = (axis[-1][0] * size, stride)
+    else:
+        axis.append(piece)
+
+
+def _steps(start: tuple[int, ...], axes: Sequence[_Axis]) -> list[Step]:
+    merges = any(len(axis) > 1 for axis in axes)
+    strides = {stride: size for axis in axes for size, stride in axis}
+    in_memory = sorted(strides, reverse=True)
+    sizes = [strides[stride] for stride in in_memory]
+    if merges and sizes == [size for size in start if size != 1]:
+        ones = [axis for axis, size in enumerate(start) if size == 1]
+    else:
+        ones = [] if merges else [axis for axis, pieces in enumerate(axes) if not pieces]
+    # An axis of one element may stand anywhere: it is left where it comes from, or where it ends.
+    before = _with_ones(in_memory, ones)
+    after = _with_ones([stride for axis in axes for _, stride in axis], ones)
+    shape = tuple(1 if key < 0 else strides[key] for key in before)
+    perm = tuple(before.index(key) for key in after)
+    steps = [Step("Reshape", shape)] if shape != start else []
+    if perm != tuple(range(len(perm))):
+        steps.append(Step("Transpose", perm))
+    return [*steps, Step("Reshape", _shape(axes))] if merges else steps
+
+
+def _with_ones(strides: Iterable[int], ones: Iterable[int]) -> list[int]:
+    """The strides as keys of axes, with the axes of one element, keyed -1, -2 ..., at their positions."""
+    keys = list(strides)
+    for axis in ones:
+        keys.insert(axis, -1 - axis)
+    return keys

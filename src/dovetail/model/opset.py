@@ -1,0 +1,37 @@
+"""One opset for every model: the passes are written against opset 21 and later."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+from onnx import version_converter
+
+from dovetail.errors import InputError
+from dovetail.model.skeleton import refill, skeleton
+
+OPSET = 21
+OLDEST_OPSET = 11
+_IR_VERSION = 10  # the first that carries opset 21, and metadata on every value
+
+
+def raise_opset(model: ir.Model) -> ir.Model:
+    """A model of opset 21 or later, with the names, the weights and the metadata of the one given.
+
+    onnx's own converter is used; it drops model functions and node metadata, so functions are inlined and origins
+    are stamped around it.
+    """
+    version = model.opset_imports[""]
+    if version >= OPSET:
+        raised = model.clone()
+    else:
+        try:
+            proto = version_converter.convert_version(skeleton(model), OPSET)
+        except (RuntimeError, version_converter.ConvertError, onnx.shape_inference.InferenceError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise InputError(f"the model's opset {version} could not be raised to {OPSET}: {reason}") from error
+        raised = ir.from_proto(proto)
+        refill(raised, model)
+        raised.metadata_props.update(model.metadata_props)
+        raised.graph.doc_string = model.graph.doc_string
+    raised.ir_version = max(raised.ir_version, _IR_VERSION)
+    return raised

@@ -1,0 +1,102 @@
+"""The trail from every tensor and node back to its name in the caller's file.
+
+The trail is kept in ``metadata_props``, so it survives saving and loading. A value whose numbers are those of an
+original tensor is *exact*; a value that a pass made is *derived* from the original tensor named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+_NAME = "dovetail.origin"
+_DERIVED = "dovetail.derived"
+_NODES = "dovetail.nodes"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a tensor comes from: its original name, whether it is that tensor or made from it, and further original
+    tensors that were found equal to it."""
+
+    name: str
+    exact: bool = True
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.aliases)
+
+
+def stamp(model: ir.Model, names: Container[str] | None = None) -> None:
+    """Write every value's and node's own name into its trail; called once, when the model is read.
+
+    ``names`` are those in the caller's file: a value that is not among them (made by inlining a function or raising
+    the opset) is derived from the nearest one that it feeds.
+    """
+    for value in _values(model.graph):
+        nearest = value if names is None else _nearest(model.graph, value, names)
+        value.metadata_props[_NAME] = nearest.name or ""
+        if nearest is not value:
+            value.metadata_props[_DERIVED] = "1"
+    for node in model.graph.all_nodes():
+        node.metadata_props[_NODES] = node.name or ""
+
+
+def origin_of(value: ir.Value) -> Origin:
+    """The original tensor of a value; a value without a trail is its own origin."""
+    trail = value.metadata_props.get(_NAME)
+    if trail is None:
+        return Origin(value.name or "", exact=False)
+    name, *aliases = trail.split("\n")
+    return Origin(name, _DERIVED not in value.metadata_props, tuple(aliases))
+
+
+def carry(new: ir.Value, old: ir.Value) -> None:
+    """Say that ``new`` is what ``old`` was."""
+    new.metadata_props[_NAME] = "\n".join(origin_of(old).names)
+    if origin_of(old).exact:
+        new.metadata_props.pop(_DERIVED, None)
+    else:
+        new.metadata_props[_DERIVED] = "1"
+
+
+def add_alias(kept: ir.Value, removed: ir.Value) -> None:
+    """Say that ``removed`` held the same numbers as ``kept``, so that it is still found by its name."""
+    if origin_of(removed).exact:
+        names = dict.fromkeys((*origin_of(kept).names, *origin_of(removed).names))
+        kept.metadata_props[_NAME] = "\n".join(names)
+
+
+def derive(new: ir.Value, source: ir.Value) -> None:
+    """Say that a pass made ``new`` from ``source``."""
+    new.metadata_props[_NAME] = origin_of(source).name
+    new.metadata_props[_DERIVED] = "1"
+
+
+def nodes_of(node: ir.Node) -> tuple[str, ...]:
+    """The original nodes that a node stands for."""
+    trail = node.metadata_props.get(_NODES)
+    return tuple(trail.split("\n")) if trail else ()
+
+
+def stand_for(new: ir.Node, old: Iterable[ir.Node]) -> None:
+    """Say that ``new`` does the work of the ``old`` nodes."""
+    names = dict.fromkeys(name for node in old for name in nodes_of(node))
+    new.metadata_props[_NODES] = "\n".join(names)
+
+
+def _nearest(graph: ir.Graph, value: ir.Value, names: Container[str]) -> ir.Value:
+    while value.name not in names:
+        reader = next(iter(value.uses()), None)
+        value = graph.outputs[0] if reader is None else reader.node.outputs[0]
+    return value
+
+
+def _values(graph: ir.Graph) -> Iterable[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph.all_nodes():
+        yield from node.outputs

@@ -1,0 +1,25 @@
+"""Writing a model whole or not at all, the same bytes for the same model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import onnx_ir as ir
+
+# Protobuf refuses messages of 2 GiB; past this size the weights go to a file beside the model.
+_INLINE_LIMIT_BYTES = 1_500_000_000
+
+
+def write(model: ir.Model, path: Path) -> tuple[Path, ...]:
+    """Write ``path`` (and ``path.data`` when the weights do not fit a protobuf), by a temporary name and a rename."""
+    size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
+    part = path.with_name(path.name + ".part")
+    if size <= _INLINE_LIMIT_BYTES:
+        part.write_bytes(ir.to_proto(model).SerializeToString(deterministic=True))
+        os.replace(part, path)
+        return (path,)
+    data = path.with_name(path.name + ".data")
+    ir.save(model, part, external_data=data.name)
+    os.replace(part, path)
+    return (path, data)

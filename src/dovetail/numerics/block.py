@@ -1,0 +1,81 @@
+"""Which elements of a tensor share one scale: shapes that broadcast, and tensors cut into groups."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dovetail.encoding import Array, Encoding, Granularity, QParams
+from dovetail.errors import InputError
+
+BLOCKED = (Granularity.BLOCK, Granularity.EXPANDED_BLOCK)
+
+
+def scale_shape(shape: tuple[int, ...], encoding: Encoding, axis: int | None) -> tuple[int, ...]:
+    """Tensor shape -> the shape its scale must have; the last block of an axis may be short."""
+    if encoding.granularity is Granularity.TENSOR:
+        return ()
+    at = normal_axis(axis, len(shape))
+    if encoding.granularity is Granularity.AXIS:
+        return (shape[at],)
+    blocks = -(-shape[at] // encoding.block_size)
+    return (*shape[:at], blocks, *shape[at + 1 :])
+
+
+def normal_axis(axis: int | None, rank: int) -> int:
+    """The axis counted from the front; a negative one counts from the back as in ONNX."""
+    if axis is None or not -rank <= axis < rank:
+        raise InputError(f"axis {axis} is not an axis of a tensor of rank {rank}")
+    return axis % rank
+
+
+def spread(shape: tuple[int, ...], qparams: QParams) -> tuple[tuple[int, ...], Array, Array]:
+    """Tensor shape -> (a shape to view the tensor in, scale, zero point) which broadcast with one another.
+
+    Whole blocks need no copy: the blocked axis is viewed as (blocks, block size). With a short last block the
+    scale is repeated over the elements instead.
+    """
+    wanted = scale_shape(shape, qparams.encoding, qparams.axis)
+    scale, zero_point = qparams.scale, qparams.zero_point
+    if scale.shape != wanted:
+        raise InputError(
+            f"the {qparams.encoding.granularity} scale of a tensor {shape} has shape {wanted}, not {scale.shape}"
+        )
+    if qparams.encoding.granularity is Granularity.TENSOR:
+        return shape, scale, zero_point
+    at = normal_axis(qparams.axis, len(shape))
+    if qparams.encoding.granularity is Granularity.AXIS:
+        column = (-1,) + (1,) * (len(shape) - at - 1)
+        return shape, scale.reshape(column), zero_point.reshape(column)
+    size = qparams.encoding.block_size
+    if shape[at] % size == 0:
+        split = (*shape[:at], shape[at] // size, size, *shape[at + 1 :])
+        return split, np.expand_dims(scale, at + 1), np.expand_dims(zero_point, at + 1)
+    block_of = np.arange(shape[at]) // size
+    return shape, scale.take(block_of, axis=at), zero_point.take(block_of, axis=at)
+
+
+def to_groups(tensor: Array, encoding: Encoding, axis: int | None) -> Array:
+    """Tensor -> matrix with one row per scale, in the order of the scale's elements as ``from_groups`` reads them.
+
+    A short last block is filled up with zeros: zero is on every grid, so it adds no error.
+    """
+    if encoding.granularity is Granularity.TENSOR:
+        return tensor.reshape(1, -1)
+    at = normal_axis(axis, tensor.ndim)
+    if encoding.granularity is Granularity.AXIS:
+        return np.moveaxis(tensor, at, 0).reshape(tensor.shape[at], -1)
+    moved = np.moveaxis(tensor, at, -1)
+    missing = -moved.shape[-1] % encoding.block_size
+    if missing:
+        moved = np.pad(moved, [(0, 0)] * (moved.ndim - 1) + [(0, missing)])
+    return moved.reshape(-1, encoding.block_size)
+
+
+def from_groups(per_group: Array, shape: tuple[int, ...], encoding: Encoding, axis: int | None) -> Array:
+    """One number per row of ``to_groups`` -> an array of the scale's shape."""
+    wanted = scale_shape(shape, encoding, axis)
+    if encoding.granularity not in BLOCKED:
+        return per_group.reshape(wanted)
+    at = normal_axis(axis, len(shape))
+    last = (*wanted[:at], *wanted[at + 1 :], wanted[at])
+    return np.moveaxis(per_group.reshape(last), -1, at)

@@ -1,0 +1,133 @@
+"""From what was observed to a range, and from a range to scales: the front door of the range searches."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import numpy as np
+
+from dovetail.encoding import Array, Encoding, Granularity, QParams
+from dovetail.errors import InputError
+from dovetail.numerics import search
+from dovetail.numerics.affine import fake_quantize
+from dovetail.numerics.block import from_groups, to_groups
+from dovetail.numerics.grid import scale_and_zero_point
+from dovetail.numerics.histogram import Histogram, histogram_of
+
+__all__ = ["Histogram", "RangeMethod", "find_range", "histogram_of", "params_from_range", "weight_params"]
+
+# Powers of two by which a weight's range is shrunk: to a quarter, which 4-bit weights with outliers need; then
+# finer around the best of each group.
+_WEIGHT_COARSE = -np.linspace(0.0, 2.0, 11)
+_WEIGHT_FINER = np.asarray([-0.12, -0.06, 0.06, 0.12])
+_CHUNK = 1 << 16  # elements: small enough for the cache, large enough for the calls not to count
+
+
+class RangeMethod(StrEnum):
+    """How a range is chosen from what was observed."""
+
+    MINMAX = "minmax"
+    PERCENTILE = "percentile"
+    MSE = "mse"
+    ENTROPY = "entropy"
+
+
+def params_from_range(low: Array | float, high: Array | float, encoding: Encoding, axis: int | None = None) -> QParams:
+    """Lowest and highest real values, in the scale's shape -> an encoding with its numbers.
+
+    The rules and the smallest scale are in ``grid.scale_and_zero_point``.
+    """
+    if np.shape(low) != np.shape(high):
+        raise InputError(f"lowest values {np.shape(low)} and highest {np.shape(high)} differ in shape")
+    if np.any(np.asarray(low) > np.asarray(high)):
+        raise InputError("a range has its lowest value above its highest")
+    scale, zero_point = scale_and_zero_point(low, high, encoding)
+    return QParams(encoding, scale, zero_point, axis)
+
+
+def find_range(
+    method: str, counts: Array, low: float, high: float, encoding: Encoding, percent: float = 99.99
+) -> tuple[float, float]:
+    """Counts over logarithmic bins with the true ends -> the range to quantize; it contains zero.
+
+    Infinities and NaNs in the counts are left out. ``percent`` is for the percentile method alone.
+    """
+    if not (np.isfinite(low) and np.isfinite(high) and low <= high):
+        raise InputError(f"cannot choose a range between {low} and {high}: no finite values were seen")
+    if not 0.0 < percent <= 100.0:
+        raise InputError(f"percent {percent} is not above 0 and at most 100")
+    histogram = Histogram(counts, low, high)
+    if low == high == 0.0:
+        return 0.0, 0.0
+    match _method(method):
+        case RangeMethod.MINMAX:
+            return search.minmax(histogram, encoding)
+        case RangeMethod.PERCENTILE:
+            return search.percentile(histogram, encoding, percent)
+        case RangeMethod.MSE:
+            return search.mse(histogram, encoding)
+        case RangeMethod.ENTROPY:
+            return search.entropy(histogram, encoding)
+
+
+def weight_params(weight: Array, encoding: Encoding, axis: int | None = None, method: str = "minmax") -> QParams:
+    """A weight -> its encoding with numbers, one scale per tensor, per index of ``axis``, or per block along it.
+
+    ``mse`` shrinks both ends of each group's range by one factor, the one that loses least on these very values.
+    """
+    if encoding.granularity is Granularity.EXPANDED_BLOCK:
+        raise InputError("expanded blocks need the scales of a channel to be multiples of one: not chosen here")
+    weight = np.asarray(weight, dtype=np.float32)
+    if weight.size == 0:
+        raise InputError(f"a weight of shape {weight.shape} has no values to choose a scale from")
+    groups = to_groups(weight, encoding, axis)
+    low, high = groups.min(axis=1).astype(np.float64), groups.max(axis=1).astype(np.float64)
+    match _method(method):
+        case RangeMethod.MINMAX:
+            factor = np.ones(len(groups))
+        case RangeMethod.MSE:
+            factor = _best_factors(groups, low, high, encoding)
+        case other:
+            raise InputError(f"weights are not observed but known: {other} is for activations, use minmax or mse")
+    low, high = (from_groups(end * factor, weight.shape, encoding, axis) for end in (low, high))
+    return params_from_range(low, high, encoding, axis)
+
+
+def _best_factors(groups: Array, low: Array, high: Array, encoding: Encoding) -> Array:
+    """Matrix with one group per row -> the factor (rows,) for its range that loses least."""
+    exponent = np.zeros(len(groups))
+    least = np.full(len(groups), np.inf)
+    for offsets in (_WEIGHT_COARSE, _WEIGHT_FINER):
+        centre = exponent.copy()
+        for offset in offsets:
+            tried = np.minimum(centre + offset, 0.0)
+            error = _group_error(groups, low * np.exp2(tried), high * np.exp2(tried), encoding)
+            better = error < least
+            exponent[better], least[better] = tried[better], error[better]
+    return np.exp2(exponent)
+
+
+def _group_error(groups: Array, low: Array, high: Array, encoding: Encoding) -> Array:
+    """Summed squared error (rows,) of each group under its own range, in float64 over float32 chunks."""
+    per_row = Encoding(encoding.dtype, encoding.symmetric, Granularity.AXIS)
+    scale, zero_point = scale_and_zero_point(low, high, per_row)
+    steps = np.zeros(len(groups))
+    columns = min(groups.shape[1], _CHUNK)
+    rows = max(1, _CHUNK // columns)
+    for top in range(0, len(groups), rows):
+        some = slice(top, top + rows)
+        qparams = QParams(per_row, scale[some], zero_point[some], axis=0)
+        for start in range(0, groups.shape[1], columns):
+            real = groups[some, start : start + columns]
+            lost = fake_quantize(real, qparams)
+            lost -= real
+            lost /= scale[some, None]  # in steps: the square of a large weight would overflow
+            steps[some] += np.einsum("ij,ij->i", lost, lost)
+    return steps * scale.astype(np.float64) ** 2
+
+
+def _method(name: str) -> RangeMethod:
+    try:
+        return RangeMethod(name)
+    except ValueError as error:
+        raise InputError(f"no range method {name!r}: {', '.join(RangeMethod)}") from error

@@ -1,0 +1,72 @@
+"""Bring the layout changes around attention to one form: at most one Reshape, then at most one Transpose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from dovetail.model import edit
+from dovetail.model.attention import find_attention
+from dovetail.model.layout import LAYOUT_OPS, Step, does, insert_step, shortest
+from dovetail.model.origin import origin_of
+from dovetail.passes.record import PassRecord, Site
+
+
+def attention_layout(model: ir.Model) -> PassRecord:
+    """Shorten the chains of layout nodes in front of Q, K and V and behind the MatMul with V.
+
+    Heads are then split by `Reshape -> Transpose(0,2,1,3)`, K arrives by one `Transpose(0,2,3,1)`, and heads are
+    merged by `Transpose(0,2,1,3) -> Reshape`, whatever detours the exporter took.
+    """
+    changed: list[Site] = []
+    for attention in find_attention(model.graph):
+        for operand in (attention.query, attention.key, attention.value):
+            _shorten(_chain_above(operand), changed)
+        _shorten(_chain_below(attention.mix.outputs[0]), changed)
+    return PassRecord("attention_layout", tuple(changed))
+
+
+def _chain_above(value: ir.Value) -> list[ir.Node]:
+    """The layout nodes that lead to a value, first to last."""
+    chain: list[ir.Node] = []
+    current: ir.Value | None = value
+    while current is not None and (node := current.producer()) is not None and _is_layout(node):
+        chain.insert(0, node)
+        current = node.inputs[0]
+    return chain
+
+
+def _chain_below(value: ir.Value) -> list[ir.Node]:
+    """The layout nodes that alone read a value, one after the other."""
+    chain: list[ir.Node] = []
+    while (node := edit.sole_consumer(value)) is not None and _is_layout(node) and node.inputs[0] is value:
+        chain.append(node)
+        value = node.outputs[0]
+    return chain
+
+
+def _is_layout(node: ir.Node) -> bool:
+    known = edit.shape_of(node.inputs[0]) is not None and edit.shape_of(node.outputs[0]) is not None
+    return edit.is_op(node, *LAYOUT_OPS) and known
+
+
+def _shorten(chain: list[ir.Node], changed: list[Site]) -> None:
+    if not chain or (source := chain[0].inputs[0]) is None:
+        return
+    steps = shortest(source, chain)
+    if [step.op_type for step in steps] == [node.op_type for node in chain]:
+        return
+    end = chain[-1].outputs[0]
+    changed.append(Site(origin_of(end).name, f"{len(chain)} layout nodes made {len(steps)}"))
+    edit.replace_value(end, _build(source, chain, steps))
+    edit.remove_dead(edit.graph_of(chain[-1]), [chain[-1]])
+
+
+def _build(source: ir.Value, chain: Sequence[ir.Node], steps: Sequence[Step]) -> ir.Value:
+    """The steps as nodes; those with which the chain begins are used again."""
+    value, reusing = source, True
+    for position, step in enumerate(steps):
+        reusing = reusing and position < len(chain) and does(chain[position], step)
+        value = chain[position].outputs[0] if reusing else insert_step(chain[-1], value, step, replaces=chain)
+    return value

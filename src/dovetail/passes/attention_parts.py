@@ -1,0 +1,158 @@
+"""Take the parts of a fused qkv projection in one way: one Split of the projection's last axis."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from dovetail.model import edit
+from dovetail.model.layout import Step, insert_step, perm_of
+from dovetail.model.origin import origin_of
+from dovetail.passes.record import PassRecord, Site
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A value that is element ``index`` of another along ``axis``, without that axis."""
+
+    value: ir.Value
+    axis: int
+    index: int
+
+
+def attention_parts(model: ir.Model) -> PassRecord:
+    """Rewrite `Reshape [..,3,H,D] -> Transpose -> parts` as `Split -> Reshape [..,H,D] -> Transpose`, for each part.
+
+    Exporters take the parts by Split and Squeeze, by Slice and Squeeze, by Gather, or slice the projection itself.
+    After this pass a fused projection looks like three separate ones behind a Split: no tensor has rank 5, K's
+    transpose can merge with its own head split, and splitting the weights later removes nothing but the Split.
+    """
+    changed: list[Site] = []
+    declined: list[Site] = []
+    for node in list(model.graph.all_nodes()):
+        if edit.is_op(node, "Reshape") and node.graph is not None:
+            _split_reshaped(node, changed, declined)
+    for node in list(model.graph.all_nodes()):
+        if node.graph is not None:
+            for value in node.outputs:
+                _split_sliced(value, changed)
+    return PassRecord("attention_parts", tuple(changed), tuple(declined))
+
+
+def _split_reshaped(reshape: ir.Node, changed: list[Site], declined: list[Site]) -> None:
+    source = reshape.inputs[0]
+    before, after = edit.shape_of(source), edit.shape_of(reshape.outputs[0])
+    if source is None or before is None or after is None or len(after) < len(before) + 1:
+        return
+    kept = len(before) - 1
+    if after[:kept] != before[:-1]:
+        return
+    for value, perm in _bases(reshape.outputs[0], len(after)):
+        parts = [part for part in _parts_of(value) if perm[part.axis] >= kept]
+        axes = {part.axis for part in parts}
+        if len(parts) < 2 or len(axes) > 1:
+            continue
+        axis = axes.pop()
+        where = origin_of(source).name
+        if perm[axis] != kept:
+            declined.append(Site(where, "the parts are interleaved: they are no ranges of the projection's last axis"))
+            continue
+        steps = _steps(before, after, perm, axis)
+        _replace_parts(reshape, source, parts, after[kept], steps)
+        changed.append(Site(where, f"{len(parts)} parts taken by one Split"))
+
+
+def _bases(reshaped: ir.Value, rank: int) -> Iterator[tuple[ir.Value, tuple[int, ...]]]:
+    """The reshaped tensor and its transposes: where parts may be taken from."""
+    yield reshaped, tuple(range(rank))
+    for node, _ in list(reshaped.uses()):
+        if edit.is_op(node, "Transpose"):
+            yield node.outputs[0], perm_of(node)
+
+
+def _steps(before: tuple[int, ...], after: tuple[int, ...], perm: tuple[int, ...], axis: int) -> list[Step]:
+    """What is left of the Reshape and the Transpose for one part."""
+    gone = len(before) - 1
+    shape = (*after[:gone], *after[gone + 1 :])
+    rest = tuple(old - (old > gone) for position, old in enumerate(perm) if position != axis)
+    steps = [Step("Reshape", shape)] if len(shape) != len(before) else []
+    return steps + ([Step("Transpose", rest)] if rest != tuple(range(len(rest))) else [])
+
+
+def _replace_parts(reshape: ir.Node, source: ir.Value, parts: list[_Part], count: int, steps: list[Step]) -> None:
+    old = [node for part in parts if (node := part.value.producer()) is not None]
+    size = (edit.shape_of(source) or (0,))[-1] // count
+    split = edit.insert_split(reshape, source, [size] * count, replaces=[reshape, *old])
+    for part in parts:
+        value = split[part.index]
+        for step in steps:
+            value = insert_step(reshape, value, step, replaces=[reshape, *old])
+        edit.replace_value(part.value, value)
+    edit.remove_dead(edit.graph_of(reshape), old)
+
+
+def _parts_of(value: ir.Value) -> Iterator[_Part]:
+    shape = edit.shape_of(value) or ()
+    for node, position in list(value.uses()):
+        index = edit.constant_of(node.inputs[1]) if edit.is_op(node, "Gather") else None
+        if index is not None and position == 0 and index.ndim == 0:
+            axis = edit.attribute(node, "axis", 0) % len(shape)
+            yield _Part(node.outputs[0], axis, int(index) % shape[axis])
+            continue
+        for narrow, axis, start in _narrowed(node):
+            for reader, _ in list(narrow.uses()):
+                bare = (*shape[:axis], *shape[axis + 1 :])
+                squeezes = edit.is_op(reader, "Squeeze", "Reshape") and edit.shape_of(reader.outputs[0]) == bare
+                if squeezes and edit.shape_of(narrow) == (*shape[:axis], 1, *shape[axis + 1 :]):
+                    yield _Part(reader.outputs[0], axis, start)
+
+
+def _narrowed(node: ir.Node) -> Iterator[tuple[ir.Value, int, int]]:
+    """The outputs of a Slice or Split with the axis they were cut on and where they start."""
+    shape = edit.shape_of(node.inputs[0]) if node.inputs else None
+    if shape is None:
+        return
+    if edit.is_op(node, "Split"):
+        axis, start = edit.attribute(node, "axis", 0) % len(shape), 0
+        for output in node.outputs:
+            yield output, axis, start
+            start += (edit.shape_of(output) or shape)[axis]
+    elif edit.is_op(node, "Slice"):
+        starts, ends, axes, steps = (edit.constant_of(value) for value in _slice_inputs(node))
+        if starts is None or ends is None or axes is None or starts.size != 1:
+            return
+        if steps is None or int(steps.reshape(-1)[0]) == 1:
+            axis, start = int(axes.reshape(-1)[0]) % len(shape), int(starts.reshape(-1)[0])
+            yield node.outputs[0], axis, start + shape[axis] if start < 0 else start
+
+
+def _slice_inputs(node: ir.Node) -> list[ir.Value | None]:
+    return [*node.inputs[1:], None, None, None, None][:4]
+
+
+def _split_sliced(value: ir.Value, changed: list[Site]) -> None:
+    """Make one Split of the Slices that cut a tensor's last axis into equal parts."""
+    shape = edit.shape_of(value)
+    slices: dict[int, list[ir.Node]] = defaultdict(list)
+    for node, _ in list(value.uses()):
+        if shape is not None and edit.is_op(node, "Slice"):
+            for _, axis, start in _narrowed(node):
+                if axis == len(shape) - 1:
+                    slices[start].append(node)
+    if shape is None or len(slices) < 2:
+        return
+    size = shape[-1] // len(slices)
+    wanted = (*shape[:-1], size)
+    cuts = [node for nodes in slices.values() for node in nodes]
+    if sorted(slices) != list(range(0, shape[-1], size)) or any(edit.shape_of(n.outputs[0]) != wanted for n in cuts):
+        return
+    first = min(cuts, key=list(edit.graph_of(cuts[0])).index)
+    parts = edit.insert_split(first, value, [size] * len(slices), replaces=cuts)
+    for start, nodes in slices.items():
+        for node in nodes:
+            edit.replace_value(node.outputs[0], parts[start // size])
+    edit.remove_dead(edit.graph_of(first), cuts)
+    changed.append(Site(origin_of(value).name, f"{len(slices)} slices made one Split"))

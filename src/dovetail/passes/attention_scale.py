@@ -1,0 +1,148 @@
+"""Scale every attention once: one scalar Mul on Q, directly in front of the MatMul with K."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.encoding import Array
+from dovetail.model import edit
+from dovetail.model.attention import Attention, Place, Scale, find_attention
+from dovetail.model.origin import origin_of
+from dovetail.passes.record import PassRecord, Site
+
+
+def attention_scale(model: ir.Model) -> PassRecord:
+    """Merge the scales on Q, K and the scores into one Mul on Q; a scale of one goes away.
+
+    Q is chosen because it is the smallest of the three wherever there are more tokens than channels per head, and
+    because the Mul can later be folded into the weights of the query projection.
+    """
+    changed: list[Site] = []
+    declined: list[Site] = []
+    for attention in find_attention(model.graph):
+        if _is_one_form(attention):
+            continue
+        where = origin_of(attention.scores.outputs[0]).name
+        reason = _why_not(attention)
+        if reason is not None:
+            declined.append(Site(where, reason))
+            continue
+        places = ", ".join(dict.fromkeys(scale.place for scale in attention.scales))
+        changed.append(Site(where, f"scale {attention.scale:.7g} on {places} moved to the query"))
+        _rewrite(attention)
+    return PassRecord("attention_scale", tuple(changed), tuple(declined))
+
+
+def _is_one_form(attention: Attention) -> bool:
+    if not attention.scales:
+        return True
+    scale = attention.scales[0]
+    return (
+        len(attention.scales) == 1
+        and scale.factor != 1.0
+        and scale.node.op_type == "Mul"
+        and scale.node.outputs[0] is attention.scores.inputs[0]
+        and scale.node.inputs[0] is scale.data
+        and edit.shape_of(scale.node.inputs[1]) == ()
+    )
+
+
+def _why_not(attention: Attention) -> str | None:
+    if attention.scale is None:
+        return "a scale is not one constant number"
+    for scale in attention.scales:
+        if scale.data.dtype != attention.query.dtype:
+            return f"scaled as {scale.data.dtype}, but the query is {attention.query.dtype}"
+    moved = _moved_path(attention)
+    for node in (attention.scores, *moved[:-1]) if moved else ():
+        if edit.sole_consumer(node.outputs[0]) is None:
+            return f"the scores are also read before they are scaled, as {origin_of(node.outputs[0]).name!r}"
+    for mask in attention.masks:
+        if mask.node in moved and mask.fill is None and edit.constant_of(mask.value) is None:
+            return f"the scale comes after the mask {origin_of(mask.value).name!r}, which depends on the inputs"
+    return None
+
+
+def _moved_path(attention: Attention) -> tuple[ir.Node, ...]:
+    """The nodes from below the scores MatMul to the last scale on the scores."""
+    scaling = [scale.node for scale in attention.scales if scale.place is Place.SCORES]
+    return attention.path[: attention.path.index(scaling[-1]) + 1] if scaling else ()
+
+
+def _rewrite(attention: Attention) -> None:
+    scores = attention.scores
+    nodes = {scale.node: scale for scale in attention.scales}
+    query = _scaled(_unscaled(scores.inputs[0], nodes, scores), attention)
+    key = _unscaled(scores.inputs[1], nodes, scores)
+    moved = _moved_path(attention)
+    old = [*nodes, *(value.producer() for value in scores.inputs if value is not None)]
+    if moved:
+        edit.replace_value(moved[-1].outputs[0], _rebuilt(attention, moved, query, key))
+        old.append(moved[-1])
+    else:
+        scores.replace_input_with(0, query)
+        scores.replace_input_with(1, key)
+    edit.remove_dead(edit.graph_of(scores), [node for node in old if node is not None])
+
+
+def _scaled(query: ir.Value, attention: Attention) -> ir.Value:
+    if attention.scale == 1.0 or query.dtype is None:
+        return query
+    first = attention.scales[0]
+    old = next(value for value in first.node.inputs if value is not None and value is not first.data)
+    factor = np.array(attention.scale, dtype=query.dtype.numpy())
+    constant = edit.add_initializer(edit.graph_of(first.node), factor, name=f"{query.name}/scale", source=old)
+    replaced = [scale.node for scale in attention.scales]
+    return edit.insert(
+        attention.scores, "Mul", [query, constant], source=query, replaces=replaced, shape=edit.shape_of(query)
+    )
+
+
+def _unscaled(value: ir.Value | None, scales: dict[ir.Node, Scale], before: ir.Node) -> ir.Value:
+    """The operand with its scales left out; layout nodes below a scale are copied, so that others keep theirs."""
+    if value is None:
+        raise ValueError(f"{before.name!r} lacks an input")
+    node = value.producer()
+    if node is None:
+        return value
+    if node in scales:
+        return _unscaled(scales[node].data, scales, before)
+    if not node.inputs or not _leads_to_scale(node, scales):
+        return value
+    bare = _unscaled(node.inputs[0], scales, before)
+    return edit.insert_copy(before, node, [bare, *node.inputs[1:]])
+
+
+def _leads_to_scale(node: ir.Node | None, scales: dict[ir.Node, Scale]) -> bool:
+    while node is not None and node not in scales:
+        first = node.inputs[0] if node.inputs else None
+        node = None if first is None else first.producer()
+    return node is not None
+
+
+def _rebuilt(attention: Attention, moved: tuple[ir.Node, ...], query: ir.Value, key: ir.Value) -> ir.Value:
+    """The scores and what followed them down to the last scale, again, without scales; masks shrink with the scale."""
+    scores, last = attention.scores, moved[-1]
+    factors = {scale.node: scale.factor or 1.0 for scale in attention.scales}
+    masks = {mask.node: mask for mask in attention.masks}
+    above, current = scores.outputs[0], edit.insert_copy(last, scores, [query, key])
+    for position, node in enumerate(moved):
+        if node not in factors:
+            inputs = [current if value is above else value for value in node.inputs]
+            if node in masks:
+                later = float(np.prod([factors.get(other, 1.0) for other in moved[position:]]))
+                old = masks[node].value if masks[node].fill is None else masks[node].fill
+                inputs = [_times(value, later, last) if value is old else value for value in inputs]
+            current = edit.insert_copy(last, node, inputs)
+        above = node.outputs[0]
+    return current
+
+
+def _times(value: ir.Value | None, factor: float, before: ir.Node) -> ir.Value | None:
+    array: Array | None = edit.constant_of(value)
+    if value is None or array is None or factor == 1.0:
+        return value
+    with np.errstate(over="ignore"):
+        product = (array * factor).astype(array.dtype)
+    return edit.add_initializer(edit.graph_of(before), product, name=f"{value.name}/scaled", source=value)

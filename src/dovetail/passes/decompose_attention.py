@@ -1,0 +1,148 @@
+"""Write the ``Attention`` operator (opset 23) out as MatMul, Softmax and MatMul.
+
+No target takes it quantized: TensorRT does not lower QDQ in front of it, and the precision of the scores and of the
+probabilities could not be planned, because they are no tensors of the graph.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.encoding import Array
+from dovetail.model import edit
+from dovetail.model.layout import Step, insert_step
+from dovetail.model.origin import origin_of
+from dovetail.passes.record import PassRecord, Site
+
+
+def decompose_attention(model: ir.Model) -> PassRecord:
+    """Replace every plain Attention node by its definition, with one scale on Q and an additive mask."""
+    changed: list[Site] = []
+    declined: list[Site] = []
+    for node in list(model.graph.all_nodes()):
+        if not edit.is_op(node, "Attention"):
+            continue
+        where = origin_of(node.outputs[0]).name
+        reason = _why_not(node)
+        if reason is not None:
+            declined.append(Site(where, reason))
+            continue
+        _decompose(node)
+        changed.append(Site(where, "Attention written out"))
+    return PassRecord("decompose_attention", tuple(changed), tuple(declined))
+
+
+def _input(node: ir.Node, index: int) -> ir.Value | None:
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def _heads(node: ir.Node, name: str, value: ir.Value | None) -> int:
+    shape = edit.shape_of(value) or ()
+    return shape[1] if len(shape) == 4 else int(edit.attribute(node, name, 0))
+
+
+def _why_not(node: ir.Node) -> str | None:
+    query, key, value, mask = (_input(node, index) for index in range(4))
+    if any(edit.shape_of(operand) is None for operand in (query, key, value)):
+        return "the shape of Q, K or V is not known"
+    if any(_input(node, index) is not None for index in (4, 5)):
+        return "it reads a cache of past keys and values"
+    if _input(node, 6) is not None:
+        return "it reads the lengths of padded keys"
+    if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
+        return "its keys, values or scores are read too"
+    if edit.attribute(node, "softcap", 0.0):
+        return "it caps the scores"
+    if _heads(node, "q_num_heads", query) != _heads(node, "kv_num_heads", key):
+        return "query heads share key heads"
+    precision = edit.attribute(node, "softmax_precision", None)
+    if query is None or query.dtype is None or precision not in (None, query.dtype.value):
+        return f"its softmax is computed as {precision}"
+    mask_shape = edit.shape_of(mask)
+    if mask is not None and (mask_shape is None or mask_shape[-1] not in (1, _tokens(node, key))):
+        return "the mask does not cover all keys"
+    return None
+
+
+def _tokens(node: ir.Node, value: ir.Value | None) -> int:
+    return (edit.shape_of(value) or (0, 0))[-2]
+
+
+def _decompose(node: ir.Node) -> None:
+    output = node.outputs[0]
+    query, key, value = (
+        _split_heads(node, _input(node, index), name)
+        for index, name in enumerate(("q_num_heads", "kv_num_heads", "kv_num_heads"))
+    )
+    batch, heads, tokens, head_dim = edit.shape_of(query) or (0, 0, 0, 1)
+    keys, channels = (edit.shape_of(value) or (0, 0))[-2:]
+    scale = edit.attribute(node, "scale", None)
+    factor = _constant(node, np.array(head_dim**-0.5 if scale is None else scale), "scale")
+    scaled = edit.insert(node, "Mul", [query, factor], source=query, replaces=[node], shape=edit.shape_of(query))
+    key = insert_step(node, key, Step("Transpose", (0, 1, 3, 2)), replaces=[node])
+    shape = (batch, heads, tokens, keys)
+    scores = edit.insert(node, "MatMul", [scaled, key], source=output, replaces=[node], shape=shape)
+    for mask in _masks(node, tokens, keys):
+        scores = edit.insert(node, "Add", [scores, mask], source=output, replaces=[node], shape=shape)
+    probabilities = edit.insert(
+        node, "Softmax", [scores], attributes={"axis": -1}, source=output, replaces=[node], shape=shape
+    )
+    mixed = edit.insert(
+        node,
+        "MatMul",
+        [probabilities, value],
+        source=output,
+        replaces=[node],
+        shape=(batch, heads, tokens, channels),
+    )
+    if len(edit.shape_of(_input(node, 0)) or ()) == 3:
+        mixed = insert_step(node, mixed, Step("Transpose", (0, 2, 1, 3)), replaces=[node])
+        mixed = insert_step(node, mixed, Step("Reshape", (batch, tokens, heads * channels)), replaces=[node])
+    edit.replace_value(output, mixed)
+    edit.remove_dead(edit.graph_of(node), [node])
+
+
+def _split_heads(node: ir.Node, value: ir.Value | None, heads_name: str) -> ir.Value:
+    """[B,T,H*D] -> [B,H,T,D]; a tensor with four axes is one already."""
+    shape = edit.shape_of(value)
+    if value is None or shape is None:
+        raise ValueError(f"{node.name!r} lacks an input")
+    if len(shape) == 4:
+        return value
+    heads = _heads(node, heads_name, value)
+    split = insert_step(node, value, Step("Reshape", (*shape[:2], heads, shape[2] // heads)), replaces=[node])
+    return insert_step(node, split, Step("Transpose", (0, 2, 1, 3)), replaces=[node])
+
+
+def _masks(node: ir.Node, tokens: int, keys: int) -> list[ir.Value]:
+    """What has to be added to the scores."""
+    masks: list[ir.Value] = []
+    mask = _input(node, 3)
+    if mask is not None and mask.dtype == ir.DataType.BOOL:
+        array = edit.constant_of(mask)
+        masks.append(_where(node, mask) if array is None else _constant(node, _additive(array), "mask", source=mask))
+    elif mask is not None:
+        masks.append(mask)
+    if edit.attribute(node, "is_causal", 0):
+        masks.append(_constant(node, _additive(np.tril(np.ones((tokens, keys), dtype=np.bool_))), "mask"))
+    return masks
+
+
+def _additive(keep: Array) -> Array:
+    return np.where(keep, 0.0, -np.inf)
+
+
+def _where(node: ir.Node, mask: ir.Value) -> ir.Value:
+    kept, dropped = (_constant(node, np.array(number), "mask", source=mask) for number in (0.0, -np.inf))
+    shape, dtype = edit.shape_of(mask), kept.dtype
+    return edit.insert(node, "Where", [mask, kept, dropped], source=mask, replaces=[node], shape=shape, dtype=dtype)
+
+
+def _constant(node: ir.Node, array: Array, name: str, source: ir.Value | None = None) -> ir.Value:
+    query = _input(node, 0)
+    if query is None or query.dtype is None:
+        raise ValueError(f"{node.name!r} has no typed query")
+    output = node.outputs[0]
+    typed = array.astype(query.dtype.numpy())
+    return edit.add_initializer(edit.graph_of(node), typed, name=f"{output.name}/{name}", source=source or output)

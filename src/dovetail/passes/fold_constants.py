@@ -1,0 +1,109 @@
+"""Fold every chain of operators that reads only constants."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.encoding import Array
+from dovetail.model import edit
+from dovetail.model.evaluate import CannotEvaluate, evaluate, result_types
+from dovetail.model.origin import origin_of
+from dovetail.passes.record import PassRecord, Site
+
+# A folded tensor may be this much larger than what it was made from; larger ones stay computed.
+_GROWTH_LIMIT_BYTES = 64 << 20
+_RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
+# How a tensor is stored is the caller's decision; folding these would throw it away.
+_STORAGE = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
+# Their result is at most as large as their input times its rank.
+_SELECTING = ("NonZero", "Unique", "Compress")
+
+
+def fold_constants(model: ir.Model) -> PassRecord:
+    """Replace what does not depend on the inputs by initializers, in one walk from the inputs to the outputs.
+
+    The walk also infers the shapes that become known on the way, so that a Shape of any static tensor is a constant.
+    Random operators, quantizing ones, control flow and graph outputs are never folded.
+    """
+    changed: list[Site] = []
+    declined: list[Site] = []
+    for node in model.graph:
+        where = origin_of(node.outputs[0]).name
+        reason = _fold(node, model.opset_imports)
+        if reason == "":
+            changed.append(Site(where, f"{node.op_type} folded"))
+            edit.remove_dead(model.graph, [node])
+        elif reason is not None:
+            declined.append(Site(where, reason))
+    return PassRecord("fold_constants", tuple(changed), tuple(declined))
+
+
+def _fold(node: ir.Node, imports: dict[str, int]) -> str | None:
+    """Fold one node: "" when done, None when it is no constant, else why it was left."""
+    if node.domain or node.op_type in (*_RANDOM, *_STORAGE) or _has_subgraph(node):
+        return None
+    if node.op_type in ("Shape", "Size"):
+        arrays = _static_shape(node)
+    else:
+        constants = {value: edit.constant_of(value) for value in node.inputs if value is not None}
+        known = {str(value.name): array for value, array in constants.items() if array is not None}
+        if len(known) < len(constants):
+            _infer(node, known, imports)
+            return None
+        if any(value.is_graph_output() for value in node.outputs):
+            return "a graph output stays computed"
+        if node.op_type == "Constant":
+            array = edit.constant_of(node.outputs[0])
+            arrays = [None if array is None or array.dtype == object else array]  # strings stay in their node
+        elif (reason := _why_too_large(node, known, imports)) is not None:
+            return reason
+        else:
+            try:
+                arrays = list(evaluate(node, known, imports))
+            except CannotEvaluate as error:
+                return str(error)
+    if any(array is None for array in arrays) or any(value.is_graph_output() for value in node.outputs):
+        return None
+    for value, array in zip(node.outputs, arrays, strict=True):
+        if value.name and array is not None:
+            edit.fold(value, ir.Tensor(array, name=value.name))
+    return ""
+
+
+def _static_shape(node: ir.Node) -> list[Array | None]:
+    shape = edit.shape_of(node.inputs[0])
+    if shape is None:
+        return [None]
+    if node.op_type == "Size":
+        return [np.array(math.prod(shape), dtype=np.int64)]
+    part = slice(edit.attribute(node, "start", 0), edit.attribute(node, "end", None))
+    return [np.array(shape[part], dtype=np.int64)]
+
+
+def _infer(node: ir.Node, known: dict[str, Array], imports: dict[str, int]) -> None:
+    """Set the shapes of outputs that the whole-graph inference could not know before this walk."""
+    if all(edit.shape_of(value) is not None for value in node.outputs if value.name):
+        return
+    for value, inferred in zip(node.outputs, result_types(node, known, imports), strict=True):
+        if inferred is not None and value.name:
+            value.type, value.shape = inferred
+
+
+def _why_too_large(node: ir.Node, known: dict[str, Array], imports: dict[str, int]) -> str | None:
+    size = sum(array.nbytes for array in known.values())
+    if node.op_type in _SELECTING:
+        largest = max(array.size * max(array.ndim, 1) * 8 for array in known.values())
+        return None if largest <= size + _GROWTH_LIMIT_BYTES else f"the result may have {largest} bytes"
+    total = 0
+    for inferred in result_types(node, known, imports):
+        if inferred is None or not inferred[1].is_static():
+            return "the size of the result is not known before it is computed"
+        total += math.ceil(math.prod(inferred[1].numpy()) * inferred[0].dtype.itemsize)
+    return None if total <= size + _GROWTH_LIMIT_BYTES else f"the result would have {total} bytes, from {size}"
+
+
+def _has_subgraph(node: ir.Node) -> bool:
+    return any(attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attr in node.attributes.values())

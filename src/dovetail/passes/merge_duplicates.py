@@ -1,0 +1,59 @@
+"""Merge nodes that compute the same thing from the same inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import onnx_ir as ir
+
+from dovetail.model import edit
+from dovetail.model.origin import origin_of
+from dovetail.passes.record import PassRecord, Site
+
+_RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
+# Constants up to this size are compared by their numbers: exporters share shapes and axes, or do not.
+_COMPARED_BYTES = 1024
+
+
+def merge_duplicates(model: ir.Model) -> PassRecord:
+    """Let the readers of a repeated node read the first one; exporters differ in how often they repeat themselves."""
+    changed: list[Site] = []
+    first: dict[Hashable, ir.Node] = {}
+    for node in model.graph:
+        key = _key(node)
+        if key is None:
+            continue
+        kept = first.setdefault(key, node)
+        if kept is node or any(value.is_graph_output() for value in node.outputs):
+            continue
+        changed.append(Site(origin_of(node.outputs[0]).name, f"the same as {origin_of(kept.outputs[0]).name!r}"))
+        for old, new in zip(node.outputs, kept.outputs, strict=True):
+            edit.replace_value(old, new)
+        edit.remove_dead(model.graph, [node])
+    return PassRecord("merge_duplicates", tuple(changed))
+
+
+def _key(node: ir.Node) -> Hashable | None:
+    """What a node does, or None when two runs of it may differ."""
+    if node.op_type in _RANDOM or any(attr.type in _GRAPHS for attr in node.attributes.values()):
+        return None
+    attributes = tuple(sorted((attr.name, _attribute_key(attr)) for attr in node.attributes.values()))
+    inputs = tuple(_input_key(value) for value in node.inputs)
+    names = tuple(bool(value.name) for value in node.outputs)
+    return (node.domain, node.op_type, node.overload, attributes, inputs, names)
+
+
+def _attribute_key(attr: ir.Attr) -> bytes:
+    return ir.to_proto(attr).SerializeToString(deterministic=True)
+
+
+def _input_key(value: ir.Value | None) -> Hashable:
+    if value is None:
+        return None
+    array = edit.constant_of(value) if value.const_value is not None else None
+    if array is None or array.nbytes > _COMPARED_BYTES or array.dtype == object:
+        return id(value)
+    return (str(array.dtype), array.shape, array.tobytes())
+
+
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)

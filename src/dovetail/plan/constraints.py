@@ -1,0 +1,199 @@
+"""The planning problem of one graph on one target: units that run as one, and groups that share one storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from dovetail.encoding import FLOAT32
+from dovetail.model.edit import constant_of, is_float, sole_consumer
+from dovetail.plan.groups import UnionFind
+from dovetail.storage import Edge
+from dovetail.target import Chain, OpSupport, Signature, Slot, Target
+
+_FLOAT_ONLY = (Signature((Slot(FLOAT32),), FLOAT32, variadic=True),)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A float input of a unit: the edge in the graph, and the slot that it takes in the unit's signature."""
+
+    edge: Edge
+    value: ir.Value
+    slot: int
+    constant: bool
+
+    @property
+    def name(self) -> str:
+        return self.value.name or ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """An operator as the target runs it: one node, or a chain of nodes between which nothing is stored."""
+
+    nodes: tuple[ir.Node, ...]
+    support: OpSupport | None
+    operands: tuple[Operand, ...]
+    outputs: tuple[ir.Value, ...]
+
+    @property
+    def name(self) -> str:
+        return self.nodes[0].name or ""
+
+    @property
+    def label(self) -> str:
+        return "+".join(node.op_type for node in self.nodes)
+
+    @property
+    def signatures(self) -> tuple[Signature, ...]:
+        """The joint choices that are open here; an operator that the table does not have runs in float."""
+        if self.support is None:
+            return _FLOAT_ONLY
+        head = self.nodes[0]
+        return tuple(s for s in self.support.signatures if s.when is None or not s.when(head)) or _FLOAT_ONLY
+
+    def shared(self) -> tuple[Operand, ...]:
+        """The operands whose stored bytes the outputs carry on."""
+        if self.support is None or self.support.shares == ():
+            return ()
+        indices = self.support.shares
+        return tuple(o for o in self.operands if indices is None or o.slot in indices)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What there is to decide: the units in graph order, and the groups of values that share one storage.
+
+    ``group_of`` maps every stored float value to its group's representative. ``sources`` are the members of a group
+    whose bytes do not come from another member: only these need statistics.
+    """
+
+    target: Target
+    units: tuple[Unit, ...]
+    inputs: tuple[ir.Value, ...]
+    outputs: tuple[ir.Value, ...]
+    interior: Mapping[str, str]
+    groups: Mapping[str, tuple[str, ...]]
+    group_of: Mapping[str, str]
+    sources: Mapping[str, tuple[str, ...]]
+    producer: Mapping[str, Unit]
+
+
+def build_problem(model: ir.Model, target: Target, broken: Iterable[Edge] = ()) -> Problem:
+    """Read the constraints off the graph; ``broken`` edges do not share, they convert."""
+    graph = model.graph
+    units = _units(graph, target)
+    interior = {
+        v.name or "": f"inside {unit.label}, never stored" for unit in units for n in unit.nodes[:-1] for v in n.outputs
+    }
+    inputs = tuple(v for v in graph.inputs if is_float(v))
+    stored = [v.name or "" for v in inputs]
+    stored += [v.name or "" for unit in units for v in unit.outputs]
+    groups = UnionFind(stored)
+    carried: set[str] = set()
+    cut = frozenset(broken)
+    for unit in units:
+        for operand in unit.shared():
+            if operand.edge in cut:
+                continue
+            for output in unit.outputs:
+                carried.add(output.name or "")
+                if not operand.constant:
+                    groups.union(operand.name, output.name or "")
+    members = groups.sets()
+    return Problem(
+        target=target,
+        units=units,
+        inputs=inputs,
+        outputs=tuple(v for v in graph.outputs if is_float(v)),
+        interior=interior,
+        groups=members,
+        group_of={name: root for root, names in members.items() for name in names},
+        sources={root: tuple(n for n in names if n not in carried) for root, names in members.items()},
+        producer={v.name or "": unit for unit in units for v in unit.outputs},
+    )
+
+
+def build_part(problem: Problem, name: str, *, without: Unit) -> tuple[str, ...]:
+    """The values that would still share one storage with ``name`` if ``without`` did not tie anything."""
+    groups = UnionFind(problem.group_of)
+    for unit in problem.units:
+        if unit is without:
+            continue
+        for operand in unit.shared():
+            for output in unit.outputs:
+                if not operand.constant:
+                    groups.union(operand.name, output.name or "")
+    return groups.sets()[groups.find(name)]
+
+
+def _units(graph: ir.Graph, target: Target) -> tuple[Unit, ...]:
+    chained: set[int] = set()
+    units = []
+    for node in graph:
+        if id(node) in chained:
+            continue
+        chain, nodes = _chain_from(node, target.chains)
+        chained.update(id(n) for n in nodes)
+        units.append(_unit(nodes, chain, target.ops.get(op_key(node))))
+    return tuple(units)
+
+
+def op_key(node: ir.Node) -> str:
+    """The name of a node's operator in a target's table."""
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
+
+
+def _chain_from(node: ir.Node, chains: tuple[Chain, ...]) -> tuple[Chain | None, tuple[ir.Node, ...]]:
+    """The longest chain of the target that starts at this node, when nobody else sees what is inside."""
+    found: tuple[Chain | None, tuple[ir.Node, ...]] = (None, (node,))
+    for chain in chains:
+        nodes = _follow(node, chain)
+        if nodes is not None and len(nodes) > len(found[1]):
+            found = (chain, nodes)
+    return found
+
+
+def _follow(node: ir.Node, chain: Chain) -> tuple[ir.Node, ...] | None:
+    if op_key(node) != chain.ops[0]:
+        return None
+    nodes = [node]
+    for position, op in enumerate(chain.ops[1:]):
+        if len(nodes[-1].outputs) != 1:
+            return None
+        inside = nodes[-1].outputs[0]
+        follower = sole_consumer(inside)
+        if follower is None or op_key(follower) != op:
+            return None
+        others = [v for v in follower.inputs if v is not None and v is not inside]
+        if chain.bias and position == 0:
+            if len(others) != 1 or not _is_bias(node, others[0]):
+                return None
+        elif any(constant_of(v) is None for v in others):
+            return None
+        nodes.append(follower)
+    return tuple(nodes)
+
+
+def _is_bias(node: ir.Node, value: ir.Value) -> bool:
+    """Whether a constant is a bias of this linear: one number per output channel of a constant weight."""
+    array = constant_of(value)
+    weight = constant_of(node.inputs[1])
+    return array is not None and weight is not None and array.ndim == 1 and array.shape[0] == weight.shape[-1]
+
+
+def _unit(nodes: tuple[ir.Node, ...], chain: Chain | None, support: OpSupport | None) -> Unit:
+    head = nodes[0]
+    places = [(head, index, index) for index in range(len(head.inputs))]
+    if chain is not None and chain.bias:
+        inside = head.outputs[0]
+        places += [(nodes[1], i, len(head.inputs)) for i, v in enumerate(nodes[1].inputs) if v is not inside]
+    operands = tuple(
+        Operand(Edge(node.name or "", index), value, slot, constant_of(value) is not None)
+        for node, index, slot in places
+        if (value := node.inputs[index]) is not None and is_float(value)
+    )
+    return Unit(nodes, support, operands, tuple(v for v in nodes[-1].outputs if is_float(v)))

@@ -1,0 +1,164 @@
+"""The plan stage: constraints, groups, signatures and numbers become one storage decision per tensor and edge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.encoding import Granularity, QParams
+from dovetail.model.edit import constant_of
+from dovetail.numerics.bias import bias_overflow, bias_params
+from dovetail.plan.breaks import costly_merges
+from dovetail.plan.constraints import Operand, Problem, Unit, build_problem
+from dovetail.plan.numbers import Numbers, constant_params, widen
+from dovetail.plan.pins import resolve
+from dovetail.plan.request import Request
+from dovetail.plan.solve import Solution, solve
+from dovetail.stats import Stats
+from dovetail.storage import IN_FLOAT32, Choice, Edge, FloatStorage, Plan, Storage
+from dovetail.target import Signature, Target
+
+
+def make_plan(model: ir.Model, target: Target, stats: Stats, request: Request) -> Plan:
+    """Decide how everything in the graph is stored, under the target's constraints; the model is not changed."""
+    breaks = {
+        **dict.fromkeys(request.breaks, "explicit conversion, as asked"),
+        **costly_merges(build_problem(model, target), stats),
+    }
+    problem = build_problem(model, target, breaks)
+    solution = solve(problem, request, resolve(problem, request.keeps))
+    writer = _Writer(problem, solution, Numbers(problem, stats, request.method), breaks)
+    return Plan(
+        target=target.name,
+        precision=request.precision.name,
+        tensors=writer.tensors(),
+        edges=writer.edges(),
+        quantized_io=request.quantized_io,
+    )
+
+
+def observed(model: ir.Model, target: Target) -> tuple[str, ...]:
+    """The tensors that a plan for this target can need statistics of: each group's sources, less fixed ones."""
+    problem = build_problem(model, target)
+    needed = []
+    for names in problem.sources.values():
+        for name in names:
+            unit = problem.producer.get(name)
+            if unit is not None and unit.support is not None and unit.support.fixed:
+                continue
+            needed.append(name)
+    return tuple(needed)
+
+
+class _Writer:
+    """Writes the solution down, tensor by tensor and edge by edge."""
+
+    def __init__(self, problem: Problem, solution: Solution, numbers: Numbers, broken: Mapping[Edge, str]) -> None:
+        self._problem = problem
+        self._solution = solution
+        self._numbers = numbers
+        self._broken = broken
+        self._groups = {root: self._group(root, names) for root, names in problem.groups.items()}
+
+    def tensors(self) -> dict[str, Choice]:
+        choices = {name: Choice(IN_FLOAT32, reason) for name, reason in self._problem.interior.items()}
+        choices.update({name: self._groups[root] for name, root in self._problem.group_of.items()})
+        return choices
+
+    def edges(self) -> dict[Edge, Choice]:
+        choices: dict[Edge, Choice] = {}
+        for unit in self._problem.units:
+            signature = self._solution.signatures[unit.name]
+            for operand in unit.operands:
+                choice = (
+                    self._constant(unit, operand, signature, choices)
+                    if operand.constant
+                    else self._conversion(unit, operand, signature)
+                )
+                if choice is not None:
+                    choices[operand.edge] = choice
+        return choices
+
+    def _group(self, root: str, names: tuple[str, ...]) -> Choice:
+        decided = self._solution.groups[root]
+        label = root if len(names) > 1 else None
+        if not decided.encoding.dtype.is_quantized:
+            return Choice(FloatStorage(decided.encoding.dtype), decided.reason, label)
+        params, words = self._numbers.group_params(root, decided.encoding)
+        return Choice(params, f"{decided.reason}; {words}", label)
+
+    def _conversion(self, unit: Unit, operand: Operand, signature: Signature) -> Choice | None:
+        """The explicit conversion on an activation's edge, or None where the consumer takes it as it is stored."""
+        stored = self._groups[self._problem.group_of[operand.name]].storage
+        if operand in unit.shared():
+            output = self._carried(unit)
+            if output == stored or isinstance(output, FloatStorage):
+                return None
+            return Choice(output, self._broken.get(operand.edge, f"{unit.label} carries these bytes on"))
+        slot = signature.slot(operand.slot)
+        if slot is None:
+            return None
+        wanted = slot.encoding
+        if not wanted.dtype.is_quantized or (isinstance(stored, QParams) and stored.encoding == wanted):
+            return None
+        params = widen(stored, wanted) if isinstance(stored, QParams) else None
+        if params is None:
+            params, _ = self._numbers.group_params(self._problem.group_of[operand.name], wanted)
+        reason = f"{unit.label} takes {wanted.dtype} here, the tensor is stored as {stored.dtype}"
+        return Choice(params, reason)
+
+    def _carried(self, unit: Unit) -> Storage:
+        """The storage of what a byte-preserving unit writes."""
+        return self._groups[self._problem.group_of[unit.outputs[0].name or ""]].storage
+
+    def _constant(
+        self, unit: Unit, operand: Operand, signature: Signature, done: Mapping[Edge, Choice]
+    ) -> Choice | None:
+        """How a constant is stored for this consumer."""
+        slot = signature.slot(operand.slot)
+        array = constant_of(operand.value)
+        if slot is None or array is None:
+            return None
+        if not slot.encoding.dtype.is_quantized:
+            return Choice(FloatStorage(slot.encoding.dtype), f"{unit.label} takes this constant in float")
+        if operand in unit.shared():
+            return Choice(self._carried(unit), f"{unit.label} carries these bytes on")
+        if slot.derived:
+            return self._bias(unit, operand, done)
+        if array.size == 0:
+            return Choice(IN_FLOAT32, "empty constant")
+        params = constant_params(unit.nodes[0], operand, slot.encoding, array)
+        if slot.encoding.granularity is Granularity.AXIS:
+            params = self._room_for_bias(unit, params, done)
+            return Choice(params, f"{unit.label} weight, {params.dtype} per channel on axis {params.axis}")
+        return Choice(params, f"constant operand of {unit.label}, its own range")
+
+    def _seen(self, unit: Unit, operand: Operand, done: Mapping[Edge, Choice]) -> Storage:
+        """The storage that the unit sees on this operand's edge."""
+        if operand.edge in done:
+            return done[operand.edge].storage
+        return self._groups[self._problem.group_of[operand.name]].storage
+
+    def _bias(self, unit: Unit, operand: Operand, done: Mapping[Edge, Choice]) -> Choice:
+        by_slot = {o.slot: o for o in unit.operands}
+        source, weight = (self._seen(unit, by_slot[slot], done) for slot in (0, 1))
+        if not isinstance(source, QParams) or not isinstance(weight, QParams):
+            return Choice(IN_FLOAT32, "bias in float: input or weight is float")
+        params = bias_params(source.scale, weight.scale)
+        return Choice(params, "bias, scale = input scale x weight scale")
+
+    def _room_for_bias(self, unit: Unit, weight: QParams, done: Mapping[Edge, Choice]) -> QParams:
+        """The weight's scale, grown on channels whose bias would not fit int32 with it."""
+        by_slot = {o.slot: o for o in unit.operands}
+        bias = constant_of(by_slot[2].value) if 2 in by_slot else None
+        source = self._seen(unit, by_slot[0], done)
+        if bias is None or bias.ndim != 1 or not isinstance(source, QParams) or not np.all(np.isfinite(bias)):
+            return weight
+        overflow = bias_overflow(bias, bias_params(source.scale, weight.scale))
+        if overflow is None:
+            return weight
+        scale = np.array(weight.scale)
+        scale[list(overflow.channels)] *= np.asarray(overflow.growth, dtype=np.float32) * np.float32(1.01)
+        return QParams(weight.encoding, scale, weight.zero_point, weight.axis)

@@ -1,0 +1,116 @@
+"""Scales and zero points: fixed by the table, calibrated over a group, read off a constant, or derived for a bias."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.encoding import Array, Encoding, Granularity, QParams
+from dovetail.model.edit import attribute, constant_of
+from dovetail.numerics.ranges import find_range, params_from_range, weight_params
+from dovetail.plan.constraints import Operand, Problem
+from dovetail.stats import Stats
+
+
+class Range(NamedTuple):
+    """The smallest and largest real value that a storage has to serve."""
+
+    low: float
+    high: float
+
+    def union(self, other: Range) -> Range:
+        return Range(min(self.low, other.low), max(self.high, other.high))
+
+    @property
+    def width(self) -> float:
+        return max(self.high, 0.0) - min(self.low, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Turns statistics into QParams for one problem, by one range method."""
+
+    problem: Problem
+    stats: Stats
+    method: str
+
+    def group_range(self, root: str, encoding: Encoding) -> tuple[Range, str]:
+        """The union of the ranges of a group's sources, and the words that say where it comes from."""
+        ranges = {name: self.source_range(name, encoding) for name in self.problem.sources[root]}
+        for unit in self.problem.units:
+            for operand in unit.shared():
+                if operand.constant and any(self.problem.group_of.get(v.name or "") == root for v in unit.outputs):
+                    array = constant_of(operand.value)
+                    if array is not None and array.size:
+                        ranges[operand.name] = Range(float(array.min()), float(array.max()))
+        total = next(iter(ranges.values()))
+        for one in ranges.values():
+            total = total.union(one)
+        words = f"range [{total.low:.4g}, {total.high:.4g}] by {self.method}"
+        return total, words if len(ranges) == 1 else f"{words}, union of {len(ranges)} sources"
+
+    def source_range(self, name: str, encoding: Encoding) -> Range:
+        """The range of one source: fixed by its producer, or found in its statistics."""
+        unit = self.problem.producer.get(name)
+        fixed = () if unit is None or unit.support is None else unit.support.fixed
+        for entry in fixed:
+            if entry.dtype is encoding.dtype:
+                grid = entry.dtype.grid
+                return Range(
+                    (grid.low - entry.zero_point) * entry.scale,
+                    (grid.high - entry.zero_point) * entry.scale,
+                )
+        seen = self.stats.tensors.get(name)
+        if seen is None:
+            raise ValueError(f"calibration did not observe {name!r}, which the plan needs")
+        if seen.counts is None:
+            return Range(seen.low, seen.high)
+        return Range(*find_range(self.method, seen.counts, seen.low, seen.high, encoding))
+
+    def group_params(self, root: str, encoding: Encoding) -> tuple[QParams, str]:
+        """The QParams that every member of a group shares, and why these."""
+        sources = self.problem.sources[root]
+        for name in sources:
+            unit = self.problem.producer.get(name)
+            for entry in () if unit is None or unit.support is None else unit.support.fixed:
+                if entry.dtype is encoding.dtype and len(sources) == 1:
+                    scale, zero_point = np.asarray(entry.scale), np.asarray(entry.zero_point)
+                    return QParams(encoding, scale, zero_point), "fixed for this operator"
+        found, words = self.group_range(root, encoding)
+        return params_from_range(found.low, found.high, encoding), words
+
+
+def widen(stored: QParams, encoding: Encoding) -> QParams | None:
+    """The 16-bit unsigned grid that holds every value of an 8-bit unsigned one exactly; None for other pairs.
+
+    255 x 257 = 65535, so scale / 257 and zero point x 257 cover the same range, and no value moves.
+    """
+    wide, narrow = encoding.dtype, stored.dtype
+    if (wide.bits, narrow.bits) != (16, 8) or not wide.is_integer or not narrow.is_integer:
+        return None
+    if wide.grid.signed or narrow.grid.signed or encoding.symmetric:
+        return None
+    if Granularity.TENSOR not in (encoding.granularity, stored.encoding.granularity) or stored.axis is not None:
+        return None
+    return QParams(encoding, stored.scale / np.float32(257), stored.zero_point * 257)
+
+
+def constant_params(node: ir.Node, operand: Operand, encoding: Encoding, array: Array) -> QParams:
+    """The QParams of a constant, from its own values."""
+    if encoding.granularity is Granularity.TENSOR:
+        return weight_params(array, encoding, None)
+    return weight_params(array, encoding, channel_axis(node, operand.edge.index, array.ndim))
+
+
+def channel_axis(node: ir.Node, index: int, rank: int) -> int:
+    """The axis of a weight that counts output channels: a property of the operator, not of any target."""
+    if node.op_type == "ConvTranspose":
+        return 1
+    if node.op_type == "Conv":
+        return 0
+    if node.op_type == "Gemm" and index == 1:
+        return 0 if attribute(node, "transB", 0) else 1
+    return rank - 1

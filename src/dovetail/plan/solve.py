@@ -1,0 +1,153 @@
+"""Choosing the encoding of every group and the signature of every unit: what was asked for, then fewest conversions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dovetail.encoding import FLOAT16, FLOAT32, Encoding
+from dovetail.plan.constraints import Operand, Problem, Unit
+from dovetail.plan.pins import Pins
+from dovetail.plan.request import Request
+from dovetail.target import Precision, Signature
+
+# What a signature costs, per operand: another weight encoding than wanted changes the model most, another
+# activation encoding changes the kernel, a conversion only costs time.
+_WEIGHT_COST, _ACTIVATION_COST, _CONVERSION_COST = 8, 2, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """An encoding and why it was chosen."""
+
+    encoding: Encoding
+    reason: str
+
+    @property
+    def is_float(self) -> bool:
+        return not self.encoding.dtype.is_quantized
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The encoding of every group, and the signature of every unit, by the unit's name."""
+
+    groups: Mapping[str, Decided]
+    signatures: Mapping[str, Signature]
+
+
+def solve(problem: Problem, request: Request, pins: Pins) -> Solution:
+    """Give every group an encoding that its producers can write, then every unit the cheapest signature that fits."""
+    outputs_only = frozenset() if request.quantized_io else _output_groups(problem)
+    groups = {root: _decide(problem, root, request.precision, pins, outputs_only) for root in problem.groups}
+    _leave_followers_float(problem, groups, pins)
+    signatures = {}
+    for unit in problem.units:
+        pin = pins.units.get(unit.name)
+        wanted = request.precision if pin is None else pin.precision
+        signatures[unit.name] = _choose(problem, unit, wanted, groups)
+    return Solution(groups, signatures)
+
+
+def _output_groups(problem: Problem) -> frozenset[str]:
+    """Groups that are only read as graph outputs: storing them in integers would buy nothing."""
+    read = {o.name for unit in problem.units for o in unit.operands if o not in unit.shared()}
+    roots = {problem.group_of[v.name or ""] for v in problem.outputs if v.name in problem.group_of}
+    return frozenset(root for root in roots if read.isdisjoint(problem.groups[root]))
+
+
+def _decide(problem: Problem, root: str, precision: Precision, pins: Pins, outputs_only: frozenset[str]) -> Decided:
+    members = problem.groups[root]
+    pin = next((pins.tensors[name] for name in members if name in pins.tensors), None)
+    if pin is not None:
+        wanted, why = pin.precision.activation, pin.text
+    elif root in outputs_only:
+        wanted, why = FLOAT32, "graph output, left in float"
+    else:
+        wanted, why = precision.activation, f"{precision.name} activation"
+    domain = _domain(problem, members)
+    if wanted in domain:
+        return Decided(wanted, why)
+    fallback = next((e for e in (FLOAT32, FLOAT16, *domain) if e in domain), FLOAT32)
+    makers = sorted({problem.producer[n].label for n in members if n in problem.producer})
+    writers = ", ".join(makers) or "what reads this input"
+    return Decided(fallback, f"{writers} has no {wanted.dtype} on {problem.target.name}")
+
+
+def _domain(problem: Problem, members: tuple[str, ...]) -> dict[Encoding, None]:
+    """The encodings that every producer of the group can write; for a graph input, what its readers can take."""
+    makers = [problem.producer[name] for name in members if name in problem.producer]
+    if makers:
+        choices = [dict.fromkeys(s.output for s in unit.signatures) for unit in makers]
+        return {e: None for e in choices[0] if all(e in others for others in choices[1:])}
+    slots = [s.slot(o.slot) for u in problem.units for o in u.operands if o.name in members for s in u.signatures]
+    return dict.fromkeys([*(slot.encoding for slot in slots if slot is not None), FLOAT32])
+
+
+def _leave_followers_float(problem: Problem, groups: dict[str, Decided], pins: Pins) -> None:
+    """Turn groups back to float that only followers write and that have no integer neighbour on one side.
+
+    Between float operators an integer storage costs accuracy and two conversions, and no kernel gains from it.
+    """
+    readers: dict[str, list[Unit]] = {root: [] for root in groups}
+    for unit in problem.units:
+        for operand in unit.operands:
+            if not operand.constant and operand not in unit.shared():
+                readers[problem.group_of[operand.name]].append(unit)
+    changed = True
+    while changed:
+        changed = False
+        for root, decided in groups.items():
+            makers = [problem.producer.get(name) for name in problem.sources[root]]
+            if decided.is_float or any(name in pins.tensors for name in problem.groups[root]):
+                continue
+            if not all(unit is not None and unit.support is not None and unit.support.follows for unit in makers):
+                continue
+            fed = all(_reads_float_only(problem, unit, groups) for unit in makers if unit is not None)
+            used = all(_float_only(unit) for unit in readers[root])
+            if fed or used:
+                side = "what it is made from" if fed else "what reads it"
+                groups[root] = Decided(FLOAT32, f"stays float: {side} is float")
+                changed = True
+
+
+def _reads_float_only(problem: Problem, unit: Unit, groups: Mapping[str, Decided]) -> bool:
+    inputs = [groups[problem.group_of[o.name]] for o in unit.operands if not o.constant]
+    return bool(inputs) and all(decided.is_float for decided in inputs)
+
+
+def _float_only(unit: Unit) -> bool:
+    return all(not slot.encoding.dtype.is_quantized for s in unit.signatures for slot in s.inputs)
+
+
+def _choose(problem: Problem, unit: Unit, wanted: Precision, groups: Mapping[str, Decided]) -> Signature:
+    """The cheapest signature whose output is what was decided for it."""
+    decided = {groups[problem.group_of[v.name or ""]].encoding for v in unit.outputs}
+    usable = [s for s in unit.signatures if _takes(unit, s)]
+    fitting = [s for s in usable if decided <= {s.output}] or usable or list(unit.signatures)
+    return min(fitting, key=lambda s: sum(_cost(problem, o, s, wanted, groups) for o in unit.operands))
+
+
+def _takes(unit: Unit, signature: Signature) -> bool:
+    """Whether the operands that must be constants are."""
+    slots = [(o, signature.slot(o.slot)) for o in unit.operands]
+    return all(o.constant or slot is None or not slot.constant for o, slot in slots)
+
+
+def _cost(
+    problem: Problem, operand: Operand, signature: Signature, wanted: Precision, groups: Mapping[str, Decided]
+) -> int:
+    slot = signature.slot(operand.slot)
+    if slot is None or slot.derived:
+        return 0
+    if operand.constant and slot.constant:
+        return 0 if _alike(slot.encoding, wanted.weight) else _WEIGHT_COST
+    cost = 0 if _alike(slot.encoding, wanted.activation) else _ACTIVATION_COST
+    if not operand.constant and groups[problem.group_of[operand.name]].encoding != slot.encoding:
+        cost += _CONVERSION_COST
+    return cost
+
+
+def _alike(one: Encoding, other: Encoding) -> bool:
+    """Same width and kind; granularity and sign are the table's business."""
+    return one.dtype.bits == other.dtype.bits and one.dtype.is_integer == other.dtype.is_integer

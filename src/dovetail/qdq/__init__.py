@@ -1,0 +1,1 @@
+"""Plans as QDQ ONNX graphs, and QDQ ONNX graphs as plans."""

@@ -1,0 +1,204 @@
+"""What a target is: a table of what it accepts, over a small vocabulary, and the few functions that reach it.
+
+A target adds an op table, rewrites, and ``probe / emit / compile / read_back / run``; the stages never name one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dovetail.encoding import FLOAT16, FLOAT32, Array, DType, Encoding, Granularity
+from dovetail.storage import Edge, Plan
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from dovetail.passes.record import Pass
+
+A8 = Encoding(DType.U8)
+A16 = Encoding(DType.U16)
+W8 = Encoding(DType.S8, symmetric=True, granularity=Granularity.AXIS)
+B32 = Encoding(DType.S32, symmetric=True, granularity=Granularity.AXIS)
+F32 = FLOAT32
+F16 = FLOAT16
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What one input or output of an operator takes.
+
+    ``constant``: only constants may stand here. ``derived``: the numbers are not free but follow from the other
+    operands (an int32 bias has input scale x weight scale).
+    """
+
+    encoding: Encoding
+    constant: bool = False
+    derived: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """One joint choice for the inputs and the outputs (all alike) of an operator.
+
+    ``variadic``: the last input slot repeats; otherwise further inputs are none of the plan's business.
+    ``when``: asked per node, the empty string for yes, else why this choice is not open there.
+    """
+
+    inputs: tuple[Slot, ...]
+    output: Encoding
+    variadic: bool = False
+    when: Callable[[ir.Node], str] | None = None
+
+    def slot(self, index: int) -> Slot | None:
+        """What input ``index`` takes; None where it is left as it is."""
+        if index < len(self.inputs):
+            return self.inputs[index]
+        return self.inputs[-1] if self.variadic else None
+
+
+def const(encoding: Encoding) -> Slot:
+    """A slot for a constant."""
+    return Slot(encoding, constant=True)
+
+
+def bias(encoding: Encoding) -> Slot:
+    """A slot for a constant whose scale is input scale x weight scale."""
+    return Slot(encoding, constant=True, derived=True)
+
+
+def signature(*inputs: Encoding | Slot, out: Encoding) -> Signature:
+    """A signature, written as the operands in order: ``signature(A8, const(W8), bias(B32), out=A8)``."""
+    return Signature(tuple(s if isinstance(s, Slot) else Slot(s) for s in inputs), out)
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Numbers that an operator's output always has on this target, by dtype."""
+
+    dtype: DType
+    scale: float
+    zero_point: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpSupport:
+    """What a target accepts for one operator.
+
+    ``shares``: the inputs whose stored bytes the outputs carry on unchanged (empty: none; None: all inputs).
+    ``follows``: integer storage is not worth having here for its own sake: between float neighbours it stays float.
+    ``known_from``: the version and the way in which this is known; a fact without one is folklore.
+    """
+
+    signatures: tuple[Signature, ...]
+    shares: tuple[int, ...] | None = ()
+    follows: bool = False
+    fixed: tuple[Fixed, ...] = ()
+    known_from: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Operators that the target runs as one: what is between them is never stored.
+
+    The first one's signature speaks for all. ``bias``: the second operator adds a constant, one number per output
+    channel, which takes the slot after the first one's inputs.
+    """
+
+    ops: tuple[str, ...]
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """What is wanted for activations and for weights; the op table says what is possible."""
+
+    name: str
+    activation: Encoding
+    weight: Encoding
+
+
+W8A8 = Precision("w8a8", A8, W8)
+W8A16 = Precision("w8a16", A16, W8)
+FP32 = Precision("fp32", F32, F32)
+FP16 = Precision("fp16", F16, F16)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Whether a backend can be reached from here, with its versions, or why not and what to install."""
+
+    available: bool
+    versions: Mapping[str, str]
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """One file that a run made."""
+
+    name: str
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What the vendor compiler said and made; ``error`` is empty when it took the whole graph."""
+
+    artifacts: tuple[Artifact, ...] = ()
+    error: str = ""
+    log: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Outcome(StrEnum):
+    """How a planned tensor came back from what was compiled."""
+
+    MATCHED = "matched"
+    ABSORBED = "absorbed"
+    CHANGED = "changed"
+    NOT_FOUND = "not_found"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTensor:
+    """One planned tensor (or edge) as it was read back: ``detail`` says into which operator it was absorbed, or what
+    it was changed to."""
+
+    tensor: str
+    outcome: Outcome
+    detail: str = ""
+    edge: Edge | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBack:
+    """Everything that was read back, the evidence it was read from, and the line that could not be read, if any."""
+
+    tensors: tuple[ReadTensor, ...]
+    evidence: str
+    unparsed: str = ""
+
+
+Sample = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A backend."""
+
+    name: str
+    ops: Mapping[str, OpSupport]
+    precisions: Mapping[str, Precision]
+    probe: Callable[[], Probe]
+    emit: Callable[[ir.Model, Plan, Path], tuple[Artifact, ...]]
+    compile: Callable[[tuple[Artifact, ...], Path], Compiled]
+    read_back: Callable[[Compiled, Plan], ReadBack]
+    run: Callable[[Compiled, Iterable[Sample]], Iterator[Sample]]
+    chains: tuple[Chain, ...] = ()
+    rewrites: tuple[Pass, ...] = ()
+    rules: tuple[str, ...] = ()
+    max_rank: int | None = None

@@ -1,0 +1,186 @@
+"""``ort-cpu``: ONNX Runtime's own CPU kernels, the target that is always there.
+
+Every operator can hold 8- or 16-bit storage, because ONNX Runtime runs in float, between dequantize and quantize,
+what it has no integer kernel for; the table says where storing in integers is worth it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from dovetail.encoding import Encoding
+from dovetail.errors import InputError
+from dovetail.model.session import Mode, open_session
+from dovetail.model.write import write
+from dovetail.passes.linear_as_gemm import linear_as_gemm
+from dovetail.qdq.emit import emit_qdq
+from dovetail.storage import Plan
+from dovetail.target import (
+    A8,
+    A16,
+    B32,
+    F32,
+    FP32,
+    W8,
+    W8A8,
+    W8A16,
+    Artifact,
+    Chain,
+    Compiled,
+    OpSupport,
+    Probe,
+    ReadBack,
+    Sample,
+    Signature,
+    Slot,
+    Target,
+    bias,
+    const,
+    signature,
+)
+from dovetail.targets.child import run_child
+from dovetail.targets.ort_read_back import read_optimized
+
+_KNOWN = "onnxruntime 1.31.1, optimized graphs of the shipped models read back"
+_CARRIERS = (
+    "DepthToSpace",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "GatherElements",
+    "Identity",
+    "MaxPool",
+    "Pad",
+    "Reshape",
+    "Slice",
+    "SpaceToDepth",
+    "Split",
+    "Squeeze",
+    "Tile",
+    "Transpose",
+    "Unsqueeze",
+)
+_FOLLOWERS = (
+    "Add",
+    "AveragePool",
+    "Clip",
+    "Concat",
+    "Gelu",
+    "GlobalAveragePool",
+    "GridSample",
+    "HardSigmoid",
+    "HardSwish",
+    "LeakyRelu",
+    "Mul",
+    "ReduceMean",
+    "Relu",
+    "Resize",
+    "Sigmoid",
+    "Softmax",
+    "Sub",
+    "Tanh",
+)
+# Further inputs of these are sizes, bounds or axes, not data.
+_ONE_DATA_INPUT = frozenset(
+    ("AveragePool", "Clip", "Gelu", "GlobalAveragePool", "HardSigmoid", "HardSwish", "LeakyRelu", "ReduceMean")
+) | frozenset(("Relu", "Resize", "Sigmoid", "Softmax", "Tanh"))
+
+
+def open_target(variant: str, options: Mapping[str, str]) -> Target:
+    """The one variant of this target; it takes no options."""
+    if variant:
+        raise InputError(f"target ort-cpu has no variant {variant!r}")
+    if options:
+        raise InputError(f"target ort-cpu has no option {min(options)!r}")
+    return ORT_CPU
+
+
+def _elementwise(one_input: bool) -> tuple[Signature, ...]:
+    def over(inside: Encoding, out: Encoding) -> Signature:
+        return Signature((Slot(inside),), out, variadic=not one_input)
+
+    return (over(A8, A8), over(A16, A16), over(A8, F32), over(A16, F32), over(F32, F32))
+
+
+def _linear() -> tuple[Signature, ...]:
+    integer = [signature(a, const(W8), bias(B32), out=out) for a in (A8, A16) for out in (a, F32)]
+    return (*integer, signature(F32, F32, F32, out=F32))
+
+
+def _table() -> dict[str, OpSupport]:
+    matmul = tuple(signature(a, a, out=out) for a in (A8, A16) for out in (a, F32))
+    norm = (*(signature(a, const(F32), const(F32), out=a) for a in (A8, A16)), signature(F32, F32, F32, out=F32))
+    carried = tuple(signature(e, out=e) for e in (A8, A16, F32))
+    table = {op: OpSupport(carried, shares=(0,), known_from=_KNOWN) for op in _CARRIERS}
+    table |= {op: OpSupport(_elementwise(op in _ONE_DATA_INPUT), follows=True, known_from=_KNOWN) for op in _FOLLOWERS}
+    table |= {op: OpSupport(_linear(), known_from=_KNOWN) for op in ("Conv", "ConvTranspose", "Gemm")}
+    table["MatMul"] = OpSupport((*_linear(), *matmul), known_from=_KNOWN)
+    table["LayerNormalization"] = OpSupport(norm, follows=True, known_from=_KNOWN)
+    return table
+
+
+def probe() -> Probe:
+    """ONNX Runtime is part of the core, so it is always there."""
+    import onnxruntime
+
+    return Probe(True, {"onnxruntime": onnxruntime.__version__})
+
+
+def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
+    """QDQ ONNX with integer weights."""
+    written = write(emit_qdq(model, plan), folder / "model.onnx")
+    return tuple(Artifact("model" if path.suffix == ".onnx" else "model_data", path) for path in written)
+
+
+def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+    """Let ONNX Runtime build and optimize the graph in a child process, and keep what it made of it."""
+    model = artifacts[0].path
+    optimized = folder / "optimized.onnx"
+    result = run_child("dovetail.targets.ort_cpu:build_in_child", {"model": str(model), "optimized": str(optimized)})
+    if result.answer is None:
+        return Compiled(artifacts, error=result.error, log=result.log)
+    return Compiled((*artifacts, Artifact("optimized", optimized)), log=result.log)
+
+
+def build_in_child(model: str, optimized: str) -> dict[str, Any]:
+    """The child's part of compiling."""
+    session = open_session(Path(model), Mode.DEPLOYED, optimized_to=Path(optimized))
+    return {"providers": session.get_providers()}
+
+
+def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
+    """Every planned tensor, looked up in the graph that ONNX Runtime really runs."""
+    optimized = next(a.path for a in compiled.artifacts if a.name == "optimized")
+    return read_optimized(optimized, plan)
+
+
+def run(compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
+    """The outputs of the deployed graph, integer kernels and all, sample by sample."""
+    session = open_session(compiled.artifacts[0].path, Mode.DEPLOYED)
+    names = [output.name for output in session.get_outputs()]
+    wanted = {value.name for value in session.get_inputs()}
+    for sample in samples:
+        feed = {name: array for name, array in sample.items() if name in wanted}
+        yield dict(zip(names, session.run(names, feed), strict=True))
+
+
+ORT_CPU = Target(
+    name="ort-cpu",
+    ops=_table(),
+    precisions={p.name: p for p in (W8A8, W8A16, FP32)},
+    chains=(
+        Chain(("Conv", "Relu")),
+        Chain(("Gemm", "Relu")),
+        Chain(("Add", "Relu")),
+    ),
+    rewrites=(linear_as_gemm,),
+    probe=probe,
+    emit=emit,
+    compile=compile_model,
+    read_back=read_back,
+    run=run,
+)

@@ -1,0 +1,276 @@
+"""Range searches over histograms and weights: judged by the error measured on the real values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from dovetail.encoding import Array, DType, Encoding, Granularity
+from dovetail.errors import InputError
+from dovetail.numerics.affine import fake_quantize
+from dovetail.numerics.ranges import Histogram, RangeMethod, find_range, params_from_range, weight_params
+from dovetail.numerics.search import ENTROPY_WORST_ERROR_RATIO, expected_squared_error
+
+METHODS = list(RangeMethod)
+ENCODINGS = [
+    Encoding(DType.U8),
+    Encoding(DType.S8, True),
+    Encoding(DType.U8, True),
+    Encoding(DType.U16),
+    Encoding(DType.S16, True),
+    Encoding(DType.S4, True),
+    Encoding(DType.U4),
+    Encoding(DType.F8E4M3),
+]
+values = arrays(np.float32, st.integers(1, 50), elements=st.floats(width=32, allow_nan=False, allow_infinity=False))
+
+
+def distribution(name: str) -> Array:
+    rng = np.random.default_rng(5)
+    normal = rng.normal(size=60_000)
+    made = {
+        "normal": normal,
+        "shifted": normal + 2,
+        "relu": np.maximum(normal, 0),
+        "gelu": normal * 0.5 * (1 + np.tanh(0.8 * (normal + 0.045 * normal**3))),
+        "laplace": rng.laplace(size=60_000),
+        "outliers": np.where(rng.random(60_000) < 3e-4, normal * 60, normal),
+        "one_outlier": np.append(normal, 1000.0),
+        "softmax": np.exp(4 * normal - 12),
+        "negative": -np.abs(normal),
+        "sparse": np.where(rng.random(60_000) < 1e-3, np.abs(normal) + 1, 0),
+        "huge": normal * 1e34,
+        "tiny": normal * 1e-12,
+    }
+    return made[name].astype(np.float32)
+
+
+DISTRIBUTIONS = [
+    "normal", "shifted", "relu", "gelu", "laplace", "outliers", "one_outlier", "softmax", "negative", "sparse", "huge",
+    "tiny",
+]  # fmt: skip
+
+
+def chosen(method: str, real: Array, encoding: Encoding, **options: float) -> tuple[float, float]:
+    histogram = Histogram.of(real)
+    return find_range(method, histogram.counts, histogram.low, histogram.high, encoding, **options)
+
+
+def measured_error(real: Array, ends: tuple[float, float], encoding: Encoding) -> float:
+    back = fake_quantize(real, params_from_range(*ends, encoding)).astype(np.float64)
+    return float(np.mean((back - real) ** 2))
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
+@pytest.mark.parametrize("method", METHODS)
+@settings(max_examples=40, deadline=None)
+@given(real=values)
+def test_any_values_give_a_range_with_zero_inside_what_was_seen(method: str, encoding: Encoding, real: Array) -> None:
+    low, high = chosen(method, real, encoding)
+    assert min(float(real.min()), 0.0) <= low <= 0.0 <= high <= max(float(real.max()), 0.0)
+    assert low < high or not real.any()
+    params_from_range(low, high, encoding)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
+@settings(max_examples=40, deadline=None)
+@given(real=values)
+def test_by_its_own_measure_mse_is_never_worse_than_minmax(encoding: Encoding, real: Array) -> None:
+    histogram = Histogram.of(real)
+    ours = expected_squared_error(histogram, *chosen("mse", real, encoding), encoding)
+    assert ours <= expected_squared_error(histogram, *chosen("minmax", real, encoding), encoding) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_the_expected_error_is_the_measured_one(name: str, encoding: Encoding) -> None:
+    real = distribution(name)
+    for shrink in (1.0, 0.6):
+        ends = (min(float(real.min()), 0.0) * shrink, max(float(real.max()), 0.0) * shrink)
+        assert expected_squared_error(Histogram.of(real), *ends, encoding) == pytest.approx(
+            measured_error(real, ends, encoding), rel=0.1
+        )
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_mse_is_close_to_the_best_of_many_ranges(name: str, encoding: Encoding) -> None:
+    """Measured on the values themselves, against 12 x 12 shrunk ranges."""
+    real = distribution(name)[::6]
+    low, high = chosen("minmax", real, encoding)
+    factors = np.exp2(-np.linspace(0, 5.5, 12))
+    pairs = [(f, f) for f in factors] if encoding.symmetric or not encoding.dtype.is_integer else None
+    pairs = pairs or [(f, g) for f in (factors if low < 0 else [1.0]) for g in (factors if high > 0 else [1.0])]
+    best = min(measured_error(real, (low * f, high * g), encoding) for f, g in pairs)
+    assert measured_error(real, chosen("mse", real, encoding), encoding) <= best * 1.05
+
+
+@pytest.mark.parametrize("encoding", [Encoding(DType.U8), Encoding(DType.S8, True)], ids=str)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_entropy_is_never_a_broken_range(name: str, encoding: Encoding) -> None:
+    real = distribution(name)
+    minmax, entropy = (
+        measured_error(real, chosen(method, real, encoding), encoding) for method in ("minmax", "entropy")
+    )
+    assert entropy <= minmax * ENTROPY_WORST_ERROR_RATIO * 1.1
+
+
+def test_entropy_and_mse_clip_outliers_and_8_bits_gain_by_it() -> None:
+    real, encoding = distribution("outliers"), Encoding(DType.S8, True)
+    minmax = measured_error(real, chosen("minmax", real, encoding), encoding)
+    for method in ("mse", "entropy"):
+        low, high = chosen(method, real, encoding)
+        assert high - low < 0.5 * (real.max() - real.min())
+        assert measured_error(real, (low, high), encoding) < minmax / 1.5
+
+
+@pytest.mark.parametrize("method", ["mse", "entropy"])
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_16_bits_leave_the_range_nearly_as_it_was(method: str, name: str) -> None:
+    real, encoding = distribution(name), Encoding(DType.U16)
+    assert measured_error(real, chosen(method, real, encoding), encoding) <= 1.01 * measured_error(
+        real, chosen("minmax", real, encoding), encoding
+    )
+
+
+@pytest.mark.parametrize("percent", [90.0, 99.0, 99.99])
+def test_percentile_cuts_both_tails_alike(percent: float) -> None:
+    real = distribution("shifted")
+    low, high = chosen("percentile", real, Encoding(DType.U8), percent=percent)
+    tail = (100 - percent) / 2
+    assert (low, high) == pytest.approx(tuple(np.percentile(real, [tail, 100 - tail])), rel=1 / 32)
+    low, high = chosen("percentile", real, Encoding(DType.S8, True), percent=percent)
+    assert high == pytest.approx(np.percentile(np.abs(real), percent), rel=1 / 32)
+    assert low == pytest.approx(-high if -high > real.min() else real.min())
+
+
+def test_percentile_100_is_minmax() -> None:
+    real = distribution("normal")
+    for encoding in (Encoding(DType.U8), Encoding(DType.S8, True)):
+        assert chosen("percentile", real, encoding, percent=100.0) == chosen("minmax", real, encoding)
+
+
+def test_percentile_does_not_clip_a_sparse_tensor_away() -> None:
+    real = np.zeros(10**6, np.float32)
+    real[:3] = 4.0
+    assert chosen("percentile", real, Encoding(DType.U8)) == (0.0, 4.0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_infinities_and_nans_are_left_out(method: str) -> None:
+    real = distribution("normal")
+    dirty = np.concatenate([real, np.asarray([np.inf, -np.inf, np.nan], np.float32)])
+    assert chosen(method, dirty, Encoding(DType.U8)) == chosen(method, real, Encoding(DType.U8))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("constant", [3.7, -0.02, 1e34, 1e-40])
+def test_constants_keep_their_value(method: str, constant: float) -> None:
+    real = np.full(100, constant, np.float32)
+    for encoding in ENCODINGS:
+        low, high = chosen(method, real, encoding)
+        back = fake_quantize(real, params_from_range(low, high, encoding))
+        np.testing.assert_allclose(back, real, rtol=1e-6, atol=2.0**-63)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_all_zero_gives_the_empty_range(method: str) -> None:
+    assert chosen(method, np.zeros(9, np.float32), Encoding(DType.U8)) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("method", "low", "high", "percent", "words"),
+    [
+        ("median", 0.0, 1.0, 99.0, "median"),
+        ("mse", np.inf, -np.inf, 99.0, "finite"),
+        ("mse", 2.0, 1.0, 99.0, "between"),
+        ("percentile", 0.0, 1.0, 0.0, "percent"),
+        ("percentile", 0.0, 1.0, 100.1, "percent"),
+    ],
+)
+def test_bad_questions_are_refused(method: str, low: float, high: float, percent: float, words: str) -> None:
+    counts = Histogram.of(np.asarray([0.0, 1.0])).counts
+    with pytest.raises(InputError, match=words):
+        find_range(method, counts, low, high, Encoding(DType.U8), percent)
+
+
+WEIGHT_LAYOUTS = [
+    (Granularity.TENSOR, None, 0),
+    (Granularity.AXIS, 0, 0),
+    (Granularity.AXIS, -1, 0),
+    (Granularity.BLOCK, 1, 8),
+    (Granularity.BLOCK, 0, 5),
+]
+
+
+def some_weight(shape: tuple[int, ...] = (12, 22, 3)) -> Array:
+    rng = np.random.default_rng(8)
+    weight = rng.standard_t(3, size=shape) * np.exp(rng.normal(size=(shape[0], 1, 1)))
+    weight[3] = 0.0
+    return weight.astype(np.float32)
+
+
+@pytest.mark.parametrize("method", ["minmax", "mse"])
+@pytest.mark.parametrize("layout", WEIGHT_LAYOUTS, ids=str)
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
+def test_weight_groups_are_chosen_one_by_one(encoding: Encoding, layout: tuple, method: str) -> None:
+    """Each scale of the whole equals the scale chosen for its group alone."""
+    granularity, axis, size = layout
+    weight = some_weight()
+    whole = weight_params(weight, Encoding(encoding.dtype, encoding.symmetric, granularity, size), axis, method)
+    if axis is None:
+        groups = {(): weight}
+    elif granularity is Granularity.AXIS:
+        groups = {(index,): np.take(weight, index, axis) for index in range(weight.shape[axis])}
+    else:
+        groups = {}
+        for index in np.ndindex(*whole.scale.shape):
+            part = [slice(at, at + 1) for at in index]
+            part[axis] = slice(index[axis] * size, index[axis] * size + size)
+            groups[index] = weight[tuple(part)]
+    assert len(groups) == whole.scale.size
+    for index, group in groups.items():
+        alone = weight_params(group, encoding, None, method)
+        assert whole.scale[index] == alone.scale
+        assert whole.zero_point[index] == alone.zero_point
+
+
+@pytest.mark.parametrize("layout", WEIGHT_LAYOUTS, ids=str)
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
+def test_mse_weights_lose_no_more_than_minmax(encoding: Encoding, layout: tuple) -> None:
+    granularity, axis, size = layout
+    weight = some_weight()
+    encoding = Encoding(encoding.dtype, encoding.symmetric, granularity, size)
+    errors = {}
+    for method in ("minmax", "mse"):
+        back = fake_quantize(weight, weight_params(weight, encoding, axis, method))
+        errors[method] = float(np.sum((back.astype(np.float64) - weight) ** 2))
+    assert errors["mse"] <= errors["minmax"] * (1 + 1e-6)
+    if encoding.dtype in (DType.S4, DType.U4) and granularity is not Granularity.BLOCK:
+        assert errors["mse"] < 0.8 * errors["minmax"]
+
+
+def test_long_rows_and_large_weights_are_summed_in_parts() -> None:
+    weight = np.random.default_rng(1).normal(size=(2, 200_000)).astype(np.float32) * np.float32(1e34)
+    encoding = Encoding(DType.S4, True)
+    assert weight_params(weight, encoding, None, "mse").scale < 0.7 * weight_params(weight, encoding).scale
+
+
+@pytest.mark.parametrize(
+    ("weight", "encoding", "method", "words"),
+    [
+        (np.ones((2, 2)), Encoding(DType.S8), "entropy", "minmax or mse"),
+        (np.ones((2, 2)), Encoding(DType.S8), "best", "best"),
+        (np.ones((0, 2)), Encoding(DType.S8), "minmax", "no values"),
+        (np.full((2, 2), np.nan), Encoding(DType.S8), "mse", "NaN"),
+        (np.full((2, 2), np.inf), Encoding(DType.S8), "minmax", "infinite"),
+        (np.ones((2, 2)), Encoding(DType.S4, True, Granularity.EXPANDED_BLOCK, 2), "minmax", "expanded"),
+    ],
+)
+def test_bad_weights_are_refused(weight: Array, encoding: Encoding, method: str, words: str) -> None:
+    axis = None if encoding.granularity is Granularity.TENSOR else 1
+    with pytest.raises(InputError, match=words):
+        weight_params(weight, encoding, axis, method)
