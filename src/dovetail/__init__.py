@@ -1,3 +1,31 @@
 """Dovetail fits quantized vision models to the silicon they ship to, and proves it."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dovetail.api import check, fit
+    from dovetail.errors import BackendError, InputError
+    from dovetail.report.result import Result, load_result
+
 __version__ = "0.1.0"
+__all__ = ["BackendError", "InputError", "Result", "__version__", "check", "fit", "load_result"]
+
+_HOMES = {
+    "fit": "dovetail.api",
+    "check": "dovetail.api",
+    "InputError": "dovetail.errors",
+    "BackendError": "dovetail.errors",
+    "Result": "dovetail.report.result",
+    "load_result": "dovetail.report.result",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names, imported when first used: ``import dovetail`` stays instant."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dovetail' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

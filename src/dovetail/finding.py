@@ -52,7 +52,8 @@ VERDICT_TABLE: Mapping[str, str] = {
     "{normalized_samples} samples, integer outputs equal",
     "compiled": "the target's compiler took the whole graph",
     "fidelity": "no planned tensor was read back changed; where one was not found, the verdict is not checked",
-    "numerics": "for every output, target against float is at most {numerics_drop_db:g} dB below simulation against float",
+    "numerics": "for every output, target against float is at most {numerics_drop_db:g} dB below simulation "
+    "against float",
 }
 
 

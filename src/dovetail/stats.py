@@ -1,4 +1,4 @@
-"""What calibration saw: per tensor the range, a histogram and per-channel magnitudes, and which data it was."""
+"""What calibration saw: per tensor the range and a histogram, and which data it was."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ class DataInfo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorStats:
-    """One tensor over all samples: smallest and largest value, log-binned counts where a range search needs them,
-    and the largest magnitude per channel along the last axis."""
+    """One tensor over all samples: smallest and largest value, and log-binned counts if a range search needs them."""
 
     low: float
     high: float
     counts: Array | None = None
-    channel_max: Array | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stats:
-    """Everything that calibration saw."""
+    """Everything that calibration saw; the digests of the samples tell whether another set overlaps with it."""
 
     tensors: Mapping[str, TensorStats]
     data: DataInfo
+    digests: tuple[bytes, ...] = ()

@@ -188,7 +188,11 @@ Sample = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A backend."""
+    """A backend.
+
+    ``max_rank``: tensors of a higher rank are refused. ``sample_limit``: how many samples ``run`` is asked for by
+    default (an emulator is slow); None for all.
+    """
 
     name: str
     ops: Mapping[str, OpSupport]
@@ -202,3 +206,4 @@ class Target:
     rewrites: tuple[Pass, ...] = ()
     rules: tuple[str, ...] = ()
     max_rank: int | None = None
+    sample_limit: int | None = None

@@ -88,7 +88,7 @@ def assert_same_bits(ours: Array, theirs: Array) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("dtype", STORED)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(seed=seeds, shape=shapes)
 def test_quantize_equals_onnxruntime(dtype: DType, layout: tuple, seed: int, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(seed)
@@ -99,7 +99,7 @@ def test_quantize_equals_onnxruntime(dtype: DType, layout: tuple, seed: int, sha
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("dtype", [*STORED, DType.S32])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(seed=seeds, shape=shapes)
 def test_dequantize_equals_onnxruntime(dtype: DType, layout: tuple, seed: int, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(seed)
@@ -112,7 +112,7 @@ def test_dequantize_equals_onnxruntime(dtype: DType, layout: tuple, seed: int, s
 
 
 @pytest.mark.parametrize("dtype", [DType.U8, DType.S8, DType.U16, DType.S16, DType.F8E4M3])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     values=st.lists(st.floats(width=32), min_size=1, max_size=40),
     scale=st.floats(2.0**-149, 2.0**127, width=32),
@@ -184,7 +184,7 @@ def test_every_float32_prefix_rounds_to_float8_as_ml_dtypes_does() -> None:
         np.testing.assert_array_equal(quantize(real, qparams).view(np.uint8), expected.view(np.uint8))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     values=st.lists(st.floats(width=32), min_size=1, max_size=20),
     scale=st.floats(2.0**-60, 2.0**60, width=32),

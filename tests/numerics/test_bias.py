@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.encoding import DType, Granularity
@@ -15,6 +15,7 @@ from dovetail.numerics.bias import BIAS_LIMIT, bias_overflow, bias_params
 scales = st.floats(2.0**-30, 2.0**20, width=32)
 
 
+@settings(deadline=None)
 @given(scales, st.lists(scales, min_size=1, max_size=6), st.data())
 def test_a_bias_that_fits_is_off_by_half_a_step_and_one_that_does_not_is_named(
     input_scale, weight_scales, data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.encoding import DType, Encoding, Granularity, QParams
@@ -20,6 +20,7 @@ cases = st.integers(1, 4).flatmap(
 )
 
 
+@settings(deadline=None)
 @given(cases)
 def test_every_element_meets_the_scale_of_its_own_group(case) -> None:
     shape, axis, (granularity, size) = case
@@ -35,6 +36,7 @@ def test_every_element_meets_the_scale_of_its_own_group(case) -> None:
         assert seen[index] == (scale[at[axis]] if granularity is Granularity.AXIS else scale[tuple(at)])
 
 
+@settings(deadline=None)
 @given(cases)
 def test_groups_have_one_row_per_scale_in_its_place(case) -> None:
     shape, axis, (granularity, size) = case

@@ -66,7 +66,7 @@ def measured_error(real: Array, ends: tuple[float, float], encoding: Encoding) -
 
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
 @pytest.mark.parametrize("method", METHODS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(real=values)
 def test_any_values_give_a_range_with_zero_inside_what_was_seen(method: str, encoding: Encoding, real: Array) -> None:
     low, high = chosen(method, real, encoding)
@@ -76,7 +76,7 @@ def test_any_values_give_a_range_with_zero_inside_what_was_seen(method: str, enc
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(real=values)
 def test_by_its_own_measure_mse_is_never_worse_than_minmax(encoding: Encoding, real: Array) -> None:
     histogram = Histogram.of(real)
@@ -99,10 +99,10 @@ def test_the_expected_error_is_the_measured_one(name: str, encoding: Encoding) -
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_mse_is_close_to_the_best_of_many_ranges(name: str, encoding: Encoding) -> None:
     """Measured on the values themselves, against 12 x 12 shrunk ranges."""
-    real = distribution(name)[::6]
+    real = distribution(name)[::20]
     low, high = chosen("minmax", real, encoding)
     factors = np.exp2(-np.linspace(0, 5.5, 12))
-    pairs = [(f, f) for f in factors] if encoding.symmetric or not encoding.dtype.is_integer else None
+    pairs = [(f, f) for f in factors] if encoding.symmetric else None
     pairs = pairs or [(f, g) for f in (factors if low < 0 else [1.0]) for g in (factors if high > 0 else [1.0])]
     best = min(measured_error(real, (low * f, high * g), encoding) for f, g in pairs)
     assert measured_error(real, chosen("mse", real, encoding), encoding) <= best * 1.05
@@ -118,13 +118,12 @@ def test_entropy_is_never_a_broken_range(name: str, encoding: Encoding) -> None:
     assert entropy <= minmax * ENTROPY_WORST_ERROR_RATIO * 1.1
 
 
-def test_entropy_and_mse_clip_outliers_and_8_bits_gain_by_it() -> None:
+def test_outliers_are_clipped_where_that_pays() -> None:
     real, encoding = distribution("outliers"), Encoding(DType.S8, True)
-    minmax = measured_error(real, chosen("minmax", real, encoding), encoding)
-    for method in ("mse", "entropy"):
-        low, high = chosen(method, real, encoding)
-        assert high - low < 0.5 * (real.max() - real.min())
-        assert measured_error(real, (low, high), encoding) < minmax / 1.5
+    whole, mse, entropy = (chosen(method, real, encoding) for method in ("minmax", "mse", "entropy"))
+    assert mse[1] < 0.8 * whole[1]
+    assert entropy[1] < 0.5 * whole[1]
+    assert measured_error(real, mse, encoding) < 0.8 * measured_error(real, whole, encoding)
 
 
 @pytest.mark.parametrize("method", ["mse", "entropy"])
@@ -141,7 +140,8 @@ def test_percentile_cuts_both_tails_alike(percent: float) -> None:
     real = distribution("shifted")
     low, high = chosen("percentile", real, Encoding(DType.U8), percent=percent)
     tail = (100 - percent) / 2
-    assert (low, high) == pytest.approx(tuple(np.percentile(real, [tail, 100 - tail])), rel=1 / 32)
+    cut = np.percentile(real, [tail, 100 - tail])
+    assert (low, high) == pytest.approx((min(cut[0], 0.0), cut[1]), rel=1 / 32)
     low, high = chosen("percentile", real, Encoding(DType.S8, True), percent=percent)
     assert high == pytest.approx(np.percentile(np.abs(real), percent), rel=1 / 32)
     assert low == pytest.approx(-high if -high > real.min() else real.min())
@@ -206,7 +206,7 @@ WEIGHT_LAYOUTS = [
 ]
 
 
-def some_weight(shape: tuple[int, ...] = (12, 22, 3)) -> Array:
+def some_weight(shape: tuple[int, ...] = (6, 18, 3)) -> Array:
     rng = np.random.default_rng(8)
     weight = rng.standard_t(3, size=shape) * np.exp(rng.normal(size=(shape[0], 1, 1)))
     weight[3] = 0.0
@@ -215,7 +215,7 @@ def some_weight(shape: tuple[int, ...] = (12, 22, 3)) -> Array:
 
 @pytest.mark.parametrize("method", ["minmax", "mse"])
 @pytest.mark.parametrize("layout", WEIGHT_LAYOUTS, ids=str)
-@pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
+@pytest.mark.parametrize("encoding", [Encoding(DType.U4), Encoding(DType.S8, True), Encoding(DType.F8E4M3)], ids=str)
 def test_weight_groups_are_chosen_one_by_one(encoding: Encoding, layout: tuple, method: str) -> None:
     """Each scale of the whole equals the scale chosen for its group alone."""
     granularity, axis, size = layout
@@ -250,13 +250,26 @@ def test_mse_weights_lose_no_more_than_minmax(encoding: Encoding, layout: tuple)
         errors[method] = float(np.sum((back.astype(np.float64) - weight) ** 2))
     assert errors["mse"] <= errors["minmax"] * (1 + 1e-6)
     if encoding.dtype in (DType.S4, DType.U4) and granularity is not Granularity.BLOCK:
-        assert errors["mse"] < 0.8 * errors["minmax"]
+        assert errors["mse"] < 0.98 * errors["minmax"]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
+def test_mse_weights_are_close_to_the_best_of_many_ranges(encoding: Encoding) -> None:
+    weight = some_weight()
+    factors = np.exp2(-np.linspace(0, 2, 15))
+    pairs = [(f, f) for f in factors] if encoding.symmetric else [(f, g) for f in factors for g in factors]
+    best = min(measured_error(weight, (weight.min() * f, weight.max() * g), encoding) for f, g in pairs)
+    back = fake_quantize(weight, weight_params(weight, encoding, None, "mse")).astype(np.float64)
+    assert float(np.mean((back - weight) ** 2)) <= best * 1.05
 
 
 def test_long_rows_and_large_weights_are_summed_in_parts() -> None:
     weight = np.random.default_rng(1).normal(size=(2, 200_000)).astype(np.float32) * np.float32(1e34)
     encoding = Encoding(DType.S4, True)
-    assert weight_params(weight, encoding, None, "mse").scale < 0.7 * weight_params(weight, encoding).scale
+    narrow, whole = weight_params(weight, encoding, None, "mse"), weight_params(weight, encoding)
+    assert narrow.scale < 0.7 * whole.scale
+    narrow_error, whole_error = (np.square((fake_quantize(weight, q) - weight) / 1e34).mean() for q in (narrow, whole))
+    assert narrow_error < 0.4 * whole_error
 
 
 @pytest.mark.parametrize(

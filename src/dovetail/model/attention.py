@@ -7,6 +7,7 @@ two activations (a gate, a classifier) or whose output multiplies a constant (a 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -16,8 +17,8 @@ import onnx_ir as ir
 from dovetail.model.edit import attribute, constant_of, is_op, scalar_of, shape_of
 from dovetail.model.layout import LAYOUT_OPS
 
-_SAME_NUMBERS = ("Cast", "Dropout", "Identity")
-_RESHAPES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
+_TRANSPARENT = ("Cast", "Dropout", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
+SAME_NUMBERS = (*_TRANSPARENT, "Transpose")  # operators that hand on the numbers they read
 
 
 class Place(StrEnum):
@@ -98,8 +99,14 @@ class Attention:
 
 def find_attention(graph: ir.Graph) -> tuple[Attention, ...]:
     """Every attention in the graph and in the graphs inside it, in graph order."""
-    softmaxes = (node for node in graph.all_nodes() if is_op(node, "Softmax"))
-    return tuple(found for node in softmaxes if (found := match_attention(node)) is not None)
+    return tuple(each_attention(graph))
+
+
+def each_attention(graph: ir.Graph) -> Iterator[Attention]:
+    """The same one by one, each looked at when its turn comes: for passes, which change the graph in between."""
+    for node in [node for node in graph.all_nodes() if is_op(node, "Softmax")]:
+        if (found := match_attention(node)) is not None:
+            yield found
 
 
 def match_attention(softmax: ir.Node) -> Attention | None:
@@ -111,7 +118,7 @@ def match_attention(softmax: ir.Node) -> Attention | None:
         return None
     above = _above(softmax.inputs[0])
     below = _below(probabilities)
-    if above is None or below is None:
+    if above is None or below is None or not _over_keys(softmax, above.scores):
         return None
     mix = below.nodes[-1]
     query_scales, query, _ = _operand(above.scores.inputs[0], Place.QUERY)
@@ -131,6 +138,12 @@ def match_attention(softmax: ir.Node) -> Attention | None:
         guard=below.guard,
         key_transpose=key_transpose,
     )
+
+
+def _over_keys(softmax: ir.Node, scores: ir.Node) -> bool:
+    """Whether the last axis is still that of the keys, whatever reshapes lie between."""
+    normalized, product = shape_of(softmax.inputs[0]), shape_of(scores.outputs[0])
+    return normalized is None or product is None or normalized[-1] == product[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +171,7 @@ def _above(value: ir.Value | None) -> _Above | None:
     if is_op(node, "MatMul"):
         # Keys come from the image; a constant here is the weight of a linear layer. A learned query is fine.
         return _Above(node) if constant_of(node.inputs[1]) is None else None
-    if is_op(node, *_SAME_NUMBERS, *_RESHAPES):
+    if is_op(node, *_TRANSPARENT):
         above = _above(node.inputs[0])
         return above and above.then(node)
     scale = scale_at(node, Place.SCORES)
@@ -219,7 +232,7 @@ def _below(value: ir.Value) -> _Below | None:
         if is_op(node, "MatMul") and index == 0 and constant_of(node.inputs[1]) is None:
             return _Below((node,))
         is_guard = is_op(node, "Where") and index == 2 and _guards(node, value)
-        if is_guard or (index == 0 and is_op(node, *_SAME_NUMBERS, *_RESHAPES)):
+        if is_guard or (index == 0 and is_op(node, *_TRANSPARENT)):
             below = _below(node.outputs[0])
             if below is not None:
                 return _Below((node, *below.nodes), node if is_guard else below.guard)
@@ -250,7 +263,7 @@ def _operand(value: ir.Value | None, place: Place) -> tuple[tuple[Scale, ...], i
             scales.insert(0, scale)
             value = scale.data
             bare = bare if seen_layout else value
-        elif is_op(node, *LAYOUT_OPS, *_SAME_NUMBERS):
+        elif is_op(node, *SAME_NUMBERS):
             seen_layout = seen_layout or is_op(node, *LAYOUT_OPS)
             if transpose is None and is_op(node, "Transpose"):
                 transpose = node

@@ -11,6 +11,8 @@ import onnx_ir as ir
 from dovetail.encoding import Array
 from dovetail.model import origin
 
+_NAMES = "dovetail.names"
+
 
 def constant_of(value: ir.Value | None) -> Array | None:
     """The array of an initializer (or of a Constant node), or None when the value depends on the inputs."""
@@ -60,7 +62,8 @@ def attribute(node: ir.Node, name: str, default: Any) -> Any:
 def add_initializer(graph: ir.Graph, array: Array, *, name: str, source: ir.Value) -> ir.Value:
     """Register a new constant, under a free name, derived from ``source``."""
     free = free_name(graph, name)
-    tensor = ir.Tensor(np.asarray(array, order="C"), name=free)  # ascontiguousarray would make a scalar rank 1
+    # A copy, so that no view holds a mapped weight file open; ascontiguousarray would make a scalar rank 1.
+    tensor = ir.Tensor(np.array(array, order="C"), name=free)
     value = ir.Value(name=free, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=tensor.shape)
     graph.register_initializer(value)
     origin.derive(value, source)
@@ -73,7 +76,8 @@ def fold(value: ir.Value, tensor: ir.TensorProtocol) -> None:
     if not isinstance(graph, ir.Graph):
         raise TypeError(f"{value.name!r} is in no graph")
     name, value.name = str(value.name), f"{value.name}/folded"
-    constant = ir.Value(name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape))
+    shape = ir.Shape(tensor.shape.numpy())
+    constant = ir.Value(name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=shape)
     graph.register_initializer(constant)
     origin.carry(constant, value)
     value.replace_all_uses_with(constant)
@@ -149,13 +153,13 @@ def remove_dead(graph: ir.Graph, nodes: Iterable[ir.Node]) -> None:
 
 def free_name(graph: ir.Graph, wanted: str) -> str:
     """``wanted``, or ``wanted.1``, ``wanted.2`` ... when it is taken."""
-    taken: set[str] | None = graph.meta.get("dovetail.names")
+    taken: set[str] | None = graph.meta.get(_NAMES)
     if taken is None:
         taken = {v.name or "" for v in (*graph.inputs, *graph.initializers.values())}
         for node in graph.all_nodes():
             taken.add(node.name or "")
             taken.update(v.name or "" for v in node.outputs)
-        graph.meta["dovetail.names"] = taken
+        graph.meta[_NAMES] = taken
     name, number = wanted, 0
     while name in taken:
         number += 1
@@ -200,3 +204,8 @@ def insert_split(
     graph.insert_before(before, node)
     origin.stand_for(node, replaces)
     return tuple(node.outputs)
+
+
+def forget_names(graph: ir.Graph) -> None:
+    """Forget the names in use, which a clone shares with its original; they are collected again when needed."""
+    graph.meta.pop(_NAMES, None)

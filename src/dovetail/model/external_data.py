@@ -35,9 +35,7 @@ def _check_size(tensor: ir.ExternalTensor) -> None:
     have = Path(tensor.path).stat().st_size
     what = f"external data {str(tensor.location)!r} of tensor {tensor.name!r}"
     if offset < 0 or offset + tensor.nbytes > have:
-        raise InputError(
-            f"{what} is too short: {tensor.nbytes} bytes from {offset} are needed and the file has {have}"
-        )
+        raise InputError(f"{what} is too short: {tensor.nbytes} bytes from {offset} are needed and the file has {have}")
     if tensor.length is not None and tensor.length != tensor.nbytes:
         raise InputError(f"{what} is {tensor.length} bytes long, but the tensor's shape needs {tensor.nbytes}")
 

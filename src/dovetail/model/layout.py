@@ -22,12 +22,11 @@ class Step:
     numbers: tuple[int, ...]
 
 
-def does(node: ir.Node, step: Step) -> bool:
-    """Whether a node does exactly this step."""
-    if node.op_type != step.op_type:
-        return False
-    numbers = edit.shape_of(node.outputs[0]) if step.op_type == "Reshape" else perm_of(node)
-    return numbers == step.numbers
+def step_of(node: ir.Node) -> Step:
+    """What a layout node does, as a step."""
+    if node.op_type == "Transpose":
+        return Step("Transpose", perm_of(node))
+    return Step("Reshape", edit.shape_of(node.outputs[0]) or ())
 
 
 def insert_step(before: ir.Node, value: ir.Value, step: Step, *, replaces: Iterable[ir.Node]) -> ir.Value:
@@ -53,7 +52,8 @@ def shortest(source: ir.Value, chain: Sequence[ir.Node]) -> list[Step]:
     """The fewest Reshapes and Transposes that do what a chain of layout nodes does.
 
     Every axis is followed as the pieces of memory that it walks over. Where each ends as one piece, a Reshape and a
-    Transpose make them; where pieces from apart were merged, a Reshape has to follow.
+    Transpose make them; where pieces from apart were merged, a Reshape has to follow. A chain that is as short as
+    that stays as it is.
     """
     start = edit.shape_of(source) or ()
     steps: list[Step] = []
@@ -72,7 +72,8 @@ def shortest(source: ir.Value, chain: Sequence[ir.Node]) -> list[Step]:
             steps.append(Step("Reshape", shape))
             start, reshaped = shape, _axes(shape)
         axes = reshaped
-    return steps + _steps(start, axes)
+    steps += _steps(start, axes)
+    return steps if len(steps) < len(chain) else [step_of(node) for node in chain]
 
 
 _Piece = tuple[int, int]  # length and stride, in elements of the contiguous source

@@ -8,11 +8,12 @@ from types import MappingProxyType
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx_ir.passes import common
 
 from dovetail.errors import InputError
 from dovetail.model import known_ops, origin
+from dovetail.model.check_proto import check_proto
 from dovetail.model.external_data import check_external_data
 from dovetail.model.opset import raise_opset
 from dovetail.model.skeleton import skeleton
@@ -79,7 +80,8 @@ def _load(path: Path) -> ir.Model:
     try:
         proto = onnx.ModelProto.FromString(data)
         del data
-        model = ir.from_proto(proto)
+        check_proto(proto)
+        model: ir.Model = ir.from_proto(proto)
     except DecodeError as error:
         raise InputError(f"{str(path)!r} is not an ONNX file, or it is cut short") from error
     except ir.serde.SerdeError as error:
@@ -102,7 +104,7 @@ def _put_in_order(model: ir.Model) -> None:
         raise InputError("the graph has a cycle") from error
     try:
         common.InlinePass()(model)
-    except (ValueError, ir.passes.PassError) as error:
+    except (ValueError, RuntimeError, ir.passes.PassError) as error:  # onnx_ir wraps most of it in RuntimeError
         raise InputError(f"the model's functions cannot be inlined: {_first_line(error)}") from error
     common.LiftConstantsToInitializersPass()(model)
     common.RemoveInitializersFromInputsPass()(model)
@@ -182,5 +184,8 @@ def _text(shape: ir.Shape | Sequence[int]) -> str:
     return ",".join("?" if not isinstance(dim, int) and dim.value is None else str(dim) for dim in shape)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
+def _first_line(error: BaseException) -> str:
+    """The first line of what went wrong first."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -21,9 +21,7 @@ class Mode(StrEnum):
     DEPLOYED = "deployed"
 
 
-def open_session(
-    model: Path | bytes, mode: Mode, *, threads: int = 1, optimized_to: Path | None = None
-) -> Any:
+def open_session(model: Path | bytes, mode: Mode, *, threads: int = 1, optimized_to: Path | None = None) -> Any:
     """An inference session on the CPU; single-threaded unless told, so that figures repeat."""
     import onnxruntime
 

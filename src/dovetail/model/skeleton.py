@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -17,13 +18,15 @@ def skeleton(model: ir.Model) -> onnx.ModelProto:
             continue
         if value.const_value.nbytes <= _INSIDE_BYTES:
             # A copy, because external data is out of the tools' reach and a tensor's name is written when serialized.
-            value.const_value = ir.Tensor(value.const_value.numpy(), value.const_value.dtype, name=value.name)
+            array = np.array(value.const_value.numpy())
+            value.const_value = ir.Tensor(array, value.const_value.dtype, name=value.name)
         else:
             value.type = ir.TensorType(value.const_value.dtype)
-            value.shape = ir.Shape(value.const_value.shape)
+            value.shape = ir.Shape(value.const_value.shape.numpy())
             del bare.graph.initializers[str(value.name)]
             bare.graph.inputs.append(value)
-    return ir.to_proto(bare)
+    proto: onnx.ModelProto = ir.to_proto(bare)
+    return proto
 
 
 def refill(bare: ir.Model, model: ir.Model) -> None:

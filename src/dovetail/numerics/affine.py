@@ -4,7 +4,8 @@ Measured on onnxruntime 1.31.1 at opset 21, and held by the tests: x / scale is 
 the zero point is added after rounding, both ends saturate, NaN becomes the lowest integer. There is one departure:
 some of its kernels (4-bit along the last axis or where a pair of values is cut, every dtype in blocks along an axis
 that is not the last) convert to int32 before they saturate, so NaN and |x / scale| >= 2**31 come out at either end,
-in C++ terms undefined. We saturate there as its other kernels do. ONNX has no int32 QuantizeLinear; ours, for biases, divides in float64.
+in C++ terms undefined. We saturate there as its other kernels do. ONNX has no int32 QuantizeLinear; ours, for
+biases, divides in float64.
 """
 
 from __future__ import annotations

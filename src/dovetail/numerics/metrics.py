@@ -77,8 +77,10 @@ class Comparison:
         """Cosine of the angle: 1 if both are all zero, 0 if one is, NaN if either is not finite or empty."""
         if self.count == 0 or not math.isfinite(self.signal) or not math.isfinite(self.other):
             return math.nan
+        if self.noise == 0.0:
+            return 1.0
         if self.signal == 0.0 or self.other == 0.0:
-            return 1.0 if self.signal == self.other else 0.0
+            return 0.0
         return max(-1.0, min(1.0, self.product / (math.sqrt(self.signal) * math.sqrt(self.other))))
 
     @property

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 import numpy as np
 
 from dovetail.encoding import Array, Encoding, Granularity, QParams
@@ -13,6 +11,7 @@ from dovetail.numerics.affine import fake_quantize
 from dovetail.numerics.block import from_groups, to_groups
 from dovetail.numerics.grid import scale_and_zero_point
 from dovetail.numerics.histogram import Histogram, histogram_of
+from dovetail.numerics.methods import RangeMethod
 
 __all__ = ["Histogram", "RangeMethod", "find_range", "histogram_of", "params_from_range", "weight_params"]
 
@@ -21,15 +20,6 @@ __all__ = ["Histogram", "RangeMethod", "find_range", "histogram_of", "params_fro
 _WEIGHT_COARSE = -np.linspace(0.0, 2.0, 11)
 _WEIGHT_FINER = np.asarray([-0.12, -0.06, 0.06, 0.12])
 _CHUNK = 1 << 16  # elements: small enough for the cache, large enough for the calls not to count
-
-
-class RangeMethod(StrEnum):
-    """How a range is chosen from what was observed."""
-
-    MINMAX = "minmax"
-    PERCENTILE = "percentile"
-    MSE = "mse"
-    ENTROPY = "entropy"
 
 
 def params_from_range(low: Array | float, high: Array | float, encoding: Encoding, axis: int | None = None) -> QParams:
@@ -73,7 +63,8 @@ def find_range(
 def weight_params(weight: Array, encoding: Encoding, axis: int | None = None, method: str = "minmax") -> QParams:
     """A weight -> its encoding with numbers, one scale per tensor, per index of ``axis``, or per block along it.
 
-    ``mse`` shrinks both ends of each group's range by one factor, the one that loses least on these very values.
+    ``mse`` shrinks each group's range to the one that loses least on these very values: both ends by one factor,
+    then, if asymmetric, one end after the other.
     """
     if encoding.granularity is Granularity.EXPANDED_BLOCK:
         raise InputError("expanded blocks need the scales of a channel to be multiples of one: not chosen here")
@@ -81,30 +72,37 @@ def weight_params(weight: Array, encoding: Encoding, axis: int | None = None, me
     if weight.size == 0:
         raise InputError(f"a weight of shape {weight.shape} has no values to choose a scale from")
     groups = to_groups(weight, encoding, axis)
-    low, high = groups.min(axis=1).astype(np.float64), groups.max(axis=1).astype(np.float64)
+    low, high = (
+        np.minimum(groups.min(axis=1), 0).astype(np.float64),
+        np.maximum(groups.max(axis=1), 0).astype(np.float64),
+    )
     match _method(method):
         case RangeMethod.MINMAX:
-            factor = np.ones(len(groups))
+            pass
         case RangeMethod.MSE:
-            factor = _best_factors(groups, low, high, encoding)
+            down, up = _best_factors(groups, low, high, encoding)
+            low, high = low * down, high * up
         case other:
             raise InputError(f"weights are not observed but known: {other} is for activations, use minmax or mse")
-    low, high = (from_groups(end * factor, weight.shape, encoding, axis) for end in (low, high))
+    low, high = (from_groups(end, weight.shape, encoding, axis) for end in (low, high))
     return params_from_range(low, high, encoding, axis)
 
 
-def _best_factors(groups: Array, low: Array, high: Array, encoding: Encoding) -> Array:
-    """Matrix with one group per row -> the factor (rows,) for its range that loses least."""
-    exponent = np.zeros(len(groups))
+def _best_factors(groups: Array, low: Array, high: Array, encoding: Encoding) -> tuple[Array, Array]:
+    """Matrix with one group per row -> the factors (rows,) for its low and its high end that lose least."""
+    exponents = np.zeros((2, len(groups)))
     least = np.full(len(groups), np.inf)
-    for offsets in (_WEIGHT_COARSE, _WEIGHT_FINER):
-        centre = exponent.copy()
+    rounds = [((1.0, 1.0), _WEIGHT_COARSE), ((1.0, 1.0), _WEIGHT_FINER)]
+    if not encoding.symmetric:
+        rounds += [((0.0, 1.0), _WEIGHT_COARSE), ((1.0, 0.0), _WEIGHT_COARSE)]
+    for sides, offsets in rounds:
+        centre = exponents.copy()
         for offset in offsets:
-            tried = np.minimum(centre + offset, 0.0)
-            error = _group_error(groups, low * np.exp2(tried), high * np.exp2(tried), encoding)
+            tried = np.minimum(centre + np.outer(sides, np.full(len(groups), offset)), 0.0)
+            error = _group_error(groups, low * np.exp2(tried[0]), high * np.exp2(tried[1]), encoding)
             better = error < least
-            exponent[better], least[better] = tried[better], error[better]
-    return np.exp2(exponent)
+            exponents[:, better], least[better] = tried[:, better], error[better]
+    return np.exp2(exponents[0]), np.exp2(exponents[1])
 
 
 def _group_error(groups: Array, low: Array, high: Array, encoding: Encoding) -> Array:

@@ -40,7 +40,7 @@ def minmax(histogram: Histogram, encoding: Encoding) -> Range:
 def percentile(histogram: Histogram, encoding: Encoding, percent: float = 99.99) -> Range:
     """The range that keeps ``percent`` of all values, cutting both tails alike (of |x| if symmetric)."""
     values, counts = histogram.values()
-    if encoding.symmetric or encoding.dtype is DType.F8E4M3:
+    if encoding.symmetric:
         order = np.argsort(np.abs(values), kind="stable")
         cumulative = np.cumsum(counts[order])
         reach = float(np.abs(values)[order][np.searchsorted(cumulative, percent / 100 * cumulative[-1])])
@@ -118,11 +118,10 @@ def _within(histogram: Histogram, low: float, high: float) -> Range:
 
 def _search(low: float, high: float, encoding: Encoding, coarse: Error, fine: Error) -> Range:
     """The shrink factors of low and of high, jointly, with the least error; not shrinking is always tried."""
-    one_factor = encoding.symmetric or encoding.dtype is DType.F8E4M3
     centre = np.zeros(2)  # exponents of the factors of low and high
     for offsets, error in [(_COARSE, coarse), *((finer, fine) for finer in _FINER)]:
         along = [np.unique(np.minimum(centre[side] + offsets, 0.0)) for side in (0, 1)]
-        if one_factor:
+        if encoding.symmetric:
             exponents = np.stack([along[0], along[0]])
         else:
             along = [along[0] if low < 0 else np.zeros(1), along[1] if high > 0 else np.zeros(1)]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from dovetail.model import edit
-from dovetail.model.attention import find_attention
-from dovetail.model.layout import LAYOUT_OPS, Step, does, insert_step, shortest
+from dovetail.model.attention import each_attention
+from dovetail.model.layout import LAYOUT_OPS, Step, insert_step, shortest, step_of
 from dovetail.model.origin import origin_of
 from dovetail.passes.record import PassRecord, Site
 
@@ -20,7 +20,7 @@ def attention_layout(model: ir.Model) -> PassRecord:
     merged by `Transpose(0,2,1,3) -> Reshape`, whatever detours the exporter took.
     """
     changed: list[Site] = []
-    for attention in find_attention(model.graph):
+    for attention in each_attention(model.graph):
         for operand in (attention.query, attention.key, attention.value):
             _shorten(_chain_above(operand), changed)
         _shorten(_chain_below(attention.mix.outputs[0]), changed)
@@ -55,7 +55,7 @@ def _shorten(chain: list[ir.Node], changed: list[Site]) -> None:
     if not chain or (source := chain[0].inputs[0]) is None:
         return
     steps = shortest(source, chain)
-    if [step.op_type for step in steps] == [node.op_type for node in chain]:
+    if len(steps) == len(chain):
         return
     end = chain[-1].outputs[0]
     changed.append(Site(origin_of(end).name, f"{len(chain)} layout nodes made {len(steps)}"))
@@ -67,6 +67,6 @@ def _build(source: ir.Value, chain: Sequence[ir.Node], steps: Sequence[Step]) ->
     """The steps as nodes; those with which the chain begins are used again."""
     value, reusing = source, True
     for position, step in enumerate(steps):
-        reusing = reusing and position < len(chain) and does(chain[position], step)
+        reusing = reusing and step_of(chain[position]) == step
         value = chain[position].outputs[0] if reusing else insert_step(chain[-1], value, step, replaces=chain)
     return value

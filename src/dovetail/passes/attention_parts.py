@@ -32,13 +32,10 @@ def attention_parts(model: ir.Model) -> PassRecord:
     """
     changed: list[Site] = []
     declined: list[Site] = []
-    for node in list(model.graph.all_nodes()):
-        if edit.is_op(node, "Reshape") and node.graph is not None:
-            _split_reshaped(node, changed, declined)
-    for node in list(model.graph.all_nodes()):
-        if node.graph is not None:
-            for value in node.outputs:
-                _split_sliced(value, changed)
+    for node in _projections(model.graph, "Reshape"):
+        _split_reshaped(node, changed, declined)
+    for node in _projections(model.graph, "Slice"):
+        _split_sliced(node, changed)
     return PassRecord("attention_parts", tuple(changed), tuple(declined))
 
 

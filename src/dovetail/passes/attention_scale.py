@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from dovetail.encoding import Array
 from dovetail.model import edit
-from dovetail.model.attention import Attention, Place, Scale, find_attention
+from dovetail.model.attention import SAME_NUMBERS, Attention, Place, each_attention
 from dovetail.model.origin import origin_of
 from dovetail.passes.record import PassRecord, Site
 
@@ -20,7 +20,7 @@ def attention_scale(model: ir.Model) -> PassRecord:
     """
     changed: list[Site] = []
     declined: list[Site] = []
-    for attention in find_attention(model.graph):
+    for attention in each_attention(model.graph):
         if _is_one_form(attention):
             continue
         where = origin_of(attention.scores.outputs[0]).name
@@ -52,7 +52,7 @@ def _why_not(attention: Attention) -> str | None:
     if attention.scale is None:
         return "a scale is not one constant number"
     for scale in attention.scales:
-        if scale.data.dtype != attention.query.dtype:
+        if attention.query.dtype is None or scale.data.dtype != attention.query.dtype:
             return f"scaled as {scale.data.dtype}, but the query is {attention.query.dtype}"
     moved = _moved_path(attention)
     for node in (attention.scores, *moved[:-1]) if moved else ():
@@ -72,11 +72,10 @@ def _moved_path(attention: Attention) -> tuple[ir.Node, ...]:
 
 def _rewrite(attention: Attention) -> None:
     scores = attention.scores
-    nodes = {scale.node: scale for scale in attention.scales}
-    query = _scaled(_unscaled(scores.inputs[0], nodes, scores), attention)
-    key = _unscaled(scores.inputs[1], nodes, scores)
+    old = [value.producer() for value in scores.inputs if value is not None]
+    query = _scaled(_unscaled(scores.inputs[0], Place.QUERY, attention), attention)
+    key = _unscaled(scores.inputs[1], Place.KEY, attention)
     moved = _moved_path(attention)
-    old = [*nodes, *(value.producer() for value in scores.inputs if value is not None)]
     if moved:
         edit.replace_value(moved[-1].outputs[0], _rebuilt(attention, moved, query, key))
         old.append(moved[-1])
@@ -99,26 +98,18 @@ def _scaled(query: ir.Value, attention: Attention) -> ir.Value:
     )
 
 
-def _unscaled(value: ir.Value | None, scales: dict[ir.Node, Scale], before: ir.Node) -> ir.Value:
-    """The operand with its scales left out; layout nodes below a scale are copied, so that others keep theirs."""
+def _unscaled(value: ir.Value | None, place: Place, attention: Attention) -> ir.Value:
+    """The operand with its scales left out; nodes below a scale are copied, so that others keep theirs."""
     if value is None:
-        raise ValueError(f"{before.name!r} lacks an input")
+        raise ValueError(f"{attention.scores.name!r} lacks an input")
     node = value.producer()
-    if node is None:
+    for scale in attention.scales:
+        if scale.node is node and scale.place is place:
+            return _unscaled(scale.data, place, attention)
+    if node is None or not edit.is_op(node, *SAME_NUMBERS):
         return value
-    if node in scales:
-        return _unscaled(scales[node].data, scales, before)
-    if not node.inputs or not _leads_to_scale(node, scales):
-        return value
-    bare = _unscaled(node.inputs[0], scales, before)
-    return edit.insert_copy(before, node, [bare, *node.inputs[1:]])
-
-
-def _leads_to_scale(node: ir.Node | None, scales: dict[ir.Node, Scale]) -> bool:
-    while node is not None and node not in scales:
-        first = node.inputs[0] if node.inputs else None
-        node = None if first is None else first.producer()
-    return node is not None
+    bare = _unscaled(node.inputs[0], place, attention)
+    return value if bare is node.inputs[0] else edit.insert_copy(attention.scores, node, [bare, *node.inputs[1:]])
 
 
 def _rebuilt(attention: Attention, moved: tuple[ir.Node, ...], query: ir.Value, key: ir.Value) -> ir.Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from dovetail.model import edit
-from dovetail.model.attention import find_attention
+from dovetail.model.attention import each_attention
 from dovetail.model.origin import origin_of
 from dovetail.passes.record import PassRecord, Site
 
@@ -13,7 +13,7 @@ from dovetail.passes.record import PassRecord, Site
 def attention_softmax(model: ir.Model) -> PassRecord:
     """Give the Softmax of every attention the axis -1; some exporters count from the front."""
     changed: list[Site] = []
-    for attention in find_attention(model.graph):
+    for attention in each_attention(model.graph):
         axis = edit.attribute(attention.softmax, "axis", None)
         if axis != -1:
             attention.softmax.attributes["axis"] = ir.AttrInt64("axis", -1)

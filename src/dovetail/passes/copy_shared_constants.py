@@ -25,14 +25,14 @@ def copy_shared_constants(model: ir.Model) -> PassRecord:
         tensor = value.const_value
         if tensor is None or tensor.size < 2 or not edit.is_float(value):
             continue
-        kinds: dict[Hashable, list[ir.Usage]] = {}
-        for use in value.uses():
-            kinds.setdefault(_kind(use.node, use.idx), []).append(use)
+        kinds: dict[Hashable, list[tuple[ir.Node, int]]] = {}
+        for node, index in value.uses():
+            kinds.setdefault(_kind(node, index), []).append((node, index))
         for uses in list(kinds.values())[1:]:
             copy = edit.add_initializer(model.graph, tensor.numpy(), name=f"{value.name}/copy", source=value)
             origin.carry(copy, value)
-            for use in uses:
-                use.node.replace_input_with(use.idx, copy)
+            for node, index in uses:
+                node.replace_input_with(index, copy)
         if len(kinds) > 1:
             changed.append(Site(origin.origin_of(value).name, f"copied for {len(kinds)} kinds of readers"))
     return PassRecord("copy_shared_constants", tuple(changed))

@@ -35,7 +35,7 @@ def fold_constants(model: ir.Model) -> PassRecord:
         reason = _fold(node, model.opset_imports)
         if reason == "":
             changed.append(Site(where, f"{node.op_type} folded"))
-            edit.remove_dead(model.graph, [node])
+            _drop(model.graph, node)
         elif reason is not None:
             declined.append(Site(where, reason))
     return PassRecord("fold_constants", tuple(changed), tuple(declined))
@@ -71,6 +71,15 @@ def _fold(node: ir.Node, imports: dict[str, int]) -> str | None:
         if value.name and array is not None:
             edit.fold(value, ir.Tensor(array, name=value.name))
     return ""
+
+
+def _drop(graph: ir.Graph, node: ir.Node) -> None:
+    """Remove a folded node and the constants that only it read, so that a chain holds one result at a time."""
+    inputs = [value for value in node.inputs if value is not None]
+    edit.remove_dead(graph, [node])
+    for value in inputs:
+        if value.is_initializer() and not value.uses() and not value.is_graph_output():
+            graph.initializers.pop(str(value.name), None)
 
 
 def _static_shape(node: ir.Node) -> list[Array | None]:

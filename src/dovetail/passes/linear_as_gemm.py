@@ -9,8 +9,16 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.model.edit import add_initializer, constant_of, insert, is_op, remove_dead, replace_value, shape_of
-from dovetail.model.edit import sole_consumer
+from dovetail.model.edit import (
+    add_initializer,
+    constant_of,
+    insert,
+    is_op,
+    remove_dead,
+    replace_value,
+    shape_of,
+    sole_consumer,
+)
 from dovetail.model.origin import nodes_of
 from dovetail.passes.record import PassRecord, Site
 

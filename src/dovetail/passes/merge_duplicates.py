@@ -44,7 +44,8 @@ def _key(node: ir.Node) -> Hashable | None:
 
 
 def _attribute_key(attr: ir.Attr) -> bytes:
-    return ir.to_proto(attr).SerializeToString(deterministic=True)
+    key: bytes = ir.to_proto(attr).SerializeToString(deterministic=True)
+    return key
 
 
 def _input_key(value: ir.Value | None) -> Hashable:

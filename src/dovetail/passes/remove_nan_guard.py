@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.model import edit
-from dovetail.model.attention import Attention, Mask, find_attention
+from dovetail.model.attention import Attention, Mask, each_attention
 from dovetail.model.origin import origin_of
 from dovetail.passes.record import PassRecord, Site
 
@@ -19,7 +19,7 @@ def remove_nan_guard(model: ir.Model) -> PassRecord:
     """
     changed: list[Site] = []
     declined: list[Site] = []
-    for attention in find_attention(model.graph):
+    for attention in each_attention(model.graph):
         guard = attention.guard
         if guard is None or (probabilities := guard.inputs[2]) is None:
             continue

@@ -77,7 +77,7 @@ def _cast(node: ir.Node) -> ir.Value | None:
     """The input of a cast, or of the cast before it when that one only widened."""
     value = node.inputs[0]
     first = value.producer() if value is not None else None
-    if value is not None and value.dtype != node.outputs[0].dtype and edit.is_op(first, "Cast", "CastLike"):
+    if value is not None and value.dtype != node.outputs[0].dtype and edit.is_op(first, "Cast"):
         source = first.inputs[0] if first is not None else None
         if source is not None and source.dtype is not None and value.dtype in _WIDER.get(source.dtype, ()):
             return source
@@ -119,7 +119,6 @@ _TESTS: dict[str, Callable[[ir.Node], ir.Value | None]] = {
     "Identity": _always,
     "Dropout": _dropout,
     "Cast": _cast,
-    "CastLike": _cast,
     "Reshape": _always,
     "Squeeze": _always,
     "Unsqueeze": _always,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from dovetail.model import edit
-from dovetail.model.attention import Mask, find_attention
+from dovetail.model.attention import Mask, each_attention
 from dovetail.model.origin import origin_of
 from dovetail.passes.record import PassRecord, Site
 
@@ -14,7 +14,7 @@ def remove_zero_masks(model: ir.Model) -> PassRecord:
     """Take every mask that changes no score out of the graph; masks that mask something stay."""
     changed: list[Site] = []
     declined: list[Site] = []
-    for attention in find_attention(model.graph):
+    for attention in each_attention(model.graph):
         for mask in reversed(attention.masks):  # from below, so that the values above still stand
             if not _masks_nothing(mask):
                 continue

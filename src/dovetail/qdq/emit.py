@@ -10,18 +10,9 @@ from dovetail.errors import InputError
 from dovetail.model import origin
 from dovetail.model.edit import constant_of
 from dovetail.numerics.affine import quantize
+from dovetail.qdq.params import IR_TYPES
 from dovetail.storage import Edge, FloatStorage, Plan
 
-_IR_TYPES = {
-    DType.U4: ir.DataType.UINT4,
-    DType.S4: ir.DataType.INT4,
-    DType.U8: ir.DataType.UINT8,
-    DType.S8: ir.DataType.INT8,
-    DType.U16: ir.DataType.UINT16,
-    DType.S16: ir.DataType.INT16,
-    DType.S32: ir.DataType.INT32,
-    DType.F8E4M3: ir.DataType.FLOAT8E4M3FN,
-}
 # Raw, integer and read-back form of a planned tensor ``x`` in the emitted graph.
 RAW, STORED, READ = "{}__raw", "{}__q", "{}__dq"
 
@@ -80,7 +71,7 @@ class _Emitter:
             return
         uses = list(value.uses())
         if self._plan.quantized_io:
-            value.dtype = _IR_TYPES[params.dtype]
+            value.dtype = IR_TYPES[params.dtype]
             read = self._dequantize(value, params, READ.format(value.name), first, source=value)
         else:
             read = self._pair(value, params, value.name or "", first)
@@ -131,7 +122,7 @@ class _Emitter:
         return self._dequantize(quantized, params, READ.format(stem), before, source=value)
 
     def _quantize(self, value: ir.Value, params: QParams, name: str, at: ir.Node, *, after: bool = False) -> ir.Value:
-        return self._insert("QuantizeLinear", value, params, name, at, _IR_TYPES[params.dtype], value, after)
+        return self._insert("QuantizeLinear", value, params, name, at, IR_TYPES[params.dtype], value, after)
 
     def _dequantize(
         self, stored: ir.Value, params: QParams, name: str, at: ir.Node, *, source: ir.Value, after: bool = False
@@ -177,7 +168,7 @@ class _Emitter:
         return [v for v in self._params[params] if v is not None]
 
     def _initializer(self, name: str, array: Array, params: QParams | None, *, source: ir.Value) -> ir.Value:
-        dtype = ir.DataType.FLOAT if params is None else _IR_TYPES[params.dtype]
+        dtype = ir.DataType.FLOAT if params is None else IR_TYPES[params.dtype]
         number, free = 0, name
         while free in self._graph.initializers:
             number += 1

@@ -17,6 +17,8 @@ from dovetail.errors import InputError
 from dovetail.model.session import Mode, open_session
 from dovetail.model.write import write
 from dovetail.passes.linear_as_gemm import linear_as_gemm
+from dovetail.passes.merge_layout import merge_layout
+from dovetail.passes.remove_unused import remove_unused
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
 from dovetail.target import (
@@ -155,7 +157,7 @@ def build_in_child(model: str, optimized: str) -> dict[str, Any]:
 def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
     """Every planned tensor, looked up in the graph that ONNX Runtime really runs."""
     optimized = next(a.path for a in compiled.artifacts if a.name == "optimized")
-    return read_optimized(optimized, plan)
+    return read_optimized(compiled.artifacts[0].path, optimized, plan)
 
 
 def run(compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
@@ -177,7 +179,7 @@ ORT_CPU = Target(
         Chain(("Gemm", "Relu")),
         Chain(("Add", "Relu")),
     ),
-    rewrites=(linear_as_gemm,),
+    rewrites=(linear_as_gemm, merge_layout, remove_unused),
     probe=probe,
     emit=emit,
     compile=compile_model,

@@ -1,6 +1,146 @@
+"""Reading back what ONNX Runtime made of a QDQ graph, from the optimized graph that it wrote while building."""
+
 from __future__ import annotations
+
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.encoding import Array, DType
+from dovetail.model.edit import constant_of
+from dovetail.qdq.stored import StoredValue, stored_values
 from dovetail.storage import Plan
-from dovetail.target import ReadBack
-def read_optimized(path: Path, plan: Plan) -> ReadBack:
-    raise NotImplementedError
+from dovetail.target import Outcome, ReadBack, ReadTensor
+
+
+class _Place(NamedTuple):
+    """Where an operator states the numbers of a value: indices of the value, its scale and its zero point."""
+
+    value: int
+    scale: int
+    zero_point: int
+
+
+# Operator -> the inputs that it describes, and the (scale, zero point) indices of its output.
+_BINARY = ((_Place(0, 1, 2), _Place(3, 4, 5)), (6, 7))
+_UNARY = ((_Place(0, 1, 2),), (3, 4))
+_STATEMENTS: dict[str, tuple[tuple[_Place, ...], tuple[int, int] | None]] = {
+    "QuantizeLinear": ((), (1, 2)),
+    "DequantizeLinear": ((_Place(0, 1, 2),), None),
+    "QLinearConv": _BINARY,
+    "QLinearMatMul": _BINARY,
+    "QLinearAdd": _BINARY,
+    "QLinearMul": _BINARY,
+    "QGemm": ((_Place(0, 1, 2), _Place(3, 4, 5)), (7, 8)),
+    "MatMulIntegerToFloat": ((_Place(0, 2, 4), _Place(1, 3, 5)), None),
+    "QLinearSoftmax": _UNARY,
+    "QLinearSigmoid": _UNARY,
+    "QLinearLeakyRelu": _UNARY,
+    "QLinearGlobalAveragePool": _UNARY,
+    "QLinearAveragePool": _UNARY,
+    "QLinearReduceMean": ((_Place(0, 1, 2),), (3, 4)),
+}
+# ONNX Runtime writes int8 constants as uint8 (zero point + 128) where the CPU's int8 kernels would saturate.
+_AS_UNSIGNED = "_s8_2_u8"
+
+
+class _Numbers(NamedTuple):
+    scale: Array
+    zero_point: Array | None
+
+
+def read_optimized(emitted_path: Path, optimized_path: Path, plan: Plan) -> ReadBack:
+    """Every planned storage, looked up in the optimized graph."""
+    emitted, optimized = ir.load(emitted_path), ir.load(optimized_path)
+    values = {v.name: v for v in _values(optimized.graph)}
+    found = [(stored, _read(stored, values)) for stored in stored_values(emitted, plan)]
+    matched = {stored.group for stored, one in found if stored.group and one.outcome is Outcome.MATCHED}
+    changed = {stored.group for stored, one in found if stored.group and one.outcome is Outcome.CHANGED}
+    tensors = []
+    for stored, one in found:
+        if one.outcome is Outcome.NOT_FOUND and stored.group in matched - changed:
+            detail = f"a layout step inside group {stored.group!r}, whose bytes were read back as planned"
+            one = ReadTensor(one.tensor, Outcome.ABSORBED, detail, one.edge)
+        tensors.append(one)
+    return ReadBack(tuple(tensors), evidence="the optimized graph that ONNX Runtime wrote while building the session")
+
+
+def _read(stored: StoredValue, values: dict[str | None, ir.Value]) -> ReadTensor:
+    value = values.get(stored.name)
+    if value is None and stored.name + _AS_UNSIGNED in values:
+        value = values[stored.name + _AS_UNSIGNED]
+    if value is None:
+        return ReadTensor(stored.tensor, Outcome.NOT_FOUND, "no such value in the optimized graph", stored.edge)
+    if stored.params.dtype is DType.S32:
+        kept = value.dtype is ir.DataType.INT32 and constant_of(value) is not None
+        outcome = Outcome.MATCHED if kept else Outcome.CHANGED
+        return ReadTensor(stored.tensor, outcome, f"{value.dtype}", stored.edge)
+    numbers = next(_statements(value), None)
+    if numbers is None:
+        return ReadTensor(stored.tensor, Outcome.NOT_FOUND, "no operator states its scale", stored.edge)
+    difference = _difference(stored, numbers)
+    if difference:
+        return ReadTensor(stored.tensor, Outcome.CHANGED, difference, stored.edge)
+    return ReadTensor(stored.tensor, Outcome.MATCHED, _reader(value), stored.edge)
+
+
+def _statements(value: ir.Value) -> Iterator[_Numbers]:
+    """What the operators around a value say of its numbers; layout operators hand on what their input has."""
+    for node, index in value.uses():
+        places, _ = _STATEMENTS.get(node.op_type, ((), None))
+        if node.op_type == "QLinearConcat" and index >= 2:
+            places = (_Place(index, index + 1, index + 2),)
+        for place in places:
+            if place.value == index:
+                yield _numbers(node, place.scale, place.zero_point)
+    producer = value.producer()
+    if producer is None:
+        return
+    _, output = _STATEMENTS.get(producer.op_type, ((), None))
+    if output is not None:
+        yield _numbers(producer, *output)
+    elif producer.op_type == "QLinearConcat":
+        yield _numbers(producer, 0, 1)
+    elif producer.op_type not in _STATEMENTS and producer.inputs and producer.inputs[0] is not None:
+        yield from _statements(producer.inputs[0])
+
+
+def _numbers(node: ir.Node, scale: int, zero_point: int) -> _Numbers:
+    inputs = node.inputs
+    scales = constant_of(inputs[scale])
+    if scales is None:
+        raise ValueError(f"{node.op_type} {node.name!r} has a scale that is not a constant")
+    return _Numbers(scales, constant_of(inputs[zero_point]) if len(inputs) > zero_point else None)
+
+
+def _difference(stored: StoredValue, numbers: _Numbers) -> str:
+    """How what is there differs from what was planned; empty if it does not."""
+    params = stored.params
+    if not np.array_equal(np.ravel(numbers.scale), np.ravel(params.scale)):
+        return f"scale {np.ravel(numbers.scale)[0]:.6g} instead of {np.ravel(params.scale)[0]:.6g}"
+    if numbers.zero_point is None:
+        return ""
+    dtype = numbers.zero_point.dtype
+    zero_point = np.ravel(numbers.zero_point).astype(np.int64)
+    if dtype != params.dtype.numpy:
+        if params.dtype is not DType.S8 or dtype != np.uint8:
+            return f"{dtype} instead of {params.dtype}"
+        zero_point = zero_point - 128  # the same numbers on the unsigned grid
+    if not np.array_equal(zero_point, np.ravel(params.zero_point)):
+        return f"zero point {zero_point[0]} instead of {np.ravel(params.zero_point)[0]}"
+    return ""
+
+
+def _reader(value: ir.Value) -> str:
+    ops = sorted({node.op_type for node, _ in value.uses()})
+    return f"read by {', '.join(ops)}" if ops else "graph output"
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs

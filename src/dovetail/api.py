@@ -1,0 +1,85 @@
+"""The Python API: the same powers as the command line, with arrays and functions in place of files."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from dovetail.calibrate.sources import DataLike
+from dovetail.config import options_from
+from dovetail.errors import InputError
+from dovetail.finding import Finding
+from dovetail.job import prepare
+from dovetail.pipeline import Reporter, silent
+from dovetail.pipeline import fit as run_line
+from dovetail.report.result import Result
+from dovetail.verify.metric import Metric
+
+ModelLike = str | Path | onnx.ModelProto
+
+
+def fit(
+    model: ModelLike,
+    *,
+    target: str,
+    calibration: DataLike,
+    output: str | Path,
+    evaluation: DataLike | None = None,
+    metric: str | Metric | None = None,
+    plan: str | Path | None = None,
+    force: bool = False,
+    resume: bool = False,
+    report: Reporter = silent,
+    **options: Any,
+) -> Result:
+    """Quantize a model for a target, compile it there, and say what is true of it.
+
+    Further options are those of the command line: ``precision``, ``range``, ``keep``, ``io``, ``shape``, ``option``,
+    ``require``, ``thresholds``, and for pictures ``size``, ``mean``, ``std``, ``layout``.
+    """
+    values = {"target": target, **options}
+    if isinstance(metric, str):
+        values["metric"] = metric
+    checked = options_from(values)
+    with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
+        job = prepare(
+            _path(model, Path(folder)),
+            checked,
+            calibration=calibration,
+            evaluation=evaluation,
+            metric=None if isinstance(metric, str) else metric,
+            plan=None if plan is None else Path(plan),
+        )
+        return run_line(job, Path(output), force=force, resume=resume, report=report)
+
+
+def check(
+    model: ModelLike,
+    *,
+    target: str,
+    calibration: DataLike | None = None,
+    shape: Mapping[str, tuple[int, ...]] | None = None,
+    option: Mapping[str, str] | None = None,
+) -> tuple[Finding, ...]:
+    """The findings of a model on a target, without quantizing it."""
+    from dovetail.rules.check import check_file
+    from dovetail.targets import open_target
+
+    with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
+        return check_file(_path(model, Path(folder)), open_target(target, option), shape or {}, calibration)
+
+
+def _path(model: ModelLike, folder: Path) -> Path:
+    """A model in memory is written to a file of its own; the caller's object is not changed."""
+    if isinstance(model, onnx.ModelProto):
+        path = folder / "model.onnx"
+        try:
+            onnx.save(model, path)
+        except ValueError as error:
+            raise InputError("a model above 2 GB cannot be given in memory: save it and give its path") from error
+        return path
+    return Path(model)

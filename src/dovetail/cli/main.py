@@ -1,0 +1,47 @@
+"""``dovetail``: the commands, and the one place where errors become exit codes.
+
+0 no verdict failed, 1 one did, 2 bad input, 3 a verdict named with --require is not checked.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+import dovetail
+from dovetail.cli.check import check_command, explain_command
+from dovetail.cli.fit import demo_command, fit_command
+from dovetail.cli.targets import targets_command
+from dovetail.errors import BackendError, InputError
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(dovetail.__version__, prog_name="dovetail")
+def cli() -> None:
+    """Fit quantized vision models to the silicon they ship to, and prove it."""
+
+
+for command in (fit_command, check_command, explain_command, targets_command, demo_command):
+    cli.add_command(command)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command; bad input is one sentence, never a traceback."""
+    try:
+        code = cli.main(arguments, standalone_mode=False)
+    except click.exceptions.Exit as done:
+        code = done.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = BAD_INPUT
+    except (InputError, BackendError) as error:
+        click.echo(f"dovetail: {error}", err=True)
+        code = BAD_INPUT
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("dovetail: interrupted; the run directory can be continued with --resume", err=True)
+        code = INTERRUPTED
+    sys.exit(code if isinstance(code, int) else 0)

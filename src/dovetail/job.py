@@ -1,0 +1,100 @@
+"""Everything about a run that can be refused before anything is written: model, target, data, wishes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from dovetail.calibrate.data import Data, input_specs
+from dovetail.calibrate.sources import DataLike, ImageOptions, load_function, open_data
+from dovetail.config import FitOptions
+from dovetail.errors import InputError
+from dovetail.model.read import read, require_static
+from dovetail.plan.request import Keep, Request
+from dovetail.plan.rows import read_plan
+from dovetail.storage import Plan
+from dovetail.target import Precision, Target
+from dovetail.targets import open_target
+from dovetail.verify.metric import Metric
+from dovetail.verify.verify import Evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run that can start."""
+
+    path: Path
+    model: ir.Model
+    options: FitOptions
+    target: Target
+    request: Request
+    data: Data
+    data_key: str
+    evaluation: Evaluation | None
+    plan: Plan | None
+
+
+def prepare(
+    path: Path,
+    options: FitOptions,
+    *,
+    calibration: DataLike | None,
+    evaluation: DataLike | None = None,
+    metric: Metric | None = None,
+    plan: Path | None = None,
+) -> Job:
+    """Read and check what was given; every refusal is one sentence that names the culprit."""
+    target = open_target(options.target, options.option)
+    request = _request(options, target)
+    model = read(path, options.shape)
+    require_static(model)
+    specs = input_specs(model)
+    if calibration is None:
+        raise InputError("no calibration data: say --calib FILE, or --calib random if noise is really what is wanted")
+    images = ImageOptions(options.size, options.mean, options.std, options.layout)
+    data = open_data(calibration, specs, images=images)
+    held_out = None
+    if evaluation is not None:
+        name = options.metric or (getattr(metric, "__qualname__", "metric") if metric is not None else "")
+        found = metric or (load_function(options.metric) if options.metric else None)
+        held_out = Evaluation(open_data(evaluation, specs, images=images, extra=True), found, name)
+    elif options.metric is not None or metric is not None:
+        raise InputError("a metric needs held-out data: say --eval DATA")
+    given = None if plan is None else read_plan(plan)
+    if given is not None and given.target != target.name:
+        raise InputError(f"{plan}: is a plan for {given.target}, not for {target.name}")
+    return Job(path, model, options, target, request, data, _data_key(calibration), held_out, given)
+
+
+def _request(options: FitOptions, target: Target) -> Request:
+    keeps = []
+    for text in options.keep:
+        pattern, equals, name = text.rpartition("=")
+        if not equals or not pattern:
+            raise InputError(f"--keep {text}: must be GLOB=PRECISION, as in 'decoder.*=fp32'")
+        keeps.append(Keep(pattern, _precision(name, target)))
+    precision = _precision(options.precision, target)
+    return Request(precision, options.range, tuple(keeps), options.io == "quantized")
+
+
+def _precision(name: str, target: Target) -> Precision:
+    found = target.precisions.get(name)
+    if found is None:
+        known = ", ".join(target.precisions)
+        raise InputError(f"unknown precision {name!r} for target {target.name}; there is {known}")
+    return found
+
+
+def _data_key(calibration: DataLike) -> str:
+    """What tells whether the data of an earlier run is the same; empty when only reading it would tell."""
+    if not isinstance(calibration, str | Path):
+        return ""
+    if str(calibration).startswith("random"):
+        return str(calibration)
+    path = Path(calibration)
+    if not path.exists():
+        return ""
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    return "|".join(f"{f.name}:{f.stat().st_size}:{f.stat().st_mtime_ns}" for f in files)

@@ -1,0 +1,83 @@
+"""Checks of a parsed file that come before anything trusts it: text is text, and tensors have the size they say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+import onnx
+import onnx_ir as ir
+
+from dovetail.errors import InputError
+
+
+def check_proto(proto: onnx.ModelProto) -> None:
+    """Refuse a file whose bytes parse as ONNX but make no sense, as damaged files do."""
+    for function in proto.functions:
+        _check_text([function.name, function.domain, *function.input, *function.output], "a function")
+        _check_nodes(function.node)
+    _check_graph(proto.graph)
+
+
+def _check_graph(graph: onnx.GraphProto) -> None:
+    for info in (*graph.input, *graph.output, *graph.value_info):
+        dims = [dim.dim_param for dim in info.type.tensor_type.shape.dim]
+        _check_text([info.name, *dims], "a tensor's type")
+    for tensor in graph.initializer:
+        if not tensor.name:
+            raise InputError("an initializer has no name")
+        _check_tensor(tensor)
+    _check_nodes(graph.node)
+
+
+def _check_nodes(nodes: Iterable[onnx.NodeProto]) -> None:
+    for node in nodes:
+        _check_text([node.name, node.op_type, node.domain, node.overload, *node.input, *node.output], "a node")
+        if not any(node.output):
+            raise InputError(f"node {node.name!r} ({node.op_type}) has no output")
+        for attr in node.attribute:
+            _check_text([attr.name, attr.ref_attr_name], f"an attribute of node {node.name!r}")
+            for tensor in _tensors(attr):
+                _check_tensor(tensor)
+            for graph in (attr.g, *attr.graphs):
+                _check_graph(graph)
+
+
+def _tensors(attr: onnx.AttributeProto) -> Iterator[onnx.TensorProto]:
+    if attr.type == onnx.AttributeProto.TENSOR:
+        yield attr.t
+    yield from attr.tensors
+
+
+def _check_text(texts: Iterable[object], what: str) -> None:
+    """Refuse names that are not UTF-8: protobuf gives those as bytes."""
+    for text in texts:
+        if not isinstance(text, str):
+            raise InputError(f"the name {text!r} of {what} is not text: the file is damaged")
+
+
+def _check_tensor(tensor: onnx.TensorProto) -> None:
+    _check_text([tensor.name, *(entry.key for entry in tensor.external_data)], "a tensor")
+    what = f"tensor {tensor.name!r}"
+    if any(size < 0 for size in tensor.dims):
+        raise InputError(f"{what} has a negative dimension")
+    if tensor.data_type not in onnx.TensorProto.DataType.values() or tensor.data_type == onnx.TensorProto.UNDEFINED:
+        raise InputError(f"{what} is of the unknown type {tensor.data_type}")
+    if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.data_type == onnx.TensorProto.STRING:
+        return
+    bits = ir.DataType(tensor.data_type).bitwidth
+    size = math.prod(tensor.dims)
+    if tensor.HasField("raw_data"):
+        have, need = len(tensor.raw_data), math.ceil(size * bits / 8)
+    else:
+        field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
+        have, need = len(getattr(tensor, field)), _entries(tensor.data_type, size, bits)
+    if have != need:
+        raise InputError(f"{what} holds {have} numbers or bytes where its shape {list(tensor.dims)} needs {need}")
+
+
+def _entries(data_type: int, size: int, bits: int) -> int:
+    """How many entries of its typed field a tensor fills: sub-byte types are packed, complex ones take two."""
+    if data_type in (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128):
+        return 2 * size
+    return math.ceil(size * bits / 8) if bits < 8 else size

@@ -1,0 +1,62 @@
+"""Running a graph and looking at tensors inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.encoding import Array
+from dovetail.errors import InputError
+from dovetail.model.edit import shape_of
+from dovetail.model.origin import origin_of
+from dovetail.model.session import Mode, open_session
+from dovetail.model.write import write
+from dovetail.target import Sample
+
+
+class ObservedRun:
+    """A session whose inner tensors land in buffers that are allocated once."""
+
+    def __init__(self, model: ir.Model, names: Sequence[str], workdir: Path, mode: Mode = Mode.FLOAT) -> None:
+        observed = model.clone()
+        by_name = {v.name or "": v for v in _values(observed.graph)}
+        self.values = {name: by_name[name] for name in names}
+        self._inputs = {v.name or "" for v in observed.graph.inputs}
+        outputs = {v.name for v in observed.graph.outputs}
+        wanted = [name for name in names if name not in self._inputs]
+        observed.graph.outputs.extend(by_name[name] for name in wanted if name not in outputs)
+        path = workdir / "observed.onnx"
+        written = write(observed, path)
+        try:
+            self._session = open_session(path, mode)
+        finally:
+            for file in written:
+                file.unlink()
+        self._binding = self._session.io_binding()
+        self._buffers = {name: np.empty(_shape(by_name[name]), np.float32) for name in wanted}
+        for name, buffer in self._buffers.items():
+            self._binding.bind_output(name, "cpu", 0, np.float32, buffer.shape, buffer.ctypes.data)
+
+    def run(self, sample: Sample) -> Iterable[tuple[str, Array]]:
+        """The named tensors of one sample; the arrays are overwritten by the next."""
+        for name in self._inputs:
+            self._binding.bind_cpu_input(name, sample[name])
+        self._session.run_with_iobinding(self._binding)
+        for name in self.values:
+            yield name, sample[name] if name in self._inputs else self._buffers[name]
+
+
+def _shape(value: ir.Value) -> tuple[int, ...]:
+    shape = shape_of(value)
+    if shape is None:
+        raise InputError(f"tensor {origin_of(value).name!r} has no static shape")
+    return shape
+
+
+def _values(graph: ir.Graph) -> Iterable[ir.Value]:
+    yield from graph.inputs
+    for node in graph:
+        yield from node.outputs

@@ -1,0 +1,64 @@
+"""Write masks as something that is added to the scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.encoding import Array
+from dovetail.model import edit
+from dovetail.model.attention import Mask, each_attention
+from dovetail.model.origin import origin_of
+from dovetail.passes.record import PassRecord, Site
+
+# exp(-10 000) is zero in every float type, and scores are far from 10 000: adding this masks as replacing by it does.
+_MASKED = -1e4
+
+
+def attention_mask(model: ir.Model) -> PassRecord:
+    """Replace `Where(condition, scores, fill)` by `scores + constant`, where the condition is a constant."""
+    changed: list[Site] = []
+    declined: list[Site] = []
+    for attention in each_attention(model.graph):
+        for mask in reversed(attention.masks):  # from below, so that the values above still stand
+            if mask.fill is None:
+                continue
+            where = origin_of(mask.node.outputs[0]).name
+            reason = _why_not(mask)
+            if reason is not None:
+                declined.append(Site(where, reason))
+                continue
+            _add(mask)
+            changed.append(Site(where, f"condition {origin_of(mask.value).name!r} made an added mask"))
+    return PassRecord("attention_mask", tuple(changed), tuple(declined))
+
+
+def _why_not(mask: Mask) -> str | None:
+    condition, fill = edit.constant_of(mask.value), edit.scalar_of(mask.fill)
+    name = origin_of(mask.value).name
+    if condition is None:
+        return f"the condition {name!r} depends on the inputs"
+    if fill is None or fill > _MASKED:
+        return f"the fill {fill} is too large to mask when it is added"
+    if not _kept(condition, mask).any(axis=-1).all():
+        return f"the condition {name!r} masks a whole row"
+    if edit.shape_of(mask.data) is None or edit.shape_of(mask.data) != edit.shape_of(mask.node.outputs[0]):
+        return f"the condition {name!r} broadcasts the scores to another shape"
+    return None
+
+
+def _kept(condition: Array, mask: Mask) -> Array:
+    return np.atleast_1d(condition == mask.keep)
+
+
+def _add(mask: Mask) -> None:
+    node, graph = mask.node, edit.graph_of(mask.node)
+    condition, fill = edit.constant_of(mask.value), edit.constant_of(mask.fill)
+    if condition is None or fill is None:
+        raise ValueError(f"the mask {node.name!r} is not constant")
+    array = np.where(_kept(condition, mask), np.zeros_like(fill), fill).astype(fill.dtype)
+    constant = edit.add_initializer(graph, array, name=f"{mask.value.name}/added", source=mask.value)
+    shape = edit.shape_of(mask.data)
+    added = edit.insert(node, "Add", [mask.data, constant], source=mask.data, replaces=[node], shape=shape)
+    edit.replace_value(node.outputs[0], added)
+    edit.remove_dead(graph, [node])

@@ -1,0 +1,217 @@
+"""Fuse the parts of a layer normalization into LayerNormalization, and give every one the same form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.encoding import Array
+from dovetail.model import edit
+from dovetail.model.edit import attribute, constant_of, is_op, scalar_of, shape_of
+from dovetail.model.origin import origin_of
+from dovetail.passes.record import PassRecord, Site
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parts:
+    """A normalization as it stands: (data - mean) / sqrt(variance + epsilon) over ``axes``, made by ``last``."""
+
+    data: ir.Value
+    axes: tuple[int, ...]
+    epsilon: float
+    last: ir.Node
+
+
+def fuse_layer_norm(model: ir.Model) -> PassRecord:
+    """Replace mean, variance, root and division, and the factor and offset that follow, by one LayerNormalization.
+
+    One form: a negative axis, an explicit epsilon, a scale and a bias of exactly the normalized shape (ones and zeros
+    where there were none). Inner tensors that others read stay for them.
+    """
+    changed: list[Site] = []
+    declined: list[Site] = []
+    for node in model.graph:
+        if is_op(node, "LayerNormalization"):
+            what = _complete(model.graph, node)
+            changed += [Site(origin_of(node.outputs[0]).name, what)] if what else []
+            continue
+        parts = _match(node)
+        if parts is None:
+            continue
+        where = origin_of(node.outputs[0]).name
+        shape = shape_of(parts.data)
+        if shape is None:
+            declined.append(Site(where, "the shape of the layer normalization's input is not known"))
+        elif parts.axes != tuple(range(len(shape) - len(parts.axes), len(shape))):
+            declined.append(Site(where, f"it normalizes axes {list(parts.axes)} of {len(shape)}, not the last"))
+        else:
+            _fuse(model.graph, parts, shape[len(shape) - len(parts.axes) :])
+            changed.append(Site(where, "layer normalization fused"))
+    return PassRecord("fuse_layer_norm", tuple(changed), tuple(declined))
+
+
+def _match(node: ir.Node) -> _Parts | None:
+    """The normalization whose division this node is."""
+    for centred, root in _centred_and_root(node):
+        spread = root.producer()
+        if spread is None or not is_op(spread, "Add"):
+            continue
+        variance, epsilon = spread.inputs[0], scalar_of(spread.inputs[1])
+        if epsilon is None:
+            variance, epsilon = spread.inputs[1], scalar_of(spread.inputs[0])
+        if epsilon is None or variance is None:
+            continue
+        data_axes = _data_and_axes(centred)
+        squared, axes = _mean_of(variance)
+        if data_axes is None or squared is None or axes != data_axes[1]:
+            continue
+        if _data_and_axes(_base_of_square(squared)) == data_axes:
+            return _Parts(data_axes[0], data_axes[1], epsilon, node)
+    return None
+
+
+def _centred_and_root(node: ir.Node) -> list[tuple[ir.Value, ir.Value]]:
+    """Readings of a node as ``a / sqrt(b)``, as (a, b)."""
+    if not is_op(node, "Div", "Mul") or node.inputs[0] is None or node.inputs[1] is None:
+        return []
+    left, right = node.inputs[0], node.inputs[1]
+    if node.op_type == "Div":
+        pairs = [(left, _root(_without_cast(right), 0.5))]
+    else:
+        pairs = [(left, _inverse_root(_without_cast(right))), (right, _inverse_root(_without_cast(left)))]
+    return [(centred, root) for centred, root in pairs if root is not None]
+
+
+def _root(value: ir.Value | None, power: float) -> ir.Value | None:
+    """The ``b`` of a value that is b to this power."""
+    node = value.producer() if value is not None else None
+    if is_op(node, "Pow") and node is not None and scalar_of(node.inputs[1]) == power:
+        return node.inputs[0]
+    return node.inputs[0] if power == 0.5 and is_op(node, "Sqrt") and node is not None else None
+
+
+def _inverse_root(value: ir.Value | None) -> ir.Value | None:
+    node = value.producer() if value is not None else None
+    if is_op(node, "Reciprocal") and node is not None:
+        return _root(node.inputs[0], 0.5)
+    if is_op(node, "Div") and node is not None and scalar_of(node.inputs[0]) == 1:
+        return _root(node.inputs[1], 0.5)
+    return _root(value, -0.5)
+
+
+def _data_and_axes(centred: ir.Value | None) -> tuple[ir.Value, tuple[int, ...]] | None:
+    """The ``x`` and the axes of a value that is x - mean(x)."""
+    node = centred.producer() if centred is not None else None
+    if node is None or not is_op(node, "Sub") or node.inputs[0] is None:
+        return None
+    data, axes = _mean_of(node.inputs[1])
+    return (data, axes) if data is node.inputs[0] and axes else None
+
+
+def _mean_of(value: ir.Value | None) -> tuple[ir.Value | None, tuple[int, ...]]:
+    """What a value is the mean of, and over which axes, counted from the front and sorted."""
+    node = value.producer() if value is not None else None
+    if node is None or not is_op(node, "ReduceMean") or not attribute(node, "keepdims", 1) or node.inputs[0] is None:
+        return None, ()
+    given = constant_of(node.inputs[1]) if len(node.inputs) > 1 else attribute(node, "axes", None)
+    shape = node.inputs[0].shape
+    if given is None or shape is None:
+        return None, ()
+    return node.inputs[0], tuple(sorted(int(axis) % len(shape) for axis in given))
+
+
+def _base_of_square(value: ir.Value) -> ir.Value | None:
+    node = value.producer()
+    if node is None or not is_op(node, "Pow", "Mul"):
+        return None
+    left, right = node.inputs
+    square = left is right if node.op_type == "Mul" else scalar_of(right) == 2
+    return _without_cast(left) if square else None
+
+
+def _without_cast(value: ir.Value | None) -> ir.Value | None:
+    """What a value was before a change of float type; the fused operator computes in float32 throughout."""
+    node = value.producer() if value is not None else None
+    return node.inputs[0] if node is not None and is_op(node, "Cast") else value
+
+
+def _fuse(graph: ir.Graph, parts: _Parts, normalized: tuple[int, ...]) -> None:
+    data, last, nodes = parts.data, parts.last, [parts.last]
+    scale, last = _affine(last, "Mul", normalized)
+    if scale is not None:
+        nodes.append(last)
+    bias, end = _affine(last, "Add", normalized)
+    if bias is not None:
+        nodes.append(end)
+    output = end.outputs[0]
+    new = edit.insert(
+        end,
+        "LayerNormalization",
+        [data, _filled(graph, output, scale, normalized, 1.0), _filled(graph, output, bias, normalized, 0.0)],
+        attributes={"axis": -len(normalized), "epsilon": parts.epsilon},
+        source=output,
+        replaces=nodes,
+        shape=shape_of(output),
+    )
+    edit.replace_value(output, new)
+    edit.remove_dead(graph, [end])
+
+
+def _affine(node: ir.Node, op_type: str, normalized: tuple[int, ...]) -> tuple[ir.Value | None, ir.Node]:
+    """The constant that the only reader of a node multiplies or adds, and that reader; else None and the node."""
+    reader = edit.sole_consumer(node.outputs[0])
+    if reader is None or not is_op(reader, op_type):
+        return None, node
+    other = reader.inputs[1] if reader.inputs[0] is node.outputs[0] else reader.inputs[0]
+    array = constant_of(other)
+    return (other, reader) if array is not None and _fits(array, normalized) else (None, node)
+
+
+def _fits(array: Array, normalized: tuple[int, ...]) -> bool:
+    """Whether a constant varies over the normalized axes only."""
+    leading = max(array.ndim - len(normalized), 0)
+    trailing = array.shape[leading:]
+    sizes = normalized[len(normalized) - len(trailing) :]
+    return all(size == 1 for size in array.shape[:leading]) and all(
+        have in (1, size) for have, size in zip(trailing, sizes, strict=True)
+    )
+
+
+def _filled(
+    graph: ir.Graph, output: ir.Value, value: ir.Value | None, normalized: tuple[int, ...], default: float
+) -> ir.Value:
+    """The constant in exactly the normalized shape."""
+    array = constant_of(value)
+    if value is not None and array is not None and array.shape == normalized:
+        return value
+    if value is None or array is None:
+        dtype = np.float32 if output.dtype is None else output.dtype.numpy()
+        name = f"{output.name}/{'scale' if default else 'bias'}"
+        return edit.add_initializer(graph, np.full(normalized, default, dtype=dtype), name=name, source=output)
+    leading = max(array.ndim - len(normalized), 0)
+    shaped = np.broadcast_to(array.reshape(array.shape[leading:]), normalized)
+    return edit.add_initializer(graph, shaped, name=f"{value.name}/normalized", source=value)
+
+
+def _complete(graph: ir.Graph, node: ir.Node) -> str:
+    """Bring a LayerNormalization of the exporter to the one form, in place."""
+    shape = shape_of(node.inputs[0])
+    axis = attribute(node, "axis", -1)
+    if shape is None:
+        return ""
+    done: list[str] = []
+    if axis >= 0 or "axis" not in node.attributes or "epsilon" not in node.attributes:
+        epsilon = attribute(node, "epsilon", 1e-5)
+        node.attributes["axis"] = ir.AttrInt64("axis", axis if axis < 0 else axis - len(shape))
+        node.attributes["epsilon"] = ir.AttrFloat32("epsilon", epsilon)
+        done.append("attributes written out")
+    if attribute(node, "stash_type", None) == 1:
+        del node.attributes["stash_type"]
+    normalized = shape[edit.attribute(node, "axis", -1) :]
+    if len(node.inputs) < 3 or node.inputs[2] is None:
+        node.resize_inputs(3)
+        node.replace_input_with(2, _filled(graph, node.outputs[0], None, normalized, 0.0))
+        done.append("bias of zeros added")
+    return ", ".join(done)

@@ -1,0 +1,167 @@
+"""The straight line: read, normalize, rewrite, calibrate, plan, emit, compile, verify, report."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import onnx_ir as ir
+
+from dovetail.calibrate.collect import collect
+from dovetail.calibrate.record import load_stats, save_stats
+from dovetail.errors import InputError
+from dovetail.finding import Status
+from dovetail.job import Job
+from dovetail.numerics.methods import RangeMethod
+from dovetail.passes.infer_shapes import infer_shapes
+from dovetail.passes.normalize import normalize
+from dovetail.passes.record import PassRecord
+from dovetail.plan.make import make_plan, observed
+from dovetail.plan.rows import read_plan, write_plan
+from dovetail.plan.validate import validate_plan
+from dovetail.report.assemble import Told, assemble
+from dovetail.report.result import Result
+from dovetail.rules.check import Subject, check
+from dovetail.rundir import RunDir, chain_key, file_sha256, open_rundir, write_whole
+from dovetail.stage_files import load_compiled, load_passed, save_compiled, save_passed
+from dovetail.target import Compiled, Probe
+from dovetail.verify.verify import Built, check_normalized, verify
+from dovetail.versions import core_versions
+
+Reporter = Callable[[str, int, int | None], None]
+
+
+def silent(stage: str, done: int, total: int | None) -> None:
+    """A reporter that says nothing."""
+
+
+def fit(job: Job, output: Path, *, force: bool = False, resume: bool = False, report: Reporter = silent) -> Result:
+    """Run the line into a run directory; a refusal leaves nothing behind, an interruption what can be resumed."""
+    fresh = not output.exists() or force
+    run = open_rundir(output, {"model": job.path.name, "options": repr(job.options)}, force=force, resume=resume)
+    try:
+        return _line(job, run, report)
+    except InputError:
+        if fresh and not resume:
+            shutil.rmtree(output)
+        raise
+
+
+def _line(job: Job, run: RunDir, report: Reporter) -> Result:
+    clock = Clock(report)
+    probe = job.target.probe()
+    versions = {**core_versions(), **probe.versions}
+    sha256 = file_sha256(job.path)
+    model, passes, key = _float_graph(job, run, clock, chain_key(sha256, versions=versions, shape=job.options.shape))
+    normalized = check_normalized(job.path, model, job.data, job.options.thresholds)
+    told = None
+    if normalized.status is not Status.FAIL:
+        told = _quantized_graph(job, run, clock, key, model, probe)
+    result = assemble(
+        job,
+        run.path,
+        model,
+        model_sha256=sha256,
+        normalized=normalized,
+        passes=passes,
+        told=told,
+        versions=versions,
+        timings_s=clock.timings_s,
+    )
+    write_whole(run.path / "result.json", result.to_json())
+    return result
+
+
+def _float_graph(job: Job, run: RunDir, clock: Clock, key: str) -> tuple[ir.Model, tuple[PassRecord, ...], str]:
+    """The caller's model, in canonical form, then as the target wants it."""
+    with clock.stage("normalize"):
+        path = run.stages / "normalized.onnx"
+        normalized, passes = run.stage(
+            "normalize", key, lambda: normalize(job.model), lambda r: save_passed(r, path), lambda: load_passed(path)
+        )
+    with clock.stage("rewrite"):
+        key = chain_key(key, target=job.options.target, option=job.options.option)
+        path = run.stages / "rewritten.onnx"
+        model, rewrites = run.stage(
+            "rewrite", key, lambda: _rewrite(job, normalized), lambda r: save_passed(r, path), lambda: load_passed(path)
+        )
+    return model, (*passes, *rewrites), key
+
+
+def _rewrite(job: Job, normalized: ir.Model) -> tuple[ir.Model, tuple[PassRecord, ...]]:
+    model = normalized.clone()
+    return model, tuple([each(model) for each in job.target.rewrites] + [infer_shapes(model)])
+
+
+def _quantized_graph(job: Job, run: RunDir, clock: Clock, key: str, model: ir.Model, probe: Probe) -> Told:
+    """Statistics, plan, artifacts, what the compiler made of them, and what is true of it."""
+    histograms = job.request.method != RangeMethod.MINMAX
+    with clock.stage("calibrate"):
+        key = chain_key(key, data=job.data_key or os.urandom(8).hex(), histograms=histograms)
+        path = run.stages / "stats.npz"
+        names = observed(model, job.target)
+        stats = run.stage(
+            "calibrate",
+            key,
+            lambda: collect(model, names, job.data, workdir=run.stages, histograms=histograms, progress=clock.progress),
+            lambda s: save_stats(s, path),
+            lambda: load_stats(path),
+        )
+    with clock.stage("plan"):
+        key = chain_key(key, request=repr(job.request), plan=repr(job.plan))
+        path = run.path / "plan.json"
+        plan = run.stage(
+            "plan",
+            key,
+            lambda: job.plan or make_plan(model, job.target, stats, job.request),
+            lambda p: write_plan(p, model, path),
+            lambda: read_plan(path),
+        )
+        validate_plan(plan, model, job.target)
+        findings = check(Subject(model, job.target, plan=plan, stats=stats))
+    with clock.stage("emit"):
+        artifacts = job.target.emit(model, plan, run.path)
+    with clock.stage("compile"):
+        folder = run.path / "compile"
+        folder.mkdir(exist_ok=True)
+        compiled = run.stage(
+            "compile",
+            key,
+            lambda: job.target.compile(artifacts, folder) if probe.available else Compiled(artifacts),
+            lambda c: save_compiled(c, folder),
+            lambda: load_compiled(folder),
+        )
+    with clock.stage("verify"):
+        built = Built(job.path, model, plan, compiled, probe)
+        verification = verify(built, job.target, job.data, stats, job.evaluation, job.options.thresholds)
+    return Told(stats, plan, compiled, verification, findings)
+
+
+class Clock:
+    """CPU seconds per stage, children included, and word to the reporter of what is going on."""
+
+    def __init__(self, report: Reporter) -> None:
+        self.timings_s: dict[str, float] = {}
+        self._report = report
+        self._now = ""
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        self._now = name
+        self._report(name, 0, None)
+        before = _cpu_seconds()
+        try:
+            yield
+        finally:
+            self.timings_s[name] = _cpu_seconds() - before
+
+    def progress(self, done: int, total: int | None) -> None:
+        self._report(self._now, done, total)
+
+
+def _cpu_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system

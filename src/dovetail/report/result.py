@@ -1,0 +1,109 @@
+"""Everything that a run showed, as it stands in ``result.json``; documented in docs/result.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dovetail.errors import InputError
+from dovetail.finding import Finding, Status, Thresholds, Verdict
+from dovetail.passes.record import PassRecord
+from dovetail.plan.rows import PlanRow
+from dovetail.stats import DataInfo
+from dovetail.verify.metric import Accuracy
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactInfo:
+    """One file that the run made, by its path inside the run directory."""
+
+    name: str
+    path: str
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorQuality:
+    """How far one stored tensor is from float, as its readers see it in the simulation."""
+
+    tensor: str
+    original_name: str
+    sqnr_db: float | None
+    cosine: float | None
+    max_abs_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparisons:
+    """Per output: simulation or target against float, target against simulation; None where not measured."""
+
+    simulation_vs_float: Mapping[str, float | None] = field(default_factory=dict)
+    target_vs_float: Mapping[str, float | None] | None = None
+    target_vs_simulation: Mapping[str, float | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Every figure that was measured, with the data it was measured on."""
+
+    sqnr_db: Comparisons = field(default_factory=Comparisons)
+    cosine: Comparisons = field(default_factory=Comparisons)
+    max_abs_error: Comparisons = field(default_factory=Comparisons)
+    top1_agreement: Comparisons = field(default_factory=Comparisons)
+    data: DataInfo | None = None
+    accuracy: Accuracy | None = None
+    tensors: tuple[TensorQuality, ...] = ()
+    size_bytes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Everything that a run showed."""
+
+    target: str
+    precision: str
+    model: str
+    model_sha256: str
+    calibration: DataInfo | None
+    verdicts: Mapping[str, Verdict]
+    thresholds: Thresholds
+    metrics: Metrics
+    plan: tuple[PlanRow, ...]
+    findings: tuple[Finding, ...]
+    passes: tuple[PassRecord, ...]
+    artifacts: tuple[ArtifactInfo, ...]
+    versions: Mapping[str, str]
+    timings_s: Mapping[str, float]
+    run: str
+    notes: tuple[str, ...] = ()
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The verdicts that failed."""
+        return tuple(name for name, verdict in self.verdicts.items() if verdict.status is Status.FAIL)
+
+    def to_json(self) -> bytes:
+        """The document as it is written."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1)
+
+
+def load_result(path: Path) -> Result:
+    """Read a ``result.json``; another schema version or a wrong field is refused by name."""
+    try:
+        raw: Any = msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError) as error:
+        raise InputError(f"{path}: not a result ({error})") from error
+    if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
+        raise InputError(f"{path}: not a result of schema version {SCHEMA_VERSION}")
+    try:
+        return msgspec.convert(raw, Result)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path}: {error}") from error

@@ -1,0 +1,78 @@
+"""Comparing two ways of running a model on the same samples: per output, per tensor, and the top class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.encoding import QParams
+from dovetail.model.observe import ObservedRun
+from dovetail.model.session import Mode
+from dovetail.numerics.metrics import Comparison
+from dovetail.qdq.emit import READ
+from dovetail.storage import Plan
+from dovetail.target import Sample
+
+Stream = Callable[[Iterable[Sample]], Iterator[Sample]]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Two runs side by side: sums per output, and how often the largest class is the same, per classifier output."""
+
+    outputs: Mapping[str, Comparison] = field(default_factory=dict)
+    top1: Mapping[str, float] = field(default_factory=dict)
+    samples: int = 0
+
+    def sqnr_db(self) -> dict[str, float]:
+        """SQNR of the float outputs; for integer outputs the share of equal elements is the measure."""
+        return {name: one.sqnr_db for name, one in self.outputs.items()}
+
+
+def compare_runs(reference: Iterable[Sample], other: Iterable[Sample]) -> Agreement:
+    """Walk two streams of outputs in step and add up; nothing but the sums is held."""
+    sums: dict[str, Comparison] = {}
+    same: dict[str, int] = {}
+    rows = samples = 0
+    for one, two in zip(reference, other, strict=True):
+        samples += 1
+        for name, expected in one.items():
+            sums[name] = sums.get(name, Comparison()) + Comparison.of(expected, two[name])
+            if _is_classes(expected.shape, expected.dtype):
+                hits = np.argmax(expected, -1) == np.argmax(two[name], -1)
+                same[name] = same.get(name, 0) + int(hits.sum())
+                rows += len(hits) if name == next(iter(same)) else 0
+    return Agreement(sums, {name: hits / rows for name, hits in same.items()}, samples)
+
+
+def _is_classes(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> bool:
+    """A row of scores per sample: what a classifier ends in."""
+    return len(shape) == 2 and shape[1] > 1 and dtype.kind == "f"
+
+
+def compare_tensors(
+    model: ir.Model, simulation: ir.Model, plan: Plan, samples: Iterable[Sample], workdir: Path
+) -> dict[str, Comparison]:
+    """Every stored tensor of the plan: float graph against simulation, as its readers see it."""
+    stored = [name for name, choice in plan.tensors.items() if isinstance(choice.storage, QParams)]
+    inside = {v.name for node in simulation.graph for v in node.outputs}
+    seen = {name: read for name in stored if (read := _read_name(name, inside)) is not None}
+    if not seen:
+        return {}
+    float_run = ObservedRun(model, list(seen), workdir)
+    quantized_run = ObservedRun(simulation, list(seen.values()), workdir, Mode.EXACT)
+    sums = {name: Comparison() for name in seen}
+    for sample in samples:
+        quantized = dict(quantized_run.run(sample))
+        for name, expected in float_run.run(sample):
+            sums[name] += Comparison.of(expected, quantized[seen[name]])
+    return sums
+
+
+def _read_name(name: str, inside: set[str | None]) -> str | None:
+    """What readers of a stored tensor see: its own DequantizeLinear, which takes the tensor's name at an output."""
+    return next((read for read in (READ.format(name), name) if read in inside), None)

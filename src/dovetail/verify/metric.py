@@ -1,0 +1,46 @@
+"""The caller's own metric, run on streams of outputs and targets, never on what calibration has seen."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from dovetail.errors import InputError
+from dovetail.stats import DataInfo
+from dovetail.target import Sample
+from dovetail.verify.compare import Stream
+
+Metric = Callable[[Iterator[Sample], Iterator[Sample]], Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """The metric's figures for each way of running the model, and the data they were measured on."""
+
+    metric: str
+    data: DataInfo
+    figures: Mapping[str, Mapping[str, float]]
+
+
+def measure(
+    metric: Metric, name: str, stream: Stream, samples: Iterable[Sample], inputs: frozenset[str]
+) -> dict[str, float]:
+    """Run one way of running the model under the metric; outputs and targets arrive one sample at a time."""
+    for_model, for_targets = itertools.tee(samples)
+    targets = ({key: value for key, value in sample.items() if key not in inputs} for sample in for_targets)
+    figures = metric(iter(stream(for_model)), targets)
+    if not isinstance(figures, Mapping) or not figures:
+        raise InputError(f"metric {name}: must return a dict of named figures, not {type(figures).__name__}")
+    try:
+        return {str(key): float(value) for key, value in figures.items()}
+    except (TypeError, ValueError) as error:
+        raise InputError(f"metric {name}: a figure is not a number ({error})") from error
+
+
+def refuse_overlap(calibration: Iterable[bytes], evaluation: Iterable[bytes]) -> None:
+    """Refuse to measure on samples that calibration has seen."""
+    seen = frozenset(calibration)
+    for number, digest in enumerate(evaluation):
+        if digest in seen:
+            raise InputError(f"--eval: sample {number} was used for calibration; a metric needs samples held out")

@@ -1,0 +1,34 @@
+"""Running a model over samples, for figures: the session is opened once, outputs come one sample at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import onnx_ir as ir
+
+from dovetail.model.session import Mode, open_session
+from dovetail.model.write import write
+from dovetail.target import Sample
+
+
+class SessionRun:
+    """A graph on ONNX Runtime as a stream of outputs."""
+
+    def __init__(self, model: Path | ir.Model, mode: Mode, workdir: Path) -> None:
+        if isinstance(model, Path):
+            self._session = open_session(model, mode)
+        else:
+            written = write(model, workdir / f"{mode}.onnx")
+            try:
+                self._session = open_session(written[0], mode)
+            finally:
+                for file in written:
+                    file.unlink()
+        self._outputs = [value.name for value in self._session.get_outputs()]
+        self._inputs = {value.name for value in self._session.get_inputs()}
+
+    def __call__(self, samples: Iterable[Sample]) -> Iterator[Sample]:
+        for sample in samples:
+            feed = {name: array for name, array in sample.items() if name in self._inputs}
+            yield dict(zip(self._outputs, self._session.run(self._outputs, feed), strict=True))

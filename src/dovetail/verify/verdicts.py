@@ -1,0 +1,103 @@
+"""The verdicts of a run: one function each, so that what "pass" means can be read in one place."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+from dovetail.finding import VERDICT_TABLE, Status, Thresholds, Verdict
+from dovetail.numerics.metrics import Comparison
+from dovetail.target import Compiled, Outcome, Probe, ReadBack
+from dovetail.verify.compare import Agreement
+
+# What an identical pair of tensors is reported as: beyond anything float32 can show, and a number in JSON.
+MAX_SQNR_DB = 200.0
+
+
+def words(name: str, thresholds: Thresholds) -> str:
+    """When a verdict passes, with the figures that were in force."""
+    return VERDICT_TABLE[name].format(
+        normalized_db=thresholds.normalized_db,
+        normalized_samples=thresholds.normalized_samples,
+        numerics_drop_db=thresholds.numerics_drop_db,
+    )
+
+
+def bounded_db(value: float) -> float:
+    """A figure in dB that JSON can hold; NaN stays NaN."""
+    return value if math.isnan(value) else max(-MAX_SQNR_DB, min(MAX_SQNR_DB, value))
+
+
+def normalized(agreement: Agreement, integer_outputs: frozenset[str], thresholds: Thresholds, source: str) -> Verdict:
+    """Whether the rewritten float graph still is the caller's model."""
+    numbers = {name: bounded_db(one.sqnr_db) for name, one in agreement.outputs.items()}
+    bad = [name for name, one in agreement.outputs.items() if not _equal(one, name in integer_outputs, thresholds)]
+    threshold = words("normalized", thresholds)
+    evidence = f"{agreement.samples} samples of {source}, both graphs in ONNX Runtime"
+    if not agreement.outputs or not agreement.samples:
+        return Verdict(Status.NOT_CHECKED, "there was nothing to compare", threshold, evidence)
+    if bad:
+        reason = f"output {bad[0]!r} differs from the original model: {numbers[bad[0]]:.1f} dB"
+        return Verdict(Status.FAIL, reason, threshold, evidence, numbers)
+    worst = min(numbers.values())
+    reason = f"the graph that is quantized equals the original: {worst:.0f} dB or more on every output"
+    return Verdict(Status.PASS, reason, threshold, evidence, numbers)
+
+
+def _equal(one: Comparison, integer: bool, thresholds: Thresholds) -> bool:
+    if integer:
+        return one.equal_fraction == 1.0
+    return one.sqnr_db >= thresholds.normalized_db
+
+
+def compiled(result: Compiled, probe: Probe, thresholds: Thresholds) -> Verdict:
+    """Whether the target's compiler took the whole graph."""
+    threshold = words("compiled", thresholds)
+    if not probe.available:
+        return Verdict(Status.NOT_CHECKED, probe.missing, threshold)
+    versions = ", ".join(f"{name} {version}" for name, version in probe.versions.items())
+    if result.error:
+        return Verdict(Status.FAIL, result.error, threshold, versions)
+    return Verdict(Status.PASS, "the compiler took the whole graph", threshold, versions)
+
+
+def fidelity(read_back: ReadBack | None, thresholds: Thresholds, why_not: str = "") -> Verdict:
+    """Whether what was compiled stores every planned tensor as planned."""
+    threshold = words("fidelity", thresholds)
+    if read_back is None:
+        return Verdict(Status.NOT_CHECKED, why_not, threshold)
+    if read_back.unparsed:
+        reason = f"what was compiled could not be read: {read_back.unparsed}"
+        return Verdict(Status.NOT_CHECKED, reason, threshold, read_back.evidence)
+    counts = Counter(one.outcome for one in read_back.tensors)
+    numbers = {str(outcome): float(counts[outcome]) for outcome in Outcome}
+    changed = [one for one in read_back.tensors if one.outcome is Outcome.CHANGED]
+    missing = [one for one in read_back.tensors if one.outcome is Outcome.NOT_FOUND]
+    if changed:
+        first = changed[0]
+        reason = f"{len(changed)} planned storages were changed; the first is {first.tensor!r}: {first.detail}"
+        return Verdict(Status.FAIL, reason, threshold, read_back.evidence, numbers)
+    if missing:
+        first = missing[0]
+        reason = f"{len(missing)} planned storages were not found; the first is {first.tensor!r}: {first.detail}"
+        return Verdict(Status.NOT_CHECKED, reason, threshold, read_back.evidence, numbers)
+    reason = f"{counts[Outcome.MATCHED]} planned storages matched, {counts[Outcome.ABSORBED]} absorbed, none changed"
+    return Verdict(Status.PASS, reason, threshold, read_back.evidence, numbers)
+
+
+def numerics(
+    simulation: Mapping[str, float], target: Mapping[str, float] | None, thresholds: Thresholds, why_not: str = ""
+) -> Verdict:
+    """Whether the target's numbers are as good as the simulation's, per float output in dB against float."""
+    threshold = words("numerics", thresholds)
+    if target is None:
+        return Verdict(Status.NOT_CHECKED, why_not, threshold)
+    drops = {name: bounded_db(simulation[name]) - bounded_db(value) for name, value in target.items()}
+    if not drops or any(math.isnan(drop) for drop in drops.values()):
+        return Verdict(Status.NOT_CHECKED, "no output could be compared", threshold)
+    worst = max(drops, key=drops.__getitem__)
+    said = f"{worst!r}: target {target[worst]:.1f} dB, simulation {simulation[worst]:.1f} dB against float"
+    status = Status.PASS if drops[worst] <= thresholds.numerics_drop_db else Status.FAIL
+    reason = f"the target runs as simulated; {said}" if status is Status.PASS else f"target and simulation part; {said}"
+    return Verdict(status, reason, threshold, "outputs of the compiled graph", drops)

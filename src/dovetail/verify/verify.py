@@ -1,0 +1,132 @@
+"""The verify stage: float against simulation against target, on the same samples, and the verdicts that follow."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from dovetail.calibrate.data import Data, describe
+from dovetail.finding import Status, Thresholds, Verdict
+from dovetail.model.session import Mode
+from dovetail.numerics.metrics import Comparison
+from dovetail.qdq.simulation import load_simulation
+from dovetail.stats import DataInfo, Stats
+from dovetail.storage import Plan
+from dovetail.target import Compiled, Probe, ReadBack, Sample, Target
+from dovetail.verify import verdicts
+from dovetail.verify.compare import Agreement, Stream, compare_runs, compare_tensors
+from dovetail.verify.metric import Accuracy, Metric, measure, refuse_overlap
+from dovetail.verify.run import SessionRun
+
+# How many samples the figures per output and per tensor are taken on; a metric uses all of its data.
+COMPARED_SAMPLES = 16
+TENSOR_SAMPLES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The caller's held-out data and metric."""
+
+    data: Data
+    metric: Metric | None
+    metric_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What there is to verify: the float graph, its plan, and what was emitted and compiled from them."""
+
+    original: Path
+    model: ir.Model
+    plan: Plan
+    compiled: Compiled
+    probe: Probe
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was measured and what follows from it."""
+
+    verdicts: Mapping[str, Verdict]
+    simulation_vs_float: Agreement
+    target_vs_float: Agreement | None
+    target_vs_simulation: Agreement | None
+    tensors: Mapping[str, Comparison]
+    data: DataInfo
+    accuracy: Accuracy | None
+    read_back: ReadBack | None
+
+
+def check_normalized(original: Path, model: ir.Model, data: Data, thresholds: Thresholds) -> Verdict:
+    """Compare the graph that will be quantized with the caller's file, on real inputs."""
+    with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
+        samples = list(itertools.islice(data.samples(), thresholds.normalized_samples))
+        before = SessionRun(original, Mode.FLOAT, Path(folder))
+        after = SessionRun(model, Mode.FLOAT, Path(folder))
+        agreement = compare_runs(before(samples), after(samples))
+    integer = frozenset(v.name or "" for v in model.graph.outputs if v.dtype is not None and v.dtype.is_integer())
+    return verdicts.normalized(agreement, integer, thresholds, data.source)
+
+
+def verify(
+    built: Built, target: Target, data: Data, stats: Stats, evaluation: Evaluation | None, thresholds: Thresholds
+) -> Verification:
+    """Run everything that can be run here, and say what could not."""
+    compiled = verdicts.compiled(built.compiled, built.probe, thresholds)
+    usable = compiled.status is Status.PASS
+    why_not = "" if usable else f"nothing was compiled: {compiled.reason}"
+    used = describe(_first(data if evaluation is None else evaluation.data, COMPARED_SAMPLES), built.model)
+    samples = list(used.samples())
+    read_back = target.read_back(built.compiled, built.plan) if usable else None
+    with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
+        simulation = load_simulation(built.compiled.artifacts[0].path)
+        streams: dict[str, Stream] = {
+            "float": SessionRun(built.original, Mode.FLOAT, Path(folder)),
+            "simulation": SessionRun(simulation, Mode.EXACT, Path(folder)),
+        }
+        if usable:
+            streams["target"] = lambda some: target.run(built.compiled, some)
+        on_target = samples[: target.sample_limit]
+        tensors = compare_tensors(built.model, simulation, built.plan, samples[:TENSOR_SAMPLES], Path(folder))
+        simulated = _pair("float", "simulation", streams, samples)
+        ran = _pair("float", "target", streams, on_target) if usable else None
+        same = _pair("float", "simulation", streams, on_target).sqnr_db() if usable else {}
+        apart = _pair("simulation", "target", streams, on_target) if usable else None
+        measured = streams if target.sample_limit is None else {k: v for k, v in streams.items() if k != "target"}
+        accuracy = _accuracy(evaluation, measured, built.model, stats)
+    found = {
+        "compiled": compiled,
+        "fidelity": verdicts.fidelity(read_back, thresholds, why_not),
+        "numerics": verdicts.numerics(same, None if ran is None else ran.sqnr_db(), thresholds, why_not),
+    }
+    return Verification(found, simulated, ran, apart, tensors, used.info(), accuracy, read_back)
+
+
+def _pair(one: str, other: str, streams: Mapping[str, Stream], samples: list[Sample]) -> Agreement:
+    return compare_runs(streams[one](samples), streams[other](samples))
+
+
+def _accuracy(
+    evaluation: Evaluation | None, streams: Mapping[str, Stream], model: ir.Model, stats: Stats
+) -> Accuracy | None:
+    if evaluation is None or evaluation.metric is None:
+        return None
+    inputs = frozenset(v.name or "" for v in model.graph.inputs)
+    used = describe(evaluation.data, model)
+    figures = {}
+    for name, stream in streams.items():
+        figures[name] = measure(evaluation.metric, evaluation.metric_name, stream, used.samples(), inputs)
+        refuse_overlap(stats.digests, used.digests)
+    return Accuracy(evaluation.metric_name, used.info(), figures)
+
+
+def _first(data: Data, count: int) -> Data:
+    def samples() -> Iterator[Sample]:
+        return itertools.islice(data.samples(), count)
+
+    return Data(data.source, samples, count if data.count is None else min(count, data.count), data.random)

@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from equality import Array, normal, run
+
+from dovetail.errors import InputError
+from dovetail.model.known_ops import newest_opset
+from dovetail.model.origin import origin_of
+from dovetail.model.read import read, require_static
+
+HEAD = '<ir_version: 8, opset_import: ["": {opset}{more}]>'
+LINEAR = "g (float[batch,3] x) => (float[batch,4] y) { a = MatMul(x, w) y = Add(a, b) }"
+WEIGHTS = {"w": normal(3, 4), "b": normal(4)}
+
+
+def _save(path: Path, text: str, opset: int = 17, more: str = "", **constants: Array) -> Path:
+    proto = onnx.parser.parse_model(HEAD.format(opset=opset, more=more) + text)
+    for name, array in constants.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def _save_external(folder: Path) -> Path:
+    path = _save(folder / "m.onnx", LINEAR, **WEIGHTS)
+    proto = onnx.load(path)
+    onnx.save(proto, path, save_as_external_data=True, location="m.data", size_threshold=0)
+    return path
+
+
+def _relocate(path: Path, location: str) -> None:
+    proto = onnx.load(path, load_external_data=False)
+    for entry in proto.graph.initializer[0].external_data:
+        if entry.key == "location":
+            entry.value = location
+    path.write_bytes(proto.SerializeToString())
+
+
+@pytest.fixture
+def linear(tmp_path: Path) -> Path:
+    return _save(tmp_path / "m.onnx", LINEAR, **WEIGHTS)
+
+
+def _refused(match: str, path: Path, **shapes: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match=match) as caught:
+        read(path, shapes)
+    assert "\n" not in str(caught.value)
+
+
+def test_reads_names_origins_opset_and_pinned_shape(linear: Path) -> None:
+    model = read(linear, {"x": (2, 3)})
+    assert model.opset_imports[""] == 21
+    assert model.graph.inputs[0].shape == ir.Shape([2, 3])
+    assert [node.name for node in model.graph] == ["MatMul/a", "Add/y"]
+    assert [origin_of(node.outputs[0]).name for node in model.graph] == ["a", "y"]
+    assert set(model.graph.initializers) == {"w", "b"}
+    require_static(model)
+
+
+def test_file_is_not_changed(linear: Path) -> None:
+    before = linear.read_bytes()
+    read(linear, {"x": (2, 3)})
+    assert linear.read_bytes() == before
+
+
+def test_external_data_is_found(tmp_path: Path) -> None:
+    model = read(_save_external(tmp_path), {"x": (1, 3)})
+    x = normal(1, 3)
+    np.testing.assert_allclose(run(model, {"x": x})["y"], x @ WEIGHTS["w"] + WEIGHTS["b"], rtol=1e-5)
+
+
+def test_large_weight_stays_in_its_file_through_conversion(tmp_path: Path) -> None:
+    path = _save(tmp_path / "m.onnx", LINEAR.replace("4", "400"), opset=11, w=normal(3, 400), b=normal(400))
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="m.data", size_threshold=0)
+    model = read(path)
+    assert isinstance(model.graph.initializers["w"].const_value, ir.ExternalTensor)
+
+
+def test_relative_path_is_read_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _save_external(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert len(read("m.onnx").graph) == 2
+
+
+def test_unnamed_and_repeated_names(tmp_path: Path) -> None:
+    text = "g (float[3] x) => (float[3] y) { [n] a = Neg(x) [n] b = Neg(a) c = Neg(b) d = Neg(c) y = Neg(d) }"
+    path = _save(tmp_path / "m.onnx", text)
+    proto = onnx.load(path)
+    proto.graph.node[3].name = "n.1"
+    path.write_bytes(proto.SerializeToString())
+    assert [node.name for node in read(path).graph] == ["n", "n.2", "Neg/c", "n.1", "Neg/y"]
+
+
+def test_initializers_listed_as_inputs_are_constants(tmp_path: Path) -> None:
+    text = "g (float[2,3] x, float[3,4] w) => (float[2,4] y) { y = MatMul(x, w) }"
+    model = read(_save(tmp_path / "m.onnx", text, w=WEIGHTS["w"]))
+    assert [value.name for value in model.graph.inputs] == ["x"]
+
+
+def test_functions_are_inlined_and_lead_to_names_in_the_file(tmp_path: Path) -> None:
+    text = """g (float[3] x) => (float[3] y) { a = my.twice(x) y = my.twice(a) }
+        <domain: "my", opset_import: ["": 17]> twice (p) => (q) { r = ReduceMean<axes=[0]>(p) q = Add(p, r) }"""
+    model = read(_save(tmp_path / "m.onnx", text, more=', "my": 1'))
+    assert [node.op_type for node in model.graph if node.op_type != "Constant"] == ["ReduceMean", "Add"] * 2
+    names = {"x", "y", "a", "p", "q", "r"}
+    assert all(origin_of(value).name in names for node in model.graph for value in node.outputs)
+
+
+def test_values_that_the_conversion_adds_lead_to_what_they_feed(tmp_path: Path) -> None:
+    text = "g (float[2,3] x) => (float[2,1] y) { y = ReduceMean<axes=[1]>(x) }"
+    model = read(_save(tmp_path / "m.onnx", text, opset=11))
+    axes = model.graph.node(-1).inputs[1]
+    assert axes is not None
+    assert origin_of(axes).name == "y"
+    assert not origin_of(axes).exact
+
+
+def test_unsorted_graph_is_sorted(tmp_path: Path) -> None:
+    path = _save(tmp_path / "m.onnx", "g (float[3] x) => (float[3] y) { a = Neg(x) y = Abs(a) }")
+    proto = onnx.load(path)
+    nodes = list(reversed(proto.graph.node))
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    path.write_bytes(proto.SerializeToString())
+    assert [node.op_type for node in read(path).graph] == ["Neg", "Abs"]
+
+
+def test_contributed_operator_is_read(tmp_path: Path) -> None:
+    text = "g (float[3] x) => (float[3] y) { y = com.microsoft.QuickGelu(x) }"
+    assert len(read(_save(tmp_path / "m.onnx", text, more=', "com.microsoft": 1')).graph) == 1
+
+
+def test_alias_of_the_onnx_domain(tmp_path: Path) -> None:
+    path = _save(tmp_path / "m.onnx", "g (float[3] x) => (float[3] y) { y = Neg(x) }")
+    proto = onnx.load(path)
+    proto.opset_import[0].domain = proto.graph.node[0].domain = "ai.onnx"
+    path.write_bytes(proto.SerializeToString())
+    assert read(path).graph.node(0).domain == ""
+
+
+@pytest.mark.parametrize("opset", [10, 99])
+def test_opset_out_of_range(tmp_path: Path, opset: int) -> None:
+    text = "g (float[3] x) => (float[3] y) { y = Neg(x) }"
+    _refused(f"opset {opset}: 11 to {newest_opset()}", _save(tmp_path / "m.onnx", text, opset=opset))
+
+
+@pytest.mark.parametrize("opset", range(11, newest_opset() + 1))
+def test_every_opset_in_range(tmp_path: Path, opset: int) -> None:
+    text = "g (float[3] x) => (float[3] y) { y = Neg(x) }"
+    assert read(_save(tmp_path / "m.onnx", text, opset=opset)).opset_imports[""] == max(opset, 21)
+
+
+def test_shared_symbol_binds_the_other_input(tmp_path: Path) -> None:
+    text = "g (float[batch,3] x, float[batch,n] z) => (float[batch,4] y) { y = MatMul(x, w) }"
+    model = read(_save(tmp_path / "m.onnx", text, w=WEIGHTS["w"]), {"x": (2, 3)})
+    assert str(model.graph.inputs[1].shape) == "[2,n]"
+
+
+def test_placeholders_of_exporters_are_unknown_sizes(tmp_path: Path) -> None:
+    path = _save(tmp_path / "m.onnx", "g (float[h,w] x) => (float[h,w] y) { y = Neg(x) }")
+    proto = onnx.load(path)
+    dims = proto.graph.input[0].type.tensor_type.shape.dim
+    dims[0].dim_param = dims[1].dim_param = "?"
+    path.write_bytes(proto.SerializeToString())
+    assert read(path, {"x": (2, 3)}).graph.inputs[0].shape == ir.Shape([2, 3])
+    dims[0].dim_value = -1
+    path.write_bytes(proto.SerializeToString())
+    assert read(path, {"x": (2, 3)}).graph.inputs[0].shape == ir.Shape([2, 3])
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "match"),
+    [
+        ("z", (2, 3), "no input 'z', it has x"),
+        ("x", (2, 3, 1), "it has 2 dimensions"),
+        ("x", (2, 5), "3 is fixed"),
+        ("x", (0, 3), "below 1"),
+    ],
+)
+def test_wrong_shape(linear: Path, name: str, shape: tuple[int, ...], match: str) -> None:
+    _refused(match, linear, **{name: shape})
+
+
+def test_shapes_that_contradict_each_other(tmp_path: Path) -> None:
+    text = "g (float[batch] x, float[batch] z) => (float[batch] y) { y = Add(x, z) }"
+    _refused("'batch' is already 2", _save(tmp_path / "m.onnx", text), x=(2,), z=(3,))
+
+
+def test_symbolic_shape_is_read_but_not_static(linear: Path) -> None:
+    with pytest.raises(InputError, match="'x' has the shape batch,3: pin it, for example --shape x=1,3,224,224"):
+        require_static(read(linear))
+
+
+@pytest.mark.parametrize(
+    ("break_it", "match"),
+    [
+        (lambda path: path.unlink(), "cannot be read: No such file"),
+        (lambda path: path.write_bytes(b""), "holds no graph"),
+        (lambda path: path.write_bytes(b"hello, this is no model"), "not an ONNX file"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-30]), "not an ONNX file"),
+    ],
+)
+def test_damaged_file(linear: Path, break_it: Callable[[Path], None], match: str) -> None:
+    break_it(linear)
+    _refused(match, linear)
+
+
+def test_every_truncation_is_one_sentence(linear: Path) -> None:
+    data = linear.read_bytes()
+    for length in range(0, len(data), 3):
+        linear.write_bytes(data[:length])
+        try:
+            read(linear)
+        except InputError as error:
+            assert "\n" not in str(error)
+
+
+def test_folder_instead_of_a_file(tmp_path: Path) -> None:
+    _refused("cannot be read", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("g (float[3] x) => (float[3] y) { }", "holds no graph"),
+        ("g (float[3] x) => (float[3] y) { [n] y = other.Magic(x) }", "node 'n' uses the operator other.Magic"),
+        ("g (float[3] x) => (float[3] y) { [n] y = com.microsoft.Magic(x) }", "node 'n' uses .* com.microsoft.Magic"),
+        ("g (float[3] x) => (float[3] y) { y = Magic(x) }", "node 'y' uses the operator Magic"),
+        ("g (float[3] x) => (float[3] y) { [n] y = Add(x, lost) }", "node 'n' .* reads 'lost', which nothing makes"),
+        ("g (float[3] x) => (float[3] y) { a = Add(x, y) y = Neg(a) }", "cycle"),
+        ("g (float[3] x) => (float[3] y) { y = Neg(x) y = Abs(x) }", "is damaged: .*'y'"),
+        ("g (seq(float[3]) x) => (float[3] y) { y = ConcatFromSequence<axis=0>(x) }", "input 'x' is not a tensor"),
+    ],
+)
+def test_bad_graph(tmp_path: Path, text: str, match: str) -> None:
+    _refused(match, _save(tmp_path / "m.onnx", text, more=', "other": 1, "com.microsoft": 1'))
+
+
+def test_missing_external_data(tmp_path: Path) -> None:
+    path = _save_external(tmp_path)
+    (tmp_path / "m.data").unlink()
+    _refused("'m.data' of tensor 'w' is missing", path)
+
+
+def test_short_external_data(tmp_path: Path) -> None:
+    path = _save_external(tmp_path)
+    data = tmp_path / "m.data"
+    data.write_bytes(data.read_bytes()[:20])
+    _refused("'m.data' of tensor 'w' is too short: 48 bytes from 0", path)
+
+
+def test_length_that_does_not_fit_the_shape(tmp_path: Path) -> None:
+    path = _save_external(tmp_path)
+    proto = onnx.load(path, load_external_data=False)
+    proto.graph.initializer[0].dims[0] = 2
+    path.write_bytes(proto.SerializeToString())
+    _refused("is 48 bytes long, but the tensor's shape needs 32", path)
+
+
+@pytest.mark.parametrize("location", ["../m.data", "/etc/passwd", "sub/../../m.data"])
+def test_external_data_outside_the_folder(tmp_path: Path, location: str) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    path = _save_external(folder)
+    _relocate(path, location)
+    _refused("of tensor 'w' is outside the model's folder", path)
+
+
+def test_external_data_through_a_link_out_of_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    path = _save_external(folder)
+    (folder / "m.data").rename(tmp_path / "elsewhere")
+    (folder / "m.data").symlink_to(tmp_path / "elsewhere")
+    _refused("outside the model's folder", path)
+
+
+def test_external_data_with_hard_links(tmp_path: Path) -> None:
+    path = _save_external(tmp_path)
+    os.link(tmp_path / "m.data", tmp_path / "again")
+    _refused("several hard links", path)

@@ -1,0 +1,128 @@
+"""The scale ends as one Mul on Q, equal to what it was, and other readers keep what they read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dovetail.model import edit
+from dovetail.model.attention import find_attention
+from dovetail.passes.attention_scale import attention_scale
+
+from .attention_cases import apply, ops, parse
+
+KT = "kt = Transpose <perm = [0,1,3,2]> (k)\n"
+END = "p = Softmax <axis = -1> (z)\n y = MatMul (p, v)"
+MASK = np.where(np.tril(np.ones((5, 7)), 2) > 0, 0.0, -1e9)
+CONSTANTS = {
+    "third": np.float32(1 / 3),
+    "three": np.array([3.0]),
+    "root": np.array([3**-0.5]),
+    "mask": MASK,
+    "low": np.float32(-1e9),
+    "keep": MASK == 0,
+    "ones": np.float32(1),
+    "flat": np.array([1, 5, 8]),
+    "heads": np.array([1, 5, 2, 4]),
+    "perhead": np.array([0.5, 0.25]).reshape(2, 1, 1),
+}
+MOVED = {
+    "scores": "s = MatMul (q, kt) z = Mul (s, third)",
+    "scores, constant first": "s = MatMul (q, kt) z = Mul (third, s)",
+    "scores, divided": "s = MatMul (q, kt) z = Div (s, three)",
+    "key": "ks = Mul (kt, third) z = MatMul (q, ks)",
+    "key before its transpose": "ks = Mul (k, third) k2 = Transpose <perm = [0,1,3,2]> (ks) z = MatMul (q, k2)",
+    "query and key": "qs = Mul (q, root) ks = Mul (kt, root) z = MatMul (qs, ks)",
+    "query and scores": "qs = Mul (q, root) s = MatMul (qs, kt) z = Mul (s, root)",
+    "query, divided": "qs = Div (q, three) z = MatMul (qs, kt)",
+    "query, rank 1": "qs = Mul (q, root) z = MatMul (qs, kt)",
+    "query before its layout": "qt = Transpose <perm = [0,2,1,3]> (q) qf = Reshape (qt, flat) qs = Mul (qf, third)"
+    " qh = Reshape (qs, heads) q2 = Transpose <perm = [0,2,1,3]> (qh) z = MatMul (q2, kt)",
+    "before the mask": "s = MatMul (q, kt) m = Mul (s, third) z = Add (m, mask)",
+    "after the mask": "s = MatMul (q, kt) m = Add (s, mask) z = Mul (m, third)",
+    "after a condition": "s = MatMul (q, kt) m = Where (keep, s, low) z = Mul (m, third)",
+    "after a reshape": "s = MatMul (q, kt) c = Identity (s) z = Mul (c, third)",
+}
+
+
+def used(text: str) -> dict[str, object]:
+    return {name: array for name, array in CONSTANTS.items() if name in text.replace("(", " ").replace(")", " ")}
+
+
+@pytest.mark.parametrize("case", MOVED)
+def test_scale_moves_to_the_query(case: str) -> None:
+    text = KT + MOVED[case] + END
+    model = parse(text, **used(MOVED[case]))
+    record = apply(model, attention_scale)
+    assert len(record.changed) == 1
+    (found,) = find_attention(model.graph)
+    (scale,) = found.scales
+    assert scale.node.op_type == "Mul"
+    assert scale.node.outputs[0] is found.scores.inputs[0]
+    assert edit.shape_of(scale.node.inputs[1]) == ()
+    assert ops(model)["Mul"] + ops(model)["Div"] == 1
+    assert attention_scale(model).changed == ()
+
+
+@pytest.mark.parametrize("place", ["s = MatMul (q, kt) z = Mul (s, ones)", "qs = Mul (q, ones) z = MatMul (qs, kt)"])
+def test_scale_of_one_goes_away(place: str) -> None:
+    model = parse(KT + place + END, ones=np.float32(1))
+    apply(model, attention_scale)
+    assert ops(model)["Mul"] == 0
+
+
+def test_nothing_to_do_is_left_alone() -> None:
+    for text in ("z = MatMul (q, kt)", "qs = Mul (q, third) z = MatMul (qs, kt)"):
+        record = apply(parse(KT + text + END, **used(text)), attention_scale)
+        assert (record.changed, record.declined) == ((), ())
+
+
+def test_unscaled_scores_that_are_read_too_decline() -> None:
+    text = KT + "s = MatMul (q, kt) z = Mul (s, third)" + END
+    model = parse(text, outputs="float[1,2,5,4] y, float[1,2,5,7] s", third=np.float32(1 / 3))
+    record = apply(model, attention_scale)
+    assert record.changed == ()
+    assert "'s'" in record.declined[0].what
+    assert ops(model)["MatMul"] == 2
+
+
+def test_scaled_scores_that_are_read_too_stay_what_they_were() -> None:
+    text = KT + "s = MatMul (q, kt) z = Mul (s, third)" + END
+    model = parse(text, outputs="float[1,2,5,4] y, float[1,2,5,7] z", third=np.float32(1 / 3))
+    record = apply(model, attention_scale)
+    assert len(record.changed) == 1
+
+
+def test_scaled_key_that_is_read_too_keeps_its_scale() -> None:
+    text = KT + "ks = Mul (kt, third) z = MatMul (q, ks)" + END
+    model = parse(text, outputs="float[1,2,5,4] y, float[1,2,4,7] ks", third=np.float32(1 / 3))
+    record = apply(model, attention_scale)
+    assert len(record.changed) == 1
+    assert ops(model)["Mul"] == 2
+
+
+def test_scaled_query_behind_layout_that_is_read_too_keeps_its_scale() -> None:
+    text = KT + MOVED["query before its layout"] + END
+    model = parse(text, outputs="float[1,2,5,4] y, float[1,2,5,4] q2", **used(text))
+    record = apply(model, attention_scale)
+    assert len(record.changed) == 1
+
+
+def test_scale_per_head_declines() -> None:
+    text = KT + "s = MatMul (q, kt) z = Mul (s, perhead)" + END
+    record = apply(parse(text, **used(text)), attention_scale)
+    assert record.declined[0].what == "a scale is not one constant number"
+
+
+def test_scale_after_a_mask_from_the_inputs_declines() -> None:
+    text = KT + "s = MatMul (q, kt) m = Add (s, bias) z = Mul (m, third)" + END
+    inputs = "float[1,2,5,4] q, float[1,2,7,4] k, float[1,2,7,4] v, float[5,7] bias"
+    record = apply(parse(text, inputs=inputs, third=np.float32(1 / 3)), attention_scale)
+    assert "'bias'" in record.declined[0].what
+
+
+def test_scale_in_another_type_declines() -> None:
+    text = """kt = Transpose <perm = [0,1,3,2]> (k) qh = Cast <to = 10> (q) kh = Cast <to = 10> (kt) s = MatMul (qh, kh)
+        f = Cast <to = 1> (s) z = Mul (f, third) p = Softmax (z) y = MatMul (p, v)"""
+    record = apply(parse(text, third=np.float32(1 / 3)), attention_scale)
+    assert "FLOAT16" in record.declined[0].what
