@@ -12,7 +12,7 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from . import networks
+from tests.exporters import networks
 
 EXPORTERS = ("dynamo-eager", "dynamo-sdpa", "torchscript-eager", "torchscript-sdpa")
 ATTENTION_OP = "dynamo-attention-op"

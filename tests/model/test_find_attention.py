@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from dovetail.model.attention import Place, find_attention
-from passes.attention_cases import parse
+from tests.passes.attention_cases import parse
 
 KT = "kt = Transpose <perm = [0,1,3,2]> (k)\n"
 END = "p = Softmax <axis = -1> (z)\n y = MatMul (p, v)"
@@ -91,9 +91,9 @@ def test_learned_query_and_folded_heads() -> None:
 
 
 def test_attention_inside_a_branch_is_found() -> None:
-    text = f"""y = If (c) <then_branch = g1 () => (float[1,2,5,4] y1) {{
-        kt = Transpose <perm = [0,1,3,2]> (k) z = MatMul (q, kt) p = Softmax (z) y1 = MatMul (p, v) }},
-        else_branch = g2 () => (float[1,2,5,4] y2) {{ y2 = Identity (q) }}>"""
+    text = """y = If (c) <then_branch = g1 () => (float[1,2,5,4] y1) {
+        kt = Transpose <perm = [0,1,3,2]> (k) z = MatMul (q, kt) p = Softmax (z) y1 = MatMul (p, v) },
+        else_branch = g2 () => (float[1,2,5,4] y2) { y2 = Identity (q) }>"""
     model = parse(text, inputs="bool c, float[1,2,5,4] q, float[1,2,7,4] k, float[1,2,7,4] v")
     assert len(find_attention(model.graph)) == 1
 

@@ -8,12 +8,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from equality import Array, normal, run
 
 from dovetail.errors import InputError
 from dovetail.model.known_ops import newest_opset
 from dovetail.model.origin import origin_of
 from dovetail.model.read import read, require_static
+from tests.equality import Array, normal, run
 
 HEAD = '<ir_version: 8, opset_import: ["": {opset}{more}]>'
 LINEAR = "g (float[batch,3] x) => (float[batch,4] y) { a = MatMul(x, w) y = Add(a, b) }"
@@ -216,10 +216,12 @@ def test_every_truncation_is_one_sentence(linear: Path) -> None:
     data = linear.read_bytes()
     for length in range(0, len(data), 3):
         linear.write_bytes(data[:length])
+        message = ""
         try:
             read(linear)
         except InputError as error:
-            assert "\n" not in str(error)
+            message = str(error)
+        assert "\n" not in message
 
 
 def test_folder_instead_of_a_file(tmp_path: Path) -> None:
@@ -230,12 +232,12 @@ def test_folder_instead_of_a_file(tmp_path: Path) -> None:
     ("text", "match"),
     [
         ("g (float[3] x) => (float[3] y) { }", "holds no graph"),
-        ("g (float[3] x) => (float[3] y) { [n] y = other.Magic(x) }", "node 'n' uses the operator other.Magic"),
-        ("g (float[3] x) => (float[3] y) { [n] y = com.microsoft.Magic(x) }", "node 'n' uses .* com.microsoft.Magic"),
-        ("g (float[3] x) => (float[3] y) { y = Magic(x) }", "node 'y' uses the operator Magic"),
+        ("g (float[3] x) => (float[3] y) { [n] y = other.Magic(x) }", "node 'n' uses the operator 'other.Magic'"),
+        ("g (float[3] x) => (float[3] y) { [n] y = com.microsoft.Magic(x) }", "node 'n' uses .* 'com.microsoft.Magic'"),
+        ("g (float[3] x) => (float[3] y) { y = Magic(x) }", "node 'y' uses the operator 'Magic'"),
         ("g (float[3] x) => (float[3] y) { [n] y = Add(x, lost) }", "node 'n' .* reads 'lost', which nothing makes"),
         ("g (float[3] x) => (float[3] y) { a = Add(x, y) y = Neg(a) }", "cycle"),
-        ("g (float[3] x) => (float[3] y) { y = Neg(x) y = Abs(x) }", "is damaged: .*'y'"),
+        ("g (float[3] x) => (float[3] y) { y = Neg(x) y = Abs(x) }", "tensor 'y' is made twice"),
         ("g (seq(float[3]) x) => (float[3] y) { y = ConcatFromSequence<axis=0>(x) }", "input 'x' is not a tensor"),
     ],
 )
@@ -286,3 +288,35 @@ def test_external_data_with_hard_links(tmp_path: Path) -> None:
     path = _save_external(tmp_path)
     os.link(tmp_path / "m.data", tmp_path / "again")
     _refused("several hard links", path)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "match"),
+    [
+        (lambda graph: graph.initializer[0].dims.append(2), r"tensor 'w' holds 48 .* its shape \[3, 4, 2\] needs 96"),
+        (lambda graph: graph.initializer[0].dims.__setitem__(0, -3), "tensor 'w' has a negative dimension"),
+        (lambda graph: setattr(graph.initializer[0], "data_type", 99), "tensor 'w' is of the unknown type 99"),
+        (lambda graph: graph.node[0].output.__delitem__(0), "node '' .* has no output"),
+        (lambda graph: graph.node[0].attribute.add(name="k"), "attribute 'k' of node '' has no type"),
+        (lambda graph: graph.node[0].attribute.add(name="k", i=1, type=2), "not a valid model: Unrecognized attribute"),
+        (lambda graph: graph.output.add(name="lost"), "output 'lost' is made by no node"),
+        (lambda graph: graph.sparse_initializer.add(), "is sparse"),
+    ],
+)
+def test_damaged_graph(linear: Path, break_it: Callable[[onnx.GraphProto], object], match: str) -> None:
+    proto = onnx.load(linear)
+    break_it(proto.graph)
+    linear.write_bytes(proto.SerializeToString())
+    _refused(match, linear)
+
+
+def test_name_that_is_not_text(linear: Path) -> None:
+    linear.write_bytes(linear.read_bytes().replace(b"MatMul", b"Mat\xfful"))
+    _refused("is not text: the file is damaged", linear)
+
+
+def test_functions_that_call_each_other_in_a_circle(tmp_path: Path) -> None:
+    text = """g (float[3] x) => (float[3] y) { y = my.a(x) }
+        <domain: "my", opset_import: ["": 17, "my": 1]> a (p) => (q) { q = my.b(p) }
+        <domain: "my", opset_import: ["": 17, "my": 1]> b (p) => (q) { q = my.a(p) }"""
+    _refused("functions or constants are damaged: Cyclic", _save(tmp_path / "m.onnx", text, more=', "my": 1'))

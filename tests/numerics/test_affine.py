@@ -88,7 +88,7 @@ def assert_same_bits(ours: Array, theirs: Array) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("dtype", STORED)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seed=seeds, shape=shapes)
 def test_quantize_equals_onnxruntime(dtype: DType, layout: tuple, seed: int, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(seed)
@@ -99,7 +99,7 @@ def test_quantize_equals_onnxruntime(dtype: DType, layout: tuple, seed: int, sha
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("dtype", [*STORED, DType.S32])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seed=seeds, shape=shapes)
 def test_dequantize_equals_onnxruntime(dtype: DType, layout: tuple, seed: int, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(seed)
@@ -202,7 +202,7 @@ def test_int32_quantize_is_the_exact_quotient_rounded(values: list, scale: float
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("dtype", [*STORED, DType.S32])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seed=seeds, shape=shapes)
 def test_fake_quantize_is_there_and_back(dtype: DType, layout: tuple, seed: int, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(seed)

@@ -28,7 +28,7 @@ moderate = st.floats(-(2.0**122), 2.0**122, width=32)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.tuples(floats, floats).map(sorted))
 @example([0.0, 0.0])
 @example([1e-45, 1e-45])
@@ -45,7 +45,7 @@ def test_a_scale_is_always_usable_and_zero_always_exact(encoding: Encoding, ends
 
 
 @pytest.mark.parametrize("encoding", INTEGERS, ids=str)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.tuples(moderate, moderate).map(sorted), st.floats(0, 1))
 @example([-1e34, 1e34], 0.3)
 @example([0.0, 1e-40], 1.0)
@@ -61,7 +61,7 @@ def test_inside_the_range_the_error_is_half_a_step(encoding: Encoding, ends: lis
 
 
 @pytest.mark.parametrize("encoding", INTEGERS, ids=str)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.tuples(moderate, moderate).map(sorted), st.lists(floats, min_size=2, max_size=10))
 def test_quantizing_keeps_the_order(encoding: Encoding, ends: list[float], values: list[float]) -> None:
     stored = quantize(np.sort(np.asarray(values, np.float32)), params_from_range(*ends, encoding))
@@ -69,7 +69,7 @@ def test_quantizing_keeps_the_order(encoding: Encoding, ends: list[float], value
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.floats(2.0**-40, 2.0**122, width=32), st.booleans())
 def test_a_constant_is_represented(encoding: Encoding, constant: float, negative: bool) -> None:
     value = np.float32(-constant if negative else constant)

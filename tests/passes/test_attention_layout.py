@@ -11,8 +11,7 @@ from dovetail.passes.attention_layout import attention_layout
 from dovetail.passes.attention_order import attention_order
 from dovetail.passes.attention_parts import attention_parts
 from dovetail.passes.attention_softmax import attention_softmax
-
-from .attention_cases import apply, ops, parse
+from tests.passes.attention_cases import apply, ops, parse
 
 HEADS = "h = Reshape (x, split) t = Transpose <perm = [0,2,1,3]> (h)\n"
 TAIL = "z = MatMul (q, kt) p = Softmax (z) m = MatMul (p, v)\n"
@@ -124,8 +123,7 @@ def test_parts_are_taken_by_one_split(case: str, batch: int) -> None:
         outputs=f"float[{batch},7,8] y",
         **fused(TAKEN[case], batch=batch),
     )
-    assert len(apply(model, attention_parts).changed) == 1
-    apply(model, attention_layout)
+    assert len(apply(model, attention_parts, attention_layout).changed) == 1
     assert ops(model) == {"Split": 1, "Reshape": 4, "Transpose": 4, "MatMul": 2, "Softmax": 1}
     assert attention_parts(model).changed == ()
 
@@ -150,11 +148,13 @@ def test_interleaved_parts_decline() -> None:
 
 
 def test_slices_that_leave_something_out_stay() -> None:
-    text = "a = Slice (x, i0, i8, i2) b = Slice (x, i8, i16, i2) y = Add (a, b)"
-    model = parse(
-        text,
-        inputs="float[2,7,24] x",
-        outputs="float[2,7,8] y",
-        **{n: a for n, a in fused(text).items() if n != "merged"},
-    )
+    text = TAKEN["sliced projection"]
+    model = parse(text + REST, inputs="float[2,7,32] x", outputs="float[2,7,8] y", **fused(text))
+    assert apply(model, attention_parts).changed == ()
+
+
+def test_parts_of_something_else_stay() -> None:
+    text = PERMUTED + "a = Gather (t, n0) b = Gather (t, n1) y = Add (a, b)"
+    constants = {name: array for name, array in fused(text).items() if name != "merged"}
+    model = parse(text, inputs="float[2,7,24] x", outputs="float[2,2,7,4] y", **constants)
     assert apply(model, attention_parts).changed == ()

@@ -8,8 +8,7 @@ import pytest
 from dovetail.passes.attention_mask import attention_mask
 from dovetail.passes.remove_nan_guard import remove_nan_guard
 from dovetail.passes.remove_zero_masks import remove_zero_masks
-
-from .attention_cases import INPUTS, apply, ops, parse
+from tests.passes.attention_cases import INPUTS, apply, ops, parse
 
 SCORES = "kt = Transpose <perm = [0,1,3,2]> (k) s = MatMul (q, kt)\n"
 END = "p = Softmax <axis = -1> (z) y = MatMul (p, v)"

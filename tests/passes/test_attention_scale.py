@@ -8,8 +8,7 @@ import pytest
 from dovetail.model import edit
 from dovetail.model.attention import find_attention
 from dovetail.passes.attention_scale import attention_scale
-
-from .attention_cases import apply, ops, parse
+from tests.passes.attention_cases import apply, ops, parse
 
 KT = "kt = Transpose <perm = [0,1,3,2]> (k)\n"
 END = "p = Softmax <axis = -1> (z)\n y = MatMul (p, v)"
@@ -126,3 +125,47 @@ def test_scale_in_another_type_declines() -> None:
         f = Cast <to = 1> (s) z = Mul (f, third) p = Softmax (z) y = MatMul (p, v)"""
     record = apply(parse(text, third=np.float32(1 / 3)), attention_scale)
     assert "FLOAT16" in record.declined[0].what
+
+
+def test_scale_before_a_cast_declines() -> None:
+    text = """kt = Transpose <perm = [0,1,3,2]> (k) qs = Mul (q, third) qh = Cast <to = 10> (qs)
+        kh = Cast <to = 10> (kt) s = MatMul (qh, kh) z = Cast <to = 1> (s) p = Softmax (z) y = MatMul (p, v)"""
+    record = apply(parse(text, third=np.float32(1 / 3)), attention_scale)
+    assert record.declined[0].what == "scaled as FLOAT, but the query is FLOAT16"
+
+
+def test_scale_of_zero_stays_zero() -> None:
+    text = KT + "s = MatMul (q, kt) m = Add (s, mask) z = Mul (m, nothing)" + END
+    model = parse(text, mask=MASK, nothing=np.float32(0))
+    assert len(apply(model, attention_scale).changed) == 1
+
+
+def test_scale_of_the_tensor_that_makes_the_query_stays() -> None:
+    """K is the scaled tensor itself; Q is a projection of it, whose scale is not the attention's."""
+    text = """x = Mul (k, third) q = MatMul (x, weight) kt = Transpose <perm = [0,1,3,2]> (x)
+        z = MatMul (q, kt) p = Softmax (z) y = MatMul (p, v)"""
+    weight = np.random.default_rng(1).standard_normal((4, 4))
+    inputs = "float[1,2,7,4] k, float[1,2,7,4] v"
+    model = parse(text, inputs=inputs, outputs="float[1,2,7,4] y", third=np.float32(1 / 3), weight=weight)
+    assert len(apply(model, attention_scale).changed) == 1
+
+
+def test_one_scaled_tensor_as_query_and_key() -> None:
+    text = """x = Mul (k, third) kt = Transpose <perm = [0,1,3,2]> (x) z = MatMul (x, kt) p = Softmax (z)
+        y = MatMul (p, v)"""
+    inputs = "float[1,2,7,4] k, float[1,2,7,4] v"
+    model = parse(text, inputs=inputs, outputs="float[1,2,7,4] y", third=np.float32(1 / 3))
+    apply(model, attention_scale)
+    (found,) = find_attention(model.graph)
+    assert found.scale == pytest.approx(1 / 9)
+
+
+def test_two_attentions_that_share_a_scaled_key() -> None:
+    text = (
+        KT
+        + """ks = Mul (kt, third) a = MatMul (q, ks) pa = Softmax (a) b = MatMul (pa, v)
+        c = MatMul (b, ks) pc = Softmax (c) y = MatMul (pc, v)"""
+    )
+    model = parse(text, third=np.float32(1 / 3))
+    assert len(apply(model, attention_scale).changed) == 2
+    assert ops(model)["Mul"] == 2

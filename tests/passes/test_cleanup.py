@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from equality import changed_by, model_from, normal, ops
 
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import origin_of
@@ -11,10 +10,12 @@ from dovetail.passes.copy_shared_constants import copy_shared_constants
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.inline_branches import inline_branches
 from dovetail.passes.remove_unused import remove_unused
+from tests.equality import changed_by, model_from, normal, ops
 
 BRANCH = """g (float[1,4] x) => (float[N] y) <int64[1] axes = {0}, bool c = {VALUE}>
     { t = Neg(x)
-      s = If(c) <then_branch = a () => (float[4] z) { k = Constant<value_float = 2.0>() q = Squeeze(t, axes) z = Mul(q, k) },
+      s = If(c) <then_branch = a () => (float[4] z)
+                   { k = Constant<value_float = 2.0>() q = Squeeze(t, axes) z = Mul(q, k) },
                  else_branch = b () => (float[4] z) { z = Squeeze(t, axes) }>
       y = Abs(s) }"""
 
@@ -111,3 +112,13 @@ def test_unused_is_removed() -> None:
 def test_nothing_to_remove() -> None:
     model = model_from("g (float[3] x) => (float[3] y) { y = Add(x, k) }", k=np.float32([1, 2, 3]))
     assert not remove_unused(model).changed
+
+
+def test_constants_of_a_branch_come_along() -> None:
+    branch = "then_branch = a () => (float[3] z) <float[3] k = {1, 2, 3}> { z = Mul(x, k) }"
+    text = f"""g (float[3] x) => (float[3] y) <bool c = {{1}}>
+        {{ p = If(c) <{branch}, {branch.replace("then", "else")}> q = If(c) <{branch}, {branch.replace("then", "else")}>
+           y = Add(p, q) }}"""
+    after, _ = changed_by(inline_branches, model_from(text))
+    assert ops(after) == ["Mul", "Mul", "Add"]
+    assert {origin_of(value).name for value in after.graph.initializers.values()} == {"c", "k"}

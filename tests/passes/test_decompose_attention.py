@@ -8,8 +8,7 @@ import pytest
 from dovetail.model.attention import find_attention
 from dovetail.passes.attention_scale import attention_scale
 from dovetail.passes.decompose_attention import decompose_attention
-
-from .attention_cases import INPUTS, apply, ops, parse
+from tests.passes.attention_cases import INPUTS, apply, ops, parse
 
 TRIANGLE = np.tril(np.ones((5, 7), np.bool_), 2)
 FLAT = "float[2,5,8] q, float[2,7,8] k, float[2,7,12] v"

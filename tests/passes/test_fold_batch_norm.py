@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from equality import Array, changed_by, model_from, normal, ops
 
 from dovetail.passes.fold_batch_norm import fold_batch_norm
+from tests.equality import Array, changed_by, model_from, normal, ops
 
 NORM = "y = BatchNormalization<epsilon=0.001>(c, scale, shift, mean, var)"
 
@@ -30,7 +30,8 @@ def test_folds_into_a_convolution(group: int, bias: str) -> None:
 
 @pytest.mark.parametrize("group", [1, 2])
 def test_folds_into_a_transposed_convolution(group: int) -> None:
-    text = f"g (float[1,4,5,5] x) => (float[1,6,10,10] y) {{ c = ConvTranspose<group={group}, strides=[2,2]>(x, w) {NORM} }}"
+    text = f"""g (float[1,4,5,5] x) => (float[1,6,10,10] y)
+        {{ c = ConvTranspose<group={group}, strides=[2,2]>(x, w) {NORM} }}"""
     after, _ = changed_by(fold_batch_norm, model_from(text, w=normal(4, 6 // group, 2, 2), **_statistics(6)))
     assert ops(after) == ["ConvTranspose"]
 

@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from equality import changed_by, model_from, normal, ops
 
 from dovetail.model import edit
 from dovetail.passes import fold_constants as module
 from dovetail.passes.fold_constants import fold_constants
+from tests.equality import changed_by, model_from, normal, ops
 
 
 def test_folds_shape_arithmetic_and_the_shapes_behind_it() -> None:
-    text = """g (float[2,3,4] x) => (float[N,M] y, float[K] z) <int64 zero = {0}, int64[1] minus = {-1}, int64[1] ax = {0}>
+    text = """g (float[2,3,4] x) => (float[N,M] y, float[K] z)
+        <int64 zero = {0}, int64[1] minus = {-1}, int64[1] ax = {0}>
         { s = Shape(x) b = Gather(s, zero) u = Unsqueeze(b, ax) t = Concat<axis=0>(u, minus) r = Reshape(x, t)
           s2 = Shape(r) y = Reshape(r, s2) z = Reshape(r, minus) }"""
     after, _ = changed_by(fold_constants, model_from(text))
@@ -38,7 +39,8 @@ def test_constant_nodes_become_initializers_of_the_same_name() -> None:
 
 
 def test_part_of_a_shape() -> None:
-    text = "g (float[2,3,4] x) => (float[2,3,4] y, int64 n) { s = Shape<start=-2, end=3>(x) c = Cast<to=1>(s) f = ReduceSum<keepdims=0>(c) y = Mul(x, f) n = Size(x) }"
+    text = """g (float[2,3,4] x) => (float[2,3,4] y, int64 n)
+        { s = Shape<start=-2, end=3>(x) c = Cast<to=1>(s) f = ReduceSum<keepdims=0>(c) y = Mul(x, f) n = Size(x) }"""
     after, _ = changed_by(fold_constants, model_from(text))
     assert ops(after) == ["Mul", "Size"]  # an output of the graph stays computed
 
@@ -97,3 +99,20 @@ def test_constant_that_is_a_graph_output_stays_computed() -> None:
     after, record = changed_by(fold_constants, model_from(text, k=normal(3)))
     assert ops(after) == ["Neg", "Neg"]
     assert record.declined[0].what == "a graph output stays computed"
+
+
+def test_selection_from_a_constant() -> None:
+    text = """g (float[1] x) => (float[1] y)
+        { n = NonZero(k) c = Cast<to=1>(n) f = ReduceSum<keepdims=0>(c) y = Add(x, f) }"""
+    model = model_from(text, k=np.array([0, 3, 0, 5], dtype=np.float32))
+    after, _ = changed_by(fold_constants, model)
+    assert ops(after) == ["Add"]
+
+
+def test_optional_output_without_a_name() -> None:
+    text = "g (float[1,1,3] x) => (float[1,1,3] y) { p = MaxPool<kernel_shape=[2]>(k) y = Add(x, p) }"
+    model = model_from(text, k=normal(1, 1, 4))
+    model.graph.node(0).resize_outputs(2)
+    model.graph.node(0).outputs[1].name = ""
+    fold_constants(model)
+    assert ops(model) == ["Add"]

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from equality import changed_by, model_from, ops
 
 from dovetail.passes.fuse_gelu import fuse_gelu
 from dovetail.passes.record import PassRecord
+from tests.equality import changed_by, model_from, ops
 
 ERF = {
     "torch": "a = Div(x, root2) b = Erf(a) c = Add(b, one) d = Mul(x, c) y = Mul(d, half)",
@@ -26,7 +26,9 @@ CONSTANTS = """<float one = {1}, float two = {2}, float three = {3}, float half 
 
 @pytest.mark.parametrize("form", ERF)
 def test_fuses_every_form_with_erf(form: str) -> None:
-    after, record = changed_by(fuse_gelu, model_from(f"g (float[4,8] x) => (float[4,8] y) {CONSTANTS} {{ {ERF[form]} }}"))
+    after, record = changed_by(
+        fuse_gelu, model_from(f"g (float[4,8] x) => (float[4,8] y) {CONSTANTS} {{ {ERF[form]} }}")
+    )
     assert ops(after) == ["Gelu"]
     assert after.graph.node(0).attributes["approximate"].value == "none"
     assert [site.where for site in record.changed] == ["y"]

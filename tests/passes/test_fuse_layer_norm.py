@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from equality import changed_by, model_from, normal, ops
 
 from dovetail.passes.fuse_layer_norm import fuse_layer_norm
+from tests.equality import changed_by, model_from, normal, ops
 
 MEAN = "m = ReduceMean(x, axes) d = Sub(x, m)"
 SQUARES = {
@@ -107,3 +107,18 @@ def test_exported_operator_gets_the_one_form() -> None:
     assert {name: attr.value for name, attr in node.attributes.items()} == {"axis": -1, "epsilon": pytest.approx(1e-5)}
     assert len(node.inputs) == 3
     assert record.changed[0].what == "attributes written out, bias of zeros added"
+
+
+def test_half_precision_with_casts_around_it_all() -> None:
+    end = "k = Cast<to=10>(n) g1 = Mul(k, gamma) y = Add(g1, beta)"
+    body = f"x = Cast<to=1>(h) {SQUARES['Pow']} {ROOTS['Div']} {end}"
+    half = {name: array.astype("float16") for name, array in AFFINE.items()}
+    model = model_from(f"g (float16[2,5,8] h) => (float16[2,5,8] y) {SCALARS} {{ {body} }}", **half)
+    after, _ = changed_by(fuse_layer_norm, model, floor_db=60.0)
+    assert ops(after) == ["LayerNormalization"]
+
+
+def test_scale_of_a_higher_rank_stays_outside() -> None:
+    model = model_from(_text(TORCH, "float[1,2,5,8] y"), gamma=normal(1, 1, 1, 8), beta=normal(8))
+    after, _ = changed_by(fuse_layer_norm, model)
+    assert ops(after) == ["LayerNormalization", "Mul", "Add"]

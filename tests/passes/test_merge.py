@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from equality import changed_by, model_from, normal, ops
 
 from dovetail.passes.merge_duplicates import merge_duplicates
 from dovetail.passes.merge_layout import merge_layout
+from tests.equality import changed_by, model_from, normal, ops
 
 EXACT_DB = 250.0
 SHAPES = "<int64[2] flat = {6,20}, int64[3] heads = {6,4,5}, int64[4] turned = {2,3,5,4}, int64[4] other = {2,3,4,5}>"
@@ -38,7 +38,9 @@ def test_first_node_stays_for_its_second_reader() -> None:
 
 
 def test_chain_that_needs_two_nodes_stays() -> None:
-    text = f"g (float[2,3,4,5] x) => (float[6,20] y) {SHAPES} {{ a = Transpose<perm=[0,2,1,3]>(x) y = Reshape(a, flat) }}"
+    text = (
+        f"g (float[2,3,4,5] x) => (float[6,20] y) {SHAPES} {{ a = Transpose<perm=[0,2,1,3]>(x) y = Reshape(a, flat) }}"
+    )
     after, record = changed_by(merge_layout, model_from(text), EXACT_DB)
     assert ops(after) == ["Transpose", "Reshape"]
     assert not record.changed

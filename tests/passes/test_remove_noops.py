@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from equality import changed_by, model_from, normal, ops
 
 from dovetail.passes.remove_noops import remove_noops
+from tests.equality import changed_by, model_from, normal, ops
 
 NOTHING = {
     "Identity": "b = Identity(a)",
@@ -56,7 +56,9 @@ def test_removes_what_changes_nothing(case: str) -> None:
 
 @pytest.mark.parametrize("case", SOMETHING)
 def test_leaves_what_changes_something(case: str) -> None:
-    model = model_from(f"g (float[2,3,3] x) => (float[A,B,C] y) {CONSTANTS} {{ a = Neg(x) {SOMETHING[case]} y = Abs(b) }}", **ZEROS)
+    model = model_from(
+        f"g (float[2,3,3] x) => (float[A,B,C] y) {CONSTANTS} {{ a = Neg(x) {SOMETHING[case]} y = Abs(b) }}", **ZEROS
+    )
     record = remove_noops(model)
     assert not record.changed
 

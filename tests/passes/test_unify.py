@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from equality import changed_by, model_from, normal, ops
 
 from dovetail.model.edit import constant_of, shape_of
 from dovetail.passes.unify_arithmetic import unify_arithmetic
 from dovetail.passes.unify_casts import unify_casts
 from dovetail.passes.unify_linear import unify_linear
 from dovetail.passes.unify_reshapes import unify_reshapes
+from tests.equality import changed_by, model_from, normal, ops
 
 EXACT_DB = 250.0
 
@@ -61,7 +61,15 @@ def test_integer_division_stays() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "lower"),
-    [((1, 1, 4), (4,)), ((1, 4), (4,)), ((1,), ()), ((1, 1), ()), ((4,), (4,)), ((3, 1), (3, 1)), ((1, 3, 4), (1, 3, 4))],
+    [
+        ((1, 1, 4), (4,)),
+        ((1, 4), (4,)),
+        ((1,), ()),
+        ((1, 1), ()),
+        ((4,), (4,)),
+        ((3, 1), (3, 1)),
+        ((1, 3, 4), (1, 3, 4)),
+    ],
 )
 def test_constant_has_its_lowest_rank(shape: tuple[int, ...], lower: tuple[int, ...]) -> None:
     model = model_from("g (float[2,3,4] x) => (float[2,3,4] y) { y = Add(x, k) }", k=normal(*shape))
@@ -107,7 +115,8 @@ def test_gemm_adds_an_activation() -> None:
 
 
 def test_gemm_whose_weight_and_input_have_other_readers() -> None:
-    text = "g (float[2,3] x) => (float[2,5] y, float[5,3] z, float[2,3] u) { y = Gemm<transB=1>(x, w) z = Neg(w) u = Neg(x) }"
+    text = """g (float[2,3] x) => (float[2,5] y, float[5,3] z, float[2,3] u)
+        { y = Gemm<transB=1>(x, w) z = Neg(w) u = Neg(x) }"""
     after, _ = changed_by(unify_linear, model_from(text, w=normal(5, 3)))
     assert ops(after) == ["MatMul", "Neg", "Neg"]
 

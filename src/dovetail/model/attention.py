@@ -15,7 +15,6 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.model.edit import attribute, constant_of, is_op, scalar_of, shape_of
-from dovetail.model.layout import LAYOUT_OPS
 
 _TRANSPARENT = ("Cast", "Dropout", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
 SAME_NUMBERS = (*_TRANSPARENT, "Transpose")  # operators that hand on the numbers they read
@@ -58,8 +57,9 @@ class Attention:
     """One attention: where each part of it stands in the graph.
 
     ``query``, ``key`` and ``value`` are what the two MatMuls read, without any scale that stands directly in front:
-    [..., Tq, D], [..., D, Tk] and [..., Tk, Dv]. ``path`` holds every node between the two MatMuls, Softmax included,
-    in order. ``scales`` and ``masks`` are ordered from the inputs to the Softmax.
+    [..., Tq, D], [..., D, Tk] and [..., Tk, Dv]. ``scales`` and ``masks`` are ordered from the inputs to the Softmax;
+    ``path`` holds every node between the two MatMuls, Softmax included, in order; ``guard`` is the Where that turns
+    NaN to zero; ``key_transpose`` is the Transpose nearest in front of K.
     """
 
     scores: ir.Node
@@ -257,16 +257,15 @@ def _operand(value: ir.Value | None, place: Place) -> tuple[tuple[Scale, ...], i
     Scales are looked for through layout nodes: `(x W) * s -> Reshape -> Transpose -> MatMul` scales Q as well.
     """
     scales: list[Scale] = []
-    bare, transpose, seen_layout = value, None, False
+    bare, transpose = value, None
     while value is not None and (node := value.producer()) is not None:
-        if (scale := scale_at(node, place)) is not None:
+        scale = scale_at(node, place)
+        if scale is not None:
             scales.insert(0, scale)
+            bare = scale.data if bare is value else bare
             value = scale.data
-            bare = bare if seen_layout else value
         elif is_op(node, *SAME_NUMBERS):
-            seen_layout = seen_layout or is_op(node, *LAYOUT_OPS)
-            if transpose is None and is_op(node, "Transpose"):
-                transpose = node
+            transpose = node if transpose is None and is_op(node, "Transpose") else transpose
             value = node.inputs[0]
         else:
             break

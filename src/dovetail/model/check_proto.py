@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import onnx
 import onnx_ir as ir
@@ -15,32 +15,52 @@ def check_proto(proto: onnx.ModelProto) -> None:
     """Refuse a file whose bytes parse as ONNX but make no sense, as damaged files do."""
     for function in proto.functions:
         _check_text([function.name, function.domain, *function.input, *function.output], "a function")
-        _check_nodes(function.node)
-    _check_graph(proto.graph)
+        _check_nodes(function.node, set(function.input), function.output)
+    _check_graph(proto.graph, set())
 
 
-def _check_graph(graph: onnx.GraphProto) -> None:
+def _check_graph(graph: onnx.GraphProto, outer: set[str]) -> None:
     for info in (*graph.input, *graph.output, *graph.value_info):
         dims = [dim.dim_param for dim in info.type.tensor_type.shape.dim]
         _check_text([info.name, *dims], "a tensor's type")
     for tensor in graph.initializer:
-        if not tensor.name:
-            raise InputError("an initializer has no name")
+        _check_text([tensor.name], "an initializer")
         _check_tensor(tensor)
-    _check_nodes(graph.node)
+    given = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
+    _check_nodes(graph.node, outer | given, [info.name for info in graph.output])
 
 
-def _check_nodes(nodes: Iterable[onnx.NodeProto]) -> None:
+def _check_nodes(nodes: Sequence[onnx.NodeProto], given: set[str], outputs: Iterable[str]) -> None:
+    """Refuse nodes that read what nothing makes or make what is there already; their order is not looked at."""
+    made = set(given)
     for node in nodes:
         _check_text([node.name, node.op_type, node.domain, node.overload, *node.input, *node.output], "a node")
         if not any(node.output):
-            raise InputError(f"node {node.name!r} ({node.op_type}) has no output")
+            raise InputError(f"node {node.name!r} ({node.op_type!r}) has no output")
+        for name in filter(None, node.output):
+            if name in made:
+                raise InputError(f"tensor {name!r} is made twice, the second time by node {node.name!r}")
+            made.add(name)
+    for node in nodes:
+        for name in filter(None, node.input):
+            if name not in made:
+                raise InputError(f"node {node.name!r} ({node.op_type!r}) reads {name!r}, which nothing makes")
         for attr in node.attribute:
-            _check_text([attr.name, attr.ref_attr_name], f"an attribute of node {node.name!r}")
-            for tensor in _tensors(attr):
-                _check_tensor(tensor)
-            for graph in (attr.g, *attr.graphs):
-                _check_graph(graph)
+            _check_attribute(attr, node, made)
+    for name in outputs:
+        if name not in made:
+            raise InputError(f"output {name!r} is made by no node")
+
+
+def _check_attribute(attr: onnx.AttributeProto, node: onnx.NodeProto, outer: set[str]) -> None:
+    _check_text([attr.name, attr.ref_attr_name], f"an attribute of node {node.name!r}")
+    if attr.type == onnx.AttributeProto.UNDEFINED:
+        raise InputError(f"attribute {attr.name!r} of node {node.name!r} has no type")
+    for tensor in _tensors(attr):
+        _check_tensor(tensor)
+    if attr.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
+        for graph in [attr.g] if attr.type == onnx.AttributeProto.GRAPH else attr.graphs:
+            _check_graph(graph, outer)
 
 
 def _tensors(attr: onnx.AttributeProto) -> Iterator[onnx.TensorProto]:
@@ -63,10 +83,10 @@ def _check_tensor(tensor: onnx.TensorProto) -> None:
         raise InputError(f"{what} has a negative dimension")
     if tensor.data_type not in onnx.TensorProto.DataType.values() or tensor.data_type == onnx.TensorProto.UNDEFINED:
         raise InputError(f"{what} is of the unknown type {tensor.data_type}")
-    if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.data_type == onnx.TensorProto.STRING:
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return
-    bits = ir.DataType(tensor.data_type).bitwidth
     size = math.prod(tensor.dims)
+    bits = 8 if tensor.data_type == onnx.TensorProto.STRING else ir.DataType(tensor.data_type).bitwidth
     if tensor.HasField("raw_data"):
         have, need = len(tensor.raw_data), math.ceil(size * bits / 8)
     else:

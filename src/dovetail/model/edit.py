@@ -18,8 +18,20 @@ def constant_of(value: ir.Value | None) -> Array | None:
     """The array of an initializer (or of a Constant node), or None when the value depends on the inputs."""
     if value is None or value.is_graph_input():
         return None
-    tensor = ir.convenience.get_const_tensor(value)
-    return None if tensor is None else tensor.numpy()
+    if value.const_value is not None:
+        return value.const_value.numpy()
+    node = value.producer()
+    return _constant_node(node) if node is not None and is_op(node, "Constant") else None
+
+
+def _constant_node(node: ir.Node) -> Array | None:
+    """The array of a Constant node of numbers; onnx_ir's own function would rename the node's tensor."""
+    name, attr = next(iter(node.attributes.items()), ("", None))
+    if attr is None or attr.is_ref() or "string" in name or "sparse" in name:
+        return None
+    if name == "value":
+        return attr.as_tensor().numpy()
+    return np.array(attr.value, dtype=np.float32 if "float" in name else np.int64)
 
 
 def scalar_of(value: ir.Value | None) -> float | None:

@@ -17,12 +17,24 @@ _IR_VERSION = 10
 _SHORT = 1024
 
 
+# Operators that may give something else each time they run.
+RANDOM = (
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    "Bernoulli",
+    "Multinomial",
+    "Dropout",
+)
+
+
 class CannotEvaluate(Exception):
     """ONNX Runtime cannot run the node on its own; the text says why."""
 
 
 def evaluate(node: ir.Node, inputs: Mapping[str, Array], imports: Mapping[str, int]) -> tuple[Array, ...]:
-    """The results of a node for these inputs."""
+    """The results of a node for these inputs, one for each output that has a name."""
     import onnxruntime
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
@@ -58,7 +70,7 @@ def result_types(node: ir.Node, known: Mapping[str, Array], imports: Mapping[str
     try:
         inferred = onnx.shape_inference.infer_node_outputs(
             onnx.defs.get_schema(node.op_type, imports[""]),
-            ir.to_proto(node),
+            ir.serde.serialize_node(node),
             types,
             short,
             opset_imports=[onnx.helper.make_opsetid("", imports[""])],
@@ -72,7 +84,7 @@ def result_types(node: ir.Node, known: Mapping[str, Array], imports: Mapping[str
 def _one_node_model(node: ir.Node, inputs: Mapping[str, Array], imports: Mapping[str, int]) -> onnx.ModelProto:
     dtypes = {str(value.name): value.dtype for value in node.inputs if value is not None}
     graph = onnx.helper.make_graph(
-        [ir.to_proto(node)],
+        [ir.serde.serialize_node(node)],
         "one_node",
         [
             onnx.helper.make_tensor_value_info(name, int(dtypes[name] or 0), array.shape)

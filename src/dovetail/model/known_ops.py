@@ -34,7 +34,7 @@ def check_ops(model: ir.Model) -> None:
             if node.op_identifier() not in model.functions and not _is_known(node, model.graph.opset_imports):
                 raise InputError(
                     f"node {node.name or str(node.outputs[0].name)!r} uses the operator "
-                    f"{node.domain + '.' if node.domain else ''}{node.op_type}, which ONNX Runtime does not know"
+                    f"{(node.domain + '.' if node.domain else '') + node.op_type!r}, which ONNX Runtime does not know"
                 )
 
 

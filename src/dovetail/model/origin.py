@@ -91,12 +91,15 @@ def stand_for(new: ir.Node, old: Iterable[ir.Node]) -> None:
 def _nearest(graph: ir.Graph, value: ir.Value, names: Container[str]) -> ir.Value:
     while value.name not in names:
         reader = next(iter(value.uses()), None)
-        value = graph.outputs[0] if reader is None else reader.node.outputs[0]
+        if reader is None:  # an output of a subgraph, or read by nobody
+            return graph.outputs[0]
+        value = reader.node.outputs[0]
     return value
 
 
 def _values(graph: ir.Graph) -> Iterable[ir.Value]:
-    yield from graph.inputs
-    yield from graph.initializers.values()
-    for node in graph.all_nodes():
-        yield from node.outputs
+    for each in (graph, *graph.subgraphs()):
+        yield from each.inputs
+        yield from each.initializers.values()
+        for node in each:
+            yield from node.outputs

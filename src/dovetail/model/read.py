@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 from onnx_ir.passes import common
 
 from dovetail.errors import InputError
@@ -79,18 +79,19 @@ def _load(path: Path) -> ir.Model:
         raise InputError(f"{str(path)!r} cannot be read: {error.strerror}") from error
     try:
         proto = onnx.ModelProto.FromString(data)
-        del data
-        check_proto(proto)
-        model: ir.Model = ir.from_proto(proto)
     except DecodeError as error:
         raise InputError(f"{str(path)!r} is not an ONNX file, or it is cut short") from error
-    except ir.serde.SerdeError as error:
-        raise InputError(f"{str(path)!r} is damaged: {_first_line(error)}") from error
+    del data
     if not proto.opset_import or not proto.graph.node:
         raise InputError(f"{str(path)!r} holds no graph: it is not an ONNX model, or it is cut short")
     if proto.graph.sparse_initializer:
         name = proto.graph.sparse_initializer[0].values.name
         raise InputError(f"initializer {name!r} is sparse, which is not supported")
+    check_proto(proto)
+    try:
+        model: ir.Model = ir.from_proto(proto)
+    except ir.serde.SerdeError as error:
+        raise InputError(f"{str(path)!r} is damaged: {_first_line(error)}") from error
     ir.external_data.set_base_dir(model.graph, path.parent.absolute())
     return model
 
@@ -104,9 +105,9 @@ def _put_in_order(model: ir.Model) -> None:
         raise InputError("the graph has a cycle") from error
     try:
         common.InlinePass()(model)
-    except (ValueError, RuntimeError, ir.passes.PassError) as error:  # onnx_ir wraps most of it in RuntimeError
-        raise InputError(f"the model's functions cannot be inlined: {_first_line(error)}") from error
-    common.LiftConstantsToInitializersPass()(model)
+        common.LiftConstantsToInitializersPass()(model)
+    except (TypeError, ValueError, RuntimeError, ir.passes.PassError) as error:  # as onnx_ir raises them, unsorted
+        raise InputError(f"the model's functions or constants are damaged: {_first_line(error)}") from error
     common.RemoveInitializersFromInputsPass()(model)
 
 
@@ -114,10 +115,6 @@ def _check_inputs(model: ir.Model) -> None:
     for value in model.graph.inputs:
         if not isinstance(value.type, ir.TensorType):
             raise InputError(f"input {value.name!r} is not a tensor")
-    for node in model.graph.all_nodes():
-        for read_value in node.inputs:
-            if read_value is not None and read_value.producer() is None and read_value.graph is None:
-                raise InputError(f"node {node.name!r} ({node.op_type}) reads {read_value.name!r}, which nothing makes")
 
 
 def _check_valid(model: ir.Model, path: Path) -> None:

@@ -25,8 +25,7 @@ def skeleton(model: ir.Model) -> onnx.ModelProto:
             value.shape = ir.Shape(value.const_value.shape.numpy())
             del bare.graph.initializers[str(value.name)]
             bare.graph.inputs.append(value)
-    proto: onnx.ModelProto = ir.to_proto(bare)
-    return proto
+    return ir.serde.serialize_model(bare)
 
 
 def refill(bare: ir.Model, model: ir.Model) -> None:

@@ -103,7 +103,7 @@ def _to_float8(real: Array) -> Array:
     """Float32 -> float8e4m3fn, ties to even, saturating; NaN stays NaN.
 
     The upper 16 bits with the rest folded into the last of them are the value rounded to odd: enough bits for the
-    second rounding to come out as one, so a table of 65536 entries does it, five times as fast as a cast.
+    second rounding to come out as one, so a table of 65536 entries does it, in less than half the time of a cast.
     """
     bits = np.atleast_1d(real).view(np.uint32)
     index = bits >> 16

@@ -72,10 +72,8 @@ def weight_params(weight: Array, encoding: Encoding, axis: int | None = None, me
     if weight.size == 0:
         raise InputError(f"a weight of shape {weight.shape} has no values to choose a scale from")
     groups = to_groups(weight, encoding, axis)
-    low, high = (
-        np.minimum(groups.min(axis=1), 0).astype(np.float64),
-        np.maximum(groups.max(axis=1), 0).astype(np.float64),
-    )
+    low = np.minimum(groups.min(axis=1), 0).astype(np.float64)
+    high = np.maximum(groups.max(axis=1), 0).astype(np.float64)
     match _method(method):
         case RangeMethod.MINMAX:
             pass

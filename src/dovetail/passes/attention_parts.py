@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from dovetail.model import edit
+from dovetail.model.attention import SAME_NUMBERS, find_attention
 from dovetail.model.layout import Step, insert_step, perm_of
 from dovetail.model.origin import origin_of
 from dovetail.passes.record import PassRecord, Site
@@ -32,42 +33,46 @@ def attention_parts(model: ir.Model) -> PassRecord:
     """
     changed: list[Site] = []
     declined: list[Site] = []
-    for node in _projections(model.graph, "Reshape"):
-        _split_reshaped(node, changed, declined)
-    for node in _projections(model.graph, "Slice"):
-        _split_sliced(node, changed)
+    for tensor in _cut_tensors(model.graph):
+        transpose = node if (node := tensor.producer()) is not None and edit.is_op(node, "Transpose") else None
+        reshaped = tensor if transpose is None else transpose.inputs[0]
+        reshape = None if reshaped is None else reshaped.producer()
+        parts = list(_parts_of(tensor))
+        if len(parts) < 2:
+            _split_sliced(tensor, changed)
+        elif reshape is not None and edit.is_op(reshape, "Reshape"):
+            _split_reshaped(reshape, transpose, parts, changed, declined)
     return PassRecord("attention_parts", tuple(changed), tuple(declined))
 
 
-def _split_reshaped(reshape: ir.Node, changed: list[Site], declined: list[Site]) -> None:
+def _cut_tensors(graph: ir.Graph) -> list[ir.Value]:
+    """The tensors from which a Q, K or V is cut."""
+    tensors: list[ir.Value] = []
+    for attention in find_attention(graph):
+        for operand in (attention.query, attention.key, attention.value):
+            node = operand.producer()
+            while node is not None and edit.is_op(node, *SAME_NUMBERS):
+                node = None if (above := node.inputs[0]) is None else above.producer()
+            if node is not None and edit.is_op(node, "Gather", "Slice", "Split") and node.inputs[0] is not None:
+                tensors.append(node.inputs[0])
+    return list(dict.fromkeys(tensors))
+
+
+def _split_reshaped(
+    reshape: ir.Node, transpose: ir.Node | None, parts: list[_Part], changed: list[Site], declined: list[Site]
+) -> None:
     source = reshape.inputs[0]
     before, after = edit.shape_of(source), edit.shape_of(reshape.outputs[0])
-    if source is None or before is None or after is None or len(after) < len(before) + 1:
+    if source is None or before is None or after is None:
         return
+    perm = tuple(range(len(after))) if transpose is None else perm_of(transpose)
     kept = len(before) - 1
-    if after[:kept] != before[:-1]:
+    where = origin_of(source).name
+    if len(after) <= len(before) or after[:kept] != before[:-1] or {perm[part.axis] for part in parts} != {kept}:
+        declined.append(Site(where, "the parts are interleaved: they are no ranges of the projection's last axis"))
         return
-    for value, perm in _bases(reshape.outputs[0], len(after)):
-        parts = [part for part in _parts_of(value) if perm[part.axis] >= kept]
-        axes = {part.axis for part in parts}
-        if len(parts) < 2 or len(axes) > 1:
-            continue
-        axis = axes.pop()
-        where = origin_of(source).name
-        if perm[axis] != kept:
-            declined.append(Site(where, "the parts are interleaved: they are no ranges of the projection's last axis"))
-            continue
-        steps = _steps(before, after, perm, axis)
-        _replace_parts(reshape, source, parts, after[kept], steps)
-        changed.append(Site(where, f"{len(parts)} parts taken by one Split"))
-
-
-def _bases(reshaped: ir.Value, rank: int) -> Iterator[tuple[ir.Value, tuple[int, ...]]]:
-    """The reshaped tensor and its transposes: where parts may be taken from."""
-    yield reshaped, tuple(range(rank))
-    for node, _ in list(reshaped.uses()):
-        if edit.is_op(node, "Transpose"):
-            yield node.outputs[0], perm_of(node)
+    _replace_parts(reshape, source, parts, after[kept], _steps(before, after, perm, parts[0].axis))
+    changed.append(Site(where, f"{len(parts)} parts taken by one Split"))
 
 
 def _steps(before: tuple[int, ...], after: tuple[int, ...], perm: tuple[int, ...], axis: int) -> list[Step]:
@@ -92,6 +97,7 @@ def _replace_parts(reshape: ir.Node, source: ir.Value, parts: list[_Part], count
 
 
 def _parts_of(value: ir.Value) -> Iterator[_Part]:
+    """Every single element, without its axis, that is taken of a tensor."""
     shape = edit.shape_of(value) or ()
     for node, position in list(value.uses()):
         index = edit.constant_of(node.inputs[1]) if edit.is_op(node, "Gather") else None
@@ -139,12 +145,12 @@ def _split_sliced(value: ir.Value, changed: list[Site]) -> None:
             for _, axis, start in _narrowed(node):
                 if axis == len(shape) - 1:
                     slices[start].append(node)
-    if shape is None or len(slices) < 2:
+    if shape is None or len(slices) < 2 or shape[-1] % len(slices):
         return
     size = shape[-1] // len(slices)
-    wanted = (*shape[:-1], size)
     cuts = [node for nodes in slices.values() for node in nodes]
-    if sorted(slices) != list(range(0, shape[-1], size)) or any(edit.shape_of(n.outputs[0]) != wanted for n in cuts):
+    shapes = {edit.shape_of(node.outputs[0]) for node in cuts}
+    if sorted(slices) != list(range(0, shape[-1], size)) or shapes != {(*shape[:-1], size)}:
         return
     first = min(cuts, key=list(edit.graph_of(cuts[0])).index)
     parts = edit.insert_split(first, value, [size] * len(slices), replaces=cuts)

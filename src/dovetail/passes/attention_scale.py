@@ -15,8 +15,8 @@ from dovetail.passes.record import PassRecord, Site
 def attention_scale(model: ir.Model) -> PassRecord:
     """Merge the scales on Q, K and the scores into one Mul on Q; a scale of one goes away.
 
-    Q is chosen because it is the smallest of the three wherever there are more tokens than channels per head, and
-    because the Mul can later be folded into the weights of the query projection.
+    On Q, not on the scores, because they are larger wherever there are more tokens than channels per head; not on K,
+    whose transposes can then merge. From Q the Mul can later be folded into the weights of the query projection.
     """
     changed: list[Site] = []
     declined: list[Site] = []
@@ -86,8 +86,10 @@ def _rewrite(attention: Attention) -> None:
 
 
 def _scaled(query: ir.Value, attention: Attention) -> ir.Value:
-    if attention.scale == 1.0 or query.dtype is None:
+    if attention.scale == 1.0:
         return query
+    if query.dtype is None:
+        raise TypeError(f"the query {query.name!r} has no type")
     first = attention.scales[0]
     old = next(value for value in first.node.inputs if value is not None and value is not first.data)
     factor = np.array(attention.scale, dtype=query.dtype.numpy())
@@ -115,7 +117,7 @@ def _unscaled(value: ir.Value | None, place: Place, attention: Attention) -> ir.
 def _rebuilt(attention: Attention, moved: tuple[ir.Node, ...], query: ir.Value, key: ir.Value) -> ir.Value:
     """The scores and what followed them down to the last scale, again, without scales; masks shrink with the scale."""
     scores, last = attention.scores, moved[-1]
-    factors = {scale.node: scale.factor or 1.0 for scale in attention.scales}
+    factors = {scale.node: scale.factor for scale in attention.scales if scale.factor is not None}
     masks = {mask.node: mask for mask in attention.masks}
     above, current = scores.outputs[0], edit.insert_copy(last, scores, [query, key])
     for position, node in enumerate(moved):

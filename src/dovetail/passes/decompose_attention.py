@@ -59,14 +59,14 @@ def _why_not(node: ir.Node) -> str | None:
     precision = edit.attribute(node, "softmax_precision", None)
     if query is None or query.dtype is None or precision not in (None, query.dtype.value):
         return f"its softmax is computed as {precision}"
-    mask_shape = edit.shape_of(mask)
-    if mask is not None and (mask_shape is None or mask_shape[-1] not in (1, _tokens(node, key))):
+    return None if mask is None else _why_not_mask(mask, query.dtype, (edit.shape_of(key) or (0, 0))[-2])
+
+
+def _why_not_mask(mask: ir.Value, dtype: ir.DataType, keys: int) -> str | None:
+    shape = edit.shape_of(mask)
+    if shape is None or shape[-1] not in (1, keys):
         return "the mask does not cover all keys"
-    return None
-
-
-def _tokens(node: ir.Node, value: ir.Value | None) -> int:
-    return (edit.shape_of(value) or (0, 0))[-2]
+    return None if mask.dtype in (ir.DataType.BOOL, dtype) else f"the mask is {mask.dtype}, but the query is {dtype}"
 
 
 def _decompose(node: ir.Node) -> None:

@@ -9,13 +9,12 @@ import onnx_ir as ir
 
 from dovetail.encoding import Array
 from dovetail.model import edit
-from dovetail.model.evaluate import CannotEvaluate, evaluate, result_types
+from dovetail.model.evaluate import RANDOM, CannotEvaluate, evaluate, result_types
 from dovetail.model.origin import origin_of
 from dovetail.passes.record import PassRecord, Site
 
 # A folded tensor may be this much larger than what it was made from; larger ones stay computed.
 _GROWTH_LIMIT_BYTES = 64 << 20
-_RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
 # How a tensor is stored is the caller's decision; folding these would throw it away.
 _STORAGE = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 # Their result is at most as large as their input times its rank.
@@ -26,7 +25,8 @@ def fold_constants(model: ir.Model) -> PassRecord:
     """Replace what does not depend on the inputs by initializers, in one walk from the inputs to the outputs.
 
     The walk also infers the shapes that become known on the way, so that a Shape of any static tensor is a constant.
-    Random operators, quantizing ones, control flow and graph outputs are never folded.
+    Random operators, quantizing ones, control flow and graph outputs are never folded; an Identity is left to
+    ``remove_noops``, which copies nothing.
     """
     changed: list[Site] = []
     declined: list[Site] = []
@@ -43,7 +43,7 @@ def fold_constants(model: ir.Model) -> PassRecord:
 
 def _fold(node: ir.Node, imports: dict[str, int]) -> str | None:
     """Fold one node: "" when done, None when it is no constant, else why it was left."""
-    if node.domain or node.op_type in (*_RANDOM, *_STORAGE) or _has_subgraph(node):
+    if node.domain or node.op_type in ("Identity", *RANDOM, *_STORAGE) or _has_subgraph(node):
         return None
     if node.op_type in ("Shape", "Size"):
         arrays = _static_shape(node)
@@ -67,8 +67,8 @@ def _fold(node: ir.Node, imports: dict[str, int]) -> str | None:
                 return str(error)
     if any(array is None for array in arrays) or any(value.is_graph_output() for value in node.outputs):
         return None
-    for value, array in zip(node.outputs, arrays, strict=True):
-        if value.name and array is not None:
+    for value, array in zip((value for value in node.outputs if value.name), arrays, strict=True):
+        if array is not None:
             edit.fold(value, ir.Tensor(array, name=value.name))
     return ""
 
@@ -107,7 +107,9 @@ def _why_too_large(node: ir.Node, known: dict[str, Array], imports: dict[str, in
         largest = max(array.size * max(array.ndim, 1) * 8 for array in known.values())
         return None if largest <= size + _GROWTH_LIMIT_BYTES else f"the result may have {largest} bytes"
     total = 0
-    for inferred in result_types(node, known, imports):
+    for value, inferred in zip(node.outputs, result_types(node, known, imports), strict=True):
+        if not value.name:
+            continue
         if inferred is None or not inferred[1].is_static():
             return "the size of the result is not known before it is computed"
         total += math.ceil(math.prod(inferred[1].numpy()) * inferred[0].dtype.itemsize)

@@ -93,7 +93,8 @@ def _results(value: ir.Value) -> list[ir.Value]:
     found: dict[ir.Value, None] = {}
     layer = [value]
     for _ in range(_DEPTH):
-        layer = [node.outputs[0] for v in layer for node in v.consumers() if is_op(node, *_ARITHMETIC)]
+        readers = dict.fromkeys(node for v in layer for node in v.consumers() if is_op(node, *_ARITHMETIC))
+        layer = [node.outputs[0] for node in readers]
         found.update(dict.fromkeys(layer))
     return list(found)
 

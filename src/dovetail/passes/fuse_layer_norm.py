@@ -138,7 +138,8 @@ def _without_cast(value: ir.Value | None) -> ir.Value | None:
 
 
 def _fuse(graph: ir.Graph, parts: _Parts, normalized: tuple[int, ...]) -> None:
-    data, last, nodes = parts.data, parts.last, [parts.last]
+    data, last = _between_casts(parts)
+    nodes = [parts.last] if last is parts.last else [parts.last, last]
     scale, last = _affine(last, "Mul", normalized)
     if scale is not None:
         nodes.append(last)
@@ -159,6 +160,18 @@ def _fuse(graph: ir.Graph, parts: _Parts, normalized: tuple[int, ...]) -> None:
     edit.remove_dead(graph, [end])
 
 
+def _between_casts(parts: _Parts) -> tuple[ir.Value, ir.Node]:
+    """The narrow input and the cast back, where casts surround it: LayerNormalization computes in float32 by itself."""
+    before, after = parts.data.producer(), edit.sole_consumer(parts.last.outputs[0])
+    if before is None or after is None or not is_op(before, "Cast") or not is_op(after, "Cast"):
+        return parts.data, parts.last
+    narrow = before.inputs[0]
+    widened = parts.data.dtype == ir.DataType.FLOAT
+    if narrow is None or not widened or narrow.dtype != after.outputs[0].dtype or not edit.is_float(narrow):
+        return parts.data, parts.last
+    return narrow, after
+
+
 def _affine(node: ir.Node, op_type: str, normalized: tuple[int, ...]) -> tuple[ir.Value | None, ir.Node]:
     """The constant that the only reader of a node multiplies or adds, and that reader; else None and the node."""
     reader = edit.sole_consumer(node.outputs[0])
@@ -166,7 +179,8 @@ def _affine(node: ir.Node, op_type: str, normalized: tuple[int, ...]) -> tuple[i
         return None, node
     other = reader.inputs[1] if reader.inputs[0] is node.outputs[0] else reader.inputs[0]
     array = constant_of(other)
-    return (other, reader) if array is not None and _fits(array, normalized) else (None, node)
+    same_shape = shape_of(reader.outputs[0]) == shape_of(node.outputs[0])
+    return (other, reader) if array is not None and same_shape and _fits(array, normalized) else (None, node)
 
 
 def _fits(array: Array, normalized: tuple[int, ...]) -> bool:

@@ -7,10 +7,10 @@ from collections.abc import Hashable
 import onnx_ir as ir
 
 from dovetail.model import edit
+from dovetail.model.evaluate import RANDOM
 from dovetail.model.origin import origin_of
 from dovetail.passes.record import PassRecord, Site
 
-_RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
 # Constants up to this size are compared by their numbers: exporters share shapes and axes, or do not.
 _COMPARED_BYTES = 1024
 
@@ -35,7 +35,7 @@ def merge_duplicates(model: ir.Model) -> PassRecord:
 
 def _key(node: ir.Node) -> Hashable | None:
     """What a node does, or None when two runs of it may differ."""
-    if node.op_type in _RANDOM or any(attr.type in _GRAPHS for attr in node.attributes.values()):
+    if node.op_type in RANDOM or any(attr.type in _GRAPHS for attr in node.attributes.values()):
         return None
     attributes = tuple(sorted((attr.name, _attribute_key(attr)) for attr in node.attributes.values()))
     inputs = tuple(_input_key(value) for value in node.inputs)
@@ -44,8 +44,7 @@ def _key(node: ir.Node) -> Hashable | None:
 
 
 def _attribute_key(attr: ir.Attr) -> bytes:
-    key: bytes = ir.to_proto(attr).SerializeToString(deterministic=True)
-    return key
+    return ir.serde.serialize_attribute(attr).SerializeToString(deterministic=True)
 
 
 def _input_key(value: ir.Value | None) -> Hashable:

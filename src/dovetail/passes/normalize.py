@@ -1,4 +1,11 @@
-"""The normalize stage: any exporter's graph in, one canonical form out."""
+"""The normalize stage: any exporter's graph in, one canonical form out.
+
+The form, where shapes are static: no functions, branches, Constant nodes or foldable chains; a linear layer is MatMul
+by a [K,N] constant and Add of a [N] constant, with the constant second there and in every Add and Mul; Sub of a
+constant is Add, Div by powers of two is Mul; LayerNormalization has a scale, a bias and a negative axis; Gelu is one
+node; BatchNormalization is in its convolution, or Mul and Add; every change of shape is a Reshape to plain sizes;
+weights belong to one layer.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +42,8 @@ from dovetail.passes.unify_reshapes import unify_reshapes
 # The whole stage, in order; a group in brackets is repeated until none of its passes changes anything.
 NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
     infer_shapes,
-    (unify_casts, fold_constants, inline_branches),  # all that follows needs shapes and constants; branches hold more
-    remove_noops,
+    # All that follows needs shapes and constants; an Identity hides a constant, and a branch holds more of them.
+    (remove_noops, unify_casts, fold_constants, inline_branches),
     merge_duplicates,  # one mean, one centred tensor: what the fusions look for
     unify_arithmetic,  # the constant second: what the fusions look for
     unify_linear,
@@ -45,7 +52,7 @@ NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
     fuse_gelu,
     decompose_attention,
     attention_order,
-    remove_nan_guard,  # while the mask that proves it dead is there
+    remove_nan_guard,
     remove_zero_masks,
     attention_mask,
     attention_scale,  # off K, so that only layout nodes are left in front of it

@@ -8,10 +8,10 @@ import onnx_ir as ir
 from dovetail.encoding import Array, DType, QParams
 from dovetail.errors import InputError
 from dovetail.model import origin
-from dovetail.model.edit import constant_of
+from dovetail.model.edit import constant_of, forget_names, free_name
 from dovetail.numerics.affine import quantize
 from dovetail.qdq.params import IR_TYPES
-from dovetail.storage import Edge, FloatStorage, Plan
+from dovetail.storage import Edge, Plan, Storage
 
 # Raw, integer and read-back form of a planned tensor ``x`` in the emitted graph.
 RAW, STORED, READ = "{}__raw", "{}__q", "{}__dq"
@@ -20,125 +20,136 @@ RAW, STORED, READ = "{}__raw", "{}__q", "{}__dq"
 def emit_qdq(model: ir.Model, plan: Plan) -> ir.Model:
     """The QDQ graph of a plan; the float model is not changed."""
     emitted = model.clone()
+    forget_names(emitted.graph)
     _Emitter(emitted.graph, plan).run()
+    drop_unused_constants(emitted.graph)
     emitted.graph.sort()
     return emitted
 
 
+def drop_unused_constants(graph: ir.Graph) -> None:
+    """Drop the initializers that nothing reads any more."""
+    for name, value in list(graph.initializers.items()):
+        if not value.uses() and not value.is_graph_output():
+            del graph.initializers[name]
+
+
 class _Emitter:
-    """Writes one plan into one graph, in graph order, so that the same plan gives the same bytes."""
+    """Writes one plan into one graph, in graph order, so that the same plan gives the same bytes.
+
+    New nodes are appended: sorting, which is stable, moves each to just before what reads it.
+    """
 
     def __init__(self, graph: ir.Graph, plan: Plan) -> None:
         self._graph = graph
         self._plan = plan
-        self._constants: dict[tuple[str, QParams, bytes], ir.Value] = {}
-        self._params: dict[QParams, tuple[ir.Value, ir.Value | None]] = {}
+        self._tensors: dict[ir.Value, str] = {}  # raw and read-back values -> the tensors that they stand for
+        self._reads: dict[tuple[ir.Value, QParams, bytes], ir.Value] = {}
+        self._params: dict[QParams, tuple[ir.Value, ...]] = {}
 
     def run(self) -> None:
         nodes = list(self._graph)
-        outputs = [v.name for v in self._graph.outputs]
-        inputs = [v for v in self._graph.inputs if self._stored(v) is not None]
-        for value in inputs:
-            self._store_input(value, nodes[0])
-        for node in nodes:
-            for value in node.outputs:
-                if self._stored(value) is not None:
-                    self._store_output(value, node)
+        values = [*self._graph.inputs, *(value for node in nodes for value in node.outputs if value.name)]
+        self._check_names(values, nodes)
+        for value in values:
+            choice = self._plan.tensors.get(value.name or "")
+            params = None if choice is None else self._quantized(choice.storage, f"tensor {value.name!r}")
+            if params is not None:
+                self._store(value, params)
         for node in nodes:
             for index, operand in enumerate(node.inputs):
-                choice = self._plan.edges.get(Edge(node.name or "", index))
-                if operand is not None and choice is not None and isinstance(choice.storage, QParams):
-                    node.replace_input_with(index, self._convert(node, index, operand, choice.storage))
-        for value in list(self._graph.initializers.values()):
-            if not value.uses() and not value.is_graph_output():
-                del self._graph.initializers[value.name or ""]
-        if [v.name for v in self._graph.outputs] != outputs:
-            raise ValueError("emission changed the names of the graph's outputs")
+                edge = Edge(node.name or "", index)
+                choice = self._plan.edges.get(edge)
+                params = None if choice is None else self._quantized(choice.storage, f"edge {str(edge)!r}")
+                if operand is not None and params is not None:
+                    node.replace_input_with(index, self._convert(edge, operand, params))
 
-    def _stored(self, value: ir.Value) -> QParams | None:
-        choice = self._plan.tensors.get(value.name or "")
-        if choice is None or value.dtype is None:
-            return None
-        if isinstance(choice.storage, FloatStorage):
-            if choice.storage.dtype is not DType.F32:
-                raise InputError(f"tensor {value.name!r}: a QDQ graph cannot store {choice.storage.dtype} here")
-            return None
-        return choice.storage
+    def _check_names(self, values: list[ir.Value], nodes: list[ir.Node]) -> None:
+        tensors = {value.name for value in values}
+        edges = {Edge(n.name or "", i) for n in nodes for i, operand in enumerate(n.inputs) if operand is not None}
+        for name in self._plan.tensors:
+            if name not in tensors:
+                raise InputError(f"the plan names tensor {name!r}, which the graph does not have")
+        for edge in (*self._plan.edges, *self._plan.stored):
+            if edge not in edges:
+                raise InputError(f"the plan names edge {str(edge)!r}, which the graph does not have")
 
-    def _store_input(self, value: ir.Value, first: ir.Node) -> None:
-        params = self._stored(value)
-        if params is None:
-            return
-        uses = list(value.uses())
-        if self._plan.quantized_io:
-            value.dtype = IR_TYPES[params.dtype]
-            read = self._dequantize(value, params, READ.format(value.name), first, source=value)
+    def _quantized(self, storage: Storage, where: str) -> QParams | None:
+        if isinstance(storage, QParams):
+            return storage
+        if storage.dtype is not DType.F32:
+            raise InputError(f"{where}: a QDQ graph cannot store {storage.dtype} here")
+        return None
+
+    def _store(self, value: ir.Value, params: QParams) -> None:
+        """Give every reader of a value, and the graph's outputs, what comes back from storing it."""
+        name, uses, is_input = str(value.name), value.uses(), value.is_graph_input()
+        is_output = value.is_graph_output() and not is_input  # an output that is an input stays what it is
+        integer_output = is_output and self._plan.quantized_io
+        float_output = is_output and not self._plan.quantized_io
+        if is_output:
+            value.name = self._free(RAW, name)
+            self._tensors[value] = name
+        if is_input and self._plan.quantized_io:
+            value.type = ir.TensorType(IR_TYPES[params.dtype])
+            stored = value
+        elif uses or is_output:
+            stored = self._quantize(value, params, name)
         else:
-            read = self._pair(value, params, value.name or "", first)
-        for node, index in uses:
-            node.replace_input_with(index, read)
-
-    def _store_output(self, value: ir.Value, node: ir.Node) -> None:
-        """Quantize a node's output, and give every reader what comes back."""
-        params = self._stored(value)
-        if params is None:
             return
-        name, uses, is_output = value.name or "", list(value.uses()), value.is_graph_output()
-        if is_output:
-            value.name = RAW.format(name)
-        quantized = self._quantize(value, params, STORED.format(name), node, after=True)
-        read_name = name if is_output and not self._plan.quantized_io else READ.format(name)
-        read = self._dequantize(quantized, params, read_name, quantized.producer() or node, source=value, after=True)
-        for reader, index in uses:
-            reader.replace_input_with(index, read)
-        if is_output:
-            final = quantized if self._plan.quantized_io else read
-            final.name = name
-            for index, output in enumerate(self._graph.outputs):
-                if output is value:
-                    self._graph.outputs[index] = final
-            origin.carry(final, value)
-            if self._plan.quantized_io and not uses:
-                self._graph.remove(read.producer() or node, safe=True)
+        if integer_output:
+            self._become_output(stored, name, value)
+        if uses or float_output:
+            read = self._dequantize(stored, params, name, value)
+            if float_output:
+                self._become_output(read, name, value)
+            for node, index in uses:
+                node.replace_input_with(index, read)
+            self._tensors[read] = name
 
-    def _convert(self, node: ir.Node, index: int, value: ir.Value, params: QParams) -> ir.Value:
-        """What one consumer sees: a stored constant read back, or a further pair on its edge."""
-        edge = Edge(node.name or "", index)
+    def _become_output(self, final: ir.Value, name: str, value: ir.Value) -> None:
+        final.name = name
+        origin.carry(final, value)
+        for index, output in enumerate(self._graph.outputs):
+            if output is value:
+                self._graph.outputs[index] = final
+
+    def _convert(self, edge: Edge, value: ir.Value, params: QParams) -> ir.Value:
+        """What one consumer sees: a stored constant read back, or a further pair; equal ones are made once."""
         array = constant_of(value)
-        if array is None:
-            return self._pair(value, params, f"{value.name}__to_{node.name}_{index}", node)
+        stored = None if array is None else self._integers(edge, array, params)
+        key = (value, params, b"" if stored is None else stored.tobytes())
+        if key not in self._reads:
+            tensor = self._tensors.get(value, str(value.name))
+            if stored is None:
+                tensor = f"{tensor}__as_{params.dtype}"
+                integers = self._quantize(value, params, tensor)
+            else:
+                integers = self._initializer(STORED.format(tensor), stored, IR_TYPES[params.dtype], value)
+            self._reads[key] = self._dequantize(integers, params, tensor, value)
+        return self._reads[key]
+
+    def _integers(self, edge: Edge, array: Array, params: QParams) -> Array:
+        """The stored form of a constant: the plan's, else the rounded numbers."""
         stored = self._plan.stored.get(edge)
-        if stored is None:
-            stored = quantize(array, params)
-        key = (value.name or "", params, stored.tobytes())
-        if key not in self._constants:
-            self._constants[key] = self._initializer(STORED.format(value.name), stored, params, source=value)
-        integers = self._constants[key]
-        name = f"{value.name}__dq_{node.name}_{index}"
-        return self._dequantize(integers, params, name, node, source=value)
+        if stored is not None and (stored.shape != array.shape or stored.dtype != params.dtype.numpy):
+            wanted, found = f"{params.dtype} {array.shape}", f"{stored.dtype} {stored.shape}"
+            raise InputError(f"edge {str(edge)!r}: the plan holds integers {found} for a constant {wanted}")
+        try:
+            return quantize(array, params) if stored is None else stored
+        except InputError as error:
+            raise InputError(f"edge {str(edge)!r}: {error}") from error
 
-    def _pair(self, value: ir.Value, params: QParams, stem: str, before: ir.Node) -> ir.Value:
-        quantized = self._quantize(value, params, STORED.format(stem), before)
-        return self._dequantize(quantized, params, READ.format(stem), before, source=value)
+    def _quantize(self, value: ir.Value, params: QParams, tensor: str) -> ir.Value:
+        name, dtype = self._free(STORED, tensor), IR_TYPES[params.dtype]
+        return self._append("QuantizeLinear", value, params, name, dtype, source=value)
 
-    def _quantize(self, value: ir.Value, params: QParams, name: str, at: ir.Node, *, after: bool = False) -> ir.Value:
-        return self._insert("QuantizeLinear", value, params, name, at, IR_TYPES[params.dtype], value, after)
+    def _dequantize(self, stored: ir.Value, params: QParams, tensor: str, source: ir.Value) -> ir.Value:
+        name = self._free(READ, tensor)
+        return self._append("DequantizeLinear", stored, params, name, ir.DataType.FLOAT, source=source)
 
-    def _dequantize(
-        self, stored: ir.Value, params: QParams, name: str, at: ir.Node, *, source: ir.Value, after: bool = False
-    ) -> ir.Value:
-        return self._insert("DequantizeLinear", stored, params, name, at, ir.DataType.FLOAT, source, after)
-
-    def _insert(
-        self,
-        op_type: str,
-        value: ir.Value,
-        params: QParams,
-        name: str,
-        at: ir.Node,
-        dtype: ir.DataType,
-        source: ir.Value,
-        after: bool,
+    def _append(
+        self, op_type: str, value: ir.Value, params: QParams, name: str, dtype: ir.DataType, *, source: ir.Value
     ) -> ir.Value:
         attributes = {}
         if params.axis is not None:
@@ -149,32 +160,27 @@ class _Emitter:
         output = node.outputs[0]
         output.name, output.type, output.shape = name, ir.TensorType(dtype), value.shape
         origin.derive(output, source)
-        if after:
-            self._graph.insert_after(at, node)
-        else:
-            self._graph.insert_before(at, node)
+        self._graph.append(node)
         return output
 
-    def _numbers(self, params: QParams, source: ir.Value) -> list[ir.Value]:
-        """The scale and zero point initializers of a QParams; int32 has no zero point in ONNX Runtime."""
+    def _numbers(self, params: QParams, source: ir.Value) -> tuple[ir.Value, ...]:
+        """The scale and zero point initializers, one for all equal ones; int32 has no zero point in ONNX Runtime."""
         if params not in self._params:
-            stem = f"{source.name}__qparams{len(self._params)}"
-            scale = self._initializer(f"{stem}_scale", params.scale, None, source=source)
-            zero = None
+            stem, dtype = self._tensors.get(source, source.name), IR_TYPES[params.dtype]
+            numbers = [self._initializer(f"{stem}__scale", params.scale, ir.DataType.FLOAT, source)]
             if params.dtype is not DType.S32:
                 points = params.zero_point.astype(params.dtype.numpy)
-                zero = self._initializer(f"{stem}_zero_point", points, params, source=source)
-            self._params[params] = (scale, zero)
-        return [v for v in self._params[params] if v is not None]
+                numbers.append(self._initializer(f"{stem}__zero_point", points, dtype, source))
+            self._params[params] = tuple(numbers)
+        return self._params[params]
 
-    def _initializer(self, name: str, array: Array, params: QParams | None, *, source: ir.Value) -> ir.Value:
-        dtype = ir.DataType.FLOAT if params is None else IR_TYPES[params.dtype]
-        number, free = 0, name
-        while free in self._graph.initializers:
-            number += 1
-            free = f"{name}.{number}"
+    def _initializer(self, name: str, array: Array, dtype: ir.DataType, source: ir.Value) -> ir.Value:
+        free = free_name(self._graph, name)
         tensor = ir.Tensor(np.array(array, order="C"), dtype=dtype, name=free)
         value = ir.Value(name=free, const_value=tensor, type=ir.TensorType(dtype), shape=tensor.shape)
         origin.derive(value, source)
         self._graph.register_initializer(value)
         return value
+
+    def _free(self, pattern: str, tensor: str) -> str:
+        return free_name(self._graph, pattern.format(tensor))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.encoding import DType, Encoding, Granularity, QParams
+from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
 from dovetail.errors import InputError
 from dovetail.model.edit import attribute, constant_of, shape_of
+from dovetail.numerics.block import scale_shape
 
 STORED_TYPES: dict[ir.DataType, DType] = {
     ir.DataType.UINT4: DType.U4,
@@ -20,50 +21,100 @@ STORED_TYPES: dict[ir.DataType, DType] = {
     ir.DataType.FLOAT8E4M3FN: DType.F8E4M3,
 }
 IR_TYPES: dict[DType, ir.DataType] = {dtype: stored for stored, dtype in STORED_TYPES.items()}
+# ONNX Runtime's own domain had 16-bit Q and DQ before opset 21 brought them to ONNX; the numbers are the same.
+_DOMAINS = ("", "ai.onnx", "com.microsoft")
+_NO_ZERO_POINT = (DType.S32, DType.F8E4M3)
 
 
 def is_quantize(node: ir.Node | None) -> bool:
     """Whether the node is a QuantizeLinear, of ONNX or of ONNX Runtime's own domain."""
-    return node is not None and node.op_type == "QuantizeLinear"
+    return node is not None and node.op_type == "QuantizeLinear" and node.domain in _DOMAINS
 
 
 def is_dequantize(node: ir.Node | None) -> bool:
     """Whether the node is a DequantizeLinear, of ONNX or of ONNX Runtime's own domain."""
-    return node is not None and node.op_type == "DequantizeLinear"
+    return node is not None and node.op_type == "DequantizeLinear" and node.domain in _DOMAINS
 
 
 def qparams_of(node: ir.Node) -> QParams:
-    """What a Q or DQ node stores; numbers that are not constant, finite and above zero are refused."""
-    scale = constant_of(node.inputs[1])
-    if scale is None:
-        raise InputError(f"{node.op_type} {node.name!r}: its scale is not a constant")
-    if scale.dtype != np.float32:
-        raise InputError(f"{node.op_type} {node.name!r}: its scale is {scale.dtype}, only float32 is read")
-    if not np.isfinite(scale).all() or not (scale > 0).all():
-        raise InputError(f"{node.op_type} {node.name!r}: its scale is not finite and above zero")
+    """What a Q or DQ node stores; numbers that are not constant, finite, above zero and of one shape are refused."""
+    _check_float32(node)
     dtype = _dtype(node)
-    given = node.inputs[2] if len(node.inputs) > 2 else None
-    zero_point = np.zeros(scale.shape, np.int32) if given is None else constant_of(given)
+    scale, zero_point = _scale(node), _zero_point(node)
     if zero_point is None:
-        raise InputError(f"{node.op_type} {node.name!r}: its zero point is not a constant")
-    if dtype is DType.F8E4M3:
         zero_point = np.zeros(scale.shape, np.int32)
-    block = int(attribute(node, "block_size", 0))
-    axis = int(attribute(node, "axis", 1))
-    shape = shape_of(node.inputs[0])
-    if axis < 0 and shape is not None:
-        axis += len(shape)
+    elif dtype in _NO_ZERO_POINT and zero_point.astype(np.float32).any():
+        raise _refusal(node, f"{dtype} takes no zero point other than 0")
+    elif scale.size == zero_point.size == 1:
+        zero_point = zero_point.reshape(scale.shape)
     zero_point = zero_point.astype(np.int32)
     symmetric = dtype.is_integer and bool((zero_point == _middle(dtype)).all())
-    if scale.size == 1 and not block and (shape is None or scale.ndim == 0 or shape[axis : axis + 1] != (1,)):
-        encoding = Encoding(dtype, symmetric)
-        return QParams(encoding, scale.reshape(()), zero_point.reshape(()))
-    granularity = Granularity.BLOCK if block else Granularity.AXIS
-    return QParams(Encoding(dtype, symmetric, granularity, block), scale, zero_point, axis)
+    block = int(attribute(node, "block_size", 0))
+    axis = _axis(node)
+    shape = shape_of(node.inputs[0])
+    if scale.size == 1 and not block and (scale.ndim == 0 or shape is None or shape[axis : axis + 1] != (1,)):
+        return QParams(Encoding(dtype, symmetric), scale.reshape(()), zero_point.reshape(()))
+    encoding = Encoding(dtype, symmetric, Granularity.BLOCK if block else Granularity.AXIS, block)
+    try:
+        if shape is not None:
+            _check_shape(scale, scale_shape(shape, encoding, axis), shape)
+        return QParams(encoding, scale, zero_point, axis)
+    except (InputError, ValueError) as error:
+        raise _refusal(node, str(error)) from error
+
+
+def _check_shape(scale: Array, wanted: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    if scale.shape != wanted:
+        raise ValueError(f"its scale has shape {scale.shape}, a tensor {shape} needs {wanted}")
+
+
+def _refusal(node: ir.Node, why: str) -> InputError:
+    return InputError(f"{node.op_type} {node.name!r}: {why}")
+
+
+def _scale(node: ir.Node) -> Array:
+    scale = constant_of(node.inputs[1])
+    if scale is None:
+        raise _refusal(node, "its scale is not a constant")
+    if scale.dtype != np.float32:
+        raise _refusal(node, f"its scale is {scale.dtype}, only float32 is read")
+    if not np.isfinite(scale).all() or not (scale > 0).all():
+        raise _refusal(node, "its scale is not finite and above zero")
+    return scale
+
+
+def _zero_point(node: ir.Node) -> Array | None:
+    given = node.inputs[2] if len(node.inputs) > 2 else None
+    if given is None:
+        return None
+    zero_point = constant_of(given)
+    if zero_point is None:
+        raise _refusal(node, "its zero point is not a constant")
+    return zero_point
+
+
+def _axis(node: ir.Node) -> int:
+    """The axis counted from the front; from the back where the rank is not known."""
+    axis = int(attribute(node, "axis", 1))
+    value = node.inputs[0]
+    rank = None if value is None or value.shape is None else len(value.shape)
+    return axis + rank if axis < 0 and rank is not None else axis
 
 
 def _middle(dtype: DType) -> int:
     return 0 if dtype.grid.signed else 1 << (dtype.bits - 1)
+
+
+def _check_float32(node: ir.Node) -> None:
+    """Refuse what makes a node compute in, read or write another real type than float32."""
+    real = node.inputs[0] if is_quantize(node) else node.outputs[0]
+    if real is not None and real.dtype not in (None, ir.DataType.FLOAT):
+        raise _refusal(node, f"its real values are {real.dtype}, only FLOAT is read")
+    precision = attribute(node, "precision" if is_quantize(node) else "output_dtype", 0)
+    if precision not in (0, ir.DataType.FLOAT.value):
+        raise _refusal(node, f"it computes in {ir.DataType(precision)}, only FLOAT is read")
+    if not attribute(node, "saturate", 1):
+        raise _refusal(node, "it does not saturate")
 
 
 def _dtype(node: ir.Node) -> DType:
@@ -76,5 +127,5 @@ def _dtype(node: ir.Node) -> DType:
         code = int(attribute(node, "output_dtype", 0))
         element = ir.DataType(code) if code else ir.DataType.UINT8
     if element is None or element not in STORED_TYPES:
-        raise InputError(f"{node.op_type} {node.name!r}: stored type {element} is not one that is known here")
+        raise _refusal(node, f"stored type {element} is not one that is known here")
     return STORED_TYPES[element]

@@ -13,7 +13,8 @@ import onnx_ir as ir
 from dovetail.model import origin
 from dovetail.model.edit import constant_of
 from dovetail.numerics.affine import dequantize
-from dovetail.qdq.params import qparams_of
+from dovetail.qdq.emit import drop_unused_constants
+from dovetail.qdq.params import is_dequantize, qparams_of
 
 
 def load_simulation(emitted: Path) -> ir.Model:
@@ -21,18 +22,15 @@ def load_simulation(emitted: Path) -> ir.Model:
     model = ir.load(emitted)
     graph = model.graph
     for node in list(graph):
-        if node.op_type != "DequantizeLinear" or (stored := constant_of(node.inputs[0])) is None:
+        if not is_dequantize(node) or (stored := constant_of(node.inputs[0])) is None:
             continue
         output = node.outputs[0]
-        params = qparams_of(node)
-        tensor = ir.Tensor(dequantize(stored, params), name=output.name)
+        tensor = ir.Tensor(dequantize(stored, qparams_of(node)), name=output.name)
         value = ir.Value(name=output.name, const_value=tensor, type=output.type, shape=tensor.shape)
         origin.carry(value, output)
         output.name = f"{output.name}/folded"
         output.replace_all_uses_with(value, replace_graph_outputs=True)
         graph.remove(node, safe=True)
         graph.register_initializer(value)
-    for value in list(graph.initializers.values()):
-        if not value.uses() and not value.is_graph_output():
-            del graph.initializers[value.name or ""]
+    drop_unused_constants(graph)
     return model

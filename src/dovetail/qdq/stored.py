@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from dovetail.encoding import QParams
-from dovetail.qdq.emit import STORED
+from dovetail.qdq.params import STORED_TYPES, is_dequantize, is_quantize
 from dovetail.storage import Edge, Plan
 
 
@@ -24,22 +24,33 @@ class StoredValue:
 
 
 def stored_values(emitted: ir.Model, plan: Plan) -> Iterator[StoredValue]:
-    """Every quantized storage of the plan, tensors first, then edges, with its name in the emitted graph."""
+    """Every quantized storage of the plan, tensors first, then edges, with its name in the emitted graph.
+
+    A tensor that nothing reads is stored nowhere.
+    """
+    graph = emitted.graph
+    values = {v.name: v for v in (*graph.inputs, *(v for node in graph for v in node.outputs))}
     for tensor, choice in plan.tensors.items():
-        if isinstance(choice.storage, QParams):
-            io = plan.quantized_io and tensor in _boundary(emitted)
-            yield StoredValue(tensor, None, tensor if io else STORED.format(tensor), choice.storage, choice.group)
-    nodes = {node.name: node for node in emitted.graph}
+        stored = _integers(values[tensor]) if isinstance(choice.storage, QParams) else None
+        if stored is not None and isinstance(choice.storage, QParams):
+            yield StoredValue(tensor, None, str(stored.name), choice.storage, choice.group)
+    nodes = {node.name: node for node in graph}
     for edge, choice in plan.edges.items():
         if not isinstance(choice.storage, QParams):
             continue
         read = nodes[edge.node].inputs[edge.index]
         producer = None if read is None else read.producer()
-        stored = None if producer is None else producer.inputs[0]
+        stored = producer.inputs[0] if producer is not None and is_dequantize(producer) else None
         if stored is None:
             raise ValueError(f"edge {edge} is planned, but the emitted graph has no DequantizeLinear there")
-        yield StoredValue(stored.name or "", edge, stored.name or "", choice.storage, None)
+        yield StoredValue(str(stored.name), edge, str(stored.name), choice.storage, None)
 
 
-def _boundary(emitted: ir.Model) -> set[str | None]:
-    return {v.name for v in (*emitted.graph.inputs, *emitted.graph.outputs)}
+def _integers(value: ir.Value) -> ir.Value | None:
+    """The stored form of a planned tensor: itself at integer inputs and outputs, else beside the real values."""
+    if value.dtype in STORED_TYPES:
+        return value
+    producer = value.producer()
+    if producer is not None and is_dequantize(producer):
+        return producer.inputs[0]
+    return next((node.outputs[0] for node, _ in value.uses() if is_quantize(node)), None)

@@ -1,0 +1,5 @@
+"""``python -m dovetail.cli``."""
+
+from dovetail.cli.main import main
+
+main()

@@ -1,0 +1,96 @@
+"""What a rule is: a code, a name, a function that finds, and a docstring that says everything else.
+
+A rule is written once::
+
+    @rule("Q602")
+    def rank_beyond_target(subject: Subject) -> Iterator[Finding]:
+        '''Tensors have more dimensions than the target takes.
+
+        ## What it finds
+        ...
+        '''
+
+The name reads after "allow ...". The docstring has a first sentence and the four ``HEADINGS``; ``dovetail explain``,
+the page under ``docs/rules`` and the report are made from it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from dovetail.finding import Finding
+from dovetail.rules.subject import Subject
+
+HEADINGS = ("What it finds", "Why it matters", "How to fix it", "Seen on")
+
+# The first digit of a code says what a rule is about.
+FAMILIES: Mapping[str, str] = {
+    "Q1": "dtypes and kernels",
+    "Q2": "granularity",
+    "Q3": "sharing",
+    "Q4": "placement and fusion",
+    "Q5": "ranges and numerics",
+    "Q6": "shapes and rank",
+    "Q7": "encodings files and SDK versions",
+}
+
+# Codes of rules that are gone, with what to read instead: a code is never reused, because people write codes down.
+RETIRED: Mapping[str, str] = {}
+
+Check = Callable[[Subject], Iterator[Finding]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule; ``targets`` are the target families that it is for, empty for all."""
+
+    code: str
+    name: str
+    check: Check
+    summary: str
+    sections: Mapping[str, str]
+    targets: tuple[str, ...] = ()
+
+    def applies_to(self, target: str) -> bool:
+        """Whether the rule is for a target, by the family in front of the colon of its name."""
+        return not self.targets or target.partition(":")[0] in self.targets
+
+
+_REGISTERED: dict[str, Rule] = {}
+
+
+def rule(code: str, *, targets: tuple[str, ...] = ()) -> Callable[[Check], Check]:
+    """Register a function as the rule with this code; a code or name that is taken or a wrong docstring is refused."""
+
+    def register(check: Check) -> Check:
+        name = check.__name__
+        if not re.fullmatch(r"Q\d{3}", code) or code[:2] not in FAMILIES:
+            raise ValueError(f"rule {name}: {code!r} is not a code such as Q501 of a family that exists")
+        if code in RETIRED or code in _REGISTERED or any(name == other.name for other in _REGISTERED.values()):
+            raise ValueError(f"rule {code} {name}: the code or the name is taken, and neither is ever reused")
+        summary, sections = parse_doc(f"rule {code} {name}", inspect.getdoc(check) or "")
+        _REGISTERED[code] = Rule(code, name, check, summary, sections, targets)
+        return check
+
+    return register
+
+
+def registered() -> tuple[Rule, ...]:
+    """The rules of all modules imported so far, by code; ``catalog.all_rules`` has them all."""
+    return tuple(_REGISTERED[code] for code in sorted(_REGISTERED))
+
+
+def parse_doc(what: str, text: str) -> tuple[str, dict[str, str]]:
+    """A rule's docstring -> its first sentence, and the text under each of the four headings."""
+    summary, *parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)
+    headings = tuple(heading.strip() for heading in parts[::2])
+    if headings != HEADINGS:
+        raise ValueError(f"{what}: the docstring has the headings {headings}, it must have {HEADINGS}")
+    sections = {heading: body.strip() for heading, body in zip(headings, parts[1::2], strict=True)}
+    empty = next((heading for heading, body in sections.items() if not body), None)
+    if empty is not None or not summary.strip():
+        raise ValueError(f"{what}: the docstring says nothing under {empty or 'its first line'!r}")
+    return summary.strip(), sections

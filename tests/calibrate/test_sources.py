@@ -1,0 +1,196 @@
+"""Samples from every source, one at a time, and one clear sentence for each kind of bad data."""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dovetail.calibrate.data import InputSpec, describe
+from dovetail.calibrate.sources import ImageOptions, open_data
+from dovetail.errors import InputError
+from tests.planning import graph
+
+SPEC = (InputSpec("x", (1, 3), np.dtype(np.float32)),)
+ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+
+def values(what: object, specs: tuple[InputSpec, ...] = SPEC, **options: object) -> list[np.ndarray]:
+    return [sample["x"] for sample in open_data(what, specs, **options).samples()]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_npz_in_pieces(save: object, tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    save(path, x=ROWS)  # type: ignore[operator]
+    assert open_data(path, SPEC).count == 4
+    np.testing.assert_array_equal(np.concatenate(values(path)), ROWS)
+    np.testing.assert_array_equal(np.concatenate(values(path)), ROWS)  # can be read again
+
+
+def test_npz_with_whole_inputs_along_the_first_axis(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    np.savez(path, x=ROWS[:, None])
+    np.testing.assert_array_equal(np.concatenate(values(path)), ROWS)
+
+
+def test_npz_of_a_model_with_a_batch(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    np.savez(path, x=ROWS)
+    specs = (InputSpec("x", (2, 3), np.dtype(np.float32)),)
+    assert [a.shape for a in values(path, specs)] == [(2, 3), (2, 3)]
+    np.savez(path, x=ROWS[:3])
+    with pytest.raises(InputError, match="3 samples of 'x' do not divide by the model's batch 2"):
+        open_data(path, specs)
+
+
+def test_npz_is_never_held_whole(tmp_path: Path) -> None:
+    path = tmp_path / "big.npz"
+    specs = (InputSpec("x", (1, 1000), np.dtype(np.float32)),)
+    np.savez(path, x=np.zeros((5000, 1000), np.float32))  # 20 MB
+    tracemalloc.start()
+    assert sum(1 for _ in open_data(path, specs).samples()) == 5000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2_000_000
+
+
+def test_folder_of_npy(tmp_path: Path) -> None:
+    for i, row in enumerate(ROWS):
+        np.save(tmp_path / f"{i}.npy", row)
+    np.testing.assert_array_equal(np.concatenate(values(tmp_path)), ROWS)
+
+
+def test_folder_of_pictures(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="needs the package pillow")
+    pixels = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+    image.fromarray(pixels).save(tmp_path / "a.png")
+    specs = (InputSpec("x", (1, 3, 4, 4), np.dtype(np.float32)),)
+    options = ImageOptions(size=(4, 4), mean=(0.5, 0.25, 0.0), std=(2.0, 1.0, 1.0))
+    (sample,) = values(tmp_path, specs, images=options)
+    expected = (pixels.astype(np.float32) / 255 - np.float32([0.5, 0.25, 0])) / np.float32([2, 1, 1])
+    np.testing.assert_allclose(sample[0], expected.transpose(2, 0, 1), rtol=1e-6)
+    (flat,) = values(tmp_path, (InputSpec("x", (1, 4, 4, 3), np.dtype(np.float32)),), images=ImageOptions(layout="nhwc"))
+    np.testing.assert_allclose(flat[0], pixels / np.float32(255), rtol=1e-6)
+    for wrong, said in (
+        (ImageOptions(size=(5, 4)), "--size 5,4"),
+        (ImageOptions(mean=(1.0, 2.0)), "--mean has 2 numbers"),
+        (ImageOptions(layout="nhwc"), "4 channels in layout nhwc"),
+    ):
+        with pytest.raises(InputError, match=said):
+            values(tmp_path, specs, images=wrong)
+    (tmp_path / "b.png").write_bytes(b"no picture")
+    with pytest.raises(InputError, match=r"b\.png: not a picture"):
+        values(tmp_path, specs)
+
+
+def test_function_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_samples.py").write_text(
+        "import numpy as np\ndef rows():\n    for i in range(3):\n        yield {'x': np.full((1, 3), i, np.float32)}\n"
+        "def wrong():\n    yield [1]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert [float(a[0, 0]) for a in values("my_samples:rows")] == [0, 1, 2]
+    with pytest.raises(InputError, match="yields list, it must yield dicts"):
+        values("my_samples:wrong")
+    with pytest.raises(InputError, match="has no function 'none'"):
+        values("my_samples:none")
+    with pytest.raises(InputError, match="cannot import 'no_such_module'"):
+        values("no_such_module:rows")
+    assert str(tmp_path) not in sys.path
+
+
+def test_random_must_be_asked_for_by_name() -> None:
+    data = open_data("random:3", SPEC)
+    assert data.random
+    first, again = list(data.samples()), list(data.samples())
+    assert len(first) == 3
+    np.testing.assert_array_equal(first[2]["x"], again[2]["x"])
+    assert describe(data, graph("g (float[1,3] x) => (float[1,3] y) { y = Relu(x) }")).data.random
+    with pytest.raises(InputError, match="after random: comes how many"):
+        open_data("random:many", SPEC)
+
+
+def test_description_counts_and_hashes_what_was_read() -> None:
+    model = graph("g (float[1,3] x) => (float[1,3] y) { y = Relu(x) }")
+    one, other = (describe(open_data({"x": rows}, SPEC), model) for rows in (ROWS, ROWS[::-1]))
+    for each in (one, other):
+        assert sum(1 for _ in each.samples()) == 4
+    assert one.info().samples == 4
+    assert one.info().sha256 != other.info().sha256
+    assert sorted(one.digests) == sorted(other.digests)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({"y": ROWS}, "array 'y' is not an input of the model; its inputs are x"),
+        ({}, "no array for the model input 'x'"),
+        ({"x": ROWS[:, :2]}, r"'x' is \(4, 2\), the model takes \(1, 3\) per call"),
+        ({"x": ROWS.astype(np.int32)}, "'x' is int32, the model takes float32"),
+        ({"x": np.where(ROWS == 5, np.nan, ROWS).astype(np.float32)}, "'x' of sample 1 holds NaN"),
+        ({"x": np.where(ROWS == 7, np.inf, ROWS).astype(np.float32)}, "'x' of sample 2 holds infinity"),
+    ],
+)
+def test_bad_arrays_are_named(arrays: dict[str, np.ndarray], said: str, tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    for what in (path, arrays):
+        with pytest.raises(InputError, match=said):
+            values(what)
+
+
+def test_empty_calibration_is_refused() -> None:
+    model = graph("g (float[1,3] x) => (float[1,3] y) { y = Relu(x) }")
+    with pytest.raises(InputError, match="not a single sample"):
+        list(describe(open_data({"x": ROWS[:0]}, SPEC), model).samples())
+
+
+def test_targets_of_a_metric_may_stand_beside_the_inputs() -> None:
+    data = open_data({"x": ROWS, "labels": np.arange(4)}, SPEC, extra=True)
+    assert [int(sample["labels"][0]) for sample in data.samples()] == [0, 1, 2, 3]
+    with pytest.raises(InputError, match="different numbers of samples: x 4, labels 3"):
+        open_data({"x": ROWS, "labels": np.arange(3)}, SPEC, extra=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("data.npz", b"nothing", "cannot be read as .npz"),
+        ("data.txt", b"nothing", "not an .npz file, a folder"),
+        ("folder/readme.txt", b"nothing", "no .npy file and no picture"),
+        ("folder/a.npy", b"nothing", "not a NumPy array"),
+    ],
+)
+def test_bad_files_are_named(name: str, content: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=said):
+        values(path.parent if path.parent != tmp_path else path)
+
+
+def test_missing_file() -> None:
+    with pytest.raises(InputError, match="cannot be read as .npz"):
+        values("nowhere.npz")
+
+
+def test_truncated_npz(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    np.savez(path, x=ROWS)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(InputError, match="cannot be read as .npz"):
+        values(path)
+
+
+def test_fortran_order_and_objects_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    np.savez(path, x=np.asfortranarray(ROWS))
+    with pytest.raises(InputError, match="Fortran order"):
+        values(path)
+    np.savez(path, x=np.array([["a", {}, 1]] * 4, dtype=object), allow_pickle=True)
+    with pytest.raises(InputError, match="Python objects"):
+        values(path)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from dovetail.model.opset import OPSET, raise_opset
+from tests.equality import assert_equal, model_from, normal, ops
+
+OLD = """g (float[2,3,8] x) => (float[2,8] y) { s = Softmax<axis=2>(x) m = ReduceMean<axes=[1], keepdims=1>(s)
+    q = Squeeze<axes=[1]>(m) d = Dropout(q) y = MatMul(d, w) }"""
+
+
+@pytest.mark.parametrize("opset", [11, 12])
+def test_old_model_computes_the_same(opset: int) -> None:
+    model = model_from(OLD, opset=opset, w=normal(8, 8))
+    model.metadata_props["author"] = "someone"
+    raised = raise_opset(model)
+    assert raised.opset_imports[""] == OPSET
+    assert raised.metadata_props["author"] == "someone"
+    assert list(raised.graph.initializers) == ["w"]
+    onnx.checker.check_model(ir.to_proto(raised), full_check=True)
+    assert_equal(model, raised)
+
+
+def test_weights_come_back_as_they_were() -> None:
+    model = model_from("g (float[1,40] x) => (float[1,40] y) { y = MatMul(x, w) }", opset=13, w=normal(40, 40))
+    raised = raise_opset(model)
+    assert raised.graph.initializers["w"].const_value is model.graph.initializers["w"].const_value
+    assert [value.name for value in raised.graph.inputs] == ["x"]
+
+
+@pytest.mark.parametrize("opset", [21, 22, 24])
+def test_newer_model_keeps_its_opset(opset: int) -> None:
+    model = model_from("g (float[3] x) => (float[3] y) { y = Neg(x) }", opset=opset)
+    raised = raise_opset(model)
+    assert raised.opset_imports[""] == opset
+    assert raised is not model
+
+
+def test_contributed_operators_pass_through() -> None:
+    text = """g (float[2,3] x) => (float[2,1] y) <float[2,3] q>
+        { q = com.microsoft.QuickGelu(x) y = ReduceMean<axes=[1]>(q) }"""
+    raised = raise_opset(model_from(text, opset=13))
+    assert {"QuickGelu", "ReduceMean"} <= set(ops(raised))
+    assert_equal(model_from(text, opset=13), raised)
+
+
+def test_subgraphs_are_raised_too() -> None:
+    text = """g (float[1,4] x) => (float[4] y) <bool c = {1}>
+        { y = If(c) <then_branch = a () => (float[4] z) { z = Squeeze<axes=[0]>(x) },
+                     else_branch = b () => (float[4] z) { t = Squeeze<axes=[0]>(x) z = Neg(t) }> }"""
+    model = model_from(text, opset=11)
+    assert_equal(model, raise_opset(model))

@@ -1,0 +1,183 @@
+"""What the planner decides, and the reason that stands beside it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dovetail.encoding import DType, Granularity, QParams
+from dovetail.errors import InputError
+from dovetail.storage import Edge, FloatStorage
+from dovetail.target import FP32, W8A16
+from dovetail.targets.ort_cpu import ORT_CPU
+from tests.planning import graph, noise, planned
+from tests.toy_target import TOY
+
+LINEAR = """
+g (float[1,6,4] x) => (float[1,6,2] z)
+<float[4,4] w = {1,-2,3,4, 5,6,-7,8, 9,1,2,3, -4,5,6,7}, float[4] b = {0.5,-1,0.25,2}, float[4,2] v = {1,2,3,4,5,6,7,8}>
+{
+    m = MatMul(x, w)
+    h = Add(m, b)
+    t = Transpose <perm = [0, 2, 1]> (h)
+    u = Transpose <perm = [0, 2, 1]> (t)
+    r = Relu(u)
+    z = MatMul(r, v)
+}
+"""
+
+
+def node_of(model: object, output: str) -> str:
+    return next(n.name for n in model.graph if n.outputs[0].name == output)  # type: ignore[attr-defined]
+
+
+def test_layout_shares_one_storage_and_says_so() -> None:
+    model = graph(LINEAR)
+    plan = planned(model, TOY)
+    h, t, u = (plan.tensors[name] for name in ("h", "t", "u"))
+    assert h.storage == t.storage == u.storage
+    assert h.group == t.group == u.group == "h"
+    assert plan.tensors["x"].group is None
+
+
+def test_chain_interior_is_never_stored_and_its_bias_is_derived() -> None:
+    model = graph(LINEAR)
+    plan = planned(model, TOY)
+    assert plan.tensors["m"].storage == FloatStorage()
+    assert plan.tensors["m"].reason == "inside MatMul+Add, never stored"
+    weight = plan.edges[Edge(node_of(model, "m"), 1)].storage
+    bias = plan.edges[Edge(node_of(model, "h"), 1)].storage
+    source = plan.tensors["x"].storage
+    assert isinstance(weight, QParams)
+    assert isinstance(bias, QParams)
+    assert isinstance(source, QParams)
+    assert (weight.dtype, weight.axis, weight.encoding.granularity) == (DType.S8, 1, Granularity.AXIS)
+    assert bias.dtype is DType.S32
+    np.testing.assert_array_equal(bias.scale, source.scale * weight.scale)
+
+
+def test_graph_outputs_stay_float_unless_io_is_quantized() -> None:
+    model = graph(LINEAR)
+    assert planned(model, ORT_CPU).tensors["z"].storage == FloatStorage()
+    assert planned(model, ORT_CPU, quantized_io=True).tensors["z"].storage.dtype is DType.U8
+
+
+def test_keep_pins_by_original_tensor_and_node_name() -> None:
+    model = graph(LINEAR)
+    by_tensor = planned(model, ORT_CPU, keep={"h": FP32})
+    assert by_tensor.tensors["h"].storage == FloatStorage()
+    assert by_tensor.tensors["h"].reason == "--keep h=fp32"
+    assert by_tensor.tensors["u"].storage == FloatStorage()  # shares its bytes
+    name = node_of(model, "z")
+    by_node = planned(model, ORT_CPU, keep={name: FP32})
+    assert by_node.edges[Edge(name, 1)].storage == FloatStorage()
+    assert by_node.tensors["r"].storage.dtype is DType.U8
+
+
+def test_keep_at_16_bit_converts_without_loss_on_the_edge() -> None:
+    model = graph(LINEAR)
+    name = node_of(model, "z")
+    plan = planned(model, ORT_CPU, keep={name: W8A16}, quantized_io=True)
+    narrow, wide = plan.tensors["r"].storage, plan.edges[Edge(name, 0)].storage
+    assert isinstance(narrow, QParams)
+    assert isinstance(wide, QParams)
+    assert (narrow.dtype, wide.dtype) == (DType.U8, DType.U16)
+    np.testing.assert_array_equal(wide.zero_point, narrow.zero_point * 257)
+    np.testing.assert_allclose(wide.scale * 257, narrow.scale, rtol=1e-6)
+
+
+def test_keep_that_matches_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match=r"--keep nothing\*=fp32: no tensor and no node"):
+        planned(graph(LINEAR), ORT_CPU, keep={"nothing*": FP32})
+
+
+CONCAT = """
+g (float[1,4] x, float[1,4] y) => (float[1,8] z)
+{
+    a = Relu(x)
+    c = Concat <axis = 1> (a, y)
+    d = Relu(c)
+    e = Relu(a)
+    f = Concat <axis = 1> (e, e)
+    z = Add(d, f)
+}
+"""
+
+
+def test_byte_preserving_concat_shares_the_union_range() -> None:
+    model = graph(CONCAT)
+    data = noise(model)
+    plan = planned(model, TOY, data=data, quantized_io=True)
+    assert plan.tensors["a"].storage == plan.tensors["c"].storage == plan.tensors["y"].storage
+    storage = plan.tensors["c"].storage
+    assert isinstance(storage, QParams)
+    low, high = min(0, data["y"].min()), max(data["x"].max(), data["y"].max())
+    assert float(storage.scale) == pytest.approx((high - low) / 255, rel=1e-5)
+
+
+def test_a_merge_that_costs_too_much_becomes_an_explicit_conversion() -> None:
+    model = graph(CONCAT)
+    data = noise(model)
+    data["y"] = data["y"] * 100
+    plan = planned(model, TOY, data=data, quantized_io=True)
+    edge = Edge(node_of(model, "c"), 0)
+    assert plan.tensors["a"].storage != plan.tensors["c"].storage
+    assert plan.edges[edge].storage == plan.tensors["c"].storage
+    assert "would widen this range" in plan.edges[edge].reason
+
+
+def test_constant_in_a_byte_preserving_concat_joins_the_group() -> None:
+    model = graph("""
+    g (float[1,4] x) => (float[1,8] z) <float[1,4] cls = {-50, 0, 1, 2}>
+    { c = Concat <axis = 1> (cls, x)  z = Relu(c) }
+    """)
+    plan = planned(model, TOY, quantized_io=True)
+    storage = plan.tensors["x"].storage
+    assert isinstance(storage, QParams)
+    assert plan.edges[Edge(node_of(model, "c"), 0)].storage == storage == plan.tensors["c"].storage
+    assert float(storage.scale) * 255 > 50
+
+
+def test_unknown_operator_stays_float_and_is_converted_around() -> None:
+    model = graph("""
+    g (float[1,4] x) => (float[1,2] z) <float[4,2] w = {1,2,3,4,5,6,7,8}>
+    { a = Relu(x)  b = Sin(a)  z = MatMul(b, w) }
+    """)
+    plan = planned(model, ORT_CPU, quantized_io=True)
+    assert plan.tensors["b"].storage == FloatStorage()
+    assert plan.tensors["b"].reason == "Sin has no uint8 on ort-cpu"
+    edge = plan.edges[Edge(node_of(model, "z"), 0)]
+    assert edge.storage.dtype is DType.U8
+    assert edge.reason == "MatMul takes uint8 here, the tensor is stored as float32"
+
+
+def test_followers_between_float_operators_stay_float() -> None:
+    model = graph("""
+    g (float[1,4] x) => (float[1,4] z)
+    { a = Sin(x)  b = Relu(a)  z = Cos(b) }
+    """)
+    plan = planned(model, ORT_CPU)
+    assert plan.tensors["b"].storage == FloatStorage()
+    assert plan.tensors["b"].reason.startswith("stays float")
+
+
+def test_a_bias_that_does_not_fit_int32_grows_its_weight_scale() -> None:
+    model = graph("""
+    g (float[1,2,2,2] x) => (float[1,2,2,2] z)
+    <float[2,2,1,1] w = {1, 1, 1e-9, 1e-9}, float[2] b = {1, 100}> { z = Conv(x, w, b) }
+    """)
+    plan = planned(model, ORT_CPU, quantized_io=True)
+    name = node_of(model, "z")
+    weight, bias = (plan.edges[Edge(name, index)].storage for index in (1, 2))
+    assert isinstance(weight, QParams)
+    assert isinstance(bias, QParams)
+    assert 100 / float(bias.scale[1]) < 2**31
+    assert float(weight.scale[1]) > 1e-9 / 127
+
+
+def test_constant_activation_gets_a_safe_scale() -> None:
+    model = graph("g (float[1,4] x) => (float[1,4] z) <float zero = {0}> { a = Mul(x, zero)  z = Relu(a) }")
+    storage = planned(model, ORT_CPU, quantized_io=True).tensors["a"].storage
+    assert isinstance(storage, QParams)
+    assert np.isfinite(storage.scale).all()
+    assert (storage.scale > 0).all()

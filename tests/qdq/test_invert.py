@@ -1,0 +1,515 @@
+"""The inverse on small graphs: what each way of writing QDQ becomes, and that nothing of its numbers is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dovetail.encoding import DType, Granularity
+from dovetail.model.origin import origin_of
+from dovetail.model.read import read
+from dovetail.qdq.invert import invert, is_quantized
+from dovetail.storage import Edge
+from tests.qdq.round_trip import round_trip, text_model
+
+NUMBERS = {
+    "s": np.float32(0.05),
+    "z": np.uint8(120),
+    "t": np.float32(0.11),
+    "zt": np.uint8(7),
+    "h": np.float32(0.001),
+    "zh": np.uint16(33000),
+}
+
+# Body -> operators of the float graph, stored tensors, edges.
+Case = tuple[str, list[str], set[str], dict[str, str]]
+ACTIVATIONS: dict[str, Case] = {
+    "one pair seen by all readers": (
+        """q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
+        [a] u = Relu(d) [b] v = Neg(d) [o] y = Add(u, v)""",
+        ["Relu", "Neg", "Add"],
+        {"x"},
+        {},
+    ),
+    "the same pair written per reader": (
+        """q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
+        q1 = QuantizeLinear(x, s, z) d1 = DequantizeLinear(q1, s, z) d2 = DequantizeLinear(q1, s, z)
+        [a] u = Relu(d) [b] v = Neg(d1) [o] y = Sum(u, v, d2)""",
+        ["Relu", "Neg", "Sum"],
+        {"x"},
+        {},
+    ),
+    "one reader sees the real values": (
+        """q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
+        [a] u = Relu(d) [b] v = Neg(x) [o] y = Add(u, v)""",
+        ["Relu", "Neg", "Add"],
+        set(),
+        {"a:0": "uint8"},
+    ),
+    "readers see different pairs": (
+        """q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
+        q1 = QuantizeLinear(x, h, zh) d1 = DequantizeLinear(q1, h, zh)
+        [a] u = Relu(d) [b] v = Neg(d1) [c] w = Abs(d1) [o] y = Sum(u, v, w)""",
+        ["Relu", "Neg", "Abs", "Sum"],
+        set(),
+        {"a:0": "uint8", "b:0": "uint16", "c:0": "uint16"},
+    ),
+    "a conversion behind the tensor's own pair": (
+        """[r] r = Relu(x) q = QuantizeLinear(r, s, z) d = DequantizeLinear(q, s, z)
+        q1 = QuantizeLinear(d, h, zh) d1 = DequantizeLinear(q1, h, zh)
+        [a] u = Neg(d) [o] y = Add(u, d1)""",
+        ["Relu", "Neg", "Add"],
+        {"r"},
+        {"o:1": "uint16"},
+    ),
+    "the same pair twice in a row": (
+        """[r] r = Relu(x) q = QuantizeLinear(r, s, z) d = DequantizeLinear(q, s, z)
+        q1 = QuantizeLinear(d, s, z) d1 = DequantizeLinear(q1, s, z) [o] y = Neg(d1)""",
+        ["Relu", "Neg"],
+        {"r"},
+        {"o:0": "uint8"},
+    ),
+    "three pairs in a row": (
+        """[r] r = Relu(x) q = QuantizeLinear(r, s, z) d = DequantizeLinear(q, s, z)
+        q1 = QuantizeLinear(d, h, zh) d1 = DequantizeLinear(q1, h, zh)
+        q2 = QuantizeLinear(d1, t, zt) d2 = DequantizeLinear(q2, t, zt) [o] y = Neg(d2)""",
+        ["Relu", "Identity", "Neg"],
+        {"r", "r/Identity"},
+        {"o:0": "uint8"},
+    ),
+    "a pair seen by an output and by a reader": (
+        """[r] r = Relu(x) q = QuantizeLinear(r, s, z) y = DequantizeLinear(q, s, z) [o] w = Neg(y)""",
+        ["Relu", "Neg"],
+        {"y"},
+        {},
+    ),
+    "an output behind a raw reader": (
+        """[r] r = Relu(x) q = QuantizeLinear(r, s, z) y = DequantizeLinear(q, s, z) [o] w = Neg(r)""",
+        ["Relu", "Identity", "Neg"],
+        {"y"},
+        {},
+    ),
+    "an output of the raw and of the stored form": (
+        """[r] w = Relu(x) q = QuantizeLinear(w, s, z) y = DequantizeLinear(q, s, z)""",
+        ["Relu", "Identity"],
+        {"y"},
+        {},
+    ),
+    "two outputs of one pair": (
+        """[r] r = Relu(x) q = QuantizeLinear(r, s, z) y = DequantizeLinear(q, s, z) w = DequantizeLinear(q, s, z)""",
+        ["Relu", "Identity"],
+        {"y"},
+        {},
+    ),
+    "nothing but a pair": (
+        """q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z)""",
+        ["Identity"],
+        {"x"},
+        {},
+    ),
+    "a pair that nothing reads": (
+        """q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) dead = Neg(d) [o] y = Relu(x)""",
+        ["Relu"],
+        set(),
+        {},
+    ),
+    "a Q that no DQ reads": ("q = QuantizeLinear(x, s, z) [o] y = Relu(x)", ["Relu"], set(), {}),
+    "no zero point": (
+        "q = QuantizeLinear(x, s) d = DequantizeLinear(q, s) [o] y = Relu(d)",
+        ["Relu"],
+        {"x"},
+        {},
+    ),
+    "a node that reads twice, once stored": (
+        "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) [o] y = Add(d, x)",
+        ["Add"],
+        set(),
+        {"o:0": "uint8"},
+    ),
+    "ONNX Runtime's own domain": (
+        """q = com.microsoft.QuantizeLinear(x, h, zh) d = com.microsoft.DequantizeLinear(q, h, zh)
+        [o] y = Relu(d)""",
+        ["Relu"],
+        {"x"},
+        {},
+    ),
+    "the dtype as an attribute": (
+        "q = QuantizeLinear<output_dtype=3>(x, s) d = DequantizeLinear(q, s) [o] y = Relu(d)",
+        ["Relu"],
+        {"x"},
+        {},
+    ),
+    "moved as integers": (
+        """q = QuantizeLinear(x, s, z) m = Transpose<perm=[1,0]>(q) n = Reshape(m, shape)
+        d = DequantizeLinear(n, s, z) [o] y = Relu(d)""",
+        ["Transpose", "Reshape", "Relu"],
+        {"x"},
+        {},
+    ),
+    "split and joined as integers": (
+        """q = QuantizeLinear(x, s, z) [p] m, n = Split<axis=0, num_outputs=2>(q) c = Concat<axis=0>(n, m)
+        e = DequantizeLinear(c, s, z) d = DequantizeLinear(q, s, z) [o] y = Add(e, d)""",
+        ["Split", "Concat", "Add"],
+        {"x"},
+        {},
+    ),
+    "moved as integers to an output": (
+        "q = QuantizeLinear(x, s, z) m = Transpose<perm=[1,0]>(q) y = DequantizeLinear(m, s, z)",
+        ["Transpose"],
+        {"x"},
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ACTIVATIONS)
+def test_activations(case: str, tmp_path: Path) -> None:
+    body, ops, tensors, edges = ACTIVATIONS[case]
+    outputs = ", ".join(f"float[a_{name}, b_{name}] {name}" for name in ("y", "w") if f" {name} = " in f" {body}")
+    text = f"g (float[4,6] x) => ({outputs}) <int64[2] shape = {{3,8}}> {{ {body} }}"
+    trip = round_trip(text_model(tmp_path, text, **NUMBERS))
+    assert trip.ops() == ops
+    assert trip.stored_tensors() == tensors
+    assert trip.edges() == edges
+
+
+WEIGHT = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+ROWS = np.linspace(0.01, 0.06, 6, dtype=np.float32)
+COLUMNS = np.linspace(0.01, 0.04, 4, dtype=np.float32)
+BLOCKS = np.linspace(0.01, 0.08, 12, dtype=np.float32).reshape(3, 4)
+
+
+def _grid(dtype: Any) -> Any:
+    info = ml_dtypes.iinfo(dtype)
+    drawn = np.random.default_rng(1).integers(info.min, info.max, (6, 4), dtype=np.int64)
+    return drawn.astype(np.int32).astype(dtype)
+
+
+FLOAT8 = np.random.default_rng(2).normal(size=(6, 4)).astype(ml_dtypes.float8_e4m3fn)
+# Integers, scale, zero point or None, attributes.
+Constant = tuple[Any, Any, Any, str]
+CONSTANTS: dict[str, Constant] = {
+    "int8 per tensor": (_grid(np.int8), np.float32(0.03), np.int8(4), ""),
+    "int8 per tensor, scale of rank 1": (_grid(np.int8), np.float32([0.03]), np.int8([4]), ""),
+    "int8 per column": (_grid(np.int8), COLUMNS, np.zeros(4, np.int8), "<axis=1>"),
+    "int8 per row": (_grid(np.int8), ROWS, np.arange(6, dtype=np.int8), "<axis=0>"),
+    "int8 on a negative axis": (_grid(np.int8), ROWS, np.zeros(6, np.int8), "<axis=-2>"),
+    "int8 on the default axis": (_grid(np.int8), COLUMNS, None, ""),
+    "int8 in blocks": (_grid(np.int8), BLOCKS, np.zeros((3, 4), np.int8), "<axis=0, block_size=2>"),
+    "uint8": (_grid(np.uint8), np.float32(0.03), np.uint8(131), ""),
+    "int16": (_grid(np.int16), np.float32(0.0003), np.int16(0), ""),
+    "uint16": (_grid(np.uint16), np.float32(0.0003), np.uint16(32000), ""),
+    "int32": (_grid(np.int32), COLUMNS * np.float32(1e-9), None, "<axis=1>"),
+    "int32 with a zero point": (_grid(np.int32), np.float32(1e-9), np.int32(0), ""),
+    "int4": (_grid(ml_dtypes.int4), np.float32(0.3), np.int8(-2).astype(ml_dtypes.int4), ""),
+    "uint4 in blocks": (
+        _grid(ml_dtypes.uint4),
+        BLOCKS,
+        np.full((3, 4), 9, np.uint8).astype(ml_dtypes.uint4),
+        "<axis=-2, block_size=2>",
+    ),
+    "int4 per column": (_grid(ml_dtypes.int4), COLUMNS, np.zeros(4, np.int8).astype(ml_dtypes.int4), "<axis=1>"),
+    "float8": (FLOAT8, np.float32(0.03), np.float32(0).astype(ml_dtypes.float8_e4m3fn), ""),
+    "float8 per column": (FLOAT8, COLUMNS, None, "<axis=1>"),
+}
+
+
+@pytest.mark.parametrize("case", CONSTANTS)
+def test_integer_constants(case: str, tmp_path: Path) -> None:
+    integers, scale, zero_point, attributes = CONSTANTS[case]
+    operands, numbers = "W__q, ws", {"W__q": integers, "ws": scale}
+    if zero_point is not None:
+        operands, numbers["wz"] = "W__q, ws, wz", zero_point
+    text = f"""g (float[2,6] x) => (float[2,4] y)
+        {{ W__dq = DequantizeLinear{attributes}({operands}) [o] y = MatMul(x, W__dq) }}"""
+    trip = round_trip(text_model(tmp_path, text, **numbers))
+    assert trip.ops() == ["MatMul"]
+    edge = Edge("o", 1)
+    np.testing.assert_array_equal(trip.plan.stored[edge], integers)
+    assert trip.edges() == {"o:1": DType(str(integers.dtype).replace("_", "")).value}
+    assert trip.model.graph.initializers.keys() == {"W"}
+    assert origin_of(trip.model.graph.initializers["W"]).name == "W__q"
+    assert trip.emitted.graph.initializers.keys() >= {"W__q"}
+
+
+def test_blocks_and_axes_are_told_apart(tmp_path: Path) -> None:
+    text = """g (float[2,6] x) => (float[2,4] y) {
+        a = DequantizeLinear<axis=-2, block_size=2>(i, b) c = DequantizeLinear<axis=-1>(i, k)
+        w = Add(a, c) y = MatMul(x, w) }"""
+    trip = round_trip(text_model(tmp_path, text, i=_grid(np.int8), b=BLOCKS, k=COLUMNS))
+    storages = {str(edge): choice.storage for edge, choice in trip.plan.edges.items()}
+    found = {name: (s.encoding.granularity, s.axis, s.encoding.block_size) for name, s in storages.items()}
+    assert found == {"Add/w:0": (Granularity.BLOCK, 0, 2), "Add/w:1": (Granularity.AXIS, 1, 0)}
+
+
+# Body -> operators of the float graph, stored tensors, edges. The constants: W, and its integers I with r.
+AROUND_CONSTANTS: dict[str, Case] = {
+    "read by several nodes": (
+        "d = DequantizeLinear<axis=1>(I, r) [a] u = Mul(x, d) [o] y = Add(u, d)",
+        ["Mul", "Add"],
+        set(),
+        {"a:1": "int8", "o:1": "int8"},
+    ),
+    "a DQ for each reader": (
+        "d = DequantizeLinear(I, r) e = DequantizeLinear(I, r) [a] u = Mul(x, d) [o] y = Add(u, e)",
+        ["Mul", "Add"],
+        set(),
+        {"a:1": "int8", "o:1": "int8"},
+    ),
+    "read back in two ways": (
+        "d = DequantizeLinear(I, r) e = DequantizeLinear(I, p) [a] u = Mul(x, d) [o] y = Add(u, e)",
+        ["Mul", "Add"],
+        set(),
+        {"a:1": "int8", "o:1": "int8"},
+    ),
+    "a float constant, stored at run time": (
+        "q = QuantizeLinear(W, r) d = DequantizeLinear(q, r) [a] u = Mul(x, W) [o] y = Add(u, d)",
+        ["Mul", "Add"],
+        set(),
+        {"o:1": "uint8"},
+    ),
+    "an output": (
+        "y = DequantizeLinear(I, r) [o] w = Add(x, y)",
+        ["Identity", "Add"],
+        set(),
+        {"I.1/Identity:0": "int8", "o:1": "int8"},
+    ),
+    "a float constant as an output": (
+        "q = QuantizeLinear(W, r) y = DequantizeLinear(q, r) [o] w = Add(x, y)",
+        ["Identity", "Add"],
+        {"y"},
+        {},
+    ),
+    "stored again": (
+        "d = DequantizeLinear(I, r) q = QuantizeLinear(d, s, z) e = DequantizeLinear(q, s, z) [o] y = Add(x, e)",
+        ["Identity", "Add"],
+        {"I.1/Identity"},
+        {"I.1/Identity:0": "int8"},
+    ),
+    "moved as integers": (
+        "m = Transpose(T) d = DequantizeLinear<axis=1>(m, r) [o] y = Add(x, d)",
+        ["Add"],
+        set(),
+        {"o:1": "int8"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", AROUND_CONSTANTS)
+def test_around_constants(case: str, tmp_path: Path) -> None:
+    body, ops, tensors, edges = AROUND_CONSTANTS[case]
+    outputs = ", ".join(f"float[6,4] {name}" for name in ("y", "w") if f" {name} = " in f" {body}")
+    constants = {**NUMBERS, "W": WEIGHT, "I": _grid(np.int8), "r": COLUMNS, "p": np.float32(0.02)}
+    constants["T"] = np.ascontiguousarray(_grid(np.int8).T)
+    if "axis" not in body:
+        constants["r"] = np.float32(0.03)
+    path = text_model(tmp_path, f"g (float[6,4] x) => ({outputs}) {{ {body} }}", **constants)
+    trip = round_trip(path)
+    assert trip.ops() == ops
+    assert trip.edges() == edges
+    assert trip.stored_tensors() == tensors
+    assert "W" not in trip.model.graph.initializers or "W" in body
+
+
+def test_moved_4_bit_constants(tmp_path: Path) -> None:
+    text = "g (float[6,4] x) => (float[6,4] y) { m = Transpose(T) d = DequantizeLinear(m, s) y = Add(x, d) }"
+    integers = np.ascontiguousarray(_grid(ml_dtypes.int4).T)
+    trip = round_trip(text_model(tmp_path, text, T=integers, s=NUMBERS["s"]))
+    assert set(trip.edges().values()) == {"int4"}
+
+
+INTEGER_IO: dict[str, Case] = {
+    "both ends": (
+        "(uint8[4,6] x) => (uint8[4,6] y) { d = DequantizeLinear(x, s, z) [r] r = Relu(d) y = QuantizeLinear(r, t, zt) }",
+        ["Relu"],
+        {"x", "y"},
+        {},
+    ),
+    "a float output beside": (
+        """(uint8[4,6] x) => (uint8[4,6] y, float[4,6] w) { d = DequantizeLinear(x, s, z) [r] r = Relu(d)
+        y = QuantizeLinear(r, t, zt) w = DequantizeLinear(y, t, zt) }""",
+        ["Relu", "Identity"],
+        {"x", "y"},
+        {},
+    ),
+    "a stored float output elsewhere": (
+        """(uint8[4,6] x) => (uint8[4,6] y, float[4,6] w) { d = DequantizeLinear(x, s, z) [r] r = Relu(d)
+        y = QuantizeLinear(r, t, zt) [n] n = Neg(d) q = QuantizeLinear(n, t, zt) w = DequantizeLinear(q, t, zt) }""",
+        ["Relu", "Neg", "Identity"],
+        {"x", "y", "n"},
+        {},
+    ),
+    "a float input, stored at once": (
+        """(float[4,6] x) => (uint8[4,6] y) { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
+        [r] r = Relu(d) y = QuantizeLinear(r, t, zt) }""",
+        ["Relu"],
+        {"y"},
+        {"r:0": "uint8"},
+    ),
+    "the integers as an output and read": (
+        """(uint8[4,6] x) => (uint8[4,6] y, float[4,6] w) { d = DequantizeLinear(x, s, z) [r] r = Relu(d)
+        y = QuantizeLinear(r, t, zt) e = DequantizeLinear(y, t, zt) [n] w = Neg(e) }""",
+        ["Relu", "Neg"],
+        {"x", "y"},
+        {},
+    ),
+    "the raw values are read too": (
+        """(uint8[4,6] x) => (uint8[4,6] y, float[4,6] w) { d = DequantizeLinear(x, s, z) [r] r = Relu(d)
+        y = QuantizeLinear(r, t, zt) [n] w = Neg(r) }""",
+        ["Relu", "Identity", "Neg"],
+        {"x", "y"},
+        {},
+    ),
+    "two integer outputs of one value": (
+        """(uint8[4,6] x) => (uint8[4,6] y, uint8[4,6] w) { d = DequantizeLinear(x, s, z) [r] r = Relu(d)
+        y = QuantizeLinear(r, t, zt) w = QuantizeLinear(r, t, zt) }""",
+        ["Relu", "Identity", "Identity"],
+        {"x", "y", "w"},
+        {},
+    ),
+    "a constant as an integer output": (
+        "(uint8[4,6] x) => (float[4,6] y, uint8 w) { y = DequantizeLinear(x, s, z) w = QuantizeLinear(s, t, zt) }",
+        ["Identity", "Identity"],
+        {"x", "w"},
+        {},
+    ),
+    "requantized": (
+        "(uint8[4,6] x) => (uint8[4,6] y) { d = DequantizeLinear(x, s, z) y = QuantizeLinear(d, t, zt) }",
+        ["Identity"],
+        {"x", "y"},
+        {},
+    ),
+    "moved before it is read": (
+        "(uint8[4,6] x) => (float[6,4] y) { m = Transpose(x) d = DequantizeLinear(m, s, z) [r] y = Relu(d) }",
+        ["Transpose", "Relu"],
+        {"x"},
+        {},
+    ),
+    "an integer input that is no stored tensor": (
+        """(float[4,6] x, int32[2] rows) => (float[2,6] y) { q = QuantizeLinear(x, s, z)
+        d = DequantizeLinear(q, s, z) [g] y = Gather(d, rows) }""",
+        ["Gather"],
+        {"x"},
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", INTEGER_IO)
+def test_integer_inputs_and_outputs(case: str, tmp_path: Path) -> None:
+    text, ops, tensors, edges = INTEGER_IO[case]
+    numbers = {**NUMBERS}
+    if "rows" in text:
+        text = text.replace("Gather(d, rows)", "Gather(d, less)").replace("[g]", "less = Mod(rows, four) [g]")
+        numbers["four"] = np.int32(4)
+        ops = ["Mod", *ops]
+    trip = round_trip(text_model(tmp_path, f"g {text}", **numbers))
+    assert trip.ops() == ops
+    assert trip.stored_tensors() == tensors
+    assert trip.edges() == edges
+    assert trip.plan.quantized_io == ("rows" not in text)
+    assert all(value.dtype is not None for value in trip.model.graph.outputs)
+
+
+def test_names_and_trail(tmp_path: Path) -> None:
+    text = """g (float[4,6] x) => (float[4,6] y) {
+        x_q = QuantizeLinear(x, s, z) x_dq = DequantizeLinear(x_q, s, z) [r] raw = Relu(x_dq)
+        q = QuantizeLinear(raw, t, zt) y = DequantizeLinear(q, t, zt) }"""
+    trip = round_trip(text_model(tmp_path, text, **NUMBERS))
+    (output,) = trip.model.graph.outputs
+    assert output.name == "y"
+    assert origin_of(output).names == ("y", "raw")
+    assert {v.name for node in trip.model.graph for v in node.outputs} == {"y"}
+    assert {v.name for node in trip.emitted.graph for v in node.outputs} == {"x__q", "x__dq", "y__raw", "y__q", "y"}
+    assert trip.plan.precision == "as in the model"
+    assert {choice.reason for choice in trip.plan.tensors.values()} == {"as in the model"}
+
+
+def test_16_bit_before_opset_21(tmp_path: Path) -> None:
+    text = """g (float[4,6] x) => (float[4,6] y) {
+        q = com.microsoft.QuantizeLinear(x, h, zh) d = com.microsoft.DequantizeLinear(q, h, zh)
+        r = Relu(d) e = com.microsoft.QuantizeLinear(r, h, zh) y = com.microsoft.DequantizeLinear(e, h, zh) }"""
+    trip = round_trip(text_model(tmp_path, text, opset=15, **NUMBERS))
+    assert trip.stored_tensors() == {"x", "y"}
+    assert all(node.domain == "" for node in trip.emitted.graph)
+
+
+def test_axis_of_an_activation(tmp_path: Path) -> None:
+    text = """g (float[4,6] x) => (float[4,6] y) { r = Relu(x)
+        q = QuantizeLinear<axis=-2>(r, k) d = DequantizeLinear<axis=0>(q, k) y = Neg(d) }"""
+    trip = round_trip(text_model(tmp_path, text, k=COLUMNS))
+    params = trip.tensor("r")
+    assert params is not None
+    assert params.axis == 0
+
+
+def test_is_quantized(tmp_path: Path) -> None:
+    assert not is_quantized(read(text_model(tmp_path, "g (float[4] x) => (float[4] y) { y = Relu(x) }")))
+    text = "g (float[2,3] x) => (uint8[2,3] y, float s, uint8 z) { y, s, z = DynamicQuantizeLinear(x) }"
+    assert is_quantized(read(text_model(tmp_path, text)))
+    text = "g (float[2] x) => (float[2] y) { q = QuantizeLinear(x, s) y = DequantizeLinear(q, s) }"
+    assert is_quantized(read(text_model(tmp_path, text, s=np.float32(1))))
+
+
+def test_float_model_is_its_own_inverse(tmp_path: Path) -> None:
+    trip = round_trip(text_model(tmp_path, "g (float[4] x) => (float[4] y) { r = Relu(x) y = Neg(r) }"))
+    assert trip.plan.tensors.keys() == {"x", "r", "y"}
+    assert not trip.stored_tensors()
+
+
+PAIRS = (("s", "z"), ("t", "zt"), ("h", "zh"))
+
+
+@st.composite
+def qdq_graphs(draw: st.DrawFn) -> str:
+    """Graph text in which any value may be stored any number of times, in any order, and be an output."""
+    values, integers, lines, outputs = ["x"], dict[str, tuple[str, str]](), list[str](), list[str]()
+    for number in range(draw(st.integers(3, 14))):
+        kind = draw(st.sampled_from(["op", "quantize", "dequantize", "dequantize", "constant"]))
+        name = f"v{number}"
+        source = draw(st.sampled_from(values))
+        if kind == "quantize":
+            scale, zero_point = integers[name] = draw(st.sampled_from(PAIRS))
+            lines.append(f"{name} = QuantizeLinear({source}, {scale}, {zero_point})")
+        elif kind == "dequantize" and integers:
+            stored = draw(st.sampled_from(sorted(integers)))
+            scale, zero_point = integers[stored]
+            lines.append(f"{name} = DequantizeLinear({stored}, {scale}, {zero_point})")
+        elif kind == "constant":
+            constant, scale = draw(st.sampled_from([("I", "r"), ("I", "p"), ("W", "")]))
+            lines.append(f"{name} = DequantizeLinear({constant}, {scale})" if scale else f"{name} = Identity(W)")
+        else:
+            other = draw(st.sampled_from([*values, "W"]))
+            lines.append(f"[n{number}] {name} = {draw(st.sampled_from(['Add', 'Sub']))}({source}, {other})")
+        if name not in integers:
+            values.append(name)
+    made = [value for value in values if value != "x"]
+    outputs = draw(st.lists(st.sampled_from(made), unique=True, max_size=3)) if made else []
+    if integers and draw(st.booleans()):
+        outputs += draw(st.lists(st.sampled_from(sorted(integers)), unique=True, max_size=2))
+    last = f"last = Sum({', '.join(values)})"
+    types = {name: {"z": "uint8", "zt": "uint8", "zh": "uint16"}[pair[1]] for name, pair in integers.items()}
+    declared = ", ".join(f"{types.get(name, 'float')}[6,4] {name}" for name in [*outputs, "last"])
+    return f"g (float[6,4] x) => ({declared}) {{ {' '.join(lines)} {last} }}"
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=qdq_graphs())
+def test_any_qdq_graph_comes_back_bit_equal(text: str, tmp_path: Path) -> None:
+    constants = {**NUMBERS, "W": WEIGHT, "I": _grid(np.int8), "r": np.float32(0.03), "p": np.float32(0.01)}
+    round_trip(text_model(tmp_path, text, **constants), seeds=(0,))
+
+
+def test_every_way_into_the_inverse_leaves_the_model_alone(tmp_path: Path) -> None:
+    text = "g (uint8[4] x) => (float[4] y) { d = DequantizeLinear(x, s, z) y = Relu(d) }"
+    model = read(text_model(tmp_path, text, **NUMBERS))
+    names = [value.name for node in model.graph for value in node.outputs]
+    invert(model)
+    assert [value.name for node in model.graph for value in node.outputs] == names
+    assert str(model.graph.inputs[0].dtype) == "UINT8"

@@ -1,0 +1,118 @@
+"""The shape of the code, held by tests: imports go downwards, vendors stay in their target, public names are known."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dovetail
+
+SOURCE = Path(dovetail.__file__).parent
+# From the bottom up: a module imports from its own layer and those above in this list, never from those below.
+LAYERS = (
+    ("errors", "encoding", "finding", "version"),
+    ("storage", "stats", "pass_record"),
+    ("target",),
+    ("numerics",),
+    ("model",),
+    ("passes", "qdq"),
+    ("calibrate", "plan"),
+    ("rules", "verify"),
+    ("targets",),
+    ("zoo",),
+    ("config", "rundir", "versions"),
+    ("stage_files", "job"),
+    ("report",),
+    ("pipeline",),
+    ("api",),
+    ("cli",),
+)
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+VENDORS = ("onnxruntime_qnn", "tensorrt", "tensorrt_rtx", "executorch", "torch", "torchao", "transformers")
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path, *, top_level_only: bool = False) -> Iterator[str]:
+    tree = ast.parse(path.read_text())
+    nodes = tree.body if top_level_only else list(ast.walk(tree))
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_go_downwards(path: Path) -> None:
+    part = part_of(path)
+    if part == "__init__":
+        return
+    assert part in LEVEL, f"{part} is in no layer: say where it belongs"
+    for name in imports_of(path):
+        parts = name.split(".")
+        if parts[0] != "dovetail" or len(parts) < 2 or parts[1] not in LEVEL:
+            continue
+        assert LEVEL[parts[1]] <= LEVEL[part], f"{path.name} ({part}) imports {name}, which is above it"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_vendor_packages_stay_lazy_in_their_target(path: Path) -> None:
+    for name in imports_of(path):
+        if name.split(".")[0] in VENDORS:
+            assert part_of(path) == "targets", f"{path} imports {name}"
+    for name in imports_of(path, top_level_only=True):
+        assert name.split(".")[0] not in VENDORS
+
+
+def test_no_shell_and_no_catch_all_folders() -> None:
+    for path in modules():
+        assert "shell=True" not in path.read_text(), path
+        assert not {"utils", "common", "helpers", "base", "manager"} & set(path.with_suffix("").parts[-3:]), path
+
+
+def test_public_names() -> None:
+    assert sorted(dovetail.__all__) == [
+        "BackendError",
+        "InputError",
+        "Result",
+        "__version__",
+        "check",
+        "fit",
+        "load_result",
+    ]
+    for name in dovetail.__all__:
+        assert getattr(dovetail, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = dovetail.nothing
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys; import dovetail.cli.main; print(' '.join(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"onnx", "onnx_ir", "onnxruntime", "onnxscript", "numpy", "rich"} & set(loaded)
+
+
+def test_help_answers_at_once() -> None:
+    """In CPU time, so that a loaded machine does not decide."""
+    assert min(_cpu_seconds() for _ in range(3)) < 0.5
+
+
+def _cpu_seconds() -> float:
+    before = os.times()
+    subprocess.run([sys.executable, "-m", "dovetail.cli", "--help"], capture_output=True, check=True)
+    after = os.times()
+    return after.children_user - before.children_user + after.children_system - before.children_system
