@@ -105,14 +105,15 @@ def _name_after_modules(model: ir.Model) -> None:
 
 
 def _name_constants(model: ir.Model, parameters: set[str]) -> None:
-    """Name folded constants: a transposed weight after its module, anything else after the node that reads it."""
+    """Name folded constants: weights and biases after their module, anything else after the node that reads it."""
+    roles = {("MatMul", 0): "weight", ("MatMul", 1): "weight", ("Conv", 2): "bias"}
     graph = model.graph
     for node in graph:
         for position, value in enumerate(node.inputs):
             if value is None or value.name not in graph.initializers or value.name in parameters:
                 continue
-            module = node.name.rpartition("/")[0] if node.op_type == "MatMul" else ""
-            name = f"{module}.weight" if module else f"{node.name}_const{position}"
+            role = roles.get((node.op_type, position))
+            name = f"{node.name.rpartition('/')[0]}.{role}" if role else f"{node.name}_const{position}"
             graph.initializers.pop(value.name)
             value.name = name
             graph.register_initializer(value)

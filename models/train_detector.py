@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 import numpy as np
@@ -107,12 +106,11 @@ def train(model: Detector, scenes: Scenes, steps: int) -> None:
 def main() -> None:
     started = time.process_time()
     fix_seeds(SEED)
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else STEPS
     training = draw_scenes(TRAIN_SCENES, seed=SEED)
     held_out = draw_scenes(HELD_OUT, seed=SEED + 1)
     print(f"drawing took {time.process_time() - started:.0f} CPU-s", flush=True)
     model = Detector(SIZE, len(SHAPES))
-    train(model, training, steps)
+    train(model, training, STEPS)
     write_model(NAME, model, (3, SIZE, SIZE), ["logits", "boxes"])
     write_data(
         NAME,

@@ -11,8 +11,8 @@ import onnx_ir as ir
 import onnxruntime
 
 from dovetail.model import origin
+from dovetail.pass_record import Pass, PassRecord
 from dovetail.passes.infer_shapes import infer_shapes
-from dovetail.passes.record import Pass, PassRecord
 
 Array = np.ndarray[Any, np.dtype[Any]]
 PASS_FLOOR_DB = 100.0

@@ -16,9 +16,9 @@ from dovetail.errors import InputError
 from dovetail.finding import Status
 from dovetail.job import Job
 from dovetail.numerics.methods import RangeMethod
+from dovetail.pass_record import PassRecord
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
-from dovetail.passes.record import PassRecord
 from dovetail.plan.make import make_plan, observed
 from dovetail.plan.rows import read_plan, write_plan
 from dovetail.plan.validate import validate_plan

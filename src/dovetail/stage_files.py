@@ -8,7 +8,7 @@ import msgspec
 import onnx_ir as ir
 
 from dovetail.model.write import write
-from dovetail.passes.record import PassRecord
+from dovetail.pass_record import PassRecord
 from dovetail.rundir import write_whole
 from dovetail.target import Artifact, Compiled
 

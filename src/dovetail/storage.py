@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from dovetail.encoding import Array, DType, QParams
 
@@ -25,7 +24,8 @@ IN_FLOAT32 = FloatStorage(DType.F32)
 IN_FLOAT16 = FloatStorage(DType.F16)
 
 
-class Edge(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class Edge:
     """One input of one node: where a consumer may see another storage than the tensor's own."""
 
     node: str

@@ -17,7 +17,7 @@ from dovetail.storage import Edge, Plan
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from dovetail.passes.record import Pass
+    from dovetail.pass_record import Pass
 
 A8 = Encoding(DType.U8)
 A16 = Encoding(DType.U16)

@@ -15,8 +15,8 @@ from dovetail.model import edit
 from dovetail.model.attention import find_attention
 from dovetail.model.origin import nodes_of
 from dovetail.model.read import read
+from dovetail.pass_record import PassRecord
 from dovetail.passes.normalize import normalize
-from dovetail.passes.record import PassRecord
 from tests import equality
 from tests.exporters import export
 from tests.passes.attention_cases import ops

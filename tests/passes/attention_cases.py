@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.passes.record import Pass, PassRecord
+from dovetail.pass_record import Pass, PassRecord
 from tests import equality
 
 INPUTS = "float[1,2,5,4] q, float[1,2,7,4] k, float[1,2,7,4] v"

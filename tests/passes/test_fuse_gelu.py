@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from dovetail.pass_record import PassRecord
 from dovetail.passes.fuse_gelu import fuse_gelu
-from dovetail.passes.record import PassRecord
 from tests.equality import changed_by, model_from, ops
 
 ERF = {

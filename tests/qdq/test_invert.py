@@ -326,7 +326,8 @@ def test_moved_4_bit_constants(tmp_path: Path) -> None:
 
 INTEGER_IO: dict[str, Case] = {
     "both ends": (
-        "(uint8[4,6] x) => (uint8[4,6] y) { d = DequantizeLinear(x, s, z) [r] r = Relu(d) y = QuantizeLinear(r, t, zt) }",
+        """(uint8[4,6] x) => (uint8[4,6] y) { d = DequantizeLinear(x, s, z) [r] r = Relu(d)
+        y = QuantizeLinear(r, t, zt) }""",
         ["Relu"],
         {"x", "y"},
         {},
@@ -438,6 +439,23 @@ def test_16_bit_before_opset_21(tmp_path: Path) -> None:
     trip = round_trip(text_model(tmp_path, text, opset=15, **NUMBERS))
     assert trip.stored_tensors() == {"x", "y"}
     assert all(node.domain == "" for node in trip.emitted.graph)
+
+
+def test_8_bit_per_axis_before_opset_21(tmp_path: Path) -> None:
+    text = """g (float[2,6] x) => (float[2,4] y) { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
+        w = DequantizeLinear<axis=1>(i, k) [mm] y = MatMul(d, w) }"""
+    numbers = {"i": _grid(np.int8), "k": COLUMNS, "s": NUMBERS["s"], "z": NUMBERS["z"]}
+    trip = round_trip(text_model(tmp_path, text, opset=13, **numbers))
+    assert trip.stored_tensors() == {"x"}
+    assert trip.edges() == {"mm:1": "int8"}
+    assert trip.emitted.opset_imports[""] >= 21
+
+
+def test_moved_constant_that_is_an_output(tmp_path: Path) -> None:
+    text = """g (float[4,6] x) => (float[4,6] y, int8[4,6] m) {
+        m = Transpose(i) d = DequantizeLinear(i, s) t = Transpose(d) y = Add(x, t) }"""
+    trip = round_trip(text_model(tmp_path, text, i=_grid(np.int8), s=NUMBERS["s"]))
+    assert trip.ops() == ["Transpose", "Transpose", "Add"]
 
 
 def test_axis_of_an_activation(tmp_path: Path) -> None:

@@ -22,12 +22,8 @@ NOT_CHECKED = 3
 @click.option("--precision", help="w8a8 (default), w8a16, fp32, ... as the target allows.")
 @click.option("--range", "range_", metavar="METHOD", help="minmax (default), percentile, mse or entropy.")
 @click.option("--calib", metavar="DATA", help=".npz, folder of .npy or pictures, module:function, or random.")
-@click.option(
-    "--eval", "eval_", metavar="DATA", help="Held-out data, with the metric's targets beside the inputs."
-)
-@click.option(
-    "--metric", metavar="MODULE:FUNCTION", help="Gets iterators of outputs and targets, gives named figures."
-)
+@click.option("--eval", "eval_", metavar="DATA", help="Held-out data, with the metric's targets beside the inputs.")
+@click.option("--metric", metavar="MODULE:FUNCTION", help="Gets iterators of outputs and targets, gives named figures.")
 @click.option("--keep", multiple=True, metavar="GLOB=PRECISION", help="Pin tensors or nodes by original name.")
 @click.option("--plan", type=click.Path(path_type=Path), help="An edited plan.json to carry out.")
 @click.option("--io", type=str, help="float (default) or quantized inputs and outputs.")
@@ -43,7 +39,7 @@ NOT_CHECKED = 3
 @click.option("--force", is_flag=True, help="Replace an earlier run there.")
 @click.option("--resume", is_flag=True, help="Continue an earlier run there.")
 @click.pass_context
-def fit_command(context: click.Context, model: Path, output: Path, force: bool, resume: bool, **given: Any) -> None:
+def fit_command(context: click.Context, /, model: Path, output: Path, force: bool, resume: bool, **given: Any) -> None:
     """Quantize MODEL for a target, compile it there, and say what is true of it."""
     from dovetail.cli.progress import showing_progress
     from dovetail.config import options_from

@@ -102,13 +102,24 @@ def _put_in_order(model: ir.Model) -> None:
     try:
         model.graph.sort()
     except ValueError as error:
-        raise InputError("the graph has a cycle") from error
+        raise InputError(f"node {_node_in_cycle(model.graph).name!r} depends on its own output") from error
     try:
         common.InlinePass()(model)
         common.LiftConstantsToInitializersPass()(model)
-    except (TypeError, ValueError, RuntimeError, ir.passes.PassError) as error:  # as onnx_ir raises them, unsorted
+    except (TypeError, ValueError, RuntimeError, ir.passes.InvariantError) as error:  # all that onnx_ir raises
         raise InputError(f"the model's functions or constants are damaged: {_first_line(error)}") from error
     common.RemoveInitializersFromInputsPass()(model)
+
+
+def _node_in_cycle(graph: ir.Graph) -> ir.Node:
+    """A node that would be left when all that can be computed has been, and its feeders followed round once."""
+    pending = set(graph)
+    while ready := [each for each in pending if not pending & set(each.predecessors())]:
+        pending.difference_update(ready)
+    node = next(each for each in graph if each in pending)
+    for _ in pending:  # what merely hangs below a cycle leads up into it
+        node = next(each for each in node.predecessors() if each in pending)
+    return node
 
 
 def _check_inputs(model: ir.Model) -> None:

@@ -10,7 +10,7 @@ from dovetail.model import edit
 from dovetail.model.attention import each_attention
 from dovetail.model.layout import LAYOUT_OPS, Step, insert_step, shortest, step_of
 from dovetail.model.origin import origin_of
-from dovetail.passes.record import PassRecord, Site
+from dovetail.pass_record import PassRecord, Site
 
 
 def attention_layout(model: ir.Model) -> PassRecord:

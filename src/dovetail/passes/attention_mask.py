@@ -9,7 +9,7 @@ from dovetail.encoding import Array
 from dovetail.model import edit
 from dovetail.model.attention import Mask, each_attention
 from dovetail.model.origin import origin_of
-from dovetail.passes.record import PassRecord, Site
+from dovetail.pass_record import PassRecord, Site
 
 # exp(-10 000) is zero in every float type, and scores are far from 10 000: adding this masks as replacing by it does.
 _MASKED = -1e4

@@ -12,7 +12,7 @@ from dovetail.model import edit
 from dovetail.model.attention import SAME_NUMBERS, find_attention
 from dovetail.model.layout import Step, insert_step, perm_of
 from dovetail.model.origin import origin_of
-from dovetail.passes.record import PassRecord, Site
+from dovetail.pass_record import PassRecord, Site
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dovetail.encoding import Array
 from dovetail.model import edit
 from dovetail.model.attention import SAME_NUMBERS, Attention, Place, each_attention
 from dovetail.model.origin import origin_of
-from dovetail.passes.record import PassRecord, Site
+from dovetail.pass_record import PassRecord, Site
 
 
 def attention_scale(model: ir.Model) -> PassRecord:

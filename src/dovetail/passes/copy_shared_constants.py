@@ -7,7 +7,7 @@ from collections.abc import Hashable
 import onnx_ir as ir
 
 from dovetail.model import edit, origin
-from dovetail.passes.record import PassRecord, Site
+from dovetail.pass_record import PassRecord, Site
 
 # A weight is stored to suit the one layer that it is in: rounding and equalisation look at that layer's inputs.
 _LAYERS = ("MatMul", "Conv", "ConvTranspose", "Gemm")

@@ -13,7 +13,7 @@ from dovetail.encoding import Array
 from dovetail.model import edit
 from dovetail.model.layout import Step, insert_step
 from dovetail.model.origin import origin_of
-from dovetail.passes.record import PassRecord, Site
+from dovetail.pass_record import PassRecord, Site
 
 
 def decompose_attention(model: ir.Model) -> PassRecord:

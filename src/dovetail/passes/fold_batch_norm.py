@@ -9,7 +9,7 @@ from dovetail.encoding import Array
 from dovetail.model import edit
 from dovetail.model.edit import attribute, constant_of, shape_of
 from dovetail.model.origin import origin_of
-from dovetail.passes.record import PassRecord, Site
+from dovetail.pass_record import PassRecord, Site
 
 # y = x * scale + shift, one number per channel, in float64
 Affine = tuple[Array, Array]

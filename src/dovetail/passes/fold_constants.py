@@ -11,7 +11,7 @@ from dovetail.encoding import Array
 from dovetail.model import edit
 from dovetail.model.evaluate import RANDOM, CannotEvaluate, evaluate, result_types
 from dovetail.model.origin import origin_of
-from dovetail.passes.record import PassRecord, Site
+from dovetail.pass_record import PassRecord, Site
 
 # A folded tensor may be this much larger than what it was made from; larger ones stay computed.
 _GROWTH_LIMIT_BYTES = 64 << 20

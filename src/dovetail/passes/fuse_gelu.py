@@ -9,7 +9,7 @@ import onnx_ir as ir
 from dovetail.model import edit
 from dovetail.model.edit import is_op, scalar_of, shape_of
 from dovetail.model.origin import origin_of
-from dovetail.passes.record import PassRecord, Site
+from dovetail.pass_record import PassRecord, Site
 
 # A polynomial in two variables, the input x and the curve e: (power of x, power of e) -> coefficient.
 Polynomial = dict[tuple[int, int], float]

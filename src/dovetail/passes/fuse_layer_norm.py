@@ -11,7 +11,7 @@ from dovetail.encoding import Array
 from dovetail.model import edit
 from dovetail.model.edit import attribute, constant_of, is_op, scalar_of, shape_of
 from dovetail.model.origin import origin_of
-from dovetail.passes.record import PassRecord, Site
+from dovetail.pass_record import PassRecord, Site
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import origin_of
 from dovetail.model.skeleton import skeleton
-from dovetail.passes.record import PassRecord, Site
+from dovetail.pass_record import PassRecord, Site
 
 
 def infer_shapes(model: ir.Model) -> PassRecord:

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from dovetail.model import edit
 from dovetail.model.origin import origin_of
-from dovetail.passes.record import PassRecord, Site
+from dovetail.pass_record import PassRecord, Site
 
 CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")
 

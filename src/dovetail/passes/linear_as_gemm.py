@@ -20,7 +20,7 @@ from dovetail.model.edit import (
     sole_consumer,
 )
 from dovetail.model.origin import nodes_of
-from dovetail.passes.record import PassRecord, Site
+from dovetail.pass_record import PassRecord, Site
 
 
 def linear_as_gemm(model: ir.Model) -> PassRecord:

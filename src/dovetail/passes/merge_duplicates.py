@@ -9,7 +9,7 @@ import onnx_ir as ir
 from dovetail.model import edit
 from dovetail.model.evaluate import RANDOM
 from dovetail.model.origin import origin_of
-from dovetail.passes.record import PassRecord, Site
+from dovetail.pass_record import PassRecord, Site
 
 # Constants up to this size are compared by their numbers: exporters share shapes and axes, or do not.
 _COMPARED_BYTES = 1024

@@ -8,7 +8,7 @@ from dovetail.model import edit
 from dovetail.model.edit import is_op, shape_of
 from dovetail.model.layout import insert_step, shortest
 from dovetail.model.origin import origin_of
-from dovetail.passes.record import PassRecord, Site
+from dovetail.pass_record import PassRecord, Site
 
 _LAYOUT = ("Reshape", "Transpose")
 

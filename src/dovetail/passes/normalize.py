@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from dovetail.errors import InputError
 from dovetail.model import edit
+from dovetail.pass_record import Pass, PassRecord
 from dovetail.passes.attention_layout import attention_layout
 from dovetail.passes.attention_mask import attention_mask
 from dovetail.passes.attention_order import attention_order
@@ -29,7 +30,6 @@ from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.inline_branches import CONTROL_FLOW, inline_branches
 from dovetail.passes.merge_duplicates import merge_duplicates
 from dovetail.passes.merge_layout import merge_layout
-from dovetail.passes.record import Pass, PassRecord
 from dovetail.passes.remove_nan_guard import remove_nan_guard
 from dovetail.passes.remove_noops import remove_noops
 from dovetail.passes.remove_unused import remove_unused

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from dovetail.model import edit
 from dovetail.model.edit import attribute, constant_of, shape_of
 from dovetail.model.origin import origin_of
-from dovetail.passes.record import PassRecord, Site
+from dovetail.pass_record import PassRecord, Site
 
 # A float type that holds every number of another: going there and back changes nothing.
 _WIDER = {

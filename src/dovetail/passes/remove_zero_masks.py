@@ -7,7 +7,7 @@ import onnx_ir as ir
 from dovetail.model import edit
 from dovetail.model.attention import Mask, each_attention
 from dovetail.model.origin import origin_of
-from dovetail.passes.record import PassRecord, Site
+from dovetail.pass_record import PassRecord, Site
 
 
 def remove_zero_masks(model: ir.Model) -> PassRecord:

@@ -9,7 +9,7 @@ from dovetail.encoding import Array
 from dovetail.model import edit
 from dovetail.model.edit import constant_of, shape_of
 from dovetail.model.origin import origin_of
-from dovetail.passes.record import PassRecord, Site
+from dovetail.pass_record import PassRecord, Site
 
 
 def unify_arithmetic(model: ir.Model) -> PassRecord:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from dovetail.model import edit
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import origin_of
-from dovetail.passes.record import PassRecord, Site
+from dovetail.pass_record import PassRecord, Site
 
 _RESHAPING = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 

@@ -26,7 +26,7 @@ _REASON = "as in the model"
 _FLOAT = ir.DataType.FLOAT
 _Use = tuple[ir.Node, int]
 # What emitters put behind the name of a constant when they store it: ours, and ONNX Runtime's quantizers.
-_STORED_SUFFIX = re.compile(r"(__q|_quantized|_DQ_Q4|_Q4)(\.\d+)?$")
+_STORED_SUFFIX = re.compile(r"(__q|_quantized|_DQ_Q\d+)(\.\d+)?$")
 # Operators that compute on integers, or choose their own numbers; a plan says nothing of them.
 _INTEGER_PREFIXES = ("QLinear", "QOrdered", "DynamicQuantize")
 _INTEGER_OPS = frozenset(

@@ -13,7 +13,7 @@ from dovetail.finding import Finding, Status, Verdict
 from dovetail.job import Job
 from dovetail.model.origin import origin_of
 from dovetail.numerics.metrics import Comparison
-from dovetail.passes.record import PassRecord
+from dovetail.pass_record import PassRecord
 from dovetail.plan.rows import plan_rows
 from dovetail.report.result import ArtifactInfo, Comparisons, Metrics, Result, TensorQuality
 from dovetail.rundir import file_sha256

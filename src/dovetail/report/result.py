@@ -11,7 +11,7 @@ import msgspec
 
 from dovetail.errors import InputError
 from dovetail.finding import Finding, Status, Thresholds, Verdict
-from dovetail.passes.record import PassRecord
+from dovetail.pass_record import PassRecord
 from dovetail.plan.rows import PlanRow
 from dovetail.stats import DataInfo
 from dovetail.verify.metric import Accuracy

@@ -12,8 +12,10 @@ import onnx_ir as ir
 from dovetail.calibrate.collect import collect
 from dovetail.calibrate.data import input_specs
 from dovetail.calibrate.sources import DataLike, open_data
+from dovetail.errors import InputError
 from dovetail.finding import Finding
 from dovetail.model.edit import shape_of
+from dovetail.model.origin import origin_of
 from dovetail.model.read import Shapes, read
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
@@ -62,13 +64,17 @@ def _as_quantized(raw: ir.Model, target: Target) -> ir.Model:
     return model
 
 
-def _statistics(model: ir.Model, target: Target, calibration: DataLike) -> Stats:
+def _statistics(model: ir.Model, target: Target, calibration: DataLike) -> Stats | None:
+    """What calibration sees of the tensors whose shapes are known; None where there is nothing to look at."""
     data = open_data(calibration, input_specs(model))
     values = {v.name: v for v in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs))}
-    names = [
-        name
-        for name in observed(model, target)
-        if shape_of(values[name]) is not None and values[name].dtype == ir.DataType.FLOAT
-    ]
+    names = [name for name in observed(model, target) if shape_of(values[name]) is not None]
+    for name in names:
+        if values[name].dtype != ir.DataType.FLOAT:
+            raise InputError(
+                f"tensor {origin_of(values[name]).name!r} is {values[name].dtype}: only float32 can be calibrated"
+            )
+    if not names:
+        return None
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
         return collect(model, names, data, workdir=Path(folder), histograms=True)

@@ -8,6 +8,7 @@ import numpy as np
 
 from dovetail.encoding import Array, QParams
 from dovetail.numerics.block import spread
+from dovetail.numerics.grid import SMALLEST_SCALE
 from dovetail.numerics.histogram import Histogram
 
 # Of the values that do not set the range. Bell-shaped values lose 1 to 2 % at 8 bits, those behind a Gelu with outliers
@@ -51,6 +52,7 @@ def loss_of_counts(histogram: Histogram, params: QParams) -> Loss:
 
 def _loss(magnitude: Array, step: Array, counts: Array | None) -> Loss:
     lost = (magnitude > 0) & (magnitude <= step / 2)  # ties go to even, and zero is even
+    lost &= step > SMALLEST_SCALE  # else the values are too small, not too far apart
     body = (magnitude > 0) & (magnitude < magnitude.max(initial=0) / 2)
     size = _total(body, counts)
     share = _total(body & lost, counts) / size if size else 0.0

@@ -10,6 +10,7 @@ from dovetail.encoding import Array, DType, Encoding
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import constant_of, is_float
 from dovetail.model.origin import origin_of
+from dovetail.numerics.grid import SMALLEST_SCALE
 from dovetail.rules.loss import Loss
 from dovetail.rules.rule import rule
 from dovetail.rules.stored import Activation, Constant, activations, constants
@@ -68,15 +69,15 @@ def _beyond(tensor: Constant | Activation, dtype: DType, loss: Loss, serving: En
     else:
         lost = f"{100 * loss.share:.4g} % of its smaller non-zero values become zero"
         numbers["lost_share"] = loss.share
-    finer = f"store it as {serving.dtype}, which serves it; or " if serving is not None else ""
+    other = f"store it as {serving.dtype} over its own range, which serves it; or " if serving is not None else ""
     return Finding(
         "Q501",
         name,
-        f"{tensor.what} {name!r} reaches from {tensor.low:.4g} to {tensor.high:.4g}: the step of {dtype} is "
+        f"{tensor.what} {name!r} reaches from {tensor.low:.4g} to {tensor.high:.4g}: stored as {dtype} its step is "
         f"{loss.step:.3g}, and {lost}",
         Severity.ERROR if serving is None else Severity.WARNING,
         numbers,
-        f"{finer}clamp the value that sets the range to what its readers can tell apart, or keep {name!r} in float",
+        f"{other}clamp the value that sets the range to what its readers can tell apart, or keep {name!r} in float",
     )
 
 
@@ -137,8 +138,8 @@ def constant_tensor(subject: Subject) -> Iterator[Finding]:
     """A tensor has no range: it is the same number everywhere.
 
     ## What it finds
-    Activations that had one and the same value in every element of every calibration sample, and constants that hold
-    only zeros, where they are stored as integers.
+    Activations that had one and the same value in every element of every calibration sample, or none above 1e-19 (the
+    smallest scale, 2**-63), and constants that hold only zeros, where they are stored as integers.
 
     ## Why it matters
     A range of zero width gives a scale of zero, and dividing by it is undefined. Dovetail widens every range to contain
@@ -158,8 +159,11 @@ def constant_tensor(subject: Subject) -> Iterator[Finding]:
         if not constant.array.any():
             yield _constant(constant, f"holds nothing but zeros ({constant.array.size})")
     for tensor in activations(subject):
+        largest = max(abs(tensor.low), abs(tensor.high))
         if tensor.low == tensor.high:
             yield _constant(tensor, f"is {tensor.low:.6g} everywhere in every sample")
+        elif largest < SMALLEST_SCALE:
+            yield _constant(tensor, f"is as good as zero, never above {largest:.3g}")
 
 
 def _constant(tensor: Constant | Activation, words: str) -> Finding:

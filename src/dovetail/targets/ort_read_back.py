@@ -43,6 +43,10 @@ _STATEMENTS: dict[str, tuple[tuple[_Place, ...], tuple[int, int] | None]] = {
     "QLinearAveragePool": _UNARY,
     "QLinearReduceMean": ((_Place(0, 1, 2),), (3, 4)),
 }
+# Operators that hand stored bytes on, among what the optimizer writes.
+_LAYOUT = frozenset(
+    ("Expand", "Flatten", "Gather", "GatherElements", "Identity", "MaxPool", "Pad", "Reshape", "Slice", "Split", "Squeeze")
+) | frozenset(("DepthToSpace", "SpaceToDepth", "Tile", "Transpose", "Unsqueeze"))
 # ONNX Runtime writes int8 constants as uint8 (zero point + 128) where the CPU's int8 kernels would saturate.
 _AS_UNSIGNED = "_s8_2_u8"
 
@@ -88,14 +92,8 @@ def _read(stored: StoredValue, values: dict[str | None, ir.Value]) -> ReadTensor
 
 
 def _statements(value: ir.Value) -> Iterator[_Numbers]:
-    """What the operators around a value say of its numbers; layout operators hand on what their input has."""
-    for node, index in value.uses():
-        places, _ = _STATEMENTS.get(node.op_type, ((), None))
-        if node.op_type == "QLinearConcat" and index >= 2:
-            places = (_Place(index, index + 1, index + 2),)
-        for place in places:
-            if place.value == index:
-                yield _numbers(node, place.scale, place.zero_point)
+    """What the operators around a value say of its numbers; layout operators hand on what they carry."""
+    yield from _said_by_readers(value)
     producer = value.producer()
     if producer is None:
         return
@@ -104,8 +102,21 @@ def _statements(value: ir.Value) -> Iterator[_Numbers]:
         yield _numbers(producer, *output)
     elif producer.op_type == "QLinearConcat":
         yield _numbers(producer, 0, 1)
-    elif producer.op_type not in _STATEMENTS and producer.inputs and producer.inputs[0] is not None:
+    elif producer.op_type in _LAYOUT and producer.inputs[0] is not None:
         yield from _statements(producer.inputs[0])
+
+
+def _said_by_readers(value: ir.Value) -> Iterator[_Numbers]:
+    for node, index in value.uses():
+        places, _ = _STATEMENTS.get(node.op_type, ((), None))
+        if node.op_type == "QLinearConcat" and index >= 2:
+            places = (_Place(index, index + 1, index + 2),)
+        for place in places:
+            if place.value == index:
+                yield _numbers(node, place.scale, place.zero_point)
+        if node.op_type in _LAYOUT and index == 0:
+            for output in node.outputs:
+                yield from _said_by_readers(output)
 
 
 def _numbers(node: ir.Node, scale: int, zero_point: int) -> _Numbers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,14 +10,14 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.encoding import QParams
+from dovetail.model.edit import is_float
 from dovetail.model.observe import ObservedRun
 from dovetail.model.session import Mode
 from dovetail.numerics.metrics import Comparison
+from dovetail.qdq.boundary import stored_sample
 from dovetail.qdq.emit import READ
 from dovetail.storage import Plan
 from dovetail.target import Sample
-
-Stream = Callable[[Iterable[Sample]], Iterator[Sample]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def compare_tensors(
 ) -> dict[str, Comparison]:
     """Every stored tensor of the plan: float graph against simulation, as its readers see it."""
     stored = [name for name, choice in plan.tensors.items() if isinstance(choice.storage, QParams)]
-    inside = {v.name for node in simulation.graph for v in node.outputs}
+    inside = {v.name for node in simulation.graph for v in node.outputs if is_float(v)}
     seen = {name: read for name in stored if (read := _read_name(name, inside)) is not None}
     if not seen:
         return {}
@@ -67,7 +67,7 @@ def compare_tensors(
     quantized_run = ObservedRun(simulation, list(seen.values()), workdir, Mode.EXACT)
     sums = {name: Comparison() for name in seen}
     for sample in samples:
-        quantized = dict(quantized_run.run(sample))
+        quantized = dict(quantized_run.run(stored_sample(sample, plan)))
         for name, expected in float_run.run(sample):
             sums[name] += Comparison.of(expected, quantized[seen[name]])
     return sums

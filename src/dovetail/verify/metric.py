@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dovetail.errors import InputError
+from dovetail.qdq.boundary import Stream
 from dovetail.stats import DataInfo
 from dovetail.target import Sample
-from dovetail.verify.compare import Stream
 
 Metric = Callable[[Iterator[Sample], Iterator[Sample]], Mapping[str, float]]
 

@@ -14,12 +14,13 @@ from dovetail.calibrate.data import Data, describe
 from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.model.session import Mode
 from dovetail.numerics.metrics import Comparison
+from dovetail.qdq.boundary import Stream, real_stream
 from dovetail.qdq.simulation import load_simulation
 from dovetail.stats import DataInfo, Stats
 from dovetail.storage import Plan
 from dovetail.target import Compiled, Probe, ReadBack, Sample, Target
 from dovetail.verify import verdicts
-from dovetail.verify.compare import Agreement, Stream, compare_runs, compare_tensors
+from dovetail.verify.compare import Agreement, compare_runs, compare_tensors
 from dovetail.verify.metric import Accuracy, Metric, measure, refuse_overlap
 from dovetail.verify.run import SessionRun
 
@@ -87,10 +88,10 @@ def verify(
         simulation = load_simulation(built.compiled.artifacts[0].path)
         streams: dict[str, Stream] = {
             "float": SessionRun(built.original, Mode.FLOAT, Path(folder)),
-            "simulation": SessionRun(simulation, Mode.EXACT, Path(folder)),
+            "simulation": real_stream(SessionRun(simulation, Mode.EXACT, Path(folder)), built.plan),
         }
         if usable:
-            streams["target"] = lambda some: target.run(built.compiled, some)
+            streams["target"] = real_stream(lambda some: target.run(built.compiled, some), built.plan)
         on_target = samples[: target.sample_limit]
         tensors = compare_tensors(built.model, simulation, built.plan, samples[:TENSOR_SAMPLES], Path(folder))
         simulated = _pair("float", "simulation", streams, samples)

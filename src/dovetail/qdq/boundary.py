@@ -1,0 +1,46 @@
+"""Real samples in, real outputs out, whether or not the graph's own inputs and outputs are quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from dovetail.encoding import Array, QParams
+from dovetail.numerics.affine import dequantize, quantize
+from dovetail.storage import Plan
+from dovetail.target import Sample
+
+Stream = Callable[[Iterable[Sample]], Iterator[Sample]]
+
+
+def real_stream(stream: Stream, plan: Plan) -> Stream:
+    """The same stream, spoken to in real numbers."""
+    if not plan.quantized_io:
+        return stream
+
+    def run(samples: Iterable[Sample]) -> Iterator[Sample]:
+        for outputs in stream(stored_sample(sample, plan) for sample in samples):
+            yield {name: _real(name, array, plan) for name, array in outputs.items()}
+
+    return run
+
+
+def stored_sample(sample: Sample, plan: Plan) -> Sample:
+    """A sample as a graph with quantized inputs takes it."""
+    if not plan.quantized_io:
+        return sample
+    return {name: _stored(name, array, plan) for name, array in sample.items()}
+
+
+def _stored(name: str, array: Array, plan: Plan) -> Array:
+    params = _params(name, plan)
+    return array if params is None else quantize(array, params)
+
+
+def _real(name: str, array: Array, plan: Plan) -> Array:
+    params = _params(name, plan)
+    return array if params is None else dequantize(array, params)
+
+
+def _params(name: str, plan: Plan) -> QParams | None:
+    choice = plan.tensors.get(name)
+    return choice.storage if choice is not None and isinstance(choice.storage, QParams) else None

@@ -1,0 +1,266 @@
+"""``dovetail fit`` as a person meets it: what comes out, the exit codes, and one clear sentence for every bad input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from dovetail.cli.main import main
+
+MODEL = """
+<ir_version: 10, opset_import: ["": 21]>
+g (float[1,3,8,8] image) => (float[1,5] scores)
+<float[4] b = {0.1,-0.2,0.3,0.4}, int64[2] flat = {1,144}, float[5] c = {1,2,3,4,5}>
+{
+    f = Conv <strides = [1, 1]> (image, k, b)
+    r = Relu(f)
+    v = Reshape(r, flat)
+    m = MatMul(v, w)
+    scores = Add(m, c)
+}
+"""
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return int(stop.value.code or 0), out, err
+
+    return call
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a small trained-looking model, calibration and held-out data, and a metric."""
+    random = np.random.default_rng(0)
+    model = onnx.parser.parse_model(MODEL)
+    for name, shape in (("k", (4, 3, 3, 3)), ("w", (144, 5))):
+        array = random.standard_normal(shape).astype(np.float32) * 0.2
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    onnx.save(model, tmp_path / "model.onnx")
+    np.savez(tmp_path / "calib.npz", image=random.standard_normal((16, 3, 8, 8)).astype(np.float32))
+    held_out = random.standard_normal((24, 3, 8, 8)).astype(np.float32)
+    np.savez(tmp_path / "eval.npz", image=held_out, labels=random.integers(0, 5, 24))
+    (tmp_path / "my_metric.py").write_text(
+        "def top1(outputs, targets):\n"
+        "    hits = [int(o['scores'].argmax() == t['labels'][0]) for o, t in zip(outputs, targets, strict=True)]\n"
+        "    return {'top1': sum(hits) / len(hits)}\n"
+        "def bad(outputs, targets):\n    return 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+BASE = ("fit", "model.onnx", "--target", "ort-cpu", "--calib", "calib.npz", "-o", "run")
+
+
+def test_a_run_and_its_directory(run: Run, work: Path) -> None:
+    code, out, err = run(*BASE, "--eval", "eval.npz", "--metric", "my_metric:top1", "--range", "mse")
+    assert (code, err) == (0, "")
+    for word in ("top1 on 24 held-out samples", "SQNR of scores", "normalized", "fidelity", "numerics", "run directory: run"):
+        assert word in out
+    result = json.loads((work / "run/result.json").read_text())
+    assert {name: verdict["status"] for name, verdict in result["verdicts"].items()} == {
+        "normalized": "pass",
+        "compiled": "pass",
+        "fidelity": "pass",
+        "numerics": "pass",
+    }
+    assert all(verdict["threshold"] for verdict in result["verdicts"].values())
+    assert result["metrics"]["sqnr_db"]["simulation_vs_float"]["scores"] > 25
+    assert set(result["metrics"]["accuracy"]["figures"]) == {"float", "simulation", "target"}
+    assert result["metrics"]["accuracy"]["data"]["samples"] == 24
+    assert result["calibration"]["samples"] == 16
+    assert result["timings_s"]["calibrate"] >= 0
+    rows = {(row["tensor"], row["edge"]): row for row in result["plan"]}
+    assert rows["image", None]["dtype"] == "uint8"
+    assert all(row["reason"] and row["original_name"] for row in result["plan"])
+    for artifact in result["artifacts"]:
+        assert (work / "run" / artifact["path"]).stat().st_size == artifact["bytes"]
+    onnx.checker.check_model(str(work / "run/model.onnx"), full_check=True)
+
+
+def test_the_same_input_gives_the_same_bytes(run: Run, work: Path) -> None:
+    before = (work / "model.onnx").read_bytes()
+    assert run(*BASE)[0] == 0
+    assert run(*BASE[:-1], "again")[0] == 0
+    assert (work / "run/model.onnx").read_bytes() == (work / "again/model.onnx").read_bytes()
+    assert (work / "run/plan.json").read_bytes() == (work / "again/plan.json").read_bytes()
+    assert (work / "model.onnx").read_bytes() == before
+
+
+def test_random_data_is_marked_in_every_output(run: Run, work: Path) -> None:
+    code, out, _ = run("fit", "model.onnx", "--target", "ort-cpu", "--calib", "random", "-o", "run")
+    assert code == 0
+    assert "calibrated on random data" in out
+    result = json.loads((work / "run/result.json").read_text())
+    assert result["calibration"]["random"] is True
+
+
+def test_an_edited_plan_is_carried_out(run: Run, work: Path) -> None:
+    assert run(*BASE)[0] == 0
+    plan = json.loads((work / "run/plan.json").read_text())
+    for row in plan["rows"]:
+        if row["tensor"] == "r" or row["original_name"] == "v":
+            row.update(scale=0.25, zero_point=0)
+    (work / "edited.json").write_text(json.dumps(plan))
+    assert run(*BASE[:-1], "edited", "--plan", "edited.json")[0] in (0, 1)
+    rows = json.loads((work / "edited/result.json").read_text())["plan"]
+    assert {row["scale"] for row in rows if row["tensor"] == "r"} == {0.25}
+
+
+def test_resume_takes_finished_stages_and_makes_the_rest(run: Run, work: Path) -> None:
+    assert run(*BASE)[0] == 0
+    stats = work / "run/stages/stats.npz"
+    before, model = stats.stat().st_mtime_ns, (work / "run/model.onnx").read_bytes()
+    (work / "run/result.json").unlink()
+    (work / "run/stages/plan.key").unlink()
+    assert run(*BASE, "--resume")[0] == 0
+    assert stats.stat().st_mtime_ns == before
+    assert (work / "run/model.onnx").read_bytes() == model
+    assert (work / "run/result.json").exists()
+    assert run(*BASE, "--resume", "--range", "mse")[0] == 0  # other statistics are needed: calibrated again
+    assert stats.stat().st_mtime_ns != before
+
+
+def test_a_failed_verdict_is_exit_code_1(run: Run, work: Path) -> None:
+    (work / "strict.toml").write_text("[thresholds]\nnormalized_db = 500\n")
+    code, out, _ = run(*BASE, "--config", "strict.toml")
+    assert code == 1
+    assert "differs from the original model" in out
+    verdicts = json.loads((work / "run/result.json").read_text())["verdicts"]
+    assert verdicts["normalized"]["status"] == "fail"
+    assert verdicts["numerics"]["status"] == "not_checked"
+    assert not (work / "run/model.onnx").exists()
+
+
+def test_a_config_file_says_the_same_as_options(run: Run, work: Path) -> None:
+    (work / "run.toml").write_text('target = "ort-cpu"\nprecision = "w8a16"\nkeep = ["scores=fp32"]\n')
+    assert run("fit", "model.onnx", "--calib", "calib.npz", "-o", "run", "--config", "run.toml")[0] == 0
+    assert json.loads((work / "run/result.json").read_text())["precision"] == "w8a16"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--precision", "w3a3"), "unknown precision 'w3a3' for target ort-cpu"),
+        (("--target", "abacus"), "unknown target 'abacus'"),
+        (("--target", "ort-cpu:fast"), "no variant 'fast'"),
+        (("--option", "vtcm=8"), "no option 'vtcm'"),
+        (("--option", "vtcm"), "must be key=value"),
+        (("--range", "guess"), "unknown range method 'guess'"),
+        (("--io", "maybe"), "unknown io 'maybe'"),
+        (("--keep", "conv"), "must be GLOB=PRECISION"),
+        (("--keep", "conv=fp12"), "unknown precision 'fp12'"),
+        (("--keep", "nobody=fp32"), "no tensor and no node has a name that matches 'nobody'"),
+        (("--require", "magic"), "no such verdict"),
+        (("--shape", "image"), "must be name=1,3,224,224"),
+        (("--shape", "image=1,3,9,9"), "image"),
+        (("--shape", "picture=1,3,8,8"), "no input 'picture'"),
+        (("--metric", "my_metric:top1"), "a metric needs held-out data"),
+        (("--eval", "eval.npz", "--metric", "my_metric:none"), "has no function 'none'"),
+        (("--eval", "eval.npz", "--metric", "my_metric:bad"), "must return a dict of named figures"),
+        (("--eval", "same.npz", "--metric", "my_metric:top1"), "was used for calibration"),
+        (("--calib", "none.npz"), "none.npz"),
+        (("--calib", "wrong_name.npz"), "array 'picture' is not an input"),
+        (("--calib", "wrong_shape.npz"), "'image' is (4, 3, 9, 9)"),
+        (("--calib", "wrong_type.npz"), "'image' is int32, the model takes float32"),
+        (("--calib", "nan.npz"), "'image' of sample 2 holds NaN"),
+        (("--calib", "empty.npz"), "not a single sample"),
+        (("--plan", "model.onnx"), "not a plan"),
+        (("--config", "bad.toml"), "unknown option 'precison'"),
+        (("--config", "worse.toml"), "not a configuration"),
+        (("--config", "strict.toml"), "unknown threshold 'normal_db'"),
+        (("--size", "8"), "must be height,width"),
+        (("--mean", "a,b"), "must be numbers"),
+        (("--std", "0"), "cannot be divided by"),
+        (("--no-such-option",), "No such option"),
+    ],
+)
+def test_bad_input_is_one_sentence_exit_2_and_nothing_written(
+    run: Run, work: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    with np.load(work / "calib.npz") as data:
+        image = data["image"]
+    np.savez(work / "same.npz", image=image[:4], labels=np.zeros(4, np.int64))
+    np.savez(work / "wrong_name.npz", picture=image)
+    np.savez(work / "wrong_shape.npz", image=np.zeros((4, 3, 9, 9), np.float32))
+    np.savez(work / "wrong_type.npz", image=image.astype(np.int32))
+    np.savez(work / "empty.npz", image=image[:0])
+    bad = image.copy()
+    bad[2, 0, 0, 0] = np.nan
+    np.savez(work / "nan.npz", image=bad)
+    (work / "bad.toml").write_text('precison = "w8a8"\n')
+    (work / "worse.toml").write_text("precision = \n")
+    (work / "strict.toml").write_text("[thresholds]\nnormal_db = 5\n")
+    code, out, err = run(*BASE, *arguments)
+    assert code == 2, (out, err)
+    assert said in err
+    assert "Traceback" not in err
+    assert not (work / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "bad.onnx"),
+        (b"this is no model", "bad.onnx"),
+        ("truncated", "bad.onnx"),
+        (None, "bad.onnx"),
+    ],
+)
+def test_a_bad_model_file_is_named(run: Run, work: Path, content: bytes | str | None, said: str) -> None:
+    if content == "truncated":
+        content = (work / "model.onnx").read_bytes()[:500]
+    if isinstance(content, bytes):
+        (work / "bad.onnx").write_bytes(content)
+    code, _, err = run("fit", "bad.onnx", *BASE[2:])
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1
+    assert not (work / "run").exists()
+
+
+def test_output_that_is_there_is_left_alone(run: Run, work: Path) -> None:
+    (work / "run").mkdir()
+    (work / "run/precious.txt").write_text("mine")
+    for arguments in ((), ("--force",), ("--resume",)):
+        code, _, err = run(*BASE, *arguments)
+        assert code == 2
+        assert "not a run directory of ours" in err
+    assert (work / "run/precious.txt").read_text() == "mine"
+    (work / "file").write_text("mine")
+    assert "is a file" in run(*BASE[:-1], "file")[2]
+
+
+def test_an_earlier_run_needs_force(run: Run, work: Path) -> None:
+    assert run(*BASE)[0] == 0
+    code, _, err = run(*BASE)
+    assert code == 2
+    assert "say --force to replace it or --resume" in err
+    assert run(*BASE, "--force")[0] == 0
+
+
+def test_an_unwritable_place_is_named(run: Run, work: Path) -> None:
+    (work / "file").write_text("mine")
+    code, _, err = run(*BASE[:-1], "file/run")
+    assert code == 2
+    assert "file/run" in err
+
+
+def test_missing_calibration_says_what_to_do(run: Run, work: Path) -> None:
+    code, _, err = run("fit", "model.onnx", "--target", "ort-cpu", "-o", "run")
+    assert code == 2
+    assert "--calib random if noise is really what is wanted" in err
+    code, _, err = run("fit", "model.onnx", "--calib", "random", "-o", "run")
+    assert code == 2
+    assert "no target given" in err

@@ -1,0 +1,44 @@
+"""Real numbers at the boundary of a graph whose own inputs and outputs are integers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.encoding import DType, Encoding, QParams
+from dovetail.model.session import Mode, open_session, serialized
+from dovetail.qdq.boundary import Stream, real_stream
+from dovetail.qdq.emit import emit_qdq
+from dovetail.target import Sample
+from tests.equality import model_from, normal
+from tests.qdq.round_trip import plan_of
+
+A8 = QParams(Encoding(DType.U8), np.float32(0.05), np.int32(120))
+B8 = QParams(Encoding(DType.S8), np.float32(0.11), np.int32(-7))
+
+
+def _stream(model: ir.Model) -> Stream:
+    session = open_session(serialized(model), Mode.EXACT)
+    names = [output.name for output in session.get_outputs()]
+
+    def run(samples: Iterable[Sample]) -> Iterator[Sample]:
+        for sample in samples:
+            yield dict(zip(names, session.run(names, dict(sample)), strict=True))
+
+    return run
+
+
+def test_integer_graph_answers_in_the_real_numbers_of_the_float_one() -> None:
+    model = model_from("g (float[4] x, float[4] raw) => (float[4] y, float[4] n) { y = Add(x, raw) n = Neg(y) }")
+    float_io = plan_of({"x": A8, "y": B8})
+    integer_io = replace(float_io, quantized_io=True)
+    samples = [{"x": normal(4, seed=seed), "raw": normal(4, seed=seed + 9)} for seed in range(3)]
+    expected = list(real_stream(_stream(emit_qdq(model, float_io)), float_io)(samples))
+    found = list(real_stream(_stream(emit_qdq(model, integer_io)), integer_io)(samples))
+    for one, two in zip(expected, found, strict=True):
+        assert one.keys() == two.keys() == {"y", "n"}
+        for name, array in one.items():
+            assert array.tobytes() == two[name].tobytes()

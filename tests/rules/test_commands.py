@@ -1,0 +1,96 @@
+"""``dovetail check`` and ``dovetail explain`` as a person or a script sees them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dovetail.cli.main import main
+from dovetail.rules import catalog, docs
+from tests.rules.cases import write
+
+
+def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stopped:
+        main(list(arguments))
+    shown = capsys.readouterr()
+    assert isinstance(stopped.value.code, int)
+    return stopped.value.code, shown.out, shown.err
+
+
+def _case(name: str, folder: Path) -> str:
+    code, kind, *_ = name.split(".")
+    return str(write(docs.case_texts(code, kind)[f"{name}.onnxtxt"], folder))
+
+
+def test_error_is_exit_code_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, _ = _run(capsys, "check", _case("Q502.bad", tmp_path), "--target", "ort-cpu")
+    lines = out.splitlines()
+    assert code == 1
+    assert lines[0] == "Q502 nan_or_infinity_in_constant (error)"
+    assert lines[1].split() == ["at:", "mask"]
+    assert lines[3].startswith("  fix: ")
+    assert lines[-1] == "1 finding in model.onnx for ort-cpu: 1 error"
+
+
+def test_note_is_exit_code_0(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, _ = _run(capsys, "check", _case("Q503.bad", tmp_path), "--target", "ort-cpu", "--calib", "random:2")
+    assert code == 0
+    assert "(note)" in out
+
+
+def test_pinned_shape_finds_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    model = _case("Q601.bad", tmp_path)
+    assert _run(capsys, "check", model, "--target", "ort-cpu")[0] == 1
+    code, out, _ = _run(capsys, "check", model, "--target", "ort-cpu", "--shape", "x=1,4")
+    assert (code, out) == (0, "0 findings in model.onnx for ort-cpu\n")
+
+
+def test_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, _ = _run(capsys, "check", _case("Q501.bad", tmp_path), "--target", "ort-cpu", "--format", "json")
+    document = json.loads(out)
+    assert code == 1
+    assert (document["model"], document["target"]) == ("model.onnx", "ort-cpu")
+    (found,) = document["findings"]
+    assert (found["code"], found["name"], found["severity"]) == ("Q501", "range_beyond_any_grid", "error")
+    assert found["numbers"]["lost_share"] == 1.0
+    assert set(found) == {"code", "name", "where", "message", "severity", "numbers", "fix"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "culprit"),
+    [
+        (("check", "missing.onnx", "--target", "ort-cpu"), "missing.onnx"),
+        (("check", "missing.onnx", "--target", "nowhere"), "nowhere"),
+        (("check", "missing.onnx", "--target", "ort-cpu", "--shape", "x"), "--shape x"),
+        (("explain", "Q999"), "Q999"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    arguments: tuple[str, ...], culprit: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = _run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert culprit in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_explain_says_the_docstring(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = _run(capsys, "explain", "q501")
+    assert code == 0
+    assert out == docs.explain(catalog.find_rule("Q501"))
+
+
+def test_explain_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = _run(capsys, "explain")
+    assert code == 0
+    for rule in catalog.all_rules():
+        assert f"{rule.code}  {rule.name}\n" in out
+
+
+def test_retired_rule_says_what_to_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(catalog, "RETIRED", {"Q598": "Q501 finds it now"})
+    code, _, err = _run(capsys, "explain", "Q598")
+    assert (code, "Q501 finds it now" in err) == (2, True)
