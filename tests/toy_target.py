@@ -41,9 +41,9 @@ from dovetail.target import (
     signature,
 )
 
-_BYTES = OpSupport((Signature((Slot(A8),), A8, variadic=True), Signature((Slot(F32),), F32, variadic=True)), shares=None)
 _FIRST = OpSupport((signature(A8, out=A8), signature(F32, out=F32)), shares=(0,))
 _SAME = (Signature((Slot(A8),), A8, variadic=True), Signature((Slot(F32),), F32, variadic=True))
+_BYTES = OpSupport(_SAME, shares=None)
 _LINEAR = OpSupport((signature(A8, const(W8), bias(B32), out=A8), signature(F32, F32, F32, out=F32)))
 
 

@@ -204,6 +204,5 @@ class Target:
     run: Callable[[Compiled, Iterable[Sample]], Iterator[Sample]]
     chains: tuple[Chain, ...] = ()
     rewrites: tuple[Pass, ...] = ()
-    rules: tuple[str, ...] = ()
     max_rank: int | None = None
     sample_limit: int | None = None

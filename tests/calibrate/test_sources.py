@@ -73,7 +73,8 @@ def test_folder_of_pictures(tmp_path: Path) -> None:
     (sample,) = values(tmp_path, specs, images=options)
     expected = (pixels.astype(np.float32) / 255 - np.float32([0.5, 0.25, 0])) / np.float32([2, 1, 1])
     np.testing.assert_allclose(sample[0], expected.transpose(2, 0, 1), rtol=1e-6)
-    (flat,) = values(tmp_path, (InputSpec("x", (1, 4, 4, 3), np.dtype(np.float32)),), images=ImageOptions(layout="nhwc"))
+    last = (InputSpec("x", (1, 4, 4, 3), np.dtype(np.float32)),)
+    (flat,) = values(tmp_path, last, images=ImageOptions(layout="nhwc"))
     np.testing.assert_allclose(flat[0], pixels / np.float32(255), rtol=1e-6)
     for wrong, said in (
         (ImageOptions(size=(5, 4)), "--size 5,4"),
@@ -174,7 +175,7 @@ def test_bad_files_are_named(name: str, content: bytes, said: str, tmp_path: Pat
 
 
 def test_missing_file() -> None:
-    with pytest.raises(InputError, match="cannot be read as .npz"):
+    with pytest.raises(InputError, match=r"cannot be read as \.npz"):
         values("nowhere.npz")
 
 
@@ -182,7 +183,7 @@ def test_truncated_npz(tmp_path: Path) -> None:
     path = tmp_path / "data.npz"
     np.savez(path, x=ROWS)
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(InputError, match="cannot be read as .npz"):
+    with pytest.raises(InputError, match=r"cannot be read as \.npz"):
         values(path)
 
 

@@ -176,6 +176,7 @@ REFUSED: dict[str, tuple[Plan, str]] = {
         Plan("", "", {}, {Edge("add", 0): Choice(IN_FLOAT16, "")}),
         "edge 'add:0': a QDQ graph cannot store float16",
     ),
+    "int32 tensor": (plan_of({"h": replace(B32, axis=1)}), "tensor 'h': only constants can be stored as int32"),
     "scale of a wrong length": (plan_of({}, {Edge("mm", 1): replace(W8, axis=0)}), "edge 'mm:1': the axis scale"),
     "integers of a wrong shape": (
         plan_of({}, {Edge("mm", 1): W8}, stored={Edge("mm", 1): np.zeros((2, 2), np.int8)}),

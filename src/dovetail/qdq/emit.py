@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import numpy as np
 import onnx_ir as ir
 
@@ -118,7 +120,7 @@ class _Emitter:
         """What one consumer sees: a stored constant read back, or a further pair; equal ones are made once."""
         array = constant_of(value)
         stored = None if array is None else self._integers(edge, array, params)
-        key = (value, params, b"" if stored is None else stored.tobytes())
+        key = (value, params, b"" if stored is None else sha256(stored.tobytes()).digest())
         if key not in self._reads:
             tensor = self._tensors.get(value, str(value.name))
             if stored is None:
@@ -141,6 +143,8 @@ class _Emitter:
             raise InputError(f"edge {str(edge)!r}: {error}") from error
 
     def _quantize(self, value: ir.Value, params: QParams, tensor: str) -> ir.Value:
+        if params.dtype is DType.S32:
+            raise InputError(f"tensor {tensor!r}: only constants can be stored as int32, ONNX has no Q for it")
         name, dtype = self._free(STORED, tensor), IR_TYPES[params.dtype]
         return self._append("QuantizeLinear", value, params, name, dtype, source=value)
 

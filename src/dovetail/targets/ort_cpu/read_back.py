@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from dovetail.model.edit import constant_of
 from dovetail.qdq.stored import StoredValue, stored_values
 from dovetail.storage import Plan
 from dovetail.target import Outcome, ReadBack, ReadTensor
+from dovetail.targets.ort_cpu.table import CARRIERS
 
 
 class _Place(NamedTuple):
@@ -43,10 +45,10 @@ _STATEMENTS: dict[str, tuple[tuple[_Place, ...], tuple[int, int] | None]] = {
     "QLinearAveragePool": _UNARY,
     "QLinearReduceMean": ((_Place(0, 1, 2),), (3, 4)),
 }
+# A convolution that runs channels-last is written anew, under the old name with this suffix.
+_LAYOUT_SUFFIX = re.compile(r"_token_\d+$")
 # Operators that hand stored bytes on, among what the optimizer writes.
-_LAYOUT = frozenset(
-    ("Expand", "Flatten", "Gather", "GatherElements", "Identity", "MaxPool", "Pad", "Reshape", "Slice", "Split", "Squeeze")
-) | frozenset(("DepthToSpace", "SpaceToDepth", "Tile", "Transpose", "Unsqueeze"))
+_LAYOUT = frozenset((*CARRIERS, "Resize"))
 # ONNX Runtime writes int8 constants as uint8 (zero point + 128) where the CPU's int8 kernels would saturate.
 _AS_UNSIGNED = "_s8_2_u8"
 
@@ -59,8 +61,8 @@ class _Numbers(NamedTuple):
 def read_optimized(emitted_path: Path, optimized_path: Path, plan: Plan) -> ReadBack:
     """Every planned storage, looked up in the optimized graph."""
     emitted, optimized = ir.load(emitted_path), ir.load(optimized_path)
-    values = {v.name: v for v in _values(optimized.graph)}
-    found = [(stored, _read(stored, values)) for stored in stored_values(emitted, plan)]
+    compiled = _Compiled(emitted, optimized)
+    found = [(stored, _read(stored, compiled.find(stored.name))) for stored in stored_values(emitted, plan)]
     matched = {stored.group for stored, one in found if stored.group and one.outcome is Outcome.MATCHED}
     changed = {stored.group for stored, one in found if stored.group and one.outcome is Outcome.CHANGED}
     tensors = []
@@ -72,10 +74,32 @@ def read_optimized(emitted_path: Path, optimized_path: Path, plan: Plan) -> Read
     return ReadBack(tuple(tensors), evidence="the optimized graph that ONNX Runtime wrote while building the session")
 
 
-def _read(stored: StoredValue, values: dict[str | None, ir.Value]) -> ReadTensor:
-    value = values.get(stored.name)
-    if value is None and stored.name + _AS_UNSIGNED in values:
-        value = values[stored.name + _AS_UNSIGNED]
+class _Compiled:
+    """Where an integer value of the emitted graph is in the optimized one."""
+
+    def __init__(self, emitted: ir.Model, optimized: ir.Model) -> None:
+        self._emitted = {v.name: v for v in _values(emitted.graph)}
+        self._values = {v.name: v for v in _values(optimized.graph)}
+        self._nodes = {_LAYOUT_SUFFIX.sub("", node.name or ""): node for node in optimized.graph}
+
+    def find(self, name: str) -> ir.Value | None:
+        """By its name; or as what is written by the operator that made it, which keeps its name in another layout."""
+        for known in (name, name + _AS_UNSIGNED):
+            if known in self._values:
+                return self._values[known]
+        quantize = self._emitted[name].producer() if name in self._emitted else None
+        raw = None if quantize is None else quantize.inputs[0]
+        for _ in range(2):  # the operator itself, or the one that it was fused into as an activation
+            maker = None if raw is None else raw.producer()
+            if maker is None:
+                return None
+            if maker.name in self._nodes:
+                return self._nodes[maker.name].outputs[0]
+            raw = maker.inputs[0]
+        return None
+
+
+def _read(stored: StoredValue, value: ir.Value | None) -> ReadTensor:
     if value is None:
         return ReadTensor(stored.tensor, Outcome.NOT_FOUND, "no such value in the optimized graph", stored.edge)
     if stored.params.dtype is DType.S32:

@@ -12,7 +12,6 @@ from typing import Any
 
 import onnx_ir as ir
 
-from dovetail.encoding import Encoding
 from dovetail.errors import InputError
 from dovetail.model.session import Mode, open_session
 from dovetail.model.write import write
@@ -22,74 +21,20 @@ from dovetail.passes.remove_unused import remove_unused
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
 from dovetail.target import (
-    A8,
-    A16,
-    B32,
-    F32,
     FP32,
-    W8,
     W8A8,
     W8A16,
     Artifact,
     Chain,
     Compiled,
-    OpSupport,
     Probe,
     ReadBack,
     Sample,
-    Signature,
-    Slot,
     Target,
-    bias,
-    const,
-    signature,
 )
 from dovetail.targets.child import run_child
-from dovetail.targets.ort_read_back import read_optimized
-
-_KNOWN = "onnxruntime 1.31.1, optimized graphs of the shipped models read back"
-_CARRIERS = (
-    "DepthToSpace",
-    "Expand",
-    "Flatten",
-    "Gather",
-    "GatherElements",
-    "Identity",
-    "MaxPool",
-    "Pad",
-    "Reshape",
-    "Slice",
-    "SpaceToDepth",
-    "Split",
-    "Squeeze",
-    "Tile",
-    "Transpose",
-    "Unsqueeze",
-)
-_FOLLOWERS = (
-    "Add",
-    "AveragePool",
-    "Clip",
-    "Concat",
-    "Gelu",
-    "GlobalAveragePool",
-    "GridSample",
-    "HardSigmoid",
-    "HardSwish",
-    "LeakyRelu",
-    "Mul",
-    "ReduceMean",
-    "Relu",
-    "Resize",
-    "Sigmoid",
-    "Softmax",
-    "Sub",
-    "Tanh",
-)
-# Further inputs of these are sizes, bounds or axes, not data.
-_ONE_DATA_INPUT = frozenset(
-    ("AveragePool", "Clip", "Gelu", "GlobalAveragePool", "HardSigmoid", "HardSwish", "LeakyRelu", "ReduceMean")
-) | frozenset(("Relu", "Resize", "Sigmoid", "Softmax", "Tanh"))
+from dovetail.targets.ort_cpu.read_back import read_optimized
+from dovetail.targets.ort_cpu.table import TABLE
 
 
 def open_target(variant: str, options: Mapping[str, str]) -> Target:
@@ -99,30 +44,6 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
     if options:
         raise InputError(f"target ort-cpu has no option {min(options)!r}")
     return ORT_CPU
-
-
-def _elementwise(one_input: bool) -> tuple[Signature, ...]:
-    def over(inside: Encoding, out: Encoding) -> Signature:
-        return Signature((Slot(inside),), out, variadic=not one_input)
-
-    return (over(A8, A8), over(A16, A16), over(A8, F32), over(A16, F32), over(F32, F32))
-
-
-def _linear() -> tuple[Signature, ...]:
-    integer = [signature(a, const(W8), bias(B32), out=out) for a in (A8, A16) for out in (a, F32)]
-    return (*integer, signature(F32, F32, F32, out=F32))
-
-
-def _table() -> dict[str, OpSupport]:
-    matmul = tuple(signature(a, a, out=out) for a in (A8, A16) for out in (a, F32))
-    norm = (*(signature(a, const(F32), const(F32), out=a) for a in (A8, A16)), signature(F32, F32, F32, out=F32))
-    carried = tuple(signature(e, out=e) for e in (A8, A16, F32))
-    table = {op: OpSupport(carried, shares=(0,), known_from=_KNOWN) for op in _CARRIERS}
-    table |= {op: OpSupport(_elementwise(op in _ONE_DATA_INPUT), follows=True, known_from=_KNOWN) for op in _FOLLOWERS}
-    table |= {op: OpSupport(_linear(), known_from=_KNOWN) for op in ("Conv", "ConvTranspose", "Gemm")}
-    table["MatMul"] = OpSupport((*_linear(), *matmul), known_from=_KNOWN)
-    table["LayerNormalization"] = OpSupport(norm, follows=True, known_from=_KNOWN)
-    return table
 
 
 def probe() -> Probe:
@@ -172,7 +93,7 @@ def run(compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
 
 ORT_CPU = Target(
     name="ort-cpu",
-    ops=_table(),
+    ops=TABLE,
     precisions={p.name: p for p in (W8A8, W8A16, FP32)},
     chains=(
         Chain(("Conv", "Relu")),
