@@ -15,6 +15,7 @@ from dovetail.calibrate.record import load_stats, save_stats
 from dovetail.errors import InputError
 from dovetail.finding import Status
 from dovetail.job import Job
+from dovetail.model.read import require_float32
 from dovetail.numerics.methods import RangeMethod
 from dovetail.pass_record import PassRecord
 from dovetail.passes.infer_shapes import infer_shapes
@@ -88,6 +89,7 @@ def _float_graph(job: Job, run: RunDir, clock: Clock, key: str) -> tuple[ir.Mode
         model, rewrites = run.stage(
             "rewrite", key, lambda: _rewrite(job, normalized), lambda r: save_passed(r, path), lambda: load_passed(path)
         )
+    require_float32(model)
     return model, (*passes, *rewrites), key
 
 

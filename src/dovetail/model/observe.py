@@ -44,7 +44,8 @@ class ObservedRun:
         """The named tensors of one sample; the arrays are overwritten by the next."""
         for name in self._inputs:
             self._binding.bind_cpu_input(name, sample[name])
-        self._session.run_with_iobinding(self._binding)
+        if self._buffers:
+            self._session.run_with_iobinding(self._binding)
         for name in self.values:
             yield name, sample[name] if name in self._inputs else self._buffers[name]
 

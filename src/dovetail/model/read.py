@@ -72,6 +72,16 @@ def require_static(model: ir.Model) -> None:
             )
 
 
+def require_float32(model: ir.Model) -> None:
+    """Refuse a graph that computes in another float type: half precision is the target's business, not the model's."""
+    for node in model.graph:
+        for value in node.outputs:
+            if value.dtype is not None and value.dtype.is_floating_point() and value.dtype is not ir.DataType.FLOAT:
+                raise InputError(
+                    f"tensor {origin.origin_of(value).name!r} is {value.dtype.name.lower()}: give the float32 model"
+                )
+
+
 def _load(path: Path) -> ir.Model:
     try:
         data = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Write masks as something that is added to the scores."""
+"""Write masks as something that is added to the scores, no further down than a softmax can tell."""
 
 from __future__ import annotations
 
@@ -16,14 +16,19 @@ _MASKED = -1e4
 
 
 def attention_mask(model: ir.Model) -> PassRecord:
-    """Replace `Where(condition, scores, fill)` by `scores + constant`, where the condition is a constant."""
+    """Replace `Where(condition, scores, fill)` by `scores + constant`, and -inf and the like by -10 000.
+
+    A sentinel such as -3.4e38 would leave no grid for the scores that it is added to.
+    """
     changed: list[Site] = []
     declined: list[Site] = []
     for attention in each_attention(model.graph):
         for mask in reversed(attention.masks):  # from below, so that the values above still stand
-            if mask.fill is None:
-                continue
             where = origin_of(mask.node.outputs[0]).name
+            if mask.fill is None:
+                if _clamp(mask):
+                    changed.append(Site(where, f"what masks in {origin_of(mask.value).name!r} raised to {_MASKED:g}"))
+                continue
             reason = _why_not(mask)
             if reason is not None:
                 declined.append(Site(where, reason))
@@ -31,6 +36,20 @@ def attention_mask(model: ir.Model) -> PassRecord:
             _add(mask)
             changed.append(Site(where, f"condition {origin_of(mask.value).name!r} made an added mask"))
     return PassRecord("attention_mask", tuple(changed), tuple(declined))
+
+
+def _clamp(mask: Mask) -> bool:
+    """Raise the masking numbers of an added constant on this edge, unless a row has nothing else."""
+    array = edit.constant_of(mask.value)
+    if array is None or array.ndim == 0 or not (array < _MASKED).any() or not (array > _MASKED).any(axis=-1).all():
+        return False
+    raised = np.maximum(array, np.asarray(_MASKED, array.dtype))
+    name, graph = f"{mask.value.name}/raised", edit.graph_of(mask.node)
+    constant = edit.add_initializer(graph, raised, name=name, source=mask.value)
+    for index, value in enumerate(mask.node.inputs):
+        if value is mask.value:
+            mask.node.replace_input_with(index, constant)
+    return True
 
 
 def _why_not(mask: Mask) -> str | None:
@@ -56,7 +75,7 @@ def _add(mask: Mask) -> None:
     condition, fill = edit.constant_of(mask.value), edit.constant_of(mask.fill)
     if condition is None or fill is None:
         raise ValueError(f"the mask {node.name!r} is not constant")
-    array = np.where(_kept(condition, mask), np.zeros_like(fill), fill).astype(fill.dtype)
+    array = np.where(_kept(condition, mask), np.zeros_like(fill), np.maximum(fill, _MASKED)).astype(fill.dtype)
     constant = edit.add_initializer(graph, array, name=f"{mask.value.name}/added", source=mask.value)
     shape = edit.shape_of(mask.data)
     added = edit.insert(node, "Add", [mask.data, constant], source=mask.data, replaces=[node], shape=shape)
