@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from dovetail.errors import InputError
-from dovetail.model.session import Mode, open_session
+from dovetail.model.session import Mode, open_session, run_session
 from dovetail.model.write import write
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.params import qparams_of
@@ -76,11 +76,8 @@ def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
 
 def run(compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
     session = open_session(compiled.artifacts[0].path, Mode.EXACT)
-    names = [output.name for output in session.get_outputs()]
-    wanted = {value.name for value in session.get_inputs()}
     for sample in samples:
-        feed = {name: array for name, array in sample.items() if name in wanted}
-        yield dict(zip(names, session.run(names, feed), strict=True))
+        yield run_session(session, sample)
 
 
 TOY = Target(

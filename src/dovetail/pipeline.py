@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from dovetail.calibrate.collect import collect
 from dovetail.calibrate.record import load_stats, save_stats
-from dovetail.errors import InputError
+from dovetail.errors import BackendError, InputError
 from dovetail.finding import Status
 from dovetail.job import Job
 from dovetail.model.read import require_float32
@@ -45,7 +45,7 @@ def fit(job: Job, output: Path, *, force: bool = False, resume: bool = False, re
     run = open_rundir(output, {"model": job.path.name, "options": repr(job.options)}, force=force, resume=resume)
     try:
         return _line(job, run, report)
-    except InputError:
+    except (InputError, BackendError):
         if fresh and not resume:
             shutil.rmtree(output)
         raise

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from dovetail.encoding import Array
 from dovetail.errors import InputError
 from dovetail.model.edit import shape_of
-from dovetail.model.origin import origin_of
+from dovetail.model.origin import each_value, origin_of
 from dovetail.model.session import Mode, open_session
 from dovetail.model.write import write
 from dovetail.target import Sample
@@ -22,7 +22,7 @@ class ObservedRun:
 
     def __init__(self, model: ir.Model, names: Sequence[str], workdir: Path, mode: Mode = Mode.FLOAT) -> None:
         observed = model.clone()
-        by_name = {v.name or "": v for v in _values(observed.graph)}
+        by_name = {v.name or "": v for v in each_value(observed.graph)}
         self.values = {name: by_name[name] for name in names}
         self._inputs = {v.name or "" for v in observed.graph.inputs}
         outputs = {v.name for v in observed.graph.outputs}
@@ -55,9 +55,3 @@ def _shape(value: ir.Value) -> tuple[int, ...]:
     if shape is None:
         raise InputError(f"tensor {origin_of(value).name!r} has no static shape")
     return shape
-
-
-def _values(graph: ir.Graph) -> Iterable[ir.Value]:
-    yield from graph.inputs
-    for node in graph:
-        yield from node.outputs

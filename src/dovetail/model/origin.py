@@ -36,7 +36,7 @@ def stamp(model: ir.Model, names: Container[str] | None = None) -> None:
     ``names`` are those in the caller's file: a value that is not among them (made by inlining a function or raising
     the opset) is derived from the nearest one that it feeds.
     """
-    for value in _values(model.graph):
+    for value in each_value(model.graph):
         nearest = value if names is None else _nearest(model.graph, value, names)
         value.metadata_props[_NAME] = nearest.name or ""
         if nearest is not value:
@@ -97,7 +97,8 @@ def _nearest(graph: ir.Graph, value: ir.Value, names: Container[str]) -> ir.Valu
     return value
 
 
-def _values(graph: ir.Graph) -> Iterable[ir.Value]:
+def each_value(graph: ir.Graph) -> Iterable[ir.Value]:
+    """Every value of a graph: inputs, constants, then what the nodes write, subgraphs included."""
     for each in (graph, *graph.subgraphs()):
         yield from each.inputs
         yield from each.initializers.values()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
+from dovetail.encoding import Array
+from dovetail.errors import BackendError
 
 
 class Mode(StrEnum):
@@ -38,9 +40,30 @@ def open_session(model: Path | bytes, mode: Mode, *, threads: int = 1, optimized
     if optimized_to is not None:
         options.optimized_model_filepath = str(optimized_to)
     source = str(model) if isinstance(model, Path) else model
-    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    try:
+        return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except _runtime_errors() as error:
+        name = model.name if isinstance(model, Path) else "the model"
+        raise BackendError(f"ONNX Runtime cannot load {name}: {_sentence(error)}") from error
 
 
-def serialized(model: ir.Model) -> bytes:
-    """The model as bytes, for sessions on graphs that fit; larger ones go through a file."""
-    return ir.to_proto(model).SerializeToString()
+def run_session(session: Any, feed: Mapping[str, Array]) -> dict[str, Array]:
+    """All outputs of one call, by name."""
+    names = [output.name for output in session.get_outputs()]
+    wanted = {value.name for value in session.get_inputs()}
+    try:
+        outputs = session.run(names, {name: array for name, array in feed.items() if name in wanted})
+    except _runtime_errors() as error:
+        raise BackendError(f"ONNX Runtime cannot run the model: {_sentence(error)}") from error
+    return dict(zip(names, outputs, strict=True))
+
+
+def _runtime_errors() -> tuple[type[Exception], ...]:
+    """What ONNX Runtime raises; its exceptions have no common base."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    return (state.Fail, state.InvalidArgument, state.InvalidGraph, state.NotImplemented, state.RuntimeException)
+
+
+def _sentence(error: Exception) -> str:
+    return " ".join(str(error).split())[:400]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
 from dovetail.errors import InputError
-from dovetail.model.origin import origin_of
+from dovetail.model.origin import each_value, origin_of
 from dovetail.storage import Choice, Edge, FloatStorage, Plan, Storage
 
 SCHEMA_VERSION = 1
@@ -53,7 +53,7 @@ class PlanFile:
 
 def plan_rows(plan: Plan, model: ir.Model) -> Iterator[PlanRow]:
     """Every decision of a plan, tensors first, with the names that the caller knows."""
-    values = {v.name or "": v for v in _values(model.graph)}
+    values = {v.name or "": v for v in each_value(model.graph)}
     nodes = {node.name or "": node for node in model.graph}
     for name, choice in plan.tensors.items():
         yield _row(name, None, values[name], choice)
@@ -100,7 +100,7 @@ def read_plan(path: Path) -> Plan:
 
 def _plain(array: Array) -> Array:
     """NumPy's files know no 4-bit or float8 type: those are kept as their bytes."""
-    return array if array.dtype.isbuiltin else array.view(np.uint8)
+    return array if array.dtype.isbuiltin == 1 else array.view(np.uint8)
 
 
 def _typed(array: Array, choice: Choice) -> Array:
@@ -157,9 +157,3 @@ def _refuse_unknown(raw: dict[str, Any], kind: type, where: str) -> None:
     unknown = sorted(set(raw) - {field.name for field in dataclasses.fields(kind)})
     if unknown:
         raise InputError(f"{where}: unknown key {unknown[0]!r}")
-
-
-def _values(graph: ir.Graph) -> Iterable[ir.Value]:
-    yield from graph.inputs
-    for node in graph:
-        yield from node.outputs

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from dovetail.model.session import Mode, open_session
+from dovetail.model.session import Mode, open_session, run_session
 from dovetail.model.write import write
 from dovetail.target import Sample
 
@@ -25,10 +25,7 @@ class SessionRun:
             finally:
                 for file in written:
                     file.unlink()
-        self._outputs = [value.name for value in self._session.get_outputs()]
-        self._inputs = {value.name for value in self._session.get_inputs()}
 
     def __call__(self, samples: Iterable[Sample]) -> Iterator[Sample]:
         for sample in samples:
-            feed = {name: array for name, array in sample.items() if name in self._inputs}
-            yield dict(zip(self._outputs, self._session.run(self._outputs, feed), strict=True))
+            yield run_session(self._session, sample)

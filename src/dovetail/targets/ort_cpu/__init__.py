@@ -13,7 +13,7 @@ from typing import Any
 import onnx_ir as ir
 
 from dovetail.errors import InputError
-from dovetail.model.session import Mode, open_session
+from dovetail.model.session import Mode, open_session, run_session
 from dovetail.model.write import write
 from dovetail.passes.linear_as_gemm import linear_as_gemm
 from dovetail.passes.merge_layout import merge_layout
@@ -84,11 +84,8 @@ def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
 def run(compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
     """The outputs of the deployed graph, integer kernels and all, sample by sample."""
     session = open_session(compiled.artifacts[0].path, Mode.DEPLOYED)
-    names = [output.name for output in session.get_outputs()]
-    wanted = {value.name for value in session.get_inputs()}
     for sample in samples:
-        feed = {name: array for name, array in sample.items() if name in wanted}
-        yield dict(zip(names, session.run(names, feed), strict=True))
+        yield run_session(session, sample)
 
 
 ORT_CPU = Target(

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from dovetail.encoding import Array, DType
 from dovetail.model.edit import constant_of
+from dovetail.model.origin import each_value
 from dovetail.qdq.stored import StoredValue, stored_values
 from dovetail.storage import Plan
 from dovetail.target import Outcome, ReadBack, ReadTensor
@@ -78,8 +79,8 @@ class _Compiled:
     """Where an integer value of the emitted graph is in the optimized one."""
 
     def __init__(self, emitted: ir.Model, optimized: ir.Model) -> None:
-        self._emitted = {v.name: v for v in _values(emitted.graph)}
-        self._values = {v.name: v for v in _values(optimized.graph)}
+        self._emitted = {v.name: v for v in each_value(emitted.graph)}
+        self._values = {v.name: v for v in each_value(optimized.graph)}
         self._nodes = {_LAYOUT_SUFFIX.sub("", node.name or ""): node for node in optimized.graph}
 
     def find(self, name: str) -> ir.Value | None:
@@ -172,10 +173,3 @@ def _difference(stored: StoredValue, numbers: _Numbers) -> str:
 def _reader(value: ir.Value) -> str:
     ops = sorted({node.op_type for node, _ in value.uses()})
     return f"read by {', '.join(ops)}" if ops else "graph output"
-
-
-def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    yield from graph.inputs
-    yield from graph.initializers.values()
-    for node in graph:
-        yield from node.outputs

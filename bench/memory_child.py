@@ -1,0 +1,48 @@
+"""The measured side of ``bench.memory``: one calibration, or one whole run, in a process of its own."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import dovetail
+from bench.child import reply
+from dovetail.calibrate.collect import collect
+from dovetail.calibrate.data import input_specs
+from dovetail.calibrate.sources import open_data
+from dovetail.model.read import read
+from dovetail.passes.normalize import normalize
+from dovetail.plan.make import make_plan, observed
+from dovetail.plan.request import Request
+from dovetail.target import W8A8
+from dovetail.targets import open_target
+
+
+def stage(model_path: Path, data: Path, method: str, folder: Path) -> None:
+    """From the file to a plan: what calibration needs, and nothing after it."""
+    target = open_target("ort-cpu")
+    model = normalize(read(model_path))[0]
+    for rewrite in target.rewrites:
+        rewrite(model)
+    source = open_data(data, input_specs(model))
+    stats = collect(model, observed(model, target), source, workdir=folder, histograms=method != "minmax")
+    make_plan(model, target, stats, Request(W8A8, method))
+
+
+def fit(model_path: Path, data: Path, method: str, folder: Path) -> None:
+    """The whole line."""
+    dovetail.fit(model_path, target="ort-cpu", calibration=data, output=folder / "run", range=method)
+
+
+def child(request: dict[str, Any]) -> Mapping[str, Any]:
+    """One figure: the peak memory of this process."""
+    with tempfile.TemporaryDirectory() as folder:
+        way = {"stage": stage, "fit": fit}[request["way"]]
+        way(Path(request["model"]), Path(request["data"]), request["method"], Path(folder))
+    return {}
+
+
+if __name__ == "__main__":
+    reply(child)

@@ -1,0 +1,99 @@
+"""A target that is one file goes through every stage without a change in any of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import dovetail
+from dovetail import targets
+from dovetail.errors import InputError
+from dovetail.target import Compiled, Probe
+
+BODY = """
+<ir_version: 10, opset_import: ["": 17]>
+g (float[1,6,4] x) => (float[1,7,2] z)
+<float[1,1,4] cls = {0.5, -0.5, 1, 2}, float[4,2] w = {1,-2, 3,4, -5,6, 7,8}, float[2] b = {0.1, -0.2}>
+{
+    t = Transpose <perm = [0, 2, 1]> (x)
+    u = Transpose <perm = [0, 2, 1]> (t)
+    r = Relu(u)
+    c = Concat <axis = 1> (cls, r)
+    m = MatMul(c, w)
+    z = Add(m, b)
+}
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setitem(targets.FAMILIES, "toy", "tests.toy_target")
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(BODY), path)
+    return path
+
+
+def samples() -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(0).normal(size=(8, 6, 4)).astype(np.float32)}
+
+
+def fit(model: Path, **options: object) -> dovetail.Result:
+    return dovetail.fit(model, target="toy", calibration=samples(), output=model.parent / "run", **options)
+
+
+def test_the_toy_passes_every_verdict(model: Path) -> None:
+    result = fit(model)
+    assert {str(verdict.status) for verdict in result.verdicts.values()} == {"pass"}
+    rows = {row.tensor: row for row in result.plan if row.edge is None}
+    assert rows["r"].scale == rows["c"].scale  # Concat only moves bytes here
+    assert [artifact.path for artifact in result.artifacts] == ["toy.onnx"]
+
+
+def test_its_options_are_its_own(model: Path) -> None:
+    assert not fit(model, option={"speed": "fast"}).failed
+    with pytest.raises(InputError, match="toy has no 'sped'"):
+        fit(model, option={"sped": "fast"}, force=True)
+
+
+def test_its_compiler_may_refuse(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tests.toy_target as toy
+
+    refusing = dataclasses.replace(
+        toy.TOY, compile=lambda artifacts, folder: Compiled(artifacts, error="no kernel for Relu")
+    )
+    monkeypatch.setattr(toy, "TOY", refusing)
+    result = fit(model)
+    assert result.failed == ("compiled",)
+    assert str(result.verdicts["fidelity"].status) == "not_checked"
+    assert result.verdicts["numerics"].reason == "nothing was compiled: no kernel for Relu"
+    assert result.metrics.sqnr_db.target_vs_float is None
+
+
+def test_its_backend_may_be_missing(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import tests.toy_target as toy
+    from dovetail.cli.main import main
+
+    missing = dataclasses.replace(toy.TOY, probe=lambda: Probe(False, {}, "pip install toy-compiler"))
+    monkeypatch.setattr(toy, "TOY", missing)
+    np.savez(model.parent / "calib.npz", **samples())
+    arguments = ["fit", str(model), "--target", "toy", "--calib", str(model.parent / "calib.npz"), "-o"]
+    for require, code in (((), 0), (("--require", "compiled"), 3)):
+        run = model.parent / f"run{code}"
+        with pytest.raises(SystemExit) as stop:
+            main([*arguments, str(run), *require])
+        assert stop.value.code == code
+        verdicts = json.loads((run / "result.json").read_text())["verdicts"]
+        assert {name: verdict["status"] for name, verdict in verdicts.items()} == {
+            "normalized": "pass",
+            "compiled": "not_checked",
+            "fidelity": "not_checked",
+            "numerics": "not_checked",
+        }
+    assert "pip install toy-compiler" in capsys.readouterr().out

@@ -1,0 +1,97 @@
+"""When a verdict passes, fails, or was not checked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dovetail.finding import Status, Thresholds
+from dovetail.numerics.metrics import Comparison
+from dovetail.target import Compiled, Outcome, Probe, ReadBack, ReadTensor
+from dovetail.verify import verdicts
+from dovetail.verify.compare import Agreement, compare_runs
+
+THRESHOLDS = Thresholds()
+HERE = Probe(True, {"backend": "1.0"})
+
+
+def agreement(noise: float, integer: bool = False) -> Agreement:
+    reference = np.arange(1, 1001, dtype=np.int64 if integer else np.float32)
+    other = reference + np.asarray(noise, reference.dtype)
+    return Agreement({"y": Comparison.of(reference, other)}, {}, 3)
+
+
+@pytest.mark.parametrize(("noise", "status"), [(0.0, "pass"), (0.01, "pass"), (0.2, "fail"), (np.nan, "fail")])
+def test_normalized_needs_80_db(noise: float, status: str) -> None:
+    verdict = verdicts.normalized(agreement(noise), frozenset(), THRESHOLDS, "data")
+    assert verdict.status == status
+    assert ">= 80 dB" in verdict.threshold
+
+
+def test_normalized_integer_outputs_must_be_equal() -> None:
+    assert verdicts.normalized(agreement(0, True), frozenset("y"), THRESHOLDS, "data").status is Status.PASS
+    assert verdicts.normalized(agreement(1, True), frozenset("y"), THRESHOLDS, "data").status is Status.FAIL
+
+
+def test_nothing_compared_is_not_a_pass() -> None:
+    assert verdicts.normalized(Agreement(), frozenset(), THRESHOLDS, "data").status is Status.NOT_CHECKED
+
+
+def test_a_missing_backend_is_never_a_pass() -> None:
+    verdict = verdicts.compiled(Compiled(), Probe(False, {}, "pip install the-backend"), THRESHOLDS)
+    assert (verdict.status, verdict.reason) == (Status.NOT_CHECKED, "pip install the-backend")
+
+
+def test_compiler_refusal_fails_with_its_words() -> None:
+    verdict = verdicts.compiled(Compiled(error="no kernel for Erf"), HERE, THRESHOLDS)
+    assert (verdict.status, verdict.reason, verdict.evidence) == (Status.FAIL, "no kernel for Erf", "backend 1.0")
+
+
+def read(*outcomes: Outcome, unparsed: str = "") -> ReadBack:
+    rows = tuple(ReadTensor(f"t{i}", outcome, "u8 instead of u16") for i, outcome in enumerate(outcomes))
+    return ReadBack(rows, "a dump", unparsed)
+
+
+@pytest.mark.parametrize(
+    ("read_back", "status", "said"),
+    [
+        (read(Outcome.MATCHED, Outcome.ABSORBED), Status.PASS, "1 planned storages matched, 1 absorbed"),
+        (read(Outcome.MATCHED, Outcome.CHANGED, Outcome.NOT_FOUND), Status.FAIL, "'t1': u8 instead of u16"),
+        (read(Outcome.MATCHED, Outcome.NOT_FOUND), Status.NOT_CHECKED, "1 planned storages were not found"),
+        (read(unparsed="line 812: ???"), Status.NOT_CHECKED, "could not be read: line 812: ???"),
+        (None, Status.NOT_CHECKED, "nothing was compiled"),
+    ],
+)
+def test_fidelity(read_back: ReadBack | None, status: Status, said: str) -> None:
+    verdict = verdicts.fidelity(read_back, THRESHOLDS, "nothing was compiled")
+    assert verdict.status is status
+    assert said in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("simulation", "target", "status"),
+    [
+        ({"y": 30.0}, {"y": 28.0}, Status.PASS),
+        ({"y": 30.0}, {"y": 26.9}, Status.FAIL),
+        ({"y": 30.0, "z": 40.0}, {"y": 30.0, "z": 20.0}, Status.FAIL),
+        ({"y": float("inf")}, {"y": float("inf")}, Status.PASS),
+        ({"y": 30.0}, {"y": -float("inf")}, Status.FAIL),
+        ({"y": float("nan")}, {"y": 30.0}, Status.NOT_CHECKED),
+        ({"y": 30.0}, None, Status.NOT_CHECKED),
+        ({}, {}, Status.NOT_CHECKED),
+    ],
+)
+def test_numerics_is_relative_to_the_simulation(
+    simulation: dict[str, float], target: dict[str, float] | None, status: Status
+) -> None:
+    assert verdicts.numerics(simulation, target, THRESHOLDS, "not run").status is status
+
+
+def test_top_class_agreement() -> None:
+    scores = [{"s": np.float32([[1, 2, 3]])}, {"s": np.float32([[3, 2, 1]])}]
+    other = [{"s": np.float32([[0, 0, 9]])}, {"s": np.float32([[0, 9, 0]])}]
+    result = compare_runs(scores, other)
+    assert result.top1 == {"s": 0.5}
+    assert result.samples == 2
+    with pytest.raises(ValueError, match="shorter"):
+        compare_runs(scores, other[:1])
