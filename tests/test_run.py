@@ -101,3 +101,14 @@ def test_shapes_that_depend_on_data_are_refused_by_name(digits: dict[str, object
     onnx.save(onnx.parser.parse_model(text), path)
     with pytest.raises(InputError, match="has no static shape"):
         dovetail.fit(**{**digits, "model": path, "calibration": {"x": np.ones((4, 4), np.float32)}})
+
+
+def test_weights_too_large_for_a_protobuf_go_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dovetail.model import write
+
+    monkeypatch.setattr(write, "_INLINE_LIMIT_BYTES", 100_000)
+    shipped = zoo.load("vit_digits")
+    calibration = {name: array[:4] for name, array in shipped.calib().items()}
+    result = dovetail.fit(shipped.model_path, target="ort-cpu", calibration=calibration, output=tmp_path / "run")
+    assert {str(verdict.status) for verdict in result.verdicts.values()} == {"pass"}
+    assert [a.path for a in result.artifacts][:2] == ["model.onnx", "model.onnx.data"]

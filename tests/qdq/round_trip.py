@@ -14,7 +14,8 @@ import onnxruntime
 
 from dovetail.encoding import QParams
 from dovetail.model.read import read
-from dovetail.model.session import Mode, open_session, serialized
+from dovetail.model.session import Mode, open_session
+from dovetail.model.write import serialized
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.invert import invert
 from dovetail.qdq.params import is_dequantize, is_quantize

@@ -9,7 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.encoding import DType, Encoding, QParams
-from dovetail.model.session import Mode, open_session, serialized
+from dovetail.model.session import Mode, open_session
+from dovetail.model.write import serialized
 from dovetail.qdq.boundary import Stream, real_stream
 from dovetail.qdq.emit import emit_qdq
 from dovetail.target import Sample

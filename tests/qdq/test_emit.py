@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 from dovetail.encoding import DType, Encoding, Granularity, QParams
 from dovetail.errors import InputError
-from dovetail.model.session import serialized
-from dovetail.model.write import write
+from dovetail.model.write import serialized, write
 from dovetail.numerics.affine import dequantize, fake_quantize, quantize
 from dovetail.numerics.block import scale_shape
 from dovetail.qdq.emit import emit_qdq

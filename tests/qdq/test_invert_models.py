@@ -23,8 +23,7 @@ from dovetail import zoo
 from dovetail.encoding import FLOAT32, Granularity, QParams
 from dovetail.errors import InputError
 from dovetail.model.read import read
-from dovetail.model.session import serialized
-from dovetail.model.write import write
+from dovetail.model.write import serialized, write
 from dovetail.numerics.affine import quantize
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.invert import invert

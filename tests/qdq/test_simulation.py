@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dovetail.encoding import DType, Encoding, Granularity, QParams
-from dovetail.model.session import Mode, open_session, serialized
-from dovetail.model.write import write
+from dovetail.model.session import Mode, open_session
+from dovetail.model.write import serialized, write
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.simulation import load_simulation
 from dovetail.storage import Edge

@@ -13,13 +13,27 @@ _INLINE_LIMIT_BYTES = 1_500_000_000
 
 def write(model: ir.Model, path: Path) -> tuple[Path, ...]:
     """Write ``path`` (and ``path.data`` when the weights do not fit a protobuf), by a temporary name and a rename."""
-    size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
     part = path.with_name(path.name + ".part")
-    if size <= _INLINE_LIMIT_BYTES:
-        part.write_bytes(ir.to_proto(model).SerializeToString(deterministic=True))
+    if weight_bytes(model) <= _INLINE_LIMIT_BYTES:
+        part.write_bytes(serialized(model))
         os.replace(part, path)
         return (path,)
     data = path.with_name(path.name + ".data")
     ir.save(model, part, external_data=data.name)
     os.replace(part, path)
     return (path, data)
+
+
+def weight_bytes(model: ir.Model) -> int:
+    """How much the constants of a model take."""
+    return sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
+
+
+def serialized(model: ir.Model) -> bytes:
+    """The model as bytes, weights that stand in a file of their own taken in."""
+    proto = ir.to_proto(model)
+    for tensor in proto.graph.initializer:
+        value = model.graph.initializers[tensor.name].const_value
+        if isinstance(value, ir.ExternalTensor):
+            tensor.CopyFrom(ir.to_proto(ir.Tensor(value.numpy(), dtype=value.dtype, name=tensor.name)))
+    return proto.SerializeToString(deterministic=True)

@@ -18,6 +18,7 @@ from dovetail.qdq.boundary import stored_sample
 from dovetail.qdq.emit import READ
 from dovetail.storage import Plan
 from dovetail.target import Sample
+from dovetail.verify.rows import match_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,19 @@ class Agreement:
         return {name: one.sqnr_db for name, one in self.outputs.items()}
 
 
-def compare_runs(reference: Iterable[Sample], other: Iterable[Sample]) -> Agreement:
-    """Walk two streams of outputs in step and add up; nothing but the sums is held."""
+def compare_runs(
+    reference: Iterable[Sample], other: Iterable[Sample], ranked: Mapping[str, int] | None = None
+) -> Agreement:
+    """Walk two streams of outputs in step and add up; nothing but the sums is held.
+
+    ``ranked`` outputs stand behind a TopK: their rows are matched first, because the order means nothing.
+    """
     sums: dict[str, Comparison] = {}
     same: dict[str, int] = {}
     rows = samples = 0
     for one, two in zip(reference, other, strict=True):
         samples += 1
+        two = match_rows(one, two, ranked or {})
         for name, expected in one.items():
             sums[name] = sums.get(name, Comparison()) + Comparison.of(expected, two[name])
             if _is_classes(expected.shape, expected.dtype):

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from dovetail.calibrate.data import Data, describe
 from dovetail.finding import Status, Thresholds, Verdict
+from dovetail.model.ranked import ranked_outputs
 from dovetail.model.session import Mode
 from dovetail.numerics.metrics import Comparison
 from dovetail.qdq.boundary import Stream, real_stream
@@ -69,7 +70,7 @@ def check_normalized(original: Path, model: ir.Model, data: Data, thresholds: Th
         samples = list(itertools.islice(data.samples(), thresholds.normalized_samples))
         before = SessionRun(original, Mode.FLOAT, Path(folder))
         after = SessionRun(model, Mode.FLOAT, Path(folder))
-        agreement = compare_runs(before(samples), after(samples))
+        agreement = compare_runs(before(samples), after(samples), ranked_outputs(model.graph))
     integer = frozenset(v.name or "" for v in model.graph.outputs if v.dtype is not None and v.dtype.is_integer())
     return verdicts.normalized(agreement, integer, thresholds, data.source)
 
@@ -94,10 +95,11 @@ def verify(
             streams["target"] = real_stream(lambda some: target.run(built.compiled, some), built.plan)
         on_target = samples[: target.sample_limit]
         tensors = compare_tensors(built.model, simulation, built.plan, samples[:TENSOR_SAMPLES], Path(folder))
-        simulated = _pair("float", "simulation", streams, samples)
-        ran = _pair("float", "target", streams, on_target) if usable else None
-        same = _pair("float", "simulation", streams, on_target).sqnr_db() if usable else {}
-        apart = _pair("simulation", "target", streams, on_target) if usable else None
+        pairs = _Pairs(streams, ranked_outputs(built.model.graph))
+        simulated = pairs.compare("float", "simulation", samples)
+        ran = pairs.compare("float", "target", on_target) if usable else None
+        same = pairs.compare("float", "simulation", on_target).sqnr_db() if usable else {}
+        apart = pairs.compare("simulation", "target", on_target) if usable else None
         measured = streams if target.sample_limit is None else {k: v for k, v in streams.items() if k != "target"}
         accuracy = _accuracy(evaluation, measured, built.model, stats)
     found = {
@@ -108,8 +110,15 @@ def verify(
     return Verification(found, simulated, ran, apart, tensors, used.info(), accuracy, read_back)
 
 
-def _pair(one: str, other: str, streams: Mapping[str, Stream], samples: list[Sample]) -> Agreement:
-    return compare_runs(streams[one](samples), streams[other](samples))
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """The ways of running the model, two at a time."""
+
+    streams: Mapping[str, Stream]
+    ranked: Mapping[str, int]
+
+    def compare(self, one: str, other: str, samples: list[Sample]) -> Agreement:
+        return compare_runs(self.streams[one](samples), self.streams[other](samples), self.ranked)
 
 
 def _accuracy(

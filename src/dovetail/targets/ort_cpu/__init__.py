@@ -62,7 +62,7 @@ def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
 def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
     """Let ONNX Runtime build and optimize the graph in a child process, and keep what it made of it."""
     model = artifacts[0].path
-    optimized = folder / "optimized.onnx"
+    optimized = model.with_name("optimized.onnx")  # beside the model, whose weight file it may refer to
     result = run_child("dovetail.targets.ort_cpu:build_in_child", {"model": str(model), "optimized": str(optimized)})
     if result.answer is None:
         return Compiled(artifacts, error=result.error, log=result.log)

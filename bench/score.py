@@ -1,0 +1,100 @@
+"""Scoring an emitted QDQ model, whoever emitted it: three ways of running it, against the float model's outputs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+from bench.peer import single_threaded
+from bench.vit_tiny import pictures, save
+from dovetail import zoo
+from dovetail.calibrate.sources import load_function
+from dovetail.verify.compare import compare_runs
+
+Arrays = Mapping[str, np.ndarray]
+HELD_OUT_PICTURES = 32
+VIT_TINY = "vit_tiny"
+
+# How a QDQ model is run -> the session's configuration.
+WAYS: dict[str, dict[str, str]] = {
+    # Every QuantizeLinear and DequantizeLinear does what ONNX says.
+    "exact": {"session.disable_quant_qdq": "1"},
+    # What a caller gets who sets nothing.
+    "default": {},
+    # As dovetail deploys: 8-bit kernels that do not saturate on x86 without VNNI.
+    "precise": {"session.x64quantprecision": "1"},
+}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A float model, samples to calibrate it with, and held-out samples to score it on."""
+
+    name: str
+    path: Path
+    calibration: Arrays
+    held_out: Arrays
+    targets: Arrays | None = None
+    metric: Callable[..., Mapping[str, float]] | None = None
+
+
+@dataclass(frozen=True)
+class Score:
+    """One way of running one model."""
+
+    sqnr_db: float  # of the worst output
+    accuracy: float | None  # the metric's first figure; top-1 agreement with float where there is no metric
+    forward_s: float
+
+
+def subject(name: str, folder: Path, *, samples: int, held_out: int | None = None, layers: int = 12) -> Subject:
+    """The generated ViT-tiny, or a shipped model; ``held_out`` limits what is scored."""
+    if name == VIT_TINY:
+        images = pictures(samples + (held_out or HELD_OUT_PICTURES))
+        return Subject(name, save(folder, layers), {"image": images[:samples]}, {"image": images[samples:]})
+    model = zoo.load(name)
+    few = {key: array[:samples] for key, array in model.calib().items()}
+    kept = {key: array[:held_out] for key, array in model.eval().items()}
+    targets = {key: array[:held_out] for key, array in model.targets().items()}
+    return Subject(name, model.model_path, few, kept, targets, load_function(model.metric))
+
+
+class Scorer:
+    """Compares models with one float model on its held-out samples."""
+
+    def __init__(self, about: Subject) -> None:
+        self.about = about
+        self.samples = list(zoo.samples(about.held_out))
+        self.targets = None if about.targets is None else list(zoo.samples(about.targets))
+        self._reference, seconds = self._run(about.path, {})
+        self.float = Score(float("inf"), self._accuracy(self._reference), seconds)
+
+    def score(self, path: Path, way: str) -> Score:
+        outputs, seconds = self._run(path, WAYS[way])
+        agreement = compare_runs(self._reference, outputs)
+        return Score(min(agreement.sqnr_db().values()), self._accuracy(outputs), seconds)
+
+    def _run(self, path: Path, configuration: Mapping[str, str]) -> tuple[list[Arrays], float]:
+        options = single_threaded()
+        for key, value in configuration.items():
+            options.add_session_config_entry(key, value)
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        start = time.process_time()
+        outputs = [dict(zip(names, session.run(names, feed), strict=True)) for feed in self.samples]
+        return outputs, time.process_time() - start
+
+    def _accuracy(self, outputs: Iterable[Arrays]) -> float | None:
+        if self.about.metric is None or self.targets is None:
+            return compare_runs(self._reference, outputs).top1.get("logits")
+        figures = self.about.metric(_stream(outputs), _stream(self.targets))
+        return next(iter(figures.values()))
+
+
+def _stream(some: Iterable[Arrays]) -> Iterator[Arrays]:
+    yield from some
