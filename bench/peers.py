@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail as OrtFail
 
 from bench.child import MEGABYTE, ROOT, ChildFailed, ask
 from bench.score import VIT_TINY, WAYS, Scorer, Subject, subject
@@ -72,12 +73,12 @@ class Table:
 
     def head(self) -> None:
         count = len(next(iter(self._about.calibration.values())))
-        figure = "agreement" if self._about.metric is None else "accuracy"
+        figure = "agree" if self._about.metric is None else "acc."
         print(f"\n{self._about.name}: {count} samples to calibrate, {len(self._scorer.samples)} held out")
-        ways = "".join(f"{'| ' + way + ': dB':>16}{figure:>10}{'time':>7}" for way in WAYS)
-        print(f"{'tool':12}{'method':21}{'calibrate':>10}{'whole':>9}{'peak':>9} {ways}")
-        truth = self._scorer.float.accuracy
-        print(f"{'float':12}{'':21}{'1.00x':>10}{'':>9}{'':>9} {'':16}{truth:10.4f}{'1.00x':>7}")
+        print(f"{'':57}" + "".join(f"| {way:20}" for way in WAYS))
+        ways = "".join(f"|{'dB':>6}{figure:>8}{'time':>7}" for _ in WAYS)
+        print(f"{'tool':12}{'method':20}{'calibrate':>9}{'whole':>8}{'peak':>8}{ways}")
+        print(f"{'float':12}{'':20}{'1.00x':>9}{'':16}|{'':6}{self._scorer.float_accuracy:8.4f}{'1.00x':>7}")
 
     def row(self, peer: Peer, method: str, python: Path) -> None:
         output = self._folder / f"{peer.name}_{method}.onnx".replace(" ", "_")
@@ -89,12 +90,15 @@ class Table:
             return
         ratio = cost["calibrate_s"] / cost["float_s"]
         peak = cost["peak_bytes"] / MEGABYTE
-        print(f"{peer.name:12}{method:21}{ratio:9.2f}x{cost['whole_s']:7.1f} s{peak:6.0f} MB ", end="")
-        for way in WAYS:
+        scores = "".join(self._scored(output, way) for way in WAYS)
+        print(f"{peer.name:12}{method:20}{ratio:8.2f}x{cost['whole_s']:6.1f} s{peak:5.0f} MB{scores}", flush=True)
+
+    def _scored(self, output: Path, way: str) -> str:
+        try:
             score = self._scorer.score(output, way)
-            slower = score.forward_s / self._scorer.float.forward_s
-            print(f"{score.sqnr_db:16.2f}{score.accuracy:10.4f}{slower:6.2f}x", end="")
-        print(flush=True)
+        except OrtFail:
+            return f"|{'does not load':>21}"
+        return f"|{score.sqnr_db:6.2f}{score.accuracy:8.4f}{score.slowdown:6.2f}x"
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -29,9 +29,8 @@ class _Graph:
         return f"{name}_out"
 
     def linear(self, x: str, inside: int, outside: int, name: str) -> str:
-        product = self.op(
-            "MatMul", [x, self.weight(f"{name}.weight", inside, outside, scale=inside**-0.5)], f"{name}/MatMul"
-        )
+        weight = self.weight(f"{name}.weight", inside, outside, scale=inside**-0.5)
+        product = self.op("MatMul", [x, weight], f"{name}/MatMul")
         return self.op("Add", [product, self.weight(f"{name}.bias", outside)], f"{name}/Add")
 
     def norm(self, x: str, name: str) -> str:
@@ -51,9 +50,8 @@ class _Graph:
         scores = self.op("MatMul", [q, k], f"{name}.attn/scores")
         scores = self.op("Mul", [scores, "attention_scale"], f"{name}.attn/scale")
         weights = self.op("Softmax", [scores], f"{name}.attn/Softmax", axis=-1)
-        mixed = self.op(
-            "Transpose", [self.op("MatMul", [weights, v], f"{name}.attn/mix")], f"{name}.attn/T", perm=[0, 2, 1, 3]
-        )
+        mixed = self.op("MatMul", [weights, v], f"{name}.attn/mix")
+        mixed = self.op("Transpose", [mixed], f"{name}.attn/T", perm=[0, 2, 1, 3])
         joined = self.op("Reshape", [mixed, "tokens_shape"], f"{name}.attn/join")
         x = self.op("Add", [x, self.linear(joined, DIM, DIM, f"{name}.attn.proj")], f"{name}/add1")
         hidden = self.linear(self.norm(x, f"{name}.norm2"), DIM, 4 * DIM, f"{name}.mlp.fc1")
@@ -63,11 +61,8 @@ class _Graph:
     def gelu(self, x: str, name: str) -> str:
         """As exporters write it at opset 17."""
         erf = self.op("Erf", [self.op("Div", [x, "sqrt2"], f"{name}/Div")], f"{name}/Erf")
-        return self.op(
-            "Mul",
-            [self.op("Mul", [x, self.op("Add", [erf, "one"], f"{name}/Add")], f"{name}/Mul"), "half"],
-            f"{name}/Mul_1",
-        )
+        gate = self.op("Add", [erf, "one"], f"{name}/Add")
+        return self.op("Mul", [self.op("Mul", [x, gate], f"{name}/Mul"), "half"], f"{name}/Mul_1")
 
 
 def vit_tiny(layers: int = 12, seed: int = 0) -> onnx.ModelProto:
@@ -88,14 +83,8 @@ def vit_tiny(layers: int = 12, seed: int = 0) -> onnx.ModelProto:
     for layer in range(layers):
         x = graph.block(x, f"blocks.{layer}")
     token = graph.op("Gather", [graph.norm(x, "norm"), "first"], "token", axis=1)
-    graph.nodes.append(
-        helper.make_node(
-            "Gemm",
-            [token, graph.weight("head.weight", DIM, CLASSES, scale=DIM**-0.5), graph.weight("head.bias", CLASSES)],
-            ["logits"],
-            name="head",
-        )
-    )
+    weight, bias = graph.weight("head.weight", DIM, CLASSES, scale=DIM**-0.5), graph.weight("head.bias", CLASSES)
+    graph.nodes.append(helper.make_node("Gemm", [token, weight, bias], ["logits"], name="head"))
     inputs = [helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, PICTURE, PICTURE])]
     outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, CLASSES])]
     made = helper.make_graph(graph.nodes, "vit_tiny", inputs, outputs, graph.weights)
@@ -106,9 +95,8 @@ def pictures(count: int, seed: int = 1) -> np.ndarray:
     """Smooth random pictures: noise alone would make every patch alike."""
     random = np.random.default_rng(seed)
     coarse = random.standard_normal((count, 3, 28, 28)).astype(np.float32)
-    return np.repeat(np.repeat(coarse, 8, axis=2), 8, axis=3) + 0.1 * random.standard_normal(
-        (count, 3, 224, 224)
-    ).astype(np.float32)
+    fine = random.standard_normal((count, 3, PICTURE, PICTURE)).astype(np.float32)
+    return np.repeat(np.repeat(coarse, 8, axis=2), 8, axis=3) + 0.1 * fine
 
 
 def save(folder: Path, layers: int = 12) -> Path:

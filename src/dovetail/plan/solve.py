@@ -50,14 +50,30 @@ def solve(problem: Problem, request: Request, pins: Pins) -> Solution:
 
 
 def _output_groups(problem: Problem) -> frozenset[str]:
-    """Groups that are only read as graph outputs: storing them in integers would buy nothing."""
+    """Groups that are only read as graph outputs, and that integer operators can write in float: storing them in
+    integers would buy nothing."""
     read = {o.name for unit in problem.units for o in unit.operands if o not in unit.shared()}
     roots = {problem.group_of[v.name or ""] for v in problem.outputs if v.name in problem.group_of}
-    return frozenset(root for root in roots if read.isdisjoint(problem.groups[root]))
+    return frozenset(
+        root
+        for root in roots
+        if read.isdisjoint(problem.groups[root])
+        and all(_writes_float(problem.producer[name]) for name in problem.sources[root] if name in problem.producer)
+    )
+
+
+def _writes_float(unit: Unit) -> bool:
+    """Whether float output does not force the operator itself into float."""
+    if _float_only(unit):
+        return True
+    return any(
+        s.output == FLOAT32 and any(slot.encoding.dtype.is_quantized for slot in s.inputs) for s in unit.signatures
+    )
 
 
 def _decide(problem: Problem, root: str, precision: Precision, pins: Pins, outputs_only: frozenset[str]) -> Decided:
     members = problem.groups[root]
+    domain = _domain(problem, members)
     pin = next((pins.tensors[name] for name in members if name in pins.tensors), None)
     if pin is not None:
         wanted, why = pin.precision.activation, pin.text
@@ -65,7 +81,6 @@ def _decide(problem: Problem, root: str, precision: Precision, pins: Pins, outpu
         wanted, why = FLOAT32, "graph output, left in float"
     else:
         wanted, why = precision.activation, f"{precision.name} activation"
-    domain = _domain(problem, members)
     if wanted in domain:
         return Decided(wanted, why)
     fallback = next((e for e in (FLOAT32, FLOAT16, *domain) if e in domain), FLOAT32)

@@ -1,0 +1,148 @@
+"""Reading back what was asked of the HTP compiler, from the QNN graph that the provider dumps."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.encoding import DType, Granularity
+from dovetail.qdq.stored import StoredValue, stored_values
+from dovetail.storage import Plan
+from dovetail.target import Outcome, ReadBack, ReadTensor
+
+EVIDENCE = "the QNN graph that the provider handed to the HTP compiler"
+# QNN's numbers for data types, as they stand in the dump.
+_DTYPES = {
+    0x408: DType.U8,
+    0x308: DType.S8,
+    0x416: DType.U16,
+    0x316: DType.S16,
+    0x332: DType.S32,
+    0x404: DType.U4,
+    0x304: DType.S4,
+    0x216: DType.F16,
+    0x232: DType.F32,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class QnnTensor:
+    """One tensor of the dump."""
+
+    name: str
+    dtype: DType | None
+    scale: float
+    zero_point: int
+
+
+@dataclass(frozen=True, slots=True)
+class QnnNode:
+    """One operator of the dump."""
+
+    name: str
+    type: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QnnGraph:
+    """The dumped graph."""
+
+    tensors: Mapping[str, QnnTensor]
+    nodes: tuple[QnnNode, ...]
+
+
+class DumpError(Exception):
+    """The dump is not what it was in the versions this was written for; the text has the offending part."""
+
+
+def load_dump(folder: Path) -> QnnGraph:
+    """The one graph in a dump folder; anything unexpected is said, never passed over."""
+    files = sorted(f for f in folder.glob("*.json") if not f.name.endswith("tensor_log.json"))
+    if len(files) != 1:
+        raise DumpError(f"{len(files)} graphs were dumped, one was expected")
+    try:
+        graph = json.loads(files[0].read_text())["graph"]
+        tensors = {name: _tensor(name, raw) for name, raw in graph["tensors"].items()}
+        nodes = tuple(
+            QnnNode(name, raw["type"], tuple(raw["input_names"]), tuple(raw["output_names"]))
+            for name, raw in graph["nodes"].items()
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise DumpError(f"{files[0].name}: {type(error).__name__} {error}") from error
+    return QnnGraph(tensors, nodes)
+
+
+def _tensor(name: str, raw: dict[str, Any]) -> QnnTensor:
+    numbers = raw["quant_params"]["scale_offset"]
+    return QnnTensor(name, _DTYPES.get(raw["data_type"]), float(numbers["scale"]), -int(numbers["offset"]))
+
+
+def read_dump(emitted_path: Path, dump: Path, plan: Plan) -> ReadBack:
+    """Every planned storage, looked up in the dump, and every operator that got something else than planned."""
+    try:
+        graph = load_dump(dump)
+    except DumpError as error:
+        return ReadBack((), EVIDENCE, unparsed=str(error))
+    emitted = ir.load(emitted_path)
+    stored = list(stored_values(emitted, plan))
+    silent = dict(_silent_changes(graph, {one.name for one in stored}, plan))
+    found = [_read(one, graph, silent) for one in stored]
+    matched = {one.group for one, read in zip(stored, found, strict=True) if read.outcome is Outcome.MATCHED}
+    rows = []
+    for one, read in zip(stored, found, strict=True):
+        if read.outcome is Outcome.NOT_FOUND and one.group is not None and one.group in matched:
+            detail = f"a layout step inside group {one.group!r}, whose bytes were read back as planned"
+            read = ReadTensor(read.tensor, Outcome.ABSORBED, detail, read.edge)
+        rows.append(read)
+    return ReadBack(tuple(rows), EVIDENCE)
+
+
+def _read(one: StoredValue, graph: QnnGraph, silent: Mapping[str, str]) -> ReadTensor:
+    tensor = graph.tensors.get(one.name)
+    if tensor is None:
+        return ReadTensor(one.tensor, Outcome.NOT_FOUND, "not in the dumped graph", one.edge)
+    if tensor.dtype is not one.params.dtype:
+        found = "unknown" if tensor.dtype is None else str(tensor.dtype)
+        return ReadTensor(one.tensor, Outcome.CHANGED, f"{found} instead of {one.params.dtype}", one.edge)
+    if one.params.encoding.granularity is Granularity.TENSOR and one.params.dtype is not DType.S32:
+        same_scale = np.isclose(tensor.scale, float(one.params.scale), rtol=1e-6)
+        if not same_scale or tensor.zero_point != int(one.params.zero_point):
+            detail = f"scale {tensor.scale:.6g}, zero point {tensor.zero_point}"
+            return ReadTensor(one.tensor, Outcome.CHANGED, detail, one.edge)
+    if one.name in silent:
+        return ReadTensor(one.tensor, Outcome.CHANGED, silent[one.name], one.edge)
+    readers = sorted({node.type for node in graph.nodes if one.name in node.inputs})
+    return ReadTensor(one.tensor, Outcome.MATCHED, f"read by {', '.join(readers)}" if readers else "output", one.edge)
+
+
+def _silent_changes(graph: QnnGraph, planned: set[str], plan: Plan) -> Iterator[tuple[str, str]]:
+    """Planned storages that are there, but that the provider converts or reads back in front of an operator.
+
+    A Convert that no plan asked for is another precision; a Dequantize inside the graph means that what reads it runs
+    in float.
+    """
+    readers: dict[str, list[QnnNode]] = defaultdict(list)
+    for node in graph.nodes:
+        for name in node.inputs:
+            readers[name].append(node)
+    float_read = {edge.node for edge, choice in plan.edges.items() if not choice.storage.dtype.is_quantized}
+    for node in graph.nodes:
+        source, result = node.inputs[:1], node.outputs[:1]
+        if not source or not result or source[0] not in planned:
+            continue
+        users = [user for user in readers[result[0]] if user.type != "Quantize"]
+        if node.type == "Convert" and result[0] not in planned:
+            tensor = graph.tensors.get(result[0])
+            found = "another type" if tensor is None or tensor.dtype is None else str(tensor.dtype)
+            yield source[0], f"converted to {found} in front of {', '.join(u.type for u in users)}"
+        elif node.type == "Dequantize" and users and not any(user.name in float_read for user in users):
+            yield source[0], f"read back into float in front of {', '.join(sorted({u.type for u in users}))}"

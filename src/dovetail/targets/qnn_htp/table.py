@@ -1,0 +1,104 @@
+"""What the HTP compiler keeps in integers: the op table, by what the chip can do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from dovetail.encoding import DType, Encoding
+from dovetail.model.edit import attribute, shape_of
+from dovetail.target import A8, A16, B32, F32, W8, OpSupport, Signature, Slot, bias, const, signature
+from dovetail.targets.qnn_htp.chips import Chip
+
+_KNOWN = "onnxruntime-qnn 2.7.0 (QAIRT 2.51), soc 43, compiled graph dumped"
+S16 = Encoding(DType.S16, symmetric=True)
+S8 = Encoding(DType.S8, symmetric=True)
+G8 = Encoding(DType.U8)
+
+_CARRIERS = (
+    "DepthToSpace",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "GatherElements",
+    "Identity",
+    "MaxPool",
+    "Reshape",
+    "Slice",
+    "SpaceToDepth",
+    "Split",
+    "Squeeze",
+    "Tile",
+    "Transpose",
+    "Unsqueeze",
+)
+_ONE_INPUT = (
+    "AveragePool",
+    "Clip",
+    "Gelu",
+    "GlobalAveragePool",
+    "HardSigmoid",
+    "HardSwish",
+    "LeakyRelu",
+    "Neg",
+    "Pad",
+    "ReduceMax",
+    "ReduceMean",
+    "ReduceMin",
+    "ReduceSum",
+    "Relu",
+    "Resize",
+    "Sigmoid",
+    "Softmax",
+    "Sqrt",
+    "Tanh",
+)
+_MANY_INPUTS = ("Add", "Concat", "Div", "Mul", "Sub")
+
+
+def htp_table(chip: Chip) -> Mapping[str, OpSupport]:
+    """The table of one chip."""
+    table = {op: OpSupport(_same(1), shares=(0,), known_from=_KNOWN) for op in _CARRIERS}
+    table |= {op: OpSupport(_same(1), known_from=_KNOWN) for op in _ONE_INPUT}
+    table |= {op: OpSupport(_same(0), known_from=_KNOWN) for op in _MANY_INPUTS}
+    linear = (*(signature(a, const(W8), bias(B32), out=a) for a in (A8, A16)), signature(F32, F32, F32, out=F32))
+    table |= {op: OpSupport(linear, known_from=_KNOWN) for op in ("Conv", "ConvTranspose", "Gemm")}
+    table["MatMul"] = OpSupport((*_constant_matmul(), *_second_operands(chip), signature(F32, F32, out=F32)))
+    table["LayerNormalization"] = OpSupport(_layer_norm(), known_from=_KNOWN)
+    table["GridSample"] = OpSupport(
+        (*(signature(a, a, out=a) for a in (A8, A16)), signature(F32, F32, out=F32)), known_from=_KNOWN
+    )
+    return table
+
+
+def _same(inputs: int) -> tuple[Signature, ...]:
+    return tuple(Signature((Slot(e),), e, variadic=not inputs) for e in (A8, A16, F32))
+
+
+def _constant_matmul() -> tuple[Signature, ...]:
+    return tuple(signature(a, const(W8), out=a) for a in (A8, A16))
+
+
+def _second_operands(chip: Chip) -> tuple[Signature, ...]:
+    """A 16-bit second operand must be symmetric and signed, from v73 on; the compiler makes any other one 8 bit."""
+    wide = (signature(A16, S16, out=A16),) if chip.has_int16_operands else ()
+    return (signature(A8, A8, out=A8), *wide, signature(A16, A8, out=A16))
+
+
+def _layer_norm() -> tuple[Signature, ...]:
+    """Kept in integers only with an int32 beta, and with a gamma that is s16 symmetric (A16) or u8 (A8).
+
+    Measured: s16 gamma 84 dB against float, u8 gamma 55; u16 and s8 gamma are refused; any other beta runs in float.
+    """
+    wide = Signature((Slot(A16), const(S16), bias(B32)), A16, when=_last_axis)
+    narrow = Signature((Slot(A8), const(G8), bias(B32)), A8, when=_last_axis)
+    return (wide, narrow, signature(F32, F32, F32, out=F32))
+
+
+def _last_axis(node: ir.Node) -> str:
+    shape = shape_of(node.inputs[0])
+    axis = int(attribute(node, "axis", -1))
+    if shape is not None and axis not in (-1, len(shape) - 1):
+        return "LayerNormalization is kept in integers on the last axis only"
+    return ""
