@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import onnx
@@ -31,42 +31,68 @@ from tests.ocr_wheel import ocr_model
 
 EXACT_FLOOR_DB = 80.0
 CALIBRATION_SAMPLES = 4
-Key = tuple[str, str | None]
 
 
 @dataclass(frozen=True)
 class Pin:
-    """A name from the caller's file to keep, a tensor or constant whose storage must follow, and the new storage."""
+    """A name from the caller's file to keep, what must follow it into which storage, and what else may."""
 
     name: str
     precision: str
     follows: str
     dtype: DType
+    near: tuple[str, ...] = ()
 
 
-# What each name became: see the comment; the pins of one model are far from one another and fitted together.
+# The pins of one model are far from one another, and fitted together.
 PINS = {
     "vit_digits": (
-        Pin("blocks.0.mlp.act/Erf", "fp32", "blocks.0.mlp.act/Mul_2_out", DType.F32),  # node, inside a Gelu
-        Pin("blocks.1.attn/Gather_2", "w8a16", "blocks.1.attn/Transpose_2_out", DType.U16),  # node, now a Split
-        Pin("blocks.2.mlp.fc1/MatMul", "fp32", "blocks.2.mlp.fc1.weight", DType.F32),  # node, now a Gemm
-        Pin("blocks.3.attn.proj/Add_out", "w8a16", "blocks.3.attn.proj/Add_out", DType.U16),  # tensor, of a Gemm
+        # A node inside what is now a Gelu.
+        Pin("blocks.0.mlp.act/Erf", "fp32", "blocks.0.mlp.act/Mul_2_out", DType.F32, ("blocks.0.mlp.fc1/Add_out",)),
+        # A node whose work a Split now does; Q, K and V come out of it as one group.
+        Pin("blocks.1.attn/Gather_2", "w8a16", "blocks.1.attn/Transpose_2_out", DType.U16, ("blocks.1.*",)),
+        # A node that is now part of a Gemm.
+        Pin(
+            "blocks.2.mlp.fc1/MatMul",
+            "fp32",
+            "blocks.2.mlp.fc1.weight",
+            DType.F32,
+            ("blocks.2.mlp.*", "blocks.2.norm2*"),
+        ),
+        # A tensor that a Gemm now writes.
+        Pin(
+            "blocks.3.attn.proj/Add_out",
+            "w8a16",
+            "blocks.3.attn.proj/Add_out",
+            DType.U16,
+            ("blocks.3.attn/Reshape_2_out",),
+        ),
     ),
     "recogniser": (
-        Pin("Erf.0", "fp32", "p2o.pd_op.gelu.0.0", DType.F32),  # node, inside a Gelu
-        Pin("Div.26", "fp32", "Add.161", DType.F32),  # node, inside a LayerNormalization
-        Pin("p2o.pd_op.layer_norm.2.0", "w8a16", "Add.183", DType.U16),  # tensor behind an Identity
-        Pin("BatchNormalization.0", "fp32", "conv2d_67.w_0", DType.F32),  # node, folded into its Conv
+        # A node inside what is now a Gelu.
+        Pin("Erf.0", "fp32", "p2o.pd_op.gelu.0.0", DType.F32, ("Add.17",)),
+        # A node inside what is now a LayerNormalization.
+        Pin("Div.26", "fp32", "Add.161", DType.F32, ("p2o.pd_op.transpose.0.0",)),
+        # A tensor behind an Identity that is gone.
+        Pin("p2o.pd_op.layer_norm.2.0", "w8a16", "Add.183", DType.U16, ("Add.179",)),
+        # A node that is now in its convolution; the swish behind it follows.
+        Pin(
+            "BatchNormalization.0",
+            "fp32",
+            "conv2d_67.w_0",
+            DType.F32,
+            ("p2o.pd_op.conv2d.41.0", "p2o.pd_op.batch_norm_.0.0", "Sigmoid.1", "p2o.pd_op.swish.0.0"),
+        ),
     ),
 }
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model file, how to run it, and a finished run without and with the pins."""
+    """A model file, one run without and one with the pins, and the data of both."""
 
     path: Path
-    shape: dict[str, tuple[int, ...]]
+    pins: tuple[Pin, ...]
     data: dict[str, Array]
     folder: Path
     plain: Result
@@ -104,7 +130,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         dovetail.fit(path, target="ort-cpu", calibration=data, shape=shape, keep=kept, output=folder / run)
         for run, kept in (("plain", ()), ("pinned", keep))
     )
-    return Case(path, shape, data, folder, plain, pinned)
+    return Case(path, PINS[name], data, folder, plain, pinned)
 
 
 def test_every_row_of_the_plan_has_a_name_of_the_callers_file(case: Case) -> None:
@@ -116,7 +142,7 @@ def test_every_row_of_the_plan_has_a_name_of_the_callers_file(case: Case) -> Non
 
 
 def test_every_site_of_a_pass_is_in_the_callers_file(case: Case) -> None:
-    known = case.tensors | {node.name for node in case.graph.node}
+    known = case.tensors | {node.name for node in case.graph.node} | {case.graph.name}  # the graph: shapes inferred
     sites = [(record.name, site) for record in case.plain.passes for site in (*record.changed, *record.declined)]
     assert sites
     assert [(name, site) for name, site in sites if site.where not in known] == []
@@ -150,37 +176,27 @@ def _everything(model: onnx.ModelProto, names: set[str], feed: dict[str, Array])
     return {**feed, **dict(zip(wanted, session.run(wanted, feed), strict=True))}
 
 
-def _changed(case: Case) -> dict[Key, PlanRow]:
-    """The rows that are new or stored in another type with the pins than without."""
+def _changed(case: Case) -> list[PlanRow]:
+    """The rows that are new, or stored in another type, with the pins."""
     plain = {(row.tensor, row.edge): row.dtype for row in case.plain.plan}
-    return {
-        (row.tensor, row.edge): row
-        for row in case.pinned.plan
-        if plain.get((row.tensor, row.edge)) is not row.dtype
-    }
+    return [row for row in case.pinned.plan if plain.get((row.tensor, row.edge)) is not row.dtype]
 
 
-def test_a_pinned_name_changes_the_plan_where_it_should(case: Case, request: pytest.FixtureRequest) -> None:
-    pins = PINS["recogniser" if case.shape else "vit_digits"]
-    changed = _changed(case).values()
-    for pin in pins:
-        stored = {row.dtype for row in changed if row.original_name == pin.follows and row.original_exact}
-        assert pin.dtype in stored or _derived(changed, pin), pin
+def test_a_pinned_name_changes_what_it_became(case: Case) -> None:
+    changed = _changed(case)
+    for pin in case.pins:
+        assert pin.dtype in {row.dtype for row in changed if row.original_name == pin.follows}, pin
 
 
-def _derived(rows: object, pin: Pin) -> bool:
-    return False
+def test_a_pinned_name_changes_nothing_far_away(case: Case) -> None:
+    near = [pattern for pin in case.pins for pattern in (pin.follows, *pin.near)]
+    changed = {row.original_name for row in _changed(case)}
+    assert [name for name in changed if not any(fnmatchcase(name, pattern) for pattern in near)] == []
 
 
-def test_a_pin_changes_nothing_far_away(case: Case) -> None:
-    changed = {row.original_name for row in _changed(case).values()}
-    print(sorted(changed))
-
-
-@pytest.mark.xfail(strict=True, reason="names inside a fused GELU or LayerNormalization, and what unify_linear drops")
+@pytest.mark.xfail(strict=True, reason="nodes and tensors inside what was fused leave no trail yet")
 def test_every_name_on_the_way_of_the_data_can_be_pinned(case: Case) -> None:
-    target = open_target("ort-cpu")
-    problem = build_problem(case.rewritten(), target)
+    problem = build_problem(case.rewritten(), open_target("ort-cpu"))
     refused = []
     for name in _names_of_data(case.graph):
         try:

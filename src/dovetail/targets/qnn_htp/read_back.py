@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from dovetail.storage import Plan
 from dovetail.target import Outcome, ReadBack, ReadTensor
 
 EVIDENCE = "the QNN graph that the provider handed to the HTP compiler"
+# What ONNX Runtime moves to another place, or to channels-last, keeps its name with this suffix.
+_MOVED = re.compile(r"_token_\d+$")
 # QNN's numbers for data types, as they stand in the dump.
 _DTYPES = {
     0x408: DType.U8,
@@ -54,7 +57,7 @@ class QnnNode:
 
 @dataclass(frozen=True, slots=True)
 class QnnGraph:
-    """The dumped graph."""
+    """The dumped graph, its tensors by the names they had in the emitted one."""
 
     tensors: Mapping[str, QnnTensor]
     nodes: tuple[QnnNode, ...]
@@ -71,14 +74,20 @@ def load_dump(folder: Path) -> QnnGraph:
         raise DumpError(f"{len(files)} graphs were dumped, one was expected")
     try:
         graph = json.loads(files[0].read_text())["graph"]
-        tensors = {name: _tensor(name, raw) for name, raw in graph["tensors"].items()}
+        given = graph["tensors"]
+        names = {name: name if (plain := _MOVED.sub("", name)) in given else plain for name in given}
+        tensors = {names[name]: _tensor(names[name], raw) for name, raw in given.items()}
         nodes = tuple(
-            QnnNode(name, raw["type"], tuple(raw["input_names"]), tuple(raw["output_names"]))
+            QnnNode(name, raw["type"], _renamed(raw["input_names"], names), _renamed(raw["output_names"], names))
             for name, raw in graph["nodes"].items()
         )
     except (ValueError, KeyError, TypeError) as error:
         raise DumpError(f"{files[0].name}: {type(error).__name__} {error}") from error
     return QnnGraph(tensors, nodes)
+
+
+def _renamed(given: list[str], names: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(names.get(name, name) for name in given)
 
 
 def _tensor(name: str, raw: dict[str, Any]) -> QnnTensor:
