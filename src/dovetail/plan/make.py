@@ -42,14 +42,16 @@ def make_plan(model: ir.Model, target: Target, stats: Stats, request: Request) -
 def observed(model: ir.Model, target: Target) -> tuple[str, ...]:
     """The tensors that a plan for this target can need statistics of: each group's sources, less fixed ones."""
     problem = build_problem(model, target)
-    needed = []
-    for names in problem.sources.values():
-        for name in names:
-            unit = problem.producer.get(name)
-            if unit is not None and unit.support is not None and unit.support.fixed:
-                continue
-            needed.append(name)
-    return tuple(needed)
+    names = [name for sources in problem.sources.values() for name in sources]
+    return tuple(name for name in names if not _always_fixed(problem.producer.get(name)))
+
+
+def _always_fixed(unit: Unit | None) -> bool:
+    """Whether every integer form that a unit can write has numbers of its own."""
+    if unit is None or unit.support is None or not unit.support.fixed:
+        return False
+    fixed = {entry.dtype for entry in unit.support.fixed}
+    return all(s.output.dtype in fixed for s in unit.signatures if s.output.dtype.is_quantized)
 
 
 class _Writer:

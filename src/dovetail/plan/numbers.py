@@ -8,11 +8,12 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.encoding import Array, Encoding, Granularity, QParams
+from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
 from dovetail.model.edit import attribute, constant_of
 from dovetail.numerics.ranges import find_range, params_from_range, weight_params
 from dovetail.plan.constraints import Operand, Problem
 from dovetail.stats import Stats
+from dovetail.target import Fixed
 
 
 class Range(NamedTuple):
@@ -53,32 +54,33 @@ class Numbers:
         return total, words if len(ranges) == 1 else f"{words}, union of {len(ranges)} sources"
 
     def source_range(self, name: str, encoding: Encoding) -> Range:
-        """The range of one source: fixed by its producer, or found in its statistics."""
-        unit = self.problem.producer.get(name)
-        fixed = () if unit is None or unit.support is None else unit.support.fixed
-        for entry in fixed:
-            if entry.dtype is encoding.dtype:
-                grid = entry.dtype.grid
-                return Range(
-                    (grid.low - entry.zero_point) * entry.scale,
-                    (grid.high - entry.zero_point) * entry.scale,
-                )
+        """The range of one source: fixed by its producer for this dtype, else found in its statistics."""
+        fixed = self._fixed(name)
+        entry = fixed.get(encoding.dtype)
         seen = self.stats.tensors.get(name)
+        if entry is None and seen is None and fixed:
+            entry = next(iter(fixed.values()))  # never observed, because it is the same in every integer form
+        if entry is not None:
+            grid = entry.dtype.grid
+            return Range((grid.low - entry.zero_point) * entry.scale, (grid.high - entry.zero_point) * entry.scale)
         if seen is None:
             raise ValueError(f"calibration did not observe {name!r}, which the plan needs")
         if seen.counts is None:
             return Range(seen.low, seen.high)
         return Range(*find_range(self.method, seen.counts, seen.low, seen.high, encoding))
 
+    def _fixed(self, name: str) -> dict[DType, Fixed]:
+        unit = self.problem.producer.get(name)
+        entries = () if unit is None or unit.support is None else unit.support.fixed
+        return {entry.dtype: entry for entry in entries}
+
     def group_params(self, root: str, encoding: Encoding) -> tuple[QParams, str]:
         """The QParams that every member of a group shares, and why these."""
         sources = self.problem.sources[root]
-        for name in sources:
-            unit = self.problem.producer.get(name)
-            for entry in () if unit is None or unit.support is None else unit.support.fixed:
-                if entry.dtype is encoding.dtype and len(sources) == 1:
-                    scale, zero_point = np.asarray(entry.scale), np.asarray(entry.zero_point)
-                    return QParams(encoding, scale, zero_point), "fixed for this operator"
+        entry = self._fixed(sources[0]).get(encoding.dtype) if len(sources) == 1 else None
+        if entry is not None:
+            scale, zero_point = np.asarray(entry.scale), np.asarray(entry.zero_point)
+            return QParams(encoding, scale, zero_point), "fixed for this operator"
         found, words = self.group_range(root, encoding)
         return params_from_range(found.low, found.high, encoding), words
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from dovetail.encoding import DType, Encoding
 from dovetail.model.edit import attribute, shape_of
-from dovetail.target import A8, A16, B32, F32, W8, OpSupport, Signature, Slot, bias, const, signature
+from dovetail.target import A8, A16, B32, F32, W8, Fixed, OpSupport, Signature, Slot, bias, const, signature
 from dovetail.targets.qnn_htp.chips import Chip
 
 _KNOWN = "onnxruntime-qnn 2.7.0 (QAIRT 2.51), soc 43, compiled graph dumped"
@@ -38,7 +38,6 @@ _ONE_INPUT = (
     "Clip",
     "Gelu",
     "GlobalAveragePool",
-    "HardSigmoid",
     "HardSwish",
     "LeakyRelu",
     "Neg",
@@ -49,11 +48,15 @@ _ONE_INPUT = (
     "ReduceSum",
     "Relu",
     "Resize",
-    "Sigmoid",
     "Softmax",
     "Sqrt",
-    "Tanh",
 )
+# At 16 bit the provider replaces other numbers by these, without a word; at 8 bit it keeps what is given.
+_FIXED = {
+    "HardSigmoid": (Fixed(DType.U16, 1 / 65536, 0),),
+    "Sigmoid": (Fixed(DType.U16, 1 / 65536, 0),),
+    "Tanh": (Fixed(DType.U16, 1 / 32768, 32768),),
+}
 _MANY_INPUTS = ("Add", "Concat", "Div", "Mul", "Sub")
 
 
@@ -66,6 +69,8 @@ def htp_table(chip: Chip) -> Mapping[str, OpSupport]:
     table |= {op: OpSupport(linear, known_from=_KNOWN) for op in ("Conv", "ConvTranspose", "Gemm")}
     table["MatMul"] = OpSupport((*_constant_matmul(), *_second_operands(chip), signature(F32, F32, out=F32)))
     table["LayerNormalization"] = OpSupport(_layer_norm(), known_from=_KNOWN)
+    for op, numbers in _FIXED.items():
+        table[op] = OpSupport(_same(1), fixed=numbers, known_from=_KNOWN)
     table["GridSample"] = OpSupport(
         (*(signature(a, a, out=a) for a in (A8, A16)), signature(F32, F32, out=F32)), known_from=_KNOWN
     )
