@@ -40,7 +40,7 @@ PEERS = (
         "bench.peer_onnxruntime",
         ("MinMax", "MinMax reduce_range", "Percentile", "Entropy", "defaults"),
     ),
-    Peer("aimet", "bench.peer_aimet", ("min_max", "min_max htp_v73", "percentile", "tf_enhanced")),
+    Peer("aimet", "bench.peer_aimet", ("min_max", "percentile", "tf_enhanced")),
 )
 
 

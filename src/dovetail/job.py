@@ -57,7 +57,7 @@ def prepare(
     data = open_data(calibration, specs, images=images)
     held_out = None
     if evaluation is not None:
-        name = options.metric or str(getattr(metric, "__qualname__", ""))
+        name = options.metric or str(getattr(metric, "__qualname__", type(metric).__name__))
         found = metric or (load_function(options.metric) if options.metric else None)
         held_out = Evaluation(open_data(evaluation, specs, images=images, extra=True), found, name)
     elif options.metric is not None or metric is not None:

@@ -15,6 +15,7 @@ from dovetail.calibrate.record import load_stats, save_stats
 from dovetail.errors import BackendError, InputError
 from dovetail.finding import Status
 from dovetail.job import Job
+from dovetail.model.origin import adopt_lost
 from dovetail.model.read import require_float32
 from dovetail.numerics.methods import RangeMethod
 from dovetail.pass_record import PassRecord
@@ -95,7 +96,9 @@ def _float_graph(job: Job, run: RunDir, clock: Clock, key: str) -> tuple[ir.Mode
 
 def _rewrite(job: Job, normalized: ir.Model) -> tuple[ir.Model, tuple[PassRecord, ...]]:
     model = normalized.clone()
-    return model, tuple([each(model) for each in job.target.rewrites] + [infer_shapes(model)])
+    records = [each(model) for each in job.target.rewrites] + [infer_shapes(model)]
+    adopt_lost(job.model.graph, model.graph)
+    return model, tuple(records)
 
 
 def _quantized_graph(job: Job, run: RunDir, clock: Clock, key: str, model: ir.Model, probe: Probe) -> Told:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 _NAME = "dovetail.origin"
 _DERIVED = "dovetail.derived"
 _NODES = "dovetail.nodes"
+_INSIDE = "dovetail.inside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,48 @@ def _nearest(graph: ir.Graph, value: ir.Value, names: Container[str]) -> ir.Valu
             return graph.outputs[0]
         value = reader.node.outputs[0]
     return value
+
+
+def adopt_lost(before: ir.Graph, after: ir.Graph) -> None:
+    """Let what is left answer to the names of what was fused away.
+
+    A node of the original that no node stands for, and its tensors, go to the nearest node behind it that still writes
+    an original tensor: a GELU made of five nodes is found by the name of any of them.
+    """
+    kept = {name for node in after.all_nodes() for name in nodes_of(node)}
+    writers = {name: node for node in after for v in node.outputs if origin_of(v).exact for name in origin_of(v).names}
+    for node in before:
+        lost = [v for v in node.outputs if v.name not in writers]
+        if (not lost and node.name in kept) or not any(v is not None and not v.is_initializer() for v in node.inputs):
+            continue
+        own = [writers[v.name] for v in node.outputs if v.name in writers]
+        for heir in own or _nearest_writers(lost, writers):
+            if node.name and node.name not in kept:
+                heir.metadata_props[_NODES] = "\n".join(dict.fromkeys((*nodes_of(heir), node.name)))
+            if lost:
+                tensors = dict.fromkeys((*inside_of(heir), *(v.name or "" for v in lost)))
+                heir.metadata_props[_INSIDE] = "\n".join(tensors)
+
+
+def inside_of(node: ir.Node) -> tuple[str, ...]:
+    """The original tensors that were fused into a node."""
+    trail = node.metadata_props.get(_INSIDE)
+    return tuple(trail.split("\n")) if trail else ()
+
+
+def _nearest_writers(lost: list[ir.Value], writers: dict[str, ir.Node]) -> list[ir.Node]:
+    found: dict[ir.Node, None] = {}
+    pending, seen = [node for value in lost for node, _ in value.uses()], set[ir.Node]()
+    while pending:
+        node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        heirs = [writers[v.name] for v in node.outputs if v.name in writers]
+        found.update(dict.fromkeys(heirs))
+        if not heirs:
+            pending += [user for v in node.outputs for user, _ in v.uses()]
+    return list(found)
 
 
 def each_value(graph: ir.Graph) -> Iterable[ir.Value]:

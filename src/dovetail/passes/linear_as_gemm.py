@@ -84,4 +84,4 @@ def _reshape(
 ) -> ir.Value:
     target = add_initializer(graph, np.asarray(shape, np.int64), name=f"{source.name}/{tag}_shape", source=source)
     name = f"{source.name}/{tag}"
-    return insert(before, "Reshape", [value, target], source=source, replaces=[before], shape=shape, name=name)
+    return insert(before, "Reshape", [value, target], source=source, replaces=[], shape=shape, name=name)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dovetail.errors import InputError
-from dovetail.model.origin import nodes_of, origin_of
+from dovetail.model.origin import inside_of, nodes_of, origin_of
 from dovetail.plan.constraints import Problem, Unit
 from dovetail.plan.request import Keep
 
@@ -38,9 +38,12 @@ def resolve(problem: Problem, keeps: Sequence[Keep]) -> Pins:
 
 
 def _names(unit: Unit) -> Sequence[str | None]:
-    """What a unit answers to: its nodes, the original nodes they stand for, and the tensors inside it."""
-    inside = [name for node in unit.nodes[:-1] for v in node.outputs for name in (*origin_of(v).names, v.name)]
-    return [*(name for node in unit.nodes for name in (*nodes_of(node), node.name)), *inside]
+    """What a unit answers to: its nodes, the original nodes they stand for, the tensors inside it, its constants."""
+    inside = [v for node in unit.nodes[:-1] for v in node.outputs]
+    constants = [operand.value for operand in unit.operands if operand.constant]
+    tensors = [name for v in (*inside, *constants) for name in (*origin_of(v).names, v.name)]
+    nodes = [name for node in unit.nodes for name in (*nodes_of(node), *inside_of(node), node.name)]
+    return [*nodes, *tensors]
 
 
 def _matches(keep: Keep, names: Sequence[str | None]) -> bool:

@@ -14,6 +14,8 @@ from dovetail.target import Precision, Signature
 # What a signature costs, per operand: another weight encoding than wanted changes the model most, another
 # activation encoding changes the kernel, a conversion only costs time.
 _WEIGHT_COST, _ACTIVATION_COST, _CONVERSION_COST = 8, 2, 1
+# A tensor that the caller pinned must reach its readers as it is stored, or pinning it would buy nothing.
+_PINNED_COST = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ def solve(problem: Problem, request: Request, pins: Pins) -> Solution:
     for unit in problem.units:
         pin = pins.units.get(unit.name)
         wanted = request.precision if pin is None else pin.precision
-        signatures[unit.name] = _choose(problem, unit, wanted, groups)
+        signatures[unit.name] = _choose(problem, unit, wanted, groups, pins)
     return Solution(groups, signatures)
 
 
@@ -135,12 +137,12 @@ def _float_only(unit: Unit) -> bool:
     return all(not slot.encoding.dtype.is_quantized for s in unit.signatures for slot in s.inputs)
 
 
-def _choose(problem: Problem, unit: Unit, wanted: Precision, groups: Mapping[str, Decided]) -> Signature:
+def _choose(problem: Problem, unit: Unit, wanted: Precision, groups: Mapping[str, Decided], pins: Pins) -> Signature:
     """The cheapest signature whose output is what was decided for it."""
     decided = {groups[problem.group_of[v.name or ""]].encoding for v in unit.outputs}
     usable = [s for s in unit.signatures if _takes(unit, s)]
     fitting = [s for s in usable if decided <= {s.output}] or usable or list(unit.signatures)
-    return min(fitting, key=lambda s: sum(_cost(problem, o, s, wanted, groups) for o in unit.operands))
+    return min(fitting, key=lambda s: sum(_cost(problem, o, s, wanted, groups, pins) for o in unit.operands))
 
 
 def _takes(unit: Unit, signature: Signature) -> bool:
@@ -150,7 +152,12 @@ def _takes(unit: Unit, signature: Signature) -> bool:
 
 
 def _cost(
-    problem: Problem, operand: Operand, signature: Signature, wanted: Precision, groups: Mapping[str, Decided]
+    problem: Problem,
+    operand: Operand,
+    signature: Signature,
+    wanted: Precision,
+    groups: Mapping[str, Decided],
+    pins: Pins,
 ) -> int:
     slot = signature.slot(operand.slot)
     if slot is None or slot.derived:
@@ -159,7 +166,7 @@ def _cost(
         return 0 if _alike(slot.encoding, wanted.weight) else _WEIGHT_COST
     cost = 0 if _alike(slot.encoding, wanted.activation) else _ACTIVATION_COST
     if not operand.constant and groups[problem.group_of[operand.name]].encoding != slot.encoding:
-        cost += _CONVERSION_COST
+        cost += _PINNED_COST if operand.name in pins.tensors else _CONVERSION_COST
     return cost
 
 

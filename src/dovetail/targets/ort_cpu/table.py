@@ -50,26 +50,31 @@ _ONE_DATA_INPUT = frozenset(
 ) | frozenset(("Relu", "Resize", "Sigmoid", "Softmax", "Tanh"))
 
 
+# What goes in and what comes out need not be alike: what has no integer kernel runs in float between the two. What is
+# alike stands first, so that it is taken where nothing else decides.
+_MIXES = [(inside, out) for inside in (A8, A16, F32) for out in (A8, A16, F32)]
+_MIXES.sort(key=lambda mix: mix[0] != mix[1])
+
+
 def _elementwise(one_input: bool) -> tuple[Signature, ...]:
-    def over(inside: Encoding, out: Encoding) -> Signature:
-        return Signature((Slot(inside),), out, variadic=not one_input)
-
-    return (over(A8, A8), over(A16, A16), over(A8, F32), over(A16, F32), over(F32, F32))
+    return tuple(Signature((Slot(inside),), out, variadic=not one_input) for inside, out in _MIXES)
 
 
-def _linear() -> tuple[Signature, ...]:
-    integer = [signature(a, const(W8), bias(B32), out=out) for a in (A8, A16) for out in (a, F32)]
-    return (*integer, signature(F32, F32, F32, out=F32))
+def _linear(inside: Encoding, out: Encoding) -> Signature:
+    if inside == F32:
+        return signature(F32, F32, F32, out=out)
+    return signature(inside, const(W8), bias(B32), out=out)
 
 
 def _table() -> dict[str, OpSupport]:
-    matmul = tuple(signature(a, a, out=out) for a in (A8, A16) for out in (a, F32))
-    norm = (*(signature(a, const(F32), const(F32), out=a) for a in (A8, A16)), signature(F32, F32, F32, out=F32))
+    linear = tuple(_linear(*mix) for mix in _MIXES)
+    matmul = tuple(signature(inside, inside, out=out) for inside, out in _MIXES if inside != F32)
+    norm = tuple(signature(inside, const(F32), const(F32), out=out) for inside, out in _MIXES)
     carried = tuple(signature(e, out=e) for e in (A8, A16, F32))
     table = {op: OpSupport(carried, shares=(0,), known_from=_KNOWN) for op in CARRIERS}
     table |= {op: OpSupport(_elementwise(op in _ONE_DATA_INPUT), follows=True, known_from=_KNOWN) for op in _FOLLOWERS}
-    table |= {op: OpSupport(_linear(), known_from=_KNOWN) for op in ("Conv", "ConvTranspose", "Gemm")}
-    table["MatMul"] = OpSupport((*_linear(), *matmul), known_from=_KNOWN)
+    table |= {op: OpSupport(linear, known_from=_KNOWN) for op in ("Conv", "ConvTranspose", "Gemm")}
+    table["MatMul"] = OpSupport((*linear, *matmul), known_from=_KNOWN)
     table["LayerNormalization"] = OpSupport(norm, follows=True, known_from=_KNOWN)
     return table
 

@@ -70,6 +70,8 @@ def compile_model(told: Mapping[str, str], artifacts: tuple[Artifact, ...], fold
     dump, context = folder / _DUMP, folder / "context.onnx"
     shutil.rmtree(dump, ignore_errors=True)
     dump.mkdir()
+    for old in folder.glob("context*"):  # the provider refuses to replace one
+        old.unlink()
     options = {**told, "dump_json_qnn_graph": "1", "json_qnn_graph_dir": str(dump)}
     arguments = {"model": str(artifacts[0].path), "options": options, "context": str(context)}
     result = run_child(f"{_SESSION}:build_in_child", arguments)

@@ -1,0 +1,144 @@
+"""The real HTP compiler and emulator: what it takes as planned, and what it silently changes, caught by read-back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import dovetail
+from dovetail import zoo
+from dovetail.encoding import DType, Encoding
+from dovetail.finding import Status
+from dovetail.target import A16, OpSupport, Outcome, ReadBack, Signature, Slot, Target, signature
+from dovetail.targets import open_target
+from dovetail.targets.qnn_htp.read_back import load_dump, read_dump
+from tests.planning import graph, noise, planned
+
+pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
+
+ATTENTION = """
+g (float[1,2,8,16] q, float[1,2,16,8] k) => (float[1,2,8,8] s)
+{ m = MatMul(q, k)  s = Softmax(m) }
+"""
+NORM = """
+g (float[1,8,16] x) => (float[1,8,16] y)
+<float[16] gamma = {1,2,1,2,1,2,1,2,1,2,1,2,1,2,1,2}, float[16] beta = {1,-1,1,-1,1,-1,1,-1,1,-1,1,-1,1,-1,1,-1}>
+{ a = Relu(x)  n = LayerNormalization <axis = -1> (a, gamma, beta)  y = Relu(n) }
+"""
+
+
+def compiled(body: str, target: Target, folder: Path) -> tuple[ReadBack, str]:
+    """Plan for 16 bit, emit, run the real compiler, read back."""
+    from dovetail.target import W8A16
+
+    model = graph(body)
+    plan = planned(model, target, W8A16, data=noise(model))
+    artifacts = target.emit(model, plan, folder)
+    result = target.compile(artifacts, folder)
+    assert result.error == ""
+    return target.read_back(result, plan), result.log
+
+
+def changed(read_back: ReadBack) -> list[str]:
+    assert read_back.tensors
+    return [f"{one.tensor}: {one.detail}" for one in read_back.tensors if one.outcome is Outcome.CHANGED]
+
+
+def with_support(target: Target, op: str, support: OpSupport) -> Target:
+    return dataclasses.replace(target, ops={**target.ops, op: support})
+
+
+@pytest.fixture
+def htp() -> Target:
+    return open_target("qnn-htp:sm8550")
+
+
+def test_a_16_bit_second_operand_is_planned_not_left_to_the_compiler(htp: Target, tmp_path: Path) -> None:
+    naive = with_support(htp, "MatMul", OpSupport((signature(A16, A16, out=A16),)))
+    (only,) = changed(compiled(ATTENTION, naive, tmp_path)[0])
+    assert only == "k: converted to uint8 in front of MatMul"
+    assert changed(compiled(ATTENTION, htp, tmp_path)[0]) == []
+
+
+def test_layer_norm_stays_in_integers_only_with_an_int32_beta(htp: Target, tmp_path: Path) -> None:
+    u16 = Slot(Encoding(DType.U16), constant=True)
+    naive = with_support(htp, "LayerNormalization", OpSupport((Signature((Slot(A16), u16, u16), A16),)))
+    found = changed(compiled(NORM, naive, tmp_path)[0])
+    assert "a: read back into float in front of LayerNorm" in found
+    assert changed(compiled(NORM, htp, tmp_path)[0]) == []
+
+
+def test_16_bit_sigmoid_has_numbers_of_its_own(htp: Target, tmp_path: Path) -> None:
+    body = "g (float[1,4,8] x) => (float[1,4,8] y) { a = Sigmoid(x)  y = Relu(a) }"
+    naive = with_support(htp, "Sigmoid", OpSupport((signature(A16, out=A16),)))
+    assert changed(compiled(body, naive, tmp_path)[0]) == ["a: scale 1.52588e-05, zero point 0"]
+    assert changed(compiled(body, htp, tmp_path)[0]) == []
+
+
+def test_a_refused_graph_fails_and_the_run_directory_is_kept(htp: Target, tmp_path: Path) -> None:
+    model = graph("g (float[1,4,8] x) => (float[1,4,8] y) { a = Relu(x)  b = Erf(a)  y = Relu(b) }")
+    erf = with_support(htp, "Erf", OpSupport((signature(A16, out=A16),)))
+    plan = planned(model, erf, data=noise(model))
+    result = erf.compile(erf.emit(model, plan, tmp_path), tmp_path)
+    assert "fallback to CPU EP has been explicitly disabled" in result.error
+    assert result.log
+
+
+@pytest.mark.parametrize("precision", ["w8a16", "w8a8"])
+@pytest.mark.parametrize("name", ["vit_digits", "detector_scenes"])
+def test_shipped_models_run_as_planned(name: str, precision: str, tmp_path: Path) -> None:
+    shipped = zoo.load(name)
+    result = dovetail.fit(
+        shipped.model_path,
+        target="qnn-htp:sm8550",
+        precision=precision,
+        calibration={key: array[:16] for key, array in shipped.calib().items()},
+        output=tmp_path / "run",
+    )
+    assert {key: verdict.status for key, verdict in result.verdicts.items()} == dict.fromkeys(
+        ("normalized", "compiled", "fidelity", "numerics"), Status.PASS
+    )
+    agreement = result.metrics.sqnr_db.target_vs_simulation
+    assert agreement is not None
+    if precision == "w8a16":
+        assert min(value for value in agreement.values() if value is not None) >= 45
+
+
+def test_a_dump_that_cannot_be_read_is_not_checked(tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    onnx.save(
+        onnx.parser.parse_model(
+            '<ir_version: 10, opset_import: ["": 21]> g (float[1] x) => (float[1] y) { y = Relu(x) }'
+        ),
+        model,
+    )
+    plan = planned(graph("g (float[1] x) => (float[1] y) { y = Relu(x) }"), open_target("qnn-htp"))
+    assert "0 graphs were dumped" in read_dump(model, tmp_path, plan).unparsed
+    (tmp_path / "graph.json").write_text(json.dumps({"graph": {"tensors": {"x": {}}, "nodes": {}}}))
+    assert "KeyError 'quant_params'" in read_dump(model, tmp_path, plan).unparsed
+
+
+def test_the_dump_names_what_was_moved_by_its_own_name(tmp_path: Path) -> None:
+    raw = {"data_type": 0x408, "quant_params": {"scale_offset": {"scale": 0.5, "offset": -3}}}
+    node = {"type": "Relu", "input_names": ["x__q_token_7"], "output_names": ["y__q"]}
+    content = {"graph": {"tensors": {"x__q_token_7": raw, "y__q": raw, "y__q_token_2": raw}, "nodes": {"n": node}}}
+    (tmp_path / "g.json").write_text(json.dumps(content))
+    dumped = load_dump(tmp_path)
+    assert set(dumped.tensors) == {"x__q", "y__q", "y__q_token_2"}
+    assert dumped.nodes[0].inputs == ("x__q",)
+    assert (dumped.tensors["x__q"].scale, dumped.tensors["x__q"].zero_point) == (0.5, 3)
+
+
+def test_every_sample_is_emulated_in_a_fresh_process(htp: Target, tmp_path: Path) -> None:
+    model = graph("g (float[1,4,8] x) => (float[1,4,8] y) { y = Relu(x) }")
+    data = noise(model, 2)
+    plan = planned(model, htp, data=data)
+    result = htp.compile(htp.emit(model, plan, tmp_path), tmp_path)
+    outputs = list(htp.run(result, [{"x": sample} for sample in data["x"]]))
+    for sample, output in zip(data["x"], outputs, strict=True):
+        np.testing.assert_allclose(output["y"], np.maximum(sample, 0), atol=0.05)
