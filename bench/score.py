@@ -21,6 +21,7 @@ Arrays = Mapping[str, np.ndarray]
 HELD_OUT_PICTURES = 8
 TIMED = 200  # samples that also run on the float model, in turn
 VIT_TINY = "vit_tiny"
+TOKEN_SCALE = 0.2  # as in trained models; see vit_tiny
 
 # How a QDQ model is run -> the session's configuration.
 WAYS: dict[str, dict[str, str]] = {
@@ -58,7 +59,9 @@ def subject(name: str, folder: Path, *, samples: int, held_out: int | None = Non
     """The generated ViT-tiny, or a shipped model; ``held_out`` limits what is scored."""
     if name == VIT_TINY:
         images = pictures(samples + (held_out or HELD_OUT_PICTURES))
-        return Subject(name, save(folder, layers), {"image": images[:samples]}, {"image": images[samples:]})
+        return Subject(
+            name, save(folder, layers, TOKEN_SCALE), {"image": images[:samples]}, {"image": images[samples:]}
+        )
     model = zoo.load(name)
     few = {key: array[:samples] for key, array in model.calib().items()}
     kept = {key: array[:held_out] for key, array in model.eval().items()}

@@ -65,8 +65,13 @@ class _Graph:
         return self.op("Mul", [self.op("Mul", [x, gate], f"{name}/Mul"), "half"], f"{name}/Mul_1")
 
 
-def vit_tiny(layers: int = 12, seed: int = 0) -> onnx.ModelProto:
-    """The model: input ``image`` [1,3,224,224], output ``logits`` [1,1000]."""
+def vit_tiny(layers: int = 12, seed: int = 0, token_scale: float = 0.02) -> onnx.ModelProto:
+    """The model: input ``image`` [1,3,224,224], output ``logits`` [1,1000].
+
+    ``token_scale`` is the size of the class token and of the positions, where patches are of size one. As they are
+    initialized (0.02), the class token is less than one step of an 8-bit residual stream, and no figure about the
+    logits means anything: 6 dB whoever quantizes. Trained models have larger ones.
+    """
     graph = _Graph(seed)
     for name, value in (("attention_scale", (DIM // HEADS) ** -0.5), ("sqrt2", 2**0.5), ("one", 1.0), ("half", 0.5)):
         graph.constant(name, np.array(value, np.float32))
@@ -78,8 +83,8 @@ def vit_tiny(layers: int = 12, seed: int = 0) -> onnx.ModelProto:
     patches = graph.op("Conv", ["image", kernel, graph.weight("patch.bias", DIM)], "patch", strides=[PATCH, PATCH])
     patches = graph.op("Reshape", [patches, "patches_shape"], "flatten")
     patches = graph.op("Transpose", [patches], "to_tokens", perm=[0, 2, 1])
-    x = graph.op("Concat", [graph.weight("cls", 1, 1, DIM), patches], "concat", axis=1)
-    x = graph.op("Add", [x, graph.weight("pos", 1, TOKENS, DIM)], "add_pos")
+    x = graph.op("Concat", [graph.weight("cls", 1, 1, DIM, scale=token_scale), patches], "concat", axis=1)
+    x = graph.op("Add", [x, graph.weight("pos", 1, TOKENS, DIM, scale=token_scale)], "add_pos")
     for layer in range(layers):
         x = graph.block(x, f"blocks.{layer}")
     token = graph.op("Gather", [graph.norm(x, "norm"), "first"], "token", axis=1)
@@ -99,8 +104,8 @@ def pictures(count: int, seed: int = 1) -> np.ndarray:
     return np.repeat(np.repeat(coarse, 8, axis=2), 8, axis=3) + 0.1 * fine
 
 
-def save(folder: Path, layers: int = 12) -> Path:
+def save(folder: Path, layers: int = 12, token_scale: float = 0.02) -> Path:
     """Write the model and return its path."""
     path = folder / "vit_tiny.onnx"
-    onnx.save(vit_tiny(layers), path)
+    onnx.save(vit_tiny(layers, token_scale=token_scale), path)
     return path

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dovetail.errors import InputError
+from dovetail.errors import BackendError, InputError
+from dovetail.model.write import write_whole
 
 _MARKER = "run.json"
 T = TypeVar("T")
@@ -28,49 +29,108 @@ class RunDir:
     def stages(self) -> Path:
         return self.path / "stages"
 
-    def stage(self, name: str, key: str, make: Callable[[], T], save: Callable[[T], None], load: Callable[[], T]) -> T:
-        """A stage's record: loaded when resuming and it was made from the same things, else made and saved."""
+    def stage(
+        self,
+        name: str,
+        key: str,
+        make: Callable[[], T],
+        save: Callable[[T], tuple[Path, ...]],
+        load: Callable[[], T],
+    ) -> T:
+        """A stage's record: loaded when resuming, if it was made from the same things and its files are untouched.
+
+        Otherwise it is made and saved; ``save`` gives the files that ``load`` will need.
+        """
         stamp = self.stages / f"{name}.key"
-        if self.resume and stamp.exists() and stamp.read_text() == key:
+        if self.resume and self._is_whole(stamp, key):
             return load()
         stamp.unlink(missing_ok=True)
         record = make()
-        save(record)
-        write_whole(stamp, key.encode())
+        files = {str(file.relative_to(self.path)): file_sha256(file) for file in save(record)}
+        write_whole(stamp, json.dumps({"key": key, "files": files}, indent=1).encode())
         return record
 
+    def _is_whole(self, stamp: Path, key: str) -> bool:
+        """Whether a stage was made from what the key says, and every file that it left is still as it was."""
+        try:
+            said = json.loads(stamp.read_bytes())
+            return bool(said["key"] == key) and all(
+                file_sha256(self.path / name) == digest for name, digest in said["files"].items()
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return False
 
-def open_rundir(path: Path, asked: Mapping[str, Any], *, force: bool, resume: bool) -> RunDir:
-    """Make the folder, or take an old run of ours when told to; nothing that is not ours is ever removed."""
-    if path.exists() and not path.is_dir():
-        raise InputError(f"{path}: is a file, the run directory must be a folder")
-    ours = (path / _MARKER).is_file()
+
+@contextmanager
+def open_rundir(path: Path, asked: Mapping[str, Any], *, force: bool, resume: bool) -> Iterator[RunDir]:
+    """A folder to run in, new or an old one of ours when told to; nothing that is not ours is ever removed.
+
+    A refusal puts everything back as it was before, an earlier run that was to be replaced included.
+    """
+    path = path.resolve()
+    old = _check_place(path, force=force, resume=resume)
+    aside = path.with_name(f".{path.name}.before") if old and not resume else None
+    top = next((p for p in (*reversed(path.parents), path) if not p.exists()), None)
     try:
-        if path.exists() and any(path.iterdir()):
-            if not ours:
-                raise InputError(f"{path}: is not empty and not a run directory of ours; it is left alone")
-            if not force and not resume:
-                raise InputError(f"{path}: exists; say --force to replace it or --resume to continue it")
-            if force and not resume:
-                shutil.rmtree(path)
+        if aside is not None:
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
         (path / "stages").mkdir(parents=True, exist_ok=True)
-        write_whole(path / _MARKER, json.dumps(asked, indent=1, sort_keys=True, default=str).encode())
+        if not old or not resume:
+            _mark(path, asked)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from error
-    return RunDir(path, resume)
+    try:
+        yield RunDir(path, resume)
+    except (InputError, BackendError):
+        if aside is not None:
+            shutil.rmtree(path)
+            aside.rename(path)
+        elif top is not None:
+            shutil.rmtree(top)
+        elif not old:
+            _empty(path)
+        raise
+    _mark(path, asked)
+    if aside is not None:
+        shutil.rmtree(aside)
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file by a temporary name and a rename."""
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(content)
-    os.replace(part, path)
+def _check_place(path: Path, *, force: bool, resume: bool) -> bool:
+    """Whether an earlier run of ours is there; anything else that is there is refused."""
+    try:
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path}: is a file, the run directory must be a folder")
+        if not path.exists() or not any(path.iterdir()):
+            return False
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    if not (path / _MARKER).is_file():
+        raise InputError(f"{path}: is not empty and not a run directory of ours; it is left alone")
+    if not force and not resume:
+        raise InputError(f"{path}: exists; say --force to replace it or --resume to continue it")
+    return True
 
 
-def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file, read in pieces."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def _mark(path: Path, asked: Mapping[str, Any]) -> None:
+    write_whole(path / _MARKER, json.dumps(asked, indent=1, sort_keys=True, default=str).encode())
+
+
+def _empty(folder: Path) -> None:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def file_sha256(*paths: Path) -> str:
+    """The SHA-256 of a file, or of several one behind the other, read in pieces."""
+    state = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as stream:
+            hashlib.file_digest(stream, lambda: state)
+    return state.hexdigest()
 
 
 def chain_key(before: str, **more: Any) -> str:

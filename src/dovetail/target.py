@@ -136,6 +136,10 @@ class Probe:
     missing: str = ""
 
 
+# The artifact that every target emits: the QDQ ONNX graph, which is also the simulation.
+MODEL = "model"
+
+
 @dataclass(frozen=True, slots=True)
 class Artifact:
     """One file that a run made."""
@@ -190,8 +194,10 @@ Sample = Mapping[str, Array]
 class Target:
     """A backend.
 
-    ``max_rank``: tensors of a higher rank are refused. ``sample_limit``: how many samples ``run`` is asked for by
-    default (an emulator is slow); None for all.
+    ``runs_float_between``: what has no integer form runs in float between dequantize and quantize, slower and less
+    exact, but right. ``notes``: what must be known to deploy, repeated in every result. ``max_rank``: tensors of a
+    higher rank are refused. ``sample_limit``: how many samples ``run`` is asked for by default (an emulator is slow);
+    None for all.
     """
 
     name: str
@@ -204,5 +210,7 @@ class Target:
     run: Callable[[Compiled, Iterable[Sample]], Iterator[Sample]]
     chains: tuple[Chain, ...] = ()
     rewrites: tuple[Pass, ...] = ()
+    runs_float_between: bool = False
+    notes: tuple[str, ...] = ()
     max_rank: int | None = None
     sample_limit: int | None = None

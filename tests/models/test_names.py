@@ -76,7 +76,7 @@ PINS = {
     ),
     "recogniser": (
         # A node inside what is now a Gelu.
-        Pin("Erf.0", "fp32", "p2o.pd_op.gelu.0.0", DType.F32, ("Add.17",)),
+        Pin("Erf.0", "fp32", "p2o.pd_op.gelu.0.0", DType.F32, ("Add.17", "conv2d_76.w_0", "p2o.pd_op.conv2d.8.0")),
         # A node inside what is now a LayerNormalization.
         Pin("Div.26", "fp32", "Add.161", DType.F32, ("p2o.pd_op.transpose.0.0",)),
         # A tensor behind an Identity that is gone.

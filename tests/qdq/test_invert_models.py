@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,9 @@ def test_our_own_emission(precision: str, quantized_io: bool, tmp_path: Path) ->
     quantized = {edge: c.storage for edge, c in plan.edges.items() if isinstance(c.storage, QParams)}
     assert {e: _numbers(c.storage) for e, c in inverse.edges.items()} == {e: _numbers(s) for e, s in quantized.items()}
     assert [(n.name, n.op_type) for n in again.graph] == [(n.name, n.op_type) for n in model.graph]
-    assert again.graph.initializers.keys() == model.graph.initializers.keys()
+    # Every reader has a stored constant of its own, so one that was shared comes back as several.
+    plain = {re.sub(r"\.\d+$", "", name) for name in again.graph.initializers}
+    assert plain == {re.sub(r"\.\d+$", "", name) for name in model.graph.initializers}
     assert [n.name for n in emitted.graph] == [n.name for n in read_back.graph]
 
 

@@ -119,7 +119,7 @@ def test_fix_goes_with_what_is_not_finite(values: str, fix: str, tmp_path: Path)
 def test_violation_is_an_error_where_the_target_only_moves_bytes(tmp_path: Path) -> None:
     text = "g (float[1,4] x) => (float[4,1] y) { y = Transpose<perm=[1,0]>(x) }"
     assert [f.severity for f in _check(text, tmp_path, plan=_plan(x=0.01, y=0.02))] == [Severity.WARNING]
-    strict = replace(TARGET, name="strict:v1")
+    strict = replace(TARGET, name="strict:v1", runs_float_between=False)
     (found,) = _check(text, tmp_path, plan=_plan(x=0.01, y=0.02), target=strict)
     assert (found.code, found.where, found.severity) == ("Q301", "y", Severity.ERROR)
     assert "scale 0.01 " in found.message

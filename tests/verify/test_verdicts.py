@@ -18,23 +18,23 @@ HERE = Probe(True, {"backend": "1.0"})
 def agreement(noise: float, integer: bool = False) -> Agreement:
     reference = np.arange(1, 1001, dtype=np.int64 if integer else np.float32)
     other = reference + np.asarray(noise, reference.dtype)
-    return Agreement({"y": Comparison.of(reference, other)}, {}, 3)
+    return Agreement({"y": Comparison.of(reference, other)}, {}, 3, frozenset("y" if integer else ""))
 
 
 @pytest.mark.parametrize(("noise", "status"), [(0.0, "pass"), (0.01, "pass"), (0.2, "fail"), (np.nan, "fail")])
 def test_normalized_needs_80_db(noise: float, status: str) -> None:
-    verdict = verdicts.normalized(agreement(noise), frozenset(), THRESHOLDS, "data")
+    verdict = verdicts.normalized(agreement(noise), THRESHOLDS, "data")
     assert verdict.status == status
     assert ">= 80 dB" in verdict.threshold
 
 
 def test_normalized_integer_outputs_must_be_equal() -> None:
-    assert verdicts.normalized(agreement(0, True), frozenset("y"), THRESHOLDS, "data").status is Status.PASS
-    assert verdicts.normalized(agreement(1, True), frozenset("y"), THRESHOLDS, "data").status is Status.FAIL
+    assert verdicts.normalized(agreement(0, True), THRESHOLDS, "data").status is Status.PASS
+    assert verdicts.normalized(agreement(1, True), THRESHOLDS, "data").status is Status.FAIL
 
 
 def test_nothing_compared_is_not_a_pass() -> None:
-    assert verdicts.normalized(Agreement(), frozenset(), THRESHOLDS, "data").status is Status.NOT_CHECKED
+    assert verdicts.normalized(Agreement(), THRESHOLDS, "data").status is Status.NOT_CHECKED
 
 
 def test_a_missing_backend_is_never_a_pass() -> None:
@@ -77,6 +77,9 @@ def test_fidelity(read_back: ReadBack | None, status: Status, said: str) -> None
         ({"y": float("inf")}, {"y": float("inf")}, Status.PASS),
         ({"y": 30.0}, {"y": -float("inf")}, Status.FAIL),
         ({"y": float("nan")}, {"y": 30.0}, Status.NOT_CHECKED),
+        ({"y": 30.0}, {"y": float("nan")}, Status.FAIL),
+        ({"y": 40.0, "z": 40.0}, {"y": float("nan"), "z": -10.0}, Status.FAIL),
+        ({"y": 40.0, "z": float("nan")}, {"y": 40.0, "z": float("nan")}, Status.PASS),
         ({"y": 30.0}, None, Status.NOT_CHECKED),
         ({}, {}, Status.NOT_CHECKED),
     ],

@@ -40,7 +40,10 @@ class Data:
 
 @dataclass(slots=True)
 class Described:
-    """Data that remembers, while it is read, how many samples there were and what was in them."""
+    """Data that remembers, while it is read, how many samples there were and what was in them.
+
+    One call of a model with a batch holds several samples, each with a digest of its own.
+    """
 
     data: Data
     inputs: frozenset[str]
@@ -49,7 +52,7 @@ class Described:
     def samples(self) -> Iterator[Sample]:
         self.digests.clear()
         for sample in self.data.samples():
-            self.digests.append(digest({name: sample[name] for name in self.inputs}))
+            self.digests.extend(digests({name: sample[name] for name in self.inputs}))
             yield sample
         if not self.digests:
             raise InputError(f"{self.data.source}: there is not a single sample in it")
@@ -64,8 +67,18 @@ def describe(data: Data, model: ir.Model) -> Described:
     return Described(data, frozenset(v.name or "" for v in model.graph.inputs))
 
 
-def digest(sample: Sample) -> bytes:
-    """What identifies a sample: the bytes of its arrays, by name."""
+def digests(call: Sample) -> Iterator[bytes]:
+    """What identifies the samples of one call: the rows along the first axis, where all inputs have equally many."""
+    counts = {array.shape[:1] for array in call.values()}
+    rows = counts.pop()[0] if len(counts) == 1 and () not in counts else 1
+    if rows < 2:
+        yield _digest(call)
+        return
+    for row in range(rows):
+        yield _digest({name: array[row : row + 1] for name, array in call.items()})
+
+
+def _digest(sample: Sample) -> bytes:
     state = hashlib.blake2b(digest_size=16)
     for name in sorted(sample):
         array = np.ascontiguousarray(sample[name])
@@ -90,9 +103,9 @@ def check_sample(sample: Mapping[str, Array], specs: tuple[InputSpec, ...], sour
     checked = {key: value for key, value in sample.items() if key not in {s.name for s in specs}}
     for spec in specs:
         if spec.name not in sample:
-            have = ", ".join(sorted(sample)) or "nothing"
+            have = ", ".join(sorted(map(str, sample))) or "nothing"
             raise InputError(f"{source}: no array for the model input {spec.name!r}; there is {have}")
-        array = np.asarray(sample[spec.name])
+        array = _as_array(sample[spec.name], f"{source}: {spec.name!r} of sample {number}")
         if array.shape != spec.shape:
             raise InputError(
                 f"{source}: {spec.name!r} of sample {number} is {array.shape}, the model takes {spec.shape}"
@@ -102,5 +115,12 @@ def check_sample(sample: Mapping[str, Array], specs: tuple[InputSpec, ...], sour
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             kind = "NaN" if np.isnan(array).any() else "infinity"
             raise InputError(f"{source}: {spec.name!r} of sample {number} holds {kind}")
-        checked[spec.name] = np.ascontiguousarray(array, dtype=spec.dtype)
+        checked[spec.name] = np.asarray(array, dtype=spec.dtype, order="C")  # ascontiguousarray gives a scalar an axis
     return checked
+
+
+def _as_array(value: object, what: str) -> Array:
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what} is not an array ({error})") from error

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +12,14 @@ from typing import IO, Any
 import numpy as np
 
 from dovetail.calibrate.data import Data, InputSpec, check_sample
+from dovetail.calibrate.user_code import each_of, load_function
 from dovetail.encoding import Array
 from dovetail.errors import InputError
 from dovetail.target import Sample
 
 RANDOM_SAMPLES = 8
+# What reading a damaged archive raises; RuntimeError is for one that is encrypted or packed in an unknown way.
+_ARCHIVE_ERRORS = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
 
 
@@ -45,7 +47,7 @@ def open_data(
     if callable(what):
         return _from_function(what, getattr(what, "__qualname__", "function"), specs)
     text = str(what)
-    if text == "random" or text.startswith("random:"):
+    if is_random(text):
         return _random(text, specs)
     path = Path(text)
     if path.suffix == ".npz":
@@ -57,22 +59,9 @@ def open_data(
     raise InputError(f"{text}: not an .npz file, a folder of .npy or pictures, module:function, or the word random")
 
 
-def load_function(text: str) -> Callable[..., Any]:
-    """The function behind ``module:function``; the current folder can hold the module."""
-    module_name, _, name = text.partition(":")
-    folder = str(Path.cwd())
-    sys.path.insert(0, folder)
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InputError(f"{text}: cannot import {module_name!r} ({error})") from error
-    finally:
-        sys.path.remove(folder)
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise InputError(f"{text}: {module_name!r} has no function {name!r}")
-    found: Callable[..., Any] = function
-    return found
+def is_random(text: str) -> bool:
+    """Whether noise was asked for by name: ``random`` or ``random:16``."""
+    return text.partition(":")[0] == "random"
 
 
 def _from_arrays(arrays: Mapping[str, Array], specs: tuple[InputSpec, ...], extra: bool) -> Data:
@@ -95,17 +84,21 @@ def _from_npz(path: Path, specs: tuple[InputSpec, ...], extra: bool) -> Data:
                 with archive.open(entry) as stream:
                     shape, dtype = _npy_header(stream, f"{path.name}:{entry}")
                 members[entry.removesuffix(".npy")] = (shape, dtype)
-    except (OSError, zipfile.BadZipFile) as error:
+    except _ARCHIVE_ERRORS as error:
         raise InputError(f"{path}: cannot be read as .npz ({error})") from error
     cut = _Cut(path.name, members, specs, extra)
 
     def samples() -> Iterator[Sample]:
-        with zipfile.ZipFile(path) as archive:
-            streams = {name: archive.open(f"{name}.npy") for name in members}
-            for name, stream in streams.items():
-                _npy_header(stream, name)
-            for number in range(cut.count):
-                yield cut.checked({n: _read_rows(s, *members[n], cut.per_call(n)) for n, s in streams.items()}, number)
+        try:
+            with zipfile.ZipFile(path) as archive:
+                streams = {name: archive.open(f"{name}.npy") for name in members}
+                for name, stream in streams.items():
+                    _npy_header(stream, name)
+                for number in range(cut.count):
+                    rows = {n: _read_rows(s, *members[n], cut.per_call(n)) for n, s in streams.items()}
+                    yield cut.checked(rows, number)
+        except _ARCHIVE_ERRORS as error:
+            raise InputError(f"{path}: cannot be read as .npz ({error})") from error
 
     return Data(path.name, samples, cut.count)
 
@@ -130,6 +123,9 @@ class _Cut:
             raise InputError(
                 f"{self.source}: array {unknown[0]!r} is not an input of the model; its inputs are {inputs}"
             )
+        for name, (shape, _) in self.members.items():
+            if not shape:
+                raise InputError(f"{self.source}: {name!r} is a single number: samples lie along the first axis")
         for spec in self.specs:
             if spec.name not in self.members:
                 raise InputError(f"{self.source}: no array for the model input {spec.name!r}")
@@ -137,7 +133,7 @@ class _Cut:
             rank = len(spec.shape)
             if len(shape) not in (rank, rank + 1) or shape[len(shape) - rank + 1 :] != spec.shape[1:]:
                 raise InputError(f"{self.source}: {spec.name!r} is {shape}, the model takes {spec.shape} per call")
-        counts = {name: shape[0] // self.per_call(name) for name, (shape, _) in self.members.items() if shape}
+        counts = {name: shape[0] // self.per_call(name) for name, (shape, _) in self.members.items()}
         if len(set(counts.values())) > 1:
             words = ", ".join(f"{name} {count}" for name, count in counts.items())
             raise InputError(f"{self.source}: the arrays hold different numbers of samples: {words}")
@@ -224,7 +220,7 @@ def _npy_samples(files: list[Path], specs: tuple[InputSpec, ...]) -> Iterator[Sa
 
 def _from_function(function: Callable[[], Any], name: str, specs: tuple[InputSpec, ...]) -> Data:
     def samples() -> Iterator[Sample]:
-        for number, sample in enumerate(function()):
+        for number, sample in enumerate(each_of(function, name)):
             if not isinstance(sample, Mapping):
                 raise InputError(f"{name}: yields {type(sample).__name__}, it must yield dicts of input name to array")
             yield check_sample(sample, specs, name, number)

@@ -221,3 +221,9 @@ def insert_split(
 def forget_names(graph: ir.Graph) -> None:
     """Forget the names in use, which a clone shares with its original; they are collected again when needed."""
     graph.meta.pop(_NAMES, None)
+
+
+def weight_is_matrix(node: ir.Node) -> str:
+    """Whether the second operand has rank 2, as per-channel weights of a MatMul must; the empty string for yes."""
+    shape = shape_of(node.inputs[1])
+    return "" if shape is not None and len(shape) == 2 else "its weight is not a matrix"

@@ -17,6 +17,11 @@ def check_external_data(model: ir.Model, folder: Path) -> None:
         _check_size(tensor)
 
 
+def external_files(path: Path) -> tuple[Path, ...]:
+    """The files beside a model that hold its weights, each once, in the order in which the model names them."""
+    return tuple(dict.fromkeys(Path(tensor.path) for tensor in _external_tensors(ir.load(path))))
+
+
 def _check_place(tensor: ir.ExternalTensor, folder: Path) -> None:
     location = Path(tensor.location)
     what = f"external data {str(location)!r} of tensor {tensor.name!r}"

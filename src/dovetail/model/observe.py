@@ -12,7 +12,7 @@ from dovetail.encoding import Array
 from dovetail.errors import InputError
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import each_value, origin_of
-from dovetail.model.session import Mode, open_session
+from dovetail.model.session import Mode, open_session, runtime_errors
 from dovetail.model.write import write
 from dovetail.target import Sample
 
@@ -42,10 +42,11 @@ class ObservedRun:
 
     def run(self, sample: Sample) -> Iterable[tuple[str, Array]]:
         """The named tensors of one sample; the arrays are overwritten by the next."""
-        for name in self._inputs:
-            self._binding.bind_cpu_input(name, sample[name])
-        if self._buffers:
-            self._session.run_with_iobinding(self._binding)
+        with runtime_errors("run the model"):
+            for name in self._inputs:
+                self._binding.bind_cpu_input(name, sample[name])
+            if self._buffers:
+                self._session.run_with_iobinding(self._binding)
         for name in self.values:
             yield name, sample[name] if name in self._inputs else self._buffers[name]
 

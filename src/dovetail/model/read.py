@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
@@ -14,6 +15,7 @@ from onnx_ir.passes import common
 from dovetail.errors import InputError
 from dovetail.model import known_ops, origin
 from dovetail.model.check_proto import check_proto
+from dovetail.model.edit import constant_of, is_float, shape_of
 from dovetail.model.external_data import check_external_data
 from dovetail.model.opset import raise_opset
 from dovetail.model.skeleton import skeleton
@@ -80,6 +82,22 @@ def require_float32(model: ir.Model) -> None:
                 raise InputError(
                     f"tensor {origin.origin_of(value).name!r} is {value.dtype.name.lower()}: give the float32 model"
                 )
+
+
+def require_known_shapes(model: ir.Model) -> None:
+    """Refuse a graph in which the size of a float tensor or of an output is only known once the data is."""
+    for value in (*model.graph.outputs, *(v for node in model.graph for v in node.outputs if is_float(v))):
+        if shape_of(value) is None:
+            raise InputError(f"tensor {origin.origin_of(value).name!r} has no static shape: it depends on the data")
+
+
+def require_numbers(model: ir.Model) -> None:
+    """Refuse a model with NaN in its weights; an infinite bound or mask can be right, and is seen where it acts."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            array = constant_of(value) if is_float(value) else None
+            if array is not None and array.size and np.isnan(array.min()):
+                raise InputError(f"weight {origin.origin_of(value).name!r} holds NaN: a float model must be finite")
 
 
 def _load(path: Path) -> ir.Model:

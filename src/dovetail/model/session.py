@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -40,30 +41,30 @@ def open_session(model: Path | bytes, mode: Mode, *, threads: int = 1, optimized
     if optimized_to is not None:
         options.optimized_model_filepath = str(optimized_to)
     source = str(model) if isinstance(model, Path) else model
-    try:
-        return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    except _runtime_errors() as error:
-        name = model.name if isinstance(model, Path) else "the model"
-        raise BackendError(f"ONNX Runtime cannot load {name}: {_sentence(error)}") from error
+    # Between integer neighbours it would quantize weights that the plan keeps in float.
+    disabled = ["WeightBiasQuantization"] if mode is Mode.DEPLOYED else None
+    with runtime_errors(f"load {model.name if isinstance(model, Path) else 'the model'}"):
+        return onnxruntime.InferenceSession(
+            source, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
+        )
 
 
 def run_session(session: Any, feed: Mapping[str, Array]) -> dict[str, Array]:
     """All outputs of one call, by name."""
     names = [output.name for output in session.get_outputs()]
     wanted = {value.name for value in session.get_inputs()}
-    try:
+    with runtime_errors("run the model"):
         outputs = session.run(names, {name: array for name, array in feed.items() if name in wanted})
-    except _runtime_errors() as error:
-        raise BackendError(f"ONNX Runtime cannot run the model: {_sentence(error)}") from error
     return dict(zip(names, outputs, strict=True))
 
 
-def _runtime_errors() -> tuple[type[Exception], ...]:
-    """What ONNX Runtime raises; its exceptions have no common base."""
+@contextmanager
+def runtime_errors(doing: str) -> Iterator[None]:
+    """What ONNX Runtime raises in this block, whose exceptions have no common base, as one sentence of ours."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-    return (state.Fail, state.InvalidArgument, state.InvalidGraph, state.NotImplemented, state.RuntimeException)
-
-
-def _sentence(error: Exception) -> str:
-    return " ".join(str(error).split())[:400]
+    names = ("EPFail", "Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoSuchFile", "NotImplemented")
+    try:
+        yield
+    except (*(getattr(state, name) for name in names), state.RuntimeException) as error:
+        raise BackendError(f"ONNX Runtime cannot {doing}: {' '.join(str(error).split())[:400]}") from error

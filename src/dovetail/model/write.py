@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import onnx_ir as ir
@@ -13,15 +14,22 @@ _INLINE_LIMIT_BYTES = 1_500_000_000
 
 def write(model: ir.Model, path: Path) -> tuple[Path, ...]:
     """Write ``path`` (and ``path.data`` when the weights do not fit a protobuf), by a temporary name and a rename."""
-    part = path.with_name(path.name + ".part")
     if weight_bytes(model) <= _INLINE_LIMIT_BYTES:
-        part.write_bytes(serialized(model))
-        os.replace(part, path)
+        write_whole(path, serialized(model))
         return (path,)
     data = path.with_name(path.name + ".data")
-    ir.save(model, part, external_data=data.name)
-    os.replace(part, path)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as part:
+        ir.save(model, Path(part) / path.name, external_data=data.name)
+        for file in (data, path):
+            os.replace(Path(part) / file.name, file)
     return (path, data)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file by a temporary name and a rename."""
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(content)
+    os.replace(part, path)
 
 
 def weight_bytes(model: ir.Model) -> int:

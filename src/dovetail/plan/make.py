@@ -12,13 +12,16 @@ from dovetail.model.edit import constant_of
 from dovetail.numerics.bias import bias_overflow, bias_params
 from dovetail.plan.breaks import costly_merges
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem
-from dovetail.plan.numbers import Numbers, constant_params, widen
+from dovetail.plan.numbers import Numbers, constant_params, per_output_channel, widen
 from dovetail.plan.pins import resolve
 from dovetail.plan.request import Request
 from dovetail.plan.solve import Solution, solve
 from dovetail.stats import Stats
 from dovetail.storage import IN_FLOAT32, Choice, Edge, FloatStorage, Plan, Storage
 from dovetail.target import Signature, Target
+
+# A scale that is grown until a bias fits is grown a little more, so that rounding does not undo it.
+_MARGIN = 1.01
 
 
 def make_plan(model: ir.Model, target: Target, stats: Stats, request: Request) -> Plan:
@@ -148,7 +151,7 @@ class _Writer:
         source, weight = (self._seen(unit, by_slot[slot], done) for slot in (0, 1))
         if not isinstance(source, QParams) or not isinstance(weight, QParams):
             return Choice(IN_FLOAT32, "bias in float: input or weight is float")
-        params = bias_params(source.scale, weight.scale)
+        params = bias_params(source.scale, per_output_channel(unit.nodes[0], weight.scale))
         return Choice(params, "bias, scale = input scale x weight scale")
 
     def _room_for_bias(self, unit: Unit, weight: QParams, done: Mapping[Edge, Choice]) -> QParams:
@@ -158,9 +161,12 @@ class _Writer:
         source = self._seen(unit, by_slot[0], done)
         if bias is None or bias.ndim != 1 or not isinstance(source, QParams) or not np.all(np.isfinite(bias)):
             return weight
-        overflow = bias_overflow(bias, bias_params(source.scale, weight.scale))
+        scales = per_output_channel(unit.nodes[0], weight.scale)
+        overflow = bias_overflow(bias, bias_params(source.scale, scales))
         if overflow is None:
             return weight
         scale = np.array(weight.scale)
-        scale[list(overflow.channels)] *= np.asarray(overflow.growth, dtype=np.float32) * np.float32(1.01)
+        for channel, growth in zip(overflow.channels, overflow.growth, strict=True):
+            index = channel % scale.size  # with groups, several output channels share a scale
+            scale[index] = max(scale[index], scales[channel] * growth * _MARGIN)
         return QParams(weight.encoding, scale, weight.zero_point, weight.axis)

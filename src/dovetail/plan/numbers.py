@@ -95,7 +95,7 @@ def widen(stored: QParams, encoding: Encoding) -> QParams | None:
         return None
     if wide.grid.signed or narrow.grid.signed or encoding.symmetric:
         return None
-    if Granularity.TENSOR not in (encoding.granularity, stored.encoding.granularity) or stored.axis is not None:
+    if {encoding.granularity, stored.encoding.granularity} != {Granularity.TENSOR}:
         return None
     return QParams(encoding, stored.scale / np.float32(257), stored.zero_point * 257)
 
@@ -105,6 +105,12 @@ def constant_params(node: ir.Node, operand: Operand, encoding: Encoding, array: 
     if encoding.granularity is Granularity.TENSOR:
         return weight_params(array, encoding, None)
     return weight_params(array, encoding, channel_axis(node, operand.edge.index, array.ndim))
+
+
+def per_output_channel(node: ir.Node, scale: Array) -> Array:
+    """A weight's scales, one per output channel: a grouped ConvTranspose has one per channel of a group."""
+    groups = int(attribute(node, "group", 1)) if node.op_type == "ConvTranspose" and scale.ndim else 1
+    return np.tile(scale, groups) if groups > 1 else scale
 
 
 def channel_axis(node: ir.Node, index: int, rank: int) -> int:

@@ -14,16 +14,22 @@ from dovetail.plan.request import Keep
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """The requests resolved on one graph: by value name, and by unit name."""
+    """The requests resolved on one graph: by value name, and by unit name.
+
+    ``named``: the values that were named themselves, and so must reach their readers as they are stored; what a pinned
+    unit writes may be converted for its readers.
+    """
 
     tensors: Mapping[str, Keep]
     units: Mapping[str, Keep]
+    named: frozenset[str] = frozenset()
 
 
 def resolve(problem: Problem, keeps: Sequence[Keep]) -> Pins:
     """Match every request; one that matches nothing is an error, because a typo must not be silent."""
     tensors: dict[str, Keep] = {}
     units: dict[str, Keep] = {}
+    named: set[str] = set()
     for keep in keeps:
         values = [*problem.inputs, *(v for unit in problem.units for v in unit.outputs)]
         hit_values = [v.name or "" for v in values if _matches(keep, (*origin_of(v).names, v.name))]
@@ -31,10 +37,11 @@ def resolve(problem: Problem, keeps: Sequence[Keep]) -> Pins:
         if not hit_values and not hit_units:
             raise InputError(f"{keep.text}: no tensor and no node has a name that matches {keep.pattern!r}")
         tensors.update(dict.fromkeys(hit_values, keep))
+        named.update(hit_values)
         for unit in hit_units:
             units[unit.name] = keep
             tensors.update({v.name or "": keep for v in unit.outputs})
-    return Pins(tensors, units)
+    return Pins(tensors, units, frozenset(named))
 
 
 def _names(unit: Unit) -> Sequence[str | None]:

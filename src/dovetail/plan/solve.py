@@ -95,7 +95,7 @@ def _domain(problem: Problem, members: tuple[str, ...]) -> dict[Encoding, None]:
     """The encodings that every producer of the group can write; for a graph input, what its readers can take."""
     makers = [problem.producer[name] for name in members if name in problem.producer]
     if makers:
-        choices = [dict.fromkeys(s.output for s in unit.signatures) for unit in makers]
+        choices = [dict.fromkeys(s.output for s in unit.signatures if _takes(unit, s)) for unit in makers]
         return {e: None for e in choices[0] if all(e in others for others in choices[1:])}
     slots = [s.slot(o.slot) for u in problem.units for o in u.operands if o.name in members for s in u.signatures]
     return dict.fromkeys([*(slot.encoding for slot in slots if slot is not None), FLOAT32])
@@ -166,7 +166,7 @@ def _cost(
         return 0 if _alike(slot.encoding, wanted.weight) else _WEIGHT_COST
     cost = 0 if _alike(slot.encoding, wanted.activation) else _ACTIVATION_COST
     if not operand.constant and groups[problem.group_of[operand.name]].encoding != slot.encoding:
-        cost += _PINNED_COST if operand.name in pins.tensors else _CONVERSION_COST
+        cost += _PINNED_COST if operand.name in pins.named else _CONVERSION_COST
     return cost
 
 

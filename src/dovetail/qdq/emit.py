@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
-
 import numpy as np
 import onnx_ir as ir
 
@@ -46,7 +44,7 @@ class _Emitter:
         self._graph = graph
         self._plan = plan
         self._tensors: dict[ir.Value, str] = {}  # raw and read-back values -> the tensors that they stand for
-        self._reads: dict[tuple[ir.Value, QParams, bytes], ir.Value] = {}
+        self._reads: dict[tuple[ir.Value, QParams], ir.Value] = {}
         self._params: dict[QParams, tuple[ir.Value, ...]] = {}
 
     def run(self) -> None:
@@ -117,19 +115,22 @@ class _Emitter:
                 self._graph.outputs[index] = final
 
     def _convert(self, edge: Edge, value: ir.Value, params: QParams) -> ir.Value:
-        """What one consumer sees: a stored constant read back, or a further pair; equal ones are made once."""
+        """What one consumer sees: a further pair, equal ones made once; or a stored constant read back.
+
+        Every reader has a stored constant, with its numbers, of its own: ONNX Runtime 1.31.1 rewrites int8 weights for
+        one reader after the other and fails at load when two share one ("Attempt to replace the existing tensor").
+        """
         array = constant_of(value)
-        stored = None if array is None else self._integers(edge, array, params)
-        key = (value, params, b"" if stored is None else sha256(stored.tobytes()).digest())
-        if key not in self._reads:
-            tensor = self._tensors.get(value, str(value.name))
-            if stored is None:
-                tensor = f"{tensor}__as_{params.dtype}"
-                integers = self._quantize(value, params, tensor)
-            else:
-                integers = self._initializer(STORED.format(tensor), stored, IR_TYPES[params.dtype], value)
-            self._reads[key] = self._dequantize(integers, params, tensor, value)
-        return self._reads[key]
+        tensor = self._tensors.get(value, str(value.name))
+        if array is not None:
+            stored = self._integers(edge, array, params)
+            integers = self._initializer(STORED.format(tensor), stored, IR_TYPES[params.dtype], value)
+            return self._dequantize(integers, params, tensor, value)
+        if (value, params) not in self._reads:
+            tensor = f"{tensor}__as_{params.dtype}"
+            integers = self._quantize(value, params, tensor)
+            self._reads[value, params] = self._dequantize(integers, params, tensor, value)
+        return self._reads[value, params]
 
     def _integers(self, edge: Edge, array: Array, params: QParams) -> Array:
         """The stored form of a constant: the plan's, else the rounded numbers."""
@@ -168,15 +169,18 @@ class _Emitter:
         return output
 
     def _numbers(self, params: QParams, source: ir.Value) -> tuple[ir.Value, ...]:
-        """The scale and zero point initializers, one for all equal ones; int32 has no zero point in ONNX Runtime."""
-        if params not in self._params:
-            stem, dtype = self._tensors.get(source, source.name), IR_TYPES[params.dtype]
-            numbers = [self._initializer(f"{stem}__scale", params.scale, ir.DataType.FLOAT, source)]
-            if params.dtype is not DType.S32:
-                points = params.zero_point.astype(params.dtype.numpy)
-                numbers.append(self._initializer(f"{stem}__zero_point", points, dtype, source))
+        """The scale and zero point, once for all equal ones of activations; int32 has no zero point in ONNX Runtime."""
+        shared = not source.is_initializer()
+        if shared and params in self._params:
+            return self._params[params]
+        stem, dtype = self._tensors.get(source, source.name), IR_TYPES[params.dtype]
+        numbers = [self._initializer(f"{stem}__scale", params.scale, ir.DataType.FLOAT, source)]
+        if params.dtype is not DType.S32:
+            points = params.zero_point.astype(params.dtype.numpy)
+            numbers.append(self._initializer(f"{stem}__zero_point", points, dtype, source))
+        if shared:
             self._params[params] = tuple(numbers)
-        return self._params[params]
+        return tuple(numbers)
 
     def _initializer(self, name: str, array: Array, dtype: ir.DataType, source: ir.Value) -> ir.Value:
         free = free_name(self._graph, name)

@@ -78,7 +78,7 @@ def assemble(
 
 
 def _notes(job: Job) -> tuple[str, ...]:
-    notes = []
+    notes = list(job.target.notes)
     if job.data.random:
         notes.append("calibrated on random data: no figure here says anything about accuracy")
     if job.evaluation is None:

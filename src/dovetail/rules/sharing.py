@@ -14,9 +14,6 @@ from dovetail.plan.validate import seen_on
 from dovetail.rules.rule import rule
 from dovetail.rules.subject import Subject
 
-# Target families that run such an operator in float and quantize again: slower and less exact, but right.
-_CONVERT = frozenset({"ort-cpu"})
-
 
 @rule("Q301")
 def different_storage_around_byte_preserving_op(subject: Subject) -> Iterator[Finding]:
@@ -44,7 +41,7 @@ def different_storage_around_byte_preserving_op(subject: Subject) -> Iterator[Fi
     """
     if subject.plan is None:
         return
-    severity = Severity.WARNING if subject.target.name.partition(":")[0] in _CONVERT else Severity.ERROR
+    severity = Severity.WARNING if subject.target.runs_float_between else Severity.ERROR
     for unit in build_problem(subject.model, subject.target).units:
         for operand in unit.shared():
             seen = seen_on(subject.plan, operand.edge, operand.name)

@@ -28,10 +28,11 @@ class Agreement:
     outputs: Mapping[str, Comparison] = field(default_factory=dict)
     top1: Mapping[str, float] = field(default_factory=dict)
     samples: int = 0
+    integer: frozenset[str] = frozenset()
 
     def sqnr_db(self) -> dict[str, float]:
-        """SQNR of the float outputs; for integer outputs the share of equal elements is the measure."""
-        return {name: one.sqnr_db for name, one in self.outputs.items()}
+        """SQNR of the float outputs; an index or a flag has none."""
+        return {name: one.sqnr_db for name, one in self.outputs.items() if name not in self.integer}
 
 
 def compare_runs(
@@ -43,17 +44,20 @@ def compare_runs(
     """
     sums: dict[str, Comparison] = {}
     same: dict[str, int] = {}
+    integer: set[str] = set()
     rows = samples = 0
     for one, two in zip(reference, other, strict=True):
         samples += 1
         two = match_rows(one, two, ranked or {})
         for name, expected in one.items():
             sums[name] = sums.get(name, Comparison()) + Comparison.of(expected, two[name])
+            if expected.dtype.kind != "f":
+                integer.add(name)
             if _is_classes(expected.shape, expected.dtype):
                 hits = np.argmax(expected, -1) == np.argmax(two[name], -1)
                 same[name] = same.get(name, 0) + int(hits.sum())
                 rows += len(hits) if name == next(iter(same)) else 0
-    return Agreement(sums, {name: hits / rows for name, hits in same.items()}, samples)
+    return Agreement(sums, {name: hits / rows for name, hits in same.items()}, samples, frozenset(integer))
 
 
 def _is_classes(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> bool:

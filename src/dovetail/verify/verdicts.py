@@ -29,10 +29,10 @@ def bounded_db(value: float) -> float:
     return value if math.isnan(value) else max(-MAX_SQNR_DB, min(MAX_SQNR_DB, value))
 
 
-def normalized(agreement: Agreement, integer_outputs: frozenset[str], thresholds: Thresholds, source: str) -> Verdict:
+def normalized(agreement: Agreement, thresholds: Thresholds, source: str) -> Verdict:
     """Whether the rewritten float graph still is the caller's model."""
     numbers = {name: bounded_db(one.sqnr_db) for name, one in agreement.outputs.items()}
-    bad = [name for name, one in agreement.outputs.items() if not _equal(one, name in integer_outputs, thresholds)]
+    bad = [name for name, one in agreement.outputs.items() if not _equal(one, name in agreement.integer, thresholds)]
     threshold = words("normalized", thresholds)
     evidence = f"{agreement.samples} samples of {source}, both graphs in ONNX Runtime"
     if not agreement.outputs or not agreement.samples:
@@ -40,14 +40,14 @@ def normalized(agreement: Agreement, integer_outputs: frozenset[str], thresholds
     if bad:
         reason = f"output {bad[0]!r} differs from the original model: {numbers[bad[0]]:.1f} dB"
         return Verdict(Status.FAIL, reason, threshold, evidence, numbers)
-    worst = min(numbers.values())
+    worst = min((value for value in numbers.values() if not math.isnan(value)), default=MAX_SQNR_DB)
     reason = f"the graph that is quantized equals the original: {worst:.0f} dB or more on every output"
     return Verdict(Status.PASS, reason, threshold, evidence, numbers)
 
 
 def _equal(one: Comparison, integer: bool, thresholds: Thresholds) -> bool:
-    if integer:
-        return one.equal_fraction == 1.0
+    if integer or one.count == 0:
+        return one.equal == one.count
     return one.sqnr_db >= thresholds.normalized_db
 
 
@@ -86,6 +86,11 @@ def fidelity(read_back: ReadBack | None, thresholds: Thresholds, why_not: str = 
     return Verdict(Status.PASS, reason, threshold, read_back.evidence, numbers)
 
 
+def cannot_run(error: str, thresholds: Thresholds) -> Verdict:
+    """A target that compiled a graph and then does not run it."""
+    return Verdict(Status.FAIL, f"the compiled graph does not run: {error}", words("numerics", thresholds))
+
+
 def numerics(
     simulation: Mapping[str, float], target: Mapping[str, float] | None, thresholds: Thresholds, why_not: str = ""
 ) -> Verdict:
@@ -93,9 +98,15 @@ def numerics(
     threshold = words("numerics", thresholds)
     if target is None:
         return Verdict(Status.NOT_CHECKED, why_not, threshold)
-    drops = {name: bounded_db(simulation[name]) - bounded_db(value) for name, value in target.items()}
-    if not drops or any(math.isnan(drop) for drop in drops.values()):
-        return Verdict(Status.NOT_CHECKED, "no output could be compared", threshold)
+    checked = {name: value for name, value in target.items() if not math.isnan(simulation[name])}
+    if not checked:
+        return Verdict(Status.NOT_CHECKED, "no float output could be compared", threshold)
+    broken = [name for name, value in checked.items() if math.isnan(value)]
+    if broken:
+        return Verdict(
+            Status.FAIL, f"the target's output {broken[0]!r} holds NaN, the simulation's does not", threshold
+        )
+    drops = {name: bounded_db(simulation[name]) - bounded_db(value) for name, value in checked.items()}
     worst = max(drops, key=drops.__getitem__)
     said = f"{worst!r}: target {target[worst]:.1f} dB, simulation {simulation[worst]:.1f} dB against float"
     status = Status.PASS if drops[worst] <= thresholds.numerics_drop_db else Status.FAIL

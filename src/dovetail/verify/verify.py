@@ -11,6 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from dovetail.calibrate.data import Data, describe
+from dovetail.errors import BackendError
 from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.model.ranked import ranked_outputs
 from dovetail.model.session import Mode
@@ -19,7 +20,7 @@ from dovetail.qdq.boundary import Stream, real_stream
 from dovetail.qdq.simulation import load_simulation
 from dovetail.stats import DataInfo, Stats
 from dovetail.storage import Plan
-from dovetail.target import Compiled, Probe, ReadBack, Sample, Target
+from dovetail.target import MODEL, Compiled, Probe, ReadBack, Sample, Target
 from dovetail.verify import verdicts
 from dovetail.verify.compare import Agreement, compare_runs, compare_tensors
 from dovetail.verify.metric import Accuracy, Metric, measure, refuse_overlap
@@ -71,8 +72,7 @@ def check_normalized(original: Path, model: ir.Model, data: Data, thresholds: Th
         before = SessionRun(original, Mode.FLOAT, Path(folder))
         after = SessionRun(model, Mode.FLOAT, Path(folder))
         agreement = compare_runs(before(samples), after(samples), ranked_outputs(model.graph))
-    integer = frozenset(v.name or "" for v in model.graph.outputs if v.dtype is not None and v.dtype.is_integer())
-    return verdicts.normalized(agreement, integer, thresholds, data.source)
+    return verdicts.normalized(agreement, thresholds, data.source)
 
 
 def verify(
@@ -86,7 +86,7 @@ def verify(
     samples = list(used.samples())
     read_back = target.read_back(built.compiled, built.plan) if usable else None
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
-        simulation = load_simulation(built.compiled.artifacts[0].path)
+        simulation = load_simulation(next(a.path for a in built.compiled.artifacts if a.name == MODEL))
         streams: dict[str, Stream] = {
             "float": SessionRun(built.original, Mode.FLOAT, Path(folder)),
             "simulation": real_stream(SessionRun(simulation, Mode.EXACT, Path(folder)), built.plan),
@@ -97,15 +97,17 @@ def verify(
         tensors = compare_tensors(built.model, simulation, built.plan, samples[:TENSOR_SAMPLES], Path(folder))
         pairs = _Pairs(streams, ranked_outputs(built.model.graph))
         simulated = pairs.compare("float", "simulation", samples)
-        ran = pairs.compare("float", "target", on_target) if usable else None
+        ran, apart, failure = pairs.on_target(on_target) if usable else (None, None, "")
         same = pairs.compare("float", "simulation", on_target).sqnr_db() if usable else {}
-        apart = pairs.compare("simulation", "target", on_target) if usable else None
-        measured = streams if target.sample_limit is None else {k: v for k, v in streams.items() if k != "target"}
+        with_target = target.sample_limit is None and ran is not None
+        measured = streams if with_target else {k: v for k, v in streams.items() if k != "target"}
         accuracy = _accuracy(evaluation, measured, built.model, stats)
     found = {
         "compiled": compiled,
         "fidelity": verdicts.fidelity(read_back, thresholds, why_not),
-        "numerics": verdicts.numerics(same, None if ran is None else ran.sqnr_db(), thresholds, why_not),
+        "numerics": verdicts.cannot_run(failure, thresholds)
+        if failure
+        else verdicts.numerics(same, None if ran is None else ran.sqnr_db(), thresholds, why_not),
     }
     return Verification(found, simulated, ran, apart, tensors, used.info(), accuracy, read_back)
 
@@ -119,6 +121,13 @@ class _Pairs:
 
     def compare(self, one: str, other: str, samples: list[Sample]) -> Agreement:
         return compare_runs(self.streams[one](samples), self.streams[other](samples), self.ranked)
+
+    def on_target(self, samples: list[Sample]) -> tuple[Agreement | None, Agreement | None, str]:
+        """Target against float, target against simulation, and what the target said if it cannot run its own graph."""
+        try:
+            return self.compare("float", "target", samples), self.compare("simulation", "target", samples), ""
+        except BackendError as error:
+            return None, None, str(error)
 
 
 def _accuracy(

@@ -98,6 +98,8 @@ ORT_CPU = Target(
         Chain(("Add", "Relu")),
     ),
     rewrites=(linear_as_gemm, merge_layout, remove_unused),
+    runs_float_between=True,
+    notes=("checked with session.x64quantprecision=1 and without the optimizer WeightBiasQuantization: deploy it so",),
     probe=probe,
     emit=emit,
     compile=compile_model,

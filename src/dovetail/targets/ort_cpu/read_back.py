@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.encoding import Array, DType
-from dovetail.model.edit import constant_of
+from dovetail.encoding import Array, DType, QParams
+from dovetail.model.edit import attribute, constant_of, shape_of
 from dovetail.model.origin import each_value
 from dovetail.qdq.stored import StoredValue, stored_values
 from dovetail.storage import Plan
@@ -46,6 +46,9 @@ _STATEMENTS: dict[str, tuple[tuple[_Place, ...], tuple[int, int] | None]] = {
     "QLinearAveragePool": _UNARY,
     "QLinearReduceMean": ((_Place(0, 1, 2),), (3, 4)),
 }
+# Integer operators with a weight, and the input of those that has an int32 bias.
+_WEIGHTED = frozenset(("QLinearConv", "QLinearMatMul", "QGemm", "MatMulIntegerToFloat"))
+_BIASES = {"QLinearConv": 8, "QGemm": 6}
 # A convolution that runs channels-last is written anew, under the old name with this suffix.
 _LAYOUT_SUFFIX = re.compile(r"_token_\d+$")
 # Operators that hand stored bytes on, among what the optimizer writes.
@@ -55,8 +58,11 @@ _AS_UNSIGNED = "_s8_2_u8"
 
 
 class _Numbers(NamedTuple):
+    """What an operator says of a value; the axis is None where one scale serves all."""
+
     scale: Array
     zero_point: Array | None
+    axis: int | None
 
 
 def read_optimized(emitted_path: Path, optimized_path: Path, plan: Plan) -> ReadBack:
@@ -72,6 +78,7 @@ def read_optimized(emitted_path: Path, optimized_path: Path, plan: Plan) -> Read
             detail = f"a layout step inside group {stored.group!r}, whose bytes were read back as planned"
             one = ReadTensor(one.tensor, Outcome.ABSORBED, detail, one.edge)
         tensors.append(one)
+    tensors += compiled.made_integer(plan)
     return ReadBack(tuple(tensors), evidence="the optimized graph that ONNX Runtime wrote while building the session")
 
 
@@ -82,6 +89,15 @@ class _Compiled:
         self._emitted = {v.name: v for v in each_value(emitted.graph)}
         self._values = {v.name: v for v in each_value(optimized.graph)}
         self._nodes = {_LAYOUT_SUFFIX.sub("", node.name or ""): node for node in optimized.graph}
+
+    def made_integer(self, plan: Plan) -> Iterator[ReadTensor]:
+        """Constants that the plan keeps in float, but whose reader became an integer operator."""
+        for edge, choice in plan.edges.items():
+            node = self._nodes.get(edge.node)
+            if node is None or isinstance(choice.storage, QParams) or node.op_type not in _WEIGHTED:
+                continue
+            if edge.index == 1:
+                yield ReadTensor(edge.node, Outcome.CHANGED, f"kept in float, but runs as {node.op_type}", edge)
 
     def find(self, name: str) -> ir.Value | None:
         """By its name; or as what is written by the operator that made it, which keeps its name in another layout."""
@@ -103,16 +119,13 @@ class _Compiled:
 def _read(stored: StoredValue, value: ir.Value | None) -> ReadTensor:
     if value is None:
         return ReadTensor(stored.tensor, Outcome.NOT_FOUND, "no such value in the optimized graph", stored.edge)
-    if stored.params.dtype is DType.S32:
-        kept = value.dtype is ir.DataType.INT32 and constant_of(value) is not None
-        outcome = Outcome.MATCHED if kept else Outcome.CHANGED
-        return ReadTensor(stored.tensor, outcome, f"{value.dtype}", stored.edge)
-    numbers = next(_statements(value), None)
-    if numbers is None:
+    statements = list(_said_of_bias(value) if stored.params.dtype is DType.S32 else _statements(value))
+    if not statements:
         return ReadTensor(stored.tensor, Outcome.NOT_FOUND, "no operator states its scale", stored.edge)
-    difference = _difference(stored, numbers)
-    if difference:
-        return ReadTensor(stored.tensor, Outcome.CHANGED, difference, stored.edge)
+    for numbers in statements:
+        difference = _difference(stored, numbers)
+        if difference:
+            return ReadTensor(stored.tensor, Outcome.CHANGED, difference, stored.edge)
     return ReadTensor(stored.tensor, Outcome.MATCHED, _reader(value), stored.edge)
 
 
@@ -144,21 +157,50 @@ def _said_by_readers(value: ir.Value) -> Iterator[_Numbers]:
                 yield from _said_by_readers(output)
 
 
+def _said_of_bias(value: ir.Value) -> Iterator[_Numbers]:
+    """An int32 bias has the product of its operator's scales, said or not."""
+    for node, index in value.uses():
+        if _BIASES.get(node.op_type) == index:
+            source, weight = (_scales(node, place) for place in (1, 4))
+            yield _Numbers(source * weight, None, 0 if weight.size > 1 else None)
+        elif node.op_type == "DequantizeLinear" and index == 0:
+            yield _numbers(node, 1, 2)
+
+
 def _numbers(node: ir.Node, scale: int, zero_point: int) -> _Numbers:
-    inputs = node.inputs
-    scales = constant_of(inputs[scale])
+    scales = _scales(node, scale)
+    points = constant_of(node.inputs[zero_point]) if len(node.inputs) > zero_point else None
+    return _Numbers(scales, points, _axis(node, scale) if scales.size > 1 else None)
+
+
+def _scales(node: ir.Node, index: int) -> Array:
+    scales = constant_of(node.inputs[index])
     if scales is None:
         raise ValueError(f"{node.op_type} {node.name!r} has a scale that is not a constant")
-    return _Numbers(scales, constant_of(inputs[zero_point]) if len(inputs) > zero_point else None)
+    return scales
+
+
+def _axis(node: ir.Node, scale: int) -> int | None:
+    """The axis that several scales go along: an attribute, or fixed by the operator for its weight."""
+    if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+        return int(attribute(node, "axis", 1))
+    if node.op_type == "QLinearConv":
+        return 0
+    if node.op_type == "QGemm":
+        return 0 if attribute(node, "transB", 0) else 1
+    weight = shape_of(node.inputs[1 if node.op_type == "MatMulIntegerToFloat" else 3])
+    return None if weight is None else len(weight) - 1
 
 
 def _difference(stored: StoredValue, numbers: _Numbers) -> str:
     """How what is there differs from what was planned; empty if it does not."""
     params = stored.params
-    if not np.array_equal(np.ravel(numbers.scale), np.ravel(params.scale)):
+    if numbers.scale.size != params.scale.size or not np.allclose(numbers.scale.ravel(), params.scale.ravel(), 1e-6, 0):
         return f"scale {np.ravel(numbers.scale)[0]:.6g} instead of {np.ravel(params.scale)[0]:.6g}"
+    if numbers.axis is not None and numbers.axis != params.axis:
+        return f"scales along axis {numbers.axis} instead of {params.axis}"
     if numbers.zero_point is None:
-        return ""
+        return "no zero point" if np.any(params.zero_point) else ""
     dtype = numbers.zero_point.dtype
     zero_point = np.ravel(numbers.zero_point).astype(np.int64)
     if dtype != params.dtype.numpy:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dovetail.encoding import Encoding
+from dovetail.model.edit import weight_is_matrix
 from dovetail.target import A8, A16, B32, F32, W8, OpSupport, Signature, Slot, bias, const, signature
 
 _KNOWN = "onnxruntime 1.31.1, optimized graphs of the shipped models read back"
@@ -14,7 +17,6 @@ CARRIERS = (
     "GatherElements",
     "Identity",
     "MaxPool",
-    "Pad",
     "Reshape",
     "Slice",
     "SpaceToDepth",
@@ -36,6 +38,7 @@ _FOLLOWERS = (
     "HardSwish",
     "LeakyRelu",
     "Mul",
+    "Pad",
     "ReduceMean",
     "Relu",
     "Resize",
@@ -46,7 +49,7 @@ _FOLLOWERS = (
 )
 # Further inputs of these are sizes, bounds or axes, not data.
 _ONE_DATA_INPUT = frozenset(
-    ("AveragePool", "Clip", "Gelu", "GlobalAveragePool", "HardSigmoid", "HardSwish", "LeakyRelu", "ReduceMean")
+    ("AveragePool", "Clip", "Gelu", "GlobalAveragePool", "HardSigmoid", "HardSwish", "LeakyRelu", "Pad", "ReduceMean")
 ) | frozenset(("Relu", "Resize", "Sigmoid", "Softmax", "Tanh"))
 
 
@@ -74,7 +77,8 @@ def _table() -> dict[str, OpSupport]:
     table = {op: OpSupport(carried, shares=(0,), known_from=_KNOWN) for op in CARRIERS}
     table |= {op: OpSupport(_elementwise(op in _ONE_DATA_INPUT), follows=True, known_from=_KNOWN) for op in _FOLLOWERS}
     table |= {op: OpSupport(linear, known_from=_KNOWN) for op in ("Conv", "ConvTranspose", "Gemm")}
-    table["MatMul"] = OpSupport((*linear, *matmul), known_from=_KNOWN)
+    matrices = tuple(replace(one, when=weight_is_matrix) for one in linear)
+    table["MatMul"] = OpSupport((*matrices, *matmul), known_from=_KNOWN)
     table["LayerNormalization"] = OpSupport(norm, follows=True, known_from=_KNOWN)
     return table
 

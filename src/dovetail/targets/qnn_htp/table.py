@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from dovetail.encoding import DType, Encoding
-from dovetail.model.edit import attribute, shape_of
+from dovetail.model.edit import attribute, shape_of, weight_is_matrix
 from dovetail.target import A8, A16, B32, F32, W8, Fixed, OpSupport, Signature, Slot, bias, const, signature
 from dovetail.targets.qnn_htp.chips import Chip
 
@@ -82,7 +82,7 @@ def _same(inputs: int) -> tuple[Signature, ...]:
 
 
 def _constant_matmul() -> tuple[Signature, ...]:
-    return tuple(signature(a, const(W8), out=a) for a in (A8, A16))
+    return tuple(Signature((Slot(a), const(W8)), a, when=weight_is_matrix) for a in (A8, A16))
 
 
 def _second_operands(chip: Chip) -> tuple[Signature, ...]:

@@ -1,0 +1,152 @@
+"""ort-cpu: what was compiled is read back honestly, and graphs that it once refused are taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import dovetail
+from dovetail.encoding import QParams
+from dovetail.finding import Status
+from dovetail.plan.rows import read_plan
+from dovetail.target import Outcome
+from dovetail.targets.ort_cpu.read_back import read_optimized
+
+RANDOM = np.random.default_rng(0)
+
+
+def save(path: Path, body: str, **weights: np.ndarray) -> Path:
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {body}')
+    for name, array in weights.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array.astype(np.float32), name))
+    onnx.save(model, path)
+    return path
+
+
+def fit(path: Path, shape: tuple[int, ...], **options: object) -> dovetail.Result:
+    data = {"x": RANDOM.normal(size=(8, *shape)).astype(np.float32)}
+    return dovetail.fit(path, target="ort-cpu", calibration=data, output=path.parent / "run", force=True, **options)
+
+
+CONVS = """
+g (float[1,4,6,6] x) => (float[1,4,6,6] y)
+{ [a] p = Conv(x, w) r = Relu(p) [b] q = Conv(r, v) [c] y = Conv(q, u) }
+"""
+
+
+def convs(folder: Path) -> Path:
+    weights = {name: RANDOM.normal(size=(4, 4, 1, 1)) for name in ("w", "v", "u")}
+    return save(folder / "convs.onnx", CONVS, **weights)
+
+
+def assert_passes(result: dovetail.Result) -> None:
+    assert {name: verdict.status for name, verdict in result.verdicts.items()} == dict.fromkeys(
+        ("normalized", "compiled", "fidelity", "numerics"), Status.PASS
+    ), {name: verdict.reason for name, verdict in result.verdicts.items()}
+
+
+@pytest.mark.parametrize("precision", ["w8a8", "w8a16"])
+def test_a_node_kept_in_float_runs_in_float(precision: str, tmp_path: Path) -> None:
+    result = fit(convs(tmp_path), (4, 6, 6), precision=precision, keep=("b=fp32",))
+    assert_passes(result)
+    optimized = ir.load(tmp_path / "run/optimized.onnx")
+    assert any(node.op_type == "Conv" for node in optimized.graph)
+
+
+@pytest.mark.parametrize("body", ["m = MatMul(x, w) r = Relu(m) y = MatMul(r, w)", "m = MatMul(x, w) y = MatMul(m, v)"])
+def test_tied_weights_and_weights_with_equal_scales(body: str, tmp_path: Path) -> None:
+    weight = RANDOM.normal(size=(8, 8))
+    body = f"g (float[1,8] x) => (float[1,8] y) {{ {body} }}"
+    weights = {"w": weight} | ({"v": -weight} if "v)" in body else {})
+    assert_passes(fit(save(tmp_path / "tied.onnx", body, **weights), (8,)))
+
+
+@pytest.mark.parametrize(
+    ("body", "shape", "weights"),
+    [
+        ("(float[3,5,8] x) => (float[3,5,8] y) { y = MatMul(x, w) }", (3, 5, 8), {"w": (3, 8, 8)}),
+        ("(float[5,8] x) => (float[5] y) { y = MatMul(x, w) }", (5, 8), {"w": (8,)}),
+        (
+            "(float[1,4,5,5] x) => (float[1,6,5,5] y) { y = ConvTranspose <group = 2> (x, w, b) }",
+            (4, 5, 5),
+            {"w": (4, 3, 1, 1), "b": (6,)},
+        ),
+        ("(float[1,4,5,5] x) => (float[1,4,5,5] y) { k = Conv(x, w) y = Mul(k, k) }", (4, 5, 5), {"w": (4, 4, 1, 1)}),
+        (
+            "(float[1,8,8] x) => (float[1,8,8] y) { t = Transpose <perm = [0, 2, 1]> (x) y = MatMul(x, t) }",
+            (8, 8),
+            {},
+        ),
+    ],
+)
+def test_odd_operands(body: str, shape: tuple[int, ...], weights: dict[str, tuple[int, ...]], tmp_path: Path) -> None:
+    arrays = {name: RANDOM.normal(size=size) for name, size in weights.items()}
+    assert_passes(fit(save(tmp_path / "odd.onnx", f"g {body}", **arrays), shape))
+
+
+def test_a_padding_value_outside_the_range_is_not_cut_off(tmp_path: Path) -> None:
+    body = """g (float[1,4,6,6] x) => (float[1,4,8,8] y) <int64[8] pads = {0,0,1,1,0,0,1,1}, float five = {5}>
+    { s = Sigmoid(x) p = Pad(s, pads, five) y = Conv(p, w) }"""
+    result = fit(save(tmp_path / "pad.onnx", body, w=RANDOM.normal(size=(4, 4, 1, 1))), (4, 6, 6))
+    assert_passes(result)
+    sqnr_db = result.metrics.sqnr_db.simulation_vs_float["y"]
+    assert sqnr_db is not None
+    assert sqnr_db > 30
+
+
+def tamper(folder: Path, change: object) -> list[str]:
+    """What read-back says when the optimized graph is not what was planned."""
+    model = onnx.load(folder / "optimized.onnx")
+    change(model)  # type: ignore[operator]
+    onnx.save(model, folder / "tampered.onnx")
+    read = read_optimized(folder / "model.onnx", folder / "tampered.onnx", read_plan(folder / "plan.json"))
+    return [one.detail for one in read.tensors if one.outcome is Outcome.CHANGED]
+
+
+def set_initializer(suffix: str, change: object) -> object:
+    def apply(model: onnx.ModelProto) -> None:
+        tensor = next(t for t in model.graph.initializer if t.name.endswith(suffix))
+        array = change(onnx.numpy_helper.to_array(tensor).copy())  # type: ignore[operator]
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+
+    return apply
+
+
+def test_read_back_sees_what_was_changed(tmp_path: Path) -> None:
+    body = "g (float[1,4,6,6] x) => (float[1,4,6,6] y) { [a] p = Conv(x, w, b) [c] y = Conv(p, v) }"
+    weights = {"w": (4, 4, 1, 1), "v": (4, 4, 1, 1), "b": (4,)}
+    path = save(tmp_path / "m.onnx", body, **{name: RANDOM.normal(size=size) for name, size in weights.items()})
+    assert_passes(fit(path, (4, 6, 6), io="quantized"))
+    run = tmp_path / "run"
+    assert tamper(run, lambda model: None) == []
+    assert any("scale" in said for said in tamper(run, set_initializer("x__scale", lambda a: a * 2)))
+    assert any("zero point" in said for said in tamper(run, set_initializer("x__zero_point", lambda a: a + 1)))
+    assert any("scale" in said for said in tamper(run, set_initializer("w__scale", lambda a: a * 2)))
+
+
+def test_read_back_sees_another_axis(tmp_path: Path) -> None:
+    body = "g (float[1,4] x) => (float[1,4] y) { y = MatMul(x, w) }"
+    assert_passes(fit(save(tmp_path / "m.onnx", body, w=RANDOM.normal(size=(4, 4))), (4,), precision="w8a16"))
+
+    def turn(model: onnx.ModelProto) -> None:
+        readers = [n for n in model.graph.node if n.op_type == "DequantizeLinear"]
+        next(a for n in readers for a in n.attribute if a.name == "axis").i = 0
+
+    assert tamper(tmp_path / "run", turn) == ["scales along axis 0 instead of 1"]
+
+
+def test_a_planned_float_weight_that_became_integer_is_seen(tmp_path: Path) -> None:
+    assert_passes(fit(convs(tmp_path), (4, 6, 6), keep=("b=fp32",)))
+    run = tmp_path / "run"
+    plan = read_plan(run / "plan.json")
+    assert [str(edge) for edge, choice in plan.edges.items() if not isinstance(choice.storage, QParams)] == ["b:1"]
+
+    def integer(model: onnx.ModelProto) -> None:
+        node = next(n for n in model.graph.node if n.op_type == "Conv")
+        node.name, node.op_type = "b", "QLinearConv"  # as ONNX Runtime does when WeightBiasQuantization is on
+
+    assert "kept in float, but runs as QLinearConv" in tamper(run, integer)
