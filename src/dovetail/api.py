@@ -44,7 +44,7 @@ def fit(
     values = {"target": target, **options}
     if isinstance(metric, str):
         values["metric"] = metric
-    checked = options_from(values)
+    checked = options_from(values, planned=plan is not None)
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
         job = prepare(
             _path(model, Path(folder)),

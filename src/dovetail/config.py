@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
+
+import msgspec
 
 from dovetail.errors import InputError
 from dovetail.finding import VERDICT_TABLE, Thresholds
 from dovetail.numerics.methods import RangeMethod
 
 _ALIASES = {"int8": "w8a8"}
+# What a plan that is given has decided already.
+_DECIDED_BY_PLAN = ("precision", "range", "keep", "io")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +53,32 @@ class FitOptions:
                 raise InputError(f"--require {name}: no such verdict; there is {', '.join(VERDICT_TABLE)}")
         if any(number == 0 for number in self.std):
             raise InputError("--std: a standard deviation of zero cannot be divided by")
+        if not all(math.isfinite(number) for number in (*self.mean, *self.std)):
+            raise InputError("--mean and --std must be finite")
+        for name, number in dataclasses.asdict(self.thresholds).items():
+            if not math.isfinite(number):
+                raise InputError(f"threshold {name}: must be finite, not {number}")
+        if self.thresholds.normalized_samples < 1:
+            raise InputError("threshold normalized_samples: at least one sample must be compared")
 
 
-def options_from(values: Mapping[str, Any]) -> FitOptions:
-    """A checked record from plain values; an unknown key is an error, because a typo must not be silent."""
+def options_from(values: Mapping[str, Any], *, planned: bool = False) -> FitOptions:
+    """A checked record from plain values; an unknown key is an error, because a typo must not be silent.
+
+    ``planned``: a plan was given, which leaves nothing to say about how tensors are stored.
+    """
     known = {field.name for field in dataclasses.fields(FitOptions)}
     for key in values:
         if key not in known:
             raise InputError(f"unknown option {key!r}; there is {', '.join(sorted(known))}")
     if "target" not in values:
         raise InputError("no target given; say --target ort-cpu, or another from `dovetail targets`")
-    ready = {key: _frozen(key, value) for key, value in values.items() if value is not None}
-    return FitOptions(**ready)
+    given = {key: value for key, value in values.items() if value is not None}
+    for key in _DECIDED_BY_PLAN:
+        if planned and key in given:
+            raise InputError(f"--{key} does not go with --plan: the plan says already how everything is stored")
+    kinds = get_type_hints(FitOptions)
+    return FitOptions(**{key: _typed(key, value, kinds[key]) for key, value in given.items()})
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -101,16 +120,14 @@ def parse_numbers(name: str, text: str) -> tuple[float, ...]:
         raise InputError(f"--{name} {text}: must be numbers with commas between") from error
 
 
-def _frozen(key: str, value: Any) -> Any:
-    """Lists of TOML and Python as tuples, thresholds as their record."""
-    if key == "thresholds" and isinstance(value, Mapping):
+def _typed(key: str, value: Any, kind: Any) -> Any:
+    """The value as the record has it, lists as tuples; one of another type is refused by its key."""
+    if key == "thresholds" and not isinstance(value, Thresholds):
         known = {field.name for field in dataclasses.fields(Thresholds)}
-        unknown = sorted(set(value) - known)
+        unknown = sorted(set(value) - known) if isinstance(value, Mapping) else []
         if unknown:
             raise InputError(f"unknown threshold {unknown[0]!r}; there is {', '.join(sorted(known))}")
-        return Thresholds(**value)
-    if key == "shape" and isinstance(value, Mapping):
-        return {name: tuple(int(size) for size in sizes) for name, sizes in value.items()}
-    if isinstance(value, list):
-        return tuple(value)
-    return value
+    try:
+        return msgspec.convert(value, kind, from_attributes=isinstance(value, Thresholds))
+    except msgspec.ValidationError as error:
+        raise InputError(f"option {key} = {value!r}: {error}") from error

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
 
 from dovetail.calibrate.data import Data, input_specs
-from dovetail.calibrate.sources import DataLike, ImageOptions, load_function, open_data
+from dovetail.calibrate.sources import DataLike, ImageOptions, is_random, open_data
+from dovetail.calibrate.user_code import load_function
 from dovetail.config import FitOptions
 from dovetail.errors import InputError
-from dovetail.model.read import read, require_static
+from dovetail.model.read import read, require_numbers, require_static
 from dovetail.plan.request import Keep, Request
 from dovetail.plan.rows import read_plan
+from dovetail.qdq.invert import is_quantized
 from dovetail.storage import Plan
 from dovetail.target import Precision, Target
 from dovetail.targets import open_target
@@ -49,7 +51,10 @@ def prepare(
     target = open_target(options.target, options.option)
     request = _request(options, target)
     model = read(path, options.shape)
+    if is_quantized(model):
+        raise InputError(f"{path}: is quantized already: fit takes the float model, `dovetail check` takes this one")
     require_static(model)
+    require_numbers(model)
     specs = input_specs(model)
     if calibration is None:
         raise InputError("no calibration data: say --calib FILE, or --calib random if noise is really what is wanted")
@@ -63,9 +68,11 @@ def prepare(
     elif options.metric is not None or metric is not None:
         raise InputError("a metric needs held-out data: say --eval DATA")
     given = None if plan is None else read_plan(plan)
-    if given is not None and given.target != target.name:
-        raise InputError(f"{plan}: is a plan for {given.target}, not for {target.name}")
-    return Job(path, model, options, target, request, data, _data_key(calibration), held_out, given)
+    if given is not None:
+        if given.target != target.name:
+            raise InputError(f"{plan}: is a plan for {given.target}, not for {target.name}")
+        options = replace(options, precision=given.precision, io="quantized" if given.quantized_io else "float")
+    return Job(path, model, options, target, request, data, _data_key(calibration, images), held_out, given)
 
 
 def _request(options: FitOptions, target: Target) -> Request:
@@ -87,14 +94,14 @@ def _precision(name: str, target: Target) -> Precision:
     return found
 
 
-def _data_key(calibration: DataLike) -> str:
-    """What tells whether the data of an earlier run is the same; empty when only reading it would tell."""
+def _data_key(calibration: DataLike, images: ImageOptions) -> str:
+    """What tells whether the samples of an earlier run are the same; empty when only reading them would tell."""
     if not isinstance(calibration, str | Path):
         return ""
-    if str(calibration).startswith("random"):
+    if is_random(str(calibration)):
         return str(calibration)
     path = Path(calibration)
     if not path.exists():
         return ""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
-    return "|".join(f"{f.name}:{f.stat().st_size}:{f.stat().st_mtime_ns}" for f in files)
+    return "|".join([repr(images), *(f"{f.resolve()}:{f.stat().st_size}:{f.stat().st_mtime_ns}" for f in files)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,12 +10,14 @@ from pathlib import Path
 import onnx_ir as ir
 
 from dovetail.calibrate.collect import collect
+from dovetail.calibrate.data import describe
 from dovetail.calibrate.record import load_stats, save_stats
-from dovetail.errors import BackendError, InputError
 from dovetail.finding import Status
 from dovetail.job import Job
+from dovetail.model.external_data import external_files
 from dovetail.model.origin import adopt_lost
-from dovetail.model.read import require_float32
+from dovetail.model.read import require_float32, require_known_shapes
+from dovetail.model.write import write_whole
 from dovetail.numerics.methods import RangeMethod
 from dovetail.pass_record import PassRecord
 from dovetail.passes.infer_shapes import infer_shapes
@@ -27,9 +28,12 @@ from dovetail.plan.validate import validate_plan
 from dovetail.report.assemble import Told, assemble
 from dovetail.report.result import Result
 from dovetail.rules.check import Subject, check
-from dovetail.rundir import RunDir, chain_key, file_sha256, open_rundir, write_whole
+from dovetail.rundir import RunDir, chain_key, file_sha256, open_rundir
 from dovetail.stage_files import load_compiled, load_passed, save_compiled, save_passed
+from dovetail.stats import Stats
+from dovetail.storage import Plan
 from dovetail.target import Compiled, Probe
+from dovetail.verify.metric import refuse_overlap
 from dovetail.verify.verify import Built, check_normalized, verify
 from dovetail.versions import core_versions
 
@@ -42,26 +46,23 @@ def silent(stage: str, done: int, total: int | None) -> None:
 
 def fit(job: Job, output: Path, *, force: bool = False, resume: bool = False, report: Reporter = silent) -> Result:
     """Run the line into a run directory; a refusal leaves nothing behind, an interruption what can be resumed."""
-    fresh = not output.exists() or force
-    run = open_rundir(output, {"model": job.path.name, "options": repr(job.options)}, force=force, resume=resume)
-    try:
+    asked = {"model": job.path.name, "options": repr(job.options)}
+    with open_rundir(output, asked, force=force, resume=resume) as run:
         return _line(job, run, report)
-    except (InputError, BackendError):
-        if fresh and not resume:
-            shutil.rmtree(output)
-        raise
 
 
 def _line(job: Job, run: RunDir, report: Reporter) -> Result:
     clock = Clock(report)
     probe = job.target.probe()
     versions = {**core_versions(), **probe.versions}
-    sha256 = file_sha256(job.path)
+    sha256 = file_sha256(job.path, *external_files(job.path))
     model, passes, key = _float_graph(job, run, clock, chain_key(sha256, versions=versions, shape=job.options.shape))
+    # Before the comparison, because it names the activation that is not finite.
+    stats, key = _statistics(job, run, clock, key, model)
     normalized = check_normalized(job.path, model, job.data, job.options.thresholds)
     told = None
     if normalized.status is not Status.FAIL:
-        told = _quantized_graph(job, run, clock, key, model, probe)
+        told = _quantized_graph(job, run, clock, key, model, stats, probe)
     result = assemble(
         job,
         run.path,
@@ -91,6 +92,7 @@ def _float_graph(job: Job, run: RunDir, clock: Clock, key: str) -> tuple[ir.Mode
             "rewrite", key, lambda: _rewrite(job, normalized), lambda r: save_passed(r, path), lambda: load_passed(path)
         )
     require_float32(model)
+    require_known_shapes(model)
     return model, (*passes, *rewrites), key
 
 
@@ -101,8 +103,8 @@ def _rewrite(job: Job, normalized: ir.Model) -> tuple[ir.Model, tuple[PassRecord
     return model, tuple(records)
 
 
-def _quantized_graph(job: Job, run: RunDir, clock: Clock, key: str, model: ir.Model, probe: Probe) -> Told:
-    """Statistics, plan, artifacts, what the compiler made of them, and what is true of it."""
+def _statistics(job: Job, run: RunDir, clock: Clock, key: str, model: ir.Model) -> tuple[Stats, str]:
+    """What the float graph does on the calibration data, none of which may be held out for figures."""
     histograms = job.request.method != RangeMethod.MINMAX
     with clock.stage("calibrate"):
         key = chain_key(key, data=job.data_key or os.urandom(8).hex(), histograms=histograms)
@@ -115,17 +117,29 @@ def _quantized_graph(job: Job, run: RunDir, clock: Clock, key: str, model: ir.Mo
             lambda s: save_stats(s, path),
             lambda: load_stats(path),
         )
+    if job.evaluation is not None:
+        with clock.stage("held_out"):
+            held_out = describe(job.evaluation.data, model)
+            for _ in held_out.samples():
+                pass
+            refuse_overlap(stats.digests, held_out.digests)
+    return stats, key
+
+
+def _quantized_graph(
+    job: Job, run: RunDir, clock: Clock, key: str, model: ir.Model, stats: Stats, probe: Probe
+) -> Told:
+    """Plan, artifacts, what the compiler made of them, and what is true of it."""
     with clock.stage("plan"):
         key = chain_key(key, request=repr(job.request), plan=repr(job.plan))
         path = run.path / "plan.json"
         plan = run.stage(
             "plan",
             key,
-            lambda: job.plan or make_plan(model, job.target, stats, job.request),
+            lambda: _plan(job, model, stats),
             lambda p: write_plan(p, model, path),
             lambda: read_plan(path),
         )
-        validate_plan(plan, model, job.target)
         findings = check(Subject(model, job.target, plan=plan, stats=stats))
     with clock.stage("emit"):
         artifacts = job.target.emit(model, plan, run.path)
@@ -143,6 +157,12 @@ def _quantized_graph(job: Job, run: RunDir, clock: Clock, key: str, model: ir.Mo
         built = Built(job.path, model, plan, compiled, probe)
         verification = verify(built, job.target, job.data, stats, job.evaluation, job.options.thresholds)
     return Told(stats, plan, compiled, verification, findings)
+
+
+def _plan(job: Job, model: ir.Model, stats: Stats) -> Plan:
+    plan = job.plan or make_plan(model, job.target, stats, job.request)
+    validate_plan(plan, model, job.target)
+    return plan
 
 
 class Clock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,33 +68,34 @@ def open_rundir(path: Path, asked: Mapping[str, Any], *, force: bool, resume: bo
 
     A refusal puts everything back as it was before, an earlier run that was to be replaced included.
     """
-    path = path.resolve()
     old = _check_place(path, force=force, resume=resume)
-    aside = path.with_name(f".{path.name}.before") if old and not resume else None
-    top = next((p for p in (*reversed(path.parents), path) if not p.exists()), None)
+    place = path.resolve()
+    aside: Path | None = None
+    top = next((p for p in (*reversed(place.parents), place) if not p.exists()), None)
     try:
-        if aside is not None:
-            shutil.rmtree(aside, ignore_errors=True)
-            path.rename(aside)
-        (path / "stages").mkdir(parents=True, exist_ok=True)
-        if not old or not resume:
-            _mark(path, asked)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
-    try:
-        yield RunDir(path, resume)
+        try:
+            if old and not resume:
+                aside = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
+                place.rename(aside / "before")
+            (place / "stages").mkdir(parents=True, exist_ok=True)
+            if not old or not resume:
+                _mark(place, asked)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+        yield RunDir(place, resume)
+        _mark(place, asked)
     except (InputError, BackendError):
         if aside is not None:
-            shutil.rmtree(path)
-            aside.rename(path)
+            shutil.rmtree(place, ignore_errors=True)
+            (aside / "before").rename(place)
         elif top is not None:
-            shutil.rmtree(top)
+            shutil.rmtree(top, ignore_errors=True)
         elif not old:
-            _empty(path)
+            _empty(place)
         raise
-    _mark(path, asked)
-    if aside is not None:
-        shutil.rmtree(aside)
+    finally:
+        if aside is not None:
+            shutil.rmtree(aside)
 
 
 def _check_place(path: Path, *, force: bool, resume: bool) -> bool:

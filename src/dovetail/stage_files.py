@@ -7,19 +7,20 @@ from pathlib import Path
 import msgspec
 import onnx_ir as ir
 
-from dovetail.model.write import write
+from dovetail.finding import Finding
+from dovetail.model.write import write, write_whole
 from dovetail.pass_record import PassRecord
-from dovetail.rundir import write_whole
 from dovetail.target import Artifact, Compiled
 
 Passed = tuple[ir.Model, tuple[PassRecord, ...]]
 
 
-def save_passed(record: Passed, path: Path) -> None:
+def save_passed(record: Passed, path: Path) -> tuple[Path, ...]:
     """Write a model, and beside it what the passes did."""
     model, passes = record
-    write(model, path)
-    write_whole(path.with_suffix(".passes.json"), msgspec.json.encode(passes))
+    beside = path.with_suffix(".passes.json")
+    write_whole(beside, msgspec.json.encode(passes))
+    return (*write(model, path), beside)
 
 
 def load_passed(path: Path) -> Passed:
@@ -28,12 +29,14 @@ def load_passed(path: Path) -> Passed:
     return ir.load(path), passes
 
 
-def save_compiled(compiled: Compiled, folder: Path) -> None:
+def save_compiled(compiled: Compiled, folder: Path) -> tuple[Path, ...]:
     """Write the compiler's log and what it made."""
-    write_whole(folder / "compile.log", compiled.log.encode())
+    log, record = folder / "compile.log", folder / "compiled.json"
+    write_whole(log, compiled.log.encode())
     files = [[a.name, str(a.path.relative_to(folder.parent))] for a in compiled.artifacts]
-    content = {"artifacts": files, "error": compiled.error, "facts": dict(compiled.facts)}
-    write_whole(folder / "compiled.json", msgspec.json.encode(content))
+    content = {"artifacts": files, "error": compiled.error, "findings": compiled.findings}
+    write_whole(record, msgspec.json.encode(content))
+    return (*(artifact.path for artifact in compiled.artifacts), log, record)
 
 
 def load_compiled(folder: Path) -> Compiled:
@@ -41,4 +44,5 @@ def load_compiled(folder: Path) -> Compiled:
     content = msgspec.json.decode((folder / "compiled.json").read_bytes())
     artifacts = tuple(Artifact(name, folder.parent / path) for name, path in content["artifacts"])
     log = (folder / "compile.log").read_text()
-    return Compiled(artifacts, content["error"], log, content["facts"])
+    findings = msgspec.convert(content["findings"], tuple[Finding, ...])
+    return Compiled(artifacts, content["error"], log, findings)

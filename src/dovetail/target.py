@@ -6,12 +6,13 @@ A target adds an op table, rewrites, and ``probe / emit / compile / read_back / 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dovetail.encoding import FLOAT16, FLOAT32, Array, DType, Encoding, Granularity
+from dovetail.finding import Finding
 from dovetail.storage import Edge, Plan
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class Compiled:
     artifacts: tuple[Artifact, ...] = ()
     error: str = ""
     log: str = ""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
 
 
 class Outcome(StrEnum):

@@ -10,7 +10,7 @@ import numpy as np
 from dovetail.stats import DataInfo, Stats, TensorStats
 
 
-def save_stats(stats: Stats, path: Path) -> None:
+def save_stats(stats: Stats, path: Path) -> tuple[Path, ...]:
     """Write everything that calibration saw."""
     names = list(stats.tensors)
     info = stats.data
@@ -30,6 +30,7 @@ def save_stats(stats: Stats, path: Path) -> None:
         **counts,
     )
     part.replace(path)
+    return (path,)
 
 
 def load_stats(path: Path) -> Stats:

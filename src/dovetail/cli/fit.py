@@ -46,7 +46,7 @@ def fit_command(context: click.Context, /, model: Path, output: Path, force: boo
     from dovetail.job import prepare
     from dovetail.pipeline import fit
 
-    options = options_from(_values(given))
+    options = options_from(_values(given), planned=given["plan"] is not None)
     job = prepare(model, options, calibration=given["calib"], evaluation=given["eval_"], plan=given["plan"])
     with showing_progress() as report:
         result = fit(job, output, force=force, resume=resume, report=report)
@@ -96,7 +96,7 @@ def show(result: Result, output: Path, require: tuple[str, ...]) -> int:
 def demo_command(context: click.Context, name: str, target: str, precision: str, output: Path) -> None:
     """The whole line on a small trained model that ships with the package, with real images and labels."""
     from dovetail import zoo
-    from dovetail.calibrate.sources import load_function
+    from dovetail.calibrate.user_code import load_function
     from dovetail.cli.progress import showing_progress
     from dovetail.config import FitOptions
     from dovetail.job import prepare

@@ -63,8 +63,8 @@ def runtime_errors(doing: str) -> Iterator[None]:
     """What ONNX Runtime raises in this block, whose exceptions have no common base, as one sentence of ours."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-    names = ("EPFail", "Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoSuchFile", "NotImplemented")
+    failures = (state.EPFail, state.Fail, state.InvalidArgument, state.InvalidGraph, state.InvalidProtobuf)
     try:
         yield
-    except (*(getattr(state, name) for name in names), state.RuntimeException) as error:
+    except (*failures, state.NoSuchFile, state.NotImplemented, state.RuntimeException) as error:
         raise BackendError(f"ONNX Runtime cannot {doing}: {' '.join(str(error).split())[:400]}") from error

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import io
+import zipfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import onnx_ir as ir
 from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
 from dovetail.errors import InputError
 from dovetail.model.origin import each_value, origin_of
+from dovetail.model.write import write_whole
 from dovetail.storage import Choice, Edge, FloatStorage, Plan, Storage
 
 SCHEMA_VERSION = 1
@@ -64,13 +67,17 @@ def plan_rows(plan: Plan, model: ir.Model) -> Iterator[PlanRow]:
         yield _row(value.name or "", str(edge), value, choice)
 
 
-def write_plan(plan: Plan, model: ir.Model, path: Path) -> None:
+def write_plan(plan: Plan, model: ir.Model, path: Path) -> tuple[Path, ...]:
     """Write ``plan.json``, and beside it ``plan.npz`` when constants came with their own integers."""
     content = PlanFile(plan.target, plan.precision, plan.quantized_io, tuple(plan_rows(plan, model)))
+    beside = path.with_suffix(".npz")
+    beside.unlink(missing_ok=True)
     if plan.stored:
-        arrays = {str(edge): _plain(array) for edge, array in plan.stored.items()}
-        np.savez(path.with_suffix(".npz"), allow_pickle=False, **arrays)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1))
+        packed = io.BytesIO()
+        np.savez(packed, allow_pickle=False, **{str(edge): _plain(array) for edge, array in plan.stored.items()})
+        write_whole(beside, packed.getvalue())
+    write_whole(path, msgspec.json.format(msgspec.json.encode(content), indent=1))
+    return (path, beside) if plan.stored else (path,)
 
 
 def read_plan(path: Path) -> Plan:
@@ -89,13 +96,35 @@ def read_plan(path: Path) -> Plan:
         content = msgspec.convert(raw, PlanFile)
     except msgspec.ValidationError as error:
         raise InputError(f"{path}: {error}") from error
+    _refuse_twice(content.rows, path)
     tensors = {row.tensor: _choice(row, path) for row in content.rows if row.edge is None}
     edges = {_edge(row.edge, path): _choice(row, path) for row in content.rows if row.edge is not None}
-    stored: dict[Edge, Array] = {}
-    if path.with_suffix(".npz").exists():
-        with np.load(path.with_suffix(".npz")) as arrays:
-            stored = {_edge(name, path): _typed(arrays[name], edges[_edge(name, path)]) for name in arrays.files}
+    stored = _read_stored(path.with_suffix(".npz"), edges)
     return Plan(content.target, content.precision, tensors, edges, stored, content.quantized_io)
+
+
+def _refuse_twice(rows: tuple[PlanRow, ...], path: Path) -> None:
+    seen: set[tuple[str | None, str | None]] = set()
+    for row in rows:
+        key = (row.tensor if row.edge is None else None, row.edge)
+        if key in seen:
+            raise InputError(f"{path}: {row.edge or row.tensor}: there are two rows for it")
+        seen.add(key)
+
+
+def _read_stored(path: Path, edges: Mapping[Edge, Choice]) -> dict[Edge, Array]:
+    """The integers of constants that came with their own; there need be none."""
+    if not path.exists():
+        return {}
+    try:
+        with np.load(path) as arrays:
+            found = {_edge(name, path): arrays[name] for name in arrays.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: not the integers of a plan ({error})") from error
+    for edge in found:
+        if edge not in edges:
+            raise InputError(f"{path}: holds integers for {str(edge)!r}, of which the plan says nothing")
+    return {edge: _typed(array, edges[edge]) for edge, array in found.items()}
 
 
 def _plain(array: Array) -> Array:
@@ -143,7 +172,11 @@ def _storage(row: PlanRow) -> Storage:
     if row.scale is None or row.zero_point is None:
         raise ValueError(f"{row.dtype} needs a scale and a zero point")
     encoding = Encoding(row.dtype, row.symmetric, row.granularity, row.block_size)
-    return QParams(encoding, np.asarray(row.scale), np.asarray(row.zero_point), row.axis)
+    zero_point = np.asarray(row.zero_point, np.float64)
+    low, high = (row.dtype.grid.low, row.dtype.grid.high) if row.dtype.is_integer else (0, 0)
+    if not np.all((zero_point >= low) & (zero_point <= high) & (zero_point == np.rint(zero_point))):
+        raise ValueError(f"a zero point of {row.dtype} is a whole number from {low} to {high}")
+    return QParams(encoding, np.asarray(row.scale), zero_point.astype(np.int32), row.axis)
 
 
 def _edge(text: str | None, path: Path) -> Edge:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
-from dovetail.encoding import QParams
+from dovetail.encoding import Array, Encoding, Granularity, QParams
 from dovetail.errors import InputError
+from dovetail.model.edit import shape_of
+from dovetail.model.origin import each_value
+from dovetail.numerics.bias import bias_params
+from dovetail.numerics.block import spread
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem
+from dovetail.plan.numbers import per_output_channel
 from dovetail.storage import IN_FLOAT32, Edge, Plan, Storage
 from dovetail.target import Signature, Slot, Target
+
+# A hand that edits a plan writes fewer digits than float32 has.
+_SCALE_RTOL = 1e-5
 
 
 def validate_plan(plan: Plan, model: ir.Model, target: Target) -> None:
     """Refuse a plan that names what is not there, breaks sharing, or asks an operator for what it does not have."""
     problem = build_problem(model, target)
     _check_names(plan, problem)
+    _check_numbers(plan, model, problem)
     for unit in problem.units:
         _check_sharing(plan, unit)
         _check_signature(plan, unit, target)
@@ -32,6 +42,21 @@ def _check_names(plan: Plan, problem: Problem) -> None:
     for edge in plan.edges:
         if edge not in edges:
             raise InputError(f"the plan names edge {str(edge)!r}, which the graph does not have as a float input")
+
+
+def _check_numbers(plan: Plan, model: ir.Model, problem: Problem) -> None:
+    """Scales must have the shape that the tensor and the axis ask for."""
+    values = {v.name or "": v for v in each_value(model.graph)}
+    operands = {o.edge: o.value for unit in problem.units for o in unit.operands}
+    rows = [(f"tensor {name!r}", values[name], choice) for name, choice in plan.tensors.items()]
+    rows += [(f"edge {str(edge)!r}", operands[edge], choice) for edge, choice in plan.edges.items()]
+    for where, value, choice in rows:
+        shape = shape_of(value)
+        if isinstance(choice.storage, QParams) and shape is not None:
+            try:
+                spread(shape, choice.storage)
+            except InputError as error:
+                raise InputError(f"{where} of the plan: {error}") from error
 
 
 def seen_on(plan: Plan, edge: Edge, tensor: str) -> Storage:
@@ -59,14 +84,54 @@ def _check_sharing(plan: Plan, unit: Unit) -> None:
 def _check_signature(plan: Plan, unit: Unit, target: Target) -> None:
     if not unit.outputs:
         return
-    outputs = {storage.dtype for _, storage in _written(plan, unit)}
+    outputs = _written(plan, unit)
     inputs = [(o, seen_on(plan, o.edge, o.name)) for o in unit.operands]
-    if not any(outputs <= {s.output.dtype} and _accepts(s, inputs) for s in unit.signatures):
-        text = ", ".join(storage.dtype for _, storage in inputs)
-        raise InputError(
-            f"{unit.label} {unit.name!r} has no form on {target.name} that takes ({text}) and writes "
-            f"{', '.join(sorted(outputs))}"
-        )
+    for signature in unit.signatures:
+        if all(_writes(signature.output, storage) for _, storage in outputs) and _accepts(signature, inputs):
+            _check_derived(unit, signature, {o.slot: (o, storage) for o, storage in inputs})
+            return
+    taken = ", ".join(f"{operand.name!r} as {_words(storage)}" for operand, storage in inputs)
+    written = ", ".join(f"{name!r} as {_words(storage)}" for name, storage in outputs)
+    raise InputError(f"{unit.label} {unit.name!r} has no form on {target.name} that takes {taken} and writes {written}")
+
+
+def _words(storage: Storage) -> str:
+    if not isinstance(storage, QParams) or storage.encoding.granularity is Granularity.TENSOR:
+        return str(storage.dtype)
+    return f"{storage.dtype} per {storage.encoding.granularity}"
+
+
+def _check_derived(unit: Unit, signature: Signature, by_slot: dict[int, tuple[Operand, Storage]]) -> None:
+    """An int32 bias has no scale of its own: the accumulator that it is added to counts in input x weight."""
+    for index, (operand, storage) in by_slot.items():
+        slot = signature.slot(index)
+        if slot is None or not slot.derived or not isinstance(storage, QParams):
+            continue
+        source, weight = (by_slot[i][1] for i in (0, 1))
+        if not isinstance(source, QParams) or not isinstance(weight, QParams):
+            raise InputError(f"edge {str(operand.edge)!r} of the plan: a bias in integers needs integers beside it")
+        wanted = bias_params(source.scale, per_output_channel(unit.nodes[0], weight.scale)).scale
+        if storage.scale.shape != wanted.shape or not np.allclose(storage.scale, wanted, rtol=_SCALE_RTOL, atol=0):
+            raise InputError(
+                f"edge {str(operand.edge)!r} of the plan: the scale of bias {operand.name!r} must be input scale x "
+                f"weight scale, {_first(wanted):.9g} and not {_first(storage.scale):.9g}"
+            )
+
+
+def _first(scale: Array) -> float:
+    return float(scale.reshape(-1)[0])
+
+
+def _writes(encoding: Encoding, storage: Storage) -> bool:
+    return storage.dtype is encoding.dtype and _no_finer(storage, encoding)
+
+
+def _no_finer(storage: Storage, encoding: Encoding) -> bool:
+    """One scale for all is a special case of one per channel or per block, not the other way round."""
+    return not isinstance(storage, QParams) or (
+        storage.encoding.granularity is Granularity.TENSOR
+        or (storage.encoding.granularity, storage.encoding.block_size) == (encoding.granularity, encoding.block_size)
+    )
 
 
 def _accepts(signature: Signature, inputs: list[tuple[Operand, Storage]]) -> bool:
@@ -80,5 +145,5 @@ def _fits(slot: Slot, operand: Operand, storage: Storage) -> bool:
     if not isinstance(storage, QParams):
         return not slot.encoding.dtype.is_quantized or slot.derived
     if not slot.encoding.dtype.is_quantized:
-        return not operand.constant  # an integer tensor is read back into float
-    return storage.dtype is slot.encoding.dtype
+        return not operand.constant and _no_finer(storage, slot.encoding)  # an integer tensor is read back into float
+    return _writes(slot.encoding, storage)

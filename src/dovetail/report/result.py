@@ -14,6 +14,7 @@ from dovetail.finding import Finding, Status, Thresholds, Verdict
 from dovetail.pass_record import PassRecord
 from dovetail.plan.rows import PlanRow
 from dovetail.stats import DataInfo
+from dovetail.target import ReadTensor
 from dovetail.verify.metric import Accuracy
 
 SCHEMA_VERSION = 1
@@ -76,6 +77,7 @@ class Result:
     thresholds: Thresholds
     metrics: Metrics
     plan: tuple[PlanRow, ...]
+    read_back: tuple[ReadTensor, ...]
     findings: tuple[Finding, ...]
     passes: tuple[PassRecord, ...]
     artifacts: tuple[ArtifactInfo, ...]

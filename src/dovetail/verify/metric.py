@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from dovetail.calibrate.user_code import user_code
 from dovetail.errors import InputError
 from dovetail.qdq.boundary import Stream
 from dovetail.stats import DataInfo
@@ -29,7 +30,8 @@ def measure(
     """Run one way of running the model under the metric; outputs and targets arrive one sample at a time."""
     for_model, for_targets = itertools.tee(samples)
     targets = ({key: value for key, value in sample.items() if key not in inputs} for sample in for_targets)
-    figures = metric(iter(stream(for_model)), targets)
+    with user_code(f"metric {name}"):
+        figures = metric(iter(stream(for_model)), targets)
     if not isinstance(figures, Mapping) or not figures:
         raise InputError(f"metric {name}: must return a dict of named figures, not {type(figures).__name__}")
     try:
@@ -39,8 +41,8 @@ def measure(
 
 
 def refuse_overlap(calibration: Iterable[bytes], evaluation: Iterable[bytes]) -> None:
-    """Refuse to measure on samples that calibration has seen."""
+    """Refuse to take figures on samples that calibration has seen."""
     seen = frozenset(calibration)
     for number, digest in enumerate(evaluation):
         if digest in seen:
-            raise InputError(f"--eval: sample {number} was used for calibration; a metric needs samples held out")
+            raise InputError(f"--eval: sample {number} was used for calibration; figures need samples held out")

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.errors import BackendError
+from dovetail.model.origin import nodes_of
 from dovetail.model.write import write
 from dovetail.passes.linear_as_gemm import linear_as_gemm
 from dovetail.passes.merge_layout import merge_layout
@@ -22,6 +23,7 @@ from dovetail.storage import Plan
 from dovetail.target import W8A8, W8A16, Artifact, Chain, Compiled, Probe, ReadBack, Sample, Target
 from dovetail.targets.child import run_child
 from dovetail.targets.qnn_htp.chips import chip_named
+from dovetail.targets.qnn_htp.log import log_findings
 from dovetail.targets.qnn_htp.options import provider_options
 from dovetail.targets.qnn_htp.read_back import read_dump
 from dovetail.targets.qnn_htp.table import htp_table
@@ -76,10 +78,17 @@ def compile_model(told: Mapping[str, str], artifacts: tuple[Artifact, ...], fold
     arguments = {"model": str(artifacts[0].path), "options": options, "context": str(context)}
     result = run_child(f"{_SESSION}:build_in_child", arguments)
     if result.answer is None:
-        return Compiled(artifacts, error=result.error, log=result.log)
+        findings = log_findings(result.log, _original_nodes(artifacts[0].path))
+        said = f"{findings[0].where}: {findings[0].message}" if findings else result.error
+        return Compiled(artifacts, said, result.log, findings)
     made = [Artifact(path.stem, path) for path in sorted(folder.glob("context*")) if path.is_file()]
     graphs = [Artifact("qnn_graph", path) for path in sorted(dump.glob("*.json")) if "tensor_log" not in path.name]
     return Compiled((*artifacts, *made, *graphs), log=result.log)
+
+
+def _original_nodes(emitted: Path) -> dict[str, str]:
+    """The caller's names of the nodes of an emitted graph."""
+    return {node.name or "": ", ".join(nodes_of(node)) or node.name or "" for node in ir.load(emitted).graph}
 
 
 def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
