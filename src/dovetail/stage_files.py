@@ -10,7 +10,7 @@ import onnx_ir as ir
 from dovetail.finding import Finding
 from dovetail.model.write import write, write_whole
 from dovetail.pass_record import PassRecord
-from dovetail.target import Artifact, Compiled
+from dovetail.target import Artifact, Compiled, Estimate
 
 Passed = tuple[ir.Model, tuple[PassRecord, ...]]
 
@@ -34,7 +34,12 @@ def save_compiled(compiled: Compiled, folder: Path) -> tuple[Path, ...]:
     log, record = folder / "compile.log", folder / "compiled.json"
     write_whole(log, compiled.log.encode())
     files = [[a.name, str(a.path.relative_to(folder.parent))] for a in compiled.artifacts]
-    content = {"artifacts": files, "error": compiled.error, "findings": compiled.findings}
+    content = {
+        "artifacts": files,
+        "error": compiled.error,
+        "findings": compiled.findings,
+        "estimate": compiled.estimate,
+    }
     write_whole(record, msgspec.json.encode(content))
     return (*(artifact.path for artifact in compiled.artifacts), log, record)
 
@@ -45,4 +50,5 @@ def load_compiled(folder: Path) -> Compiled:
     artifacts = tuple(Artifact(name, folder.parent / path) for name, path in content["artifacts"])
     log = (folder / "compile.log").read_text()
     findings = msgspec.convert(content["findings"], tuple[Finding, ...])
-    return Compiled(artifacts, content["error"], log, findings)
+    estimate = msgspec.convert(content["estimate"], Estimate | None)
+    return Compiled(artifacts, content["error"], log, findings, estimate)

@@ -150,6 +150,21 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True)
+class Estimate:
+    """A vendor's own estimate of latency and traffic, made at compile time: for comparing graphs, never a promise.
+
+    Two estimates may only be compared when the same operators are without a cost.
+    """
+
+    lower_us: int
+    mid_us: int
+    upper_us: int
+    ops_without_cost: int
+    fill_bytes: int
+    spill_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Compiled:
     """What the vendor compiler said and made; ``error`` is empty when it took the whole graph."""
 
@@ -157,6 +172,7 @@ class Compiled:
     error: str = ""
     log: str = ""
     findings: tuple[Finding, ...] = ()
+    estimate: Estimate | None = None
 
 
 class Outcome(StrEnum):

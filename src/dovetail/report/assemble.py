@@ -109,6 +109,7 @@ def _metrics(told: Told, model: ir.Model, original: Path) -> Metrics:
         accuracy=verification.accuracy,
         tensors=tuple(_quality(name, origins[name], one) for name, one in verification.tensors.items()),
         size_bytes={"float": _size(original), "quantized": sum(sizes.values())},
+        latency_estimate_us={"fitted": told.compiled.estimate} if told.compiled.estimate else {},
     )
 
 

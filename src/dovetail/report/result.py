@@ -14,7 +14,7 @@ from dovetail.finding import Finding, Status, Thresholds, Verdict
 from dovetail.pass_record import PassRecord
 from dovetail.plan.rows import PlanRow
 from dovetail.stats import DataInfo
-from dovetail.target import ReadTensor
+from dovetail.target import Estimate, ReadTensor
 from dovetail.verify.metric import Accuracy
 
 SCHEMA_VERSION = 1
@@ -62,6 +62,7 @@ class Metrics:
     accuracy: Accuracy | None = None
     tensors: tuple[TensorQuality, ...] = ()
     size_bytes: Mapping[str, int] = field(default_factory=dict)
+    latency_estimate_us: Mapping[str, Estimate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

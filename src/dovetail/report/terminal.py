@@ -50,6 +50,8 @@ def _figures(result: Result) -> Table:
         table.add_row(
             f"same top class as float, {escape(name)}", "", _figure(value), _target(result.metrics.top1_agreement, name)
         )
+    for name, estimate in result.metrics.latency_estimate_us.items():
+        table.add_row(f"latency, vendor's estimate, {name}", "", "", f"{estimate.mid_us} us")
     sizes = result.metrics.size_bytes
     if sizes:
         table.add_row(

@@ -23,6 +23,7 @@ from dovetail.storage import Plan
 from dovetail.target import W8A8, W8A16, Artifact, Chain, Compiled, Probe, ReadBack, Sample, Target
 from dovetail.targets.child import run_child
 from dovetail.targets.qnn_htp.chips import chip_named
+from dovetail.targets.qnn_htp.estimate import read_estimate
 from dovetail.targets.qnn_htp.log import log_findings
 from dovetail.targets.qnn_htp.options import provider_options
 from dovetail.targets.qnn_htp.read_back import read_dump
@@ -74,7 +75,10 @@ def compile_model(told: Mapping[str, str], artifacts: tuple[Artifact, ...], fold
     dump.mkdir()
     for old in folder.glob("context*"):  # the provider refuses to replace one
         old.unlink()
+    profile = folder / "profile.csv"
+    profile.unlink(missing_ok=True)
     options = {**told, "dump_json_qnn_graph": "1", "json_qnn_graph_dir": str(dump)}
+    options |= {"profiling_level": "detailed", "profiling_file_path": str(profile)}
     arguments = {"model": str(artifacts[0].path), "options": options, "context": str(context)}
     result = run_child(f"{_SESSION}:build_in_child", arguments)
     if result.answer is None:
@@ -83,7 +87,7 @@ def compile_model(told: Mapping[str, str], artifacts: tuple[Artifact, ...], fold
         return Compiled(artifacts, said, result.log, findings)
     made = [Artifact(path.stem, path) for path in sorted(folder.glob("context*")) if path.is_file()]
     graphs = [Artifact("qnn_graph", path) for path in sorted(dump.glob("*.json")) if "tensor_log" not in path.name]
-    return Compiled((*artifacts, *made, *graphs), log=result.log)
+    return Compiled((*artifacts, *made, *graphs), log=result.log, estimate=read_estimate(profile))
 
 
 def _original_nodes(emitted: Path) -> dict[str, str]:
