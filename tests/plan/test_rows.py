@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dovetail.errors import InputError
@@ -33,6 +35,14 @@ def row(content: dict, tensor: str, edge: bool = False) -> dict:
     return next(r for r in content["rows"] if r["tensor"] == tensor and (r["edge"] is not None) == edge)
 
 
+def weight_edge(content: dict) -> str:
+    return row(content, "w", edge=True)["edge"]
+
+
+def per_axis(axis: int, count: int) -> dict:
+    return {"granularity": "axis", "axis": axis, "scale": [0.1] * count, "zero_point": [0] * count}
+
+
 def test_round_trip(written: Path) -> None:
     model = graph(LINEAR)
     plan, again = planned(model, ORT_CPU), read_plan(written)
@@ -57,6 +67,12 @@ def test_rows_carry_original_names(written: Path) -> None:
         (lambda c: row(c, "h").update(scale=-1.0), "h: a scale must be finite and above zero"),
         (lambda c: c.update(schema_version=99), "not a plan of schema version 1"),
         (lambda c: row(c, "w", edge=True).update(edge="nowhere"), "'nowhere' is not an edge"),
+        (lambda c: row(c, "h").update(zero_point=300), "h: a zero point of uint8 is a whole number from 0 to 255"),
+        (lambda c: row(c, "h").update(zero_point=-5), "h: a zero point of uint8 is a whole number from 0 to 255"),
+        (lambda c: row(c, "h").update(zero_point=127.5), "h: a zero point of uint8 is a whole number"),
+        (lambda c: row(c, "h").update(scale="a"), "scale"),
+        (lambda c: c["rows"].append(row(c, "h")), "h: there are two rows for it"),
+        (lambda c: c["rows"].append(row(c, "w", edge=True)), ":1: there are two rows for it"),
     ],
 )
 def test_bad_files_are_refused_by_name(written: Path, change: object, said: str) -> None:
@@ -79,9 +95,65 @@ def test_not_json(tmp_path: Path) -> None:
         (lambda c: c["rows"].remove(row(c, "h")), "says nothing of tensor 'h'"),
         (lambda c: row(c, "t").update(scale=0.5), "only moves bytes"),
         (lambda c: row(c, "r").update(dtype="int16", scale=0.1, zero_point=0), "has no form on ort-cpu"),
+        (lambda c: row(c, "x").update(per_axis(1, 6)), "'x' as uint8 per axis"),
+        (lambda c: row(c, "x").update(per_axis(1, 3)), r"tensor 'x' of the plan: the axis scale .* not \(3,\)"),
+        (lambda c: row(c, "x").update(per_axis(9, 4)), "tensor 'x' of the plan: axis 9 is not an axis"),
+        (lambda c: row(c, "x").update(scale=[0.1], zero_point=[0]), "tensor 'x' of the plan: the tensor scale"),
+        (
+            lambda c: row(c, "x").update(granularity="block", axis=1, block_size=2, scale=[0.1], zero_point=[0]),
+            "tensor 'x' of the plan: the block scale",
+        ),
+        (
+            lambda c: row(c, "x").update(
+                granularity="block", axis=1, block_size=2, scale=[[[0.1] * 4] * 3], zero_point=[[[0] * 4] * 3]
+            ),
+            "'x' as uint8 per block",
+        ),
+        (lambda c: row(c, "w", edge=True).update(edge=weight_edge(c).replace(":1", ":7")), "names edge '.*:7'"),
+        (lambda c: row(c, "w", edge=True).update(axis=0), "axis 0 of 'w' does not count the output channels"),
+        (lambda c: row(c, "w", edge=True).update(scale=[1], zero_point=[0]), "edge '.*:1' of the plan: the axis scale"),
     ],
 )
 def test_plans_that_cannot_be_carried_out(written: Path, change: object, said: str) -> None:
     edit(written, change)
     with pytest.raises(InputError, match=said):
         validate_plan(read_plan(written), graph(LINEAR), ORT_CPU)
+
+
+GEMM = """
+g (float[1,4] x) => (float[1,2] z)
+<float[4,2] w = {1,2,3,4,5,6,7,8}, float[2] b = {0.5,-1}>
+{
+    h = Relu(x)
+    z = Gemm(h, w, b)
+}
+"""
+
+
+@pytest.mark.parametrize("tensor", ["h", "b"])
+def test_a_bias_counts_in_input_scale_times_weight_scale(tensor: str, tmp_path: Path) -> None:
+    model, path = graph(GEMM), tmp_path / "plan.json"
+    write_plan(planned(model, ORT_CPU), model, path)
+    scale = 0.5 if tensor == "h" else [0.5, 0.5]
+    edit(path, lambda c: row(c, tensor, edge=tensor == "b").update(scale=scale))
+    with pytest.raises(
+        InputError, match=r"edge '.*:2' of the plan: the scale of bias 'b' must be input scale x weight"
+    ):
+        validate_plan(read_plan(path), model, ORT_CPU)
+
+
+def test_integers_beside_a_plan(tmp_path: Path) -> None:
+    model, path = graph(GEMM), tmp_path / "plan.json"
+    plan = planned(model, ORT_CPU)
+    edge = next(edge for edge in plan.edges if edge.index == 1)
+    stored = {edge: np.ones((4, 2), np.int8)}
+    assert write_plan(dataclasses.replace(plan, stored=stored), model, path) == (path, tmp_path / "plan.npz")
+    np.testing.assert_array_equal(read_plan(path).stored[edge], stored[edge])
+    np.savez(tmp_path / "plan.npz", **{"nobody:0": np.ones(2, np.int8)})
+    with pytest.raises(InputError, match="holds integers for 'nobody:0'"):
+        read_plan(path)
+    (tmp_path / "plan.npz").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="not the integers of a plan"):
+        read_plan(path)
+    assert write_plan(plan, model, path) == (path,)  # what an earlier plan left is gone
+    assert list(tmp_path.iterdir()) == [path]

@@ -12,7 +12,7 @@ from dovetail.model.origin import each_value
 from dovetail.numerics.bias import bias_params
 from dovetail.numerics.block import spread
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem
-from dovetail.plan.numbers import per_output_channel
+from dovetail.plan.numbers import channel_axis, per_output_channel
 from dovetail.storage import IN_FLOAT32, Edge, Plan, Storage
 from dovetail.target import Signature, Slot, Target
 
@@ -88,6 +88,7 @@ def _check_signature(plan: Plan, unit: Unit, target: Target) -> None:
     inputs = [(o, seen_on(plan, o.edge, o.name)) for o in unit.operands]
     for signature in unit.signatures:
         if all(_writes(signature.output, storage) for _, storage in outputs) and _accepts(signature, inputs):
+            _check_channels(unit, signature, inputs)
             _check_derived(unit, signature, {o.slot: (o, storage) for o, storage in inputs})
             return
     taken = ", ".join(f"{operand.name!r} as {_words(storage)}" for operand, storage in inputs)
@@ -99,6 +100,20 @@ def _words(storage: Storage) -> str:
     if not isinstance(storage, QParams) or storage.encoding.granularity is Granularity.TENSOR:
         return str(storage.dtype)
     return f"{storage.dtype} per {storage.encoding.granularity}"
+
+
+def _check_channels(unit: Unit, signature: Signature, inputs: list[tuple[Operand, Storage]]) -> None:
+    """Where a weight has one scale per channel, it must be per output channel: that is what kernels multiply by."""
+    for operand, storage in inputs:
+        slot, shape = signature.slot(operand.slot), shape_of(operand.value)
+        if slot is None or slot.derived or shape is None or not isinstance(storage, QParams) or storage.axis is None:
+            continue
+        wanted = channel_axis(unit.nodes[0], operand.edge.index, len(shape))
+        if storage.encoding.granularity is Granularity.AXIS and storage.axis % len(shape) != wanted:
+            raise InputError(
+                f"edge {str(operand.edge)!r} of the plan: axis {storage.axis} of {operand.name!r} does not count the "
+                f"output channels of {unit.label}, axis {wanted} does"
+            )
 
 
 def _check_derived(unit: Unit, signature: Signature, by_slot: dict[int, tuple[Operand, Storage]]) -> None:

@@ -111,9 +111,19 @@ class _Compiled:
             if maker is None:
                 return None
             if maker.name in self._nodes:
-                return self._nodes[maker.name].outputs[0]
+                return _stored_behind(self._nodes[maker.name].outputs[0])
             raw = maker.inputs[0]
         return None
+
+
+def _stored_behind(value: ir.Value) -> ir.Value:
+    """What a float operator's output is stored as, behind the QuantizeLinear that follows, layout steps in between."""
+    for node, index in value.uses():
+        if node.op_type == "QuantizeLinear":
+            return node.outputs[0]
+        if node.op_type in _LAYOUT and index == 0:
+            return _stored_behind(node.outputs[0])
+    return value
 
 
 def _read(stored: StoredValue, value: ir.Value | None) -> ReadTensor:
