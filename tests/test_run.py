@@ -112,3 +112,113 @@ def test_weights_too_large_for_a_protobuf_go_beside_the_model(tmp_path: Path, mo
     result = dovetail.fit(shipped.model_path, target="ort-cpu", calibration=calibration, output=tmp_path / "run")
     assert {str(verdict.status) for verdict in result.verdicts.values()} == {"pass"}
     assert [a.path for a in result.artifacts][:2] == ["model.onnx", "model.onnx.data"]
+
+
+SMALL = """<ir_version: 10, opset_import: ["": 21]>
+g (float[1,4] x) => (float[1,2] y) <float[4,2] w = {1,2,3,4,5,6,7,8}> { h = Relu(x)  y = MatMul(h, w) }"""
+ROWS = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+
+
+def small(folder: Path, text: str = SMALL) -> dict[str, object]:
+    onnx.save(onnx.parser.parse_model(text), folder / "model.onnx")
+    np.savez(folder / "calib.npz", x=ROWS)
+    return {
+        "model": folder / "model.onnx",
+        "target": "ort-cpu",
+        "calibration": folder / "calib.npz",
+        "output": folder / "run",
+    }
+
+
+def test_pictures_read_otherwise_are_other_samples(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="needs the package pillow")
+    (tmp_path / "pictures").mkdir()
+    for number in range(3):
+        pixels = np.random.default_rng(number).integers(0, 255, (4, 4, 3), dtype=np.uint8)
+        image.fromarray(pixels).save(tmp_path / f"pictures/{number}.png")
+    text = '<ir_version: 10, opset_import: ["": 21]> g (float[1,3,4,4] x) => (float[1,3,4,4] y) { y = Relu(x) }'
+    asked = {**small(tmp_path, text), "calibration": tmp_path / "pictures"}
+    plain = dovetail.fit(**asked)
+    shifted = dovetail.fit(**asked, mean=(0.5,), std=(0.01,), resume=True)
+    fresh = dovetail.fit(**{**asked, "output": tmp_path / "fresh"}, mean=(0.5,), std=(0.01,))
+    assert shifted.calibration == fresh.calibration != plain.calibration
+    assert shifted.plan == fresh.plan != plain.plan
+
+
+def test_weights_beside_the_model_are_part_of_it(tmp_path: Path) -> None:
+    asked = small(tmp_path)
+    results = []
+    for scale in (1, 3):
+        model = onnx.parser.parse_model(SMALL)
+        weight = onnx.numpy_helper.to_array(model.graph.initializer[0]) * np.float32(scale)
+        model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weight, "w"))
+        (tmp_path / "w.bin").unlink(missing_ok=True)
+        onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+        results.append(dovetail.fit(**asked, resume=bool(results)))
+    first, second = results
+    assert first.model_sha256 != second.model_sha256
+    assert not second.failed
+    scales = [next(row.scale for row in result.plan if row.edge) for result in results]
+    np.testing.assert_allclose(np.asarray(scales[1]), 3 * np.asarray(scales[0]), rtol=1e-6)
+
+
+def test_numbers_that_are_not_finite_are_named(tmp_path: Path) -> None:
+    activation = SMALL.replace("h = Relu(x)", "c = Relu(x)  h = Log(c)")
+    with pytest.raises(InputError, match="activation 'h' holds infinity on sample 0"):
+        dovetail.fit(**small(tmp_path, activation))
+    with pytest.raises(InputError, match="activation 'h' holds NaN on sample 0"):
+        dovetail.fit(**small(tmp_path, activation.replace("c = Relu(x)", "c = Neg(x)").replace("Log(c)", "Sqrt(c)")))
+    asked = small(tmp_path)
+    model = onnx.load(str(asked["model"]))
+    weight = onnx.numpy_helper.to_array(model.graph.initializer[0]).copy()
+    weight[2, 1] = np.nan
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weight, "w"))
+    onnx.save(model, str(asked["model"]))
+    with pytest.raises(InputError, match="weight 'w' holds NaN"):
+        dovetail.fit(**asked)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_quantized_model_is_refused(tmp_path: Path) -> None:
+    asked = small(tmp_path)
+    dovetail.fit(**asked)
+    with pytest.raises(InputError, match=r"model\.onnx: is quantized already: fit takes the float model"):
+        dovetail.fit(**{**asked, "model": tmp_path / "run/model.onnx", "output": tmp_path / "again"})
+
+
+def test_outputs_whose_size_depends_on_the_data_are_refused_before_calibration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = '<ir_version: 10, opset_import: ["": 21]> g (float[1,4] x) => (float[1,4] y, int64[2,n] i) '
+    text += "{ y = Relu(x)  i = NonZero(y) }"
+    monkeypatch.delattr(pipeline, "collect")
+    with pytest.raises(InputError, match="tensor 'i' has no static shape: it depends on the data"):
+        dovetail.fit(**small(tmp_path, text))
+
+
+def test_a_given_plan_says_the_precision(tmp_path: Path) -> None:
+    asked = small(tmp_path)
+    dovetail.fit(**asked, precision="w8a16", io="quantized")
+    given = {**asked, "output": tmp_path / "again", "plan": tmp_path / "run/plan.json"}
+    assert dovetail.fit(**given).precision == "w8a16"
+    for option in ({"precision": "w8a8"}, {"keep": ("h=fp32",)}, {"io": "float"}, {"range": "mse"}):
+        with pytest.raises(InputError, match=f"--{next(iter(option))} does not go with --plan"):
+            dovetail.fit(**given, **option, force=True)
+
+
+def test_one_row_of_a_batch_that_calibration_has_seen_is_enough(tmp_path: Path) -> None:
+    asked = {**small(tmp_path, SMALL.replace("[1,", "[2,")), "calibration": {"x": ROWS[:6]}}
+    held_out = {"x": np.concatenate([ROWS[6:], ROWS[5:6], ROWS[6:7] + 1])}
+    with pytest.raises(InputError, match="--eval: sample 2 was used for calibration"):
+        dovetail.fit(**asked, evaluation=held_out)
+    assert dovetail.fit(**asked, evaluation={"x": ROWS[6:]}).calibration.samples == 6
+
+
+def test_a_plan_that_cannot_be_carried_out_is_not_written(tmp_path: Path) -> None:
+    asked = small(tmp_path)
+    dovetail.fit(**asked)
+    edited = (tmp_path / "run/plan.json").read_text().replace(':1",', ':7",')
+    (tmp_path / "edited.json").write_text(edited)
+    with pytest.raises(InputError, match="names edge '.*:7'"):
+        dovetail.fit(**{**asked, "output": tmp_path / "again"}, plan=tmp_path / "edited.json")
+    assert not (tmp_path / "again").exists()

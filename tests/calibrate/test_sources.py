@@ -195,3 +195,78 @@ def test_fortran_order_and_objects_are_refused(tmp_path: Path) -> None:
     np.savez(path, x=np.array([["a", {}, 1]] * 4, dtype=object), allow_pickle=True)
     with pytest.raises(InputError, match="Python objects"):
         values(path)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_damaged_npz_is_named_wherever_the_damage_shows(save: object, tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    specs = (InputSpec("x", (1, 3000), np.dtype(np.float32)),)
+    save(path, x=np.random.default_rng(0).random((4, 3000), np.float32))  # type: ignore[operator]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2 : len(content) // 2 + 64] = bytes(64)
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"data\.npz: cannot be read as \.npz"):
+        values(path, specs)
+
+
+@pytest.mark.parametrize("text", [":f", ".x:f", "a b:f", "module:"])
+def test_what_cannot_be_a_function(text: str) -> None:
+    with pytest.raises(InputError, match="must be module:function"):
+        values(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("user_syntax:f", "cannot import 'user_syntax': SyntaxError"),
+        ("user_breaks:f", "cannot import 'user_breaks': ZeroDivisionError: division by zero"),
+        ("user_exits:f", "cannot import 'user_exits': SystemExit: 3"),
+        ("user_rows:boom", "user_rows:boom: RuntimeError: disk on fire"),
+        ("user_rows:late", "user_rows:late: EOFError: no more"),
+        ("user_rows:none", "gives NoneType, it must yield dicts"),
+        ("user_rows:needs", "user_rows:needs: TypeError: .* missing 1 required positional argument"),
+        ("user_rows:nothing", "'x' of sample 0 is"),
+        ("user_rows:ragged", "'x' of sample 0 is not an array"),
+        ("user_rows:number", "no array for the model input 'x'; there is 3, y"),
+    ],
+)
+def test_what_goes_wrong_in_a_function_is_its_own(
+    name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "user_syntax.py").write_text("def f(:\n")
+    (tmp_path / "user_breaks.py").write_text("1 / 0\n")
+    (tmp_path / "user_exits.py").write_text("import sys\nsys.exit(3)\n")
+    (tmp_path / "user_rows.py").write_text(
+        "import numpy as np\n"
+        "def boom():\n    raise RuntimeError('disk on fire')\n"
+        "def late():\n    yield {'x': np.zeros((1, 3), np.float32)}\n    raise EOFError('no more')\n"
+        "def none():\n    return None\n"
+        "def needs(count):\n    yield {}\n"
+        "def nothing():\n    yield {'x': None}\n"
+        "def ragged():\n    yield {'x': [[1.0, 2.0], [3.0]]}\n"
+        "def number():\n    yield {3: 1, 'y': 2}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "user_rows", raising=False)
+    with pytest.raises(InputError, match=said):
+        values(name)
+
+
+def test_scalar_inputs() -> None:
+    specs = (*SPEC, InputSpec("s", (), np.dtype(np.float32)))
+    samples = list(open_data({"x": ROWS, "s": np.arange(4, dtype=np.float32)}, specs).samples())
+    assert [(sample["s"].shape, float(sample["s"])) for sample in samples] == [((), 0), ((), 1), ((), 2), ((), 3)]
+    for arrays in ({"x": ROWS[:1], "s": np.float32(2)}, {"x": ROWS, "s": ROWS[:, 0], "label": np.float32(2)}):
+        with pytest.raises(InputError, match="is a single number: samples lie along the first axis"):
+            open_data(arrays, specs, extra=True)
+
+
+def test_every_row_of_a_batch_is_a_sample() -> None:
+    batched = graph("g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }")
+    specs = (InputSpec("x", (2, 3), np.dtype(np.float32)),)
+    pairs = describe(open_data({"x": ROWS}, specs), batched)
+    assert sum(1 for _ in pairs.samples()) == 2
+    assert pairs.info().samples == 4
+    single = describe(open_data({"x": ROWS[::-1]}, SPEC), graph("g (float[1,3] x) => (float[1,3] y) { y = Relu(x) }"))
+    list(single.samples())
+    assert set(single.digests) == set(pairs.digests)

@@ -55,6 +55,9 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "    hits = [int(o['scores'].argmax() == t['labels'][0]) for o, t in zip(outputs, targets, strict=True)]\n"
         "    return {'top1': sum(hits) / len(hits)}\n"
         "def bad(outputs, targets):\n    return 3\n"
+        "def boom(outputs, targets):\n    raise KeyError('label')\n"
+        "def blind(outputs, targets):\n    return {'one': 1.0}\n"
+        "def eof():\n    raise EOFError('x')\n    yield\n"
     )
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -186,6 +189,24 @@ def test_a_config_file_says_the_same_as_options(run: Run, work: Path) -> None:
         (("--mean", "a,b"), "must be numbers"),
         (("--std", "0"), "cannot be divided by"),
         (("--no-such-option",), "No such option"),
+        (("--calib", ":f"), "must be module:function"),
+        (("--calib", "my_metric:eof"), "my_metric:eof: EOFError: x"),
+        (("--eval", "eval.npz", "--metric", "my_metric:boom"), "metric my_metric:boom: KeyError: 'label'"),
+        (("--eval", "calib.npz"), "sample 0 was used for calibration"),
+        (("--eval", "late.npz", "--metric", "my_metric:blind"), "sample 24 was used for calibration"),
+        (("--plan", "p.json", "--precision", "w8a8"), "--precision does not go with --plan"),
+        (("--plan", "p.json", "--keep", "f=fp32"), "--keep does not go with --plan"),
+        (("--plan", "p.json", "--io", "quantized"), "--io does not go with --plan"),
+        (("--config", "toml:range = 3"), "option range = 3: Expected `str`"),
+        (("--config", "toml:shape = 3"), "option shape = 3"),
+        (("--config", 'toml:keep = "f=fp32"'), "option keep = 'f=fp32'"),
+        (("--config", 'toml:std = "a"'), "option std = 'a'"),
+        (("--config", "toml:size = [8, 8, 8]"), "option size = [8, 8, 8]"),
+        (("--config", "toml:option = {x = 1}"), "option option = {'x': 1}"),
+        (("--config", "toml:thresholds = 3"), "option thresholds = 3"),
+        (("--config", 'toml:thresholds.normalized_db = "x"'), "normalized_db"),
+        (("--config", "toml:thresholds.normalized_db = nan"), "threshold normalized_db: must be finite"),
+        (("--config", "toml:thresholds.normalized_samples = 0"), "threshold normalized_samples: at least one"),
     ],
 )
 def test_bad_input_is_one_sentence_exit_2_and_nothing_written(
@@ -204,6 +225,10 @@ def test_bad_input_is_one_sentence_exit_2_and_nothing_written(
     (work / "bad.toml").write_text('precison = "w8a8"\n')
     (work / "worse.toml").write_text("precision = \n")
     (work / "strict.toml").write_text("[thresholds]\nnormal_db = 5\n")
+    with np.load(work / "eval.npz") as data:
+        np.savez(work / "late.npz", image=np.concatenate([data["image"], image[:1]]))
+    (work / "given.toml").write_text(arguments[-1].removeprefix("toml:"))
+    arguments = tuple("given.toml" if text.startswith("toml:") else text for text in arguments)
     code, out, err = run(*BASE, *arguments)
     assert code == 2, (out, err)
     assert said in err

@@ -1,0 +1,101 @@
+"""The run directory: a refusal leaves everything as it was, and resuming trusts nothing that has been touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import dovetail
+from dovetail import pipeline
+from dovetail.errors import InputError
+
+BODY = """<ir_version: 10, opset_import: ["": 21]>
+g (float[1,4] x) => (float[1,2] y) <float[4,2] w = {1,2,3,4,5,6,7,8}> { h = Relu(x)  y = MatMul(h, w) }"""
+ROWS = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> dict[str, object]:
+    onnx.save(onnx.parser.parse_model(BODY), tmp_path / "model.onnx")
+    np.savez(tmp_path / "calib.npz", x=ROWS)
+    np.savez(tmp_path / "nan.npz", x=np.where(ROWS == ROWS.max(), np.nan, ROWS))
+    return {
+        "model": tmp_path / "model.onnx",
+        "target": "ort-cpu",
+        "calibration": tmp_path / "calib.npz",
+        "output": tmp_path / "runs/run",
+    }
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else b"" for p in sorted(folder.rglob("*"))}
+
+
+@pytest.mark.parametrize("wrong", [{"calibration": "nan.npz"}, {"keep": ("nobody=fp32",)}])
+def test_a_refused_replacement_leaves_the_earlier_run(
+    asked: dict[str, object], wrong: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    dovetail.fit(**asked)
+    before = content(tmp_path)
+    with pytest.raises(InputError):
+        dovetail.fit(**{**asked, **wrong}, force=True)
+    assert content(tmp_path) == before
+    dovetail.fit(**asked, force=True)
+    assert [p.name for p in (tmp_path / "runs").iterdir()] == ["run"]
+
+
+def test_a_refused_run_leaves_nothing(asked: dict[str, object], tmp_path: Path) -> None:
+    before = content(tmp_path)
+    bad = {**asked, "calibration": tmp_path / "nan.npz"}
+    for resume in (False, True):
+        with pytest.raises(InputError, match="holds NaN"):
+            dovetail.fit(**bad, resume=resume)
+        assert content(tmp_path) == before  # the folder above it, which was made for it, included
+    (tmp_path / "runs/run").mkdir(parents=True)
+    with pytest.raises(InputError, match="holds NaN"):
+        dovetail.fit(**bad)
+    assert list((tmp_path / "runs").rglob("*")) == [tmp_path / "runs/run"]
+
+
+def test_an_interrupted_replacement_can_be_resumed(asked: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    run = Path(str(asked["output"]))
+    dovetail.fit(**asked)
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "make_plan", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            dovetail.fit(**asked, force=True)
+    assert not (run / "result.json").exists()
+    assert [p.name for p in run.parent.iterdir()] == ["run"]
+    assert not dovetail.fit(**asked, resume=True).failed
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not what was written"])
+def test_a_stage_file_that_was_touched_is_made_again(asked: dict[str, object], content: bytes | None) -> None:
+    dovetail.fit(**asked)
+    run = Path(str(asked["output"]))
+    files = [p for p in run.rglob("*") if p.is_file() and p.name != "run.json"]
+    assert {"stats.npz", "normalized.onnx", "plan.json", "optimized.onnx", "compiled.json"} <= {p.name for p in files}
+    before = {p: p.read_bytes() for p in files}
+    for file in files:
+        if content is None:
+            file.unlink()
+        else:
+            file.write_bytes(content)
+        assert not dovetail.fit(**asked, resume=True).failed, file
+        assert file.exists()
+        if file.suffix == ".onnx":
+            assert file.read_bytes() == before[file]
+
+
+def test_resume_does_not_take_a_plan_that_was_edited_in_place(asked: dict[str, object]) -> None:
+    first = dovetail.fit(**asked)
+    path = Path(str(asked["output"])) / "plan.json"
+    path.write_text(path.read_text().replace('"zero_point": 0', '"zero_point": 7'))
+    assert dovetail.fit(**asked, resume=True).plan == first.plan
