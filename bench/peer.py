@@ -15,7 +15,6 @@ import onnxruntime
 
 from bench.child import peak_bytes
 
-FLOAT_SECONDS = 0.5  # small models are run again until this much time is spent
 Feeds = list[dict[str, np.ndarray]]
 
 
@@ -47,12 +46,13 @@ def measure(request: Mapping[str, Any], quantize: Quantize, version: str) -> dic
     with np.load(request["data"]) as arrays:
         name, array = next((key, arrays[key]) for key in arrays.files)
     feeds = [{name: array[index : index + 1]} for index in range(len(array))]
-    before = forward_seconds(request["model"], feeds)
+    at_least = float(request["float_seconds"])
+    before = forward_seconds(request["model"], feeds, at_least)
     calibration, whole = Stopwatch(), Stopwatch()
     with whole:
         quantize(request, feeds, calibration)
     peak = peak_bytes()
-    after = forward_seconds(request["model"], feeds)
+    after = forward_seconds(request["model"], feeds, at_least)
     return {
         "version": version,
         "peak_bytes": peak,
@@ -62,12 +62,15 @@ def measure(request: Mapping[str, Any], quantize: Quantize, version: str) -> dic
     }
 
 
-def forward_seconds(model: str, feeds: Feeds) -> float:
-    """CPU seconds of the plain float forward over the samples, the session's creation left out."""
+def forward_seconds(model: str, feeds: Feeds, at_least: float) -> float:
+    """CPU seconds of the plain float forward over the samples, the session's creation left out.
+
+    Small models are run again until ``at_least`` so many seconds are spent.
+    """
     session = onnxruntime.InferenceSession(model, single_threaded(), providers=["CPUExecutionProvider"])
     session.run(None, feeds[0])
     watch, rounds = Stopwatch(), 0
-    while watch.seconds < FLOAT_SECONDS:
+    while watch.seconds < at_least:
         with watch:
             for feed in feeds:
                 session.run(None, feed)

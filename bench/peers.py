@@ -64,8 +64,9 @@ def not_checked(peer: Peer) -> str:
 class Table:
     """The lines about one model, printed as they are measured."""
 
-    def __init__(self, about: Subject, folder: Path) -> None:
+    def __init__(self, about: Subject, folder: Path, float_seconds: float) -> None:
         self._folder = folder
+        self._float_seconds = float_seconds
         self._data = folder / "calibration.npz"
         np.savez(self._data, **about.calibration)
         self._about = about
@@ -82,7 +83,13 @@ class Table:
 
     def row(self, peer: Peer, method: str, python: Path) -> None:
         output = self._folder / f"{peer.name}_{method}.onnx".replace(" ", "_")
-        request = {"model": str(self._about.path), "data": str(self._data), "method": method, "output": str(output)}
+        request = {
+            "model": str(self._about.path),
+            "data": str(self._data),
+            "method": method,
+            "output": str(output),
+            "float_seconds": self._float_seconds,
+        }
         try:
             cost = ask(peer.module, request, python)
         except ChildFailed as error:
@@ -111,6 +118,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--zoo-samples", type=int, default=64, help="to calibrate the shipped models with")
     parser.add_argument("--held-out", type=int, help="score on no more than so many samples")
     parser.add_argument("--layers", type=int, default=12, help="of the ViT-tiny")
+    parser.add_argument("--float-seconds", type=float, default=0.3, help="least CPU time of each float forward")
     options = parser.parse_args(arguments)
     print("calibrate: CPU time over the float forward of the same samples, sessions' creation left out; whole: CPU")
     print("seconds from the float file to the emitted one; peak: memory of the tool's process. dB: SQNR of the worst")
@@ -120,7 +128,7 @@ def main(arguments: list[str] | None = None) -> None:
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
             samples = options.samples if name == VIT_TINY else options.zoo_samples
             made = subject(name, Path(folder), samples=samples, held_out=options.held_out, layers=options.layers)
-            table = Table(made, Path(folder))
+            table = Table(made, Path(folder), options.float_seconds)
             table.head()
             for peer in peers:
                 python = python_of(peer)

@@ -219,6 +219,6 @@ def test_a_plan_that_cannot_be_carried_out_is_not_written(tmp_path: Path) -> Non
     dovetail.fit(**asked)
     edited = (tmp_path / "run/plan.json").read_text().replace(':1",', ':7",')
     (tmp_path / "edited.json").write_text(edited)
-    with pytest.raises(InputError, match="names edge '.*:7'"):
+    with pytest.raises(InputError, match=r"names edge '.*:7'"):
         dovetail.fit(**{**asked, "output": tmp_path / "again"}, plan=tmp_path / "edited.json")
     assert not (tmp_path / "again").exists()

@@ -21,7 +21,7 @@ ROWS = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
 def asked(tmp_path: Path) -> dict[str, object]:
     onnx.save(onnx.parser.parse_model(BODY), tmp_path / "model.onnx")
     np.savez(tmp_path / "calib.npz", x=ROWS)
-    np.savez(tmp_path / "nan.npz", x=np.where(ROWS == ROWS.max(), np.nan, ROWS))
+    np.savez(tmp_path / "nan.npz", x=np.where(ROWS.max() == ROWS, np.nan, ROWS))
     return {
         "model": tmp_path / "model.onnx",
         "target": "ort-cpu",

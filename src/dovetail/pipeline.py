@@ -155,7 +155,7 @@ def _quantized_graph(
         )
     with clock.stage("verify"):
         built = Built(job.path, model, plan, compiled, probe)
-        verification = verify(built, job.target, job.data, stats, job.evaluation, job.options.thresholds)
+        verification = verify(built, job.target, job.data, job.evaluation, job.options.thresholds)
     return Told(stats, plan, compiled, verification, findings)
 
 

@@ -91,12 +91,15 @@ class OpSupport:
 
     ``shares``: the inputs whose stored bytes the outputs carry on unchanged (empty: none; None: all inputs).
     ``follows``: integer storage is not worth having here for its own sake: between float neighbours it stays float.
+    ``unclipped``: what goes in and out keeps its whole range, whatever method finds the others: the largest scores are
+    what a softmax is about.
     ``known_from``: the version and the way in which this is known; a fact without one is folklore.
     """
 
     signatures: tuple[Signature, ...]
     shares: tuple[int, ...] | None = ()
     follows: bool = False
+    unclipped: bool = False
     fixed: tuple[Fixed, ...] = ()
     known_from: str = ""
 

@@ -32,7 +32,8 @@ def test_memory_prints_a_ratio_of_the_children_whatever_their_parent_holds(capsy
 
 def test_peers_print_a_row_per_tool_with_every_way_of_running(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv(peers.AIMET_VARIABLE, str(tmp_path / "missing"))
-    peers.main(["--model", "vit_digits", "--methods", "1", "--zoo-samples", "4", "--held-out", "4"])
+    sizes = ["--zoo-samples", "2", "--held-out", "2", "--float-seconds", "0.01"]
+    peers.main(["--model", "vit_digits", "--methods", "1", *sizes])
     printed = capsys.readouterr().out
     rows = {line.split()[0]: line for line in printed.splitlines() if line.count("|") == len(WAYS)}
     assert {"dovetail", "onnxruntime"} <= set(rows)

@@ -16,5 +16,5 @@ def test_an_error_of_onnx_runtime_is_a_sentence(tmp_path: Path) -> None:
     model = graph("g (float[4] x) => (float[4] y) { i = Cast <to = 7> (x)  y = Gather(x, i) }")
     run = ObservedRun(model, ["y"], tmp_path)
     assert [name for name, _ in run.run({"x": np.zeros(4, np.float32)})] == ["y"]
-    with pytest.raises(BackendError, match="ONNX Runtime cannot run the model: .*indices"):
+    with pytest.raises(BackendError, match=r"ONNX Runtime cannot run the model: .*indices"):
         list(run.run({"x": np.full(4, 9, np.float32)}))

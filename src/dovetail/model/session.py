@@ -66,5 +66,5 @@ def runtime_errors(doing: str) -> Iterator[None]:
     failures = (state.EPFail, state.Fail, state.InvalidArgument, state.InvalidGraph, state.InvalidProtobuf)
     try:
         yield
-    except (*failures, state.NoSuchFile, state.NotImplemented, state.RuntimeException) as error:
+    except (*failures, state.NoSuchFile, state.NotImplemented, state.RuntimeException, RuntimeError) as error:
         raise BackendError(f"ONNX Runtime cannot {doing}: {' '.join(str(error).split())[:400]}") from error

@@ -15,6 +15,8 @@ from dovetail.numerics.methods import RangeMethod
 
 __all__ = ["Histogram", "RangeMethod", "find_range", "histogram_of", "params_from_range", "weight_params"]
 
+# What the percentile method keeps by default: 99.99 clipped the shipped Fashion-MNIST ViT from 32 to 28 dB.
+PERCENT = 99.999
 # Powers of two by which a weight's range is shrunk: to a quarter, which 4-bit weights with outliers need; then
 # finer around the best of each group.
 _WEIGHT_COARSE = -np.linspace(0.0, 2.0, 11)
@@ -36,7 +38,7 @@ def params_from_range(low: Array | float, high: Array | float, encoding: Encodin
 
 
 def find_range(
-    method: str, counts: Array, low: float, high: float, encoding: Encoding, percent: float = 99.99
+    method: str, counts: Array, low: float, high: float, encoding: Encoding, percent: float = PERCENT
 ) -> tuple[float, float]:
     """Counts over logarithmic bins with the true ends -> the range to quantize; it contains zero.
 

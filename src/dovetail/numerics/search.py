@@ -37,7 +37,7 @@ def minmax(histogram: Histogram, encoding: Encoding) -> Range:
     return min(histogram.low, 0.0), max(histogram.high, 0.0)
 
 
-def percentile(histogram: Histogram, encoding: Encoding, percent: float = 99.99) -> Range:
+def percentile(histogram: Histogram, encoding: Encoding, percent: float) -> Range:
     """The range that keeps ``percent`` of all values, cutting both tails alike (of |x| if symmetric)."""
     values, counts = histogram.values()
     if encoding.symmetric:

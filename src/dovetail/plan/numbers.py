@@ -65,9 +65,16 @@ class Numbers:
             return Range((grid.low - entry.zero_point) * entry.scale, (grid.high - entry.zero_point) * entry.scale)
         if seen is None:
             raise ValueError(f"calibration did not observe {name!r}, which the plan needs")
-        if seen.counts is None:
+        if seen.counts is None or self._unclipped(name):
             return Range(seen.low, seen.high)
         return Range(*find_range(self.method, seen.counts, seen.low, seen.high, encoding))
+
+    def _unclipped(self, name: str) -> bool:
+        """Whether what writes or reads a value, or its group, needs the whole of it."""
+        members = self.problem.groups[self.problem.group_of[name]]
+        units = [self.problem.producer.get(member) for member in members]
+        readers = [unit for unit in self.problem.units for operand in unit.operands if operand.name in members]
+        return any(unit is not None and unit.support is not None and unit.support.unclipped for unit in units + readers)
 
     def _fixed(self, name: str) -> dict[DType, Fixed]:
         unit = self.problem.producer.get(name)

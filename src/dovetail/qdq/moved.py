@@ -10,29 +10,11 @@ import onnx_ir as ir
 from dovetail.encoding import Granularity
 from dovetail.model import edit
 from dovetail.model.evaluate import CannotEvaluate, evaluate
+from dovetail.model.movers import MOVERS
 from dovetail.qdq.params import STORED_TYPES, is_dequantize, qparams_of
 
 # Operators whose outputs hold elements of their first input (of all inputs: Concat) and nothing else.
-_MOVERS = frozenset(
-    (
-        "Concat",
-        "DepthToSpace",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "Identity",
-        "Reshape",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-    )
-)
+_MOVERS = frozenset(MOVERS) - {"MaxPool"} | {"Concat", "GatherND"}
 # Stored types that NumPy itself has, so that ONNX Runtime can be given them.
 _FED = frozenset(dtype for dtype, stored in STORED_TYPES.items() if stored.numpy.isbuiltin == 1)
 

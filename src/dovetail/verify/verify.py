@@ -18,12 +18,12 @@ from dovetail.model.session import Mode
 from dovetail.numerics.metrics import Comparison
 from dovetail.qdq.boundary import Stream, real_stream
 from dovetail.qdq.simulation import load_simulation
-from dovetail.stats import DataInfo, Stats
+from dovetail.stats import DataInfo
 from dovetail.storage import Plan
 from dovetail.target import MODEL, Compiled, Probe, ReadBack, Sample, Target
 from dovetail.verify import verdicts
 from dovetail.verify.compare import Agreement, compare_runs, compare_tensors
-from dovetail.verify.metric import Accuracy, Metric, measure, refuse_overlap
+from dovetail.verify.metric import Accuracy, Metric, measure
 from dovetail.verify.run import SessionRun
 
 # How many samples the figures per output and per tensor are taken on; a metric uses all of its data.
@@ -76,7 +76,7 @@ def check_normalized(original: Path, model: ir.Model, data: Data, thresholds: Th
 
 
 def verify(
-    built: Built, target: Target, data: Data, stats: Stats, evaluation: Evaluation | None, thresholds: Thresholds
+    built: Built, target: Target, data: Data, evaluation: Evaluation | None, thresholds: Thresholds
 ) -> Verification:
     """Run everything that can be run here, and say what could not."""
     compiled = verdicts.compiled(built.compiled, built.probe, thresholds)
@@ -101,7 +101,7 @@ def verify(
         same = pairs.compare("float", "simulation", on_target).sqnr_db() if usable else {}
         with_target = target.sample_limit is None and ran is not None
         measured = streams if with_target else {k: v for k, v in streams.items() if k != "target"}
-        accuracy = _accuracy(evaluation, measured, built.model, stats)
+        accuracy = _accuracy(evaluation, measured, built.model)
     found = {
         "compiled": compiled,
         "fidelity": verdicts.fidelity(read_back, thresholds, why_not),
@@ -130,9 +130,7 @@ class _Pairs:
             return None, None, str(error)
 
 
-def _accuracy(
-    evaluation: Evaluation | None, streams: Mapping[str, Stream], model: ir.Model, stats: Stats
-) -> Accuracy | None:
+def _accuracy(evaluation: Evaluation | None, streams: Mapping[str, Stream], model: ir.Model) -> Accuracy | None:
     if evaluation is None or evaluation.metric is None:
         return None
     inputs = frozenset(v.name or "" for v in model.graph.inputs)
@@ -140,7 +138,6 @@ def _accuracy(
     figures = {}
     for name, stream in streams.items():
         figures[name] = measure(evaluation.metric, evaluation.metric_name, stream, used.samples(), inputs)
-        refuse_overlap(stats.digests, used.digests)
     return Accuracy(evaluation.metric_name, used.info(), figures)
 
 

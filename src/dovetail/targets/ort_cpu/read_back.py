@@ -12,11 +12,11 @@ import onnx_ir as ir
 
 from dovetail.encoding import Array, DType, QParams
 from dovetail.model.edit import attribute, constant_of, shape_of
+from dovetail.model.movers import MOVERS
 from dovetail.model.origin import each_value
 from dovetail.qdq.stored import StoredValue, stored_values
 from dovetail.storage import Plan
 from dovetail.target import Outcome, ReadBack, ReadTensor
-from dovetail.targets.ort_cpu.table import CARRIERS
 
 
 class _Place(NamedTuple):
@@ -52,7 +52,7 @@ _BIASES = {"QLinearConv": 8, "QGemm": 6}
 # A convolution that runs channels-last is written anew, under the old name with this suffix.
 _LAYOUT_SUFFIX = re.compile(r"_token_\d+$")
 # Operators that hand stored bytes on, among what the optimizer writes.
-_LAYOUT = frozenset((*CARRIERS, "Resize"))
+_LAYOUT = frozenset((*MOVERS, "Resize"))
 # ONNX Runtime writes int8 constants as uint8 (zero point + 128) where the CPU's int8 kernels would saturate.
 _AS_UNSIGNED = "_s8_2_u8"
 

@@ -6,26 +6,10 @@ from dataclasses import replace
 
 from dovetail.encoding import Encoding
 from dovetail.model.edit import weight_is_matrix
+from dovetail.model.movers import MOVERS
 from dovetail.target import A8, A16, B32, F32, W8, OpSupport, Signature, Slot, bias, const, signature
 
 _KNOWN = "onnxruntime 1.31.1, optimized graphs of the shipped models read back"
-CARRIERS = (
-    "DepthToSpace",
-    "Expand",
-    "Flatten",
-    "Gather",
-    "GatherElements",
-    "Identity",
-    "MaxPool",
-    "Reshape",
-    "Slice",
-    "SpaceToDepth",
-    "Split",
-    "Squeeze",
-    "Tile",
-    "Transpose",
-    "Unsqueeze",
-)
 _FOLLOWERS = (
     "Add",
     "AveragePool",
@@ -74,11 +58,12 @@ def _table() -> dict[str, OpSupport]:
     matmul = tuple(signature(inside, inside, out=out) for inside, out in _MIXES if inside != F32)
     norm = tuple(signature(inside, const(F32), const(F32), out=out) for inside, out in _MIXES)
     carried = tuple(signature(e, out=e) for e in (A8, A16, F32))
-    table = {op: OpSupport(carried, shares=(0,), known_from=_KNOWN) for op in CARRIERS}
+    table = {op: OpSupport(carried, shares=(0,), known_from=_KNOWN) for op in MOVERS}
     table |= {op: OpSupport(_elementwise(op in _ONE_DATA_INPUT), follows=True, known_from=_KNOWN) for op in _FOLLOWERS}
     table |= {op: OpSupport(linear, known_from=_KNOWN) for op in ("Conv", "ConvTranspose", "Gemm")}
     matrices = tuple(replace(one, when=weight_is_matrix) for one in linear)
     table["MatMul"] = OpSupport((*matrices, *matmul), known_from=_KNOWN)
+    table["Softmax"] = replace(table["Softmax"], unclipped=True)
     table["LayerNormalization"] = OpSupport(norm, follows=True, known_from=_KNOWN)
     return table
 

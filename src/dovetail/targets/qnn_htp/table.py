@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import onnx_ir as ir
 
 from dovetail.encoding import DType, Encoding
 from dovetail.model.edit import attribute, shape_of, weight_is_matrix
+from dovetail.model.movers import MOVERS
 from dovetail.target import A8, A16, B32, F32, W8, Fixed, OpSupport, Signature, Slot, bias, const, signature
 from dovetail.targets.qnn_htp.chips import Chip
 
 _KNOWN = "onnxruntime-qnn 2.7.0 (QAIRT 2.51), soc 43, compiled graph dumped"
 S16 = Encoding(DType.S16, symmetric=True)
-S8 = Encoding(DType.S8, symmetric=True)
-G8 = Encoding(DType.U8)
 
-_CARRIERS = (
-    "DepthToSpace",
-    "Expand",
-    "Flatten",
-    "Gather",
-    "GatherElements",
-    "Identity",
-    "MaxPool",
-    "Reshape",
-    "Slice",
-    "SpaceToDepth",
-    "Split",
-    "Squeeze",
-    "Tile",
-    "Transpose",
-    "Unsqueeze",
-)
 _ONE_INPUT = (
     "AveragePool",
     "Clip",
@@ -62,13 +45,14 @@ _MANY_INPUTS = ("Add", "Concat", "Div", "Mul", "Sub")
 
 def htp_table(chip: Chip) -> Mapping[str, OpSupport]:
     """The table of one chip."""
-    table = {op: OpSupport(_same(1), shares=(0,), known_from=_KNOWN) for op in _CARRIERS}
+    table = {op: OpSupport(_same(1), shares=(0,), known_from=_KNOWN) for op in MOVERS}
     table |= {op: OpSupport(_same(1), known_from=_KNOWN) for op in _ONE_INPUT}
     table |= {op: OpSupport(_same(0), known_from=_KNOWN) for op in _MANY_INPUTS}
     linear = (*(signature(a, const(W8), bias(B32), out=a) for a in (A8, A16)), signature(F32, F32, F32, out=F32))
     table |= {op: OpSupport(linear, known_from=_KNOWN) for op in ("Conv", "ConvTranspose", "Gemm")}
     table["MatMul"] = OpSupport((*_constant_matmul(), *_second_operands(chip), signature(F32, F32, out=F32)))
     table["LayerNormalization"] = OpSupport(_layer_norm(), known_from=_KNOWN)
+    table["Softmax"] = replace(table["Softmax"], unclipped=True)
     for op, numbers in _FIXED.items():
         table[op] = OpSupport(_same(1), fixed=numbers, known_from=_KNOWN)
     table["GridSample"] = OpSupport(
@@ -97,7 +81,7 @@ def _layer_norm() -> tuple[Signature, ...]:
     Measured: s16 gamma 84 dB against float, u8 gamma 55; u16 and s8 gamma are refused; any other beta runs in float.
     """
     wide = Signature((Slot(A16), const(S16), bias(B32)), A16, when=_last_axis)
-    narrow = Signature((Slot(A8), const(G8), bias(B32)), A8, when=_last_axis)
+    narrow = Signature((Slot(A8), const(A8), bias(B32)), A8, when=_last_axis)
     return (wide, narrow, signature(F32, F32, F32, out=F32))
 
 
