@@ -16,6 +16,7 @@ from dovetail.model.read import read, require_numbers, require_static
 from dovetail.plan.request import Keep, Request
 from dovetail.plan.rows import read_plan
 from dovetail.qdq.invert import is_quantized
+from dovetail.rundir import file_sha256
 from dovetail.storage import Plan
 from dovetail.target import Precision, Target
 from dovetail.targets import open_target
@@ -36,6 +37,7 @@ class Job:
     data_key: str
     evaluation: Evaluation | None
     plan: Plan | None
+    plan_key: str
 
 
 def prepare(
@@ -72,7 +74,8 @@ def prepare(
         if given.target != target.name:
             raise InputError(f"{plan}: is a plan for {given.target}, not for {target.name}")
         options = replace(options, precision=given.precision, io="quantized" if given.quantized_io else "float")
-    return Job(path, model, options, target, request, data, _data_key(calibration, images), held_out, given)
+    plan_key = "" if plan is None else file_sha256(*(p for p in (plan, plan.with_suffix(".npz")) if p.exists()))
+    return Job(path, model, options, target, request, data, _data_key(calibration, images), held_out, given, plan_key)
 
 
 def _request(options: FitOptions, target: Target) -> Request:

@@ -131,7 +131,7 @@ def _quantized_graph(
 ) -> Told:
     """Plan, artifacts, what the compiler made of them, and what is true of it."""
     with clock.stage("plan"):
-        key = chain_key(key, request=repr(job.request), plan=repr(job.plan))
+        key = chain_key(key, request=repr(job.request), plan=job.plan_key)
         path = run.path / "plan.json"
         plan = run.stage(
             "plan",
