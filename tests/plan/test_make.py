@@ -7,10 +7,12 @@ import pytest
 
 from dovetail.encoding import DType, Granularity, QParams
 from dovetail.errors import InputError
+from dovetail.plan.make import make_plan
+from dovetail.plan.request import Request
 from dovetail.storage import Edge, FloatStorage
-from dovetail.target import FP32, W8A16
+from dovetail.target import FP32, W8A8, W8A16
 from dovetail.targets.ort_cpu import ORT_CPU
-from tests.planning import graph, noise, planned
+from tests.planning import graph, noise, observe, planned
 from tests.toy_target import TOY
 
 LINEAR = """
@@ -181,3 +183,16 @@ def test_constant_activation_gets_a_safe_scale() -> None:
     assert isinstance(storage, QParams)
     assert np.isfinite(storage.scale).all()
     assert (storage.scale > 0).all()
+
+
+def test_softmax_scores_keep_their_whole_range_whatever_the_method() -> None:
+    model = graph("g (float[1,64,64] x) => (float[1,64,64] z) { a = Add(x, x)  s = Softmax(a)  z = Mul(s, s) }")
+    data = noise(model, count=64)
+    data["x"][0, 0, 0, 0] = 40.0  # one outlier that percentile would cut off
+    stats = observe(model, ORT_CPU, data, histograms=True)
+    plan = make_plan(model, ORT_CPU, stats, Request(W8A8, "percentile", quantized_io=True))
+    scores, before = plan.tensors["a"].storage, plan.tensors["x"].storage
+    assert isinstance(scores, QParams)
+    assert isinstance(before, QParams)
+    assert float(scores.scale) * 255 == pytest.approx(80 - 2 * data["x"].min(), rel=1e-3)
+    assert float(before.scale) * 255 < 30
