@@ -30,6 +30,7 @@ class FitOptions:
     range: str = "minmax"
     keep: tuple[str, ...] = ()
     io: str = "float"
+    baselines: str = "fp16"
     shape: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     option: Mapping[str, str] = field(default_factory=dict)
     require: tuple[str, ...] = ()
@@ -46,6 +47,8 @@ class FitOptions:
             raise InputError(f"unknown range method {self.range!r}; there is {', '.join(RangeMethod)}")
         if self.io not in ("float", "quantized"):
             raise InputError(f"unknown io {self.io!r}; there is float and quantized")
+        if self.baselines not in ("none", "fp16"):
+            raise InputError(f"unknown baselines {self.baselines!r}; there is none and fp16")
         if self.layout not in ("nchw", "nhwc"):
             raise InputError(f"unknown layout {self.layout!r}; there is nchw and nhwc")
         for name in self.require:

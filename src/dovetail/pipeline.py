@@ -32,7 +32,7 @@ from dovetail.rundir import RunDir, chain_key, file_sha256, open_rundir
 from dovetail.stage_files import load_compiled, load_passed, save_compiled, save_passed
 from dovetail.stats import Stats
 from dovetail.storage import Plan
-from dovetail.target import Compiled, Probe
+from dovetail.target import Compiled, Estimate, Probe
 from dovetail.verify.metric import refuse_overlap
 from dovetail.verify.verify import Built, check_normalized, verify
 from dovetail.versions import core_versions
@@ -153,10 +153,23 @@ def _quantized_graph(
             lambda c: save_compiled(c, folder),
             lambda: load_compiled(folder),
         )
+    with clock.stage("baselines"):
+        estimates = _baselines(job, model, folder, compiled)
     with clock.stage("verify"):
         built = Built(job.path, model, plan, compiled, probe)
         verification = verify(built, job.target, job.data, job.evaluation, job.options.thresholds)
-    return Told(stats, plan, compiled, verification, findings)
+    return Told(stats, plan, compiled, verification, findings, estimates)
+
+
+def _baselines(job: Job, model: ir.Model, folder: Path, compiled: Compiled) -> dict[str, Estimate]:
+    """The vendor's estimates for what was compiled and for what it is compared with."""
+    if compiled.estimate is None:
+        return {}
+    estimates = {"fitted": compiled.estimate}
+    if job.target.baseline is not None and job.options.baselines != "none":
+        other = job.target.baseline(job.options.baselines, model, folder)
+        estimates |= {} if other is None else {job.options.baselines: other}
+    return estimates
 
 
 def _plan(job: Job, model: ir.Model, stats: Stats) -> Plan:

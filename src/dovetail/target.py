@@ -214,6 +214,8 @@ Sample = Mapping[str, Array]
 class Target:
     """A backend.
 
+    ``baseline``: the vendor's estimate for the same float graph in another precision, for comparison. ``float_db``: how
+    well float tensors are kept here, where that is less than in the float32 simulation (HTP computes them in float16).
     ``runs_float_between``: what has no integer form runs in float between dequantize and quantize, slower and less
     exact, but right. ``notes``: what must be known to deploy, repeated in every result. ``max_rank``: tensors of a
     higher rank are refused. ``sample_limit``: how many samples ``run`` is asked for by default (an emulator is slow);
@@ -230,6 +232,8 @@ class Target:
     run: Callable[[Compiled, Iterable[Sample]], Iterator[Sample]]
     chains: tuple[Chain, ...] = ()
     rewrites: tuple[Pass, ...] = ()
+    baseline: Callable[[str, ir.Model, Path], Estimate | None] | None = None
+    float_db: float | None = None
     runs_float_between: bool = False
     notes: tuple[str, ...] = ()
     max_rank: int | None = None

@@ -19,7 +19,7 @@ from dovetail.report.result import ArtifactInfo, Comparisons, Metrics, Result, T
 from dovetail.rundir import file_sha256
 from dovetail.stats import Stats
 from dovetail.storage import Plan
-from dovetail.target import Compiled
+from dovetail.target import Compiled, Estimate
 from dovetail.verify.compare import Agreement
 from dovetail.verify.verdicts import bounded_db, words
 from dovetail.verify.verify import Verification
@@ -36,6 +36,7 @@ class Told:
     compiled: Compiled
     verification: Verification
     findings: tuple[Finding, ...]
+    estimates: Mapping[str, Estimate]
 
 
 def assemble(
@@ -109,7 +110,7 @@ def _metrics(told: Told, model: ir.Model, original: Path) -> Metrics:
         accuracy=verification.accuracy,
         tensors=tuple(_quality(name, origins[name], one) for name, one in verification.tensors.items()),
         size_bytes={"float": _size(original), "quantized": sum(sizes.values())},
-        latency_estimate_us={"fitted": told.compiled.estimate} if told.compiled.estimate else {},
+        latency_estimate_us=told.estimates,
     )
 
 

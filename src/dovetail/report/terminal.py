@@ -50,8 +50,13 @@ def _figures(result: Result) -> Table:
         table.add_row(
             f"same top class as float, {escape(name)}", "", _figure(value), _target(result.metrics.top1_agreement, name)
         )
-    for name, estimate in result.metrics.latency_estimate_us.items():
+    estimates = result.metrics.latency_estimate_us
+    fitted = estimates.get("fitted")
+    for name, estimate in estimates.items():
         table.add_row(f"latency, vendor's estimate, {name}", "", "", f"{estimate.mid_us} us")
+        # Estimates whose operators without a cost differ in number must not be compared.
+        if fitted is not None and estimate is not fitted and estimate.ops_without_cost == fitted.ops_without_cost:
+            table.add_row(f"fitted against {name}, estimated", "", "", f"{fitted.mid_us / estimate.mid_us:.2f}x")
     sizes = result.metrics.size_bytes
     if sizes:
         table.add_row(

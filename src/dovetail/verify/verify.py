@@ -16,6 +16,7 @@ from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.model.ranked import ranked_outputs
 from dovetail.model.session import Mode
 from dovetail.numerics.metrics import Comparison
+from dovetail.plan.constraints import build_problem
 from dovetail.qdq.boundary import Stream, real_stream
 from dovetail.qdq.simulation import load_simulation
 from dovetail.stats import DataInfo
@@ -99,6 +100,8 @@ def verify(
         simulated = pairs.compare("float", "simulation", samples)
         ran, apart, failure = pairs.on_target(on_target) if usable else (None, None, "")
         same = pairs.compare("float", "simulation", on_target).sqnr_db() if usable else {}
+        if target.float_db is not None and _keeps_float(built, target):
+            same = {name: min(value, target.float_db) for name, value in same.items()}
         with_target = target.sample_limit is None and ran is not None
         measured = streams if with_target else {k: v for k, v in streams.items() if k != "target"}
         accuracy = _accuracy(evaluation, measured, built.model)
@@ -128,6 +131,13 @@ class _Pairs:
             return self.compare("float", "target", samples), self.compare("simulation", "target", samples), ""
         except BackendError as error:
             return None, None, str(error)
+
+
+def _keeps_float(built: Built, target: Target) -> bool:
+    """Whether a tensor that is stored at all is stored in float."""
+    inside = build_problem(built.model, target).interior
+    stored = [choice.storage for name, choice in built.plan.tensors.items() if name not in inside]
+    return any(not storage.dtype.is_quantized for storage in stored)
 
 
 def _accuracy(evaluation: Evaluation | None, streams: Mapping[str, Stream], model: ir.Model) -> Accuracy | None:

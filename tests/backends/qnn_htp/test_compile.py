@@ -13,6 +13,7 @@ import pytest
 import dovetail
 from dovetail import zoo
 from dovetail.encoding import DType, Encoding
+from dovetail.errors import InputError
 from dovetail.finding import Status
 from dovetail.target import A16, OpSupport, Outcome, ReadBack, Signature, Slot, Target, signature
 from dovetail.targets import open_target
@@ -154,3 +155,38 @@ def test_every_sample_is_emulated_in_a_fresh_process(htp: Target, tmp_path: Path
     outputs = list(htp.run(result, [{"x": sample} for sample in data["x"]]))
     for sample, output in zip(data["x"], outputs, strict=True):
         np.testing.assert_allclose(output["y"], np.maximum(sample, 0), atol=0.05)
+
+
+def small_vit(folder: Path) -> Path:
+    from bench.vit_tiny import save
+
+    return save(folder, layers=1)
+
+
+def fit_small(folder: Path, target: str, **options: object) -> dovetail.Result:
+    from bench.vit_tiny import pictures
+
+    path = small_vit(folder)
+    return dovetail.fit(path, target=target, calibration={"image": pictures(2)}, output=folder / "run", **options)
+
+
+def test_the_estimate_stands_beside_that_of_float16(tmp_path: Path) -> None:
+    result = fit_small(tmp_path, "qnn-htp:soc52", precision="w8a16", option={"vtcm_mb": "8"})
+    assert not result.failed
+    fitted, half = (result.metrics.latency_estimate_us[name] for name in ("fitted", "fp16"))
+    assert fitted.lower_us <= fitted.mid_us <= fitted.upper_us
+    assert fitted.ops_without_cost == half.ops_without_cost == 0
+    assert fitted.mid_us < half.mid_us
+    assert dovetail.load_result(tmp_path / "run/result.json") == result
+
+
+def test_float16_is_a_precision_where_the_chip_has_it(tmp_path: Path) -> None:
+    result = fit_small(tmp_path, "qnn-htp:sm8550", precision="fp16")
+    assert not result.failed
+    assert result.metrics.latency_estimate_us == {}  # this SoC gives none
+    agreement = result.metrics.sqnr_db.target_vs_float
+    assert agreement is not None
+    assert agreement["logits"] is not None
+    assert 45 < agreement["logits"] < 100  # it did compute in float16
+    with pytest.raises(InputError, match="unknown precision 'fp16' for target qnn-htp:qcs6490"):
+        fit_small(tmp_path, "qnn-htp:qcs6490", precision="fp16", force=True)
