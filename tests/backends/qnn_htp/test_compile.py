@@ -190,3 +190,20 @@ def test_float16_is_a_precision_where_the_chip_has_it(tmp_path: Path) -> None:
     assert 45 < agreement["logits"] < 100  # it did compute in float16
     with pytest.raises(InputError, match="unknown precision 'fp16' for target qnn-htp:qcs6490"):
         fit_small(tmp_path, "qnn-htp:qcs6490", precision="fp16", force=True)
+
+
+def test_a_float16_island_in_an_integer_graph(tmp_path: Path) -> None:
+    shipped = zoo.load("vit_digits")
+    result = dovetail.fit(
+        shipped.model_path,
+        target="qnn-htp:sm8550",
+        precision="w8a16",
+        calibration={key: array[:8] for key, array in shipped.calib().items()},
+        output=tmp_path / "run",
+        keep=("blocks.1/*=fp16", "blocks.1.*=fp16"),
+    )
+    assert not result.failed, {name: verdict.reason for name, verdict in result.verdicts.items()}
+    assert str(result.verdicts["fidelity"].status) == "pass"
+    dtypes = {row.original_name: row.dtype for row in result.plan if row.edge is None}
+    assert dtypes["blocks.1/Add_out"] is DType.F32
+    assert dtypes["blocks.2/Add_out"] is DType.U16

@@ -143,7 +143,8 @@ def _silent_changes(graph: QnnGraph, planned: set[str], plan: Plan) -> Iterator[
     for node in graph.nodes:
         for name in node.inputs:
             readers[name].append(node)
-    float_read = {edge.node for edge, choice in plan.edges.items() if not choice.storage.dtype.is_quantized}
+    kept_float = {edge.node for edge, choice in plan.edges.items() if not choice.storage.dtype.is_quantized}
+    kept_float |= {name for name, choice in plan.tensors.items() if not choice.storage.dtype.is_quantized}
     for node in graph.nodes:
         source, result = node.inputs[:1], node.outputs[:1]
         if not source or not result or source[0] not in planned:
@@ -153,5 +154,5 @@ def _silent_changes(graph: QnnGraph, planned: set[str], plan: Plan) -> Iterator[
             tensor = graph.tensors.get(result[0])
             found = "another type" if tensor is None or tensor.dtype is None else str(tensor.dtype)
             yield source[0], f"converted to {found} in front of {', '.join(u.type for u in users)}"
-        elif node.type == "Dequantize" and users and not any(user.name in float_read for user in users):
+        elif node.type == "Dequantize" and users and not any({u.name, *u.outputs} & kept_float for u in users):
             yield source[0], f"read back into float in front of {', '.join(sorted({u.type for u in users}))}"
