@@ -31,6 +31,7 @@ class FitOptions:
     keep: tuple[str, ...] = ()
     io: str = "float"
     baselines: str = "fp16"
+    emulate: int | None = None
     shape: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     option: Mapping[str, str] = field(default_factory=dict)
     require: tuple[str, ...] = ()
@@ -49,6 +50,8 @@ class FitOptions:
             raise InputError(f"unknown io {self.io!r}; there is float and quantized")
         if self.baselines not in ("none", "fp16"):
             raise InputError(f"unknown baselines {self.baselines!r}; there is none and fp16")
+        if self.emulate is not None and self.emulate < 1:
+            raise InputError(f"--emulate {self.emulate}: must be a whole number above zero")
         if self.layout not in ("nchw", "nhwc"):
             raise InputError(f"unknown layout {self.layout!r}; there is nchw and nhwc")
         for name in self.require:

@@ -51,6 +51,8 @@ def prepare(
 ) -> Job:
     """Read and check what was given; every refusal is one sentence that names the culprit."""
     target = open_target(options.target, options.option)
+    if options.emulate is not None and target.sample_limit is not None:
+        target = replace(target, sample_limit=options.emulate)
     request = _request(options, target)
     model = read(path, options.shape)
     if is_quantized(model):

@@ -28,6 +28,7 @@ NOT_CHECKED = 3
 @click.option("--plan", type=click.Path(path_type=Path), help="An edited plan.json to carry out.")
 @click.option("--io", type=str, help="float (default) or quantized inputs and outputs.")
 @click.option("--baselines", type=str, help="fp16 (default) or none: what estimates are compared with.")
+@click.option("--emulate", type=int, metavar="N", help="Samples to run on an emulated target; one by default.")
 @click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Pin a symbolic input shape.")
 @click.option("--size", metavar="H,W", help="Size of pictures; checked against the model.")
 @click.option("--mean", metavar="M,...", help="Mean of pictures scaled to 0..1, per channel.")
@@ -60,7 +61,7 @@ def _values(given: dict[str, Any]) -> dict[str, Any]:
 
     values = read_config(given["config"]) if given["config"] is not None else {}
     plain = {"target": "target", "precision": "precision", "range_": "range", "metric": "metric", "io": "io"}
-    plain |= {"layout": "layout", "baselines": "baselines"}
+    plain |= {"layout": "layout", "baselines": "baselines", "emulate": "emulate"}
     values |= {key: given[name] for name, key in plain.items() if given[name] is not None}
     values |= {name: given[name] for name in ("keep", "require") if given[name]}
     values |= {name: parse_numbers(name, given[name]) for name in ("mean", "std") if given[name] is not None}

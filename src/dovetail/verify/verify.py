@@ -83,7 +83,8 @@ def verify(
     compiled = verdicts.compiled(built.compiled, built.probe, thresholds)
     usable = compiled.status is Status.PASS
     why_not = "" if usable else f"nothing was compiled: {compiled.reason}"
-    used = describe(_first(data if evaluation is None else evaluation.data, COMPARED_SAMPLES), built.model)
+    count = max(COMPARED_SAMPLES, target.sample_limit or 0)
+    used = describe(_first(data if evaluation is None else evaluation.data, count), built.model)
     samples = list(used.samples())
     read_back = target.read_back(built.compiled, built.plan) if usable else None
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:

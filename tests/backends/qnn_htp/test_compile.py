@@ -201,6 +201,7 @@ def test_a_float16_island_in_an_integer_graph(tmp_path: Path) -> None:
         calibration={key: array[:8] for key, array in shipped.calib().items()},
         output=tmp_path / "run",
         keep=("blocks.1/*=fp16", "blocks.1.*=fp16"),
+        emulate=3,
     )
     assert not result.failed, {name: verdict.reason for name, verdict in result.verdicts.items()}
     assert str(result.verdicts["fidelity"].status) == "pass"

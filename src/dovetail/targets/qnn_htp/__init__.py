@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -131,15 +133,19 @@ def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
 
 
 def run(told: Mapping[str, str], compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
-    """Emulate, every sample in a fresh process."""
-    for sample in samples:
-        with tempfile.TemporaryDirectory(prefix="dovetail-htp-") as name:
-            given, answer = Path(name) / "sample.npz", Path(name) / "outputs.npz"
-            np.savez(given, allow_pickle=False, **sample)
-            arguments = {"model": str(compiled.artifacts[0].path), "options": dict(told)}
-            arguments |= {"sample": str(given), "outputs": str(answer)}
-            result = run_child(f"{_SESSION}:run_in_child", arguments)
-            if result.answer is None:
-                raise BackendError(f"the HTP emulator did not run the model: {result.error}")
-            with np.load(answer) as arrays:
-                yield {key: arrays[key] for key in arrays.files}
+    """Emulate, every sample in a fresh process, as many at once as there are cores."""
+    model = compiled.artifacts[0].path
+    with ThreadPoolExecutor(os.cpu_count()) as cores:
+        yield from cores.map(partial(_emulate, told, model), samples)
+
+
+def _emulate(told: Mapping[str, str], model: Path, sample: Sample) -> Sample:
+    with tempfile.TemporaryDirectory(prefix="dovetail-htp-") as name:
+        given, answer = Path(name) / "sample.npz", Path(name) / "outputs.npz"
+        np.savez(given, allow_pickle=False, **sample)
+        arguments = {"model": str(model), "options": dict(told), "sample": str(given), "outputs": str(answer)}
+        result = run_child(f"{_SESSION}:run_in_child", arguments)
+        if result.answer is None:
+            raise BackendError(f"the HTP emulator did not run the model: {result.error}")
+        with np.load(answer) as arrays:
+            return {key: arrays[key] for key in arrays.files}
