@@ -128,7 +128,6 @@ class Precision:
 W8A8 = Precision("w8a8", A8, W8)
 W8A16 = Precision("w8a16", A16, W8)
 FP32 = Precision("fp32", F32, F32)
-FP16 = Precision("fp16", F16, F16)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,9 @@ def fidelity(read_back: ReadBack | None, thresholds: Thresholds, why_not: str = 
     if read_back.unparsed:
         reason = f"what was compiled could not be read: {read_back.unparsed}"
         return Verdict(Status.NOT_CHECKED, reason, threshold, read_back.evidence)
+    if not read_back.tensors:
+        reason = "the plan stores nothing in integers, so there is nothing to read back"
+        return Verdict(Status.NOT_CHECKED, reason, threshold, read_back.evidence)
     counts = Counter(one.outcome for one in read_back.tensors)
     numbers = {str(outcome): float(counts[outcome]) for outcome in Outcome}
     changed = [one for one in read_back.tensors if one.outcome is Outcome.CHANGED]
