@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dovetail.encoding import DType, Granularity
 from dovetail.model.origin import origin_of
 from dovetail.model.read import read
 from dovetail.qdq.invert import invert, is_quantized
-from dovetail.storage import Edge
+from tests.qdq.qdq_numbers import COLUMNS, NUMBERS, WEIGHT, Case, grid
 from tests.qdq.round_trip import round_trip, text_model
 
-NUMBERS = {
-    "s": np.float32(0.05),
-    "z": np.uint8(120),
-    "t": np.float32(0.11),
-    "zt": np.uint8(7),
-    "h": np.float32(0.001),
-    "zh": np.uint16(33000),
-}
-
-# Body -> operators of the float graph, stored tensors, edges.
-Case = tuple[str, list[str], set[str], dict[str, str]]
 ACTIVATIONS: dict[str, Case] = {
     "one pair seen by all readers": (
         """q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
@@ -179,151 +165,6 @@ def test_activations(case: str, tmp_path: Path) -> None:
     assert trip.edges() == edges
 
 
-WEIGHT = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
-ROWS = np.linspace(0.01, 0.06, 6, dtype=np.float32)
-COLUMNS = np.linspace(0.01, 0.04, 4, dtype=np.float32)
-BLOCKS = np.linspace(0.01, 0.08, 12, dtype=np.float32).reshape(3, 4)
-
-
-def _grid(dtype: Any) -> Any:
-    info = ml_dtypes.iinfo(dtype)
-    drawn = np.random.default_rng(1).integers(info.min, info.max, (6, 4), dtype=np.int64)
-    return drawn.astype(np.int32).astype(dtype)
-
-
-FLOAT8 = np.random.default_rng(2).normal(size=(6, 4)).astype(ml_dtypes.float8_e4m3fn)
-# Integers, scale, zero point or None, attributes.
-Constant = tuple[Any, Any, Any, str]
-CONSTANTS: dict[str, Constant] = {
-    "int8 per tensor": (_grid(np.int8), np.float32(0.03), np.int8(4), ""),
-    "int8 per tensor, scale of rank 1": (_grid(np.int8), np.float32([0.03]), np.int8([4]), ""),
-    "int8 per column": (_grid(np.int8), COLUMNS, np.zeros(4, np.int8), "<axis=1>"),
-    "int8 per row": (_grid(np.int8), ROWS, np.arange(6, dtype=np.int8), "<axis=0>"),
-    "int8 on a negative axis": (_grid(np.int8), ROWS, np.zeros(6, np.int8), "<axis=-2>"),
-    "int8 on the default axis": (_grid(np.int8), COLUMNS, None, ""),
-    "int8 in blocks": (_grid(np.int8), BLOCKS, np.zeros((3, 4), np.int8), "<axis=0, block_size=2>"),
-    "uint8": (_grid(np.uint8), np.float32(0.03), np.uint8(131), ""),
-    "int16": (_grid(np.int16), np.float32(0.0003), np.int16(0), ""),
-    "uint16": (_grid(np.uint16), np.float32(0.0003), np.uint16(32000), ""),
-    "int32": (_grid(np.int32), COLUMNS * np.float32(1e-9), None, "<axis=1>"),
-    "int32 with a zero point": (_grid(np.int32), np.float32(1e-9), np.int32(0), ""),
-    "int4": (_grid(ml_dtypes.int4), np.float32(0.3), np.int8(-2).astype(ml_dtypes.int4), ""),
-    "uint4 in blocks": (
-        _grid(ml_dtypes.uint4),
-        BLOCKS,
-        np.full((3, 4), 9, np.uint8).astype(ml_dtypes.uint4),
-        "<axis=-2, block_size=2>",
-    ),
-    "int4 per column": (_grid(ml_dtypes.int4), COLUMNS, np.zeros(4, np.int8).astype(ml_dtypes.int4), "<axis=1>"),
-    "float8": (FLOAT8, np.float32(0.03), np.float32(0).astype(ml_dtypes.float8_e4m3fn), ""),
-    "float8 per column": (FLOAT8, COLUMNS, None, "<axis=1>"),
-}
-
-
-@pytest.mark.parametrize("case", CONSTANTS)
-def test_integer_constants(case: str, tmp_path: Path) -> None:
-    integers, scale, zero_point, attributes = CONSTANTS[case]
-    operands, numbers = "W__q, ws", {"W__q": integers, "ws": scale}
-    if zero_point is not None:
-        operands, numbers["wz"] = "W__q, ws, wz", zero_point
-    text = f"""g (float[2,6] x) => (float[2,4] y)
-        {{ W__dq = DequantizeLinear{attributes}({operands}) [o] y = MatMul(x, W__dq) }}"""
-    trip = round_trip(text_model(tmp_path, text, **numbers))
-    assert trip.ops() == ["MatMul"]
-    edge = Edge("o", 1)
-    np.testing.assert_array_equal(trip.plan.stored[edge], integers)
-    assert trip.edges() == {"o:1": DType(str(integers.dtype).replace("_", "")).value}
-    assert trip.model.graph.initializers.keys() == {"W"}
-    assert origin_of(trip.model.graph.initializers["W"]).name == "W__q"
-    assert trip.emitted.graph.initializers.keys() >= {"W__q"}
-
-
-def test_blocks_and_axes_are_told_apart(tmp_path: Path) -> None:
-    text = """g (float[2,6] x) => (float[2,4] y) {
-        a = DequantizeLinear<axis=-2, block_size=2>(i, b) c = DequantizeLinear<axis=-1>(i, k)
-        w = Add(a, c) y = MatMul(x, w) }"""
-    trip = round_trip(text_model(tmp_path, text, i=_grid(np.int8), b=BLOCKS, k=COLUMNS))
-    storages = {str(edge): choice.storage for edge, choice in trip.plan.edges.items()}
-    found = {name: (s.encoding.granularity, s.axis, s.encoding.block_size) for name, s in storages.items()}
-    assert found == {"Add/w:0": (Granularity.BLOCK, 0, 2), "Add/w:1": (Granularity.AXIS, 1, 0)}
-
-
-# Body -> operators of the float graph, stored tensors, edges. The constants: W, and its integers I with r.
-AROUND_CONSTANTS: dict[str, Case] = {
-    "read by several nodes": (
-        "d = DequantizeLinear<axis=1>(I, r) [a] u = Mul(x, d) [o] y = Add(u, d)",
-        ["Mul", "Add"],
-        set(),
-        {"a:1": "int8", "o:1": "int8"},
-    ),
-    "a DQ for each reader": (
-        "d = DequantizeLinear(I, r) e = DequantizeLinear(I, r) [a] u = Mul(x, d) [o] y = Add(u, e)",
-        ["Mul", "Add"],
-        set(),
-        {"a:1": "int8", "o:1": "int8"},
-    ),
-    "read back in two ways": (
-        "d = DequantizeLinear(I, r) e = DequantizeLinear(I, p) [a] u = Mul(x, d) [o] y = Add(u, e)",
-        ["Mul", "Add"],
-        set(),
-        {"a:1": "int8", "o:1": "int8"},
-    ),
-    "a float constant, stored at run time": (
-        "q = QuantizeLinear(W, r) d = DequantizeLinear(q, r) [a] u = Mul(x, W) [o] y = Add(u, d)",
-        ["Mul", "Add"],
-        set(),
-        {"o:1": "uint8"},
-    ),
-    "an output": (
-        "y = DequantizeLinear(I, r) [o] w = Add(x, y)",
-        ["Identity", "Add"],
-        set(),
-        {"I.1/Identity:0": "int8", "o:1": "int8"},
-    ),
-    "a float constant as an output": (
-        "q = QuantizeLinear(W, r) y = DequantizeLinear(q, r) [o] w = Add(x, y)",
-        ["Identity", "Add"],
-        {"y"},
-        {},
-    ),
-    "stored again": (
-        "d = DequantizeLinear(I, r) q = QuantizeLinear(d, s, z) e = DequantizeLinear(q, s, z) [o] y = Add(x, e)",
-        ["Identity", "Add"],
-        {"I.1/Identity"},
-        {"I.1/Identity:0": "int8"},
-    ),
-    "moved as integers": (
-        "m = Transpose(T) d = DequantizeLinear<axis=1>(m, r) [o] y = Add(x, d)",
-        ["Add"],
-        set(),
-        {"o:1": "int8"},
-    ),
-}
-
-
-@pytest.mark.parametrize("case", AROUND_CONSTANTS)
-def test_around_constants(case: str, tmp_path: Path) -> None:
-    body, ops, tensors, edges = AROUND_CONSTANTS[case]
-    outputs = ", ".join(f"float[6,4] {name}" for name in ("y", "w") if f" {name} = " in f" {body}")
-    constants = {**NUMBERS, "W": WEIGHT, "I": _grid(np.int8), "r": COLUMNS, "p": np.float32(0.02)}
-    constants["T"] = np.ascontiguousarray(_grid(np.int8).T)
-    if "axis" not in body:
-        constants["r"] = np.float32(0.03)
-    path = text_model(tmp_path, f"g (float[6,4] x) => ({outputs}) {{ {body} }}", **constants)
-    trip = round_trip(path)
-    assert trip.ops() == ops
-    assert trip.edges() == edges
-    assert trip.stored_tensors() == tensors
-    assert "W" not in trip.model.graph.initializers or "W" in body
-
-
-def test_moved_4_bit_constants(tmp_path: Path) -> None:
-    text = "g (float[6,4] x) => (float[6,4] y) { m = Transpose(T) d = DequantizeLinear(m, s) y = Add(x, d) }"
-    integers = np.ascontiguousarray(_grid(ml_dtypes.int4).T)
-    trip = round_trip(text_model(tmp_path, text, T=integers, s=NUMBERS["s"]))
-    assert set(trip.edges().values()) == {"int4"}
-
-
 INTEGER_IO: dict[str, Case] = {
     "both ends": (
         """(uint8[4,6] x) => (uint8[4,6] y) { d = DequantizeLinear(x, s, z) [r] r = Relu(d)
@@ -444,7 +285,7 @@ def test_16_bit_before_opset_21(tmp_path: Path) -> None:
 def test_8_bit_per_axis_before_opset_21(tmp_path: Path) -> None:
     text = """g (float[2,6] x) => (float[2,4] y) { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
         w = DequantizeLinear<axis=1>(i, k) [mm] y = MatMul(d, w) }"""
-    numbers = {"i": _grid(np.int8), "k": COLUMNS, "s": NUMBERS["s"], "z": NUMBERS["z"]}
+    numbers = {"i": grid(np.int8), "k": COLUMNS, "s": NUMBERS["s"], "z": NUMBERS["z"]}
     trip = round_trip(text_model(tmp_path, text, opset=13, **numbers))
     assert trip.stored_tensors() == {"x"}
     assert trip.edges() == {"mm:1": "int8"}
@@ -454,7 +295,7 @@ def test_8_bit_per_axis_before_opset_21(tmp_path: Path) -> None:
 def test_moved_constant_that_is_an_output(tmp_path: Path) -> None:
     text = """g (float[4,6] x) => (float[4,6] y, int8[4,6] m) {
         m = Transpose(i) d = DequantizeLinear(i, s) t = Transpose(d) y = Add(x, t) }"""
-    trip = round_trip(text_model(tmp_path, text, i=_grid(np.int8), s=NUMBERS["s"]))
+    trip = round_trip(text_model(tmp_path, text, i=grid(np.int8), s=NUMBERS["s"]))
     assert trip.ops() == ["Transpose", "Transpose", "Add"]
 
 
@@ -520,7 +361,7 @@ def qdq_graphs(draw: st.DrawFn) -> str:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=qdq_graphs())
 def test_any_qdq_graph_comes_back_bit_equal(text: str, tmp_path: Path) -> None:
-    constants = {**NUMBERS, "W": WEIGHT, "I": _grid(np.int8), "r": np.float32(0.03), "p": np.float32(0.01)}
+    constants = {**NUMBERS, "W": WEIGHT, "I": grid(np.int8), "r": np.float32(0.03), "p": np.float32(0.01)}
     round_trip(text_model(tmp_path, text, **constants), seeds=(0,))
 
 
