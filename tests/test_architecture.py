@@ -17,7 +17,7 @@ SOURCE = Path(dovetail.__file__).parent
 # From the bottom up: a module imports from its own layer and those above in this list, never from those below.
 LAYERS = (
     ("errors", "encoding", "finding"),
-    ("storage", "stats", "pass_record"),
+    ("storage", "stats", "pass_record", "document"),
     ("target",),
     ("numerics",),
     ("model",),

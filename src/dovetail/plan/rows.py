@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.document import read_document
 from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
 from dovetail.errors import InputError
 from dovetail.model.origin import each_value, origin_of
@@ -82,12 +83,7 @@ def write_plan(plan: Plan, model: ir.Model, path: Path) -> tuple[Path, ...]:
 
 def read_plan(path: Path) -> Plan:
     """Read a plan file, edited or not; an unknown key or a value of the wrong kind is refused by name."""
-    try:
-        raw: Any = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
-        raise InputError(f"{path}: not a plan ({error})") from error
-    if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
-        raise InputError(f"{path}: not a plan of schema version {SCHEMA_VERSION}")
+    raw = read_document(path, "plan", SCHEMA_VERSION)
     _refuse_unknown(raw, PlanFile, str(path))
     for number, row in enumerate(raw.get("rows", [])):
         if isinstance(row, dict):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from dovetail.document import read_document
 from dovetail.errors import InputError
 from dovetail.finding import Finding, Status, Thresholds, Verdict
 from dovetail.pass_record import PassRecord
@@ -100,12 +100,7 @@ class Result:
 
 def load_result(path: Path) -> Result:
     """Read a ``result.json``; another schema version or a wrong field is refused by name."""
-    try:
-        raw: Any = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
-        raise InputError(f"{path}: not a result ({error})") from error
-    if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
-        raise InputError(f"{path}: not a result of schema version {SCHEMA_VERSION}")
+    raw = read_document(path, "result", SCHEMA_VERSION)
     try:
         return msgspec.convert(raw, Result)
     except msgspec.ValidationError as error:
