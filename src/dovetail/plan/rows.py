@@ -22,7 +22,7 @@ from dovetail.model.write import write_whole
 from dovetail.storage import Choice, Edge, FloatStorage, Plan, Storage
 
 SCHEMA_VERSION = 1
-Numbers = float | list[Any] | None
+Numbers = int | float | list[Any] | None
 
 
 @dataclass(frozen=True, slots=True)
