@@ -24,11 +24,13 @@ LAYERS = (
     ("passes", "qdq"),
     ("calibrate", "plan"),
     ("rules", "verify"),
+    ("search",),
     ("targets",),
     ("zoo",),
     ("config", "rundir", "versions"),
     ("stage_files", "job"),
     ("report",),
+    ("device",),
     ("pipeline",),
     ("api",),
     ("cli",),
@@ -93,6 +95,7 @@ def test_public_names() -> None:
         "check",
         "fit",
         "load_result",
+        "verify_device",
     ]
     for name in dovetail.__all__:
         assert getattr(dovetail, name) is not None

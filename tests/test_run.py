@@ -35,7 +35,7 @@ def test_an_interrupted_run_is_resumed(digits: dict[str, object], monkeypatch: p
 
     run = Path(str(digits["output"]))
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "make_plan", interrupt)
+        patch.setattr(pipeline, "choose_operands", interrupt)
         with pytest.raises(KeyboardInterrupt):
             dovetail.fit(**digits)
     assert not (run / "result.json").exists()

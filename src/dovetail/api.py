@@ -73,6 +73,13 @@ def check(
         return check_file(_path(model, Path(folder)), open_target(target, option), shape or {}, calibration)
 
 
+def verify_device(run: str | Path, *, device_outputs: str | Path) -> Result:
+    """Fill the verdict ``device`` of a run from what a device gave back, and write its ``result.json`` again."""
+    from dovetail.device.verify_device import verify_device
+
+    return verify_device(Path(run), Path(device_outputs))
+
+
 def _path(model: ModelLike, folder: Path) -> Path:
     """A model in memory is written to a file of its own; the caller's object is not changed."""
     if isinstance(model, onnx.ModelProto):

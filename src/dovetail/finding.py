@@ -54,6 +54,8 @@ VERDICT_TABLE: Mapping[str, str] = {
     "fidelity": "no planned tensor was read back changed; where one was not found, the verdict is not checked",
     "numerics": "for every output, target against float is at most {numerics_drop_db:g} dB below simulation "
     "against float",
+    "device": "for every output, device against float is at most {numerics_drop_db:g} dB below simulation "
+    "against float",
 }
 
 

@@ -52,7 +52,7 @@ def prepare(
     """Read and check what was given; every refusal is one sentence that names the culprit."""
     target = open_target(options.target, options.option)
     if options.emulate is not None and target.sample_limit is not None:
-        target = replace(target, sample_limit=options.emulate)
+        target = replace(target, sample_limit=options.emulate, retry_limit=options.emulate)
     request = _request(options, target)
     model = read(path, options.shape)
     if is_quantized(model):
@@ -93,6 +93,8 @@ def _request(options: FitOptions, target: Target) -> Request:
 
 def _precision(name: str, target: Target) -> Precision:
     found = target.precisions.get(name)
+    if found is None and name in target.not_here:
+        raise InputError(f"precision {name} is not to be had on {target.name}: {target.not_here[name]}")
     if found is None:
         known = ", ".join(target.precisions)
         raise InputError(f"unknown precision {name!r} for target {target.name}; there is {known}")

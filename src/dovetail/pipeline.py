@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -12,32 +14,46 @@ import onnx_ir as ir
 from dovetail.calibrate.collect import collect
 from dovetail.calibrate.data import describe
 from dovetail.calibrate.record import load_stats, save_stats
+from dovetail.config import BASELINES
+from dovetail.device.pack import leave_device_folder
+from dovetail.errors import InputError
 from dovetail.finding import Status
 from dovetail.job import Job
 from dovetail.model.external_data import external_files
 from dovetail.model.origin import adopt_lost
 from dovetail.model.read import require_float32, require_known_shapes
-from dovetail.model.write import write_whole
+from dovetail.model.split import Parts, split
+from dovetail.model.write import write, write_whole
 from dovetail.numerics.methods import RangeMethod
 from dovetail.pass_record import PassRecord
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
 from dovetail.plan.make import make_plan, observed
-from dovetail.plan.rows import read_plan, write_plan
 from dovetail.plan.validate import validate_plan
-from dovetail.report.assemble import Told, assemble
+from dovetail.report.assemble import TAIL, Told, assemble
 from dovetail.report.result import Result
 from dovetail.rules.check import Subject, check
 from dovetail.rundir import RunDir, chain_key, file_sha256, open_rundir
-from dovetail.stage_files import load_compiled, load_passed, save_compiled, save_passed
+from dovetail.search.operands import SAMPLES as SEARCH_SAMPLES
+from dovetail.search.operands import OperandSearch, choose_operands
+from dovetail.stage_files import (
+    load_compiled,
+    load_passed,
+    load_planned,
+    save_compiled,
+    save_passed,
+    save_planned,
+)
 from dovetail.stats import Stats
 from dovetail.storage import Plan
-from dovetail.target import Compiled, Estimate, Probe
+from dovetail.target import BaselineCase, Compiled, Probe
 from dovetail.verify.metric import refuse_overlap
 from dovetail.verify.verify import Built, check_normalized, verify
 from dovetail.versions import core_versions
 
 Reporter = Callable[[str, int, int | None], None]
+# How many samples a naive export is calibrated on: its figures are of speed.
+BASELINE_SAMPLES = 8
 
 
 def silent(stage: str, done: int, total: int | None) -> None:
@@ -46,6 +62,8 @@ def silent(stage: str, done: int, total: int | None) -> None:
 
 def fit(job: Job, output: Path, *, force: bool = False, resume: bool = False, report: Reporter = silent) -> Result:
     """Run the line into a run directory; a refusal leaves nothing behind, an interruption what can be resumed."""
+    if "device" in job.options.require and job.target.device is None:
+        raise InputError(f"--require device: {job.target.name} has no device to bring outputs back from")
     asked = {"model": job.path.name, "options": repr(job.options)}
     with open_rundir(output, asked, force=force, resume=resume) as run:
         return _line(job, run, report)
@@ -56,17 +74,18 @@ def _line(job: Job, run: RunDir, report: Reporter) -> Result:
     probe = job.target.probe()
     versions = {**core_versions(), **probe.versions}
     sha256 = file_sha256(job.path, *external_files(job.path))
-    model, passes, key = _float_graph(job, run, clock, chain_key(sha256, versions=versions, shape=job.options.shape))
+    parts, passes, key = _float_graph(job, run, clock, chain_key(sha256, versions=versions, shape=job.options.shape))
+    model = parts.head
     # Before the comparison, because it names the activation that is not finite.
     stats, key = _statistics(job, run, clock, key, model)
-    normalized = check_normalized(job.path, model, job.data, job.options.thresholds)
+    normalized = check_normalized(job.path, parts, job.data, job.options.thresholds)
     told = None
     if normalized.status is not Status.FAIL:
-        told = _quantized_graph(job, run, clock, key, model, stats, probe)
+        told = _quantized_graph(job, run, clock, key, parts, stats, probe)
     result = assemble(
         job,
         run.path,
-        model,
+        parts,
         model_sha256=sha256,
         normalized=normalized,
         passes=passes,
@@ -78,26 +97,38 @@ def _line(job: Job, run: RunDir, report: Reporter) -> Result:
     return result
 
 
-def _float_graph(job: Job, run: RunDir, clock: Clock, key: str) -> tuple[ir.Model, tuple[PassRecord, ...], str]:
-    """The caller's model, in canonical form, then as the target wants it."""
+def _float_graph(job: Job, run: RunDir, clock: Clock, key: str) -> tuple[Parts, tuple[PassRecord, ...], str]:
+    """The caller's model in canonical form, cut where the target cannot run it, then as the target wants it."""
     with clock.stage("normalize"):
         path = run.stages / "normalized.onnx"
         normalized, passes = run.stage(
             "normalize", key, lambda: normalize(job.model), lambda r: save_passed(r, path), lambda: load_passed(path)
         )
+    parts = _split(job, run, normalized)
     with clock.stage("rewrite"):
         key = chain_key(key, target=job.options.target, option=job.options.option)
         path = run.stages / "rewritten.onnx"
         model, rewrites = run.stage(
-            "rewrite", key, lambda: _rewrite(job, normalized), lambda r: save_passed(r, path), lambda: load_passed(path)
+            "rewrite", key, lambda: _rewrite(job, parts.head), lambda r: save_passed(r, path), lambda: load_passed(path)
         )
     require_float32(model)
     require_known_shapes(model)
-    return model, (*passes, *rewrites), key
+    return replace(parts, head=model), (*passes, *rewrites), key
 
 
-def _rewrite(job: Job, normalized: ir.Model) -> tuple[ir.Model, tuple[PassRecord, ...]]:
-    model = normalized.clone()
+def _split(job: Job, run: RunDir, normalized: ir.Model) -> Parts:
+    parts = split(normalized, job.target.outside)
+    path = run.path / TAIL
+    path.unlink(missing_ok=True)
+    if parts.tail is not None:
+        if job.options.io == "quantized":
+            raise InputError(f"--io quantized: the model is cut in two, and {TAIL} takes real numbers")
+        write(parts.tail, path)
+    return parts
+
+
+def _rewrite(job: Job, head: ir.Model) -> tuple[ir.Model, tuple[PassRecord, ...]]:
+    model = head.clone()
     records = [each(model) for each in job.target.rewrites] + [infer_shapes(model)]
     adopt_lost(job.model.graph, model.graph)
     return model, tuple(records)
@@ -126,19 +157,18 @@ def _statistics(job: Job, run: RunDir, clock: Clock, key: str, model: ir.Model) 
     return stats, key
 
 
-def _quantized_graph(
-    job: Job, run: RunDir, clock: Clock, key: str, model: ir.Model, stats: Stats, probe: Probe
-) -> Told:
+def _quantized_graph(job: Job, run: RunDir, clock: Clock, key: str, parts: Parts, stats: Stats, probe: Probe) -> Told:
     """Plan, artifacts, what the compiler made of them, and what is true of it."""
+    model = parts.head
     with clock.stage("plan"):
-        key = chain_key(key, request=repr(job.request), plan=job.plan_key)
+        key = chain_key(key, request=repr(job.request), plan=job.plan_key, operands=job.options.operands)
         path = run.path / "plan.json"
-        plan = run.stage(
+        plan, search = run.stage(
             "plan",
             key,
-            lambda: _plan(job, model, stats),
-            lambda p: write_plan(p, model, path),
-            lambda: read_plan(path),
+            lambda: _plan(job, model, stats, run.stages, clock),
+            lambda made: save_planned(made, model, path, run.stages),
+            lambda: load_planned(path, run.stages),
         )
         findings = check(Subject(model, job.target, plan=plan, stats=stats))
     with clock.stage("emit"):
@@ -152,30 +182,46 @@ def _quantized_graph(
             lambda: job.target.compile(artifacts, folder) if probe.available else Compiled(artifacts),
             lambda c: save_compiled(c, folder),
             lambda: load_compiled(folder),
+            final=lambda c: c.finished,
         )
     with clock.stage("baselines"):
-        estimates = _baselines(job, model, folder, compiled)
+        estimated = _baselines(job, model, folder, compiled)
     with clock.stage("verify"):
-        built = Built(job.path, model, plan, compiled, probe)
-        verification = verify(built, job.target, job.data, job.evaluation, job.options.thresholds)
-    return Told(stats, plan, compiled, verification, findings, estimates)
+        built = Built(job.path, model, plan, compiled, probe, parts.tail)
+        verification = verify(built, job.target, job.data, job.evaluation, job.options.thresholds, clock.progress)
+    with clock.stage("device"):
+        samples = job.data if job.evaluation is None else job.evaluation.data
+        device = leave_device_folder(run.path, built, job.target, samples, job.options.thresholds)
+    return Told(stats, plan, compiled, verification, findings, estimated, search, device)
 
 
-def _baselines(job: Job, model: ir.Model, folder: Path, compiled: Compiled) -> dict[str, Estimate]:
-    """The vendor's estimates for what was compiled and for what it is compared with."""
-    if compiled.estimate is None:
+def _baselines(job: Job, model: ir.Model, folder: Path, compiled: Compiled) -> dict[str, Compiled]:
+    """What the vendor estimates figures for: the fitted model, and what it is compared with."""
+    if compiled.error:
         return {}
-    estimates = {"fitted": compiled.estimate}
-    if job.target.baseline is not None and job.options.baselines != "none":
-        other = job.target.baseline(job.options.baselines, model, folder)
-        estimates |= {} if other is None else {job.options.baselines: other}
-    return estimates
+    found = {"fitted": compiled}
+    if job.target.baseline is None or compiled.estimate is None:
+        return found
+    samples = list(itertools.islice(job.data.samples(), BASELINE_SAMPLES))
+    for name in BASELINES[job.options.baselines]:
+        case = BaselineCase(name, model, job.path, job.options.precision, samples, job.options.shape)
+        found[name] = job.target.baseline(case, folder)
+    return found
 
 
-def _plan(job: Job, model: ir.Model, stats: Stats) -> Plan:
-    plan = job.plan or make_plan(model, job.target, stats, job.request)
+def _plan(job: Job, model: ir.Model, stats: Stats, workdir: Path, clock: Clock) -> tuple[Plan, OperandSearch | None]:
+    """The given plan, or one made for this target, with operands of two widths searched."""
+    search = None
+    if job.plan is not None:
+        plan = job.plan
+    elif job.options.operands == "auto":
+        samples = list(itertools.islice(job.data.samples(), SEARCH_SAMPLES))
+        plan, search = choose_operands(model, job.target, stats, job.request, samples, workdir, clock.progress)
+    else:
+        narrow = frozenset(n.name or "" for n in model.graph) if job.options.operands == "narrow" else frozenset()
+        plan = make_plan(model, job.target, stats, replace(job.request, narrow=narrow))
     validate_plan(plan, model, job.target)
-    return plan
+    return plan, search
 
 
 class Clock:

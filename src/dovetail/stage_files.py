@@ -10,9 +10,13 @@ import onnx_ir as ir
 from dovetail.finding import Finding
 from dovetail.model.write import write, write_whole
 from dovetail.pass_record import PassRecord
-from dovetail.target import Artifact, Compiled, Estimate
+from dovetail.plan.rows import read_plan, write_plan
+from dovetail.search.operands import OperandSearch
+from dovetail.storage import Plan
+from dovetail.target import Artifact, Compiled, Estimate, Traffic
 
 Passed = tuple[ir.Model, tuple[PassRecord, ...]]
+Planned = tuple[Plan, OperandSearch | None]
 
 
 def save_passed(record: Passed, path: Path) -> tuple[Path, ...]:
@@ -29,16 +33,34 @@ def load_passed(path: Path) -> Passed:
     return ir.load(path), passes
 
 
+def save_planned(planned: Planned, model: ir.Model, path: Path, stages: Path) -> tuple[Path, ...]:
+    """Write a plan where its user finds it, and beside the stages how its operands were chosen."""
+    plan, search = planned
+    record = stages / "operands.json"
+    write_whole(record, msgspec.json.encode(search))
+    return (*write_plan(plan, model, path), record)
+
+
+def load_planned(path: Path, stages: Path) -> Planned:
+    """Read what ``save_planned`` wrote."""
+    search = msgspec.json.decode((stages / "operands.json").read_bytes(), type=OperandSearch | None)
+    return read_plan(path), search
+
+
 def save_compiled(compiled: Compiled, folder: Path) -> tuple[Path, ...]:
     """Write the compiler's log and what it made."""
     log, record = folder / "compile.log", folder / "compiled.json"
     write_whole(log, compiled.log.encode())
-    files = [[a.name, str(a.path.relative_to(folder.parent))] for a in compiled.artifacts]
+    files = [[a.name, str(a.path.relative_to(folder.parent)), a.made_by] for a in compiled.artifacts]
     content = {
         "artifacts": files,
         "error": compiled.error,
         "findings": compiled.findings,
         "estimate": compiled.estimate,
+        "traffic": compiled.traffic,
+        "not_estimated": compiled.not_estimated,
+        "finished": compiled.finished,
+        "notes": compiled.notes,
     }
     write_whole(record, msgspec.json.encode(content))
     return (*(artifact.path for artifact in compiled.artifacts), log, record)
@@ -47,8 +69,19 @@ def save_compiled(compiled: Compiled, folder: Path) -> tuple[Path, ...]:
 def load_compiled(folder: Path) -> Compiled:
     """Read what ``save_compiled`` wrote."""
     content = msgspec.json.decode((folder / "compiled.json").read_bytes())
-    artifacts = tuple(Artifact(name, folder.parent / path) for name, path in content["artifacts"])
+    artifacts = tuple(Artifact(name, folder.parent / path, by) for name, path, by in content["artifacts"])
     log = (folder / "compile.log").read_text()
     findings = msgspec.convert(content["findings"], tuple[Finding, ...])
     estimate = msgspec.convert(content["estimate"], Estimate | None)
-    return Compiled(artifacts, content["error"], log, findings, estimate)
+    traffic = msgspec.convert(content["traffic"], Traffic | None)
+    return Compiled(
+        artifacts,
+        content["error"],
+        log,
+        findings,
+        estimate,
+        traffic,
+        content["not_estimated"],
+        content["finished"],
+        tuple(content["notes"]),
+    )

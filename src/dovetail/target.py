@@ -6,7 +6,7 @@ A target adds an op table, rewrites, and ``probe / emit / compile / read_back / 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,6 +93,7 @@ class OpSupport:
     ``follows``: integer storage is not worth having here for its own sake: between float neighbours it stays float.
     ``unclipped``: what goes in and out keeps its whole range, whatever method finds the others: the largest scores are
     what a softmax is about.
+    ``joins``: constants are stored with the numbers of the output, so that nothing has to be converted beside them.
     ``known_from``: the version and the way in which this is known; a fact without one is folklore.
     """
 
@@ -101,6 +102,7 @@ class OpSupport:
     follows: bool = False
     unclipped: bool = False
     fixed: tuple[Fixed, ...] = ()
+    joins: bool = False
     known_from: str = ""
 
 
@@ -145,10 +147,11 @@ MODEL = "model"
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """One file that a run made."""
+    """One file that a run made; ``made_by``: the vendor's component that wrote it, with its version."""
 
     name: str
     path: Path
+    made_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,16 +168,39 @@ class Estimate:
     fill_bytes: int
     spill_bytes: int
 
+    def ratio_to(self, other: Estimate) -> float | None:
+        """This latency over the other one; None where they may not be compared."""
+        return self.mid_us / other.mid_us if self.ops_without_cost == other.ops_without_cost else None
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a vendor's compiler says that one inference moves to and from memory."""
+
+    read_bytes: int
+    write_bytes: int
+    fill_bytes: int
+    spill_bytes: int
+
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What the vendor compiler said and made; ``error`` is empty when it took the whole graph."""
+    """What the vendor compiler said and made; ``error`` is empty when it took the whole graph.
+
+    ``not_estimated``: why there is no estimate or no traffic, where the target has such figures. ``finished``: the
+    compiler was run to its end; where it was not, ``error`` is no refusal and says why. ``notes``: what must be known
+    of what it made.
+    """
 
     artifacts: tuple[Artifact, ...] = ()
     error: str = ""
     log: str = ""
     findings: tuple[Finding, ...] = ()
     estimate: Estimate | None = None
+    traffic: Traffic | None = None
+    not_estimated: str = ""
+    finished: bool = True
+    notes: tuple[str, ...] = ()
 
 
 class Outcome(StrEnum):
@@ -210,15 +236,69 @@ Sample = Mapping[str, Array]
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceTensor:
+    """An input or output of the shipped graph, as it goes to a device and comes back.
+
+    ``file``: its name as a file, without suffix. ``scale`` and ``zero_point``: of one that is stored in integers.
+    """
+
+    name: str
+    file: str
+    shape: tuple[int, ...]
+    dtype: str
+    scale: float | None = None
+    zero_point: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCase:
+    """What a device is to run: the tensors, and per sample the raw file of every input, by name."""
+
+    inputs: tuple[DeviceTensor, ...]
+    outputs: tuple[DeviceTensor, ...]
+    samples: tuple[Mapping[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSide:
+    """What a target adds to the device folder: the files of the model, the one to run first, and texts by file name.
+
+    One text is ``device_session.py``: ``open_model(path, backend)`` gives a function from inputs to outputs,
+    ``emulated()`` says whether it was no device that ran, ``versions()`` what ran.
+    """
+
+    models: tuple[Path, ...]
+    texts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineCase:
+    """What an estimate is compared with: ``fp16`` of the same float graph, or a ``naive`` export of the caller's file.
+
+    ``shapes`` are those that the caller pinned; ``samples`` those that calibration may use.
+    """
+
+    name: str
+    model: ir.Model
+    original: Path
+    precision: str
+    samples: Iterable[Sample]
+    shapes: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """A backend.
 
-    ``baseline``: the vendor's estimate for the same float graph in another precision, for comparison. ``float_db``: how
+    ``baseline``: compiles what the fitted model is compared with, into a folder. ``float_db``: how
     well float tensors are kept here, where that is less than in the float32 simulation (HTP computes them in float16).
     ``runs_float_between``: what has no integer form runs in float between dequantize and quantize, slower and less
     exact, but right. ``notes``: what must be known to deploy, repeated in every result. ``max_rank``: tensors of a
-    higher rank are refused. ``sample_limit``: how many samples ``run`` is asked for by default (an emulator is slow);
-    None for all.
+    higher rank are refused. ``estimates``: the compiler estimates latency. ``sample_limit``: how many samples ``run``
+    is asked for by default (an emulator is slow); None for all. ``device``: its part of the folder that goes to a
+    device; None where there is none but this machine. ``not_here``: precisions that a caller may well ask for -> why
+    they are not to be had. ``outside``: operators that it cannot run in any form -> why;
+    they are cut off, with all that depends on them.
     """
 
     name: str
@@ -231,9 +311,14 @@ class Target:
     run: Callable[[Compiled, Iterable[Sample]], Iterator[Sample]]
     chains: tuple[Chain, ...] = ()
     rewrites: tuple[Pass, ...] = ()
-    baseline: Callable[[str, ir.Model, Path], Estimate | None] | None = None
+    baseline: Callable[[BaselineCase, Path], Compiled] | None = None
     float_db: float | None = None
     runs_float_between: bool = False
     notes: tuple[str, ...] = ()
     max_rank: int | None = None
+    estimates: bool = False
     sample_limit: int | None = None
+    retry_limit: int | None = None
+    device: Callable[[Compiled, DeviceCase], DeviceSide] | None = None
+    outside: Mapping[str, str] = field(default_factory=dict)
+    not_here: Mapping[str, str] = field(default_factory=dict)

@@ -128,6 +128,25 @@ def test_parts_are_taken_by_one_split(case: str, batch: int) -> None:
     assert attention_parts(model).changed == ()
 
 
+@pytest.mark.parametrize("tokens", ["7", "7,1"], ids=["sequence", "window"])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_parts_whose_heads_are_merged_into_the_batch(batch: int, tokens: str) -> None:
+    text = (
+        PERMUTED
+        + """u = Reshape (t, folded) a = Gather (u, n0) b = Gather (u, n1) c = Gather (u, n2)
+        q = Reshape (a, four) k = Reshape (b, four) v = Reshape (c, four)"""
+    )
+    model = parse(
+        text + REST,
+        inputs=f"float[{batch},{tokens},24] x",
+        outputs=f"float[{batch},7,8] y",
+        **fused(text, batch=batch, folded=np.array([3, batch * 2, 7, 4])),
+    )
+    assert len(apply(model, attention_parts).changed) == 1
+    apply(model, attention_layout)
+    assert ops(model) == {"Split": 1, "Reshape": 4, "Transpose": 4, "MatMul": 2, "Softmax": 1}
+
+
 def test_parts_keep_other_readers() -> None:
     text = TAKEN["slice and squeeze"]
     for read_too in ("float[3,2,2,7,4] t", "float[1,2,2,7,4] b", "float[2,2,7,4] k"):

@@ -27,6 +27,8 @@ NOTHING = {
     "Mul one": "b = Mul(one, a)",
     "Div one": "b = Div(a, one)",
     "Pow one": "b = Pow(a, one)",
+    "Where always true": "b = Where(yes, a, zero)",
+    "Where never true": "b = Where(no, zero, a)",
 }
 SOMETHING = {
     "training Dropout": "b = Dropout<seed=1>(a, half, yes)",
@@ -38,9 +40,11 @@ SOMETHING = {
     "zero Sub": "b = Sub(zero, a)",
     "one Div": "b = Div(one, a)",
     "Mul two": "b = Mul(a, two)",
+    "Where of some": "b = Where(some, zero, a)",
+    "Where that broadcasts": "b = Where(yes, a, many_zeros)",
 }
-CONSTANTS = """<int64[3] shape = {2,3,3}, float half = {0.5}, bool no = {0}, bool yes = {1}, float zero = {0},
-    float one = {1}, float two = {2}, int64[1] begin = {0}, int64[1] end = {9}, int64[1] last = {-1},
+CONSTANTS = """<int64[3] shape = {2,3,3}, float half = {0.5}, bool no = {0}, bool yes = {1}, bool[3] some = {0,1,0},
+    float zero = {0}, float one = {1}, float two = {2}, int64[1] begin = {0}, int64[1] end = {9}, int64[1] last = {-1},
     int64[1] before = {-9}, int64[1] axis = {1}, int64[1] back = {-1}, int64[6] no_pads = {0,0,0,0,0,0},
     int64[6] pads = {0,0,1,0,0,-1}>"""
 ZEROS = {"zeros": np.zeros((3, 3), np.float32), "many_zeros": np.zeros((4, 1, 3, 3), np.float32)}

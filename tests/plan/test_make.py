@@ -11,6 +11,7 @@ from dovetail.plan.make import make_plan
 from dovetail.plan.request import Request
 from dovetail.storage import Edge, FloatStorage
 from dovetail.target import FP32, W8A8, W8A16
+from dovetail.targets import open_target
 from dovetail.targets.ort_cpu import ORT_CPU
 from tests.planning import graph, noise, observe, planned
 from tests.toy_target import TOY
@@ -196,3 +197,10 @@ def test_softmax_scores_keep_their_whole_range_whatever_the_method() -> None:
     assert isinstance(before, QParams)
     assert float(scores.scale) * 255 == pytest.approx(80 - 2 * data["x"].min(), rel=1e-3)
     assert float(before.scale) * 255 < 30
+
+
+def test_a_constant_in_a_concat_is_stored_as_what_stands_beside_it() -> None:
+    body = "<float[1,2] c = {0, 0}> { r = Neg(x)  y = Concat <axis = 1> (c, r) }"
+    model = graph(f"g (float[1,2] x) => (float[1,4] y) {body}")
+    plan = planned(model, open_target("qnn-htp:sm8550"), W8A16)
+    assert plan.edges[Edge(node_of(model, "y"), 0)].storage == plan.tensors["y"].storage

@@ -27,7 +27,8 @@ NOT_CHECKED = 3
 @click.option("--keep", multiple=True, metavar="GLOB=PRECISION", help="Pin tensors or nodes by original name.")
 @click.option("--plan", type=click.Path(path_type=Path), help="An edited plan.json to carry out.")
 @click.option("--io", type=str, help="float (default) or quantized inputs and outputs.")
-@click.option("--baselines", type=str, help="fp16 (default) or none: what estimates are compared with.")
+@click.option("--baselines", type=str, help="Compare estimates with fp16 (default), all (also a naive export) or none.")
+@click.option("--operands", type=str, help="Second operand of a product: auto (default, searched), wide or narrow.")
 @click.option("--emulate", type=int, metavar="N", help="Samples to run on an emulated target; one by default.")
 @click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Pin a symbolic input shape.")
 @click.option("--size", metavar="H,W", help="Size of pictures; checked against the model.")
@@ -35,6 +36,7 @@ NOT_CHECKED = 3
 @click.option("--std", metavar="S,...", help="Standard deviation, likewise.")
 @click.option("--layout", help="nchw (default) or nhwc, for pictures.")
 @click.option("--option", multiple=True, metavar="KEY=VALUE", help="An option of the target; unknown keys are refused.")
+@click.option("--device-qairt", metavar="V", help="qnn-htp: say whether a device with this QAIRT can load the result.")
 @click.option("--config", type=click.Path(path_type=Path), help="A TOML file with the same keys as these options.")
 @click.option("--require", multiple=True, metavar="VERDICT", help="Exit with 3 when this verdict is not checked.")
 @click.option("-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="The run directory.")
@@ -61,7 +63,7 @@ def _values(given: dict[str, Any]) -> dict[str, Any]:
 
     values = read_config(given["config"]) if given["config"] is not None else {}
     plain = {"target": "target", "precision": "precision", "range_": "range", "metric": "metric", "io": "io"}
-    plain |= {"layout": "layout", "baselines": "baselines", "emulate": "emulate"}
+    plain |= {"layout": "layout", "baselines": "baselines", "emulate": "emulate", "operands": "operands"}
     values |= {key: given[name] for name, key in plain.items() if given[name] is not None}
     values |= {name: given[name] for name in ("keep", "require") if given[name]}
     values |= {name: parse_numbers(name, given[name]) for name in ("mean", "std") if given[name] is not None}
@@ -69,6 +71,8 @@ def _values(given: dict[str, Any]) -> dict[str, Any]:
         values["shape"] = parse_shapes(given["shape"])
     if given["option"]:
         values["option"] = parse_options(given["option"])
+    if given["device_qairt"] is not None:
+        values["option"] = {**values.get("option", {}), "device_qairt": given["device_qairt"]}
     if given["size"] is not None:
         sizes = parse_numbers("size", given["size"])
         if len(sizes) != 2 or any(size != int(size) or size < 1 for size in sizes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,15 +35,26 @@ def attention_parts(model: ir.Model) -> PassRecord:
     changed: list[Site] = []
     declined: list[Site] = []
     for tensor in _cut_tensors(model.graph):
-        transpose = node if (node := tensor.producer()) is not None and edit.is_op(node, "Transpose") else None
-        reshaped = tensor if transpose is None else transpose.inputs[0]
-        reshape = None if reshaped is None else reshaped.producer()
         parts = list(_parts_of(tensor))
         if len(parts) < 2:
             _split_sliced(tensor, changed)
-        elif reshape is not None and edit.is_op(reshape, "Reshape"):
+            continue
+        transpose = _transpose_above(tensor, parts[0].axis)
+        reshaped = tensor if transpose is None else transpose.inputs[0]
+        reshape = None if reshaped is None else reshaped.producer()
+        if reshape is not None and edit.is_op(reshape, "Reshape"):
             _split_reshaped(reshape, transpose, parts, changed, declined)
     return PassRecord("attention_parts", tuple(changed), tuple(declined))
+
+
+def _transpose_above(tensor: ir.Value, axis: int) -> ir.Node | None:
+    """The Transpose that made a tensor, also through a Reshape behind ``axis`` (which merges heads into the batch)."""
+    node = tensor.producer()
+    if node is not None and edit.is_op(node, "Reshape") and node.inputs[0] is not None:
+        before, after = edit.shape_of(node.inputs[0]), edit.shape_of(tensor)
+        kept = before is not None and after is not None and before[: axis + 1] == after[: axis + 1]
+        node = node.inputs[0].producer() if kept else None
+    return node if node is not None and edit.is_op(node, "Transpose") else None
 
 
 def _cut_tensors(graph: ir.Graph) -> list[ir.Value]:
@@ -66,21 +78,22 @@ def _split_reshaped(
     if source is None or before is None or after is None:
         return
     perm = tuple(range(len(after))) if transpose is None else perm_of(transpose)
-    kept = len(before) - 1
     where = origin_of(source).name
-    if len(after) <= len(before) or after[:kept] != before[:-1] or {perm[part.axis] for part in parts} != {kept}:
+    cut = {perm[part.axis] for part in parts}
+    if len(cut) > 1 or math.prod(after[: min(cut)]) != math.prod(before[:-1]):
         declined.append(Site(where, "the parts are interleaved: they are no ranges of the projection's last axis"))
         return
-    _replace_parts(reshape, source, parts, after[kept], _steps(before, after, perm, parts[0].axis))
+    gone = cut.pop()
+    part = (*before[:-1], before[-1] // after[gone])
+    _replace_parts(reshape, source, parts, after[gone], _steps(part, after, perm, gone))
     changed.append(Site(where, f"{len(parts)} parts taken by one Split"))
 
 
-def _steps(before: tuple[int, ...], after: tuple[int, ...], perm: tuple[int, ...], axis: int) -> list[Step]:
-    """What is left of the Reshape and the Transpose for one part."""
-    gone = len(before) - 1
+def _steps(part: tuple[int, ...], after: tuple[int, ...], perm: tuple[int, ...], gone: int) -> list[Step]:
+    """What is left of the Reshape to ``after`` and the Transpose for one part, without the axis that counted them."""
     shape = (*after[:gone], *after[gone + 1 :])
-    rest = tuple(old - (old > gone) for position, old in enumerate(perm) if position != axis)
-    steps = [Step("Reshape", shape)] if len(shape) != len(before) else []
+    rest = tuple(old - (old > gone) for old in perm if old != gone)
+    steps = [Step("Reshape", shape)] if shape != part else []
     return steps + ([Step("Transpose", rest)] if rest != tuple(range(len(rest))) else [])
 
 
@@ -92,6 +105,9 @@ def _replace_parts(reshape: ir.Node, source: ir.Value, parts: list[_Part], count
         value = split[part.index]
         for step in steps:
             value = insert_step(reshape, value, step, replaces=[reshape, *old])
+        shape = edit.shape_of(part.value)
+        if shape is not None and shape != edit.shape_of(value):  # the heads were merged into the batch
+            value = insert_step(reshape, value, Step("Reshape", shape), replaces=[reshape, *old])
         edit.replace_value(part.value, value)
     edit.remove_dead(edit.graph_of(reshape), old)
 

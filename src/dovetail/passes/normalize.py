@@ -22,12 +22,15 @@ from dovetail.passes.attention_scale import attention_scale
 from dovetail.passes.attention_softmax import attention_softmax
 from dovetail.passes.copy_shared_constants import copy_shared_constants
 from dovetail.passes.decompose_attention import decompose_attention
+from dovetail.passes.einsum_as_matmul import einsum_as_matmul
 from dovetail.passes.fold_batch_norm import fold_batch_norm
 from dovetail.passes.fold_constants import fold_constants
 from dovetail.passes.fuse_gelu import fuse_gelu
 from dovetail.passes.fuse_layer_norm import fuse_layer_norm
+from dovetail.passes.gather_one import gather_one
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.inline_branches import CONTROL_FLOW, inline_branches
+from dovetail.passes.logit_of_sigmoid import logit_of_sigmoid
 from dovetail.passes.merge_duplicates import merge_duplicates
 from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.remove_nan_guard import remove_nan_guard
@@ -43,13 +46,14 @@ from dovetail.passes.unify_reshapes import unify_reshapes
 NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
     infer_shapes,
     # All that follows needs shapes and constants; an Identity hides a constant, and a branch holds more of them.
-    (remove_noops, unify_casts, fold_constants, inline_branches),
+    (remove_noops, unify_casts, fold_constants, inline_branches, einsum_as_matmul),
     merge_duplicates,  # one mean, one centred tensor: what the fusions look for
     unify_arithmetic,  # the constant second: what the fusions look for
     unify_linear,
     fold_batch_norm,
     fuse_layer_norm,
     fuse_gelu,
+    logit_of_sigmoid,
     decompose_attention,
     attention_order,
     remove_nan_guard,
@@ -59,6 +63,7 @@ NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
     attention_parts,
     attention_layout,
     attention_softmax,
+    gather_one,
     (unify_reshapes, merge_layout, remove_noops),
     copy_shared_constants,
     remove_unused,

@@ -24,8 +24,8 @@ def remove_noops(model: ir.Model) -> PassRecord:
     """Let the readers of a node that changes nothing read its input.
 
     Identity, Dropout, casts to the same type (or to a wider one and back), reshapes, transposes, expands, slices and
-    pads that change nothing, Concat, Sum, Max, Min of one input, arithmetic with zero and one. The shape and the type
-    must be known to stay.
+    pads that change nothing, Concat, Sum, Max, Min of one input, arithmetic with zero and one, Where that always
+    chooses one side. The shape and the type must be known to stay.
     """
     changed: list[Site] = []
     declined: list[Site] = []
@@ -100,6 +100,14 @@ def _pad(node: ir.Node) -> ir.Value | None:
     return node.inputs[0] if pads is not None and not pads.any() else None
 
 
+def _where(node: ir.Node) -> ir.Value | None:
+    """The side that a constant condition chooses everywhere."""
+    condition = constant_of(node.inputs[0])
+    if condition is None or condition.size == 0 or condition.all() != condition.any():
+        return None
+    return node.inputs[1 if condition.all() else 2]
+
+
 def _with_constant(neutral: float, *, either_side: bool) -> Callable[[ir.Node], ir.Value | None]:
     def test(node: ir.Node) -> ir.Value | None:
         left, right = node.inputs
@@ -127,6 +135,7 @@ _TESTS: dict[str, Callable[[ir.Node], ir.Value | None]] = {
     "Transpose": _transpose,
     "Slice": _slice,
     "Pad": _pad,
+    "Where": _where,
     "Split": _always,
     "Concat": _if_alone,
     "Sum": _if_alone,

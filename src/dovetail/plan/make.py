@@ -115,7 +115,7 @@ class _Writer:
         return Choice(params, reason)
 
     def _carried(self, unit: Unit) -> Storage:
-        """The storage of what a byte-preserving unit writes."""
+        """The storage of what a unit writes."""
         return self._groups[self._problem.group_of[unit.outputs[0].name or ""]].storage
 
     def _constant(
@@ -134,6 +134,10 @@ class _Writer:
             return self._bias(unit, operand, done)
         if array.size == 0:
             return Choice(IN_FLOAT32, "empty constant")
+        joins = unit.support is not None and unit.support.joins
+        output = self._carried(unit) if joins else None
+        if isinstance(output, QParams) and output.encoding == slot.encoding:
+            return Choice(output, f"{unit.label} puts these bytes beside the others")  # converting them gains nothing
         params = constant_params(unit.nodes[0], operand, slot.encoding, array)
         if slot.encoding.granularity is Granularity.AXIS:
             params = self._room_for_bias(unit, params, done)

@@ -22,10 +22,15 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The precision wanted, how ranges are found, what is pinned, and edges that must convert instead of share."""
+    """The precision wanted, how ranges are found, what is pinned, and edges that must convert instead of share.
+
+    ``narrow``: the units, by name, whose further operands take fewer bits than their first one where the table has
+    both (the second operand of a product of two activations).
+    """
 
     precision: Precision
     method: str = "minmax"
     keeps: tuple[Keep, ...] = ()
     quantized_io: bool = False
     breaks: frozenset[Edge] = frozenset()
+    narrow: frozenset[str] = frozenset()

@@ -47,7 +47,8 @@ def solve(problem: Problem, request: Request, pins: Pins) -> Solution:
     for unit in problem.units:
         pin = pins.units.get(unit.name)
         wanted = request.precision if pin is None else pin.precision
-        signatures[unit.name] = _choose(problem, unit, wanted, groups, pins)
+        chosen = _choose(problem, unit, wanted, groups, pins)
+        signatures[unit.name] = _narrower(unit, chosen) if unit.name in request.narrow else chosen
     return Solution(groups, signatures)
 
 
@@ -143,6 +144,19 @@ def _choose(problem: Problem, unit: Unit, wanted: Precision, groups: Mapping[str
     usable = [s for s in unit.signatures if _takes(unit, s)]
     fitting = [s for s in usable if decided <= {s.output}] or usable or list(unit.signatures)
     return min(fitting, key=lambda s: sum(_cost(problem, o, s, wanted, groups, pins) for o in unit.operands))
+
+
+def _narrower(unit: Unit, chosen: Signature) -> Signature:
+    """The signature with fewer bits for activations behind the first, all else alike; the chosen one if there is none."""
+    for other in unit.signatures:
+        if other.output != chosen.output or len(other.inputs) != len(chosen.inputs) or not _takes(unit, other):
+            continue
+        pairs = list(zip(other.inputs, chosen.inputs, strict=True))
+        kinds_alike = all(a.encoding.dtype.is_integer == b.encoding.dtype.is_integer for a, b in pairs)
+        bits = [(a.encoding.dtype.bits, b.encoding.dtype.bits) for a, b in pairs]
+        if kinds_alike and bits[0][0] == bits[0][1] and any(a < b for a, b in bits) and all(a <= b for a, b in bits):
+            return other
+    return chosen
 
 
 def _takes(unit: Unit, signature: Signature) -> bool:

@@ -9,22 +9,35 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+import dovetail
 from dovetail.finding import Finding, Status, Verdict
 from dovetail.job import Job
 from dovetail.model.origin import origin_of
+from dovetail.model.split import Parts
 from dovetail.numerics.metrics import Comparison
 from dovetail.pass_record import PassRecord
 from dovetail.plan.rows import plan_rows
 from dovetail.report.result import ArtifactInfo, Comparisons, Metrics, Result, TensorQuality
 from dovetail.rundir import file_sha256
+from dovetail.search.operands import OperandSearch
 from dovetail.stats import Stats
 from dovetail.storage import Plan
-from dovetail.target import Compiled, Estimate
+from dovetail.target import Artifact, Compiled
 from dovetail.verify.compare import Agreement
 from dovetail.verify.verdicts import bounded_db, words
 from dovetail.verify.verify import Verification
 
+# What the target cannot run, in the run directory.
+TAIL = "tail.onnx"
 _VERDICTS = ("normalized", "compiled", "fidelity", "numerics")
+_DEVICE = "device"
+# Field of ``Metrics`` -> the figure in it.
+_FIGURES: Mapping[str, Callable[[Comparison], float]] = {
+    "sqnr_db": lambda one: bounded_db(one.sqnr_db),
+    "cosine": lambda one: one.cosine,
+    "max_abs_error": lambda one: one.max_abs_error,
+}
+_TOP1 = "top1_agreement"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +49,15 @@ class Told:
     compiled: Compiled
     verification: Verification
     findings: tuple[Finding, ...]
-    estimates: Mapping[str, Estimate]
+    estimated: Mapping[str, Compiled]
+    operands: OperandSearch | None = None
+    device: Verdict | None = None
 
 
 def assemble(
     job: Job,
     run: Path,
-    model: ir.Model,
+    parts: Parts,
     *,
     model_sha256: str,
     normalized: Verdict,
@@ -52,11 +67,15 @@ def assemble(
     timings_s: Mapping[str, float],
 ) -> Result:
     """Put a result together; a verdict that no stage reached is not checked."""
+    model = parts.head
     found = {"normalized": normalized, **(told.verification.verdicts if told else {})}
+    if told is not None and told.device is not None:
+        found[_DEVICE] = told.device
+    asked = _VERDICTS if job.target.device is None else (*_VERDICTS, _DEVICE)
     missing = "the run was refused: the graph to be quantized does not equal the original"
     verdicts = {
         name: found.get(name) or Verdict(Status.NOT_CHECKED, missing, words(name, job.options.thresholds))
-        for name in _VERDICTS
+        for name in asked
     }
     return Result(
         target=job.options.target,
@@ -72,10 +91,11 @@ def assemble(
         findings=(*told.findings, *told.compiled.findings) if told else (),
         passes=tuple(record for record in passes if record.changed or record.declined),
         artifacts=_artifacts(told.compiled, run) if told else (),
+        tail=parts.cut,
         versions=versions,
         timings_s={name: round(seconds, 4) for name, seconds in timings_s.items()},
         run=run.name,
-        notes=_notes(job),
+        notes=(*_notes(job), *(told.compiled.notes if told else ())),
     )
 
 
@@ -89,28 +109,38 @@ def _notes(job: Job) -> tuple[str, ...]:
 
 
 def _artifacts(compiled: Compiled, run: Path) -> tuple[ArtifactInfo, ...]:
+    tail = sorted(run.glob(f"{TAIL}*"))
+    ours = f"dovetail {dovetail.__version__}"
+    made = (*compiled.artifacts, *(Artifact("tail" if path.name == TAIL else "tail_data", path) for path in tail))
     return tuple(
-        ArtifactInfo(a.name, a.path.relative_to(run).as_posix(), file_sha256(a.path), a.path.stat().st_size)
-        for a in compiled.artifacts
+        ArtifactInfo(
+            a.name, a.path.relative_to(run).as_posix(), file_sha256(a.path), a.path.stat().st_size, a.made_by or ours
+        )
+        for a in made
     )
 
 
 def _metrics(told: Told, model: ir.Model, original: Path) -> Metrics:
     verification = told.verification
+    compared = _comparisons(verification)
     origins = {
         v.name or "": origin_of(v).name for v in (*model.graph.inputs, *(o for n in model.graph for o in n.outputs))
     }
     sizes = {a.name: a.path.stat().st_size for a in told.compiled.artifacts if a.name in ("model", "model_data")}
     return Metrics(
-        sqnr_db=_comparisons(verification, lambda one: bounded_db(one.sqnr_db)),
-        cosine=_comparisons(verification, lambda one: one.cosine),
-        max_abs_error=_comparisons(verification, lambda one: one.max_abs_error),
-        top1_agreement=_top1(verification),
+        sqnr_db=compared["sqnr_db"],
+        cosine=compared["cosine"],
+        max_abs_error=compared["max_abs_error"],
+        top1_agreement=compared["top1_agreement"],
         data=verification.data,
         accuracy=verification.accuracy,
+        accuracy_emulated=verification.emulated,
         tensors=tuple(_quality(name, origins[name], one) for name, one in verification.tensors.items()),
         size_bytes={"float": _size(original), "quantized": sum(sizes.values())},
-        latency_estimate_us=told.estimates,
+        latency_estimate_us={name: one.estimate for name, one in told.estimated.items() if one.estimate is not None},
+        traffic_bytes={name: one.traffic for name, one in told.estimated.items() if one.traffic is not None},
+        not_estimated={name: why for name, one in told.estimated.items() if (why := one.error or one.not_estimated)},
+        operands=told.operands,
     )
 
 
@@ -126,28 +156,22 @@ def _external(model: ir.Model) -> list[ir.ExternalTensor]:
     return [t for t in tensors if isinstance(t, ir.ExternalTensor)]
 
 
-def _comparisons(verification: Verification, figure: Callable[[Comparison], float]) -> Comparisons:
-    def column(agreement: Agreement | None) -> dict[str, float | None] | None:
-        if agreement is None:
-            return None
-        return {name: _number(figure(one)) for name, one in agreement.outputs.items()}
-
-    return Comparisons(
-        column(verification.simulation_vs_float) or {},
-        column(verification.target_vs_float),
-        column(verification.target_vs_simulation),
-    )
+def columns(agreement: Agreement | None) -> dict[str, dict[str, float | None] | None]:
+    """Field of ``Metrics`` -> its figure per output; None where nothing was compared."""
+    if agreement is None:
+        return dict.fromkeys((*_FIGURES, _TOP1))
+    found = {
+        field: {name: _number(figure(one)) for name, one in agreement.outputs.items()}
+        for field, figure in _FIGURES.items()
+    }
+    return {**found, _TOP1: dict(agreement.top1)}
 
 
-def _top1(verification: Verification) -> Comparisons:
-    def column(agreement: Agreement | None) -> dict[str, float | None] | None:
-        return None if agreement is None else dict(agreement.top1)
-
-    return Comparisons(
-        column(verification.simulation_vs_float) or {},
-        column(verification.target_vs_float),
-        column(verification.target_vs_simulation),
-    )
+def _comparisons(verification: Verification) -> dict[str, Comparisons]:
+    """Field of ``Metrics`` -> what was compared here; a device comes later."""
+    simulated, ran = columns(verification.simulation_vs_float), columns(verification.target_vs_float)
+    apart = columns(verification.target_vs_simulation)
+    return {name: Comparisons(simulated[name] or {}, ran[name], apart[name]) for name in simulated}
 
 
 def _quality(name: str, original_name: str, one: Comparison) -> TensorQuality:

@@ -11,10 +11,12 @@ import msgspec
 from dovetail.document import read_document
 from dovetail.errors import InputError
 from dovetail.finding import Finding, Status, Thresholds, Verdict
+from dovetail.model.split import Cut
 from dovetail.pass_record import PassRecord
 from dovetail.plan.rows import PlanRow
+from dovetail.search.operands import OperandSearch
 from dovetail.stats import DataInfo
-from dovetail.target import Estimate, ReadTensor
+from dovetail.target import Estimate, ReadTensor, Traffic
 from dovetail.verify.metric import Accuracy
 
 SCHEMA_VERSION = 1
@@ -22,12 +24,16 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class ArtifactInfo:
-    """One file that the run made, by its path inside the run directory."""
+    """One file that the run made, by its path inside the run directory.
+
+    ``made_by``: what wrote it, with its version.
+    """
 
     name: str
     path: str
     sha256: str
     bytes: int
+    made_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +49,13 @@ class TensorQuality:
 
 @dataclass(frozen=True, slots=True)
 class Comparisons:
-    """Per output: simulation or target against float, target against simulation; None where not measured."""
+    """Per output: simulation, target or device against float, or against simulation; None where not measured."""
 
     simulation_vs_float: Mapping[str, float | None] = field(default_factory=dict)
     target_vs_float: Mapping[str, float | None] | None = None
     target_vs_simulation: Mapping[str, float | None] | None = None
+    device_vs_float: Mapping[str, float | None] | None = None
+    device_vs_simulation: Mapping[str, float | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +68,13 @@ class Metrics:
     top1_agreement: Comparisons = field(default_factory=Comparisons)
     data: DataInfo | None = None
     accuracy: Accuracy | None = None
+    accuracy_emulated: Accuracy | None = None
     tensors: tuple[TensorQuality, ...] = ()
     size_bytes: Mapping[str, int] = field(default_factory=dict)
     latency_estimate_us: Mapping[str, Estimate] = field(default_factory=dict)
+    traffic_bytes: Mapping[str, Traffic] = field(default_factory=dict)
+    not_estimated: Mapping[str, str] = field(default_factory=dict)
+    operands: OperandSearch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +98,7 @@ class Result:
     timings_s: Mapping[str, float]
     run: str
     notes: tuple[str, ...] = ()
+    tail: Cut | None = None
     schema_version: int = SCHEMA_VERSION
 
     @property

@@ -9,7 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from dovetail.finding import Severity, Status
-from dovetail.report.result import Comparisons, Result
+from dovetail.model.split import Cut
+from dovetail.report.result import Comparisons, Metrics, Result
 
 _COLOURS = {Status.PASS: "green", Status.FAIL: "red", Status.NOT_CHECKED: "yellow"}
 _SHOWN_FINDINGS = 8
@@ -20,8 +21,11 @@ def print_result(result: Result, run: Path, console: Console | None = None) -> N
     out = console or Console()
     out.print(f"\n[bold]{escape(result.model)}[/] on [bold]{escape(result.target)}[/] in [bold]{result.precision}[/]\n")
     out.print(_figures(result))
+    _print_estimates(result.metrics, out)
     out.print(_verdicts(result))
     _print_findings(result, out)
+    if result.tail is not None:
+        _print_tail(result.tail, out)
     for note in result.notes:
         out.print(f"note: {escape(note)}")
     if result.calibration is not None:
@@ -32,31 +36,29 @@ def print_result(result: Result, run: Path, console: Console | None = None) -> N
 
 def _figures(result: Result) -> Table:
     table = Table(title="Figures", title_justify="left")
-    for column in ("", "float", "simulation", "target"):
+    from_device = result.metrics.sqnr_db.device_vs_float is not None
+    for column in ("", "float", "simulation", "target", *(("device",) if from_device else ())):
         table.add_column(column, justify="left" if not column else "right")
-    accuracy = result.metrics.accuracy
-    if accuracy is not None:
+    for accuracy, kind in ((result.metrics.accuracy, "held-out"), (result.metrics.accuracy_emulated, "emulated")):
+        if accuracy is None:
+            continue
         for name in next(iter(accuracy.figures.values())):
             row = [_figure(accuracy.figures.get(way, {}).get(name)) for way in ("float", "simulation", "target")]
-            table.add_row(f"{name} on {accuracy.data.samples} held-out samples", *row)
+            table.add_row(f"{name} on {accuracy.data.samples} {kind} samples", *row)
     for name, value in result.metrics.sqnr_db.simulation_vs_float.items():
         table.add_row(
             f"SQNR of {escape(name)} against float",
             "",
             _figure(value, " dB"),
-            _target(result.metrics.sqnr_db, name, " dB"),
+            *_measured(result.metrics.sqnr_db, name, " dB"),
         )
     for name, value in result.metrics.top1_agreement.simulation_vs_float.items():
         table.add_row(
-            f"same top class as float, {escape(name)}", "", _figure(value), _target(result.metrics.top1_agreement, name)
+            f"same top class as float, {escape(name)}",
+            "",
+            _figure(value),
+            *_measured(result.metrics.top1_agreement, name),
         )
-    estimates = result.metrics.latency_estimate_us
-    fitted = estimates.get("fitted")
-    for name, estimate in estimates.items():
-        table.add_row(f"latency, vendor's estimate, {name}", "", "", f"{estimate.mid_us} us")
-        # Estimates whose operators without a cost differ in number must not be compared.
-        if fitted is not None and estimate is not fitted and estimate.ops_without_cost == fitted.ops_without_cost:
-            table.add_row(f"fitted against {name}, estimated", "", "", f"{fitted.mid_us / estimate.mid_us:.2f}x")
     sizes = result.metrics.size_bytes
     if sizes:
         table.add_row(
@@ -65,8 +67,46 @@ def _figures(result: Result) -> Table:
     return table
 
 
-def _target(column: Comparisons, name: str, unit: str = "") -> str:
-    return "not checked" if column.target_vs_float is None else _figure(column.target_vs_float.get(name), unit)
+def _print_estimates(metrics: Metrics, out: Console) -> None:
+    """Latency and bytes as the vendor's compiler puts them, and why a figure or a comparison is not there."""
+    names = dict.fromkeys((*metrics.latency_estimate_us, *metrics.traffic_bytes, *metrics.not_estimated))
+    if not names:
+        return
+    table = Table(title="Estimated by the vendor's compiler, not measured", title_justify="left")
+    for column in ("", "latency", "fitted against it", "read", "written", "spilled"):
+        table.add_column(column, justify="left" if not column else "right")
+    for name in names:
+        estimate, traffic = metrics.latency_estimate_us.get(name), metrics.traffic_bytes.get(name)
+        moved = ["not checked"] * 3
+        if traffic is not None:
+            moved = [_kilobytes(count) for count in (traffic.read_bytes, traffic.write_bytes, traffic.spill_bytes)]
+        table.add_row(
+            name, "not checked" if estimate is None else f"{estimate.mid_us} us", _ratio(metrics, name), *moved
+        )
+    out.print(table)
+    for name, why in metrics.not_estimated.items():
+        out.print(f"no full estimate of {name}: {escape(why)}", soft_wrap=True)
+
+
+def _ratio(metrics: Metrics, name: str) -> str:
+    fitted, other = metrics.latency_estimate_us.get("fitted"), metrics.latency_estimate_us.get(name)
+    if name == "fitted" or fitted is None or other is None:
+        return ""
+    ratio = fitted.ratio_to(other)
+    if ratio is None:
+        return f"not comparable: {fitted.ops_without_cost} and {other.ops_without_cost} operators without a cost"
+    return f"{ratio:.2f}x"
+
+
+def _kilobytes(count: int) -> str:
+    return f"{count / 1000:.0f} kB"
+
+
+def _measured(compared: Comparisons, name: str, unit: str = "") -> list[str]:
+    """Target against float, and device against float once there is one."""
+    columns = [compared.target_vs_float or {}]
+    columns += [] if compared.device_vs_float is None else [compared.device_vs_float]
+    return [_figure(column.get(name), unit) for column in columns]
 
 
 def _figure(value: float | None, unit: str = "") -> str:
@@ -85,10 +125,25 @@ def _verdicts(result: Result) -> Table:
     return table
 
 
+def _print_tail(cut: Cut, out: Console) -> None:
+    """What was cut off: the nodes that cannot run, how much hangs on them, and what crosses the cut."""
+    first = [node for node in cut.nodes if not node.behind]
+    out.print(f"{len(cut.nodes)} nodes at the end do not run on the target and are left to tail.onnx:")
+    for node in first[:_SHOWN_FINDINGS]:
+        out.print(f"  {escape(node.name)} ({node.op}): {escape(node.reason)}")
+    if len(first) > _SHOWN_FINDINGS:
+        out.print(f"  ... and {len(first) - _SHOWN_FINDINGS} more in result.json")
+    if len(cut.nodes) > len(first):
+        out.print(f"  {len(cut.nodes) - len(first)} more depend on what these give")
+    out.print(f"  it reads {escape(', '.join(one.tensor for one in cut.crossing))}", soft_wrap=True)
+
+
 def _print_findings(result: Result, out: Console) -> None:
     serious = [f for f in result.findings if f.severity is not Severity.NOTE]
     for finding in serious[:_SHOWN_FINDINGS]:
         out.print(f"{finding.code} {finding.severity}: {escape(finding.where)}: {escape(finding.message)}")
+        if finding.fix:
+            out.print(f"  what to do: {escape(finding.fix)}")
     if len(serious) > _SHOWN_FINDINGS:
         out.print(f"... and {len(serious) - _SHOWN_FINDINGS} more findings in result.json")
     notes = len(result.findings) - len(serious)

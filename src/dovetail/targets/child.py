@@ -8,35 +8,56 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 DEFAULT_TIME_LIMIT_S = 600.0
 DEFAULT_MEMORY_LIMIT_BYTES = 16 << 30
+# How a component that ran into the memory limit says so, as an exception or as its last words.
+_OUT_OF_MEMORY = re.compile(r"MemoryError|std::bad_alloc|[Cc]annot allocate memory|failed to map segment")
+_LAST_WORDS_CHARS = 2000
+
+
+class Limit(StrEnum):
+    """What a child may use up."""
+
+    TIME = "time"
+    MEMORY = "memory"
 
 
 @dataclass(frozen=True, slots=True)
 class ChildResult:
-    """What came of a child: its answer, or one sentence that says why there is none; and everything it printed."""
+    """What came of a child: its answer, or one sentence that says why there is none; and everything it printed.
+
+    ``finished``: the function came to its own end, by an answer or by an error that it raised. Where it did not (time,
+    memory, a crash), nothing is known of what it would have answered. ``limit``: the limit that it ran into, if any.
+    """
 
     answer: Mapping[str, Any] | None
     error: str
     log: str
+    finished: bool = True
+    limit: Limit | None = None
 
 
 def run_child(
     function: str,
     arguments: Mapping[str, Any],
     *,
+    who: str = "",
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
     memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES,
 ) -> ChildResult:
-    """Call ``module:function`` with keyword arguments in a fresh process."""
+    """Call ``module:function`` with keyword arguments in a fresh process; ``who`` is what sentences call it."""
+    who = who or function
     with tempfile.TemporaryDirectory(prefix="dovetail-child-") as folder:
         answer = Path(folder) / "answer.json"
         request = {
@@ -57,14 +78,31 @@ def run_child(
             )
         except subprocess.TimeoutExpired as expired:
             log = (expired.stdout or b"").decode(errors="replace")
-            return ChildResult(None, f"{function} did not answer within {time_limit_s:g} s and was stopped", log)
+            said = f"{who} did not answer within {time_limit_s:g} s and was stopped"
+            return ChildResult(None, said, log, False, Limit.TIME)
         log = done.stdout.decode(errors="replace")
-        if done.returncode < 0:
-            return ChildResult(None, f"{function} was killed by signal {-done.returncode}", log)
-        if not answer.exists():
-            return ChildResult(None, f"{function} ended with code {done.returncode} and no answer", log)
-        content = json.loads(answer.read_text())
-        return ChildResult(content.get("answer"), content.get("error", ""), log)
+        content = json.loads(answer.read_text()) if answer.exists() else {}
+    if done.returncode == 0 and "answer" in content:
+        return ChildResult(content["answer"], "", log)
+    error = content.get("error", "")
+    if _OUT_OF_MEMORY.search(error or log[-_LAST_WORDS_CHARS:]):
+        said = f"{who} ran out of memory: the limit is {memory_limit_bytes >> 20} MB"
+        return ChildResult(None, said, log, False, Limit.MEMORY)
+    if error:
+        return ChildResult(None, error, log)
+    return ChildResult(None, f"{who} {_ending(done.returncode, log)}", log, False)
+
+
+def _ending(code: int, log: str) -> str:
+    """How a process without an answer ended."""
+    if code >= 0:
+        last = log.strip().rpartition("\n")[2]
+        return f"ended with code {code} and no answer" + (f"; its last words: {last}" if last else "")
+    try:
+        name = f" ({signal.Signals(-code).name})"
+    except ValueError:
+        name = ""
+    return f"was killed by signal {-code}{name}"
 
 
 def main(text: str) -> int:
@@ -77,7 +115,10 @@ def main(text: str) -> int:
         content = {"answer": function(**request["arguments"])}
     except Exception as error:  # noqa: BLE001 - whatever a closed component raises is its answer, said in the parent
         content = {"error": f"{type(error).__name__}: {error}"}
-    Path(request["answer"]).write_text(json.dumps(content))
+    whole = Path(request["answer"])
+    part = whole.with_suffix(".part")
+    part.write_text(json.dumps(content))
+    part.replace(whole)  # a child that is killed while it writes has not answered
     return 0
 
 

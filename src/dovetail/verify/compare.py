@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.encoding import QParams
+from dovetail.encoding import Array, QParams
 from dovetail.model.edit import is_float
 from dovetail.model.observe import ObservedRun
 from dovetail.model.session import Mode
@@ -50,14 +51,22 @@ def compare_runs(
         samples += 1
         two = match_rows(one, two, ranked or {})
         for name, expected in one.items():
-            sums[name] = sums.get(name, Comparison()) + Comparison.of(expected, two[name])
+            sums[name] = sums.get(name, Comparison()) + _sums(expected, two[name])
             if expected.dtype.kind != "f":
                 integer.add(name)
-            if _is_classes(expected.shape, expected.dtype):
+            if _is_classes(expected.shape, expected.dtype) and two[name].shape == expected.shape:
                 hits = np.argmax(expected, -1) == np.argmax(two[name], -1)
                 same[name] = same.get(name, 0) + int(hits.sum())
                 rows += len(hits) if name == next(iter(same)) else 0
-    return Agreement(sums, {name: hits / rows for name, hits in same.items()}, samples, frozenset(integer))
+    top1 = {name: hits / rows for name, hits in same.items()} if rows else {}
+    return Agreement(sums, top1, samples, frozenset(integer))
+
+
+def _sums(expected: Array, found: Array) -> Comparison:
+    """The sums of one output; where its length depends on the data and came out otherwise, nothing in it is equal."""
+    if expected.shape == found.shape:
+        return Comparison.of(expected, found)
+    return Comparison(count=max(expected.size, found.size), signal=1.0, noise=math.inf, max_abs_error=math.inf)
 
 
 def _is_classes(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> bool:

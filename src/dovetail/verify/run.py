@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import onnx_ir as ir
 
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.model.write import write
+from dovetail.qdq.boundary import Stream
 from dovetail.target import Sample
 
 
@@ -29,3 +31,17 @@ class SessionRun:
     def __call__(self, samples: Iterable[Sample]) -> Iterator[Sample]:
         for sample in samples:
             yield run_session(self._session, sample)
+
+
+def followed(head: Stream, tail: ir.Model | None, workdir: Path) -> Stream:
+    """A head's stream with its tail behind it, which gives the caller's outputs."""
+    if tail is None:
+        return head
+    rest = SessionRun(tail, Mode.FLOAT, workdir)
+
+    def run(samples: Iterable[Sample]) -> Iterator[Sample]:
+        for_head, for_tail = itertools.tee(samples)
+        for sample, given in zip(for_tail, head(for_head), strict=True):
+            yield from rest([{**sample, **given}])
+
+    return run

@@ -58,7 +58,8 @@ def compiled(result: Compiled, probe: Probe, thresholds: Thresholds) -> Verdict:
         return Verdict(Status.NOT_CHECKED, probe.missing, threshold)
     versions = ", ".join(f"{name} {version}" for name, version in probe.versions.items())
     if result.error:
-        return Verdict(Status.FAIL, result.error, threshold, versions)
+        status = Status.FAIL if result.finished else Status.NOT_CHECKED
+        return Verdict(status, result.error, threshold, versions)
     return Verdict(Status.PASS, "the compiler took the whole graph", threshold, versions)
 
 
@@ -89,9 +90,10 @@ def fidelity(read_back: ReadBack | None, thresholds: Thresholds, why_not: str = 
     return Verdict(Status.PASS, reason, threshold, read_back.evidence, numbers)
 
 
-def cannot_run(error: str, thresholds: Thresholds) -> Verdict:
-    """A target that compiled a graph and then does not run it."""
-    return Verdict(Status.FAIL, f"the compiled graph does not run: {error}", words("numerics", thresholds))
+def cannot_run(error: str, thresholds: Thresholds, *, finished: bool = True) -> Verdict:
+    """A target that compiled a graph and then does not run it, or was not ``finished`` when it was stopped."""
+    status, said = (Status.FAIL, "does not run") if finished else (Status.NOT_CHECKED, "was not run to the end")
+    return Verdict(status, f"the compiled graph {said}: {error}", words("numerics", thresholds))
 
 
 def numerics(

@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
 
 from dovetail.calibrate.data import Data, describe
-from dovetail.errors import BackendError
 from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.model.ranked import ranked_outputs
 from dovetail.model.session import Mode
+from dovetail.model.split import Parts
 from dovetail.numerics.metrics import Comparison
 from dovetail.plan.constraints import build_problem
 from dovetail.qdq.boundary import Stream, real_stream
@@ -24,8 +24,10 @@ from dovetail.storage import Plan
 from dovetail.target import MODEL, Compiled, Probe, ReadBack, Sample, Target
 from dovetail.verify import verdicts
 from dovetail.verify.compare import Agreement, compare_runs, compare_tensors
+from dovetail.verify.locate import NOWHERE, locate
 from dovetail.verify.metric import Accuracy, Metric, measure
-from dovetail.verify.run import SessionRun
+from dovetail.verify.on_target import OnTarget, Progress, quiet, run_on_target
+from dovetail.verify.run import SessionRun, followed
 
 # How many samples the figures per output and per tensor are taken on; a metric uses all of its data.
 COMPARED_SAMPLES = 16
@@ -43,13 +45,18 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What there is to verify: the float graph, its plan, and what was emitted and compiled from them."""
+    """What there is to verify: the float graph, its plan, and what was emitted and compiled from them.
+
+    With a ``tail``, the graph is the head of the original: outputs are compared where it ends, because behind it their
+    number depends on the data; a metric sees what the tail makes of them.
+    """
 
     original: Path
     model: ir.Model
     plan: Plan
     compiled: Compiled
     probe: Probe
+    tail: ir.Model | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +70,27 @@ class Verification:
     tensors: Mapping[str, Comparison]
     data: DataInfo
     accuracy: Accuracy | None
+    emulated: Accuracy | None
     read_back: ReadBack | None
 
 
-def check_normalized(original: Path, model: ir.Model, data: Data, thresholds: Thresholds) -> Verdict:
-    """Compare the graph that will be quantized with the caller's file, on real inputs."""
+def check_normalized(original: Path, parts: Parts, data: Data, thresholds: Thresholds) -> Verdict:
+    """Compare the graph that will be quantized, followed by its tail, with the caller's file, on real inputs."""
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
         samples = list(itertools.islice(data.samples(), thresholds.normalized_samples))
         before = SessionRun(original, Mode.FLOAT, Path(folder))
-        after = SessionRun(model, Mode.FLOAT, Path(folder))
-        agreement = compare_runs(before(samples), after(samples), ranked_outputs(model.graph))
+        after = followed(SessionRun(parts.head, Mode.FLOAT, Path(folder)), parts.tail, Path(folder))
+        agreement = compare_runs(before(samples), after(samples), ranked_outputs(parts.head.graph))
     return verdicts.normalized(agreement, thresholds, data.source)
 
 
 def verify(
-    built: Built, target: Target, data: Data, evaluation: Evaluation | None, thresholds: Thresholds
+    built: Built,
+    target: Target,
+    data: Data,
+    evaluation: Evaluation | None,
+    thresholds: Thresholds,
+    progress: Progress = quiet,
 ) -> Verification:
     """Run everything that can be run here, and say what could not."""
     compiled = verdicts.compiled(built.compiled, built.probe, thresholds)
@@ -87,65 +100,76 @@ def verify(
     used = describe(_first(data if evaluation is None else evaluation.data, count), built.model)
     samples = list(used.samples())
     read_back = target.read_back(built.compiled, built.plan) if usable else None
-    with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
-        simulation = load_simulation(next(a.path for a in built.compiled.artifacts if a.name == MODEL))
+    with tempfile.TemporaryDirectory(prefix="dovetail-") as name:
+        folder = Path(name)
+        emitted = next(a.path for a in built.compiled.artifacts if a.name == MODEL)
+        simulation = load_simulation(emitted)
         streams: dict[str, Stream] = {
-            "float": SessionRun(built.original, Mode.FLOAT, Path(folder)),
-            "simulation": real_stream(SessionRun(simulation, Mode.EXACT, Path(folder)), built.plan),
+            "float": SessionRun(built.original if built.tail is None else built.model, Mode.FLOAT, folder),
+            "simulation": real_stream(SessionRun(simulation, Mode.EXACT, folder), built.plan),
         }
         if usable:
             streams["target"] = real_stream(lambda some: target.run(built.compiled, some), built.plan)
-        on_target = samples[: target.sample_limit]
-        tensors = compare_tensors(built.model, simulation, built.plan, samples[:TENSOR_SAMPLES], Path(folder))
-        pairs = _Pairs(streams, ranked_outputs(built.model.graph))
-        simulated = pairs.compare("float", "simulation", samples)
-        ran, apart, failure = pairs.on_target(on_target) if usable else (None, None, "")
-        same = pairs.compare("float", "simulation", on_target).sqnr_db() if usable else {}
-        if target.float_db is not None and _keeps_float(built, target):
-            same = {name: min(value, target.float_db) for name, value in same.items()}
-        with_target = target.sample_limit is None and ran is not None
-        measured = streams if with_target else {k: v for k, v in streams.items() if k != "target"}
-        accuracy = _accuracy(evaluation, measured, built.model)
-    found = {
+        tensors = compare_tensors(built.model, simulation, built.plan, samples[:TENSOR_SAMPLES], folder)
+        ranked = ranked_outputs(built.model.graph)
+        simulated = compare_runs(streams["float"](samples), streams["simulation"](samples), ranked)
+        ran = None
+        numerics = verdicts.numerics({}, None, thresholds, why_not)
+        if usable:
+            cap = target.float_db if keeps_float(built, target) else None
+            ran, numerics = run_on_target(streams, ranked, samples, target, cap, thresholds, progress)
+        if ran is not None and ran.outputs and numerics.status is Status.FAIL and target.sample_limit is not None:
+            found = locate(built.model, emitted, simulation, built.plan, target, samples[0], folder, thresholds)
+            numerics = replace(numerics, reason=f"{numerics.reason}; {found or NOWHERE}")
+        whole = {name: followed(stream, built.tail, folder) for name, stream in streams.items()}
+        accuracy, emulated = _accuracies(evaluation, whole, built, samples, ran, target, folder)
+    verdict = {
         "compiled": compiled,
         "fidelity": verdicts.fidelity(read_back, thresholds, why_not),
-        "numerics": verdicts.cannot_run(failure, thresholds)
-        if failure
-        else verdicts.numerics(same, None if ran is None else ran.sqnr_db(), thresholds, why_not),
+        "numerics": numerics,
     }
-    return Verification(found, simulated, ran, apart, tensors, used.info(), accuracy, read_back)
+    vs_float, vs_simulation = (None, None) if ran is None else (ran.vs_float, ran.vs_simulation)
+    return Verification(
+        verdict, simulated, vs_float, vs_simulation, tensors, used.info(), accuracy, emulated, read_back
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _Pairs:
-    """The ways of running the model, two at a time."""
-
-    streams: Mapping[str, Stream]
-    ranked: Mapping[str, int]
-
-    def compare(self, one: str, other: str, samples: list[Sample]) -> Agreement:
-        return compare_runs(self.streams[one](samples), self.streams[other](samples), self.ranked)
-
-    def on_target(self, samples: list[Sample]) -> tuple[Agreement | None, Agreement | None, str]:
-        """Target against float, target against simulation, and what the target said if it cannot run its own graph."""
-        try:
-            return self.compare("float", "target", samples), self.compare("simulation", "target", samples), ""
-        except BackendError as error:
-            return None, None, str(error)
-
-
-def _keeps_float(built: Built, target: Target) -> bool:
+def keeps_float(built: Built, target: Target) -> bool:
     """Whether a tensor that is stored at all is stored in float."""
     inside = build_problem(built.model, target).interior
     stored = [choice.storage for name, choice in built.plan.tensors.items() if name not in inside]
     return any(not storage.dtype.is_quantized for storage in stored)
 
 
-def _accuracy(evaluation: Evaluation | None, streams: Mapping[str, Stream], model: ir.Model) -> Accuracy | None:
+def _accuracies(
+    evaluation: Evaluation | None,
+    streams: Mapping[str, Stream],
+    built: Built,
+    samples: list[Sample],
+    ran: OnTarget | None,
+    target: Target,
+    folder: Path,
+) -> tuple[Accuracy | None, Accuracy | None]:
+    """The caller's metric on all held-out data; where the target is slow, it has its own figures on what it ran."""
     if evaluation is None or evaluation.metric is None:
+        return None, None
+    outputs = [] if ran is None else ran.outputs
+    slow = target.sample_limit is not None
+    fast = {name: stream for name, stream in streams.items() if name != "target" or (outputs and not slow)}
+    accuracy = _accuracy(evaluation, evaluation.data, fast, built)
+    if not slow or len(outputs) < 2:  # what one sample says is no accuracy
+        return accuracy, None
+    seen = Data(evaluation.data.source, lambda: iter(samples[: len(outputs)]), len(outputs), evaluation.data.random)
+    there = followed(lambda some: (one for _, one in zip(some, outputs, strict=True)), built.tail, folder)
+    return accuracy, _accuracy(evaluation, seen, {**fast, "target": there}, built)
+
+
+def _accuracy(evaluation: Evaluation, data: Data, streams: Mapping[str, Stream], built: Built) -> Accuracy | None:
+    if evaluation.metric is None:
         return None
-    inputs = frozenset(v.name or "" for v in model.graph.inputs)
-    used = describe(evaluation.data, model)
+    graphs = [model.graph for model in (built.model, built.tail) if model is not None]
+    inputs = frozenset(v.name or "" for graph in graphs for v in graph.inputs)
+    used = describe(data, built.model)
     figures = {}
     for name, stream in streams.items():
         figures[name] = measure(evaluation.metric, evaluation.metric_name, stream, used.samples(), inputs)

@@ -8,16 +8,21 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 import dovetail
 from dovetail import zoo
-from dovetail.encoding import DType, Encoding
+from dovetail.encoding import DType, Encoding, QParams
 from dovetail.errors import InputError
 from dovetail.finding import Status
-from dovetail.target import A16, OpSupport, Outcome, ReadBack, Signature, Slot, Target, signature
+from dovetail.model.session import Mode
+from dovetail.numerics.metrics import Comparison
+from dovetail.storage import IN_FLOAT32, Choice, Plan
+from dovetail.target import A8, A16, W8A16, OpSupport, Outcome, ReadBack, Signature, Slot, Target, signature
 from dovetail.targets import open_target
 from dovetail.targets.qnn_htp.read_back import load_dump, read_dump
+from dovetail.verify.run import SessionRun
 from tests.planning import graph, noise, planned
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
@@ -35,8 +40,6 @@ g (float[1,8,16] x) => (float[1,8,16] y)
 
 def compiled(body: str, target: Target, folder: Path) -> tuple[ReadBack, str]:
     """Plan for 16 bit, emit, run the real compiler, read back."""
-    from dovetail.target import W8A16
-
     model = graph(body)
     plan = planned(model, target, W8A16, data=noise(model))
     artifacts = target.emit(model, plan, folder)
@@ -74,6 +77,38 @@ def test_layer_norm_stays_in_integers_only_with_an_int32_beta(htp: Target, tmp_p
     assert changed(compiled(NORM, htp, tmp_path)[0]) == []
 
 
+def test_a_product_of_8_bit_that_writes_16_bit_runs_in_float(htp: Target, tmp_path: Path) -> None:
+    body = """g (float[1,8,8] q, float[1,8,8] k) => (float[1,8,8] y)
+    { a = Relu(q)  b = Relu(k)  m = MatMul(a, b)  y = Relu(m) }"""
+    relu = OpSupport((signature(A8, out=A8), signature(A16, out=A16)))
+    naive = with_support(with_support(htp, "Relu", relu), "MatMul", OpSupport((signature(A8, A8, out=A16),)))
+    found = changed(compiled(body, naive, tmp_path)[0])
+    assert [words.rpartition(": ")[2] for words in found] == ["read back into float in front of MatMul"] * 2
+    assert changed(compiled(body, htp, tmp_path)[0]) == []
+
+
+def test_a_pair_between_float_operators_is_taken_out(htp: Target, tmp_path: Path) -> None:
+    model = graph("g (float[1,8,8] x) => (float[1,8,8] y) { a = Relu(x)  b = Neg(a)  c = Softmax(b)  y = Neg(c) }")
+    fitted = planned(model, htp, W8A16, data=noise(model))
+    alone = {name: choice if name == "b" else Choice(IN_FLOAT32, "") for name, choice in fitted.tensors.items()}
+    coarse = QParams(A8, np.float32(0.2), np.int32(128))
+    naive = dataclasses.replace(fitted, tensors={**alone, "b": Choice(coarse, "")})
+    result = htp.compile(htp.emit(model, naive, tmp_path), tmp_path)
+    assert changed(htp.read_back(result, naive)) == ["b: a pair between float operators, taken out in front of Softmax"]
+    # The second witness: what is computed is the float graph, which the pair would put 31 dB away.
+    sample = {"x": noise(model)["x"][0]}
+    (output,) = htp.run(result, [sample])
+    (exact,) = SessionRun(model, Mode.FLOAT, tmp_path)([sample])
+    assert Comparison.of(exact["y"], output["y"]).sqnr_db > 45
+    assert changed(compiled_plan(model, fitted, htp, tmp_path)) == []
+
+
+def compiled_plan(model: ir.Model, plan: Plan, target: Target, folder: Path) -> ReadBack:
+    result = target.compile(target.emit(model, plan, folder), folder)
+    assert result.error == ""
+    return target.read_back(result, plan)
+
+
 def test_16_bit_sigmoid_has_numbers_of_its_own(htp: Target, tmp_path: Path) -> None:
     body = "g (float[1,4,8] x) => (float[1,4,8] y) { a = Sigmoid(x)  y = Relu(a) }"
     naive = with_support(htp, "Sigmoid", OpSupport((signature(A16, out=A16),)))
@@ -103,7 +138,7 @@ def test_a_rank_above_5_is_named_with_what_to_do(htp: Target, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("precision", ["w8a16", "w8a8"])
-@pytest.mark.parametrize("name", ["vit_digits", "detector_scenes"])
+@pytest.mark.parametrize("name", zoo.names())
 def test_shipped_models_run_as_planned(name: str, precision: str, tmp_path: Path) -> None:
     shipped = zoo.load(name)
     result = dovetail.fit(
@@ -113,9 +148,11 @@ def test_shipped_models_run_as_planned(name: str, precision: str, tmp_path: Path
         calibration={key: array[:16] for key, array in shipped.calib().items()},
         output=tmp_path / "run",
     )
-    assert {key: verdict.status for key, verdict in result.verdicts.items()} == dict.fromkeys(
-        ("normalized", "compiled", "fidelity", "numerics"), Status.PASS
-    )
+    passed = dict.fromkeys(("normalized", "compiled", "fidelity", "numerics"), Status.PASS)
+    statuses = {key: verdict.status for key, verdict in result.verdicts.items()}
+    assert statuses == {**passed, "device": Status.NOT_CHECKED}
+    planned_names = {row.tensor for row in result.read_back}
+    assert planned_names >= {value for value in shipped.calib() if value in {row.tensor for row in result.plan}}
     agreement = result.metrics.sqnr_db.target_vs_simulation
     assert agreement is not None
     if precision == "w8a16":
@@ -188,7 +225,9 @@ def test_float16_is_a_precision_where_the_chip_has_it(tmp_path: Path) -> None:
     assert agreement is not None
     assert agreement["logits"] is not None
     assert 45 < agreement["logits"] < 100  # it did compute in float16
-    with pytest.raises(InputError, match="unknown precision 'fp16' for target qnn-htp:qcs6490"):
+    with pytest.raises(
+        InputError, match="fp16 is not to be had on qnn-htp:qcs6490: HTP v68 does not compute in float16"
+    ):
         fit_small(tmp_path, "qnn-htp:qcs6490", precision="fp16", force=True)
 
 

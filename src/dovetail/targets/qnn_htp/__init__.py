@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.errors import BackendError
-from dovetail.model.origin import nodes_of
+from dovetail.errors import BackendError, UnfinishedError
 from dovetail.model.write import write
+from dovetail.passes.fold_scale import fold_scale
 from dovetail.passes.linear_as_gemm import linear_as_gemm
+from dovetail.passes.lower_rank import lower_rank
 from dovetail.passes.merge_layout import merge_layout
+from dovetail.passes.merge_transpose_axes import merge_transpose_axes
 from dovetail.passes.remove_unused import remove_unused
+from dovetail.passes.unbroadcast_matmul import unbroadcast_matmul
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
 from dovetail.target import (
@@ -27,26 +29,23 @@ from dovetail.target import (
     W8A8,
     W8A16,
     Artifact,
+    BaselineCase,
     Chain,
     Compiled,
-    Estimate,
     Precision,
-    Probe,
     ReadBack,
     Sample,
     Target,
 )
-from dovetail.targets.child import run_child
 from dovetail.targets.qnn_htp.chips import chip_named
-from dovetail.targets.qnn_htp.estimate import read_estimate
-from dovetail.targets.qnn_htp.log import log_findings
-from dovetail.targets.qnn_htp.options import provider_options
-from dovetail.targets.qnn_htp.read_back import read_dump
-from dovetail.targets.qnn_htp.table import htp_table
+from dovetail.targets.qnn_htp.compile import GRAPH, compile_model, in_child
+from dovetail.targets.qnn_htp.device import device_side
+from dovetail.targets.qnn_htp.install import probe
+from dovetail.targets.qnn_htp.naive import export_naive
+from dovetail.targets.qnn_htp.options import HtpOptions, read_options
+from dovetail.targets.qnn_htp.read_back import EVIDENCE, read_dump
+from dovetail.targets.qnn_htp.table import OUTSIDE, htp_table
 
-_PACKAGE = "onnxruntime-qnn"
-_SESSION = "dovetail.targets.qnn_htp.session"
-_DUMP = "qnn_graph"
 # Float tensors stay float32 in the file, and the provider computes them in float16.
 FLOAT = Precision("fp16", F32, F32)
 # A ViT in float16 on the emulator is 51 dB from float32 (onnxruntime-qnn 2.7.0); three less are asked of a graph.
@@ -56,31 +55,36 @@ _FLOAT16_DB = 48.0
 def open_target(variant: str, options: Mapping[str, str]) -> Target:
     """The target of one chip; its table follows from the architecture."""
     chip = chip_named(variant)
-    told = provider_options(chip, options, float16=chip.has_float16)
+    asked = read_options(chip, options)
     return Target(
         name=f"qnn-htp:{chip.name}",
         ops=htp_table(chip),
         precisions={p.name: p for p in (W8A16, W8A8, *((FLOAT,) if chip.has_float16 else ()))},
         chains=(Chain(("Conv", "Relu")), Chain(("Gemm", "Relu"))),
-        rewrites=(linear_as_gemm, merge_layout, remove_unused),
+        rewrites=(
+            lower_rank,
+            linear_as_gemm,
+            fold_scale,
+            merge_transpose_axes,
+            unbroadcast_matmul,
+            merge_layout,
+            remove_unused,
+        ),
         probe=probe,
         emit=emit,
-        compile=partial(compile_model, told),
+        compile=partial(compile_model, asked),
         read_back=read_back,
-        run=partial(run, told),
-        baseline=partial(baseline, told) if chip.has_estimate else None,
+        run=partial(run, asked),
+        baseline=partial(baseline, asked) if chip.has_estimate else None,
         float_db=_FLOAT16_DB,
         max_rank=5,
+        estimates=chip.has_estimate,
         sample_limit=1,
+        retry_limit=8,
+        device=partial(device_side, asked.provider),
+        outside=OUTSIDE,
+        not_here={} if chip.has_float16 else {FLOAT.name: chip.no_float16},
     )
-
-
-def probe() -> Probe:
-    """Whether the wheel is here."""
-    try:
-        return Probe(True, {_PACKAGE: version(_PACKAGE)})
-    except PackageNotFoundError:
-        return Probe(False, {}, f"{_PACKAGE} is not installed: pip install 'dovetail-fit[qnn]'")
 
 
 def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
@@ -89,63 +93,41 @@ def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
     return tuple(Artifact("model" if path.suffix == ".onnx" else "model_data", path) for path in written)
 
 
-def compile_model(told: Mapping[str, str], artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
-    """Run the real compiler in a child process; its log, its graph and the context binary are kept."""
-    dump, context = folder / _DUMP, folder / "context.onnx"
-    shutil.rmtree(dump, ignore_errors=True)
-    dump.mkdir()
-    for old in folder.glob("context*"):  # the provider refuses to replace one
-        old.unlink()
-    profile = folder / "profile.csv"
-    profile.unlink(missing_ok=True)
-    options = {**told, "dump_json_qnn_graph": "1", "json_qnn_graph_dir": str(dump)}
-    options |= {"profiling_level": "detailed", "profiling_file_path": str(profile)}
-    arguments = {"model": str(artifacts[0].path), "options": options, "context": str(context)}
-    result = run_child(f"{_SESSION}:build_in_child", arguments)
-    if result.answer is None:
-        findings = log_findings(result.log, _original_nodes(artifacts[0].path))
-        said = f"{findings[0].where}: {findings[0].message}" if findings else result.error
-        return Compiled(artifacts, said, result.log, findings)
-    made = [Artifact(path.stem, path) for path in sorted(folder.glob("context*")) if path.is_file()]
-    graphs = [Artifact("qnn_graph", path) for path in sorted(dump.glob("*.json")) if "tensor_log" not in path.name]
-    return Compiled((*artifacts, *made, *graphs), log=result.log, estimate=read_estimate(profile))
-
-
-def baseline(told: Mapping[str, str], name: str, model: ir.Model, folder: Path) -> Estimate | None:
-    """The estimate for the same graph in float16; None where the compiler refuses it."""
-    if name != FLOAT.name:
-        return None
-    place = folder / f"baseline_{name}"
+def baseline(asked: HtpOptions, case: BaselineCase, folder: Path) -> Compiled:
+    """The same graph in float16, or a naive export of the caller's file, compiled as the fitted model was."""
+    place = folder / f"baseline_{case.name}"
+    asked = replace(asked, dlc=False, device_qairt=None)  # it is compared, not shipped
     place.mkdir(exist_ok=True)
-    plan = Plan("qnn-htp", name, {})
-    return compile_model(told, emit(model, plan, place), place).estimate
-
-
-def _original_nodes(emitted: Path) -> dict[str, str]:
-    """The caller's names of the nodes of an emitted graph."""
-    return {node.name or "": ", ".join(nodes_of(node)) or node.name or "" for node in ir.load(emitted).graph}
+    if case.name == FLOAT.name:
+        return compile_model(asked, emit(case.model, Plan("qnn-htp", case.name, {}), place), place)
+    path = place / "model.onnx"
+    error = export_naive(case.original, case.precision, case.samples, case.shapes, path)
+    return Compiled(error=error) if error else compile_model(asked, (Artifact("model", path),), place)
 
 
 def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
     """Every planned tensor, looked up in the graph that the compiler was given."""
-    dump = next(a.path.parent for a in compiled.artifacts if a.name == "qnn_graph")
+    dump = next((a.path.parent for a in compiled.artifacts if a.name == GRAPH), None)
+    if dump is None:
+        return ReadBack((), EVIDENCE, unparsed="no graph was dumped")
     return read_dump(compiled.artifacts[0].path, dump, plan)
 
 
-def run(told: Mapping[str, str], compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
-    """Emulate, every sample in a fresh process, as many at once as there are cores."""
-    model = compiled.artifacts[0].path
+def run(asked: HtpOptions, compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
+    """Emulate what ships, every sample in a fresh process, as many at once as there are cores."""
+    model = next((a.path for a in compiled.artifacts if a.name == "context"), compiled.artifacts[0].path)
     with ThreadPoolExecutor(os.cpu_count()) as cores:
-        yield from cores.map(partial(_emulate, told, model), samples)
+        yield from cores.map(partial(_emulate, asked, model), samples)
 
 
-def _emulate(told: Mapping[str, str], model: Path, sample: Sample) -> Sample:
+def _emulate(asked: HtpOptions, model: Path, sample: Sample) -> Sample:
     with tempfile.TemporaryDirectory(prefix="dovetail-htp-") as name:
         given, answer = Path(name) / "sample.npz", Path(name) / "outputs.npz"
         np.savez(given, allow_pickle=False, **sample)
-        arguments = {"model": str(model), "options": dict(told), "sample": str(given), "outputs": str(answer)}
-        result = run_child(f"{_SESSION}:run_in_child", arguments)
+        arguments = {"model": str(model), "options": dict(asked.provider), "sample": str(given), "outputs": str(answer)}
+        result = in_child(asked, "run_in_child", arguments, "the HTP emulator")
         if result.answer is None:
-            raise BackendError(f"the HTP emulator did not run the model: {result.error}")
+            kind = BackendError if result.finished else UnfinishedError
+            raise kind(f"the HTP emulator did not run the model: {result.error}")
         with np.load(answer) as arrays:
             return {key: arrays[key] for key in arrays.files}

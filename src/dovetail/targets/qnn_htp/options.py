@@ -2,32 +2,73 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from dovetail.errors import InputError
+from dovetail.targets.child import DEFAULT_MEMORY_LIMIT_BYTES, DEFAULT_TIME_LIMIT_S
 from dovetail.targets.qnn_htp.chips import Chip
+from dovetail.targets.qnn_htp.qairt import Version, parse_version
 
 # Our key -> the provider's key, and the values that it may have (empty: a whole number above zero).
-_KNOWN: dict[str, tuple[str, tuple[str, ...]]] = {
+PROVIDER_KEYS: dict[str, tuple[str, tuple[str, ...]]] = {
     "vtcm_mb": ("vtcm_mb", ()),
     "optimization": ("htp_graph_finalization_optimization_mode", ("0", "1", "2", "3")),
-    "hvx_threads": ("num_hvx_threads", ()),
 }
 DEFAULTS = {"optimization": "3"}
+# What is not for the provider: a DLC beside the context binary, the device's QAIRT, and the limits of the compiler.
+_OURS = {
+    "dlc": "0",
+    "device_qairt": "",
+    "time_limit_s": f"{DEFAULT_TIME_LIMIT_S:g}",
+    "memory_limit_mb": str(DEFAULT_MEMORY_LIMIT_BYTES >> 20),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HtpOptions:
+    """What a caller asked of the target: what the provider is told, and what is ours to do.
+
+    ``device_qairt``: the version of the runtime that is to load what is compiled.
+    """
+
+    chip: Chip
+    provider: Mapping[str, str]
+    dlc: bool = False
+    device_qairt: Version | None = None
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S
+    memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES
+
+
+def read_options(chip: Chip, given: Mapping[str, str]) -> HtpOptions:
+    """The checked record of what was given with ``--option``."""
+    for key in given:
+        if key not in PROVIDER_KEYS and key not in _OURS:
+            raise InputError(f"target qnn-htp has no option {key!r}; there is {', '.join((*PROVIDER_KEYS, *_OURS))}")
+    provider = {key: value for key, value in given.items() if key in PROVIDER_KEYS}
+    ours = {**_OURS, **given}
+    return HtpOptions(
+        chip,
+        provider_options(chip, provider, float16=chip.has_float16),
+        dlc=_one_of("dlc", ours["dlc"], ("0", "1")) == "1",
+        device_qairt=parse_version(ours["device_qairt"]) if "device_qairt" in given else None,
+        time_limit_s=_seconds("time_limit_s", ours["time_limit_s"]),
+        memory_limit_bytes=_whole("memory_limit_mb", ours["memory_limit_mb"]) << 20,
+    )
 
 
 def provider_options(chip: Chip, given: Mapping[str, str], *, float16: bool) -> dict[str, str]:
     """What the provider is told: the chip, the caller's options, and float16 when a tensor needs it."""
     options = {}
     for key, value in {**DEFAULTS, **given}.items():
-        if key not in _KNOWN:
-            raise InputError(f"target qnn-htp has no option {key!r}; there is {', '.join(_KNOWN)}")
-        name, allowed = _KNOWN[key]
-        if allowed and value not in allowed:
-            raise InputError(f"--option {key}={value}: must be one of {', '.join(allowed)}")
-        if not allowed and not (value.isdigit() and int(value) > 0):
-            raise InputError(f"--option {key}={value}: must be a whole number above zero")
-        options[name] = value
+        name, allowed = PROVIDER_KEYS[key]
+        options[name] = _one_of(key, value, allowed) if allowed else str(_whole(key, value))
+    if chip.vtcm_mb is not None and int(options.get("vtcm_mb", 0)) > chip.vtcm_mb:
+        raise InputError(
+            f"--option vtcm_mb={options['vtcm_mb']}: {chip.name} has {chip.vtcm_mb} MB; "
+            "the compiler would take it without a word, and the device would not"
+        )
     if chip.soc is not None:
         options["soc_model"] = str(chip.soc)
     else:
@@ -35,3 +76,25 @@ def provider_options(chip: Chip, given: Mapping[str, str], *, float16: bool) -> 
     if float16:
         options["enable_htp_fp16_precision"] = "1"
     return options
+
+
+def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise InputError(f"--option {key}={value}: must be one of {', '.join(allowed)}")
+    return value
+
+
+def _whole(key: str, value: str) -> int:
+    if not (value.isdecimal() and int(value) > 0):
+        raise InputError(f"--option {key}={value}: must be a whole number above zero")
+    return int(value)
+
+
+def _seconds(key: str, value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise InputError(f"--option {key}={value}: must be a number above zero")
+    return number

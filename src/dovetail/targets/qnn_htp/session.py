@@ -21,6 +21,8 @@ def open_session(model: str, options: Mapping[str, str], *, context: str = "", l
         onnxruntime.set_default_logger_severity(0)  # before the library is registered, or its words are lost
     onnxruntime.register_execution_provider_library(_PROVIDER, onnxruntime_qnn.get_library_path())
     devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == _PROVIDER][:1]
+    if not devices:
+        raise RuntimeError(f"onnxruntime lists no device of {_PROVIDER}")
     session_options = onnxruntime.SessionOptions()
     session_options.log_severity_level = 0 if log else 3
     session_options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
@@ -29,13 +31,25 @@ def open_session(model: str, options: Mapping[str, str], *, context: str = "", l
         session_options.add_session_config_entry("ep.context_file_path", context)
     provider = {"backend_path": onnxruntime_qnn.get_qnn_htp_path(), **options}
     session_options.add_provider_for_devices(devices, provider)
-    return onnxruntime.InferenceSession(model, session_options)
+    # Otherwise Python tries again on the CPU when the provider does not start, and its words are lost.
+    return onnxruntime.InferenceSession(model, session_options, enable_fallback=0)
 
 
 def build_in_child(model: str, options: Mapping[str, str], context: str) -> dict[str, Any]:
     """Compile with all the compiler's words on the log, and leave the dump, the context binary and the profile."""
     session = open_session(model, options, context=context, log=True)
     return {"inputs": [value.name for value in session.get_inputs()]}
+
+
+def write_dlc_in_child(model: str, options: Mapping[str, str], folder: str) -> dict[str, Any]:
+    """Write the same QNN graph as a DLC: QNN's own format serializer takes the place of the HTP compiler."""
+    import onnxruntime_qnn
+
+    htp = Path(onnxruntime_qnn.get_qnn_htp_path())
+    serializer = htp.with_name(htp.name.replace("Htp", "Ir"))
+    asked = {"dump_qnn_ir_dlc": "1", "dump_qnn_ir_dlc_dir": folder, "qnn_ir_backend_path": str(serializer)}
+    open_session(model, {**options, **asked}, log=True)
+    return {"files": sorted(path.name for path in Path(folder).glob("*.dlc"))}
 
 
 def run_in_child(model: str, options: Mapping[str, str], sample: str, outputs: str) -> dict[str, Any]:

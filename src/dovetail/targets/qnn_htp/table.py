@@ -17,8 +17,11 @@ _KNOWN = "onnxruntime-qnn 2.7.0 (QAIRT 2.51), soc 43, compiled graph dumped"
 S16 = Encoding(DType.S16, symmetric=True)
 
 _ONE_INPUT = (
+    "Abs",
     "AveragePool",
     "Clip",
+    "Cos",
+    "Exp",
     "Gelu",
     "GlobalAveragePool",
     "HardSwish",
@@ -31,6 +34,7 @@ _ONE_INPUT = (
     "ReduceSum",
     "Relu",
     "Resize",
+    "Sin",
     "Softmax",
     "Sqrt",
 )
@@ -40,14 +44,21 @@ _FIXED = {
     "Sigmoid": (Fixed(DType.U16, 1 / 65536, 0),),
     "Tanh": (Fixed(DType.U16, 1 / 32768, 32768),),
 }
-_MANY_INPUTS = ("Add", "Concat", "Div", "Mul", "Sub")
+# Refused, in float too (onnxruntime-qnn 2.7.0, soc 43): "output shape must be static", or "not supported by QNN EP".
+OUTSIDE = dict.fromkeys(
+    ("Compress", "NonMaxSuppression", "NonZero", "Unique"), "HTP has no tensors whose size depends on the data"
+)
+_MANY_INPUTS = (
+    *("Add", "Concat", "Div", "Max", "Min", "Mul", "Pow", "Sub"),
+    *("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
+)
 
 
 def htp_table(chip: Chip) -> Mapping[str, OpSupport]:
     """The table of one chip."""
     table = {op: OpSupport(_same(1), shares=(0,), known_from=_KNOWN) for op in MOVERS}
     table |= {op: OpSupport(_same(1), known_from=_KNOWN) for op in _ONE_INPUT}
-    table |= {op: OpSupport(_same(0), known_from=_KNOWN) for op in _MANY_INPUTS}
+    table |= {op: OpSupport(_same(0), joins=op == "Concat", known_from=_KNOWN) for op in _MANY_INPUTS}
     linear = (*(signature(a, const(W8), bias(B32), out=a) for a in (A8, A16)), signature(F32, F32, F32, out=F32))
     table |= {op: OpSupport(linear, known_from=_KNOWN) for op in ("Conv", "ConvTranspose", "Gemm")}
     table["MatMul"] = OpSupport((*_constant_matmul(), *_second_operands(chip), signature(F32, F32, out=F32)))
@@ -55,6 +66,10 @@ def htp_table(chip: Chip) -> Mapping[str, OpSupport]:
     table["Softmax"] = replace(table["Softmax"], unclipped=True)
     for op, numbers in _FIXED.items():
         table[op] = OpSupport(_same(1), fixed=numbers, known_from=_KNOWN)
+    table["Where"] = OpSupport(_same(3), known_from=_KNOWN)
+    # At 16 bit it is -12 to 84 dB from the simulation, by the numbers it is given, and nothing is said.
+    table["Log"] = OpSupport((signature(A8, out=A8), signature(F32, out=F32)), known_from=_KNOWN)
+    table["ScatterElements"] = OpSupport(_scatter(), shares=(0, 2), known_from=_KNOWN)
     table["GridSample"] = OpSupport(
         (*(signature(a, a, out=a) for a in (A8, A16)), signature(F32, F32, out=F32)), known_from=_KNOWN
     )
@@ -62,7 +77,17 @@ def htp_table(chip: Chip) -> Mapping[str, OpSupport]:
 
 
 def _same(inputs: int) -> tuple[Signature, ...]:
-    return tuple(Signature((Slot(e),), e, variadic=not inputs) for e in (A8, A16, F32))
+    return tuple(Signature((Slot(e),) * max(inputs, 1), e, variadic=not inputs) for e in (A8, A16, F32))
+
+
+def _scatter() -> tuple[Signature, ...]:
+    """Elements that are replaced keep their bytes; those that are added up do not."""
+    moves = tuple(Signature((Slot(a), Slot(a), Slot(a)), a, when=_replaces) for a in (A8, A16))
+    return (*moves, signature(F32, F32, F32, out=F32))
+
+
+def _replaces(node: ir.Node) -> str:
+    return "" if attribute(node, "reduction", "none") == "none" else "what it writes is computed"
 
 
 def _constant_matmul() -> tuple[Signature, ...]:

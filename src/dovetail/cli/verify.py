@@ -1,0 +1,33 @@
+"""``dovetail verify``: fill a run's verdict ``device`` from what a device gave back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dovetail.cli.fit import show
+from dovetail.errors import InputError
+
+
+@click.command("verify")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--device-outputs",
+    "outputs",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="What run_on_device.py or qnn-net-run wrote: a folder per sample with .npy, .npz or .raw files.",
+)
+@click.option("--require", multiple=True, metavar="VERDICT", help="Exit with 3 when this verdict is not checked.")
+@click.pass_context
+def verify_command(context: click.Context, run: Path, outputs: Path, require: tuple[str, ...]) -> None:
+    """Compare what a device computed from RUN/device with the simulation, and write RUN/result.json again."""
+    from dovetail.device.verify_device import verify_device
+    from dovetail.finding import VERDICT_TABLE
+
+    for name in require:
+        if name not in VERDICT_TABLE:
+            raise InputError(f"--require {name}: no such verdict; there is {', '.join(VERDICT_TABLE)}")
+    context.exit(show(verify_device(run, outputs), run, require))

@@ -1,0 +1,156 @@
+"""What came back from a device: .npy, .npz or .raw per sample, every file accounted for before a number is compared."""
+
+from __future__ import annotations
+
+import math
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dovetail.device.manifest import Manifest, file_name
+from dovetail.encoding import Array, DType, Encoding, QParams
+from dovetail.errors import InputError
+from dovetail.numerics.affine import dequantize
+from dovetail.target import DeviceTensor, Sample
+
+# As our script names a sample's folder, and as qnn-net-run does.
+_SAMPLE = re.compile(r"(?:Result_)?(\d+)")
+_SUFFIXES = (".npy", ".npz", ".raw")
+# What qnn-net-run appends when it is told to write integers as they are.
+_NATIVE = "_native"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """Where one array is: a file, and its name in there if the file is an .npz."""
+
+    path: Path
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.name}" if self.name else str(self.path)
+
+
+Found = Mapping[str, OutputFile]
+
+
+def find_outputs(folder: Path, manifest: Manifest) -> list[Found]:
+    """Per sample the place of every output; what is missing, or belongs to nothing, is refused by name."""
+    places = _samples(folder, manifest.samples)
+    if not places:
+        raise InputError(f"{folder}: no outputs are in it; they are read as 000/NAME.npy, 000.npz or Result_0/NAME.raw")
+    for number in range(manifest.samples):
+        if number not in places:
+            raise InputError(f"{folder}: sample {number} is missing; the device was given {manifest.samples} samples")
+    return [_outputs(places[number], manifest) for number in range(manifest.samples)]
+
+
+def read_outputs(found: list[Found], manifest: Manifest) -> Iterator[Sample]:
+    """The outputs in real numbers, one sample at a time; an array of another size or type is refused."""
+    for files in found:
+        yield {tensor.name: _real(files[tensor.name], tensor) for tensor in manifest.outputs}
+
+
+def _samples(folder: Path, count: int) -> dict[int, Path]:
+    """Sample number -> its folder, or its .npz file."""
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        raise InputError(f"{folder}: the outputs of the device cannot be read ({error.strerror})") from error
+    places: dict[int, Path] = {}
+    for entry in entries:
+        if not entry.is_dir() and entry.suffix != ".npz":
+            continue
+        match = _SAMPLE.fullmatch(entry.name if entry.is_dir() else entry.stem)
+        if match is None:
+            continue
+        number = int(match[1])
+        if number in places:
+            raise InputError(f"{folder}: {places[number].name} and {entry.name} are both sample {number}")
+        if number >= count:
+            raise InputError(f"{entry}: there is no sample {number}; the device was given {count} samples")
+        places[number] = entry
+    return places
+
+
+def _outputs(place: Path, manifest: Manifest) -> Found:
+    """Where the outputs of one sample are."""
+    known = {variant: t.name for t in manifest.outputs for variant in (t.file, t.file + _NATIVE)}
+    found: dict[str, OutputFile] = {}
+    files = [place] if place.is_file() else sorted(path for path in place.iterdir() if path.suffix in _SUFFIXES)
+    for path in files:
+        for file in _members(path):
+            said = file.name or path.stem
+            name = known.get(file_name(said))
+            if name is None:
+                there = ", ".join(tensor.name for tensor in manifest.outputs)
+                raise InputError(f"{path}: the model has no output {said!r}; there is {there}")
+            if name in found:
+                raise InputError(f"{file}: output {name!r} is already in {found[name].path.name}")
+            found[name] = file
+    for tensor in manifest.outputs:
+        if tensor.name not in found:
+            raise InputError(f"{place}: output {tensor.name!r} is missing")
+    return found
+
+
+def _members(path: Path) -> list[OutputFile]:
+    if path.suffix != ".npz":
+        return [OutputFile(path)]
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return [OutputFile(path, name) for name in arrays.files]
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: not an .npz file ({error})") from error
+
+
+def _real(file: OutputFile, tensor: DeviceTensor) -> Array:
+    """One output in real numbers, where the graph's own is an integer with a scale."""
+    array = _raw(file.path, tensor) if file.path.suffix == ".raw" else _load(file, tensor)
+    if tensor.scale is None or tensor.zero_point is None or array.dtype.kind == "f":
+        return array
+    params = QParams(Encoding(DType(tensor.dtype)), np.array(tensor.scale), np.array(tensor.zero_point))
+    return dequantize(array, params)
+
+
+def _raw(path: Path, tensor: DeviceTensor) -> Array:
+    """A raw file, little endian; real numbers where a tool has written an integer output as float32."""
+    dtypes = [np.dtype(tensor.dtype)] + ([np.dtype(np.float32)] if tensor.scale is not None else [])
+    content, count = _bytes(path), math.prod(tensor.shape)
+    for dtype in dtypes:
+        if len(content) == count * dtype.itemsize:
+            return np.frombuffer(content, dtype.newbyteorder("<")).reshape(tensor.shape).astype(dtype)
+    expected = count * dtypes[0].itemsize
+    raise InputError(f"{path}: has {len(content)} bytes; {_described(tensor)}, which takes {expected}")
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _load(file: OutputFile, tensor: DeviceTensor) -> Array:
+    """An array of NumPy's own formats, which say shape and type."""
+    try:
+        loaded = np.load(file.path, allow_pickle=False)
+        array = np.asarray(loaded[file.name] if file.name else loaded)
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        raise InputError(f"{file}: not an array ({error})") from error
+    alike = array.dtype == np.dtype(tensor.dtype) or (array.dtype.kind == "f" and _takes_float(tensor))
+    if array.shape != tensor.shape or not alike:
+        raise InputError(f"{file}: is {array.dtype} {list(array.shape)}; {_described(tensor)}")
+    return array
+
+
+def _takes_float(tensor: DeviceTensor) -> bool:
+    return tensor.scale is not None or np.dtype(tensor.dtype).kind == "f"
+
+
+def _described(tensor: DeviceTensor) -> str:
+    return f"output {tensor.name!r} is {tensor.dtype} {list(tensor.shape)}"

@@ -1,0 +1,134 @@
+"""Filling the verdict ``device`` of a run from what a device gave back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from dovetail.device.manifest import MANIFEST, Manifest, read_manifest
+from dovetail.device.pack import FLOAT, FOLDER, SIMULATION
+from dovetail.device.read_outputs import Found, find_outputs, read_outputs
+from dovetail.errors import InputError
+from dovetail.finding import Status, Thresholds, Verdict
+from dovetail.model.write import write_whole
+from dovetail.report.assemble import columns
+from dovetail.report.result import Metrics, Result, load_result
+from dovetail.rundir import file_sha256
+from dovetail.target import MODEL
+from dovetail.verify import verdicts
+from dovetail.verify.compare import Agreement, compare_runs
+
+RESULT = "result.json"
+RECORD = "ran.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """The record that our script leaves beside the outputs; another tool leaves none."""
+
+    manifest_sha256: str
+    model: str = ""
+    machine: str = "an unnamed machine"
+    emulated: bool = False
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def verify_device(run: Path, device_outputs: Path) -> Result:
+    """Compare what a device computed with simulation and float, and write the result again, whole."""
+    result = load_result(run / RESULT)
+    manifest = _manifest(run, result)
+    found = find_outputs(device_outputs, manifest)
+    ran = _record(run, device_outputs)
+    ways = {"device": found, "float": _expected(run, FLOAT, manifest)}
+    ways["simulation"] = _expected(run, SIMULATION, manifest)
+
+    def compare(one: str, other: str) -> Agreement:
+        return compare_runs(read_outputs(ways[one], manifest), read_outputs(ways[other], manifest), manifest.ranked)
+
+    vs_float, vs_simulation = compare("float", "device"), compare("simulation", "device")
+    simulated = compare("float", "simulation").sqnr_db()
+    if manifest.float_db is not None:
+        simulated = {name: min(value, manifest.float_db) for name, value in simulated.items()}
+    evidence = f"{manifest.samples} samples in {device_outputs.name}, {_described(ran)}"
+    verdict = _verdict(simulated, vs_float.sqnr_db(), result.thresholds, evidence)
+    metrics = _with_device(result.metrics, vs_float, vs_simulation)
+    if ran is not None and ran.emulated:
+        verdict, metrics = _of_emulator(verdict), _with_device(result.metrics, None, None)
+    filled = replace(result, verdicts={**result.verdicts, "device": verdict}, metrics=metrics)
+    write_whole(run / RESULT, filled.to_json())
+    return filled
+
+
+def _verdict(
+    simulation: Mapping[str, float], device: Mapping[str, float], thresholds: Thresholds, evidence: str
+) -> Verdict:
+    """What ``numerics`` asks of the target, asked of the device; both in dB against float, per output."""
+    judged = verdicts.numerics(simulation, device, thresholds)
+    broken = [name for name, value in device.items() if math.isnan(value) and not math.isnan(simulation[name])]
+    reason = judged.reason
+    if broken:
+        reason = f"the device's output {broken[0]!r} holds NaN, the simulation's does not"
+    elif judged.numbers:
+        worst = max(judged.numbers, key=judged.numbers.__getitem__)
+        said = f"{worst!r}: device {device[worst]:.1f} dB, simulation {simulation[worst]:.1f} dB against float"
+        passed = judged.status is Status.PASS
+        reason = f"the device runs as simulated; {said}" if passed else f"device and simulation part; {said}"
+    return Verdict(judged.status, reason, verdicts.words("device", thresholds), evidence, judged.numbers)
+
+
+def _of_emulator(verdict: Verdict) -> Verdict:
+    """An emulator can show that a graph is broken, never that a device runs it."""
+    if verdict.status is not Status.PASS:
+        return verdict
+    reason = f"the outputs come from an emulator, not from a device: {verdict.reason}"
+    return replace(verdict, status=Status.NOT_CHECKED, reason=reason)
+
+
+def _manifest(run: Path, result: Result) -> Manifest:
+    """The manifest of the run's device folder, if it speaks of the model that the result speaks of."""
+    path = run / FOLDER / MANIFEST
+    if not path.is_file():
+        raise InputError(f"{run}: has no {FOLDER}/{MANIFEST}, so there is nothing to compare outputs of a device with")
+    manifest = read_manifest(path)
+    shipped = next((a.sha256 for a in result.artifacts if a.name == MODEL), "")
+    if manifest.model_sha256 != shipped:
+        raise InputError(f"{path}: speaks of another model than {RESULT} ({manifest.model_sha256[:12]})")
+    return manifest
+
+
+def _expected(run: Path, place: str, manifest: Manifest) -> list[Found]:
+    return find_outputs(run / FOLDER / place, manifest)
+
+
+def _record(run: Path, outputs: Path) -> Ran | None:
+    """What is known of where the outputs come from; those of another device folder are refused."""
+    path = outputs / RECORD
+    if not path.exists():
+        return None
+    try:
+        ran = msgspec.json.decode(path.read_bytes(), type=Ran)
+    except (OSError, msgspec.DecodeError) as error:
+        raise InputError(f"{path}: not the record of a run on a device ({error})") from error
+    if ran.manifest_sha256 != file_sha256(run / FOLDER / MANIFEST):
+        raise InputError(f"{outputs}: comes from another model or other samples than those of {run / FOLDER}")
+    return ran
+
+
+def _described(ran: Ran | None) -> str:
+    if ran is None:
+        return "without a record of what ran them"
+    tools = ", ".join(f"{name} {version}" for name, version in ran.versions.items())
+    return f"{ran.model} on {ran.machine} with {tools}"
+
+
+def _with_device(metrics: Metrics, vs_float: Agreement | None, vs_simulation: Agreement | None) -> Metrics:
+    one, other = columns(vs_float), columns(vs_simulation)
+    changed = {
+        name: replace(getattr(metrics, name), device_vs_float=one[name], device_vs_simulation=other[name])
+        for name in one
+    }
+    return replace(metrics, **changed)

@@ -1,0 +1,85 @@
+"""Products whose second operand is repeated along leading axes, without the repetition.
+
+The HTP compiler (onnxruntime-qnn 2.7.0) loses a Reshape in front of such a MatMul and computes wrong numbers without a
+word: ``Reshape [b,hw,c] -> [b,h,w,c]``, then MatMul by [h,c,k], is -9 dB from its simulation. As [h,bw,c] by [h,c,k]
+it is 80 dB. Where no Reshape stands in front the repetition is right, and faster.
+"""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from dovetail.model import edit
+from dovetail.model.edit import constant_of, shape_of
+from dovetail.model.layout import Step, insert_step
+from dovetail.model.origin import nodes_of
+from dovetail.pass_record import PassRecord, Site
+
+Shape = tuple[int, ...]
+
+
+def unbroadcast_matmul(model: ir.Model) -> PassRecord:
+    """Make the axes along which the second operand is repeated rows of the first, where that is a reshaped tensor."""
+    changed: list[Site] = []
+    declined: list[Site] = []
+    for node in list(model.graph):
+        if not edit.is_op(node, "MatMul") or not _is_reshaped(node.inputs[0]) or _is_linear(node):
+            continue
+        shape, beside = shape_of(node.inputs[0]), shape_of(node.inputs[1])
+        if shape is None or beside is None or min(len(shape), len(beside)) < 2:
+            continue
+        where = ", ".join(nodes_of(node)) or node.name or ""
+        padded = (1,) * (len(shape) - len(beside)) + beside
+        repeated = [axis for axis in range(len(shape) - 2) if padded[axis] == 1 < shape[axis]]
+        if not repeated:
+            continue
+        if len(beside) > len(shape) or any(a == 1 < b for a, b in zip(shape[:-2], padded[:-2], strict=True)):
+            declined.append(Site(where, "the first operand is repeated too"))
+            continue
+        _rewrite(node, shape, padded, repeated)
+        changed.append(Site(where, "the axes along which the second operand is repeated made rows"))
+    return PassRecord("unbroadcast_matmul", tuple(changed), tuple(declined))
+
+
+def _is_reshaped(value: ir.Value | None) -> bool:
+    producer = None if value is None else value.producer()
+    return producer is not None and edit.is_op(producer, "Reshape")
+
+
+def _is_linear(node: ir.Node) -> bool:
+    """Whether one weight serves all: the compiler has a form of its own for that."""
+    return constant_of(node.inputs[1]) is not None and len(shape_of(node.inputs[1]) or ()) == 2
+
+
+def _rewrite(node: ir.Node, shape: Shape, padded: Shape, repeated: list[int]) -> None:
+    first, second, output = node.inputs[0], node.inputs[1], node.outputs[0]
+    if first is None or second is None:
+        raise TypeError(f"{node.name!r} lacks an operand")
+    last = len(shape) - 1
+    kept = [axis for axis in range(last - 1) if axis not in repeated]
+    order = (*kept, *repeated, last - 1, last)
+    stacked = tuple(shape[axis] for axis in kept)
+    rows = math.prod(shape[axis] for axis in (*repeated, last - 1))
+    left = _step(node, _step(node, first, Step("Transpose", order)), Step("Reshape", (*stacked, rows, shape[-1])))
+    right = _second(node, second, (*stacked, *padded[-2:]))
+    merged = (*stacked, rows, padded[-1])
+    new = edit.insert(node, "MatMul", [left, right], source=output, replaces=[node], shape=merged)
+    new = _step(node, new, Step("Reshape", (*(shape[axis] for axis in order[:-1]), padded[-1])))
+    back = Step("Transpose", tuple(order.index(axis) for axis in range(last + 1)))
+    edit.replace_value(output, _step(node, new, back))
+    edit.remove_dead(edit.graph_of(node), [node])
+
+
+def _second(node: ir.Node, value: ir.Value, shape: Shape) -> ir.Value:
+    array = constant_of(value)
+    if array is None or array.shape == shape:
+        return _step(node, value, Step("Reshape", shape))
+    return edit.add_initializer(edit.graph_of(node), array.reshape(shape), name=f"{value.name}/stack", source=value)
+
+
+def _step(node: ir.Node, value: ir.Value, step: Step) -> ir.Value:
+    """The value after a step; itself where the step changes nothing."""
+    same = shape_of(value) if step.op_type == "Reshape" else tuple(range(len(step.numbers)))
+    return value if step.numbers == same else insert_step(node, value, step, replaces=[node])

@@ -1,0 +1,1 @@
+"""Searching: asking the planner again with one thing changed, and measuring what it does."""

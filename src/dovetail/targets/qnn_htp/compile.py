@@ -1,0 +1,155 @@
+"""The HTP compiler, run in a child process, and what it makes: context binary, DLC, dumped graph, figures."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from dovetail.finding import Finding, Severity
+from dovetail.model.origin import nodes_of
+from dovetail.target import Artifact, Compiled
+from dovetail.targets.child import ChildResult, run_child
+from dovetail.targets.qnn_htp.estimate import read_estimate, read_traffic
+from dovetail.targets.qnn_htp.install import PACKAGE
+from dovetail.targets.qnn_htp.log import CODE, compiled_for, failure, warnings
+from dovetail.targets.qnn_htp.options import HtpOptions
+from dovetail.targets.qnn_htp.qairt import Expected, Kind, can_load, instead, made_by, parse_version
+
+GRAPH = "qnn_graph"
+_DLC = "dlc"
+_SESSION = "dovetail.targets.qnn_htp.session"
+_COMPILER = "the HTP compiler"
+
+
+@dataclass(frozen=True, slots=True)
+class _Shipped:
+    """The files that a device loads, and what is to be said of them."""
+
+    artifacts: tuple[Artifact, ...]
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+
+
+def compile_model(asked: HtpOptions, artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+    """Run the real compiler; its log, its graph, the context binary and on request a DLC are kept."""
+    dump, profile = folder / GRAPH, folder / "profile.csv"
+    _clear(folder)
+    options = {**asked.provider, "dump_json_qnn_graph": "1", "json_qnn_graph_dir": str(dump)}
+    options |= {"profiling_level": "detailed", "profiling_file_path": str(profile)}
+    model = artifacts[0].path
+    arguments = {"model": str(model), "options": options, "context": str(folder / "context.onnx")}
+    result = in_child(asked, "build_in_child", arguments, _COMPILER)
+    if result.answer is None:
+        return failure(result, artifacts, _original_nodes(model))
+    shipped = _ship(asked, model, folder)
+    provider = f"{PACKAGE} {version(PACKAGE)}"
+    graphs = [Artifact(GRAPH, path, provider) for path in sorted(dump.glob("*.json")) if "tensor_log" not in path.name]
+    estimate, no_estimate = read_estimate(profile, result.log)
+    traffic, no_traffic = read_traffic(result.log)
+    return Compiled(
+        artifacts=(*artifacts, *shipped.artifacts, *graphs),
+        log=result.log,
+        findings=(*warnings(result.log), *_another_architecture(asked, result.log), *shipped.findings),
+        estimate=estimate,
+        traffic=traffic,
+        not_estimated="; ".join(filter(None, (no_estimate, no_traffic))),
+        notes=shipped.notes,
+    )
+
+
+def in_child(asked: HtpOptions, function: str, arguments: Mapping[str, Any], who: str) -> ChildResult:
+    """Call a function of the session module within the limits that were asked for."""
+    return run_child(
+        f"{_SESSION}:{function}",
+        arguments,
+        who=who,
+        time_limit_s=asked.time_limit_s,
+        memory_limit_bytes=asked.memory_limit_bytes,
+    )
+
+
+def _clear(folder: Path) -> None:
+    """Remove what an earlier run left: the provider refuses to replace a context, and appends to the rest."""
+    for name in (GRAPH, _DLC):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / GRAPH).mkdir()
+    for old in (*folder.glob("context*"), folder / "profile.csv"):
+        old.unlink(missing_ok=True)
+
+
+def _ship(asked: HtpOptions, model: Path, folder: Path) -> _Shipped:
+    """The context binary, the DLC where one is wanted, and whether the device's runtime can load them."""
+    findings: list[Finding] = []
+    files = [(path.stem, path) for path in sorted(folder.glob("context*")) if path.is_file()]
+    if asked.dlc:
+        path, error = _write_dlc(asked, model, folder / _DLC)
+        if error:
+            findings.append(Finding(CODE, Kind.DLC, f"no DLC was made: {error}", Severity.ERROR))
+        else:
+            files.append(("dlc", path))
+    made = [Artifact(name, path, _builder(path)) for name, path in files]
+    notes = []
+    for artifact in made:
+        kind = {".bin": Kind.CONTEXT, ".dlc": Kind.DLC}.get(artifact.path.suffix)
+        if kind is not None:
+            finding, note = _on_device(asked, kind, artifact)
+            findings += finding
+            notes += note
+    return _Shipped(tuple(made), tuple(findings), tuple(notes))
+
+
+def _write_dlc(asked: HtpOptions, model: Path, folder: Path) -> tuple[Path, str]:
+    """The DLC of a model, or why there is none; the serializer names it by a number, so it is renamed."""
+    folder.mkdir()
+    path = folder / "model.dlc"
+    arguments = {"model": str(model), "options": dict(asked.provider), "folder": str(folder)}
+    written = in_child(asked, "write_dlc_in_child", arguments, "the DLC writer")
+    if written.answer is None:
+        return path, written.error
+    files = written.answer["files"]
+    if len(files) != 1:
+        return path, f"{len(files)} files were written, one was expected"
+    (folder / files[0]).rename(path)
+    return path, ""
+
+
+def _builder(path: Path) -> str:
+    build = made_by(path)
+    return f"QAIRT {build}" if build else ""
+
+
+def _on_device(asked: HtpOptions, kind: Kind, artifact: Artifact) -> tuple[list[Finding], list[str]]:
+    """Whether the device's runtime can be expected to load a file: a note where it can, a finding where not."""
+    if not artifact.made_by:
+        said = f"which QAIRT made {artifact.path.name} could not be read from it"
+        return [Finding(CODE, kind, said, Severity.WARNING)], []
+    if asked.device_qairt is None:
+        return [], []
+    build = artifact.made_by.removeprefix("QAIRT ")
+    expected, source = can_load(kind, parse_version(build), asked.device_qairt)
+    device = ".".join(map(str, asked.device_qairt))
+    said = f"{artifact.path.name} was made by QAIRT {build} and is {expected} on QAIRT {device}: {source}"
+    if expected is Expected.YES:
+        return [], [said]
+    severity = Severity.ERROR if expected is Expected.NO else Severity.WARNING
+    return [Finding(CODE, kind, said, severity, fix=instead(asked.device_qairt))], []
+
+
+def _another_architecture(asked: HtpOptions, log: str) -> list[Finding]:
+    """A number that is not in our table may belong to another architecture than its caller said."""
+    found = compiled_for(log)
+    if found in (None, asked.chip.architecture):
+        return []
+    said = f"it was compiled for HTP v{found}, which is what the compiler takes soc {asked.chip.soc} for"
+    return [Finding(CODE, asked.chip.name, said, Severity.WARNING, fix=f"say qnn-htp:soc{asked.chip.soc}/v{found}")]
+
+
+def _original_nodes(emitted: Path) -> dict[str, str]:
+    """The caller's names of the nodes of an emitted graph."""
+    return {node.name or "": ", ".join(nodes_of(node)) or node.name or "" for node in ir.load(emitted).graph}

@@ -1,0 +1,85 @@
+"""Running the compiled model: once per sample, beside float and simulation on the same samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from dovetail.errors import BackendError, UnfinishedError
+from dovetail.finding import Status, Thresholds, Verdict
+from dovetail.qdq.boundary import Stream
+from dovetail.target import Sample, Target
+from dovetail.verify import verdicts
+from dovetail.verify.compare import Agreement, compare_runs
+
+Progress = Callable[[int, int | None], None]
+
+
+def quiet(done: int, total: int | None) -> None:
+    """Progress that nobody looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnTarget:
+    """What the target gave, and how it compares; nothing but the failure where it does not run its own graph."""
+
+    vs_float: Agreement | None = None
+    vs_simulation: Agreement | None = None
+    simulation: Agreement | None = None
+    outputs: list[Sample] = field(default_factory=list)
+    failure: str = ""
+    finished: bool = True
+
+
+def run_on_target(
+    streams: Mapping[str, Stream],
+    ranked: Mapping[str, int],
+    samples: list[Sample],
+    target: Target,
+    float_db: float | None,
+    thresholds: Thresholds,
+    progress: Progress,
+) -> tuple[OnTarget, Verdict]:
+    """Run as many samples as the target is asked for, and more of them before a failure stands.
+
+    In 8 bit, one or two steps of rounding can pile up in one picture: a disagreement counts when it holds on several.
+    """
+    ran = _run(streams, ranked, samples[: target.sample_limit], [], progress)
+    verdict = _judge(ran, float_db, thresholds)
+    again = samples[: target.retry_limit]
+    if verdict.status is Status.FAIL and not ran.failure and len(again) > len(ran.outputs):
+        ran = _run(streams, ranked, again, ran.outputs, progress)
+        verdict = _judge(ran, float_db, thresholds)
+    return ran, verdict
+
+
+def _run(
+    streams: Mapping[str, Stream],
+    ranked: Mapping[str, int],
+    samples: list[Sample],
+    known: list[Sample],
+    progress: Progress,
+) -> OnTarget:
+    outputs = list(known)
+    try:
+        for output in streams["target"](samples[len(known) :]):
+            outputs.append(output)
+            progress(len(outputs), len(samples))
+    except BackendError as error:
+        return OnTarget(failure=str(error), finished=not isinstance(error, UnfinishedError))
+    exact, simulated = list(streams["float"](samples)), list(streams["simulation"](samples))
+    return OnTarget(
+        compare_runs(exact, outputs, ranked),
+        compare_runs(simulated, outputs, ranked),
+        compare_runs(exact, simulated, ranked),
+        outputs,
+    )
+
+
+def _judge(ran: OnTarget, float_db: float | None, thresholds: Thresholds) -> Verdict:
+    if ran.vs_float is None or ran.simulation is None:
+        return verdicts.cannot_run(ran.failure, thresholds, finished=ran.finished)
+    simulation = ran.simulation.sqnr_db()
+    if float_db is not None:
+        simulation = {name: min(value, float_db) for name, value in simulation.items()}
+    return verdicts.numerics(simulation, ran.vs_float.sqnr_db(), thresholds)

@@ -1,0 +1,40 @@
+"""The real HTP compiler on a graph written down as ONNX text, float or with its own Q/DQ pairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+
+from dovetail.target import Artifact, Compiled
+from dovetail.targets.qnn_htp.chips import chip_named
+from dovetail.targets.qnn_htp.compile import compile_model
+from dovetail.targets.qnn_htp.options import HtpOptions, read_options
+
+RELU = "g (float[1,8,16] x) => (float[1,8,16] y) { [act] y = Relu(x) }"
+ERF = "g (float[1,8,16] x) => (float[1,8,16] y) { [act] a = Relu(x)  [curve] y = Erf(a) }"
+
+
+def options(chip: str = "sm8550", **given: str) -> HtpOptions:
+    """What ``--option`` gives for a chip."""
+    return read_options(chip_named(chip), given)
+
+
+def wheel_without(library: str, folder: Path) -> Path:
+    """The installed package but for one library, in a folder that can be put on the path."""
+    import onnxruntime_qnn
+
+    package = folder / "onnxruntime_qnn"
+    package.mkdir()
+    for path in Path(onnxruntime_qnn.__file__).parent.iterdir():
+        if path.name != library:
+            (package / path.name).symlink_to(path)
+    return folder
+
+
+def compile_text(body: str, folder: Path, asked: HtpOptions | None = None, opset: int = 21) -> Compiled:
+    """Compile ``name (inputs) => (outputs) <initializers> { nodes }`` into a folder."""
+    path = folder / "model.onnx"
+    header = f'<ir_version: 10, opset_import: ["": {opset}, "com.microsoft": 1]>'
+    onnx.save(onnx.parser.parse_model(f"{header} {body}"), path)
+    return compile_model(asked or options(), (Artifact("model", path),), folder)

@@ -1,0 +1,78 @@
+"""A silent miscompile of the real compiler: seen, and located to the tensor where it starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from dovetail.calibrate.data import Data
+from dovetail.encoding import QParams
+from dovetail.finding import Status, Thresholds
+from dovetail.model.edit import constant_of
+from dovetail.numerics.ranges import weight_params
+from dovetail.storage import Edge, Plan
+from dovetail.target import W8A16, Target
+from dovetail.targets import open_target
+from dovetail.verify.verify import Built, Verification, verify
+from tests.planning import graph, noise, planned
+
+pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
+
+LAYERS = """
+g (float[1,8,16] x) => (float[1,8,16] y)
+{
+    a = MatMul(x, first)
+    b = Relu(a)
+    c = MatMul(b, second)
+    d = Relu(c)
+    e = MatMul(d, third)
+    y = Relu(e)
+}
+"""
+
+
+def network() -> ir.Model:
+    rng = np.random.default_rng(0)
+    # Channels of very different size: with their scales on the wrong axis the numbers cannot be right.
+    weights = {name: rng.standard_normal((16, 16)) * np.logspace(-1.5, 0, 16) for name in ("first", "second", "third")}
+    header = ", ".join(
+        f"float[16,16] {name} = {{{','.join(f'{v:.6f}' for v in array.reshape(-1))}}}"
+        for name, array in weights.items()
+    )
+    return graph(LAYERS.replace("(float[1,8,16] y)\n", f"(float[1,8,16] y)\n<{header}>\n"))
+
+
+def on_wrong_axis(plan: Plan, model: ir.Model, tensor: str) -> Plan:
+    """The plan with the weight scales of one MatMul along its rows, which the compiler takes and gets wrong."""
+    node = next(n for n in model.graph if n.outputs[0].name == tensor)
+    edge = Edge(node.name or "", 1)
+    choice, array = plan.edges[edge], constant_of(node.inputs[1])
+    assert isinstance(choice.storage, QParams)
+    assert array is not None
+    wrong = replace(choice, storage=weight_params(array, choice.storage.encoding, 0))
+    return replace(plan, edges={**plan.edges, edge: wrong})
+
+
+def verified(model: ir.Model, plan: Plan, target: Target, folder: Path) -> Verification:
+    original = folder / "original.onnx"
+    ir.save(model, original)
+    compiled = target.compile(target.emit(model, plan, folder), folder)
+    assert compiled.error == ""
+    arrays = noise(model)["x"]
+    data = Data("noise", lambda: ({"x": array} for array in arrays), len(arrays), random=True)
+    return verify(Built(original, model, plan, compiled, target.probe()), target, data, None, Thresholds())
+
+
+def test_wrong_numbers_are_located_to_the_tensor_where_they_start(tmp_path: Path) -> None:
+    htp, model = open_target("qnn-htp:sm8550"), network()
+    plan = planned(model, htp, W8A16, data=noise(model))
+    good = verified(model, plan, htp, tmp_path).verdicts["numerics"]
+    assert good.status is Status.PASS, good.reason
+    bad = verified(model, on_wrong_axis(plan, model, "c"), htp, tmp_path).verdicts["numerics"]
+    assert bad.status is Status.FAIL
+    assert "target and simulation part" in bad.reason
+    assert "the first tensor that is off is 'c', made by MatMul" in bad.reason, bad.reason

@@ -1,0 +1,166 @@
+"""The vendor's figures: for the fitted model, for float16, for a naive export; and what is said where one is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from bench.vit_tiny import pictures, save
+from rich.console import Console
+
+import dovetail
+from dovetail.errors import InputError
+from dovetail.report.result import Metrics
+from dovetail.report.terminal import _print_estimates
+from dovetail.target import Estimate, Traffic
+from dovetail.targets.qnn_htp.estimate import read_estimate, read_traffic
+from dovetail.targets.qnn_htp.naive import export_naive
+from tests.equality import model_from, normal
+
+pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
+
+
+def stored_types(path: Path) -> set[str]:
+    """The dtypes that the QuantizeLinear of a model write."""
+    graph = onnx.load(path).graph
+    types = {tensor.name: onnx.TensorProto.DataType.Name(tensor.data_type) for tensor in graph.initializer}
+    return {types[node.input[2]] for node in graph.node if node.op_type == "QuantizeLinear"}
+
+
+def test_the_fitted_model_stands_beside_float16_and_a_naive_export(tmp_path: Path) -> None:
+    result = dovetail.fit(
+        save(tmp_path, layers=1),
+        target="qnn-htp:soc52",
+        precision="w8a16",
+        baselines="all",
+        calibration={"image": pictures(2)},
+        output=tmp_path / "run",
+    )
+    assert not result.failed
+    estimates = result.metrics.latency_estimate_us
+    assert list(estimates) == ["fitted", "fp16", "naive"]
+    assert estimates["fitted"].mid_us < estimates["naive"].mid_us
+    assert result.metrics.not_estimated == {}
+    traffic = result.metrics.traffic_bytes
+    assert traffic["fitted"].read_bytes < traffic["fp16"].read_bytes  # half the weights
+    assert stored_types(tmp_path / "run/compile/baseline_naive/model.onnx") == {"UINT16"}
+    assert dovetail.load_result(tmp_path / "run/result.json") == result
+
+
+def test_a_refused_baseline_is_reported_with_the_reason(tmp_path: Path) -> None:
+    text = """
+    g (float[1,8,16] x) => (float[N] picked)
+    { m = MatMul(x, w)  s = Add(m, b)  [find] where = NonZero(s)  rows = Transpose(where)  picked = GatherND(s, rows) }
+    """
+    result = dovetail.fit(
+        ir.to_proto(model_from(text, w=normal(16, 4), b=normal(4))),
+        target="qnn-htp:soc52",
+        precision="w8a8",
+        baselines="all",
+        calibration={"x": normal(4, 8, 16)},
+        output=tmp_path / "run",
+    )
+    assert list(result.metrics.latency_estimate_us) == ["fitted", "fp16"]
+    assert list(result.metrics.not_estimated) == ["naive"]
+    assert "NonZero" in result.metrics.not_estimated["naive"]
+
+
+def test_a_chip_without_estimates_says_so_and_still_gives_bytes(tmp_path: Path) -> None:
+    text = "g (float[1,8,16] x) => (float[1,8,4] y) { m = MatMul(x, w)  s = Add(m, b)  y = Relu(s) }"
+    result = dovetail.fit(
+        ir.to_proto(model_from(text, w=normal(16, 4), b=normal(4))),
+        target="qnn-htp:sm8550",
+        calibration={"x": normal(4, 8, 16)},
+        output=tmp_path / "run",
+    )
+    assert result.metrics.latency_estimate_us == {}
+    assert result.metrics.traffic_bytes["fitted"].read_bytes > 0
+    assert result.metrics.not_estimated == {"fitted": "Performance Estimates unsupported on soc SM8550"}
+    said = printed(result.metrics)
+    assert "not checked" in said
+    assert "no full estimate of fitted: Performance Estimates unsupported on soc SM8550" in said
+
+
+def printed(metrics: Metrics) -> str:
+    console = Console(width=160)
+    with console.capture() as capture:
+        _print_estimates(metrics, console)
+    return capture.get()
+
+
+def test_estimates_with_other_operators_left_out_are_not_compared() -> None:
+    fitted, half = Estimate(90, 100, 110, 0, 0, 0), Estimate(180, 200, 220, 0, 0, 0)
+    partial = Estimate(10, 20, 30, 3, 0, 0)
+    assert fitted.ratio_to(half) == 0.5
+    assert fitted.ratio_to(partial) is None
+    said = printed(Metrics(latency_estimate_us={"fitted": fitted, "fp16": half, "naive": partial}))
+    assert "0.50x" in said
+    assert "not comparable: 0 and 3 operators without a cost" in said
+    assert "5.00x" not in said
+
+
+ROWS = """Msg Timestamp,Message,Time,Unit of Measurement,Timing Source,Event Level,Event Identifier
+0,BACKEND,20,US,BACKEND,SUB-EVENT,Simulated (Accelerator exec time us)
+0,BACKEND,10,US,BACKEND,SUB-EVENT,Simulated (Accelerator exec time us (lower estimate))
+0,BACKEND,30,US,BACKEND,SUB-EVENT,Simulated (Accelerator exec time us (upper estimate))
+0,BACKEND,1,BYTES,BACKEND,SUB-EVENT,Input Fill
+0,BACKEND,2,BYTES,BACKEND,SUB-EVENT,Intermediate Fill
+0,BACKEND,4,BYTES,BACKEND,SUB-EVENT,Inter HTP Fill
+0,BACKEND,8,BYTES,BACKEND,SUB-EVENT,Intermediate Spill
+0,BACKEND,16,BYTES,BACKEND,SUB-EVENT,Inter HTP Spill
+0,BACKEND,32,BYTES,BACKEND,SUB-EVENT,Output Spill
+0,BACKEND,5,US,BACKEND,SUB-EVENT,Missing Ops (Number of Ops with no Costs associated)
+"""
+
+
+def test_a_profile_is_read_or_the_line_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.csv"
+    assert read_estimate(profile, "") == (None, "the profile could not be read: there is none")
+    profile.write_text(ROWS)
+    assert read_estimate(profile, "") == (Estimate(10, 20, 30, 5, 7, 56), "")
+    profile.write_text(ROWS.replace(",10,", ",ten,"))
+    bad = "0,BACKEND,ten,US,BACKEND,SUB-EVENT,Simulated (Accelerator exec time us (lower estimate))"
+    assert read_estimate(profile, "") == (None, f"the profile could not be read: {bad}")
+    profile.write_text(ROWS.replace("Output Spill", "Output Loss"))
+    assert read_estimate(profile, "") == (None, "the profile could not be read: there is no row 'Output Spill'")
+
+
+def test_the_log_is_read_or_the_line_that_cannot_be_read_is_named() -> None:
+    log = "[V] spill_bytes=1\n[V] fill_bytes=2\n[V] write_total_bytes=3\n[V] read_total_bytes=4\n"
+    assert read_traffic(log) == (Traffic(read_bytes=4, write_bytes=3, fill_bytes=2, spill_bytes=1), "")
+    said = read_traffic(log.replace("=3", "=many"))
+    assert said == (None, "the compiler's log could not be read: write_total_bytes=many")
+    said = read_traffic(log.replace("[V] fill_bytes=2\n", ""))
+    assert said == (None, "the compiler's log could not be read: there is no line fill_bytes=")
+
+
+def test_a_naive_export_pins_the_shapes_that_the_caller_pinned(tmp_path: Path) -> None:
+    text = "g (float[N,8] x) => (float[N,4] y) { m = MatMul(x, w)  y = Relu(m) }"
+    onnx.save(ir.to_proto(model_from(text, w=normal(8, 4))), tmp_path / "open.onnx")
+    samples = [{"x": normal(2, 8, seed=seed)} for seed in range(2)]
+    output = tmp_path / "naive.onnx"
+    assert export_naive(tmp_path / "open.onnx", "w8a8", samples, {"x": (2, 8)}, output) == ""
+    dims = onnx.load(output).graph.input[0].type.tensor_type.shape.dim
+    assert [dim.dim_value for dim in dims] == [2, 8]
+    assert stored_types(output) == {"UINT8"}
+
+
+def test_what_cannot_be_exported_says_why(tmp_path: Path) -> None:
+    text = "g (float[2,8] x) => (float[2,4] y) { y = MatMul(x, w) }"
+    path = tmp_path / "model.onnx"
+    onnx.save(ir.to_proto(model_from(text, w=normal(8, 4))), path)
+    output = tmp_path / "naive.onnx"
+    assert export_naive(path, "fp16", [], {}, output) == "there is no naive export in fp16"
+    wrong = [{"x": np.zeros((3, 3), np.float32)}]
+    assert export_naive(path, "w8a8", wrong, {}, output).startswith("onnxruntime.quantization does not export it: ")
+    assert not output.exists()
+
+
+def test_other_baselines_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="unknown baselines 'fp8'; there is none, fp16, all"):
+        dovetail.fit(
+            tmp_path / "no.onnx", target="qnn-htp:soc52", baselines="fp8", calibration="random", output=tmp_path / "run"
+        )

@@ -1,0 +1,167 @@
+"""Which QAIRT made a file, and whether a device's runtime can load it: what the table says, and the runtime itself."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dovetail.errors import InputError
+from dovetail.finding import Severity
+from dovetail.target import Compiled
+from dovetail.targets.child import run_child
+from dovetail.targets.qnn_htp.install import probe, too_old
+from dovetail.targets.qnn_htp.qairt import LOADING, MEASURED, WHEELS, Expected, Kind, can_load, made_by, parse_version
+from tests.backends.qnn_htp.real_compiler import RELU, compile_text, options, wheel_without
+
+pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    """A context binary and a DLC."""
+    return compile_text(RELU, tmp_path_factory.mktemp("made"), options(dlc="1"))
+
+
+def artifact(compiled: Compiled, name: str) -> Path:
+    return next(a.path for a in compiled.artifacts if a.name == name)
+
+
+def test_every_file_says_which_qairt_made_it(made: Compiled) -> None:
+    qairt = probe().versions["qairt"]
+    builders = {a.name: a.made_by for a in made.artifacts}
+    for name in ("context", "context_qnn", "dlc"):
+        assert builders[name].startswith(f"QAIRT {qairt}."), name
+    assert builders["qnn_graph"] == f"onnxruntime-qnn {probe().versions['onnxruntime-qnn']}"
+    assert artifact(made, "dlc").name == "model.dlc"
+    assert f"Backend build version: v{made_by(artifact(made, 'dlc'))}" in made.log
+
+
+def test_without_being_asked_for_there_is_no_dlc(tmp_path: Path) -> None:
+    result = compile_text(RELU, tmp_path)
+    assert [a.name for a in result.artifacts] == ["model", "context", "context_qnn", "qnn_graph"]
+    assert not (tmp_path / "dlc").exists()
+
+
+def test_a_dlc_that_is_not_made_is_a_finding_and_the_context_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(wheel_without("libQnnIr.so", tmp_path)))
+    result = compile_text(RELU, tmp_path, options(dlc="1"))
+    assert result.error == ""
+    assert [a.name for a in result.artifacts] == ["model", "context", "context_qnn", "qnn_graph"]
+    (finding,) = result.findings
+    assert (finding.where, finding.severity) == ("DLC", Severity.ERROR)
+    assert finding.message.startswith("no DLC was made: ")
+
+
+@pytest.mark.parametrize(
+    ("content", "build"),
+    [
+        (b"..v2.51.0.260929181845.rv2.51.0.260929181845..", "2.51.0.260929181845"),
+        (b'"converterVersion": "2.47.0.260601114230",', "2.47.0.260601114230"),
+        (b"v2.51.0.260929181845 v2.47.0.260601114230", ""),
+        (b"version 2.51.0", ""),
+    ],
+)
+def test_a_file_that_names_no_build_or_two_is_not_guessed_at(content: bytes, build: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(content)
+    assert made_by(tmp_path / "file") == build
+
+
+def load(folder: Path) -> tuple[str, str]:
+    """Run the context binary of a folder on the emulator: the error and the log."""
+    sample = folder / "sample.npz"
+    np.savez(sample, x=np.zeros((1, 8, 16), np.float32))
+    arguments = {"model": str(folder / "context.onnx"), "options": dict(options().provider), "sample": str(sample)}
+    arguments["outputs"] = str(folder / "outputs.npz")
+    result = run_child("dovetail.targets.qnn_htp.session:run_in_child", arguments)
+    return result.error, result.log
+
+
+@pytest.mark.parametrize(("change", "loads"), [((0, 0), True), ((0, 40), True), ((1, 0), False)])
+def test_the_runtime_refuses_a_newer_minor_version_and_takes_another_patch(
+    change: tuple[int, int], loads: bool, made: Compiled, tmp_path: Path
+) -> None:
+    """The version that a runtime looks at is HTP's own, 5.MINOR.PATCH, in the head of the binary."""
+    for name in ("context", "context_qnn"):
+        shutil.copy(artifact(made, name), tmp_path)
+    minor = parse_version(probe().versions["qairt"])[1]
+    binary = tmp_path / "context_qnn.bin"
+    content = binary.read_bytes()
+    before = struct.pack("<3I", 5, minor, 0)
+    assert content.count(before) == 1
+    binary.write_bytes(content.replace(before, struct.pack("<3I", 5, minor + change[0], change[1])))
+    error, _ = load(tmp_path)
+    assert (error == "") == loads, error
+    if not loads:
+        assert "Failed to load from EpContext model" in error
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "device", "expected"),
+    [
+        (Kind.CONTEXT, "2.51.0.260929181845", "2.51", Expected.YES),
+        (Kind.CONTEXT, "2.50.40", "2.50.0", Expected.YES),
+        (Kind.CONTEXT, "2.47", "2.51", Expected.YES),
+        (Kind.CONTEXT, "2.51", "2.50.40", Expected.NO),
+        (Kind.CONTEXT, "2.51", "2.33", Expected.NO),
+        (Kind.CONTEXT, "2.51", "2.60", Expected.YES),
+        (Kind.CONTEXT, "2.51", "3.0", Expected.YES),
+        (Kind.DLC, "2.51", "2.47", Expected.YES),
+        (Kind.DLC, "2.51", "2.33", Expected.NOT_KNOWN),
+        (Kind.DLC, "2.51", "2.60", Expected.YES),
+    ],
+)
+def test_what_can_be_expected_of_a_device(kind: Kind, version: str, device: str, expected: Expected) -> None:
+    answer, source = can_load(kind, parse_version(version), parse_version(device))
+    assert answer is expected
+    inside = {parse_version(version), parse_version(device)} <= set(MEASURED)
+    assert ("this pair was not measured" in source) == (not inside)
+
+
+def test_the_table_answers_for_every_kind_and_says_from_where() -> None:
+    assert sorted((row.kind, row.older_runtime) for row in LOADING) == sorted(
+        (kind, older) for kind in Kind for older in (False, True)
+    )
+    assert all("measured" in row.source for row in LOADING)
+    assert len(WHEELS) == len(MEASURED)
+
+
+@pytest.mark.parametrize("text", ["", "2", "new", "2.x", "2.47-beta"])
+def test_a_version_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=f"--device-qairt {text}: must be a QAIRT version"):
+        parse_version(text)
+
+
+def test_an_older_device_is_an_error_for_the_context_binary_and_the_dlc_is_noted(tmp_path: Path) -> None:
+    result = compile_text(RELU, tmp_path, options(dlc="1", device_qairt="2.48"))
+    (finding,) = result.findings
+    assert finding.severity is Severity.ERROR
+    assert "context_qnn.bin was made by QAIRT 2.5" in finding.message
+    assert "is not expected to load on QAIRT 2.48: measured" in finding.message
+    assert "onnxruntime-qnn 2.4.0, which carries it" in finding.fix
+    (note,) = result.notes
+    assert "model.dlc was made by QAIRT 2.5" in note
+    assert "is expected to load on QAIRT 2.48" in note
+
+
+@pytest.mark.parametrize(
+    ("wheel", "runtime", "old"),
+    [
+        ("2.3.0", "1.31.1", True),
+        ("2.3.0", "1.28.0", True),
+        ("2.3.0", "1.27.0", False),
+        ("2.4.0", "1.31.1", False),
+        ("2.10.0", "1.31.1", False),
+    ],
+)
+def test_a_wheel_too_old_for_the_runtime(wheel: str, runtime: str, old: bool) -> None:
+    said = too_old(wheel, runtime)
+    assert bool(said) == old
+    if old:
+        assert said.startswith(f"onnxruntime-qnn {wheel} is too old for onnxruntime {runtime}")
+        assert "pip install" in said

@@ -1,0 +1,75 @@
+"""Networks as their users have them: exported from torch with random weights, then fitted with the real compiler."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import dovetail
+from dovetail.encoding import Array
+from dovetail.finding import Status
+from dovetail.report.result import Result
+
+OPSET = 18
+
+
+class Outputs(nn.Module):
+    """A transformers model from one image tensor to the named fields of its answer."""
+
+    def __init__(self, model: nn.Module, fields: Sequence[str], argument: str = "pixel_values") -> None:
+        super().__init__()
+        self.model, self.fields, self.argument = model, tuple(fields), argument
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        answer = self.model(**{self.argument: x})
+        return tuple(getattr(answer, field) for field in self.fields)
+
+
+def export(model: nn.Module, shape: tuple[int, ...], path: Path, *, dynamo: bool = True) -> Path:
+    """A network with one input ``x``, as ONNX; biases are made different from zero, which exporters would take out."""
+    torch.manual_seed(0)
+    model = model.eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.02 * torch.randn(parameter.shape))
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        example = (torch.randn(shape),)
+        if not dynamo:
+            torch.onnx.export(model, example, str(path), dynamo=False, opset_version=OPSET, input_names=["x"])
+            return path
+        program = torch.onnx.export(model, example, dynamo=True, opset_version=OPSET, input_names=["x"], verbose=False)
+    if program is None:
+        raise RuntimeError("the exporter returned no program")
+    program.save(path)
+    return path
+
+
+def images(shape: tuple[int, ...], count: int = 4) -> dict[str, Array]:
+    """Smooth random pictures, which calibrate better than noise."""
+    rng = np.random.default_rng(0)
+    coarse = rng.standard_normal((count, *shape[1:-2], shape[-2] // 8, shape[-1] // 8)).astype(np.float32)
+    fine = coarse.repeat(8, axis=-2).repeat(8, axis=-1)
+    return {"x": (fine + 0.1 * rng.standard_normal(fine.shape)).astype(np.float32)}
+
+
+def fitted(path: Path, shape: tuple[int, ...], run: Path, target: str, precision: str, **options: Any) -> Result:
+    """The whole line on one network."""
+    data = images(shape)
+    return dovetail.fit(path, target=target, precision=precision, calibration=data, output=run, **options)
+
+
+def assert_as_planned(result: Result) -> None:
+    """Compiled without a CPU node (the session forbids them), and every planned tensor is as planned."""
+    for name in ("normalized", "compiled", "fidelity"):
+        assert result.verdicts[name].status is Status.PASS, (name, result.verdicts[name].reason)
+    assert all(row.outcome in ("matched", "absorbed") for row in result.read_back)

@@ -1,0 +1,166 @@
+"""``dovetail verify`` as a person meets it: the table, the exit codes, and one clear sentence for every bad input."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dovetail.cli.main import main
+from tests.device import runs
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return int(stop.value.code or 0), out, err
+
+    return call
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a run and, as a device gives them, the outputs of the float graph."""
+    runs.with_device(monkeypatch)
+    runs.fit(tmp_path)
+    shutil.copytree(tmp_path / "run/device/expected/float", tmp_path / "back")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+VERIFY = ("verify", "run", "--device-outputs", "back")
+
+
+def verdict(work: Path) -> str:
+    return str(json.loads((work / "run/result.json").read_text())["verdicts"]["device"]["status"])
+
+
+def test_a_device_that_runs_as_simulated(run: Run, work: Path) -> None:
+    assert verdict(work) == "not_checked"
+    code, out, err = run(*VERIFY, "--require", "device")
+    assert (code, err) == (0, "")
+    assert verdict(work) == "pass"
+    for word in ("device", "the device runs as simulated", "200.0 dB", "run directory: run"):
+        assert word in " ".join(out.split())
+
+
+def test_a_device_that_does_not_is_exit_code_1(run: Run, work: Path) -> None:
+    np.save(work / "back/001/z.npy", np.ones((1, 6, 2), np.float32))
+    code, out, err = run(*VERIFY)
+    assert (code, err) == (1, "")
+    assert "device and simulation part" in " ".join(out.split())
+    assert verdict(work) == "fail"
+
+
+def test_what_only_an_emulator_ran_is_exit_code_3_when_required(run: Run, work: Path) -> None:
+    shutil.rmtree(work / "back")
+    assert runs.on_device(work / "run/device", "--outputs", work / "back").returncode == 0
+    runs.change(work / "back/ran.json", emulated=True)
+    assert run(*VERIFY)[0] == 0
+    assert run(*VERIFY, "--require", "device")[0] == 3
+    assert verdict(work) == "not_checked"
+
+
+def test_fit_requires_a_device_with_exit_code_3(run: Run, work: Path) -> None:
+    np.savez(work / "calib.npz", **runs.samples())
+    arguments = ("fit", "model.onnx", "--target", "toy", "--calib", "calib.npz", "-o", "other")
+    assert run(*arguments, "--require", "device")[0] == 3
+    assert run(*arguments, "--force")[0] == 0
+
+
+def no_run(work: Path) -> None:
+    shutil.rmtree(work / "run")
+
+
+def no_device_folder(work: Path) -> None:
+    shutil.rmtree(work / "run/device")
+
+
+def another_schema(work: Path) -> None:
+    runs.change(work / "run/result.json", schema_version=99)
+
+
+def another_manifest(work: Path) -> None:
+    runs.change(work / "run/device/manifest.json", schema_version=99)
+
+
+def another_model(work: Path) -> None:
+    (work / "back/ran.json").write_text(json.dumps({"manifest_sha256": "0" * 64}))
+
+
+def no_outputs(work: Path) -> None:
+    shutil.rmtree(work / "back")
+
+
+def no_sample(work: Path) -> None:
+    shutil.rmtree(work / "back/002")
+
+
+def no_output(work: Path) -> None:
+    (work / "back/002/sum_0.npy").unlink()
+
+
+def unknown_output(work: Path) -> None:
+    (work / "back/002/other.raw").write_bytes(bytes(4))
+
+
+def short_file(work: Path) -> None:
+    (work / "back/002/z.npy").unlink()
+    (work / "back/002/z.raw").write_bytes(bytes(44))
+
+
+def lost_expectation(work: Path) -> None:
+    shutil.rmtree(work / "run/device/expected/simulation/001")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (no_run, "run/result.json: not a result"),
+        (no_device_folder, "run: has no device/manifest.json"),
+        (another_schema, "run/result.json: not a result of schema version 1"),
+        (another_manifest, "run/device/manifest.json: not a device manifest of schema version 1"),
+        (another_model, "back: comes from another model or other samples than those of run/device"),
+        (no_outputs, "back: the outputs of the device cannot be read"),
+        (no_sample, "back: sample 2 is missing"),
+        (no_output, "back/002: output 'sum:0' is missing"),
+        (unknown_output, "back/002/other.raw: the model has no output 'other'; there is z, sum:0"),
+        (short_file, "back/002/z.raw: has 44 bytes; output 'z' is float32 [1, 6, 2], which takes 48"),
+        (lost_expectation, "run/device/expected/simulation: sample 1 is missing"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_bad_input_is_one_sentence_and_the_result_stays(
+    run: Run, work: Path, spoil: Callable[[Path], None], said: str
+) -> None:
+    spoil(work)
+    path = work / "run/result.json"
+    before = path.read_bytes() if path.exists() else b""
+    code, _, err = run(*VERIFY)
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1
+    assert (path.read_bytes() if path.exists() else b"") == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("verify", "run"), "--device-outputs"),
+        ((*VERIFY, "--require", "magic"), "--require magic: no such verdict; there is normalized"),
+    ],
+)
+def test_bad_arguments(run: Run, work: Path, arguments: tuple[str, ...], said: str) -> None:
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert said in err
+    assert "Traceback" not in err

@@ -1,0 +1,195 @@
+"""What comes back from a device is read in every layout that is written, and refused by name where it is not whole."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dovetail.device.manifest import Manifest
+from dovetail.device.read_outputs import find_outputs, read_outputs
+from dovetail.errors import InputError
+from dovetail.stats import DataInfo
+from dovetail.target import DeviceTensor, Sample
+
+SCORES = DeviceTensor("head/scores", "head_scores", (1, 3), "float32")
+BYTES = DeviceTensor("mask", "mask", (2, 2), "uint8", 0.5, 128)
+INDEX = DeviceTensor("index", "index", (1, 3), "int64")
+SAMPLES = 2
+
+
+def manifest(*outputs: DeviceTensor) -> Manifest:
+    info = DataInfo("arrays", SAMPLES, "", False)
+    return Manifest("toy", "w8a8", "", "m.onnx", {}, SAMPLES, info, (), outputs, {}, None, {})
+
+
+def values(tensor: DeviceTensor, number: int) -> np.ndarray:
+    random = np.random.default_rng(number)
+    return random.integers(0, 255, tensor.shape).astype(tensor.dtype)
+
+
+def read(folder: Path, *outputs: DeviceTensor) -> list[Sample]:
+    said = manifest(*(outputs or (SCORES,)))
+    return list(read_outputs(find_outputs(folder, said), said))
+
+
+def npy(folder: Path, tensor: DeviceTensor, number: int) -> None:
+    (folder / f"{number:03d}").mkdir(parents=True, exist_ok=True)
+    np.save(folder / f"{number:03d}/{tensor.file}.npy", values(tensor, number))
+
+
+def npz(folder: Path, tensor: DeviceTensor, number: int) -> None:
+    np.savez(folder / f"{number:03d}.npz", **{tensor.name: values(tensor, number)})
+
+
+def inner_npz(folder: Path, tensor: DeviceTensor, number: int) -> None:
+    (folder / str(number)).mkdir()
+    np.savez(folder / f"{number}/outputs.npz", **{tensor.file: values(tensor, number)})
+
+
+def raw(folder: Path, tensor: DeviceTensor, number: int) -> None:
+    (folder / f"{number:03d}").mkdir()
+    content = values(tensor, number).astype(np.dtype(tensor.dtype).newbyteorder("<")).tobytes()
+    (folder / f"{number:03d}/{tensor.file}.raw").write_bytes(content)
+
+
+def net_run(folder: Path, tensor: DeviceTensor, number: int) -> None:
+    (folder / f"Result_{number}").mkdir()
+    (folder / f"Result_{number}/{tensor.file}.raw").write_bytes(values(tensor, number).tobytes())
+
+
+def net_run_native(folder: Path, tensor: DeviceTensor, number: int) -> None:
+    (folder / f"Result_{number}").mkdir()
+    (folder / f"Result_{number}/{tensor.file}_native.raw").write_bytes(values(tensor, number).tobytes())
+
+
+@pytest.mark.parametrize("tensor", [SCORES, BYTES, INDEX], ids=lambda t: t.dtype)
+@pytest.mark.parametrize("write", [npy, npz, inner_npz, raw, net_run, net_run_native], ids=lambda f: f.__name__)
+def test_every_layout(write: Callable[[Path, DeviceTensor, int], None], tensor: DeviceTensor, tmp_path: Path) -> None:
+    for number in range(SAMPLES):
+        write(tmp_path, tensor, number)
+    (tmp_path / "run.log").write_text("what the tool said")
+    (tmp_path / "profile").mkdir()
+    for number, sample in enumerate(read(tmp_path, tensor)):
+        expected = values(tensor, number)
+        if tensor is BYTES:
+            expected = (expected.astype(np.float32) - 128) * np.float32(0.5)
+        np.testing.assert_array_equal(sample[tensor.name], expected)
+        assert sample[tensor.name].dtype == expected.dtype
+
+
+def test_integers_that_a_tool_has_written_as_real_numbers(tmp_path: Path) -> None:
+    real = np.array([[0.5, -1.0], [2.0, 3.5]], np.float32)
+    for number in range(SAMPLES):
+        (tmp_path / f"Result_{number}").mkdir()
+        (tmp_path / f"Result_{number}/mask.raw").write_bytes(real.tobytes())
+    for sample in read(tmp_path, BYTES):
+        np.testing.assert_array_equal(sample["mask"], real)
+
+
+def missing_sample(folder: Path) -> None:
+    (folder / "001/head_scores.npy").unlink()
+    (folder / "001").rmdir()
+
+
+def missing_output(folder: Path) -> None:
+    (folder / "001/head_scores.npy").unlink()
+
+
+def one_too_many(folder: Path) -> None:
+    npy(folder, SCORES, 7)
+
+
+def twice(folder: Path) -> None:
+    net_run(folder, SCORES, 1)
+
+
+def two_files(folder: Path) -> None:
+    (folder / "001/head_scores.raw").write_bytes(bytes(12))
+
+
+def unknown(folder: Path) -> None:
+    np.save(folder / "000/boxes.npy", np.zeros(3))
+
+
+def unknown_in_npz(folder: Path) -> None:
+    np.savez(folder / "000/more.npz", boxes=np.zeros(3))
+
+
+def wrong_shape(folder: Path) -> None:
+    np.save(folder / "001/head_scores.npy", np.zeros((3, 1), np.float32))
+
+
+def wrong_type(folder: Path) -> None:
+    np.save(folder / "001/head_scores.npy", np.zeros((1, 3), np.int32))
+
+
+def wrong_size(folder: Path) -> None:
+    (folder / "001/head_scores.npy").unlink()
+    (folder / "001/head_scores.raw").write_bytes(bytes(11))
+
+
+def truncated(folder: Path) -> None:
+    path = folder / "001/head_scores.npy"
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+def empty_file(folder: Path) -> None:
+    (folder / "001/head_scores.npy").write_bytes(b"")
+
+
+def pickled(folder: Path) -> None:
+    np.save(folder / "001/head_scores.npy", np.array([{}], object), allow_pickle=True)
+
+
+def no_npz(folder: Path) -> None:
+    missing_sample(folder)
+    (folder / "001.npz").write_bytes(b"PK nothing")
+
+
+def nothing(folder: Path) -> None:
+    for sample in list(folder.iterdir()):
+        shutil.rmtree(sample)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (missing_sample, "sample 1 is missing; the device was given 2 samples"),
+        (missing_output, "001: output 'head/scores' is missing"),
+        (one_too_many, "007: there is no sample 7; the device was given 2 samples"),
+        (twice, "001 and Result_1 are both sample 1"),
+        (two_files, "head_scores.raw: output 'head/scores' is already in head_scores.npy"),
+        (unknown, "boxes.npy: the model has no output 'boxes'; there is head/scores"),
+        (unknown_in_npz, "more.npz: the model has no output 'boxes'"),
+        (wrong_shape, "is float32 [3, 1]; output 'head/scores' is float32 [1, 3]"),
+        (wrong_type, "is int32 [1, 3]; output 'head/scores' is float32 [1, 3]"),
+        (wrong_size, "has 11 bytes; output 'head/scores' is float32 [1, 3], which takes 12"),
+        (truncated, "head_scores.npy: not an array"),
+        (empty_file, "head_scores.npy: not an array"),
+        (pickled, "head_scores.npy: not an array"),
+        (no_npz, "001.npz: not an .npz file"),
+        (nothing, "no outputs are in it; they are read as"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_what_is_not_whole_is_named(spoil: Callable[[Path], None], said: str, tmp_path: Path) -> None:
+    for number in range(SAMPLES):
+        npy(tmp_path, SCORES, number)
+    assert len(read(tmp_path)) == SAMPLES
+    spoil(tmp_path)
+    with pytest.raises(InputError) as refused:
+        read(tmp_path)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere: the outputs of the device cannot be read \(No such file"):
+        read(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="file: the outputs of the device cannot be read"):
+        read(tmp_path / "file")
