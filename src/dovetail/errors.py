@@ -7,3 +7,7 @@ class InputError(Exception):
 
 class BackendError(Exception):
     """A vendor component is missing, crashed or answered something we cannot read."""
+
+
+class UnfinishedError(BackendError):
+    """A vendor component was stopped or crashed before it answered: what it would have answered is not known."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ from dovetail.pass_record import PassRecord
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
 from dovetail.plan.make import make_plan, observed
+from dovetail.plan.request import Keep
 from dovetail.plan.validate import validate_plan
 from dovetail.report.assemble import TAIL, Told, assemble
 from dovetail.report.result import Result
@@ -81,7 +83,7 @@ def _line(job: Job, run: RunDir, report: Reporter) -> Result:
     normalized = check_normalized(job.path, parts, job.data, job.options.thresholds)
     told = None
     if normalized.status is not Status.FAIL:
-        told = _quantized_graph(job, run, clock, key, parts, stats, probe)
+        told = _fitted(job, run, clock, key, parts, stats, probe)
     result = assemble(
         job,
         run.path,
@@ -155,6 +157,26 @@ def _statistics(job: Job, run: RunDir, clock: Clock, key: str, model: ir.Model) 
                 pass
             refuse_overlap(stats.digests, held_out.digests)
     return stats, key
+
+
+def _fitted(job: Job, run: RunDir, clock: Clock, key: str, parts: Parts, stats: Stats, probe: Probe) -> Told:
+    """The quantized graph; where the compiler got an operator wrong, with that one kept out of integers if it helps."""
+    told = _quantized_graph(job, run, clock, key, parts, stats, probe)
+    wrong, island = told.verification.located, job.target.island
+    if wrong is None or island is None or job.plan is not None:
+        return told
+    keep = Keep(glob.escape(wrong.unit), island)
+    around = replace(job, request=replace(job.request, keeps=(*job.request.keeps, keep)))
+    other = _quantized_graph(around, run, clock, key, parts, stats, probe)
+    if other.verification.verdicts["numerics"].status is Status.PASS:
+        note = (
+            f"{wrong.op_type} {wrong.node!r} is kept in {island.name}: {told.verification.verdicts['numerics'].reason}"
+        )
+        return replace(other, notes=(note,))
+    again = _quantized_graph(job, run, clock, key, parts, stats, probe)
+    return replace(
+        again, notes=(f"keeping {wrong.op_type} {wrong.node!r} in {island.name} was tried and does not help",)
+    )
 
 
 def _quantized_graph(job: Job, run: RunDir, clock: Clock, key: str, parts: Parts, stats: Stats, probe: Probe) -> Told:

@@ -37,10 +37,12 @@ class RunDir:
         make: Callable[[], T],
         save: Callable[[T], tuple[Path, ...]],
         load: Callable[[], T],
+        final: Callable[[T], bool] = lambda _: True,
     ) -> T:
         """A stage's record: loaded when resuming, if it was made from the same things and its files are untouched.
 
-        Otherwise it is made and saved; ``save`` gives the files that ``load`` will need.
+        Otherwise it is made and saved; ``save`` gives the files that ``load`` will need. A record that is not ``final``
+        is made again next time.
         """
         stamp = self.stages / f"{name}.key"
         if self.resume and self._is_whole(stamp, key):
@@ -48,7 +50,8 @@ class RunDir:
         stamp.unlink(missing_ok=True)
         record = make()
         files = {str(file.relative_to(self.path)): file_sha256(file) for file in save(record)}
-        write_whole(stamp, json.dumps({"key": key, "files": files}, indent=1).encode())
+        if final(record):
+            write_whole(stamp, json.dumps({"key": key, "files": files}, indent=1).encode())
         return record
 
     def _is_whole(self, stamp: Path, key: str) -> bool:

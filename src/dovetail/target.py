@@ -94,6 +94,8 @@ class OpSupport:
     ``unclipped``: what goes in and out keeps its whole range, whatever method finds the others: the largest scores are
     what a softmax is about.
     ``joins``: constants are stored with the numbers of the output, so that nothing has to be converted beside them.
+    ``least_scale``: by dtype, what it reads with a smaller scale comes out wrong. ``scale_step``: by dtype, the scale
+    of what it writes has to be a multiple of this.
     ``known_from``: the version and the way in which this is known; a fact without one is folklore.
     """
 
@@ -103,6 +105,8 @@ class OpSupport:
     unclipped: bool = False
     fixed: tuple[Fixed, ...] = ()
     joins: bool = False
+    least_scale: Mapping[DType, float] = field(default_factory=dict)
+    scale_step: Mapping[DType, float] = field(default_factory=dict)
     known_from: str = ""
 
 
@@ -297,8 +301,9 @@ class Target:
     higher rank are refused. ``estimates``: the compiler estimates latency. ``sample_limit``: how many samples ``run``
     is asked for by default (an emulator is slow); None for all. ``device``: its part of the folder that goes to a
     device; None where there is none but this machine. ``not_here``: precisions that a caller may well ask for -> why
-    they are not to be had. ``outside``: operators that it cannot run in any form -> why;
-    they are cut off, with all that depends on them.
+    they are not to be had. ``retry_limit``: how many samples are run before a failed comparison stands. ``island``: the
+    precision in which an operator that is computed wrongly is tried instead. ``outside``: operators that it cannot run
+    in any form -> why; they are cut off, with all that depends on them.
     """
 
     name: str
@@ -319,6 +324,7 @@ class Target:
     estimates: bool = False
     sample_limit: int | None = None
     retry_limit: int | None = None
+    island: Precision | None = None
     device: Callable[[Compiled, DeviceCase], DeviceSide] | None = None
     outside: Mapping[str, str] = field(default_factory=dict)
     not_here: Mapping[str, str] = field(default_factory=dict)

@@ -178,6 +178,21 @@ def test_a_bias_that_does_not_fit_int32_grows_its_weight_scale() -> None:
     assert float(weight.scale[1]) > 1e-9 / 127
 
 
+def test_a_beta_that_does_not_fit_int32_grows_the_scale_of_its_gamma() -> None:
+    model = graph("""
+    g (float[1,4,4] x) => (float[1,4,4] z)
+    <float[4] gamma = {1, 1, 1, 1}, float[4] beta = {1, -1, 2, 0}, float tiny = {1e-8}>
+    { a = Mul(x, tiny)  z = LayerNormalization <axis = -1> (a, gamma, beta) }
+    """)
+    plan = planned(model, open_target("qnn-htp:sm8550"), W8A16)
+    name = node_of(model, "z")
+    gamma, beta = (plan.edges[Edge(name, index)].storage for index in (1, 2))
+    assert isinstance(gamma, QParams)
+    assert isinstance(beta, QParams)
+    assert 2 / float(beta.scale) < 2**31
+    assert float(gamma.scale) > 1 / 32767
+
+
 def test_constant_activation_gets_a_safe_scale() -> None:
     model = graph("g (float[1,4] x) => (float[1,4] z) <float zero = {0}> { a = Mul(x, zero)  z = Relu(a) }")
     storage = planned(model, ORT_CPU, quantized_io=True).tensors["a"].storage

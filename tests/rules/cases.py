@@ -1,7 +1,8 @@
 """Cases of rules: ONNX text whose leading comments say how to check it.
 
 ``# target: ort-cpu``, ``# max_rank: 5`` (the target with another highest rank), ``# shape: x=1,4``,
-``# calib: random`` (statistics on seeded noise); other comments are for people.
+``# calib: random`` (statistics on seeded noise), ``# compiled: refused`` (what the target's compiler makes of it, proved
+by the tests of that target); other comments are for people.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dovetail.targets import open_target
 
 def findings_in(text: str, folder: Path) -> tuple[Finding, ...]:
     """What the rules find in a case."""
-    head = dict(re.findall(r"^# (target|max_rank|shape|calib): (.+)$", text, flags=re.MULTILINE))
+    head = head_of(text)
     target = open_target(head.get("target", "ort-cpu"))
     if "max_rank" in head:
         target = replace(target, max_rank=int(head["max_rank"]))
@@ -28,11 +29,28 @@ def findings_in(text: str, folder: Path) -> tuple[Finding, ...]:
     return check_file(write(text, folder), target, shapes, head.get("calib"))
 
 
+def head_of(text: str) -> dict[str, str]:
+    """What the leading comments say, by key."""
+    return dict(re.findall(r"^# (target|max_rank|shape|calib|compiled): (.+)$", text, flags=re.MULTILINE))
+
+
 def write(text: str, folder: Path) -> Path:
-    """The model of an ONNX text as a file."""
+    """The model of an ONNX text as a file; nodes are named as reading the file names them."""
     path = folder / "model.onnx"
-    onnx.save(onnx.parser.parse_model(text), path)
+    model = onnx.parser.parse_model(text)
+    for node in model.graph.node:
+        node.name = node.name or f"{node.op_type}/{node.output[0]}"
+    for tensor in model.graph.initializer:
+        _pack(tensor)
+    onnx.save(model, path)
     return path
+
+
+def _pack(tensor: onnx.TensorProto) -> None:
+    """Put two 4-bit numbers into each byte: onnx 1.23's parser leaves one in each, which nothing reads."""
+    if tensor.data_type in (onnx.TensorProto.INT4, onnx.TensorProto.UINT4):
+        numbers = list(tensor.int32_data)
+        tensor.CopyFrom(onnx.helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, numbers))
 
 
 def codes_in(findings: tuple[Finding, ...]) -> set[str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from dovetail.targets.child import run_child
+from dovetail.targets.child import Limit, run_child
 
 
 def answer(number: int) -> dict[str, int]:
@@ -27,6 +28,7 @@ def hang() -> None:
 
 
 def leave() -> None:
+    print("so long", flush=True)
     os._exit(7)
 
 
@@ -36,6 +38,12 @@ def refuse() -> None:
 
 def eat() -> None:
     bytearray(4 << 30)
+
+
+def die_of_hunger() -> None:
+    """As a C++ component does that cannot get memory."""
+    print("terminate called after throwing an instance of 'std::bad_alloc'", file=sys.stderr, flush=True)
+    os.abort()
 
 
 HERE = "tests.targets.test_child"
@@ -49,24 +57,32 @@ def _children_find_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_answer_comes_back_and_the_log_is_kept() -> None:
     result = run_child(f"{HERE}:answer", {"number": 21})
     assert result.answer == {"twice": 42}
-    assert result.error == ""
+    assert (result.error, result.finished, result.limit) == ("", True, None)
     assert "printed while working" in result.log
 
 
 @pytest.mark.parametrize(
-    ("name", "limits", "said"),
+    ("name", "limits", "said", "limit"),
     [
-        ("crash", {}, "killed by signal 11"),
-        ("hang", {"time_limit_s": 3.0}, "did not answer within 3 s and was stopped"),
-        ("leave", {}, "ended with code 7 and no answer"),
-        ("refuse", {}, "RuntimeError: no kernel"),
-        ("eat", {"memory_limit_bytes": 2 << 30}, "MemoryError"),
+        ("crash", {}, "the tool was killed by signal 11 (SIGSEGV)", None),
+        ("hang", {"time_limit_s": 3.0}, "the tool did not answer within 3 s and was stopped", Limit.TIME),
+        ("leave", {}, "the tool ended with code 7 and no answer; its last words: so long", None),
+        ("nowhere", {}, "has no attribute 'nowhere'", None),
+        ("eat", {"memory_limit_bytes": 2 << 30}, "the tool ran out of memory: the limit is 2048 MB", Limit.MEMORY),
+        ("die_of_hunger", {}, "the tool ran out of memory: the limit is 16384 MB", Limit.MEMORY),
     ],
 )
-def test_what_goes_wrong_is_said_in_one_sentence(name: str, limits: dict[str, float], said: str) -> None:
-    result = run_child(f"{HERE}:{name}", {}, **limits)  # type: ignore[arg-type]
-    assert result.answer is None
+def test_what_did_not_come_to_its_end_is_said_in_one_sentence(
+    name: str, limits: dict[str, float], said: str, limit: Limit | None
+) -> None:
+    result = run_child(f"{HERE}:{name}", {}, who="the tool", **limits)  # type: ignore[arg-type]
+    assert (result.answer, result.finished, result.limit) == (None, False, limit)
     assert said in result.error
+
+
+def test_what_a_component_raises_is_its_own_answer() -> None:
+    result = run_child(f"{HERE}:refuse", {})
+    assert (result.answer, result.error, result.finished) == (None, "RuntimeError: no kernel", True)
 
 
 def test_what_was_printed_before_a_hang_is_kept() -> None:

@@ -47,6 +47,18 @@ def test_compiler_refusal_fails_with_its_words() -> None:
     assert (verdict.status, verdict.reason, verdict.evidence) == (Status.FAIL, "no kernel for Erf", "backend 1.0")
 
 
+def test_a_compiler_that_was_not_run_to_its_end_is_not_checked() -> None:
+    verdict = verdicts.compiled(Compiled(error="killed by signal 11", finished=False), HERE, THRESHOLDS)
+    assert (verdict.status, verdict.reason) == (Status.NOT_CHECKED, "killed by signal 11")
+
+
+@pytest.mark.parametrize(("finished", "status"), [(True, Status.FAIL), (False, Status.NOT_CHECKED)])
+def test_a_target_that_does_not_run_fails_unless_it_was_stopped(finished: bool, status: Status) -> None:
+    verdict = verdicts.cannot_run("no answer within 600 s", THRESHOLDS, finished=finished)
+    assert verdict.status is status
+    assert "no answer within 600 s" in verdict.reason
+
+
 def read(*outcomes: Outcome, unparsed: str = "") -> ReadBack:
     rows = tuple(ReadTensor(f"t{i}", outcome, "u8 instead of u16") for i, outcome in enumerate(outcomes))
     return ReadBack(rows, "a dump", unparsed)

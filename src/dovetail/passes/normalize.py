@@ -41,6 +41,7 @@ from dovetail.passes.unify_arithmetic import unify_arithmetic
 from dovetail.passes.unify_casts import unify_casts
 from dovetail.passes.unify_linear import unify_linear
 from dovetail.passes.unify_reshapes import unify_reshapes
+from dovetail.passes.windows_as_layout import windows_as_layout
 
 # The whole stage, in order; a group in brackets is repeated until none of its passes changes anything.
 NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
@@ -64,6 +65,7 @@ NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
     attention_layout,
     attention_softmax,
     gather_one,
+    windows_as_layout,
     (unify_reshapes, merge_layout, remove_noops),
     copy_shared_constants,
     remove_unused,

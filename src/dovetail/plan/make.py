@@ -139,8 +139,10 @@ class _Writer:
         if isinstance(output, QParams) and output.encoding == slot.encoding:
             return Choice(output, f"{unit.label} puts these bytes beside the others")  # converting them gains nothing
         params = constant_params(unit.nodes[0], operand, slot.encoding, array)
-        if slot.encoding.granularity is Granularity.AXIS:
+        follows = signature.slot(2)  # a bias whose scale is made from this one
+        if operand.slot == 1 and follows is not None and follows.derived:
             params = self._room_for_bias(unit, params, done)
+        if slot.encoding.granularity is Granularity.AXIS:
             return Choice(params, f"{unit.label} weight, {params.dtype} per channel on axis {params.axis}")
         return Choice(params, f"constant operand of {unit.label}, its own range")
 
@@ -169,8 +171,9 @@ class _Writer:
         overflow = bias_overflow(bias, bias_params(source.scale, scales))
         if overflow is None:
             return weight
-        scale = np.array(weight.scale)
+        scale = np.array(weight.scale).reshape(-1)
+        each = np.broadcast_to(scales, bias.shape)
         for channel, growth in zip(overflow.channels, overflow.growth, strict=True):
-            index = channel % scale.size  # with groups, several output channels share a scale
-            scale[index] = max(scale[index], scales[channel] * growth * _MARGIN)
-        return QParams(weight.encoding, scale, weight.zero_point, weight.axis)
+            index = channel % scale.size  # with groups, or per tensor, several output channels share a scale
+            scale[index] = max(scale[index], each[channel] * growth * _MARGIN)
+        return QParams(weight.encoding, scale.reshape(weight.scale.shape), weight.zero_point, weight.axis)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +15,9 @@ from dovetail.numerics.ranges import find_range, params_from_range, weight_param
 from dovetail.plan.constraints import Operand, Problem
 from dovetail.stats import Stats
 from dovetail.target import Fixed
+
+# A scale in float32 that is a multiple but for its last bit is one.
+_ROUNDING = 1e-6
 
 
 class Range(NamedTuple):
@@ -89,7 +93,26 @@ class Numbers:
             scale, zero_point = np.asarray(entry.scale), np.asarray(entry.zero_point)
             return QParams(encoding, scale, zero_point), "fixed for this operator"
         found, words = self.group_range(root, encoding)
-        return params_from_range(found.low, found.high, encoding), words
+        params = params_from_range(found.low, found.high, encoding)
+        allowed = self._allowed_scale(root, encoding.dtype, float(params.scale))
+        if allowed > float(params.scale):
+            growth = allowed / float(params.scale)
+            wider = params_from_range(found.low * growth, found.high * growth, encoding)
+            params = QParams(encoding, np.asarray(allowed, params.scale.dtype), wider.zero_point)
+            words += f", scale grown {growth:.3g} times to what the target's kernel takes"
+        return params, words
+
+    def _allowed_scale(self, root: str, dtype: DType, scale: float) -> float:
+        """The smallest scale, from this one on, that is right for what reads and what writes a group."""
+        members = frozenset(self.problem.groups[root])
+        readers = [unit for unit in self.problem.units if any(o.name in members for o in unit.operands)]
+        writers = [self.problem.producer[name] for name in members if name in self.problem.producer]
+        for unit in readers:
+            scale = max(scale, 0.0 if unit.support is None else unit.support.least_scale.get(dtype, 0.0))
+        for unit in writers:
+            step = 0.0 if unit.support is None else unit.support.scale_step.get(dtype, 0.0)
+            scale = math.ceil(scale / step * (1 - _ROUNDING)) * step if step else scale
+        return scale
 
 
 def widen(stored: QParams, encoding: Encoding) -> QParams | None:

@@ -52,6 +52,7 @@ class Told:
     estimated: Mapping[str, Compiled]
     operands: OperandSearch | None = None
     device: Verdict | None = None
+    notes: tuple[str, ...] = ()
 
 
 def assemble(
@@ -95,7 +96,7 @@ def assemble(
         versions=versions,
         timings_s={name: round(seconds, 4) for name, seconds in timings_s.items()},
         run=run.name,
-        notes=(*_notes(job), *(told.compiled.notes if told else ())),
+        notes=(*_notes(job), *((*told.compiled.notes, *told.notes) if told else ())),
     )
 
 

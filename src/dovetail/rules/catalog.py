@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 from dovetail.errors import InputError
-from dovetail.rules import ranges, shapes, sharing
+from dovetail.rules import (
+    htp_dtypes,
+    htp_granularity,
+    htp_kernels,
+    htp_numerics,
+    htp_placement,
+    htp_shapes,
+    ranges,
+    shapes,
+    sharing,
+)
 from dovetail.rules.rule import RETIRED, Rule, registered
 
 # A module with rules is added here; importing it is what registers them.
-MODULES = (sharing, ranges, shapes)
+MODULES = (
+    sharing,
+    ranges,
+    shapes,
+    htp_kernels,
+    htp_dtypes,
+    htp_granularity,
+    htp_placement,
+    htp_numerics,
+    htp_shapes,
+)
 
 
 def all_rules() -> tuple[Rule, ...]:

@@ -28,9 +28,13 @@ NOWHERE = "no tensor is off where the graph is cut behind it: only the whole gra
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """The first tensor whose value on the target is off, the operator that makes it, and how far off it is."""
+    """The first tensor whose value on the target is off, the operator that makes it, and how far off it is.
+
+    ``unit`` is the operator's name in the graph that was planned, ``node`` the caller's.
+    """
 
     tensor: str
+    unit: str
     node: str
     op_type: str
     target_db: float
@@ -52,8 +56,13 @@ def locate(
     sample: Sample,
     workdir: Path,
     thresholds: Thresholds,
+    level_db: float,
 ) -> Located | None:
-    """Bisect over the stored tensors in graph order; None when no cut is off, so that only the whole graph is."""
+    """Bisect over the stored tensors in graph order; None when no cut is off, so that only the whole graph is.
+
+    A tensor is off when it is further below its simulation than an output may be, and below ``level_db``: half way
+    between what the bad output should be and what it is. Rounding that nobody would notice is not what is looked for.
+    """
     reads = _stored_reads(simulation, plan)
     expected = _values(model, list(reads), sample, workdir, Mode.FLOAT)
     simulated = _values(simulation, list(reads.values()), stored_sample(sample, plan), workdir, Mode.EXACT)
@@ -70,7 +79,7 @@ def locate(
             continue
         ours = bounded_db(Comparison.of(expected[name], value).sqnr_db)
         theirs = bounded_db(Comparison.of(expected[name], simulated[reads[name]]).sqnr_db)
-        if theirs - ours > thresholds.numerics_drop_db:
+        if theirs - ours > thresholds.numerics_drop_db and ours < level_db:
             found[middle] = _located(model, name, ours, theirs)
             bad = middle
         else:
@@ -115,6 +124,5 @@ def _located(model: ir.Model, name: str, target_db: float, simulation_db: float)
     node = value.producer()
     if node is None:
         raise ValueError(f"{name!r} is made by no node")
-    return Located(
-        origin_of(value).name, ", ".join(nodes_of(node)) or node.name or "", node.op_type, target_db, simulation_db
-    )
+    original = ", ".join(nodes_of(node)) or node.name or ""
+    return Located(origin_of(value).name, node.name or "", original, node.op_type, target_db, simulation_db)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -29,6 +30,16 @@ class OnTarget:
     outputs: list[Sample] = field(default_factory=list)
     failure: str = ""
     finished: bool = True
+
+    @property
+    def level_db(self) -> float:
+        """Half way between simulation and target, at the output where they are furthest apart."""
+        if self.simulation is None or self.vs_float is None:
+            return 0.0
+        simulated, ran = self.simulation.sqnr_db(), self.vs_float.sqnr_db()
+        pairs = [(verdicts.bounded_db(simulated[name]), verdicts.bounded_db(value)) for name, value in ran.items()]
+        one, other = max((pair for pair in pairs if not math.isnan(sum(pair))), key=lambda pair: pair[0] - pair[1])
+        return (one + other) / 2
 
 
 def run_on_target(

@@ -24,7 +24,7 @@ from dovetail.storage import Plan
 from dovetail.target import MODEL, Compiled, Probe, ReadBack, Sample, Target
 from dovetail.verify import verdicts
 from dovetail.verify.compare import Agreement, compare_runs, compare_tensors
-from dovetail.verify.locate import NOWHERE, locate
+from dovetail.verify.locate import NOWHERE, Located, locate
 from dovetail.verify.metric import Accuracy, Metric, measure
 from dovetail.verify.on_target import OnTarget, Progress, quiet, run_on_target
 from dovetail.verify.run import SessionRun, followed
@@ -72,6 +72,7 @@ class Verification:
     accuracy: Accuracy | None
     emulated: Accuracy | None
     read_back: ReadBack | None
+    located: Located | None = None
 
 
 def check_normalized(original: Path, parts: Parts, data: Data, thresholds: Thresholds) -> Verdict:
@@ -113,14 +114,16 @@ def verify(
         tensors = compare_tensors(built.model, simulation, built.plan, samples[:TENSOR_SAMPLES], folder)
         ranked = ranked_outputs(built.model.graph)
         simulated = compare_runs(streams["float"](samples), streams["simulation"](samples), ranked)
-        ran = None
+        ran = located = None
         numerics = verdicts.numerics({}, None, thresholds, why_not)
         if usable:
             cap = target.float_db if keeps_float(built, target) else None
             ran, numerics = run_on_target(streams, ranked, samples, target, cap, thresholds, progress)
         if ran is not None and ran.outputs and numerics.status is Status.FAIL and target.sample_limit is not None:
-            found = locate(built.model, emitted, simulation, built.plan, target, samples[0], folder, thresholds)
-            numerics = replace(numerics, reason=f"{numerics.reason}; {found or NOWHERE}")
+            located = locate(
+                built.model, emitted, simulation, built.plan, target, samples[0], folder, thresholds, ran.level_db
+            )
+            numerics = replace(numerics, reason=f"{numerics.reason}; {located or NOWHERE}")
         whole = {name: followed(stream, built.tail, folder) for name, stream in streams.items()}
         accuracy, emulated = _accuracies(evaluation, whole, built, samples, ran, target, folder)
     verdict = {
@@ -130,7 +133,7 @@ def verify(
     }
     vs_float, vs_simulation = (None, None) if ran is None else (ran.vs_float, ran.vs_simulation)
     return Verification(
-        verdict, simulated, vs_float, vs_simulation, tensors, used.info(), accuracy, emulated, read_back
+        verdict, simulated, vs_float, vs_simulation, tensors, used.info(), accuracy, emulated, read_back, located
     )
 
 

@@ -26,7 +26,10 @@ def wheel_without(library: str, folder: Path) -> Path:
 
     package = folder / "onnxruntime_qnn"
     package.mkdir()
-    for path in Path(onnxruntime_qnn.__file__).parent.iterdir():
+    libraries = Path(onnxruntime_qnn.__file__).parent
+    if (beside := libraries.with_suffix(".libs")).exists():  # what the others are linked with
+        (folder / beside.name).symlink_to(beside)
+    for path in libraries.iterdir():
         if path.name != library:
             (package / path.name).symlink_to(path)
     return folder

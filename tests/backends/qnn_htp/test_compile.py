@@ -17,9 +17,24 @@ from dovetail.encoding import DType, Encoding, QParams
 from dovetail.errors import InputError
 from dovetail.finding import Status
 from dovetail.model.session import Mode
+from dovetail.model.write import write
 from dovetail.numerics.metrics import Comparison
+from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import IN_FLOAT32, Choice, Plan
-from dovetail.target import A8, A16, W8A16, OpSupport, Outcome, ReadBack, Signature, Slot, Target, signature
+from dovetail.target import (
+    A8,
+    A16,
+    F32,
+    W8A16,
+    Artifact,
+    OpSupport,
+    Outcome,
+    ReadBack,
+    Signature,
+    Slot,
+    Target,
+    signature,
+)
 from dovetail.targets import open_target
 from dovetail.targets.qnn_htp.read_back import load_dump, read_dump
 from dovetail.verify.run import SessionRun
@@ -247,3 +262,15 @@ def test_a_float16_island_in_an_integer_graph(tmp_path: Path) -> None:
     dtypes = {row.original_name: row.dtype for row in result.plan if row.edge is None}
     assert dtypes["blocks.1/Add_out"] is DType.F32
     assert dtypes["blocks.2/Add_out"] is DType.U16
+
+
+def test_an_island_of_one_operator_stays_float(htp: Target, tmp_path: Path) -> None:
+    """A plain QDQ graph cannot say it: Dequantize, Log, Quantize is an integer Log to the provider."""
+    model = graph("g (float[1,8,16] x) => (float[1,8,16] y) { a = Sigmoid(x)  l = Log(a)  y = Neg(l) }")
+    float_log = with_support(htp, "Log", OpSupport((signature(F32, out=F32),)))
+    plan = planned(model, float_log, W8A16, data=noise(model))
+    assert not plan.tensors["l"].storage.dtype.is_quantized
+    naive = tuple(Artifact("model", path) for path in write(emit_qdq(model, plan), tmp_path / "naive.onnx"))
+    found = changed(htp.read_back(htp.compile(naive, tmp_path), plan))
+    assert found == ["l: Log writes uint16, it was planned in float"]
+    assert changed(compiled_plan(model, plan, htp, tmp_path)) == []

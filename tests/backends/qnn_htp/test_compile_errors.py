@@ -166,7 +166,7 @@ def test_a_compiler_that_does_not_start_has_refused_nothing(
         asked = options("soc999/v75")
     elif "load backend" in pattern:
         asked = options(memory_limit_mb="600")
-    elif "load library" in pattern:
+    elif "shared object" in pattern:
         monkeypatch.setenv("PYTHONPATH", str(wheel_without("libonnxruntime_providers_qnn.so", tmp_path)))
     else:
         asked = dataclasses.replace(asked, provider={"htp_arch": "73", "enable_htp_fp16_precision": "1"})

@@ -10,12 +10,15 @@ import onnx_ir as ir
 import pytest
 
 from dovetail.calibrate.data import Data
+from dovetail.config import options_from
 from dovetail.encoding import QParams
 from dovetail.finding import Status, Thresholds
+from dovetail.job import prepare
 from dovetail.model.edit import constant_of
 from dovetail.numerics.ranges import weight_params
+from dovetail.pipeline import fit
 from dovetail.storage import Edge, Plan
-from dovetail.target import W8A16, Target
+from dovetail.target import A16, F32, W8A16, OpSupport, Target, signature
 from dovetail.targets import open_target
 from dovetail.verify.verify import Built, Verification, verify
 from tests.planning import graph, noise, planned
@@ -76,3 +79,21 @@ def test_wrong_numbers_are_located_to_the_tensor_where_they_start(tmp_path: Path
     assert bad.status is Status.FAIL
     assert "target and simulation part" in bad.reason
     assert "the first tensor that is off is 'c', made by MatMul" in bad.reason, bad.reason
+
+
+def test_an_operator_that_is_computed_wrongly_is_kept_in_float16(tmp_path: Path) -> None:
+    """Log with 16 bit in and out is wrong for some numbers: the table does not offer it, so offer it here."""
+    htp = open_target("qnn-htp:sm8550")
+    wrong = replace(htp, ops={**htp.ops, "Log": OpSupport((signature(A16, out=A16), signature(F32, out=F32)))})
+    path = tmp_path / "model.onnx"
+    ir.save(graph("g (float[1,8,16] x) => (float[1,8,16] y) { a = Sigmoid(x)  l = Log(a)  y = Neg(l) }"), path)
+    options = options_from({"target": "qnn-htp:sm8550", "precision": "w8a16"})
+    data = {"x": np.random.default_rng(0).standard_normal((4, 8, 16)).astype(np.float32)}
+    job = replace(prepare(path, options, calibration=data), target=wrong)
+    result = fit(job, tmp_path / "run")
+    assert result.verdicts["numerics"].status is Status.PASS, result.verdicts["numerics"].reason
+    (note,) = [note for note in result.notes if "kept in fp16" in note]
+    assert note.startswith("Log ")
+    assert "the first tensor that is off is 'l'" in note
+    stored = {row.tensor: row.dtype for row in result.plan if row.edge is None}
+    assert (stored["a"], stored["l"]) == ("uint16", "float32")

@@ -7,8 +7,12 @@ import struct
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from click.testing import CliRunner
 
+import dovetail
+from dovetail.cli.main import cli
 from dovetail.errors import InputError
 from dovetail.finding import Severity
 from dovetail.target import Compiled
@@ -147,6 +151,21 @@ def test_an_older_device_is_an_error_for_the_context_binary_and_the_dlc_is_noted
     (note,) = result.notes
     assert "model.dlc was made by QAIRT 2.5" in note
     assert "is expected to load on QAIRT 2.48" in note
+
+
+def test_the_command_line_asks_with_an_option_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "float.onnx"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {RELU}'), path)
+    asked = ["fit", str(path), "--calib", "random", "--option", "dlc=1", "--device-qairt", "2.51", "-o"]
+    done = CliRunner().invoke(cli, [*asked, str(tmp_path / "run"), "--target", "qnn-htp:sm8550"])
+    assert done.exit_code == 0, done.output
+    result = dovetail.load_result(tmp_path / "run" / "result.json")
+    assert len([note for note in result.notes if "expected to load on QAIRT 2.51" in note]) == 2
+    builders = {artifact.name: artifact.made_by for artifact in result.artifacts}
+    assert builders["model"] == f"dovetail {dovetail.__version__}"
+    assert builders["dlc"].startswith("QAIRT 2.")
+    refused = CliRunner().invoke(cli, [*asked, str(tmp_path / "other"), "--target", "ort-cpu"])
+    assert str(refused.exception) == "target ort-cpu has no option 'device_qairt'"
 
 
 @pytest.mark.parametrize(

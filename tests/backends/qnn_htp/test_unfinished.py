@@ -33,7 +33,7 @@ SOURCE = Path(dovetail.__file__).parents[1]
 
 def model(folder: Path) -> Path:
     path = folder / "float.onnx"
-    text = "g (float[1,8,16] x) => (float[1,8,16] y) { a = Relu(x)  y = Sigmoid(a) }"
+    text = "g (float[1,8,16] x) => (float[1,8,16] y) { a = Relu(x)  y = Neg(a) }"
     onnx.save(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}'), path)
     return path
 
@@ -87,12 +87,12 @@ def killing(mark: str, number: signal.Signals) -> Iterator[None]:
 
     def look() -> None:
         while not (found.is_set() or stop.is_set()):
-            for entry in Path("/proc").iterdir():
-                if entry.name.isdigit() and _is_compiler(entry, mark):
-                    os.kill(int(entry.name), number)
+            for child in _children():
+                if _is_compiler(child, mark):
+                    os.kill(child, number)
                     found.set()
                     return
-            time.sleep(0.01)
+            time.sleep(0.05)
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -104,17 +104,19 @@ def killing(mark: str, number: signal.Signals) -> Iterator[None]:
     assert found.is_set()
 
 
-def _is_compiler(entry: Path, mark: str) -> bool:
+def _children() -> list[int]:
+    return [int(pid) for task in Path("/proc/self/task").glob("*/children") for pid in task.read_text().split()]
+
+
+def _is_compiler(child: int, mark: str) -> bool:
     try:
-        command = (entry / "cmdline").read_bytes().decode()
-        parent = re.search(r"PPid:\t(\d+)", (entry / "status").read_text())
+        command = Path(f"/proc/{child}/cmdline").read_bytes().decode()
     except OSError:  # it has ended meanwhile
         return False
-    ours = parent is not None and int(parent[1]) == os.getpid()
-    return ours and "build_in_child" in command and mark in command
+    return "build_in_child" in command and mark in command
 
 
-@pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc to find the child")
+@pytest.mark.skipif(not list(Path("/proc/self/task").glob("*/children")), reason="needs Linux to find the child")
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])
 def test_a_crashed_compiler_and_the_run_goes_on_from_there(number: signal.Signals, tmp_path: Path) -> None:
     with killing(str(tmp_path), number):
@@ -130,7 +132,7 @@ def test_a_crashed_compiler_and_the_run_goes_on_from_there(number: signal.Signal
 def test_a_hung_emulator_is_no_proof_that_the_graph_does_not_run(tmp_path: Path) -> None:
     compiled = compile_text(RELU, tmp_path)
     hurried = open_target("qnn-htp:sm8550", {"time_limit_s": "0.2"})
-    with pytest.raises(UnfinishedError, match="the HTP emulator did not answer within 0.2 s and was stopped"):
+    with pytest.raises(UnfinishedError, match="the HTP emulator did not answer within"):
         list(hurried.run(compiled, [{"x": np.zeros((1, 8, 16), np.float32)}]))
 
 

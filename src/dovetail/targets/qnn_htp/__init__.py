@@ -22,6 +22,7 @@ from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.merge_transpose_axes import merge_transpose_axes
 from dovetail.passes.remove_unused import remove_unused
 from dovetail.passes.unbroadcast_matmul import unbroadcast_matmul
+from dovetail.passes.windows_as_conv import windows_as_conv
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
 from dovetail.target import (
@@ -41,6 +42,7 @@ from dovetail.targets.qnn_htp.chips import chip_named
 from dovetail.targets.qnn_htp.compile import GRAPH, compile_model, in_child
 from dovetail.targets.qnn_htp.device import device_side
 from dovetail.targets.qnn_htp.install import probe
+from dovetail.targets.qnn_htp.islands import hold_islands
 from dovetail.targets.qnn_htp.naive import export_naive
 from dovetail.targets.qnn_htp.options import HtpOptions, read_options
 from dovetail.targets.qnn_htp.read_back import EVIDENCE, read_dump
@@ -62,6 +64,7 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
         precisions={p.name: p for p in (W8A16, W8A8, *((FLOAT,) if chip.has_float16 else ()))},
         chains=(Chain(("Conv", "Relu")), Chain(("Gemm", "Relu"))),
         rewrites=(
+            windows_as_conv,
             lower_rank,
             linear_as_gemm,
             fold_scale,
@@ -81,6 +84,7 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
         estimates=chip.has_estimate,
         sample_limit=1,
         retry_limit=8,
+        island=FLOAT if chip.has_float16 else None,
         device=partial(device_side, asked.provider),
         outside=OUTSIDE,
         not_here={} if chip.has_float16 else {FLOAT.name: chip.no_float16},
@@ -88,8 +92,10 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
 
 
 def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
-    """QDQ ONNX with integer weights."""
-    written = write(emit_qdq(model, plan), folder / "model.onnx")
+    """QDQ ONNX with integer weights, in which float operators stay float."""
+    emitted = emit_qdq(model, plan)
+    hold_islands(emitted, plan)
+    written = write(emitted, folder / "model.onnx")
     return tuple(Artifact("model" if path.suffix == ".onnx" else "model_data", path) for path in written)
 
 

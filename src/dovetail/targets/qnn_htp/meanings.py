@@ -63,6 +63,10 @@ REFUSALS: tuple[tuple[str, str], ...] = (
 # The compiler did not come so far as to look at the graph: words -> the sentence.
 NOT_STARTED: tuple[tuple[str, str], ...] = (
     (
+        r"cannot open shared object file|Failed to load library",
+        "a library of the compiler is missing: install it again, pip install 'dovetail-fit[qnn]'",
+    ),
+    (
         r"Unknown config socModel|Failed to create device",
         "the compiler does not know this SoC number: look it up, or name the architecture alone, as in qnn-htp:v73",
     ),
@@ -70,10 +74,6 @@ NOT_STARTED: tuple[tuple[str, str], ...] = (
         r"Unable to load backend|HTP Prepare backend loading failed",
         "a library of the compiler could not be loaded, most likely because memory is short: raise "
         "--option memory_limit_mb",
-    ),
-    (
-        r"Failed to load library",
-        "the provider's library could not be loaded: install it again, pip install 'dovetail-fit[qnn]'",
     ),
     (r"Error creating execution provider", "the provider does not start"),
 )

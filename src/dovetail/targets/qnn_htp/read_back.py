@@ -17,6 +17,7 @@ from dovetail.encoding import DType, Granularity
 from dovetail.qdq.stored import StoredValue, stored_values
 from dovetail.storage import Plan
 from dovetail.target import Outcome, ReadBack, ReadTensor
+from dovetail.targets.qnn_htp.islands import lone_islands
 
 EVIDENCE = "the QNN graph that the provider handed to the HTP compiler"
 # What ONNX Runtime moves to another place or turns (channels-last, a weight) keeps its name with such a suffix.
@@ -112,7 +113,19 @@ def read_dump(emitted_path: Path, dump: Path, plan: Plan) -> ReadBack:
             detail = f"a layout step inside group {one.group!r}, whose bytes were read back as planned"
             read = ReadTensor(read.tensor, Outcome.ABSORBED, detail, read.edge)
         rows.append(read)
-    return ReadBack(tuple(rows), EVIDENCE)
+    return ReadBack((*rows, *_lost_islands(emitted, graph, plan)), EVIDENCE)
+
+
+def _lost_islands(emitted: ir.Model, graph: QnnGraph, plan: Plan) -> Iterator[ReadTensor]:
+    """Operators that are planned in float and were taken for integer ones."""
+    nodes = {node.name: node for node in graph.nodes}
+    for node in lone_islands(emitted, plan):
+        found = nodes.get(node.name or "")
+        types = [graph.tensors[name].dtype for name in found.outputs if name in graph.tensors] if found else []
+        integer = next((dtype for dtype in types if dtype is not None and dtype.is_quantized), None)
+        if integer is not None:
+            tensor = node.outputs[0].name or ""
+            yield ReadTensor(tensor, Outcome.CHANGED, f"{node.op_type} writes {integer}, it was planned in float")
 
 
 def _read(one: StoredValue, graph: QnnGraph, silent: Mapping[str, str]) -> ReadTensor:

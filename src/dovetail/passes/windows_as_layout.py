@@ -1,0 +1,105 @@
+"""Windows that do not overlap as Reshape and Transpose: what exporters write as Gather (unfold) and Col2Im (fold).
+
+Every target can move a tensor's axes; few have Col2Im, and an index of rank 2 for each axis makes rank 6.
+"""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from dovetail.model import edit
+from dovetail.model.edit import attribute, constant_of, is_op, shape_of, sole_consumer
+from dovetail.model.layout import Step, insert_step
+from dovetail.model.origin import origin_of
+from dovetail.model.windows import folded_windows, grid_steps
+from dovetail.pass_record import PassRecord, Site
+
+Piece = tuple[int, int, int]  # axis of the source, step along it, size
+
+
+def windows_as_layout(model: ir.Model) -> PassRecord:
+    """Rewrite Gathers whose indices only cut an axis into parts, and Col2Im of windows that tile the image."""
+    changed: list[Site] = []
+    declined: list[Site] = []
+    for node in list(model.graph):
+        where = origin_of(node.outputs[0]).name
+        if is_op(node, "Gather") and not _continues(node):
+            chain, pieces = _cut(node)
+            if pieces is not None:
+                changed.append(Site(where, f"{len(chain)} Gathers of whole windows made Reshape and Transpose"))
+                _unfold(chain, pieces)
+        elif is_op(node, "Col2Im"):
+            windows = folded_windows(node)
+            if windows is None or not windows.tiles:
+                declined.append(Site(where, "the windows overlap, leave gaps, or are not known"))
+                continue
+            changed.append(Site(where, "Col2Im of windows that tile the image made Reshape and Transpose"))
+            _fold(node, windows.image, windows.kernel)
+    return PassRecord("windows_as_layout", tuple(changed), tuple(declined))
+
+
+def _continues(node: ir.Node) -> bool:
+    """Whether another Gather of windows goes on with what this one cut, so that both are done at once."""
+    reader = sole_consumer(node.outputs[0])
+    return reader is not None and is_op(reader, "Gather") and _cut(reader)[1] is not None
+
+
+def _cut(node: ir.Node) -> tuple[list[ir.Node], list[Piece] | None]:
+    """The Gathers up from here, first to last, and the pieces of the source's axes that the result is made of."""
+    source, indices = node.inputs[0], constant_of(node.inputs[1])
+    shape = shape_of(source)
+    steps = None if indices is None or indices.ndim < 2 else grid_steps(indices)
+    if source is None or shape is None or indices is None or steps is None:
+        return [node], None
+    axis = int(attribute(node, "axis", 0)) % len(shape)
+    if not _covers(steps, indices.shape, shape[axis]):
+        return [node], None
+    above = source.producer()
+    chain, pieces = _cut(above) if above is not None and is_op(above, "Gather") else ([], None)
+    if pieces is None or sole_consumer(source) is not node or [p[0] for p in pieces].count(pieces[axis][0]) > 1:
+        chain, pieces = [], [(number, 1, size) for number, size in enumerate(shape)]
+    of = pieces[axis][0]
+    parts = [(of, step, size) for step, size in zip(steps, indices.shape, strict=True)]
+    return [*chain, node], [*pieces[:axis], *parts, *pieces[axis + 1 :]]
+
+
+def _covers(steps: tuple[int, ...], sizes: tuple[int, ...], size: int) -> bool:
+    """Whether every element of an axis is taken once: the steps are those of the sizes, in some order."""
+    step = 1
+    for wanted, count in sorted(zip(steps, sizes, strict=True)):
+        if count > 1 and wanted != step:
+            return False
+        step *= count
+    return step == size
+
+
+def _unfold(chain: list[ir.Node], pieces: list[Piece]) -> None:
+    source, last = chain[0].inputs[0], chain[-1]
+    if source is None:
+        raise TypeError(f"{last.name!r} lacks its input")
+    in_memory = sorted(range(len(pieces)), key=lambda i: (pieces[i][0], -pieces[i][1]))
+    value = insert_step(last, source, Step("Reshape", tuple(pieces[i][2] for i in in_memory)), replaces=chain)
+    perm = tuple(in_memory.index(i) for i in range(len(pieces)))
+    value = insert_step(last, value, Step("Transpose", perm), replaces=chain)
+    edit.replace_value(last.outputs[0], value)
+    edit.remove_dead(edit.graph_of(last), [last])
+
+
+def _fold(node: ir.Node, image: tuple[int, int], kernel: tuple[int, int]) -> None:
+    source, shape = node.inputs[0], shape_of(node.inputs[0])
+    if source is None or shape is None:
+        raise TypeError(f"{node.name!r} lacks its input")
+    batch, channels = shape[0], shape[1] // math.prod(kernel)
+    rows, columns = (size // part for size, part in zip(image, kernel, strict=True))
+    steps = (
+        Step("Reshape", (batch, channels, *kernel, rows, columns)),
+        Step("Transpose", (0, 1, 4, 2, 5, 3)),
+        Step("Reshape", (batch, channels, *image)),
+    )
+    value = source
+    for step in steps:
+        value = insert_step(node, value, step, replaces=[node])
+    edit.replace_value(node.outputs[0], value)
+    edit.remove_dead(edit.graph_of(node), [node])
