@@ -68,7 +68,7 @@ def test_an_interrupted_replacement_can_be_resumed(asked: dict[str, object], mon
     run = Path(str(asked["output"]))
     dovetail.fit(**asked)
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "make_plan", interrupt)
+        patch.setattr(pipeline, "choose_operands", interrupt)
         with pytest.raises(KeyboardInterrupt):
             dovetail.fit(**asked, force=True)
     assert not (run / "result.json").exists()

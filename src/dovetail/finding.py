@@ -53,16 +53,22 @@ VERDICT_TABLE: Mapping[str, str] = {
     "compiled": "the target's compiler took the whole graph",
     "fidelity": "no planned tensor was read back changed; where one was not found, the verdict is not checked",
     "numerics": "for every output, target against float is at most {numerics_drop_db:g} dB below simulation "
-    "against float",
+    "against float, or below {numerics_ceiling_db:g} dB where that is better than it; behind a TopK, on the rows that "
+    "float selected too, of which it misses at most twice as many as the simulation, and one a sample",
     "device": "for every output, device against float is at most {numerics_drop_db:g} dB below simulation "
-    "against float",
+    "against float, or below {numerics_ceiling_db:g} dB where that is better than it",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """The figures that verdicts are measured against; recorded in every result."""
+    """The figures that verdicts are measured against; recorded in every result.
+
+    ``numerics_ceiling_db``: what a simulation is better than this is not asked of a target; 16-bit kernels round more
+    often than a simulation does, at 70 to 90 dB, where nobody can tell.
+    """
 
     normalized_db: float = 80.0
     normalized_samples: int = 3
     numerics_drop_db: float = 3.0
+    numerics_ceiling_db: float = 60.0

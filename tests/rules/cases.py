@@ -1,8 +1,8 @@
 """Cases of rules: ONNX text whose leading comments say how to check it.
 
 ``# target: ort-cpu``, ``# max_rank: 5`` (the target with another highest rank), ``# shape: x=1,4``,
-``# calib: random`` (statistics on seeded noise), ``# compiled: refused`` (what the target's compiler makes of it, proved
-by the tests of that target); other comments are for people.
+``# calib: random`` (statistics on seeded noise), ``# compiled: refused`` (what the target's compiler makes of it,
+proved by the tests of that target); other comments are for people.
 """
 
 from __future__ import annotations

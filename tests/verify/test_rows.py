@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from dovetail.finding import Status, Verdict
 from dovetail.model.ranked import ranked_outputs
-from dovetail.verify.compare import compare_runs
+from dovetail.verify.compare import Agreement, compare_runs, side_by_side
 from dovetail.verify.rows import match_rows
+from dovetail.verify.verdicts import with_selections
 from tests.planning import graph
 
 DETECTOR = """
@@ -35,7 +37,7 @@ def test_flipped_rows_are_equal_and_changed_ones_are_not() -> None:
     order = random.permutation(20)
     other = {"boxes": boxes[:, order] + 1e-6, "scores": scores[:, order], "free": scores[:, order]}
     ranked = {"boxes": 1, "scores": 1}
-    matched = match_rows(reference, other, ranked)
+    matched = match_rows(reference, other, ranked).outputs
     np.testing.assert_allclose(matched["boxes"], boxes, atol=2e-6)
     np.testing.assert_array_equal(matched["scores"], scores)
     result = compare_runs([reference], [other], ranked)
@@ -47,4 +49,57 @@ def test_flipped_rows_are_equal_and_changed_ones_are_not() -> None:
 
 def test_nothing_ranked_is_left_alone() -> None:
     sample = {"y": np.ones((1, 3))}
-    assert match_rows(sample, sample, {})["y"] is sample["y"]
+    assert match_rows(sample, sample, {}).outputs["y"] is sample["y"]
+
+
+RANKED = {"boxes": 1, "scores": 1}
+
+
+def detector(noise: float, exchanged: int, seed: int = 1) -> dict[str, np.ndarray]:
+    """Boxes and scores of 40 rows in some order, with noise, the last of them exchanged for others."""
+    kept, fresh = np.random.default_rng(0), np.random.default_rng(seed)
+    boxes, scores = kept.random((1, 40, 4)), kept.random((1, 40, 3))
+    if exchanged:
+        boxes[:, -exchanged:], scores[:, -exchanged:] = fresh.random((1, exchanged, 4)), fresh.random((1, exchanged, 3))
+    order = fresh.permutation(40) if seed else np.arange(40)
+    rows = {"boxes": boxes[:, order], "scores": scores[:, order]}
+    return {name: array + noise * fresh.standard_normal(array.shape) for name, array in rows.items()}
+
+
+def compared(noise: float, exchanged: int, seed: int = 1) -> Agreement:
+    return compare_runs([detector(0, 0, 0)], [detector(noise, exchanged, seed)], RANKED)
+
+
+def test_exchanged_rows_are_counted_and_do_not_drown_the_others() -> None:
+    simulation, target = compared(1e-3, 3), compared(1e-3, 5, 2)
+    assert (simulation.rows["boxes"].replaced, target.rows["scores"].replaced) == (3, 5)
+    assert simulation.sqnr_db()["boxes"] < 20
+    for figures in side_by_side(simulation, target):
+        assert 50 < figures["boxes"] < 60
+    verdict = with_selections(Verdict(Status.PASS, "fine"), simulation, target)
+    assert verdict.status is Status.PASS
+    assert verdict.reason == "fine; 5 of 40 rows of 'boxes' are other selections, 3 in simulation"
+
+
+def test_noise_on_the_rows_that_both_selected_is_seen() -> None:
+    simulated, ran = side_by_side(compared(1e-3, 3), compared(3e-3, 3, 2))
+    assert 8 < simulated["boxes"] - ran["boxes"] < 11
+
+
+def test_more_exchanged_rows_than_in_simulation_fail() -> None:
+    verdict = with_selections(Verdict(Status.PASS, "fine"), compared(1e-3, 2), compared(1e-3, 9, 2))
+    assert verdict.status is Status.FAIL
+    assert "9 of 40 rows" in verdict.reason
+
+
+def test_where_most_rows_are_exchanged_all_are_compared() -> None:
+    simulation, target = compared(1e-3, 30), compared(1e-3, 5, 2)
+    assert side_by_side(simulation, target) == (simulation.sqnr_db(), target.sqnr_db())
+
+
+def test_a_row_does_not_take_the_partner_of_another() -> None:
+    reference = {"boxes": np.array([[[0.0], [1.0], [2.0]]])}
+    other = {"boxes": np.array([[[1.0], [2.0], [9.0]]])}  # the first row was exchanged
+    matched = match_rows(reference, other, {"boxes": 1})
+    assert matched.outputs["boxes"].ravel().tolist() == [9, 1, 2]
+    assert matched.replaced["boxes"].tolist() == [[True, False, False]]

@@ -20,7 +20,7 @@ from dovetail.report.result import Metrics, Result, load_result
 from dovetail.rundir import file_sha256
 from dovetail.target import MODEL
 from dovetail.verify import verdicts
-from dovetail.verify.compare import Agreement, compare_runs
+from dovetail.verify.compare import Agreement, compare_runs, side_by_side
 
 RESULT = "result.json"
 RECORD = "ran.json"
@@ -50,11 +50,13 @@ def verify_device(run: Path, device_outputs: Path) -> Result:
         return compare_runs(read_outputs(ways[one], manifest), read_outputs(ways[other], manifest), manifest.ranked)
 
     vs_float, vs_simulation = compare("float", "device"), compare("simulation", "device")
-    simulated = compare("float", "simulation").sqnr_db()
+    simulation = compare("float", "simulation")
+    simulated, found_db = side_by_side(simulation, vs_float)
     if manifest.float_db is not None:
         simulated = {name: min(value, manifest.float_db) for name, value in simulated.items()}
     evidence = f"{manifest.samples} samples in {device_outputs.name}, {_described(ran)}"
-    verdict = _verdict(simulated, vs_float.sqnr_db(), result.thresholds, evidence)
+    verdict = _verdict(simulated, found_db, result.thresholds, evidence)
+    verdict = verdicts.with_selections(verdict, simulation, vs_float)
     metrics = _with_device(result.metrics, vs_float, vs_simulation)
     if ran is not None and ran.emulated:
         verdict, metrics = _of_emulator(verdict), _with_device(result.metrics, None, None)

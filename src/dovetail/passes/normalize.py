@@ -20,6 +20,7 @@ from dovetail.passes.attention_order import attention_order
 from dovetail.passes.attention_parts import attention_parts
 from dovetail.passes.attention_scale import attention_scale
 from dovetail.passes.attention_softmax import attention_softmax
+from dovetail.passes.bound_sentinels import bound_sentinels
 from dovetail.passes.copy_shared_constants import copy_shared_constants
 from dovetail.passes.decompose_attention import decompose_attention
 from dovetail.passes.einsum_as_matmul import einsum_as_matmul
@@ -55,6 +56,7 @@ NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
     fuse_layer_norm,
     fuse_gelu,
     logit_of_sigmoid,
+    bound_sentinels,  # behind the above: a Clip saturates where a Log would not
     decompose_attention,
     attention_order,
     remove_nan_guard,

@@ -129,8 +129,9 @@ def block_weights_read_wrongly(subject: Subject) -> Iterator[Finding]:
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated against the simulation: MatMul with symmetric int4
       blocks on axis 0 agrees to 67 to 69 dB; blocks on axis 1 give -26 to -32 dB, zero points from -4 to 4 give -1 to
-      9 dB, uint4 with zero point 8 gives -11 dB. uint8 activations: "BQ MatMul activation must be INT16-quantized".
-      In all of them the activations are read back into float16.
+      9 dB, uint4 with zero point 8 gives -11 dB; Gemm with `transB` alike. uint8 activations: "BQ MatMul activation
+      must be INT16-quantized"; blocks of 4: "must be a multiple of 8"; Conv 3 x 3: "BQ Conv scale size mismatch". Those
+      that are right read their activations back into float16.
     - qnn-htp: the same with the provider's `enable_block_quant_weight_optimization`: axis 1 is refused, the zero points
       are still forgotten.
     """

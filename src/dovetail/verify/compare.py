@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -19,17 +20,39 @@ from dovetail.qdq.boundary import stored_sample
 from dovetail.qdq.emit import READ
 from dovetail.storage import Plan
 from dovetail.target import Sample
-from dovetail.verify.rows import match_rows
+from dovetail.verify.rows import match_rows, partnered
+
+
+class Rows(NamedTuple):
+    """The rows of an output behind a TopK: all, and those whose selection differs."""
+
+    total: int = 0
+    replaced: int = 0
+
+    def __add__(self, other: object) -> Rows:
+        if not isinstance(other, Rows):
+            return NotImplemented
+        return Rows(self.total + other.total, self.replaced + other.replaced)
+
+    @property
+    def mostly_alike(self) -> bool:
+        return 2 * self.replaced <= self.total
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Two runs side by side: sums per output, and how often the largest class is the same, per classifier output."""
+    """Two runs side by side: sums per output, and how often the largest class is the same, per classifier output.
+
+    Of outputs behind a TopK also ``partnered``, the sums of the rows that both selected, and ``rows``: how many there
+    are, and for how many the other run selected something else.
+    """
 
     outputs: Mapping[str, Comparison] = field(default_factory=dict)
     top1: Mapping[str, float] = field(default_factory=dict)
     samples: int = 0
     integer: frozenset[str] = frozenset()
+    partnered: Mapping[str, Comparison] = field(default_factory=dict)
+    rows: Mapping[str, Rows] = field(default_factory=dict)
 
     def sqnr_db(self) -> dict[str, float]:
         """SQNR of the float outputs; an index or a flag has none."""
@@ -46,10 +69,17 @@ def compare_runs(
     sums: dict[str, Comparison] = {}
     same: dict[str, int] = {}
     integer: set[str] = set()
+    partners: dict[str, Comparison] = {}
+    selected: dict[str, Rows] = {}
     rows = samples = 0
-    for one, two in zip(reference, other, strict=True):
+    for one, other_one in zip(reference, other, strict=True):
         samples += 1
-        two = match_rows(one, two, ranked or {})
+        matched = match_rows(one, other_one, ranked or {})
+        two = matched.outputs
+        for name, marks in matched.replaced.items():
+            pair = [partnered(run[name], marks, (ranked or {})[name]) for run in (one, two)]
+            partners[name] = partners.get(name, Comparison()) + Comparison.of(*pair)
+            selected[name] = selected.get(name, Rows()) + Rows(marks.size, int(marks.sum()))
         for name, expected in one.items():
             sums[name] = sums.get(name, Comparison()) + _sums(expected, two[name])
             if expected.dtype.kind != "f":
@@ -59,7 +89,21 @@ def compare_runs(
                 same[name] = same.get(name, 0) + int(hits.sum())
                 rows += len(hits) if name == next(iter(same)) else 0
     top1 = {name: hits / rows for name, hits in same.items()} if rows else {}
-    return Agreement(sums, top1, samples, frozenset(integer))
+    return Agreement(sums, top1, samples, frozenset(integer), partners, selected)
+
+
+def side_by_side(one: Agreement, two: Agreement) -> tuple[dict[str, float], dict[str, float]]:
+    """SQNR of two runs against the same reference, fit to be compared.
+
+    Which rows a TopK selects last is chance, and one that was exchanged drowns all the others: where most rows were
+    selected in both runs, only those count.
+    """
+    found = one.sqnr_db(), two.sqnr_db()
+    for name in one.rows.keys() & two.rows.keys() & found[0].keys():
+        if one.rows[name].mostly_alike and two.rows[name].mostly_alike:
+            for figures, agreement in zip(found, (one, two), strict=True):
+                figures[name] = agreement.partnered[name].sqnr_db
+    return found
 
 
 def _sums(expected: Array, found: Array) -> Comparison:

@@ -11,7 +11,7 @@ from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.qdq.boundary import Stream
 from dovetail.target import Sample, Target
 from dovetail.verify import verdicts
-from dovetail.verify.compare import Agreement, compare_runs
+from dovetail.verify.compare import Agreement, compare_runs, side_by_side
 
 Progress = Callable[[int, int | None], None]
 
@@ -36,7 +36,7 @@ class OnTarget:
         """Half way between simulation and target, at the output where they are furthest apart."""
         if self.simulation is None or self.vs_float is None:
             return 0.0
-        simulated, ran = self.simulation.sqnr_db(), self.vs_float.sqnr_db()
+        simulated, ran = side_by_side(self.simulation, self.vs_float)
         pairs = [(verdicts.bounded_db(simulated[name]), verdicts.bounded_db(value)) for name, value in ran.items()]
         one, other = max((pair for pair in pairs if not math.isnan(sum(pair))), key=lambda pair: pair[0] - pair[1])
         return (one + other) / 2
@@ -90,7 +90,8 @@ def _run(
 def _judge(ran: OnTarget, float_db: float | None, thresholds: Thresholds) -> Verdict:
     if ran.vs_float is None or ran.simulation is None:
         return verdicts.cannot_run(ran.failure, thresholds, finished=ran.finished)
-    simulation = ran.simulation.sqnr_db()
+    simulation, found = side_by_side(ran.simulation, ran.vs_float)
     if float_db is not None:
         simulation = {name: min(value, float_db) for name, value in simulation.items()}
-    return verdicts.numerics(simulation, ran.vs_float.sqnr_db(), thresholds)
+    verdict = verdicts.numerics(simulation, found, thresholds)
+    return verdicts.with_selections(verdict, ran.simulation, ran.vs_float)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 from dovetail.finding import VERDICT_TABLE, Status, Thresholds, Verdict
 from dovetail.numerics.metrics import Comparison
@@ -21,6 +22,7 @@ def words(name: str, thresholds: Thresholds) -> str:
         normalized_db=thresholds.normalized_db,
         normalized_samples=thresholds.normalized_samples,
         numerics_drop_db=thresholds.numerics_drop_db,
+        numerics_ceiling_db=thresholds.numerics_ceiling_db,
     )
 
 
@@ -111,9 +113,26 @@ def numerics(
         return Verdict(
             Status.FAIL, f"the target's output {broken[0]!r} holds NaN, the simulation's does not", threshold
         )
-    drops = {name: bounded_db(simulation[name]) - bounded_db(value) for name, value in checked.items()}
+    ceiling = thresholds.numerics_ceiling_db
+    drops = {name: min(bounded_db(simulation[name]), ceiling) - bounded_db(value) for name, value in checked.items()}
     worst = max(drops, key=drops.__getitem__)
     said = f"{worst!r}: target {target[worst]:.1f} dB, simulation {simulation[worst]:.1f} dB against float"
     status = Status.PASS if drops[worst] <= thresholds.numerics_drop_db else Status.FAIL
     reason = f"the target runs as simulated; {said}" if status is Status.PASS else f"target and simulation part; {said}"
     return Verdict(status, reason, threshold, "outputs of the compiled graph", drops)
+
+
+def with_selections(verdict: Verdict, simulation: Agreement, target: Agreement) -> Verdict:
+    """A verdict on numbers, together with one on the rows that a TopK selected otherwise than in float.
+
+    Twice as many of them is what twice the noise does, and the last place can always go to another.
+    """
+    said = []
+    for name, rows in target.rows.items():
+        simulated = simulation.rows[name].replaced
+        if not rows.replaced and not simulated:
+            continue
+        said.append(f"{rows.replaced} of {rows.total} rows of {name!r} are other selections, {simulated} in simulation")
+        if rows.replaced > 2 * simulated + target.samples and verdict.status is Status.PASS:
+            return replace(verdict, status=Status.FAIL, reason=f"target and simulation select other rows; {said[-1]}")
+    return replace(verdict, reason="; ".join([verdict.reason, *said[:1]]))
