@@ -35,6 +35,8 @@ def open_session(model: Path | bytes, mode: Mode, *, threads: int = 1, optimized
     if mode is Mode.EXACT:
         # Without this, level "basic" moves Q/DQ nodes and "extended" fuses onto float8: 17.6 dB off at W8A8.
         options.add_session_config_entry("session.disable_quant_qdq", "1")
+        # This one merges two pairs of the same type in a row even so, and a planned conversion is lost.
+        options.add_session_config_entry("session.disable_double_qdq_remover", "1")
     if mode is Mode.DEPLOYED:
         # On x86 without VNNI the 8-bit kernels saturate their 16-bit sums: 15.6 dB instead of 33.4 on a shipped ViT.
         options.add_session_config_entry("session.x64quantprecision", "1")

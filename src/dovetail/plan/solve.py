@@ -147,7 +147,7 @@ def _choose(problem: Problem, unit: Unit, wanted: Precision, groups: Mapping[str
 
 
 def _narrower(unit: Unit, chosen: Signature) -> Signature:
-    """The signature with fewer bits for activations behind the first, all else alike; the chosen one if there is none."""
+    """The signature with fewer bits for activations behind the first, all else alike; else the chosen one."""
     for other in unit.signatures:
         if other.output != chosen.output or len(other.inputs) != len(chosen.inputs) or not _takes(unit, other):
             continue

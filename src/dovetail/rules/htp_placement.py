@@ -159,7 +159,7 @@ def linear_layer_over_windows(subject: Subject) -> Iterator[Finding]:
     """A linear layer in integers runs over windows or a batch as a MatMul of rank 3.
 
     ## What it finds
-    In QDQ models: MatMul by an integer weight of activations of rank 3 or more whose first dimension is above 1, as the
+    In QDQ models: MatMul by an integer matrix of activations of rank 3 or more whose first dimension is above 1, as the
     windowed layers of DINOv2 in RF-DETR have it ([4, 257, 384]). One finding per model, at the first such layer.
 
     ## Why it matters
@@ -202,4 +202,5 @@ def _is_over_windows(operation: Operation) -> bool:
     shape = shape_of(operation.node.inputs[0])
     if operation.op != "MatMul" or weight is None or not weight[0].constant or shape is None:
         return False
-    return isinstance(weight[1], QParams) and len(shape) > 2 and shape[0] > 1
+    matrix = len(shape_of(weight[0].value) or ()) == 2
+    return matrix and isinstance(weight[1], QParams) and len(shape) > 2 and shape[0] > 1

@@ -274,3 +274,13 @@ def test_an_island_of_one_operator_stays_float(htp: Target, tmp_path: Path) -> N
     found = changed(htp.read_back(htp.compile(naive, tmp_path), plan))
     assert found == ["l: Log writes uint16, it was planned in float"]
     assert changed(compiled_plan(model, plan, htp, tmp_path)) == []
+
+
+def test_a_conversion_behind_a_layout_step_is_seen(htp: Target, tmp_path: Path) -> None:
+    body = """g (float[1,8,2,16] q, float[1,8,2,16] k) => (float[1,2,8,8] s)
+    { a = Relu(k)  t = Transpose <perm = [0, 2, 3, 1]> (a)  r = Transpose <perm = [0, 2, 1, 3]> (q)
+      m = MatMul(r, t)  s = Softmax(m) }"""
+    naive = with_support(htp, "MatMul", OpSupport((signature(A16, A16, out=A16),)))
+    found = changed(compiled(body, naive, tmp_path)[0])
+    assert any("converted to uint8 in front of MatMul" in words for words in found)
+    assert changed(compiled(body, htp, tmp_path)[0]) == []

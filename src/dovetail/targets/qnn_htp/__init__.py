@@ -80,6 +80,7 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
         run=partial(run, asked),
         baseline=partial(baseline, asked) if chip.has_estimate else None,
         float_db=_FLOAT16_DB,
+        runs_float_between=chip.has_float16,
         max_rank=5,
         estimates=chip.has_estimate,
         sample_limit=1,

@@ -22,6 +22,8 @@ from dovetail.targets.qnn_htp.islands import lone_islands
 EVIDENCE = "the QNN graph that the provider handed to the HTP compiler"
 # What ONNX Runtime moves to another place or turns (channels-last, a weight) keeps its name with such a suffix.
 _MOVED = re.compile(r"(_token_\d+|_transpose)$")
+# QNN operators that only move bytes.
+_LAYOUT = ("Reshape", "Transpose")
 # QNN's numbers for data types, as they stand in the dump.
 _DTYPES = {
     0x408: DType.U8,
@@ -156,20 +158,33 @@ def _silent_changes(graph: QnnGraph, planned: set[str], plan: Plan) -> Iterator[
     for node in graph.nodes:
         for name in node.inputs:
             readers[name].append(node)
+    makers = {name: node for node in graph.nodes for name in node.outputs}
     kept_float = {edge.node for edge, choice in plan.edges.items() if not choice.storage.dtype.is_quantized}
     kept_float |= {name for name, choice in plan.tensors.items() if not choice.storage.dtype.is_quantized}
     yield from _elided(graph, readers, planned)
     for node in graph.nodes:
-        source, result = node.inputs[:1], node.outputs[:1]
-        if not source or not result or source[0] not in planned:
+        if not node.inputs or not node.outputs:
             continue
-        users = [user for user in readers[result[0]] if user.type != "Quantize"]
-        if node.type == "Convert" and result[0] not in planned:
-            tensor = graph.tensors.get(result[0])
+        source, result = _carried_from(node.inputs[0], makers, planned), node.outputs[0]
+        if source is None:
+            continue
+        users = [user for user in readers[result] if user.type != "Quantize"]
+        if node.type == "Convert" and result not in planned:
+            tensor = graph.tensors.get(result)
             found = "another type" if tensor is None or tensor.dtype is None else str(tensor.dtype)
-            yield source[0], f"converted to {found} in front of {', '.join(u.type for u in users)}"
+            yield source, f"converted to {found} in front of {', '.join(u.type for u in users)}"
         elif node.type == "Dequantize" and users and not any({u.name, *u.outputs} & kept_float for u in users):
-            yield source[0], f"read back into float in front of {', '.join(sorted({u.type for u in users}))}"
+            yield source, f"read back into float in front of {', '.join(sorted({u.type for u in users}))}"
+
+
+def _carried_from(name: str, makers: Mapping[str, QnnNode], planned: set[str]) -> str | None:
+    """The planned storage whose bytes a tensor has, behind any layout steps that ONNX Runtime put in between."""
+    while name not in planned:
+        maker = makers.get(name)
+        if maker is None or maker.type not in _LAYOUT or not maker.inputs:
+            return None
+        name = maker.inputs[0]
+    return name
 
 
 def _elided(graph: QnnGraph, readers: Mapping[str, list[QnnNode]], planned: set[str]) -> Iterator[tuple[str, str]]:

@@ -26,6 +26,8 @@ def open_session(model: str, options: Mapping[str, str], *, context: str = "", l
     session_options = onnxruntime.SessionOptions()
     session_options.log_severity_level = 0 if log else 3
     session_options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    # Two pairs of the same type in a row are a conversion that was planned: they must not be merged.
+    session_options.add_session_config_entry("session.disable_double_qdq_remover", "1")
     if context:
         session_options.add_session_config_entry("ep.context_enable", "1")
         session_options.add_session_config_entry("ep.context_file_path", context)

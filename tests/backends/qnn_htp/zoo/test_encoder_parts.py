@@ -1,0 +1,93 @@
+"""Single operators of image encoders that the real HTP compiler refuses or gets wrong, and what is done about each."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from dovetail.passes.infer_shapes import infer_shapes
+from dovetail.passes.windows_as_conv import windows_as_conv
+from dovetail.target import A16, W8A16, Compiled, OpSupport, Outcome, Target, signature
+from dovetail.targets import open_target
+from tests.equality import model_from, normal, run, sqnr_db
+from tests.planning import noise, planned
+
+pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
+
+WRONG_DB, RIGHT_DB = 10.0, 60.0
+# The same positions for every sample, as SAM has them: rows of the image have a table each.
+REPEATED = """g (float[2,36,16] x) => (float[2,6,6,6] y) <int64[4] rows = {2, 6, 6, 16}>
+{ a = Relu(x)  r = Reshape(a, rows)  y = MatMul(r, table) }"""
+PADDED = """g (float[1,8,6,6] x) => (float[1,8,8,8] y) <int64[8] pads = {0,0,1,1,0,0,1,1}, float filling = {-1.0}>
+{ a = Relu(x)  b = Pad(a, pads, filling)  y = Neg(b) }"""
+TABLE = "g (float[2,6,6,16] x) => (float[2,6,6,6] y) { a = Relu(x)  y = MatMul(a, table) }"
+FOLDED = """g (float[1,36,64] x) => (float[1,4,8,8] y) <int64[2] image = {8,8}, int64[2] block = {3,3}>
+{ a = Relu(x)  y = Col2Im <pads = [1,1,1,1]> (a, image, block) }"""
+UNFOLDED = """g (float[1,4,10,10] x) => (float[1,36,64] y) <int64[3] flat = {1,36,64}>
+{ a = Relu(x)  r = Gather <axis = 2> (a, grid)  c = Gather <axis = 4> (r, grid)
+  t = Transpose <perm = [0,1,2,4,3,5]> (c)  y = Reshape(t, flat) }"""
+GRID = np.arange(3)[:, None] + np.arange(8)
+
+
+@pytest.fixture
+def htp() -> Target:
+    return open_target("qnn-htp:sm8550")
+
+
+def compiled(model: ir.Model, target: Target, folder: Path) -> Compiled:
+    plan = planned(model, target, W8A16, data=noise(model))
+    return target.compile(target.emit(model, plan, folder), folder)
+
+
+def agreement_db(model: ir.Model, target: Target, folder: Path) -> float:
+    """The emulator against the simulation of the same emitted graph."""
+    result = compiled(model, target, folder)
+    assert result.error == ""
+    sample = {name: array[0] for name, array in noise(model).items()}
+    (found,) = target.run(result, [sample])
+    return sqnr_db(run(ir.load(result.artifacts[0].path), sample)["y"], found["y"])
+
+
+def rewritten(model: ir.Model, target: Target) -> ir.Model:
+    for each in target.rewrites:
+        each(model)
+    infer_shapes(model)
+    return model
+
+
+def test_a_reshape_in_front_of_a_repeated_operand_is_lost(htp: Target, tmp_path: Path) -> None:
+    def model() -> ir.Model:
+        return model_from(REPEATED, table=normal(6, 16, 6))
+
+    assert agreement_db(model(), htp, tmp_path) < WRONG_DB
+    assert agreement_db(rewritten(model(), htp), htp, tmp_path) > RIGHT_DB
+
+
+def test_what_is_padded_with_must_be_in_the_range_of_the_input(htp: Target, tmp_path: Path) -> None:
+    naive = dataclasses.replace(htp, ops={**htp.ops, "Pad": OpSupport((signature(A16, out=A16),))})
+    assert agreement_db(model_from(PADDED), naive, tmp_path) < WRONG_DB
+    assert agreement_db(model_from(PADDED), htp, tmp_path) > RIGHT_DB
+
+
+def test_a_table_as_second_operand_is_planned_not_left_to_the_compiler(htp: Target, tmp_path: Path) -> None:
+    model = model_from(TABLE, table=normal(6, 16, 6))
+    naive = dataclasses.replace(htp, ops={**htp.ops, "MatMul": OpSupport((signature(A16, A16, out=A16),))})
+    for target, wanted in ((naive, ["converted to int16 in front of MatMul"]), (htp, [])):
+        plan = planned(model, target, W8A16, data=noise(model))
+        read = target.read_back(compiled(model, target, tmp_path), plan)
+        assert [one.detail for one in read.tensors if one.outcome is Outcome.CHANGED] == wanted
+
+
+@pytest.mark.parametrize(("text", "refused"), [(FOLDED, "Col2Im"), (UNFOLDED, "Gather")], ids=["fold", "unfold"])
+def test_windows_that_overlap_are_convolutions(text: str, refused: str, htp: Target, tmp_path: Path) -> None:
+    def model() -> ir.Model:
+        return model_from(text, **({"grid": GRID} if refused == "Gather" else {}))
+
+    findings = compiled(model(), htp, tmp_path).findings
+    assert refused in {finding.message.split()[0] for finding in findings}
+    assert windows_as_conv in htp.rewrites
+    assert agreement_db(rewritten(model(), htp), htp, tmp_path) > RIGHT_DB
