@@ -84,12 +84,23 @@ def test_normalized_tensor_with_a_second_reader_is_fused_without_scale() -> None
     assert sorted(ops(after)) == ["Add", "LayerNormalization", "Mul", "Neg"]
 
 
-def test_channels_in_the_middle_are_declined() -> None:
+@pytest.mark.parametrize("shape", [(5, 1), (1, 5, 1)], ids=["broadcast", "whole rank"])
+def test_channels_in_the_middle_are_turned_to_the_end(shape: tuple[int, ...]) -> None:
     scalars = SCALARS.replace("{-1}", "{1}")
-    model = model_from(_text(TORCH, scalars=scalars), gamma=normal(5, 1), beta=normal(5, 1))
+    model = model_from(_text(TORCH, scalars=scalars), gamma=normal(*shape), beta=normal(*shape, seed=2))
     after, record = changed_by(fuse_layer_norm, model)
-    assert ops(after) == ops(model)
-    assert record.declined[0].what == "it normalizes axes [1] of 3, not the last"
+    assert ops(after) == ["Transpose", "LayerNormalization", "Transpose"]
+    node = after.graph.node(1)
+    assert [value.shape.numpy() for value in node.inputs[1:] if value and value.shape] == [(5,), (5,)]
+    assert record.changed[0].what == "layer normalization fused, axes [1] turned to the end"
+
+
+def test_a_scale_along_another_axis_stays_outside() -> None:
+    scalars = SCALARS.replace("{-1}", "{1}")
+    model = model_from(_text(f"{TORCH} z = Neg(d)", "float[2,5,8] y, float[2,5,8] z", scalars), **AFFINE)
+    after, _ = changed_by(fuse_layer_norm, model)
+    found = sorted(ops(after))
+    assert found == ["Add", "LayerNormalization", "Mul", "Neg", "ReduceMean", "Sub", "Transpose", "Transpose"]
 
 
 def test_variance_of_another_tensor_is_left() -> None:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from dovetail.encoding import Array
 from dovetail.model import edit
 from dovetail.model.edit import attribute, constant_of, is_op, scalar_of, shape_of
+from dovetail.model.layout import Step, insert_step
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
 
@@ -28,7 +29,8 @@ def fuse_layer_norm(model: ir.Model) -> PassRecord:
     """Replace mean, variance, root and division, and the factor and offset that follow, by one LayerNormalization.
 
     One form: a negative axis, an explicit epsilon, a scale and a bias of exactly the normalized shape (ones and zeros
-    where there were none). Inner tensors that others read stay for them.
+    where there were none); over other axes than the last (the channels of an image), between Transposes. Inner tensors
+    that others read stay for them.
     """
     changed: list[Site] = []
     declined: list[Site] = []
@@ -44,11 +46,11 @@ def fuse_layer_norm(model: ir.Model) -> PassRecord:
         shape = shape_of(parts.data)
         if shape is None:
             declined.append(Site(where, "the shape of the layer normalization's input is not known"))
-        elif parts.axes != tuple(range(len(shape) - len(parts.axes), len(shape))):
-            declined.append(Site(where, f"it normalizes axes {list(parts.axes)} of {len(shape)}, not the last"))
         else:
-            _fuse(model.graph, parts, shape[len(shape) - len(parts.axes) :])
-            changed.append(Site(where, "layer normalization fused"))
+            order = (*(axis for axis in range(len(shape)) if axis not in parts.axes), *parts.axes)
+            _fuse(model.graph, parts, order, tuple(shape[axis] for axis in parts.axes))
+            turned = "" if order == tuple(range(len(shape))) else f", axes {list(parts.axes)} turned to the end"
+            changed.append(Site(where, f"layer normalization fused{turned}"))
     return PassRecord("fuse_layer_norm", tuple(changed), tuple(declined))
 
 
@@ -137,16 +139,20 @@ def _without_cast(value: ir.Value | None) -> ir.Value | None:
     return node.inputs[0] if node is not None and is_op(node, "Cast") else value
 
 
-def _fuse(graph: ir.Graph, parts: _Parts, normalized: tuple[int, ...]) -> None:
+def _fuse(graph: ir.Graph, parts: _Parts, order: tuple[int, ...], normalized: tuple[int, ...]) -> None:
     data, last = _between_casts(parts)
     nodes = [parts.last] if last is parts.last else [parts.last, last]
-    scale, last = _affine(last, "Mul", normalized)
+    scale, last = _affine(last, "Mul", order, normalized)
     if scale is not None:
         nodes.append(last)
-    bias, end = _affine(last, "Add", normalized)
+    bias, end = _affine(last, "Add", order, normalized)
     if bias is not None:
         nodes.append(end)
-    output = end.outputs[0]
+    output, shape = end.outputs[0], shape_of(end.outputs[0])
+    turns = order != tuple(range(len(order)))
+    if turns:
+        data = insert_step(end, data, Step("Transpose", order), replaces=nodes)
+        shape = shape_of(data)
     new = edit.insert(
         end,
         "LayerNormalization",
@@ -154,8 +160,11 @@ def _fuse(graph: ir.Graph, parts: _Parts, normalized: tuple[int, ...]) -> None:
         attributes={"axis": -len(normalized), "epsilon": parts.epsilon},
         source=output,
         replaces=nodes,
-        shape=shape_of(output),
+        shape=shape,
     )
+    if turns:
+        back = tuple(order.index(axis) for axis in range(len(order)))
+        new = insert_step(end, new, Step("Transpose", back), replaces=nodes)
     edit.replace_value(output, new)
     edit.remove_dead(graph, [end])
 
@@ -172,15 +181,28 @@ def _between_casts(parts: _Parts) -> tuple[ir.Value, ir.Node]:
     return narrow, after
 
 
-def _affine(node: ir.Node, op_type: str, normalized: tuple[int, ...]) -> tuple[ir.Value | None, ir.Node]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Factor:
+    """A constant of a normalization, and its array with the axes in the order of the normalized tensor."""
+
+    value: ir.Value
+    array: Array
+
+
+def _affine(
+    node: ir.Node, op_type: str, order: tuple[int, ...], normalized: tuple[int, ...]
+) -> tuple[_Factor | None, ir.Node]:
     """The constant that the only reader of a node multiplies or adds, and that reader; else None and the node."""
     reader = edit.sole_consumer(node.outputs[0])
     if reader is None or not is_op(reader, op_type):
         return None, node
     other = reader.inputs[1] if reader.inputs[0] is node.outputs[0] else reader.inputs[0]
     array = constant_of(other)
-    same_shape = shape_of(reader.outputs[0]) == shape_of(node.outputs[0])
-    return (other, reader) if array is not None and same_shape and _fits(array, normalized) else (None, node)
+    if other is None or array is None or shape_of(reader.outputs[0]) != shape_of(node.outputs[0]):
+        return None, node
+    if order != tuple(range(len(order))):
+        array = array.reshape((1,) * (len(order) - array.ndim) + array.shape).transpose(order)
+    return (_Factor(other, array), reader) if _fits(array, normalized) else (None, node)
 
 
 def _fits(array: Array, normalized: tuple[int, ...]) -> bool:
@@ -194,16 +216,16 @@ def _fits(array: Array, normalized: tuple[int, ...]) -> bool:
 
 
 def _filled(
-    graph: ir.Graph, output: ir.Value, value: ir.Value | None, normalized: tuple[int, ...], default: float
+    graph: ir.Graph, output: ir.Value, factor: _Factor | None, normalized: tuple[int, ...], default: float
 ) -> ir.Value:
     """The constant in exactly the normalized shape."""
-    array = constant_of(value)
-    if value is not None and array is not None and array.shape == normalized:
-        return value
-    if value is None or array is None:
+    if factor is None:
         dtype = np.float32 if output.dtype is None else output.dtype.numpy()
         name = f"{output.name}/{'scale' if default else 'bias'}"
         return edit.add_initializer(graph, np.full(normalized, default, dtype=dtype), name=name, source=output)
+    value, array = factor.value, factor.array
+    if shape_of(value) == normalized and array.shape == normalized:
+        return value
     leading = max(array.ndim - len(normalized), 0)
     shaped = np.broadcast_to(array.reshape(array.shape[leading:]), normalized)
     return edit.add_initializer(graph, shaped, name=f"{value.name}/normalized", source=value)

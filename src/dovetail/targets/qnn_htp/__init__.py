@@ -20,6 +20,7 @@ from dovetail.passes.linear_as_gemm import linear_as_gemm
 from dovetail.passes.lower_rank import lower_rank
 from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.merge_transpose_axes import merge_transpose_axes
+from dovetail.passes.product_of_transposed import product_of_transposed
 from dovetail.passes.remove_unused import remove_unused
 from dovetail.passes.unbroadcast_matmul import unbroadcast_matmul
 from dovetail.passes.windows_as_conv import windows_as_conv
@@ -71,6 +72,7 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
             merge_transpose_axes,
             unbroadcast_matmul,
             merge_layout,
+            product_of_transposed,
             remove_unused,
         ),
         probe=probe,

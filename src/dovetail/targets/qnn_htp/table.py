@@ -10,6 +10,7 @@ import onnx_ir as ir
 from dovetail.encoding import DType, Encoding
 from dovetail.model.edit import attribute, shape_of, weight_is_matrix
 from dovetail.model.movers import MOVERS
+from dovetail.passes.product_of_transposed import EQUATIONS
 from dovetail.target import A8, A16, B32, F32, W8, Fixed, OpSupport, Signature, Slot, bias, const, signature
 from dovetail.targets.qnn_htp.chips import Chip
 
@@ -61,6 +62,8 @@ def htp_table(chip: Chip) -> Mapping[str, OpSupport]:
     linear = (*(signature(a, const(W8), bias(B32), out=a) for a in (A8, A16)), signature(F32, F32, F32, out=F32))
     table |= {op: OpSupport(linear, known_from=_KNOWN) for op in ("Conv", "ConvTranspose", "Gemm")}
     table["MatMul"] = OpSupport((*_constant_matmul(), *_second_operands(chip), signature(F32, F32, out=F32)))
+    products = tuple(replace(one, when=_is_transposed_product) for one in _second_operands(chip))
+    table["Einsum"] = OpSupport((*products, signature(F32, F32, out=F32)), known_from=_KNOWN)
     table["LayerNormalization"] = OpSupport(_layer_norm(), known_from=_KNOWN)
     # Wrong without a word otherwise: an 8-bit one cuts its output scale down to a multiple of 2^-16 (14 dB at 5.96
     # steps, 53 at 6), a 16-bit one is off where its input scale is below 3e-6 (18 dB).
@@ -103,6 +106,10 @@ def _second_operands(chip: Chip) -> tuple[Signature, ...]:
     """A 16-bit second operand must be symmetric and signed, from v73 on; the compiler makes any other one 8 bit."""
     wide = (signature(A16, S16, out=A16),) if chip.has_int16_operands else ()
     return (signature(A8, A8, out=A8), *wide, signature(A16, A8, out=A16))
+
+
+def _is_transposed_product(node: ir.Node) -> str:
+    return "" if attribute(node, "equation", "") in EQUATIONS.values() else "its equation is no product of matrices"
 
 
 def _layer_norm() -> tuple[Signature, ...]:

@@ -1,0 +1,80 @@
+"""Attention, one head at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dovetail.passes.split_heads import split_heads
+from tests.equality import normal
+from tests.passes.attention_cases import apply, ops, parse
+
+OPERANDS = """
+    qh = Reshape (q, cut_q) kh = Reshape (k, cut_k) vh = Reshape (v, cut_k)
+    qt = Transpose <perm = [0,2,1,3]> (qh) kt = Transpose <perm = [0,2,3,1]> (kh) vt = Transpose <perm = [0,2,1,3]> (vh)
+    s = MatMul (qt, kt)"""
+END = "m = MatMul (p, vt) o = Transpose <perm = [0,2,1,3]> (m) y = Reshape (o, merged)"
+
+
+def case(scores: str = "p = Softmax (s)", end: str = END, *, batch: int = 2, extra: str = "", **constants: object):
+    return parse(
+        f"{OPERANDS} {scores} {end}",
+        inputs=f"float[{batch},5,12] q, float[{batch},7,12] k, float[{batch},7,12] v",
+        outputs=f"float[A,12] y{extra}",
+        cut_q=np.array([batch, 5, 3, 4]),
+        cut_k=np.array([batch, 7, 3, 4]),
+        merged=np.array([batch * 5, 12]),
+        **constants,
+    )
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_every_head_has_its_own_products(batch: int) -> None:
+    model = case(batch=batch)
+    record = apply(model, split_heads)
+    assert [(site.where, site.what) for site in record.changed] == [("m", "3 heads, one at a time")]
+    assert ops(model) == {"Split": 3, "Transpose": 3, "MatMul": 6, "Softmax": 3, "Concat": 1, "Reshape": 1}
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5, 7), (1, 3, 1, 7), (2, 1, 5, 7), (3, 5, 7), (5, 7), (7,)])
+def test_every_head_gets_its_part_of_the_mask(shape: tuple[int, ...]) -> None:
+    model = case("a = Add (s, mask) p = Softmax (a)", mask=normal(*shape))
+    apply(model, split_heads)
+    assert ops(model)["Add"] == 3
+
+
+@pytest.mark.parametrize(("read", "shape"), [("kt", "2,3,4,7"), ("qh", "2,5,3,4"), ("vt", "2,3,7,4")])
+def test_what_others_read_stays(read: str, shape: str) -> None:
+    model = case(extra=f", float[{shape}] {read}")
+    record = apply(model, split_heads)
+    assert record.changed
+
+
+DECLINED = {
+    "its scores are read elsewhere too": {"extra": ", float[2,3,5,7] s"},
+    "something else than masks is done to its scores": {"scores": "a = Mul (s, half) p = Softmax (a)", "half": 0.5},
+    "its mask is not a constant that is added": {"scores": "n = ReduceMax (q) a = Add (s, n) p = Softmax (a)"},
+    "its heads are not put together again behind it": {"end": END, "extra": ", float[2,3,5,4] m"},
+}
+
+
+@pytest.mark.parametrize("reason", DECLINED)
+def test_other_forms_are_declined(reason: str) -> None:
+    model = case(**DECLINED[reason])
+    record = apply(model, split_heads)
+    assert [site.what for site in record.declined] == [reason]
+    assert ops(model)["Softmax"] == 1
+
+
+def test_heads_that_are_not_cut_from_the_last_axis_are_declined() -> None:
+    text = "kt = Transpose <perm = [0,1,3,2]> (k) s = MatMul (q, kt) p = Softmax (s) y = MatMul (p, v)"
+    record = apply(parse(text), split_heads)
+    assert [site.what for site in record.declined] == ["its heads are not cut from the last axis"]
+
+
+def test_one_head_is_left_alone() -> None:
+    inputs = "float[1,1,5,4] q, float[1,1,7,4] k, float[1,1,7,4] v"
+    text = "kt = Transpose <perm = [0,1,3,2]> (k) s = MatMul (q, kt) p = Softmax (s) y = MatMul (p, v)"
+    record = apply(parse(text, inputs=inputs, outputs="float[1,1,5,4] y"), split_heads)
+    assert not record.changed
+    assert not record.declined
