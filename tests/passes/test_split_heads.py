@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from dovetail.passes.split_heads import split_heads
@@ -16,7 +17,9 @@ OPERANDS = """
 END = "m = MatMul (p, vt) o = Transpose <perm = [0,2,1,3]> (m) y = Reshape (o, merged)"
 
 
-def case(scores: str = "p = Softmax (s)", end: str = END, *, batch: int = 2, extra: str = "", **constants: object):
+def case(
+    scores: str = "p = Softmax (s)", end: str = END, *, batch: int = 2, extra: str = "", **constants: object
+) -> ir.Model:
     return parse(
         f"{OPERANDS} {scores} {end}",
         inputs=f"float[{batch},5,12] q, float[{batch},7,12] k, float[{batch},7,12] v",
@@ -28,9 +31,8 @@ def case(scores: str = "p = Softmax (s)", end: str = END, *, batch: int = 2, ext
     )
 
 
-@pytest.mark.parametrize("batch", [1, 2])
-def test_every_head_has_its_own_products(batch: int) -> None:
-    model = case(batch=batch)
+def test_every_head_has_its_own_products() -> None:
+    model = case()
     record = apply(model, split_heads)
     assert [(site.where, site.what) for site in record.changed] == [("m", "3 heads, one at a time")]
     assert ops(model) == {"Split": 3, "Transpose": 3, "MatMul": 6, "Softmax": 3, "Concat": 1, "Reshape": 1}
@@ -66,15 +68,21 @@ def test_other_forms_are_declined(reason: str) -> None:
     assert ops(model)["Softmax"] == 1
 
 
+ONE_BY_ONE = "kt = Transpose <perm = [0,1,3,2]> (k) s = MatMul (q, kt) p = Softmax (s) y = MatMul (p, v)"
+
+
+def plain(windows: int, heads: int) -> ir.Model:
+    inputs = ", ".join(f"float[{windows},{heads},{tokens},4] {name}" for name, tokens in (("q", 5), ("k", 7), ("v", 7)))
+    return parse(ONE_BY_ONE, inputs=inputs, outputs=f"float[{windows},{heads},5,4] y")
+
+
 def test_heads_that_are_not_cut_from_the_last_axis_are_declined() -> None:
-    text = "kt = Transpose <perm = [0,1,3,2]> (k) s = MatMul (q, kt) p = Softmax (s) y = MatMul (p, v)"
-    record = apply(parse(text), split_heads)
+    record = apply(plain(2, 3), split_heads)
     assert [site.what for site in record.declined] == ["its heads are not cut from the last axis"]
 
 
-def test_one_head_is_left_alone() -> None:
-    inputs = "float[1,1,5,4] q, float[1,1,7,4] k, float[1,1,7,4] v"
-    text = "kt = Transpose <perm = [0,1,3,2]> (k) s = MatMul (q, kt) p = Softmax (s) y = MatMul (p, v)"
-    record = apply(parse(text, inputs=inputs, outputs="float[1,1,5,4] y"), split_heads)
+@pytest.mark.parametrize("model", [plain(2, 1), plain(1, 3), case(batch=1)])
+def test_one_head_or_one_window_is_left_alone(model: ir.Model) -> None:
+    record = apply(model, split_heads)
     assert not record.changed
     assert not record.declined

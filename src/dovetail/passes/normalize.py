@@ -3,7 +3,8 @@
 The form, where shapes are static: no functions, branches, Constant nodes or foldable chains; a linear layer is MatMul
 by a [K,N] constant and Add of a [N] constant, with the constant second there and in every Add and Mul; Sub of a
 constant is Add, Div by powers of two is Mul; LayerNormalization has a scale, a bias and a negative axis; Gelu is one
-node; BatchNormalization is in its convolution, or Mul and Add; every change of shape is a Reshape to plain sizes;
+node; BatchNormalization is in its convolution, or Mul and Add; a product of two tensors is MatMul, never Einsum;
+windows that tile an image are cut and put together by layout; every change of shape is a Reshape to plain sizes;
 weights belong to one layer.
 """
 

@@ -17,8 +17,8 @@ MAX_RANGE_GROWTH = 4.0
 def costly_merges(problem: Problem, stats: Stats) -> Mapping[Edge, str]:
     """The edges into merging operators (byte-preserving Concat) that should convert instead of share.
 
-    Only a tensor that is also read by others gains from keeping its own range: what goes through the merge ends on
-    the merged range in any case.
+    Fixed numbers, and float, cannot be shared. Otherwise only a tensor that is also read by others gains from keeping
+    its own range: what goes through the merge ends on the merged range in any case.
     """
     broken: dict[Edge, str] = {}
     for unit in problem.units:
@@ -30,6 +30,9 @@ def costly_merges(problem: Problem, stats: Stats) -> Mapping[Edge, str]:
             if operand.constant:
                 continue
             part = build_part(problem, operand.name, without=unit)
+            if reason := _keeps_its_own(part, problem):
+                broken[operand.edge] = f"explicit conversion: {reason}"
+                continue
             own = _observed(part, problem, stats)
             if own is None or merged is None or not _read_elsewhere(part, problem, unit):
                 continue
@@ -39,6 +42,19 @@ def costly_merges(problem: Problem, stats: Stats) -> Mapping[Edge, str]:
                     f"explicit conversion: sharing with {unit.label} would widen this range {growth:.3g} times"
                 )
     return broken
+
+
+def _keeps_its_own(part: tuple[str, ...], problem: Problem) -> str:
+    """Why a part cannot have the numbers of others: some operator that writes it gives it its own, or none."""
+    for name in part:
+        unit = problem.producer.get(name)
+        if unit is None:
+            continue
+        if unit.support is not None and unit.support.fixed:
+            return f"{unit.label} gives its output numbers of its own"
+        if all(not each.output.dtype.is_quantized for each in unit.signatures):
+            return f"{unit.label} writes float only"
+    return ""
 
 
 def _merged_range(unit: Unit, problem: Problem, stats: Stats) -> Range | None:

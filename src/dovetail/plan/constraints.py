@@ -97,11 +97,9 @@ def build_problem(model: ir.Model, target: Target, broken: Iterable[Edge] = ()) 
     cut = frozenset(broken)
     for unit in units:
         for operand in unit.shared():
-            if operand.edge in cut:
-                continue
+            carried.update(output.name or "" for output in unit.outputs)
             for output in unit.outputs:
-                carried.add(output.name or "")
-                if not operand.constant:
+                if not operand.constant and operand.edge not in cut:
                     groups.union(operand.name, output.name or "")
     members = groups.sets()
     return Problem(

@@ -44,18 +44,27 @@ class Numbers:
 
     def group_range(self, root: str, encoding: Encoding) -> tuple[Range, str]:
         """The union of the ranges of a group's sources, and the words that say where it comes from."""
-        ranges = {name: self.source_range(name, encoding) for name in self.problem.sources[root]}
-        for unit in self.problem.units:
-            for operand in unit.shared():
-                if operand.constant and any(self.problem.group_of.get(v.name or "") == root for v in unit.outputs):
-                    array = constant_of(operand.value)
-                    if array is not None and array.size:
-                        ranges[operand.name] = Range(float(array.min()), float(array.max()))
+        ranges = self._ranges(root, encoding, {root})
         total = next(iter(ranges.values()))
         for one in ranges.values():
             total = total.union(one)
         words = f"range [{total.low:.4g}, {total.high:.4g}] by {self.method}"
         return total, words if len(ranges) == 1 else f"{words}, union of {len(ranges)} sources"
+
+    def _ranges(self, root: str, encoding: Encoding, seen: set[str]) -> dict[str, Range]:
+        """Everything that a group has to hold: its sources, constants, and what is converted into it."""
+        ranges = {name: self.source_range(name, encoding) for name in self.problem.sources[root]}
+        for unit in self.problem.units:
+            if not any(self.problem.group_of.get(v.name or "") == root for v in unit.outputs):
+                continue
+            for operand in unit.shared():
+                array = constant_of(operand.value) if operand.constant else None
+                if array is not None and array.size:
+                    ranges[operand.name] = Range(float(array.min()), float(array.max()))
+                origin = self.problem.group_of.get(operand.name, root)
+                if origin not in seen:
+                    ranges |= self._ranges(origin, encoding, {*seen, origin})
+        return ranges
 
     def source_range(self, name: str, encoding: Encoding) -> Range:
         """The range of one source: fixed by its producer for this dtype, else found in its statistics."""

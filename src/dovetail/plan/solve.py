@@ -117,7 +117,7 @@ def _leave_followers_float(problem: Problem, groups: dict[str, Decided], pins: P
         changed = False
         for root, decided in groups.items():
             makers = [problem.producer.get(name) for name in problem.sources[root]]
-            if decided.is_float or any(name in pins.tensors for name in problem.groups[root]):
+            if decided.is_float or not makers or any(name in pins.tensors for name in problem.groups[root]):
                 continue
             if not all(unit is not None and unit.support is not None and unit.support.follows for unit in makers):
                 continue

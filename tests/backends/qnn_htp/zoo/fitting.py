@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,6 +53,21 @@ def export(model: nn.Module, shape: tuple[int, ...], path: Path, *, dynamo: bool
         raise RuntimeError("the exporter returned no program")
     program.save(path)
     return path
+
+
+def keep_sizes(model: nn.Module) -> nn.Module:
+    """Random weights that make what comes out as large as what goes in; norms as they begin."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for module in model.modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                if isinstance(module, nn.LayerNorm | nn.BatchNorm2d):
+                    parameter.fill_(float(name == "weight"))
+                elif parameter.ndim > 1:
+                    linear = isinstance(module, nn.Conv2d | nn.Linear)
+                    size = parameter[0].numel() if linear else parameter.shape[-1]
+                    parameter.copy_(torch.randn(parameter.shape) / math.sqrt(size))
+    return model
 
 
 def images(shape: tuple[int, ...], count: int = 4) -> dict[str, Array]:

@@ -1,0 +1,130 @@
+"""Vision backbones on the real HTP compiler: ViT, DeiT, DINOv2 in windows (as in RF-DETR), Swin and SegFormer.
+
+Two layers or stages with random weights each, but every operator, rank and window that the real ones have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from torch import Tensor, nn
+
+import dovetail
+from dovetail.encoding import DType
+from dovetail.finding import Status
+from dovetail.model.edit import shape_of
+from tests.backends.qnn_htp.zoo.fitting import Outputs, assert_as_planned, export, fitted, keep_sizes
+
+pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
+pytest.importorskip("transformers", reason="needs the package transformers")
+
+TARGET = "qnn-htp:sm8550"
+PRECISIONS = ("w8a16", "w8a8")
+
+
+def vit() -> nn.Module:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(
+        hidden_size=192, num_attention_heads=3, intermediate_size=768, num_hidden_layers=2, image_size=64, num_labels=10
+    )
+    return Outputs(ViTForImageClassification(config), ["logits"])
+
+
+def deit() -> nn.Module:
+    """With the distillation token and its own classifier."""
+    from transformers import DeiTConfig, DeiTForImageClassificationWithTeacher
+
+    config = DeiTConfig(
+        hidden_size=192, num_attention_heads=3, intermediate_size=768, num_hidden_layers=2, image_size=64, num_labels=10
+    )
+    fields = ["logits", "cls_logits", "distillation_logits"]
+    return Outputs(DeiTForImageClassificationWithTeacher(config), fields)
+
+
+def dinov2(hidden_size: int = 64, heads: int = 2, image_size: int = 96) -> nn.Module:
+    """RF-DETR's backbone: layers 0, 1 and 3 in 2 x 2 windows with a class token each, layer 2 global; layer scale."""
+    from transformers import RfDetrDinov2Backbone, RfDetrDinov2Config
+
+    config = RfDetrDinov2Config(
+        hidden_size=hidden_size,
+        num_attention_heads=heads,
+        num_hidden_layers=4,
+        image_size=image_size,
+        patch_size=16,
+        num_windows=2,
+        out_indices=[2, 4],
+    )
+    return FeatureMaps(RfDetrDinov2Backbone(config))
+
+
+def swin() -> nn.Module:
+    """Two stages of a plain and a shifted layer: relative positions, masks, patch merging."""
+    from transformers import SwinConfig, SwinForImageClassification
+
+    config = SwinConfig(image_size=56, embed_dim=32, depths=[2, 2], num_heads=[1, 2], window_size=7, num_labels=10)
+    return Outputs(SwinForImageClassification(config), ["logits"])
+
+
+def segformer() -> nn.Module:
+    """The sizes of SegFormer-B0, with one layer in each stage."""
+    from transformers import SegformerConfig, SegformerForSemanticSegmentation
+
+    config = SegformerConfig(depths=[1, 1, 1, 1], decoder_hidden_size=64, num_labels=10)
+    return Outputs(SegformerForSemanticSegmentation(config), ["logits"])
+
+
+class FeatureMaps(nn.Module):
+    """A backbone from one image tensor to its feature maps."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.model(x).feature_maps)
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {  # how it is made, image size
+    "vit": (vit, 64),
+    "deit": (deit, 64),
+    "dinov2": (dinov2, 96),
+    "swin": (swin, 56),
+    "segformer": (segformer, 64),
+}
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The file of a network; each is exported once."""
+    done: dict[str, Path] = {}
+
+    def path(name: str) -> Path:
+        if name not in done:
+            make, size = NETWORKS[name]
+            place = tmp_path_factory.mktemp(name) / "model.onnx"
+            done[name] = export(keep_sizes(make()), (1, 3, size, size), place)
+        return done[name]
+
+    return path
+
+
+def ranks(run: Path) -> set[int]:
+    graph = ir.load(run / "stages" / "rewritten.onnx").graph
+    return {len(shape_of(value) or ()) for node in graph for value in node.outputs}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_backbone_runs_as_planned(name: str, precision: str, exported: Callable[[str], Path], tmp_path: Path) -> None:
+    size = NETWORKS[name][1]
+    result = fitted(exported(name), (1, 3, size, size), tmp_path / "run", TARGET, precision, emulate=1)
+    assert_as_planned(result)
+    assert result.verdicts["numerics"].status is Status.PASS, result.verdicts["numerics"].reason
+    assert {row.dtype for row in result.plan if row.edge is None} == {DType.U16 if precision == "w8a16" else DType.U8}
+    assert max(ranks(tmp_path / "run")) <= 4

@@ -1,0 +1,100 @@
+"""Tensors that a merge puts together, and scales that a kernel insists on."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from dovetail.encoding import DType, QParams
+from dovetail.storage import Edge, Plan
+from dovetail.target import A8, F32, Fixed, OpSupport, Target, signature
+from tests.planning import graph, noise, planned
+from tests.toy_target import TOY
+
+BODY = """
+g (float[1,4] x, float[1,4] y) => (float[1,8] z, float[1,4] w)
+{ a = Relu(x)  b = OP(a)  c = Concat <axis = 1> (b, y)  z = Relu(c)  w = Relu(b) }
+"""
+
+
+def with_op(op: str, support: OpSupport) -> Target:
+    return dataclasses.replace(TOY, ops={**TOY.ops, op: support})
+
+
+def storage(plan: Plan, name: str) -> QParams:
+    found = plan.tensors[name].storage
+    assert isinstance(found, QParams)
+    return found
+
+
+def range_of(found: QParams) -> tuple[float, float]:
+    zero, scale = int(found.zero_point), float(found.scale)
+    return -zero * scale, (255 - zero) * scale
+
+
+def test_a_merge_holds_what_is_converted_into_it() -> None:
+    model = graph(
+        BODY.replace("OP", "Mul").replace("Mul(a)", "Mul(a, minus)").replace("{ a", "<float minus = {-1}> { a")
+    )
+    data = noise(model)
+    data["y"] = np.abs(data["y"]) * 100  # wider by far, but without negative numbers
+    plan = planned(model, TOY, data=data, quantized_io=True)
+    edge = Edge(next(n.name or "" for n in model.graph if n.op_type == "Concat"), 0)
+    assert plan.edges[edge].storage == plan.tensors["c"].storage != plan.tensors["b"].storage
+    low, high = range_of(storage(plan, "c"))
+    assert low <= -data["x"].max() + float(storage(plan, "c").scale) / 2
+    assert high >= data["y"].max() * 0.99
+
+
+@pytest.mark.parametrize(
+    ("support", "reason"),
+    [
+        (
+            OpSupport((signature(A8, out=A8),), fixed=(Fixed(DType.U8, 1 / 256, 0),)),
+            "gives its output numbers of its own",
+        ),
+        (OpSupport((signature(F32, out=F32),)), "writes float only"),
+    ],
+)
+def test_what_has_numbers_of_its_own_or_none_is_converted(support: OpSupport, reason: str) -> None:
+    model = graph(BODY.replace("OP", "Sigmoid"))
+    plan = planned(model, with_op("Sigmoid", support), data=noise(model), quantized_io=True)
+    edge = plan.edges[Edge(next(n.name or "" for n in model.graph if n.op_type == "Concat"), 0)]
+    assert reason in edge.reason
+    assert edge.storage == plan.tensors["c"].storage == plan.tensors["y"].storage
+    assert plan.tensors["b"].storage != plan.tensors["c"].storage
+
+
+def test_a_scale_is_grown_to_the_step_of_the_kernel_that_writes_it() -> None:
+    model = graph(
+        "g (float[1,64] x) => (float[1,64] z) { a = Softmax(x)  b = Reshape(a, s)  z = Relu(b) }".replace(
+            "{ a", "<int64[2] s = {1, 64}> { a"
+        )
+    )
+    data, step = noise(model), 1 / 4096
+    free = storage(planned(model, TOY, data=data, quantized_io=True), "a")
+    plan = planned(
+        model,
+        with_op("Softmax", dataclasses.replace(TOY.ops["Softmax"], scale_step={DType.U8: step})),
+        data=data,
+        quantized_io=True,
+    )
+    grown = storage(plan, "a")
+    steps = float(grown.scale) / step
+    assert steps == round(steps)
+    assert float(free.scale) <= float(grown.scale) < float(free.scale) + step
+    assert plan.tensors["b"].storage == grown
+    assert "to what the target's kernel takes" in plan.tensors["a"].reason
+
+
+def test_a_scale_is_grown_to_the_least_that_the_kernel_reads() -> None:
+    model = graph("g (float[1,8] x) => (float[1,8] z) { a = Relu(x)  b = Add(a, x)  z = Softmax(b) }")
+    data = noise(model, scale=1e-3)
+    target = with_op("Softmax", dataclasses.replace(TOY.ops["Softmax"], least_scale={DType.U8: 0.125}))
+    plan = planned(model, target, data=data, quantized_io=True)
+    assert float(storage(plan, "b").scale) == 0.125
+    assert float(storage(plan, "a").scale) < 1e-3
+    low, high = range_of(storage(plan, "b"))
+    assert low <= 2 * data["x"].min() <= 2 * data["x"].max() <= high
