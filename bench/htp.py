@@ -7,102 +7,137 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 import dovetail
 from bench.vit_export import EXPORTERS, WINDOWS, export_block, export_vit
 from bench.vit_tiny import pictures
 from dovetail import zoo
 from dovetail.calibrate.user_code import load_function
+from dovetail.finding import Status
 from dovetail.plan.rows import read_plan, write_plan
 from dovetail.report.result import Result
 from dovetail.stage_files import load_passed
+from dovetail.target import BaselineCase, Estimate
+from dovetail.targets import open_target
 
 SOC = "qnn-htp:soc52"
 PHONE = "qnn-htp:sm8550"
+PARTS = ("vit", "block", "shipped")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.htp", description=__doc__)
-    parser.add_argument("part", nargs="*", choices=["vit", "block", "shipped", []], help="all if none is named")
+    parser.add_argument("part", nargs="*", help=f"{', '.join(PARTS)}; all if none is named")
     parser.add_argument("--emulate", type=int, default=100, help="images per shipped model and precision")
-    given = parser.parse_args()
-    parts = given.part or ["vit", "block", "shipped"]
+    parser.add_argument("--layers", type=int, default=12, help="of the ViT-tiny")
+    given = parser.parse_args(arguments)
+    unknown = [part for part in given.part if part not in PARTS]
+    if unknown:
+        parser.error(f"no part is called {unknown[0]!r}; there is {', '.join(PARTS)}")
+    parts = given.part or PARTS
     with tempfile.TemporaryDirectory(prefix="dovetail-bench-") as name:
+        folder = Path(name)
         if "vit" in parts:
             for exporter in EXPORTERS:
-                images = {"x": pictures(4)}
-                _table(f"ViT-tiny, {exporter}", export_vit(exporter, Path(name)), images, Path(name) / exporter, {})
+                path = export_vit(exporter, folder, given.layers)
+                _table(f"ViT-tiny, {exporter}", path, {"x": pictures(4)}, folder / exporter, {})
         if "block" in parts:
-            rng = np.random.default_rng(0)
-            tokens = {"x": rng.standard_normal((4, *WINDOWS)).astype(np.float32)}
-            path = export_block(Path(name))
-            _table("DINOv2-S block [4,257,384], vtcm 8", path, tokens, Path(name) / "block", {"vtcm_mb": "8"})
+            tokens = np.random.default_rng(0).standard_normal((4, *WINDOWS)).astype(np.float32)
+            title = "DINOv2-S block [4,257,384], vtcm 8"
+            _table(title, export_block(folder), {"x": tokens}, folder / "block", {"vtcm_mb": "8"})
         if "shipped" in parts:
-            _shipped(Path(name) / "shipped", given.emulate)
+            _shipped(folder / "shipped", given.emulate)
 
 
 def _table(title: str, path: Path, data: dict[str, np.ndarray], runs: Path, option: dict[str, str]) -> None:
-    """Every variant of one model on soc 52, in us and against FP16 of the normalized graph."""
-    print(f"{title}: the vendor's estimate on soc 52, not a measurement")
+    """Every variant of one model on soc 52, and over FP16 of the normalized graph and over the naive export."""
+    runs.mkdir(parents=True, exist_ok=True)
 
-    def fit(label: str, **options: object) -> Result:
-        result = dovetail.fit(path, target=SOC, calibration=data, output=runs / label, option=option, **options)
-        bad = [f"{key}: {v.reason}" for key, v in result.verdicts.items() if v.status == "fail"]
-        for reason in bad:
-            print(f"  {label}: FAIL {reason}")
+    def fit(label: str, baselines: str = "none", **options: Any) -> Result:
+        result = dovetail.fit(
+            path, target=SOC, calibration=data, output=runs / label, option=option, baselines=baselines, **options
+        )
+        for key, verdict in result.verdicts.items():
+            if verdict.status is Status.FAIL:
+                print(f"  {label}: {key} FAILS: {verdict.reason}")
         return result
 
-    runs.mkdir(parents=True, exist_ok=True)
-    narrow = fit("narrow", precision="w8a16", operands="narrow", baselines="all")
-    wide = fit("wide", precision="w8a16", operands="wide", baselines="none")
-    value = fit("value", plan=_wide_on_values(runs), baselines="none")
-    auto = fit("auto", precision="w8a16", baselines="none")
-    small = fit("w8a8", precision="w8a8", baselines="none")
-    estimates = {name: each.mid_us for name, each in narrow.metrics.latency_estimate_us.items()}
+    print(f"{title}: microseconds by the vendor's estimate on soc 52, not measured", flush=True)
+    narrow = fit("w8a16_narrow", precision="w8a16", operands="narrow", baselines="all")
+    wide = fit("w8a16_wide", precision="w8a16", operands="wide")
+    values = fit("w8a16_values", plan=_wide_on_values(runs))
+    auto = fit("w8a16", precision="w8a16")
+    small = fit("w8a8", precision="w8a8", baselines="all")
+    found = {f"{name} w8a16": one for name, one in narrow.metrics.latency_estimate_us.items()}
+    found |= {f"{name} w8a8": one for name, one in small.metrics.latency_estimate_us.items()}
     rows = {
-        "naive w8a16 (onnxruntime.quantization)": estimates.get("naive"),
-        "fp16 of the normalized graph": estimates.get("fp16"),
-        "w8a16, 8-bit second operands": estimates.get("fitted"),
-        "w8a16, s16 on V only": _fitted_us(value),
-        "w8a16, s16 on both": _fitted_us(wide),
-        "w8a16, chosen": _fitted_us(auto),
-        "w8a8": _fitted_us(small),
+        "naive w8a16 (onnxruntime.quantization)": found.get("naive w8a16"),
+        "naive w8a8": found.get("naive w8a8"),
+        "fp16 of the normalized graph": _normalized_fp16(runs, path, option),
+        "fp16, rewritten": found.get("fp16 w8a16"),
+        "w8a16, 8-bit second operands": found.get("fitted w8a16"),
+        "w8a16, s16 on V only": _fitted(values),
+        "w8a16, s16 on both": _fitted(wide),
+        "w8a16, second operands as chosen": _fitted(auto),
+        "w8a8": found.get("fitted w8a8"),
     }
-    half = estimates.get("fp16")
-    for label, us in rows.items():
-        ratio = f"{us / half:.2f}x" if us and half else "-"
-        print(f"  {label:40} {us if us is not None else 'refused':>8} us {ratio:>7} of fp16")
+    print(f"  {'':40}{'us':>8}{'of fp16':>14}{'of naive':>14}")
+    for label, one in rows.items():
+        ratios = (_ratio(one, rows[base]) for base in ("fp16 of the normalized graph", next(iter(rows))))
+        print(f"  {label:40}{'refused' if one is None else one.mid_us:>8}" + "".join(f"{each:>14}" for each in ratios))
+    for result, precision in ((narrow, "w8a16"), (small, "w8a8")):
+        for name, why in result.metrics.not_estimated.items():
+            print(f"  no estimate of {name} {precision}: {why}")
     print(flush=True)
 
 
-def _fitted_us(result: Result) -> int | None:
-    estimate = result.metrics.latency_estimate_us.get("fitted")
-    return None if estimate is None else estimate.mid_us
+def _ratio(one: Estimate | None, base: Estimate | None) -> str:
+    """One over the other; in words where the vendor's model leaves out other operators."""
+    if one is None or base is None:
+        return "-"
+    ratio = one.ratio_to(base)
+    return "other ops" if ratio is None else f"{ratio:.3f}x"
+
+
+def _fitted(result: Result) -> Estimate | None:
+    return result.metrics.latency_estimate_us.get("fitted")
+
+
+def _normalized_fp16(runs: Path, path: Path, option: dict[str, str]) -> Estimate | None:
+    """FP16 of the graph as it is before any rewrite for this target."""
+    target = open_target(SOC, option)
+    if target.baseline is None:
+        return None
+    normalized, _ = load_passed(runs / "w8a16_narrow" / "stages" / "normalized.onnx")
+    return target.baseline(BaselineCase("fp16", normalized, path, "fp16", (), {}), runs).estimate
 
 
 def _wide_on_values(runs: Path) -> Path:
-    """A plan with the second operand of every other product, attention by V, wide."""
-    narrow, wide = read_plan(runs / "narrow" / "plan.json"), read_plan(runs / "wide" / "plan.json")
-    model, _ = load_passed(runs / "narrow" / "stages" / "rewritten.onnx")
-    order = {node.name: number for number, node in enumerate(model.graph)}
-    different = sorted((e for e in wide.edges if wide.edges[e] != narrow.edges.get(e)), key=lambda e: order[e.node])
-    softmaxed = {n.name for n in model.graph if n.op_type == "MatMul" and _reads_softmax(n)}
-    chosen = {edge: wide.edges[edge] for edge in different if edge.node in softmaxed}
-    path = runs / "value.json"
+    """A plan in which attention by V has a wide second operand, and every other product a narrow one."""
+    narrow, wide = (read_plan(runs / f"w8a16_{width}" / "plan.json") for width in ("narrow", "wide"))
+    model, _ = load_passed(runs / "w8a16_narrow" / "stages" / "rewritten.onnx")
+    by_values = {node.name for node in model.graph if node.op_type == "MatMul" and _reads_softmax(node)}
+    chosen = {edge: choice for edge, choice in wide.edges.items() if edge.node in by_values}
+    path = runs / "values.json"
     write_plan(replace(narrow, edges={**narrow.edges, **chosen}), model, path)
     return path
 
 
-def _reads_softmax(node: object) -> bool:
+def _reads_softmax(node: ir.Node) -> bool:
     """Whether the first operand of a product comes from a Softmax, through layout at most."""
-    value = node.inputs[0]  # type: ignore[attr-defined]
-    while (maker := value.producer()) is not None and maker.op_type in ("Reshape", "Transpose", "Split", "Slice"):
+    value = node.inputs[0]
+    while value is not None and (maker := value.producer()) is not None:
+        if maker.op_type not in ("Reshape", "Transpose", "Split", "Slice"):
+            return maker.op_type == "Softmax"
         value = maker.inputs[0]
-    return maker is not None and maker.op_type == "Softmax"
+    return False
 
 
 def _shipped(runs: Path, count: int) -> None:
@@ -127,10 +162,9 @@ def _shipped(runs: Path, count: int) -> None:
             figures = result.metrics.accuracy_emulated.figures if result.metrics.accuracy_emulated else {}
             worst = min((value for value in apart.values() if value is not None), default=float("nan"))
             said = "  ".join(f"{way} {next(iter(each.values())):.4f}" for way, each in figures.items())
-            verdicts = " ".join(f"{key}={v.status}" for key, v in result.verdicts.items())
-            print(
-                f"  {name:16} {precision:6} target against simulation {worst:5.1f} dB  {said}  {verdicts}", flush=True
-            )
+            bad = ", ".join(key for key, verdict in result.verdicts.items() if verdict.status is Status.FAIL)
+            verdicts = f"  FAILS: {bad}" if bad else ""
+            print(f"  {name:16} {precision:6} target against simulation {worst:5.1f} dB  {said}{verdicts}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The vendor's figures: for the fitted model, for float16, for a naive export; and what is said where one is missing."""
+"""The vendor's figures: fitted, in float16, of a naive export; and what is said where one is missing."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from dovetail.passes.linear_as_gemm import linear_as_gemm
 from dovetail.passes.lower_rank import lower_rank
 from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.merge_transpose_axes import merge_transpose_axes
+from dovetail.passes.nd_as_gather import nd_as_gather
 from dovetail.passes.product_of_transposed import product_of_transposed
 from dovetail.passes.remove_unused import remove_unused
 from dovetail.passes.split_heads import split_heads
@@ -70,6 +71,7 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
         rewrites=(
             windows_as_conv,
             lower_rank,
+            nd_as_gather,
             linear_as_gemm,
             fold_scale,
             split_heads,

@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 import pytest
-import torch
 from torch import Tensor, nn
 
-import dovetail
 from dovetail.encoding import DType
 from dovetail.finding import Status
 from dovetail.model.edit import shape_of
