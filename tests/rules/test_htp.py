@@ -56,8 +56,12 @@ def test_a_naive_export_has_its_second_operands_named(tmp_path: Path) -> None:
     samples = [{key: array[i : i + 1] for key, array in shipped.calib().items()} for i in range(2)]
     assert export_naive(shipped.model_path, "w8a16", samples, {}, tmp_path / "model.onnx") == ""
     told = check_file(tmp_path / "model.onnx", open_target("qnn-htp:sm8550"))
-    assert [(finding.code, finding.severity) for finding in told] == [("Q104", Severity.WARNING)] * 8
-    assert {finding.where.split(".attn/")[0] for finding in told} == {f"blocks.{i}" for i in range(4)}
+    assert {finding.severity for finding in told} == {Severity.WARNING}
+    operands = [finding for finding in told if finding.code == "Q104"]
+    assert len(operands) == 8
+    assert {finding.where.split(".attn/")[0] for finding in operands} == {f"blocks.{i}" for i in range(4)}
+    # The class token and the patches are put together with unequal numbers.
+    assert [finding.code for finding in told if finding not in operands] == ["Q301"]
 
 
 def linear(behind: str) -> str:

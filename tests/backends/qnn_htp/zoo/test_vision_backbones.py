@@ -64,7 +64,7 @@ def swin() -> nn.Module:
     """Two stages of a plain and a shifted layer: relative positions, masks, patch merging."""
     from transformers import SwinConfig, SwinForImageClassification
 
-    config = SwinConfig(image_size=56, embed_dim=32, depths=[2, 2], num_heads=[1, 2], window_size=7, num_labels=10)
+    config = SwinConfig(image_size=56, embed_dim=64, depths=[2, 2], num_heads=[2, 4], window_size=7, num_labels=10)
     return Outputs(SwinForImageClassification(config), ["logits"])
 
 
@@ -123,5 +123,6 @@ def test_backbone_runs_as_planned(name: str, precision: str, exported: Callable[
     result = fitted(exported(name), (1, 3, size, size), tmp_path / "run", TARGET, precision, emulate=1)
     assert_as_planned(result)
     assert result.verdicts["numerics"].status is Status.PASS, result.verdicts["numerics"].reason
-    assert {row.dtype for row in result.plan if row.edge is None} == {DType.U16 if precision == "w8a16" else DType.U8}
+    stored = {row.dtype for row in result.plan if row.edge is None and not row.reason.startswith("inside ")}
+    assert stored == {DType.U16 if precision == "w8a16" else DType.U8}
     assert max(ranks(tmp_path / "run")) <= 4
