@@ -284,3 +284,8 @@ def test_a_conversion_behind_a_layout_step_is_seen(htp: Target, tmp_path: Path) 
     found = changed(compiled(body, naive, tmp_path)[0])
     assert any("converted to uint8 in front of MatMul" in words for words in found)
     assert changed(compiled(body, htp, tmp_path)[0]) == []
+
+
+@pytest.mark.parametrize("chip", ["sm8450", "qcs6490"])
+def test_layer_norm_of_16_bit_stays_in_integers_on_older_chips(chip: str, tmp_path: Path) -> None:
+    assert changed(compiled(NORM, open_target(f"qnn-htp:{chip}"), tmp_path)[0]) == []

@@ -68,7 +68,7 @@ def htp_table(chip: Chip) -> Mapping[str, OpSupport]:
     table["MatMul"] = OpSupport((*_constant_matmul(), *_second_operands(chip), signature(F32, F32, out=F32)))
     products = tuple(replace(one, when=_is_transposed_product) for one in _second_operands(chip))
     table["Einsum"] = OpSupport((*products, signature(F32, F32, out=F32)), known_from=_KNOWN)
-    table["LayerNormalization"] = OpSupport(_layer_norm(), known_from=_KNOWN)
+    table["LayerNormalization"] = OpSupport(_layer_norm(chip), known_from=_KNOWN)
     # Wrong without a word otherwise: an 8-bit one cuts its output scale down to a multiple of 2^-16 (14 dB at 5.96
     # steps, 53 at 6), a 16-bit one is off where its input scale is below 3e-6 (18 dB).
     table["Softmax"] = replace(
@@ -124,12 +124,13 @@ def _is_transposed_product(node: ir.Node) -> str:
     return "" if attribute(node, "equation", "") in EQUATIONS.values() else "its equation is no product of matrices"
 
 
-def _layer_norm() -> tuple[Signature, ...]:
+def _layer_norm(chip: Chip) -> tuple[Signature, ...]:
     """Kept in integers only with an int32 beta, and with a gamma that is s16 symmetric (A16) or u8 (A8).
 
     Measured: s16 gamma 84 dB against float, u8 gamma 55; u16 and s8 gamma are refused; any other beta runs in float.
     """
-    wide = Signature((Slot(A16), const(S16), bias(B32)), A16, when=_last_axis)
+    gamma = S16 if chip.has_int16_operands else A8  # s16 is refused below v73 ("expected >= 73")
+    wide = Signature((Slot(A16), const(gamma), bias(B32)), A16, when=_last_axis)
     narrow = Signature((Slot(A8), const(A8), bias(B32)), A8, when=_last_axis)
     return (wide, narrow, signature(F32, F32, F32, out=F32))
 
