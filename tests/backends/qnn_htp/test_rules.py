@@ -85,12 +85,14 @@ def compiled(model: Path, chip_name: str, folder: Path) -> Told:
 
 
 def noise(model: onnx.ModelProto) -> dict[str, Array]:
-    """Seeded noise for every input, 1 for an open size."""
+    """Seeded noise for every input, zeros for one of integers; 1 for an open size."""
     random = np.random.default_rng(0)
-    shapes = {
-        value.name: [dim.dim_value or 1 for dim in value.type.tensor_type.shape.dim] for value in model.graph.input
-    }
-    return {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    sample: dict[str, Array] = {}
+    for value in model.graph.input:
+        kind = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        shape = [dim.dim_value or 1 for dim in value.type.tensor_type.shape.dim]
+        sample[value.name] = (random.standard_normal(shape) if kind.kind == "f" else np.zeros(shape)).astype(kind)
+    return sample
 
 
 def cases() -> list[Any]:
