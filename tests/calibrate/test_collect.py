@@ -12,7 +12,7 @@ from dovetail.calibrate.record import load_stats, save_stats
 from dovetail.errors import InputError
 from dovetail.numerics.histogram import histogram_of
 from dovetail.plan.make import observed
-from dovetail.targets.ort_cpu import ORT_CPU
+from dovetail.targets.ort_cpu.target import ORT_CPU
 from tests.planning import graph, noise, observe
 
 BODY = """

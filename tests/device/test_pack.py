@@ -15,7 +15,7 @@ from dovetail import zoo
 from dovetail.device.manifest import file_names, read_manifest
 from dovetail.errors import InputError
 from dovetail.target import Compiled, Probe
-from dovetail.targets import ort_cpu
+from dovetail.targets.ort_cpu import target as ort_cpu
 from tests.device import runs
 
 

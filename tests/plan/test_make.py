@@ -12,7 +12,7 @@ from dovetail.plan.request import Request
 from dovetail.storage import Edge, FloatStorage
 from dovetail.target import FP32, W8A8, W8A16
 from dovetail.targets import open_target
-from dovetail.targets.ort_cpu import ORT_CPU
+from dovetail.targets.ort_cpu.target import ORT_CPU
 from tests.planning import graph, noise, observe, planned
 from tests.toy_target import TOY
 

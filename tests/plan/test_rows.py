@@ -12,7 +12,7 @@ import pytest
 from dovetail.errors import InputError
 from dovetail.plan.rows import read_plan, write_plan
 from dovetail.plan.validate import validate_plan
-from dovetail.targets.ort_cpu import ORT_CPU
+from dovetail.targets.ort_cpu.target import ORT_CPU
 from tests.plan.test_make import LINEAR
 from tests.planning import graph, planned
 

@@ -19,7 +19,7 @@ from dovetail.plan.make import make_plan, observed
 from dovetail.plan.request import Request
 from dovetail.stats import Stats
 from dovetail.storage import Plan
-from dovetail.targets.ort_cpu import ORT_CPU
+from dovetail.targets.ort_cpu.target import ORT_CPU
 from tests.qdq.round_trip import Array
 
 NAME = "vit_digits"

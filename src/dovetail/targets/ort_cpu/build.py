@@ -1,0 +1,16 @@
+"""What ONNX Runtime does in a child process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dovetail.model.session import Mode, open_session
+
+
+def build_in_child(model: str, optimized: str) -> dict[str, Any]:
+    """The child's part of compiling."""
+    import onnxruntime
+
+    open_session(Path(model), Mode.DEPLOYED, optimized_to=Path(optimized))
+    return {"version": onnxruntime.__version__}

@@ -1,0 +1,103 @@
+"""``ort-cpu``: ONNX Runtime's own CPU kernels, the target that is always there.
+
+Every operator can hold 8- or 16-bit storage, because ONNX Runtime runs in float, between dequantize and quantize,
+what it has no integer kernel for; the table says where storing in integers is worth it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import onnx_ir as ir
+
+from dovetail.errors import InputError
+from dovetail.model.session import Mode, open_session, run_session
+from dovetail.model.write import write
+from dovetail.passes.linear_as_gemm import linear_as_gemm
+from dovetail.passes.merge_layout import merge_layout
+from dovetail.passes.remove_unused import remove_unused
+from dovetail.qdq.emit import emit_qdq
+from dovetail.storage import Plan
+from dovetail.target import (
+    FP32,
+    W8A8,
+    W8A16,
+    Artifact,
+    Chain,
+    Compiled,
+    Probe,
+    ReadBack,
+    Sample,
+    Target,
+)
+from dovetail.targets.child import run_child
+from dovetail.targets.ort_cpu.read_back import read_optimized
+from dovetail.targets.ort_cpu.table import TABLE
+
+
+def open_target(variant: str, options: Mapping[str, str]) -> Target:
+    """The one variant of this target; it takes no options."""
+    if variant:
+        raise InputError(f"target ort-cpu has no variant {variant!r}")
+    if options:
+        raise InputError(f"target ort-cpu has no option {min(options)!r}")
+    return ORT_CPU
+
+
+def probe() -> Probe:
+    """ONNX Runtime is part of the core, so it is always there."""
+    import onnxruntime
+
+    return Probe(True, {"onnxruntime": onnxruntime.__version__})
+
+
+def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
+    """QDQ ONNX with integer weights."""
+    written = write(emit_qdq(model, plan), folder / "model.onnx")
+    return tuple(Artifact("model" if path.suffix == ".onnx" else "model_data", path) for path in written)
+
+
+def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+    """Let ONNX Runtime build and optimize the graph in a child process, and keep what it made of it."""
+    model = artifacts[0].path
+    optimized = model.with_name("optimized.onnx")  # beside the model, whose weight file it may refer to
+    arguments = {"model": str(model), "optimized": str(optimized)}
+    result = run_child("dovetail.targets.ort_cpu.build:build_in_child", arguments, who="ONNX Runtime")
+    if result.answer is None:
+        return Compiled(artifacts, error=result.error, log=result.log, finished=result.finished)
+    made_by = f"onnxruntime {result.answer['version']}"
+    return Compiled((*artifacts, Artifact("optimized", optimized, made_by)), log=result.log)
+
+
+def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
+    """Every planned tensor, looked up in the graph that ONNX Runtime really runs."""
+    optimized = next(a.path for a in compiled.artifacts if a.name == "optimized")
+    return read_optimized(compiled.artifacts[0].path, optimized, plan)
+
+
+def run(compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
+    """The outputs of the deployed graph, integer kernels and all, sample by sample."""
+    session = open_session(compiled.artifacts[0].path, Mode.DEPLOYED)
+    for sample in samples:
+        yield run_session(session, sample)
+
+
+ORT_CPU = Target(
+    name="ort-cpu",
+    ops=TABLE,
+    precisions={p.name: p for p in (W8A8, W8A16, FP32)},
+    chains=(
+        Chain(("Conv", "Relu")),
+        Chain(("Gemm", "Relu")),
+        Chain(("Add", "Relu")),
+    ),
+    rewrites=(linear_as_gemm, merge_layout, remove_unused),
+    runs_float_between=True,
+    notes=("checked with session.x64quantprecision=1 and without the optimizer WeightBiasQuantization: deploy it so",),
+    probe=probe,
+    emit=emit,
+    compile=compile_model,
+    read_back=read_back,
+    run=run,
+)

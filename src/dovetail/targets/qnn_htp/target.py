@@ -1,0 +1,150 @@
+"""Qualcomm's HTP, with its real compiler and emulator from the ``onnxruntime-qnn`` wheel."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.errors import BackendError, UnfinishedError
+from dovetail.model.write import write
+from dovetail.passes.flatten_rows import flatten_rows
+from dovetail.passes.fold_scale import fold_scale
+from dovetail.passes.layer_norm_last_axis import layer_norm_last_axis
+from dovetail.passes.linear_as_gemm import linear_as_gemm
+from dovetail.passes.lower_rank import lower_rank
+from dovetail.passes.merge_layout import merge_layout
+from dovetail.passes.merge_transpose_axes import merge_transpose_axes
+from dovetail.passes.nd_as_gather import nd_as_gather
+from dovetail.passes.product_of_transposed import product_of_transposed
+from dovetail.passes.remove_unused import remove_unused
+from dovetail.passes.split_heads import split_heads
+from dovetail.passes.unbroadcast_matmul import unbroadcast_matmul
+from dovetail.passes.windows_as_conv import windows_as_conv
+from dovetail.qdq.emit import emit_qdq
+from dovetail.storage import Plan
+from dovetail.target import (
+    F32,
+    W8A8,
+    W8A16,
+    Artifact,
+    BaselineCase,
+    Chain,
+    Compiled,
+    Precision,
+    ReadBack,
+    Sample,
+    Target,
+)
+from dovetail.targets.qnn_htp.chips import chip_named
+from dovetail.targets.qnn_htp.compile import GRAPH, compile_model, in_child
+from dovetail.targets.qnn_htp.device import device_side
+from dovetail.targets.qnn_htp.install import probe
+from dovetail.targets.qnn_htp.islands import hold_islands
+from dovetail.targets.qnn_htp.naive import export_naive
+from dovetail.targets.qnn_htp.options import HtpOptions, read_options
+from dovetail.targets.qnn_htp.read_back import EVIDENCE, read_dump
+from dovetail.targets.qnn_htp.table import OUTSIDE, htp_table
+
+# Float tensors stay float32 in the file, and the provider computes them in float16.
+FLOAT = Precision("fp16", F32, F32)
+# A ViT in float16 on the emulator is 51 dB from float32 (onnxruntime-qnn 2.7.0); three less are asked of a graph.
+_FLOAT16_DB = 48.0
+
+
+def open_target(variant: str, options: Mapping[str, str]) -> Target:
+    """The target of one chip; its table follows from the architecture."""
+    chip = chip_named(variant)
+    asked = read_options(chip, options)
+    return Target(
+        name=f"qnn-htp:{chip.name}",
+        ops=htp_table(chip),
+        precisions={p.name: p for p in (W8A16, W8A8, *((FLOAT,) if chip.has_float16 else ()))},
+        chains=(Chain(("Conv", "Relu")), Chain(("Gemm", "Relu"))),
+        rewrites=(
+            windows_as_conv,
+            lower_rank,
+            nd_as_gather,
+            linear_as_gemm,
+            fold_scale,
+            split_heads,
+            merge_transpose_axes,
+            unbroadcast_matmul,
+            layer_norm_last_axis,
+            flatten_rows,
+            merge_layout,
+            product_of_transposed,
+            remove_unused,
+        ),
+        probe=probe,
+        emit=emit,
+        compile=partial(compile_model, asked),
+        read_back=read_back,
+        run=partial(run, asked),
+        baseline=partial(baseline, asked) if chip.has_estimate else None,
+        float_db=_FLOAT16_DB,
+        runs_float_between=chip.has_float16,
+        max_rank=5,
+        estimates=chip.has_estimate,
+        sample_limit=1,
+        retry_limit=8,
+        island=FLOAT if chip.has_float16 else None,
+        device=partial(device_side, asked.provider),
+        outside=OUTSIDE,
+        not_here={} if chip.has_float16 else {FLOAT.name: chip.no_float16},
+    )
+
+
+def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
+    """QDQ ONNX with integer weights, in which float operators stay float."""
+    emitted = emit_qdq(model, plan)
+    hold_islands(emitted, plan)
+    written = write(emitted, folder / "model.onnx")
+    return tuple(Artifact("model" if path.suffix == ".onnx" else "model_data", path) for path in written)
+
+
+def baseline(asked: HtpOptions, case: BaselineCase, folder: Path) -> Compiled:
+    """The same graph in float16, or a naive export of the caller's file, compiled as the fitted model was."""
+    place = folder / f"baseline_{case.name}"
+    asked = replace(asked, dlc=False, device_qairt=None)  # it is compared, not shipped
+    place.mkdir(exist_ok=True)
+    if case.name == FLOAT.name:
+        return compile_model(asked, emit(case.model, Plan("qnn-htp", case.name, {}), place), place)
+    path = place / "model.onnx"
+    error = export_naive(case.original, case.precision, case.samples, case.shapes, path)
+    return Compiled(error=error) if error else compile_model(asked, (Artifact("model", path),), place)
+
+
+def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
+    """Every planned tensor, looked up in the graph that the compiler was given."""
+    dump = next((a.path.parent for a in compiled.artifacts if a.name == GRAPH), None)
+    if dump is None:
+        return ReadBack((), EVIDENCE, unparsed="no graph was dumped")
+    return read_dump(compiled.artifacts[0].path, dump, plan)
+
+
+def run(asked: HtpOptions, compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
+    """Emulate what ships, every sample in a fresh process, as many at once as there are cores."""
+    model = next((a.path for a in compiled.artifacts if a.name == "context"), compiled.artifacts[0].path)
+    with ThreadPoolExecutor(os.cpu_count()) as cores:
+        yield from cores.map(partial(_emulate, asked, model), samples)
+
+
+def _emulate(asked: HtpOptions, model: Path, sample: Sample) -> Sample:
+    with tempfile.TemporaryDirectory(prefix="dovetail-htp-") as name:
+        given, answer = Path(name) / "sample.npz", Path(name) / "outputs.npz"
+        np.savez(given, allow_pickle=False, **sample)
+        arguments = {"model": str(model), "options": dict(asked.provider), "sample": str(given), "outputs": str(answer)}
+        result = in_child(asked, "run_in_child", arguments, "the HTP emulator")
+        if result.answer is None:
+            kind = BackendError if result.finished else UnfinishedError
+            raise kind(f"the HTP emulator did not run the model: {result.error}")
+        with np.load(answer) as arrays:
+            return {key: arrays[key] for key in arrays.files}
