@@ -13,7 +13,7 @@ import pytest
 from torch import Tensor, nn
 
 from dovetail.encoding import DType
-from dovetail.finding import Status
+from dovetail.finding import Status, Thresholds
 from dovetail.model.edit import shape_of
 from tests.backends.qnn_htp.zoo.fitting import Outputs, assert_as_planned, export, fitted, keep_sizes
 
@@ -22,6 +22,12 @@ pytest.importorskip("transformers", reason="needs the package transformers")
 
 TARGET = "qnn-htp:sm8550"
 PRECISIONS = ("w8a16", "w8a8")
+# Some 8-bit kernels round with a bias (Gemm of [49,128] by [128,512]: +0.24 steps on every element; [196,64] by [64,64]:
+# none), which random weights pile up and Swin's mean over the tokens does not average out: target 24.8 dB, simulation
+# 33.0. No single tensor before the mean is more than 2 dB behind its simulation. By default the verdict fails, as it
+# should; here it is asked that nothing worse happens.
+ROUNDED_APART = {("swin", "w8a8"), ("segformer", "w8a8")}
+BIASED = Thresholds(numerics_drop_db=10.0)
 
 
 def vit() -> nn.Module:
@@ -120,11 +126,11 @@ def ranks(run: Path) -> set[int]:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_backbone_runs_as_planned(name: str, precision: str, exported: Callable[[str], Path], tmp_path: Path) -> None:
     size = NETWORKS[name][1]
-    result = fitted(exported(name), (1, 3, size, size), tmp_path / "run", TARGET, precision, emulate=1)
+    thresholds = BIASED if (name, precision) in ROUNDED_APART else Thresholds()
+    shape = (1, 3, size, size)
+    result = fitted(exported(name), shape, tmp_path / "run", TARGET, precision, emulate=1, thresholds=thresholds)
     assert_as_planned(result)
-    # In 8 bit, steps of rounding pile up in random weights (Swin: target 22.7 dB, simulation 30.0): not judged here.
-    if precision == "w8a16":
-        assert result.verdicts["numerics"].status is Status.PASS, result.verdicts["numerics"].reason
+    assert result.verdicts["numerics"].status is Status.PASS, result.verdicts["numerics"].reason
     stored = {row.dtype for row in result.plan if row.edge is None and not row.reason.startswith("inside ")}
     assert stored == {DType.U16 if precision == "w8a16" else DType.U8}
     assert max(ranks(tmp_path / "run")) <= 4
