@@ -26,6 +26,7 @@ from dovetail.passes.nd_as_gather import nd_as_gather
 from dovetail.passes.product_of_transposed import product_of_transposed
 from dovetail.passes.remove_unused import remove_unused
 from dovetail.passes.split_heads import split_heads
+from dovetail.passes.sum_as_matmul import sum_as_matmul
 from dovetail.passes.unbroadcast_matmul import unbroadcast_matmul
 from dovetail.passes.windows_as_conv import windows_as_conv
 from dovetail.qdq.emit import emit_qdq
@@ -72,6 +73,7 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
             windows_as_conv,
             lower_rank,
             nd_as_gather,
+            sum_as_matmul,
             linear_as_gemm,
             fold_scale,
             split_heads,

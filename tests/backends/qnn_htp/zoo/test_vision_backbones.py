@@ -22,7 +22,7 @@ pytest.importorskip("transformers", reason="needs the package transformers")
 
 TARGET = "qnn-htp:sm8550"
 PRECISIONS = ("w8a16", "w8a8")
-# Some 8-bit kernels round with a bias (Gemm of [49,128] by [128,512]: +0.24 steps on every element; [196,64] by [64,64]:
+# Some 8-bit kernels round with a bias (Gemm of [49,128] by [128,512]: +0.24 steps on average; [196,64] by [64,64]:
 # none), which random weights pile up and Swin's mean over the tokens does not average out: target 24.8 dB, simulation
 # 33.0. No single tensor before the mean is more than 2 dB behind its simulation. By default the verdict fails, as it
 # should; here it is asked that nothing worse happens.

@@ -1,0 +1,49 @@
+"""Sums along rows as a product with ones: HTP's 8-bit ReduceSum over the last axis can cost 40 times as much.
+
+Seen in RT-DETRv2's deformable attention on SoC 52 (sums of 12 sampled values, two layers): 1560 us with it, 622 without.
+In 16 bit the product costs 6 % of the model more.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.model import edit
+from dovetail.model.edit import attribute, constant_of, is_op, shape_of
+from dovetail.model.layout import Step, insert_step
+from dovetail.model.origin import origin_of
+from dovetail.pass_record import PassRecord, Site
+
+
+def sum_as_matmul(model: ir.Model) -> PassRecord:
+    """Replace every ReduceSum of floats over the last axis of a tensor with several."""
+    changed: list[Site] = []
+    declined: list[Site] = []
+    for node in list(model.graph):
+        if not is_op(node, "ReduceSum") or not edit.is_float(node.outputs[0]):
+            continue
+        where, shape = origin_of(node.outputs[0]).name, shape_of(node.inputs[0])
+        if shape is None or len(shape) < 2 or not _over_last(node, len(shape)):
+            declined.append(Site(where, "it sums over other axes than the last, or its shape is not known"))
+            continue
+        _rewrite(model.graph, node, shape)
+        changed.append(Site(where, f"a sum of {shape[-1]} as a product with ones"))
+    return PassRecord("sum_as_matmul", tuple(changed), tuple(declined))
+
+
+def _over_last(node: ir.Node, rank: int) -> bool:
+    axes = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
+    return axes is not None and [int(axis) % rank for axis in axes.ravel()] == [rank - 1]
+
+
+def _rewrite(graph: ir.Graph, node: ir.Node, shape: tuple[int, ...]) -> None:
+    data, output = node.inputs[0], node.outputs[0]
+    kind = np.dtype(output.dtype.numpy()) if output.dtype is not None else np.dtype(np.float32)
+    ones = edit.add_initializer(graph, np.ones((shape[-1], 1), kind), name=f"{output.name}/ones", source=output)
+    column = (*shape[:-1], 1)
+    new = edit.insert(node, "MatMul", [data, ones], source=output, replaces=[node], shape=column)
+    if not attribute(node, "keepdims", 1):
+        new = insert_step(node, new, Step("Reshape", shape[:-1]), replaces=[])
+    edit.replace_value(output, new)
+    edit.remove_dead(graph, [node])
