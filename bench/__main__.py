@@ -14,6 +14,7 @@ from bench.child import ROOT
 BENCHES: dict[str, str] = {
     "calibration": "CPU time of calibration and of exact simulation over the plain float forward of a ViT-tiny",
     "memory": "peak memory of calibration with 256 samples over that with 16",
+    "htp": "the HTP compiler's estimates beside FP16 and a naive export; detectors; shipped models emulated",
     "peers": "dovetail, onnxruntime.quantization and aimet-onnx: cost of calibration, and what comes out",
 }
 

@@ -1,6 +1,6 @@
 """Qualcomm HTP: the vendor's estimates on soc 52 beside FP16 and a naive export, and the shipped models emulated.
 
-``python -m bench.htp [--emulate N] [part ...]``; the parts are ``vit``, ``block`` and ``shipped``.
+``python -m bench.htp [--emulate N] [part ...]``; the parts are ``vit``, ``block``, ``detectors`` and ``shipped``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 import dovetail
-from bench.vit_export import EXPORTERS, WINDOWS, export_block, export_vit
+from bench.vit_export import EXPORTERS, export_block, export_vit
 from bench.vit_tiny import pictures
 from dovetail import zoo
 from dovetail.calibrate.user_code import load_function
@@ -29,7 +29,8 @@ from dovetail.targets import open_target
 
 SOC = "qnn-htp:soc52"
 PHONE = "qnn-htp:sm8550"
-PARTS = ("vit", "block", "shipped")
+AUTOMOTIVE = {"vtcm_mb": "8", "optimization": "3"}
+PARTS = ("vit", "block", "detectors", "shipped")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("part", nargs="*", help=f"{', '.join(PARTS)}; all if none is named")
     parser.add_argument("--emulate", type=int, default=100, help="images per shipped model and precision")
     parser.add_argument("--layers", type=int, default=12, help="of the ViT-tiny")
+    parser.add_argument("--tokens", type=int, default=257, help="in each of the block's four windows")
     given = parser.parse_args(arguments)
     unknown = [part for part in given.part if part not in PARTS]
     if unknown:
@@ -49,9 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 path = export_vit(exporter, folder, given.layers)
                 _table(f"ViT-tiny, {exporter}", path, {"x": pictures(4)}, folder / exporter, {})
         if "block" in parts:
-            tokens = np.random.default_rng(0).standard_normal((4, *WINDOWS)).astype(np.float32)
-            title = "DINOv2-S block [4,257,384], vtcm 8"
-            _table(title, export_block(folder), {"x": tokens}, folder / "block", {"vtcm_mb": "8"})
+            shape = (4, given.tokens, 384)
+            data = {"x": np.random.default_rng(0).standard_normal((4, *shape)).astype(np.float32)}
+            title = f"DINOv2-S block {list(shape)}, vtcm 8"
+            _table(title, export_block(folder, shape), data, folder / "block", {"vtcm_mb": "8"})
+        if "detectors" in parts:
+            _detectors(folder / "detectors")
         if "shipped" in parts:
             _shipped(folder / "shipped", given.emulate)
 
@@ -140,6 +145,45 @@ def _reads_softmax(node: ir.Node) -> bool:
     return False
 
 
+def _detectors(runs: Path) -> None:
+    """RF-DETR's backbone at its real sizes, and both detectors small and whole, on a phone and in a car."""
+    from tests.backends.qnn_htp.zoo import test_detectors as detectors
+    from tests.backends.qnn_htp.zoo import test_vision_backbones as backbones
+    from tests.backends.qnn_htp.zoo.fitting import export, fitted, keep_sizes
+
+    runs.mkdir(parents=True, exist_ok=True)
+    large = (1, 3, 512, 512)
+    networks = {
+        "DINOv2-S, 4 layers": (export(keep_sizes(backbones.dinov2(384, 6, 512)), large, runs / "dino.onnx"), large),
+        **detectors.export_both(runs),
+    }
+    print(f"detectors: {PHONE}, and {SOC} with {AUTOMOTIVE}; target against simulation; us by the vendor's estimate")
+    for name, (path, shape) in networks.items():
+        for target, option in ((PHONE, {}), (SOC, AUTOMOTIVE)):
+            for precision in ("w8a16", "w8a8"):
+                place = runs / f"{path.stem}_{target.partition(':')[2]}_{precision}"
+                result = fitted(path, shape, place, target, precision, option=option)
+                times = {key: one.mid_us for key, one in result.metrics.latency_estimate_us.items()}
+                said = "  ".join(f"{key} {time}" for key, time in times.items())
+                if times:
+                    said += f"  ({times['fitted'] / times['fp16']:.2f}x)"
+                print(
+                    f"  {name:20}{target:16}{precision:7}{_apart_db(result):6.1f} dB  {said}{_failures(result)}",
+                    flush=True,
+                )
+
+
+def _apart_db(result: Result) -> float:
+    """How far the target is from the simulation on the worst output."""
+    apart = result.metrics.sqnr_db.target_vs_simulation or {}
+    return min((value for value in apart.values() if value is not None), default=float("nan"))
+
+
+def _failures(result: Result) -> str:
+    bad = ", ".join(key for key, verdict in result.verdicts.items() if verdict.status is Status.FAIL)
+    return f"  FAILS: {bad}" if bad else ""
+
+
 def _shipped(runs: Path, count: int) -> None:
     """The trained models on a phone's HTP: how far from the simulation, and the accuracy through the emulator."""
     runs.mkdir(parents=True, exist_ok=True)
@@ -158,13 +202,10 @@ def _shipped(runs: Path, count: int) -> None:
                 emulate=count,
                 output=runs / f"{name}_{precision}",
             )
-            apart = result.metrics.sqnr_db.target_vs_simulation or {}
             figures = result.metrics.accuracy_emulated.figures if result.metrics.accuracy_emulated else {}
-            worst = min((value for value in apart.values() if value is not None), default=float("nan"))
             said = "  ".join(f"{way} {next(iter(each.values())):.4f}" for way, each in figures.items())
-            bad = ", ".join(key for key, verdict in result.verdicts.items() if verdict.status is Status.FAIL)
-            verdicts = f"  FAILS: {bad}" if bad else ""
-            print(f"  {name:16} {precision:6} target against simulation {worst:5.1f} dB  {said}{verdicts}", flush=True)
+            label = f"{name:16} {precision:6} target against simulation {_apart_db(result):5.1f} dB"
+            print(f"  {label}  {said}{_failures(result)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from torch.nn import functional
 EXPORTERS = ("dynamo-eager", "dynamo-sdpa", "torchscript")
 IMAGE = (1, 3, 224, 224)
 # One windowed layer of DINOv2-S as RF-DETR runs it: four windows of 256 patches and a class token.
-WINDOWS = (4, 257, 384)
 _OPSET = 18
 
 
@@ -63,10 +62,10 @@ def export_vit(exporter: str, folder: Path, layers: int = 12) -> Path:
     return _export(model, IMAGE, folder / f"vit_{exporter}.onnx", dynamo=exporter.startswith("dynamo"))
 
 
-def export_block(folder: Path) -> Path:
+def export_block(folder: Path, shape: tuple[int, ...]) -> Path:
     """The windowed block, by dynamo with SDPA."""
     torch.manual_seed(0)
-    return _export(WindowedBlock(), WINDOWS, folder / "block.onnx", dynamo=True)
+    return _export(WindowedBlock(), shape, folder / "block.onnx", dynamo=True)
 
 
 def _export(model: nn.Module, shape: tuple[int, ...], path: Path, *, dynamo: bool) -> Path:

@@ -10,7 +10,7 @@ from bench.child import ROOT, ChildFailed, ask
 from bench.score import WAYS
 
 from bench import __main__ as all_benches
-from bench import calibration, memory, peers
+from bench import calibration, htp, memory, peers
 
 
 def test_calibration_prints_a_ratio_for_every_way(monkeypatch, capsys):
@@ -41,6 +41,14 @@ def test_peers_print_a_row_per_tool_with_every_way_of_running(monkeypatch, capsy
     assert "not checked: aimet-onnx is not installed; to install: python3 -m venv bench/.venvs/aimet" in printed
 
 
+def test_htp_prints_every_variant_of_a_block_over_fp16_and_naive(capsys):
+    htp.main(["block", "--tokens", "17"])
+    printed = capsys.readouterr().out
+    rows = [line for line in printed.splitlines() if line.count("x") >= 2 and line.rstrip().endswith("x")]
+    assert len(rows) == 9
+    assert "FAILS" not in printed
+
+
 def test_a_child_that_fails_is_told_with_its_last_words():
     with pytest.raises(ChildFailed, match="No module named"):
         ask("bench.nothing", {})
@@ -49,7 +57,7 @@ def test_a_child_that_fails_is_told_with_its_last_words():
 def test_an_unknown_bench_is_refused_by_name(capsys):
     with pytest.raises(SystemExit):
         all_benches.main(["speed"])
-    assert "no bench is called 'speed'; there is calibration, memory, peers" in capsys.readouterr().err
+    assert "no bench is called 'speed'; there is calibration, memory, htp, peers" in capsys.readouterr().err
 
 
 def test_every_bench_is_a_script_and_in_the_readme():

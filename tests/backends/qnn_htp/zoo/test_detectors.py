@@ -109,8 +109,11 @@ def settle(model: nn.Module, pictures: Tensor) -> None:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, tuple[int, ...]]]:
-    """Both networks, each by the exporter that takes it."""
-    folder = tmp_path_factory.mktemp("detectors")
+    return export_both(tmp_path_factory.mktemp("detectors"))
+
+
+def export_both(folder: Path) -> dict[str, tuple[Path, tuple[int, ...]]]:
+    """Both networks, each by the exporter that takes it, and the shape of its input."""
     torch.manual_seed(0)
     return {
         "RT-DETRv2": (export(rt_detr(), RT_SHAPE, folder / "rt_detr.onnx", dynamo=False), RT_SHAPE),
