@@ -12,7 +12,6 @@ from torch.nn import functional
 
 EXPORTERS = ("dynamo-eager", "dynamo-sdpa", "torchscript")
 IMAGE = (1, 3, 224, 224)
-# One windowed layer of DINOv2-S as RF-DETR runs it: four windows of 256 patches and a class token.
 _OPSET = 18
 
 
@@ -59,16 +58,17 @@ def export_vit(exporter: str, folder: Path, layers: int = 12) -> Path:
     )
     config._attn_implementation = "sdpa" if exporter.endswith("sdpa") else "eager"
     model = _Logits(ViTForImageClassification(config))
-    return _export(model, IMAGE, folder / f"vit_{exporter}.onnx", dynamo=exporter.startswith("dynamo"))
+    return export(model, IMAGE, folder / f"vit_{exporter}.onnx", dynamo=exporter.startswith("dynamo"))
 
 
 def export_block(folder: Path, shape: tuple[int, ...]) -> Path:
     """The windowed block, by dynamo with SDPA."""
     torch.manual_seed(0)
-    return _export(WindowedBlock(), shape, folder / "block.onnx", dynamo=True)
+    return export(WindowedBlock(), shape, folder / "block.onnx", dynamo=True)
 
 
-def _export(model: nn.Module, shape: tuple[int, ...], path: Path, *, dynamo: bool) -> Path:
+def export(model: nn.Module, shape: tuple[int, ...], path: Path, *, dynamo: bool) -> Path:
+    """A network with one input ``x``, as ONNX."""
     model = model.eval()
     with torch.no_grad():
         for parameter in model.parameters():

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-from dovetail.cli.main import main
+from tests.cli.conftest import Run
 
 MODEL = """
 <ir_version: 10, opset_import: ["": 21]>
@@ -24,18 +23,6 @@ g (float[1,3,8,8] image) => (float[1,5] scores)
     scores = Add(m, c)
 }
 """
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return int(stop.value.code or 0), out, err
-
-    return call
 
 
 @pytest.fixture

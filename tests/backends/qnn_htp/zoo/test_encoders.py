@@ -6,20 +6,18 @@ the size of what passes through, or the simulation of a deep random network woul
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 
 import onnx_ir as ir
 import pytest
-import torch
 from torch import nn
 
 import dovetail
 from dovetail.encoding import DType
 from dovetail.finding import Status, Thresholds
 from dovetail.report.result import Result
-from tests.backends.qnn_htp.zoo.fitting import Outputs, assert_as_planned, export, fitted
+from tests.backends.qnn_htp.zoo.fitting import Outputs, assert_as_planned, export, fitted, keep_sizes
 from tests.models import rendered_lines
 from tests.ocr_wheel import ocr_model
 
@@ -94,21 +92,6 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, bool]] = {  # how it is 
     "mobilevit": (mobilevit, 64, False),
     "sam": (sam, 96, False),
 }
-
-
-def keep_sizes(model: nn.Module) -> nn.Module:
-    """Random weights that make what comes out as large as what goes in; norms as they begin."""
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for module in model.modules():
-            for name, parameter in module.named_parameters(recurse=False):
-                if isinstance(module, nn.LayerNorm | nn.BatchNorm2d):
-                    parameter.fill_(float(name == "weight"))
-                elif parameter.ndim > 1:
-                    linear = isinstance(module, nn.Conv2d | nn.Linear)
-                    size = parameter[0].numel() if linear else parameter.shape[-1]
-                    parameter.copy_(torch.randn(parameter.shape) / math.sqrt(size))
-    return model
 
 
 @pytest.fixture(scope="module")
