@@ -1,7 +1,7 @@
-"""Sums along rows as a product with ones: HTP's 8-bit ReduceSum over the last axis can cost 40 times as much.
+"""Sums along rows as a product with ones, which HTP does in half the time of a ReduceSum over the last axis.
 
-RT-DETRv2's deformable attention on SoC 52 (sums of 12 sampled values, two layers): 1560 us with it, 622 without.
-In 16 bit the product costs 6 % of the model more.
+The vendor's estimates on SoC 52 for the weighted sum of deformable attention ([8, 32, 300, 12], then its layout): in 8
+bit 843 us with ReduceSum and 382 with a product, in 16 bit 737 and 471. A small RT-DETRv2 in 8 bit: 1560 and 622.
 """
 
 from __future__ import annotations
