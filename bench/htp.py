@@ -30,6 +30,7 @@ from dovetail.targets import open_target
 SOC = "qnn-htp:soc52"
 PHONE = "qnn-htp:sm8550"
 AUTOMOTIVE = {"vtcm_mb": "8", "optimization": "3"}
+NORMALIZED = "fp16 of the normalized graph"
 PARTS = ("vit", "block", "detectors", "shipped")
 
 
@@ -85,7 +86,8 @@ def _table(title: str, path: Path, data: dict[str, np.ndarray], runs: Path, opti
     rows = {
         "naive w8a16 (onnxruntime.quantization)": found.get("naive w8a16"),
         "naive w8a8": found.get("naive w8a8"),
-        "fp16 of the normalized graph": _normalized_fp16(runs, path, option),
+        "fp16 of the exported file": _fp16(runs / "exported", ir.load(path), path, option),
+        NORMALIZED: _fp16(runs / "normalized", _normalized(runs), path, option),
         "fp16, rewritten": found.get("fp16 w8a16"),
         "w8a16, 8-bit second operands": found.get("fitted w8a16"),
         "w8a16, s16 on V only": _fitted(values),
@@ -95,7 +97,7 @@ def _table(title: str, path: Path, data: dict[str, np.ndarray], runs: Path, opti
     }
     print(f"  {'':40}{'us':>8}{'of fp16':>14}{'of naive':>14}")
     for label, one in rows.items():
-        ratios = (_ratio(one, rows[base]) for base in ("fp16 of the normalized graph", next(iter(rows))))
+        ratios = (_ratio(one, rows[base]) for base in (NORMALIZED, next(iter(rows))))
         print(f"  {label:40}{'refused' if one is None else one.mid_us:>8}" + "".join(f"{each:>14}" for each in ratios))
     for result, precision in ((narrow, "w8a16"), (small, "w8a8")):
         for name, why in result.metrics.not_estimated.items():
@@ -108,20 +110,27 @@ def _ratio(one: Estimate | None, base: Estimate | None) -> str:
     if one is None or base is None:
         return "-"
     ratio = one.ratio_to(base)
-    return "other ops" if ratio is None else f"{ratio:.3f}x"
+    if ratio is None:
+        return f"{one.ops_without_cost}/{base.ops_without_cost} uncosted"
+    return f"{ratio:.3f}x"
 
 
 def _fitted(result: Result) -> Estimate | None:
     return result.metrics.latency_estimate_us.get("fitted")
 
 
-def _normalized_fp16(runs: Path, path: Path, option: dict[str, str]) -> Estimate | None:
-    """FP16 of the graph as it is before any rewrite for this target."""
+def _normalized(runs: Path) -> ir.Model:
+    """The graph as it is before any rewrite for this target."""
+    return load_passed(runs / "w8a16_narrow" / "stages" / "normalized.onnx")[0]
+
+
+def _fp16(runs: Path, model: ir.Model, path: Path, option: dict[str, str]) -> Estimate | None:
+    """The estimate of a float graph in FP16; None where it is refused."""
+    runs.mkdir(exist_ok=True)
     target = open_target(SOC, option)
     if target.baseline is None:
         return None
-    normalized, _ = load_passed(runs / "w8a16_narrow" / "stages" / "normalized.onnx")
-    return target.baseline(BaselineCase("fp16", normalized, path, "fp16", (), {}), runs).estimate
+    return target.baseline(BaselineCase("fp16", model, path, "fp16", (), {}), runs).estimate
 
 
 def _wide_on_values(runs: Path) -> Path:
@@ -163,10 +172,10 @@ def _detectors(runs: Path) -> None:
             for precision in ("w8a16", "w8a8"):
                 place = runs / f"{path.stem}_{target.partition(':')[2]}_{precision}"
                 result = fitted(path, shape, place, target, precision, option=option)
-                times = {key: one.mid_us for key, one in result.metrics.latency_estimate_us.items()}
-                said = "  ".join(f"{key} {time}" for key, time in times.items())
-                if times:
-                    said += f"  ({times['fitted'] / times['fp16']:.2f}x)"
+                estimates = result.metrics.latency_estimate_us
+                said = "  ".join(f"{key} {one.mid_us}" for key, one in estimates.items())
+                if estimates:
+                    said += f"  over fp16: {_ratio(estimates.get('fitted'), estimates.get('fp16'))}"
                 print(
                     f"  {name:20}{target:16}{precision:7}{_apart_db(result):6.1f} dB  {said}{_failures(result)}",
                     flush=True,

@@ -26,7 +26,7 @@ from dovetail.verify.verify import Evaluation
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run that can start."""
+    """A run that can start; ``refused``: why the target cannot do what was asked, which its result will say."""
 
     path: Path
     model: ir.Model
@@ -38,6 +38,7 @@ class Job:
     evaluation: Evaluation | None
     plan: Plan | None
     plan_key: str
+    refused: str = ""
 
 
 def prepare(
@@ -77,7 +78,8 @@ def prepare(
             raise InputError(f"{plan}: is a plan for {given.target}, not for {target.name}")
         options = replace(options, precision=given.precision, io="quantized" if given.quantized_io else "float")
     plan_key = "" if plan is None else file_sha256(*(p for p in (plan, plan.with_suffix(".npz")) if p.exists()))
-    return Job(path, model, options, target, request, data, _data_key(calibration, images), held_out, given, plan_key)
+    key, refused = _data_key(calibration, images), _not_here(options, target)
+    return Job(path, model, options, target, request, data, key, held_out, given, plan_key, refused)
 
 
 def _request(options: FitOptions, target: Target) -> Request:
@@ -93,12 +95,19 @@ def _request(options: FitOptions, target: Target) -> Request:
 
 def _precision(name: str, target: Target) -> Precision:
     found = target.precisions.get(name)
-    if found is None and name in target.not_here:
-        raise InputError(f"precision {name} is not to be had on {target.name}: {target.not_here[name]}")
+    if found is None and name in target.not_here:  # the result will say why, nothing is planned
+        return next(iter(target.precisions.values()))
     if found is None:
         known = ", ".join(target.precisions)
         raise InputError(f"unknown precision {name!r} for target {target.name}; there is {known}")
     return found
+
+
+def _not_here(options: FitOptions, target: Target) -> str:
+    """Why a precision that was asked for is not to be had on this target; empty where it is."""
+    asked = (options.precision, *(text.rpartition("=")[2] for text in options.keep))
+    name = next((name for name in asked if name in target.not_here), None)
+    return "" if name is None else f"{name} is not to be had on {target.name}: {target.not_here[name]}"
 
 
 def _data_key(calibration: DataLike, images: ImageOptions) -> str:

@@ -77,12 +77,11 @@ def _line(job: Job, run: RunDir, report: Reporter) -> Result:
     versions = {**core_versions(), **probe.versions}
     sha256 = file_sha256(job.path, *external_files(job.path))
     parts, passes, key = _float_graph(job, run, clock, chain_key(sha256, versions=versions, shape=job.options.shape))
-    model = parts.head
     # Before the comparison, because it names the activation that is not finite.
-    stats, key = _statistics(job, run, clock, key, model)
+    stats, key = _statistics(job, run, clock, key, parts.head)
     normalized = check_normalized(job.path, parts, job.data, job.options.thresholds)
     told = None
-    if normalized.status is not Status.FAIL:
+    if normalized.status is not Status.FAIL and not job.refused:
         told = _fitted(job, run, clock, key, parts, stats, probe)
     result = assemble(
         job,

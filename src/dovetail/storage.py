@@ -22,6 +22,8 @@ class FloatStorage:
 Storage = QParams | FloatStorage
 IN_FLOAT32 = FloatStorage(DType.F32)
 IN_FLOAT16 = FloatStorage(DType.F16)
+# How the reason of a tensor ends that only stands between two operators which run as one.
+NEVER_STORED = ", never stored"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -42,6 +44,10 @@ class Choice:
     storage: Storage
     reason: str
     group: str | None = None
+
+    @property
+    def is_stored(self) -> bool:
+        return not self.reason.endswith(NEVER_STORED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

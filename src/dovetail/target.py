@@ -298,9 +298,10 @@ class Target:
     well float tensors are kept here, where that is less than in the float32 simulation (HTP computes them in float16).
     ``runs_float_between``: what has no integer form runs in float between dequantize and quantize, slower and less
     exact, but right. ``notes``: what must be known to deploy, repeated in every result. ``max_rank``: tensors of a
-    higher rank are refused. ``estimates``: the compiler estimates latency. ``sample_limit``: how many samples ``run``
-    is asked for by default (an emulator is slow); None for all. ``device``: its part of the folder that goes to a
-    device; None where there is none but this machine. ``not_here``: precisions that a caller may well ask for -> why
+    higher rank are refused. ``estimates``: the compiler estimates latency. ``trial``: ``compile`` for what is looked
+    into and not shipped, where that is less. ``sample_limit``: how many samples ``run`` is asked for by default (an
+    emulator is slow); None for all. ``device``: its part of the folder that goes to a device; None where there is none
+    but this machine. ``not_here``: precisions that a caller may well ask for -> why
     they are not to be had. ``retry_limit``: how many samples are run before a failed comparison stands. ``island``: the
     precision in which an operator that is computed wrongly is tried instead. ``outside``: operators that it cannot run
     in any form -> why; they are cut off, with all that depends on them.
@@ -322,9 +323,14 @@ class Target:
     notes: tuple[str, ...] = ()
     max_rank: int | None = None
     estimates: bool = False
+    trial: Callable[[tuple[Artifact, ...], Path], Compiled] | None = None
     sample_limit: int | None = None
     retry_limit: int | None = None
     island: Precision | None = None
     device: Callable[[Compiled, DeviceCase], DeviceSide] | None = None
     outside: Mapping[str, str] = field(default_factory=dict)
     not_here: Mapping[str, str] = field(default_factory=dict)
+
+    def try_out(self, artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+        """Compile what is not shipped."""
+        return (self.trial or self.compile)(artifacts, folder)

@@ -14,6 +14,7 @@ import dovetail
 from dovetail import zoo
 from dovetail.finding import Status
 from dovetail.target import Artifact, Compiled, DeviceCase
+from dovetail.targets.qnn_htp import device_session, session
 from dovetail.targets.qnn_htp.device import device_side, session_text
 from tests.device import runs
 
@@ -103,4 +104,5 @@ def test_the_session_has_the_options_of_the_run() -> None:
     space: dict[str, object] = {"__name__": "device_session"}
     exec(session_text({"soc_model": "43", "vtcm_mb": "8"}), space)
     assert space["PROVIDER_OPTIONS"] == {"soc_model": "43", "vtcm_mb": "8"}
-    assert space["SESSION_OPTIONS"] == {"session.disable_cpu_ep_fallback": "1"}
+    assert space["SESSION_OPTIONS"] == device_session.SESSION_OPTIONS
+    assert session.SESSION_OPTIONS is device_session.SESSION_OPTIONS  # what was checked

@@ -11,8 +11,8 @@ CONSTANTS = "<int64[1] last = {-1}, int64[1] third = {2}, int64[1] first = {0}, 
 @pytest.mark.parametrize(
     ("body", "shape", "left"),
     [
-        ("y = ReduceSum<keepdims=0>(a, last)", "2,3", ["Relu", "MatMul", "Reshape"]),
-        ("y = ReduceSum(a, third)", "2,3,1", ["Relu", "MatMul"]),
+        ("y = ReduceSum<keepdims=0>(a, last)", "2,3", ["Relu", "Reshape", "MatMul", "Reshape"]),
+        ("y = ReduceSum(a, third)", "2,3,1", ["Relu", "Reshape", "MatMul", "Reshape"]),
     ],
 )
 def test_a_row_is_summed_by_a_product(body: str, shape: str, left: list[str]) -> None:
@@ -22,11 +22,17 @@ def test_a_row_is_summed_by_a_product(body: str, shape: str, left: list[str]) ->
     assert record.changed[0].where == "y"
 
 
+def test_a_matrix_needs_no_other_shape() -> None:
+    text = f"g (float[3,4] x) => (float[3,1] y) {CONSTANTS} {{ a = Relu(x) y = ReduceSum(a, last) }}"
+    after, _ = changed_by(sum_as_matmul, model_from(text))
+    assert ops(after) == ["Relu", "MatMul"]
+
+
 def test_other_readers_see_what_they_saw() -> None:
     text = f"""g (float[2,3,4] x) => (float[2,3] y, float[2,3,4] z, float[2,3] w) {CONSTANTS}
         {{ a = Relu(x) y = ReduceSum<keepdims=0>(a, last) z = Neg(a) w = Abs(y) }}"""
     after, _ = changed_by(sum_as_matmul, model_from(text))
-    assert sorted(ops(after)) == ["Abs", "MatMul", "Neg", "Relu", "Reshape"]
+    assert sorted(ops(after)) == ["Abs", "MatMul", "Neg", "Relu", "Reshape", "Reshape"]
 
 
 @pytest.mark.parametrize(

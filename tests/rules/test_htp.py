@@ -14,7 +14,9 @@ from dovetail.passes.normalize import normalize
 from dovetail.rules.check import check_file
 from dovetail.rules.htp_shapes import narrow_operand
 from dovetail.targets import open_target
+from dovetail.targets.qnn_htp.chips import chip_named
 from dovetail.targets.qnn_htp.naive import export_naive
+from dovetail.targets.qnn_htp.options import read_options
 from tests.planning import planned
 from tests.rules.cases import write
 
@@ -54,7 +56,12 @@ def test_a_naive_export_has_its_second_operands_named(tmp_path: Path) -> None:
     """As the compiled graph of this export has it: a Convert to uint8 in front of all eight MatMuls."""
     shipped = zoo.load("vit_digits")
     samples = [{key: array[i : i + 1] for key, array in shipped.calib().items()} for i in range(2)]
-    assert export_naive(shipped.model_path, "w8a16", samples, {}, tmp_path / "model.onnx") == ""
+    assert (
+        export_naive(
+            read_options(chip_named("sm8550"), {}), shipped.model_path, "w8a16", samples, {}, tmp_path / "model.onnx"
+        )
+        == ""
+    )
     told = check_file(tmp_path / "model.onnx", open_target("qnn-htp:sm8550"))
     assert {finding.severity for finding in told} == {Severity.WARNING}
     operands = [finding for finding in told if finding.code == "Q104"]

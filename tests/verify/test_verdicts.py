@@ -71,7 +71,7 @@ def read(*outcomes: Outcome, unparsed: str = "") -> ReadBack:
         (read(Outcome.MATCHED, Outcome.CHANGED, Outcome.NOT_FOUND), Status.FAIL, "'t1': u8 instead of u16"),
         (read(Outcome.MATCHED, Outcome.NOT_FOUND), Status.NOT_CHECKED, "1 planned storages were not found"),
         (read(unparsed="line 812: ???"), Status.NOT_CHECKED, "could not be read: line 812: ???"),
-        (read(), Status.NOT_CHECKED, "nothing to read back"),
+        (read(), Status.NOT_CHECKED, "nothing was read back"),
         (None, Status.NOT_CHECKED, "nothing was compiled"),
     ],
 )

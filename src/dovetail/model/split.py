@@ -100,8 +100,8 @@ def _refuse_empty_head(graph: ir.Graph, tail: Mapping[ir.Node, str]) -> None:
         return
     first, reason = next(iter(tail.items()))
     raise InputError(
-        f"node {_names(first)[0]!r} ({first.op_type}) cannot be cut off, because it is not at the end of the graph: "
-        f"{reason}, and no Conv or MatMul is left without all that depends on it"
+        f"node {_names(first)[0]!r} ({first.op_type}) cannot be cut off with all that depends on it: {reason}, and no "
+        "Conv or MatMul is left in front of it to be fitted"
     )
 
 

@@ -6,6 +6,8 @@ bit 843 us with ReduceSum and 382 with a product, in 16 bit 737 and 471. A small
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_ir as ir
 
@@ -39,11 +41,15 @@ def _over_last(node: ir.Node, rank: int) -> bool:
 
 def _rewrite(graph: ir.Graph, node: ir.Node, shape: tuple[int, ...]) -> None:
     data, output = node.inputs[0], node.outputs[0]
+    if data is None:
+        raise TypeError(f"{node.name!r} has no data")
     kind = np.dtype(output.dtype.numpy()) if output.dtype is not None else np.dtype(np.float32)
     ones = edit.add_initializer(graph, np.ones((shape[-1], 1), kind), name=f"{output.name}/ones", source=output)
-    column = (*shape[:-1], 1)
-    new = edit.insert(node, "MatMul", [data, ones], source=output, replaces=[node], shape=column)
-    if not attribute(node, "keepdims", 1):
-        new = insert_step(node, new, Step("Reshape", shape[:-1]), replaces=[])
+    rows = math.prod(shape[:-1])
+    flat = data if len(shape) == 2 else insert_step(node, data, Step("Reshape", (rows, shape[-1])), replaces=[])
+    new = edit.insert(node, "MatMul", [flat, ones], source=output, replaces=[node], shape=(rows, 1))
+    final = (*shape[:-1], 1) if attribute(node, "keepdims", 1) else shape[:-1]
+    if final != (rows, 1):
+        new = insert_step(node, new, Step("Reshape", final), replaces=[])
     edit.replace_value(output, new)
     edit.remove_dead(graph, [node])

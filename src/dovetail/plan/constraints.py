@@ -10,7 +10,7 @@ import onnx_ir as ir
 from dovetail.encoding import FLOAT32
 from dovetail.model.edit import constant_of, is_float, sole_consumer
 from dovetail.plan.groups import UnionFind
-from dovetail.storage import Edge
+from dovetail.storage import NEVER_STORED, Edge
 from dovetail.target import Chain, OpSupport, Signature, Slot, Target
 
 _FLOAT_ONLY = (Signature((Slot(FLOAT32),), FLOAT32, variadic=True),)
@@ -87,7 +87,7 @@ def build_problem(model: ir.Model, target: Target, broken: Iterable[Edge] = ()) 
     graph = model.graph
     units = _units(graph, target)
     interior = {
-        v.name or "": f"inside {unit.label}, never stored" for unit in units for n in unit.nodes[:-1] for v in n.outputs
+        v.name or "": f"inside {unit.label}{NEVER_STORED}" for unit in units for n in unit.nodes[:-1] for v in n.outputs
     }
     inputs = tuple(v for v in graph.inputs if is_float(v))
     stored = [v.name or "" for v in inputs]

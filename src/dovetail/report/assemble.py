@@ -74,6 +74,9 @@ def assemble(
         found[_DEVICE] = told.device
     asked = _VERDICTS if job.target.device is None else (*_VERDICTS, _DEVICE)
     missing = "the run was refused: the graph to be quantized does not equal the original"
+    if job.refused:
+        found["compiled"] = Verdict(Status.FAIL, job.refused, words("compiled", job.options.thresholds))
+        missing = f"nothing was compiled: {job.refused}"
     verdicts = {
         name: found.get(name) or Verdict(Status.NOT_CHECKED, missing, words(name, job.options.thresholds))
         for name in asked
@@ -96,14 +99,18 @@ def assemble(
         versions=versions,
         timings_s={name: round(seconds, 4) for name, seconds in timings_s.items()},
         run=run.name,
-        notes=(*_notes(job), *((*told.compiled.notes, *told.notes) if told else ())),
+        notes=(*_notes(job, told), *((*told.compiled.notes, *told.notes) if told else ())),
     )
 
 
-def _notes(job: Job) -> tuple[str, ...]:
+def _notes(job: Job, told: Told | None) -> tuple[str, ...]:
     notes = list(job.target.notes)
     if job.data.random:
         notes.append("calibrated on random data: no figure here says anything about accuracy")
+    if job.options.emulate is not None and told is not None:
+        ran = told.verification.target_vs_float
+        if ran is not None and ran.samples < job.options.emulate and job.target.sample_limit is not None:
+            notes.append(f"{ran.samples} samples were emulated, not {job.options.emulate}: there are no more")
     if job.evaluation is None:
         notes.append("no held-out data was given: figures per output were taken on calibration samples")
     return tuple(notes)
@@ -134,6 +141,7 @@ def _metrics(told: Told, model: ir.Model, original: Path) -> Metrics:
         max_abs_error=compared["max_abs_error"],
         top1_agreement=compared["top1_agreement"],
         data=verification.data,
+        target_samples=None if verification.target_vs_float is None else verification.target_vs_float.samples,
         accuracy=verification.accuracy,
         accuracy_emulated=verification.emulated,
         tensors=tuple(_quality(name, origins[name], one) for name, one in verification.tensors.items()),

@@ -67,6 +67,7 @@ class Metrics:
     max_abs_error: Comparisons = field(default_factory=Comparisons)
     top1_agreement: Comparisons = field(default_factory=Comparisons)
     data: DataInfo | None = None
+    target_samples: int | None = None
     accuracy: Accuracy | None = None
     accuracy_emulated: Accuracy | None = None
     tensors: tuple[TensorQuality, ...] = ()

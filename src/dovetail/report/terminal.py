@@ -35,7 +35,7 @@ def print_result(result: Result, run: Path, console: Console | None = None) -> N
 
 
 def _figures(result: Result) -> Table:
-    table = Table(title="Figures", title_justify="left")
+    table = Table(title="Figures", title_justify="left", caption=_sample_counts(result.metrics), caption_justify="left")
     from_device = result.metrics.sqnr_db.device_vs_float is not None
     for column in ("", "float", "simulation", "target", *(("device",) if from_device else ())):
         table.add_column(column, justify="left" if not column else "right")
@@ -100,6 +100,14 @@ def _ratio(metrics: Metrics, name: str) -> str:
 
 def _kilobytes(count: int) -> str:
     return f"{count / 1000:.0f} kB"
+
+
+def _sample_counts(metrics: Metrics) -> str | None:
+    """On how many samples simulation and target were compared with float, where these differ."""
+    data, ran = metrics.data, metrics.target_samples
+    if data is None or ran is None or ran == data.samples:
+        return None
+    return f"outputs against float: simulation on {data.samples} samples, target on {ran} of them"
 
 
 def _measured(compared: Comparisons, name: str, unit: str = "") -> list[str]:

@@ -8,6 +8,7 @@ products turn narrow, least noise per time saved first, as many as together cost
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,7 +93,7 @@ def choose_operands(
         alone.append(noise.outputs([number], RANKING_SAMPLES))
     base = noise.outputs([], RANKING_SAMPLES)
     groups = _alike(model, list(edges))
-    estimates = _estimates(model, target, wide, edges, groups, workdir) if target.estimates else {}
+    estimates = _estimates(model, target, wide, edges, groups) if target.estimates else {}
     saved = _saved(groups, estimates, len(edges))
     order = _order([_added(base, outputs) for outputs in alone], saved or _work(model, list(edges)))
     chosen = _accept(noise, frozenset(), order)
@@ -204,9 +205,11 @@ def _estimates(
     wide: Plan,
     edges: Mapping[Edge, tuple[Choice, Choice]],
     groups: Mapping[str, Sequence[int]],
-    workdir: Path,
 ) -> dict[str, Estimate]:
-    """The vendor's estimates: all wide, then each group narrow; those that the compiler gives."""
+    """The vendor's estimates: all wide, then each group narrow; those that the compiler gives.
+
+    A compiler that does not come to its end is not asked again: it would take the whole time limit every time.
+    """
     pairs = list(edges.items())
     variants = {"wide": wide}
     for name, numbers in groups.items():
@@ -214,9 +217,12 @@ def _estimates(
         variants[f"narrow {name}"] = replace(wide, edges={**wide.edges, **changed})
     found = {}
     for name, plan in variants.items():
-        estimate = target.compile(target.emit(model, plan, workdir), workdir).estimate
-        if estimate is not None:
-            found[name] = estimate
+        with tempfile.TemporaryDirectory(prefix="dovetail-operands-") as folder:
+            compiled = target.try_out(target.emit(model, plan, Path(folder)), Path(folder))
+        if not compiled.finished:
+            break
+        if compiled.estimate is not None:
+            found[name] = compiled.estimate
     return found
 
 

@@ -67,7 +67,7 @@ def locate(
     expected = _values(model, list(reads), sample, workdir, Mode.FLOAT)
     simulated = _values(simulation, list(reads.values()), stored_sample(sample, plan), workdir, Mode.EXACT)
     names = list(reads)
-    found: dict[int, Located] = {}
+    found: dict[str, Located] = {}
     good, bad = -1, len(names)
     while bad - good > 1:
         middle = (good + bad) // 2
@@ -80,11 +80,11 @@ def locate(
         ours = bounded_db(Comparison.of(expected[name], value).sqnr_db)
         theirs = bounded_db(Comparison.of(expected[name], simulated[reads[name]]).sqnr_db)
         if theirs - ours > thresholds.numerics_drop_db and ours < level_db:
-            found[middle] = _located(model, name, ours, theirs)
+            found[name] = _located(model, name, ours, theirs)
             bad = middle
         else:
             good = middle
-    return found.get(bad)
+    return found.get(names[bad]) if bad < len(names) else None
 
 
 def _stored_reads(simulation: ir.Model, plan: Plan) -> dict[str, str]:
@@ -110,7 +110,7 @@ def _cut_and_run(emitted: Path, read: str, target: Target, sample: Sample, folde
     for unused in [v for v in model.graph.inputs if not v.uses()]:
         model.graph.inputs.remove(unused)
     written = write(model, folder / "model.onnx")
-    compiled = target.compile((Artifact(MODEL, written[0]),), folder)
+    compiled = target.try_out((Artifact(MODEL, written[0]),), folder)
     if compiled.error:
         return None
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dovetail.errors import BackendError, UnfinishedError
 from dovetail.finding import Status, Thresholds, Verdict
@@ -91,7 +91,7 @@ def _judge(ran: OnTarget, float_db: float | None, thresholds: Thresholds) -> Ver
     if ran.vs_float is None or ran.simulation is None:
         return verdicts.cannot_run(ran.failure, thresholds, finished=ran.finished)
     simulation, found = side_by_side(ran.simulation, ran.vs_float)
-    if float_db is not None:
-        simulation = {name: min(value, float_db) for name, value in simulation.items()}
-    verdict = verdicts.numerics(simulation, found, thresholds)
+    verdict = verdicts.numerics(simulation, found, thresholds, float_db=float_db)
+    count = len(ran.outputs)
+    verdict = replace(verdict, evidence=f"outputs of the compiled graph on {count} sample{'s' * (count != 1)}")
     return verdicts.with_selections(verdict, ran.simulation, ran.vs_float)

@@ -14,7 +14,6 @@ import pytest
 import dovetail
 from dovetail import zoo
 from dovetail.encoding import DType, Encoding, QParams
-from dovetail.errors import InputError
 from dovetail.finding import Status
 from dovetail.model.session import Mode
 from dovetail.model.write import write
@@ -36,7 +35,8 @@ from dovetail.target import (
     signature,
 )
 from dovetail.targets import open_target
-from dovetail.targets.qnn_htp.read_back import load_dump, read_dump
+from dovetail.targets.qnn_htp.dump import load_dump
+from dovetail.targets.qnn_htp.read_back import read_dump
 from dovetail.verify.run import SessionRun
 from tests.planning import graph, noise, planned
 
@@ -186,6 +186,9 @@ def test_a_dump_that_cannot_be_read_is_not_checked(tmp_path: Path) -> None:
     assert "0 graphs were dumped" in read_dump(model, tmp_path, plan).unparsed
     (tmp_path / "graph.json").write_text(json.dumps({"graph": {"tensors": {"x": {}}, "nodes": {}}}))
     assert "KeyError 'quant_params'" in read_dump(model, tmp_path, plan).unparsed
+    raw = {"data_type": 0x777, "quant_params": {"scale_offset": {"scale": 0.5, "offset": 0}}}
+    (tmp_path / "graph.json").write_text(json.dumps({"graph": {"tensors": {"x": raw}, "nodes": {}}}))
+    assert "tensor 'x' has the unknown data type 0x777" in read_dump(model, tmp_path, plan).unparsed
 
 
 def test_the_dump_names_what_was_moved_by_its_own_name(tmp_path: Path) -> None:
@@ -240,10 +243,17 @@ def test_float16_is_a_precision_where_the_chip_has_it(tmp_path: Path) -> None:
     assert agreement is not None
     assert agreement["logits"] is not None
     assert 45 < agreement["logits"] < 100  # it did compute in float16
-    with pytest.raises(
-        InputError, match="fp16 is not to be had on qnn-htp:qcs6490: HTP v68 does not compute in float16"
-    ):
-        fit_small(tmp_path, "qnn-htp:qcs6490", precision="fp16", force=True)
+    assert result.verdicts["fidelity"].status is Status.PASS
+    assert "asked of float16" in result.verdicts["numerics"].reason
+
+
+def test_float16_where_there_is_none_fails_and_the_run_is_kept(tmp_path: Path) -> None:
+    result = fit_small(tmp_path, "qnn-htp:qcs6490", precision="fp16")
+    assert result.verdicts["compiled"].status is Status.FAIL
+    said = "fp16 is not to be had on qnn-htp:qcs6490: HTP v68 does not compute in float16"
+    assert result.verdicts["compiled"].reason.startswith(said)
+    assert {result.verdicts[name].status for name in ("fidelity", "numerics")} == {Status.NOT_CHECKED}
+    assert dovetail.load_result(tmp_path / "run/result.json") == result
 
 
 def test_a_float16_island_in_an_integer_graph(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from dovetail.model.edit import constant_of
 from dovetail.numerics.ranges import weight_params
 from dovetail.pipeline import fit
 from dovetail.storage import Edge, Plan
-from dovetail.target import A16, F32, W8A16, OpSupport, Target, signature
+from dovetail.target import A16, F32, W8A16, Artifact, Compiled, OpSupport, Target, signature
 from dovetail.targets import open_target
 from dovetail.verify.verify import Built, Verification, verify
 from tests.planning import graph, noise, planned
@@ -79,6 +79,20 @@ def test_wrong_numbers_are_located_to_the_tensor_where_they_start(tmp_path: Path
     assert bad.status is Status.FAIL
     assert "target and simulation part" in bad.reason
     assert "the first tensor that is off is 'c', made by MatMul" in bad.reason, bad.reason
+
+
+def test_what_was_located_is_not_lost_when_other_cuts_are_refused(tmp_path: Path) -> None:
+    htp, model = open_target("qnn-htp:sm8550"), network()
+    plan = planned(model, htp, W8A16, data=noise(model))
+
+    def picky(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+        """As the compiler, but it takes no graph that ends in front of the wrong tensor."""
+        ends = {value.name for value in ir.load(artifacts[0].path).graph.outputs}
+        before = {f"{value.name}__dq" for node in model.graph for value in node.outputs} - {"c__dq", "y__dq"}
+        return Compiled(error="not this one") if ends & before else htp.compile(artifacts, folder)
+
+    bad = verified(model, on_wrong_axis(plan, model, "c"), replace(htp, trial=picky), tmp_path).verdicts["numerics"]
+    assert "the first tensor that is off is 'c'" in bad.reason, bad.reason
 
 
 def test_an_operator_that_is_computed_wrongly_is_kept_in_float16(tmp_path: Path) -> None:

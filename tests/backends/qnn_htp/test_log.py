@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +49,14 @@ def test_the_node_is_named_as_the_caller_named_it(refused: str) -> None:
     result = read(refused)
     assert only(result.findings).where == "encoder.curve"
     assert verdict(result) is Status.FAIL
+
+
+def test_what_was_taken_around_a_refused_node_is_not_called_refused(tmp_path: Path) -> None:
+    """The provider lists its own fused parts among the refused, once a node in the middle is."""
+    text = "g (float[1,8,16] x) => (float[1,8,16] y) { [first] a = Relu(x)  [curve] b = Erf(a)  [last] y = Neg(b) }"
+    result = compile_text(text, tmp_path)
+    assert "QNNExecutionProvider_" in result.log
+    assert only(result.findings).where == "curve"
 
 
 def test_a_refusal_without_a_reason_is_still_a_refusal(refused: str) -> None:

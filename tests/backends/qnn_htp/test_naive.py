@@ -16,11 +16,15 @@ from dovetail.errors import InputError
 from dovetail.report.result import Metrics
 from dovetail.report.terminal import _print_estimates
 from dovetail.target import Estimate, Traffic
+from dovetail.targets.qnn_htp.chips import chip_named
 from dovetail.targets.qnn_htp.estimate import read_estimate, read_traffic
 from dovetail.targets.qnn_htp.naive import export_naive
+from dovetail.targets.qnn_htp.options import read_options
 from tests.equality import model_from, normal
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
+
+ASKED = read_options(chip_named("sm8550"), {})
 
 
 def stored_types(path: Path) -> set[str]:
@@ -142,7 +146,7 @@ def test_a_naive_export_pins_the_shapes_that_the_caller_pinned(tmp_path: Path) -
     onnx.save(ir.to_proto(model_from(text, w=normal(8, 4))), tmp_path / "open.onnx")
     samples = [{"x": normal(2, 8, seed=seed)} for seed in range(2)]
     output = tmp_path / "naive.onnx"
-    assert export_naive(tmp_path / "open.onnx", "w8a8", samples, {"x": (2, 8)}, output) == ""
+    assert export_naive(ASKED, tmp_path / "open.onnx", "w8a8", samples, {"x": (2, 8)}, output) == ""
     dims = onnx.load(output).graph.input[0].type.tensor_type.shape.dim
     assert [dim.dim_value for dim in dims] == [2, 8]
     assert stored_types(output) == {"UINT8"}
@@ -153,9 +157,9 @@ def test_what_cannot_be_exported_says_why(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(ir.to_proto(model_from(text, w=normal(8, 4))), path)
     output = tmp_path / "naive.onnx"
-    assert export_naive(path, "fp16", [], {}, output) == "there is no naive export in fp16"
+    assert export_naive(ASKED, path, "fp16", [], {}, output) == "there is no naive export in fp16"
     wrong = [{"x": np.zeros((3, 3), np.float32)}]
-    assert export_naive(path, "w8a8", wrong, {}, output).startswith("onnxruntime.quantization does not export it: ")
+    assert export_naive(ASKED, path, "w8a8", wrong, {}, output).startswith("there is no naive export: ")
     assert not output.exists()
 
 

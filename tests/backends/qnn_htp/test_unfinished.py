@@ -172,6 +172,15 @@ def test_a_missing_wheel(tmp_path: Path) -> None:
     assert verdicts["compiled"]["reason"] == "onnxruntime-qnn is not installed: pip install 'dovetail-fit[qnn]'"
 
 
+def test_a_wheel_that_cannot_be_imported(tmp_path: Path) -> None:
+    packages = packages_but(tmp_path / "packages", "onnxruntime_qnn")
+    record = next(Path(onnxruntime.__file__).parents[1].glob("onnxruntime_qnn-*.dist-info"))
+    (packages / record.name).symlink_to(record)
+    code, verdicts = run_with(packages, tmp_path, "--require", "compiled")
+    assert code == 3
+    assert " is installed and cannot be imported (No module named 'onnxruntime_qnn')" in verdicts["compiled"]["reason"]
+
+
 def test_a_wheel_too_old_for_the_installed_onnxruntime(tmp_path: Path) -> None:
     packages = packages_but(tmp_path / "packages", "onnxruntime_qnn-")
     record = next(Path(onnxruntime.__file__).parents[1].glob("onnxruntime_qnn-*.dist-info"))

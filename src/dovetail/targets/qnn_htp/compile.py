@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,12 @@ def compile_model(asked: HtpOptions, artifacts: tuple[Artifact, ...], folder: Pa
     arguments = {"model": str(model), "options": options, "context": str(folder / "context.onnx")}
     result = in_child(asked, "build_in_child", arguments, _COMPILER)
     if result.answer is None:
-        return failure(result, artifacts, _original_nodes(model))
+        refused = failure(result, artifacts, _original_nodes(model))
+        other = _another_architecture(asked, result.log)
+        if other and refused.finished:  # what it refuses says little about the chip that was named
+            error = f"{other[0].message}; {other[0].fix}; {refused.error}"
+            return replace(refused, error=error, findings=(*other, *refused.findings))
+        return refused
     shipped = _ship(asked, model, folder)
     provider = f"{PACKAGE} {version(PACKAGE)}"
     graphs = [Artifact(GRAPH, path, provider) for path in sorted(dump.glob("*.json")) if "tensor_log" not in path.name]

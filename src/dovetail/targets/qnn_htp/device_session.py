@@ -14,8 +14,12 @@ from typing import Any
 
 PROVIDER = "QNNExecutionProvider"
 PROVIDER_OPTIONS: dict[str, str] = {}
-# Without this, what HTP does not take would run on the CPU, and the figures would say nothing about HTP.
-SESSION_OPTIONS = {"session.disable_cpu_ep_fallback": "1"}
+SESSION_OPTIONS = {
+    # Without this, what HTP does not take would run on the CPU, and the figures would say nothing about HTP.
+    "session.disable_cpu_ep_fallback": "1",
+    # Two pairs of the same type in a row are a conversion that was planned: they must not be merged.
+    "session.disable_double_qdq_remover": "1",
+}
 
 
 def open_session(model: str, backend: str = "") -> Any:
@@ -31,7 +35,8 @@ def open_session(model: str, backend: str = "") -> Any:
     library = backend or os.environ.get("QNN_BACKEND_PATH") or onnxruntime_qnn.get_qnn_htp_path()
     found = sorted((d for d in onnxruntime.get_ep_devices() if d.ep_name == PROVIDER), key=lambda d: not _is_npu(d))
     options.add_provider_for_devices(found[:1], {"backend_path": library, **PROVIDER_OPTIONS})
-    return onnxruntime.InferenceSession(model, options)
+    # Otherwise Python tries again on the CPU when the provider does not start, and its words are lost.
+    return onnxruntime.InferenceSession(model, options, enable_fallback=0)
 
 
 def open_model(model: str, backend: str = "") -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -21,7 +21,12 @@ def probe() -> Probe:
     except PackageNotFoundError:
         return Probe(False, {}, f"{PACKAGE} is not installed: {_INSTALL}")
     runtime = version("onnxruntime")
-    versions = {PACKAGE: wheel, "qairt": _qairt()}
+    try:
+        versions = {PACKAGE: wheel, "qairt": _qairt()}
+    except (ImportError, OSError) as error:
+        return Probe(
+            False, {PACKAGE: wheel}, f"{PACKAGE} {wheel} is installed and cannot be imported ({error}): {_INSTALL}"
+        )
     if missing := too_old(wheel, runtime):
         return Probe(False, versions, missing)
     return Probe(True, versions)

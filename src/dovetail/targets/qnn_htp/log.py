@@ -29,6 +29,8 @@ _ERROR = re.compile(r"(?:<E>|\[E:[^\]]*\]|::ERROR:) ?(.*)")
 _KERNEL = re.compile(r"could not create op: (\S+)")
 _KERNEL_INPUT = re.compile(r"Input \d+: .*Tdefs\d+(\w+?)E+\]")
 _ARCHITECTURE = re.compile(r"Option: arch = (\d+)")
+# What was accepted and fused is listed among the refused, under a name that nobody gave.
+_PARTITION = re.compile(r"QNNExecutionProvider_")
 # What ONNX Runtime and the provider append to a node's name.
 _SUFFIX = re.compile(r"(?:_token_\d+|_\d+)$")
 # What is said of every refused node, and tells nothing where there is something else.
@@ -59,6 +61,8 @@ def log_findings(log: str, originals: Mapping[str, str]) -> tuple[Finding, ...]:
     """Every refusal in a log, once; ``originals`` has the caller's names of the nodes."""
     found: dict[tuple[str, str], Finding] = {}
     for one in _refusals(plain(log)):
+        if _PARTITION.match(one.node):
+            continue
         where = original_name(one.node, originals)
         said = f"{one.operator} is refused by the compiler: {one.words}"
         if where is None:

@@ -15,15 +15,21 @@ import numpy as np
 
 from dovetail.target import Sample
 from dovetail.targets.child import run_child
+from dovetail.targets.qnn_htp.options import HtpOptions
 
 # What the helpers are told about activations, by our name of the precision.
 _ACTIVATIONS = {"w8a8": "QUInt8", "w8a16": "QUInt16"}
 
 
 def export_naive(
-    original: Path, precision: str, samples: Iterable[Sample], shapes: Mapping[str, tuple[int, ...]], output: Path
+    asked: HtpOptions,
+    original: Path,
+    precision: str,
+    samples: Iterable[Sample],
+    shapes: Mapping[str, tuple[int, ...]],
+    output: Path,
 ) -> str:
-    """Write a naive QDQ export of the caller's file; the empty string, or why there is none."""
+    """Write a naive QDQ export of the caller's file, within the limits; the empty string, or why there is none."""
     if precision not in _ACTIVATIONS:
         return f"there is no naive export in {precision}"
     with tempfile.TemporaryDirectory(prefix="dovetail-naive-") as folder:
@@ -31,8 +37,14 @@ def export_naive(
             np.savez(Path(folder) / f"{number:04d}.npz", allow_pickle=False, **sample)
         arguments: dict[str, Any] = {"model": str(original), "output": str(output), "samples": folder}
         arguments |= {"activation": _ACTIVATIONS[precision], "shapes": _texts(shapes)}
-        result = run_child("dovetail.targets.qnn_htp.naive:export_in_child", arguments)
-    return "" if result.answer is not None else f"onnxruntime.quantization does not export it: {result.error}"
+        result = run_child(
+            "dovetail.targets.qnn_htp.naive:export_in_child",
+            arguments,
+            who="onnxruntime.quantization",
+            time_limit_s=asked.time_limit_s,
+            memory_limit_bytes=asked.memory_limit_bytes,
+        )
+    return "" if result.answer is not None else f"there is no naive export: {result.error}"
 
 
 def _texts(shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[str, str]]:

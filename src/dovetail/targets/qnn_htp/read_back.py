@@ -2,100 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.encoding import DType, Granularity
+from dovetail.encoding import Granularity
 from dovetail.qdq.stored import StoredValue, stored_values
 from dovetail.storage import Plan
 from dovetail.target import Outcome, ReadBack, ReadTensor
-from dovetail.targets.qnn_htp.islands import lone_islands
+from dovetail.targets.qnn_htp.dump import DumpError, QnnGraph, QnnNode, load_dump
+from dovetail.targets.qnn_htp.floats import read_floats
 
 EVIDENCE = "the QNN graph that the provider handed to the HTP compiler"
-# What ONNX Runtime moves to another place or turns (channels-last, a weight) keeps its name with such a suffix.
-_MOVED = re.compile(r"(_token_\d+|_transpose)$")
 # QNN operators that only move bytes.
 _LAYOUT = ("Reshape", "Transpose")
-# QNN's numbers for data types, as they stand in the dump.
-_DTYPES = {
-    0x408: DType.U8,
-    0x308: DType.S8,
-    0x416: DType.U16,
-    0x316: DType.S16,
-    0x332: DType.S32,
-    0x404: DType.U4,
-    0x304: DType.S4,
-    0x216: DType.F16,
-    0x232: DType.F32,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class QnnTensor:
-    """One tensor of the dump."""
-
-    name: str
-    dtype: DType | None
-    scale: float
-    zero_point: int
-
-
-@dataclass(frozen=True, slots=True)
-class QnnNode:
-    """One operator of the dump."""
-
-    name: str
-    type: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class QnnGraph:
-    """The dumped graph, its tensors by the names they had in the emitted one."""
-
-    tensors: Mapping[str, QnnTensor]
-    nodes: tuple[QnnNode, ...]
-
-
-class DumpError(Exception):
-    """The dump is not what it was in the versions this was written for; the text has the offending part."""
-
-
-def load_dump(folder: Path) -> QnnGraph:
-    """The one graph in a dump folder; anything unexpected is said, never passed over."""
-    files = sorted(f for f in folder.glob("*.json") if not f.name.endswith("tensor_log.json"))
-    if len(files) != 1:
-        raise DumpError(f"{len(files)} graphs were dumped, one was expected")
-    try:
-        graph = json.loads(files[0].read_text())["graph"]
-        given = graph["tensors"]
-        names = {name: name if (plain := _MOVED.sub("", name)) in given else plain for name in given}
-        tensors = {names[name]: _tensor(names[name], raw) for name, raw in given.items()}
-        nodes = tuple(
-            QnnNode(name, raw["type"], _renamed(raw["input_names"], names), _renamed(raw["output_names"], names))
-            for name, raw in graph["nodes"].items()
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DumpError(f"{files[0].name}: {type(error).__name__} {error}") from error
-    return QnnGraph(tensors, nodes)
-
-
-def _renamed(given: list[str], names: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(names.get(name, name) for name in given)
-
-
-def _tensor(name: str, raw: dict[str, Any]) -> QnnTensor:
-    numbers = raw["quant_params"]["scale_offset"]
-    return QnnTensor(name, _DTYPES.get(raw["data_type"]), float(numbers["scale"]), -int(numbers["offset"]))
 
 
 def read_dump(emitted_path: Path, dump: Path, plan: Plan) -> ReadBack:
@@ -115,19 +38,7 @@ def read_dump(emitted_path: Path, dump: Path, plan: Plan) -> ReadBack:
             detail = f"a layout step inside group {one.group!r}, whose bytes were read back as planned"
             read = ReadTensor(read.tensor, Outcome.ABSORBED, detail, read.edge)
         rows.append(read)
-    return ReadBack((*rows, *_lost_islands(emitted, graph, plan)), EVIDENCE)
-
-
-def _lost_islands(emitted: ir.Model, graph: QnnGraph, plan: Plan) -> Iterator[ReadTensor]:
-    """Operators that are planned in float and were taken for integer ones."""
-    nodes = {node.name: node for node in graph.nodes}
-    for node in lone_islands(emitted, plan):
-        found = nodes.get(node.name or "")
-        types = [graph.tensors[name].dtype for name in found.outputs if name in graph.tensors] if found else []
-        integer = next((dtype for dtype in types if dtype is not None and dtype.is_quantized), None)
-        if integer is not None:
-            tensor = node.outputs[0].name or ""
-            yield ReadTensor(tensor, Outcome.CHANGED, f"{node.op_type} writes {integer}, it was planned in float")
+    return ReadBack((*rows, *read_floats(emitted, graph, plan)), EVIDENCE)
 
 
 def _read(one: StoredValue, graph: QnnGraph, silent: Mapping[str, str]) -> ReadTensor:
@@ -135,9 +46,10 @@ def _read(one: StoredValue, graph: QnnGraph, silent: Mapping[str, str]) -> ReadT
     if tensor is None:
         return ReadTensor(one.tensor, Outcome.NOT_FOUND, "not in the dumped graph", one.edge)
     if tensor.dtype is not one.params.dtype:
-        found = "unknown" if tensor.dtype is None else str(tensor.dtype)
+        found = "plain numbers" if tensor.dtype is None else str(tensor.dtype)
         return ReadTensor(one.tensor, Outcome.CHANGED, f"{found} instead of {one.params.dtype}", one.edge)
-    if one.params.encoding.granularity is Granularity.TENSOR and one.params.dtype is not DType.S32:
+    per_tensor = one.params.encoding.granularity is Granularity.TENSOR
+    if per_tensor:
         same_scale = np.isclose(tensor.scale, float(one.params.scale), rtol=1e-6)
         if not same_scale or tensor.zero_point != int(one.params.zero_point):
             detail = f"scale {tensor.scale:.6g}, zero point {tensor.zero_point}"
@@ -145,7 +57,10 @@ def _read(one: StoredValue, graph: QnnGraph, silent: Mapping[str, str]) -> ReadT
     if one.name in silent:
         return ReadTensor(one.tensor, Outcome.CHANGED, silent[one.name], one.edge)
     readers = sorted({node.type for node in graph.nodes if one.name in node.inputs})
-    return ReadTensor(one.tensor, Outcome.MATCHED, f"read by {', '.join(readers)}" if readers else "output", one.edge)
+    detail = f"read by {', '.join(readers)}" if readers else "output"
+    if not per_tensor:
+        detail += "; by its type only, the dump has no scales per channel"
+    return ReadTensor(one.tensor, Outcome.MATCHED, detail, one.edge)
 
 
 def _silent_changes(graph: QnnGraph, planned: set[str], plan: Plan) -> Iterator[tuple[str, str]]:

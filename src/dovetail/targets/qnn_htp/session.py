@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-_PROVIDER = "QNNExecutionProvider"
+from dovetail.targets.qnn_htp.device_session import PROVIDER as _PROVIDER
+from dovetail.targets.qnn_htp.device_session import SESSION_OPTIONS
 
 
 def open_session(model: str, options: Mapping[str, str], *, context: str = "", log: bool = False) -> Any:
@@ -25,9 +26,8 @@ def open_session(model: str, options: Mapping[str, str], *, context: str = "", l
         raise RuntimeError(f"onnxruntime lists no device of {_PROVIDER}")
     session_options = onnxruntime.SessionOptions()
     session_options.log_severity_level = 0 if log else 3
-    session_options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    # Two pairs of the same type in a row are a conversion that was planned: they must not be merged.
-    session_options.add_session_config_entry("session.disable_double_qdq_remover", "1")
+    for key, value in SESSION_OPTIONS.items():
+        session_options.add_session_config_entry(key, value)
     if context:
         session_options.add_session_config_entry("ep.context_enable", "1")
         session_options.add_session_config_entry("ep.context_file_path", context)

@@ -64,6 +64,7 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
     """The target of one chip; its table follows from the architecture."""
     chip = chip_named(variant)
     asked = read_options(chip, options)
+    trial = replace(asked, dlc=False, device_qairt=None)  # what is compared and not shipped
     return Target(
         name=f"qnn-htp:{chip.name}",
         ops=htp_table(chip),
@@ -90,7 +91,8 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
         compile=partial(compile_model, asked),
         read_back=read_back,
         run=partial(run, asked),
-        baseline=partial(baseline, asked) if chip.has_estimate else None,
+        trial=partial(compile_model, trial),
+        baseline=partial(baseline, trial) if chip.has_estimate else None,
         float_db=_FLOAT16_DB,
         runs_float_between=chip.has_float16,
         max_rank=5,
@@ -115,12 +117,11 @@ def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
 def baseline(asked: HtpOptions, case: BaselineCase, folder: Path) -> Compiled:
     """The same graph in float16, or a naive export of the caller's file, compiled as the fitted model was."""
     place = folder / f"baseline_{case.name}"
-    asked = replace(asked, dlc=False, device_qairt=None)  # it is compared, not shipped
     place.mkdir(exist_ok=True)
     if case.name == FLOAT.name:
         return compile_model(asked, emit(case.model, Plan("qnn-htp", case.name, {}), place), place)
     path = place / "model.onnx"
-    error = export_naive(case.original, case.precision, case.samples, case.shapes, path)
+    error = export_naive(asked, case.original, case.precision, case.samples, case.shapes, path)
     return Compiled(error=error) if error else compile_model(asked, (Artifact("model", path),), place)
 
 
