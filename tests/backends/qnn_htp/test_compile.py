@@ -13,6 +13,7 @@ import pytest
 
 import dovetail
 from dovetail import zoo
+from dovetail.calibrate.user_code import load_function
 from dovetail.encoding import DType, Encoding, QParams
 from dovetail.finding import Status
 from dovetail.model.session import Mode
@@ -172,6 +173,26 @@ def test_shipped_models_run_as_planned(name: str, precision: str, tmp_path: Path
     assert agreement is not None
     if precision == "w8a16":
         assert min(value for value in agreement.values() if value is not None) >= 45
+
+
+def test_accuracy_in_8_bit_through_the_emulator_is_that_of_the_simulation(tmp_path: Path) -> None:
+    shipped, count = zoo.load("vit_digits"), 30
+    result = dovetail.fit(
+        shipped.model_path,
+        target="qnn-htp:sm8550",
+        precision="w8a8",
+        range="mse",
+        calibration=shipped.calib(),
+        evaluation={key: array[:count] for key, array in {**shipped.eval(), **shipped.targets()}.items()},
+        metric=load_function(shipped.metric),
+        emulate=count,
+        output=tmp_path / "run",
+    )
+    assert result.metrics.target_samples == count
+    assert result.metrics.accuracy_emulated is not None
+    (name,) = result.metrics.accuracy_emulated.figures["float"]
+    simulation, target = (result.metrics.accuracy_emulated.figures[way][name] for way in ("simulation", "target"))
+    assert target >= simulation - 1 / count - 1e-6  # 100 images and every shipped model: python -m bench.htp shipped
 
 
 def test_a_dump_that_cannot_be_read_is_not_checked(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn
 pytest.importorskip("transformers", reason="needs the package transformers")
 
 TARGET = "qnn-htp:sm8550"
+LARGE = (1, 3, 512, 512)
 PRECISIONS = ("w8a16", "w8a8")
 # Some 8-bit kernels round with a bias (Gemm of [49,128] by [128,512]: +0.24 steps on average; [196,64] by [64,64]:
 # none), which random weights pile up and Swin's mean over the tokens does not average out: target 24.8 dB, simulation
@@ -115,6 +116,18 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         return done[name]
 
     return path
+
+
+def test_the_backbone_of_rf_detr_at_its_sizes(tmp_path: Path) -> None:
+    """On the automotive part; in other precisions and on a phone: python -m bench.htp detectors."""
+    path = export(keep_sizes(dinov2(384, 6, LARGE[-1])), LARGE, tmp_path / "model.onnx")
+    run, option = tmp_path / "run", {"vtcm_mb": "8", "optimization": "3"}
+    result = fitted(path, LARGE, run, "qnn-htp:soc52", "w8a16", option=option, baselines="none", operands="narrow")
+    assert_as_planned(result)
+    assert result.verdicts["numerics"].status is Status.PASS, result.verdicts["numerics"].reason
+    graph = ir.load(run / "stages" / "normalized.onnx").graph
+    shapes = {shape_of(node.inputs[0]) for node in graph if node.op_type == "LayerNormalization"}
+    assert {(4, 257, 384), (1, 1028, 384)} <= shapes
 
 
 def ranks(run: Path) -> set[int]:

@@ -1,0 +1,38 @@
+"""One network from three exporters: the same graph reaches the compiler, whatever the file looked like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
+pytest.importorskip("transformers", reason="needs the package transformers")
+
+from bench.vit_export import EXPORTERS, export_vit
+from bench.vit_tiny import pictures
+
+import dovetail
+from dovetail.target import Estimate
+
+
+def test_the_estimate_does_not_depend_on_the_exporter(tmp_path: Path) -> None:
+    found: dict[str, dict[str, Estimate]] = {}
+    for exporter in EXPORTERS:
+        result = dovetail.fit(
+            export_vit(exporter, tmp_path, layers=2),
+            target="qnn-htp:soc52",
+            precision="w8a16",
+            operands="narrow",
+            calibration={"x": pictures(2)},
+            output=tmp_path / exporter,
+            baselines="all" if exporter == "dynamo-sdpa" else "none",
+        )
+        assert not result.failed, (exporter, result.verdicts)
+        found[exporter] = dict(result.metrics.latency_estimate_us)
+    times = [estimates["fitted"].mid_us for estimates in found.values()]
+    assert max(times) <= 1.05 * min(times)
+    estimates = found["dynamo-sdpa"]
+    ratio = estimates["fitted"].ratio_to(estimates["naive"])
+    assert ratio is not None
+    assert ratio < 0.5  # with 12 layers 0.25: python -m bench.htp vit
