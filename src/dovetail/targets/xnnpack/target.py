@@ -1,0 +1,67 @@
+"""``xnnpack``: a planned ONNX graph as an ExecuTorch program for XNNPACK, run in the real runtime on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import onnx_ir as ir
+
+from dovetail.errors import InputError
+from dovetail.model.write import write
+from dovetail.passes.fold_scale import fold_scale
+from dovetail.passes.linear_as_gemm import linear_as_gemm
+from dovetail.passes.merge_layout import merge_layout
+from dovetail.passes.remove_unused import remove_unused
+from dovetail.qdq.emit import emit_qdq
+from dovetail.storage import Plan
+from dovetail.target import FP32, Artifact, Chain, Compiled, ReadBack, Sample, Target
+from dovetail.targets.xnnpack.compile import CENSUS, PROGRAM, compile_model
+from dovetail.targets.xnnpack.install import probe
+from dovetail.targets.xnnpack.options import XnnpackOptions, read_options
+from dovetail.targets.xnnpack.read_back import read_census
+from dovetail.targets.xnnpack.run import run_program
+from dovetail.targets.xnnpack.table import STATIC, TABLE
+
+
+def open_target(variant: str, options: Mapping[str, str]) -> Target:
+    """The one variant of this target."""
+    if variant:
+        raise InputError(f"target xnnpack has no variant {variant!r}")
+    asked = read_options(options)
+    return Target(
+        name="xnnpack",
+        ops=TABLE,
+        precisions={p.name: p for p in (STATIC, FP32)},
+        chains=(Chain(("Conv", "Relu")), Chain(("Gemm", "Relu")), Chain(("Add", "Relu"))),
+        rewrites=(linear_as_gemm, fold_scale, merge_layout, remove_unused),
+        runs_float_between=True,
+        probe=probe,
+        emit=emit,
+        compile=partial(compile_model, asked),
+        read_back=read_back,
+        run=partial(run, asked),
+    )
+
+
+def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
+    """QDQ ONNX with integer weights: the simulation, and what is lowered."""
+    written = write(emit_qdq(model, plan), folder / "model.onnx")
+    return tuple(Artifact("model" if path.suffix == ".onnx" else "model_data", path) for path in written)
+
+
+def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
+    """Every planned tensor, looked up in the program that was written."""
+    return read_census(compiled.artifacts[0].path, _file(compiled, CENSUS), plan)
+
+
+def run(asked: XnnpackOptions, compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
+    """The outputs of the program in the ExecuTorch runtime."""
+    graph = ir.load(compiled.artifacts[0].path).graph
+    names = [str(v.name) for v in graph.inputs], [str(v.name) for v in graph.outputs]
+    return run_program(asked, _file(compiled, PROGRAM), names, samples)
+
+
+def _file(compiled: Compiled, name: str) -> Path:
+    return next(artifact.path for artifact in compiled.artifacts if artifact.name == name)
