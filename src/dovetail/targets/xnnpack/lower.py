@@ -69,14 +69,16 @@ def _refusals() -> Iterator[dict[str, str]]:
                 found.setdefault(str(said.node.name), str(said.reason))
 
     log, listener = logging.getLogger(_PARTITIONER_LOG), Listener()
-    before = log.level
+    before, passed_on = log.level, log.propagate
     log.addHandler(listener)
+    log.propagate = False
     log.setLevel(logging.DEBUG)
     try:
         yield found
     finally:
         log.removeHandler(listener)
         log.setLevel(before)
+        log.propagate = passed_on
 
 
 def _placed(graph_module: Any, names: dict[str, str], refusals: dict[str, str]) -> Placed:

@@ -19,6 +19,7 @@ from dovetail.errors import InputError
 from dovetail.model.edit import attribute, constant_of
 from dovetail.numerics.affine import dequantize
 from dovetail.qdq.params import is_dequantize, is_quantize, qparams_of
+from dovetail.targets.xnnpack.dynamic import is_rows
 from dovetail.targets.xnnpack.operators import arithmetic, layout, linear
 from dovetail.targets.xnnpack.operators.registry import OPERATORS, Call, Operator, Tensor, torch
 
@@ -105,6 +106,8 @@ def _mapping(node: ir.Node) -> Operator:
         return Operator(_QUANTIZE.build, _NUMBERS)
     if is_dequantize(node):
         return Operator(_DEQUANTIZE.build, _NUMBERS)
+    if is_rows(node):
+        return Operator(lambda call: _dynamic_rows)
     found = OPERATORS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
     if found is None:
         raise InputError(f"node {node.name!r} uses the operator {node.op_type!r}, which has no form in torch here")
@@ -196,6 +199,14 @@ def _quantized(x: Tensor, params: QParams) -> Tensor:
 def _dequantized(x: Tensor, params: QParams) -> Tensor:
     numbers = float(params.scale), int(params.zero_point), *_grid(params)
     return torch.ops.quantized_decomposed.dequantize_per_tensor.default(x, *numbers)
+
+
+def _dynamic_rows(x: Tensor) -> Tensor:
+    """What comes back from storing every row in int8 with numbers of its own."""
+    kit, grid = torch.ops.quantized_decomposed, (-128, 127, torch.int8)
+    scale, zero_point = kit.choose_qparams_per_token_asymmetric.default(x, torch.int8)
+    stored = kit.quantize_per_token.default(x, scale, zero_point, *grid)
+    return kit.dequantize_per_token.default(stored, scale, zero_point, *grid, torch.float32)
 
 
 def _dequantized_channels(x: Tensor, params: QParams, scale: Tensor, zero_point: Tensor) -> Tensor:

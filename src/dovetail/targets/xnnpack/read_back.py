@@ -54,7 +54,8 @@ class _Program:
         source = quantize.inputs[0]
         maker = None if source is None else source.producer()
         if maker is not None and not is_dequantize(maker):
-            written = [each for each in self._computing(maker) if each["output"]["dtype"] != "fp32"]
+            made = self._computing(maker) or self._computing(_in_front(maker))
+            written = [each for each in made if each["output"]["dtype"] != "fp32"]
             if written:
                 return self._compare(stored, written[-1]["output"], f"written by {written[-1]['kind']}")
             if self._should_run_in_integers(maker):
@@ -74,9 +75,10 @@ class _Program:
                         return self._compare(stored, operand, f"read by {each['kind']}")
         return self._found(stored, Outcome.NOT_FOUND, "no operator of the program has it")
 
-    def _computing(self, node: ir.Node) -> list[Operator]:
+    def _computing(self, node: ir.Node | None) -> list[Operator]:
         """The operators made for a node, without conversions in front of and behind it."""
-        return [each for each in self._made.get(node.name or "", []) if each["kind"] != _CONVERT]
+        name = "" if node is None else node.name or ""
+        return [each for each in self._made.get(name, []) if name and each["kind"] != _CONVERT]
 
     def _should_run_in_integers(self, node: ir.Node) -> bool:
         """Whether all that a node reads is stored in integers, so that its output is meant to be computed there."""
@@ -96,9 +98,17 @@ class _Program:
 def _operand(each: Operator, index: int) -> Mapping[str, Any] | None:
     """The value that an operator has for an input of its node."""
     inputs: Mapping[str, Any] = each["inputs"]
-    weighted = {0: "input1_id", 1: "filter_id", 2: "bias_id"}
-    names = (weighted[index],) if "filter_id" in inputs and index in weighted else (f"input{index + 1}_id", "input_id")
+    names: tuple[str, ...] = (f"input{index + 1}_id",)
+    if "filter_id" in inputs:
+        names = ({0: "input1_id", 1: "filter_id", 2: "bias_id"}[index],)
+    elif index == 0:
+        names = ("input1_id", "input_id")
     return next((inputs[name] for name in names if name in inputs), None)
+
+
+def _in_front(node: ir.Node) -> ir.Node | None:
+    """What a node reads is made by: an activation stands in the operator in front of it."""
+    return None if not node.inputs or node.inputs[0] is None else node.inputs[0].producer()
 
 
 def _difference(params: QParams, value: Mapping[str, Any]) -> str:

@@ -19,9 +19,12 @@ _KNOWN = "executorch 1.5.1, serialized program read back"
 # Activations are signed and have a zero point: unsigned ones are refused.
 A8S = Encoding(DType.S8)
 STATIC = Precision("w8a8", A8S, W8)
+# What a linear layer reads is quantized row by row as it runs; everything else is float.
+DYNAMIC = Precision("w8a8-dynamic", F32, W8)
 # Run as reshape, permute or slice, which move bytes and refuse other numbers behind them than in front.
 _MOVERS = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _FOLLOWERS = ("Add", "Mul", "Sub")
+_CLAMPS = ("Clip", "Relu")
 
 
 def _table() -> dict[str, OpSupport]:
@@ -32,13 +35,19 @@ def _table() -> dict[str, OpSupport]:
     alike = (Signature((Slot(A8S),), A8S, variadic=True), Signature((Slot(F32),), F32, variadic=True))
     table["Concat"] = OpSupport(alike, shares=None, joins=True, known_from=_KNOWN)
     table |= {op: OpSupport(alike, follows=True, known_from=_KNOWN) for op in _FOLLOWERS}
+    table |= {op: OpSupport(moved, follows=True, known_from=_KNOWN) for op in _CLAMPS}
+    table["GlobalAveragePool"] = OpSupport(
+        (_when(_over_a_picture), signature(F32, out=F32)), follows=True, known_from=_KNOWN
+    )
+    table["ReduceMean"] = OpSupport((_when(_means_a_picture), signature(F32, out=F32)), follows=True, known_from=_KNOWN)
     linear = signature(A8S, const(W8), bias(B32), out=A8S)
     in_float = signature(F32, F32, F32, out=F32)
-    table["Gemm"] = OpSupport((replace(linear, when=_is_layer), in_float), known_from=_KNOWN)
-    table["MatMul"] = OpSupport(
-        (Signature((Slot(A8S), const(W8)), A8S, when=weight_is_matrix), signature(F32, F32, out=F32)),
-        known_from=_KNOWN,
-    )
+    rows = signature(F32, const(W8), F32, out=F32)
+    gemm = (*(replace(one, when=_is_layer) for one in (linear, rows)), in_float)
+    table["Gemm"] = OpSupport(gemm, known_from=_KNOWN)
+    matrices = (signature(A8S, const(W8), out=A8S), signature(F32, const(W8), out=F32))
+    matmul = (*(replace(one, when=weight_is_matrix) for one in matrices), signature(F32, F32, out=F32))
+    table["MatMul"] = OpSupport(matmul, known_from=_KNOWN)
     table["Conv"] = OpSupport((replace(linear, when=_up_to_two_axes), in_float), known_from=_KNOWN)
     table["ConvTranspose"] = OpSupport((replace(linear, when=_one_group), in_float), known_from=_KNOWN)
     return table
@@ -69,9 +78,18 @@ def _up_to_two_axes(node: ir.Node) -> str:
     shape = shape_of(node.inputs[1])
     if shape is None or len(shape) > 4:
         return "XNNPACK has convolutions over one or two axes"
-    pads = attribute(node, "pads", ())
-    half = len(pads) // 2
-    return "" if tuple(pads[:half]) == tuple(pads[half:]) else "padding that differs between the sides runs in float"
+    return ""
+
+
+def _over_a_picture(node: ir.Node) -> str:
+    shape = shape_of(node.inputs[0])
+    return "" if shape is not None and len(shape) == 4 else "XNNPACK takes means over the last two axes of four"
+
+
+def _means_a_picture(node: ir.Node) -> str:
+    axes = constant_of(node.inputs[1]) if len(node.inputs) > 1 else attribute(node, "axes", None)
+    last = axes is not None and sorted(int(axis) % 4 for axis in axes) == [2, 3]
+    return _over_a_picture(node) if last and attribute(node, "keepdims", 1) else "its mean runs outside XNNPACK"
 
 
 def _one_group(node: ir.Node) -> str:

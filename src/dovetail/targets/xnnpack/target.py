@@ -10,19 +10,22 @@ import onnx_ir as ir
 
 from dovetail.errors import InputError
 from dovetail.model.write import write
+from dovetail.passes.cut_as_slices import cut_as_slices
 from dovetail.passes.fold_scale import fold_scale
 from dovetail.passes.linear_as_gemm import linear_as_gemm
 from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.remove_unused import remove_unused
+from dovetail.passes.split_linear import split_linear
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
 from dovetail.target import FP32, Artifact, Chain, Compiled, ReadBack, Sample, Target
 from dovetail.targets.xnnpack.compile import CENSUS, PROGRAM, compile_model
+from dovetail.targets.xnnpack.dynamic import insert_dynamic
 from dovetail.targets.xnnpack.install import probe
 from dovetail.targets.xnnpack.options import XnnpackOptions, read_options
 from dovetail.targets.xnnpack.read_back import read_census
 from dovetail.targets.xnnpack.run import run_program
-from dovetail.targets.xnnpack.table import STATIC, TABLE
+from dovetail.targets.xnnpack.table import DYNAMIC, STATIC, TABLE
 
 
 def open_target(variant: str, options: Mapping[str, str]) -> Target:
@@ -33,9 +36,9 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
     return Target(
         name="xnnpack",
         ops=TABLE,
-        precisions={p.name: p for p in (STATIC, FP32)},
+        precisions={p.name: p for p in (STATIC, DYNAMIC, FP32)},
         chains=(Chain(("Conv", "Relu")), Chain(("Gemm", "Relu")), Chain(("Add", "Relu"))),
-        rewrites=(linear_as_gemm, fold_scale, merge_layout, remove_unused),
+        rewrites=(linear_as_gemm, fold_scale, split_linear, cut_as_slices, merge_layout, remove_unused),
         runs_float_between=True,
         probe=probe,
         emit=emit,
@@ -47,7 +50,9 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
 
 def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
     """QDQ ONNX with integer weights: the simulation, and what is lowered."""
-    written = write(emit_qdq(model, plan), folder / "model.onnx")
+    emitted = emit_qdq(model, plan)
+    insert_dynamic(emitted)
+    written = write(emitted, folder / "model.onnx")
     return tuple(Artifact("model" if path.suffix == ".onnx" else "model_data", path) for path in written)
 
 

@@ -52,14 +52,21 @@ def matmul(call: Call) -> Function:
     if min(len(one), len(other)) < 2:
         return lambda x, y: torch.matmul(x, y)
     batch = out[:-2]
-    return lambda x, y: torch.bmm(_stack(x, one, batch), _stack(y, other, batch)).reshape(out)
+    rank = len(out)
+
+    def multiply(x: Tensor, y: Tensor) -> Tensor:
+        product = torch.bmm(_stack(x, one, batch), _stack(y, other, batch))
+        return product if rank == 3 else product.reshape(out)
+
+    return multiply
 
 
 def _stack(x: Tensor, shape: tuple[int, ...], batch: tuple[int, ...]) -> Tensor:
     """An operand as [batch, rows, columns]: a product of rank 4 would repeat its operands outside XNNPACK."""
     if shape[:-2] != batch and math.prod(shape[:-2]) != math.prod(batch):
         x = x.expand(*batch, *shape[-2:])
-    return x.reshape(math.prod(batch), *shape[-2:])
+    stacked = (math.prod(batch), *shape[-2:])
+    return x if shape == stacked else x.reshape(stacked)
 
 
 @operator("Einsum")
