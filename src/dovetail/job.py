@@ -87,7 +87,8 @@ def _request(options: FitOptions, target: Target) -> Request:
         if not equals or not pattern:
             raise InputError(f"--keep {text}: must be GLOB=PRECISION, as in 'decoder.*=fp32'")
         keeps.append(Keep(pattern, _precision(name, target)))
-    precision = _precision(options.precision, target)
+    candidates = target.choices.get(options.precision)
+    precision = _precision(candidates[0] if candidates else options.precision, target)
     return Request(precision, options.range, tuple(keeps), options.io == "quantized")
 
 
@@ -96,7 +97,7 @@ def _precision(name: str, target: Target) -> Precision:
     if found is None and name in target.not_here:
         raise InputError(f"precision {name} is not to be had on {target.name}: {target.not_here[name]}")
     if found is None:
-        known = ", ".join(target.precisions)
+        known = ", ".join((*target.precisions, *target.choices))
         raise InputError(f"unknown precision {name!r} for target {target.name}; there is {known}")
     return found
 

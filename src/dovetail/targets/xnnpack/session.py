@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 METHOD = "forward"
+# How often a program is run before and while it is timed.
+_WARM_UP, _LEAST_ROUNDS, _MOST_ROUNDS, _SECONDS = 3, 11, 201, 6.0
 
 
 def load_program(program: Path) -> Any:
@@ -32,3 +35,28 @@ def run_in_child(program: str, samples: str, outputs: str, inputs: int) -> dict[
     stacked = {f"{i}": np.stack(column) for i, column in enumerate(zip(*found, strict=True))}
     np.savez(outputs, allow_pickle=False, **stacked)
     return {"samples": len(found)}
+
+
+def time_in_child(programs: list[str], sample: str, inputs: int) -> dict[str, Any]:
+    """CPU seconds of every program, by turns, on one thread: [rounds, programs]."""
+    import torch
+    from executorch.extension.pybindings.portable_lib import _unsafe_reset_threadpool
+
+    _unsafe_reset_threadpool(1)
+    with np.load(sample) as arrays:
+        given = [torch.from_numpy(np.ascontiguousarray(arrays[f"{i}"])) for i in range(inputs)]
+    methods = [load_program(Path(program)) for program in programs]
+    for method in methods:
+        for _ in range(_WARM_UP):
+            method.execute(given)
+    rounds: list[list[float]] = []
+    started = time.process_time()
+    while len(rounds) < _LEAST_ROUNDS or (time.process_time() - started < _SECONDS and len(rounds) < _MOST_ROUNDS):
+        rounds.append([_seconds(method, given) for method in methods])
+    return {"seconds": rounds}
+
+
+def _seconds(method: Any, given: list[Any]) -> float:
+    before = time.process_time()
+    method.execute(given)
+    return time.process_time() - before
