@@ -26,11 +26,13 @@ _SCALE, _SCALE_BITS = "scale:float;", "scale:uint;"
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Which ONNX node (and torch operator) a debug handle stands for; what stayed outside; how many went inside."""
+    """Which ONNX node (and torch operator) a debug handle stands for; what stayed outside; how many went inside, in how
+    many parts."""
 
     handles: Mapping[int, tuple[str, str]]
     outside: tuple[Mapping[str, str], ...]
     inside: int
+    parts: int = 0
 
 
 def take_census(program: Path, placed: Placed) -> dict[str, Any]:

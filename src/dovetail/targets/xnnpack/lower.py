@@ -85,17 +85,18 @@ def _placed(graph_module: Any, names: dict[str, str], refusals: dict[str, str]) 
     """Walk the lowered graph and the graphs inside its delegates."""
     handles: dict[int, tuple[str, str]] = {}
     outside = []
-    inside = 0
+    inside = parts = 0
     for node in graph_module.graph.nodes:
         kind = _kind(node)
         if node.op == "call_function" and not kind.startswith(_NOT_COMPUTING):
             outside.append({"node": _step(node, names), "op": kind, "why": refusals.get(str(node.name), "")})
         if node.op == "get_attr" and hasattr(getattr(graph_module, node.target, None), "original_module"):
+            parts += 1
             for part in getattr(graph_module, node.target).original_module.graph.nodes:
                 if part.op == "call_function":
                     inside += not _kind(part).startswith(_NOT_COMPUTING)
                     handles.setdefault(int(part.meta.get("debug_handle", 0)), (_step(part, names), _kind(part)))
-    return Placed(handles, tuple(outside), inside)
+    return Placed(handles, tuple(outside), inside, parts)
 
 
 def _kind(node: Any) -> str:
