@@ -31,6 +31,7 @@ from dovetail.target import (
     Target,
 )
 from dovetail.targets.xnnpack.compile import CENSUS, PROGRAM, compile_model
+from dovetail.targets.xnnpack.device import device_side
 from dovetail.targets.xnnpack.dynamic import insert_dynamic
 from dovetail.targets.xnnpack.install import probe
 from dovetail.targets.xnnpack.measure import measure
@@ -60,6 +61,7 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
         choices={"auto": (STATIC.name, DYNAMIC.name)},
         floats_merges=True,
         measure=partial(measure_latency, asked),
+        device=device_side,
     )
 
 
