@@ -52,7 +52,6 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
         precisions={p.name: p for p in (STATIC, DYNAMIC, FP32)},
         chains=(Chain(("Conv", "Relu")), Chain(("Gemm", "Relu")), Chain(("Add", "Relu"))),
         rewrites=(linear_as_gemm, fold_scale, split_linear, cut_as_slices, merge_layout, remove_unused),
-        runs_float_between=True,
         probe=probe,
         emit=emit,
         compile=partial(compile_model, asked),

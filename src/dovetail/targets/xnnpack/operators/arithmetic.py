@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial, reduce
 
 import numpy as np
+import onnx_ir as ir
 
+from dovetail.model.edit import is_op
 from dovetail.targets.xnnpack.operators.registry import OPERATORS, Call, Function, Operator, Tensor, operator, torch
 
 # Operators with the same meaning, and no attributes, in torch -> the function's name.
@@ -41,6 +44,18 @@ _SAME = {
     "Where": "where",
     "Xor": "logical_xor",
 }
+# Operators that XNNPACK runs with the channels last, and those in front of which it brings the order back.
+_CHANNELS_LAST = (
+    "AveragePool",
+    "Conv",
+    "ConvTranspose",
+    "GlobalAveragePool",
+    "MaxPool",
+    "PRelu",
+    "ReduceMean",
+    "Resize",
+)
+_ORDERED = ("Flatten", "Gemm", "LayerNormalization", "MatMul", "Reshape", "Squeeze", "Unsqueeze")
 _TYPES = {1: "float32", 6: "int32", 7: "int64", 9: "bool", 2: "uint8", 3: "int8", 11: "float64"}
 
 
@@ -113,7 +128,23 @@ def hard_swish(call: Call) -> Function:
 @operator("Softmax", "LogSoftmax")
 def softmax(call: Call) -> Function:
     axis, name = call.axis(-1), "softmax" if call.node.op_type == "Softmax" else "log_softmax"
+    shape = call.shape()
+    if len(shape) == 4 and axis == 3 and _is_channels_last(call.node.inputs[0]):
+        rows = (math.prod(shape[:3]), shape[3])
+        return lambda x: getattr(torch, name)(x.reshape(rows), 1).reshape(shape)
     return lambda x: getattr(torch, name)(x, axis)
+
+
+def _is_channels_last(value: ir.Value | None) -> bool:
+    """Whether XNNPACK may hold a tensor with its channels last.
+
+    A softmax there runs over the channels, whatever its axis (executorch 1.5.1: 12 dB and less, and nothing is said);
+    a reshape in front brings the order back.
+    """
+    producer = None if value is None else value.producer()
+    if producer is None or is_op(producer, *_ORDERED):
+        return False
+    return is_op(producer, *_CHANNELS_LAST) or any(_is_channels_last(each) for each in producer.inputs)
 
 
 @operator("Identity")

@@ -12,7 +12,12 @@ from functools import partial
 import numpy as np
 
 from dovetail.encoding import Array
+from dovetail.qdq.params import is_dequantize
 from dovetail.targets.xnnpack.operators.registry import Call, Function, Tensor, operator, torch
+
+# Behind integers that were read back, the lowering makes the result of padding with zeros int8 and leaves its input in
+# float, which XNNPACK refuses at load (executorch 1.5.1); with any other number the operator stays as it is.
+_NEARLY_ZERO = 1e-38
 
 
 @operator("Reshape", "Flatten", "Squeeze", "Unsqueeze", numbers=(1,))
@@ -157,7 +162,14 @@ def pad(call: Call) -> Function:
     if name != "constant":
         return lambda x, *_: torch.nn.functional.pad(x, amounts, name)
     number = 0.0 if value is None else float(value.reshape(()))
+    if number == 0.0 and _reads_integers(call):
+        number = _NEARLY_ZERO
     return lambda x, *_: torch.nn.functional.pad(x, amounts, name, number)
+
+
+def _reads_integers(call: Call) -> bool:
+    source = call.node.inputs[0]
+    return source is not None and is_dequantize(source.producer())
 
 
 @operator("DepthToSpace")
