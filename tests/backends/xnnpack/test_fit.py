@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -101,32 +100,21 @@ def test_the_device_folder_runs_here_and_is_not_taken_for_a_device(run: Path, tm
     assert verdict.status is (Status.NOT_CHECKED if record["emulated"] else Status.PASS)
 
 
-RUNNER = """
-import sys
-import numpy
-import torch
-from executorch.runtime import Runtime
-
-flags = dict(argument[2:].split("=", 1) for argument in sys.argv[1:])
-method = Runtime.get().load_program(flags["model_path"]).load_method("forward")
-image = numpy.fromfile(flags["inputs"], numpy.float32).reshape(1, 3, 8, 8)
-for number, output in enumerate(method.execute([torch.from_numpy(image)])):
-    output.numpy().tofile(f"{flags['output_file']}-{number}.bin")
+RUNNER = """#!/bin/sh
+echo "$@" >> called.txt
+for flag in "$@"; do case $flag in --output_file=*) printf 1234 > "${flag#--output_file=}-0.bin" ;; esac; done
 """
 
 
 def test_the_script_for_executor_runner_leaves_what_verify_reads(run: Path, tmp_path: Path) -> None:
-    """The binary is not in the wheel: what stands in for it takes the same flags and runs the real runtime."""
+    """The binary is not in the wheel, so what stands in for it only takes its flags and writes where it would."""
     phone = shutil.copytree(run / "device", tmp_path / "phone")
-    shutil.rmtree(phone / "expected")
-    (phone / "runner.py").write_text(RUNNER)
     runner = phone / "executor_runner"
-    runner.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{phone}/runner.py" "$@"\n')
+    runner.write_text(RUNNER)
     runner.chmod(0o755)
-    script = (phone / "run_executor_runner.sh").read_text().splitlines()
-    (phone / "run_executor_runner.sh").write_text("\n".join(script[:11]) + "\n")  # the first sample is enough
     done = subprocess.run(["sh", phone / "run_executor_runner.sh"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = np.fromfile(phone / "outputs/000/logits.raw", np.float32)
-    expected = np.load(run / "device/expected/simulation/000/logits.npy")
-    np.testing.assert_allclose(found, expected.reshape(-1), rtol=1e-3, atol=1e-3)
+    calls = (phone / "called.txt").read_text().splitlines()
+    assert calls[1] == "--model_path=model.pte --inputs=input_001/image.raw --output_file=outputs/001/output"
+    assert len(calls) == 6
+    assert [path.name for path in (phone / "outputs/005").iterdir()] == ["logits.raw"]

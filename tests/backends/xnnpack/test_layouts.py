@@ -23,7 +23,6 @@ pytest.importorskip("executorch", reason="needs the package executorch")
 # Nodes of a branch, # for its number; what they give is 1 x rows x rest; the amplitude of its class token.
 BRANCHES = (
     ("t# = Transpose<perm=[0,2,1]>(h#) y# = Concat<axis=1>(c#, t#)", 9, "6", 0.001),
-    ("t# = Reshape(h#, wide) y# = Concat<axis=1>(t#, c#)", 4, "16", 4.0),
     ("u# = Unsqueeze(h#, one) t# = Transpose<perm=[0,3,1,2]>(u#) y# = Concat<axis=1>(c#, t#)", 9, "1,6", 100.0),
     ("u# = Slice(h#, one, four, one) t# = Transpose<perm=[0,2,1]>(u#) y# = Concat<axis=1>(t#, c#, t#)", 17, "3", 4.0),
     (
@@ -50,7 +49,7 @@ def branches() -> str:
         tokens.append(f"float[1,1,{rest}] c{number} = {{{numbers(*shape, size=amplitude, seed=number)}}}")
         nodes.append(f"h{number} = MatMul(x, w) {text.replace('#', str(number))}")
     return f"""g (float[1,6,8] x) => ({", ".join(outputs)})
-        <float[8,8] w = {{{numbers(8, 8, size=1.0, seed=9)}}}, {", ".join(tokens)}, int64[3] wide = {{1,3,16}},
+        <float[8,8] w = {{{numbers(8, 8, size=1.0, seed=9)}}}, {", ".join(tokens)},
          int64[4] cut = {{1,8,2,3}}, int64[1] one = {{1}}, int64[1] four = {{4}}> {{ {" ".join(nodes)} }}"""
 
 

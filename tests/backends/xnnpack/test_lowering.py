@@ -140,7 +140,6 @@ def test_other_numbers_behind_a_transpose_are_refused_at_load(target: Target, tm
     assert "static transpose" in result.error
     assert "xnn_status_invalid_parameter" in result.error
     assert result.finished
-    assert lowered(model, plan, target, tmp_path).read_back.tensors
 
 
 def test_what_the_vendor_gets_wrong_is_lowered_otherwise(target: Target, tmp_path: Path) -> None:
