@@ -8,14 +8,26 @@ if TYPE_CHECKING:
     from dovetail.api import check, fit, verify_device
     from dovetail.errors import BackendError, InputError
     from dovetail.report.result import Result, load_result
+    from dovetail.torch_export import from_torch
 
 __version__ = "0.1.0"
-__all__ = ["BackendError", "InputError", "Result", "__version__", "check", "fit", "load_result", "verify_device"]
+__all__ = [
+    "BackendError",
+    "InputError",
+    "Result",
+    "__version__",
+    "check",
+    "fit",
+    "from_torch",
+    "load_result",
+    "verify_device",
+]
 
 _HOMES = {
     "fit": "dovetail.api",
     "check": "dovetail.api",
     "verify_device": "dovetail.api",
+    "from_torch": "dovetail.torch_export",
     "InputError": "dovetail.errors",
     "BackendError": "dovetail.errors",
     "Result": "dovetail.report.result",

@@ -89,7 +89,8 @@ def _request(options: FitOptions, target: Target) -> Request:
         if not equals or not pattern:
             raise InputError(f"--keep {text}: must be GLOB=PRECISION, as in 'decoder.*=fp32'")
         keeps.append(Keep(pattern, _precision(name, target)))
-    precision = _precision(options.precision, target)
+    candidates = target.choices.get(options.precision)
+    precision = _precision(candidates[0] if candidates else options.precision, target)
     return Request(precision, options.range, tuple(keeps), options.io == "quantized")
 
 
@@ -98,7 +99,7 @@ def _precision(name: str, target: Target) -> Precision:
     if found is None and name in target.not_here:  # the result will say why, nothing is planned
         return next(iter(target.precisions.values()))
     if found is None:
-        known = ", ".join(target.precisions)
+        known = ", ".join((*target.precisions, *target.choices))
         raise InputError(f"unknown precision {name!r} for target {target.name}; there is {known}")
     return found
 

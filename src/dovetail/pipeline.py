@@ -36,9 +36,11 @@ from dovetail.report.assemble import TAIL, Told, assemble
 from dovetail.report.result import Result
 from dovetail.rules.check import Subject, check
 from dovetail.rundir import RunDir, chain_key, file_sha256, open_rundir
+from dovetail.search.choices import choose
 from dovetail.search.operands import SAMPLES as SEARCH_SAMPLES
-from dovetail.search.operands import OperandSearch, choose_operands
+from dovetail.search.operands import choose_operands
 from dovetail.stage_files import (
+    Planned,
     load_compiled,
     load_passed,
     load_planned,
@@ -47,8 +49,7 @@ from dovetail.stage_files import (
     save_planned,
 )
 from dovetail.stats import Stats
-from dovetail.storage import Plan
-from dovetail.target import BaselineCase, Compiled, Probe
+from dovetail.target import BaselineCase, Compiled, Measured, Probe
 from dovetail.verify.metric import refuse_overlap
 from dovetail.verify.verify import Built, check_normalized, verify
 from dovetail.versions import core_versions
@@ -56,6 +57,8 @@ from dovetail.versions import core_versions
 Reporter = Callable[[str, int, int | None], None]
 # How many samples a naive export is calibrated on: its figures are of speed.
 BASELINE_SAMPLES = 8
+# How many samples decide between precisions, and about merges.
+CHOICE_SAMPLES = 16
 
 
 def silent(stage: str, done: int, total: int | None) -> None:
@@ -171,20 +174,25 @@ def _fitted(job: Job, run: RunDir, clock: Clock, key: str, parts: Parts, stats: 
         note = (
             f"{wrong.op_type} {wrong.node!r} is kept in {island.name}: {told.verification.verdicts['numerics'].reason}"
         )
-        return replace(other, notes=(note,))
+        return replace(other, notes=(*other.notes, note))
     again = _quantized_graph(job, run, clock, key, parts, stats, probe)
-    return replace(
-        again, notes=(f"keeping {wrong.op_type} {wrong.node!r} in {island.name} was tried and does not help",)
-    )
+    note = f"keeping {wrong.op_type} {wrong.node!r} in {island.name} was tried and does not help"
+    return replace(again, notes=(*again.notes, note))
 
 
 def _quantized_graph(job: Job, run: RunDir, clock: Clock, key: str, parts: Parts, stats: Stats, probe: Probe) -> Told:
     """Plan, artifacts, what the compiler made of them, and what is true of it."""
     model = parts.head
     with clock.stage("plan"):
-        key = chain_key(key, request=repr(job.request), plan=job.plan_key, operands=job.options.operands)
+        key = chain_key(
+            key,
+            request=repr(job.request),
+            plan=job.plan_key,
+            operands=job.options.operands,
+            precision=job.options.precision,
+        )
         path = run.path / "plan.json"
-        plan, search = run.stage(
+        plan, search, choices = run.stage(
             "plan",
             key,
             lambda: _plan(job, model, stats, run.stages, clock),
@@ -207,13 +215,27 @@ def _quantized_graph(job: Job, run: RunDir, clock: Clock, key: str, parts: Parts
         )
     with clock.stage("baselines"):
         estimated = _baselines(job, model, folder, compiled)
+        measured = _measured(job, model, folder, compiled)
     with clock.stage("verify"):
         built = Built(job.path, model, plan, compiled, probe, parts.tail)
         verification = verify(built, job.target, job.data, job.evaluation, job.options.thresholds, clock.progress)
     with clock.stage("device"):
         samples = job.data if job.evaluation is None else job.evaluation.data
         device = leave_device_folder(run.path, built, job.target, samples, job.options.thresholds)
-    return Told(stats, plan, compiled, verification, findings, estimated, search, device)
+    notes = () if choices is None else choices.notes
+    return Told(
+        stats,
+        plan,
+        compiled,
+        verification,
+        findings,
+        estimated,
+        search,
+        device,
+        notes,
+        choices=choices,
+        measured=measured,
+    )
 
 
 def _baselines(job: Job, model: ir.Model, folder: Path, compiled: Compiled) -> dict[str, Compiled]:
@@ -230,19 +252,34 @@ def _baselines(job: Job, model: ir.Model, folder: Path, compiled: Compiled) -> d
     return found
 
 
-def _plan(job: Job, model: ir.Model, stats: Stats, workdir: Path, clock: Clock) -> tuple[Plan, OperandSearch | None]:
-    """The given plan, or one made for this target, with operands of two widths searched."""
-    search = None
+def _measured(job: Job, model: ir.Model, folder: Path, compiled: Compiled) -> Measured | str | None:
+    """The latency beside that of the same graph in float, where the target runs here and a comparison is wanted."""
+    if compiled.placement is None or job.target.measure is None or not BASELINES[job.options.baselines]:
+        return None
+    samples = list(itertools.islice(job.data.samples(), 1))
+    case = BaselineCase("fp32", model, job.path, job.options.precision, samples, job.options.shape)
+    return job.target.measure(compiled, case, folder)
+
+
+def _plan(job: Job, model: ir.Model, stats: Stats, workdir: Path, clock: Clock) -> Planned:
+    """The given plan, or one made for this target, with what can be chosen by measuring searched."""
+    search = choices = None
+    request, candidates = job.request, job.target.choices.get(job.options.precision, ())
     if job.plan is not None:
         plan = job.plan
-    elif job.options.operands == "auto":
+        validate_plan(plan, model, job.target)
+        return plan, None, None
+    if candidates or job.target.floats_merges:
+        samples = list(itertools.islice(job.data.samples(), CHOICE_SAMPLES))
+        request, choices = choose(model, job.target, stats, request, candidates, samples)
+    if job.options.operands == "auto":
         samples = list(itertools.islice(job.data.samples(), SEARCH_SAMPLES))
-        plan, search = choose_operands(model, job.target, stats, job.request, samples, workdir, clock.progress)
+        plan, search = choose_operands(model, job.target, stats, request, samples, workdir, clock.progress)
     else:
         narrow = frozenset(n.name or "" for n in model.graph) if job.options.operands == "narrow" else frozenset()
-        plan = make_plan(model, job.target, stats, replace(job.request, narrow=narrow))
+        plan = make_plan(model, job.target, stats, replace(request, narrow=narrow))
     validate_plan(plan, model, job.target)
-    return plan, search
+    return plan, search, choices
 
 
 class Clock:

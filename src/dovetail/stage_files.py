@@ -11,12 +11,13 @@ from dovetail.finding import Finding
 from dovetail.model.write import write, write_whole
 from dovetail.pass_record import PassRecord
 from dovetail.plan.rows import read_plan, write_plan
+from dovetail.search.choices import Choices
 from dovetail.search.operands import OperandSearch
 from dovetail.storage import Plan
-from dovetail.target import Artifact, Compiled, Estimate, Traffic
+from dovetail.target import Artifact, Compiled, Estimate, Placement, Traffic
 
 Passed = tuple[ir.Model, tuple[PassRecord, ...]]
-Planned = tuple[Plan, OperandSearch | None]
+Planned = tuple[Plan, OperandSearch | None, Choices | None]
 
 
 def save_passed(record: Passed, path: Path) -> tuple[Path, ...]:
@@ -34,17 +35,19 @@ def load_passed(path: Path) -> Passed:
 
 
 def save_planned(planned: Planned, model: ir.Model, path: Path, stages: Path) -> tuple[Path, ...]:
-    """Write a plan where its user finds it, and beside the stages how its operands were chosen."""
-    plan, search = planned
-    record = stages / "operands.json"
+    """Write a plan where its user finds it, and beside the stages how its operands and the rest were chosen."""
+    plan, search, choices = planned
+    record, chosen = stages / "operands.json", stages / "choices.json"
     write_whole(record, msgspec.json.encode(search))
-    return (*write_plan(plan, model, path), record)
+    write_whole(chosen, msgspec.json.encode(choices))
+    return (*write_plan(plan, model, path), record, chosen)
 
 
 def load_planned(path: Path, stages: Path) -> Planned:
     """Read what ``save_planned`` wrote."""
     search = msgspec.json.decode((stages / "operands.json").read_bytes(), type=OperandSearch | None)
-    return read_plan(path), search
+    choices = msgspec.json.decode((stages / "choices.json").read_bytes(), type=Choices | None)
+    return read_plan(path), search, choices
 
 
 def save_compiled(compiled: Compiled, folder: Path) -> tuple[Path, ...]:
@@ -61,6 +64,7 @@ def save_compiled(compiled: Compiled, folder: Path) -> tuple[Path, ...]:
         "not_estimated": compiled.not_estimated,
         "finished": compiled.finished,
         "notes": compiled.notes,
+        "placement": compiled.placement,
     }
     write_whole(record, msgspec.json.encode(content))
     return (*(artifact.path for artifact in compiled.artifacts), log, record)
@@ -84,4 +88,5 @@ def load_compiled(folder: Path) -> Compiled:
         content["not_estimated"],
         content["finished"],
         tuple(content["notes"]),
+        msgspec.convert(content["placement"], Placement | None),
     )

@@ -188,6 +188,38 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
+class Outside:
+    """One operation that the accelerated part of a program leaves to slower kernels, for a node, and why."""
+
+    node: str
+    operation: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a program runs: how many parts were handed to the backend, with how many operations, and what was not."""
+
+    parts: int
+    inside: int
+    outside: tuple[Outside, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Latency on this machine, measured in one interleaved run; ``baseline`` names what the model is compared with.
+
+    CPU time of one thread. ``ratio`` is the median over the rounds, of the fitted model over the baseline.
+    """
+
+    baseline: str
+    fitted_us: float
+    baseline_us: float
+    ratio: float
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
 class Compiled:
     """What the vendor compiler said and made; ``error`` is empty when it took the whole graph.
 
@@ -205,6 +237,7 @@ class Compiled:
     not_estimated: str = ""
     finished: bool = True
     notes: tuple[str, ...] = ()
+    placement: Placement | None = None
 
 
 class Outcome(StrEnum):
@@ -304,7 +337,10 @@ class Target:
     but this machine. ``not_here``: precisions that a caller may well ask for -> why
     they are not to be had. ``retry_limit``: how many samples are run before a failed comparison stands. ``island``: the
     precision in which an operator that is computed wrongly is tried instead. ``outside``: operators that it cannot run
-    in any form -> why; they are cut off, with all that depends on them.
+    in any form -> why; they are cut off, with all that depends on them. ``choices``: names of precisions that stand for
+    several, of which the best on the caller's data is taken. ``floats_merges``: a merge that would share one range may
+    run in float between integers, where that is much better. ``measure``: the latency of what was compiled beside that
+    of the same graph in float, on some samples, in a folder; or one sentence on why there is none.
     """
 
     name: str
@@ -330,6 +366,9 @@ class Target:
     device: Callable[[Compiled, DeviceCase], DeviceSide] | None = None
     outside: Mapping[str, str] = field(default_factory=dict)
     not_here: Mapping[str, str] = field(default_factory=dict)
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    floats_merges: bool = False
+    measure: Callable[[Compiled, BaselineCase, Path], Measured | str] | None = None
 
     def try_out(self, artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
         """Compile what is not shipped."""

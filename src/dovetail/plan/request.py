@@ -10,14 +10,16 @@ from dovetail.target import Precision
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Tensors or nodes whose original name matches the pattern keep this precision."""
+    """Tensors or nodes whose original name matches the pattern keep this precision; ``reason``: where no caller said
+    so."""
 
     pattern: str
     precision: Precision
+    reason: str = ""
 
     @property
     def text(self) -> str:
-        return f"--keep {self.pattern}={self.precision.name}"
+        return self.reason or f"--keep {self.pattern}={self.precision.name}"
 
 
 @dataclass(frozen=True, slots=True)

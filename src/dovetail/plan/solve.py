@@ -122,7 +122,7 @@ def _leave_followers_float(problem: Problem, groups: dict[str, Decided], pins: P
             if not all(unit is not None and unit.support is not None and unit.support.follows for unit in makers):
                 continue
             fed = all(_reads_float_only(problem, unit, groups) for unit in makers if unit is not None)
-            used = all(_float_only(unit) for unit in readers[root])
+            used = all(_takes_float_only(problem, unit, groups) for unit in readers[root])
             if fed or used:
                 side = "what it is made from" if fed else "what reads it"
                 groups[root] = Decided(FLOAT32, f"stays float: {side} is float")
@@ -132,6 +132,14 @@ def _leave_followers_float(problem: Problem, groups: dict[str, Decided], pins: P
 def _reads_float_only(problem: Problem, unit: Unit, groups: Mapping[str, Decided]) -> bool:
     inputs = [groups[problem.group_of[o.name]] for o in unit.operands if not o.constant]
     return bool(inputs) and all(decided.is_float for decided in inputs)
+
+
+def _takes_float_only(problem: Problem, unit: Unit, groups: Mapping[str, Decided]) -> bool:
+    """Whether a unit that writes what was decided for it has no form that reads integers: all of a residual stream
+    between layer norms is float, where no addition has a form with integers in and float out."""
+    decided = {groups[problem.group_of[v.name or ""]].encoding for v in unit.outputs}
+    fitting = [s for s in unit.signatures if decided <= {s.output}] or unit.signatures
+    return all(not slot.encoding.dtype.is_quantized for s in fitting for slot in s.inputs)
 
 
 def _float_only(unit: Unit) -> bool:

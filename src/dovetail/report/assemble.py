@@ -19,10 +19,11 @@ from dovetail.pass_record import PassRecord
 from dovetail.plan.rows import plan_rows
 from dovetail.report.result import ArtifactInfo, Comparisons, Metrics, Result, TensorQuality
 from dovetail.rundir import file_sha256
+from dovetail.search.choices import Choices
 from dovetail.search.operands import OperandSearch
 from dovetail.stats import Stats
 from dovetail.storage import Plan
-from dovetail.target import Artifact, Compiled
+from dovetail.target import Artifact, Compiled, Measured
 from dovetail.verify.compare import Agreement
 from dovetail.verify.verdicts import bounded_db, words
 from dovetail.verify.verify import Verification
@@ -53,6 +54,8 @@ class Told:
     operands: OperandSearch | None = None
     device: Verdict | None = None
     notes: tuple[str, ...] = ()
+    choices: Choices | None = None
+    measured: Measured | str | None = None
 
 
 def assemble(
@@ -150,6 +153,10 @@ def _metrics(told: Told, model: ir.Model, original: Path) -> Metrics:
         traffic_bytes={name: one.traffic for name, one in told.estimated.items() if one.traffic is not None},
         not_estimated={name: why for name, one in told.estimated.items() if (why := one.error or one.not_estimated)},
         operands=told.operands,
+        choices=told.choices,
+        placement=told.compiled.placement,
+        latency_measured=told.measured if isinstance(told.measured, Measured) else None,
+        not_measured=told.measured if isinstance(told.measured, str) else "",
     )
 
 

@@ -14,9 +14,10 @@ from dovetail.finding import Finding, Status, Thresholds, Verdict
 from dovetail.model.split import Cut
 from dovetail.pass_record import PassRecord
 from dovetail.plan.rows import PlanRow
+from dovetail.search.choices import Choices
 from dovetail.search.operands import OperandSearch
 from dovetail.stats import DataInfo
-from dovetail.target import Estimate, ReadTensor, Traffic
+from dovetail.target import Estimate, Measured, Placement, ReadTensor, Traffic
 from dovetail.verify.metric import Accuracy
 
 SCHEMA_VERSION = 1
@@ -76,6 +77,10 @@ class Metrics:
     traffic_bytes: Mapping[str, Traffic] = field(default_factory=dict)
     not_estimated: Mapping[str, str] = field(default_factory=dict)
     operands: OperandSearch | None = None
+    choices: Choices | None = None
+    placement: Placement | None = None
+    latency_measured: Measured | None = None
+    not_measured: str = ""
 
 
 @dataclass(frozen=True, slots=True)

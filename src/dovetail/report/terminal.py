@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from rich.console import Console
@@ -22,6 +23,7 @@ def print_result(result: Result, run: Path, console: Console | None = None) -> N
     out.print(f"\n[bold]{escape(result.model)}[/] on [bold]{escape(result.target)}[/] in [bold]{result.precision}[/]\n")
     out.print(_figures(result))
     _print_estimates(result.metrics, out)
+    _print_placement(result.metrics, out)
     out.print(_verdicts(result))
     _print_findings(result, out)
     if result.tail is not None:
@@ -86,6 +88,24 @@ def _print_estimates(metrics: Metrics, out: Console) -> None:
     out.print(table)
     for name, why in metrics.not_estimated.items():
         out.print(f"no full estimate of {name}: {escape(why)}", soft_wrap=True)
+
+
+def _print_placement(metrics: Metrics, out: Console) -> None:
+    """What was left to slower kernels, and the latency that was measured here."""
+    if metrics.placement is not None:
+        outside = metrics.placement.outside
+        kinds = Counter(f"{one.operation}: {one.why}" for one in outside)
+        total = metrics.placement.inside + len(outside)
+        parts = metrics.placement.parts
+        out.print(f"{len(outside)} of {total} operations run outside the backend, the others in {parts} parts of it")
+        for kind, count in kinds.most_common(_SHOWN_FINDINGS):
+            out.print(f"  {count} x {escape(kind)}")
+    if metrics.latency_measured is not None:
+        one = metrics.latency_measured
+        figures = f"{one.fitted_us:.0f} us, {one.baseline} {one.baseline_us:.0f} us: {one.ratio:.2f}x"
+        out.print(f"measured here, CPU time of one thread, {one.rounds} rounds by turns: {figures}")
+    if metrics.not_measured:
+        out.print(f"latency was not measured: {escape(metrics.not_measured)}", soft_wrap=True)
 
 
 def _ratio(metrics: Metrics, name: str) -> str:

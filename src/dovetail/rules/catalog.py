@@ -13,6 +13,7 @@ from dovetail.rules import (
     ranges,
     shapes,
     sharing,
+    xnnpack_kernels,
 )
 from dovetail.rules.rule import RETIRED, Rule, registered
 
@@ -27,6 +28,7 @@ MODULES = (
     htp_placement,
     htp_numerics,
     htp_shapes,
+    xnnpack_kernels,
 )
 
 

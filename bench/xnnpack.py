@@ -1,0 +1,117 @@
+"""XNNPACK: the stock quantizer and Dovetail side by side. ``python -m bench.xnnpack [layouts|deit] [--quick]``"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bench.xnnpack_layouts import AMPLITUDES, NAMED, ROWS, WIDTH, Branches, Tokens, batched, generated
+from bench.xnnpack_programs import Program, interleaved_us, ours, sqnr_db, stock
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="?", choices=("layouts", "deit", "all"), default="all")
+    parser.add_argument("--quick", action="store_true", help="two layouts, one layer")
+    asked = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        if asked.what in ("layouts", "all"):
+            layouts(Path(folder), quick=asked.quick)
+        if asked.what in ("deit", "all"):
+            deit(Path(folder), layers=1 if asked.quick else 12, seconds=1 if asked.quick else 30)
+
+
+def layouts(folder: Path, *, quick: bool) -> None:
+    """Which layouts load: stock one by one, ours with every amplitude as a branch of one model."""
+    named = {f"{name}, amplitude 4": Tokens(layout, 4.0) for name, layout in NAMED.items()}
+    more = {f"{name}, {order}, {a:.3g}": Tokens(layout, a, order) for name, layout, order, a in generated(32)}
+    batches = [Branches([Tokens(layout, amplitude) for amplitude in AMPLITUDES]) for layout in NAMED.values()] + [
+        Branches(part) for part in batched(list(more.values()), 4)
+    ]
+    if quick:
+        named = {name: module for name, module in named.items() if name.startswith(("movedim", "flatten"))}
+        more, batches = {}, batches[2:3]
+    torch.manual_seed(0)
+    samples = [torch.randn(1, ROWS, WIDTH) for _ in range(8)]
+    for title, cases in (("named", named), ("generated", more)):
+        results = {name: stock(module, samples, folder / "stock.pte", "w8a8") for name, module in cases.items()}
+        refused = {name: program.error for name, program in results.items() if program.error}
+        print(f"stock, {title}: {len(cases) - len(refused)} of {len(cases)} load")
+        for name, error in refused.items():
+            print(f"    {name}: {error}")
+    for shared in (False, True):
+        _ours(batches, samples, folder, shared=shared)
+
+
+def _ours(batches: list[Branches], samples: list[torch.Tensor], folder: Path, *, shared: bool) -> None:
+    loaded = total = in_float = 0
+    worst = float("inf")
+    for batch in batches:
+        program = ours(batch.eval(), samples, folder / "ours.pte", "w8a8", shared=shared)
+        total += len(batch.branches)
+        if program.error:
+            print(f"    {program.error}")
+            continue
+        loaded += len(batch.branches)
+        in_float += len(program.notes)
+        with torch.no_grad():
+            pairs = zip(batch(samples[0]), program.run(samples[0]), strict=True)
+        worst = min([worst, *(sqnr_db(expected.numpy(), found) for expected, found in pairs)])
+    how = "every Concat on one range" if shared else f"{in_float} Concat float by measurement"
+    amplitudes = f"amplitudes {min(AMPLITUDES):g} to {max(AMPLITUDES):g}"
+    print(f"ours, {how}: {loaded} of {total} load and run, {amplitudes}, the worst {worst:.1f} dB against float")
+
+
+def deit(folder: Path, *, layers: int, seconds: float) -> None:
+    """DeiT-tiny with random weights: what runs outside, what it costs, how far from float."""
+    module, samples = _deit(layers), [torch.randn(1, 3, 224, 224) for _ in range(8)]
+    programs: dict[str, Program] = {}
+    for precision in ("fp32", "w8a8", "w8a8-dynamic"):
+        programs[f"stock {precision}"] = stock(module, samples, folder / f"stock_{precision}.pte", precision)
+        programs[f"ours {precision}"] = ours(module, samples, folder / f"ours_{precision}.pte", precision)
+    whole = {name: program for name, program in programs.items() if not program.error}
+    timed = interleaved_us(list(whole.values()), samples[0], seconds)
+    base = list(whole).index("stock fp32")
+    print(f"DeiT-tiny, {layers} layers, random weights, {len(timed)} interleaved rounds on one thread, CPU time")
+    for index, (name, program) in enumerate(whole.items()):
+        with torch.no_grad():
+            expected = module(samples[0]).numpy()
+        db = sqnr_db(expected, program.run(samples[0])[0])
+        ratio = float(np.median(timed[:, index] / timed[:, base]))
+        kinds = ", ".join(f"{n} {k}" for k, n in Counter(program.outside).most_common(4))
+        median_ms = float(np.median(timed[:, index])) / 1e3
+        places = f"outside {len(program.outside):4}, {program.delegates:3} delegates"
+        print(f"  {name:20} {places} {db:6.1f} dB {median_ms:7.1f} ms {ratio:.2f} of stock fp32; {kinds}")
+    for name, program in programs.items():
+        if program.error:
+            print(f"  {name:20} failed: {program.error}")
+
+
+class _Logits(torch.nn.Module):
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.model(pixel_values).logits
+        return logits
+
+
+def _deit(layers: int) -> torch.nn.Module:
+    from transformers import DeiTConfig, DeiTForImageClassification
+
+    torch.manual_seed(0)
+    config = DeiTConfig(
+        hidden_size=192, num_hidden_layers=layers, num_attention_heads=3, intermediate_size=768, num_labels=1000
+    )
+    return _Logits(DeiTForImageClassification(config)).eval()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Q1 and Q4 on XNNPACK: integers where it computes in float, and operators that it does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.finding import Finding, Severity
+from dovetail.model.edit import attribute, constant_of, is_op, shape_of
+from dovetail.plan.constraints import Unit
+from dovetail.rules.htp_operations import operations, say, where
+from dovetail.rules.rule import rule
+from dovetail.rules.subject import Subject
+
+_TARGETS = ("xnnpack",)
+# What becomes one operator of XNNPACK, or several of them; the exceptions are in ``_outside``.
+_INSIDE = frozenset(
+    ("Abs", "Add", "AveragePool", "Ceil", "Clip", "Concat", "Conv", "ConvTranspose", "Cos", "DepthToSpace", "Div")
+) | frozenset(
+    ("Elu", "Exp", "Flatten", "Floor", "Gelu", "Gemm", "GlobalAveragePool", "HardSigmoid", "HardSwish", "Identity")
+) | frozenset(
+    ("LeakyRelu", "Log", "MatMul", "Max", "MaxPool", "Min", "Mul", "Neg", "Pad", "ReduceMean", "Relu", "Reshape")
+) | frozenset(
+    ("Resize", "Sigmoid", "Sin", "Slice", "Softmax", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub", "Tanh")
+) | frozenset(("Gather", "Transpose", "Unsqueeze"))  # fmt: skip
+
+
+@rule("Q131", targets=_TARGETS)
+def integers_around_float_kernel(subject: Subject) -> Iterator[Finding]:
+    """The inputs and outputs of an operator are stored in integers, but XNNPACK computes it in float.
+
+    ## What it finds
+    In QDQ models: operators for which XNNPACK has no int8 kernel (products of two activations, Softmax, Gelu, Sigmoid,
+    Pad, Resize and others) with every activation and every result stored in integers.
+
+    ## Why it matters
+    The integers are read back in front of the operator and made again behind it: two conversions and two roundings
+    that buy nothing. In a vision transformer this costs accuracy in every attention.
+
+    ## How to fix it
+    Take the pairs around the operator out: what is in front and behind stays in integers, the operator reads and writes
+    float. `dovetail fit` plans it so.
+
+    ## Seen on
+    - xnnpack: executorch 1.5.1 with torch 2.13.0 and torchao 0.18.0, x86-64, serialized program read back: between
+      forced pairs BatchMatrixMultiply, Softmax, Gelu, Sigmoid, StaticConstantPad and StaticResizeBilinear2D read and
+      write fp32, with a Convert in front and behind.
+    """
+    for operation in operations(subject):
+        if operation.in_integers and _float_only(operation.unit):
+            yield Finding(
+                "Q131",
+                where(operation.node),
+                f"{say(operation.node)} reads and writes integers, but XNNPACK computes it in float: "
+                "the conversions around it cost accuracy and time",
+                Severity.WARNING,
+                fix="take the pairs around it out",
+            )
+
+
+def _float_only(unit: Unit) -> bool:
+    return all(not slot.encoding.dtype.is_quantized for each in unit.signatures for slot in each.inputs)
+
+
+@rule("Q431", targets=_TARGETS)
+def operator_outside_xnnpack(subject: Subject) -> Iterator[Finding]:
+    """An operator runs outside XNNPACK, on the portable kernels of ExecuTorch.
+
+    ## What it finds
+    Operators that the XNNPACK partitioner leaves out, in the form in which `dovetail fit` would lower them:
+    LayerNormalization, GridSample, TopK, a Slice with steps, a Gather of indices that do not follow each other, means
+    over other axes than the last two of four, Softmax over another axis than the last, Resize by nearest or cubic, and
+    everything else for which XNNPACK has no operator.
+
+    ## Why it matters
+    The portable kernels are plain loops, and every such operator cuts the program in two: what is in front and behind
+    are delegates of their own, with conversions and copies between them.
+
+    ## How to fix it
+    Where it can be said otherwise, say it so: linear in place of nearest, slices in place of steps, means over a
+    picture with its axes kept. LayerNormalization has no other form that is faster.
+
+    ## Seen on
+    - xnnpack: executorch 1.5.1 with torch 2.13.0, x86-64, lowered graphs: native_layer_norm, grid_sampler_2d, topk,
+      slice_copy with a step, index_select, mean over other axes, upsample_nearest2d stay outside the delegates.
+    """
+    for node in subject.model.graph:
+        why = _outside(node)
+        if why:
+            yield Finding(
+                "Q431",
+                where(node),
+                f"{say(node)} runs outside XNNPACK: {why}",
+                Severity.NOTE,
+                fix="replace it by operators that XNNPACK has, or accept the portable kernel",
+            )
+
+
+def _outside(node: ir.Node) -> str:
+    """Why an operator stays outside; empty if it does not."""
+    if not is_op(node, *_INSIDE):
+        return "" if node.op_type in ("QuantizeLinear", "DequantizeLinear") else "it has no such operator"
+    shape = shape_of(node.inputs[0]) or ()
+    if is_op(node, "Softmax") and int(attribute(node, "axis", -1)) not in (-1, len(shape) - 1):
+        return "it has softmax over the last axis only"
+    if is_op(node, "ReduceMean") and not _means_a_picture(node, shape):
+        return "it has means over the last two axes of four, which are kept, only"
+    if is_op(node, "Resize") and attribute(node, "mode", "nearest") != "linear":
+        return "it resizes linearly only"
+    if is_op(node, "Slice") and _has_steps(node):
+        return "it takes slices with a step of one only"
+    if is_op(node, "Gather") and not _is_run(node):
+        return "it does not choose elements by index"
+    return ""
+
+
+def _means_a_picture(node: ir.Node, shape: tuple[int, ...]) -> bool:
+    axes = constant_of(node.inputs[1]) if len(node.inputs) > 1 else attribute(node, "axes", None)
+    kept = bool(attribute(node, "keepdims", 1))
+    return kept and len(shape) == 4 and axes is not None and sorted(int(axis) % 4 for axis in axes) == [2, 3]
+
+
+def _has_steps(node: ir.Node) -> bool:
+    steps = constant_of(node.inputs[4]) if len(node.inputs) > 4 else None
+    return steps is not None and bool((steps != 1).any())
+
+
+def _is_run(node: ir.Node) -> bool:
+    indices = constant_of(node.inputs[1])
+    return indices is not None and bool((np.diff(indices.reshape(-1)) == 1).all())

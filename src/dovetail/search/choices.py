@@ -1,0 +1,133 @@
+"""What is chosen by measuring plans in simulation: a precision of several, and merges that are better left float.
+
+Sharing one range over a Concat costs accuracy where its parts are of different size. Where the target runs a Concat in
+float as well, and the outputs gain more than ``MERGE_DB`` by it, that is what is planned.
+"""
+
+from __future__ import annotations
+
+import glob
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from dovetail.encoding import QParams
+from dovetail.model.origin import nodes_of
+from dovetail.model.ranked import ranked_outputs
+from dovetail.model.session import Mode
+from dovetail.plan.constraints import Unit, build_problem
+from dovetail.plan.make import make_plan
+from dovetail.plan.request import Keep, Request
+from dovetail.qdq.boundary import real_stream
+from dovetail.qdq.simulation import load_simulation
+from dovetail.stats import Stats
+from dovetail.storage import Plan
+from dovetail.target import FP32, MODEL, Sample, Target
+from dovetail.verify.compare import compare_runs
+from dovetail.verify.run import SessionRun
+from dovetail.verify.verdicts import bounded_db
+
+# What sharing one range may cost the worst output before a merge is left float.
+MERGE_DB = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """A merge that was measured: the worst output with one range for all its parts, and with the merge in float."""
+
+    node: str
+    shared_sqnr_db: float
+    float_sqnr_db: float
+    in_float: bool
+
+    def __str__(self) -> str:
+        gain = self.float_sqnr_db - self.shared_sqnr_db
+        where = "stays float" if self.in_float else "is stored in integers"
+        return f"the merge {self.node!r} {where}: one range for all its parts costs {gain:.1f} dB"
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What was measured: candidate precisions -> the worst output's SQNR, and every merge."""
+
+    precision: str
+    precisions_sqnr_db: Mapping[str, float] = field(default_factory=dict)
+    merges: tuple[Merge, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the result says of it."""
+        said = [str(merge) for merge in self.merges if merge.in_float]
+        if self.precisions_sqnr_db:
+            figures = ", ".join(f"{name} {db:.1f} dB" for name, db in self.precisions_sqnr_db.items())
+            said.insert(0, f"{self.precision} was chosen: the worst output in simulation against float is {figures}")
+        return tuple(said)
+
+
+def choose(
+    model: ir.Model,
+    target: Target,
+    stats: Stats,
+    request: Request,
+    candidates: Sequence[str],
+    samples: Sequence[Sample],
+) -> tuple[Request, Choices]:
+    """The request with what is best on these samples; ``candidates`` are the precisions to choose from."""
+    with tempfile.TemporaryDirectory(prefix="dovetail-") as name:
+        bench = _Bench(model, target, stats, samples, Path(name))
+        found: dict[str, tuple[Request, float, tuple[Merge, ...]]] = {}
+        for precision in candidates or (request.precision.name,):
+            asked = replace(request, precision=target.precisions[precision])
+            found[precision] = bench.merged(asked) if target.floats_merges else (asked, bench.worst_db(asked), ())
+    chosen = max(found, key=lambda precision: found[precision][1])
+    best, _, merges = found[chosen]
+    figures = {precision: db for precision, (_, db, _) in found.items()} if candidates else {}
+    return best, Choices(chosen, figures, merges)
+
+
+class _Bench:
+    """Simulates plans on a few samples."""
+
+    def __init__(self, model: ir.Model, target: Target, stats: Stats, samples: Sequence[Sample], workdir: Path) -> None:
+        self._model, self._target, self._stats = model, target, stats
+        self._samples, self._workdir = samples, workdir
+        self._ranked = ranked_outputs(model.graph)
+        self._float = list(SessionRun(model, Mode.FLOAT, workdir)(samples))
+
+    def plan(self, request: Request) -> Plan:
+        return make_plan(self._model, self._target, self._stats, request)
+
+    def worst_db(self, request: Request) -> float:
+        """The SQNR of the worst output in simulation against float."""
+        plan = self.plan(request)
+        artifacts = self._target.emit(self._model, plan, self._workdir)
+        simulation = load_simulation(next(a.path for a in artifacts if a.name == MODEL))
+        stream = real_stream(SessionRun(simulation, Mode.EXACT, self._workdir), plan)
+        outputs = compare_runs(self._float, stream(self._samples), self._ranked).outputs
+        return min((bounded_db(one.sqnr_db) for one in outputs.values()), default=0.0)
+
+    def merged(self, request: Request) -> tuple[Request, float, tuple[Merge, ...]]:
+        """The request with every merge in float that gains by it, what that gives, and what was measured."""
+        best, merges = self.worst_db(request), []
+        stored = self.plan(request).tensors
+        for unit in build_problem(self._model, self._target).units:
+            if len(unit.shared()) < 2 or not isinstance(stored[unit.outputs[0].name or ""].storage, QParams):
+                continue
+            other = _in_float(request, unit)
+            found = self.worst_db(other)
+            node = ", ".join(nodes_of(unit.nodes[0])) or unit.name
+            merges.append(Merge(node, best, found, in_float=found - best > MERGE_DB))
+            if merges[-1].in_float:
+                request, best = other, found
+        return request, best, tuple(merges)
+
+
+def _in_float(request: Request, unit: Unit) -> Request:
+    """The same request with one merge in float, which reads every part as it is stored."""
+    reason = f"one range for all parts of {unit.label} costs more than {MERGE_DB:g} dB"
+    keep = Keep(glob.escape(unit.name), FP32, reason)
+    edges = request.breaks | {operand.edge for operand in unit.shared() if not operand.constant}
+    return replace(request, keeps=(*request.keeps, keep), breaks=edges)

@@ -1,0 +1,1 @@
+"""``xnnpack``: ExecuTorch's XNNPACK backend, lowered and run on this machine."""

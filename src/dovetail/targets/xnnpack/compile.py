@@ -1,0 +1,65 @@
+"""Lowering in a child process, and what the vendor's words mean."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from dovetail.model.origin import nodes_of
+from dovetail.target import Artifact, Compiled, Outside, Placement
+from dovetail.targets.child import run_child
+from dovetail.targets.xnnpack.install import PACKAGES
+from dovetail.targets.xnnpack.options import XnnpackOptions
+
+PROGRAM, CENSUS = "program", "census"
+_MADE_BY = f"executorch {PACKAGES['executorch']}"
+# What the runtime says when XNNPACK refuses an operator; Python only learns a number.
+_REFUSED = re.compile(r"Failed to create .*? with code: \S+|Init failed for backend \S+|Missing operator: .*")
+# Where the partitioner gives no reason, because it does not look at such an operator at all.
+_REASONS = {
+    "native_layer_norm": "XNNPACK has no layer norm",
+    "expand_copy": "XNNPACK does not repeat elements",
+    "index_select": "XNNPACK does not choose elements by index",
+    "slice_copy": "XNNPACK takes slices with a step of one only",
+}
+
+
+def compile_model(asked: XnnpackOptions, artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+    """Export, lower, save and load: a program that does not load is no program."""
+    program, census = folder / "model.pte", folder / "census.json"
+    for old in (program, census):
+        old.unlink(missing_ok=True)
+    arguments = {"model": str(artifacts[0].path), "program": str(program), "census": str(census)}
+    result = run_child(
+        "dovetail.targets.xnnpack.lower:lower_in_child",
+        arguments,
+        who="the ExecuTorch lowering",
+        time_limit_s=asked.time_limit_s,
+        memory_limit_bytes=asked.memory_limit_bytes,
+    )
+    if result.answer is None:
+        said = list(dict.fromkeys(_REFUSED.findall(result.log)))
+        error = f"{'; '.join(said)}: {result.error}" if said else result.error
+        return Compiled(artifacts, error=" ".join(error.split())[:600], log=result.log, finished=result.finished)
+    made = (Artifact(PROGRAM, program, _MADE_BY), Artifact(CENSUS, census))
+    placement = _placement(json.loads(census.read_text()), artifacts[0].path)
+    return Compiled((*artifacts, *made), log=result.log, placement=placement)
+
+
+def _placement(census: Mapping[str, Any], emitted: Path) -> Placement:
+    """What runs in XNNPACK and what does not, in the caller's names, with the reason."""
+    names = {node.name or "": ", ".join(nodes_of(node)) or node.name or "" for node in ir.load(emitted).graph}
+    outside = tuple(
+        Outside(names.get(each["node"], each["node"]), each["op"], each["why"] or _reason(each["op"]))
+        for each in census["outside"]
+    )
+    return Placement(census["delegates"], census["inside"], outside)
+
+
+def _reason(operation: str) -> str:
+    return _REASONS.get(operation.partition(".")[0], "XNNPACK has no such operator")

@@ -1,0 +1,51 @@
+"""The part of the device folder that is XNNPACK's: the program, how it is opened in Python, and a script without."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+from dovetail.target import MODEL, Compiled, DeviceCase, DeviceSide
+from dovetail.targets.xnnpack import device_session
+from dovetail.targets.xnnpack.compile import PROGRAM
+
+SCRIPT = "run_executor_runner.sh"
+_NAMES = "INPUTS: list[str] = []\nOUTPUTS: list[str] = []\n"
+
+
+def device_side(compiled: Compiled, case: DeviceCase) -> DeviceSide:
+    """The program, or the QDQ graph where none could be lowered here, and the texts that run it."""
+    program = [a.path for a in compiled.artifacts if a.name == PROGRAM]
+    models = program or [a.path for a in compiled.artifacts if a.name.startswith(MODEL)]
+    return DeviceSide(tuple(models), {"device_session.py": session_text(case), SCRIPT: runner_text(case)})
+
+
+def session_text(case: DeviceCase) -> str:
+    """The session module with the names of inputs and outputs, which a program does not know."""
+    text = Path(device_session.__file__).read_text()
+    if _NAMES not in text:
+        raise ValueError("device_session.py has no place for the names")
+    inputs, outputs = (json.dumps([tensor.name for tensor in part]) for part in (case.inputs, case.outputs))
+    return text.replace(_NAMES, f"INPUTS = {inputs}\nOUTPUTS = {outputs}\n")
+
+
+def runner_text(case: DeviceCase) -> str:
+    """A shell script for a phone: executor_runner on every sample, its outputs named as ``verify`` reads them."""
+    lines = [
+        "#!/bin/sh",
+        "# Runs the samples of this folder with executor_runner, which is built from ExecuTorch for the device:",
+        "#     adb push device /data/local/tmp/device && adb push executor_runner /data/local/tmp/device",
+        "#     adb shell 'cd /data/local/tmp/device && sh run_executor_runner.sh ./executor_runner'",
+        "#     adb pull /data/local/tmp/device/outputs outputs",
+        "set -e",
+        "runner=${1:-./executor_runner}",
+        'cd "$(dirname "$0")"',
+    ]
+    for number, files in enumerate(case.samples):
+        folder = f"outputs/{number:03d}"
+        given = shlex.quote(",".join(files[tensor.name] for tensor in case.inputs))
+        lines.append(f"mkdir -p {folder}")
+        lines.append(f'"$runner" --model_path=model.pte --inputs={given} --output_file={folder}/output')
+        lines += [f"mv {folder}/output-{i}.bin {folder}/{tensor.file}.raw" for i, tensor in enumerate(case.outputs)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,1 @@
+"""ONNX operators as torch functions, one file per kind."""

@@ -1,0 +1,207 @@
+"""Elementwise operators, activations, comparisons, reductions."""
+
+from __future__ import annotations
+
+import math
+from functools import partial, reduce
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.model.edit import is_op
+from dovetail.targets.xnnpack.operators.registry import OPERATORS, Call, Function, Operator, Tensor, operator, torch
+
+# Operators with the same meaning, and no attributes, in torch -> the function's name.
+_SAME = {
+    "Abs": "abs",
+    "Add": "add",
+    "And": "logical_and",
+    "Ceil": "ceil",
+    "Cos": "cos",
+    "Div": "div",
+    "Equal": "eq",
+    "Erf": "erf",
+    "Exp": "exp",
+    "Floor": "floor",
+    "Greater": "gt",
+    "GreaterOrEqual": "ge",
+    "Less": "lt",
+    "LessOrEqual": "le",
+    "Log": "log",
+    "Mul": "mul",
+    "Neg": "neg",
+    "Not": "logical_not",
+    "Or": "logical_or",
+    "Reciprocal": "reciprocal",
+    "Relu": "relu",
+    "Round": "round",
+    "Sigmoid": "sigmoid",
+    "Sign": "sign",
+    "Sin": "sin",
+    "Sqrt": "sqrt",
+    "Sub": "sub",
+    "Tanh": "tanh",
+    "Where": "where",
+    "Xor": "logical_xor",
+}
+# Operators that XNNPACK runs with the channels last, and those in front of which it brings the order back.
+_CHANNELS_LAST = (
+    "AveragePool",
+    "Conv",
+    "ConvTranspose",
+    "GlobalAveragePool",
+    "MaxPool",
+    "PRelu",
+    "ReduceMean",
+    "Resize",
+)
+_ORDERED = ("Flatten", "Gemm", "LayerNormalization", "MatMul", "Reshape", "Squeeze", "Unsqueeze")
+_TYPES = {1: "float32", 6: "int32", 7: "int64", 9: "bool", 2: "uint8", 3: "int8", 11: "float64"}
+
+
+def _named(name: str) -> Operator:
+    return Operator(lambda call: lambda *tensors: getattr(torch, name)(*tensors))
+
+
+OPERATORS.update({op: _named(name) for op, name in _SAME.items()})
+
+
+@operator("Max", "Min")
+def extreme(call: Call) -> Function:
+    name = "maximum" if call.node.op_type == "Max" else "minimum"
+    return lambda *tensors: reduce(getattr(torch, name), tensors)
+
+
+@operator("Pow")
+def power(call: Call) -> Function:
+    return lambda x, y: torch.pow(x, y)
+
+
+@operator("Clip", numbers=(1, 2))
+def clip(call: Call) -> Function:
+    low, high = (None if (n := call.number(i)) is None else float(n.reshape(())) for i in (1, 2))
+    return lambda x, *_: torch.clamp(x, low, high)
+
+
+@operator("Cast")
+def cast(call: Call) -> Function:
+    wanted = int(call.attribute("to", 1))
+    if wanted not in _TYPES:
+        raise call.refuse(f"casts to ONNX type {wanted}, which has no form here")
+    return lambda x: x.to(getattr(torch, _TYPES[wanted]))
+
+
+@operator("Gelu")
+def gelu(call: Call) -> Function:
+    approximate = str(call.attribute("approximate", "none"))
+    return lambda x: torch.nn.functional.gelu(x, approximate=approximate)
+
+
+@operator("LeakyRelu")
+def leaky_relu(call: Call) -> Function:
+    slope = float(call.attribute("alpha", 0.01))
+    return lambda x: torch.nn.functional.leaky_relu(x, slope)
+
+
+@operator("Elu")
+def elu(call: Call) -> Function:
+    alpha = float(call.attribute("alpha", 1.0))
+    return lambda x: torch.nn.functional.elu(x, alpha)
+
+
+@operator("PRelu")
+def prelu(call: Call) -> Function:
+    return lambda x, slope: torch.where(x < 0, x * slope, x)
+
+
+@operator("HardSigmoid")
+def hard_sigmoid(call: Call) -> Function:
+    alpha, beta = float(call.attribute("alpha", 0.2)), float(call.attribute("beta", 0.5))
+    return lambda x: torch.clamp(x * alpha + beta, 0.0, 1.0)
+
+
+@operator("HardSwish")
+def hard_swish(call: Call) -> Function:
+    return lambda x: torch.nn.functional.hardswish(x)
+
+
+@operator("Softmax", "LogSoftmax")
+def softmax(call: Call) -> Function:
+    axis, name = call.axis(-1), "softmax" if call.node.op_type == "Softmax" else "log_softmax"
+    shape = call.shape()
+    if len(shape) == 4 and axis == 3 and _is_channels_last(call.node.inputs[0]):
+        rows = (math.prod(shape[:3]), shape[3])
+        return lambda x: getattr(torch, name)(x.reshape(rows), 1).reshape(shape)
+    return lambda x: getattr(torch, name)(x, axis)
+
+
+def _is_channels_last(value: ir.Value | None) -> bool:
+    """Whether XNNPACK may hold a tensor with its channels last.
+
+    A softmax there runs over the channels, whatever its axis (executorch 1.5.1: 12 dB and less, and nothing is said);
+    a reshape in front brings the order back.
+    """
+    producer = None if value is None else value.producer()
+    if producer is None or is_op(producer, *_ORDERED):
+        return False
+    return is_op(producer, *_CHANNELS_LAST) or any(_is_channels_last(each) for each in producer.inputs)
+
+
+@operator("Identity")
+def identity(call: Call) -> Function:
+    return lambda x: x.clone()
+
+
+@operator("Mod")
+def modulo(call: Call) -> Function:
+    name = "fmod" if call.attribute("fmod", 0) else "remainder"
+    return lambda x, y: getattr(torch, name)(x, y)
+
+
+@operator("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2", numbers=(1,))
+def reduction(call: Call) -> Function:
+    given = call.number(1)
+    axes = call.attribute("axes", None) if given is None else given.tolist()
+    rank = len(call.shape())
+    if axes is None and call.attribute("noop_with_empty_axes", 0):
+        return lambda x, *_: x.clone()
+    dims = [int(a) % rank for a in (range(rank) if axes is None else axes)]
+    keep = bool(call.attribute("keepdims", 1))
+    return lambda x, *_: _REDUCTIONS[call.node.op_type](x, dims, keep)
+
+
+_REDUCTIONS: dict[str, Function] = {
+    "ReduceMean": lambda x, dims, keep: torch.mean(x, dims, keep),
+    "ReduceSum": lambda x, dims, keep: torch.sum(x, dims, keep),
+    "ReduceMax": lambda x, dims, keep: torch.amax(x, dims, keep),
+    "ReduceMin": lambda x, dims, keep: torch.amin(x, dims, keep),
+    "ReduceL2": lambda x, dims, keep: torch.sqrt(torch.sum(x * x, dims, keep)),
+}
+
+
+@operator("ArgMax", "ArgMin")
+def argument(call: Call) -> Function:
+    axis, keep = call.axis(0), bool(call.attribute("keepdims", 1))
+    name = call.node.op_type.lower()
+    return lambda x: getattr(torch, name)(x, axis, keep)
+
+
+@operator("TopK", numbers=(1,))
+def top_k(call: Call) -> Function:
+    count = call.number(1)
+    if count is None:
+        raise call.refuse("its number of rows is not a constant")
+    largest, ordered = bool(call.attribute("largest", 1)), bool(call.attribute("sorted", 1))
+    return partial(_top_k, k=int(count.reshape(())), axis=call.axis(-1), largest=largest, ordered=ordered)
+
+
+def _top_k(x: Tensor, _: Tensor, *, k: int, axis: int, largest: bool, ordered: bool) -> Tensor:
+    return torch.topk(x, k, axis, largest, ordered)
+
+
+@operator("CumSum", numbers=(1,))
+def cumulative(call: Call) -> Function:
+    axis = call.number(1)
+    if axis is None or call.attribute("exclusive", 0) or call.attribute("reverse", 0):
+        raise call.refuse("only the plain sum along a constant axis has a form here")
+    return lambda x, *_: torch.cumsum(x, int(np.ravel(axis)[0]))

@@ -1,0 +1,191 @@
+"""Products, convolutions, normalizations, pooling and sampling."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from dovetail.model.edit import constant_of
+from dovetail.qdq.params import is_dequantize
+from dovetail.targets.xnnpack.operators.registry import Call, Function, Tensor, operator, torch
+
+
+@operator("Gemm")
+def gemm(call: Call) -> Function:
+    alpha, beta = float(call.attribute("alpha", 1.0)), float(call.attribute("beta", 1.0))
+    if alpha == beta == 1.0 and is_constant(call, 1) and not call.attribute("transA", 0) and _is_row(call):
+        return linear
+    trans_a, trans_b = bool(call.attribute("transA", 0)), bool(call.attribute("transB", 0))
+    return partial(_general_gemm, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b)
+
+
+def is_constant(call: Call, index: int) -> bool:
+    """Whether an input is a constant, stored or not."""
+    value = call.node.inputs[index]
+    producer = None if value is None else value.producer()
+    if producer is not None and is_dequantize(producer):
+        value = producer.inputs[0]
+    return constant_of(value) is not None
+
+
+def _is_row(call: Call) -> bool:
+    return len(call.node.inputs) < 3 or call.node.inputs[2] is None or len(call.shape(2)) == 1
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor = None) -> Tensor:
+    """A linear layer, its weight stored as [outputs, inputs]: any other product with a constant falls out of int8."""
+    return torch.nn.functional.linear(x, weight, bias)
+
+
+def _general_gemm(
+    a: Tensor, b: Tensor, c: Tensor = None, *, alpha: float, beta: float, trans_a: bool, trans_b: bool
+) -> Tensor:
+    product = alpha * torch.matmul(a.t() if trans_a else a, b.t() if trans_b else b)
+    return product if c is None else product + beta * c
+
+
+@operator("MatMul")
+def matmul(call: Call) -> Function:
+    one, other, out = call.shape(0), call.shape(1), call.output()
+    if is_constant(call, 1) and len(other) == 2:
+        return linear
+    if min(len(one), len(other)) < 2:
+        return lambda x, y: torch.matmul(x, y)
+    batch = out[:-2]
+    rank = len(out)
+
+    def multiply(x: Tensor, y: Tensor) -> Tensor:
+        product = torch.bmm(_stack(x, one, batch), _stack(y, other, batch))
+        return product if rank == 3 else product.reshape(out)
+
+    return multiply
+
+
+def _stack(x: Tensor, shape: tuple[int, ...], batch: tuple[int, ...]) -> Tensor:
+    """An operand as [batch, rows, columns]: a product of rank 4 would repeat its operands outside XNNPACK."""
+    if shape[:-2] != batch and math.prod(shape[:-2]) != math.prod(batch):
+        x = x.expand(*batch, *shape[-2:])
+    stacked = (math.prod(batch), *shape[-2:])
+    return x if shape == stacked else x.reshape(stacked)
+
+
+@operator("Einsum")
+def einsum(call: Call) -> Function:
+    equation = str(call.attribute("equation", ""))
+    return lambda *tensors: torch.einsum(equation, *tensors)
+
+
+@operator("Conv", "ConvTranspose")
+def convolution(call: Call) -> Function:
+    spatial = len(call.shape()) - 2
+    strides = list(call.attribute("strides", [1] * spatial))
+    dilations = list(call.attribute("dilations", [1] * spatial))
+    groups = int(call.attribute("group", 1))
+    before, after = _paddings(call, spatial)
+    if call.node.op_type == "ConvTranspose":
+        if before != after:
+            raise call.refuse("padding that is not the same on both sides has no form here")
+        extra = list(call.attribute("output_padding", [0] * spatial))
+        return lambda x, w, b=None: torch.convolution(x, w, b, strides, before, dilations, True, extra, groups)
+    uneven = [n for axis in reversed(range(spatial)) for n in (before[axis], after[axis])]
+    padding = before if before == after else [0] * spatial
+
+    def convolve(x: Tensor, weight: Tensor, bias: Tensor = None) -> Tensor:
+        source = x if before == after else torch.nn.functional.pad(x, uneven)
+        return torch.convolution(source, weight, bias, strides, padding, dilations, False, [0] * spatial, groups)
+
+    return convolve
+
+
+def _paddings(call: Call, spatial: int) -> tuple[list[int], list[int]]:
+    """The padding in front and behind, per axis."""
+    if str(call.attribute("auto_pad", "NOTSET")) not in ("NOTSET", "VALID"):
+        raise call.refuse("automatic padding has no form here")
+    pads = list(call.attribute("pads", [0] * (2 * spatial)))
+    return pads[:spatial], pads[spatial:]
+
+
+@operator("MaxPool", "AveragePool")
+def pool(call: Call) -> Function:
+    kernel = list(call.attribute("kernel_shape", []))
+    spatial = len(kernel)
+    strides = list(call.attribute("strides", [1] * spatial))
+    before, after = _paddings(call, spatial)
+    ceil = bool(call.attribute("ceil_mode", 0))
+    if spatial != 2 or before != after:
+        raise call.refuse("only pooling over two axes, padded alike on both sides, has a form here")
+    if call.node.op_type == "MaxPool":
+        dilations = list(call.attribute("dilations", [1] * spatial))
+        if len(call.node.outputs) > 1:
+            raise call.refuse("the indices of the largest elements have no form here")
+        return lambda x: torch.nn.functional.max_pool2d(x, kernel, strides, before, dilations, ceil)
+    counted = bool(call.attribute("count_include_pad", 0)) if any(before) else False
+    return lambda x: torch.nn.functional.avg_pool2d(x, kernel, strides, before, ceil, counted)
+
+
+@operator("GlobalAveragePool")
+def global_average(call: Call) -> Function:
+    dims = list(range(2, len(call.shape())))
+    return lambda x: torch.mean(x, dims, True)
+
+
+@operator("LayerNormalization")
+def layer_norm(call: Call) -> Function:
+    shape, epsilon = call.shape()[call.axis(-1) :], float(call.attribute("epsilon", 1e-5))
+    return lambda x, weight, bias=None: torch.nn.functional.layer_norm(x, shape, weight, bias, epsilon)
+
+
+@operator("InstanceNormalization")
+def instance_norm(call: Call) -> Function:
+    epsilon = float(call.attribute("epsilon", 1e-5))
+    return lambda x, weight, bias: torch.nn.functional.instance_norm(x, None, None, weight, bias, True, 0.0, epsilon)
+
+
+@operator("GroupNormalization")
+def group_norm(call: Call) -> Function:
+    groups, epsilon = int(call.attribute("num_groups", 1)), float(call.attribute("epsilon", 1e-5))
+    return lambda x, weight, bias: torch.nn.functional.group_norm(x, groups, weight, bias, epsilon)
+
+
+@operator("BatchNormalization")
+def batch_norm(call: Call) -> Function:
+    epsilon = float(call.attribute("epsilon", 1e-5))
+    return lambda x, weight, bias, mean, var: torch.nn.functional.batch_norm(
+        x, mean, var, weight, bias, False, 0.0, epsilon
+    )
+
+
+@operator("GridSample")
+def grid_sample(call: Call) -> Function:
+    mode = {"linear": "bilinear", "bilinear": "bilinear", "nearest": "nearest", "cubic": "bicubic"}
+    name, align = mode[str(call.attribute("mode", "linear"))], bool(call.attribute("align_corners", 0))
+    padding = str(call.attribute("padding_mode", "zeros"))
+    return lambda x, grid: torch.nn.functional.grid_sample(x, grid, name, padding, align)
+
+
+@operator("Resize", numbers=(1, 2, 3))
+def resize(call: Call) -> Function:
+    shape, size = call.shape(), list(call.output())
+    mode = str(call.attribute("mode", "nearest"))
+    corner = str(call.attribute("coordinate_transformation_mode", "half_pixel"))
+    if len(shape) != 4 or shape[:2] != tuple(size[:2]):
+        raise call.refuse("only the last two axes of four can be resized here")
+    if mode == "nearest":
+        return _nearest(call, shape[2:], size[2:], corner)
+    if corner not in ("half_pixel", "pytorch_half_pixel", "align_corners"):
+        raise call.refuse(f"coordinates {corner!r} have no form here")
+    name, align = {"linear": "bilinear", "cubic": "bicubic"}[mode], corner == "align_corners"
+    if mode == "cubic" and float(call.attribute("cubic_coeff_a", -0.75)) != -0.75:
+        raise call.refuse("torch has one cubic kernel, with a coefficient of -0.75")
+    return lambda x, *_: torch.nn.functional.interpolate(x, size[2:], mode=name, align_corners=align)
+
+
+def _nearest(call: Call, shape: tuple[int, ...], size: list[int], corner: str) -> Function:
+    """Whole factors repeat elements, whatever the coordinates are; others only where torch counts as ONNX does."""
+    whole = all(after % before == 0 for before, after in zip(shape, size, strict=True))
+    rounding = str(call.attribute("nearest_mode", "round_prefer_floor"))
+    floor = corner == "asymmetric" and rounding == "floor"
+    centred = corner in ("half_pixel", "pytorch_half_pixel") and rounding.startswith("round")
+    if not floor and not (whole and centred):
+        raise call.refuse(f"nearest with coordinates {corner!r} has no form here")
+    return lambda x, *_: torch.nn.functional.interpolate(x, size, mode="nearest")

@@ -1,0 +1,62 @@
+"""The ExecuTorch runtime, only ever called in a child process."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+METHOD = "forward"
+# How often a program is run before and while it is timed.
+_WARM_UP, _LEAST_ROUNDS, _MOST_ROUNDS, _SECONDS = 3, 11, 201, 6.0
+
+
+def load_program(program: Path) -> Any:
+    """The method of a program, every delegate initialized: what XNNPACK refuses, it refuses here."""
+    from executorch.runtime import Runtime, Verification
+
+    return Runtime.get().load_program(program, verification=Verification.InternalConsistency).load_method(METHOD)
+
+
+def run_in_child(program: str, samples: str, outputs: str, inputs: int) -> dict[str, Any]:
+    """Run all samples, which stand one behind the other along the first axis of each input."""
+    import torch
+
+    method = load_program(Path(program))
+    with np.load(samples) as arrays:
+        given = [arrays[f"{i}"] for i in range(inputs)]
+    found: list[list[Any]] = []
+    for index in range(len(given[0])):
+        # Copied, because the runtime gives out its own memory, which the next sample overwrites.
+        ran = method.execute([torch.from_numpy(np.ascontiguousarray(array[index])) for array in given])
+        found.append([np.array(tensor.numpy()) for tensor in ran])
+    stacked = {f"{i}": np.stack(column) for i, column in enumerate(zip(*found, strict=True))}
+    np.savez(outputs, allow_pickle=False, **stacked)
+    return {"samples": len(found)}
+
+
+def time_in_child(programs: list[str], sample: str, inputs: int) -> dict[str, Any]:
+    """CPU seconds of every program, by turns, on one thread: [rounds, programs]."""
+    import torch
+    from executorch.extension.pybindings.portable_lib import _unsafe_reset_threadpool
+
+    _unsafe_reset_threadpool(1)
+    with np.load(sample) as arrays:
+        given = [torch.from_numpy(np.ascontiguousarray(arrays[f"{i}"])) for i in range(inputs)]
+    methods = [load_program(Path(program)) for program in programs]
+    for method in methods:
+        for _ in range(_WARM_UP):
+            method.execute(given)
+    rounds: list[list[float]] = []
+    started = time.process_time()
+    while len(rounds) < _LEAST_ROUNDS or (time.process_time() - started < _SECONDS and len(rounds) < _MOST_ROUNDS):
+        rounds.append([_seconds(method, given) for method in methods])
+    return {"seconds": rounds}
+
+
+def _seconds(method: Any, given: list[Any]) -> float:
+    before = time.process_time()
+    method.execute(given)
+    return time.process_time() - before

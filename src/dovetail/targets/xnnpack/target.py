@@ -1,0 +1,105 @@
+"""``xnnpack``: a planned ONNX graph as an ExecuTorch program for XNNPACK, run in the real runtime on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.errors import InputError
+from dovetail.model.write import write
+from dovetail.passes.cut_as_slices import cut_as_slices
+from dovetail.passes.fold_scale import fold_scale
+from dovetail.passes.linear_as_gemm import linear_as_gemm
+from dovetail.passes.merge_layout import merge_layout
+from dovetail.passes.remove_unused import remove_unused
+from dovetail.passes.split_linear import split_linear
+from dovetail.qdq.emit import emit_qdq
+from dovetail.storage import Plan
+from dovetail.target import (
+    FP32,
+    Artifact,
+    BaselineCase,
+    Chain,
+    Compiled,
+    Measured,
+    ReadBack,
+    Sample,
+    Target,
+)
+from dovetail.targets.xnnpack.compile import CENSUS, PROGRAM, compile_model
+from dovetail.targets.xnnpack.device import device_side
+from dovetail.targets.xnnpack.dynamic import insert_dynamic
+from dovetail.targets.xnnpack.install import probe
+from dovetail.targets.xnnpack.measure import measure
+from dovetail.targets.xnnpack.options import XnnpackOptions, read_options
+from dovetail.targets.xnnpack.read_back import read_census
+from dovetail.targets.xnnpack.run import run_program
+from dovetail.targets.xnnpack.table import DYNAMIC, STATIC, TABLE
+
+
+def open_target(variant: str, options: Mapping[str, str]) -> Target:
+    """The one variant of this target."""
+    if variant:
+        raise InputError(f"target xnnpack has no variant {variant!r}")
+    asked = read_options(options)
+    return Target(
+        name="xnnpack",
+        ops=TABLE,
+        precisions={p.name: p for p in (STATIC, DYNAMIC, FP32)},
+        chains=(Chain(("Conv", "Relu")), Chain(("Gemm", "Relu")), Chain(("Add", "Relu"))),
+        rewrites=(linear_as_gemm, fold_scale, split_linear, cut_as_slices, merge_layout, remove_unused),
+        probe=probe,
+        emit=emit,
+        compile=partial(compile_model, asked),
+        read_back=read_back,
+        run=partial(run, asked),
+        choices={"auto": (STATIC.name, DYNAMIC.name)},
+        floats_merges=True,
+        measure=partial(measure_latency, asked),
+        device=device_side,
+    )
+
+
+def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
+    """QDQ ONNX with integer weights: the simulation, and what is lowered."""
+    emitted = emit_qdq(model, plan)
+    insert_dynamic(emitted)
+    written = write(emitted, folder / "model.onnx")
+    return tuple(Artifact("model" if path.suffix == ".onnx" else "model_data", path) for path in written)
+
+
+def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
+    """Every planned tensor, looked up in the program that was written."""
+    return read_census(compiled.artifacts[0].path, _file(compiled, CENSUS), plan)
+
+
+def run(asked: XnnpackOptions, compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
+    """The outputs of the program in the ExecuTorch runtime."""
+    graph = ir.load(compiled.artifacts[0].path).graph
+    names = [str(v.name) for v in graph.inputs], [str(v.name) for v in graph.outputs]
+    return run_program(asked, _file(compiled, PROGRAM), names, samples)
+
+
+def measure_latency(asked: XnnpackOptions, compiled: Compiled, case: BaselineCase, folder: Path) -> Measured | str:
+    """The latency of the program beside that of the same graph in float."""
+    place = folder / f"baseline_{case.name}"
+    place.mkdir(exist_ok=True)
+    other = emit(case.model, Plan("xnnpack", case.name, {}), place)
+    (sample,) = case.samples
+    if compiled_takes_integers(compiled):
+        return "the inputs are quantized, those of the float graph are not"
+    inputs = [np.asarray(sample[str(value.name)]) for value in case.model.graph.inputs]
+    return measure(asked, compiled, other, case.name, inputs, place)
+
+
+def compiled_takes_integers(compiled: Compiled) -> bool:
+    """Whether the program's inputs are stored in integers."""
+    return any(value.dtype is ir.DataType.INT8 for value in ir.load(compiled.artifacts[0].path).graph.inputs)
+
+
+def _file(compiled: Compiled, name: str) -> Path:
+    return next(artifact.path for artifact in compiled.artifacts if artifact.name == name)

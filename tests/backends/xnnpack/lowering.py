@@ -1,0 +1,59 @@
+"""Plans lowered in this process, so that the vendor's packages are imported once for all tests."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.model.session import Mode, open_session, run_session
+from dovetail.storage import Plan
+from dovetail.target import ReadBack, Sample, Target
+from dovetail.targets.xnnpack.census import Placed, take_census
+from dovetail.targets.xnnpack.lower import lower
+from dovetail.targets.xnnpack.read_back import read_census
+from dovetail.targets.xnnpack.session import load_program
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A loaded program and everything that is known of it."""
+
+    emitted: Path
+    program: Path
+    placed: Placed
+    census: dict[str, Any]
+    read_back: ReadBack
+    method: Any
+
+    def run(self, sample: Sample) -> dict[str, np.ndarray]:
+        import torch
+
+        outputs = self.method.execute([torch.from_numpy(array) for array in sample.values()])
+        names = [str(value.name) for value in ir.load(self.emitted).graph.outputs]
+        return {name: np.array(one.numpy()) for name, one in zip(names, outputs, strict=True)}
+
+    def simulate(self, sample: Sample) -> dict[str, np.ndarray]:
+        return run_session(open_session(self.emitted, Mode.EXACT), sample)
+
+    def kinds(self) -> list[str]:
+        """Every operator with the types of what it reads and writes."""
+        return [
+            f"{each['kind']} {' '.join(v['dtype'] for v in each['inputs'].values())} -> {each['output']['dtype']}"
+            for each in self.census["operators"]
+        ]
+
+
+def lowered(model: ir.Model, plan: Plan, target: Target, folder: Path) -> Lowered:
+    """Emit, lower, load and read back."""
+    emitted = target.emit(model, plan, folder)[0].path
+    program, census = folder / "model.pte", folder / "census.json"
+    placed = lower(ir.load(emitted), program)
+    method = load_program(program)
+    found = take_census(program, placed)
+    census.write_text(json.dumps(found))
+    return Lowered(emitted, program, placed, found, read_census(emitted, census, plan), method)

@@ -1,0 +1,120 @@
+"""The whole line for XNNPACK on a small vision transformer, and its device folder on this machine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import dovetail
+from dovetail.finding import Status
+from tests.device import runs
+
+pytest.importorskip("executorch", reason="needs the package executorch")
+
+_RANDOM = np.random.default_rng(0)
+
+
+def constant(name: str, *shape: int, size: float = 0.3) -> str:
+    numbers = ",".join(f"{number:.4f}" for number in size * _RANDOM.standard_normal(int(np.prod(shape))))
+    return f"float[{','.join(map(str, shape))}] {name} = {{{numbers}}}"
+
+
+# Patches, a class token, one layer of attention with two heads from one projection, a head on the class token.
+MODEL = f"""<ir_version: 10, opset_import: ["": 20]>
+g (float[1,3,8,8] image) => (float[1,5] logits)
+<{constant("pw", 16, 3, 4, 4)}, {constant("pb", 16)}, {constant("token", 1, 1, 16)}, {constant("pos", 1, 5, 16)},
+ {constant("qkv", 16, 48)}, {constant("qkvb", 48)}, {constant("pr", 16, 16)}, {constant("prb", 16)},
+ {constant("s", 16, size=1)}, {constant("b", 16)}, {constant("hw", 16, 5)}, {constant("hb", 5)},
+ int64[3] rows = {{1,16,4}}, int64[4] heads = {{1,5,2,8}}, int64[3] joined = {{1,5,16}}, float scale = {{0.35}},
+ int64[3] thirds = {{16,16,16}}, int64 first = {{0}}>
+{{
+    p = Conv<strides=[4,4], kernel_shape=[4,4]>(image, pw, pb)  f = Reshape(p, rows)  t = Transpose<perm=[0,2,1]>(f)
+    c = Concat<axis=1>(token, t)  x = Add(c, pos)
+    n = LayerNormalization(x, s, b)  m = MatMul(n, qkv)  a = Add(m, qkvb)  q, k, v = Split<axis=-1>(a, thirds)
+    q4 = Reshape(q, heads)  k4 = Reshape(k, heads)  v4 = Reshape(v, heads)
+    qt = Transpose<perm=[0,2,1,3]>(q4)  kt = Transpose<perm=[0,2,3,1]>(k4)  vt = Transpose<perm=[0,2,1,3]>(v4)
+    sc = MatMul(qt, kt)  ss = Mul(sc, scale)  w = Softmax(ss)  mix = MatMul(w, vt)
+    mt = Transpose<perm=[0,2,1,3]>(mix)  mj = Reshape(mt, joined)  o = MatMul(mj, pr)  ob = Add(o, prb)
+    y = Add(x, ob)  z = LayerNormalization(y, s, b)  g0 = Gather<axis=1>(z, first)  l = MatMul(g0, hw)
+    logits = Add(l, hb)
+}}
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("xnnpack")
+    onnx.save(onnx.parser.parse_model(MODEL), folder / "vit.onnx")
+    images = np.random.default_rng(1).standard_normal((6, 3, 8, 8)).astype(np.float32)
+    dovetail.fit(
+        folder / "vit.onnx",
+        target="xnnpack",
+        precision="auto",
+        calibration={"image": images},
+        output=folder / "run",
+        baselines="none",
+    )
+    return folder / "run"
+
+
+def test_every_verdict_passes_and_the_choice_is_said(run: Path) -> None:
+    result = dovetail.load_result(run / "result.json")
+    for name in ("normalized", "compiled", "fidelity", "numerics"):
+        assert result.verdicts[name].status is Status.PASS, (name, result.verdicts[name].reason)
+    assert result.verdicts["device"].status is Status.NOT_CHECKED
+    choices = result.metrics.choices
+    assert choices is not None
+    assert set(choices.precisions_sqnr_db) == {"w8a8", "w8a8-dynamic"}
+    assert any(f"{choices.precision} was chosen" in note for note in result.notes)
+    agreement = result.metrics.sqnr_db.target_vs_simulation
+    assert agreement is not None
+    assert (agreement["logits"] or 0) > 60
+
+
+def test_only_layer_norm_runs_outside(run: Path) -> None:
+    placement = dovetail.load_result(run / "result.json").metrics.placement
+    assert placement is not None
+    assert placement.parts == 3
+    assert placement.inside > 20
+    assert {(each.operation, each.why) for each in placement.outside} == {
+        ("native_layer_norm.default", "XNNPACK has no layer norm")
+    }
+    assert [each.node for each in placement.outside] == ["LayerNormalization/n", "LayerNormalization/z"]
+
+
+def test_the_device_folder_runs_here_and_is_not_taken_for_a_device(run: Path, tmp_path: Path) -> None:
+    phone = shutil.copytree(run / "device", tmp_path / "phone")
+    assert "dovetail" not in (phone / "device_session.py").read_text()
+    done = runs.on_device(phone)
+    assert done.returncode == 0, done.stderr
+    record = json.loads((phone / "outputs/ran.json").read_text())
+    assert record["model"] == "model.pte"
+    verdict = dovetail.verify_device(run, device_outputs=phone / "outputs").verdicts["device"]
+    assert "runs as simulated" in verdict.reason
+    assert verdict.status is (Status.NOT_CHECKED if record["emulated"] else Status.PASS)
+
+
+RUNNER = """#!/bin/sh
+echo "$@" >> called.txt
+for flag in "$@"; do case $flag in --output_file=*) printf 1234 > "${flag#--output_file=}-0.bin" ;; esac; done
+"""
+
+
+def test_the_script_for_executor_runner_leaves_what_verify_reads(run: Path, tmp_path: Path) -> None:
+    """The binary is not in the wheel, so what stands in for it only takes its flags and writes where it would."""
+    phone = shutil.copytree(run / "device", tmp_path / "phone")
+    runner = phone / "executor_runner"
+    runner.write_text(RUNNER)
+    runner.chmod(0o755)
+    done = subprocess.run(["sh", phone / "run_executor_runner.sh"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    calls = (phone / "called.txt").read_text().splitlines()
+    assert calls[1] == "--model_path=model.pte --inputs=input_001/image.raw --output_file=outputs/001/output"
+    assert len(calls) == 6
+    assert [path.name for path in (phone / "outputs/005").iterdir()] == ["logits.raw"]

@@ -1,0 +1,155 @@
+"""Graphs on the real lowering and in the real runtime: what is int8, what is exact, what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dovetail.encoding import QParams
+from dovetail.storage import Choice
+from dovetail.target import Outcome, Target
+from dovetail.targets import open_target
+from dovetail.targets.xnnpack.session import time_in_child
+from dovetail.targets.xnnpack.table import DYNAMIC, STATIC
+from tests.backends.xnnpack.lowering import Lowered, lowered
+from tests.equality import sqnr_db
+from tests.planning import graph, noise, planned
+
+pytest.importorskip("executorch", reason="needs the package executorch")
+
+_RANDOM = np.random.default_rng(0)
+
+
+def constant(name: str, *shape: int, size: float = 1.0) -> str:
+    """An initializer in text form."""
+    numbers = ",".join(f"{number:.4f}" for number in size * _RANDOM.standard_normal(int(np.prod(shape))))
+    return f"float[{','.join(map(str, shape))}] {name} = {{{numbers}}}"
+
+
+# Every branch is one kind of operator, from a linear layer on: what is wrong in one does not hide in another.
+LAYERS = f"""
+g (float[1,3,8,8] p, float[6,8] x) => (float[1,8,8,8] conv, float[1,8,7,7] uneven, float[1,8,4,4] pooled,
+   float[1,8,1,1] mean, float[8,6] turned, float[3,8] cut, float[16,6] joined, float[6,8] summed, float[1,4,16,16] up)
+<{constant("w", 8, 3, 3, 3)}, {constant("b", 8)}, {constant("u", 8, 4, 2, 2)}, {constant("l", 8, 8)},
+ {constant("c", 6, 8, size=4)}, {constant("m", 8, 8)}, {constant("v", 8, 8, 1, 1)}, int64[2] s = {{8,6}},
+ int64[1] from = {{1}}, int64[1] to = {{4}}, int64[1] first = {{0}}>
+{{
+    k = Conv<pads=[1,1,1,1]>(p, w, b)  conv = Relu(k)
+    uneven = Conv<pads=[1,1,0,0]>(p, w)
+    pooled = MaxPool<kernel_shape=[2,2], strides=[2,2]>(conv)
+    g = GlobalAveragePool(conv)  mean = Conv(g, v)
+    up = ConvTranspose<strides=[2,2]>(conv, u)
+    h = Gemm(x, l, b)
+    turned = Transpose<perm=[1,0]>(h)
+    cut = Slice(h, from, to, first)
+    r = Reshape(h, s)  q = Reshape(c, s)  joined = Concat<axis=0>(q, r)
+    n = MatMul(h, m)  a = Add(n, h)  f = Relu(a)  summed = MatMul(f, m)
+}}
+"""
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return open_target("xnnpack")
+
+
+@pytest.fixture(scope="module")
+def layers(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Lowered:
+    model = graph(LAYERS)
+    plan = dataclasses.replace(planned(model, target, STATIC, data=noise(model), quantized_io=True), quantized_io=False)
+    return lowered(model, plan, target, tmp_path_factory.mktemp("layers"))
+
+
+def test_every_planned_storage_stands_in_the_file(layers: Lowered) -> None:
+    assert len(layers.read_back.tensors) > 20
+    assert [row for row in layers.read_back.tensors if row.outcome is not Outcome.MATCHED] == []
+    assert layers.placed.outside == ()
+
+
+def test_layers_and_layout_run_in_int8(layers: Lowered) -> None:
+    kinds = set(layers.kinds())
+    wanted = {
+        "Conv2d qint8 qcint8 qcint32 -> qint8",
+        "ConvTranspose2d qint8 qcint8 -> qint8",
+        "FullyConnected qint8 qcint8 qcint32 -> qint8",
+        "StaticTranspose qint8 -> qint8",
+        "StaticReshape qint8 -> qint8",
+        "StaticSlice qint8 -> qint8",
+        "Concatenate2 qint8 qint8 -> qint8",
+        "MaxPooling2d qint8 -> qint8",
+        "GlobalAvgPooling2d qint8 -> qint8",
+        "Add qint8 qint8 -> qint8",
+    }
+    assert wanted - kinds == set()
+    assert not {kind for kind in kinds if "fp32" in kind and not kind.startswith("Convert")}
+
+
+@pytest.mark.parametrize("output", ["conv", "uneven", "pooled", "turned", "cut", "joined", "up"])
+def test_layers_and_layout_are_exact_to_the_bit(layers: Lowered, output: str) -> None:
+    for number in range(3):
+        sample = _sample(layers, number)
+        np.testing.assert_array_equal(layers.run(sample)[output], layers.simulate(sample)[output])
+
+
+@pytest.mark.parametrize("output", ["mean", "summed"])
+def test_sums_are_within_a_step(layers: Lowered, output: str) -> None:
+    sample = _sample(layers, 0)
+    expected, found = layers.simulate(sample)[output], layers.run(sample)[output]
+    assert sqnr_db(expected, found) > 30
+
+
+def test_programs_are_timed_by_turns(layers: Lowered, tmp_path: Path) -> None:
+    path, sample = tmp_path / "sample.npz", _sample(layers, 0)
+    np.savez(path, **{f"{i}": array for i, array in enumerate(sample.values())})
+    rounds = time_in_child([str(layers.program)] * 2, str(path), len(sample))["seconds"]
+    assert len(rounds) >= 11
+    assert all(len(turn) == 2 and min(turn) >= 0 for turn in rounds)
+
+
+def _sample(layers: Lowered, number: int) -> dict[str, np.ndarray]:
+    return {name: array[number] for name, array in noise(graph(LAYERS)).items()}
+
+
+def test_dynamic_rows_are_simulated_as_they_run(target: Target, tmp_path: Path) -> None:
+    model = graph(f"""g (float[5,8] x) => (float[5,4] y) <{constant("l", 8, 4)}, {constant("b", 4)}>
+        {{ s = Softmax(x)  a = Add(s, x)  y = Gemm(a, l, b) }}""")
+    data = noise(model)
+    data["x"][:, 1] = 0.0  # a row without a range
+    program = lowered(model, planned(model, target, DYNAMIC, data=data), target, tmp_path)
+    assert "FullyConnected qdint8 qcint8 fp32 -> fp32" in program.kinds()
+    assert [row.outcome for row in program.read_back.tensors] == [Outcome.MATCHED]
+    sample = {"x": data["x"][0]}
+    assert sqnr_db(program.simulate(sample)["y"], program.run(sample)["y"]) > 100
+
+
+BROKEN = f"""g (float[6,8] x) => (float[6,8] y) <{constant("l", 8, 8)}, {constant("m", 6, 8)}>
+    {{ h = MatMul(x, l)  t = Transpose<perm=[1,0]>(h)  y = MatMul(t, m) }}"""
+
+
+def test_other_numbers_behind_a_transpose_are_refused_at_load(target: Target, tmp_path: Path) -> None:
+    model = graph(BROKEN)
+    plan = planned(model, target, STATIC, data=noise(model))
+    stored = plan.tensors["t"].storage
+    assert isinstance(stored, QParams)
+    wider = QParams(stored.encoding, stored.scale * np.float32(2), stored.zero_point)
+    broken = dataclasses.replace(plan, tensors={**plan.tensors, "t": Choice(wider, "")})
+    result = target.compile(target.emit(model, broken, tmp_path), tmp_path)
+    assert "static transpose" in result.error
+    assert "xnn_status_invalid_parameter" in result.error
+    assert result.finished
+
+
+def test_what_the_vendor_gets_wrong_is_lowered_otherwise(target: Target, tmp_path: Path) -> None:
+    """A softmax behind a pooling runs over the channels, and zeros around what was int8 are refused at load."""
+    model = graph(f"""g (float[1,3,8,8] p) => (float[1,3,4,4] s, float[1,3,10,9] z)
+        <{constant("w", 3, 3, 1, 1)}, int64[8] pads = {{0,0,1,0,0,0,1,1}}>
+        {{ c = Conv(p, w)  k = Neg(c)  m = MaxPool<kernel_shape=[2,2], strides=[2,2]>(k)  s = Softmax(m)
+           z = Pad(c, pads) }}""")
+    data = noise(model)
+    program = lowered(model, planned(model, target, STATIC, data=data), target, tmp_path)
+    sample = {"p": data["p"][0]}
+    expected, found = program.simulate(sample), program.run(sample)
+    assert min(sqnr_db(expected[name], found[name]) for name in ("s", "z")) > 100

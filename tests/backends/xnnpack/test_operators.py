@@ -1,0 +1,154 @@
+"""Every operator of the ONNX -> torch step against ONNX Runtime, in float."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dovetail.errors import InputError
+from dovetail.targets.xnnpack.module import build_module
+from dovetail.targets.xnnpack.operators.registry import OPERATORS
+from tests.equality import model_from, normal, random_inputs, run, sqnr_db
+
+torch = pytest.importorskip("torch", reason="needs the package torch")
+pytest.importorskip("executorch", reason="needs the package executorch")
+
+PICTURE, ROWS = "float[1,4,6,8] x", "float[2,3,4] x"
+NORM = "<float[4] s = {1,2,3,4}, float[4] b = {1,2,3,4}>"
+BACKWARDS = "<int64[2] s = {1,-1}, int64[2] e = {3,-9}, int64[2] a = {1,2}, int64[2] t = {1,-2}>"
+POOL = "MaxPool<kernel_shape=[2,2], strides=[2,2], pads=[0,0,1,1]>(x)"
+# Operator -> inputs, output, constants, nodes.
+CASES: list[tuple[str, str, str, str]] = [
+    *(
+        (ROWS, "float[2,3,4] y", "", f"y = {op}(x)")
+        for op in ("Abs", "Ceil", "Cos", "Elu", "Erf", "Exp", "Floor", "HardSigmoid", "HardSwish", "Identity")
+    ),
+    *(
+        (ROWS, "float[2,3,4] y", "", f"y = {op}(x)")
+        for op in ("LeakyRelu", "Neg", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Tanh")
+    ),
+    *((ROWS, "float[2,3,4] y", "", f"a = Abs(x) y = {op}(a)") for op in ("Log", "Sqrt")),
+    *((f"{ROWS}, float[3,1] z", "float[2,3,4] y", "", f"y = {op}(x, z)") for op in ("Add", "Div", "Mul", "Sub")),
+    *((f"{ROWS}, float[4] z", "float[2,3,4] y", "", f"y = {op}(x, z, x)") for op in ("Max", "Min")),
+    *(
+        (f"{ROWS}, float[4] z", "bool[2,3,4] y", "", f"y = {op}(x, z)")
+        for op in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+    ),
+    *(
+        (f"{ROWS}, float[4] z", "bool[2,3,4] y", "", f"a = Less(x, z) b = Less(z, x) y = {op}(a, b)")
+        for op in ("And", "Or", "Xor")
+    ),
+    (ROWS, "bool[2,3,4] y", "", "a = Less(x, x) y = Not(a)"),
+    (f"{ROWS}, float[4] z", "float[2,3,4] y", "", "a = Less(x, z) y = Where(a, x, z)"),
+    (ROWS, "float[2,3,4] y", "<float p = {2}>", "y = Pow(x, p)"),
+    (ROWS, "float[2,3,4] y", "<float p = {2}>", "y = Mod<fmod=1>(x, p)"),
+    (ROWS, "float[2,3,4] y", "<float lo = {-0.5}, float hi = {0.7}>", "y = Clip(x, lo, hi)"),
+    (ROWS, "float[2,3,4] y", "<float hi = {0.7}>", "y = Clip(x, , hi)"),
+    (ROWS, "int64[2,3,4] y", "", "y = Cast<to=7>(x)"),
+    (ROWS, "float[2,3,4] y", "", 'y = Gelu<approximate="tanh">(x)'),
+    (ROWS, "float[2,3,4] y", "<float[1,4] s = {0.1,0.2,0.3,0.4}>", "y = PRelu(x, s)"),
+    (ROWS, "float[2,3,4] y", "", "y = Softmax<axis=1>(x)"),
+    (ROWS, "float[2,3,4] y", "", "y = LogSoftmax(x)"),
+    *(
+        (ROWS, "float[2,1,4] y", "<int64[1] a = {-2}>", f"y = {op}(x, a)")
+        for op in ("ReduceMean", "ReduceSum", "ReduceL2")
+    ),
+    *((ROWS, "float[2,4] y", "<int64[1] a = {1}>", f"y = {op}<keepdims=0>(x, a)") for op in ("ReduceMax", "ReduceMin")),
+    *((ROWS, "int64[2,1,4] y", "", f"y = {op}<axis=1>(x)") for op in ("ArgMax", "ArgMin")),
+    (ROWS, "float[2,3,2] y, int64[2,3,2] i", "<int64[1] k = {2}>", "y, i = TopK(x, k)"),
+    (ROWS, "float[2,3,4] y", "<int64 a = {1}>", "y = CumSum(x, a)"),
+    (ROWS, "float[6,4] y", "<int64[2] s = {-1, 4}>", "y = Reshape(x, s)"),
+    (ROWS, "float[2,12] y", "", "y = Flatten(x)"),
+    (ROWS, "float[2,1,3,4] y", "<int64[1] a = {1}>", "y = Unsqueeze(x, a)"),
+    ("float[2,1,3] x", "float[2,3] y", "<int64[1] a = {1}>", "y = Squeeze(x, a)"),
+    (ROWS, "float[4,2,3] y", "", "y = Transpose<perm=[2,0,1]>(x)"),
+    (f"{ROWS}, float[2,1,4] z", "float[2,7,4] y", "", "y = Concat<axis=-2>(x, z, x)"),
+    ("float[2,1,4] x", "float[2,3,4] y", "<int64[3] s = {2,3,4}>", "y = Expand(x, s)"),
+    (ROWS, "float[4,3,8] y", "<int64[3] r = {2,1,2}>", "y = Tile(x, r)"),
+    (ROWS, "float[2,1,4] a, float[2,2,4] b", "<int64[2] s = {1,2}>", "a, b = Split<axis=1>(x, s)"),
+    (ROWS, "float[2,2,2] y", BACKWARDS, "y = Slice(x,s,e,a,t)"),
+    (ROWS, "float[2,4] y", "<int64 i = {-1}>", "y = Gather<axis=1>(x, i)"),
+    (ROWS, "float[2,2,2,4] y", "<int64[2,2] i = {2,0,-1,1}>", "y = Gather<axis=1>(x, i)"),
+    (f"{ROWS}, int64[2,2,4] i", "float[2,2,4] y", "", "y = GatherElements<axis=1>(x, i)"),
+    (f"{ROWS}, int64[5,2] i", "float[5,4] y", "", "y = GatherND(x, i)"),
+    (f"{ROWS}, int64[2,1,4] i, float[2,1,4] u", "float[2,3,4] y", "", "y = ScatterElements<axis=1>(x, i, u)"),
+    (ROWS, "float[2,3,4] y", "<int64[2,2] i = {0,1,1,2}, float[2,4] u = {1,2,3,4,5,6,7,8}>", "y = ScatterND(x, i, u)"),
+    (PICTURE, "float[1,4,9,9] y", "<int64[8] p = {0,0,1,0,0,0,2,1}, float v = {0.5}>", "y = Pad(x, p, v)"),
+    (PICTURE, "float[1,4,8,8] y", "<int64[4] p = {1,0,1,0}, int64[2] a = {2,3}>", 'y = Pad<mode="reflect">(x, p, , a)'),
+    (PICTURE, "float[1,1,12,16] y", "", "y = DepthToSpace<blocksize=2>(x)"),
+    (PICTURE, "float[1,1,12,16] y", "", 'y = DepthToSpace<blocksize=2, mode="CRD">(x)'),
+    (PICTURE, "float[1,16,3,4] y", "", "y = SpaceToDepth<blocksize=2>(x)"),
+    (f"{ROWS}, float[4,5] z", "float[2,3,5] y", "", "y = MatMul(x, z)"),
+    ("float[2,3,5,4] x, float[2,1,4,5] z", "float[2,3,5,5] y", "", "y = MatMul(x, z)"),
+    (f"{ROWS}, float[2,5,4] z", "float[2,3,5] y", "", 'y = Einsum<equation="bnc,bmc->bnm">(x, z)'),
+    (
+        "float[4,3] x, float[5,4] z",
+        "float[3,5] y",
+        "<float[3,1] c = {1,2,3}>",
+        "y = Gemm<transA=1, transB=1, alpha=2.0>(x, z, c)",
+    ),
+    (PICTURE, "float[1,4,6,8] y", "", "y = Mul(x, x)"),
+    (PICTURE, "float[1,4,3,4] y", "", "y = MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(x)"),
+    (PICTURE, "float[1,4,3,4] y", "", "y = AveragePool<kernel_shape=[2,2], strides=[2,2]>(x)"),
+    (PICTURE, "float[1,4,1,1] y", "", "y = GlobalAveragePool(x)"),
+    (PICTURE, "float[1,4,6,8] y", NORM, "y = InstanceNormalization(x, s, b)"),
+    (PICTURE, "float[1,4,6,8] y", NORM, "y = GroupNormalization<num_groups=2>(x,s,b)"),
+    (PICTURE, "float[1,4,6,8] y", NORM, "y = BatchNormalization(x, s, b, b, s)"),
+    (ROWS, "float[2,3,4] y", NORM, "y = LayerNormalization(x, s, b)"),
+    (f"{PICTURE}, float[1,5,5,2] g", "float[1,4,5,5] y", "", "y = GridSample(x, g)"),
+    (PICTURE, "float[1,4,12,16] y", "<float[4] s = {1,1,2,2}>", 'y = Resize<mode="linear">(x, , s)'),
+    (PICTURE, "float[1,4,12,16] y", "<float[4] s = {1,1,2,2}>", 'y = Resize<mode="nearest">(x, , s)'),
+]
+WEIGHTED = [
+    ("float[2,3,4] x", "float[2,3,5] y", "y = MatMul(x, w)", (4, 5), None),
+    ("float[3,4] x", "float[3,5] y", "y = Gemm(x, w, b)", (4, 5), (5,)),
+    ("float[3,4] x", "float[3,5] y", "y = Gemm<transB=1>(x, w, b)", (5, 4), (5,)),
+    (PICTURE, "float[1,6,4,7] y", "y = Conv<pads=[0,1,0,0], group=2>(x, w, b)", (6, 2, 3, 2), (6,)),
+    ("float[1,4,8] x", "float[1,6,4] y", "y = Conv<strides=[2], pads=[1,1]>(x, w, b)", (6, 4, 3), (6,)),
+    (PICTURE, "float[1,3,12,16] y", "y = ConvTranspose<strides=[2,2]>(x, w, b)", (4, 3, 2, 2), (3,)),
+]
+
+
+def agree(text: str, **constants: np.ndarray) -> None:
+    model = model_from(text, opset=21, **constants)
+    inputs = random_inputs(model)
+    expected = run(model, inputs)
+    with torch.no_grad():
+        found = build_module(model)(*(torch.from_numpy(array) for array in inputs.values()))
+    for (name, wanted), tensor in zip(expected.items(), found, strict=True):
+        assert tuple(tensor.shape) == wanted.shape, name
+        if wanted.dtype.kind == "f":
+            assert sqnr_db(wanted, tensor.numpy()) > 100
+        else:
+            np.testing.assert_array_equal(wanted, tensor.numpy())
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "constants", "nodes"), CASES, ids=lambda text: text[-40:])
+def test_operator_is_that_of_onnx_runtime(inputs: str, outputs: str, constants: str, nodes: str) -> None:
+    agree(f"g ({inputs}) => ({outputs}) {constants} {{ {nodes} }}")
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "nodes", "weight", "bias"), WEIGHTED, ids=lambda one: str(one)[-30:])
+def test_layers_are_those_of_onnx_runtime(
+    inputs: str, outputs: str, nodes: str, weight: tuple[int, ...], bias: tuple[int, ...] | None
+) -> None:
+    constants = {"w": normal(*weight), **({} if bias is None else {"b": normal(*bias, seed=1)})}
+    agree(f"g ({inputs}) => ({outputs}) {{ {nodes} }}", **constants)
+
+
+def test_every_operator_has_a_case() -> None:
+    tested = " ".join([nodes for *_, nodes in CASES] + [case[2] for case in WEIGHTED])
+    assert [op for op in OPERATORS if f"= {op}" not in tested] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("g (float[2] x) => (float[2] y) { [odd] y = Acosh(x) }", "node 'odd' uses the operator 'Acosh'"),
+        ("g (float[2] x, float l, float h) => (float[2] y) { [odd] y = Clip(x, l, h) }", "'odd'.*is not a constant"),
+        (f"g (float[1,2,4,4] x) => (float[1,2,2,2] y) {{ [odd] y = {POOL} }}", "'odd'.*padded alike"),
+    ],
+)
+def test_what_has_no_form_is_refused_by_name(text: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        build_module(model_from(text))
