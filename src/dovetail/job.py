@@ -53,6 +53,8 @@ def prepare(
     target = open_target(options.target, options.option)
     if options.emulate is not None and target.sample_limit is not None:
         target = replace(target, sample_limit=options.emulate, retry_limit=options.emulate)
+    if options.io == "quantized" and target.on_edges:
+        raise InputError(f"--io quantized: {target.name} takes and gives real numbers")
     request = _request(options, target)
     model = read(path, options.shape)
     if is_quantized(model):

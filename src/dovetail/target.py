@@ -303,7 +303,9 @@ class Target:
     device; None where there is none but this machine. ``not_here``: precisions that a caller may well ask for -> why
     they are not to be had. ``retry_limit``: how many samples are run before a failed comparison stands. ``island``: the
     precision in which an operator that is computed wrongly is tried instead. ``outside``: operators that it cannot run
-    in any form -> why; they are cut off, with all that depends on them.
+    in any form -> why; they are cut off, with all that depends on them. ``run``: None where what was compiled runs on
+    the device only, and ``no_run`` says so. ``on_edges``: tensors are kept in float, and 8 bit stands on the edges into
+    operators that compute in it: every consumer converts for itself, equal conversions once.
     """
 
     name: str
@@ -313,7 +315,7 @@ class Target:
     emit: Callable[[ir.Model, Plan, Path], tuple[Artifact, ...]]
     compile: Callable[[tuple[Artifact, ...], Path], Compiled]
     read_back: Callable[[Compiled, Plan], ReadBack]
-    run: Callable[[Compiled, Iterable[Sample]], Iterator[Sample]]
+    run: Callable[[Compiled, Iterable[Sample]], Iterator[Sample]] | None = None
     chains: tuple[Chain, ...] = ()
     rewrites: tuple[Pass, ...] = ()
     baseline: Callable[[BaselineCase, Path], Compiled] | None = None
@@ -328,3 +330,5 @@ class Target:
     device: Callable[[Compiled, DeviceCase], DeviceSide] | None = None
     outside: Mapping[str, str] = field(default_factory=dict)
     not_here: Mapping[str, str] = field(default_factory=dict)
+    no_run: str = ""
+    on_edges: bool = False

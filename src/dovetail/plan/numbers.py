@@ -11,11 +11,13 @@ import onnx_ir as ir
 
 from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
 from dovetail.model.edit import attribute, constant_of
+from dovetail.numerics.grid import FLOAT8_HIGHEST
 from dovetail.numerics.ranges import find_range, params_from_range, weight_params
 from dovetail.plan.constraints import Operand, Problem
 from dovetail.stats import Stats
 from dovetail.target import Fixed
 
+FLOAT8_ENDS = (-FLOAT8_HIGHEST, FLOAT8_HIGHEST)
 # A scale in float32 that is a multiple but for its last bit is one.
 _ROUNDING = 1e-6
 
@@ -74,8 +76,8 @@ class Numbers:
         if entry is None and seen is None and fixed:
             entry = next(iter(fixed.values()))  # never observed, because it is the same in every integer form
         if entry is not None:
-            grid = entry.dtype.grid
-            return Range((grid.low - entry.zero_point) * entry.scale, (grid.high - entry.zero_point) * entry.scale)
+            low, high = (entry.dtype.grid.low, entry.dtype.grid.high) if entry.dtype.is_integer else FLOAT8_ENDS
+            return Range((low - entry.zero_point) * entry.scale, (high - entry.zero_point) * entry.scale)
         if seen is None:
             raise ValueError(f"calibration did not observe {name!r}, which the plan needs")
         if seen.counts is None or self._unclipped(name):

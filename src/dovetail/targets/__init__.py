@@ -9,7 +9,11 @@ from dovetail.errors import InputError
 from dovetail.target import Target
 
 # Target family -> the module that has ``open_target(variant, options)``; imported only when asked for.
-FAMILIES: dict[str, str] = {"ort-cpu": "dovetail.targets.ort_cpu.target", "qnn-htp": "dovetail.targets.qnn_htp.target"}
+FAMILIES: dict[str, str] = {
+    "ort-cpu": "dovetail.targets.ort_cpu.target",
+    "qnn-htp": "dovetail.targets.qnn_htp.target",
+    "tensorrt": "dovetail.targets.tensorrt.target",
+}
 
 
 def open_target(spec: str, options: Mapping[str, str] | None = None) -> Target:
