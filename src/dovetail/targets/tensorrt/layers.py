@@ -13,6 +13,7 @@ WORDS = {dtype: word for word, dtype in DTYPES.items()}
 _LAYER = re.compile(
     r"Name: (?P<name>.*?), LayerType: (?P<kind>\w+), Inputs: \[(?P<inputs>.*?)\]"
     r"(?:, Constants: \[(?P<constants>.*?)\])?, Outputs: \[(?P<outputs>.*?)\], TacticName: .*?, StreamId: -?\d+"
+    r"(?:, EventId: -?\d+)?"
     r"(?:, Metadata: ?(?P<metadata>.*))?"
 )
 _TENSOR = re.compile(r"\{ Name: .*?, Dimensions: \[(?P<shape>[-\d,]*)\].*?Datatype: (?P<dtype>\w+)")
