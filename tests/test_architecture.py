@@ -32,6 +32,7 @@ LAYERS = (
     ("report",),
     ("device",),
     ("pipeline",),
+    ("repair",),
     ("api",),
     ("cli",),
 )

@@ -13,6 +13,7 @@ from dovetail.calibrate.user_code import load_function
 from dovetail.config import FitOptions
 from dovetail.errors import InputError
 from dovetail.model.read import read, require_numbers, require_static
+from dovetail.plan.given import Given
 from dovetail.plan.request import Keep, Request
 from dovetail.plan.rows import read_plan
 from dovetail.qdq.invert import is_quantized
@@ -26,7 +27,7 @@ from dovetail.verify.verify import Evaluation
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run that can start."""
+    """A run that can start; ``given``: numbers that came with the model, to be kept."""
 
     path: Path
     model: ir.Model
@@ -38,6 +39,7 @@ class Job:
     evaluation: Evaluation | None
     plan: Plan | None
     plan_key: str
+    given: Given | None = None
 
 
 def prepare(

@@ -236,6 +236,8 @@ def _plan(job: Job, model: ir.Model, stats: Stats, workdir: Path, clock: Clock) 
     search = None
     if job.plan is not None:
         plan = job.plan
+    elif job.given is not None:
+        plan = make_plan(model, job.target, stats, job.request, job.given)
     elif job.options.operands == "auto":
         samples = list(itertools.islice(job.data.samples(), SEARCH_SAMPLES))
         plan, search = choose_operands(model, job.target, stats, job.request, samples, workdir, clock.progress)
