@@ -305,7 +305,8 @@ class Target:
     precision in which an operator that is computed wrongly is tried instead. ``outside``: operators that it cannot run
     in any form -> why; they are cut off, with all that depends on them. ``run``: None where what was compiled runs on
     the device only, and ``no_run`` says so. ``on_edges``: tensors are kept in float, and 8 bit stands on the edges into
-    operators that compute in it: every consumer converts for itself, equal conversions once.
+    operators that compute in it: every consumer converts for itself, equal conversions once. ``takes_float16``: QDQ
+    files for it may compute in float16.
     """
 
     name: str
@@ -332,3 +333,4 @@ class Target:
     not_here: Mapping[str, str] = field(default_factory=dict)
     no_run: str = ""
     on_edges: bool = False
+    takes_float16: bool = False

@@ -13,6 +13,8 @@ from dovetail.rules import (
     ranges,
     shapes,
     sharing,
+    trt_attention,
+    trt_types,
 )
 from dovetail.rules.rule import RETIRED, Rule, registered
 
@@ -27,6 +29,8 @@ MODULES = (
     htp_placement,
     htp_numerics,
     htp_shapes,
+    trt_types,
+    trt_attention,
 )
 
 

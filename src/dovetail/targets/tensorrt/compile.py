@@ -33,11 +33,11 @@ def compile_model(asked: TrtOptions, artifacts: tuple[Artifact, ...], folder: Pa
         return Compiled(artifacts, error=error, log=result.log, finished=result.finished)
     plain = unquantized(emitted)
     beside = _build_float16(asked, plain.model, plain_layers)
-    if error := _error(beside):
-        return Compiled(artifacts, error=f"in float16: {error}", log=beside.log, finished=beside.finished)
     made_by = f"{PACKAGE} {(result.answer or {})['version']}"
     files = [(ENGINE, engine), (LAYERS, layers), (FLOAT16_LAYERS, plain_layers)]
-    made = (*artifacts, *(Artifact(name, path, made_by) for name, path in files))
+    made = (*artifacts, *(Artifact(name, path, made_by) for name, path in files if path.exists()))
+    if error := _error(beside):
+        return Compiled(made, log=result.log, notes=(f"there is no float16 engine to compare with: {error}",))
     try:
         built, in_float16 = (parse_layers(path.read_text()) for path in (layers, plain_layers))
     except UnreadableError as unreadable:

@@ -9,6 +9,8 @@ import onnx_ir as ir
 from dovetail.encoding import DType
 from dovetail.finding import Finding, Severity
 from dovetail.model.attention import Attention, find_attention
+from dovetail.model.edit import is_op
+from dovetail.model.movers import MOVERS
 from dovetail.model.origin import origin_of
 from dovetail.storage import Edge
 from dovetail.targets.tensorrt.layers import WORDS, Layer
@@ -93,9 +95,20 @@ def why_broken(found: Attention, plain: Unquantized, layer: Layer | None) -> str
     dtype = types["query"]
     if dtype is not None and (why := no_kernel(found, dtype)):
         return why
+    if dtype is DType.S8 and not _stored_behind(found.mix.outputs[0], plain):
+        return "there is no pair on its output, which INT8 needs"
     if layer is not None:
         return f"it runs as {layer.types}"
     return "the builder does not say why"
+
+
+def _stored_behind(value: ir.Value, plain: Unquantized) -> bool:
+    """Whether a value is stored, moved or not, wherever it is read."""
+    return all(
+        Edge(user.name or "", index) in plain.edges
+        or (is_op(user, *MOVERS, "Cast") and _stored_behind(user.outputs[0], plain))
+        for user, index in value.uses()
+    )
 
 
 def _is_stored(node: ir.Node, plain: Unquantized) -> bool:

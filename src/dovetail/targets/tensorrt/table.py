@@ -70,7 +70,23 @@ def no_kernel(attention: Attention, dtype: DType) -> str:
         return f"INT8 attention is fused up to {INT8_MOST_KEYS} keys, here are {keys}"
     if dtype is DType.S8 and size is not None and size not in INT8_HEAD_SIZES:
         return f"INT8 attention is fused at head sizes {', '.join(map(str, INT8_HEAD_SIZES))}, here it is {size}"
+    if dtype is DType.S8 and not _feeds_products(attention.mix.outputs[0]):
+        return "INT8 attention is fused only in front of a product in INT8"
     return ""
+
+
+def _feeds_products(value: ir.Value) -> bool:
+    """Whether everything that reads a value, moved or not, is a product."""
+    users = [user for user, _ in value.uses()]
+    return (
+        bool(users)
+        and not value.is_graph_output()
+        and all(
+            is_op(user, "Conv", "Gemm", "MatMul")
+            or (is_op(user, *MOVERS) and all(_feeds_products(output) for output in user.outputs))
+            for user in users
+        )
+    )
 
 
 def _small_window(node: ir.Node) -> str:

@@ -47,6 +47,7 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
         read_back=read_back,
         no_run=_NO_RUN,
         on_edges=True,
+        takes_float16=True,
         float_db=_FLOAT16_DB if asked.half else None,
         runs_float_between=True,
         not_here={} if gpu.has_fp8 else {FP8.name: f"{gpu.name} has no FP8: sm89 is the first with it"},

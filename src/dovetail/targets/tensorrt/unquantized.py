@@ -10,6 +10,7 @@ import onnx_ir as ir
 from dovetail.encoding import DType
 from dovetail.model.edit import constant_of, is_op
 from dovetail.numerics.affine import dequantize
+from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.qdq.emit import drop_unused_constants
 from dovetail.qdq.params import is_dequantize, is_quantize, qparams_of
 from dovetail.storage import Edge
@@ -27,6 +28,7 @@ class Unquantized:
 def unquantized(emitted: ir.Model) -> Unquantized:
     """Take every pair out of a copy; stored constants are read back."""
     model = emitted.clone()
+    infer_shapes(model)  # another tool's file need not say its types
     graph = model.graph
     reads = [node for node in graph if is_dequantize(node)]
     edges = {edge: qparams_of(node).dtype for node in reads for edge in _readers(node.outputs[0])}
