@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 _LAYERS = "Layers:"
+# The builder waits for ever for a thread of its own that got no memory: it is stopped this far below the limit.
+_HEADROOM_BYTES = 64 << 20
+_POLL_S = 0.02
+
+
+def _watch_memory() -> None:
+    """End the process, saying why, when its address space comes near to its limit."""
+    try:
+        import resource
+    except ImportError:  # not on Windows, where there is no limit either
+        return
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    statm = Path("/proc/self/statm")
+    while limit != resource.RLIM_INFINITY and statm.exists():
+        used = int(statm.read_text().split()[0]) * resource.getpagesize()
+        if used > limit - _HEADROOM_BYTES:
+            os.write(1, b"cannot allocate memory\n")
+            os._exit(1)
+        time.sleep(_POLL_S)
 
 
 def build_in_child(model: str, engine: str, layers: str, sm: int) -> dict[str, Any]:
     """Build a strongly typed network for one compute capability; write the engine and the builder's layer list."""
     import tensorrt_rtx as trt
 
+    threading.Thread(target=_watch_memory, daemon=True).start()
     said: list[tuple[Any, str]] = []
 
     class Listener(trt.ILogger):  # type: ignore[misc]

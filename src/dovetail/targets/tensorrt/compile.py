@@ -8,6 +8,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from dovetail.model.edit import forget_names
 from dovetail.model.write import write
 from dovetail.passes.as_float16 import as_float16
 from dovetail.target import Artifact, Compiled
@@ -59,6 +60,8 @@ def _build(asked: TrtOptions, model: Path, engine: Path, layers: Path) -> ChildR
 def _build_float16(asked: TrtOptions, plain: ir.Model, layers: Path) -> ChildResult:
     """The same graph in float16; of what is built only the layer list is kept."""
     if not asked.half:
+        plain = plain.clone()
+        forget_names(plain.graph)
         as_float16(plain)
     with tempfile.TemporaryDirectory(prefix="dovetail-trt-") as name:
         written = write(plain, Path(name) / "float16.onnx")

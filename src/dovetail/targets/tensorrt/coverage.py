@@ -93,6 +93,8 @@ def why_broken(found: Attention, plain: Unquantized, layer: Layer | None) -> str
     if found.guard is not None:
         return f"the Where {found.guard.name!r} that replaces NaN stands between softmax and product"
     dtype = types["query"]
+    if dtype is None and found.query.dtype is ir.DataType.FLOAT:
+        return "it computes in float32, for which there is no fused kernel"
     if dtype is not None and (why := no_kernel(found, dtype)):
         return why
     if dtype is DType.S8 and not _stored_behind(found.mix.outputs[0], plain):

@@ -15,6 +15,8 @@ _DEFAULTS = {
     "time_limit_s": f"{DEFAULT_TIME_LIMIT_S:g}",
     "memory_limit_mb": str(DEFAULT_MEMORY_LIMIT_BYTES >> 20),
 }
+# Address space of a child that has loaded tensorrt-rtx 1.7.1.116 and built nothing yet.
+_LEAST_MEMORY_MB = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +35,14 @@ def read_options(gpu: Gpu, given: Mapping[str, str]) -> TrtOptions:
         if key not in _DEFAULTS:
             raise InputError(f"target tensorrt has no option {key!r}; there is {', '.join(_DEFAULTS)}")
     values = {**_DEFAULTS, **given}
+    memory_mb = whole("memory_limit_mb", values["memory_limit_mb"])
+    if memory_mb < _LEAST_MEMORY_MB:
+        raise InputError(
+            f"--option memory_limit_mb={memory_mb}: the builder's libraries alone take {_LEAST_MEMORY_MB} MB"
+        )
     return TrtOptions(
         gpu,
         half=one_of("compute", values["compute"], ("fp16", "fp32")) == "fp16",
         time_limit_s=seconds("time_limit_s", values["time_limit_s"]),
-        memory_limit_bytes=whole("memory_limit_mb", values["memory_limit_mb"]) << 20,
+        memory_limit_bytes=memory_mb << 20,
     )

@@ -21,6 +21,7 @@ from dovetail.storage import Choice, Plan
 from dovetail.target import Artifact, Compiled, ReadBack, Target
 from dovetail.targets.tensorrt.chips import gpu_named
 from dovetail.targets.tensorrt.compile import FLOAT16_LAYERS, LAYERS, compile_model
+from dovetail.targets.tensorrt.device import device_side
 from dovetail.targets.tensorrt.install import probe
 from dovetail.targets.tensorrt.options import TrtOptions, read_options
 from dovetail.targets.tensorrt.read_back import EVIDENCE, read_layers
@@ -35,7 +36,9 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
     """The target of one compute capability."""
     gpu = gpu_named(variant)
     asked = read_options(gpu, options)
-    precisions = (FP8, W8A8, FP16) if gpu.has_fp8 else (W8A8, FP16)
+    precisions = (*((FP8,) if gpu.has_fp8 else ()), W8A8, *((FP16,) if asked.half else ()))
+    not_here = {} if gpu.has_fp8 else {FP8.name: f"{gpu.name} has no FP8: sm89 is the first with it"}
+    not_here |= {} if asked.half else {FP16.name: "compute=fp32 computes in float32"}
     return Target(
         name=f"tensorrt:{gpu.name}",
         ops=table(gpu.has_fp8),
@@ -46,11 +49,12 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
         compile=partial(compile_model, asked),
         read_back=read_back,
         no_run=_NO_RUN,
+        device=device_side,
         on_edges=True,
         takes_float16=True,
         float_db=_FLOAT16_DB if asked.half else None,
         runs_float_between=True,
-        not_here={} if gpu.has_fp8 else {FP8.name: f"{gpu.name} has no FP8: sm89 is the first with it"},
+        not_here=not_here,
     )
 
 
