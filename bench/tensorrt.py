@@ -20,7 +20,7 @@ import dovetail
 from dovetail import zoo
 from dovetail.calibrate.user_code import load_function
 from dovetail.config import FitOptions
-from dovetail.repair import repair
+from dovetail.repairs import repair
 from dovetail.report.result import Result
 
 TARGET = "tensorrt:sm89"

@@ -32,7 +32,7 @@ LAYERS = (
     ("report",),
     ("device",),
     ("pipeline",),
-    ("repair",),
+    ("repairs",),
     ("api",),
     ("cli",),
 )
@@ -96,6 +96,7 @@ def test_public_names() -> None:
         "check",
         "fit",
         "load_result",
+        "repair",
         "verify_device",
     ]
     for name in dovetail.__all__:

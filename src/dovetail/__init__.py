@@ -5,16 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dovetail.api import check, fit, verify_device
+    from dovetail.api import check, fit, repair, verify_device
     from dovetail.errors import BackendError, InputError
     from dovetail.report.result import Result, load_result
 
 __version__ = "0.1.0"
-__all__ = ["BackendError", "InputError", "Result", "__version__", "check", "fit", "load_result", "verify_device"]
+__all__ = [
+    "BackendError",
+    "InputError",
+    "Result",
+    "__version__",
+    "check",
+    "fit",
+    "load_result",
+    "repair",
+    "verify_device",
+]
 
 _HOMES = {
     "fit": "dovetail.api",
     "check": "dovetail.api",
+    "repair": "dovetail.api",
     "verify_device": "dovetail.api",
     "InputError": "dovetail.errors",
     "BackendError": "dovetail.errors",

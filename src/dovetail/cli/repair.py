@@ -36,7 +36,7 @@ def repair_command(
     from dovetail.cli.fit import show
     from dovetail.cli.progress import showing_progress
     from dovetail.config import options_from, parse_options, parse_shapes
-    from dovetail.repair import precision_of, repair
+    from dovetail.repairs import precision_of, repair
 
     shapes = parse_shapes(shape)
     values = {"target": target, "precision": precision or precision_of(model, shapes), "shape": shapes}

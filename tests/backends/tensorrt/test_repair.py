@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from onnxruntime import quantization
 
+import dovetail
 from dovetail import zoo
 from dovetail.cli.main import main
 from dovetail.config import FitOptions
@@ -20,7 +21,7 @@ from dovetail.errors import InputError
 from dovetail.finding import Status
 from dovetail.model.read import read
 from dovetail.qdq.invert import invert
-from dovetail.repair import RECORD, Repair, precision_of, repair
+from dovetail.repairs import RECORD, Repair, precision_of, repair
 from dovetail.storage import Choice, Edge
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt.table import F8, FP8
@@ -61,8 +62,9 @@ def test_another_tools_int8_vit_is_made_to_fuse_with_its_own_numbers(tmp_path: P
     path = quantized_elsewhere(tmp_path / "peer.onnx")
     before = hashlib.sha256(path.read_bytes()).hexdigest()
     calib = {"images": zoo.load("vit_digits").calib()["images"][:8]}
-    options = FitOptions(target="tensorrt:sm89", precision=precision_of(path))
-    result, record = repair(path, options, tmp_path / "run", calibration=calib)
+    assert precision_of(path) == "w8a8"
+    result = dovetail.repair(path, target="tensorrt:sm89", calibration=calib, output=tmp_path / "run")
+    record = msgspec.json.decode((tmp_path / "run" / RECORD).read_bytes(), type=Repair)
     assert hashlib.sha256(path.read_bytes()).hexdigest() == before == result.model_sha256
     assert result.verdicts["fidelity"].status is Status.PASS
     assert "4 attention blocks: as one kernel as planned 4 Int8 -> Int8; in float16 4" in result.notes
@@ -78,7 +80,6 @@ def test_another_tools_int8_vit_is_made_to_fuse_with_its_own_numbers(tmp_path: P
         storage = peer.tensors[name].storage
         assert isinstance(storage, QParams)
         assert rows[name] == float(storage.scale)
-    assert msgspec.json.decode((tmp_path / "run" / RECORD).read_bytes(), type=Repair) == record
 
 
 def test_a_pair_on_scores_and_none_behind_the_softmax_in_float16(tmp_path: Path) -> None:
