@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
-from onnxruntime import quantization
 
 import dovetail
 from dovetail import zoo
@@ -27,43 +25,16 @@ from dovetail.targets import open_target
 from dovetail.targets.tensorrt.table import F8, FP8
 from tests.backends.tensorrt.attention import layer
 from tests.planning import noise, planned
+from tests.quantized_elsewhere import calibration, quantized_elsewhere
 
 pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12")
 
 
-class Reader(quantization.CalibrationDataReader):
-    """Eight shipped samples, as the other tool wants them."""
-
-    def __init__(self) -> None:
-        self._samples: Iterator[dict[str, np.ndarray]] = iter(
-            [{"images": image[None]} for image in zoo.load("vit_digits").calib()["images"][:8]]
-        )
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        return next(self._samples, None)
-
-
-def quantized_elsewhere(path: Path, **extra: object) -> Path:
-    """The shipped digits ViT by ONNX Runtime's own quantizer: pairs around every operator it knows."""
-    quantization.quantize_static(
-        str(zoo.load("vit_digits").model_path),
-        str(path),
-        Reader(),
-        quant_format=quantization.QuantFormat.QDQ,
-        per_channel=True,
-        activation_type=quantization.QuantType.QInt8,
-        weight_type=quantization.QuantType.QInt8,
-        extra_options={"ActivationSymmetric": True, "QuantizeBias": False, **extra},
-    )
-    return path
-
-
 def test_another_tools_int8_vit_is_made_to_fuse_with_its_own_numbers(tmp_path: Path) -> None:
-    path = quantized_elsewhere(tmp_path / "peer.onnx")
+    path = quantized_elsewhere(tmp_path / "peer.onnx", signed=True)
     before = hashlib.sha256(path.read_bytes()).hexdigest()
-    calib = {"images": zoo.load("vit_digits").calib()["images"][:8]}
     assert precision_of(path) == "w8a8"
-    result = dovetail.repair(path, target="tensorrt:sm89", calibration=calib, output=tmp_path / "run")
+    result = dovetail.repair(path, target="tensorrt:sm89", calibration=calibration(), output=tmp_path / "run")
     record = msgspec.json.decode((tmp_path / "run" / RECORD).read_bytes(), type=Repair)
     assert hashlib.sha256(path.read_bytes()).hexdigest() == before == result.model_sha256
     assert result.verdicts["fidelity"].status is Status.PASS
