@@ -81,7 +81,8 @@ def peer(folder: Path, given: argparse.Namespace) -> None:
         for precision, mode in PRECISIONS.items():
             made, run = folder / f"modelopt_{exporter}_{mode}.onnx", folder / f"repaired_{exporter}_{mode}"
             script = Path(__file__).with_name("peer_modelopt.py")
-            command = [python, str(script), str(path), str(made), mode, str(folder / "data.npz")]
+            # -P: beside the script is a file called tensorrt.py, which is not what modelopt wants to import.
+            command = [python, "-P", str(script), str(path), str(made), mode, str(folder / "data.npz")]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 print(f"{exporter:18} {precision:5} nvidia-modelopt failed: {done.stderr.strip()[-200:]}")

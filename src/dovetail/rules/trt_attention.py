@@ -98,6 +98,34 @@ def _reads_stored(node: ir.Node, plan: Plan) -> bool:
     return any(isinstance(_seen(node, index, plan), QParams) for index in range(len(node.inputs)))
 
 
+@rule("Q423", targets=TARGETS)
+def guard_against_nan_in_attention(subject: Subject) -> Iterator[Finding]:
+    """A Where that replaces NaN stands between the softmax and the second product of an attention in 8 bit.
+
+    ## What it finds
+    `Softmax -> IsNaN -> Where` in an attention whose operands have Q/DQ pairs, as torch exports
+    scaled_dot_product_attention with a mask.
+
+    ## Why it matters
+    The builder does not see through it: the attention is three kernels and more. In float16 it is one all the same, so
+    that only the quantized model becomes slow.
+
+    ## How to fix it
+    Take the Where away where no row can be masked as a whole, which is the only way to a NaN; `dovetail fit` and
+    `dovetail repair` do.
+
+    ## Seen on
+    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: with the Where there is no `_gemm_mha_v2` in FP8 and INT8, without
+      it there is. nvidia-modelopt 0.47.0 leaves it in: 0 of 2 blocks of a two-layer ViT exported by dynamo with SDPA.
+    """
+    plan = subject.plan
+    for found in find_attention(subject.model.graph) if plan is not None else ():
+        stored = _operands(found, plan).values() if plan is not None else ()
+        if found.guard is not None and any(isinstance(storage, QParams) for storage in stored):
+            message = f"{found.guard.op_type} {found.guard.name!r} stands between softmax and product: not one kernel"
+            yield Finding("Q423", _where(found), message, Severity.ERROR, fix="take it away: `dovetail repair` does")
+
+
 @rule("Q621", targets=TARGETS)
 def attention_without_kernel(subject: Subject) -> Iterator[Finding]:
     """An attention in 8 bit has a size for which there is no kernel.
