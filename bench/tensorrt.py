@@ -114,7 +114,8 @@ def shipped() -> None:
 
 def said(result: Result) -> str:
     """One line: the verdict, the blocks, the layers, the worst output."""
-    notes = [note for note in result.notes if "attention blocks" in note or "layers" in note]
+    told = ("attention blocks: as one kernel", "the engine has")
+    notes = [n for n in result.notes if any(words in n for words in told) and not n.startswith("as given")]
     values = result.metrics.sqnr_db.simulation_vs_float.values()
     worst = min((value for value in values if value is not None), default=float("nan"))
     return f"{result.verdicts['fidelity'].status:9} {'; '.join(reversed(notes))}; simulation {worst:.1f} dB"

@@ -111,7 +111,10 @@ def test_help_imports_nothing_heavy() -> None:
     assert not {"onnx", "onnx_ir", "onnxruntime", "onnxscript", "numpy", "rich"} & set(loaded)
 
 
-@pytest.mark.parametrize("module", ["dovetail.targets.qnn_htp.session", "dovetail.targets.ort_cpu.build"])
+@pytest.mark.parametrize(
+    "module",
+    ["dovetail.targets.qnn_htp.session", "dovetail.targets.ort_cpu.build", "dovetail.targets.tensorrt.build"],
+)
 def test_a_child_process_imports_little(module: str) -> None:
     code = f"import sys; import dovetail.targets.child; import {module}; print(' '.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

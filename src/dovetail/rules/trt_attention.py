@@ -116,7 +116,7 @@ def guard_against_nan_in_attention(subject: Subject) -> Iterator[Finding]:
 
     ## Seen on
     - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: with the Where there is no `_gemm_mha_v2` in FP8 and INT8, without
-      it there is. nvidia-modelopt 0.47.0 leaves it in: 0 of 2 blocks of a two-layer ViT exported by dynamo with SDPA.
+      it there is. nvidia-modelopt 0.47.0 leaves it in: 0 of 12 blocks of a ViT exported by dynamo with SDPA.
     """
     plan = subject.plan
     for found in find_attention(subject.model.graph) if plan is not None else ():
