@@ -31,20 +31,12 @@ def assert_fused(result: Result, blocks: int, kind: str) -> None:
     assert [finding for finding in result.findings if finding.code == "TRT"] == []
 
 
-@pytest.mark.parametrize(
-    ("model", "exporter", "precision", "blocks", "kind"),
-    [
-        ("siglip", "torchscript-sdpa", "w8a8", 3, "Int8 -> Int8"),  # the third pools: one query
-        ("beit", "dynamo-eager", "fp8", 2, "FP8 -> FP8"),  # with a table added to the scores
-    ],
-)
-def test_every_attention_is_one_kernel(
-    model: str, exporter: str, precision: str, blocks: int, kind: str, tmp_path: Path
-) -> None:
+def test_every_attention_is_one_kernel(tmp_path: Path) -> None:
+    """SigLIP has two layers, and a third attention that pools with one query."""
     from bench.tensorrt_models import MODELS, export_model
 
-    path = export_model(model, exporter, tmp_path / "model.onnx")
-    assert_fused(fitted(path, MODELS[model][1], precision, tmp_path), blocks, kind)
+    path = export_model("siglip", "torchscript-sdpa", tmp_path / "model.onnx")
+    assert_fused(fitted(path, MODELS["siglip"][1], "w8a8", tmp_path), 3, "Int8 -> Int8")
 
 
 def test_the_attention_operator_is_taken_apart(tmp_path: Path) -> None:
