@@ -59,7 +59,11 @@ def models(folder: Path, given: argparse.Namespace) -> None:
     for name in given.models.split(",") if given.models else MODELS:
         data = pictures(MODELS[name][1])
         for exporter in given.exporters.split(","):
-            path = export_model(name, exporter, folder / f"{name}_{exporter}.onnx", given.layers, given.heads)
+            try:
+                path = export_model(name, exporter, folder / f"{name}_{exporter}.onnx", given.layers, given.heads)
+            except ValueError as error:  # a model without this kind of attention
+                print(f"{name:8} {exporter:18} not exported: {str(error)[:120]}", flush=True)
+                continue
             for precision in PRECISIONS:
                 run = folder / f"{name}_{exporter}_{precision}"
                 result = dovetail.fit(path, target=TARGET, precision=precision, calibration=data, output=run)
