@@ -141,8 +141,8 @@ def attention_without_kernel(subject: Subject) -> Iterator[Finding]:
     Leave the pairs of this attention out: `dovetail fit` does. Or use FP8 for INT8, or the other way round.
 
     ## Seen on
-    - tensorrt: tensorrt-rtx 1.7.1.116, built for sm75, sm80, sm86, sm89, sm120 and sm121: head sizes 8 to 256, 1 to
-      2048 keys and queries; the number of queries does not matter.
+    - tensorrt: tensorrt-rtx 1.7.1.116, built for sm89: head sizes 8 to 256, 1 to 2048 keys; the number of queries does
+      not matter. Built for sm75, sm80, sm86, sm120 and sm121 at three sizes each, which agree.
     """
     plan = subject.plan
     for found in find_attention(subject.model.graph) if plan is not None else ():
