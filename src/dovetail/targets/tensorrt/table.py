@@ -28,7 +28,7 @@ W8 = Encoding(DType.S8, symmetric=True, granularity=Granularity.AXIS)
 # A softmax lies in [0, 1]: the largest stored value stands for one.
 SOFTMAX_SCALE_FP8 = 1 / FLOAT8_HIGHEST
 SOFTMAX_SCALE_INT8 = 1 / 127
-# Sizes for which there is a fused attention kernel (sm89: head sizes 8 to 256, 1 to 2048 keys; others: three sizes each).
+# Sizes with a fused attention kernel (sm89: head sizes 8 to 256, 1 to 2048 keys; the others: three sizes each).
 FP8_LEAST_KEYS = 32
 INT8_MOST_KEYS = 512
 INT8_HEAD_SIZES = (16, 32, 64)
