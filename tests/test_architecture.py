@@ -32,6 +32,7 @@ LAYERS = (
     ("report",),
     ("device",),
     ("pipeline",),
+    ("repairs",),
     ("api", "torch_export"),
     ("cli",),
 )
@@ -98,6 +99,7 @@ def test_public_names() -> None:
         "fit",
         "from_torch",
         "load_result",
+        "repair",
         "verify_device",
     ]
     for name in dovetail.__all__:
@@ -113,7 +115,8 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["dovetail.targets.qnn_htp.session", "dovetail.targets.ort_cpu.build", "dovetail.targets.xnnpack.session"]
+    "module",
+    ["dovetail.targets.qnn_htp.session", "dovetail.targets.ort_cpu.build", "dovetail.targets.tensorrt.build"],
 )
 def test_a_child_process_imports_little(module: str) -> None:
     code = f"import sys; import dovetail.targets.child; import {module}; print(' '.join(sys.modules))"

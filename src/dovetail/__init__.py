@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dovetail.api import check, fit, verify_device
+    from dovetail.api import check, fit, repair, verify_device
     from dovetail.errors import BackendError, InputError
     from dovetail.report.result import Result, load_result
     from dovetail.torch_export import from_torch
@@ -20,12 +20,14 @@ __all__ = [
     "fit",
     "from_torch",
     "load_result",
+    "repair",
     "verify_device",
 ]
 
 _HOMES = {
     "fit": "dovetail.api",
     "check": "dovetail.api",
+    "repair": "dovetail.api",
     "verify_device": "dovetail.api",
     "from_torch": "dovetail.torch_export",
     "InputError": "dovetail.errors",

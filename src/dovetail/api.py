@@ -73,6 +73,43 @@ def check(
         return check_file(_path(model, Path(folder)), open_target(target, option), shape or {}, calibration)
 
 
+def repair(
+    model: ModelLike,
+    *,
+    target: str,
+    calibration: DataLike,
+    output: str | Path,
+    evaluation: DataLike | None = None,
+    metric: str | Metric | None = None,
+    force: bool = False,
+    report: Reporter = silent,
+    **options: Any,
+) -> Result:
+    """Put the pairs of a QDQ model where a target wants them, with the numbers that it has; ``repair.json`` lists what
+    was changed and what was missing. Without ``precision``, the one that most of its activations have."""
+    from dovetail.repairs import precision_of
+    from dovetail.repairs import repair as run_repair
+
+    values = {"target": target, **options}
+    if isinstance(metric, str):
+        values["metric"] = metric
+    with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
+        path = _path(model, Path(folder))
+        if "precision" not in values:
+            values["precision"] = precision_of(path, values.get("shape"))
+        result, _ = run_repair(
+            path,
+            options_from(values),
+            Path(output),
+            calibration=calibration,
+            evaluation=evaluation,
+            metric=None if isinstance(metric, str) else metric,
+            force=force,
+            report=report,
+        )
+    return result
+
+
 def verify_device(run: str | Path, *, device_outputs: str | Path) -> Result:
     """Fill the verdict ``device`` of a run from what a device gave back, and write its ``result.json`` again."""
     from dovetail.device.verify_device import verify_device

@@ -13,6 +13,7 @@ from dovetail.calibrate.user_code import load_function
 from dovetail.config import FitOptions
 from dovetail.errors import InputError
 from dovetail.model.read import read, require_numbers, require_static
+from dovetail.plan.given import Given
 from dovetail.plan.request import Keep, Request
 from dovetail.plan.rows import read_plan
 from dovetail.qdq.invert import is_quantized
@@ -26,7 +27,11 @@ from dovetail.verify.verify import Evaluation
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run that can start; ``refused``: why the target cannot do what was asked, which its result will say."""
+    """A run that can start.
+
+    ``refused``: why the target cannot do what was asked, which its result will say. ``given``: numbers that came with
+    the model, to be kept.
+    """
 
     path: Path
     model: ir.Model
@@ -39,6 +44,7 @@ class Job:
     plan: Plan | None
     plan_key: str
     refused: str = ""
+    given: Given | None = None
 
 
 def prepare(
@@ -54,6 +60,8 @@ def prepare(
     target = open_target(options.target, options.option)
     if options.emulate is not None and target.sample_limit is not None:
         target = replace(target, sample_limit=options.emulate, retry_limit=options.emulate)
+    if options.io == "quantized" and target.on_edges:
+        raise InputError(f"--io quantized: {target.name} takes and gives real numbers")
     request = _request(options, target)
     model = read(path, options.shape)
     if is_quantized(model):

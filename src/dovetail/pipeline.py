@@ -266,7 +266,10 @@ def _plan(job: Job, model: ir.Model, stats: Stats, workdir: Path, clock: Clock) 
     search = choices = None
     request, candidates = job.request, job.target.choices.get(job.options.precision, ())
     if job.plan is not None:
-        plan = job.plan
+        validate_plan(job.plan, model, job.target)
+        return job.plan, None, None
+    if job.given is not None:
+        plan = make_plan(model, job.target, stats, job.request, job.given)
         validate_plan(plan, model, job.target)
         return plan, None, None
     if candidates or job.target.floats_merges:

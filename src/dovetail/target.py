@@ -340,7 +340,10 @@ class Target:
     in any form -> why; they are cut off, with all that depends on them. ``choices``: names of precisions that stand for
     several, of which the best on the caller's data is taken. ``floats_merges``: a merge that would share one range may
     run in float between integers, where that is much better. ``measure``: the latency of what was compiled beside that
-    of the same graph in float, on some samples, in a folder; or one sentence on why there is none.
+    of the same graph in float, on some samples, in a folder; or one sentence on why there is none. ``run``: None where
+    what was compiled runs on the device only, and ``no_run`` says so. ``on_edges``: tensors are kept in float, and 8
+    bit stands on the edges into operators that compute in it: every consumer converts for itself, equal conversions
+    once. ``takes_float16``: QDQ files for it may compute in float16.
     """
 
     name: str
@@ -350,7 +353,7 @@ class Target:
     emit: Callable[[ir.Model, Plan, Path], tuple[Artifact, ...]]
     compile: Callable[[tuple[Artifact, ...], Path], Compiled]
     read_back: Callable[[Compiled, Plan], ReadBack]
-    run: Callable[[Compiled, Iterable[Sample]], Iterator[Sample]]
+    run: Callable[[Compiled, Iterable[Sample]], Iterator[Sample]] | None = None
     chains: tuple[Chain, ...] = ()
     rewrites: tuple[Pass, ...] = ()
     baseline: Callable[[BaselineCase, Path], Compiled] | None = None
@@ -369,6 +372,9 @@ class Target:
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     floats_merges: bool = False
     measure: Callable[[Compiled, BaselineCase, Path], Measured | str] | None = None
+    no_run: str = ""
+    on_edges: bool = False
+    takes_float16: bool = False
 
     def try_out(self, artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
         """Compile what is not shipped."""

@@ -36,6 +36,7 @@ NOT_CHECKED = 3
 @click.option("--std", metavar="S,...", help="Standard deviation, likewise.")
 @click.option("--layout", help="nchw (default) or nhwc, for pictures.")
 @click.option("--option", multiple=True, metavar="KEY=VALUE", help="An option of the target; unknown keys are refused.")
+@click.option("--compute", metavar="TYPE", help="tensorrt: what is not in 8 bit computes in fp16 (default) or fp32.")
 @click.option("--device-qairt", metavar="V", help="qnn-htp: say whether a device with this QAIRT can load the result.")
 @click.option("--config", type=click.Path(path_type=Path), help="A TOML file with the same keys as these options.")
 @click.option("--require", multiple=True, metavar="VERDICT", help="Exit with 3 when this verdict is not checked.")
@@ -71,8 +72,9 @@ def _values(given: dict[str, Any]) -> dict[str, Any]:
         values["shape"] = parse_shapes(given["shape"])
     if given["option"]:
         values["option"] = parse_options(given["option"])
-    if given["device_qairt"] is not None:
-        values["option"] = {**values.get("option", {}), "device_qairt": given["device_qairt"]}
+    for key in ("compute", "device_qairt"):
+        if given[key] is not None:
+            values["option"] = {**values.get("option", {}), key: given[key]}
     if given["size"] is not None:
         sizes = parse_numbers("size", given["size"])
         if len(sizes) != 2 or any(size != int(size) or size < 1 for size in sizes):

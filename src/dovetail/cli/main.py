@@ -12,6 +12,7 @@ import click
 import dovetail
 from dovetail.cli.check import check_command, explain_command
 from dovetail.cli.fit import demo_command, fit_command
+from dovetail.cli.repair import repair_command
 from dovetail.cli.targets import targets_command
 from dovetail.cli.verify import verify_command
 from dovetail.errors import BackendError, InputError
@@ -26,7 +27,15 @@ def cli() -> None:
     """Fit quantized vision models to the silicon they ship to, and prove it."""
 
 
-for command in (fit_command, verify_command, check_command, explain_command, targets_command, demo_command):
+for command in (
+    fit_command,
+    repair_command,
+    verify_command,
+    check_command,
+    explain_command,
+    targets_command,
+    demo_command,
+):
     cli.add_command(command)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import zipfile
@@ -19,7 +20,12 @@ from dovetail.target import DeviceTensor, Sample
 
 # As our script names a sample's folder, and as qnn-net-run does.
 _SAMPLE = re.compile(r"(?:Result_)?(\d+)")
-_SUFFIXES = (".npy", ".npz", ".raw")
+_SUFFIXES = (".npy", ".npz", ".raw", ".json")
+# Files that hold all outputs of a sample, by name; .json is what trtexec exports.
+_WHOLE = (".npz", ".json")
+# trtexec writes what JSON does not know as C does.
+_NOT_JSON = re.compile(r"(?<=[\s,\[-])(nan|inf)(?=[\s,\]])")
+_JSON = {"nan": "NaN", "inf": "Infinity"}
 # What qnn-net-run appends when it is told to write integers as they are.
 _NATIVE = "_native"
 
@@ -63,7 +69,7 @@ def _samples(folder: Path, count: int) -> dict[int, Path]:
         raise InputError(f"{folder}: the outputs of the device cannot be read ({error.strerror})") from error
     places: dict[int, Path] = {}
     for entry in entries:
-        if not entry.is_dir() and entry.suffix != ".npz":
+        if not entry.is_dir() and entry.suffix not in _WHOLE:
             continue
         match = _SAMPLE.fullmatch(entry.name if entry.is_dir() else entry.stem)
         if match is None:
@@ -99,6 +105,8 @@ def _outputs(place: Path, manifest: Manifest) -> Found:
 
 
 def _members(path: Path) -> list[OutputFile]:
+    if path.suffix == ".json":
+        return [OutputFile(path, name) for name in _exported(path)]
     if path.suffix != ".npz":
         return [OutputFile(path)]
     try:
@@ -106,6 +114,18 @@ def _members(path: Path) -> list[OutputFile]:
             return [OutputFile(path, name) for name in arrays.files]
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: not an .npz file ({error})") from error
+
+
+def _exported(path: Path) -> dict[str, Array]:
+    """The outputs in a file that trtexec exported: name, dimensions as 1x10, values."""
+    try:
+        rows = json.loads(_NOT_JSON.sub(lambda found: _JSON[found[1]], path.read_text()))
+        return {
+            row["name"]: np.asarray(row["values"], np.float32).reshape([int(n) for n in row["dimensions"].split("x")])
+            for row in rows
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: not what trtexec exports ({error})") from error
 
 
 def _real(file: OutputFile, tensor: DeviceTensor) -> Array:
@@ -137,11 +157,17 @@ def _bytes(path: Path) -> bytes:
 
 def _load(file: OutputFile, tensor: DeviceTensor) -> Array:
     """An array of NumPy's own formats, which say shape and type."""
+    if file.path.suffix == ".json":
+        return _checked(file, _exported(file.path)[file.name], tensor)
     try:
         loaded = np.load(file.path, allow_pickle=False)
         array = np.asarray(loaded[file.name] if file.name else loaded)
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise InputError(f"{file}: not an array ({error})") from error
+    return _checked(file, array, tensor)
+
+
+def _checked(file: OutputFile, array: Array, tensor: DeviceTensor) -> Array:
     alike = array.dtype == np.dtype(tensor.dtype) or (array.dtype.kind == "f" and _takes_float(tensor))
     if array.shape != tensor.shape or not alike:
         raise InputError(f"{file}: is {array.dtype} {list(array.shape)}; {_described(tensor)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,15 @@ from dovetail.verify.compare import Agreement, compare_runs, side_by_side
 
 RESULT = "result.json"
 RECORD = "ran.json"
+# What trtexec exports with --exportTimes, one file per sample, and how the result speaks of it.
+_TIMES = "times_*.json"
+_MEASURED = "measured on the device:"
+
+
+class _Timed(msgspec.Struct):
+    """One run in such a file, as far as it is read."""
+
+    computeMs: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +70,24 @@ def verify_device(run: Path, device_outputs: Path) -> Result:
     metrics = _with_device(result.metrics, vs_float, vs_simulation)
     if ran is not None and ran.emulated:
         verdict, metrics = _of_emulator(verdict), _with_device(result.metrics, None, None)
-    filled = replace(result, verdicts={**result.verdicts, "device": verdict}, metrics=metrics)
+    notes = (*(note for note in result.notes if not note.startswith(_MEASURED)), *_measured(device_outputs))
+    filled = replace(result, verdicts={**result.verdicts, "device": verdict}, metrics=metrics, notes=notes)
     write_whole(run / RESULT, filled.to_json())
     return filled
+
+
+def _measured(outputs: Path) -> list[str]:
+    """What the device's own tool measured, where its files stand beside the outputs."""
+    times: list[float] = []
+    for path in sorted(outputs.glob(_TIMES)):
+        try:
+            rows = msgspec.json.decode(path.read_bytes(), type=list[_Timed])
+        except (OSError, msgspec.DecodeError) as error:
+            raise InputError(f"{path}: not what trtexec exports ({error})") from error
+        times += [row.computeMs for row in rows]
+    if not times:
+        return []
+    return [f"{_MEASURED} median {statistics.median(times):.4g} ms of compute in {len(times)} runs, by trtexec"]
 
 
 def _verdict(

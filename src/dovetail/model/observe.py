@@ -36,9 +36,9 @@ class ObservedRun:
             for file in written:
                 file.unlink()
         self._binding = self._session.io_binding()
-        self._buffers = {name: np.empty(_shape(by_name[name]), np.float32) for name in wanted}
+        self._buffers = {name: np.empty(_shape(by_name[name]), _dtype(by_name[name])) for name in wanted}
         for name, buffer in self._buffers.items():
-            self._binding.bind_output(name, "cpu", 0, np.float32, buffer.shape, buffer.ctypes.data)
+            self._binding.bind_output(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
 
     def run(self, sample: Sample) -> Iterable[tuple[str, Array]]:
         """The named tensors of one sample; the arrays are overwritten by the next."""
@@ -49,6 +49,11 @@ class ObservedRun:
                 self._session.run_with_iobinding(self._binding)
         for name in self.values:
             yield name, sample[name] if name in self._inputs else self._buffers[name]
+
+
+def _dtype(value: ir.Value) -> type[np.floating]:
+    """Graphs that ship may compute in float16."""
+    return np.float16 if value.dtype is ir.DataType.FLOAT16 else np.float32
 
 
 def _shape(value: ir.Value) -> tuple[int, ...]:

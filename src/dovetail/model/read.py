@@ -21,6 +21,8 @@ from dovetail.model.opset import raise_opset
 from dovetail.model.skeleton import skeleton
 
 Shapes = Mapping[str, tuple[int, ...]]
+# What a model remembers of its file, once its opset is raised: the opset that it had.
+ORIGINAL_OPSET = "dovetail.opset"
 
 
 def read(path: str | Path, shapes: Shapes = MappingProxyType({})) -> ir.Model:
@@ -39,7 +41,9 @@ def read(path: str | Path, shapes: Shapes = MappingProxyType({})) -> ir.Model:
     _forget_placeholders(model)
     pin_shapes(model, shapes)
     _name_nodes(model.graph)
+    opset = model.opset_imports.get("", 0)
     model = raise_opset(model)
+    model.meta[ORIGINAL_OPSET] = opset
     _name_nodes(model.graph)  # those that the conversion added
     origin.stamp(model, names)
     _check_valid(model, path)

@@ -80,6 +80,7 @@ class Problem:
     group_of: Mapping[str, str]
     sources: Mapping[str, tuple[str, ...]]
     producer: Mapping[str, Unit]
+    values: Mapping[str, ir.Value]
 
 
 def build_problem(model: ir.Model, target: Target, broken: Iterable[Edge] = ()) -> Problem:
@@ -112,6 +113,7 @@ def build_problem(model: ir.Model, target: Target, broken: Iterable[Edge] = ()) 
         group_of={name: root for root, names in members.items() for name in names},
         sources={root: tuple(n for n in names if n not in carried) for root, names in members.items()},
         producer={v.name or "": unit for unit in units for v in unit.outputs},
+        values={v.name or "": v for v in (*inputs, *(v for unit in units for v in unit.outputs))},
     )
 
 

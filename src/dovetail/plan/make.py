@@ -12,7 +12,8 @@ from dovetail.model.edit import constant_of
 from dovetail.numerics.bias import bias_overflow, bias_params
 from dovetail.plan.breaks import costly_merges
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem
-from dovetail.plan.numbers import Numbers, constant_params, per_output_channel, widen
+from dovetail.plan.given import Given
+from dovetail.plan.numbers import Numbers, per_output_channel, widen
 from dovetail.plan.pins import resolve
 from dovetail.plan.request import Request
 from dovetail.plan.solve import Solution, solve
@@ -24,15 +25,18 @@ from dovetail.target import Signature, Target
 _MARGIN = 1.01
 
 
-def make_plan(model: ir.Model, target: Target, stats: Stats, request: Request) -> Plan:
-    """Decide how everything in the graph is stored, under the target's constraints; the model is not changed."""
+def make_plan(model: ir.Model, target: Target, stats: Stats, request: Request, given: Given | None = None) -> Plan:
+    """Decide how everything in the graph is stored, under the target's constraints; the model is not changed.
+
+    ``given``: numbers that came with the model, to be kept where they fit.
+    """
     breaks = {
         **dict.fromkeys(request.breaks, "explicit conversion, as asked"),
         **costly_merges(build_problem(model, target), stats),
     }
     problem = build_problem(model, target, breaks)
     solution = solve(problem, request, resolve(problem, request.keeps))
-    writer = _Writer(problem, solution, Numbers(problem, stats, request.method), breaks)
+    writer = _Writer(problem, solution, Numbers(problem, stats, request.method, given), breaks)
     return Plan(
         target=target.name,
         precision=request.precision.name,
@@ -108,10 +112,11 @@ class _Writer:
         wanted = slot.encoding
         if not wanted.dtype.is_quantized or (isinstance(stored, QParams) and stored.encoding == wanted):
             return None
+        reason = f"{unit.label} takes {wanted.dtype} here, the tensor is stored as {stored.dtype}"
         params = widen(stored, wanted) if isinstance(stored, QParams) else None
         if params is None:
-            params, _ = self._numbers.group_params(self._problem.group_of[operand.name], wanted)
-        reason = f"{unit.label} takes {wanted.dtype} here, the tensor is stored as {stored.dtype}"
+            params, words = self._numbers.group_params(self._problem.group_of[operand.name], wanted)
+            reason += f"; {words}"
         return Choice(params, reason)
 
     def _carried(self, unit: Unit) -> Storage:
@@ -138,13 +143,13 @@ class _Writer:
         output = self._carried(unit) if joins else None
         if isinstance(output, QParams) and output.encoding == slot.encoding:
             return Choice(output, f"{unit.label} puts these bytes beside the others")  # converting them gains nothing
-        params = constant_params(unit.nodes[0], operand, slot.encoding, array)
+        params, words = self._numbers.constant_params(unit.nodes[0], operand, slot.encoding, array)
         follows = signature.slot(2)  # a bias whose scale is made from this one
         if operand.slot == 1 and follows is not None and follows.derived:
             params = self._room_for_bias(unit, params, done)
         if slot.encoding.granularity is Granularity.AXIS:
-            return Choice(params, f"{unit.label} weight, {params.dtype} per channel on axis {params.axis}")
-        return Choice(params, f"constant operand of {unit.label}, its own range")
+            return Choice(params, f"{unit.label} weight, {params.dtype} per channel on axis {params.axis}{words}")
+        return Choice(params, f"constant operand of {unit.label}, its own range{words}")
 
     def _seen(self, unit: Unit, operand: Operand, done: Mapping[Edge, Choice]) -> Storage:
         """The storage that the unit sees on this operand's edge."""

@@ -10,12 +10,19 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
+from dovetail.model.attention import Place, scale_at
 from dovetail.model.edit import attribute, constant_of
+from dovetail.model.origin import origin_of
+from dovetail.numerics.grid import FLOAT8_HIGHEST
 from dovetail.numerics.ranges import find_range, params_from_range, weight_params
 from dovetail.plan.constraints import Operand, Problem
+from dovetail.plan.given import Given
 from dovetail.stats import Stats
 from dovetail.target import Fixed
 
+FLOAT8_ENDS = (-FLOAT8_HIGHEST, FLOAT8_HIGHEST)
+# Operators that hand on every number they read.
+_WHOLE = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 # A scale in float32 that is a multiple but for its last bit is one.
 _ROUNDING = 1e-6
 
@@ -41,6 +48,7 @@ class Numbers:
     problem: Problem
     stats: Stats
     method: str
+    given: Given | None = None
 
     def group_range(self, root: str, encoding: Encoding) -> tuple[Range, str]:
         """The union of the ranges of a group's sources, and the words that say where it comes from."""
@@ -74,8 +82,8 @@ class Numbers:
         if entry is None and seen is None and fixed:
             entry = next(iter(fixed.values()))  # never observed, because it is the same in every integer form
         if entry is not None:
-            grid = entry.dtype.grid
-            return Range((grid.low - entry.zero_point) * entry.scale, (grid.high - entry.zero_point) * entry.scale)
+            low, high = (entry.dtype.grid.low, entry.dtype.grid.high) if entry.dtype.is_integer else FLOAT8_ENDS
+            return Range((low - entry.zero_point) * entry.scale, (high - entry.zero_point) * entry.scale)
         if seen is None:
             raise ValueError(f"calibration did not observe {name!r}, which the plan needs")
         if seen.counts is None or self._unclipped(name):
@@ -101,6 +109,8 @@ class Numbers:
         if entry is not None:
             scale, zero_point = np.asarray(entry.scale), np.asarray(entry.zero_point)
             return QParams(encoding, scale, zero_point), "fixed for this operator"
+        if (known := self._given(root, encoding)) is not None:
+            return known
         found, words = self.group_range(root, encoding)
         params = params_from_range(found.low, found.high, encoding)
         allowed = self._allowed_scale(root, encoding.dtype, float(params.scale))
@@ -110,6 +120,55 @@ class Numbers:
             params = QParams(encoding, np.asarray(allowed, params.scale.dtype), wider.zero_point)
             words += f", scale grown {growth:.3g} times to what the target's kernel takes"
         return params, words
+
+    def _given(self, root: str, encoding: Encoding) -> tuple[QParams, str] | None:
+        """What the model that was given says of a group, or of what its source is a multiple of.
+
+        Where several tensors are merged, none of their numbers need serve the others: such a group is calibrated.
+        """
+        if self.given is None or len(self.problem.sources[root]) != 1 or self._merges(root):
+            return None
+        names = [name for member in self._whole(root) for name in self._original(member)]
+        if (known := self.given.of_tensor(names, encoding)) is not None:
+            return known
+        for source in self.problem.sources[root]:
+            unit = self.problem.producer.get(source)
+            scale = None if unit is None else scale_at(unit.nodes[0], Place.QUERY)
+            inside = None if scale is None else self.problem.group_of.get(str(scale.data.name))
+            if scale is None or not scale.factor or inside is None:
+                continue
+            if (found := self._given(inside, encoding)) is not None:
+                params = QParams(encoding, found[0].scale * np.float32(abs(scale.factor)), found[0].zero_point)
+                return params, f"{found[1]}, times {abs(scale.factor):.4g}"
+        return None
+
+    def _merges(self, root: str) -> bool:
+        """Whether bytes from elsewhere, a constant or a converted tensor, are put beside those of the source."""
+        members = frozenset(self.problem.groups[root])
+        writers = {u.name: u for name in members if (u := self.problem.producer.get(name)) is not None}
+        return any(o.name not in members for unit in writers.values() for o in unit.shared())
+
+    def _whole(self, root: str) -> list[str]:
+        """The members of a group that hold all of its source, and not a part of it."""
+        members = list(self.problem.sources[root])
+        for name in members:  # grows while it is walked
+            readers = [unit for unit in self.problem.units if any(o.name == name for o in unit.shared())]
+            members += [v.name or "" for unit in readers if unit.nodes[0].op_type in _WHOLE for v in unit.outputs]
+        return members
+
+    def _original(self, name: str) -> tuple[str, ...]:
+        """The names of a value in the caller's file, where it still holds those numbers."""
+        value = self.problem.values.get(name)
+        origin = None if value is None else origin_of(value)
+        return origin.names if origin is not None and origin.exact else ()
+
+    def constant_params(self, node: ir.Node, operand: Operand, encoding: Encoding, array: Array) -> tuple[QParams, str]:
+        """The numbers of a constant: those given with it where it lies on their grid, else from its own values."""
+        params = constant_params(node, operand, encoding, array)
+        known = None
+        if self.given is not None:
+            known = self.given.of_constant(origin_of(operand.value), array, params)
+        return (params, "") if known is None else (known, ", as given")
 
     def _allowed_scale(self, root: str, dtype: DType, scale: float) -> float:
         """The smallest scale, from this one on, that is right for what reads and what writes a group."""

@@ -78,6 +78,8 @@ def _decide(problem: Problem, root: str, precision: Precision, pins: Pins, outpu
     members = problem.groups[root]
     domain = _domain(problem, members)
     pin = next((pins.tensors[name] for name in members if name in pins.tensors), None)
+    if problem.target.on_edges:
+        return Decided(FLOAT32, f"kept in float: {problem.target.name} converts what its products read")
     if pin is not None:
         wanted, why = pin.precision.activation, pin.text
     elif root in outputs_only:

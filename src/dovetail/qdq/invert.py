@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from dovetail.encoding import Array, QParams
@@ -217,3 +218,6 @@ def _refuse(model: ir.Model) -> None:
     for node in model.graph:
         if any(attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attr in node.attributes.values()):
             raise InputError(f"node {node.name!r} ({node.op_type}) has a subgraph: it cannot be read when quantized")
+        scale = edit.constant_of(node.inputs[1]) if is_quantize(node) or is_dequantize(node) else None
+        if scale is not None and scale.dtype == np.float16:
+            raise InputError(f"{node.op_type} {node.name!r}: its real values are FLOAT16, a plan is about FLOAT")

@@ -23,6 +23,8 @@ STORED_TYPES: dict[ir.DataType, DType] = {
 IR_TYPES: dict[DType, ir.DataType] = {dtype: stored for stored, dtype in STORED_TYPES.items()}
 # ONNX Runtime's own domain had 16-bit Q and DQ before opset 21 brought them to ONNX; the numbers are the same.
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
+# Where a graph computes in float16, its scales are float16 too.
+_REAL_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 _NO_ZERO_POINT = (DType.S32, DType.F8E4M3)
 
 
@@ -38,7 +40,7 @@ def is_dequantize(node: ir.Node | None) -> bool:
 
 def qparams_of(node: ir.Node) -> QParams:
     """What a Q or DQ node stores; numbers that are not constant, finite, above zero and of one shape are refused."""
-    _check_float32(node)
+    _check_real_type(node)
     dtype = _dtype(node)
     scale, zero_point = _scale(node), _zero_point(node)
     if zero_point is None:
@@ -76,8 +78,8 @@ def _scale(node: ir.Node) -> Array:
     scale = constant_of(node.inputs[1])
     if scale is None:
         raise _refusal(node, "its scale is not a constant")
-    if scale.dtype != np.float32:
-        raise _refusal(node, f"its scale is {scale.dtype}, only float32 is read")
+    if scale.dtype not in (np.float32, np.float16):
+        raise _refusal(node, f"its scale is {scale.dtype}, only float32 and float16 are read")
     if not np.isfinite(scale).all() or not (scale > 0).all():
         raise _refusal(node, "its scale is not finite and above zero")
     return scale
@@ -105,14 +107,14 @@ def _middle(dtype: DType) -> int:
     return 0 if dtype.grid.signed else 1 << (dtype.bits - 1)
 
 
-def _check_float32(node: ir.Node) -> None:
-    """Refuse what makes a node compute in, read or write another real type than float32."""
+def _check_real_type(node: ir.Node) -> None:
+    """Refuse what makes a node compute in, read or write another real type than float32 or float16."""
     real = node.inputs[0] if is_quantize(node) else node.outputs[0]
-    if real is not None and real.dtype not in (None, ir.DataType.FLOAT):
-        raise _refusal(node, f"its real values are {real.dtype}, only FLOAT is read")
+    if real is not None and real.dtype not in (None, *_REAL_TYPES):
+        raise _refusal(node, f"its real values are {real.dtype}, only FLOAT and FLOAT16 are read")
     precision = attribute(node, "precision" if is_quantize(node) else "output_dtype", 0)
-    if precision not in (0, ir.DataType.FLOAT.value):
-        raise _refusal(node, f"it computes in {ir.DataType(precision)}, only FLOAT is read")
+    if precision not in (0, *_REAL_TYPES):
+        raise _refusal(node, f"it computes in {ir.DataType(precision)}, only FLOAT and FLOAT16 are read")
     if not attribute(node, "saturate", 1):
         raise _refusal(node, "it does not saturate")
 

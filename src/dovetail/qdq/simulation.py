@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 from dovetail.model import origin
@@ -25,7 +26,8 @@ def load_simulation(emitted: Path) -> ir.Model:
         if not is_dequantize(node) or (stored := constant_of(node.inputs[0])) is None:
             continue
         output = node.outputs[0]
-        tensor = ir.Tensor(dequantize(stored, qparams_of(node)), name=output.name)
+        real = np.float16 if output.dtype is ir.DataType.FLOAT16 else np.float32
+        tensor = ir.Tensor(dequantize(stored, qparams_of(node)).astype(real, copy=False), name=output.name)
         value = ir.Value(name=output.name, const_value=tensor, type=output.type, shape=tensor.shape)
         origin.carry(value, output)
         output.name = f"{output.name}/folded"

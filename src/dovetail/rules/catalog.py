@@ -13,6 +13,8 @@ from dovetail.rules import (
     ranges,
     shapes,
     sharing,
+    trt_attention,
+    trt_types,
     xnnpack_kernels,
 )
 from dovetail.rules.rule import RETIRED, Rule, registered
@@ -29,6 +31,8 @@ MODULES = (
     htp_numerics,
     htp_shapes,
     xnnpack_kernels,
+    trt_types,
+    trt_attention,
 )
 
 

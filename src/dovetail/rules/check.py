@@ -17,10 +17,12 @@ from dovetail.finding import Finding
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import origin_of
 from dovetail.model.read import Shapes, read
+from dovetail.passes.as_float32 import as_float32
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
 from dovetail.plan.make import observed
 from dovetail.qdq.invert import invert, is_quantized
+from dovetail.qdq.params import is_quantize
 from dovetail.rules.catalog import all_rules, find_rule
 from dovetail.rules.subject import Subject
 from dovetail.stats import Stats
@@ -48,10 +50,23 @@ def check_file(
     the model needs them.
     """
     raw = read(path, shapes)
-    model, plan = invert(raw) if is_quantized(raw) else (_as_quantized(raw, target), None)
+    model, plan = invert(_readable(raw, target)) if is_quantized(raw) else (_as_quantized(raw, target), None)
     infer_shapes(model)
     stats = None if calibration is None else _statistics(model, target, calibration)
     return check(Subject(model, target, plan, stats, raw))
+
+
+def _readable(raw: ir.Model, target: Target) -> ir.Model:
+    """The file as a plan can say it: where a target's files compute in float16, in float32 and saturating."""
+    if not target.takes_float16:
+        return raw
+    infer_shapes(raw)
+    model = raw.clone()
+    as_float32(model)
+    for node in model.graph:
+        if is_quantize(node):
+            node.attributes.pop("saturate", None)
+    return model
 
 
 def _as_quantized(raw: ir.Model, target: Target) -> ir.Model:

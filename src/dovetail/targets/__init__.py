@@ -13,6 +13,7 @@ FAMILIES: dict[str, str] = {
     "ort-cpu": "dovetail.targets.ort_cpu.target",
     "qnn-htp": "dovetail.targets.qnn_htp.target",
     "xnnpack": "dovetail.targets.xnnpack.target",
+    "tensorrt": "dovetail.targets.tensorrt.target",
 }
 
 

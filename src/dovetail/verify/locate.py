@@ -111,7 +111,7 @@ def _cut_and_run(emitted: Path, read: str, target: Target, sample: Sample, folde
         model.graph.inputs.remove(unused)
     written = write(model, folder / "model.onnx")
     compiled = target.try_out((Artifact(MODEL, written[0]),), folder)
-    if compiled.error:
+    if compiled.error or target.run is None:
         return None
     try:
         return next(iter(target.run(compiled, [sample])))[read]

@@ -6,6 +6,7 @@ import itertools
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import onnx_ir as ir
@@ -109,14 +110,14 @@ def verify(
             "float": SessionRun(built.original if built.tail is None else built.model, Mode.FLOAT, folder),
             "simulation": real_stream(SessionRun(simulation, Mode.EXACT, folder), built.plan),
         }
-        if usable:
-            streams["target"] = real_stream(lambda some: target.run(built.compiled, some), built.plan)
+        if usable and target.run is not None:
+            streams["target"] = real_stream(partial(target.run, built.compiled), built.plan)
         tensors = compare_tensors(built.model, simulation, built.plan, samples[:TENSOR_SAMPLES], folder)
         ranked = ranked_outputs(built.model.graph)
         simulated = compare_runs(streams["float"](samples), streams["simulation"](samples), ranked)
         ran = located = None
-        numerics = verdicts.numerics({}, None, thresholds, why_not)
-        if usable:
+        numerics = verdicts.numerics({}, None, thresholds, why_not or target.no_run)
+        if "target" in streams:
             cap = target.float_db if keeps_float(built, target) else None
             ran, numerics = run_on_target(streams, ranked, samples, target, cap, thresholds, progress)
         if ran is not None and ran.outputs and numerics.status is Status.FAIL and target.sample_limit is not None:

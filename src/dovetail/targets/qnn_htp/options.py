@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dovetail.errors import InputError
 from dovetail.targets.child import DEFAULT_MEMORY_LIMIT_BYTES, DEFAULT_TIME_LIMIT_S
+from dovetail.targets.option_values import one_of, seconds, whole
 from dovetail.targets.qnn_htp.chips import Chip
 from dovetail.targets.qnn_htp.qairt import Version, parse_version
 
@@ -51,10 +51,10 @@ def read_options(chip: Chip, given: Mapping[str, str]) -> HtpOptions:
     return HtpOptions(
         chip,
         provider_options(chip, provider, float16=chip.has_float16),
-        dlc=_one_of("dlc", ours["dlc"], ("0", "1")) == "1",
+        dlc=one_of("dlc", ours["dlc"], ("0", "1")) == "1",
         device_qairt=parse_version(ours["device_qairt"]) if "device_qairt" in given else None,
-        time_limit_s=_seconds("time_limit_s", ours["time_limit_s"]),
-        memory_limit_bytes=_whole("memory_limit_mb", ours["memory_limit_mb"]) << 20,
+        time_limit_s=seconds("time_limit_s", ours["time_limit_s"]),
+        memory_limit_bytes=whole("memory_limit_mb", ours["memory_limit_mb"]) << 20,
     )
 
 
@@ -63,7 +63,7 @@ def provider_options(chip: Chip, given: Mapping[str, str], *, float16: bool) -> 
     options = {}
     for key, value in {**DEFAULTS, **given}.items():
         name, allowed = PROVIDER_KEYS[key]
-        options[name] = _one_of(key, value, allowed) if allowed else str(_whole(key, value))
+        options[name] = one_of(key, value, allowed) if allowed else str(whole(key, value))
     if chip.vtcm_mb is not None and int(options.get("vtcm_mb", 0)) > chip.vtcm_mb:
         raise InputError(
             f"--option vtcm_mb={options['vtcm_mb']}: {chip.name} has {chip.vtcm_mb} MB; "
@@ -76,25 +76,3 @@ def provider_options(chip: Chip, given: Mapping[str, str], *, float16: bool) -> 
     if float16:
         options["enable_htp_fp16_precision"] = "1"
     return options
-
-
-def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        raise InputError(f"--option {key}={value}: must be one of {', '.join(allowed)}")
-    return value
-
-
-def _whole(key: str, value: str) -> int:
-    if not (value.isdecimal() and int(value) > 0):
-        raise InputError(f"--option {key}={value}: must be a whole number above zero")
-    return int(value)
-
-
-def _seconds(key: str, value: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not (math.isfinite(number) and number > 0):
-        raise InputError(f"--option {key}={value}: must be a number above zero")
-    return number

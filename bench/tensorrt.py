@@ -1,0 +1,136 @@
+"""TensorRT-RTX, built ahead of time: attention blocks that are one kernel, layers against float16, a peer, accuracy.
+
+``python -m bench.tensorrt [part ...]``; the parts are ``models``, ``peer`` and ``shipped``. ``peer`` needs
+nvidia-modelopt in an environment of its own, whose Python the variable DOVETAIL_MODELOPT_PYTHON names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import dovetail
+from dovetail import zoo
+from dovetail.calibrate.user_code import load_function
+from dovetail.config import FitOptions
+from dovetail.repairs import repair
+from dovetail.report.result import Result
+
+TARGET = "tensorrt:sm89"
+PARTS = ("models", "peer", "shipped")
+VARIABLE = "DOVETAIL_MODELOPT_PYTHON"
+PRECISIONS = {"fp8": "fp8", "w8a8": "int8"}  # ours -> modelopt's
+SAMPLES = 8
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.tensorrt", description=__doc__)
+    parser.add_argument("part", nargs="*", help=f"{', '.join(PARTS)}; all if none is named")
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--heads", type=int, default=3, help="of 64 channels each")
+    parser.add_argument("--models", default="", help="names with commas between; all by default")
+    parser.add_argument("--exporters", default="dynamo-sdpa,torchscript-eager")
+    given = parser.parse_args(arguments)
+    unknown = [part for part in given.part if part not in PARTS]
+    if unknown:
+        parser.error(f"no part is called {unknown[0]!r}; there is {', '.join(PARTS)}")
+    parts = given.part or PARTS
+    with tempfile.TemporaryDirectory(prefix="bench-tensorrt-") as folder:
+        if "models" in parts:
+            models(Path(folder), given)
+        if "peer" in parts:
+            peer(Path(folder), given)
+    if "shipped" in parts:
+        shipped()
+
+
+def models(folder: Path, given: argparse.Namespace) -> None:
+    """Every model from every exporter: fitted, built, read back."""
+    from bench.tensorrt_models import MODELS, export_model
+
+    print(f"{'model':8} {'exporter':18} {'precision':9} {'fidelity':9} blocks as one kernel, layers")
+    for name in given.models.split(",") if given.models else MODELS:
+        data = pictures(MODELS[name][1])
+        for exporter in given.exporters.split(","):
+            try:
+                path = export_model(name, exporter, folder / f"{name}_{exporter}.onnx", given.layers, given.heads)
+            except ValueError as error:  # a model without this kind of attention
+                print(f"{name:8} {exporter:18} not exported: {str(error)[:120]}", flush=True)
+                continue
+            for precision in PRECISIONS:
+                run = folder / f"{name}_{exporter}_{precision}"
+                result = dovetail.fit(path, target=TARGET, precision=precision, calibration=data, output=run)
+                print(f"{name:8} {exporter:18} {precision:9} {said(result)}", flush=True)
+
+
+def peer(folder: Path, given: argparse.Namespace) -> None:
+    """A ViT by nvidia-modelopt: as it leaves it, repaired, and fitted here from the float file."""
+    python = os.environ.get(VARIABLE)
+    if not python:
+        print(f"nvidia-modelopt: not checked: {VARIABLE} names no Python that has it")
+        return
+    from bench.tensorrt_models import MODELS, export_model
+
+    data = pictures(MODELS["vit"][1])
+    np.savez(folder / "data.npz", allow_pickle=False, **data)
+    for exporter in given.exporters.split(","):
+        path = export_model("vit", exporter, folder / f"peer_{exporter}.onnx", given.layers, given.heads)
+        for precision, mode in PRECISIONS.items():
+            made, run = folder / f"modelopt_{exporter}_{mode}.onnx", folder / f"repaired_{exporter}_{mode}"
+            script = Path(__file__).with_name("peer_modelopt.py")
+            # -P: beside the script is a file called tensorrt.py, which is not what modelopt wants to import.
+            command = [python, "-P", str(script), str(path), str(made), mode, str(folder / "data.npz")]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                print(f"{exporter:18} {precision:5} nvidia-modelopt failed: {done.stderr.strip()[-200:]}")
+                continue
+            result, record = repair(made, FitOptions(TARGET, precision), run, calibration=data)
+            print(f"{exporter:18} {precision:5} nvidia-modelopt: {'; '.join(record.as_given)}")
+            print(f"{exporter:18} {precision:5} repaired:        {said(result)}", flush=True)
+
+
+def shipped() -> None:
+    """Accuracy of the exact simulation on all held-out pictures."""
+    for name in zoo.names():
+        model = zoo.load(name)
+        for precision in PRECISIONS:
+            with tempfile.TemporaryDirectory(prefix="bench-tensorrt-") as folder:
+                result = dovetail.fit(
+                    model.model_path,
+                    target=TARGET,
+                    precision=precision,
+                    range="mse",
+                    calibration=model.calib(),
+                    evaluation={**model.eval(), **model.targets()},
+                    metric=load_function(model.metric),
+                    output=Path(folder) / "run",
+                )
+            figures = result.metrics.accuracy.figures if result.metrics.accuracy else {}
+            print(f"{name:16} {precision:5} {figures} {said(result)}", flush=True)
+
+
+def said(result: Result) -> str:
+    """One line: the verdict, the blocks, the layers, the worst output."""
+    told = ("attention blocks: as one kernel", "the engine has")
+    notes = [n for n in result.notes if any(words in n for words in told) and not n.startswith("as given")]
+    values = result.metrics.sqnr_db.simulation_vs_float.values()
+    worst = min((value for value in values if value is not None), default=float("nan"))
+    return f"{result.verdicts['fidelity'].status:9} {'; '.join(reversed(notes))}; simulation {worst:.1f} dB"
+
+
+def pictures(size: int) -> dict[str, Any]:
+    """Seeded noise over smooth random pictures."""
+    random = np.random.default_rng(0)
+    coarse = random.standard_normal((SAMPLES, 3, size // 8, size // 8)).repeat(8, axis=2).repeat(8, axis=3)
+    return {"x": (coarse + 0.1 * random.standard_normal((SAMPLES, 3, size, size))).astype(np.float32)}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""A graph that computes in float32 as one in float16, float32 at its ends: what strongly typed builds read.
+
+Scales of Quantize and Dequantize become float16 too, which ONNX allows from opset 19 on. What float16 cannot hold (a
+scale or an epsilon that would become zero, a number above 65504 that is no mask) stays in float32 between two Casts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.encoding import Array
+from dovetail.errors import InputError
+from dovetail.model import edit
+from dovetail.model.edit import attribute, constant_of, is_op
+from dovetail.model.origin import origin_of
+from dovetail.pass_record import PassRecord, Site
+
+_FLOAT, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
+# From this opset on Quantize and Dequantize take float16.
+HALF_SCALES_OPSET = 19
+LARGEST = float(np.finfo(np.float16).max)
+SMALLEST_NORMAL = float(np.finfo(np.float16).smallest_normal)
+# Inputs that ONNX wants in float32 whatever the data is: operator -> indices.
+_ALWAYS_FLOAT = {"Resize": (2,), "Upsample": (1,)}
+_FLOAT_OPS = ("NonMaxSuppression",)
+_SCALED = ("QuantizeLinear", "DequantizeLinear")
+# A constant that is added to scores, or chosen instead of them, only has to be far away.
+_MASKS = ("Add", "Where")
+
+
+def as_float16(model: ir.Model) -> PassRecord:
+    """Turn every float32 tensor inside the graph into float16; the record names what stayed in float32, and why."""
+    if model.opset_imports.get("", 0) < HALF_SCALES_OPSET:
+        raise InputError(f"opset {model.opset_imports.get('', 0)}: float16 scales need opset {HALF_SCALES_OPSET}")
+    return _Halver(model.graph).run()
+
+
+def survives(array: Array) -> str:
+    """Why numbers cannot be kept as float16 scales or factors; empty if they can."""
+    size = np.abs(np.asarray(array, np.float64))
+    if size.size and float(size.max()) > LARGEST and np.isfinite(size).all():
+        return f"{float(size.max()):.4g} is above the largest float16, {LARGEST:g}"
+    small = size[(size > 0) & (size < SMALLEST_NORMAL)]
+    if small.size:
+        return f"{float(small.min()):.4g} is below the smallest normal float16, {SMALLEST_NORMAL:.4g}"
+    return ""
+
+
+class _Halver:
+    """Changes one graph; every new Cast and every converted constant is made once."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._graph = graph
+        self._kept: dict[ir.Node, str] = {}
+        self._casts: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
+        self._halves: dict[ir.Value, ir.Value] = {}
+
+    def run(self) -> PassRecord:
+        nodes = [node for node in self._graph if not is_op(node, "Constant")]
+        self._kept = {node: why for node in nodes if (why := _why_kept(node))}
+        outputs = {v: i for i, v in enumerate(self._graph.outputs) if v.dtype is _FLOAT and not v.is_graph_input()}
+        for node in nodes:
+            for index, value in enumerate(node.inputs):
+                if value is not None and value.dtype in (_FLOAT, _HALF):
+                    self._read(node, index, value)
+            self._write(node)
+        for value, index in outputs.items():
+            self._as_output(value, index)
+        for name, value in list(self._graph.initializers.items()):
+            if not value.uses() and not value.is_graph_output():
+                del self._graph.initializers[name]
+        halved = len(nodes) - len(self._kept)
+        changed = (Site("graph", f"{halved} of {len(nodes)} operators in float16"),) if halved else ()
+        declined = tuple(Site(_where(node), f"kept in float32: {why}") for node, why in self._kept.items())
+        return PassRecord("as_float16", changed, declined)
+
+    def _read(self, node: ir.Node, index: int, value: ir.Value) -> None:
+        """Let a node see an input in the type that it computes in."""
+        wanted = _FLOAT if node in self._kept or index in _ALWAYS_FLOAT.get(node.op_type, ()) else _HALF
+        if is_op(node, "Cast") or value.dtype is wanted:
+            return
+        array = constant_of(value)
+        if array is not None and wanted is _HALF:
+            node.replace_input_with(index, self._half(value, array))
+        else:
+            node.replace_input_with(index, self._cast(node, value, wanted))
+
+    def _write(self, node: ir.Node) -> None:
+        if node in self._kept or (is_op(node, "Cast") and attribute(node, "to", 0) != _FLOAT):
+            return
+        for name in ("to", "dtype"):
+            if attribute(node, name, 0) == _FLOAT:
+                node.attributes[name] = ir.AttrInt64(name, int(_HALF))
+        filled = attribute(node, "value", None)
+        if is_op(node, "ConstantOfShape"):
+            array = np.zeros(1, np.float32) if filled is None else filled.numpy()
+            if array.dtype == np.float32:
+                node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(array.astype(np.float16)))
+        for output in node.outputs:
+            if output.dtype is _FLOAT:
+                output.type = ir.TensorType(_HALF)
+
+    def _half(self, value: ir.Value, array: Array) -> ir.Value:
+        if value not in self._halves:
+            finite = np.where(np.isfinite(array), np.clip(array, -LARGEST, LARGEST), array)
+            self._halves[value] = edit.add_initializer(
+                self._graph, finite.astype(np.float16), name=f"{value.name}/half", source=value
+            )
+        return self._halves[value]
+
+    def _cast(self, before: ir.Node, value: ir.Value, wanted: ir.DataType) -> ir.Value:
+        """The value in another type; sorted into place by the first reader, which is the first to ask."""
+        if (value, wanted) not in self._casts:
+            self._casts[value, wanted] = edit.insert(
+                before,
+                "Cast",
+                [value],
+                attributes={"to": int(wanted)},
+                source=value,
+                replaces=[],
+                shape=edit.shape_of(value),
+                dtype=wanted,
+            )
+        return self._casts[value, wanted]
+
+    def _as_output(self, value: ir.Value, index: int) -> None:
+        """Give the graph its float32 output back, under its name."""
+        if value.dtype is _FLOAT:
+            return
+        name = str(value.name)
+        value.name = edit.free_name(self._graph, f"{name}/half")
+        node = ir.node("Cast", [value], {"to": int(_FLOAT)}, name=edit.free_name(self._graph, f"{name}/Cast"))
+        final = node.outputs[0]
+        final.name, final.type, final.shape = name, ir.TensorType(_FLOAT), value.shape
+        final.metadata_props.update(value.metadata_props)
+        self._graph.append(node)
+        self._graph.outputs[index] = final
+
+
+def _why_kept(node: ir.Node) -> str:
+    """Why a node has to compute in float32; empty if it does not."""
+    if is_op(node, *_FLOAT_OPS):
+        return f"{node.op_type} takes float32 only"
+    for index, value in enumerate(node.inputs):
+        array = constant_of(value)
+        if array is None or array.dtype != np.float32 or index in _ALWAYS_FLOAT.get(node.op_type, ()):
+            continue
+        scale = is_op(node, *_SCALED) and index == 1
+        factor = array.size == 1 and not is_op(node, *_MASKS, "Clip")
+        large = not is_op(node, *_MASKS, "Clip") and bool((np.abs(array[np.isfinite(array)]) > LARGEST).any())
+        epsilon = array.size == 1 and is_op(node, "Add") and 0 < abs(float(array.reshape(-1)[0])) < SMALLEST_NORMAL
+        if (scale or factor or large or epsilon) and (why := survives(array)):
+            return f"input {index} of {node.op_type}: {why}"
+    return ""
+
+
+def _where(node: ir.Node) -> str:
+    return origin_of(node.outputs[0]).name

@@ -1,0 +1,137 @@
+"""A model that another tool quantized, made to deploy: its weights and scales kept, its pairs put where the target
+wants them, and a list of what was changed and what was missing."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import onnx_ir as ir
+
+from dovetail.calibrate.sources import DataLike
+from dovetail.config import FitOptions
+from dovetail.encoding import DType
+from dovetail.errors import InputError
+from dovetail.finding import Finding
+from dovetail.job import prepare
+from dovetail.model.external_data import external_files
+from dovetail.model.read import read
+from dovetail.model.write import write, write_whole
+from dovetail.passes.as_float32 import as_float32
+from dovetail.pipeline import Reporter, fit, silent
+from dovetail.plan.given import Given, given_numbers
+from dovetail.plan.rows import PlanRow
+from dovetail.qdq.invert import invert, is_quantized
+from dovetail.report.result import Result
+from dovetail.rundir import file_sha256
+from dovetail.target import MODEL, Artifact, Compiled, Target
+from dovetail.targets import open_target
+from dovetail.verify.metric import Metric
+
+RECORD = "repair.json"
+FLOAT = "float.onnx"
+# The precision that a model has, by how its activations are stored.
+_PRECISIONS = {DType.F8E4M3: "fp8", DType.S8: "w8a8", DType.U8: "w8a8", DType.S16: "w8a16", DType.U16: "w8a16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What was done to a model: pairs whose numbers were ``kept`` or ``changed``, pairs that were ``missing`` (with
+    where their numbers come from), pairs ``removed``; and what the compiler said of the model as it was given."""
+
+    model: str
+    model_sha256: str
+    kept: tuple[str, ...]
+    changed: dict[str, str]
+    missing: dict[str, str]
+    removed: tuple[str, ...]
+    as_given: tuple[str, ...]
+    findings_as_given: tuple[Finding, ...]
+
+
+def repair(
+    path: Path,
+    options: FitOptions,
+    output: Path,
+    *,
+    calibration: DataLike | None,
+    evaluation: DataLike | None = None,
+    metric: Metric | None = None,
+    force: bool = False,
+    report: Reporter = silent,
+) -> tuple[Result, Repair]:
+    """Run the line on the float model that a QDQ model stands for, with the numbers that came with it."""
+    model, given = _read(path, options)
+    with tempfile.TemporaryDirectory(prefix="dovetail-repair-") as folder:
+        written = write(model, Path(folder) / path.name)
+        job = prepare(written[0], options, calibration=calibration, evaluation=evaluation, metric=metric)
+        result = fit(replace(job, given=given), output, force=force, report=report)
+        for file in written:
+            shutil.copyfile(file, output / file.name.replace(path.name, FLOAT, 1))
+    before = _as_given(path, open_target(options.target, options.option), output)
+    sha256 = file_sha256(path, *external_files(path))
+    record = _compare(path, sha256, result, given, before)
+    write_whole(output / RECORD, msgspec.json.format(msgspec.json.encode(record), indent=1))
+    result = replace(result, model_sha256=sha256, notes=(*result.notes, *_words(record)))
+    write_whole(output / "result.json", result.to_json())
+    return result, record
+
+
+def precision_of(path: Path, options_shape: dict[str, tuple[int, ...]] | None = None) -> str:
+    """The precision that a quantized model has, by most of its activations."""
+    _, given = _read(path, FitOptions(target="", shape=options_shape or {}))
+    counts = Counter(params.dtype for params in given.tensors.values())
+    if not counts:
+        raise InputError(f"{path}: no activation is quantized: say --precision")
+    return _PRECISIONS[counts.most_common(1)[0][0]]
+
+
+def _read(path: Path, options: FitOptions) -> tuple[ir.Model, Given]:
+    raw = read(path, options.shape)
+    if not is_quantized(raw):
+        raise InputError(f"{path}: is not quantized: `dovetail fit` takes the float model")
+    as_float32(raw)
+    model, plan = invert(raw)
+    return model, given_numbers(model, plan)
+
+
+def _as_given(path: Path, target: Target, output: Path) -> Compiled:
+    """What the target's compiler makes of the model before anything was changed."""
+    folder = output / "given"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    found = target.probe()
+    if not found.available:
+        return Compiled(error=found.missing, finished=False)
+    compiled = target.compile((Artifact(MODEL, path),), folder)
+    shutil.rmtree(folder)
+    return compiled
+
+
+def _compare(path: Path, sha256: str, result: Result, given: Given, before: Compiled) -> Repair:
+    stored = [row for row in result.plan if row.dtype.is_quantized]
+    kept = [_name(row) for row in stored if "as given" in row.reason]
+    other = [row for row in stored if "as given" not in row.reason]
+    had = {*given.tensors, *given.constants}
+    changed = {_name(row): row.reason for row in other if row.original_name in had}
+    missing = {_name(row): row.reason for row in other if row.original_name not in had}
+    names = {row.original_name for row in stored} | {row.tensor for row in stored}
+    removed = [name for name in given.tensors if name not in names]
+    said = (f"refused: {before.error}",) if before.error else before.notes
+    return Repair(path.name, sha256, tuple(kept), changed, missing, tuple(removed), said, before.findings)
+
+
+def _name(row: PlanRow) -> str:
+    return row.original_name if row.edge is None else f"{row.original_name} at {row.edge}"
+
+
+def _words(record: Repair) -> tuple[str, ...]:
+    return (
+        f"repaired: {len(record.kept)} pairs have the numbers that came with {record.model}, {len(record.changed)} "
+        f"have others, {len(record.missing)} were missing, {len(record.removed)} went; {RECORD} lists them",
+        *(f"as given: {text}" for text in record.as_given),
+    )

@@ -1,0 +1,82 @@
+"""The TensorRT-RTX builder in a child process: the engine, its layer list, and that of the same graph in float16."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import onnx_ir as ir
+
+from dovetail.model.edit import forget_names
+from dovetail.model.write import write
+from dovetail.passes.as_float16 import as_float16
+from dovetail.target import Artifact, Compiled
+from dovetail.targets.child import ChildResult, run_child
+from dovetail.targets.tensorrt.coverage import Block, find_blocks, findings
+from dovetail.targets.tensorrt.install import PACKAGE
+from dovetail.targets.tensorrt.layers import Layer, UnreadableError, parse_layers
+from dovetail.targets.tensorrt.options import TrtOptions
+from dovetail.targets.tensorrt.unquantized import unquantized
+
+ENGINE, LAYERS, FLOAT16_LAYERS = "engine", "layers", "float16_layers"
+_BUILDER = "the TensorRT-RTX builder"
+
+
+def compile_model(asked: TrtOptions, artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+    """Build the engine and, to compare, one of the same graph without 8 bit."""
+    emitted = ir.load(artifacts[0].path)
+    engine, layers, plain_layers = (folder / name for name in ("engine.trt", "layers.txt", "float16_layers.txt"))
+    for old in (engine, layers, plain_layers):
+        old.unlink(missing_ok=True)
+    result = _build(asked, artifacts[0].path, engine, layers)
+    if error := _error(result):
+        return Compiled(artifacts, error=error, log=result.log, finished=result.finished)
+    plain = unquantized(emitted)
+    beside = _build_float16(asked, plain.model, plain_layers)
+    made_by = f"{PACKAGE} {(result.answer or {})['version']}"
+    files = [(ENGINE, engine), (LAYERS, layers), (FLOAT16_LAYERS, plain_layers)]
+    made = (*artifacts, *(Artifact(name, path, made_by) for name, path in files if path.exists()))
+    if error := _error(beside):
+        return Compiled(made, log=result.log, notes=(f"there is no float16 engine to compare with: {error}",))
+    try:
+        built, in_float16 = (parse_layers(path.read_text()) for path in (layers, plain_layers))
+    except UnreadableError as unreadable:
+        return Compiled(made, log=result.log, notes=(f"the layer list could not be read: {unreadable}",))
+    blocks = find_blocks(plain, built, in_float16)
+    return Compiled(made, log=result.log, findings=findings(blocks), notes=_notes(blocks, built, in_float16))
+
+
+def _build(asked: TrtOptions, model: Path, engine: Path, layers: Path) -> ChildResult:
+    return run_child(
+        "dovetail.targets.tensorrt.build:build_in_child",
+        {"model": str(model), "engine": str(engine), "layers": str(layers), "sm": asked.gpu.sm},
+        who=_BUILDER,
+        time_limit_s=asked.time_limit_s,
+        memory_limit_bytes=asked.memory_limit_bytes,
+    )
+
+
+def _build_float16(asked: TrtOptions, plain: ir.Model, layers: Path) -> ChildResult:
+    """The same graph in float16; of what is built only the layer list is kept."""
+    if not asked.half:
+        plain = plain.clone()
+        forget_names(plain.graph)
+        as_float16(plain)
+    with tempfile.TemporaryDirectory(prefix="dovetail-trt-") as name:
+        written = write(plain, Path(name) / "float16.onnx")
+        return _build(asked, written[0], Path(name) / "engine.trt", layers)
+
+
+def _error(result: ChildResult) -> str:
+    return result.error if result.answer is None else str(result.answer["error"])
+
+
+def _notes(blocks: tuple[Block, ...], built: tuple[Layer, ...], in_float16: tuple[Layer, ...]) -> tuple[str, ...]:
+    notes = [f"the engine has {len(built)} layers, in float16 {len(in_float16)}"]
+    if blocks:
+        kinds = Counter(block.layer.types for block in blocks if block.as_planned and block.layer is not None)
+        fused = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "none"
+        beside = sum(block.fused_in_float16 for block in blocks)
+        notes.append(f"{len(blocks)} attention blocks: as one kernel as planned {fused}; in float16 {beside}")
+    return tuple(notes)

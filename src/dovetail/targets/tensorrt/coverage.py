@@ -1,0 +1,131 @@
+"""Attention block by block: found in the graph, looked up in the engine, and what broke it if it is not one kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from dovetail.encoding import DType
+from dovetail.finding import Finding, Severity
+from dovetail.model.attention import Attention, find_attention
+from dovetail.model.edit import is_op
+from dovetail.model.movers import MOVERS
+from dovetail.model.origin import origin_of
+from dovetail.storage import Edge
+from dovetail.targets.tensorrt.layers import WORDS, Layer
+from dovetail.targets.tensorrt.table import no_kernel
+from dovetail.targets.tensorrt.unquantized import Unquantized
+
+CODE = "TRT"
+_PARTS = ("query", "key", "softmax output", "value")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One attention: what was planned for it, and what the engines make of it.
+
+    ``planned``: the type of its four operands, None where they are not alike. ``layer``: the fused layer, if any.
+    ``fused_in_float16``: whether the same graph without 8 bit has it as one kernel. ``why``: what broke it.
+    """
+
+    where: str
+    nodes: tuple[str, ...]
+    planned: DType | None
+    layer: Layer | None
+    fused_in_float16: bool
+    why: str = ""
+
+    @property
+    def as_planned(self) -> bool:
+        """Whether it is one kernel, all of it in the type planned."""
+        if self.layer is None or self.planned is None:
+            return False
+        return {tensor.dtype for tensor in self.layer.inputs} <= {WORDS[self.planned]}
+
+    @property
+    def lost(self) -> bool:
+        """Whether 8 bit cost it the kernel that it has in float16."""
+        return self.fused_in_float16 and not self.as_planned
+
+
+def find_blocks(plain: Unquantized, layers: tuple[Layer, ...], in_float16: tuple[Layer, ...]) -> tuple[Block, ...]:
+    """Every attention of the graph, looked up in the engine and in that of float16."""
+    return tuple(_block(each, plain, layers, in_float16) for each in find_attention(plain.model.graph))
+
+
+def _block(found: Attention, plain: Unquantized, layers: tuple[Layer, ...], in_float16: tuple[Layer, ...]) -> Block:
+    nodes = tuple(node.name or "" for node in (found.scores, found.softmax, found.mix))
+    types = operand_types(found, plain)
+    alike = set(types.values())
+    planned = (types["query"] or DType.F16) if len(alike) == 1 else None
+    layer = _fused(nodes, layers)
+    fused = _fused(nodes, in_float16) is not None
+    block = Block(origin_of(found.mix.outputs[0]).name, nodes, planned, layer, fused)
+    if block.as_planned:
+        return block
+    return Block(block.where, nodes, planned, layer, fused, why_broken(found, plain, layer))
+
+
+def _fused(nodes: tuple[str, ...], layers: tuple[Layer, ...]) -> Layer | None:
+    return next((one for one in layers if one.is_attention and not one.nodes.isdisjoint(nodes)), None)
+
+
+def operand_types(found: Attention, plain: Unquantized) -> dict[str, DType | None]:
+    """The 8-bit type of each of the four operands, None where an operand has no pair."""
+    edges = [Edge(node.name or "", index) for node in (found.scores, found.mix) for index in (0, 1)]
+    return {part: plain.edges.get(edge) for part, edge in zip(_PARTS, edges, strict=True)}
+
+
+def why_broken(found: Attention, plain: Unquantized, layer: Layer | None) -> str:
+    """The edge, or the size, that keeps an attention from being one kernel of 8 bit."""
+    types = operand_types(found, plain)
+    missing = [part for part, dtype in types.items() if dtype is None]
+    kinds = sorted({str(dtype) for dtype in types.values() if dtype is not None})
+    between = [node for node in found.path if node.inputs[0] is not None and node is not found.guard]
+    paired = [node for node in between[: between.index(found.softmax) + 1] if _is_stored(node, plain)]
+    if paired:
+        return f"there is a pair on the scores, in front of {paired[0].op_type} {paired[0].name!r}"
+    if missing and len(missing) < len(types):
+        return f"there is no pair on its {' and its '.join(missing)}"
+    if len(kinds) > 1:
+        return f"its operands are of types {' and '.join(kinds)}"
+    if found.guard is not None:
+        return f"the Where {found.guard.name!r} that replaces NaN stands between softmax and product"
+    dtype = types["query"]
+    if dtype is None and found.query.dtype is ir.DataType.FLOAT:
+        return "it computes in float32, for which there is no fused kernel"
+    if dtype is not None and (why := no_kernel(found, dtype)):
+        return why
+    if dtype is DType.S8 and not _stored_behind(found.mix.outputs[0], plain):
+        return "there is no pair on its output, which INT8 needs"
+    if layer is not None:
+        return f"it runs as {layer.types}"
+    return "the builder does not say why"
+
+
+def _stored_behind(value: ir.Value, plain: Unquantized) -> bool:
+    """Whether a value is stored, moved or not, wherever it is read."""
+    return all(
+        Edge(user.name or "", index) in plain.edges
+        or (is_op(user, *MOVERS, "Cast") and _stored_behind(user.outputs[0], plain))
+        for user, index in value.uses()
+    )
+
+
+def _is_stored(node: ir.Node, plain: Unquantized) -> bool:
+    return any(Edge(node.name or "", index) in plain.edges for index in range(len(node.inputs)))
+
+
+def findings(blocks: tuple[Block, ...]) -> tuple[Finding, ...]:
+    """One finding for every block that is not the kernel that was planned."""
+    found = []
+    for block in blocks:
+        if block.as_planned:
+            continue
+        planned = WORDS[block.planned] if block.planned is not None else "8 bit"
+        beside = "in float16 it is" if block.fused_in_float16 else "in float16 it is not either"
+        message = f"attention is not one kernel in {planned} ({beside}): {block.why}"
+        severity = Severity.ERROR if block.lost else Severity.NOTE
+        found.append(Finding(CODE, block.where, message, severity))
+    return tuple(found)

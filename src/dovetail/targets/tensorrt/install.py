@@ -1,0 +1,24 @@
+"""Whether the ``tensorrt-rtx`` wheel is installed here, and whether it builds for a GPU."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from dovetail.target import Probe
+from dovetail.targets.tensorrt.chips import BUILT, Gpu
+
+PACKAGE = "tensorrt-rtx-cu12"
+_INSTALL = "pip install 'dovetail-fit[tensorrt]'"
+
+
+def probe(gpu: Gpu) -> Probe:
+    """Whether an engine can be built here; nothing of the wheel is loaded for it."""
+    try:
+        versions = {PACKAGE: version(PACKAGE)}
+    except PackageNotFoundError:
+        return Probe(False, {}, f"{PACKAGE} is not installed: {_INSTALL}")
+    if not gpu.is_built:
+        known = ", ".join(f"sm{sm}" for sm in BUILT)
+        missing = f"{PACKAGE} {versions[PACKAGE]} builds for {known}: for {gpu.name} the ONNX file is only written"
+        return Probe(False, versions, missing)
+    return Probe(True, versions)

@@ -1,0 +1,71 @@
+"""Every planned 8-bit operand and every attention, looked up in the layer list of the engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx_ir as ir
+
+from dovetail.encoding import QParams
+from dovetail.model.edit import constant_of
+from dovetail.storage import Edge, Plan
+from dovetail.target import Outcome, ReadBack, ReadTensor
+from dovetail.targets.tensorrt.coverage import Block, find_blocks
+from dovetail.targets.tensorrt.layers import WORDS, Layer, UnreadableError, parse_layers
+from dovetail.targets.tensorrt.unquantized import unquantized
+
+EVIDENCE = "the layer list that the builder printed for the engine, and that of the same graph in float16"
+
+
+def read_layers(emitted: Path, layers: Path, float16_layers: Path, plan: Plan) -> ReadBack:
+    """What became of every planned storage; not read at all where a line of the list is of an unknown form."""
+    try:
+        built, in_float16 = (parse_layers(path.read_text()) for path in (layers, float16_layers))
+    except UnreadableError as error:
+        return ReadBack((), EVIDENCE, unparsed=str(error))
+    plain = unquantized(ir.load(emitted))
+    blocks = find_blocks(plain, built, in_float16)
+    nodes = {node.name or "": node for node in plain.model.graph}
+    fused = {name for block in blocks if block.as_planned for name in block.nodes}
+    tensors = [
+        _operand(edge, storage, nodes[edge.node], edge.node in fused, built)
+        for edge, choice in plan.edges.items()
+        if isinstance(storage := choice.storage, QParams)
+    ]
+    return ReadBack((*tensors, *(one for block in blocks if (one := _attention(block)) is not None)), EVIDENCE)
+
+
+def _operand(edge: Edge, storage: QParams, node: ir.Node, fused: bool, layers: tuple[Layer, ...]) -> ReadTensor:
+    value, word = node.inputs[edge.index], WORDS[storage.dtype]
+    tensor = "" if value is None else str(value.name)
+    found = [layer for layer in layers if layer.is_product and edge.node in layer.nodes]
+    if not found:
+        inside = next((layer.name for layer in layers if edge.node in layer.nodes), "")
+        said = f"computed element by element in {inside}" if inside else "no layer does the work of this operator"
+        return ReadTensor(tensor, Outcome.CHANGED if inside else Outcome.NOT_FOUND, said, edge)
+    if fused:
+        return ReadTensor(tensor, Outcome.MATCHED, f"{word} in the attention {found[0].name}", edge)
+    bad = next((layer for layer in found if not _computes_in(layer, word, constant_of(node.inputs[1]) is None)), None)
+    if bad is not None:
+        return ReadTensor(tensor, Outcome.CHANGED, f"{bad.kind} {bad.name} computes {_operands(bad)}", edge)
+    return ReadTensor(tensor, Outcome.MATCHED, f"{word} in {found[0].kind} {found[0].name}", edge)
+
+
+def _computes_in(layer: Layer, word: str, two_inputs: bool) -> bool:
+    """Whether both operands of a product are of a type: further inputs are what is added to it."""
+    inputs = sum(tensor.dtype == word for tensor in layer.inputs)
+    constants = sum(tensor.dtype == word for tensor in layer.constants)
+    return inputs >= 2 if two_inputs else inputs >= 1 and inputs + constants >= 2
+
+
+def _operands(layer: Layer) -> str:
+    return " x ".join(tensor.dtype for tensor in (*layer.inputs, *layer.constants[:1]))
+
+
+def _attention(block: Block) -> ReadTensor | None:
+    """A block as a row of its own; none where neither type has it as one kernel, for then nothing was lost."""
+    if block.as_planned and block.layer is not None:
+        return ReadTensor(block.where, Outcome.MATCHED, f"one attention kernel, {block.layer.types}")
+    if not block.lost:
+        return None
+    return ReadTensor(block.where, Outcome.CHANGED, f"attention is not one kernel: {block.why}")

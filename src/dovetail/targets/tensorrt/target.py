@@ -1,0 +1,90 @@
+"""NVIDIA GPUs by TensorRT-RTX, whose builder works ahead of time and without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.encoding import QParams
+from dovetail.model.write import write
+from dovetail.passes.as_float16 import as_float16, survives
+from dovetail.passes.merge_layout import merge_layout
+from dovetail.passes.remove_unused import remove_unused
+from dovetail.passes.split_linear import split_linear
+from dovetail.qdq.emit import emit_qdq
+from dovetail.storage import Choice, Plan
+from dovetail.target import Artifact, Compiled, ReadBack, Target
+from dovetail.targets.tensorrt.chips import gpu_named
+from dovetail.targets.tensorrt.compile import FLOAT16_LAYERS, LAYERS, compile_model
+from dovetail.targets.tensorrt.device import device_side
+from dovetail.targets.tensorrt.install import probe
+from dovetail.targets.tensorrt.options import TrtOptions, read_options
+from dovetail.targets.tensorrt.read_back import EVIDENCE, read_layers
+from dovetail.targets.tensorrt.table import FP8, FP16, W8A8, table
+
+_NO_RUN = "an engine runs on its GPU only, and the builder has none here: see device/"
+# Float tensors in float16: a ViT is 68 dB from float32 (onnxruntime 1.31.1, the emitted graph).
+_FLOAT16_DB = 60.0
+
+
+def open_target(variant: str, options: Mapping[str, str]) -> Target:
+    """The target of one compute capability."""
+    gpu = gpu_named(variant)
+    asked = read_options(gpu, options)
+    precisions = (*((FP8,) if gpu.has_fp8 else ()), W8A8, *((FP16,) if asked.half else ()))
+    not_here = {} if gpu.has_fp8 else {FP8.name: f"{gpu.name} has no FP8: sm89 is the first with it"}
+    not_here |= {} if asked.half else {FP16.name: "compute=fp32 computes in float32"}
+    return Target(
+        name=f"tensorrt:{gpu.name}",
+        ops=table(gpu.has_fp8),
+        precisions={p.name: p for p in precisions},
+        rewrites=(split_linear, merge_layout, remove_unused),
+        probe=partial(probe, gpu),
+        emit=partial(emit, asked),
+        compile=partial(compile_model, asked),
+        read_back=read_back,
+        no_run=_NO_RUN,
+        device=device_side,
+        on_edges=True,
+        takes_float16=True,
+        float_db=_FLOAT16_DB if asked.half else None,
+        runs_float_between=True,
+        not_here=not_here,
+    )
+
+
+def emit(asked: TrtOptions, model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
+    """Strongly typed QDQ ONNX: 8 bit where planned, float16 (or float32) in between, float32 at both ends."""
+    emitted = emit_qdq(model, _half_scales(plan) if asked.half else plan)
+    if asked.half:
+        as_float16(emitted)
+        emitted.graph.sort()
+    written = write(emitted, folder / "model.onnx")
+    return tuple(Artifact("model" if path.suffix == ".onnx" else "model_data", path) for path in written)
+
+
+def _half_scales(plan: Plan) -> Plan:
+    """The plan with scales that float16 can hold exactly, so that constants are rounded with what they are read by."""
+    edges = {edge: _half_scale(choice) for edge, choice in plan.edges.items()}
+    return replace(plan, tensors={name: _half_scale(c) for name, c in plan.tensors.items()}, edges=edges)
+
+
+def _half_scale(choice: Choice) -> Choice:
+    storage = choice.storage
+    if not isinstance(storage, QParams) or survives(storage.scale):
+        return choice
+    half = storage.scale.astype(np.float16).astype(np.float32)
+    return replace(choice, storage=QParams(storage.encoding, half, storage.zero_point, storage.axis))
+
+
+def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
+    """Every planned operand and every attention, looked up in the engine's layer list."""
+    paths = {a.name: a.path for a in compiled.artifacts}
+    if LAYERS not in paths or FLOAT16_LAYERS not in paths:
+        return ReadBack((), EVIDENCE, unparsed="there is no layer list")
+    return read_layers(compiled.artifacts[0].path, paths[LAYERS], paths[FLOAT16_LAYERS], plan)

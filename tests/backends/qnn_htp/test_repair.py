@@ -1,0 +1,26 @@
+"""Another tool's model that the HTP compiler refuses, repaired with its numbers until it compiles and runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import dovetail
+from dovetail.finding import Status
+from dovetail.repairs import RECORD, Repair
+from tests.quantized_elsewhere import calibration, quantized_elsewhere
+
+pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
+
+
+def test_a_refused_model_compiles_after_repair(tmp_path: Path) -> None:
+    path = quantized_elsewhere(tmp_path / "peer.onnx", signed=False)
+    result = dovetail.repair(path, target="qnn-htp:sm8550", calibration=calibration(), output=tmp_path / "run")
+    for name in ("compiled", "fidelity", "numerics"):
+        assert result.verdicts[name].status is Status.PASS, result.verdicts[name].reason
+    record = msgspec.json.decode((tmp_path / "run" / RECORD).read_bytes(), type=Repair)
+    assert record.as_given[0].startswith("refused: blocks.0.norm1/LayerNormalization")
+    assert len(record.kept) > 40
+    assert record.missing == {}

@@ -1,0 +1,148 @@
+"""Every TensorRT case of every rule, held against the real builder: the bad ones are bad, the good ones good.
+
+A case says in its head what becomes of it: ``refused``; ``changed`` (built, but a product or an attention is not in the
+type that its pairs say); ``ignored`` (the engine is the same without what is wrong); ``accepted`` (built, though ONNX
+Runtime does not load the file); ``refused in float16`` (refused once its scales are float16); or ``as planned``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from dovetail.errors import BackendError
+from dovetail.finding import Severity
+from dovetail.model.session import Mode, open_session
+from dovetail.qdq.params import is_dequantize
+from dovetail.rules import docs
+from dovetail.rules.catalog import all_rules
+from dovetail.target import Artifact, Compiled
+from dovetail.targets import open_target
+from dovetail.targets.tensorrt.compile import ENGINE, LAYERS
+from dovetail.targets.tensorrt.layers import parse_layers
+from tests.rules.cases import head_of, write
+
+pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12")
+
+FAMILY = "tensorrt"
+# Types of ONNX in the words of the layer list.
+WORDS = {"INT8": "Int8", "UINT8": "UInt8", "FLOAT8E4M3FN": "FP8"}
+
+
+def built(path: Path, folder: Path) -> Compiled:
+    folder.mkdir()
+    return open_target(FAMILY).compile((Artifact("model", path),), folder)
+
+
+def artifact(compiled: Compiled, name: str) -> Path:
+    return next(a.path for a in compiled.artifacts if a.name == name)
+
+
+def products_as_said(path: Path, compiled: Compiled) -> bool:
+    """Whether every product has both operands in the type of the pairs in front of it."""
+    layers = parse_layers(artifact(compiled, LAYERS).read_text())
+    seen = 0
+    types = {
+        v.name: v.type.tensor_type.elem_type
+        for v in onnx.shape_inference.infer_shapes(onnx.load(path)).graph.value_info
+    }
+    for node in ir.load(path).graph:
+        reads = [v.producer() for v in node.inputs if v is not None]
+        if node.op_type != "MatMul" or not all(is_dequantize(read) for read in reads):
+            continue
+        stored = {read.inputs[0] for read in reads if read is not None}
+        words = {WORDS[ir.DataType(v.dtype or types[v.name]).name] for v in stored if v is not None}
+        found = [layer for layer in layers if layer.is_product and node.name in layer.nodes]
+        if not found:
+            return False
+        for layer in found:
+            weights = () if layer.is_attention or len(layer.inputs) > 1 else layer.constants[:1]
+            seen += 1
+            if {tensor.dtype for tensor in (*layer.inputs, *weights)} != words:
+                return False
+    return seen > 0
+
+
+def what_becomes_of(path: Path, folder: Path) -> str:
+    compiled = built(path, folder)
+    if compiled.error:
+        return "refused"
+    lost = [finding for finding in compiled.findings if finding.severity is Severity.ERROR]
+    return "changed" if lost or not products_as_said(path, compiled) else "as planned"
+
+
+def is_loadable(path: Path) -> bool:
+    try:
+        open_session(path, Mode.EXACT)
+    except BackendError:
+        return False
+    return True
+
+
+def without_saturate(path: Path) -> Path:
+    model = onnx.load(path)
+    for node in model.graph.node:
+        kept = [attribute for attribute in node.attribute if attribute.name != "saturate"]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+    other = path.with_name("without.onnx")
+    onnx.save(model, other)
+    return other
+
+
+def with_half_scales(path: Path) -> Path:
+    """The file converted to float16 without a look at its scales."""
+    model = onnx.load(path)
+    for tensor in model.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            with np.errstate(under="ignore"):
+                half = onnx.numpy_helper.to_array(tensor).astype(np.float16)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(half, tensor.name))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    other = path.with_name("half.onnx")
+    onnx.save(model, other)
+    return other
+
+
+def cases() -> list[Any]:
+    found = []
+    for rule in all_rules():
+        for kind in ("bad", "good"):
+            for name, text in docs.case_texts(rule.code, kind).items():
+                if head_of(text).get("target", "").startswith(FAMILY):
+                    found.append(pytest.param(text, id=name.removesuffix(".onnxtxt")))
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("text", cases())
+def test_the_builder_agrees_with_the_rule(text: str, tmp_path: Path) -> None:
+    path, said = write(text, tmp_path), head_of(text)["compiled"]
+    if said == "accepted":
+        assert built(path, tmp_path / "built").error == ""
+        assert not is_loadable(path)
+    elif said == "ignored":
+        one, two = built(path, tmp_path / "one"), built(without_saturate(path), tmp_path / "two")
+        assert artifact(one, ENGINE).read_bytes() == artifact(two, ENGINE).read_bytes()
+    elif said == "refused in float16":
+        assert built(path, tmp_path / "built").error == ""
+        assert "Scale coefficients must all be positive" in built(with_half_scales(path), tmp_path / "half").error
+    else:
+        assert what_becomes_of(path, tmp_path / "built") == said
+        assert is_loadable(path)
+
+
+@pytest.mark.parametrize("rule", [r for r in all_rules() if FAMILY in r.targets], ids=lambda rule: rule.code)
+def test_every_rule_of_the_target_is_proved(rule: Any) -> None:
+    bad, good = (
+        {head_of(t)["compiled"] for t in docs.case_texts(rule.code, kind).values()} for kind in ("bad", "good")
+    )
+    assert good == {"as planned"}
+    assert bad
+    assert "as planned" not in bad

@@ -1,0 +1,199 @@
+"""The target as a user meets it: shipped models, limits, what is not to be had, the device folder and back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dovetail
+from dovetail import zoo
+from dovetail.calibrate.user_code import load_function
+from dovetail.encoding import QParams
+from dovetail.errors import InputError
+from dovetail.finding import Status
+from dovetail.model.session import Mode
+from dovetail.numerics.metrics import Comparison
+from dovetail.numerics.ranges import weight_params
+from dovetail.report.result import Result
+from dovetail.storage import Choice
+from dovetail.targets import open_target
+from dovetail.targets.tensorrt import install
+from dovetail.targets.tensorrt.device_session import read_export
+from dovetail.targets.tensorrt.layers import UnreadableError, parse_layers
+from dovetail.targets.tensorrt.table import F8, FP8
+from dovetail.verify.run import SessionRun
+from tests.backends.tensorrt.attention import layer
+from tests.planning import noise, planned
+
+pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12")
+
+# Of the held-out ones; `python -m bench.tensorrt` takes all.
+PICTURES = 500
+# In points of accuracy, and in pictures where there are few.
+MOST_LOST_POINTS, MOST_LOST_DIGITS = 0.003, 2
+LINE = (
+    "Name: a b, LayerType: gemm, Inputs: [ { Name: x, Dimensions: [1,4], Strides: [4,1], Datatype: FP8, Format: f }], "
+    "Constants: [ { Name: w, Dimensions: [4,4], Datatype: FP8, Format: f }], Outputs: [ { Name: y, Dimensions: [1,4], "
+    "Datatype: Half, Format: f }], TacticName: t, StreamId: 0, Metadata: [ONNX Layer: n[0]]\x1f[ONNX Layer: m]"
+)
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Result, Path]]:
+    """A shipped model in FP8, with its held-out data and metric."""
+    done: dict[str, tuple[Result, Path]] = {}
+
+    def fit(name: str) -> tuple[Result, Path]:
+        if name not in done:
+            shipped, run = zoo.load(name), tmp_path_factory.mktemp(name) / "run"
+            done[name] = (
+                dovetail.fit(
+                    shipped.model_path,
+                    target="tensorrt:sm89",
+                    precision="fp8",
+                    range="mse",
+                    calibration=shipped.calib(),
+                    evaluation={k: v[:PICTURES] for k, v in {**shipped.eval(), **shipped.targets()}.items()},
+                    metric=load_function(shipped.metric),
+                    output=run,
+                ),
+                run,
+            )
+        return done[name]
+
+    return fit
+
+
+@pytest.mark.parametrize("name", ["vit_digits", "vit_fashion"])
+def test_shipped_models_in_fp8(name: str, fitted: Callable[[str], tuple[Result, Path]]) -> None:
+    result, _ = fitted(name)
+    statuses = {key: verdict.status for key, verdict in result.verdicts.items()}
+    passed = dict.fromkeys(("normalized", "compiled", "fidelity"), Status.PASS)
+    assert statuses == {**passed, "numerics": Status.NOT_CHECKED, "device": Status.NOT_CHECKED}
+    assert result.verdicts["numerics"].reason.startswith("an engine runs on its GPU only")
+    assert result.metrics.accuracy is not None
+    figures = result.metrics.accuracy.figures
+    lost = figures["float"]["top1"] - figures["simulation"]["top1"]
+    assert lost <= (MOST_LOST_DIGITS / 450 + 1e-9 if name == "vit_digits" else MOST_LOST_POINTS)
+    kind = "Half -> FP8" if name == "vit_digits" else "FP8 -> FP8"  # 17 tokens are too few for a kernel in FP8
+    assert f"4 attention blocks: as one kernel as planned 4 {kind}; in float16 4" in result.notes
+
+
+def test_the_shipped_file_is_not_touched(fitted: Callable[[str], tuple[Result, Path]]) -> None:
+    result, _ = fitted("vit_digits")
+    assert hashlib.sha256(zoo.load("vit_digits").model_path.read_bytes()).hexdigest() == result.model_sha256
+
+
+def test_no_worse_than_one_scale_for_every_weight(tmp_path: Path) -> None:
+    target, model = open_target("tensorrt"), layer(64, 64)
+    data = noise(model)
+    plan = planned(model, target, FP8, data=data)
+    nodes = {node.name: node for node in model.graph}
+    naive = dict(plan.edges)
+    for edge, choice in plan.edges.items():
+        value = nodes[edge.node].inputs[edge.index]
+        if isinstance(choice.storage, QParams) and value is not None and value.const_value is not None:
+            naive[edge] = Choice(weight_params(value.const_value.numpy(), F8), "")
+    samples = [{name: array[i] for name, array in data.items()} for i in range(4)]
+    exact = list(SessionRun(model, Mode.FLOAT, tmp_path)(samples))
+    figures = []
+    for edges in (plan.edges, naive):
+        (artifact,) = target.emit(model, type(plan)(plan.target, plan.precision, plan.tensors, edges), tmp_path)
+        found = list(SessionRun(artifact.path, Mode.EXACT, tmp_path)(samples))
+        sums = [Comparison.of(one["y"], two["y"]) for one, two in zip(exact, found, strict=True)]
+        figures.append(sum(sums[1:], sums[0]).sqnr_db)
+    assert figures[0] >= figures[1]
+    assert figures[1] > 20
+
+
+def test_a_device_folder_and_what_trtexec_brings_back(fitted: Callable[[str], tuple[Result, Path]]) -> None:
+    _, run = fitted("vit_digits")
+    folder, outputs = run / "device", run / "outputs"
+    commands = (folder / "trtexec.sh").read_text().splitlines()
+    assert commands[3].split()[1:4] == [
+        "--loadEngine=engine.trt",
+        "--loadInputs=images:input_000/images.raw",
+        "--exportOutput=outputs/000.json",
+    ]
+    outputs.mkdir()
+    for number in range(8):
+        logits = np.load(folder / "expected" / "simulation" / f"{number:03d}" / "logits.npy")
+        rows = [{"name": "logits", "dimensions": "x".join(map(str, logits.shape)), "values": logits.ravel().tolist()}]
+        (outputs / f"{number:03d}.json").write_text(json.dumps(rows))
+        (outputs / f"times_{number:03d}.json").write_text(json.dumps([{"computeMs": 0.5 + number, "latencyMs": 9.0}]))
+    result = dovetail.verify_device(run, device_outputs=outputs)
+    assert result.verdicts["device"].status is Status.PASS
+    assert "measured on the device: median 4 ms of compute in 8 runs, by trtexec" in result.notes
+    np.testing.assert_array_equal(read_export(outputs / "007.json")["logits"], logits)
+    (outputs / "003.json").write_text(
+        '[ { "name" : "logits"\n , "dimensions" : "1x10"\n , "values" : [ nan, -inf ] } ]'
+    )
+    with pytest.raises(InputError, match=r"003\.json: not what trtexec exports"):
+        dovetail.verify_device(run, device_outputs=outputs)
+    values = ", ".join(["nan", "-inf", *["0.5"] * 8])
+    (outputs / "003.json").write_text(f'[ {{ "name" : "logits", "dimensions" : "1x10", "values" : [ {values} ] }} ]')
+    assert dovetail.verify_device(run, device_outputs=outputs).verdicts["device"].status is Status.FAIL
+
+
+def test_a_builder_without_memory_says_so(tmp_path: Path) -> None:
+    target, model = open_target("tensorrt", {"memory_limit_mb": "500", "time_limit_s": "60"}), layer()
+    artifacts = target.emit(model, planned(model, target, FP8, data=noise(model)), tmp_path)
+    compiled = target.compile(artifacts, tmp_path)
+    assert compiled.error == "the TensorRT-RTX builder ran out of memory: the limit is 500 MB"
+    assert not compiled.finished
+
+
+def test_what_is_not_to_be_had_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = zoo.load("vit_digits").model_path
+    with pytest.raises(InputError, match="fp8 is not to be had on tensorrt:sm86: sm86 has no FP8: sm89 is the first"):
+        dovetail.fit(model, target="tensorrt:sm86", precision="fp8", calibration="random", output=tmp_path / "run")
+    with pytest.raises(InputError, match="--io quantized: tensorrt:sm89 takes and gives real numbers"):
+        dovetail.fit(model, target="tensorrt", io="quantized", calibration="random", output=tmp_path / "run")
+    for variant in ("89", "sm8", "sm12", "rtx4090"):
+        with pytest.raises(InputError, match="say smNN, as in tensorrt:sm89"):
+            open_target(f"tensorrt:{variant}")
+    with pytest.raises(InputError, match="target tensorrt has no option 'workspace'"):
+        open_target("tensorrt", {"workspace": "1"})
+    with pytest.raises(InputError, match="memory_limit_mb=100: the builder's libraries alone take 400 MB"):
+        open_target("tensorrt", {"memory_limit_mb": "100"})
+    with pytest.raises(InputError, match="compute=bf16: must be one of fp16, fp32"):
+        open_target("tensorrt", {"compute": "bf16"})
+    assert "for sm90 the ONNX file is only written" in open_target("tensorrt:sm90").probe().missing
+
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(install, "version", missing)
+    said = open_target("tensorrt").probe()
+    assert not said.available
+    assert said.missing == "tensorrt-rtx-cu12 is not installed: pip install 'dovetail-fit[tensorrt]'"
+
+
+def test_a_line_of_another_form_is_quoted() -> None:
+    (only,) = parse_layers(f"Layers:\n{LINE}\n\nI/O Tensors:\nanything")
+    assert (only.kind, only.types, only.nodes) == ("gemm", "FP8 -> Half", frozenset(("n[0]", "m")))
+    with pytest.raises(UnreadableError, match="line 'Name: only a name'"):
+        parse_layers(f"Layers:\n{LINE}\nName: only a name")
+    with pytest.raises(UnreadableError, match="printed no layer list"):
+        parse_layers("")
+
+
+def test_float32_compute_is_an_option(tmp_path: Path) -> None:
+    target, model = open_target("tensorrt", {"compute": "fp32"}), layer()
+    plan = planned(model, target, FP8, data=noise(model))
+    compiled = target.compile(target.emit(model, plan, tmp_path), tmp_path)
+    assert compiled.error == ""
+    (attention,) = [one for one in target.read_back(compiled, plan).tensors if one.edge is None]
+    assert attention.detail == "one attention kernel, FP8 -> FP8"
+    assert list(target.precisions) == ["fp8", "w8a8"]
+    few = layer(17)
+    plan = planned(few, target, FP8, data=noise(few))
+    compiled = target.compile(target.emit(few, plan, tmp_path), tmp_path)
+    (finding,) = compiled.findings
+    assert finding.message.endswith("it computes in float32, for which there is no fused kernel")

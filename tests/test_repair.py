@@ -1,0 +1,62 @@
+"""``dovetail repair`` on the target that is always there: another tool's model keeps its numbers and runs."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import dovetail
+from dovetail.cli.main import main
+from dovetail.encoding import QParams
+from dovetail.finding import Status
+from dovetail.model.read import read
+from dovetail.qdq.invert import invert
+from dovetail.repairs import FLOAT, RECORD, Repair
+from tests.quantized_elsewhere import calibration, quantized_elsewhere
+
+# What ONNX Runtime's own quantizer reaches on these samples is 38 dB.
+FLOOR_DB = 35.0
+
+
+def test_numbers_are_kept_and_the_model_runs(tmp_path: Path) -> None:
+    path, run = quantized_elsewhere(tmp_path / "peer.onnx", signed=False), tmp_path / "run"
+    before = hashlib.sha256(path.read_bytes()).hexdigest()
+    result = dovetail.repair(path, target="ort-cpu", calibration=calibration(), output=run)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == before == result.model_sha256
+    assert {name: verdict.status for name, verdict in result.verdicts.items()} == dict.fromkeys(
+        ("normalized", "compiled", "fidelity", "numerics"), Status.PASS
+    )
+    assert (result.model, result.precision) == ("peer.onnx", "w8a8")
+    record = msgspec.json.decode((run / RECORD).read_bytes(), type=Repair)
+    assert record.missing == {}
+    assert all("bias" in name for name in record.changed)  # their scale follows from the others'
+    peer = {name: c.storage for name, c in invert(read(path))[1].tensors.items() if isinstance(c.storage, QParams)}
+    rows = [row for row in result.plan if row.edge is None and row.tensor in peer and "as given" in row.reason]
+    assert len(rows) > 50
+    for row in rows:
+        assert (row.scale, row.zero_point) == (float(peer[row.tensor].scale), int(peer[row.tensor].zero_point))
+    logits = result.metrics.sqnr_db.simulation_vs_float["logits"]
+    assert logits is not None
+    assert logits > FLOOR_DB
+    assert (run / FLOAT).exists()
+
+
+def test_a_group_of_several_parts_takes_the_numbers_of_none(tmp_path: Path) -> None:
+    """q, k and v are cut from one layer: the scale of q, which is multiplied by 0.18, would clip the others."""
+    path = quantized_elsewhere(tmp_path / "peer.onnx", signed=False)
+    result = dovetail.repair(path, target="ort-cpu", calibration=calibration(), output=tmp_path / "run")
+    tensors = {one.tensor: one.sqnr_db for one in result.metrics.tensors}
+    assert min(value for value in tensors.values() if value is not None) > 20
+
+
+def test_the_command_lists_what_was_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = quantized_elsewhere(tmp_path / "peer.onnx", signed=False)
+    with pytest.raises(SystemExit) as ended:
+        main(["repair", str(path), "--target", "ort-cpu", "--calib", "random", "-o", str(tmp_path / "run")])
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    assert "removed: the pair on blocks.0.attn.qkv/MatMul_out" in printed
+    assert "changed: blocks.0.attn.proj.bias at" in printed
