@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from bench.score import WAYS
 
 from bench import __main__ as all_benches
 from bench import calibration, htp, memory, peers
+from dovetail.target import Estimate
 
 
 def test_calibration_prints_a_ratio_for_every_way(monkeypatch, capsys):
@@ -41,12 +43,14 @@ def test_peers_print_a_row_per_tool_with_every_way_of_running(monkeypatch, capsy
     assert "not checked: aimet-onnx is not installed; to install: python3 -m venv bench/.venvs/aimet" in printed
 
 
-def test_htp_prints_every_variant_of_a_block_over_fp16_and_naive(capsys):
-    htp.main(["block", "--tokens", "17"])
-    printed = capsys.readouterr().out
-    rows = [line for line in printed.splitlines() if line.count("x") >= 2 and line.rstrip().endswith("x")]
-    assert len(rows) == 9
-    assert "FAILS" not in printed
+def test_htp_compares_estimates_only_where_the_same_operators_have_a_cost(capsys):
+    one, other = Estimate(9, 10, 11, 0, 0, 0), Estimate(18, 20, 22, 0, 0, 0)
+    assert htp._ratio(one, other) == "0.500x"
+    assert htp._ratio(one, replace(other, ops_without_cost=3)) == "0/3 uncosted"
+    assert htp._ratio(one, None) == "-"
+    with pytest.raises(SystemExit):
+        htp.main(["speed"])
+    assert "no part is called 'speed'; there is vit, block, detectors, shipped" in capsys.readouterr().err
 
 
 def test_a_child_that_fails_is_told_with_its_last_words():

@@ -20,7 +20,7 @@ def test_the_estimate_does_not_depend_on_the_exporter(tmp_path: Path) -> None:
     found: dict[str, dict[str, Estimate]] = {}
     for exporter in EXPORTERS:
         result = dovetail.fit(
-            export_vit(exporter, tmp_path, layers=2),
+            export_vit(exporter, tmp_path, layers=1),
             target="qnn-htp:soc52",
             precision="w8a16",
             operands="narrow",
@@ -35,4 +35,4 @@ def test_the_estimate_does_not_depend_on_the_exporter(tmp_path: Path) -> None:
     estimates = found["dynamo-sdpa"]
     ratio = estimates["fitted"].ratio_to(estimates["naive"])
     assert ratio is not None
-    assert ratio < 0.5  # with 12 layers 0.25: python -m bench.htp vit
+    assert ratio < 0.6  # with 12 layers 0.25: python -m bench.htp vit

@@ -151,8 +151,12 @@ def test_a_builder_without_memory_says_so(tmp_path: Path) -> None:
 
 def test_what_is_not_to_be_had_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = zoo.load("vit_digits").model_path
-    with pytest.raises(InputError, match="fp8 is not to be had on tensorrt:sm86: sm86 has no FP8: sm89 is the first"):
-        dovetail.fit(model, target="tensorrt:sm86", precision="fp8", calibration="random", output=tmp_path / "run")
+    run = tmp_path / "sm86"
+    result = dovetail.fit(model, target="tensorrt:sm86", precision="fp8", calibration="random", output=run)
+    assert result.verdicts["compiled"].status is Status.FAIL
+    said = "fp8 is not to be had on tensorrt:sm86: sm86 has no FP8: sm89 is the first with it"
+    assert result.verdicts["compiled"].reason == said
+    assert (run / "result.json").exists()
     with pytest.raises(InputError, match="--io quantized: tensorrt:sm89 takes and gives real numbers"):
         dovetail.fit(model, target="tensorrt", io="quantized", calibration="random", output=tmp_path / "run")
     for variant in ("89", "sm8", "sm12", "rtx4090"):

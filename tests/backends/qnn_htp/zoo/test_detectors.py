@@ -135,13 +135,11 @@ def assert_right(result: Result, precision: str) -> None:
     assert len(kept) == 1  # the scores that TopK gives back, which nobody reads
 
 
-@pytest.mark.parametrize("precision", ["w8a16", "w8a8"])
 @pytest.mark.parametrize("name", ["RT-DETRv2", "RF-DETR"])
-def test_detectors_run_as_planned(
-    name: str, precision: str, exported: dict[str, tuple[Path, tuple[int, ...]]], tmp_path: Path
-) -> None:
+def test_detectors_run_as_planned(name: str, exported: dict[str, tuple[Path, tuple[int, ...]]], tmp_path: Path) -> None:
+    """On a phone; w8a8 is the same architecture's below, and python -m bench.htp detectors."""
     path, shape = exported[name]
-    assert_right(fitted(path, shape, tmp_path / "run", "qnn-htp:sm8550", precision), precision)
+    assert_right(fitted(path, shape, tmp_path / "run", "qnn-htp:sm8550", "w8a16"), "w8a16")
 
 
 @pytest.mark.parametrize("precision", ["w8a16", "w8a8"])
