@@ -119,6 +119,8 @@ def parse_options(texts: tuple[str, ...]) -> dict[str, str]:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise InputError(f"--option {text}: must be key=value")
+        if key in options:
+            raise InputError(f"--option {key} is said twice")
         options[key] = value
     return options
 

@@ -58,7 +58,9 @@ def prepare(
 ) -> Job:
     """Read and check what was given; every refusal is one sentence that names the culprit."""
     target = open_target(options.target, options.option)
-    if options.emulate is not None and target.sample_limit is not None:
+    if options.emulate is not None and target.sample_limit is None:
+        raise InputError(f"--emulate: {target.name} has no emulator")
+    if options.emulate is not None:
         target = replace(target, sample_limit=options.emulate, retry_limit=options.emulate)
     if options.io == "quantized" and target.on_edges:
         raise InputError(f"--io quantized: {target.name} takes and gives real numbers")

@@ -343,7 +343,8 @@ class Target:
     of the same graph in float, on some samples, in a folder; or one sentence on why there is none. ``run``: None where
     what was compiled runs on the device only, and ``no_run`` says so. ``on_edges``: tensors are kept in float, and 8
     bit stands on the edges into operators that compute in it: every consumer converts for itself, equal conversions
-    once. ``takes_float16``: QDQ files for it may compute in float16.
+    once. ``takes_float16``: QDQ files for it may compute in float16. ``variants``, ``option_keys``: what may
+    stand behind the colon of its name, and what ``--option`` takes, for people.
     """
 
     name: str
@@ -375,6 +376,8 @@ class Target:
     no_run: str = ""
     on_edges: bool = False
     takes_float16: bool = False
+    variants: tuple[str, ...] = ()
+    option_keys: tuple[str, ...] = ()
 
     def try_out(self, artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
         """Compile what is not shipped."""

@@ -176,6 +176,8 @@ def test_a_config_file_says_the_same_as_options(run: Run, work: Path) -> None:
         (("--mean", "a,b"), "must be numbers"),
         (("--std", "0"), "cannot be divided by"),
         (("--no-such-option",), "No such option"),
+        (("--emulate", "3"), "--emulate: ort-cpu has no emulator"),
+        (("--option", "a=1", "--option", "a=2"), "--option a is said twice"),
         (("--calib", ":f"), "must be module:function"),
         (("--calib", "my_metric:eof"), "my_metric:eof: EOFError: x"),
         (("--eval", "eval.npz", "--metric", "my_metric:boom"), "metric my_metric:boom: KeyError: 'label'"),

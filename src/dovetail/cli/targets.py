@@ -16,11 +16,18 @@ def targets_command() -> None:
     table = Table(title="Targets", title_justify="left")
     for column in ("target", "backend here", "precisions"):
         table.add_column(column, overflow="fold")
+    more: list[str] = []
     for family in sorted(FAMILIES):
         target = open_target(family)
         probe = target.probe()
         versions = ", ".join(f"{name} {version}" for name, version in probe.versions.items())
-        table.add_row(
-            family, versions if probe.available else f"not checked: {probe.missing}", ", ".join(target.precisions)
-        )
-    Console().print(table)
+        here = versions if probe.available else f"not checked: {probe.missing}"
+        table.add_row(family, here, ", ".join((*target.precisions, *target.choices)))
+        if target.variants:
+            more.append(f"{family}: may be followed by :{', :'.join(target.variants)}")
+        if target.option_keys:
+            more.append(f"{family}: --option takes {', '.join(target.option_keys)}")
+    out = Console()
+    out.print(table)
+    for line in more:
+        out.print(line, highlight=False)

@@ -110,9 +110,11 @@ def _notes(job: Job, told: Told | None) -> tuple[str, ...]:
     notes = list(job.target.notes)
     if job.data.random:
         notes.append("calibrated on random data: no figure here says anything about accuracy")
+    if job.options.baselines == "all" and job.target.baseline is None and job.target.measure is None:
+        notes.append(f"--baselines all: {job.target.name} gives no estimate, so there is nothing to compare")
     if job.options.emulate is not None and told is not None:
         ran = told.verification.target_vs_float
-        if ran is not None and ran.samples < job.options.emulate and job.target.sample_limit is not None:
+        if ran is not None and ran.samples < job.options.emulate:
             notes.append(f"{ran.samples} samples were emulated, not {job.options.emulate}: there are no more")
     if job.evaluation is None:
         notes.append("no held-out data was given: figures per output were taken on calibration samples")

@@ -24,6 +24,7 @@ _OURS = {
     "time_limit_s": f"{DEFAULT_TIME_LIMIT_S:g}",
     "memory_limit_mb": str(DEFAULT_MEMORY_LIMIT_BYTES >> 20),
 }
+KEYS = (*PROVIDER_KEYS, *_OURS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def read_options(chip: Chip, given: Mapping[str, str]) -> HtpOptions:
     """The checked record of what was given with ``--option``."""
     for key in given:
         if key not in PROVIDER_KEYS and key not in _OURS:
-            raise InputError(f"target qnn-htp has no option {key!r}; there is {', '.join((*PROVIDER_KEYS, *_OURS))}")
+            raise InputError(f"target qnn-htp has no option {key!r}; there is {', '.join(KEYS)}")
     provider = {key: value for key, value in given.items() if key in PROVIDER_KEYS}
     ours = {**_OURS, **given}
     return HtpOptions(

@@ -44,13 +44,13 @@ from dovetail.target import (
     Sample,
     Target,
 )
-from dovetail.targets.qnn_htp.chips import chip_named
+from dovetail.targets.qnn_htp.chips import ARCHITECTURES, CHIPS, chip_named
 from dovetail.targets.qnn_htp.compile import GRAPH, compile_model, in_child
 from dovetail.targets.qnn_htp.device import device_side
 from dovetail.targets.qnn_htp.install import probe
 from dovetail.targets.qnn_htp.islands import hold_islands
 from dovetail.targets.qnn_htp.naive import export_naive
-from dovetail.targets.qnn_htp.options import HtpOptions, read_options
+from dovetail.targets.qnn_htp.options import KEYS, HtpOptions, read_options
 from dovetail.targets.qnn_htp.read_back import EVIDENCE, read_dump
 from dovetail.targets.qnn_htp.table import OUTSIDE, htp_table
 
@@ -102,6 +102,8 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
         island=FLOAT if chip.has_float16 else None,
         device=partial(device_side, asked.provider),
         outside=OUTSIDE,
+        variants=(*CHIPS, f"v{ARCHITECTURES[0]} to v{ARCHITECTURES[-1]}", "socNN/vNN"),
+        option_keys=KEYS,
         not_here={} if chip.has_float16 else {FLOAT.name: chip.no_float16},
     )
 

@@ -10,7 +10,7 @@ from dovetail.targets.child import DEFAULT_MEMORY_LIMIT_BYTES, DEFAULT_TIME_LIMI
 from dovetail.targets.option_values import one_of, seconds, whole
 from dovetail.targets.tensorrt.chips import Gpu
 
-_DEFAULTS = {
+DEFAULTS = {
     "compute": "fp16",
     "time_limit_s": f"{DEFAULT_TIME_LIMIT_S:g}",
     "memory_limit_mb": str(DEFAULT_MEMORY_LIMIT_BYTES >> 20),
@@ -32,9 +32,9 @@ class TrtOptions:
 def read_options(gpu: Gpu, given: Mapping[str, str]) -> TrtOptions:
     """The checked record of what was given with ``--option``."""
     for key in given:
-        if key not in _DEFAULTS:
-            raise InputError(f"target tensorrt has no option {key!r}; there is {', '.join(_DEFAULTS)}")
-    values = {**_DEFAULTS, **given}
+        if key not in DEFAULTS:
+            raise InputError(f"target tensorrt has no option {key!r}; there is {', '.join(DEFAULTS)}")
+    values = {**DEFAULTS, **given}
     memory_mb = whole("memory_limit_mb", values["memory_limit_mb"])
     if memory_mb < _LEAST_MEMORY_MB:
         raise InputError(

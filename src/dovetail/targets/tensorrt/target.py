@@ -19,11 +19,11 @@ from dovetail.passes.split_linear import split_linear
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Choice, Plan
 from dovetail.target import Artifact, Compiled, ReadBack, Target
-from dovetail.targets.tensorrt.chips import gpu_named
+from dovetail.targets.tensorrt.chips import BUILT, gpu_named
 from dovetail.targets.tensorrt.compile import FLOAT16_LAYERS, LAYERS, compile_model
 from dovetail.targets.tensorrt.device import device_side
 from dovetail.targets.tensorrt.install import probe
-from dovetail.targets.tensorrt.options import TrtOptions, read_options
+from dovetail.targets.tensorrt.options import DEFAULTS, TrtOptions, read_options
 from dovetail.targets.tensorrt.read_back import EVIDENCE, read_layers
 from dovetail.targets.tensorrt.table import FP8, FP16, W8A8, table
 
@@ -55,6 +55,8 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
         float_db=_FLOAT16_DB if asked.half else None,
         runs_float_between=True,
         not_here=not_here,
+        variants=tuple(f"sm{number}" for number in BUILT),
+        option_keys=tuple(DEFAULTS),
     )
 
 

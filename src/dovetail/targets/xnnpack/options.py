@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dovetail.errors import InputError
 from dovetail.targets.child import DEFAULT_MEMORY_LIMIT_BYTES, DEFAULT_TIME_LIMIT_S
+from dovetail.targets.option_values import seconds, whole
 
-_DEFAULTS = {
+DEFAULTS = {
     "time_limit_s": f"{DEFAULT_TIME_LIMIT_S:g}",
     "memory_limit_mb": str(DEFAULT_MEMORY_LIMIT_BYTES >> 20),
 }
@@ -26,20 +26,10 @@ class XnnpackOptions:
 def read_options(given: Mapping[str, str]) -> XnnpackOptions:
     """The checked record of what was given with ``--option``."""
     for key in given:
-        if key not in _DEFAULTS:
-            raise InputError(f"target xnnpack has no option {key!r}; there is {', '.join(_DEFAULTS)}")
-    told = {**_DEFAULTS, **given}
+        if key not in DEFAULTS:
+            raise InputError(f"target xnnpack has no option {key!r}; there is {', '.join(DEFAULTS)}")
+    told = {**DEFAULTS, **given}
     return XnnpackOptions(
-        _positive("time_limit_s", told["time_limit_s"]),
-        int(_positive("memory_limit_mb", told["memory_limit_mb"])) << 20,
+        seconds("time_limit_s", told["time_limit_s"]),
+        whole("memory_limit_mb", told["memory_limit_mb"]) << 20,
     )
-
-
-def _positive(key: str, value: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not (math.isfinite(number) and number > 0):
-        raise InputError(f"--option {key}={value}: must be a number above zero")
-    return number

@@ -35,7 +35,7 @@ from dovetail.targets.xnnpack.device import device_side
 from dovetail.targets.xnnpack.dynamic import insert_dynamic
 from dovetail.targets.xnnpack.install import probe
 from dovetail.targets.xnnpack.measure import measure
-from dovetail.targets.xnnpack.options import XnnpackOptions, read_options
+from dovetail.targets.xnnpack.options import DEFAULTS, XnnpackOptions, read_options
 from dovetail.targets.xnnpack.read_back import read_census
 from dovetail.targets.xnnpack.run import run_program
 from dovetail.targets.xnnpack.table import DYNAMIC, STATIC, TABLE
@@ -61,6 +61,7 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
         floats_merges=True,
         measure=partial(measure_latency, asked),
         device=device_side,
+        option_keys=tuple(DEFAULTS),
     )
 
 
