@@ -13,6 +13,9 @@ from dovetail.target import Sample, Target
 from dovetail.verify import verdicts
 from dovetail.verify.compare import Agreement, compare_runs, side_by_side
 
+# Zeros, or numbers of another graph, are at 0 dB or below: a poor simulation must not let them pass.
+_UNRELATED_DB = 1.0
+
 Progress = Callable[[int, int | None], None]
 
 
@@ -92,6 +95,17 @@ def _judge(ran: OnTarget, float_db: float | None, thresholds: Thresholds) -> Ver
         return verdicts.cannot_run(ran.failure, thresholds, finished=ran.finished)
     simulation, found = side_by_side(ran.simulation, ran.vs_float)
     verdict = verdicts.numerics(simulation, found, thresholds, float_db=float_db)
+    unrelated = _unrelated(ran.vs_simulation)
+    if unrelated and verdict.status is Status.PASS:
+        said = f"the target's output {unrelated!r} has nothing to do with the simulation's, bad as that is"
+        verdict = replace(verdict, status=Status.FAIL, reason=said)
     count = len(ran.outputs)
     verdict = replace(verdict, evidence=f"outputs of the compiled graph on {count} sample{'s' * (count != 1)}")
     return verdicts.with_selections(verdict, ran.simulation, ran.vs_float)
+
+
+def _unrelated(vs_simulation: Agreement | None) -> str:
+    """The first output that is as far from the simulation as anything would be; rows behind a TopK may be others."""
+    found = {} if vs_simulation is None else vs_simulation.sqnr_db()
+    rows = {} if vs_simulation is None else vs_simulation.rows
+    return next((name for name, value in found.items() if value <= _UNRELATED_DB and name not in rows), "")
