@@ -12,7 +12,8 @@ from typing import Any
 import onnx_ir as ir
 
 from dovetail.finding import Finding, Severity
-from dovetail.model.origin import nodes_of
+from dovetail.model.origin import nodes_of, origin_of
+from dovetail.qdq.params import is_dequantize, is_quantize
 from dovetail.target import Artifact, Compiled
 from dovetail.targets.child import ChildResult, run_child
 from dovetail.targets.qnn_htp.estimate import read_estimate, read_traffic
@@ -156,5 +157,10 @@ def _another_architecture(asked: HtpOptions, log: str) -> list[Finding]:
 
 
 def _original_nodes(emitted: Path) -> dict[str, str]:
-    """The caller's names of the nodes of an emitted graph."""
-    return {node.name or "": ", ".join(nodes_of(node)) or node.name or "" for node in ir.load(emitted).graph}
+    """The caller's names of the nodes of an emitted graph: of what we put in, the tensor that it stands at."""
+    return {node.name or "": ", ".join(nodes_of(node)) or _tensor(node) for node in ir.load(emitted).graph}
+
+
+def _tensor(node: ir.Node) -> str:
+    source = node.inputs[0] if is_quantize(node) or is_dequantize(node) else node.outputs[0]
+    return node.name or "" if source is None else origin_of(source).name
