@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench.vit_export import export
+
 EXPORTERS = ("dynamo-eager", "dynamo-sdpa", "torchscript-eager", "torchscript-sdpa")
-_OPSET = 18
 # Hidden size per head: what both FP8 and INT8 have kernels for.
 _HEAD = 64
 
@@ -130,25 +129,4 @@ def export_model(name: str, exporter: str, path: Path, layers: int = 2, heads: i
     model = make(layers, heads)
     inner: Any = model.model
     inner.set_attn_implementation(exporter.rpartition("-")[2])
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:  # fresh biases are zero, which exporters take out
-                parameter.add_(0.02 * torch.randn(parameter.shape))
     return export(model, (1, 3, size, size), path, dynamo=exporter.startswith("dynamo"))
-
-
-def export(model: nn.Module, shape: tuple[int, ...], path: Path, *, dynamo: bool) -> Path:
-    """Write a module as ONNX."""
-    model = model.eval()
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        example = (torch.randn(shape),)
-        if not dynamo:
-            torch.onnx.export(model, example, str(path), dynamo=False, opset_version=_OPSET, input_names=["x"])
-            return path
-        program = torch.onnx.export(model, example, dynamo=True, opset_version=_OPSET, input_names=["x"], verbose=False)
-    if program is None:
-        raise RuntimeError("the exporter returned no program")
-    program.save(path)
-    return path

@@ -158,7 +158,11 @@ def _another_architecture(asked: HtpOptions, log: str) -> list[Finding]:
 
 def _original_nodes(emitted: Path) -> dict[str, str]:
     """The caller's names of the nodes of an emitted graph: of what we put in, the tensor that it stands at."""
-    return {node.name or "": ", ".join(nodes_of(node)) or _tensor(node) for node in ir.load(emitted).graph}
+    graph = ir.load(emitted).graph
+    ours = any(nodes_of(node) for node in graph)  # a naive export has no trail, and its own names
+    return {
+        node.name or "": ", ".join(nodes_of(node)) or (_tensor(node) if ours else node.name or "") for node in graph
+    }
 
 
 def _tensor(node: ir.Node) -> str:
