@@ -12,7 +12,7 @@ demo: $(VENV)/.core  ## The whole line on a shipped model, core only
 setup: $(VENV)/.all  ## A usable .venv/bin/dovetail with every extra
 
 test: lint types  ## Everything, with a coverage floor
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-report=term:skip-covered
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term:skip-covered
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -171,7 +171,7 @@ def _detectors(runs: Path) -> None:
         for target, option in ((PHONE, {}), (SOC, AUTOMOTIVE)):
             for precision in ("w8a16", "w8a8"):
                 place = runs / f"{path.stem}_{target.partition(':')[2]}_{precision}"
-                result = fitted(path, shape, place, target, precision, option=option)
+                result = fitted(path, shape, place, target, precision, option=option, operands="auto")
                 estimates = result.metrics.latency_estimate_us
                 said = "  ".join(f"{key} {one.mid_us}" for key, one in estimates.items())
                 if estimates:

@@ -149,8 +149,6 @@ def test_detectors_run_on_the_automotive_part(
 ) -> None:
     path, shape = exported[name]
     option = {"vtcm_mb": "8", "optimization": "3"}
-    result = fitted(
-        path, shape, tmp_path / "run", "qnn-htp:soc52", precision, option=option, baselines="none", operands="narrow"
-    )
+    result = fitted(path, shape, tmp_path / "run", "qnn-htp:soc52", precision, option=option, baselines="none")
     assert_right(result, precision)
     assert result.metrics.latency_estimate_us["fitted"].mid_us > 0

@@ -134,6 +134,7 @@ def test_text_recogniser_runs_as_planned(precision: str, tmp_path: Path) -> None
         shape={"x": rendered_lines.SHAPE},
         calibration={"x": rendered_lines.clean(lines, seed=2)},
         thresholds=OCR_THRESHOLDS,
+        operands="narrow",
         output=tmp_path / "run",
         emulate=1,
     )

@@ -122,7 +122,7 @@ def test_the_backbone_of_rf_detr_at_its_sizes(tmp_path: Path) -> None:
     """On the automotive part; in other precisions and on a phone: python -m bench.htp detectors."""
     path = export(keep_sizes(dinov2(384, 6, LARGE[-1])), LARGE, tmp_path / "model.onnx")
     run, option = tmp_path / "run", {"vtcm_mb": "8", "optimization": "3"}
-    result = fitted(path, LARGE, run, "qnn-htp:soc52", "w8a16", option=option, baselines="none", operands="narrow")
+    result = fitted(path, LARGE, run, "qnn-htp:soc52", "w8a16", option=option, baselines="none")
     assert_as_planned(result)
     assert result.verdicts["numerics"].status is Status.PASS, result.verdicts["numerics"].reason
     graph = ir.load(run / "stages" / "normalized.onnx").graph
