@@ -171,15 +171,23 @@ def _detectors(runs: Path) -> None:
         for target, option in ((PHONE, {}), (SOC, AUTOMOTIVE)):
             for precision in ("w8a16", "w8a8"):
                 place = runs / f"{path.stem}_{target.partition(':')[2]}_{precision}"
-                result = fitted(path, shape, place, target, precision, option=option, operands="auto")
-                estimates = result.metrics.latency_estimate_us
-                said = "  ".join(f"{key} {one.mid_us}" for key, one in estimates.items())
-                if estimates:
-                    said += f"  over fp16: {_ratio(estimates.get('fitted'), estimates.get('fp16'))}"
+                result = fitted(path, shape, place, target, precision, option=option, operands="auto", baselines="all")
+                said = _estimates(result) if target == SOC else ""
                 print(
                     f"  {name:20}{target:16}{precision:7}{_apart_db(result):6.1f} dB  {said}{_failures(result)}",
                     flush=True,
                 )
+
+
+def _estimates(result: Result) -> str:
+    """The fitted model beside FP16 and the naive export, with its ratio to each."""
+    found = result.metrics.latency_estimate_us
+    words = []
+    for name in ("fitted", "fp16", "naive"):
+        one = found.get(name)
+        ratio = "" if name == "fitted" else f" ({_ratio(found.get('fitted'), one)})"
+        words.append(f"{name} refused" if one is None else f"{name} {one.mid_us}{ratio}")
+    return "  ".join(words)
 
 
 def _apart_db(result: Result) -> float:
