@@ -15,6 +15,8 @@ import onnx
 
 from dovetail.config import parse_shapes
 from dovetail.finding import Finding
+from dovetail.rules import docs
+from dovetail.rules.catalog import all_rules
 from dovetail.rules.check import check_file
 from dovetail.targets import open_target
 
@@ -32,6 +34,19 @@ def findings_in(text: str, folder: Path) -> tuple[Finding, ...]:
 def head_of(text: str) -> dict[str, str]:
     """What the leading comments say, by key."""
     return dict(re.findall(r"^# (target|max_rank|shape|calib|compiled): (.+)$", text, flags=re.MULTILINE))
+
+
+def cases_of(family: str) -> list[tuple[str, str, str, str]]:
+    """Every case of every rule for a target: its name, the rule's code, ``bad`` or ``good``, its text."""
+    found = [
+        (name.removesuffix(".onnxtxt"), rule.code, kind, text)
+        for rule in all_rules()
+        for kind in ("bad", "good")
+        for name, text in docs.case_texts(rule.code, kind).items()
+        if head_of(text).get("target", "").startswith(family)
+    ]
+    assert found, f"no rule has a case for {family}"
+    return found
 
 
 def write(text: str, folder: Path) -> Path:

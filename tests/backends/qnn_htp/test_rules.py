@@ -26,7 +26,7 @@ from dovetail.targets.qnn_htp.chips import chip_named
 from dovetail.targets.qnn_htp.options import provider_options
 from dovetail.targets.qnn_htp.read_back import read_dump
 from tests.backends.qnn_htp.case_session import simulate
-from tests.rules.cases import head_of, write
+from tests.rules.cases import cases_of, head_of, write
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 
@@ -96,13 +96,7 @@ def noise(model: onnx.ModelProto) -> dict[str, Array]:
 
 
 def cases() -> list[Any]:
-    found = []
-    for rule in all_rules():
-        for kind in ("bad", "good"):
-            for name, text in docs.case_texts(rule.code, kind).items():
-                if head_of(text).get("target", "").startswith(FAMILY):
-                    found.append(pytest.param(rule.code, kind, text, id=name.removesuffix(".onnxtxt")))
-    return found
+    return [pytest.param(code, kind, text, id=name) for name, code, kind, text in cases_of(FAMILY)]
 
 
 @pytest.mark.parametrize(("code", "kind", "text"), cases())

@@ -25,7 +25,7 @@ from dovetail.target import Artifact, Compiled
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt.compile import ENGINE, LAYERS
 from dovetail.targets.tensorrt.layers import parse_layers
-from tests.rules.cases import head_of, write
+from tests.rules.cases import cases_of, head_of, write
 
 pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12")
 
@@ -111,14 +111,7 @@ def with_half_scales(path: Path) -> Path:
 
 
 def cases() -> list[Any]:
-    found = []
-    for rule in all_rules():
-        for kind in ("bad", "good"):
-            for name, text in docs.case_texts(rule.code, kind).items():
-                if head_of(text).get("target", "").startswith(FAMILY):
-                    found.append(pytest.param(text, id=name.removesuffix(".onnxtxt")))
-    assert found
-    return found
+    return [pytest.param(text, id=name) for name, code, kind, text in cases_of(FAMILY)]
 
 
 @pytest.mark.parametrize("text", cases())
