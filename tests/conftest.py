@@ -1,10 +1,33 @@
-"""With CI=true every backend is installed, so a skipped test, or a file skipped while it is collected, is a failure."""
+"""What holds for every test: none is skipped under CI=true, and whole models are run without counting lines.
+
+With CI=true every backend is installed, so a skipped test, or a file skipped while it is collected, is a failure.
+"""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
+
+_HERE = Path(__file__).parent
+# Whole networks, exported and fitted. Smaller tests run the same lines, and counting takes a third of the time here.
+WITHOUT_COVERAGE = (
+    "backends/qnn_htp/test_exporters.py",
+    "backends/qnn_htp/zoo",
+    "backends/tensorrt/test_models.py",
+    "backends/xnnpack/test_models.py",
+    "bench",
+    "exporters",
+    "models",
+    "test_examples.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(item.path.is_relative_to(_HERE / place) for place in WITHOUT_COVERAGE):
+            item.add_marker("no_cover")
 
 
 @pytest.hookimpl(hookwrapper=True)

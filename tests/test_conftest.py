@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import conftest
+
 WHOLE_FILE = 'import pytest\npytest.importorskip("no_such_backend")\ndef test_it(): pass\n'
 ONE_TEST = 'import pytest\ndef test_it(): pytest.importorskip("no_such_backend")\n'
 
@@ -23,3 +25,8 @@ def test_a_skip_fails_under_ci(content: str, ci: str, passes: bool, tmp_path: Pa
     no_tests = content is WHOLE_FILE and done.returncode == 5  # nothing was left to run
     assert (done.returncode == 0 or no_tests) is passes, done.stdout
     assert ("skipped under CI=true" in done.stdout) is not passes
+
+
+def test_what_runs_without_coverage_is_there() -> None:
+    here = Path(__file__).parent
+    assert [place for place in conftest.WITHOUT_COVERAGE if not (here / place).exists()] == []
