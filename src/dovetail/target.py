@@ -337,8 +337,9 @@ class Target:
     but this machine. ``not_here``: precisions that a caller may well ask for -> why
     they are not to be had. ``retry_limit``: how many samples are run before a failed comparison stands. ``island``: the
     precision in which an operator that is computed wrongly is tried instead. ``outside``: operators that it cannot run
-    in any form -> why; they are cut off, with all that depends on them. ``choices``: names of precisions that stand for
-    several, of which the best on the caller's data is taken. ``floats_merges``: a merge that would share one range may
+    in any form -> why; they are cut off, with all that depends on them. ``forms``: the only operators that it
+    can be given at all; None where its compiler decides. ``choices``: names of precisions that stand for several,
+    of which the best on the caller's data is taken. ``floats_merges``: a merge that would share one range may
     run in float between integers, where that is much better. ``measure``: the latency of what was compiled beside that
     of the same graph in float, on some samples, in a folder; or one sentence on why there is none. ``run``: None where
     what was compiled runs on the device only, and ``no_run`` says so. ``on_edges``: tensors are kept in float, and 8
@@ -369,6 +370,7 @@ class Target:
     island: Precision | None = None
     device: Callable[[Compiled, DeviceCase], DeviceSide] | None = None
     outside: Mapping[str, str] = field(default_factory=dict)
+    forms: frozenset[str] | None = None
     not_here: Mapping[str, str] = field(default_factory=dict)
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     floats_merges: bool = False

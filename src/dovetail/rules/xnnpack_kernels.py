@@ -19,7 +19,7 @@ _TARGETS = ("xnnpack",)
 _INSIDE = frozenset(
     ("Abs", "Add", "AveragePool", "Ceil", "Clip", "Concat", "Conv", "ConvTranspose", "Cos", "DepthToSpace", "Div")
 ) | frozenset(
-    ("Elu", "Exp", "Flatten", "Floor", "Gelu", "Gemm", "GlobalAveragePool", "HardSigmoid", "HardSwish", "Identity")
+    ("Exp", "Flatten", "Floor", "Gelu", "Gemm", "GlobalAveragePool", "HardSigmoid", "HardSwish", "Identity")
 ) | frozenset(
     ("LeakyRelu", "Log", "MatMul", "Max", "MaxPool", "Min", "Mul", "Neg", "Pad", "ReduceMean", "Relu", "Reshape")
 ) | frozenset(
@@ -86,15 +86,47 @@ def operator_outside_xnnpack(subject: Subject) -> Iterator[Finding]:
     - xnnpack: executorch 1.5.1 with torch 2.13.0, x86-64, lowered graphs: native_layer_norm, grid_sampler_2d, topk,
       slice_copy with a step, index_select, mean over other axes, upsample_nearest2d stay outside the delegates.
     """
+    forms = subject.target.forms or frozenset()
     for node in subject.model.graph:
         why = _outside(node)
-        if why:
+        if why and is_op(node, *forms):
             yield Finding(
                 "Q431",
                 where(node),
                 f"{say(node)} runs outside XNNPACK: {why}",
                 Severity.NOTE,
                 fix="replace it by operators that XNNPACK has, or accept the portable kernel",
+            )
+
+
+@rule("Q432", targets=_TARGETS)
+def operator_without_torch_form(subject: Subject) -> Iterator[Finding]:
+    """An operator has no form in torch here, so that no program can be made.
+
+    ## What it finds
+    Operators that the step from ONNX to torch does not have (Celu, Mish, NonMaxSuppression and others), of the standard
+    domain or of any other.
+
+    ## Why it matters
+    An ExecuTorch program is made from a torch graph: one such operator, and there is none. `dovetail fit` says so only
+    after calibration.
+
+    ## How to fix it
+    Say it in other operators (Celu by Exp, Min and Relu), or cut the model in front of it and run the rest
+    elsewhere.
+
+    ## Seen on
+    - xnnpack: executorch 1.5.1 with torch 2.13.0, x86-64: the lowering is refused, naming the node.
+    """
+    forms = subject.target.forms or frozenset()
+    for node in subject.model.graph:
+        if not is_op(node, *forms, "QuantizeLinear", "DequantizeLinear"):
+            yield Finding(
+                "Q432",
+                where(node),
+                f"{say(node)} has no form in torch here: no program can be made of the model",
+                Severity.ERROR,
+                fix="say it in other operators, or cut the model in front of it",
             )
 
 

@@ -19,6 +19,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from dovetail.errors import InputError
+
 DEFAULT_TIME_LIMIT_S = 600.0
 DEFAULT_MEMORY_LIMIT_BYTES = 16 << 30
 # How a component that ran into the memory limit says so, as an exception or as its last words.
@@ -113,6 +115,8 @@ def main(text: str) -> int:
     function = getattr(importlib.import_module(module_name), name)
     try:
         content = {"answer": function(**request["arguments"])}
+    except InputError as error:
+        content = {"error": str(error)}
     except Exception as error:  # noqa: BLE001 - whatever a closed component raises is its answer, said in the parent
         content = {"error": f"{type(error).__name__}: {error}"}
     whole = Path(request["answer"])

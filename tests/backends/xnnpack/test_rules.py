@@ -1,25 +1,32 @@
 """Every XNNPACK case of every rule on the real lowering and runtime: the bad ones are bad, the good ones good.
 
-A case says in its head what becomes of it: ``refused`` at load, ``changed`` (a planned storage was read back as
+A case says in its head what becomes of it: ``no form`` (no torch graph can be made of it), ``refused`` at load,
+``changed`` (a planned storage was read back as
 something else), ``outside`` (every node of it runs outside XNNPACK), ``useless`` (as planned, but the outputs are far
 from those of the float graph) or ``as planned``.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
+import onnx
+import onnx_ir as ir
 import pytest
 
+from dovetail.errors import InputError
 from dovetail.model.read import read
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.qdq.invert import invert, is_quantized
 from dovetail.rules import docs
 from dovetail.rules.catalog import all_rules
+from dovetail.rules.check import Subject, check
 from dovetail.storage import Plan
 from dovetail.target import Outcome
 from dovetail.targets import open_target
+from dovetail.targets.xnnpack.lower import lower
 from tests.backends.xnnpack.lowering import lowered
 from tests.equality import random_inputs, run, sqnr_db
 from tests.rules.cases import head_of, write
@@ -45,6 +52,8 @@ def _what_becomes(text: str, folder: Path) -> str:
     infer_shapes(model)
     try:
         program = lowered(model, plan, target, folder)
+    except InputError as error:
+        return "no form" if "no form in torch" in str(error) else str(error)
     except RuntimeError as error:
         return "refused" if "Failed to load method" in str(error) else str(error)
     inputs = random_inputs(model)
@@ -68,3 +77,38 @@ def test_a_case_is_what_it_says(kind: str, text: str, tmp_path: Path) -> None:
 
 def test_there_are_cases() -> None:
     assert len(_cases()) >= 9
+
+
+UNARY = (
+    "Abs Ceil Cos Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity LeakyRelu Log Neg Reciprocal Relu Round "
+    "Sigmoid Sign Sin Softmax Sqrt Tanh GlobalAveragePool Flatten"
+)
+OTHERS = """c0 = Clip(x, lo, hi)  p0 = AveragePool<kernel_shape=[2,2], strides=[2,2]>(x)  k0 = Concat<axis=1>(x, z)
+    p1 = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)  d0 = DepthToSpace<blocksize=2>(x)  m0 = ReduceMean(x, hw)
+    d1 = SpaceToDepth<blocksize=2>(x)  q0 = Squeeze(x, zero)  u0 = Unsqueeze(x, one)  t0 = Transpose<perm=[0,2,3,1]>(x)
+    p2 = Pad(x, pads)  g0 = Gather<axis=1>(x, first)  g1 = Gather<axis=1>(x, some)
+    r0 = Resize<mode="linear">(x,, twice)  a0 = MatMul(x, w)  s0, s1 = Split<axis=1>(x, two)  m1 = ReduceMean(x, one)
+    r1 = Resize(x,, twice)"""
+CONSTANTS = """float lo = {-1}, float hi = {1}, int64[1] zero = {0}, int64[1] one = {1}, int64[2] hw = {2,3},
+    int64 first = {0}, int64[8] pads = {0,0,1,1,0,0,1,1}, int64[2] two = {2,2}, int64[2] some = {0,3},
+    float[4] twice = {1,1,2,2}"""
+
+
+def test_the_rule_says_of_every_operator_what_the_partitioner_does(tmp_path: Path) -> None:
+    nodes = [f"one{number} = {op}(x)" for number, op in enumerate(UNARY.split())]
+    nodes += [
+        f"two{number} = {op}(x, z)" for number, op in enumerate(("Add", "Div", "Max", "Min", "Mul", "Pow", "Sub"))
+    ]
+    body = " ".join((*nodes, OTHERS))
+    outputs = ", ".join(f"float[1] {name}" for name in ("s0", *re.findall(r"(\w+) = ", body)))
+    text = f"g (float[1,4,6,8] x, float[1,4,6,8] z, float[1,4,8,6] w) => ({outputs}) <{CONSTANTS}> {{ {body} }}"
+    proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
+    for output in proto.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    model = ir.from_proto(proto)
+    for node in model.graph:
+        node.name = f"{node.op_type} {node.outputs[0].name}"
+    infer_shapes(model)
+    outside = {each["node"].split()[1] for each in lower(model, tmp_path / "model.pte").outside}
+    assert {found.where for found in check(Subject(model, open_target("xnnpack")), ["Q431"])} == outside
+    assert len(outside) == 9

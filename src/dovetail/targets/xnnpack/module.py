@@ -76,6 +76,11 @@ def build_module(model: ir.Model) -> Any:
     return Planned().eval()
 
 
+def known_operators() -> frozenset[str]:
+    """The ONNX operators that have a mapping."""
+    return frozenset(OPERATORS)
+
+
 def executed(model: ir.Model) -> list[ir.Node]:
     """The nodes that the module runs, in order: all but those that read integers back for other nodes."""
     outputs = set(model.graph.outputs)

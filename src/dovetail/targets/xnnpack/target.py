@@ -35,6 +35,7 @@ from dovetail.targets.xnnpack.device import device_side
 from dovetail.targets.xnnpack.dynamic import insert_dynamic
 from dovetail.targets.xnnpack.install import probe
 from dovetail.targets.xnnpack.measure import measure
+from dovetail.targets.xnnpack.module import known_operators
 from dovetail.targets.xnnpack.options import DEFAULTS, XnnpackOptions, read_options
 from dovetail.targets.xnnpack.read_back import read_census
 from dovetail.targets.xnnpack.run import run_program
@@ -56,6 +57,7 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
         emit=emit,
         compile=partial(compile_model, asked),
         read_back=read_back,
+        forms=known_operators(),
         run=partial(run, asked),
         choices={"auto": (STATIC.name, DYNAMIC.name)},
         floats_merges=True,
