@@ -343,7 +343,8 @@ class Target:
     of the same graph in float, on some samples, in a folder; or one sentence on why there is none. ``run``: None where
     what was compiled runs on the device only, and ``no_run`` says so. ``on_edges``: tensors are kept in float, and 8
     bit stands on the edges into operators that compute in it: every consumer converts for itself, equal conversions
-    once. ``takes_float16``: QDQ files for it may compute in float16. ``variants``, ``option_keys``: what may
+    once. ``takes_float16``: QDQ files for it may compute in float16. ``given_rewrites``: what is done to
+    another tool's QDQ model before its numbers are read. ``variants``, ``option_keys``: what may
     stand behind the colon of its name, and what ``--option`` takes, for people.
     """
 
@@ -357,6 +358,7 @@ class Target:
     run: Callable[[Compiled, Iterable[Sample]], Iterator[Sample]] | None = None
     chains: tuple[Chain, ...] = ()
     rewrites: tuple[Pass, ...] = ()
+    given_rewrites: tuple[Pass, ...] = ()
     baseline: Callable[[BaselineCase, Path], Compiled] | None = None
     float_db: float | None = None
     runs_float_between: bool = False
