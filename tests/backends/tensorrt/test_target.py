@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
@@ -10,24 +11,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import dovetail
 from dovetail import zoo
 from dovetail.calibrate.user_code import load_function
 from dovetail.encoding import QParams
 from dovetail.errors import InputError
-from dovetail.finding import Status
+from dovetail.finding import Severity, Status
 from dovetail.model.session import Mode
 from dovetail.numerics.metrics import Comparison
 from dovetail.numerics.ranges import weight_params
 from dovetail.report.result import Result
+from dovetail.report.terminal import print_result
 from dovetail.storage import Choice
+from dovetail.target import DeviceLatency
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt import install
 from dovetail.targets.tensorrt.device_session import read_export
 from dovetail.targets.tensorrt.layers import UnreadableError, parse_layers
 from dovetail.targets.tensorrt.table import F8, FP8
 from dovetail.verify.run import SessionRun
+from tests.backends.tensorrt import device_files
 from tests.backends.tensorrt.attention import layer
 from tests.planning import noise, planned
 
@@ -112,25 +117,32 @@ def test_no_worse_than_one_scale_for_every_weight(tmp_path: Path) -> None:
     assert figures[1] > 20
 
 
-def test_a_device_folder_and_what_trtexec_brings_back(fitted: Callable[[str], tuple[Result, Path]]) -> None:
-    _, run = fitted("vit_digits")
+def brought_back(run: Path) -> Path:
+    """Outputs as trtexec exports them: those of the simulation."""
     folder, outputs = run / "device", run / "outputs"
-    commands = (folder / "trtexec.sh").read_text().splitlines()
-    assert commands[3].split()[1:4] == [
-        "--loadEngine=engine.trt",
-        "--loadInputs=images:input_000/images.raw",
-        "--exportOutput=outputs/000.json",
-    ]
-    outputs.mkdir()
+    outputs.mkdir(exist_ok=True)
     for number in range(8):
         logits = np.load(folder / "expected" / "simulation" / f"{number:03d}" / "logits.npy")
         rows = [{"name": "logits", "dimensions": "x".join(map(str, logits.shape)), "values": logits.ravel().tolist()}]
         (outputs / f"{number:03d}.json").write_text(json.dumps(rows))
-        (outputs / f"times_{number:03d}.json").write_text(json.dumps([{"computeMs": 0.5 + number, "latencyMs": 9.0}]))
+    return outputs
+
+
+def test_a_device_folder_and_what_trtexec_brings_back(fitted: Callable[[str], tuple[Result, Path]]) -> None:
+    _, run = fitted("vit_digits")
+    commands = (run / "device" / "trtexec.sh").read_text().splitlines()
+    assert commands[3].split()[1:] == [
+        "--loadEngine=engine.trt",
+        "--loadInputs=images:input_000/images.raw",
+        "--exportOutput=outputs/000.json",
+        "--exportTimes=outputs/times_000.json",
+        "--exportLayerInfo=outputs/layer_info.json",
+        "--profilingVerbosity=detailed",
+    ]
+    outputs = brought_back(run)
     result = dovetail.verify_device(run, device_outputs=outputs)
     assert result.verdicts["device"].status is Status.PASS
-    assert "measured on the device: median 4 ms of compute in 8 runs, by trtexec" in result.notes
-    np.testing.assert_array_equal(read_export(outputs / "007.json")["logits"], logits)
+    assert result.metrics.latency_device is None
     (outputs / "003.json").write_text(
         '[ { "name" : "logits"\n , "dimensions" : "1x10"\n , "values" : [ nan, -inf ] } ]'
     )
@@ -138,7 +150,69 @@ def test_a_device_folder_and_what_trtexec_brings_back(fitted: Callable[[str], tu
         dovetail.verify_device(run, device_outputs=outputs)
     values = ", ".join(["nan", "-inf", *["0.5"] * 8])
     (outputs / "003.json").write_text(f'[ {{ "name" : "logits", "dimensions" : "1x10", "values" : [ {values} ] }} ]')
+    assert np.isnan(read_export(outputs / "003.json")["logits"][0, 0])
     assert dovetail.verify_device(run, device_outputs=outputs).verdicts["device"].status is Status.FAIL
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_layers_and_times_of_the_device_fill_the_same_fields(
+    long: bool, fitted: Callable[[str], tuple[Result, Path]]
+) -> None:
+    before, run = fitted("vit_fashion")
+    outputs, info = brought_back(run), device_files.layer_info(run / "compile" / "layers.txt", long=long)
+    device_files.write(outputs, info, compute_ms=0.5)
+    (outputs / "times_001.json").write_text(device_files.times(0.7, runs=4))
+    result = dovetail.verify_device(run, device_outputs=outputs)
+    assert result.read_back == before.read_back
+    assert result.verdicts["fidelity"].status is Status.PASS
+    assert result.verdicts["fidelity"].evidence.startswith("layer_info.json")
+    blocks = "4 attention blocks: as one kernel as planned 4 FP8 -> FP8; in float16 4"
+    assert f"on the device: {blocks}" in result.notes
+    assert result.metrics.latency_device == DeviceLatency(700.0, 1000.0, 7, "trtexec --exportTimes")
+    printed = io.StringIO()
+    print_result(result, run, Console(file=printed, width=200))
+    assert "measured on the device, median of 7 runs by trtexec --exportTimes: 700 us of compute" in printed.getvalue()
+
+
+def test_an_engine_that_lost_an_attention_on_the_device_fails(fitted: Callable[[str], tuple[Result, Path]]) -> None:
+    _, run = fitted("vit_fashion")
+    outputs, info = brought_back(run), device_files.layer_info(run / "compile" / "layers.txt")
+    lost = next(one for one in info["Layers"] if "_mha" in one["Name"])
+    lost["Name"], lost["Inputs"][0]["Format/Datatype"] = "__myl_Fc", "Half"
+    device_files.write(outputs, info)
+    result = dovetail.verify_device(run, device_outputs=outputs)
+    assert result.verdicts["fidelity"].status is Status.FAIL
+    assert "on the device: 4 attention blocks: as one kernel as planned 3 FP8 -> FP8; in float16 4" in result.notes
+    assert [finding.severity for finding in result.findings if finding.code == "TRT"] == [Severity.ERROR]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("layer_info.json", '{"Layers": [\n {"Name": "a",\n oops', "layer_info.json, line 3: 'oops'"),
+        ("layer_info.json", '{"Layers": ["only a name"]}', "names only, it wants --profilingVerbosity=detailed: 'only"),
+        ("layer_info.json", '{"Layers": [{"Name": "a"}]}', 'layer_info.json, layer \'{"Name": "a"}\''),
+        ("layer_info.json", "[]", "layer_info.json has no list of layers: '[]'"),
+        ("times_000.json", '[\n { "computeMs" : 1,\n', "times_000.json, line 2: '{ \"computeMs\" : 1,'"),
+        ("times_000.json", '[{"computeMs": 1}]', "a run without computeMs and latencyMs"),
+    ],
+)
+def test_a_file_of_another_form_is_not_checked_and_quoted(
+    file: str, content: str, said: str, fitted: Callable[[str], tuple[Result, Path]]
+) -> None:
+    _, run = fitted("vit_fashion")
+    outputs = brought_back(run)
+    device_files.write(outputs, device_files.layer_info(run / "compile" / "layers.txt"))
+    (outputs / file).write_text(content)
+    result = dovetail.verify_device(run, device_outputs=outputs)
+    assert result.verdicts["device"].status is Status.PASS
+    if file.startswith("times"):
+        assert said in result.metrics.not_measured
+        assert result.metrics.latency_device is None
+    else:
+        assert result.verdicts["fidelity"].status is Status.NOT_CHECKED
+        assert said in result.verdicts["fidelity"].reason
+        assert result.metrics.latency_device is not None
 
 
 def test_a_builder_without_memory_says_so(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from dovetail.target import Artifact, Compiled, ReadBack, Target
 from dovetail.targets.tensorrt.chips import BUILT, gpu_named
 from dovetail.targets.tensorrt.compile import FLOAT16_LAYERS, LAYERS, compile_model
 from dovetail.targets.tensorrt.device import device_side
+from dovetail.targets.tensorrt.device_files import read_device
 from dovetail.targets.tensorrt.install import probe
 from dovetail.targets.tensorrt.options import DEFAULTS, TrtOptions, read_options
 from dovetail.targets.tensorrt.read_back import EVIDENCE, read_layers
@@ -57,6 +58,7 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
         read_back=read_back,
         no_run=_NO_RUN,
         device=device_side,
+        read_device=read_device,
         on_edges=True,
         takes_float16=True,
         float_db=_FLOAT16_DB if asked.half else None,
