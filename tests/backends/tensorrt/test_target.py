@@ -16,22 +16,16 @@ from rich.console import Console
 import dovetail
 from dovetail import zoo
 from dovetail.calibrate.user_code import load_function
-from dovetail.encoding import QParams
 from dovetail.errors import InputError
 from dovetail.finding import Severity, Status
-from dovetail.model.session import Mode
-from dovetail.numerics.metrics import Comparison
-from dovetail.numerics.ranges import weight_params
 from dovetail.report.result import Result
 from dovetail.report.terminal import print_result
-from dovetail.storage import Choice
 from dovetail.target import DeviceLatency
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt import install
 from dovetail.targets.tensorrt.device_session import read_export
 from dovetail.targets.tensorrt.layers import UnreadableError, parse_layers
-from dovetail.targets.tensorrt.table import F8, FP8
-from dovetail.verify.run import SessionRun
+from dovetail.targets.tensorrt.table import FP8
 from tests.backends.tensorrt import device_files
 from tests.backends.tensorrt.attention import layer
 from tests.planning import noise, planned
@@ -40,6 +34,8 @@ pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12"
 
 # Of the held-out ones; `python -m bench.tensorrt` takes all.
 PICTURES = 500
+# On which decibels are taken.
+COMPARED = 200
 # In points of accuracy, and in pictures where there are few.
 MOST_LOST_POINTS, MOST_LOST_DIGITS = 0.003, 2
 LINE = (
@@ -95,26 +91,18 @@ def test_the_shipped_file_is_not_touched(fitted: Callable[[str], tuple[Result, P
     assert hashlib.sha256(zoo.load("vit_digits").model_path.read_bytes()).hexdigest() == result.model_sha256
 
 
-def test_no_worse_than_one_scale_for_every_weight(tmp_path: Path) -> None:
-    target, model = open_target("tensorrt"), layer(64, 64)
-    data = noise(model)
-    plan = planned(model, target, FP8, data=data)
-    nodes = {node.name: node for node in model.graph}
-    naive = dict(plan.edges)
-    for edge, choice in plan.edges.items():
-        value = nodes[edge.node].inputs[edge.index]
-        if isinstance(choice.storage, QParams) and value is not None and value.const_value is not None:
-            naive[edge] = Choice(weight_params(value.const_value.numpy(), F8), "")
-    samples = [{name: array[i] for name, array in data.items()} for i in range(4)]
-    exact = list(SessionRun(model, Mode.FLOAT, tmp_path)(samples))
-    figures = []
-    for edges in (plan.edges, naive):
-        (artifact,) = target.emit(model, type(plan)(plan.target, plan.precision, plan.tensors, edges), tmp_path)
-        found = list(SessionRun(artifact.path, Mode.EXACT, tmp_path)(samples))
-        sums = [Comparison.of(one["y"], two["y"]) for one, two in zip(exact, found, strict=True)]
-        figures.append(sum(sums[1:], sums[0]).sqnr_db)
-    assert figures[0] >= figures[1]
-    assert figures[1] > 20
+@pytest.mark.parametrize("name", ["vit_digits", "vit_fashion"])
+def test_no_worse_than_one_scale_by_maximum_for_every_tensor(
+    name: str, fitted: Callable[[str], tuple[Result, Path]], tmp_path: Path
+) -> None:
+    from bench.tensorrt_baseline import max_calibrated, sqnr_db
+
+    _, run = fitted(name)
+    shipped = zoo.load(name)
+    naive = max_calibrated(run, open_target("tensorrt"), "fp8", tmp_path)
+    samples = [{"images": image[None]} for image in shipped.eval()["images"][:COMPARED]]
+    ours, base = (sqnr_db(shipped.model_path, path, samples, "logits") for path in (run / "model.onnx", naive))
+    assert ours >= base > 20
 
 
 def brought_back(run: Path) -> Path:
