@@ -236,9 +236,12 @@ def test_what_is_not_to_be_had_is_one_sentence(tmp_path: Path, monkeypatch: pyte
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(install, "version", missing)
-    said = open_target("tensorrt").probe()
-    assert not said.available
-    assert said.missing == "tensorrt-rtx-cu12 is not installed: pip install 'dovetail-fit[tensorrt]'"
+    run = tmp_path / "no_wheel"
+    result = dovetail.fit(model, target="tensorrt", precision="fp8", calibration="random", output=run)
+    missing_wheel = "tensorrt-rtx-cu12 is not installed: pip install 'dovetail-fit[tensorrt]'"
+    assert result.verdicts["compiled"].status is Status.NOT_CHECKED
+    assert result.verdicts["compiled"].reason == missing_wheel
+    assert (run / "model.onnx").exists()
 
 
 def test_a_line_of_another_form_is_quoted() -> None:
