@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -17,15 +18,19 @@ import dovetail
 from dovetail import zoo
 from dovetail.calibrate.user_code import load_function
 from dovetail.errors import InputError
-from dovetail.finding import Severity, Status
+from dovetail.finding import Severity, Status, Thresholds
+from dovetail.plan.rows import read_plan
 from dovetail.report.result import Result
 from dovetail.report.terminal import print_result
+from dovetail.stage_files import load_compiled
 from dovetail.target import DeviceLatency
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt import install
+from dovetail.targets.tensorrt.compile import LAYERS
 from dovetail.targets.tensorrt.device_session import read_export
 from dovetail.targets.tensorrt.layers import UnreadableError, parse_layers
 from dovetail.targets.tensorrt.table import FP8
+from dovetail.verify.verdicts import fidelity
 from tests.backends.tensorrt import device_files
 from tests.backends.tensorrt.attention import layer
 from tests.planning import noise, planned
@@ -160,6 +165,30 @@ def test_layers_and_times_of_the_device_fill_the_same_fields(
     printed = io.StringIO()
     print_result(result, run, Console(file=printed, width=200))
     assert "measured on the device, median of 7 runs by trtexec --exportTimes: 700 us of compute" in printed.getvalue()
+
+
+def test_a_layer_list_of_another_form_is_not_checked_and_quoted(
+    fitted: Callable[[str], tuple[Result, Path]], tmp_path: Path
+) -> None:
+    _, run = fitted("vit_digits")
+    compiled, plan = load_compiled(run / "compile"), read_plan(run / "plan.json")
+    listed = next(a for a in compiled.artifacts if a.name == LAYERS).path
+    broken = tmp_path / "layers.txt"
+    broken.write_text(listed.read_text().replace("LayerType: gemm", "Kind: gemm", 1))
+    artifacts = tuple(replace(a, path=broken) if a.name == LAYERS else a for a in compiled.artifacts)
+    verdict = fidelity(open_target("tensorrt").read_back(replace(compiled, artifacts=artifacts), plan), Thresholds())
+    assert verdict.status is Status.NOT_CHECKED
+    assert verdict.reason.startswith("what was compiled could not be read: line 'Name: ")
+
+
+@pytest.mark.parametrize(("sm", "precision", "word"), [("sm75", "w8a8", "Int8"), ("sm120", "fp8", "FP8")])
+def test_other_gpus(sm: str, precision: str, word: str, tmp_path: Path) -> None:
+    target, model = open_target(f"tensorrt:{sm}"), layer(64, 64)
+    plan = planned(model, target, target.precisions[precision], data=noise(model))
+    compiled = target.compile(target.emit(model, plan, tmp_path), tmp_path)
+    assert compiled.error == ""
+    assert fidelity(target.read_back(compiled, plan), Thresholds()).status is Status.PASS
+    assert f"1 attention blocks: as one kernel as planned 1 {word} -> {word}; in float16 1" in compiled.notes
 
 
 def test_an_engine_that_lost_an_attention_on_the_device_fails(fitted: Callable[[str], tuple[Result, Path]]) -> None:
