@@ -1,6 +1,7 @@
 """Models as exporters write them, on the real builder: every attention is one kernel in the planned type.
 
-One layer with random weights; `python -m bench.tensorrt` has twelve, both precisions and more exporters.
+One layer with random weights; `python -m bench.tensorrt models` has twelve, every model from two exporters in both
+precisions, with heads of 32 and of 64 channels.
 """
 
 from __future__ import annotations
@@ -46,8 +47,6 @@ def assert_fused(path: Path, precision: str, blocks: int, folder: Path) -> None:
     ("name", "exporter", "precision", "head", "blocks"),
     [
         ("vit", "dynamo-eager", "fp8", 64, 1),
-        ("deit", "torchscript-sdpa", "w8a8", 64, 1),
-        ("dinov2", "torchscript-eager", "w8a8", 32, 1),
         ("clip", "torchscript-eager", "w8a8", 64, 1),
         ("beit", "torchscript-eager", "fp8", 32, 1),
         ("yolos", "torchscript-sdpa", "w8a8", 32, 1),
