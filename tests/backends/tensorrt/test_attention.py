@@ -12,6 +12,7 @@ import pytest
 from dovetail.encoding import DType, QParams
 from dovetail.finding import Severity, Status, Thresholds
 from dovetail.model.edit import constant_of
+from dovetail.model.session import Mode
 from dovetail.passes.remove_nan_guard import remove_nan_guard
 from dovetail.plan.make import make_plan
 from dovetail.plan.request import Request
@@ -19,8 +20,10 @@ from dovetail.storage import IN_FLOAT32, Choice, Edge, Plan
 from dovetail.target import Compiled, Outcome, ReadBack, Target
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt.table import F8, FP8, FP16, S8, SOFTMAX_SCALE_FP8, SOFTMAX_SCALE_INT8, W8A8
+from dovetail.verify.run import SessionRun
 from dovetail.verify.verdicts import fidelity
 from tests.backends.tensorrt.attention import built, built_plan, layer
+from tests.equality import run, sqnr_db
 from tests.planning import noise, observe, planned
 
 pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12")
@@ -110,6 +113,18 @@ def test_where_the_pairs_stand_in_the_file(precision: str, constant: float, trt:
     (pair,) = readers(emitted, softmax)
     assert float(constant_of(pair.inputs[1])) == np.float16(constant)  # type: ignore[arg-type]
     assert constant in (1 / 448, 1 / 127)
+
+
+@pytest.mark.parametrize("precision", ["fp8", "w8a8"])
+def test_the_simulation_is_what_the_file_says(precision: str, tmp_path: Path) -> None:
+    """ONNX Runtime's optimizer moves and fuses pairs; the simulation must not see that."""
+    model, target = layer(), open_target("tensorrt", {"compute": "fp32"})  # float16 is rounded more or less often
+    data = noise(model)
+    (artifact,) = target.emit(model, planned(model, target, PRECISIONS[precision], data=data), tmp_path)
+    sample = {name: array[0] for name, array in data.items()}
+    (simulated,) = SessionRun(artifact.path, Mode.EXACT, tmp_path)([sample])
+    plain = run(ir.load(artifact.path), sample)
+    assert sqnr_db(plain["y"], simulated["y"]) > 100
 
 
 def softmaxes(graph: ir.Graph) -> set[str | None]:
