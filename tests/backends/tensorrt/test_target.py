@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
@@ -17,10 +20,11 @@ from rich.console import Console
 import dovetail
 from dovetail import zoo
 from dovetail.calibrate.user_code import load_function
+from dovetail.cli.main import main
 from dovetail.errors import InputError
 from dovetail.finding import Severity, Status, Thresholds
 from dovetail.plan.rows import read_plan
-from dovetail.report.result import Result
+from dovetail.report.result import Result, load_result
 from dovetail.report.terminal import print_result
 from dovetail.stage_files import load_compiled
 from dovetail.target import DeviceLatency
@@ -145,6 +149,47 @@ def test_a_device_folder_and_what_trtexec_brings_back(fitted: Callable[[str], tu
     (outputs / "003.json").write_text(f'[ {{ "name" : "logits", "dimensions" : "1x10", "values" : [ {values} ] }} ]')
     assert np.isnan(read_export(outputs / "003.json")["logits"][0, 0])
     assert dovetail.verify_device(run, device_outputs=outputs).verdicts["device"].status is Status.FAIL
+
+
+# Stands for the SDK's tool, which is not to be had here: it takes the options and leaves the files that they name.
+TOOL = """#!{python}
+import json, pathlib, re, sys
+import numpy as np
+if "--help" in sys.argv:
+    sys.exit(print("&&&& RUNNING TensorRT.trtexec [TensorRT v101200] # trtexec --help"))
+given = dict(word.lstrip("-").split("=", 1) for word in sys.argv[1:])
+assert given["loadEngine"].endswith("engine.trt") and given["profilingVerbosity"] == "detailed"
+name, file = given["loadInputs"].split(":", 1)
+assert name == "'images'" and np.fromfile(file, np.float32).size
+number = re.search(r"times_(\\d+)", given["exportTimes"])[1]
+found = np.load(pathlib.Path(given["loadEngine"]).parent / "expected" / "simulation" / number / "logits.npy")
+rows = [dict(name="logits", dimensions="x".join(map(str, found.shape)), values=found.ravel().tolist())]
+pathlib.Path(given["exportOutput"]).write_text(json.dumps(rows))
+pathlib.Path(given["exportTimes"]).write_text('[ {{ "computeMs" : 0.25, "latencyMs" : 0.5 }} ]')
+pathlib.Path(given["exportLayerInfo"]).write_text(pathlib.Path({info!r}).read_text())
+"""
+
+
+def test_the_script_of_the_folder_leaves_all_that_verify_reads(
+    fitted: Callable[[str], tuple[Result, Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, run = fitted("vit_fashion")
+    info, tool, outputs = tmp_path / "info.json", tmp_path / "trtexec", run / "device" / "outputs"
+    info.write_text(json.dumps(device_files.layer_info(run / "compile" / "layers.txt")))
+    tool.write_text(TOOL.format(python=sys.executable, info=str(info)))
+    tool.chmod(0o755)
+    script = [sys.executable, str(run / "device" / "run_on_device.py")]
+    subprocess.run(script, check=True, env={**os.environ, "TRTEXEC": str(tool)}, stdout=subprocess.DEVNULL)
+    assert {path.name for path in outputs.iterdir()} >= {"000", "ran.json", "layer_info.json", "times_000.json"}
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(run)])
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    assert "measured on the device, median of 8 runs by trtexec --exportTimes: 250 us" in " ".join(printed.split())
+    result = load_result(run / "result.json")
+    assert result.verdicts["device"].status is Status.PASS
+    assert result.verdicts["fidelity"].evidence.startswith("layer_info.json")
+    assert result.metrics.latency_device == DeviceLatency(250.0, 500.0, 8, "trtexec --exportTimes")
 
 
 @pytest.mark.parametrize("long", [False, True])
