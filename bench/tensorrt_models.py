@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from torch import Tensor, nn
 from bench.vit_export import export
 
 EXPORTERS = ("dynamo-eager", "dynamo-sdpa", "torchscript-eager", "torchscript-sdpa")
-# Hidden size per head: what both FP8 and INT8 have kernels for.
-_HEAD = 64
+# Channels per head that both FP8 and INT8 have kernels for.
+HEAD_SIZES = (32, 64)
 
 
 class Outputs(nn.Module):
@@ -28,89 +29,95 @@ class Outputs(nn.Module):
         return tuple(getattr(found, field) for field in self.fields)
 
 
-def _sizes(layers: int, heads: int) -> dict[str, Any]:
-    width = heads * _HEAD
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How deep and wide a model is; ``real``: DETR with the library's own backbone and sizes, 6 + 6 layers."""
+
+    layers: int = 2
+    heads: int = 2
+    head: int = 64
+    real: bool = False
+
+    @property
+    def width(self) -> int:
+        return self.heads * self.head
+
+
+def _sizes(size: Size) -> dict[str, Any]:
     return {
-        "hidden_size": width,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "intermediate_size": 4 * width,
+        "hidden_size": size.width,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": size.heads,
+        "intermediate_size": 4 * size.width,
     }
 
 
-def _vit(layers: int, heads: int) -> nn.Module:
+def _vit(size: Size) -> nn.Module:
     from transformers import ViTConfig, ViTForImageClassification
 
-    return Outputs(ViTForImageClassification(ViTConfig(**_sizes(layers, heads), image_size=112)), ["logits"])
+    return Outputs(ViTForImageClassification(ViTConfig(**_sizes(size), image_size=112)), ["logits"])
 
 
-def _deit(layers: int, heads: int) -> nn.Module:
+def _deit(size: Size) -> nn.Module:
     from transformers import DeiTConfig, DeiTForImageClassification
 
-    return Outputs(DeiTForImageClassification(DeiTConfig(**_sizes(layers, heads), image_size=112)), ["logits"])
+    return Outputs(DeiTForImageClassification(DeiTConfig(**_sizes(size), image_size=112)), ["logits"])
 
 
-def _dinov2(layers: int, heads: int) -> nn.Module:
+def _dinov2(size: Size) -> nn.Module:
     from transformers import Dinov2Config, Dinov2Model
 
-    config = Dinov2Config(**_sizes(layers, heads), mlp_ratio=4, image_size=112, patch_size=16)
+    config = Dinov2Config(**_sizes(size), mlp_ratio=4, image_size=112, patch_size=16)
     return Outputs(Dinov2Model(config), ["last_hidden_state"])
 
 
-def _siglip(layers: int, heads: int) -> nn.Module:
+def _siglip(size: Size) -> nn.Module:
     from transformers import SiglipVisionConfig, SiglipVisionModel
 
-    config = SiglipVisionConfig(**_sizes(layers, heads), image_size=112, patch_size=16)
+    config = SiglipVisionConfig(**_sizes(size), image_size=112, patch_size=16)
     return Outputs(SiglipVisionModel(config), ["last_hidden_state", "pooler_output"])
 
 
-def _clip(layers: int, heads: int) -> nn.Module:
+def _clip(size: Size) -> nn.Module:
     from transformers import CLIPVisionConfig, CLIPVisionModel
 
-    config = CLIPVisionConfig(**_sizes(layers, heads), image_size=112, patch_size=16)
+    config = CLIPVisionConfig(**_sizes(size), image_size=112, patch_size=16)
     return Outputs(CLIPVisionModel(config), ["last_hidden_state"])
 
 
-def _beit(layers: int, heads: int) -> nn.Module:
+def _beit(size: Size) -> nn.Module:
     from transformers import BeitConfig, BeitForImageClassification
 
-    config = BeitConfig(**_sizes(layers, heads), image_size=112, use_relative_position_bias=True)
+    config = BeitConfig(**_sizes(size), image_size=112, use_relative_position_bias=True)
     return Outputs(BeitForImageClassification(config), ["logits"])
 
 
-def _yolos(layers: int, heads: int) -> nn.Module:
+def _yolos(size: Size) -> nn.Module:
     from transformers import YolosConfig, YolosForObjectDetection
 
-    config = YolosConfig(**_sizes(layers, heads), image_size=[112, 112], num_detection_tokens=20)
+    config = YolosConfig(**_sizes(size), image_size=[112, 112], num_detection_tokens=20)
     return Outputs(YolosForObjectDetection(config), ["logits", "pred_boxes"])
 
 
-def _detr(layers: int, heads: int) -> nn.Module:
+def _detr(size: Size) -> nn.Module:
     from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
 
-    width = heads * _HEAD
-    backbone = ResNetConfig(
-        embedding_size=16, hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 1, 1], out_features=["stage4"]
-    )
+    if size.real:  # ResNet-50, 8 heads of 32 channels, 100 queries
+        backbone, sizes = ResNetConfig(out_features=["stage4"]), {}
+    else:
+        backbone = ResNetConfig(
+            embedding_size=16, hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 1, 1], out_features=["stage4"]
+        )
+        kinds = {"layers": size.layers, "attention_heads": size.heads, "ffn_dim": 4 * size.width}
+        sizes = {f"{part}_{kind}": number for part in ("encoder", "decoder") for kind, number in kinds.items()}
+        sizes |= {"d_model": size.width, "num_queries": 40, "num_labels": 8}
     config = DetrConfig(
-        use_timm_backbone=False,
-        backbone_config=backbone,
-        use_pretrained_backbone=False,
-        backbone=None,
-        d_model=width,
-        encoder_layers=layers,
-        decoder_layers=layers,
-        encoder_attention_heads=heads,
-        decoder_attention_heads=heads,
-        encoder_ffn_dim=4 * width,
-        decoder_ffn_dim=4 * width,
-        num_queries=40,
-        num_labels=8,
+        use_timm_backbone=False, backbone_config=backbone, use_pretrained_backbone=False, backbone=None, **sizes
     )
     return Outputs(DetrForObjectDetection(config), ["logits", "pred_boxes"])
 
 
-MODELS: dict[str, tuple[Callable[[int, int], nn.Module], int]] = {  # how it is made, image size
+MODELS: dict[str, tuple[Callable[[Size], nn.Module], int]] = {  # how it is made, image size
     "vit": (_vit, 112),
     "deit": (_deit, 112),
     "dinov2": (_dinov2, 112),
@@ -122,11 +129,21 @@ MODELS: dict[str, tuple[Callable[[int, int], nn.Module], int]] = {  # how it is 
 }
 
 
-def export_model(name: str, exporter: str, path: Path, layers: int = 2, heads: int = 2) -> Path:
+def image_size(name: str, size: Size) -> int:
+    """Pixels on a side; DETR's backbone makes 16 x 16 keys of 512."""
+    return 512 if name == "detr" and size.real else MODELS[name][1]
+
+
+def export_model(name: str, exporter: str, path: Path, size: Size | None = None) -> Path:
     """One model, of the same weights whatever the exporter."""
-    make, size = MODELS[name]
+    size = size or Size()
     torch.manual_seed(0)
-    model = make(layers, heads)
+    model = MODELS[name][0](size)
     inner: Any = model.model
-    inner.set_attn_implementation(exporter.rpartition("-")[2])
-    return export(model, (1, 3, size, size), path, dynamo=exporter.startswith("dynamo"))
+    attention = exporter.rpartition("-")[2]
+    if name == "detr":  # a backbone without attention does not let the whole be asked
+        inner.config._attn_implementation = attention
+    else:
+        inner.set_attn_implementation(attention)
+    side = image_size(name, size)
+    return export(model, (1, 3, side, side), path, dynamo=exporter.startswith("dynamo"))

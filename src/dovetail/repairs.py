@@ -21,6 +21,7 @@ from dovetail.job import prepare
 from dovetail.model.external_data import external_files
 from dovetail.model.read import read
 from dovetail.model.write import write, write_whole
+from dovetail.pass_record import Pass, PassRecord
 from dovetail.passes.as_float32 import as_float32
 from dovetail.pipeline import Reporter, fit, silent
 from dovetail.plan.given import Given, given_numbers
@@ -34,6 +35,8 @@ from dovetail.verify.metric import Metric
 
 RECORD = "repair.json"
 FLOAT = "float.onnx"
+# Passes of the line whose sites are part of what was done to the pairs of an attention.
+_ON_ATTENTION = ("remove_nan_guard", "remove_zero_masks", "attention_scale")
 # The precision that a model has, by how its activations are stored.
 _PRECISIONS = {DType.F8E4M3: "fp8", DType.S8: "w8a8", DType.U8: "w8a8", DType.S16: "w8a16", DType.U16: "w8a16"}
 
@@ -41,7 +44,8 @@ _PRECISIONS = {DType.F8E4M3: "fp8", DType.S8: "w8a8", DType.U8: "w8a8", DType.S1
 @dataclass(frozen=True, slots=True)
 class Repair:
     """What was done to a model: pairs whose numbers were ``kept`` or ``changed``, pairs that were ``missing`` (with
-    where their numbers come from), pairs ``removed``; and what the compiler said of the model as it was given."""
+    where their numbers come from), pairs ``removed``; what the compiler said of the model as it was given; and the
+    ``rewrites`` of the graph, with where they were done and where they were declined."""
 
     model: str
     model_sha256: str
@@ -51,6 +55,7 @@ class Repair:
     removed: tuple[str, ...]
     as_given: tuple[str, ...]
     findings_as_given: tuple[Finding, ...]
+    rewrites: tuple[PassRecord, ...] = ()
 
 
 def repair(
@@ -65,38 +70,44 @@ def repair(
     report: Reporter = silent,
 ) -> tuple[Result, Repair]:
     """Run the line on the float model that a QDQ model stands for, with the numbers that came with it."""
-    model, given = _read(path, options)
+    target = open_target(options.target, options.option)
+    model, given, passes = _read(path, options, target.given_rewrites)
     with tempfile.TemporaryDirectory(prefix="dovetail-repair-") as folder:
         written = write(model, Path(folder) / path.name)
         job = prepare(written[0], options, calibration=calibration, evaluation=evaluation, metric=metric)
         result = fit(replace(job, given=given), output, force=force, report=report)
         for file in written:
             shutil.copyfile(file, output / file.name.replace(path.name, FLOAT, 1))
-    before = _as_given(path, open_target(options.target, options.option), output)
+    before = _as_given(path, target, output)
     sha256 = file_sha256(path, *external_files(path))
-    record = _compare(path, sha256, result, given, before)
+    record = _compare(path, sha256, result, given, before, passes[:-1])  # the last one only changed types
     write_whole(output / RECORD, msgspec.json.format(msgspec.json.encode(record), indent=1))
-    result = replace(result, model_sha256=sha256, notes=(*result.notes, *_words(record)))
+    result = replace(
+        result, model_sha256=sha256, passes=(*passes, *result.passes), notes=(*result.notes, *_words(record))
+    )
     write_whole(output / "result.json", result.to_json())
     return result, record
 
 
 def precision_of(path: Path, options_shape: dict[str, tuple[int, ...]] | None = None) -> str:
     """The precision that a quantized model has, by most of its activations."""
-    _, given = _read(path, FitOptions(target="", shape=options_shape or {}))
+    _, given, _ = _read(path, FitOptions(target="", shape=options_shape or {}))
     counts = Counter(params.dtype for params in given.tensors.values())
     if not counts:
         raise InputError(f"{path}: no activation is quantized: say --precision")
     return _PRECISIONS[counts.most_common(1)[0][0]]
 
 
-def _read(path: Path, options: FitOptions) -> tuple[ir.Model, Given]:
+def _read(
+    path: Path, options: FitOptions, rewrites: tuple[Pass, ...] = ()
+) -> tuple[ir.Model, Given, tuple[PassRecord, ...]]:
+    """The float model that a QDQ model stands for, the numbers that came with it, and what was done to read them."""
     raw = read(path, options.shape)
     if not is_quantized(raw):
         raise InputError(f"{path}: is not quantized: `dovetail fit` takes the float model")
-    as_float32(raw)
+    records = tuple(each(raw) for each in (*rewrites, as_float32))
     model, plan = invert(raw)
-    return model, given_numbers(model, plan)
+    return model, given_numbers(model, plan), records
 
 
 def _as_given(path: Path, target: Target, output: Path) -> Compiled:
@@ -112,7 +123,9 @@ def _as_given(path: Path, target: Target, output: Path) -> Compiled:
     return compiled
 
 
-def _compare(path: Path, sha256: str, result: Result, given: Given, before: Compiled) -> Repair:
+def _compare(
+    path: Path, sha256: str, result: Result, given: Given, before: Compiled, passes: tuple[PassRecord, ...]
+) -> Repair:
     stored = [row for row in result.plan if row.dtype.is_quantized]
     kept = [_name(row) for row in stored if "as given" in row.reason]
     other = [row for row in stored if "as given" not in row.reason]
@@ -122,7 +135,9 @@ def _compare(path: Path, sha256: str, result: Result, given: Given, before: Comp
     names = {row.original_name for row in stored} | {row.tensor for row in stored}
     removed = [name for name in given.tensors if name not in names]
     said = (f"refused: {before.error}",) if before.error else before.notes
-    return Repair(path.name, sha256, tuple(kept), changed, missing, tuple(removed), said, before.findings)
+    later = (one for one in result.passes if one.name in _ON_ATTENTION)
+    done = tuple(one for one in (*passes, *later) if one.changed or one.declined)
+    return Repair(path.name, sha256, tuple(kept), changed, missing, tuple(removed), said, before.findings, done)
 
 
 def _name(row: PlanRow) -> str:

@@ -309,6 +309,31 @@ class DeviceSide:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceLatency:
+    """Latency on a device, by the vendor's tool (``source``): the medians over ``runs``, without and with copying."""
+
+    compute_us: float
+    latency_us: float
+    runs: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRead:
+    """What files say that a vendor's tool left beside the outputs; ``not_measured``: why there is no latency.
+
+    ``read_back``: None where there is no such file. ``findings`` take the place of all that have their ``code``.
+    """
+
+    read_back: ReadBack | None = None
+    findings: tuple[Finding, ...] = ()
+    code: str = ""
+    notes: tuple[str, ...] = ()
+    latency: DeviceLatency | None = None
+    not_measured: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class BaselineCase:
     """What an estimate is compared with: ``fp16`` of the same float graph, or a ``naive`` export of the caller's file.
 
@@ -334,18 +359,19 @@ class Target:
     higher rank are refused. ``estimates``: the compiler estimates latency. ``trial``: ``compile`` for what is looked
     into and not shipped, where that is less. ``sample_limit``: how many samples ``run`` is asked for by default (an
     emulator is slow); None for all. ``device``: its part of the folder that goes to a device; None where there is none
-    but this machine. ``not_here``: precisions that a caller may well ask for -> why
-    they are not to be had. ``retry_limit``: how many samples are run before a failed comparison stands. ``island``: the
-    precision in which an operator that is computed wrongly is tried instead. ``outside``: operators that it cannot run
-    in any form -> why; they are cut off, with all that depends on them. ``forms``: the only operators that it
-    can be given at all; None where its compiler decides. ``choices``: names of precisions that stand for several,
-    of which the best on the caller's data is taken. ``floats_merges``: a merge that would share one range may
-    run in float between integers, where that is much better. ``measure``: the latency of what was compiled beside that
-    of the same graph in float, on some samples, in a folder; or one sentence on why there is none. ``run``: None where
-    what was compiled runs on the device only, and ``no_run`` says so. ``on_edges``: tensors are kept in float, and 8
-    bit stands on the edges into operators that compute in it: every consumer converts for itself, equal conversions
-    once. ``takes_float16``: QDQ files for it may compute in float16. ``variants``, ``option_keys``: what may
-    stand behind the colon of its name, and what ``--option`` takes, for people.
+    but this machine. ``read_device``: reads what its tool left beside the outputs. ``not_here``: precisions that a
+    caller may well ask for -> why they are not to be had. ``retry_limit``: how many samples are run before a failed
+    comparison stands. ``island``: the precision in which an operator that is computed wrongly is tried instead.
+    ``outside``: operators that it cannot run in any form -> why; they are cut off, with all that depends on them.
+    ``forms``: the only operators that it can be given at all; None where its compiler decides.
+    ``choices``: names of precisions that stand for several, of which the best on the caller's data is taken.
+    ``floats_merges``: a merge that would share one range may run in float between integers, where that is much better.
+    ``measure``: the latency of what was compiled beside that of the same graph in float, on some samples, in a folder;
+    or one sentence on why there is none. ``run``: None where what was compiled runs on the device only, and ``no_run``
+    says so. ``on_edges``: tensors are kept in float, and 8 bit stands on the edges into operators that compute in it:
+    every consumer converts for itself, equal conversions once. ``takes_float16``: QDQ files for it may compute in
+    float16. ``given_rewrites``: what is done to another tool's QDQ model before its numbers are read. ``variants``,
+    ``option_keys``: what may stand behind the colon of its name, and what ``--option`` takes, for people.
     """
 
     name: str
@@ -358,6 +384,7 @@ class Target:
     run: Callable[[Compiled, Iterable[Sample]], Iterator[Sample]] | None = None
     chains: tuple[Chain, ...] = ()
     rewrites: tuple[Pass, ...] = ()
+    given_rewrites: tuple[Pass, ...] = ()
     baseline: Callable[[BaselineCase, Path], Compiled] | None = None
     float_db: float | None = None
     runs_float_between: bool = False
@@ -369,6 +396,7 @@ class Target:
     retry_limit: int | None = None
     island: Precision | None = None
     device: Callable[[Compiled, DeviceCase], DeviceSide] | None = None
+    read_device: Callable[[Path, Compiled, Plan], DeviceRead] | None = None
     outside: Mapping[str, str] = field(default_factory=dict)
     forms: frozenset[str] | None = None
     not_here: Mapping[str, str] = field(default_factory=dict)

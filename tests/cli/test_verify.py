@@ -142,7 +142,7 @@ def test_bad_input_is_one_sentence_and_the_result_stays(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("verify", "run"), "--device-outputs"),
+        (("verify", "run"), "run/device/outputs: the outputs of the device cannot be read"),
         ((*VERIFY, "--require", "magic"), "--require magic: no such verdict; there is normalized"),
     ],
 )

@@ -101,3 +101,31 @@ def test_an_old_opset_is_refused() -> None:
 def test_what_float16_can_hold(number: float, why: str) -> None:
     assert why in survives(np.asarray(number, np.float32))
     assert bool(why) == bool(survives(np.asarray(number, np.float32)))
+
+
+def test_a_tied_weight_is_converted_once_for_all_its_readers() -> None:
+    text = "g (float[4,8] x) => (float[4,8] y, float[4,8] u) { y = MatMul(x, w) u = MatMul(y, w) }"
+    model, _ = changed_by(as_float16, model_from(text, w=normal(8, 8) / 8), FLOOR_DB)
+    products = [node for node in model.graph if node.op_type == "MatMul"]
+    assert products[0].inputs[1] is products[1].inputs[1]
+    assert len(model.graph.initializers) == 1
+
+
+def test_a_tied_stored_weight_keeps_both_its_scales() -> None:
+    """One reading fits into float16, the other stays in float32 between Casts; the integers are the same."""
+    text = """g (float[4,8] x) => (float[4,6] y, float[4,6] u)
+    { a = DequantizeLinear(w, s) b = DequantizeLinear(w, tiny) y = MatMul(x, a) u = MatMul(x, b) }"""
+    weight = np.random.default_rng(0).integers(-127, 128, (8, 6)).astype(np.int8)
+    given = model_from(text, w=weight, s=np.float32(0.03125), tiny=np.float32(2**-20))
+    model, record = changed_by(as_float16, given, 35.0)
+    assert [site.where for site in record.declined] == ["b"]
+    reads = [node for node in model.graph if node.op_type == "DequantizeLinear"]
+    assert reads[0].inputs[0] is reads[1].inputs[0]
+
+
+def test_casts_and_transposes_in_a_row_end_in_float16() -> None:
+    text = """g (float[4,8] x, int64[8,4] i) => (float[8,4] y)
+    { c = Cast<to = 1>(i) t = Transpose<perm = [1,0]>(x) h = Cast<to = 10>(t) f = Cast<to = 1>(h) y = Add(f, c) }"""
+    model, _ = changed_by(as_float16, model_from(text), FLOOR_DB)
+    add = next(node for node in model.graph if node.op_type == "Add")
+    assert all(v is not None and v.dtype is ir.DataType.FLOAT16 for v in (*add.inputs, *add.outputs))

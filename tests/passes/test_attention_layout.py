@@ -177,3 +177,33 @@ def test_parts_of_something_else_stay() -> None:
     constants = {name: array for name, array in fused(text).items() if name != "merged"}
     model = parse(text, inputs="float[2,7,24] x", outputs="float[2,2,7,4] y", **constants)
     assert apply(model, attention_parts).changed == ()
+
+
+def test_a_key_with_a_cast_between_its_transposes_is_left_as_it_is() -> None:
+    text = HEADS + "c = Cast <to = 10> (t) kt = Transpose <perm = [0,1,3,2]> (c) qh = Cast <to = 10> (q)\n"
+    text += "zh = MatMul (qh, kt) z = Cast <to = 1> (zh) p = Softmax (z) y = MatMul (p, v)"
+    model = parse(
+        text,
+        inputs="float[1,7,8] x, float[1,2,5,4] q, float[1,2,7,4] v",
+        outputs="float[1,2,5,4] y",
+        split=np.array([1, 7, 2, 4]),
+    )
+    record = apply(model, attention_layout)
+    (found,) = find_attention(model.graph)
+    assert found.key_transpose is not None
+    assert [site.what for site in record.declined] == ["a Cast stands between the layout nodes"]
+    assert (record.changed, ops(model)["Transpose"]) == ((), 2)
+
+
+def test_two_attentions_that_share_a_key_each_get_it() -> None:
+    text = HEADS + "kt = Transpose <perm = [0,1,3,2]> (t)" + TAIL + OUT
+    text += " z2 = MatMul (v2, kt) p2 = Softmax (z2) w = MatMul (p2, v)"
+    model = parse(
+        text,
+        inputs="float[1,7,8] x, float[1,2,5,4] q, float[1,2,7,4] v, float[1,2,3,4] v2",
+        outputs="float[1,5,8] y, float[1,2,3,4] w",
+        split=np.array([1, 7, 2, 4]),
+        merged=np.array([1, 5, 8]),
+    )
+    apply(model, attention_layout)
+    assert len(find_attention(model.graph)) == 2

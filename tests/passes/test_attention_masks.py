@@ -147,3 +147,38 @@ def test_condition_that_cannot_be_added_stays(mask: np.ndarray | None, low: np.f
     record = apply(parse(SCORES + "z = Where (mask, s, low)" + END, inputs=inputs, **constants), attention_mask)
     assert record.changed == ()
     assert reason in record.declined[0].what
+
+
+TWO = (
+    SCORES
+    + """z = Add (s, mask) p = Softmax <axis = -1> (z) n = IsNaN (p) g = Where (n, zero, p) y = MatMul (g, v)
+    s2 = MatMul (y, kt) z2 = Add (s2, mask) p2 = Softmax <axis = -1> (z2) n2 = IsNaN (p2) g2 = Where (n2, zero, p2)
+    w = MatMul (g2, v)"""
+)
+TWO_OUTPUTS = "float[1,2,5,4] y, float[1,2,5,4] w"
+
+
+def test_a_mask_that_two_attentions_share_is_judged_for_each() -> None:
+    model = parse(TWO, outputs=TWO_OUTPUTS, mask=np.zeros((5, 7)), zero=ZERO)
+    assert len(apply(model, remove_zero_masks).changed) == 2
+    model = parse(TWO, outputs=TWO_OUTPUTS, mask=np.where(TRIANGLE, 0.0, -np.inf), zero=ZERO)
+    assert len(apply(model, remove_nan_guard).changed) == 2
+    assert ops(model)["Add"] == 2
+    model = parse(TWO, outputs=TWO_OUTPUTS, mask=np.where(ONE_DEAD_ROW, 0.0, -np.inf), zero=ZERO)
+    assert len(apply(model, remove_nan_guard).declined) == 2
+
+
+def test_a_zero_mask_and_a_guard_go_where_casts_and_transposes_lie_between() -> None:
+    text = """kh = Cast <to = 10> (k) kt = Transpose <perm = [0,1,3,2]> (kh) qh = Cast <to = 10> (q)
+        sh = MatMul (qh, kt) s = Cast <to = 1> (sh) z = Add (s, mask) p = Softmax <axis = -1> (z)
+        n = IsNaN (p) g = Where (n, zero, p) y = MatMul (g, v)"""
+    model = parse(text, mask=np.zeros((5, 7)), zero=ZERO)
+    apply(model, remove_zero_masks, remove_nan_guard)
+    assert (ops(model)["Add"], ops(model)["Where"], ops(model)["Cast"]) == (0, 0, 3)
+
+
+def test_a_second_reader_of_the_unguarded_probabilities_is_left_alone() -> None:
+    text = SCORES + "z = Add (s, mask)" + GUARDED + " u = Relu (p) w = Neg (g)"
+    outputs = "float[1,2,5,4] y, float[1,2,5,7] u, float[1,2,5,7] w"
+    model = parse(text, outputs=outputs, mask=np.where(TRIANGLE, 0.0, -np.inf), zero=ZERO)
+    assert len(apply(model, remove_nan_guard).changed) == 1

@@ -116,3 +116,12 @@ def test_optional_output_without_a_name() -> None:
     model.graph.node(0).outputs[1].name = ""
     fold_constants(model)
     assert ops(model) == ["Add"]
+
+
+def test_a_tied_weight_behind_a_cast_and_a_transpose_is_folded_for_one_reader_and_stays_for_the_other() -> None:
+    text = """g (float[2,3] x) => (float[2,4] y, float[2,3] u)
+    { c = Cast<to = 1>(w) t = Transpose<perm = [1,0]>(c) y = MatMul(x, t) u = MatMul(y, c) }"""
+    after, _ = changed_by(fold_constants, model_from(text, w=normal(4, 3, dtype=np.float16)))
+    assert ops(after) == ["MatMul", "MatMul"]
+    shapes = [edit.shape_of(node.inputs[1]) for node in after.graph]
+    assert shapes == [(3, 4), (4, 3)]

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import click
 
+# How much of each list is printed.
+_LISTED = 12
+
 
 @click.command("repair")
 @click.argument("model", type=click.Path(path_type=Path))
@@ -45,9 +48,19 @@ def repair_command(
     with showing_progress() as report:
         result, record = repair(model, options, output, calibration=calib, evaluation=eval_, force=force, report=report)
     code = show(result, output, ())
-    for word, listed in (("changed", record.changed), ("missing", record.missing)):
-        for name, why in listed.items():
-            click.echo(f"{word}: {name}: {why}")
-    for name in record.removed:
-        click.echo(f"removed: the pair on {name}")
+    for one in record.rewrites:
+        click.echo(f"rewritten: {one.name}: {len(one.changed)} places, declined at {len(one.declined)}")
+        for site in one.declined:
+            click.echo(f"declined: {one.name} at {site.where}: {site.what}")
+    _list("missing", [f"{name}: {why}" for name, why in record.missing.items()])
+    _list("changed", [f"{name}: {why}" for name, why in record.changed.items()])
+    _list("removed", [f"the pair on {name}" for name in record.removed])
     context.exit(code)
+
+
+def _list(word: str, lines: list[str]) -> None:
+    """Some lines of a list; the whole of it is in the run directory."""
+    for line in lines[:_LISTED]:
+        click.echo(f"{word}: {line}")
+    if len(lines) > _LISTED:
+        click.echo(f"{word}: and {len(lines) - _LISTED} more, in repair.json")

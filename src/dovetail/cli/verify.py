@@ -17,17 +17,17 @@ from dovetail.errors import InputError
     "outputs",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    required=True,
-    help="What run_on_device.py or qnn-net-run wrote: a folder per sample with .npy, .npz or .raw files.",
+    help="What run_on_device.py, qnn-net-run or trtexec wrote; by default RUN/device/outputs.",
 )
 @click.option("--require", multiple=True, metavar="VERDICT", help="Exit with 3 when this verdict is not checked.")
 @click.pass_context
-def verify_command(context: click.Context, run: Path, outputs: Path, require: tuple[str, ...]) -> None:
+def verify_command(context: click.Context, run: Path, outputs: Path | None, require: tuple[str, ...]) -> None:
     """Compare what a device computed from RUN/device with the simulation, and write RUN/result.json again."""
+    from dovetail.device.pack import FOLDER, OUTPUTS
     from dovetail.device.verify_device import verify_device
     from dovetail.finding import VERDICT_TABLE
 
     for name in require:
         if name not in VERDICT_TABLE:
             raise InputError(f"--require {name}: no such verdict; there is {', '.join(VERDICT_TABLE)}")
-    context.exit(show(verify_device(run, outputs), run, require))
+    context.exit(show(verify_device(run, outputs or run / FOLDER / OUTPUTS), run, require))

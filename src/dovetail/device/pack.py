@@ -32,6 +32,8 @@ from dovetail.verify.verify import Built, keeps_float
 from dovetail.versions import core_versions
 
 FOLDER = "device"
+# Where the scripts in it leave what was computed.
+OUTPUTS = "outputs"
 SCRIPT = "run_on_device.py"
 SIMULATION, FLOAT = "expected/simulation", "expected/float"
 # Raw pictures are large, and eight of them show whether a device computes what was simulated.

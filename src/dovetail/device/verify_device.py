@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,24 +15,20 @@ from dovetail.device.read_outputs import Found, find_outputs, read_outputs
 from dovetail.errors import InputError
 from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.model.write import write_whole
+from dovetail.plan.rows import read_plan
 from dovetail.report.assemble import columns
 from dovetail.report.result import Metrics, Result, load_result
 from dovetail.rundir import file_sha256
+from dovetail.stage_files import load_compiled
 from dovetail.target import MODEL
+from dovetail.targets import open_target
 from dovetail.verify import verdicts
 from dovetail.verify.compare import Agreement, compare_runs, side_by_side
 
 RESULT = "result.json"
 RECORD = "ran.json"
-# What trtexec exports with --exportTimes, one file per sample, and how the result speaks of it.
-_TIMES = "times_*.json"
-_MEASURED = "measured on the device:"
-
-
-class _Timed(msgspec.Struct):
-    """One run in such a file, as far as it is read."""
-
-    computeMs: float
+# How the notes of a result begin that speak of what ran on the device.
+_ON_DEVICE = "on the device:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +65,32 @@ def verify_device(run: Path, device_outputs: Path) -> Result:
     metrics = _with_device(result.metrics, vs_float, vs_simulation)
     if ran is not None and ran.emulated:
         verdict, metrics = _of_emulator(verdict), _with_device(result.metrics, None, None)
-    notes = (*(note for note in result.notes if not note.startswith(_MEASURED)), *_measured(device_outputs))
-    filled = replace(result, verdicts={**result.verdicts, "device": verdict}, metrics=metrics, notes=notes)
+    filled = replace(result, verdicts={**result.verdicts, "device": verdict}, metrics=metrics)
+    filled = _with_files(filled, run, device_outputs)
     write_whole(run / RESULT, filled.to_json())
     return filled
 
 
-def _measured(outputs: Path) -> list[str]:
-    """What the device's own tool measured, where its files stand beside the outputs."""
-    times: list[float] = []
-    for path in sorted(outputs.glob(_TIMES)):
-        try:
-            rows = msgspec.json.decode(path.read_bytes(), type=list[_Timed])
-        except (OSError, msgspec.DecodeError) as error:
-            raise InputError(f"{path}: not what trtexec exports ({error})") from error
-        times += [row.computeMs for row in rows]
-    if not times:
-        return []
-    return [f"{_MEASURED} median {statistics.median(times):.4g} ms of compute in {len(times)} runs, by trtexec"]
+def _with_files(result: Result, run: Path, outputs: Path) -> Result:
+    """The result with what the vendor's tool left beside the outputs, where the target reads such files."""
+    target = open_target(result.target)
+    if target.read_device is None:
+        return result
+    compiled = load_compiled(run / "compile")
+    said = target.read_device(outputs, compiled, read_plan(run / "plan.json"))
+    metrics = replace(result.metrics, latency_device=said.latency, not_measured=said.not_measured)
+    notes = tuple(note for note in result.notes if not note.startswith(_ON_DEVICE))
+    result = replace(result, metrics=metrics, notes=(*notes, *(f"{_ON_DEVICE} {note}" for note in said.notes)))
+    if said.read_back is None:
+        return result
+    fidelity = verdicts.fidelity(said.read_back, result.thresholds)
+    others = tuple(one for one in result.findings if one.code != said.code)
+    return replace(
+        result,
+        verdicts={**result.verdicts, "fidelity": fidelity},
+        read_back=said.read_back.tensors or result.read_back,
+        findings=(*others, *said.findings) if not said.read_back.unparsed else result.findings,
+    )
 
 
 def _verdict(

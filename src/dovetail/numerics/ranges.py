@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.encoding import Array, Encoding, Granularity, QParams
+from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
 from dovetail.errors import InputError
 from dovetail.numerics import search
 from dovetail.numerics.affine import fake_quantize
@@ -21,6 +21,10 @@ PERCENT = 99.999
 # finer around the best of each group.
 _WEIGHT_COARSE = -np.linspace(0.0, 2.0, 11)
 _WEIGHT_FINER = np.asarray([-0.12, -0.06, 0.06, 0.12])
+# By which the range of a float8 weight is widened: between two powers of two all its steps lie otherwise, and nothing
+# is clipped. Of larger groups only some values are looked at.
+_FLOAT8_WIDER = np.linspace(0.0, 1.0, 8, endpoint=False)
+_FLOAT8_VALUES = 1 << 12
 _CHUNK = 1 << 16  # elements: small enough for the cache, large enough for the calls not to count
 
 
@@ -66,7 +70,7 @@ def weight_params(weight: Array, encoding: Encoding, axis: int | None = None, me
     """A weight -> its encoding with numbers, one scale per tensor, per index of ``axis``, or per block along it.
 
     ``mse`` shrinks each group's range to the one that loses least on these very values: both ends by one factor,
-    then, if asymmetric, one end after the other.
+    then, if asymmetric, one end after the other. A float8 weight is never clipped: its range is widened by up to two.
     """
     if encoding.granularity is Granularity.EXPANDED_BLOCK:
         raise InputError("expanded blocks need the scales of a channel to be multiples of one: not chosen here")
@@ -77,6 +81,9 @@ def weight_params(weight: Array, encoding: Encoding, axis: int | None = None, me
     low = np.minimum(groups.min(axis=1), 0).astype(np.float64)
     high = np.maximum(groups.max(axis=1), 0).astype(np.float64)
     match _method(method):
+        case RangeMethod.MINMAX | RangeMethod.MSE if encoding.dtype is DType.F8E4M3:
+            wider = _best_widening(groups, low, high, encoding)
+            low, high = low * wider, high * wider
         case RangeMethod.MINMAX:
             pass
         case RangeMethod.MSE:
@@ -86,6 +93,13 @@ def weight_params(weight: Array, encoding: Encoding, axis: int | None = None, me
             raise InputError(f"weights are not observed but known: {other} is for activations, use minmax or mse")
     low, high = (from_groups(end, weight.shape, encoding, axis) for end in (low, high))
     return params_from_range(low, high, encoding, axis)
+
+
+def _best_widening(groups: Array, low: Array, high: Array, encoding: Encoding) -> Array:
+    """Matrix with one group per row -> the factor (rows,), from one to two, that loses least."""
+    some = groups[:, :: -(-groups.shape[1] // _FLOAT8_VALUES)]
+    errors = [_group_error(some, low * 2.0**step, high * 2.0**step, encoding) for step in _FLOAT8_WIDER]
+    return np.asarray(np.exp2(_FLOAT8_WIDER[np.argmin(errors, axis=0)]))
 
 
 def _best_factors(groups: Array, low: Array, high: Array, encoding: Encoding) -> tuple[Array, Array]:

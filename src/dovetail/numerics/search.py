@@ -57,7 +57,7 @@ def mse(histogram: Histogram, encoding: Encoding) -> Range:
     low, high = minmax(histogram, encoding)
     if encoding.dtype is DType.F8E4M3:
         bins = functools.partial(_float8_error, _that_matter(histogram.bins(), low, high, encoding))
-        return _search(low, high, encoding, bins, bins)
+        return _search(low, high, encoding, bins, bins, widest=1.0)
     coarse, fine = (
         functools.partial(_grid_error, _that_matter(histogram.bins(merge), low, high, encoding), encoding=encoding)
         for merge in (_COARSE_MERGE, _MERGE)
@@ -116,11 +116,14 @@ def _within(histogram: Histogram, low: float, high: float) -> Range:
     return (seen_low, seen_high) if low == high else (low, high)
 
 
-def _search(low: float, high: float, encoding: Encoding, coarse: Error, fine: Error) -> Range:
-    """The shrink factors of low and of high, jointly, with the least error; not shrinking is always tried."""
+def _search(low: float, high: float, encoding: Encoding, coarse: Error, fine: Error, widest: float = 0.0) -> Range:
+    """The shrink factors of low and of high, jointly, with the least error; not shrinking is always tried.
+
+    ``widest``: the power of two by which a range may grow, which moves the steps of float8.
+    """
     centre = np.zeros(2)  # exponents of the factors of low and high
-    for offsets, error in [(_COARSE, coarse), *((finer, fine) for finer in _FINER)]:
-        along = [np.unique(np.minimum(centre[side] + offsets, 0.0)) for side in (0, 1)]
+    for offsets, error in [(_COARSE + widest, coarse), *((finer, fine) for finer in _FINER)]:
+        along = [np.unique(np.minimum(centre[side] + offsets, widest)) for side in (0, 1)]
         if encoding.symmetric:
             exponents = np.stack([along[0], along[0]])
         else:

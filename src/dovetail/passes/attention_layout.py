@@ -20,11 +20,21 @@ def attention_layout(model: ir.Model) -> PassRecord:
     merged by `Transpose(0,2,1,3) -> Reshape`, whatever detours the exporter took.
     """
     changed: list[Site] = []
+    declined: list[Site] = []
     for attention in each_attention(model.graph):
         for operand in (attention.query, attention.key, attention.value):
-            _shorten(_chain_above(operand), changed)
+            chain = _chain_above(operand)
+            if chain and _is_cast_of_layout(chain[0].inputs[0]):
+                declined.append(Site(origin_of(operand).name, "a Cast stands between the layout nodes"))
+            _shorten(chain, changed)
         _shorten(_chain_below(attention.mix.outputs[0]), changed)
-    return PassRecord("attention_layout", tuple(changed))
+    return PassRecord("attention_layout", tuple(changed), tuple(declined))
+
+
+def _is_cast_of_layout(value: ir.Value | None) -> bool:
+    cast = None if value is None else value.producer()
+    above = cast.inputs[0].producer() if cast is not None and edit.is_op(cast, "Cast") and cast.inputs[0] else None
+    return above is not None and _is_layout(above)
 
 
 def _chain_above(value: ir.Value) -> list[ir.Node]:

@@ -108,7 +108,8 @@ class Numbers:
         entry = self._fixed(sources[0]).get(encoding.dtype) if len(sources) == 1 else None
         if entry is not None:
             scale, zero_point = np.asarray(entry.scale), np.asarray(entry.zero_point)
-            return QParams(encoding, scale, zero_point), "fixed for this operator"
+            label = self.problem.producer[sources[0]].label
+            return QParams(encoding, scale, zero_point), f"the scale of a {label} is always {entry.scale:.6g}"
         if (known := self._given(root, encoding)) is not None:
             return known
         found, words = self.group_range(root, encoding)

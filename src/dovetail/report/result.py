@@ -17,7 +17,7 @@ from dovetail.plan.rows import PlanRow
 from dovetail.search.choices import Choices
 from dovetail.search.operands import OperandSearch
 from dovetail.stats import DataInfo
-from dovetail.target import Estimate, Measured, Placement, ReadTensor, Traffic
+from dovetail.target import DeviceLatency, Estimate, Measured, Placement, ReadTensor, Traffic
 from dovetail.verify.metric import Accuracy
 
 SCHEMA_VERSION = 1
@@ -81,6 +81,7 @@ class Metrics:
     placement: Placement | None = None
     latency_measured: Measured | None = None
     not_measured: str = ""
+    latency_device: DeviceLatency | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,10 @@ def _print_placement(metrics: Metrics, out: Console) -> None:
         one = metrics.latency_measured
         figures = f"{one.fitted_us:.0f} us, {one.baseline} {one.baseline_us:.0f} us: {one.ratio:.2f}x"
         out.print(f"measured here, CPU time of one thread, {one.rounds} rounds by turns: {figures}")
+    if metrics.latency_device is not None:
+        two = metrics.latency_device
+        figures = f"{two.compute_us:.0f} us of compute, {two.latency_us:.0f} us with copying"
+        out.print(f"measured on the device, median of {two.runs} runs by {escape(two.source)}: {figures}")
     if metrics.not_measured:
         out.print(f"latency was not measured: {escape(metrics.not_measured)}", soft_wrap=True)
 

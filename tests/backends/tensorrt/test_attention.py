@@ -6,18 +6,24 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from dovetail.encoding import DType, QParams
-from dovetail.finding import Severity
+from dovetail.finding import Severity, Status, Thresholds
+from dovetail.model.edit import constant_of
+from dovetail.model.session import Mode
 from dovetail.passes.remove_nan_guard import remove_nan_guard
 from dovetail.plan.make import make_plan
 from dovetail.plan.request import Request
 from dovetail.storage import IN_FLOAT32, Choice, Edge, Plan
 from dovetail.target import Compiled, Outcome, ReadBack, Target
 from dovetail.targets import open_target
-from dovetail.targets.tensorrt.table import F8, FP8, FP16, S8, W8A8
+from dovetail.targets.tensorrt.table import F8, FP8, FP16, S8, SOFTMAX_SCALE_FP8, SOFTMAX_SCALE_INT8, W8A8
+from dovetail.verify.run import SessionRun
+from dovetail.verify.verdicts import fidelity
 from tests.backends.tensorrt.attention import built, built_plan, layer
+from tests.equality import run, sqnr_db
 from tests.planning import noise, observe, planned
 
 pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12")
@@ -38,6 +44,14 @@ def rows(read_back: ReadBack, outcome: Outcome) -> dict[str, str]:
     assert read_back.tensors
     return {one.tensor if one.edge is None else str(one.edge): one.detail for one in read_back.tensors
             if one.outcome is outcome}  # fmt: skip
+
+
+def assert_failed(read_back: ReadBack) -> None:
+    """What was read back fails the verdict, whose reason names the first that is not as planned."""
+    verdict = fidelity(read_back, Thresholds())
+    first = next(one for one in read_back.tensors if one.outcome is Outcome.CHANGED)
+    assert verdict.status is Status.FAIL
+    assert verdict.reason.endswith(f"the first is {first.tensor!r}: {first.detail}")
 
 
 def layer_count(compiled: Compiled) -> int:
@@ -76,18 +90,50 @@ def test_where_the_pairs_stand(trt: Target) -> None:
     assert not in_integers.zero_point.any()
 
 
-def test_a_norm_is_quantized_once_for_all_that_read_it(trt: Target, tmp_path: Path) -> None:
-    import onnx_ir as ir
-
-    model = layer()
-    (artifact,) = trt.emit(model, planned(model, trt, FP8, data=noise(model)), tmp_path)
+@pytest.mark.parametrize(("precision", "constant"), [("fp8", SOFTMAX_SCALE_FP8), ("w8a8", SOFTMAX_SCALE_INT8)])
+def test_where_the_pairs_stand_in_the_file(precision: str, constant: float, trt: Target, tmp_path: Path) -> None:
+    model = layer(masked=True)
+    (artifact,) = trt.emit(model, planned(model, trt, PRECISIONS[precision], data=noise(model)), tmp_path)
     emitted = ir.load(artifact.path).graph
+    # A LayerNorm is quantized once, and what is read back goes to q, k and v.
     norm = next(node for node in emitted if node.op_type == "LayerNormalization").outputs[0]
-    (pair,) = [user for user, _ in norm.uses()]
-    assert pair.op_type == "QuantizeLinear"
-    reads = pair.outputs[0].uses()
-    assert len(reads) == 1
-    assert len(next(iter(reads))[0].outputs[0].uses()) == 3
+    (store,) = [user for user, _ in norm.uses()]
+    (read,) = [user for user, _ in store.outputs[0].uses()]
+    assert [store.op_type, read.op_type] == ["QuantizeLinear", "DequantizeLinear"]
+    assert {user.name for user, _ in read.outputs[0].uses()} == {"to_q", "to_k", "to_v"}
+    # The residual and the mask are float on both sides, and nothing stands on the scores.
+    makers = {node.name: [v.producer() for v in node.inputs if v is not None] for node in emitted}
+    adds = {node.name for node in emitted if node.op_type in ("Add", "Softmax")}
+    assert not {maker.op_type for name in adds for maker in makers[name] if maker is not None} & {"DequantizeLinear"}
+    assert not any(
+        user.op_type == "QuantizeLinear" for name in adds - softmaxes(emitted) for user in readers(emitted, name)
+    )
+    # The softmax has the named constant, as float16 holds it.
+    (softmax,) = softmaxes(emitted)
+    (pair,) = readers(emitted, softmax)
+    assert float(constant_of(pair.inputs[1])) == np.float16(constant)  # type: ignore[arg-type]
+    assert constant in (1 / 448, 1 / 127)
+
+
+@pytest.mark.parametrize("precision", ["fp8", "w8a8"])
+def test_the_simulation_is_what_the_file_says(precision: str, tmp_path: Path) -> None:
+    """ONNX Runtime's optimizer moves and fuses pairs; the simulation must not see that."""
+    model, target = layer(), open_target("tensorrt", {"compute": "fp32"})  # float16 is rounded more or less often
+    data = noise(model)
+    (artifact,) = target.emit(model, planned(model, target, PRECISIONS[precision], data=data), tmp_path)
+    sample = {name: array[0] for name, array in data.items()}
+    (simulated,) = SessionRun(artifact.path, Mode.EXACT, tmp_path)([sample])
+    plain = run(ir.load(artifact.path), sample)
+    assert sqnr_db(plain["y"], simulated["y"]) > 100
+
+
+def softmaxes(graph: ir.Graph) -> set[str | None]:
+    return {node.name for node in graph if node.op_type == "Softmax"}
+
+
+def readers(graph: ir.Graph, name: str | None) -> list[ir.Node]:
+    node = next(one for one in graph if one.name == name)
+    return [user for user, _ in node.outputs[0].uses()]
 
 
 @pytest.mark.parametrize(
@@ -153,6 +199,7 @@ def test_an_operand_without_a_pair_is_named(precision: str, edge: str, part: str
     (finding,) = compiled.findings
     assert finding.message.endswith(f"there is no pair on its {part}")
     assert rows(read_back, Outcome.CHANGED)["o"] == f"attention is not one kernel: there is no pair on its {part}"
+    assert_failed(read_back)
 
 
 def test_a_pair_on_the_scores_is_named(trt: Target, tmp_path: Path) -> None:
@@ -196,3 +243,4 @@ def test_an_operand_in_float_where_8_bit_was_planned_is_seen(trt: Target, tmp_pa
     lone = {e: Choice(IN_FLOAT32, "") if e == Edge("out", 1) else c for e, c in plan.edges.items()}
     read_back = built_plan(model, dataclasses.replace(plan, edges=lone), trt, tmp_path)[1]
     assert "FP8" in rows(read_back, Outcome.CHANGED)["out:0"]
+    assert_failed(read_back)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 import dovetail
@@ -24,6 +25,7 @@ from dovetail.storage import Choice, Edge
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt.table import F8, FP8
 from tests.backends.tensorrt.attention import layer
+from tests.equality import model_from
 from tests.planning import noise, planned
 from tests.quantized_elsewhere import calibration, quantized_elsewhere
 
@@ -73,6 +75,55 @@ def test_a_pair_on_scores_and_none_behind_the_softmax_in_float16(tmp_path: Path)
     assert list(record.missing) == ["p0 at mix:0"]
     assert record.removed == ("s0",)
     assert record.changed == {}
+
+
+AWKWARD = """g (float16[1,64,64] x) => (float16[1,64,64] y)
+<int64[4] heads = {1,64,2,32}, int64[3] flat = {1,64,64}>
+{ wqd = DequantizeLinear<axis = 0>(wq, wqs) wqc = Cast<to = 10>(wqd) wqt = Transpose<perm = [1,0]>(wqc)
+  wkd = DequantizeLinear<axis = 0>(wk, wks) wkt = Transpose<perm = [1,0]>(wkd) wkc = Cast<to = 10>(wkt)
+  wvd = DequantizeLinear<axis = 0>(wk, wks) wvc = Cast<to = 10>(wvd) wvt = Transpose<perm = [1,0]>(wvc)
+  wod = DequantizeLinear<axis = 0>(wo, wos) woc = Cast<to = 10>(wod) wot = Transpose<perm = [1,0]>(woc)
+  xf = Cast<to = 1>(x) xq = QuantizeLinear(xf, s, z) xd = DequantizeLinear(xq, s, z) xc = Cast<to = 10>(xd)
+  q0 = MatMul(xc, wqt) q1 = Reshape(q0, heads) q2 = Transpose<perm = [0,2,1,3]>(q1)
+  q3 = Cast<to = 1>(q2) q4 = QuantizeLinear(q3, s, z) q5 = DequantizeLinear(q4, s, z) q6 = Cast<to = 10>(q5)
+  q = Mul(q6, factor)
+  k0 = MatMul(xc, wkc) k1 = Reshape(k0, heads) k2 = Transpose<perm = [0,2,1,3]>(k1)
+  k3 = Cast<to = 1>(k2) k4 = QuantizeLinear(k3, s, z) k5 = DequantizeLinear(k4, s, z) k6 = Cast<to = 10>(k5)
+  k = Transpose<perm = [0,1,3,2]>(k6)
+  v0 = MatMul(xc, wvt) v1 = Reshape(v0, heads) v2 = Transpose<perm = [0,2,1,3]>(v1)
+  v3 = Cast<to = 1>(v2) v4 = QuantizeLinear(v3, s, z) v5 = DequantizeLinear(v4, s, z) v = Cast<to = 10>(v5)
+  s0 = MatMul(q, k) p = Softmax<axis = -1>(s0) [mix] o = MatMul(p, v) o1 = Transpose<perm = [0,2,1,3]>(o)
+  o2 = Reshape(o1, flat) o3 = Cast<to = 1>(o2) o4 = QuantizeLinear(o3, s, z) o5 = DequantizeLinear(o4, s, z)
+  o6 = Cast<to = 10>(o5) [out] y0 = MatMul(o6, wot) y = Add(y0, x) }"""
+
+
+def test_casts_scales_and_transposes_between_pairs_and_products(tmp_path: Path) -> None:
+    """A float16 conversion behind a quantizer: no pair stands directly in front of its product, a weight is tied."""
+    random = np.random.default_rng(0)
+    weights = {name: random.integers(-127, 128, (64, 64)).astype(np.int8) for name in ("wq", "wk", "wo")}
+    scales = {f"{name}s": random.uniform(0.001, 0.002, 64).astype(np.float32) for name in weights}
+    model = model_from(AWKWARD, s=np.float32(0.03), z=np.int8(0), factor=np.float16(0.1768), **weights, **scales)
+    path = tmp_path / "peer.onnx"
+    ir.save(model, path)
+    before = hashlib.sha256(path.read_bytes()).hexdigest()
+    data = {"x": random.standard_normal((2, 1, 64, 64)).astype(np.float32)}
+    result, record = repair(path, FitOptions("tensorrt:sm89", "w8a8"), tmp_path / "run", calibration=data)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == before
+    assert "1 attention blocks: as one kernel as planned 1 Int8 -> Int8; in float16 1" in result.notes
+    done = {one.name: (len(one.changed), len(one.declined)) for one in record.rewrites}
+    assert done["fold_casts"] == (9, 0)
+    assert done["scale_before_quantize"] == (1, 0)
+    assert done["transpose_before_quantize"] == (1, 0)
+    assert done["transpose_stored_weights"] == (4, 0)
+    assert list(record.missing) == ["p at mix:0"]
+    assert record.changed == {}
+    emitted = ir.load(tmp_path / "run" / "model.onnx").graph
+    for node in (one for one in emitted if one.op_type == "MatMul"):
+        assert {str(v.producer().op_type) for v in node.inputs} == {"DequantizeLinear"}  # type: ignore[union-attr]
+    assert [one.op_type for one in emitted].count("Cast") == 2  # at both ends
+    stored = {row.tensor: row.scale for row in result.plan if row.edge and row.dtype.is_quantized}
+    query = next(scale for name, scale in stored.items() if name.startswith("q"))
+    assert query == pytest.approx(float(np.float16(0.03)) * float(np.float16(0.1768)), rel=1e-3)
 
 
 def test_a_float_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

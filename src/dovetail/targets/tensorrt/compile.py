@@ -44,7 +44,7 @@ def compile_model(asked: TrtOptions, artifacts: tuple[Artifact, ...], folder: Pa
     except UnreadableError as unreadable:
         return Compiled(made, log=result.log, notes=(f"the layer list could not be read: {unreadable}",))
     blocks = find_blocks(plain, built, in_float16)
-    return Compiled(made, log=result.log, findings=findings(blocks), notes=_notes(blocks, built, in_float16))
+    return Compiled(made, log=result.log, findings=findings(blocks), notes=notes_on(blocks, built, in_float16))
 
 
 def _build(asked: TrtOptions, model: Path, engine: Path, layers: Path) -> ChildResult:
@@ -72,7 +72,8 @@ def _error(result: ChildResult) -> str:
     return result.error if result.answer is None else str(result.answer["error"])
 
 
-def _notes(blocks: tuple[Block, ...], built: tuple[Layer, ...], in_float16: tuple[Layer, ...]) -> tuple[str, ...]:
+def notes_on(blocks: tuple[Block, ...], built: tuple[Layer, ...], in_float16: tuple[Layer, ...]) -> tuple[str, ...]:
+    """Layers and blocks, here and in float16."""
     notes = [f"the engine has {len(built)} layers, in float16 {len(in_float16)}"]
     if blocks:
         kinds = Counter(block.layer.types for block in blocks if block.as_planned and block.layer is not None)

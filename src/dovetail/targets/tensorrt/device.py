@@ -30,7 +30,7 @@ def commands(model: str, case: DeviceCase) -> str:
     for number, files in enumerate(case.samples):
         inputs = ",".join(f"{_quoted(name)}:{path}" for name, path in files.items())
         words = [load, f"--loadInputs={inputs}", f"--exportOutput=outputs/{number:03d}.json"]
-        words += [f"--exportTimes=outputs/times_{number:03d}.json", "--exportLayerInfo=outputs/layer_info.json"]
+        words += device_session.exports("outputs", number)
         lines.append(f'"${{TRTEXEC:-tensorrt_rtx}}" {" ".join(shlex.quote(word) for word in words)}')
     return "\n".join(lines) + "\n"
 

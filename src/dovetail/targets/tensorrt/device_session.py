@@ -6,6 +6,7 @@ variable TRTEXEC. An engine that was built ahead of time is compiled for the GPU
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -19,6 +20,20 @@ from typing import Any
 import numpy as np
 
 TOOLS = ("tensorrt_rtx", "trtexec")
+# What `dovetail verify` reads beside the outputs: the layers of the engine that ran, and the times of every sample.
+LAYER_INFO, DETAILED = "layer_info.json", "--profilingVerbosity=detailed"
+_RUNS = 50
+_exported: list[Path] = []
+
+
+def export_to(folder: Path) -> None:
+    """Leave layers and times in a folder too, from the next run on."""
+    _exported.append(folder)
+
+
+def exports(folder: str, number: int) -> list[str]:
+    """The words that make the tool leave them."""
+    return [f"--exportTimes={folder}/times_{number:03d}.json", f"--exportLayerInfo={folder}/{LAYER_INFO}", DETAILED]
 
 
 def find_tool(backend: str = "") -> str:
@@ -33,6 +48,7 @@ def find_tool(backend: str = "") -> str:
 def open_model(model: str, backend: str = "") -> Callable[[dict[str, Any]], dict[str, Any]]:
     """A function from inputs by name to outputs by name."""
     tool = find_tool(backend)
+    numbers = itertools.count()
 
     def run(inputs: dict[str, Any]) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as name:
@@ -44,7 +60,9 @@ def open_model(model: str, backend: str = "") -> Callable[[dict[str, Any]], dict
                 given.append(f"'{key}':{path}")
             answer = folder / "outputs.json"
             load = f"--loadEngine={model}" if not model.endswith(".onnx") else f"--onnx={model}"
-            command = [tool, load, f"--loadInputs={','.join(given)}", f"--exportOutput={answer}", "--iterations=1"]
+            command = [tool, load, f"--loadInputs={','.join(given)}", f"--exportOutput={answer}"]
+            command += [f"--iterations={_RUNS if _exported else 1}", "--duration=0"]
+            command += exports(str(_exported[-1]), next(numbers)) if _exported else []
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             return read_export(answer)
 

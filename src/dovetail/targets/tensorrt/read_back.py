@@ -12,7 +12,7 @@ from dovetail.storage import Edge, Plan
 from dovetail.target import Outcome, ReadBack, ReadTensor
 from dovetail.targets.tensorrt.coverage import Block, find_blocks
 from dovetail.targets.tensorrt.layers import WORDS, Layer, UnreadableError, parse_layers
-from dovetail.targets.tensorrt.unquantized import unquantized
+from dovetail.targets.tensorrt.unquantized import Unquantized, unquantized
 
 EVIDENCE = "the layer list that the builder printed for the engine, and that of the same graph in float16"
 
@@ -24,7 +24,13 @@ def read_layers(emitted: Path, layers: Path, float16_layers: Path, plan: Plan) -
     except UnreadableError as error:
         return ReadBack((), EVIDENCE, unparsed=str(error))
     plain = unquantized(ir.load(emitted))
-    blocks = find_blocks(plain, built, in_float16)
+    return as_planned(plain, find_blocks(plain, built, in_float16), built, plan, EVIDENCE)
+
+
+def as_planned(
+    plain: Unquantized, blocks: tuple[Block, ...], built: tuple[Layer, ...], plan: Plan, evidence: str
+) -> ReadBack:
+    """The same from layers that were read already."""
     nodes = {node.name or "": node for node in plain.model.graph}
     fused = {name for block in blocks if block.as_planned for name in block.nodes}
     tensors = [
@@ -32,7 +38,7 @@ def read_layers(emitted: Path, layers: Path, float16_layers: Path, plan: Plan) -
         for edge, choice in plan.edges.items()
         if isinstance(storage := choice.storage, QParams)
     ]
-    return ReadBack((*tensors, *(one for block in blocks if (one := _attention(block)) is not None)), EVIDENCE)
+    return ReadBack((*tensors, *(one for block in blocks if (one := _attention(block)) is not None)), evidence)
 
 
 def _operand(edge: Edge, storage: QParams, node: ir.Node, fused: bool, layers: tuple[Layer, ...]) -> ReadTensor:

@@ -1,0 +1,52 @@
+"""Quantized without any care: the same edges, one scale per tensor, weights too, from the largest value seen."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.calibrate.record import load_stats
+from dovetail.encoding import Encoding, Granularity, QParams
+from dovetail.model.edit import constant_of
+from dovetail.model.session import Mode
+from dovetail.numerics.metrics import Comparison
+from dovetail.numerics.ranges import params_from_range
+from dovetail.plan.make import make_plan
+from dovetail.plan.request import Request
+from dovetail.storage import Choice
+from dovetail.target import Target
+from dovetail.verify.run import SessionRun
+
+
+def max_calibrated(run: Path, target: Target, precision: str, folder: Path) -> Path:
+    """The QDQ graph of a run again, quantized so."""
+    model = ir.load(run / "stages" / "rewritten.onnx")
+    plan = make_plan(model, target, load_stats(run / "stages" / "stats.npz"), Request(target.precisions[precision]))
+    nodes = {node.name: node for node in model.graph}
+    edges = dict(plan.edges)
+    for edge, choice in plan.edges.items():
+        array = constant_of(nodes[edge.node].inputs[edge.index])
+        if isinstance(choice.storage, QParams) and array is not None:
+            one = dataclasses.replace(choice.storage.encoding, granularity=Granularity.TENSOR)
+            edges[edge] = Choice(_largest(array, one), "the largest value")
+    return target.emit(model, dataclasses.replace(plan, edges=edges), folder)[0].path
+
+
+def _largest(array: Any, encoding: Encoding) -> QParams:
+    largest = float(np.abs(array).max())
+    return params_from_range(-largest, largest, encoding)
+
+
+def sqnr_db(reference: Path, found: Path, samples: Sequence[dict[str, Any]], output: str) -> float:
+    """One output of a quantized graph against that of the float model."""
+    with tempfile.TemporaryDirectory(prefix="bench-tensorrt-") as folder:
+        exact = SessionRun(reference, Mode.FLOAT, Path(folder))(samples)
+        simulated = SessionRun(found, Mode.EXACT, Path(folder))(samples)
+        parts = [Comparison.of(one[output], two[output]) for one, two in zip(exact, simulated, strict=True)]
+    return sum(parts[1:], parts[0]).sqnr_db

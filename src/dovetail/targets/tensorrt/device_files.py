@@ -1,0 +1,64 @@
+"""What the SDK's tool leaves beside the outputs on a GPU: the layers of the engine that ran, and times."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import onnx_ir as ir
+
+from dovetail.finding import Finding
+from dovetail.storage import Plan
+from dovetail.target import Compiled, DeviceLatency, DeviceRead, ReadBack
+from dovetail.targets.tensorrt.compile import FLOAT16_LAYERS, notes_on
+from dovetail.targets.tensorrt.coverage import CODE, find_blocks, findings
+from dovetail.targets.tensorrt.device_session import LAYER_INFO
+from dovetail.targets.tensorrt.layer_info import read_json, read_layer_info
+from dovetail.targets.tensorrt.layers import UnreadableError, parse_layers
+from dovetail.targets.tensorrt.read_back import as_planned
+from dovetail.targets.tensorrt.unquantized import unquantized
+
+TIMES = "times_*.json"
+_EVIDENCE = f"{LAYER_INFO}, the layers of the engine that ran on the device, by the SDK's tool"
+_SOURCE = "trtexec --exportTimes"
+
+
+def read_device(outputs: Path, compiled: Compiled, plan: Plan) -> DeviceRead:
+    """Coverage and types of the engine that ran, and its latency; what cannot be read is said, with the line."""
+    read_back, found, notes = _layers(outputs / LAYER_INFO, compiled, plan)
+    try:
+        return DeviceRead(read_back, found, CODE, notes, latency=_latency(outputs))
+    except UnreadableError as error:
+        return DeviceRead(read_back, found, CODE, notes, not_measured=str(error))
+
+
+def _layers(path: Path, compiled: Compiled, plan: Plan) -> tuple[ReadBack | None, tuple[Finding, ...], tuple[str, ...]]:
+    if not path.is_file():
+        return None, (), ()
+    beside = next((a.path for a in compiled.artifacts if a.name == FLOAT16_LAYERS), None)
+    try:
+        built = read_layer_info(path)
+        in_float16 = parse_layers(beside.read_text()) if beside is not None else ()
+    except UnreadableError as error:
+        return ReadBack((), _EVIDENCE, unparsed=str(error)), (), ()
+    plain = unquantized(ir.load(compiled.artifacts[0].path))
+    blocks = find_blocks(plain, built, in_float16)
+    return as_planned(plain, blocks, built, plan, _EVIDENCE), findings(blocks), notes_on(blocks, built, in_float16)
+
+
+def _latency(outputs: Path) -> DeviceLatency | None:
+    """The medians over all runs of all samples."""
+    rows: list[tuple[float, float]] = []
+    for path in sorted(outputs.glob(TIMES)):
+        listed = read_json(path)
+        for row in listed if isinstance(listed, list) else [listed]:
+            try:
+                rows.append((float(row["computeMs"]), float(row["latencyMs"])))
+            except (KeyError, TypeError, ValueError) as error:
+                raise UnreadableError(
+                    f"{path.name}: a run without computeMs and latencyMs: {str(row)[:120]!r}"
+                ) from error
+    if not rows:
+        return None
+    compute, whole = (statistics.median(column) * 1e3 for column in zip(*rows, strict=True))
+    return DeviceLatency(compute, whole, len(rows), _SOURCE)
