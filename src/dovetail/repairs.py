@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import onnx_ir as ir
 
 from dovetail.calibrate.sources import DataLike
@@ -127,8 +128,8 @@ def _compare(
     path: Path, sha256: str, result: Result, given: Given, before: Compiled, passes: tuple[PassRecord, ...]
 ) -> Repair:
     stored = [row for row in result.plan if row.dtype.is_quantized]
-    kept = [_name(row) for row in stored if "as given" in row.reason]
-    other = [row for row in stored if "as given" not in row.reason]
+    kept = [row for row in stored if "as given" in row.reason or _is_same(row, given)]
+    other = [row for row in stored if row not in kept]
     had = {*given.tensors, *given.constants}
     changed = {_name(row): row.reason for row in other if row.original_name in had}
     missing = {_name(row): row.reason for row in other if row.original_name not in had}
@@ -137,7 +138,19 @@ def _compare(
     said = (f"refused: {before.error}",) if before.error else before.notes
     later = (one for one in result.passes if one.name in _ON_ATTENTION)
     done = tuple(one for one in (*passes, *later) if one.changed or one.declined)
-    return Repair(path.name, sha256, tuple(kept), changed, missing, tuple(removed), said, before.findings, done)
+    return Repair(
+        path.name, sha256, tuple(map(_name, kept)), changed, missing, tuple(removed), said, before.findings, done
+    )
+
+
+def _is_same(row: PlanRow, given: Given) -> bool:
+    """Whether a number that the target fixes is the one that came with the model, in float32 or in float16."""
+    had = given.tensors.get(row.original_name)
+    if had is None or had.axis is not None or row.scale is None:
+        return False
+    same = row.dtype is had.dtype and row.zero_point == int(had.zero_point)
+    scale = np.asarray(row.scale)
+    return same and bool(had.scale in (scale.astype(np.float32), scale.astype(np.float16)))
 
 
 def _name(row: PlanRow) -> str:

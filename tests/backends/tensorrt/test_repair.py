@@ -42,8 +42,8 @@ def test_another_tools_int8_vit_is_made_to_fuse_with_its_own_numbers(tmp_path: P
     assert result.verdicts["fidelity"].status is Status.PASS
     assert "4 attention blocks: as one kernel as planned 4 Int8 -> Int8; in float16 4" in result.notes
     assert [text.split(":")[0] for text in record.as_given] == ["refused"]
-    assert set(record.changed) == {f"blocks.{i}.attn/Softmax_out at blocks.{i}.attn/MatMul_2:0" for i in range(4)}
-    assert record.missing == {}
+    assert (record.changed, record.missing) == ({}, {})
+    assert {f"blocks.{i}.attn/Softmax_out at blocks.{i}.attn/MatMul_2:0" for i in range(4)} <= set(record.kept)
     assert "blocks.0.attn.proj/MatMul_out" in record.removed
     peer = invert(read(path))[1]
     rows = {row.tensor: row.scale for row in result.plan if row.edge and "as given" in row.reason}
@@ -53,6 +53,26 @@ def test_another_tools_int8_vit_is_made_to_fuse_with_its_own_numbers(tmp_path: P
         storage = peer.tensors[name].storage
         assert isinstance(storage, QParams)
         assert rows[name] == float(storage.scale)
+
+
+def test_what_deploys_already_stays_as_it_is(tmp_path: Path) -> None:
+    """A file of ours that computes in float32: every number is kept, and both columns are of float16."""
+    images = calibration()
+    dovetail.fit(
+        zoo.load("vit_digits").model_path,
+        target="tensorrt:sm89",
+        precision="w8a8",
+        option={"compute": "fp32"},
+        calibration=images,
+        output=tmp_path / "first",
+    )
+    path = tmp_path / "first/model.onnx"
+    result = dovetail.repair(path, target="tensorrt:sm89", calibration=images, output=tmp_path / "run")
+    record = msgspec.json.decode((tmp_path / "run" / RECORD).read_bytes(), type=Repair)
+    assert (record.changed, record.missing, record.removed) == ({}, {}, ())
+    assert len(record.kept) == 68
+    said = "4 attention blocks: as one kernel as planned 4 Int8 -> Int8; in float16 4"
+    assert {said, f"as given: {said}"} <= set(result.notes)
 
 
 def test_a_pair_on_scores_and_none_behind_the_softmax_in_float16(tmp_path: Path) -> None:

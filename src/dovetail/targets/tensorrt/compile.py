@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from dovetail.model.edit import forget_names
+from dovetail.model.edit import forget_names, is_op
 from dovetail.model.write import write
 from dovetail.passes.as_float16 import as_float16
 from dovetail.target import Artifact, Compiled
@@ -20,6 +20,7 @@ from dovetail.targets.tensorrt.options import TrtOptions
 from dovetail.targets.tensorrt.unquantized import unquantized
 
 ENGINE, LAYERS, FLOAT16_LAYERS = "engine", "layers", "float16_layers"
+_PRODUCTS = ("Conv", "Gemm", "MatMul")
 _BUILDER = "the TensorRT-RTX builder"
 
 
@@ -59,13 +60,18 @@ def _build(asked: TrtOptions, model: Path, engine: Path, layers: Path) -> ChildR
 
 def _build_float16(asked: TrtOptions, plain: ir.Model, layers: Path) -> ChildResult:
     """The same graph in float16; of what is built only the layer list is kept."""
-    if not asked.half:
+    if all(_in_float32(node) for node in plain.graph if is_op(node, *_PRODUCTS)):
         plain = plain.clone()
         forget_names(plain.graph)
         as_float16(plain)
     with tempfile.TemporaryDirectory(prefix="dovetail-trt-") as name:
         written = write(plain, Path(name) / "float16.onnx")
         return _build(asked, written[0], Path(name) / "engine.trt", layers)
+
+
+def _in_float32(product: ir.Node) -> bool:
+    """Whether a product is computed in float32: all are with ``compute=fp32``, and in most files of other tools."""
+    return product.outputs[0].dtype is ir.DataType.FLOAT
 
 
 def _error(result: ChildResult) -> str:
