@@ -3,6 +3,7 @@ wants them, and a list of what was changed and what was missing."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections import Counter
@@ -20,12 +21,12 @@ from dovetail.errors import InputError
 from dovetail.finding import Finding
 from dovetail.job import prepare
 from dovetail.model.external_data import external_files
-from dovetail.model.read import read
+from dovetail.model.read import name_nodes, read
 from dovetail.model.write import write, write_whole
 from dovetail.pass_record import Pass, PassRecord
 from dovetail.passes.as_float32 import as_float32
 from dovetail.pipeline import Reporter, fit, silent
-from dovetail.plan.given import Given, given_numbers
+from dovetail.plan.given import AS_GIVEN, Given, given_numbers
 from dovetail.plan.rows import PlanRow
 from dovetail.qdq.invert import invert, is_quantized
 from dovetail.report.result import Result
@@ -38,6 +39,7 @@ RECORD = "repair.json"
 FLOAT = "float.onnx"
 # Passes of the line whose sites are part of what was done to the pairs of an attention.
 _ON_ATTENTION = ("remove_nan_guard", "remove_zero_masks", "attention_scale")
+_AS_GIVEN = re.compile(rf"\b{AS_GIVEN}\b")
 # The precision that a model has, by how its activations are stored.
 _PRECISIONS = {DType.F8E4M3: "fp8", DType.S8: "w8a8", DType.U8: "w8a8", DType.S16: "w8a16", DType.U16: "w8a16"}
 
@@ -119,16 +121,26 @@ def _as_given(path: Path, target: Target, output: Path) -> Compiled:
     found = target.probe()
     if not found.available:
         return Compiled(error=found.missing, finished=False)
-    compiled = target.compile((Artifact(MODEL, path),), folder)
+    compiled = target.compile((Artifact(MODEL, _named(path, folder)),), folder)
     shutil.rmtree(folder)
     return compiled
+
+
+def _named(path: Path, folder: Path) -> Path:
+    """The file, or a copy of it where every node has a name of its own, by which a compiler speaks of it."""
+    model = ir.load(path)
+    names = [node.name for node in model.graph]
+    if all(names) and len(set(names)) == len(names):
+        return path
+    name_nodes(model.graph)
+    return write(model, folder / path.name)[0]
 
 
 def _compare(
     path: Path, sha256: str, result: Result, given: Given, before: Compiled, passes: tuple[PassRecord, ...]
 ) -> Repair:
     stored = [row for row in result.plan if row.dtype.is_quantized]
-    kept = [row for row in stored if "as given" in row.reason or _is_same(row, given)]
+    kept = [row for row in stored if _AS_GIVEN.search(row.reason) or _is_same(row, given)]
     other = [row for row in stored if row not in kept]
     had = {*given.tensors, *given.constants}
     changed = {_name(row): row.reason for row in other if row.original_name in had}
@@ -146,7 +158,7 @@ def _compare(
 def _is_same(row: PlanRow, given: Given) -> bool:
     """Whether a number that the target fixes is the one that came with the model, in float32 or in float16."""
     had = given.tensors.get(row.original_name)
-    if had is None or had.axis is not None or row.scale is None:
+    if had is None or row.original_name in given.several or had.axis is not None or row.scale is None:
         return False
     same = row.dtype is had.dtype and row.zero_point == int(had.zero_point)
     scale = np.asarray(row.scale)

@@ -345,3 +345,34 @@ def test_blocks_and_inputs_stay() -> None:
     for each in (transpose_stored_weights, transpose_before_quantize):
         record = changed_by(each, model_from(text, s=S))[1]
         assert (record.changed, record.declined[0].what.rpartition(": ")[2]) == ((), "its integers are an input")
+
+
+# What must not be taken for something simpler.
+
+WITH_AXES = """g (float[4,8] x) => (float{shape} y)
+{{ q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) m = Mul(d, f) y = MatMul(m, w) }}"""
+
+
+def test_a_factor_that_adds_axes_is_no_scale() -> None:
+    weight, factor = np.ones((8, 6), np.float32), np.full((1, 1, 1), 0.5, np.float32)
+    model = model_from(WITH_AXES.format(shape="[1,4,6]"), s=S, z=Z, w=weight, f=factor)
+    after, record = changed_by(scale_before_quantize, model, SAME_DB)
+    assert record.changed == ()
+    assert "Mul" in ops(after)
+
+
+SAID = """g (float[4,8] x) => (float[4,6] y)
+{ q = QuantizeLinear(x, s, z) d = DequantizeLinear<output_dtype = 1>(q, s, z)
+  m = Mul(d, f) [product] y = MatMul(m, w) }"""
+
+
+def test_a_type_that_a_dequantize_says_follows_its_new_scale() -> None:
+    weight = np.ones((8, 6), np.float32)
+    model = model_from(SAID, opset=23, s=S, z=Z, w=weight, f=np.float32(0.5))
+    after, record = changed_by(scale_before_quantize, model, SAME_DB)
+    assert len(record.changed) == 1
+    assert "output_dtype" not in reads(after, "product", 0).attributes
+    halved = SAID.replace("float[4,6] y", "float16[4,6] y").replace("output_dtype = 1", "output_dtype = 10")
+    other = model_from(halved, opset=23, s=S, z=Z, w=weight.astype(np.float16), f=np.float16(0.5))
+    declined = scale_before_quantize(other)
+    assert "it gives another type than that of its scale" in declined.declined[0].what

@@ -37,12 +37,25 @@ def test_numbers_follow_moves_and_factors() -> None:
     assert found[1] == "as given, scaled or moved"
 
 
+def test_of_several_numbers_for_one_tensor_the_widest_are_taken_and_not_called_given() -> None:
+    text = """g (float[1,4] x) => (float[1,4] y, float[1,4] u) {
+        aq = QuantizeLinear(x, s, z) ad = DequantizeLinear(aq, s, z) bq = QuantizeLinear(x, t, z)
+        bd = DequantizeLinear(bq, t, z) y = Relu(ad) u = Relu(bd) }"""
+    model, plan = invert(model_from(text, s=np.float32(0.004), t=np.float32(0.03), z=np.int8(0)))
+    given = given_numbers(model, plan)
+    assert given.several == {"x"}
+    found = given.of_tensor(["x"], S8)
+    assert found is not None
+    assert float(found[0].scale) == np.float32(0.03)
+    assert found[1] == "the widest of several given numbers"
+
+
 def test_another_kind_of_grid_gets_the_range() -> None:
     given = Given({"t": QParams(U8, np.float32(0.02), np.int32(100))}, {}, {})
     found = given.of_tensor(["t"], S8)
     assert found is not None
     params, words = found
-    assert words == "the range that was given"
+    assert words == "from the range of the given numbers, which are of another kind"
     assert float(params.scale) == pytest.approx(155 * 0.02 / 127)
     assert given.of_tensor(["other"], S8) is None
 

@@ -14,6 +14,7 @@ from enum import StrEnum
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.encoding import Array
 from dovetail.model.edit import attribute, constant_of, is_op, scalar_of, shape_of
 
 _TRANSPARENT = ("Cast", "Dropout", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
@@ -194,7 +195,7 @@ def scale_at(node: ir.Node, place: Place) -> Scale | None:
     data = left
     if factor is None and node.op_type == "Mul":
         factor, data = constant_of(left), right
-    if factor is None or any(size != 1 for size in factor.shape[-2:]):
+    if factor is None or any(size != 1 for size in factor.shape[-2:]) or _adds_axes(factor, data):
         return None
     if factor.size != 1:
         return Scale(place, node, data, None)
@@ -202,6 +203,11 @@ def scale_at(node: ir.Node, place: Place) -> Scale | None:
     if node.op_type == "Div":
         number = 1.0 / number if number else float("nan")
     return Scale(place, node, data, number if np.isfinite(number) else None)
+
+
+def _adds_axes(factor: Array, data: ir.Value) -> bool:
+    """Whether a product with these numbers has a higher rank than what is multiplied."""
+    return data.shape is not None and factor.ndim > len(data.shape)
 
 
 def _masks_at(node: ir.Node) -> tuple[Mask, ...]:

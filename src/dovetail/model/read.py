@@ -40,11 +40,11 @@ def read(path: str | Path, shapes: Shapes = MappingProxyType({})) -> ir.Model:
     _put_in_order(model)
     _forget_placeholders(model)
     pin_shapes(model, shapes)
-    _name_nodes(model.graph)
+    name_nodes(model.graph)
     opset = model.opset_imports.get("", 0)
     model = raise_opset(model)
     model.meta[ORIGINAL_OPSET] = opset
-    _name_nodes(model.graph)  # those that the conversion added
+    name_nodes(model.graph)  # those that the conversion added
     origin.stamp(model, names)
     _check_valid(model, path)
     return model
@@ -167,7 +167,7 @@ def _check_valid(model: ir.Model, path: Path) -> None:
         raise InputError(f"{str(path)!r} is not a valid model: {_first_line(error)}") from error
 
 
-def _name_nodes(graph: ir.Graph) -> None:
+def name_nodes(graph: ir.Graph) -> None:
     """Give every node a name of its own: an unnamed one is called after its operator and output."""
     nodes = list(graph.all_nodes())
     taken = {node.name for node in nodes}

@@ -91,7 +91,7 @@ class _Mover:
             return None
         if (read, factor) not in self._made:
             self._made[read, factor] = _again(pair, factor, scales)
-        to = "the stored constant" if pair.store is None else "in front of QuantizeLinear"
+        to = "into the stored constant" if pair.store is None else "in front of QuantizeLinear"
         self._changed.append(Site(where, f"scale {factor:.7g} moved {to}, whose scale is multiplied by it"))
         return self._made[read, factor]
 

@@ -23,6 +23,8 @@ from dovetail.storage import Plan
 _ON_GRID_RTOL = 1e-3
 # Scales are often float16, and some tools divide by 128 or add an epsilon.
 _LARGEST_RTOL = 1e-2
+# The words for numbers that were not touched.
+AS_GIVEN = "as given"
 # How often numbers are handed on from tensor to tensor: q and k of an attention are two or three steps from a scale.
 _STEPS = 6
 
@@ -32,21 +34,27 @@ class Given:
     """What a model says of its tensors and constants, by their names in the float graph that it stands for.
 
     ``tensors`` has what the model says itself; ``implied`` what follows from it, for tensors that hold the same
-    numbers moved or scaled.
+    numbers moved or scaled. ``several``: tensors whose readers had different numbers, of which the widest are here.
     """
 
     tensors: Mapping[str, QParams]
     implied: Mapping[str, QParams]
     constants: Mapping[str, tuple[QParams, ...]]
+    several: frozenset[str] = frozenset()
 
     def of_tensor(self, names: Iterable[str], encoding: Encoding) -> tuple[QParams, str] | None:
         """The numbers of the first of these tensors that has any, in an encoding, and where they come from."""
         names = list(names)
-        for known, words in ((self.tensors, "as given"), (self.implied, "as given, scaled or moved")):
-            found = next((known[name] for name in names if name in known), None)
-            if found is not None:
-                exact = _same_kind(found, encoding)
-                return (exact, words) if exact is not None else (_by_range(found, encoding), "the range that was given")
+        for known, words in ((self.tensors, AS_GIVEN), (self.implied, f"{AS_GIVEN}, scaled or moved")):
+            name = next((name for name in names if name in known), None)
+            if name is None:
+                continue
+            exact = _same_kind(known[name], encoding)
+            if exact is None:
+                return _by_range(
+                    known[name], encoding
+                ), "from the range of the given numbers, which are of another kind"
+            return exact, "the widest of several given numbers" if name in self.several else words
         return None
 
     def of_constant(self, origin: Origin, array: Array, wanted: QParams) -> QParams | None:
@@ -68,6 +76,7 @@ class Given:
 def given_numbers(model: ir.Model, plan: Plan) -> Given:
     """The numbers of an inverted model: of tensors, of edges where these agree, and of constants."""
     tensors = {name: c.storage for name, c in plan.tensors.items() if isinstance(c.storage, QParams)}
+    whole, several = frozenset(tensors), set[str]()
     constants: dict[str, tuple[QParams, ...]] = {}
     nodes = {node.name or "": node for node in model.graph}
     for edge, choice in plan.edges.items():
@@ -77,9 +86,18 @@ def given_numbers(model: ir.Model, plan: Plan) -> Given:
         name = str(value.name)
         if constant_of(value) is not None:
             constants[name] = (*constants.get(name, ()), choice.storage)
-        else:
-            tensors.setdefault(name, choice.storage)
-    return Given(tensors, _implied(model.graph, tensors), constants)
+        elif name not in tensors:
+            tensors[name] = choice.storage
+        elif name not in whole and tensors[name] != choice.storage:
+            several.add(name)
+            tensors[name] = max(tensors[name], choice.storage, key=_width)
+    return Given(tensors, _implied(model.graph, tensors), constants, frozenset(several))
+
+
+def _width(params: QParams) -> float:
+    """How much a storage holds, at its widest channel."""
+    steps = params.dtype.grid.high - params.dtype.grid.low if params.dtype.is_integer else 2 * FLOAT8_HIGHEST
+    return float(params.scale.max()) * steps
 
 
 def _implied(graph: ir.Graph, tensors: Mapping[str, QParams]) -> dict[str, QParams]:

@@ -16,7 +16,7 @@ from dovetail.model.origin import origin_of
 from dovetail.numerics.grid import FLOAT8_HIGHEST
 from dovetail.numerics.ranges import find_range, params_from_range, weight_params
 from dovetail.plan.constraints import Operand, Problem
-from dovetail.plan.given import Given
+from dovetail.plan.given import AS_GIVEN, Given
 from dovetail.stats import Stats
 from dovetail.target import Fixed
 
@@ -169,7 +169,7 @@ class Numbers:
         known = None
         if self.given is not None:
             known = self.given.of_constant(origin_of(operand.value), array, params)
-        return (params, "") if known is None else (known, ", as given")
+        return (params, "") if known is None else (known, f", {AS_GIVEN}")
 
     def _allowed_scale(self, root: str, dtype: DType, scale: float) -> float:
         """The smallest scale, from this one on, that is right for what reads and what writes a group."""

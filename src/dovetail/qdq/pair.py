@@ -13,6 +13,9 @@ from dovetail.model import edit
 from dovetail.model.edit import attribute, constant_of, shape_of
 from dovetail.qdq.params import is_quantize
 
+# From opset 23 on a Dequantize may say what it gives; without it, that is the type of its scale.
+_TYPE = "output_dtype"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
@@ -40,6 +43,11 @@ def pair_of(read: ir.Node) -> Pair | str:
     stored, scale = read.inputs[0], constant_of(read.inputs[1])
     if stored is None or scale is None:
         return "its scale is not a constant"
+    if scale.dtype not in (np.float16, np.float32):
+        return f"its scale is {scale.dtype}"
+    said = attribute(read, _TYPE, 0)
+    if said and ir.DataType(said).numpy() != scale.dtype:
+        return "it gives another type than that of its scale"
     store = stored.producer()
     if not is_quantize(store):
         return Pair(read, stored, None, scale) if constant_of(stored) is not None else "its integers are an input"
@@ -58,7 +66,7 @@ def insert_read(
         before,
         "DequantizeLinear",
         [stored, scale, *pair.read.inputs[2:]],
-        attributes=_attributes(pair.read, axis),
+        attributes={k: v for k, v in _attributes(pair.read, axis).items() if k != _TYPE},  # that of its new scale
         source=pair.read.outputs[0],
         replaces=[pair.read],
         shape=shape_of(result),

@@ -13,7 +13,7 @@ from dovetail.target import Compiled, Precision, ReadBack, Target
 from tests.equality import model_from, normal
 from tests.planning import noise, planned
 
-LAYER = """g (float[1,{queries},{width}] x, float[1,{keys},{width}] c) => (float[1,{queries},{width}] y)
+LAYER = """g (float[1,{queries},{width}] x, float[{second}] c) => (float[1,{queries},{width}] y)
 <int64[4] per_query = {{1,{queries},{heads},{size}}}, int64[4] per_key = {{1,{keys},{heads},{size}}},
  int64[3] flat = {{1,{queries},{width}}}, float factor = {{{factor}}}, float zero = {{0}}>
 {{ n = LayerNormalization<axis = -1>(x, ones, bias)
@@ -27,11 +27,19 @@ LAYER = """g (float[1,{queries},{width}] x, float[1,{keys},{width}] c) => (float
 
 
 def layer(
-    tokens: int = 64, size: int = 32, keys: int | None = None, *, masked: bool = False, guarded: bool = False
+    tokens: int = 64,
+    size: int = 32,
+    keys: int | None = None,
+    *,
+    masked: bool = False,
+    mask_is_input: bool = False,
+    guarded: bool = False,
 ) -> ir.Model:
-    """Pre-norm attention with a residual: over itself, or over ``keys`` other tokens."""
+    """Pre-norm attention with a residual: over itself, or over ``keys`` others; a mask is a constant, or ``c``."""
     width, heads = 2 * size, 2
+    table = "c" if mask_is_input else "table"
     text = LAYER.format(
+        second=f"1,1,{tokens},{tokens}" if mask_is_input else f"1,{keys or tokens},{width}",
         queries=tokens,
         keys=keys or tokens,
         width=width,
@@ -39,13 +47,13 @@ def layer(
         size=size,
         factor=1 / math.sqrt(size),
         source="n" if keys is None else "c",
-        mask="s1 = Add(s0, table)" if masked else "",
+        mask=f"s1 = Add(s0, {table})" if masked else "",
         masked="s1" if masked else "s0",
         guard="bad = IsNaN(p0) p = Where(bad, zero, p0)" if guarded else "",
         probabilities="p" if guarded else "p0",
     )
     weights = {name: normal(width, width, seed=i) / math.sqrt(width) for i, name in enumerate(("wq", "wk", "wv", "wo"))}
-    if masked:
+    if masked and not mask_is_input:
         weights["table"] = normal(1, heads, tokens, keys or tokens)
     return model_from(text, ones=np.ones(width, np.float32), bias=normal(width), **weights)
 

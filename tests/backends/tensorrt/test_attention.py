@@ -54,6 +54,15 @@ def assert_failed(read_back: ReadBack) -> None:
     assert verdict.reason.endswith(f"the first is {first.tensor!r}: {first.detail}")
 
 
+@pytest.mark.parametrize("precision", ["fp8", "w8a8"])
+def test_a_mask_that_comes_with_the_data_may_be_of_any_type(precision: str, trt: Target, tmp_path: Path) -> None:
+    compiled, read_back, _ = built(layer(masked=True, mask_is_input=True), trt, PRECISIONS[precision], tmp_path)
+    assert compiled.findings == ()
+    assert rows(read_back, Outcome.CHANGED) == {}
+    word = WORDS[precision]
+    assert f"as one kernel as planned 1 {word}/Half -> {word}" in compiled.notes[1]
+
+
 def layer_count(compiled: Compiled) -> int:
     return int(compiled.notes[0].removeprefix("the engine has ").split()[0])
 

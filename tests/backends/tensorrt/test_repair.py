@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -154,3 +155,69 @@ def test_a_float_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
         main(["repair", str(path), "--target", "tensorrt", "--calib", "random", "-o", str(tmp_path / "run")])
     assert ended.value.code == 2
     assert not (tmp_path / "run").exists()
+
+
+GIVEN = """g (float[1,64,64] x) => (float[1,64,64] y)
+<int64[4] heads = {1,64,2,32}, int64[3] flat = {1,64,64}, float f = {0.1768}>
+{ xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, s, z)
+  cq = QuantizeLinear(x, t, z) cd = DequantizeLinear(cq, t, z)
+  a = DequantizeLinear<axis = 1>(wq, u) b = DequantizeLinear<axis = 1>(wk, u)
+  c = DequantizeLinear<axis = 1>(wv, u) d = DequantizeLinear<axis = 1>(wo, u)
+  q0 = MatMul(xd, a) q1 = Reshape(q0, heads) q2 = Transpose<perm = [0,2,1,3]>(q1)
+  qq = QuantizeLinear(q2, s, z) qd = DequantizeLinear(qq, s, z) q = Mul(qd, f)
+  k0 = MatMul(cd, b) k1 = Reshape(k0, heads) k2 = Transpose<perm = [0,2,1,3]>(k1)
+  kq = QuantizeLinear(k2, s, z) kd = DequantizeLinear(kq, s, z) k = Transpose<perm = [0,1,3,2]>(kd)
+  v0 = MatMul(cd, c) v1 = Reshape(v0, heads) v2 = Transpose<perm = [0,2,1,3]>(v1)
+  vq = QuantizeLinear(v2, s, z) v = DequantizeLinear(vq, s, z)
+  [scores] s0 = MatMul(q, k) p0 = Softmax<axis = -1>(s0) pq = QuantizeLinear(p0, h, z) p = DequantizeLinear(pq, h, z)
+  [mix] o = MatMul(p, v) o1 = Transpose<perm = [0,2,1,3]>(o) o2 = Reshape(o1, flat)
+  oq = QuantizeLinear(o2, s, z) od = DequantizeLinear(oq, s, z) y = MatMul(od, d) }"""
+
+
+def given_file(path: Path, zero_point: np.generic, other_scale: float = 0.03) -> Path:
+    """One block in 8 bit whose nodes have no names, in float32, with a scale and a Transpose behind their pairs."""
+    random = np.random.default_rng(0)
+    weights = {name: random.integers(-127, 128, (64, 64)).astype(np.int8) for name in ("wq", "wk", "wv", "wo")}
+    scales = {"s": np.float32(0.03), "t": np.float32(other_scale), "h": np.float32(1 / 127)}
+    proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {GIVEN}')
+    constants = {**weights, **scales, "u": random.uniform(0.001, 0.002, 64).astype(np.float32), "z": zero_point}
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(one), key) for key, one in constants.items())
+    onnx.save(proto, path)
+    return path
+
+
+def repaired(path: Path) -> Repair:
+    images = {"x": np.random.default_rng(1).standard_normal((2, 1, 64, 64)).astype(np.float32)}
+    output = path.parent / "run"
+    return repair(path, FitOptions("tensorrt:sm89", "w8a8"), output, calibration=images)[1]
+
+
+def test_the_model_as_it_was_is_looked_up_as_the_builder_sees_it(tmp_path: Path) -> None:
+    record = repaired(given_file(tmp_path / "given.onnx", np.int8(0)))
+    assert record.as_given[1] == "1 attention blocks: as one kernel as planned 1 Int8 -> Int8; in float16 1"
+    assert record.findings_as_given == ()
+    assert (record.changed, record.missing, record.removed) == ({}, {}, ())
+
+
+def test_unsigned_without_a_zero_point_is_said_and_mended(tmp_path: Path) -> None:
+    record = repaired(given_file(tmp_path / "given.onnx", np.uint8(0)))
+    (finding,) = record.findings_as_given
+    assert "an engine has no uint8" in finding.message
+    assert {name.split()[0] for name in record.changed} >= {"x", "v2", "o2"}
+
+
+def test_different_pairs_on_one_tensor_are_not_called_kept(tmp_path: Path) -> None:
+    record = repaired(given_file(tmp_path / "given.onnx", np.int8(0), other_scale=0.004))
+    said = {name: why for name, why in record.changed.items() if name.startswith("x at")}
+    assert len(said) == 3
+    assert all("the widest of several given numbers" in why for why in said.values())
+    assert not any(name.startswith("x at") for name in record.kept)
+
+
+def test_a_stored_value_that_is_also_an_output_is_taken_apart(tmp_path: Path) -> None:
+    path = given_file(tmp_path / "given.onnx", np.int8(0))
+    proto = onnx.load(path)
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("p", onnx.TensorProto.FLOAT, (1, 2, 64, 64)))
+    onnx.save(proto, path)
+    record = repaired(path)
+    assert record.as_given[1].startswith("1 attention blocks: as one kernel as planned none")

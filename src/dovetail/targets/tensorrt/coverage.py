@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from dovetail.encoding import DType
 from dovetail.finding import Finding, Severity
 from dovetail.model.attention import Attention, find_attention
-from dovetail.model.edit import is_op
+from dovetail.model.edit import constant_of, is_op
 from dovetail.model.movers import MOVERS
 from dovetail.model.origin import origin_of
 from dovetail.storage import Edge
@@ -26,7 +26,8 @@ class Block:
     """One attention: what was planned for it, and what the engines make of it.
 
     ``planned``: the type of its four operands, None where they are not alike. ``layer``: the fused layer, if any.
-    ``fused_in_float16``: whether the same graph without 8 bit has it as one kernel. ``why``: what broke it.
+    ``fused_in_float16``: whether the same graph without 8 bit has it as one kernel. ``why``: what broke it. ``masks``:
+    how many masks it reads that are no constants, in whatever type.
     """
 
     where: str
@@ -35,13 +36,15 @@ class Block:
     layer: Layer | None
     fused_in_float16: bool
     why: str = ""
+    masks: int = 0
 
     @property
     def as_planned(self) -> bool:
-        """Whether it is one kernel, all of it in the type planned."""
+        """Whether it is one kernel, all that it multiplies in the type planned."""
         if self.layer is None or self.planned is None:
             return False
-        return {tensor.dtype for tensor in self.layer.inputs} <= {WORDS[self.planned]}
+        types = [tensor.dtype == WORDS.get(self.planned) for tensor in self.layer.inputs]
+        return any(types) and types.count(False) <= self.masks
 
     @property
     def lost(self) -> bool:
@@ -61,10 +64,9 @@ def _block(found: Attention, plain: Unquantized, layers: tuple[Layer, ...], in_f
     planned = (types["query"] or DType.F16) if len(alike) == 1 else None
     layer = _fused(nodes, layers)
     fused = _fused(nodes, in_float16) is not None
-    block = Block(origin_of(found.mix.outputs[0]).name, nodes, planned, layer, fused)
-    if block.as_planned:
-        return block
-    return Block(block.where, nodes, planned, layer, fused, why_broken(found, plain, layer))
+    masks = sum(constant_of(mask.value) is None for mask in found.masks)
+    block = Block(origin_of(found.mix.outputs[0]).name, nodes, planned, layer, fused, masks=masks)
+    return block if block.as_planned else replace(block, why=why_broken(found, plain, layer))
 
 
 def _fused(nodes: tuple[str, ...], layers: tuple[Layer, ...]) -> Layer | None:
@@ -93,6 +95,8 @@ def why_broken(found: Attention, plain: Unquantized, layer: Layer | None) -> str
     if found.guard is not None:
         return f"the Where {found.guard.name!r} that replaces NaN stands between softmax and product"
     dtype = types["query"]
+    if dtype is not None and dtype not in WORDS:
+        return f"an engine has no {dtype}: what is stored so is read as another type"
     if dtype is None and found.query.dtype is ir.DataType.FLOAT:
         return "it computes in float32, for which there is no fused kernel"
     if dtype is not None and (why := no_kernel(found, dtype)):
@@ -123,7 +127,7 @@ def findings(blocks: tuple[Block, ...]) -> tuple[Finding, ...]:
     for block in blocks:
         if block.as_planned:
             continue
-        planned = WORDS[block.planned] if block.planned is not None else "8 bit"
+        planned = WORDS.get(block.planned, str(block.planned)) if block.planned is not None else "8 bit"
         beside = "in float16 it is" if block.fused_in_float16 else "in float16 it is not either"
         message = f"attention is not one kernel in {planned} ({beside}): {block.why}"
         severity = Severity.ERROR if block.lost else Severity.NOTE

@@ -8,7 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.encoding import DType
+from dovetail.model.attention import Place, scale_at
 from dovetail.model.edit import constant_of, is_op
+from dovetail.model.movers import MOVERS
 from dovetail.numerics.affine import dequantize
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.qdq.emit import drop_unused_constants
@@ -18,11 +20,10 @@ from dovetail.storage import Edge
 
 @dataclass(frozen=True, slots=True)
 class Unquantized:
-    """The float graph, the 8-bit type that each edge had, and the values that had a pair behind them, by name."""
+    """The float graph, and the 8-bit type that each edge had."""
 
     model: ir.Model
     edges: dict[Edge, DType]
-    stored: frozenset[str]
 
 
 def unquantized(emitted: ir.Model) -> Unquantized:
@@ -32,7 +33,6 @@ def unquantized(emitted: ir.Model) -> Unquantized:
     graph = model.graph
     reads = [node for node in graph if is_dequantize(node)]
     edges = {edge: qparams_of(node).dtype for node in reads for edge in _readers(node.outputs[0])}
-    stored = frozenset(str(node.inputs[0].name) for node in graph if is_quantize(node) and node.inputs[0] is not None)
     for node in reads:
         source = node.inputs[0]
         array = constant_of(source)
@@ -47,14 +47,17 @@ def unquantized(emitted: ir.Model) -> Unquantized:
     for node in [node for node in graph if is_quantize(node) and not node.outputs[0].uses()]:
         graph.remove(node, safe=True)
     drop_unused_constants(graph)
-    return Unquantized(model, edges, stored)
+    return Unquantized(model, edges)
 
 
 def _readers(value: ir.Value) -> list[Edge]:
-    """The edges that read a value, a Cast between or not."""
+    """The edges that read a value as it is, moved, cast, or times one number: the builder looks through all these."""
     found: list[Edge] = []
     for node, index in value.uses():
-        found += _readers(node.outputs[0]) if is_op(node, "Cast") else [Edge(node.name or "", index)]
+        found.append(Edge(node.name or "", index))
+        scale = scale_at(node, Place.QUERY)
+        if (is_op(node, "Cast", *MOVERS) and not index) or (scale is not None and scale.data is value):
+            found += [edge for output in node.outputs for edge in _readers(output)]
     return found
 
 
@@ -62,9 +65,10 @@ def _read_back(node: ir.Node) -> None:
     output, stored = node.outputs[0], constant_of(node.inputs[0])
     if stored is None or node.graph is None:
         raise ValueError(f"{node.name!r} reads no constant")
-    real = np.float16 if output.dtype is ir.DataType.FLOAT16 else np.float32
+    scale = constant_of(node.inputs[1])  # says the type, also below opset 19, where none is inferred from it
+    real = np.float16 if scale is not None and scale.dtype == np.float16 else np.float32
     tensor = ir.Tensor(dequantize(stored, qparams_of(node)).astype(real), name=output.name)
-    value = ir.Value(name=output.name, const_value=tensor, type=output.type, shape=tensor.shape)
+    value = ir.Value(name=output.name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=tensor.shape)
     output.name = f"{output.name}/folded"
     output.replace_all_uses_with(value, replace_graph_outputs=True)
     node.graph.register_initializer(value)
@@ -73,6 +77,8 @@ def _read_back(node: ir.Node) -> None:
 def _bypass(graph: ir.Graph, read: ir.Value, real: ir.Value) -> None:
     """Give the readers of a pair what was stored; at a graph's output an Identity keeps the name."""
     if read.is_graph_output():
+        for user, index in tuple(read.uses()):
+            user.replace_input_with(index, real)
         node = ir.node("Identity", [real], name=f"{read.name}/Identity")
         final = node.outputs[0]
         final.name, final.type, final.shape = read.name, read.type, read.shape
