@@ -44,7 +44,7 @@ pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12"
 # Of the held-out ones; `python -m bench.tensorrt` takes all.
 PICTURES = 500
 # On which decibels are taken.
-COMPARED = 200
+COMPARED = 100
 # In points of accuracy, and in pictures where there are few.
 MOST_LOST_POINTS, MOST_LOST_DIGITS = 0.003, 2
 LINE = (
