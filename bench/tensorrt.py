@@ -97,7 +97,7 @@ def row(result: Result, run: Path) -> str:
     by_hand = float16 + BY_HAND_PER_BLOCK * len(blocks) + convolutions
     values = result.metrics.sqnr_db.simulation_vs_float.values()
     worst = min((value for value in values if value is not None), default=float("nan"))
-    counts = f"{fused + f' of {len(blocks)}':22} {sum(b.fused_in_float16 for b in blocks):4}"
+    counts = f"{fused + f' of {len(blocks)}':22} {sum(bool(b.fused_in_float16) for b in blocks):4}"
     sizes = f"{len(built):4} {len(in_float16):5}   {ours:4} {float16:5}  {by_hand:7}"
     return f"{counts}   {sizes}   fidelity {result.verdicts['fidelity'].status}, simulation {worst:.1f} dB"
 
