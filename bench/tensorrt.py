@@ -1,7 +1,7 @@
 """TensorRT-RTX, built ahead of time: attention blocks that are one kernel, layers against float16, a peer, accuracy.
 
-``python -m bench.tensorrt [part ...]``; the parts are ``models``, ``peer`` and ``shipped``. ``peer`` needs
-nvidia-modelopt in an environment of its own, whose Python the variable DOVETAIL_MODELOPT_PYTHON names.
+``python -m bench.tensorrt [part ...]``; the parts are ``models``, ``peer``, ``shipped`` and ``convolutions``. ``peer``
+needs nvidia-modelopt in an environment of its own, whose Python the variable DOVETAIL_MODELOPT_PYTHON names.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 import dovetail
 from bench.tensorrt_baseline import max_calibrated, sqnr_db
+from bench.tensorrt_convolutions import convolutions
 from dovetail import zoo
 from dovetail.calibrate.user_code import load_function
 from dovetail.config import FitOptions
@@ -31,7 +32,7 @@ from dovetail.targets.tensorrt.layers import Layer, parse_layers
 from dovetail.targets.tensorrt.unquantized import unquantized
 
 TARGET = "tensorrt:sm89"
-PARTS = ("models", "peer", "shipped")
+PARTS = ("models", "peer", "shipped", "convolutions")
 VARIABLE = "DOVETAIL_MODELOPT_PYTHON"
 PRECISIONS = {"fp8": "fp8", "w8a8": "int8"}  # ours -> modelopt's
 SAMPLES = 8
@@ -67,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             peer(Path(folder), given)
     if "shipped" in parts:
         shipped()
+    if "convolutions" in parts:
+        convolutions(TARGET, tuple(PRECISIONS))
 
 
 def models(folder: Path, given: argparse.Namespace) -> None:
@@ -97,7 +100,7 @@ def row(result: Result, run: Path) -> str:
     by_hand = float16 + BY_HAND_PER_BLOCK * len(blocks) + convolutions
     values = result.metrics.sqnr_db.simulation_vs_float.values()
     worst = min((value for value in values if value is not None), default=float("nan"))
-    counts = f"{fused + f' of {len(blocks)}':22} {sum(b.fused_in_float16 for b in blocks):4}"
+    counts = f"{fused + f' of {len(blocks)}':22} {sum(bool(b.fused_in_float16) for b in blocks):4}"
     sizes = f"{len(built):4} {len(in_float16):5}   {ours:4} {float16:5}  {by_hand:7}"
     return f"{counts}   {sizes}   fidelity {result.verdicts['fidelity'].status}, simulation {worst:.1f} dB"
 

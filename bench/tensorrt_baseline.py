@@ -19,7 +19,7 @@ from dovetail.numerics.metrics import Comparison
 from dovetail.numerics.ranges import params_from_range
 from dovetail.plan.make import make_plan
 from dovetail.plan.request import Request
-from dovetail.storage import Choice
+from dovetail.storage import Choice, Edge, Plan
 from dovetail.target import Target
 from dovetail.verify.run import SessionRun
 
@@ -28,6 +28,11 @@ def max_calibrated(run: Path, target: Target, precision: str, folder: Path) -> P
     """The QDQ graph of a run again, quantized so."""
     model = ir.load(run / "stages" / "rewritten.onnx")
     plan = make_plan(model, target, load_stats(run / "stages" / "stats.npz"), Request(target.precisions[precision]))
+    return target.emit(model, dataclasses.replace(plan, edges=per_tensor(plan, model)), folder)[0].path
+
+
+def per_tensor(plan: Plan, model: ir.Model) -> dict[Edge, Choice]:
+    """The edges of a plan with one scale for every stored constant, from its largest value."""
     nodes = {node.name: node for node in model.graph}
     edges = dict(plan.edges)
     for edge, choice in plan.edges.items():
@@ -35,7 +40,7 @@ def max_calibrated(run: Path, target: Target, precision: str, folder: Path) -> P
         if isinstance(choice.storage, QParams) and array is not None:
             one = dataclasses.replace(choice.storage.encoding, granularity=Granularity.TENSOR)
             edges[edge] = Choice(_largest(array, one), "the largest value")
-    return target.emit(model, dataclasses.replace(plan, edges=edges), folder)[0].path
+    return edges
 
 
 def _largest(array: Any, encoding: Encoding) -> QParams:

@@ -46,7 +46,6 @@ def assert_fused(path: Path, precision: str, blocks: int, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "exporter", "precision", "head", "blocks"),
     [
-        ("vit", "dynamo-eager", "fp8", 64, 1),
         ("clip", "torchscript-eager", "w8a8", 64, 1),
         ("beit", "torchscript-eager", "fp8", 32, 1),
         ("yolos", "torchscript-sdpa", "w8a8", 32, 1),
@@ -67,9 +66,9 @@ def test_the_attention_operator_is_taken_apart(tmp_path: Path) -> None:
     from tests.exporters.export import ATTENTION_OP, vit
 
     path = tmp_path / "model.onnx"
-    path.write_bytes(vit("huggingface", ATTENTION_OP))
+    path.write_bytes(vit("huggingface", ATTENTION_OP, 1))
     assert "Attention" in {node.op_type for node in onnx.load(path).graph.node}
-    assert_fused(path, "fp8", 2, tmp_path)
+    assert_fused(path, "fp8", 1, tmp_path)
 
 
 def hugging_face(name: str) -> Any:
@@ -92,12 +91,16 @@ def digest(module: Any) -> str:
     return state.hexdigest()
 
 
-@pytest.mark.parametrize(("name", "blocks"), [("ViT", 1), ("DeiT", 1), ("Dinov2", 1), ("SiglipVision", 2)])
-def test_from_torch(name: str, blocks: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "attention", "blocks"),
+    [("ViT", "eager", 1), ("DeiT", "sdpa", 1), ("Dinov2", "sdpa", 1), ("SiglipVision", "sdpa", 2)],
+)
+def test_from_torch(name: str, attention: str, blocks: int, tmp_path: Path) -> None:
     """A module of Hugging Face, in training mode, to an engine; SigLIP has a second attention that pools."""
     import torch
 
     module = hugging_face(name).train()
+    module.set_attn_implementation(attention)
     before, path = digest(module), tmp_path / "model.onnx"
     onnx.save(dovetail.from_torch(module, torch.zeros(1, 3, 96, 96)), path)
     assert digest(module) == before

@@ -78,12 +78,14 @@ def _error(result: ChildResult) -> str:
     return result.error if result.answer is None else str(result.answer["error"])
 
 
-def notes_on(blocks: tuple[Block, ...], built: tuple[Layer, ...], in_float16: tuple[Layer, ...]) -> tuple[str, ...]:
-    """Layers and blocks, here and in float16."""
-    notes = [f"the engine has {len(built)} layers, in float16 {len(in_float16)}"]
+def notes_on(
+    blocks: tuple[Block, ...], built: tuple[Layer, ...], in_float16: tuple[Layer, ...] | None
+) -> tuple[str, ...]:
+    """Layers and blocks, here and in float16, if that was built."""
+    notes = [f"the engine has {len(built)} layers" + (f", in float16 {len(in_float16)}" if in_float16 else "")]
     if blocks:
         kinds = Counter(block.layer.types for block in blocks if block.as_planned and block.layer is not None)
         fused = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "none"
-        beside = sum(block.fused_in_float16 for block in blocks)
-        notes.append(f"{len(blocks)} attention blocks: as one kernel as planned {fused}; in float16 {beside}")
+        beside = f"; in float16 {sum(bool(block.fused_in_float16) for block in blocks)}" if in_float16 else ""
+        notes.append(f"{len(blocks)} attention blocks: as one kernel as planned {fused}{beside}")
     return tuple(notes)

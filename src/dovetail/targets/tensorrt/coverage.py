@@ -18,6 +18,12 @@ from dovetail.targets.tensorrt.table import no_kernel
 from dovetail.targets.tensorrt.unquantized import Unquantized
 
 CODE = "TRT"
+# What is said of float16 beside a block that is not as planned.
+_BESIDE = {
+    True: "in float16 it is",
+    False: "in float16 it is not either",
+    None: "whether it is in float16 is not known",
+}
 _PARTS = ("query", "key", "softmax output", "value")
 
 
@@ -26,15 +32,15 @@ class Block:
     """One attention: what was planned for it, and what the engines make of it.
 
     ``planned``: the type of its four operands, None where they are not alike. ``layer``: the fused layer, if any.
-    ``fused_in_float16``: whether the same graph without 8 bit has it as one kernel. ``why``: what broke it. ``masks``:
-    how many masks it reads that are no constants, in whatever type.
+    ``fused_in_float16``: whether the same graph without 8 bit has it as one kernel, None where that was not built.
+    ``why``: what broke it. ``masks``: how many masks it reads that are no constants, in whatever type.
     """
 
     where: str
     nodes: tuple[str, ...]
     planned: DType | None
     layer: Layer | None
-    fused_in_float16: bool
+    fused_in_float16: bool | None
     why: str = ""
     masks: int = 0
 
@@ -49,21 +55,25 @@ class Block:
     @property
     def lost(self) -> bool:
         """Whether 8 bit cost it the kernel that it has in float16."""
-        return self.fused_in_float16 and not self.as_planned
+        return bool(self.fused_in_float16) and not self.as_planned
 
 
-def find_blocks(plain: Unquantized, layers: tuple[Layer, ...], in_float16: tuple[Layer, ...]) -> tuple[Block, ...]:
-    """Every attention of the graph, looked up in the engine and in that of float16."""
+def find_blocks(
+    plain: Unquantized, layers: tuple[Layer, ...], in_float16: tuple[Layer, ...] | None
+) -> tuple[Block, ...]:
+    """Every attention of the graph, looked up in the engine and in that of float16, if there is one."""
     return tuple(_block(each, plain, layers, in_float16) for each in find_attention(plain.model.graph))
 
 
-def _block(found: Attention, plain: Unquantized, layers: tuple[Layer, ...], in_float16: tuple[Layer, ...]) -> Block:
+def _block(
+    found: Attention, plain: Unquantized, layers: tuple[Layer, ...], in_float16: tuple[Layer, ...] | None
+) -> Block:
     nodes = tuple(node.name or "" for node in (found.scores, found.softmax, found.mix))
     types = operand_types(found, plain)
     alike = set(types.values())
     planned = (types["query"] or DType.F16) if len(alike) == 1 else None
     layer = _fused(nodes, layers)
-    fused = _fused(nodes, in_float16) is not None
+    fused = None if in_float16 is None else _fused(nodes, in_float16) is not None
     masks = sum(constant_of(mask.value) is None for mask in found.masks)
     block = Block(origin_of(found.mix.outputs[0]).name, nodes, planned, layer, fused, masks=masks)
     return block if block.as_planned else replace(block, why=why_broken(found, plain, layer))
@@ -128,8 +138,8 @@ def findings(blocks: tuple[Block, ...]) -> tuple[Finding, ...]:
         if block.as_planned:
             continue
         planned = WORDS.get(block.planned, str(block.planned)) if block.planned is not None else "8 bit"
-        beside = "in float16 it is" if block.fused_in_float16 else "in float16 it is not either"
+        beside = _BESIDE[block.fused_in_float16]
         message = f"attention is not one kernel in {planned} ({beside}): {block.why}"
-        severity = Severity.ERROR if block.lost else Severity.NOTE
+        severity = {True: Severity.ERROR, False: Severity.NOTE, None: Severity.WARNING}[block.fused_in_float16]
         found.append(Finding(CODE, block.where, message, severity))
     return tuple(found)

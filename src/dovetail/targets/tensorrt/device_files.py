@@ -38,7 +38,7 @@ def _layers(path: Path, compiled: Compiled, plan: Plan) -> tuple[ReadBack | None
     beside = next((a.path for a in compiled.artifacts if a.name == FLOAT16_LAYERS), None)
     try:
         built = read_layer_info(path)
-        in_float16 = parse_layers(beside.read_text()) if beside is not None else ()
+        in_float16 = parse_layers(beside.read_text()) if beside is not None else None
     except UnreadableError as error:
         return ReadBack((), _EVIDENCE, unparsed=str(error)), (), ()
     plain = unquantized(ir.load(compiled.artifacts[0].path))

@@ -72,6 +72,9 @@ def _attention(block: Block) -> ReadTensor | None:
     """A block as a row of its own; none where neither type has it as one kernel, for then nothing was lost."""
     if block.as_planned and block.layer is not None:
         return ReadTensor(block.where, Outcome.MATCHED, f"one attention kernel, {block.layer.types}")
+    if block.fused_in_float16 is None:
+        why = f"attention is not one kernel: {block.why}; whether it is in float16 is not known"
+        return ReadTensor(block.where, Outcome.NOT_FOUND, why)
     if not block.lost:
         return None
     return ReadTensor(block.where, Outcome.CHANGED, f"attention is not one kernel: {block.why}")
