@@ -207,15 +207,14 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Latency on this machine, measured in one interleaved run; ``baseline`` names what the model is compared with.
+    """Latency of several programs on this machine, by turns in one run: CPU time of one thread, by name.
 
-    CPU time of one thread. ``ratio`` is the median over the rounds, of the fitted model over the baseline.
+    ``ratios``: each program over the one that ``baseline`` names, the median over the rounds.
     """
 
     baseline: str
-    fitted_us: float
-    baseline_us: float
-    ratio: float
+    median_us: Mapping[str, float]
+    ratios: Mapping[str, float]
     rounds: int
 
 
@@ -339,8 +338,10 @@ class Target:
     precision in which an operator that is computed wrongly is tried instead. ``outside``: operators that it cannot run
     in any form -> why; they are cut off, with all that depends on them. ``choices``: names of precisions that stand for
     several, of which the best on the caller's data is taken. ``floats_merges``: a merge that would share one range may
-    run in float between integers, where that is much better. ``measure``: the latency of what was compiled beside that
-    of the same graph in float, on some samples, in a folder; or one sentence on why there is none. ``run``: None where
+    run in float between integers, where that is much better. ``measure``: the latency of programs by name, one of which
+    is the baseline, on a sample, by turns in one run; or one sentence on why there is none. ``stock``: what the fitted
+    program is timed beside, made by ``baseline``: first what the vendor's own way gives for the caller's file, in
+    float. ``run``: None where
     what was compiled runs on the device only, and ``no_run`` says so. ``on_edges``: tensors are kept in float, and 8
     bit stands on the edges into operators that compute in it: every consumer converts for itself, equal conversions
     once. ``takes_float16``: QDQ files for it may compute in float16. ``variants``, ``option_keys``: what may
@@ -372,7 +373,8 @@ class Target:
     not_here: Mapping[str, str] = field(default_factory=dict)
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     floats_merges: bool = False
-    measure: Callable[[Compiled, BaselineCase, Path], Measured | str] | None = None
+    measure: Callable[[Mapping[str, Compiled], str, Sample], Measured | str] | None = None
+    stock: tuple[str, ...] = ()
     no_run: str = ""
     on_edges: bool = False
     takes_float16: bool = False
