@@ -1,45 +1,41 @@
-"""Networks that the tests of other targets build, as ONNX files: small, with every operator of the real ones."""
+"""Networks that the tests of other targets export too, as ONNX files: small, with every operator of the real ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
-from torch import nn
+import pytest
 
 from bench import tensorrt_models
 from tests.backends.qnn_htp.zoo import test_detectors as detectors
 from tests.backends.qnn_htp.zoo import test_encoders as encoders
 from tests.backends.qnn_htp.zoo import test_vision_backbones as backbones
-from tests.backends.qnn_htp.zoo.fitting import export, keep_sizes
+from tests.backends.qnn_htp.zoo.fitting import shared_export
+
+OTHERS = ("beit", "detr", "dinov2", "yolos")
+PLAIN = " without windows"
+NETWORKS = (
+    *backbones.NETWORKS,
+    *encoders.NETWORKS,
+    *detectors.SHAPES,
+    *(f"{name}{PLAIN}" if name in backbones.NETWORKS else name for name in OTHERS),
+)
 
 
-def _square(size: int) -> tuple[int, ...]:
-    return 1, 3, size, size
+def exported(name: str, factory: pytest.TempPathFactory) -> Path:
+    """The file of a network; where the HTP tests have it, the same file."""
+    if name in detectors.SHAPES:
+        return detectors.shared_detectors(factory)[name]
+    return shared_export(factory, name, lambda place: _export(name, place))
 
 
-def _kept(make: Callable[[], nn.Module]) -> nn.Module:
-    return keep_sizes(make())
+def _export(name: str, place: Path) -> Path:
+    if name in backbones.NETWORKS:
+        return backbones.export_network(name, place)
+    if name in encoders.NETWORKS:
+        return encoders.export_network(name, place)
+    return _other(name.removesuffix(PLAIN), place)
 
 
-# How it is made, the shape of its picture, and whether dynamo exports it: TorchScript does so in a third of the time.
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
-    **{
-        name: (partial(_kept, make), _square(size), False)
-        for name, (make, size, *_) in {**backbones.NETWORKS, **encoders.NETWORKS}.items()
-        if name != "dinov2"  # in windows it is the backbone of RF-DETR
-    },
-    **{
-        name: (partial(tensorrt_models.MODELS[name][0], 1, 1), _square(tensorrt_models.MODELS[name][1]), False)
-        for name in ("beit", "detr", "dinov2", "yolos")
-    },
-    "rt_detr": (detectors.rt_detr, detectors.RT_SHAPE, False),
-    "rf_detr": (detectors.rf_detr, detectors.RF_SHAPE, True),
-}
-
-
-def exported(name: str, path: Path) -> Path:
-    """The file of a network."""
-    make, shape, dynamo = NETWORKS[name]
-    return export(make(), shape, path, dynamo=dynamo)
+def _other(name: str, place: Path) -> Path:
+    return tensorrt_models.export_model(name, "torchscript-eager", place, layers=1, heads=1)

@@ -46,8 +46,8 @@ def assert_as_in_onnx_runtime(path: Path, shapes: dict[str, tuple[int, ...]] | N
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_network_is_that_of_onnx_runtime(name: str, tmp_path: Path) -> None:
-    assert_as_in_onnx_runtime(exported(name, tmp_path / "model.onnx"))
+def test_network_is_that_of_onnx_runtime(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert_as_in_onnx_runtime(exported(name, tmp_path_factory))
 
 
 def test_text_recogniser_is_that_of_onnx_runtime() -> None:
