@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if asked.what in ("deit", "all"):
             deit(Path(folder), layers=1 if asked.quick else 12, seconds=1 if asked.quick else 30, only=asked.only)
         if asked.what in ("stock", "all"):
-            stock_of_the_file(Path(folder), layers=1 if asked.quick else 4, seconds=1 if asked.quick else 20)
+            stock_of_the_file(Path(folder), layers=1 if asked.quick else 2, seconds=1 if asked.quick else 10)
         if asked.what in ("old", "all"):
             xnnpack_old.main()
 

@@ -70,9 +70,7 @@ def _compare(folder: Path, stub: Path | None) -> None:
     torch.export.save(torch.export.export(module, (samples[0],), strict=False), folder / "model.pt2")
     torch.save(samples, folder / "samples.pt")
     stock, mine = folder / "stock.pte", folder / "ours.pte"
-    said = _old(
-        "bench/xnnpack_old_child.py", "lower", str(folder / "model.pt2"), str(folder / "samples.pt"), str(stock)
-    )
+    said = _old("lower", str(folder / "model.pt2"), str(folder / "samples.pt"), str(stock))
     program = ours(module, samples, mine, "w8a8")
     for who, path, error in (("stock, 1.3.1's quantizer", stock, said), ("ours", mine, program.error)):
         if error:

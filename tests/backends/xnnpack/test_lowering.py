@@ -158,12 +158,17 @@ def test_other_numbers_behind_a_transpose_are_refused_at_load(target: Target, tm
 
 def test_what_the_vendor_gets_wrong_is_lowered_otherwise(target: Target, tmp_path: Path) -> None:
     """A softmax behind a pooling runs over the channels, and zeros around what was int8 are refused at load."""
-    model = graph(f"""g (float[1,3,8,8] p) => (float[1,3,4,4] s, float[1,3,10,9] z)
+    model = graph(f"""g (float[1,3,8,8] p) => (float[1,3,4,4] s, float[1,3,10,9] z, float[1,3,8,8] d)
         <{constant("w", 3, 3, 1, 1)}, int64[8] pads = {{0,0,1,0,0,0,1,1}}>
         {{ c = Conv(p, w)  k = Neg(c)  m = MaxPool<kernel_shape=[2,2], strides=[2,2]>(k)  s = Softmax(m)
-           z = Pad(c, pads) }}""")
+           z = Pad(c, pads)  e = Gelu(c)  d = Conv(e, w) }}""")
     data = noise(model)
     program = lowered(model, planned(model, target, STATIC, data=data), target, tmp_path)
     sample = {"p": data["p"][0]}
     expected, found = program.simulate(sample), program.run(sample)
     assert min(sqnr_db(expected[name], found[name]) for name in ("s", "z")) > 100
+    # Float between integers is what was planned for the Gelu, and is no change.
+    assert [
+        row.tensor for row in program.read_back.tensors if row.edge is not None and row.tensor.startswith("e")
+    ] != []
+    assert [row for row in program.read_back.tensors if row.outcome is not Outcome.MATCHED] == []

@@ -39,7 +39,7 @@ def lower(model: ir.Model, program: Path, operators: Mapping[str, Operator] = OP
 
     module = build_module(model, operators)
     exported = torch.export.export(module, example_inputs(model), strict=False)
-    with _refusals() as refusals:
+    with _refusals() as refusals, _without_patterns(model):
         edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
     names = {f"{STEP}{number}": node.name or "" for number, node in enumerate(executed(model))}
     placed = _placed(edge.exported_program().graph_module, names, refusals)
@@ -56,6 +56,20 @@ def example_inputs(model: ir.Model) -> tuple[Any, ...]:
             raise ValueError(f"input {value.name!r} has no static shape")
         inputs.append(torch.zeros(shape, dtype=getattr(torch, str(dtype.numpy()))))
     return tuple(inputs)
+
+
+@contextmanager
+def _without_patterns(model: ir.Model) -> Iterator[None]:
+    """Keep the vendor from tracing how torch writes bilinear resizing, six seconds a process, where there is none."""
+    from executorch.backends.xnnpack.partition.graphs import bilinear_2d
+
+    before = bilinear_2d.get_graphs_dict
+    if not any(node.op_type == "Resize" for node in model.graph):
+        bilinear_2d.get_graphs_dict = dict
+    try:
+        yield
+    finally:
+        bilinear_2d.get_graphs_dict = before
 
 
 @contextmanager
