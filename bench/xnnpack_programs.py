@@ -22,6 +22,7 @@ from dovetail.calibrate.collect import collect
 from dovetail.calibrate.data import input_specs
 from dovetail.calibrate.sources import open_data
 from dovetail.model.read import read
+from dovetail.model.session import Mode, open_session, run_session
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
 from dovetail.plan.make import make_plan, observed
@@ -29,12 +30,13 @@ from dovetail.plan.request import Request
 from dovetail.search.choices import choose
 from dovetail.targets import open_target
 from dovetail.targets.xnnpack.lower import lower
-from dovetail.targets.xnnpack.session import load_program
+from dovetail.targets.xnnpack.operators.plain import PLAIN
+from dovetail.targets.xnnpack.session import load_program, runtime
 
 
 @dataclass
 class Program:
-    """A program, or why there is none; ``outside``: what runs outside XNNPACK."""
+    """A program, or why there is none; ``outside``: what runs outside XNNPACK; ``simulated``: on the first sample."""
 
     path: Path
     error: str = ""
@@ -42,6 +44,7 @@ class Program:
     delegates: int = 0
     method: Any = None
     notes: tuple[str, ...] = ()
+    simulated: list[np.ndarray] = field(default_factory=list)
 
     def run(self, x: Tensor) -> list[np.ndarray]:
         """The outputs for one input."""
@@ -98,8 +101,25 @@ def ours(module: nn.Module, samples: list[Tensor], path: Path, precision: str, *
                 notes = choices.notes
             artifacts = target.emit(model, make_plan(model, target, stats, request), folder)
             placed = lower(ir.load(artifacts[0].path), path)
+            session = open_session(artifacts[0].path, Mode.EXACT)
+            simulated = list(run_session(session, {specs[0].name: samples[0].numpy()}).values())
         outside = [each["op"] for each in placed.outside]
-        return Program(path, outside=outside, delegates=placed.parts, notes=notes)
+        return Program(path, outside=outside, delegates=placed.parts, notes=notes, simulated=simulated)
+
+    return _loaded(build, path)
+
+
+def stock_of_file(module: nn.Module, sample: Tensor, path: Path) -> Program:
+    """The stock fp32 program as ``dovetail fit`` makes it, from the ONNX file of a module."""
+
+    def build() -> Program:
+        with tempfile.TemporaryDirectory() as name:
+            file = Path(name) / "in.onnx"
+            onnx.save(dovetail.from_torch(module, sample), file)
+            given = read(file)
+            infer_shapes(given)
+            placed = lower(given, path, PLAIN)
+        return Program(path, outside=[each["op"] for each in placed.outside], delegates=placed.parts)
 
     return _loaded(build, path)
 
@@ -124,9 +144,7 @@ def sqnr_db(expected: np.ndarray, found: np.ndarray) -> float:
 
 def interleaved_us(programs: list[Program], x: Tensor, seconds: float) -> np.ndarray:
     """CPU microseconds on one thread, by turns: [rounds, programs]."""
-    from executorch.extension.pybindings.portable_lib import _unsafe_reset_threadpool
-
-    _unsafe_reset_threadpool(1)
+    runtime()._unsafe_reset_threadpool(1)
     for program in programs:
         program.method = load_program(program.path)
         program.method.execute([x])

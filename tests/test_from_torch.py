@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,10 +36,15 @@ class Head(nn.Module):
         return {"logits": hidden, "parts": [hidden.sum(-1), torch.relu(hidden)]}
 
 
+def digest(tensor: torch.Tensor) -> str:
+    return hashlib.sha256(tensor.detach().numpy().tobytes()).hexdigest()
+
+
 def state(module: nn.Module) -> dict[str, object]:
     """Everything that an export might change."""
     tensors = {
-        name: (t.dtype, t.device, t.requires_grad, t.data_ptr(), t._version) for name, t in module.state_dict().items()
+        name: (t.dtype, t.device, t.requires_grad, t.data_ptr(), t._version, digest(t))
+        for name, t in module.state_dict().items()
     }
     modes = {name: (m.training, len(m._forward_hooks), len(m._forward_pre_hooks)) for name, m in module.named_modules()}
     grads = {name: (p.requires_grad, p.grad is None) for name, p in module.named_parameters()}
@@ -77,14 +84,14 @@ def test_a_hugging_face_model_gives_its_fields() -> None:
     config = transformers.ViTConfig(
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=8, patch_size=4
     )
-    module = transformers.ViTForImageClassification(config)
+    module = transformers.ViTForImageClassification(config).half().train()
     before = state(module)
     pictures = torch.randn(1, 3, 8, 8)
     model = ir.from_proto(dovetail.from_torch(module, pictures))
     assert state(module) == before
     found = run_graph(model, {"pixel_values": pictures.numpy()})
     with torch.no_grad():
-        expected = module.eval()(pictures).logits.numpy()
+        expected = module.float().eval()(pictures).logits.numpy()
     assert list(found) == ["logits"]
     assert sqnr_db(expected, found["logits"]) > 100
 
@@ -105,3 +112,8 @@ def test_other_things_are_refused(module: object, example: object, why: str) -> 
 def test_arrays_are_taken_too() -> None:
     model = dovetail.from_torch(nn.Linear(2, 3), np.zeros((1, 2), np.float64))
     assert model.graph.input[0].type.tensor_type.elem_type == 1
+
+
+def test_no_code_of_others_is_ever_fetched_and_run() -> None:
+    source = Path(dovetail.__file__).parent
+    assert [path.name for path in source.rglob("*.py") if "trust_remote_code" in path.read_text()] == []

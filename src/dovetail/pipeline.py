@@ -5,7 +5,8 @@ from __future__ import annotations
 import glob
 import itertools
 import os
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,7 @@ from dovetail.rundir import RunDir, chain_key, file_sha256, open_rundir
 from dovetail.search.choices import choose
 from dovetail.search.operands import SAMPLES as SEARCH_SAMPLES
 from dovetail.search.operands import choose_operands
+from dovetail.search.rivals import Score, Trials
 from dovetail.stage_files import (
     Planned,
     load_compiled,
@@ -49,8 +51,9 @@ from dovetail.stage_files import (
     save_planned,
 )
 from dovetail.stats import Stats
-from dovetail.target import BaselineCase, Compiled, Measured, Probe
-from dovetail.verify.metric import refuse_overlap
+from dovetail.storage import Plan
+from dovetail.target import Artifact, BaselineCase, Compiled, Measured, Probe, Sample
+from dovetail.verify.metric import measure, refuse_overlap
 from dovetail.verify.verify import Built, check_normalized, verify
 from dovetail.versions import core_versions
 
@@ -59,6 +62,10 @@ Reporter = Callable[[str, int, int | None], None]
 BASELINE_SAMPLES = 8
 # How many samples decide between precisions, and about merges.
 CHOICE_SAMPLES = 16
+# How many held-out samples each of several precisions is scored on, beside that.
+SCORED_SAMPLES = 500
+# Where they are compiled, in the folder of the stages, and what the one that was taken is called beside baselines.
+TRIALS, FITTED = "trials", "fitted"
 
 
 def silent(stage: str, done: int, total: int | None) -> None:
@@ -195,7 +202,7 @@ def _quantized_graph(job: Job, run: RunDir, clock: Clock, key: str, parts: Parts
         plan, search, choices = run.stage(
             "plan",
             key,
-            lambda: _plan(job, model, stats, run.stages, clock),
+            lambda: _plan(job, model, stats, run.stages, clock, probe),
             lambda made: save_planned(made, model, path, run.stages),
             lambda: load_planned(path, run.stages),
         )
@@ -208,11 +215,12 @@ def _quantized_graph(job: Job, run: RunDir, clock: Clock, key: str, parts: Parts
         compiled = run.stage(
             "compile",
             key,
-            lambda: job.target.compile(artifacts, folder) if probe.available else Compiled(artifacts),
+            lambda: _compile(job, artifacts, run, plan) if probe.available else Compiled(artifacts),
             lambda c: save_compiled(c, folder),
             lambda: load_compiled(folder),
             final=lambda c: c.finished,
         )
+        shutil.rmtree(run.stages / TRIALS, ignore_errors=True)
     with clock.stage("baselines"):
         estimated = _baselines(job, model, folder, compiled)
         measured = _measured(job, model, folder, compiled)
@@ -252,16 +260,33 @@ def _baselines(job: Job, model: ir.Model, folder: Path, compiled: Compiled) -> d
     return found
 
 
+def _compile(job: Job, artifacts: tuple[Artifact, ...], run: RunDir, plan: Plan) -> Compiled:
+    """What the compiler makes of the graph; where the same bytes were compiled when the precision was chosen, that."""
+    folder, trial = run.path / "compile", run.stages / TRIALS / plan.precision
+    tried = [trial / artifact.path.name for artifact in artifacts]
+    there = job.target.trial is None and all(path.exists() for path in tried)
+    if not there or file_sha256(*tried) != file_sha256(*(artifact.path for artifact in artifacts)):
+        return job.target.compile(artifacts, folder)
+    shutil.copytree(trial / "compile", folder, dirs_exist_ok=True)
+    return load_compiled(folder)
+
+
 def _measured(job: Job, model: ir.Model, folder: Path, compiled: Compiled) -> Measured | str | None:
-    """The latency beside that of the same graph in float, where the target runs here and a comparison is wanted."""
-    if compiled.placement is None or job.target.measure is None or not BASELINES[job.options.baselines]:
+    """The latency beside that of the stock program in float, where the target runs here and a comparison is wanted."""
+    target, wanted = job.target, len(BASELINES[job.options.baselines])
+    if compiled.placement is None or target.measure is None or target.baseline is None or not wanted:
         return None
-    samples = list(itertools.islice(job.data.samples(), 1))
-    case = BaselineCase("fp32", model, job.path, job.options.precision, samples, job.options.shape)
-    return job.target.measure(compiled, case, folder)
+    (sample,) = itertools.islice(job.data.samples(), 1)
+    programs = {FITTED: compiled}
+    for name in target.stock[:wanted]:
+        case = BaselineCase(name, model, job.path, job.options.precision, [sample], job.options.shape)
+        programs[name] = target.baseline(case, folder)
+        if programs[name].error:
+            return f"{name} was not compiled: {programs[name].error}"
+    return target.measure(programs, target.stock[0], sample)
 
 
-def _plan(job: Job, model: ir.Model, stats: Stats, workdir: Path, clock: Clock) -> Planned:
+def _plan(job: Job, model: ir.Model, stats: Stats, workdir: Path, clock: Clock, probe: Probe) -> Planned:
     """The given plan, or one made for this target, with what can be chosen by measuring searched."""
     search = choices = None
     request, candidates = job.request, job.target.choices.get(job.options.precision, ())
@@ -274,7 +299,10 @@ def _plan(job: Job, model: ir.Model, stats: Stats, workdir: Path, clock: Clock) 
         return plan, None, None
     if candidates or job.target.floats_merges:
         samples = list(itertools.islice(job.data.samples(), CHOICE_SAMPLES))
-        request, choices = choose(model, job.target, stats, request, candidates, samples)
+        trials = None
+        if candidates and probe.available and job.target.run is not None:
+            trials = Trials(model, job.target, stats, samples, workdir / TRIALS, save_compiled, _score(job, model))
+        request, choices = choose(model, job.target, stats, request, candidates, samples, trials)
     if job.options.operands == "auto":
         samples = list(itertools.islice(job.data.samples(), SEARCH_SAMPLES))
         plan, search = choose_operands(model, job.target, stats, request, samples, workdir, clock.progress)
@@ -283,6 +311,24 @@ def _plan(job: Job, model: ir.Model, stats: Stats, workdir: Path, clock: Clock) 
         plan = make_plan(model, job.target, stats, replace(request, narrow=narrow))
     validate_plan(plan, model, job.target)
     return plan, search, choices
+
+
+def _score(job: Job, model: ir.Model) -> Score | None:
+    """The caller's metric on some of the held-out samples, for every candidate alike."""
+    held_out, inputs = job.evaluation, frozenset(str(value.name) for value in model.graph.inputs)
+    if held_out is None or held_out.metric is None or job.target.outside:
+        return None
+    metric, name, data = held_out.metric, held_out.metric_name, held_out.data
+
+    def samples() -> Iterator[Sample]:
+        return itertools.islice(data.samples(), SCORED_SAMPLES)
+
+    def figures(outputs: Iterator[Sample]) -> Mapping[str, float]:
+        return measure(
+            metric, name, lambda some: (one for _, one in zip(some, outputs, strict=True)), samples(), inputs
+        )
+
+    return Score(samples, figures)
 
 
 class Clock:

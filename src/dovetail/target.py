@@ -207,15 +207,14 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Latency on this machine, measured in one interleaved run; ``baseline`` names what the model is compared with.
+    """Latency of several programs on this machine, by turns in one run: CPU time of one thread, by name.
 
-    CPU time of one thread. ``ratio`` is the median over the rounds, of the fitted model over the baseline.
+    ``ratios``: each program over the one that ``baseline`` names, the median over the rounds.
     """
 
     baseline: str
-    fitted_us: float
-    baseline_us: float
-    ratio: float
+    median_us: Mapping[str, float]
+    ratios: Mapping[str, float]
     rounds: int
 
 
@@ -350,62 +349,80 @@ class BaselineCase:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A backend.
-
-    ``baseline``: compiles what the fitted model is compared with, into a folder. ``float_db``: how
-    well float tensors are kept here, where that is less than in the float32 simulation (HTP computes them in float16).
-    ``runs_float_between``: what has no integer form runs in float between dequantize and quantize, slower and less
-    exact, but right. ``notes``: what must be known to deploy, repeated in every result. ``max_rank``: tensors of a
-    higher rank are refused. ``estimates``: the compiler estimates latency. ``trial``: ``compile`` for what is looked
-    into and not shipped, where that is less. ``sample_limit``: how many samples ``run`` is asked for by default (an
-    emulator is slow); None for all. ``device``: its part of the folder that goes to a device; None where there is none
-    but this machine. ``read_device``: reads what its tool left beside the outputs. ``not_here``: precisions that a
-    caller may well ask for -> why they are not to be had. ``retry_limit``: how many samples are run before a failed
-    comparison stands. ``island``: the precision in which an operator that is computed wrongly is tried instead.
-    ``outside``: operators that it cannot run in any form -> why; they are cut off, with all that depends on them.
-    ``forms``: the only operators that it can be given at all; None where its compiler decides.
-    ``choices``: names of precisions that stand for several, of which the best on the caller's data is taken.
-    ``floats_merges``: a merge that would share one range may run in float between integers, where that is much better.
-    ``measure``: the latency of what was compiled beside that of the same graph in float, on some samples, in a folder;
-    or one sentence on why there is none. ``run``: None where what was compiled runs on the device only, and ``no_run``
-    says so. ``on_edges``: tensors are kept in float, and 8 bit stands on the edges into operators that compute in it:
-    every consumer converts for itself, equal conversions once. ``takes_float16``: QDQ files for it may compute in
-    float16. ``given_rewrites``: what is done to another tool's QDQ model before its numbers are read. ``variants``,
-    ``option_keys``: what may stand behind the colon of its name, and what ``--option`` takes, for people.
-    """
+    """A backend: what it accepts, how it is reached, and what is to be known of it."""
 
     name: str
+
+    # What it accepts.
     ops: Mapping[str, OpSupport]
     precisions: Mapping[str, Precision]
+
+    # How it is reached.
     probe: Callable[[], Probe]
     emit: Callable[[ir.Model, Plan, Path], tuple[Artifact, ...]]
     compile: Callable[[tuple[Artifact, ...], Path], Compiled]
     read_back: Callable[[Compiled, Plan], ReadBack]
+    # None where what was compiled runs on the device only; ``no_run`` says so.
     run: Callable[[Compiled, Iterable[Sample]], Iterator[Sample]] | None = None
-    chains: tuple[Chain, ...] = ()
-    rewrites: tuple[Pass, ...] = ()
-    given_rewrites: tuple[Pass, ...] = ()
-    baseline: Callable[[BaselineCase, Path], Compiled] | None = None
-    float_db: float | None = None
-    runs_float_between: bool = False
-    notes: tuple[str, ...] = ()
-    max_rank: int | None = None
-    estimates: bool = False
+    no_run: str = ""
+    # ``compile`` for what is looked into and not shipped, where that is less.
     trial: Callable[[tuple[Artifact, ...], Path], Compiled] | None = None
+
+    # More of what it accepts.
+    chains: tuple[Chain, ...] = ()
+    # Tensors of a higher rank are refused.
+    max_rank: int | None = None
+    # Operators that it cannot run in any form -> why; they are cut off, with all that depends on them.
+    outside: Mapping[str, str] = field(default_factory=dict)
+    # The only operators that it can be given at all; None where its compiler decides.
+    forms: frozenset[str] | None = None
+    # Precisions that a caller may well ask for -> why they are not to be had.
+    not_here: Mapping[str, str] = field(default_factory=dict)
+    # Names of precisions that stand for several, of which the best on the caller's data is taken.
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # QDQ files for it may compute in float16.
+    takes_float16: bool = False
+
+    # How graphs for it are made.
+    rewrites: tuple[Pass, ...] = ()
+    # What is done to another tool's QDQ model before its numbers are read.
+    given_rewrites: tuple[Pass, ...] = ()
+    # Tensors are kept in float, and 8 bit stands on the edges into operators that compute in it: every consumer
+    # converts for itself, equal conversions once.
+    on_edges: bool = False
+    # What has no integer form runs in float between dequantize and quantize, slower and less exact, but right.
+    runs_float_between: bool = False
+    # A merge that would share one range may run in float between integers, where that is much better.
+    floats_merges: bool = False
+    # The precision in which an operator that is computed wrongly is tried instead.
+    island: Precision | None = None
+
+    # How it is checked. ``float_db``: how well float tensors are kept, where that is less than in the float32
+    # simulation (HTP computes them in float16).
+    float_db: float | None = None
+    # How many samples ``run`` is asked for by default (an emulator is slow), and before a failed comparison stands;
+    # None for all.
     sample_limit: int | None = None
     retry_limit: int | None = None
-    island: Precision | None = None
+
+    # What it is compared with. ``estimates``: the compiler estimates latency. ``baseline`` compiles the other model,
+    # into a folder.
+    estimates: bool = False
+    baseline: Callable[[BaselineCase, Path], Compiled] | None = None
+    # The latency of programs by name, one of which is the baseline, on a sample, by turns in one run; or one sentence
+    # on why there is none.
+    measure: Callable[[Mapping[str, Compiled], str, Sample], Measured | str] | None = None
+    # What the fitted program is timed beside, made by ``baseline``: first what the vendor's own way gives for the
+    # caller's file, in float.
+    stock: tuple[str, ...] = ()
+
+    # Its part of the folder that goes to a device, where there is one but this machine; and what its tool left there.
     device: Callable[[Compiled, DeviceCase], DeviceSide] | None = None
     read_device: Callable[[Path, Compiled, Plan], DeviceRead] | None = None
-    outside: Mapping[str, str] = field(default_factory=dict)
-    forms: frozenset[str] | None = None
-    not_here: Mapping[str, str] = field(default_factory=dict)
-    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    floats_merges: bool = False
-    measure: Callable[[Compiled, BaselineCase, Path], Measured | str] | None = None
-    no_run: str = ""
-    on_edges: bool = False
-    takes_float16: bool = False
+
+    # For people: what must be known to deploy, repeated in every result; what may stand behind the colon of its name;
+    # what ``--option`` takes.
+    notes: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
     option_keys: tuple[str, ...] = ()
 

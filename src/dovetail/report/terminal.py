@@ -12,6 +12,7 @@ from rich.table import Table
 from dovetail.finding import Severity, Status
 from dovetail.model.split import Cut
 from dovetail.report.result import Comparisons, Metrics, Result
+from dovetail.search.rivals import Candidate
 
 _COLOURS = {Status.PASS: "green", Status.FAIL: "red", Status.NOT_CHECKED: "yellow"}
 _SHOWN_FINDINGS = 8
@@ -24,6 +25,7 @@ def print_result(result: Result, run: Path, console: Console | None = None) -> N
     out.print(_figures(result))
     _print_estimates(result.metrics, out)
     _print_placement(result.metrics, out)
+    _print_candidates(result.metrics, out)
     out.print(_verdicts(result))
     _print_findings(result, out)
     if result.tail is not None:
@@ -102,14 +104,36 @@ def _print_placement(metrics: Metrics, out: Console) -> None:
             out.print(f"  {count} x {escape(kind)}")
     if metrics.latency_measured is not None:
         one = metrics.latency_measured
-        figures = f"{one.fitted_us:.0f} us, {one.baseline} {one.baseline_us:.0f} us: {one.ratio:.2f}x"
-        out.print(f"measured here, CPU time of one thread, {one.rounds} rounds by turns: {figures}")
+        rows = ", ".join(f"{name} {us:.0f} us ({one.ratios[name]:.2f}x)" for name, us in one.median_us.items())
+        how = f"CPU time of one thread, {one.rounds} rounds by turns, against {one.baseline}"
+        out.print(f"measured here, {how}: {rows}", soft_wrap=True)
     if metrics.latency_device is not None:
         two = metrics.latency_device
         figures = f"{two.compute_us:.0f} us of compute, {two.latency_us:.0f} us with copying"
         out.print(f"measured on the device, median of {two.runs} runs by {escape(two.source)}: {figures}")
     if metrics.not_measured:
         out.print(f"latency was not measured: {escape(metrics.not_measured)}", soft_wrap=True)
+
+
+def _print_candidates(metrics: Metrics, out: Console) -> None:
+    """The precisions that one was chosen of, with what decided."""
+    choices = metrics.choices
+    if choices is None or not choices.candidates:
+        return
+    names = dict.fromkeys(name for one in choices.candidates for name in one.figures)
+    table = Table(title=f"Chosen: {choices.precision}", title_justify="left", caption=choices.reason)
+    for column in ("", "simulation", "target", "time", "against the best", *names):
+        table.add_column(column, justify="left" if not column else "right")
+    for one in choices.candidates:
+        time = ("not checked" if value is None else text.format(value) for value, text in _times(one))
+        figures = [_figure(one.figures.get(name)) for name in names]
+        simulated, ran = _figure(one.simulation_sqnr_db, " dB"), _figure(one.target_sqnr_db, " dB")
+        table.add_row(one.precision, simulated, one.failure or ran, *time, *figures)
+    out.print(table)
+
+
+def _times(one: Candidate) -> tuple[tuple[float | None, str], ...]:
+    return (one.median_us, "{:.0f} us"), (one.time_ratio, "{:.2f}x")
 
 
 def _ratio(metrics: Metrics, name: str) -> str:

@@ -1,4 +1,4 @@
-"""What is chosen by measuring plans in simulation: a precision of several, and merges that are better left float.
+"""What is chosen by measuring plans: a precision of several, on the target, and merges that are better left float.
 
 Sharing one range over a Concat costs accuracy where its parts are of different size. Where the target runs a Concat in
 float as well, and the outputs gain more than ``MERGE_DB`` by it, that is what is planned.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import glob
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -23,6 +23,7 @@ from dovetail.plan.make import make_plan
 from dovetail.plan.request import Keep, Request
 from dovetail.qdq.boundary import real_stream
 from dovetail.qdq.simulation import load_simulation
+from dovetail.search.rivals import RULE, Candidate, Trials, pick
 from dovetail.stats import Stats
 from dovetail.storage import Plan
 from dovetail.target import FP32, MODEL, Sample, Target
@@ -51,19 +52,22 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What was measured: candidate precisions -> the worst output's SQNR, and every merge."""
+    """What was measured: the candidate precisions, by which rule and why one was taken; and every merge."""
 
     precision: str
-    precisions_sqnr_db: Mapping[str, float] = field(default_factory=dict)
+    candidates: tuple[Candidate, ...] = ()
     merges: tuple[Merge, ...] = ()
+    rule: str = ""
+    reason: str = ""
+    samples: int = 0
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What the result says of it."""
         said = [str(merge) for merge in self.merges if merge.in_float]
-        if self.precisions_sqnr_db:
-            figures = ", ".join(f"{name} {db:.1f} dB" for name, db in self.precisions_sqnr_db.items())
-            said.insert(0, f"{self.precision} was chosen: the worst output in simulation against float is {figures}")
+        if self.candidates:
+            figures = "; ".join(str(candidate) for candidate in self.candidates)
+            said.insert(0, f"{self.precision} was chosen, because {self.reason}: {figures} (the rule: {self.rule})")
         return tuple(said)
 
 
@@ -74,18 +78,29 @@ def choose(
     request: Request,
     candidates: Sequence[str],
     samples: Sequence[Sample],
+    trials: Trials | None = None,
 ) -> tuple[Request, Choices]:
-    """The request with what is best on these samples; ``candidates`` are the precisions to choose from."""
+    """The request with what is best on these samples; ``candidates`` are the precisions to choose from.
+
+    Merges are decided in simulation, where one costs a fraction of a second; precisions on the target, where there is
+    one to be had.
+    """
+    requests: dict[str, Request] = {}
+    rows: list[Candidate] = []
+    merges: dict[str, tuple[Merge, ...]] = {}
     with tempfile.TemporaryDirectory(prefix="dovetail-") as name:
         bench = _Bench(model, target, stats, samples, Path(name))
-        found: dict[str, tuple[Request, float, tuple[Merge, ...]]] = {}
         for precision in candidates or (request.precision.name,):
             asked = replace(request, precision=target.precisions[precision])
-            found[precision] = bench.merged(asked) if target.floats_merges else (asked, bench.worst_db(asked), ())
-    chosen = max(found, key=lambda precision: found[precision][1])
-    best, _, merges = found[chosen]
-    figures = {precision: db for precision, (_, db, _) in found.items()} if candidates else {}
-    return best, Choices(chosen, figures, merges)
+            best, db, found = bench.merged(asked) if target.floats_merges else (asked, bench.worst_db(asked), ())
+            requests[precision], merges[precision] = best, found
+            rows.append(Candidate(precision, db))
+    if not candidates:
+        return requests[rows[0].precision], Choices(rows[0].precision, merges=merges[rows[0].precision])
+    measured = tuple(rows) if trials is None else trials.measured(rows, requests)
+    chosen, reason = pick(measured)
+    choices = Choices(chosen.precision, measured, merges[chosen.precision], RULE, reason, len(samples))
+    return requests[chosen.precision], choices
 
 
 class _Bench:

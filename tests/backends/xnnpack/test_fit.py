@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from rich.console import Console
 
 import dovetail
 from dovetail.finding import Status
+from dovetail.report.terminal import print_result
+from dovetail.search.rivals import RULE, pick
+from dovetail.target import Sample
 from tests.device import runs
 
 pytest.importorskip("executorch", reason="needs the package executorch")
@@ -52,15 +57,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("xnnpack")
     onnx.save(onnx.parser.parse_model(MODEL), folder / "vit.onnx")
     images = np.random.default_rng(1).standard_normal((6, 3, 8, 8)).astype(np.float32)
+    held_out = np.random.default_rng(2).standard_normal((20, 3, 8, 8)).astype(np.float32)
     dovetail.fit(
         folder / "vit.onnx",
         target="xnnpack",
         precision="auto",
         calibration={"image": images},
         output=folder / "run",
-        baselines="none",
+        evaluation={"image": held_out, "label": np.zeros(len(held_out), np.int64)},
+        metric=first_class,
     )
     return folder / "run"
+
+
+def first_class(outputs: Iterator[Sample], targets: Iterator[Sample]) -> dict[str, float]:
+    hits = [int(np.argmax(o["logits"])) == t["label"].item() for o, t in zip(outputs, targets, strict=True)]
+    return {"first": float(np.mean(hits))}
 
 
 def test_every_verdict_passes_and_the_choice_is_said(run: Path) -> None:
@@ -68,13 +80,47 @@ def test_every_verdict_passes_and_the_choice_is_said(run: Path) -> None:
     for name in ("normalized", "compiled", "fidelity", "numerics"):
         assert result.verdicts[name].status is Status.PASS, (name, result.verdicts[name].reason)
     assert result.verdicts["device"].status is Status.NOT_CHECKED
-    choices = result.metrics.choices
-    assert choices is not None
-    assert set(choices.precisions_sqnr_db) == {"w8a8", "w8a8-dynamic"}
-    assert any(f"{choices.precision} was chosen" in note for note in result.notes)
     agreement = result.metrics.sqnr_db.target_vs_simulation
     assert agreement is not None
     assert (agreement["logits"] or 0) > 60
+
+
+def test_auto_measured_both_in_the_runtime_and_says_why(run: Path) -> None:
+    result = dovetail.load_result(run / "result.json")
+    choices = result.metrics.choices
+    assert choices is not None
+    assert [one.precision for one in choices.candidates] == ["w8a8", "w8a8-dynamic"]
+    for one in choices.candidates:
+        assert one.failure == ""
+        assert abs((one.target_sqnr_db or 0) - one.simulation_sqnr_db) < 1
+        assert (one.median_us or 0) > 0
+        assert set(one.figures) == {"first"}
+    best = max(choices.candidates, key=lambda one: one.target_sqnr_db or 0)
+    assert best.time_ratio == 1.0
+    assert choices.precision == pick(choices.candidates)[0].precision
+    assert choices.rule == RULE
+    (note,) = [note for note in result.notes if note.startswith(f"{choices.precision} was chosen, because")]
+    assert f"w8a8 {choices.candidates[0].target_sqnr_db:.1f} dB" in note
+    console = Console(record=True, width=200)
+    print_result(result, run, console)
+    assert f"Chosen: {choices.precision}" in console.export_text()
+    assert not (run / "stages/trials").exists(), "what was compiled for the choice is used or removed"
+
+
+def test_the_file_as_it_was_given_is_what_latency_is_compared_with(run: Path) -> None:
+    measured = dovetail.load_result(run / "result.json").metrics.latency_measured
+    assert measured is not None
+    assert measured.baseline == "stock fp32"
+    assert list(measured.median_us) == ["fitted", "stock fp32"]
+    assert measured.ratios["stock fp32"] == 1.0
+    assert measured.rounds >= 11
+    assert 0 < measured.ratios["fitted"] < 2
+    stock = json.loads((run / "compile/baseline_stock_fp32/census.json").read_text())
+    kinds = {each["op"] for each in stock["outside"]}
+    assert {"expand_copy.default", "select_copy.int", "split_with_sizes_copy.default"} <= kinds
+    assert {each["output"]["dtype"] for each in stock["operators"]} == {"fp32"}
+    given = {node.op_type for node in onnx.load(run / "compile/baseline_stock_fp32/model.onnx").graph.node}
+    assert {"Gather", "Split"} <= given, "none of our rewrites was done to it"
 
 
 def test_only_layer_norm_runs_outside(run: Path) -> None:
@@ -116,5 +162,5 @@ def test_the_script_for_executor_runner_leaves_what_verify_reads(run: Path, tmp_
     assert done.returncode == 0, done.stderr
     calls = (phone / "called.txt").read_text().splitlines()
     assert calls[1] == "--model_path=model.pte --inputs=input_001/image.raw --output_file=outputs/001/output"
-    assert len(calls) == 6
+    assert len(calls) == 8
     assert [path.name for path in (phone / "outputs/005").iterdir()] == ["logits.raw"]

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
+import onnx
 import pytest
 
+import dovetail
 from dovetail.errors import InputError
+from dovetail.finding import Status
 from dovetail.targets import open_target
+from dovetail.targets.xnnpack import install
 from dovetail.targets.xnnpack.install import PACKAGES, obstacle
 
 INSTALL = "pip install 'dovetail-fit[xnnpack]'"
@@ -41,3 +48,25 @@ def test_one_sentence_with_the_line_that_installs(found: dict[str, str], said: s
 def test_unknown_words_are_refused(spec: str, options: dict[str, str], why: str) -> None:
     with pytest.raises(InputError, match=why):
         open_target(spec, options)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"executorch": ""}, f"executorch is not installed: {INSTALL}"),
+        ({"torch": "2.9.0"}, f"torch 2.9.0 is installed, 2.13.0 is needed: {INSTALL}"),
+    ],
+)
+def test_a_run_says_it_and_is_not_checked(
+    found: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(install, "_version", lambda name: {**PACKAGES, **found}[name])
+    text = "g (float[2,4] x) => (float[2,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}> { y = MatMul(x, w) }"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
+    data = {"x": np.random.default_rng(0).standard_normal((4, 2, 4)).astype(np.float32)}
+    result = dovetail.fit(model, target="xnnpack", precision="auto", calibration=data, output=tmp_path / "run")
+    compiled = result.verdicts["compiled"]
+    assert compiled.status is Status.NOT_CHECKED
+    assert said in compiled.reason
+    assert result.metrics.choices is not None
+    assert "none was run on the target" in result.metrics.choices.reason

@@ -13,7 +13,7 @@ from dovetail.storage import Choice
 from dovetail.target import Outcome, Target
 from dovetail.targets import open_target
 from dovetail.targets.xnnpack.session import time_in_child
-from dovetail.targets.xnnpack.table import DYNAMIC, STATIC
+from dovetail.targets.xnnpack.table import DYNAMIC, STATIC, TABLE
 from tests.backends.xnnpack.lowering import Lowered, lowered
 from tests.equality import sqnr_db
 from tests.planning import graph, noise, planned
@@ -32,8 +32,10 @@ def constant(name: str, *shape: int, size: float = 1.0) -> str:
 # Every branch is one kind of operator, from a linear layer on: what is wrong in one does not hide in another.
 LAYERS = f"""
 g (float[1,3,8,8] p, float[6,8] x) => (float[1,8,8,8] conv, float[1,8,7,7] uneven, float[1,8,4,4] pooled,
-   float[1,8,1,1] mean, float[8,6] turned, float[3,8] cut, float[16,6] joined, float[6,8] summed, float[1,4,16,16] up)
-<{constant("w", 8, 3, 3, 3)}, {constant("b", 8)}, {constant("u", 8, 4, 2, 2)}, {constant("l", 8, 8)},
+   float[1,8,1,1] mean, float[8,6] turned, float[3,8] cut, float[16,6] joined, float[6,8] summed, float[1,4,16,16] up,
+   float[1,512] flat, float[6,8] thin, float[1,3,8,8] deep, float[1,4,8] line, float[6,8] dense, float[6,8] plain)
+<{constant("dw", 3, 1, 3, 3)}, {constant("lw", 4, 6, 3)},
+ {constant("w", 8, 3, 3, 3)}, {constant("b", 8)}, {constant("u", 8, 4, 2, 2)}, {constant("l", 8, 8)},
  {constant("c", 6, 8, size=4)}, {constant("m", 8, 8)}, {constant("v", 8, 8, 1, 1)}, int64[2] s = {{8,6}},
  int64[1] from = {{1}}, int64[1] to = {{4}}, int64[1] first = {{0}}>
 {{
@@ -47,6 +49,10 @@ g (float[1,3,8,8] p, float[6,8] x) => (float[1,8,8,8] conv, float[1,8,7,7] uneve
     cut = Slice(h, from, to, first)
     r = Reshape(h, s)  q = Reshape(c, s)  joined = Concat<axis=0>(q, r)
     n = MatMul(h, m)  a = Add(n, h)  f = Relu(a)  summed = MatMul(f, m)
+    flat = Flatten(conv)  one = Unsqueeze(h, from)  thin = Squeeze(one, from)
+    deep = Conv<group=3, pads=[1,1,1,1]>(p, dw)
+    row = Unsqueeze(x, first)  line = Conv<pads=[1,1]>(row, lw)
+    dense = Gemm(x, l, b)  plain = MatMul(x, m)
 }}
 """
 
@@ -87,7 +93,15 @@ def test_layers_and_layout_run_in_int8(layers: Lowered) -> None:
     assert not {kind for kind in kinds if "fp32" in kind and not kind.startswith("Convert")}
 
 
-@pytest.mark.parametrize("output", ["conv", "uneven", "pooled", "turned", "cut", "joined", "up"])
+EXACT = ("conv", "uneven", "deep", "line", "up", "dense", "plain", "pooled", "turned", "flat", "thin", "cut", "joined")
+
+
+def test_every_layer_and_layout_of_the_table_is_among_them() -> None:
+    wanted = {op for op, support in TABLE.items() if not support.follows}
+    assert [op for op in sorted(wanted) if f"= {op}" not in LAYERS] == []
+
+
+@pytest.mark.parametrize("output", EXACT)
 def test_layers_and_layout_are_exact_to_the_bit(layers: Lowered, output: str) -> None:
     for number in range(3):
         sample = _sample(layers, number)
@@ -144,12 +158,17 @@ def test_other_numbers_behind_a_transpose_are_refused_at_load(target: Target, tm
 
 def test_what_the_vendor_gets_wrong_is_lowered_otherwise(target: Target, tmp_path: Path) -> None:
     """A softmax behind a pooling runs over the channels, and zeros around what was int8 are refused at load."""
-    model = graph(f"""g (float[1,3,8,8] p) => (float[1,3,4,4] s, float[1,3,10,9] z)
+    model = graph(f"""g (float[1,3,8,8] p) => (float[1,3,4,4] s, float[1,3,10,9] z, float[1,3,8,8] d)
         <{constant("w", 3, 3, 1, 1)}, int64[8] pads = {{0,0,1,0,0,0,1,1}}>
         {{ c = Conv(p, w)  k = Neg(c)  m = MaxPool<kernel_shape=[2,2], strides=[2,2]>(k)  s = Softmax(m)
-           z = Pad(c, pads) }}""")
+           z = Pad(c, pads)  e = Gelu(c)  d = Conv(e, w) }}""")
     data = noise(model)
     program = lowered(model, planned(model, target, STATIC, data=data), target, tmp_path)
     sample = {"p": data["p"][0]}
     expected, found = program.simulate(sample), program.run(sample)
     assert min(sqnr_db(expected[name], found[name]) for name in ("s", "z")) > 100
+    # Float between integers is what was planned for the Gelu, and is no change.
+    assert [
+        row.tensor for row in program.read_back.tensors if row.edge is not None and row.tensor.startswith("e")
+    ] != []
+    assert [row for row in program.read_back.tensors if row.outcome is not Outcome.MATCHED] == []

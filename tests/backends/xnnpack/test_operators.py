@@ -16,7 +16,8 @@ pytest.importorskip("executorch", reason="needs the package executorch")
 PICTURE, ROWS = "float[1,4,6,8] x", "float[2,3,4] x"
 NORM = "<float[4] s = {1,2,3,4}, float[4] b = {1,2,3,4}>"
 BACKWARDS = "<int64[2] s = {1,-1}, int64[2] e = {3,-9}, int64[2] a = {1,2}, int64[2] t = {1,-2}>"
-POOL = "MaxPool<kernel_shape=[2,2], strides=[2,2], pads=[0,0,1,1]>(x)"
+GROWN, GROW = "<float[1,1,1,1] w = {1}>", 'ConvTranspose<auto_pad="SAME_UPPER">(x, w)'
+POOL = "AveragePool<kernel_shape=[2,2], strides=[2,2], pads=[0,0,1,1]>(x)"
 # Operator -> inputs, output, constants, nodes.
 CASES: list[tuple[str, str, str, str]] = [
     *(
@@ -39,6 +40,7 @@ CASES: list[tuple[str, str, str, str]] = [
         for op in ("And", "Or", "Xor")
     ),
     (ROWS, "bool[2,3,4] y", "", "a = Less(x, x) y = Not(a)"),
+    (ROWS, "bool[2,3,4] y", "", "a = Log(x) y = IsNaN(a)"),
     (f"{ROWS}, float[4] z", "float[2,3,4] y", "", "a = Less(x, z) y = Where(a, x, z)"),
     (ROWS, "float[2,3,4] y", "<float p = {2}>", "y = Pow(x, p)"),
     (ROWS, "float[2,3,4] y", "<float p = {2}>", "y = Mod<fmod=1>(x, p)"),
@@ -89,6 +91,7 @@ CASES: list[tuple[str, str, str, str]] = [
     ),
     (PICTURE, "float[1,4,6,8] y", "", "y = Mul(x, x)"),
     (PICTURE, "float[1,4,3,4] y", "", "y = MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(x)"),
+    (PICTURE, "float[1,4,3,4] y", "", 'y = MaxPool<auto_pad="SAME_UPPER", kernel_shape=[3,3], strides=[2,2]>(x)'),
     (PICTURE, "float[1,4,3,4] y", "", "y = AveragePool<kernel_shape=[2,2], strides=[2,2]>(x)"),
     (PICTURE, "float[1,4,1,1] y", "", "y = GlobalAveragePool(x)"),
     (PICTURE, "float[1,4,6,8] y", NORM, "y = InstanceNormalization(x, s, b)"),
@@ -104,6 +107,8 @@ WEIGHTED = [
     ("float[3,4] x", "float[3,5] y", "y = Gemm(x, w, b)", (4, 5), (5,)),
     ("float[3,4] x", "float[3,5] y", "y = Gemm<transB=1>(x, w, b)", (5, 4), (5,)),
     (PICTURE, "float[1,6,4,7] y", "y = Conv<pads=[0,1,0,0], group=2>(x, w, b)", (6, 2, 3, 2), (6,)),
+    (PICTURE, "float[1,6,3,4] y", 'y = Conv<auto_pad="SAME_UPPER", strides=[2,2]>(x, w, b)', (6, 4, 3, 2), (6,)),
+    (PICTURE, "float[1,6,6,8] y", 'y = Conv<auto_pad="SAME_LOWER">(x, w)', (6, 4, 2, 2), None),
     ("float[1,4,8] x", "float[1,6,4] y", "y = Conv<strides=[2], pads=[1,1]>(x, w, b)", (6, 4, 3), (6,)),
     (PICTURE, "float[1,3,12,16] y", "y = ConvTranspose<strides=[2,2]>(x, w, b)", (4, 3, 2, 2), (3,)),
 ]
@@ -147,6 +152,7 @@ def test_every_operator_has_a_case() -> None:
         ("g (float[2] x) => (float[2] y) { [odd] y = Acosh(x) }", "node 'odd' uses the operator 'Acosh'"),
         ("g (float[2] x, float l, float h) => (float[2] y) { [odd] y = Clip(x, l, h) }", "'odd'.*is not a constant"),
         (f"g (float[1,2,4,4] x) => (float[1,2,2,2] y) {{ [odd] y = {POOL} }}", "'odd'.*padded alike"),
+        (f"g (float[1,1,4,4] x) => (float[1,1,4,4] y) {GROWN} {{ [odd] y = {GROW} }}", "'odd'.*automatic padding"),
     ],
 )
 def test_what_has_no_form_is_refused_by_name(text: str, why: str) -> None:

@@ -29,12 +29,17 @@ _REASONS = {
 }
 
 
-def compile_model(asked: XnnpackOptions, artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
-    """Export, lower, save and load: a program that does not load is no program."""
+def compile_model(
+    asked: XnnpackOptions, artifacts: tuple[Artifact, ...], folder: Path, *, plain: bool = False
+) -> Compiled:
+    """Export, lower, save and load: a program that does not load is no program.
+
+    ``plain``: operators as a model's author writes them in torch, not as they are best for XNNPACK.
+    """
     program, census = folder / "model.pte", folder / "census.json"
     for old in (program, census):
         old.unlink(missing_ok=True)
-    arguments = {"model": str(artifacts[0].path), "program": str(program), "census": str(census)}
+    arguments = {"model": str(artifacts[0].path), "program": str(program), "census": str(census), "plain": plain}
     result = run_child(
         "dovetail.targets.xnnpack.lower:lower_in_child",
         arguments,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import onnx_ir as ir
 from dovetail.model.edit import shape_of
 from dovetail.targets.xnnpack.census import Placed, take_census
 from dovetail.targets.xnnpack.module import STEP, build_module, executed
-from dovetail.targets.xnnpack.operators.registry import torch
+from dovetail.targets.xnnpack.operators.plain import PLAIN
+from dovetail.targets.xnnpack.operators.registry import OPERATORS, Operator, torch
 from dovetail.targets.xnnpack.session import load_program
 
 _PARTITIONER_LOG = "executorch.backends.xnnpack.partition"
@@ -23,22 +24,22 @@ _DELEGATE, _GETITEM = "executorch_call_delegate", "getitem"
 _NOT_COMPUTING = (_DELEGATE, _GETITEM, "alloc", "make_tensor")
 
 
-def lower_in_child(model: str, program: str, census: str) -> dict[str, Any]:
+def lower_in_child(model: str, program: str, census: str, plain: bool = False) -> dict[str, Any]:
     """Lower a QDQ graph to a ``.pte``, load it as a device would, and write down what stands in it."""
-    placed = lower(ir.load(model), Path(program))
+    placed = lower(ir.load(model), Path(program), PLAIN if plain else OPERATORS)
     load_program(Path(program))
     Path(census).write_text(json.dumps(take_census(Path(program), placed)))
     return {"program": program}
 
 
-def lower(model: ir.Model, program: Path) -> Placed:
+def lower(model: ir.Model, program: Path, operators: Mapping[str, Operator] = OPERATORS) -> Placed:
     """Write the program of a graph, and say which node of it each debug handle belongs to and what stayed outside."""
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir import to_edge_transform_and_lower
 
-    module = build_module(model)
+    module = build_module(model, operators)
     exported = torch.export.export(module, example_inputs(model), strict=False)
-    with _refusals() as refusals:
+    with _refusals() as refusals, _without_patterns(model):
         edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
     names = {f"{STEP}{number}": node.name or "" for number, node in enumerate(executed(model))}
     placed = _placed(edge.exported_program().graph_module, names, refusals)
@@ -55,6 +56,20 @@ def example_inputs(model: ir.Model) -> tuple[Any, ...]:
             raise ValueError(f"input {value.name!r} has no static shape")
         inputs.append(torch.zeros(shape, dtype=getattr(torch, str(dtype.numpy()))))
     return tuple(inputs)
+
+
+@contextmanager
+def _without_patterns(model: ir.Model) -> Iterator[None]:
+    """Keep the vendor from tracing how torch writes bilinear resizing, six seconds a process, where there is none."""
+    from executorch.backends.xnnpack.partition.graphs import bilinear_2d
+
+    before = bilinear_2d.get_graphs_dict
+    if not any(node.op_type == "Resize" for node in model.graph):
+        bilinear_2d.get_graphs_dict = dict
+    try:
+        yield
+    finally:
+        bilinear_2d.get_graphs_dict = before
 
 
 @contextmanager

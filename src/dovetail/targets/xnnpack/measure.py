@@ -1,37 +1,61 @@
-"""Latency beside the same graph in float, from one interleaved run."""
+"""Latency of programs by turns in one run, and the stock program that ours is compared with."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 
-from dovetail.target import Artifact, Compiled, Measured
+from dovetail.model.read import read
+from dovetail.model.write import write
+from dovetail.passes.infer_shapes import infer_shapes
+from dovetail.passes.normalize import normalize
+from dovetail.target import MODEL, Artifact, BaselineCase, Compiled, Measured, Sample
 from dovetail.targets.child import run_child
 from dovetail.targets.xnnpack.compile import PROGRAM, compile_model
 from dovetail.targets.xnnpack.options import XnnpackOptions
 
+# What a caller would have without us: the file as it is, in float, through torch.export and the partitioner; and the
+# same of our own graph, which shows what the rewrites bring without integers.
+STOCK, OURS = "stock fp32", "fp32"
 
-def measure(
-    asked: XnnpackOptions,
-    fitted: Compiled,
-    other: tuple[Artifact, ...],
-    name: str,
-    inputs: list[np.ndarray],
-    place: Path,
-) -> Measured | str:
-    """Lower the other graph too and run both by turns; one sentence where that does not work."""
-    lowered = compile_model(asked, other, place)
-    if lowered.error:
-        return f"{name} was not lowered: {lowered.error}"
-    programs = [str(a.path) for each in (fitted, lowered) for a in each.artifacts if a.name == PROGRAM]
+
+def compile_baseline(asked: XnnpackOptions, case: BaselineCase, folder: Path) -> Compiled:
+    """Lower the caller's file as it is, or where that has no form in torch, normalized; or our own float graph."""
+    place = folder / f"baseline_{case.name.replace(' ', '_')}"
+    place.mkdir(parents=True, exist_ok=True)
+    if case.name != STOCK:
+        return compile_model(asked, _written(case.model, place), place)
+    given = read(case.original, case.shapes)
+    infer_shapes(given)
+    as_given = compile_model(asked, _written(given, place), place, plain=True)
+    if not as_given.error:
+        return as_given
+    normalized, _ = normalize(read(case.original, case.shapes))
+    infer_shapes(normalized)
+    return compile_model(asked, _written(normalized, place), place, plain=True)
+
+
+def _written(model: ir.Model, place: Path) -> tuple[Artifact, ...]:
+    return tuple(Artifact(MODEL, path) for path in write(model, place / "model.onnx"))
+
+
+def measure(asked: XnnpackOptions, programs: Mapping[str, Compiled], baseline: str, sample: Sample) -> Measured | str:
+    """Run the programs by turns on one thread; one sentence where that does not work."""
+    graph = ir.load(next(iter(programs.values())).artifacts[0].path).graph
+    inputs = [np.asarray(sample[str(value.name)]) for value in graph.inputs]
+    if any(_takes_integers(each) for each in programs.values()):
+        return "the inputs are quantized, those of the float graph are not"
+    files = [str(a.path) for each in programs.values() for a in each.artifacts if a.name == PROGRAM]
     with tempfile.TemporaryDirectory(prefix="dovetail-xnnpack-") as folder:
-        sample = Path(folder) / "sample.npz"
-        np.savez(sample, allow_pickle=False, **{f"{i}": array for i, array in enumerate(inputs)})
+        given = Path(folder) / "sample.npz"
+        np.savez(given, allow_pickle=False, **{f"{i}": array for i, array in enumerate(inputs)})
         result = run_child(
             "dovetail.targets.xnnpack.session:time_in_child",
-            {"programs": programs, "sample": str(sample), "inputs": len(inputs)},
+            {"programs": files, "sample": str(given), "inputs": len(inputs)},
             who="the ExecuTorch runtime",
             time_limit_s=asked.time_limit_s,
             memory_limit_bytes=asked.memory_limit_bytes,
@@ -39,6 +63,11 @@ def measure(
     if result.answer is None:
         return f"latency was not measured: {result.error}"
     rounds = np.array(result.answer["seconds"])  # [rounds, programs]
-    medians = np.median(rounds, axis=0) * 1e6
-    ratio = float(np.median(rounds[:, 0] / rounds[:, 1]))
-    return Measured(name, float(medians[0]), float(medians[1]), ratio, len(rounds))
+    base = rounds[:, list(programs).index(baseline)]
+    medians = {name: float(np.median(rounds[:, i]) * 1e6) for i, name in enumerate(programs)}
+    ratios = {name: float(np.median(rounds[:, i] / base)) for i, name in enumerate(programs)}
+    return Measured(baseline, medians, ratios, len(rounds))
+
+
+def _takes_integers(compiled: Compiled) -> bool:
+    return any(value.dtype is ir.DataType.INT8 for value in ir.load(compiled.artifacts[0].path).graph.inputs)

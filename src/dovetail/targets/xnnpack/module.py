@@ -7,7 +7,7 @@ What the lowering asks for, each found by failing (executorch 1.5.1): integers a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,12 +49,12 @@ def output_names(model: ir.Model) -> list[str]:
     return [str(value.name) for value in model.graph.outputs]
 
 
-def build_module(model: ir.Model) -> Any:
+def build_module(model: ir.Model, operators: Mapping[str, Operator] = OPERATORS) -> Any:
     """A torch module that computes what the graph computes; an operator without a mapping is refused by name."""
     steps, names = [], {}
     for number, node in enumerate(executed(model)):
         names[f"{STEP}{number}"] = node
-        steps.append(_step(node))
+        steps.append(_step(node, operators))
 
     class Planned(torch.nn.Module):  # type: ignore[misc]
         """Runs the steps in graph order."""
@@ -87,9 +87,9 @@ def executed(model: ir.Model) -> list[ir.Node]:
     return [node for node in model.graph if not is_dequantize(node) or node.outputs[0] in outputs]
 
 
-def _step(node: ir.Node) -> tuple[Any, list[_Operand | None]]:
+def _step(node: ir.Node, operators: Mapping[str, Operator]) -> tuple[Any, list[_Operand | None]]:
     """The module of one node, with its constants as buffers, and where its inputs come from."""
-    mapping = _mapping(node)
+    mapping = _mapping(node, operators)
     numbers = {
         index: array
         for index in range(len(node.inputs))
@@ -106,14 +106,14 @@ def _step(node: ir.Node) -> tuple[Any, list[_Operand | None]]:
     return _module(mapping.build(Call(node, numbers)), node, operands, buffers), operands
 
 
-def _mapping(node: ir.Node) -> Operator:
+def _mapping(node: ir.Node, operators: Mapping[str, Operator]) -> Operator:
     if is_quantize(node):
         return Operator(_QUANTIZE.build, _NUMBERS)
     if is_dequantize(node):
         return Operator(_DEQUANTIZE.build, _NUMBERS)
     if is_rows(node):
         return Operator(lambda call: _dynamic_rows)
-    found = OPERATORS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    found = operators.get(node.op_type) if node.domain in ("", "ai.onnx") else None
     if found is None:
         raise InputError(f"node {node.name!r} uses the operator {node.op_type!r}, which has no form in torch here")
     return found

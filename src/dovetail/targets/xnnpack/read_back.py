@@ -58,7 +58,8 @@ class _Program:
             written = [each for each in made if each["output"]["dtype"] != "fp32"]
             if written:
                 return self._compare(stored, written[-1]["output"], f"written by {written[-1]['kind']}")
-            if self._should_run_in_integers(maker):
+            # On an edge it is converted for one reader: what makes it is planned in float.
+            if stored.edge is None and self._should_run_in_integers(maker):
                 return self._found(stored, Outcome.CHANGED, f"{maker.op_type} runs in float")
         converted = self._made.get(quantize.name or "", [])
         if converted:

@@ -66,6 +66,9 @@ def _pools(node: ir.Node) -> str:
     kernel, strides = attribute(node, "kernel_shape", ()), attribute(node, "strides", ())
     if any(stride > size for stride, size in zip(strides, kernel, strict=False)):
         return "XNNPACK takes no pooling that leaves elements out"
+    pads = attribute(node, "pads", ())
+    if attribute(node, "auto_pad", "NOTSET") != "NOTSET" or list(pads[:2]) != list(pads[2:]):
+        return "what is padded on one side only is padded in float"
     return ""
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 
 from dovetail.errors import InputError
@@ -22,10 +21,8 @@ from dovetail.storage import Plan
 from dovetail.target import (
     FP32,
     Artifact,
-    BaselineCase,
     Chain,
     Compiled,
-    Measured,
     ReadBack,
     Sample,
     Target,
@@ -34,7 +31,7 @@ from dovetail.targets.xnnpack.compile import CENSUS, PROGRAM, compile_model
 from dovetail.targets.xnnpack.device import device_side
 from dovetail.targets.xnnpack.dynamic import insert_dynamic
 from dovetail.targets.xnnpack.install import probe
-from dovetail.targets.xnnpack.measure import measure
+from dovetail.targets.xnnpack.measure import OURS, STOCK, compile_baseline, measure
 from dovetail.targets.xnnpack.module import known_operators
 from dovetail.targets.xnnpack.options import DEFAULTS, XnnpackOptions, read_options
 from dovetail.targets.xnnpack.read_back import read_census
@@ -61,7 +58,9 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
         run=partial(run, asked),
         choices={"auto": (STATIC.name, DYNAMIC.name)},
         floats_merges=True,
-        measure=partial(measure_latency, asked),
+        measure=partial(measure, asked),
+        baseline=partial(compile_baseline, asked),
+        stock=(STOCK, OURS),
         device=device_side,
         option_keys=tuple(DEFAULTS),
     )
@@ -85,23 +84,6 @@ def run(asked: XnnpackOptions, compiled: Compiled, samples: Iterable[Sample]) ->
     graph = ir.load(compiled.artifacts[0].path).graph
     names = [str(v.name) for v in graph.inputs], [str(v.name) for v in graph.outputs]
     return run_program(asked, _file(compiled, PROGRAM), names, samples)
-
-
-def measure_latency(asked: XnnpackOptions, compiled: Compiled, case: BaselineCase, folder: Path) -> Measured | str:
-    """The latency of the program beside that of the same graph in float."""
-    place = folder / f"baseline_{case.name}"
-    place.mkdir(exist_ok=True)
-    other = emit(case.model, Plan("xnnpack", case.name, {}), place)
-    (sample,) = case.samples
-    if compiled_takes_integers(compiled):
-        return "the inputs are quantized, those of the float graph are not"
-    inputs = [np.asarray(sample[str(value.name)]) for value in case.model.graph.inputs]
-    return measure(asked, compiled, other, case.name, inputs, place)
-
-
-def compiled_takes_integers(compiled: Compiled) -> bool:
-    """Whether the program's inputs are stored in integers."""
-    return any(value.dtype is ir.DataType.INT8 for value in ir.load(compiled.artifacts[0].path).graph.inputs)
 
 
 def _file(compiled: Compiled, name: str) -> Path:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -34,6 +36,25 @@ def export(model: nn.Module, shape: tuple[int, ...], path: Path, *, dynamo: bool
     """A network with one input ``x``, as ONNX; the same numbers whatever was made before."""
     torch.manual_seed(0)
     return vit_export.export(model, shape, path, dynamo=dynamo)
+
+
+def shared_exports(
+    factory: pytest.TempPathFactory, names: Sequence[str], make: Callable[[Path], Mapping[str, Path]]
+) -> dict[str, Path]:
+    """Files that several test files need, made once in a test session, whichever of its processes is first."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "exports"
+    folder.mkdir(exist_ok=True)
+    found = {name: folder / f"{name}.onnx" for name in names}
+    if not all(path.exists() for path in found.values()):
+        for name, path in make(factory.mktemp("export")).items():
+            path.replace(found[name])
+    return found
+
+
+def shared_export(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Path]) -> Path:
+    """One such file."""
+    return shared_exports(factory, [name], lambda folder: {name: make(folder / "model.onnx")})[name]
 
 
 def keep_sizes(model: nn.Module) -> nn.Module:

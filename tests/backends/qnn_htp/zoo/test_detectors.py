@@ -20,6 +20,7 @@ from tests.backends.qnn_htp.zoo.fitting import (  # noqa: E402
     export,
     fitted,
     images,
+    shared_exports,
 )
 
 FIELDS = ("logits", "pred_boxes")
@@ -107,9 +108,17 @@ def settle(model: nn.Module, pictures: Tensor) -> None:
         hook.remove()
 
 
+SHAPES = {"RT-DETRv2": RT_SHAPE, "RF-DETR": RF_SHAPE}
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, tuple[int, ...]]]:
-    return export_both(tmp_path_factory.mktemp("detectors"))
+    return {name: (path, SHAPES[name]) for name, path in shared_detectors(tmp_path_factory).items()}
+
+
+def shared_detectors(factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The files of both."""
+    return shared_exports(factory, list(SHAPES), lambda f: {name: path for name, (path, _) in export_both(f).items()})
 
 
 def export_both(folder: Path) -> dict[str, tuple[Path, tuple[int, ...]]]:

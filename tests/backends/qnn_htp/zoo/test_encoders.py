@@ -7,6 +7,7 @@ the size of what passes through, or the simulation of a deep random network woul
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import onnx_ir as ir
@@ -17,7 +18,14 @@ import dovetail
 from dovetail.encoding import DType
 from dovetail.finding import Status, Thresholds
 from dovetail.report.result import Result
-from tests.backends.qnn_htp.zoo.fitting import Outputs, assert_as_planned, export, fitted, keep_sizes
+from tests.backends.qnn_htp.zoo.fitting import (
+    Outputs,
+    assert_as_planned,
+    export,
+    fitted,
+    keep_sizes,
+    shared_export,
+)
 from tests.models import rendered_lines
 from tests.ocr_wheel import ocr_model
 
@@ -97,16 +105,12 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, bool]] = {  # how it is 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The file of a network; each is exported once."""
-    done: dict[str, Path] = {}
+    return lambda name: shared_export(tmp_path_factory, name, partial(export_network, name))
 
-    def path(name: str) -> Path:
-        if name not in done:
-            make, size, dynamo = NETWORKS[name]
-            place = tmp_path_factory.mktemp(name) / "model.onnx"
-            done[name] = export(keep_sizes(make()), (1, 3, size, size), place, dynamo=dynamo)
-        return done[name]
 
-    return path
+def export_network(name: str, place: Path) -> Path:
+    make, size, dynamo = NETWORKS[name]
+    return export(keep_sizes(make()), (1, 3, size, size), place, dynamo=dynamo)
 
 
 def normal_operators(run: Path) -> set[str]:

@@ -6,6 +6,7 @@ Two layers or stages with random weights each, but every operator, rank and wind
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import onnx_ir as ir
@@ -15,7 +16,14 @@ from torch import Tensor, nn
 from dovetail.encoding import DType
 from dovetail.finding import Status, Thresholds
 from dovetail.model.edit import shape_of
-from tests.backends.qnn_htp.zoo.fitting import Outputs, assert_as_planned, export, fitted, keep_sizes
+from tests.backends.qnn_htp.zoo.fitting import (
+    Outputs,
+    assert_as_planned,
+    export,
+    fitted,
+    keep_sizes,
+    shared_export,
+)
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 pytest.importorskip("transformers", reason="needs the package transformers")
@@ -106,16 +114,12 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {  # how it is made, 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The file of a network; each is exported once."""
-    done: dict[str, Path] = {}
+    return lambda name: shared_export(tmp_path_factory, name, partial(export_network, name))
 
-    def path(name: str) -> Path:
-        if name not in done:
-            make, size = NETWORKS[name]
-            place = tmp_path_factory.mktemp(name) / "model.onnx"
-            done[name] = export(keep_sizes(make()), (1, 3, size, size), place)
-        return done[name]
 
-    return path
+def export_network(name: str, place: Path) -> Path:
+    make, size = NETWORKS[name]
+    return export(keep_sizes(make()), (1, 3, size, size), place)
 
 
 def test_the_backbone_of_rf_detr_at_its_sizes(tmp_path: Path) -> None:

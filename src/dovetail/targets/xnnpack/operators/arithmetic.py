@@ -25,6 +25,7 @@ _SAME = {
     "Floor": "floor",
     "Greater": "gt",
     "GreaterOrEqual": "ge",
+    "IsNaN": "isnan",
     "Less": "lt",
     "LessOrEqual": "le",
     "Log": "log",

@@ -81,7 +81,7 @@ def convolution(call: Call) -> Function:
     strides = list(call.attribute("strides", [1] * spatial))
     dilations = list(call.attribute("dilations", [1] * spatial))
     groups = int(call.attribute("group", 1))
-    before, after = _paddings(call, spatial)
+    before, after = _paddings(call, list(call.shape(1)[2:]), strides, dilations)
     if call.node.op_type == "ConvTranspose":
         if before != after:
             raise call.refuse("padding that is not the same on both sides has no form here")
@@ -97,12 +97,20 @@ def convolution(call: Call) -> Function:
     return convolve
 
 
-def _paddings(call: Call, spatial: int) -> tuple[list[int], list[int]]:
-    """The padding in front and behind, per axis."""
-    if str(call.attribute("auto_pad", "NOTSET")) not in ("NOTSET", "VALID"):
+def _paddings(call: Call, kernel: list[int], strides: list[int], dilations: list[int]) -> tuple[list[int], list[int]]:
+    """The padding in front and behind, per axis; where it is automatic, so that the stride alone decides the size."""
+    spatial, how = len(kernel), str(call.attribute("auto_pad", "NOTSET"))
+    if how in ("NOTSET", "VALID"):
+        pads = list(call.attribute("pads", [0] * (2 * spatial)))
+        return pads[:spatial], pads[spatial:]
+    if call.node.op_type == "ConvTranspose":
         raise call.refuse("automatic padding has no form here")
-    pads = list(call.attribute("pads", [0] * (2 * spatial)))
-    return pads[:spatial], pads[spatial:]
+    total = [
+        max((math.ceil(size / stride) - 1) * stride + (window - 1) * dilation + 1 - size, 0)
+        for size, window, stride, dilation in zip(call.shape()[2:], kernel, strides, dilations, strict=True)
+    ]
+    less, more = [amount // 2 for amount in total], [amount - amount // 2 for amount in total]
+    return (less, more) if how == "SAME_UPPER" else (more, less)
 
 
 @operator("MaxPool", "AveragePool")
@@ -110,15 +118,25 @@ def pool(call: Call) -> Function:
     kernel = list(call.attribute("kernel_shape", []))
     spatial = len(kernel)
     strides = list(call.attribute("strides", [1] * spatial))
-    before, after = _paddings(call, spatial)
+    dilations = list(call.attribute("dilations", [1] * spatial))
+    before, after = _paddings(call, kernel, strides, dilations)
     ceil = bool(call.attribute("ceil_mode", 0))
-    if spatial != 2 or before != after:
-        raise call.refuse("only pooling over two axes, padded alike on both sides, has a form here")
+    if spatial != 2:
+        raise call.refuse("only pooling over two axes has a form here")
     if call.node.op_type == "MaxPool":
-        dilations = list(call.attribute("dilations", [1] * spatial))
         if len(call.node.outputs) > 1:
             raise call.refuse("the indices of the largest elements have no form here")
-        return lambda x: torch.nn.functional.max_pool2d(x, kernel, strides, before, dilations, ceil)
+        if before == after:
+            return lambda x: torch.nn.functional.max_pool2d(x, kernel, strides, before, dilations, ceil)
+        around = [before[1], after[1], before[0], after[0]]
+
+        def pool_uneven(x: Tensor) -> Tensor:
+            padded = torch.nn.functional.pad(x, around, value=-math.inf)
+            return torch.nn.functional.max_pool2d(padded, kernel, strides, 0, dilations, ceil)
+
+        return pool_uneven
+    if before != after:
+        raise call.refuse("only an average that is padded alike on both sides has a form here")
     counted = bool(call.attribute("count_include_pad", 0)) if any(before) else False
     return lambda x: torch.nn.functional.avg_pool2d(x, kernel, strides, before, ceil, counted)
 

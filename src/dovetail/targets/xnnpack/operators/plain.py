@@ -1,0 +1,50 @@
+"""Operators as a model's author writes them in torch: for the stock program that ours is compared with."""
+
+from __future__ import annotations
+
+from dovetail.targets.xnnpack.operators import arithmetic, layout, linear
+from dovetail.targets.xnnpack.operators.registry import OPERATORS, Call, Function, Operator, torch
+
+_REGISTERED = (arithmetic, layout)  # importing them fills the registry
+
+
+def _matmul(call: Call) -> Function:
+    if linear.is_constant(call, 1) and len(call.shape(1)) == 2:
+        return linear.linear
+    return lambda x, y: torch.matmul(x, y)
+
+
+def _softmax(call: Call) -> Function:
+    axis = call.axis(-1)
+    return lambda x: torch.softmax(x, axis)
+
+
+def _split(call: Call) -> Function:
+    axis = call.axis(0)
+    sizes = [call.output(i)[axis] for i in range(len(call.node.outputs))]
+    return lambda x, *_: torch.split(x, sizes, axis)
+
+
+def _gather(call: Call) -> Function:
+    index = call.number(1)
+    if index is None or index.ndim:
+        gather: Function = layout.gather(call)
+        return gather
+    axis, chosen = call.axis(0), int(index)
+    return lambda x, *_: torch.select(x, axis, chosen)
+
+
+def _squeeze(call: Call) -> Function:
+    shape, axes = call.shape(), call.number(1)
+    dropped = [i for i, size in enumerate(shape) if size == 1] if axes is None else [int(a) for a in axes]
+    return lambda x, *_: torch.squeeze(x, dropped)
+
+
+PLAIN = {
+    **OPERATORS,
+    "Gather": Operator(_gather),
+    "MatMul": Operator(_matmul),
+    "Softmax": Operator(_softmax),
+    "Split": Operator(_split, numbers=(1,)),
+    "Squeeze": Operator(_squeeze, numbers=(1,)),
+}
