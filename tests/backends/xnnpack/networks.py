@@ -38,4 +38,4 @@ def _export(name: str, place: Path) -> Path:
 
 
 def _other(name: str, place: Path) -> Path:
-    return tensorrt_models.export_model(name, "torchscript-eager", place, layers=1, heads=1)
+    return tensorrt_models.export_model(name, "torchscript-eager", place, tensorrt_models.Size(1, 1))
