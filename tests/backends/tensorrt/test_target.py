@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from dovetail.stage_files import load_compiled
 from dovetail.target import DeviceLatency
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt import install
-from dovetail.targets.tensorrt.compile import LAYERS
+from dovetail.targets.tensorrt.compile import FLOAT16_LAYERS, LAYERS
 from dovetail.targets.tensorrt.device_session import read_export
 from dovetail.targets.tensorrt.layers import UnreadableError, parse_layers
 from dovetail.targets.tensorrt.table import FP8
@@ -275,6 +276,92 @@ def test_a_file_of_another_form_is_not_checked_and_quoted(
         assert result.verdicts["fidelity"].status is Status.NOT_CHECKED
         assert said in result.verdicts["fidelity"].reason
         assert result.metrics.latency_device is not None
+
+
+def attentions(info: dict[str, Any]) -> list[dict[str, Any]]:
+    return [one for one in info["Layers"] if "_mha" in one["Name"]]
+
+
+def no_inputs(info: dict[str, Any]) -> None:
+    attentions(info)[0].pop("Inputs")
+
+
+def no_attention(info: dict[str, Any]) -> None:
+    info["Layers"] = [one for one in info["Layers"] if "_mha" not in one["Name"]]
+
+
+def first_layers(info: dict[str, Any]) -> None:
+    info["Layers"] = info["Layers"][:3]
+
+
+def no_metadata(info: dict[str, Any]) -> None:
+    for one in info["Layers"]:
+        one.pop("Metadata")
+
+
+def other_nodes(info: dict[str, Any]) -> None:
+    for one in info["Layers"]:
+        one["Metadata"] = "[ONNX Layer: elsewhere]"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (no_inputs, "a product without inputs or outputs: "),
+        (no_attention, "no layer does the work of this operator"),
+        (first_layers, "no layer does the work of this operator"),
+        (no_metadata, "no layer of layer_info.json says in its Metadata which nodes it does the work of"),
+        (other_nodes, "layer_info.json is of another engine: 'elsewhere' is no node of this model, nor any other"),
+    ],
+)
+def test_layers_that_do_not_say_enough_are_not_checked(
+    spoil: Callable[[dict[str, Any]], None], said: str, fitted: Callable[[str], tuple[Result, Path]]
+) -> None:
+    _, run = fitted("vit_fashion")
+    outputs, info = brought_back(run), device_files.layer_info(run / "compile" / "layers.txt")
+    spoil(info)
+    device_files.write(outputs, info)
+    result = dovetail.verify_device(run, device_outputs=outputs)
+    assert result.verdicts["fidelity"].status is Status.NOT_CHECKED
+    assert said in result.verdicts["fidelity"].reason
+    assert Severity.ERROR not in {finding.severity for finding in result.findings if finding.code == "TRT"}
+
+
+def test_without_the_layers_of_the_device_what_was_built_is_judged_again(
+    fitted: Callable[[str], tuple[Result, Path]],
+) -> None:
+    before, run = fitted("vit_fashion")
+    outputs, info = brought_back(run), device_files.layer_info(run / "compile" / "layers.txt")
+    attentions(info)[0].update(Name="__myl_Fc", LayerType="gemm")
+    device_files.write(outputs, info)
+    assert dovetail.verify_device(run, device_outputs=outputs).verdicts["fidelity"].status is Status.FAIL
+    (outputs / "layer_info.json").write_text("[]")
+    unread = dovetail.verify_device(run, device_outputs=outputs)
+    assert unread.verdicts["fidelity"].status is Status.NOT_CHECKED
+    assert (unread.findings, unread.read_back) == (before.findings, before.read_back)
+    (outputs / "layer_info.json").unlink()
+    after = dovetail.verify_device(run, device_outputs=outputs)
+    assert after.verdicts["fidelity"] == before.verdicts["fidelity"]
+    assert (after.findings, after.read_back) == (before.findings, before.read_back)
+
+
+def test_a_block_is_not_judged_without_the_list_of_float16(
+    fitted: Callable[[str], tuple[Result, Path]], tmp_path: Path
+) -> None:
+    _, run = fitted("vit_fashion")
+    compiled, plan = load_compiled(run / "compile"), read_plan(run / "plan.json")
+    alone = replace(compiled, artifacts=tuple(a for a in compiled.artifacts if a.name != FLOAT16_LAYERS))
+    info = device_files.layer_info(run / "compile" / "layers.txt")
+    attentions(info)[0].update(Name="__myl_Fc", LayerType="gemm")
+    device_files.write(tmp_path, info)
+    target = open_target("tensorrt")
+    assert target.read_device is not None
+    said = target.read_device(tmp_path, alone, plan)
+    assert said.findings == ()
+    for read_back in (said.read_back, target.read_back(alone, plan)):
+        verdict = fidelity(read_back, Thresholds())
+        assert verdict.status is Status.NOT_CHECKED
+        assert verdict.reason.endswith("there is no layer list of the same graph in float16 to compare with")
 
 
 def test_a_builder_without_memory_says_so(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from dovetail.targets.tensorrt.table import no_kernel
 from dovetail.targets.tensorrt.unquantized import Unquantized
 
 CODE = "TRT"
+NOT_LISTED = "no layer of the list does the work of this attention"
 _PARTS = ("query", "key", "softmax output", "value")
 
 
@@ -27,6 +28,7 @@ class Block:
 
     ``planned``: the type of its four operands, None where they are not alike. ``layer``: the fused layer, if any.
     ``fused_in_float16``: whether the same graph without 8 bit has it as one kernel. ``why``: what broke it.
+    ``listed``: whether the list has layers that do the work of its products; where it has none, nothing is known.
     """
 
     where: str
@@ -35,6 +37,7 @@ class Block:
     layer: Layer | None
     fused_in_float16: bool
     why: str = ""
+    listed: bool = True
 
     @property
     def as_planned(self) -> bool:
@@ -46,7 +49,7 @@ class Block:
     @property
     def lost(self) -> bool:
         """Whether 8 bit cost it the kernel that it has in float16."""
-        return self.fused_in_float16 and not self.as_planned
+        return self.fused_in_float16 and self.listed and not self.as_planned
 
 
 def find_blocks(plain: Unquantized, layers: tuple[Layer, ...], in_float16: tuple[Layer, ...]) -> tuple[Block, ...]:
@@ -64,7 +67,10 @@ def _block(found: Attention, plain: Unquantized, layers: tuple[Layer, ...], in_f
     block = Block(origin_of(found.mix.outputs[0]).name, nodes, planned, layer, fused)
     if block.as_planned:
         return block
-    return Block(block.where, nodes, planned, layer, fused, why_broken(found, plain, layer))
+    listed = all(any(name in one.nodes for one in layers) for name in (nodes[0], nodes[-1]))
+    return Block(
+        block.where, nodes, planned, layer, fused, why_broken(found, plain, layer), layer is not None or listed
+    )
 
 
 def _fused(nodes: tuple[str, ...], layers: tuple[Layer, ...]) -> Layer | None:
@@ -122,6 +128,9 @@ def findings(blocks: tuple[Block, ...]) -> tuple[Finding, ...]:
     found = []
     for block in blocks:
         if block.as_planned:
+            continue
+        if not block.listed:
+            found.append(Finding(CODE, block.where, NOT_LISTED, Severity.NOTE))
             continue
         planned = WORDS[block.planned] if block.planned is not None else "8 bit"
         beside = "in float16 it is" if block.fused_in_float16 else "in float16 it is not either"

@@ -54,9 +54,12 @@ def _layer(one: Any, file: str) -> Layer:
     try:
         inputs, outputs = (tuple(_tensor(tensor) for tensor in one.get(key, ())) for key in ("Inputs", "Outputs"))
         kind, nodes = str(one["LayerType"]), frozenset(_NODE.findall(one.get("Metadata", "")))
-        return Layer(str(one["Name"]), _KINDS.get(kind, kind), inputs, _constants(one), outputs, nodes)
+        layer = Layer(str(one["Name"]), _KINDS.get(kind, kind), inputs, _constants(one), outputs, nodes)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UnreadableError(f"{file}, layer {json.dumps(one)[:_QUOTED]!r}") from error
+    if layer.is_product and not (inputs and outputs):
+        raise UnreadableError(f"{file}, a product without inputs or outputs: {json.dumps(one)[:_QUOTED]!r}")
+    return layer
 
 
 def _constants(one: dict[str, Any]) -> tuple[Tensor, ...]:

@@ -10,11 +10,13 @@ from dovetail.encoding import QParams
 from dovetail.model.edit import constant_of
 from dovetail.storage import Edge, Plan
 from dovetail.target import Outcome, ReadBack, ReadTensor
-from dovetail.targets.tensorrt.coverage import Block, find_blocks
+from dovetail.targets.tensorrt.coverage import NOT_LISTED, Block, find_blocks
 from dovetail.targets.tensorrt.layers import WORDS, Layer, UnreadableError, parse_layers
 from dovetail.targets.tensorrt.unquantized import Unquantized, unquantized
 
 EVIDENCE = "the layer list that the builder printed for the engine, and that of the same graph in float16"
+
+NO_FLOAT16_LIST = "there is no layer list of the same graph in float16 to compare with"
 
 
 def read_layers(emitted: Path, layers: Path, float16_layers: Path, plan: Plan) -> ReadBack:
@@ -72,6 +74,8 @@ def _attention(block: Block) -> ReadTensor | None:
     """A block as a row of its own; none where neither type has it as one kernel, for then nothing was lost."""
     if block.as_planned and block.layer is not None:
         return ReadTensor(block.where, Outcome.MATCHED, f"one attention kernel, {block.layer.types}")
+    if block.fused_in_float16 and not block.listed:
+        return ReadTensor(block.where, Outcome.NOT_FOUND, NOT_LISTED)
     if not block.lost:
         return None
     return ReadTensor(block.where, Outcome.CHANGED, f"attention is not one kernel: {block.why}")
