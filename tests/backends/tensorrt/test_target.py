@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from rich.console import Console
 
@@ -38,6 +39,7 @@ from dovetail.targets.tensorrt.table import FP8
 from dovetail.verify.verdicts import fidelity
 from tests.backends.tensorrt import device_files
 from tests.backends.tensorrt.attention import layer
+from tests.equality import model_from, normal
 from tests.planning import noise, planned
 
 pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12")
@@ -412,6 +414,21 @@ def test_a_line_of_another_form_is_quoted() -> None:
         parse_layers(f"Layers:\n{LINE}\nName: only a name")
     with pytest.raises(UnreadableError, match="printed no layer list"):
         parse_layers("")
+
+
+def test_numbers_that_float16_cannot_hold_fail_without_a_gpu(tmp_path: Path) -> None:
+    """A square above 65504 is infinite in float16, and the norm behind it NaN."""
+    text = """g (float[1,4,32] x) => (float[1,4,32] y)
+    { a = MatMul(x, w) b = MatMul(a, w) r = Mul(b, b) y = LayerNormalization<axis = -1>(r, ones) }"""
+    data = {"x": np.random.default_rng(0).standard_normal((2, 1, 4, 32)).astype(np.float32)}
+    statuses = {}
+    for size in (1, 10):
+        model = tmp_path / f"{size}.onnx"
+        ir.save(model_from(text, w=size * normal(32, 32), ones=np.ones(32, np.float32)), model)
+        result = dovetail.fit(model, target="tensorrt", precision="fp16", calibration=data, output=tmp_path / str(size))
+        statuses[size] = result.verdicts["numerics"].status
+    assert statuses == {1: Status.NOT_CHECKED, 10: Status.FAIL}
+    assert result.verdicts["numerics"].reason == "the simulation's output 'y' holds NaN or infinity, float's does not"
 
 
 def test_float32_compute_is_an_option(tmp_path: Path) -> None:
