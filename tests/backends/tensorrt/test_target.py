@@ -29,7 +29,7 @@ from dovetail.plan.rows import read_plan
 from dovetail.report.result import Result, load_result
 from dovetail.report.terminal import print_result
 from dovetail.stage_files import load_compiled
-from dovetail.target import DeviceLatency
+from dovetail.target import DeviceLatency, Outcome
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt import install
 from dovetail.targets.tensorrt.compile import FLOAT16_LAYERS, LAYERS
@@ -443,4 +443,12 @@ def test_float32_compute_is_an_option(tmp_path: Path) -> None:
     plan = planned(few, target, FP8, data=noise(few))
     compiled = target.compile(target.emit(few, plan, tmp_path), tmp_path)
     (finding,) = compiled.findings
-    assert finding.message.endswith("it computes in float32, for which there is no fused kernel")
+    assert finding.severity is Severity.NOTE
+    assert finding.message == (
+        "attention is not one kernel in Float (in float16 it is): "
+        "it computes in float32 as asked, for which there is no fused kernel"
+    )
+    read_back = target.read_back(compiled, plan)
+    assert {one.outcome for one in read_back.tensors} == {Outcome.MATCHED}
+    assert fidelity(read_back, Thresholds()).status is Status.PASS
+    assert "1 attention blocks: as one kernel as planned none; in float16 1" in compiled.notes

@@ -49,7 +49,8 @@ class Block:
     @property
     def lost(self) -> bool:
         """Whether 8 bit cost it the kernel that it has in float16."""
-        return self.fused_in_float16 and self.listed and not self.as_planned
+        asked = self.planned is DType.F32  # for which there is no kernel to lose
+        return self.fused_in_float16 and self.listed and not self.as_planned and not asked
 
 
 def find_blocks(plain: Unquantized, layers: tuple[Layer, ...], in_float16: tuple[Layer, ...]) -> tuple[Block, ...]:
@@ -61,7 +62,7 @@ def _block(found: Attention, plain: Unquantized, layers: tuple[Layer, ...], in_f
     nodes = tuple(node.name or "" for node in (found.scores, found.softmax, found.mix))
     types = operand_types(found, plain)
     alike = set(types.values())
-    planned = (types["query"] or DType.F16) if len(alike) == 1 else None
+    planned = (types["query"] or _float_type(plain)) if len(alike) == 1 else None
     layer = _fused(nodes, layers)
     fused = _fused(nodes, in_float16) is not None
     block = Block(origin_of(found.mix.outputs[0]).name, nodes, planned, layer, fused)
@@ -71,6 +72,12 @@ def _block(found: Attention, plain: Unquantized, layers: tuple[Layer, ...], in_f
     return Block(
         block.where, nodes, planned, layer, fused, why_broken(found, plain, layer), layer is not None or listed
     )
+
+
+def _float_type(plain: Unquantized) -> DType:
+    """What is not stored in 8 bit computes in: float32 where nothing in the graph is float16."""
+    types = {value.dtype for node in plain.model.graph for value in node.outputs}
+    return DType.F16 if ir.DataType.FLOAT16 in types else DType.F32
 
 
 def _fused(nodes: tuple[str, ...], layers: tuple[Layer, ...]) -> Layer | None:
@@ -99,6 +106,8 @@ def why_broken(found: Attention, plain: Unquantized, layer: Layer | None) -> str
     if found.guard is not None:
         return f"the Where {found.guard.name!r} that replaces NaN stands between softmax and product"
     dtype = types["query"]
+    if dtype is None and _float_type(plain) is DType.F32:
+        return "it computes in float32 as asked, for which there is no fused kernel"
     if dtype is None and found.query.dtype is ir.DataType.FLOAT:
         return "it computes in float32, for which there is no fused kernel"
     if dtype is not None and (why := no_kernel(found, dtype)):
