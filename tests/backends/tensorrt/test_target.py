@@ -29,7 +29,8 @@ from dovetail.plan.rows import read_plan
 from dovetail.report.result import Result, load_result
 from dovetail.report.terminal import print_result
 from dovetail.stage_files import load_compiled
-from dovetail.target import DeviceLatency, Outcome
+from dovetail.storage import Plan
+from dovetail.target import Compiled, DeviceLatency, DeviceRead, Outcome
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt import install
 from dovetail.targets.tensorrt.compile import FLOAT16_LAYERS, LAYERS
@@ -364,6 +365,66 @@ def test_a_block_is_not_judged_without_the_list_of_float16(
         verdict = fidelity(read_back, Thresholds())
         assert verdict.status is Status.NOT_CHECKED
         assert verdict.reason.endswith("there is no layer list of the same graph in float16 to compare with")
+
+
+@pytest.fixture(scope="module")
+def attention(tmp_path_factory: pytest.TempPathFactory) -> tuple[Compiled, Plan]:
+    """What the layer lists in ``layer_info/`` are of."""
+    target, model, folder = open_target("tensorrt"), layer(), tmp_path_factory.mktemp("attention")
+    plan = planned(model, target, FP8, data=noise(model))
+    return target.compile(target.emit(model, plan, folder), folder), plan
+
+
+def read_by_hand(name: str, attention: tuple[Compiled, Plan], folder: Path, *without: str) -> DeviceRead:
+    """A file of ``layer_info/``, written by hand in the form of NVIDIA's documentation of the engine inspector, which
+    also is that of the files in tools/experimental/trt-engine-explorer of NVIDIA/TensorRT."""
+    info = json.loads((Path(__file__).parent / "layer_info" / f"{name}.json").read_text())
+    info["Layers"] = [{key: said for key, said in one.items() if key not in without} for one in info["Layers"]]
+    (folder / "layer_info.json").write_text(json.dumps(info))
+    target = open_target("tensorrt")
+    assert target.read_device is not None
+    return target.read_device(folder, *attention)
+
+
+def as_rows(said: DeviceRead) -> dict[str, tuple[Outcome, str]]:
+    assert said.read_back is not None
+    assert said.read_back.unparsed == ""
+    rows = said.read_back.tensors
+    return {one.tensor if one.edge is None else str(one.edge): (one.outcome, one.detail) for one in rows}
+
+
+def test_a_fused_attention_in_a_file_written_by_hand(attention: tuple[Compiled, Plan], tmp_path: Path) -> None:
+    said = read_by_hand("fused", attention, tmp_path)
+    projected, fused = "FP8 in gemm to_v+to_k+to_q_myl0_1", "FP8 in the attention _gemm_mha_v2_myl0_2"
+    details = {"to_q": projected, "to_k": projected, "to_v": projected, "scores": fused, "mix": fused}
+    details["out"] = "FP8 in gemm out_myl0_3"
+    expected = {f"{node}:{index}": (Outcome.MATCHED, text) for node, text in details.items() for index in (0, 1)}
+    assert as_rows(said) == {**expected, "o": (Outcome.MATCHED, "one attention kernel, FP8 -> FP8")}
+    assert said.findings == ()
+    assert said.notes[1] == "1 attention blocks: as one kernel as planned 1 FP8 -> FP8; in float16 1"
+
+
+def test_an_attention_in_parts_in_a_file_written_by_hand(attention: tuple[Compiled, Plan], tmp_path: Path) -> None:
+    said = read_by_hand("apart", attention, tmp_path)
+    bad = {name: detail for name, (outcome, detail) in as_rows(said).items() if outcome is Outcome.CHANGED}
+    product = "gemm mix_myl0_6 computes FP8 x Half"
+    assert bad == {
+        "mix:0": product,
+        "mix:1": product,
+        "o": "attention is not one kernel: the builder does not say why",
+    }
+    assert [finding.severity for finding in said.findings] == [Severity.ERROR]
+    assert fidelity(said.read_back, Thresholds()).status is Status.FAIL
+
+
+def test_a_list_without_constants_says_nothing_of_weights(attention: tuple[Compiled, Plan], tmp_path: Path) -> None:
+    said = read_by_hand("fused", attention, tmp_path, "Constants", "Weights")
+    rows = as_rows(said)
+    assert {rows[f"{node}:0"][0] for node in ("to_q", "to_k", "to_v", "out")} == {Outcome.MATCHED}
+    unknown = {name: detail for name, (outcome, detail) in rows.items() if outcome is not Outcome.MATCHED}
+    assert list(unknown) == ["to_q:1", "to_k:1", "to_v:1", "out:1"]
+    assert unknown["out:1"] == "the list does not say in which type gemm out_myl0_3 has its constants"
+    assert fidelity(said.read_back, Thresholds()).status is Status.NOT_CHECKED
 
 
 def test_a_builder_without_memory_says_so(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dovetail.targets.tensorrt.layers import Layer, Tensor, UnreadableError
 
-_NODE = re.compile(r"\[ONNX Layer: ([^\x1e\x1f]*)\](?=[\x1e\x1f]|\[ONNX Layer: |$)")
+_NODE = re.compile(r"\[ONNX Layer: ([^\x1e\x1f]*?)\](?=[\x1e\x1f]|\[ONNX Layer: |$)")
 # What a format says of the type -> the word of the builder's list; the first that is found counts.
 _WORDS = {"fp8": "FP8", "int8": "Int8", "half": "Half", "fp16": "Half", "float": "Float", "fp32": "Float"}
 # Layers that multiply, by the inspector's names -> by those of the builder's list.

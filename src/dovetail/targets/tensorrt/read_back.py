@@ -53,9 +53,14 @@ def _operand(edge: Edge, storage: QParams, node: ir.Node, fused: bool, layers: t
         return ReadTensor(tensor, Outcome.CHANGED if inside else Outcome.NOT_FOUND, said, edge)
     if fused:
         return ReadTensor(tensor, Outcome.MATCHED, f"{word} in the attention {found[0].name}", edge)
-    bad = next((layer for layer in found if not _computes_in(layer, word, constant_of(node.inputs[1]) is None)), None)
-    if bad is not None:
-        return ReadTensor(tensor, Outcome.CHANGED, f"{bad.kind} {bad.name} computes {_operands(bad)}", edge)
+    two_inputs = constant_of(node.inputs[1]) is None
+    bad = [layer for layer in found if not _computes_in(layer, word, two_inputs)]
+    silent = [layer for layer in bad if not two_inputs and _hides_constants(layer, word)]
+    if changed := next((layer for layer in bad if layer not in silent), None):
+        return ReadTensor(tensor, Outcome.CHANGED, f"{changed.kind} {changed.name} computes {_operands(changed)}", edge)
+    if silent and edge.index == 1:
+        said = f"the list does not say in which type {silent[0].kind} {silent[0].name} has its constants"
+        return ReadTensor(tensor, Outcome.NOT_FOUND, said, edge)
     return ReadTensor(tensor, Outcome.MATCHED, f"{word} in {found[0].kind} {found[0].name}", edge)
 
 
@@ -64,6 +69,11 @@ def _computes_in(layer: Layer, word: str, two_inputs: bool) -> bool:
     inputs = sum(tensor.dtype == word for tensor in layer.inputs)
     constants = sum(tensor.dtype == word for tensor in layer.constants)
     return inputs >= 2 if two_inputs else inputs >= 1 and inputs + constants >= 2
+
+
+def _hides_constants(layer: Layer, word: str) -> bool:
+    """Whether all that is said of a product is its data, in the right type: some lists leave constants out."""
+    return not layer.constants and {tensor.dtype for tensor in layer.inputs} == {word}
 
 
 def _operands(layer: Layer) -> str:
