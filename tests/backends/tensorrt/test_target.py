@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 import pytest
 from rich.console import Console
 
@@ -29,18 +28,16 @@ from dovetail.plan.rows import read_plan
 from dovetail.report.result import Result, load_result
 from dovetail.report.terminal import print_result
 from dovetail.stage_files import load_compiled
-from dovetail.storage import Plan
-from dovetail.target import Compiled, DeviceLatency, DeviceRead, Outcome
+from dovetail.target import DeviceLatency, Outcome
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt import install
-from dovetail.targets.tensorrt.compile import FLOAT16_LAYERS, LAYERS
+from dovetail.targets.tensorrt.compile import LAYERS
 from dovetail.targets.tensorrt.device_session import read_export
 from dovetail.targets.tensorrt.layers import UnreadableError, parse_layers
 from dovetail.targets.tensorrt.table import FP8
 from dovetail.verify.verdicts import fidelity
 from tests.backends.tensorrt import device_files
 from tests.backends.tensorrt.attention import layer
-from tests.equality import model_from, normal
 from tests.planning import noise, planned
 
 pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12")
@@ -285,51 +282,6 @@ def attentions(info: dict[str, Any]) -> list[dict[str, Any]]:
     return [one for one in info["Layers"] if "_mha" in one["Name"]]
 
 
-def no_inputs(info: dict[str, Any]) -> None:
-    attentions(info)[0].pop("Inputs")
-
-
-def no_attention(info: dict[str, Any]) -> None:
-    info["Layers"] = [one for one in info["Layers"] if "_mha" not in one["Name"]]
-
-
-def first_layers(info: dict[str, Any]) -> None:
-    info["Layers"] = info["Layers"][:3]
-
-
-def no_metadata(info: dict[str, Any]) -> None:
-    for one in info["Layers"]:
-        one.pop("Metadata")
-
-
-def other_nodes(info: dict[str, Any]) -> None:
-    for one in info["Layers"]:
-        one["Metadata"] = "[ONNX Layer: elsewhere]"
-
-
-@pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
-        (no_inputs, "a product without inputs or outputs: "),
-        (no_attention, "no layer does the work of this operator"),
-        (first_layers, "no layer does the work of this operator"),
-        (no_metadata, "no layer of layer_info.json says in its Metadata which nodes it does the work of"),
-        (other_nodes, "layer_info.json is of another engine: 'elsewhere' is no node of this model, nor any other"),
-    ],
-)
-def test_layers_that_do_not_say_enough_are_not_checked(
-    spoil: Callable[[dict[str, Any]], None], said: str, fitted: Callable[[str], tuple[Result, Path]]
-) -> None:
-    _, run = fitted("vit_fashion")
-    outputs, info = brought_back(run), device_files.layer_info(run / "compile" / "layers.txt")
-    spoil(info)
-    device_files.write(outputs, info)
-    result = dovetail.verify_device(run, device_outputs=outputs)
-    assert result.verdicts["fidelity"].status is Status.NOT_CHECKED
-    assert said in result.verdicts["fidelity"].reason
-    assert Severity.ERROR not in {finding.severity for finding in result.findings if finding.code == "TRT"}
-
-
 def test_without_the_layers_of_the_device_what_was_built_is_judged_again(
     fitted: Callable[[str], tuple[Result, Path]],
 ) -> None:
@@ -346,85 +298,6 @@ def test_without_the_layers_of_the_device_what_was_built_is_judged_again(
     after = dovetail.verify_device(run, device_outputs=outputs)
     assert after.verdicts["fidelity"] == before.verdicts["fidelity"]
     assert (after.findings, after.read_back) == (before.findings, before.read_back)
-
-
-def test_a_block_is_not_judged_without_the_list_of_float16(
-    fitted: Callable[[str], tuple[Result, Path]], tmp_path: Path
-) -> None:
-    _, run = fitted("vit_fashion")
-    compiled, plan = load_compiled(run / "compile"), read_plan(run / "plan.json")
-    alone = replace(compiled, artifacts=tuple(a for a in compiled.artifacts if a.name != FLOAT16_LAYERS))
-    info = device_files.layer_info(run / "compile" / "layers.txt")
-    attentions(info)[0].update(Name="__myl_Fc", LayerType="gemm")
-    device_files.write(tmp_path, info)
-    target = open_target("tensorrt")
-    assert target.read_device is not None
-    said = target.read_device(tmp_path, alone, plan)
-    assert said.findings == ()
-    for read_back in (said.read_back, target.read_back(alone, plan)):
-        verdict = fidelity(read_back, Thresholds())
-        assert verdict.status is Status.NOT_CHECKED
-        assert verdict.reason.endswith("there is no layer list of the same graph in float16 to compare with")
-
-
-@pytest.fixture(scope="module")
-def attention(tmp_path_factory: pytest.TempPathFactory) -> tuple[Compiled, Plan]:
-    """What the layer lists in ``layer_info/`` are of."""
-    target, model, folder = open_target("tensorrt"), layer(), tmp_path_factory.mktemp("attention")
-    plan = planned(model, target, FP8, data=noise(model))
-    return target.compile(target.emit(model, plan, folder), folder), plan
-
-
-def read_by_hand(name: str, attention: tuple[Compiled, Plan], folder: Path, *without: str) -> DeviceRead:
-    """A file of ``layer_info/``, written by hand in the form of NVIDIA's documentation of the engine inspector, which
-    also is that of the files in tools/experimental/trt-engine-explorer of NVIDIA/TensorRT."""
-    info = json.loads((Path(__file__).parent / "layer_info" / f"{name}.json").read_text())
-    info["Layers"] = [{key: said for key, said in one.items() if key not in without} for one in info["Layers"]]
-    (folder / "layer_info.json").write_text(json.dumps(info))
-    target = open_target("tensorrt")
-    assert target.read_device is not None
-    return target.read_device(folder, *attention)
-
-
-def as_rows(said: DeviceRead) -> dict[str, tuple[Outcome, str]]:
-    assert said.read_back is not None
-    assert said.read_back.unparsed == ""
-    rows = said.read_back.tensors
-    return {one.tensor if one.edge is None else str(one.edge): (one.outcome, one.detail) for one in rows}
-
-
-def test_a_fused_attention_in_a_file_written_by_hand(attention: tuple[Compiled, Plan], tmp_path: Path) -> None:
-    said = read_by_hand("fused", attention, tmp_path)
-    projected, fused = "FP8 in gemm to_v+to_k+to_q_myl0_1", "FP8 in the attention _gemm_mha_v2_myl0_2"
-    details = {"to_q": projected, "to_k": projected, "to_v": projected, "scores": fused, "mix": fused}
-    details["out"] = "FP8 in gemm out_myl0_3"
-    expected = {f"{node}:{index}": (Outcome.MATCHED, text) for node, text in details.items() for index in (0, 1)}
-    assert as_rows(said) == {**expected, "o": (Outcome.MATCHED, "one attention kernel, FP8 -> FP8")}
-    assert said.findings == ()
-    assert said.notes[1] == "1 attention blocks: as one kernel as planned 1 FP8 -> FP8; in float16 1"
-
-
-def test_an_attention_in_parts_in_a_file_written_by_hand(attention: tuple[Compiled, Plan], tmp_path: Path) -> None:
-    said = read_by_hand("apart", attention, tmp_path)
-    bad = {name: detail for name, (outcome, detail) in as_rows(said).items() if outcome is Outcome.CHANGED}
-    product = "gemm mix_myl0_6 computes FP8 x Half"
-    assert bad == {
-        "mix:0": product,
-        "mix:1": product,
-        "o": "attention is not one kernel: the builder does not say why",
-    }
-    assert [finding.severity for finding in said.findings] == [Severity.ERROR]
-    assert fidelity(said.read_back, Thresholds()).status is Status.FAIL
-
-
-def test_a_list_without_constants_says_nothing_of_weights(attention: tuple[Compiled, Plan], tmp_path: Path) -> None:
-    said = read_by_hand("fused", attention, tmp_path, "Constants", "Weights")
-    rows = as_rows(said)
-    assert {rows[f"{node}:0"][0] for node in ("to_q", "to_k", "to_v", "out")} == {Outcome.MATCHED}
-    unknown = {name: detail for name, (outcome, detail) in rows.items() if outcome is not Outcome.MATCHED}
-    assert list(unknown) == ["to_q:1", "to_k:1", "to_v:1", "out:1"]
-    assert unknown["out:1"] == "the list does not say in which type gemm out_myl0_3 has its constants"
-    assert fidelity(said.read_back, Thresholds()).status is Status.NOT_CHECKED
 
 
 def test_a_builder_without_memory_says_so(tmp_path: Path) -> None:
@@ -475,21 +348,6 @@ def test_a_line_of_another_form_is_quoted() -> None:
         parse_layers(f"Layers:\n{LINE}\nName: only a name")
     with pytest.raises(UnreadableError, match="printed no layer list"):
         parse_layers("")
-
-
-def test_numbers_that_float16_cannot_hold_fail_without_a_gpu(tmp_path: Path) -> None:
-    """A square above 65504 is infinite in float16, and the norm behind it NaN."""
-    text = """g (float[1,4,32] x) => (float[1,4,32] y)
-    { a = MatMul(x, w) b = MatMul(a, w) r = Mul(b, b) y = LayerNormalization<axis = -1>(r, ones) }"""
-    data = {"x": np.random.default_rng(0).standard_normal((2, 1, 4, 32)).astype(np.float32)}
-    statuses = {}
-    for size in (1, 10):
-        model = tmp_path / f"{size}.onnx"
-        ir.save(model_from(text, w=size * normal(32, 32), ones=np.ones(32, np.float32)), model)
-        result = dovetail.fit(model, target="tensorrt", precision="fp16", calibration=data, output=tmp_path / str(size))
-        statuses[size] = result.verdicts["numerics"].status
-    assert statuses == {1: Status.NOT_CHECKED, 10: Status.FAIL}
-    assert result.verdicts["numerics"].reason == "the simulation's output 'y' holds NaN or infinity, float's does not"
 
 
 def test_float32_compute_is_an_option(tmp_path: Path) -> None:
