@@ -77,7 +77,7 @@ def repair(
     model: ModelLike,
     *,
     target: str,
-    calibration: DataLike,
+    calibration: DataLike | None = None,
     output: str | Path,
     evaluation: DataLike | None = None,
     metric: str | Metric | None = None,
@@ -86,7 +86,8 @@ def repair(
     **options: Any,
 ) -> Result:
     """Put the pairs of a QDQ model where a target wants them, with the numbers that it has; ``repair.json`` lists what
-    was changed and what was missing. Without ``precision``, the one that most of its activations have."""
+    was changed and what was missing. Without ``precision``, the one that most of its activations have; without
+    ``calibration``, no number may be missing, and figures are taken on noise."""
     from dovetail.repairs import precision_of
     from dovetail.repairs import repair as run_repair
 

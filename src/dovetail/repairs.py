@@ -40,6 +40,11 @@ FLOAT = "float.onnx"
 # Passes of the line whose sites are part of what was done to the pairs of an attention.
 _ON_ATTENTION = ("remove_nan_guard", "remove_zero_masks", "attention_scale")
 _AS_GIVEN = re.compile(rf"\b{AS_GIVEN}\b")
+# What the graph is run on where there is no data, and what is said of that.
+_NOISE = "random"
+_NO_DATA = (
+    "no calibration data was given: every scale came with the model or is fixed by the target, none is from noise"
+)
 # The precision that a model has, by how its activations are stored.
 _PRECISIONS = {DType.F8E4M3: "fp8", DType.S8: "w8a8", DType.U8: "w8a8", DType.S16: "w8a16", DType.U16: "w8a16"}
 
@@ -72,22 +77,26 @@ def repair(
     force: bool = False,
     report: Reporter = silent,
 ) -> tuple[Result, Repair]:
-    """Run the line on the float model that a QDQ model stands for, with the numbers that came with it."""
+    """Run the line on the float model that a QDQ model stands for, with the numbers that came with it.
+
+    Without calibration data no number may be missing: figures are then taken on noise, which the result says.
+    """
     target = open_target(options.target, options.option)
     model, given, passes = _read(path, options, target.given_rewrites)
     with tempfile.TemporaryDirectory(prefix="dovetail-repair-") as folder:
         written = write(model, Path(folder) / path.name)
-        job = prepare(written[0], options, calibration=calibration, evaluation=evaluation, metric=metric)
-        result = fit(replace(job, given=given), output, force=force, report=report)
+        data = _NOISE if calibration is None else calibration
+        job = prepare(written[0], options, calibration=data, evaluation=evaluation, metric=metric)
+        request = replace(job.request, from_data=calibration is not None)
+        result = fit(replace(job, given=given, request=request), output, force=force, report=report)
         for file in written:
             shutil.copyfile(file, output / file.name.replace(path.name, FLOAT, 1))
     before = _as_given(path, target, output)
     sha256 = file_sha256(path, *external_files(path))
     record = _compare(path, sha256, result, given, before, passes[:-1])  # the last one only changed types
     write_whole(output / RECORD, msgspec.json.format(msgspec.json.encode(record), indent=1))
-    result = replace(
-        result, model_sha256=sha256, passes=(*passes, *result.passes), notes=(*result.notes, *_words(record))
-    )
+    notes = (*result.notes, *((_NO_DATA,) if calibration is None else ()), *_words(record))
+    result = replace(result, model_sha256=sha256, passes=(*passes, *result.passes), notes=notes)
     write_whole(output / "result.json", result.to_json())
     return result, record
 

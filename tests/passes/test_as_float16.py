@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnx_ir as ir
 import pytest
 
 from dovetail.errors import InputError
 from dovetail.passes.as_float16 import as_float16, survives
-from tests.equality import changed_by, check_valid, model_from, normal, ops
+from tests.equality import changed_by, check_valid, model_from, normal, ops, random_inputs, run, sqnr_db
 
 # float16 keeps 11 bits.
 FLOOR_DB = 55.0
@@ -17,7 +19,6 @@ MLP = """g (float[1,5,8] x) => (float[1,5,8] y, float[1,5,16] h)
 QDQ = """g (float[4,8] x) => (float[4,6] y)
 { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
   wd = DequantizeLinear<axis = 1>(w, ws) y = MatMul(d, wd) }"""
-MASKED = """g (float[1,2,4,4] x) => (float[1,2,4,4] y) { s = Add(x, mask) y = Softmax(s) }"""
 
 
 def float32_inside(model: ir.Model) -> list[str]:
@@ -77,12 +78,64 @@ def test_an_epsilon_keeps_its_operator_in_float32() -> None:
     assert all(v is not None and v.dtype is ir.DataType.FLOAT for v in (*add.inputs, *add.outputs))
 
 
-def test_a_mask_is_brought_to_the_largest_float16() -> None:
-    mask = np.where(np.tri(4, dtype=bool), 0, np.finfo(np.float32).min).astype(np.float32)
-    model, _ = changed_by(as_float16, model_from(MASKED, mask=mask), FLOOR_DB)
-    stored = next(v for v in model.graph.initializers.values()).const_value
-    assert stored is not None
-    assert float(stored.numpy().min()) == -65504.0
+def halves(model: ir.Model) -> dict[str, np.ndarray]:
+    """The float16 constants by the names that they had."""
+    arrays = {str(v.name): v.const_value.numpy() for v in model.graph.initializers.values() if v.const_value}
+    return {name.partition("/half")[0]: array for name, array in arrays.items() if array.dtype == np.float16}
+
+
+# A row that is wholly masked stands among others. Its numbers mean nothing: how much of the scores a mask swallows
+# depends on how it is added. They must be numbers.
+ROWS = np.where(np.arange(4)[:, None] == 2, False, np.tri(4, dtype=bool))
+CHOSEN = "m = Where(c, zero, low) e = Unsqueeze(m, axis)"
+
+
+@pytest.mark.parametrize("low", [-65504.0, -1e9, float(np.finfo(np.float32).min)])
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("s = Add(x, mask) y = Softmax(s)", 1),
+        ("t = Add(x, mask) s = Add(t, mask) y = Softmax(s)", 2),
+        ("t = Add(x, mask) s = Add(t, mask) u = Add(s, mask) y = Softmax(u)", 3),
+        ("s = Where(c, x, low) y = Softmax(s)", 1),
+        (f"{CHOSEN} s = Add(e, x) y = Softmax(s)", 1),
+        ("t = Add(x, mask) s = Mul(t, four) y = Softmax(s)", 4),
+    ],
+)
+def test_a_row_that_is_wholly_masked_stays_finite(text: str, count: int, low: float) -> None:
+    constants = {
+        "mask": np.where(ROWS, 0, np.float32(low if count == 1 else max(low, -1e30))).astype(np.float32),
+        "c": ROWS[None, None],
+        "low": np.float32(low),
+        "zero": np.float32(0),
+        "four": np.float32(4),
+        "axis": np.array([0]),
+    }
+    used = {name: array for name, array in constants.items() if re.search(rf"\b{name}\b", text)}
+    if "Unsqueeze" in text:
+        used["c"] = ROWS[None]
+    given = model_from(f"g (float[1,2,4,4] x) => (float[1,2,4,4] y) {{ {text} }}", **used)
+    model = given.clone()
+    as_float16(model)
+    check_valid(model)
+    inputs = random_inputs(given)
+    expected, found = (run(one, inputs)["y"] for one in (given, model))
+    alive = ROWS.any(axis=-1)
+    assert sqnr_db(expected[:, :, alive], found[:, :, alive]) >= FLOOR_DB
+    assert found[:, :, ~alive].sum(axis=-1) == pytest.approx(1, abs=1e-2)
+    lowest = halves(model)["mask" if "mask" in used else "low"].min()
+    # In true float16: all masks together, and scores far below any that there are.
+    assert np.isfinite(np.float16(count * float(lowest)) + np.float16(-5000))
+    assert count * float(lowest) <= -30000
+
+
+def test_a_mask_that_something_else_reads_is_raised_for_the_softmax_only() -> None:
+    text = """g (float[1,2,4,4] x) => (float[1,2,4,4] y, float[1,2,4,4] u, float[1,2,4,4] v)
+    { s = Add(x, mask) y = Softmax(s) u = Add(x, mask) t = Add(x, other) z = Softmax(t) v = Add(t, z) }"""
+    mask = np.where(ROWS, 0, np.float32(-50000)).astype(np.float32)
+    model, _ = changed_by(as_float16, model_from(text, mask=mask, other=mask), FLOOR_DB)
+    stored = [v.const_value.numpy().min() for v in model.graph.initializers.values() if v.const_value is not None]
+    assert sorted(stored) == [np.float16(-50000), np.float16(-50000), -30000]
 
 
 def test_integers_and_their_casts_are_left_alone() -> None:

@@ -70,6 +70,14 @@ DEAD = {
     "condition, every row alive": ("z = Where (mask, s, low)", {"mask": TRIANGLE, "low": INF}),
     "finite fill": ("z = Where (mask, s, low)", {"mask": ONE_DEAD_ROW, "low": np.float32(-1e9)}),
     "chosen from finite numbers": ("m = Where (c, zero, low) z = Add (s, m)", {"low": np.float32(-3.4e38)}),
+    "finite masks instead of each other": (
+        "a = Where (mask, s, low) z = Where (mask, a, low)",
+        {"mask": ONE_DEAD_ROW, "low": np.float32(-3e38)},
+    ),
+    "a finite mask, scaled down": (
+        "a = Add (s, mask) z = Div (a, four)",
+        {"mask": np.full((5, 7), -3.4e38), "four": np.float32(4)},
+    ),
     "one infinite, one finite": (
         "a = Add (s, mask) z = Add (a, bias)",
         {"mask": np.where(TRIANGLE, 0.0, -np.inf), "bias": np.ones((5, 7))},
@@ -82,7 +90,8 @@ def test_dead_guard_goes(case: str) -> None:
     text, constants = DEAD[case]
     inputs = f"{INPUTS}, bool[5,7] c" if "(c," in text else INPUTS
     model = parse(SCORES + text + GUARDED, inputs=inputs, zero=ZERO, **constants)
-    assert len(apply(model, remove_nan_guard).changed) == 1
+    (site,) = apply(model, remove_nan_guard).changed
+    assert site.what == "NaN guard removed: no row can be -inf throughout"
     assert ops(model)["IsNaN"] == 0
 
 
@@ -100,6 +109,27 @@ ALIVE = {
         {"one": np.where(TRIANGLE, 0.0, -np.inf), "two": np.where(TRIANGLE[:, ::-1], 0.0, -np.inf)},
         "several masks",
     ),
+    "fill infinite upwards": ("z = Where (mask, s, low)", {"mask": TRIANGLE, "low": np.float32(np.inf)}, "+inf"),
+    "finite masks that overflow together": (
+        "a = Add (s, mask) z = Add (a, mask)",
+        {"mask": np.full((5, 7), -3e38)},
+        "finite masks reach 6e+38 at Add",
+    ),
+    "a finite mask that a scale overflows": (
+        "a = Add (s, mask) z = Mul (a, four)",
+        {"mask": np.full((5, 7), -3e38), "four": np.float32(4)},
+        "finite masks reach 1.2e+39 at Mul",
+    ),
+    "a finite mask that overflows in float16": (
+        "a = Add (s, mask) h = Cast <to = 10> (a) z = Cast <to = 1> (h)",
+        {"mask": np.full((5, 7), -1e9)},
+        "finite masks reach 1e+09 at Cast",
+    ),
+    "an infinite mask and a scale that turns it": (
+        "a = Add (s, mask) z = Mul (a, minus)",
+        {"mask": np.where(TRIANGLE, 0.0, -np.inf), "minus": np.float32(-1)},
+        "turns -inf of a mask to NaN or +inf",
+    ),
     "infinite upwards": ("z = Add (s, mask)", {"mask": np.where(TRIANGLE, 0.0, np.inf)}, "+inf"),
 }
 
@@ -111,6 +141,7 @@ def test_live_guard_stays(case: str) -> None:
     model = parse(SCORES + text + GUARDED, inputs=inputs, zero=ZERO, **constants)
     record = apply(model, remove_nan_guard)
     assert record.changed == ()
+    assert len(record.declined) == 1
     assert reason in record.declined[0].what
     assert ops(model)["IsNaN"] == 1
 

@@ -15,7 +15,7 @@ from dovetail.passes.fold_casts import fold_casts
 from dovetail.passes.scale_before_quantize import scale_before_quantize
 from dovetail.passes.transpose_before_quantize import transpose_before_quantize, transpose_stored_weights
 from dovetail.qdq.params import is_dequantize, is_quantize
-from tests.equality import changed_by, check_valid, model_from, ops
+from tests.equality import changed_by, check_valid, model_from, ops, random_inputs, run
 
 S, Z = np.float32(0.03125), np.int8(0)
 HALF, FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
@@ -90,6 +90,8 @@ def test_a_reader_without_a_cast_keeps_the_float32_pair_and_its_scale() -> None:
     tail = "t = Relu(d)"
     given = model_from(AROUND.format(more=", float[4,8] t", tail=tail), s=np.float32(0.03), z=Z)
     model = changed_by(fold_casts, given, HALF_DB)[0]
+    inputs = random_inputs(given)
+    np.testing.assert_array_equal(run(given, inputs)["t"], run(model, inputs)["t"])  # to the last bit
     assert scale_of(model, "d") == np.float32(0.03)
     relu = next(node for node in model.graph if node.outputs[0].name == "t")
     assert relu.inputs[0] is not None

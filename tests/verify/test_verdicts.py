@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail.finding import Status, Thresholds
+from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.numerics.metrics import Comparison
 from dovetail.target import Compiled, Outcome, Probe, ReadBack, ReadTensor
 from dovetail.verify import verdicts
@@ -111,3 +111,17 @@ def test_top_class_agreement() -> None:
     assert result.samples == 2
     with pytest.raises(ValueError, match="shorter"):
         compare_runs(scores, other[:1])
+
+
+@pytest.mark.parametrize("ran", [Status.PASS, Status.NOT_CHECKED])
+@pytest.mark.parametrize(
+    ("exact", "simulated", "broken"),
+    [(1.0, np.nan, True), (1.0, np.inf, True), (1.0, 3e38, False), (np.nan, np.nan, False), (np.inf, np.inf, False)],
+)
+def test_a_simulation_that_overflows_fails_whatever_the_target_did(
+    ran: Status, exact: float, simulated: float, broken: bool
+) -> None:
+    one, other = ({"y": np.array([1, value], np.float32), "n": np.arange(2)} for value in (exact, simulated))
+    verdict = verdicts.with_overflow(Verdict(ran, "as it was"), compare_runs([one], [other]))
+    said = "the simulation's output 'y' holds NaN or infinity, float's does not"
+    assert (verdict.status, verdict.reason) == ((Status.FAIL, said) if broken else (ran, "as it was"))

@@ -76,20 +76,24 @@ def _with_files(result: Result, run: Path, outputs: Path) -> Result:
     target = open_target(result.target)
     if target.read_device is None:
         return result
-    compiled = load_compiled(run / "compile")
-    said = target.read_device(outputs, compiled, read_plan(run / "plan.json"))
+    compiled, plan = load_compiled(run / "compile"), read_plan(run / "plan.json")
+    said = target.read_device(outputs, compiled, plan)
     metrics = replace(result.metrics, latency_device=said.latency, not_measured=said.not_measured)
     notes = tuple(note for note in result.notes if not note.startswith(_ON_DEVICE))
     result = replace(result, metrics=metrics, notes=(*notes, *(f"{_ON_DEVICE} {note}" for note in said.notes)))
-    if said.read_back is None:
-        return result
-    fidelity = verdicts.fidelity(said.read_back, result.thresholds)
-    others = tuple(one for one in result.findings if one.code != said.code)
+    # An earlier call may have read another file: what was built is read again, not what that call left.
+    usable = result.verdicts["compiled"].status is Status.PASS
+    built = target.read_back(compiled, plan) if usable else None
+    why_not = "" if usable else f"nothing was compiled: {result.verdicts['compiled'].reason}"
+    of_device = said.read_back is not None and not said.read_back.unparsed
+    shown, found = (said.read_back, said.findings) if of_device else (built, compiled.findings)
+    others = (one for one in result.findings if one.code != said.code)
+    fidelity = verdicts.fidelity(said.read_back or built, result.thresholds, why_not)
     return replace(
         result,
         verdicts={**result.verdicts, "fidelity": fidelity},
-        read_back=said.read_back.tensors or result.read_back,
-        findings=(*others, *said.findings) if not said.read_back.unparsed else result.findings,
+        read_back=() if shown is None else shown.tensors,
+        findings=(*others, *(one for one in found if one.code == said.code)),
     )
 
 

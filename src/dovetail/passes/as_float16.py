@@ -2,6 +2,7 @@
 
 Scales of Quantize and Dequantize become float16 too, which ONNX allows from opset 19 on. What float16 cannot hold (a
 scale or an epsilon that would become zero, a number above 65504 that is no mask) stays in float32 between two Casts.
+Masks are raised until they leave room for the scores: at -65504 a score of -20 more is -inf, and a row of them NaN.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dovetail.errors import InputError
 from dovetail.model import edit
 from dovetail.model.edit import attribute, constant_of, is_op
 from dovetail.model.origin import origin_of
+from dovetail.model.softmax_masks import mask_limits
 from dovetail.pass_record import PassRecord, Site
 
 _FLOAT, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
@@ -27,6 +29,8 @@ _FLOAT_OPS = ("NonMaxSuppression",)
 _SCALED = ("QuantizeLinear", "DequantizeLinear")
 # A constant that is added to scores, or chosen instead of them, only has to be far away.
 _MASKS = ("Add", "Where")
+# What all masks of one Softmax may reach together; exp(-30 000) is zero in every float type.
+_MASK_ROOM = 60000.0
 
 
 def as_float16(model: ir.Model) -> PassRecord:
@@ -55,7 +59,8 @@ class _Halver:
         self._graph = graph
         self._kept: dict[ir.Node, str] = {}
         self._casts: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
-        self._halves: dict[ir.Value, ir.Value] = {}
+        self._halves: dict[tuple[ir.Value, float], ir.Value] = {}
+        self._mask_limits = mask_limits(graph, _MASK_ROOM)
 
     def run(self) -> PassRecord:
         nodes = [node for node in self._graph if not is_op(node, "Constant")]
@@ -83,7 +88,7 @@ class _Halver:
             return
         array = constant_of(value)
         if array is not None and wanted is _HALF:
-            node.replace_input_with(index, self._half(value, array))
+            node.replace_input_with(index, self._half(value, array, self._mask_limits.get((node, index), LARGEST)))
         else:
             node.replace_input_with(index, self._cast(node, value, wanted))
 
@@ -102,13 +107,14 @@ class _Halver:
             if output.dtype is _FLOAT:
                 output.type = ir.TensorType(_HALF)
 
-    def _half(self, value: ir.Value, array: Array) -> ir.Value:
-        if value not in self._halves:
-            finite = np.where(np.isfinite(array), np.clip(array, -LARGEST, LARGEST), array)
-            self._halves[value] = edit.add_initializer(
-                self._graph, finite.astype(np.float16), name=f"{value.name}/half", source=value
-            )
-        return self._halves[value]
+    def _half(self, value: ir.Value, array: Array, reach: float) -> ir.Value:
+        """The constant in float16; an edge on which it masks gets one of its own where it reaches too far down."""
+        finite = np.where(np.isfinite(array), np.clip(array, -reach, LARGEST), array).astype(np.float16)
+        key = value, reach if (array[np.isfinite(array)] < -reach).any() else LARGEST
+        if key not in self._halves:
+            name = f"{value.name}/half"
+            self._halves[key] = edit.add_initializer(self._graph, finite, name=name, source=value)
+        return self._halves[key]
 
     def _cast(self, before: ir.Node, value: ir.Value, wanted: ir.DataType) -> ir.Value:
         """The value in another type; sorted into place by the first reader, which is the first to ask."""

@@ -1,21 +1,27 @@
-"""Remove the ``Softmax -> IsNaN -> Where`` guard of an attention in which no row can be wholly masked."""
+"""Remove the ``Softmax -> IsNaN -> Where`` guard of an attention in which no row can be -inf throughout."""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.encoding import Array
 from dovetail.model import edit
-from dovetail.model.attention import Attention, Mask, each_attention
+from dovetail.model.attention import Attention, Mask, Scale, each_attention
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
+
+# How far masks may reach. The largest float32 has room for scores by rounding; the largest float16 has none.
+_FLOAT32_REACH = float(np.finfo(np.float32).max)
+_FLOAT16_REACH = float(np.finfo(np.float16).max) / 2
 
 
 def remove_nan_guard(model: ir.Model) -> PassRecord:
     """Let the readers of a guarded Softmax read the Softmax, where the guard is provably dead.
 
-    Softmax gives NaN for a row that is -inf throughout, which only a mask can do. The guard costs a HTP more than
-    the attention itself and keeps TensorRT from fusing it.
+    Softmax gives NaN for a row that is -inf throughout or holds +inf. Finite scores become infinite only by masks: by
+    infinite ones, or by finite ones that overflow together or in a later scale. The guard costs a HTP more than the
+    attention itself and keeps TensorRT from fusing it.
     """
     changed: list[Site] = []
     declined: list[Site] = []
@@ -30,43 +36,75 @@ def remove_nan_guard(model: ir.Model) -> PassRecord:
             continue
         edit.replace_value(guard.outputs[0], probabilities)
         edit.remove_dead(edit.graph_of(guard), [guard])
-        changed.append(Site(where, "NaN guard removed: no row can be wholly masked"))
+        changed.append(Site(where, "NaN guard removed: no row can be -inf throughout"))
     return PassRecord("remove_nan_guard", tuple(changed), tuple(declined))
 
 
 def _why_alive(attention: Attention) -> str | None:
     """Why the guard may be needed, or None when it cannot be."""
-    infinite = [mask for mask in attention.masks if not _always_finite(mask)]
+    infinite = [mask for mask in attention.masks if not np.isfinite(_numbers(mask)).all()]
     if len(infinite) > 1:
         return "several masks can be -inf: together they may mask a whole row"
-    return _why_row_masked(infinite[0]) if infinite else None
+    if infinite and (reason := _why_row_masked(infinite[0])) is not None:
+        return reason
+    return _why_overflow(attention, infinite)
 
 
-def _always_finite(mask: Mask) -> bool:
-    """Whether the mask can put no -inf into the scores, whatever the inputs are."""
+def _numbers(mask: Mask) -> Array:
+    """All that a mask can put into the scores; NaN where that depends on the inputs."""
+    unknown = np.array([np.nan])
     if mask.fill is not None:
         fill = edit.scalar_of(mask.fill)
-        return fill is not None and bool(np.isfinite(fill))
+        return unknown if fill is None else np.array([fill])
     array = edit.constant_of(mask.value)
     if array is not None:
-        return bool(np.isfinite(array).all())
+        return array
     chosen = mask.value.producer()
     if chosen is None or not edit.is_op(chosen, "Where"):
-        return False
+        return unknown
     branches = [edit.constant_of(branch) for branch in chosen.inputs[1:]]
-    return all(branch is not None and bool(np.isfinite(branch).all()) for branch in branches)
+    return np.concatenate([unknown if branch is None else branch.reshape(-1) for branch in branches])
 
 
 def _why_row_masked(mask: Mask) -> str | None:
     array = edit.constant_of(mask.value)
     name = origin_of(mask.value).name
+    numbers = _numbers(mask)
     if array is None:
         return f"the mask {name!r} depends on the inputs: a row may be wholly masked"
-    if mask.fill is not None:
-        kept = array == mask.keep
-    elif np.isnan(array).any() or np.isposinf(array).any():
+    if np.isnan(numbers).any() or np.isposinf(numbers).any():
         return f"the mask {name!r} holds NaN or +inf"
-    else:
-        kept = np.isfinite(array)
+    kept = array == mask.keep if mask.fill is not None else np.isfinite(array)
     rows_alive = kept.any(axis=-1) if kept.ndim else kept
     return None if rows_alive.all() else f"the mask {name!r} masks a whole row"
+
+
+def _why_overflow(attention: Attention, infinite: list[Mask]) -> str | None:
+    """Follow what finite masks add up to, scaled as the scores are, down to the Softmax."""
+    masks = {mask.node: mask for mask in attention.masks}
+    scales = {scale.node: scale for scale in attention.scales}
+    reach, is_infinite = 0.0, False
+    for node in attention.path[: attention.path.index(attention.softmax)]:
+        if (scale := scales.get(node)) is not None:
+            factors = _factors(scale)
+            if is_infinite and not (factors > 0).all():
+                return f"{node.op_type} {node.name!r} turns -inf of a mask to NaN or +inf"
+            reach *= float(np.abs(factors).max()) if reach else 1.0
+        elif (mask := masks.get(node)) is not None:
+            numbers = _numbers(mask)
+            largest = float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0.0))
+            reach = max(reach, largest) if mask.fill is not None else reach + largest
+            is_infinite = is_infinite or mask in infinite
+        half = node.outputs[0].dtype is ir.DataType.FLOAT16
+        if not reach <= (_FLOAT16_REACH if half else _FLOAT32_REACH):
+            return f"finite masks reach {reach:.3g} at {node.op_type} {node.name!r}, which overflows: a row may be -inf"
+    return None
+
+
+def _factors(scale: Scale) -> Array:
+    other = next(value for value in scale.node.inputs if value is not scale.data)
+    array = edit.constant_of(other)
+    if array is None:
+        return np.array([np.nan])
+    with np.errstate(divide="ignore"):
+        return 1 / array.astype(np.float64) if edit.is_op(scale.node, "Div") else array.astype(np.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -30,6 +31,8 @@ def make_plan(model: ir.Model, target: Target, stats: Stats, request: Request, g
 
     ``given``: numbers that came with the model, to be kept where they fit.
     """
+    if not request.from_data:
+        stats = replace(stats, tensors={})
     breaks = {
         **dict.fromkeys(request.breaks, "explicit conversion, as asked"),
         **costly_merges(build_problem(model, target), stats),

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
+from dovetail.errors import InputError
 from dovetail.model.attention import Place, scale_at
 from dovetail.model.edit import attribute, constant_of
 from dovetail.model.origin import origin_of
@@ -84,6 +85,12 @@ class Numbers:
         if entry is not None:
             low, high = (entry.dtype.grid.low, entry.dtype.grid.high) if entry.dtype.is_integer else FLOAT8_ENDS
             return Range((low - entry.zero_point) * entry.scale, (high - entry.zero_point) * entry.scale)
+        if seen is None and not self.stats.tensors:
+            value = self.problem.values.get(name)
+            where = name if value is None else origin_of(value).name
+            raise InputError(
+                f"the model has no scale for {where!r}, and there is no data to find it on: say --calib DATA"
+            )
         if seen is None:
             raise ValueError(f"calibration did not observe {name!r}, which the plan needs")
         if seen.counts is None or self._unclipped(name):

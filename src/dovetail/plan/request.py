@@ -27,7 +27,8 @@ class Request:
     """The precision wanted, how ranges are found, what is pinned, and edges that must convert instead of share.
 
     ``narrow``: the units, by name, whose further operands take fewer bits than their first one where the table has
-    both (the second operand of a product of two activations).
+    both (the second operand of a product of two activations). ``from_data``: whether ranges that nothing else gives
+    may be taken from the samples; not where these are noise that nobody asked for.
     """
 
     precision: Precision
@@ -36,3 +37,4 @@ class Request:
     quantized_io: bool = False
     breaks: frozenset[Edge] = frozenset()
     narrow: frozenset[str] = frozenset()
+    from_data: bool = True

@@ -131,6 +131,19 @@ def numerics(
     return Verdict(status, reason, threshold, "outputs of the compiled graph", drops)
 
 
+def with_overflow(verdict: Verdict, simulation: Agreement) -> Verdict:
+    """A verdict on numbers, failed where the simulation holds NaN or infinity and float does not.
+
+    What is simulated is what ships, so this needs no target that runs: float16 ends at 65504.
+    """
+    for name, one in simulation.outputs.items():
+        if name not in simulation.integer and math.isfinite(one.signal) and not math.isfinite(one.other):
+            reason = f"the simulation's output {name!r} holds NaN or infinity, float's does not"
+            evidence = f"the emitted graph in ONNX Runtime on {simulation.samples} samples"
+            return replace(verdict, status=Status.FAIL, reason=reason, evidence=evidence, numbers={})
+    return verdict
+
+
 def with_selections(verdict: Verdict, simulation: Agreement, target: Agreement) -> Verdict:
     """A verdict on numbers, together with one on the rows that a TopK selected otherwise than in float.
 

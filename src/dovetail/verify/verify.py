@@ -125,6 +125,7 @@ def verify(
                 built.model, emitted, simulation, built.plan, target, samples[0], folder, thresholds, ran.level_db
             )
             numerics = replace(numerics, reason=f"{numerics.reason}; {located or NOWHERE}")
+        numerics = verdicts.with_overflow(numerics, simulated)
         whole = {name: followed(stream, built.tail, folder) for name, stream in streams.items()}
         accuracy, emulated = _accuracies(evaluation, whole, built, samples, ran, target, folder)
     verdict = {

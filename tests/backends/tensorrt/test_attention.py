@@ -229,11 +229,18 @@ def test_a_nan_guard_breaks_it_and_is_taken_out(trt: Target, tmp_path: Path) -> 
     stats = observe(model, trt, noise(model))
     plan = make_plan(model, trt, stats, Request(FP8))
     compiled, read_back = built_plan(model, plan, trt, tmp_path)
-    found = rows(read_back, Outcome.CHANGED) or {finding.where: finding.message for finding in compiled.findings}
-    assert "that replaces NaN stands between softmax and product" in found["o"]
+    where = next(node.name for node in model.graph if node.op_type == "Where")
+    why = f"the Where {where!r} that replaces NaN stands between softmax and product"
+    (finding,) = compiled.findings
+    assert finding.severity is Severity.ERROR
+    assert finding.message == f"attention is not one kernel in FP8 (in float16 it is): {why}"
+    assert rows(read_back, Outcome.CHANGED)["o"] == f"attention is not one kernel: {why}"
+    assert_failed(read_back)
     remove_nan_guard(model)
-    read_back = built(model, trt, FP8, tmp_path)[1]
+    compiled, read_back, _ = built(model, trt, FP8, tmp_path)
     assert rows(read_back, Outcome.MATCHED)["o"] == "one attention kernel, FP8 -> FP8"
+    assert compiled.findings == ()
+    assert fidelity(read_back, Thresholds()).status is Status.PASS
 
 
 def test_int8_needs_a_pair_behind_it_too(trt: Target, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,7 @@ from dovetail.finding import Status
 from dovetail.model.read import read
 from dovetail.qdq.invert import invert
 from dovetail.repairs import RECORD, Repair, precision_of, repair
+from dovetail.report.result import load_result
 from dovetail.storage import Choice, Edge
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt.table import F8, FP8
@@ -97,6 +99,47 @@ def test_a_pair_on_scores_and_none_behind_the_softmax_in_float16(tmp_path: Path)
     assert record.missing["p0 at mix:0"].endswith("the scale of a Softmax is always 0.00223214")
     assert record.removed == ("s0",)
     assert record.changed == {}
+
+
+@pytest.fixture
+def in_fp8(tmp_path: Path) -> Callable[..., Path]:
+    """One attention layer of ours in a file, without the pairs on some edges."""
+
+    def save(*without: Edge) -> Path:
+        model = layer()
+        target = open_target("tensorrt")
+        plan = planned(model, target, FP8, data=noise(model))
+        edges = {edge: choice for edge, choice in plan.edges.items() if edge not in without}
+        return target.emit(model, dataclasses.replace(plan, edges=edges), tmp_path)[0].path
+
+    return save
+
+
+def test_without_data_nothing_may_be_missing(
+    in_fp8: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = in_fp8(Edge("mix", 0))  # whose number the target fixes
+    run = tmp_path / "run"
+    with pytest.raises(SystemExit) as ended:
+        main(["repair", str(path), "--target", "tensorrt:sm89", "--compute", "fp32", "-o", str(run)])
+    assert ended.value.code == 0
+    assert "no figure here says anything about accuracy" in " ".join(capsys.readouterr().out.split())
+    result = load_result(run / "result.json")
+    assert result.calibration is not None
+    assert result.calibration.random
+    assert any(note.startswith("no calibration data was given: every scale came with") for note in result.notes)
+    record = msgspec.json.decode((run / RECORD).read_bytes(), type=Repair)
+    assert (record.changed, list(record.missing)) == ({}, ["p0 at mix:0"])
+    assert "1 attention blocks: as one kernel as planned 1 FP8 -> FP8; in float16 1" in result.notes
+    assert not [v for node in ir.load(run / "model.onnx").graph for v in node.outputs if v.dtype is ir.DataType.FLOAT16]
+
+    path = in_fp8(Edge("out", 0))
+    with pytest.raises(SystemExit) as ended:
+        main(["repair", str(path), "--target", "tensorrt:sm89", "-o", str(tmp_path / "other")])
+    assert ended.value.code == 2
+    said = "the model has no scale for 'o', and there is no data to find it on: say --calib DATA"
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "other").exists()
 
 
 AWKWARD = """g (float16[1,64,64] x) => (float16[1,64,64] y)

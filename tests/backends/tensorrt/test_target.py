@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from dovetail.plan.rows import read_plan
 from dovetail.report.result import Result, load_result
 from dovetail.report.terminal import print_result
 from dovetail.stage_files import load_compiled
-from dovetail.target import DeviceLatency
+from dovetail.target import DeviceLatency, Outcome
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt import install
 from dovetail.targets.tensorrt.compile import LAYERS
@@ -301,6 +302,28 @@ def test_a_file_of_another_form_is_not_checked_and_quoted(
         assert result.metrics.latency_device is not None
 
 
+def attentions(info: dict[str, Any]) -> list[dict[str, Any]]:
+    return [one for one in info["Layers"] if "_mha" in one["Name"]]
+
+
+def test_without_the_layers_of_the_device_what_was_built_is_judged_again(
+    fitted: Callable[[str], tuple[Result, Path]],
+) -> None:
+    before, run = fitted("vit_fashion")
+    outputs, info = brought_back(run), device_files.layer_info(run / "compile" / "layers.txt")
+    attentions(info)[0].update(Name="__myl_Fc", LayerType="gemm")
+    device_files.write(outputs, info)
+    assert dovetail.verify_device(run, device_outputs=outputs).verdicts["fidelity"].status is Status.FAIL
+    (outputs / "layer_info.json").write_text("[]")
+    unread = dovetail.verify_device(run, device_outputs=outputs)
+    assert unread.verdicts["fidelity"].status is Status.NOT_CHECKED
+    assert (unread.findings, unread.read_back) == (before.findings, before.read_back)
+    (outputs / "layer_info.json").unlink()
+    after = dovetail.verify_device(run, device_outputs=outputs)
+    assert after.verdicts["fidelity"] == before.verdicts["fidelity"]
+    assert (after.findings, after.read_back) == (before.findings, before.read_back)
+
+
 def test_a_builder_without_memory_says_so(tmp_path: Path) -> None:
     target, model = open_target("tensorrt", {"memory_limit_mb": "500", "time_limit_s": "60"}), layer()
     artifacts = target.emit(model, planned(model, target, FP8, data=noise(model)), tmp_path)
@@ -363,4 +386,12 @@ def test_float32_compute_is_an_option(tmp_path: Path) -> None:
     plan = planned(few, target, FP8, data=noise(few))
     compiled = target.compile(target.emit(few, plan, tmp_path), tmp_path)
     (finding,) = compiled.findings
-    assert finding.message.endswith("it computes in float32, for which there is no fused kernel")
+    assert finding.severity is Severity.NOTE
+    assert finding.message == (
+        "attention is not one kernel in Float (in float16 it is): "
+        "it computes in float32 as asked, for which there is no fused kernel"
+    )
+    read_back = target.read_back(compiled, plan)
+    assert {one.outcome for one in read_back.tensors} == {Outcome.MATCHED}
+    assert fidelity(read_back, Thresholds()).status is Status.PASS
+    assert "1 attention blocks: as one kernel as planned none; in float16 1" in compiled.notes

@@ -24,6 +24,7 @@ _BESIDE = {
     False: "in float16 it is not either",
     None: "whether it is in float16 is not known",
 }
+NOT_LISTED = "no layer of the list does the work of this attention"
 _PARTS = ("query", "key", "softmax output", "value")
 
 
@@ -33,7 +34,8 @@ class Block:
 
     ``planned``: the type of its four operands, None where they are not alike. ``layer``: the fused layer, if any.
     ``fused_in_float16``: whether the same graph without 8 bit has it as one kernel, None where that was not built.
-    ``why``: what broke it. ``masks``: how many masks it reads that are no constants, in whatever type.
+    ``why``: what broke it. ``masks``: how many masks it reads that are no constants, in whatever type. ``listed``:
+    whether the list has layers that do the work of its products; where it has none, nothing is known.
     """
 
     where: str
@@ -43,6 +45,7 @@ class Block:
     fused_in_float16: bool | None
     why: str = ""
     masks: int = 0
+    listed: bool = True
 
     @property
     def as_planned(self) -> bool:
@@ -55,7 +58,8 @@ class Block:
     @property
     def lost(self) -> bool:
         """Whether 8 bit cost it the kernel that it has in float16."""
-        return bool(self.fused_in_float16) and not self.as_planned
+        asked = self.planned is DType.F32  # for which there is no kernel to lose
+        return bool(self.fused_in_float16) and self.listed and not self.as_planned and not asked
 
 
 def find_blocks(
@@ -71,12 +75,21 @@ def _block(
     nodes = tuple(node.name or "" for node in (found.scores, found.softmax, found.mix))
     types = operand_types(found, plain)
     alike = set(types.values())
-    planned = (types["query"] or DType.F16) if len(alike) == 1 else None
+    planned = (types["query"] or _float_type(plain)) if len(alike) == 1 else None
     layer = _fused(nodes, layers)
     fused = None if in_float16 is None else _fused(nodes, in_float16) is not None
     masks = sum(constant_of(mask.value) is None for mask in found.masks)
     block = Block(origin_of(found.mix.outputs[0]).name, nodes, planned, layer, fused, masks=masks)
-    return block if block.as_planned else replace(block, why=why_broken(found, plain, layer))
+    if block.as_planned:
+        return block
+    listed = layer is not None or all(any(name in one.nodes for one in layers) for name in (nodes[0], nodes[-1]))
+    return replace(block, why=why_broken(found, plain, layer), listed=listed)
+
+
+def _float_type(plain: Unquantized) -> DType:
+    """What is not stored in 8 bit computes in: float32 where nothing in the graph is float16."""
+    types = {value.dtype for node in plain.model.graph for value in node.outputs}
+    return DType.F16 if ir.DataType.FLOAT16 in types else DType.F32
 
 
 def _fused(nodes: tuple[str, ...], layers: tuple[Layer, ...]) -> Layer | None:
@@ -107,6 +120,8 @@ def why_broken(found: Attention, plain: Unquantized, layer: Layer | None) -> str
     dtype = types["query"]
     if dtype is not None and dtype not in WORDS:
         return f"an engine has no {dtype}: what is stored so is read as another type"
+    if dtype is None and _float_type(plain) is DType.F32:
+        return "it computes in float32 as asked, for which there is no fused kernel"
     if dtype is None and found.query.dtype is ir.DataType.FLOAT:
         return "it computes in float32, for which there is no fused kernel"
     if dtype is not None and (why := no_kernel(found, dtype)):
@@ -137,9 +152,14 @@ def findings(blocks: tuple[Block, ...]) -> tuple[Finding, ...]:
     for block in blocks:
         if block.as_planned:
             continue
+        if not block.listed:
+            found.append(Finding(CODE, block.where, NOT_LISTED, Severity.NOTE))
+            continue
         planned = WORDS.get(block.planned, str(block.planned)) if block.planned is not None else "8 bit"
         beside = _BESIDE[block.fused_in_float16]
         message = f"attention is not one kernel in {planned} ({beside}): {block.why}"
-        severity = {True: Severity.ERROR, False: Severity.NOTE, None: Severity.WARNING}[block.fused_in_float16]
+        severity = Severity.ERROR if block.lost else Severity.NOTE
+        if block.fused_in_float16 is None:
+            severity = Severity.WARNING
         found.append(Finding(CODE, block.where, message, severity))
     return tuple(found)

@@ -14,9 +14,9 @@ from dovetail.targets.tensorrt.compile import FLOAT16_LAYERS, notes_on
 from dovetail.targets.tensorrt.coverage import CODE, find_blocks, findings
 from dovetail.targets.tensorrt.device_session import LAYER_INFO
 from dovetail.targets.tensorrt.layer_info import read_json, read_layer_info
-from dovetail.targets.tensorrt.layers import UnreadableError, parse_layers
+from dovetail.targets.tensorrt.layers import Layer, UnreadableError, parse_layers
 from dovetail.targets.tensorrt.read_back import as_planned
-from dovetail.targets.tensorrt.unquantized import unquantized
+from dovetail.targets.tensorrt.unquantized import Unquantized, unquantized
 
 TIMES = "times_*.json"
 _EVIDENCE = f"{LAYER_INFO}, the layers of the engine that ran on the device, by the SDK's tool"
@@ -36,14 +36,26 @@ def _layers(path: Path, compiled: Compiled, plan: Plan) -> tuple[ReadBack | None
     if not path.is_file():
         return None, (), ()
     beside = next((a.path for a in compiled.artifacts if a.name == FLOAT16_LAYERS), None)
+    plain = unquantized(ir.load(compiled.artifacts[0].path))
     try:
         built = read_layer_info(path)
         in_float16 = parse_layers(beside.read_text()) if beside is not None else None
+        _require_of_this_model(built, plain)
     except UnreadableError as error:
         return ReadBack((), _EVIDENCE, unparsed=str(error)), (), ()
-    plain = unquantized(ir.load(compiled.artifacts[0].path))
     blocks = find_blocks(plain, built, in_float16)
     return as_planned(plain, blocks, built, plan, _EVIDENCE), findings(blocks), notes_on(blocks, built, in_float16)
+
+
+def _require_of_this_model(built: tuple[Layer, ...], plain: Unquantized) -> None:
+    """A list that names no node of the model is that of another engine, or has no metadata."""
+    named = {name for layer in built for name in layer.nodes}
+    if not named:
+        raise UnreadableError(f"no layer of {LAYER_INFO} says in its Metadata which nodes it does the work of")
+    if named.isdisjoint(node.name for node in plain.model.graph):
+        raise UnreadableError(
+            f"{LAYER_INFO} is of another engine: {min(named)!r} is no node of this model, nor any other"
+        )
 
 
 def _latency(outputs: Path) -> DeviceLatency | None:

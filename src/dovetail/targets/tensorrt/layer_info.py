@@ -13,7 +13,7 @@ from typing import Any
 
 from dovetail.targets.tensorrt.layers import Layer, Tensor, UnreadableError
 
-_NODE = re.compile(r"\[ONNX Layer: ([^\x1e\x1f]*)\](?=[\x1e\x1f]|\[ONNX Layer: |$)")
+_NODE = re.compile(r"\[ONNX Layer: ([^\x1e\x1f]*?)\](?=[\x1e\x1f]|\[ONNX Layer: |$)")
 # What a format says of the type -> the word of the builder's list; the first that is found counts.
 _WORDS = {"fp8": "FP8", "int8": "Int8", "half": "Half", "fp16": "Half", "float": "Float", "fp32": "Float"}
 # Layers that multiply, by the inspector's names -> by those of the builder's list.
@@ -54,9 +54,12 @@ def _layer(one: Any, file: str) -> Layer:
     try:
         inputs, outputs = (tuple(_tensor(tensor) for tensor in one.get(key, ())) for key in ("Inputs", "Outputs"))
         kind, nodes = str(one["LayerType"]), frozenset(_NODE.findall(one.get("Metadata", "")))
-        return Layer(str(one["Name"]), _KINDS.get(kind, kind), inputs, _constants(one), outputs, nodes)
+        layer = Layer(str(one["Name"]), _KINDS.get(kind, kind), inputs, _constants(one), outputs, nodes)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UnreadableError(f"{file}, layer {json.dumps(one)[:_QUOTED]!r}") from error
+    if layer.is_product and not (inputs and outputs):
+        raise UnreadableError(f"{file}, a product without inputs or outputs: {json.dumps(one)[:_QUOTED]!r}")
+    return layer
 
 
 def _constants(one: dict[str, Any]) -> tuple[Tensor, ...]:

@@ -76,6 +76,8 @@ def _layer(line: str) -> Layer:
     if found is None:
         raise UnreadableError(f"line {line[:200]!r}")
     tensors = {key: _tensors(found[key] or "", line) for key in ("inputs", "constants", "outputs")}
+    if _ATTENTION in found["name"] and not tensors["inputs"]:
+        raise UnreadableError(f"an attention without inputs: line {line[:200]!r}")
     named = (_NODE.fullmatch(one) for one in (found["metadata"] or "").split(_BETWEEN_NODES))
     return Layer(found["name"], found["kind"], nodes=frozenset(one[1] for one in named if one is not None), **tensors)
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import onnx_ir as ir
 
-from dovetail.encoding import QParams
-from dovetail.model.edit import constant_of
+from dovetail.encoding import Array, DType, QParams
+from dovetail.model.edit import constant_of, is_op
+from dovetail.model.origin import origin_of
 from dovetail.storage import Edge, Plan
 from dovetail.target import Outcome, ReadBack, ReadTensor
-from dovetail.targets.tensorrt.coverage import Block, find_blocks
+from dovetail.targets.tensorrt.coverage import NOT_LISTED, Block, find_blocks
 from dovetail.targets.tensorrt.layers import WORDS, Layer, UnreadableError, parse_layers
 from dovetail.targets.tensorrt.unquantized import Unquantized, unquantized
 
+_PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 EVIDENCE = "the layer list that the builder printed for the engine, and that of the same graph in float16"
+
+NO_FLOAT16_LIST = "there is no layer list of the same graph in float16 to compare with"
 
 
 def read_layers(emitted: Path, layers: Path, float16_layers: Path, plan: Plan) -> ReadBack:
@@ -38,7 +43,39 @@ def as_planned(
         for edge, choice in plan.edges.items()
         if isinstance(storage := choice.storage, QParams)
     ]
+    if not tensors:  # all in float: then the products themselves are what was planned
+        tensors = [
+            _product(node, built) for node in nodes.values() if is_op(node, *_PRODUCTS) and node.name not in fused
+        ]
     return ReadBack((*tensors, *(one for block in blocks if (one := _attention(block)) is not None)), evidence)
+
+
+def _product(node: ir.Node, layers: tuple[Layer, ...]) -> ReadTensor:
+    """A product that is not in 8 bit: computed in the float type that the file says."""
+    output = node.outputs[0]
+    tensor, word = origin_of(output).name, WORDS[DType.F16 if output.dtype is ir.DataType.FLOAT16 else DType.F32]
+    found = [layer for layer in layers if (node.name or "") in layer.nodes]
+    products = [layer for layer in found if layer.is_product]
+    two_inputs = constant_of(node.inputs[1]) is None
+    for layer in products:
+        if not _computes_in(layer, word, two_inputs) and not _hides_constants(layer, word):
+            return ReadTensor(tensor, Outcome.CHANGED, f"{layer.kind} {layer.name} computes {_operands(layer)}")
+    if products:
+        return ReadTensor(tensor, Outcome.MATCHED, f"{word} in {products[0].kind} {products[0].name}")
+    if not found:
+        return ReadTensor(tensor, Outcome.NOT_FOUND, "no layer does the work of this operator")
+    return ReadTensor(tensor, *_element_by_element(found[0], word, constant_of(node.inputs[1])))
+
+
+def _element_by_element(layer: Layer, word: str, weight: Array | None) -> tuple[Outcome, str]:
+    """A small product in a generated layer, told by its weight: what else is in there may be of other types."""
+    every = {one.dtype for one in (*layer.inputs, *layer.constants)}
+    sized = {one.dtype for one in layer.constants if weight is not None and math.prod(one.shape) == weight.size}
+    if every == {word} or sized == {word}:
+        return Outcome.MATCHED, f"{word}, element by element in {layer.name}"
+    if word not in every or (sized and word not in sized):
+        return Outcome.CHANGED, f"{layer.name} computes it element by element in {'/'.join(sorted(sized or every))}"
+    return Outcome.NOT_FOUND, f"{layer.name} computes it element by element, in which of its types is not said"
 
 
 def _operand(edge: Edge, storage: QParams, node: ir.Node, fused: bool, layers: tuple[Layer, ...]) -> ReadTensor:
@@ -51,9 +88,14 @@ def _operand(edge: Edge, storage: QParams, node: ir.Node, fused: bool, layers: t
         return ReadTensor(tensor, Outcome.CHANGED if inside else Outcome.NOT_FOUND, said, edge)
     if fused:
         return ReadTensor(tensor, Outcome.MATCHED, f"{word} in the attention {found[0].name}", edge)
-    bad = next((layer for layer in found if not _computes_in(layer, word, constant_of(node.inputs[1]) is None)), None)
-    if bad is not None:
-        return ReadTensor(tensor, Outcome.CHANGED, f"{bad.kind} {bad.name} computes {_operands(bad)}", edge)
+    two_inputs = constant_of(node.inputs[1]) is None
+    bad = [layer for layer in found if not _computes_in(layer, word, two_inputs)]
+    silent = [layer for layer in bad if not two_inputs and _hides_constants(layer, word)]
+    if changed := next((layer for layer in bad if layer not in silent), None):
+        return ReadTensor(tensor, Outcome.CHANGED, f"{changed.kind} {changed.name} computes {_operands(changed)}", edge)
+    if silent and edge.index == 1:
+        said = f"the list does not say in which type {silent[0].kind} {silent[0].name} has its constants"
+        return ReadTensor(tensor, Outcome.NOT_FOUND, said, edge)
     return ReadTensor(tensor, Outcome.MATCHED, f"{word} in {found[0].kind} {found[0].name}", edge)
 
 
@@ -64,6 +106,11 @@ def _computes_in(layer: Layer, word: str, two_inputs: bool) -> bool:
     return inputs >= 2 if two_inputs else inputs >= 1 and inputs + constants >= 2
 
 
+def _hides_constants(layer: Layer, word: str) -> bool:
+    """Whether all that is said of a product is its data, in the right type: some lists leave constants out."""
+    return not layer.constants and {tensor.dtype for tensor in layer.inputs} == {word}
+
+
 def _operands(layer: Layer) -> str:
     return " x ".join(tensor.dtype for tensor in (*layer.inputs, *layer.constants[:1]))
 
@@ -72,6 +119,8 @@ def _attention(block: Block) -> ReadTensor | None:
     """A block as a row of its own; none where neither type has it as one kernel, for then nothing was lost."""
     if block.as_planned and block.layer is not None:
         return ReadTensor(block.where, Outcome.MATCHED, f"one attention kernel, {block.layer.types}")
+    if block.fused_in_float16 and not block.listed:
+        return ReadTensor(block.where, Outcome.NOT_FOUND, NOT_LISTED)
     if block.fused_in_float16 is None:
         why = f"attention is not one kernel: {block.why}; whether it is in float16 is not known"
         return ReadTensor(block.where, Outcome.NOT_FOUND, why)

@@ -28,7 +28,7 @@ from dovetail.targets.tensorrt.device import device_side
 from dovetail.targets.tensorrt.device_files import read_device
 from dovetail.targets.tensorrt.install import probe
 from dovetail.targets.tensorrt.options import DEFAULTS, TrtOptions, read_options
-from dovetail.targets.tensorrt.read_back import EVIDENCE, read_layers
+from dovetail.targets.tensorrt.read_back import EVIDENCE, NO_FLOAT16_LIST, read_layers
 from dovetail.targets.tensorrt.table import FP8, FP16, W8A8, table
 
 # So that every pair stands directly in front of its product. TensorRT-RTX sees through all of these; classic TensorRT
@@ -96,6 +96,8 @@ def _half_scale(choice: Choice) -> Choice:
 def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
     """Every planned operand and every attention, looked up in the engine's layer list."""
     paths = {a.name: a.path for a in compiled.artifacts}
-    if LAYERS not in paths or FLOAT16_LAYERS not in paths:
+    if LAYERS not in paths:
         return ReadBack((), EVIDENCE, unparsed="there is no layer list")
+    if FLOAT16_LAYERS not in paths:
+        return ReadBack((), EVIDENCE, unparsed=NO_FLOAT16_LIST)
     return read_layers(compiled.artifacts[0].path, paths[LAYERS], paths[FLOAT16_LAYERS], plan)
