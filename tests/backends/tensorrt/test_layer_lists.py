@@ -152,11 +152,17 @@ def test_a_block_is_not_judged_without_the_list_of_float16(attention: tuple[Comp
     info = listed(compiled)
     attentions(info)[0].update(Name="__myl_Fc", LayerType="gemm")
     read = read_info(info, (alone, plan), tmp_path)
-    assert read.findings == ()
-    for read_back in (read.read_back, open_target("tensorrt").read_back(alone, plan)):
+    (finding,) = read.findings
+    assert (finding.severity, "not known" in finding.message) == (Severity.WARNING, True)
+    assert read.read_back is not None
+    lost = {one.detail for one in read.read_back.tensors if one.outcome is Outcome.NOT_FOUND}
+    assert {detail.rpartition("; ")[2] for detail in lost} == {"whether it is in float16 is not known"}
+    built = open_target("tensorrt").read_back(alone, plan)
+    said = "there is no layer list of the same graph in float16 to compare with"
+    for read_back, words in ((read.read_back, "not known"), (built, said)):
         verdict = fidelity(read_back, Thresholds())
-        assert verdict.status is Status.NOT_CHECKED
-        assert verdict.reason.endswith("there is no layer list of the same graph in float16 to compare with")
+        assert verdict.status is Status.NOT_CHECKED, verdict.reason
+        assert verdict.reason.endswith(words)
 
 
 def test_products_in_float16_are_looked_up_too(tmp_path: Path) -> None:
