@@ -22,11 +22,12 @@ from dovetail.model.observe import ObservedRun
 from dovetail.model.read import read
 from dovetail.model.session import Mode, open_session
 from dovetail.numerics.methods import RangeMethod
+from dovetail.op_support import W8A8, W8A16
 from dovetail.passes.normalize import normalize
 from dovetail.plan.make import make_plan, observed
 from dovetail.plan.request import Request
 from dovetail.qdq.simulation import load_simulation
-from dovetail.target import W8A8, W8A16, Target
+from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.verify.run import SessionRun
 

@@ -19,12 +19,12 @@ import dovetail
 from bench.vit_export import EXPORTERS, export_block, export_vit
 from bench.vit_tiny import pictures
 from dovetail import zoo
+from dovetail.backend import BaselineCase, Estimate
 from dovetail.calibrate.user_code import load_function
 from dovetail.finding import Status
 from dovetail.plan.rows import read_plan, write_plan
 from dovetail.report.result import Result
 from dovetail.stage_files import load_passed
-from dovetail.target import BaselineCase, Estimate
 from dovetail.targets import open_target
 
 SOC = "qnn-htp:soc52"

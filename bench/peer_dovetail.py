@@ -15,10 +15,10 @@ from dovetail.calibrate.data import input_specs
 from dovetail.calibrate.sources import open_data
 from dovetail.model.observe import ObservedRun
 from dovetail.model.read import read
+from dovetail.op_support import W8A8
 from dovetail.passes.normalize import normalize
 from dovetail.plan.make import make_plan, observed
 from dovetail.plan.request import Request
-from dovetail.target import W8A8
 from dovetail.targets import open_target
 from dovetail.versions import core_versions
 

@@ -13,12 +13,13 @@ from dovetail.calibrate.collect import collect
 from dovetail.calibrate.data import input_specs
 from dovetail.calibrate.sources import open_data
 from dovetail.model.read import read
+from dovetail.op_support import W8A8, Precision
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.plan.make import make_plan, observed
 from dovetail.plan.request import Keep, Request
 from dovetail.stats import Stats
 from dovetail.storage import Plan
-from dovetail.target import W8A8, Precision, Target
+from dovetail.target import Target
 
 
 def graph(body: str, header: str = "", opset: int = 21) -> ir.Model:

@@ -18,6 +18,7 @@ SOURCE = Path(dovetail.__file__).parent
 LAYERS = (
     ("errors", "encoding", "finding"),
     ("storage", "stats", "pass_record", "document"),
+    ("op_support", "backend"),
     ("target",),
     ("numerics",),
     ("model",),

@@ -19,11 +19,11 @@ from dovetail.encoding import DType, QParams
 from dovetail.model.read import read
 from dovetail.model.session import Mode, open_session
 from dovetail.numerics.affine import dequantize, quantize
+from dovetail.op_support import W8A8
 from dovetail.passes.normalize import normalize
 from dovetail.plan.make import make_plan, observed
 from dovetail.plan.request import Request
 from dovetail.storage import Edge
-from dovetail.target import W8A8
 from dovetail.targets import open_target
 
 TINY = """

@@ -12,8 +12,8 @@ import pytest
 
 import dovetail
 from dovetail import targets
+from dovetail.backend import Compiled, Probe
 from dovetail.errors import InputError
-from dovetail.target import Compiled, Probe
 
 BODY = """
 <ir_version: 10, opset_import: ["": 17]>

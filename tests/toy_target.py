@@ -11,35 +11,16 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from dovetail.backend import Artifact, Compiled, Outcome, Probe, ReadBack, ReadTensor, Sample
 from dovetail.errors import InputError
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.model.write import write
+from dovetail.op_support import A8, B32, F32, W8, W8A8, Chain, OpSupport, Signature, Slot, bias, const, signature
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.params import qparams_of
 from dovetail.qdq.stored import stored_values
 from dovetail.storage import Plan
-from dovetail.target import (
-    A8,
-    B32,
-    F32,
-    W8,
-    W8A8,
-    Artifact,
-    Chain,
-    Compiled,
-    OpSupport,
-    Outcome,
-    Probe,
-    ReadBack,
-    ReadTensor,
-    Sample,
-    Signature,
-    Slot,
-    Target,
-    bias,
-    const,
-    signature,
-)
+from dovetail.target import Target
 
 _FIRST = OpSupport((signature(A8, out=A8), signature(F32, out=F32)), shares=(0,))
 _SAME = (Signature((Slot(A8),), A8, variadic=True), Signature((Slot(F32),), F32, variadic=True))

@@ -13,13 +13,14 @@ from dovetail.calibrate.user_code import load_function
 from dovetail.config import FitOptions
 from dovetail.errors import InputError
 from dovetail.model.read import read, require_numbers, require_static
+from dovetail.op_support import Precision
 from dovetail.plan.given import Given
 from dovetail.plan.request import Keep, Request
 from dovetail.plan.rows import read_plan
 from dovetail.qdq.invert import is_quantized
 from dovetail.rundir import file_sha256
 from dovetail.storage import Plan
-from dovetail.target import Precision, Target
+from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.verify.metric import Metric
 from dovetail.verify.verify import Evaluation

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from dovetail.backend import Artifact, BaselineCase, Compiled, Measured, Probe, Sample
 from dovetail.calibrate.collect import collect
 from dovetail.calibrate.data import describe
 from dovetail.calibrate.record import load_stats, save_stats
@@ -52,7 +53,6 @@ from dovetail.stage_files import (
 )
 from dovetail.stats import Stats
 from dovetail.storage import Plan
-from dovetail.target import Artifact, BaselineCase, Compiled, Measured, Probe, Sample
 from dovetail.verify.metric import measure, refuse_overlap
 from dovetail.verify.verify import Built, check_normalized, verify
 from dovetail.versions import core_versions

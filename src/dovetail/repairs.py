@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.backend import MODEL, Artifact, Compiled
 from dovetail.calibrate.sources import DataLike
 from dovetail.config import FitOptions
 from dovetail.encoding import DType
@@ -31,7 +32,7 @@ from dovetail.plan.rows import PlanRow
 from dovetail.qdq.invert import invert, is_quantized
 from dovetail.report.result import Result
 from dovetail.rundir import file_sha256
-from dovetail.target import MODEL, Artifact, Compiled, Target
+from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.verify.metric import Metric
 

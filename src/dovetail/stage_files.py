@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import onnx_ir as ir
 
+from dovetail.backend import Artifact, Compiled, Estimate, Placement, Traffic
 from dovetail.finding import Finding
 from dovetail.model.write import write, write_whole
 from dovetail.pass_record import PassRecord
@@ -14,7 +15,6 @@ from dovetail.plan.rows import read_plan, write_plan
 from dovetail.search.choices import Choices
 from dovetail.search.operands import OperandSearch
 from dovetail.storage import Plan
-from dovetail.target import Artifact, Compiled, Estimate, Placement, Traffic
 
 Passed = tuple[ir.Model, tuple[PassRecord, ...]]
 Planned = tuple[Plan, OperandSearch | None, Choices | None]

@@ -12,7 +12,7 @@ from bench.score import WAYS
 
 from bench import __main__ as all_benches
 from bench import calibration, htp, memory, peers
-from dovetail.target import Estimate
+from dovetail.backend import Estimate
 
 
 def test_calibration_prints_a_ratio_for_every_way(monkeypatch, capsys):

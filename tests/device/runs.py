@@ -15,7 +15,7 @@ import pytest
 
 import dovetail
 from dovetail import targets
-from dovetail.target import Compiled, DeviceCase, DeviceSide
+from dovetail.backend import Compiled, DeviceCase, DeviceSide
 from tests import toy_target
 
 BODY = """

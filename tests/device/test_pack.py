@@ -12,9 +12,9 @@ import pytest
 
 import dovetail
 from dovetail import zoo
+from dovetail.backend import Compiled, Probe
 from dovetail.device.manifest import file_names, read_manifest
 from dovetail.errors import InputError
-from dovetail.target import Compiled, Probe
 from dovetail.targets.ort_cpu import target as ort_cpu
 from tests.device import runs
 

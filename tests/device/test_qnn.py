@@ -12,8 +12,8 @@ import pytest
 
 import dovetail
 from dovetail import zoo
+from dovetail.backend import Artifact, Compiled, DeviceCase
 from dovetail.finding import Status
-from dovetail.target import Artifact, Compiled, DeviceCase
 from dovetail.targets.qnn_htp import device_session, session
 from dovetail.targets.qnn_htp.device import device_side, session_text
 from tests.device import runs

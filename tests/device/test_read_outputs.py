@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dovetail.backend import DeviceTensor, Sample
 from dovetail.device.manifest import Manifest
 from dovetail.device.read_outputs import find_outputs, read_outputs
 from dovetail.errors import InputError
 from dovetail.stats import DataInfo
-from dovetail.target import DeviceTensor, Sample
 
 SCORES = DeviceTensor("head/scores", "head_scores", (1, 3), "float32")
 BYTES = DeviceTensor("mask", "mask", (2, 2), "uint8", 0.5, 128)

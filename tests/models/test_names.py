@@ -16,6 +16,7 @@ from dovetail import zoo
 from dovetail.encoding import DType
 from dovetail.errors import InputError
 from dovetail.model.session import Mode, open_session
+from dovetail.op_support import FP32
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.plan.constraints import build_problem
 from dovetail.plan.pins import resolve
@@ -23,7 +24,6 @@ from dovetail.plan.request import Keep
 from dovetail.plan.rows import PlanRow
 from dovetail.report.result import Result
 from dovetail.stage_files import load_passed
-from dovetail.target import FP32
 from dovetail.targets import open_target
 from tests.equality import Array, assert_traceable, names_in, sqnr_db
 from tests.models import rendered_lines

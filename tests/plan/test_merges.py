@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from dovetail.encoding import DType, QParams
+from dovetail.op_support import A8, F32, Fixed, OpSupport, signature
 from dovetail.storage import Edge, Plan
-from dovetail.target import A8, F32, Fixed, OpSupport, Target, signature
+from dovetail.target import Target
 from tests.planning import graph, noise, planned
 from tests.toy_target import TOY
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.backend import Sample
 from dovetail.encoding import DType, Encoding, QParams
 from dovetail.model.session import Mode, open_session
 from dovetail.model.write import serialized
 from dovetail.qdq.boundary import Stream, real_stream
 from dovetail.qdq.emit import emit_qdq
-from dovetail.target import Sample
 from tests.equality import model_from, normal
 from tests.qdq.round_trip import plan_of
 

@@ -9,10 +9,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from dovetail.backend import Sample
 from dovetail.config import options_from
 from dovetail.encoding import DType, QParams
 from dovetail.errors import InputError
 from dovetail.model.session import Mode
+from dovetail.op_support import W8A8, W8A16
 from dovetail.plan.make import make_plan
 from dovetail.plan.request import Request
 from dovetail.plan.validate import validate_plan
@@ -21,7 +23,7 @@ from dovetail.qdq.simulation import load_simulation
 from dovetail.qdq.switch import switched, with_switches
 from dovetail.search.operands import LOSS_DB, choose_operands
 from dovetail.storage import Plan
-from dovetail.target import W8A8, W8A16, Sample, Target
+from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.verify.compare import compare_runs
 from dovetail.verify.run import SessionRun

@@ -10,10 +10,10 @@ import onnx_ir as ir
 import pytest
 
 import dovetail
+from dovetail.backend import Outcome
 from dovetail.encoding import QParams
 from dovetail.finding import Status
 from dovetail.plan.rows import read_plan
-from dovetail.target import Outcome
 from dovetail.targets.ort_cpu.read_back import read_optimized
 
 RANDOM = np.random.default_rng(0)

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pytest
 
+from dovetail.backend import Sample
 from dovetail.finding import Status, Thresholds
-from dovetail.target import Sample
 from dovetail.targets import open_target
 from dovetail.verify.on_target import quiet, run_on_target
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dovetail.backend import Compiled, Outcome, Probe, ReadBack, ReadTensor
 from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.numerics.metrics import Comparison
-from dovetail.target import Compiled, Outcome, Probe, ReadBack, ReadTensor
 from dovetail.verify import verdicts
 from dovetail.verify.compare import Agreement, compare_runs
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.backend import Sample
 from dovetail.encoding import Array
 from dovetail.errors import InputError
 from dovetail.model.edit import shape_of
 from dovetail.stats import DataInfo
-from dovetail.target import Sample
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dovetail.backend import Sample
 from dovetail.calibrate.data import InputSpec, check_sample
 from dovetail.errors import InputError
-from dovetail.target import Sample
 
 if TYPE_CHECKING:
     from dovetail.calibrate.sources import ImageOptions

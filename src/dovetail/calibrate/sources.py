@@ -11,11 +11,11 @@ from typing import IO, Any
 
 import numpy as np
 
+from dovetail.backend import Sample
 from dovetail.calibrate.data import Data, InputSpec, check_sample
 from dovetail.calibrate.user_code import each_of, load_function
 from dovetail.encoding import Array
 from dovetail.errors import InputError
-from dovetail.target import Sample
 
 RANDOM_SAMPLES = 8
 # What reading a damaged archive raises; RuntimeError is for one that is encrypted or packed in an unknown way.

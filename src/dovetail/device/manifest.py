@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 
+from dovetail.backend import DeviceTensor
 from dovetail.document import read_document
 from dovetail.errors import InputError
 from dovetail.stats import DataInfo
-from dovetail.target import DeviceTensor
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.backend import MODEL, DeviceCase, DeviceSide, DeviceTensor, Sample
 from dovetail.calibrate.data import Data, describe
 from dovetail.device import run_on_device
 from dovetail.device.manifest import MANIFEST, Manifest, file_names, sample_folder
@@ -25,7 +26,7 @@ from dovetail.qdq.simulation import load_simulation
 from dovetail.rundir import file_sha256
 from dovetail.stats import DataInfo
 from dovetail.storage import Plan
-from dovetail.target import MODEL, DeviceCase, DeviceSide, DeviceTensor, Sample, Target
+from dovetail.target import Target
 from dovetail.verify.run import SessionRun
 from dovetail.verify.verdicts import words
 from dovetail.verify.verify import Built, keeps_float

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from dovetail.backend import DeviceTensor, Sample
 from dovetail.device.manifest import Manifest, file_name
 from dovetail.encoding import Array, DType, Encoding, QParams
 from dovetail.errors import InputError
 from dovetail.numerics.affine import dequantize
-from dovetail.target import DeviceTensor, Sample
 
 # As our script names a sample's folder, and as qnn-net-run does.
 _SAMPLE = re.compile(r"(?:Result_)?(\d+)")

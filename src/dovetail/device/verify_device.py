@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from dovetail.backend import MODEL
 from dovetail.device.manifest import MANIFEST, Manifest, read_manifest
 from dovetail.device.pack import FLOAT, FOLDER, SIMULATION
 from dovetail.device.read_outputs import Found, find_outputs, read_outputs
@@ -20,7 +21,6 @@ from dovetail.report.assemble import columns
 from dovetail.report.result import Metrics, Result, load_result
 from dovetail.rundir import file_sha256
 from dovetail.stage_files import load_compiled
-from dovetail.target import MODEL
 from dovetail.targets import open_target
 from dovetail.verify import verdicts
 from dovetail.verify.compare import Agreement, compare_runs, side_by_side

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.backend import Sample
 from dovetail.encoding import Array
 from dovetail.errors import InputError
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import each_value, origin_of
 from dovetail.model.session import Mode, open_session, runtime_errors
 from dovetail.model.write import write
-from dovetail.target import Sample
 
 
 class ObservedRun:

@@ -9,9 +9,10 @@ import onnx_ir as ir
 
 from dovetail.encoding import FLOAT32
 from dovetail.model.edit import constant_of, is_float, sole_consumer
+from dovetail.op_support import Chain, OpSupport, Signature, Slot
 from dovetail.plan.groups import UnionFind
 from dovetail.storage import NEVER_STORED, Edge
-from dovetail.target import Chain, OpSupport, Signature, Slot, Target
+from dovetail.target import Target
 
 _FLOAT_ONLY = (Signature((Slot(FLOAT32),), FLOAT32, variadic=True),)
 

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from dovetail.encoding import Granularity, QParams
 from dovetail.model.edit import constant_of
 from dovetail.numerics.bias import bias_overflow, bias_params
+from dovetail.op_support import Signature
 from dovetail.plan.breaks import costly_merges
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem
 from dovetail.plan.given import Given
@@ -20,7 +21,7 @@ from dovetail.plan.request import Request
 from dovetail.plan.solve import Solution, solve
 from dovetail.stats import Stats
 from dovetail.storage import IN_FLOAT32, Choice, Edge, FloatStorage, Plan, Storage
-from dovetail.target import Signature, Target
+from dovetail.target import Target
 
 # A scale that is grown until a bias fits is grown a little more, so that rounding does not undo it.
 _MARGIN = 1.01

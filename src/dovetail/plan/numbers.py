@@ -16,10 +16,10 @@ from dovetail.model.edit import attribute, constant_of
 from dovetail.model.origin import origin_of
 from dovetail.numerics.grid import FLOAT8_HIGHEST
 from dovetail.numerics.ranges import find_range, params_from_range, weight_params
+from dovetail.op_support import Fixed
 from dovetail.plan.constraints import Operand, Problem
 from dovetail.plan.given import AS_GIVEN, Given
 from dovetail.stats import Stats
-from dovetail.target import Fixed
 
 FLOAT8_ENDS = (-FLOAT8_HIGHEST, FLOAT8_HIGHEST)
 # Operators that hand on every number they read.

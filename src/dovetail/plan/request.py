@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dovetail.op_support import Precision
 from dovetail.storage import Edge
-from dovetail.target import Precision
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dovetail.encoding import FLOAT16, FLOAT32, Encoding
+from dovetail.op_support import Precision, Signature
 from dovetail.plan.constraints import Operand, Problem, Unit
 from dovetail.plan.pins import Pins
 from dovetail.plan.request import Request
-from dovetail.target import Precision, Signature
 
 # What a signature costs, per operand: another weight encoding than wanted changes the model most, another
 # activation encoding changes the kernel, a conversion only costs time.

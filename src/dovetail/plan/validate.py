@@ -11,10 +11,11 @@ from dovetail.model.edit import shape_of
 from dovetail.model.origin import each_value
 from dovetail.numerics.bias import bias_params
 from dovetail.numerics.block import spread
+from dovetail.op_support import Signature, Slot
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem
 from dovetail.plan.numbers import channel_axis, per_output_channel
 from dovetail.storage import IN_FLOAT32, Edge, Plan, Storage
-from dovetail.target import Signature, Slot, Target
+from dovetail.target import Target
 
 # A hand that edits a plan writes fewer digits than float32 has.
 _SCALE_RTOL = 1e-5

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from dovetail.backend import Sample
 from dovetail.encoding import Array, QParams
 from dovetail.numerics.affine import dequantize, quantize
 from dovetail.storage import Plan
-from dovetail.target import Sample
 
 Stream = Callable[[Iterable[Sample]], Iterator[Sample]]
 

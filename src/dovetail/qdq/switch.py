@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.backend import Sample
 from dovetail.encoding import QParams
 from dovetail.model.edit import add_initializer, constant_of, forget_names, graph_of, insert, shape_of
 from dovetail.qdq.params import IR_TYPES, is_dequantize
 from dovetail.storage import Edge
-from dovetail.target import Sample
 
 _SWITCH = "switch/{}"
 

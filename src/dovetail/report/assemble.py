@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 import dovetail
+from dovetail.backend import Artifact, Compiled, Measured
 from dovetail.finding import Finding, Status, Verdict
 from dovetail.job import Job
 from dovetail.model.origin import origin_of
@@ -23,7 +24,6 @@ from dovetail.search.choices import Choices
 from dovetail.search.operands import OperandSearch
 from dovetail.stats import Stats
 from dovetail.storage import Plan
-from dovetail.target import Artifact, Compiled, Measured
 from dovetail.verify.compare import Agreement
 from dovetail.verify.verdicts import bounded_db, words
 from dovetail.verify.verify import Verification

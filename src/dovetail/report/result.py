@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from dovetail.backend import DeviceLatency, Estimate, Measured, Placement, ReadTensor, Traffic
 from dovetail.document import read_document
 from dovetail.errors import InputError
 from dovetail.finding import Finding, Status, Thresholds, Verdict
@@ -17,7 +18,6 @@ from dovetail.plan.rows import PlanRow
 from dovetail.search.choices import Choices
 from dovetail.search.operands import OperandSearch
 from dovetail.stats import DataInfo
-from dovetail.target import DeviceLatency, Estimate, Measured, Placement, ReadTensor, Traffic
 from dovetail.verify.metric import Accuracy
 
 SCHEMA_VERSION = 1

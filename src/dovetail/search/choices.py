@@ -14,10 +14,12 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from dovetail.backend import MODEL, Sample
 from dovetail.encoding import QParams
 from dovetail.model.origin import nodes_of
 from dovetail.model.ranked import ranked_outputs
 from dovetail.model.session import Mode
+from dovetail.op_support import FP32
 from dovetail.plan.constraints import Unit, build_problem
 from dovetail.plan.make import make_plan
 from dovetail.plan.request import Keep, Request
@@ -26,7 +28,7 @@ from dovetail.qdq.simulation import load_simulation
 from dovetail.search.rivals import RULE, Candidate, Trials, pick
 from dovetail.stats import Stats
 from dovetail.storage import Plan
-from dovetail.target import FP32, MODEL, Sample, Target
+from dovetail.target import Target
 from dovetail.verify.compare import compare_runs
 from dovetail.verify.run import SessionRun
 from dovetail.verify.verdicts import bounded_db

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from dovetail.backend import Compiled, Measured, Sample
 from dovetail.errors import BackendError
 from dovetail.model.ranked import ranked_outputs
 from dovetail.model.session import Mode
@@ -17,7 +18,7 @@ from dovetail.plan.make import make_plan
 from dovetail.plan.request import Request
 from dovetail.qdq.boundary import real_stream
 from dovetail.stats import Stats
-from dovetail.target import Compiled, Measured, Sample, Target
+from dovetail.target import Target
 from dovetail.verify.compare import compare_runs
 from dovetail.verify.run import SessionRun
 from dovetail.verify.verdicts import bounded_db

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.backend import Sample
 from dovetail.encoding import Array, QParams
 from dovetail.model.edit import is_float
 from dovetail.model.observe import ObservedRun
@@ -19,7 +20,6 @@ from dovetail.numerics.metrics import Comparison
 from dovetail.qdq.boundary import stored_sample
 from dovetail.qdq.emit import READ
 from dovetail.storage import Plan
-from dovetail.target import Sample
 from dovetail.verify.rows import match_rows, partnered
 
 

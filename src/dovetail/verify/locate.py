@@ -8,6 +8,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from dovetail.backend import MODEL, Artifact, Sample
 from dovetail.encoding import Array
 from dovetail.errors import BackendError
 from dovetail.finding import Thresholds
@@ -20,7 +21,7 @@ from dovetail.passes.remove_unused import remove_unused
 from dovetail.qdq.boundary import stored_sample
 from dovetail.qdq.emit import READ
 from dovetail.storage import Plan
-from dovetail.target import MODEL, Artifact, Sample, Target
+from dovetail.target import Target
 from dovetail.verify.verdicts import bounded_db
 
 NOWHERE = "no tensor is off where the graph is cut behind it: only the whole graph is"

@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from dovetail.backend import Sample
 from dovetail.calibrate.user_code import user_code
 from dovetail.errors import InputError
 from dovetail.qdq.boundary import Stream
 from dovetail.stats import DataInfo
-from dovetail.target import Sample
 
 Metric = Callable[[Iterator[Sample], Iterator[Sample]], Mapping[str, float]]
 

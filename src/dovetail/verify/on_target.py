@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from dovetail.backend import Sample
 from dovetail.errors import BackendError, UnfinishedError
 from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.qdq.boundary import Stream
-from dovetail.target import Sample, Target
+from dovetail.target import Target
 from dovetail.verify import verdicts
 from dovetail.verify.compare import Agreement, compare_runs, side_by_side
 

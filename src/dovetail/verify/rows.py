@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dovetail.backend import Sample
 from dovetail.encoding import Array
-from dovetail.target import Sample
 
 # A row that is further from its partner than this part of the usual distance between rows is another selection.
 # Measured on RT-DETRv2: in 8 bit partners are within half of that distance, other selections beyond 0.85 of it.

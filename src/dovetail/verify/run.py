@@ -8,10 +8,10 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from dovetail.backend import Sample
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.model.write import write
 from dovetail.qdq.boundary import Stream
-from dovetail.target import Sample
 
 
 class SessionRun:

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
+from dovetail.backend import Compiled, Outcome, Probe, ReadBack
 from dovetail.finding import VERDICT_TABLE, Status, Thresholds, Verdict
 from dovetail.numerics.metrics import Comparison
-from dovetail.target import Compiled, Outcome, Probe, ReadBack
 from dovetail.verify.compare import Agreement
 
 # What an identical pair of tensors is reported as: beyond anything float32 can show, and a number in JSON.

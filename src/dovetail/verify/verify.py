@@ -11,6 +11,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from dovetail.backend import MODEL, Compiled, Probe, ReadBack, Sample
 from dovetail.calibrate.data import Data, describe
 from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.model.ranked import ranked_outputs
@@ -22,7 +23,7 @@ from dovetail.qdq.boundary import Stream, real_stream
 from dovetail.qdq.simulation import load_simulation
 from dovetail.stats import DataInfo
 from dovetail.storage import Plan
-from dovetail.target import MODEL, Compiled, Probe, ReadBack, Sample, Target
+from dovetail.target import Target
 from dovetail.verify import verdicts
 from dovetail.verify.compare import Agreement, compare_runs, compare_tensors
 from dovetail.verify.locate import NOWHERE, Located, locate

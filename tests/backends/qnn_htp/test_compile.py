@@ -13,28 +13,17 @@ import pytest
 
 import dovetail
 from dovetail import zoo
+from dovetail.backend import Artifact, Outcome, ReadBack
 from dovetail.calibrate.user_code import load_function
 from dovetail.encoding import DType, Encoding, QParams
 from dovetail.finding import Status
 from dovetail.model.session import Mode
 from dovetail.model.write import write
 from dovetail.numerics.metrics import Comparison
+from dovetail.op_support import A8, A16, F32, W8A16, OpSupport, Signature, Slot, signature
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import IN_FLOAT32, Choice, Plan
-from dovetail.target import (
-    A8,
-    A16,
-    F32,
-    W8A16,
-    Artifact,
-    OpSupport,
-    Outcome,
-    ReadBack,
-    Signature,
-    Slot,
-    Target,
-    signature,
-)
+from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.targets.qnn_htp.dump import load_dump
 from dovetail.targets.qnn_htp.read_back import read_dump

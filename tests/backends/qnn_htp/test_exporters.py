@@ -13,7 +13,7 @@ from bench.vit_export import EXPORTERS, export_vit
 from bench.vit_tiny import pictures
 
 import dovetail
-from dovetail.target import Estimate
+from dovetail.backend import Estimate
 
 
 def test_the_estimate_does_not_depend_on_the_exporter(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dovetail.backend import MODEL
 from dovetail.model.session import Mode
-from dovetail.target import A16, MODEL, W8A8, W8A16, OpSupport, Precision, Target, signature
+from dovetail.op_support import A16, W8A8, W8A16, OpSupport, Precision, signature
+from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.verify.run import SessionRun
 from tests.equality import sqnr_db

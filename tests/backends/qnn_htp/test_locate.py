@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from dovetail.backend import Artifact, Compiled
 from dovetail.calibrate.data import Data
 from dovetail.config import options_from
 from dovetail.encoding import QParams
@@ -16,9 +17,10 @@ from dovetail.finding import Status, Thresholds
 from dovetail.job import prepare
 from dovetail.model.edit import constant_of
 from dovetail.numerics.ranges import weight_params
+from dovetail.op_support import A16, F32, W8A16, OpSupport, signature
 from dovetail.pipeline import fit
 from dovetail.storage import Edge, Plan
-from dovetail.target import A16, F32, W8A16, Artifact, Compiled, OpSupport, Target, signature
+from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.verify.verify import Built, Verification, verify
 from tests.planning import graph, noise, planned

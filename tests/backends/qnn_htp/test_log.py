@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.backend import Compiled, Probe
 from dovetail.finding import Finding, Status, Thresholds
-from dovetail.target import Compiled, Probe
 from dovetail.targets.child import ChildResult
 from dovetail.targets.qnn_htp.log import failure, log_findings, original_name, warnings
 from dovetail.verify import verdicts

@@ -12,10 +12,10 @@ from bench.vit_tiny import pictures, save
 from rich.console import Console
 
 import dovetail
+from dovetail.backend import Estimate, Traffic
 from dovetail.errors import InputError
 from dovetail.report.result import Metrics
 from dovetail.report.terminal import _print_estimates
-from dovetail.target import Estimate, Traffic
 from dovetail.targets.qnn_htp.chips import chip_named
 from dovetail.targets.qnn_htp.estimate import read_estimate, read_traffic
 from dovetail.targets.qnn_htp.naive import export_naive

@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 import dovetail
+from dovetail.backend import Compiled
 from dovetail.cli.main import cli
 from dovetail.errors import InputError
 from dovetail.finding import Severity
-from dovetail.target import Compiled
 from dovetail.targets.child import run_child
 from dovetail.targets.qnn_htp.install import probe, too_old
 from dovetail.targets.qnn_htp.qairt import LOADING, MEASURED, WHEELS, Expected, Kind, can_load, made_by, parse_version

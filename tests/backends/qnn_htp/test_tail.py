@@ -14,10 +14,10 @@ from onnx import helper, numpy_helper
 
 import dovetail
 from dovetail import zoo
+from dovetail.backend import Sample
 from dovetail.errors import InputError
 from dovetail.finding import Status
 from dovetail.report.terminal import print_result
-from dovetail.target import Sample
 from tests.equality import model_from, normal, sqnr_db
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.backend import Compiled, ReadBack
+from dovetail.op_support import Precision
 from dovetail.storage import Plan
-from dovetail.target import Compiled, Precision, ReadBack, Target
+from dovetail.target import Target
 from tests.equality import model_from, normal
 from tests.planning import noise, planned
 

@@ -14,9 +14,10 @@ import onnx_ir as ir
 import pytest
 
 import dovetail
+from dovetail.backend import Compiled, DeviceRead, Outcome, ReadTensor
 from dovetail.finding import Severity, Status, Thresholds
 from dovetail.storage import Plan
-from dovetail.target import Compiled, DeviceRead, Outcome, ReadTensor, Target
+from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt.compile import FLOAT16_LAYERS, LAYERS
 from dovetail.targets.tensorrt.table import FP8, FP16

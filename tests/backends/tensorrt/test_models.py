@@ -15,11 +15,11 @@ import onnx
 import pytest
 
 import dovetail
+from dovetail.backend import Outcome
 from dovetail.finding import Status
 from dovetail.model.read import read
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
-from dovetail.target import Outcome
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt.table import FP8, W8A8
 from tests.backends.tensorrt.attention import built

@@ -20,6 +20,7 @@ from rich.console import Console
 
 import dovetail
 from dovetail import zoo
+from dovetail.backend import DeviceLatency, Outcome
 from dovetail.calibrate.user_code import load_function
 from dovetail.cli.main import main
 from dovetail.errors import InputError
@@ -28,7 +29,6 @@ from dovetail.plan.rows import read_plan
 from dovetail.report.result import Result, load_result
 from dovetail.report.terminal import print_result
 from dovetail.stage_files import load_compiled
-from dovetail.target import DeviceLatency, Outcome
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt import install
 from dovetail.targets.tensorrt.compile import LAYERS

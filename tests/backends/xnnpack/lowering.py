@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.backend import ReadBack, Sample
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.storage import Plan
-from dovetail.target import ReadBack, Sample, Target
+from dovetail.target import Target
 from dovetail.targets.xnnpack.census import Placed, take_census
 from dovetail.targets.xnnpack.lower import lower
 from dovetail.targets.xnnpack.read_back import read_census

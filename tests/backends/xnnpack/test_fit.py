@@ -14,10 +14,10 @@ import pytest
 from rich.console import Console
 
 import dovetail
+from dovetail.backend import Sample
 from dovetail.finding import Status
 from dovetail.report.terminal import print_result
 from dovetail.search.rivals import RULE, pick
-from dovetail.target import Sample
 from tests.device import runs
 
 pytest.importorskip("executorch", reason="needs the package executorch")

@@ -10,9 +10,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from dovetail.backend import Outcome
 from dovetail.encoding import QParams
 from dovetail.storage import Plan
-from dovetail.target import Outcome
 from dovetail.targets import open_target
 from dovetail.targets.xnnpack.table import STATIC
 from tests.backends.xnnpack.lowering import Lowered, lowered

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dovetail.backend import Outcome
 from dovetail.encoding import QParams
 from dovetail.storage import Choice
-from dovetail.target import Outcome, Target
+from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.targets.xnnpack.session import time_in_child
 from dovetail.targets.xnnpack.table import DYNAMIC, STATIC, TABLE

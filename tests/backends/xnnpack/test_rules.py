@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from dovetail.backend import Outcome
 from dovetail.errors import InputError
 from dovetail.model.read import read
 from dovetail.passes.infer_shapes import infer_shapes
@@ -24,7 +25,6 @@ from dovetail.rules import docs
 from dovetail.rules.catalog import all_rules
 from dovetail.rules.check import Subject, check
 from dovetail.storage import Plan
-from dovetail.target import Outcome
 from dovetail.targets import open_target
 from dovetail.targets.xnnpack.lower import lower
 from tests.backends.xnnpack.lowering import lowered

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dovetail import zoo
+from dovetail.backend import Outcome
 from dovetail.calibrate.collect import collect
 from dovetail.calibrate.data import input_specs
 from dovetail.calibrate.sources import open_data
@@ -20,7 +21,6 @@ from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
 from dovetail.plan.make import make_plan, observed
 from dovetail.plan.request import Request
-from dovetail.target import Outcome
 from dovetail.targets import open_target
 from dovetail.targets.xnnpack.table import STATIC
 from tests.backends.xnnpack.lowering import lowered

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.backend import Outcome, ReadBack, ReadTensor
 from dovetail.encoding import Array, DType, QParams
 from dovetail.model.edit import attribute, constant_of, shape_of
 from dovetail.model.movers import MOVERS
 from dovetail.model.origin import each_value
 from dovetail.qdq.stored import StoredValue, stored_values
 from dovetail.storage import Plan
-from dovetail.target import Outcome, ReadBack, ReadTensor
 
 
 class _Place(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from dovetail.encoding import Encoding
 from dovetail.model.edit import weight_is_matrix
 from dovetail.model.movers import MOVERS
-from dovetail.target import A8, A16, B32, F32, W8, OpSupport, Signature, Slot, bias, const, signature
+from dovetail.op_support import A8, A16, B32, F32, W8, OpSupport, Signature, Slot, bias, const, signature
 
 _KNOWN = "onnxruntime 1.31.1, optimized graphs of the shipped models read back"
 _FOLLOWERS = (

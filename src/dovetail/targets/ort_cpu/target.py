@@ -11,26 +11,17 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from dovetail.backend import Artifact, Compiled, Probe, ReadBack, Sample
 from dovetail.errors import InputError
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.model.write import write
+from dovetail.op_support import FP32, W8A8, W8A16, Chain
 from dovetail.passes.linear_as_gemm import linear_as_gemm
 from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.remove_unused import remove_unused
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
-from dovetail.target import (
-    FP32,
-    W8A8,
-    W8A16,
-    Artifact,
-    Chain,
-    Compiled,
-    Probe,
-    ReadBack,
-    Sample,
-    Target,
-)
+from dovetail.target import Target
 from dovetail.targets.child import run_child
 from dovetail.targets.ort_cpu.read_back import read_optimized
 from dovetail.targets.ort_cpu.table import TABLE

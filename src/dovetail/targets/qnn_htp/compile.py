@@ -11,10 +11,10 @@ from typing import Any
 
 import onnx_ir as ir
 
+from dovetail.backend import Artifact, Compiled
 from dovetail.finding import Finding, Severity
 from dovetail.model.origin import nodes_of, origin_of
 from dovetail.qdq.params import is_dequantize, is_quantize
-from dovetail.target import Artifact, Compiled
 from dovetail.targets.child import ChildResult, run_child
 from dovetail.targets.qnn_htp.estimate import read_estimate, read_traffic
 from dovetail.targets.qnn_htp.install import PACKAGE

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from dovetail.target import MODEL, Compiled, DeviceCase, DeviceSide
+from dovetail.backend import MODEL, Compiled, DeviceCase, DeviceSide
 from dovetail.targets.qnn_htp import device_session
 
 _OPTIONS = "PROVIDER_OPTIONS: dict[str, str] = {}\n"

@@ -6,7 +6,7 @@ import csv
 import re
 from pathlib import Path
 
-from dovetail.target import Estimate, Traffic
+from dovetail.backend import Estimate, Traffic
 
 _ROWS = {
     "lower_us": "Simulated (Accelerator exec time us (lower estimate))",

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from dovetail.backend import Outcome, ReadTensor
 from dovetail.model.edit import is_float
 from dovetail.storage import Plan
-from dovetail.target import Outcome, ReadTensor
 from dovetail.targets.qnn_htp.dump import MOVED, QnnGraph, QnnTensor
 
 # Operators that only move numbers: the compiler merges and drops them.

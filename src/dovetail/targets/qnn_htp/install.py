@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from importlib.metadata import PackageNotFoundError, version
 
-from dovetail.target import Probe
+from dovetail.backend import Probe
 
 PACKAGE = "onnxruntime-qnn"
 _INSTALL = "pip install 'dovetail-fit[qnn]'"

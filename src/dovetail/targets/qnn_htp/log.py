@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from dovetail.backend import Artifact, Compiled
 from dovetail.finding import Finding, Severity
-from dovetail.target import Artifact, Compiled
 from dovetail.targets.child import ChildResult, Limit
 from dovetail.targets.qnn_htp.meanings import HARMLESS, NOT_STARTED, REFUSALS, WARNINGS, meaning
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.target import Sample
+from dovetail.backend import Sample
 from dovetail.targets.child import run_child
 from dovetail.targets.qnn_htp.options import HtpOptions
 

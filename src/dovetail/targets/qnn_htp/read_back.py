@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.backend import Outcome, ReadBack, ReadTensor
 from dovetail.encoding import Granularity
 from dovetail.qdq.stored import StoredValue, stored_values
 from dovetail.storage import Plan
-from dovetail.target import Outcome, ReadBack, ReadTensor
 from dovetail.targets.qnn_htp.dump import DumpError, QnnGraph, QnnNode, load_dump
 from dovetail.targets.qnn_htp.floats import read_floats
 

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from dovetail.encoding import DType, Encoding
 from dovetail.model.edit import attribute, shape_of, weight_is_matrix
 from dovetail.model.movers import MOVERS
+from dovetail.op_support import A8, A16, B32, F32, W8, Fixed, OpSupport, Signature, Slot, bias, const, signature
 from dovetail.passes.product_of_transposed import EQUATIONS
-from dovetail.target import A8, A16, B32, F32, W8, Fixed, OpSupport, Signature, Slot, bias, const, signature
 from dovetail.targets.qnn_htp.chips import Chip
 
 _KNOWN = "onnxruntime-qnn 2.7.0 (QAIRT 2.51), soc 43, compiled graph dumped"

@@ -13,8 +13,10 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.backend import Artifact, BaselineCase, Compiled, ReadBack, Sample
 from dovetail.errors import BackendError, UnfinishedError
 from dovetail.model.write import write
+from dovetail.op_support import F32, W8A8, W8A16, Chain, Precision
 from dovetail.passes.flatten_rows import flatten_rows
 from dovetail.passes.fold_scale import fold_scale
 from dovetail.passes.layer_norm_last_axis import layer_norm_last_axis
@@ -31,19 +33,7 @@ from dovetail.passes.unbroadcast_matmul import unbroadcast_matmul
 from dovetail.passes.windows_as_conv import windows_as_conv
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
-from dovetail.target import (
-    F32,
-    W8A8,
-    W8A16,
-    Artifact,
-    BaselineCase,
-    Chain,
-    Compiled,
-    Precision,
-    ReadBack,
-    Sample,
-    Target,
-)
+from dovetail.target import Target
 from dovetail.targets.qnn_htp.chips import ARCHITECTURES, CHIPS, chip_named
 from dovetail.targets.qnn_htp.compile import GRAPH, compile_model, in_child
 from dovetail.targets.qnn_htp.device import device_side

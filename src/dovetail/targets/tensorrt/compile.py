@@ -8,10 +8,10 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from dovetail.backend import Artifact, Compiled
 from dovetail.model.edit import forget_names, is_op
 from dovetail.model.write import write
 from dovetail.passes.as_float16 import as_float16
-from dovetail.target import Artifact, Compiled
 from dovetail.targets.child import ChildResult, run_child
 from dovetail.targets.tensorrt.coverage import Block, find_blocks, findings
 from dovetail.targets.tensorrt.install import PACKAGE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from dovetail.target import MODEL, Compiled, DeviceCase, DeviceSide
+from dovetail.backend import MODEL, Compiled, DeviceCase, DeviceSide
 from dovetail.targets.tensorrt import device_session
 from dovetail.targets.tensorrt.compile import ENGINE
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from dovetail.backend import Compiled, DeviceLatency, DeviceRead, ReadBack
 from dovetail.finding import Finding
 from dovetail.storage import Plan
-from dovetail.target import Compiled, DeviceLatency, DeviceRead, ReadBack
 from dovetail.targets.tensorrt.compile import FLOAT16_LAYERS, notes_on
 from dovetail.targets.tensorrt.coverage import CODE, find_blocks, findings
 from dovetail.targets.tensorrt.device_session import LAYER_INFO

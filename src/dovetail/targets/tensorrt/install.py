@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from dovetail.target import Probe
+from dovetail.backend import Probe
 from dovetail.targets.tensorrt.chips import BUILT, Gpu
 
 PACKAGE = "tensorrt-rtx-cu12"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from dovetail.backend import Outcome, ReadBack, ReadTensor
 from dovetail.encoding import Array, DType, QParams
 from dovetail.model.edit import constant_of, is_op
 from dovetail.model.origin import origin_of
 from dovetail.storage import Edge, Plan
-from dovetail.target import Outcome, ReadBack, ReadTensor
 from dovetail.targets.tensorrt.coverage import NOT_LISTED, Block, find_blocks
 from dovetail.targets.tensorrt.layers import WORDS, Layer, UnreadableError, parse_layers
 from dovetail.targets.tensorrt.unquantized import Unquantized, unquantized

@@ -17,7 +17,7 @@ from dovetail.model.attention import Attention, match_attention
 from dovetail.model.edit import is_op, shape_of, weight_is_matrix
 from dovetail.model.movers import MOVERS
 from dovetail.numerics.grid import FLOAT8_HIGHEST
-from dovetail.target import F32, Fixed, OpSupport, Precision, Signature, Slot, const, signature
+from dovetail.op_support import F32, Fixed, OpSupport, Precision, Signature, Slot, const, signature
 
 _KNOWN = "tensorrt-rtx 1.7.1.116, layer lists of engines built for sm75, sm80, sm86, sm89, sm120 and sm121"
 F8 = Encoding(DType.F8E4M3)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.backend import Artifact, Compiled, ReadBack
 from dovetail.encoding import QParams
 from dovetail.model.write import write
 from dovetail.passes.as_float16 import as_float16, survives
@@ -21,7 +22,7 @@ from dovetail.passes.split_linear import split_linear
 from dovetail.passes.transpose_before_quantize import transpose_before_quantize, transpose_stored_weights
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Choice, Plan
-from dovetail.target import Artifact, Compiled, ReadBack, Target
+from dovetail.target import Target
 from dovetail.targets.tensorrt.chips import BUILT, gpu_named
 from dovetail.targets.tensorrt.compile import FLOAT16_LAYERS, LAYERS, compile_model
 from dovetail.targets.tensorrt.device import device_side

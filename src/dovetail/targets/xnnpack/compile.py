@@ -10,8 +10,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from dovetail.backend import Artifact, Compiled, Outside, Placement
 from dovetail.model.origin import nodes_of
-from dovetail.target import Artifact, Compiled, Outside, Placement
 from dovetail.targets.child import run_child
 from dovetail.targets.xnnpack.install import PACKAGES
 from dovetail.targets.xnnpack.options import XnnpackOptions

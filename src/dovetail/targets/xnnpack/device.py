@@ -6,7 +6,7 @@ import json
 import shlex
 from pathlib import Path
 
-from dovetail.target import MODEL, Compiled, DeviceCase, DeviceSide
+from dovetail.backend import MODEL, Compiled, DeviceCase, DeviceSide
 from dovetail.targets.xnnpack import device_session
 from dovetail.targets.xnnpack.compile import PROGRAM
 

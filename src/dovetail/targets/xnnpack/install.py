@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from dovetail.target import Probe
+from dovetail.backend import Probe
 
 _INSTALL = "pip install 'dovetail-fit[xnnpack]'"
 # The versions that everything here was measured with: an executorch wheel is built against one torch.

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.backend import MODEL, Artifact, BaselineCase, Compiled, Measured, Sample
 from dovetail.model.read import read
 from dovetail.model.write import write
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
-from dovetail.target import MODEL, Artifact, BaselineCase, Compiled, Measured, Sample
 from dovetail.targets.child import run_child
 from dovetail.targets.xnnpack.compile import PROGRAM, compile_model
 from dovetail.targets.xnnpack.options import XnnpackOptions

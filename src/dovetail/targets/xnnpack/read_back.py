@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.backend import Outcome, ReadBack, ReadTensor
 from dovetail.encoding import DType, QParams
 from dovetail.qdq.params import is_dequantize, is_quantize
 from dovetail.qdq.stored import StoredValue, stored_values
 from dovetail.storage import Plan
-from dovetail.target import Outcome, ReadBack, ReadTensor
 
 EVIDENCE = "the operators of the XNNPACK delegates, read from the .pte file"
 # The dtype of a value in the file, by what was planned: with one scale, and with one per channel.

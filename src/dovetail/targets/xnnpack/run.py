@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dovetail.backend import Sample
 from dovetail.encoding import Array
 from dovetail.errors import BackendError, UnfinishedError
-from dovetail.target import Sample
 from dovetail.targets.child import run_child
 from dovetail.targets.xnnpack.options import XnnpackOptions
 

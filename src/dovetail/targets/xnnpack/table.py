@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from dovetail.encoding import DType, Encoding
 from dovetail.model.edit import attribute, constant_of, shape_of, weight_is_matrix
-from dovetail.target import B32, F32, W8, OpSupport, Precision, Signature, Slot, bias, const, signature
+from dovetail.op_support import B32, F32, W8, OpSupport, Precision, Signature, Slot, bias, const, signature
 
 _KNOWN = "executorch 1.5.1, serialized program read back"
 # Activations are signed and have a zero point: unsigned ones are refused.

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from dovetail.backend import Artifact, Compiled, ReadBack, Sample
 from dovetail.errors import InputError
 from dovetail.model.write import write
+from dovetail.op_support import FP32, Chain
 from dovetail.passes.cut_as_slices import cut_as_slices
 from dovetail.passes.fold_scale import fold_scale
 from dovetail.passes.linear_as_gemm import linear_as_gemm
@@ -18,15 +20,7 @@ from dovetail.passes.remove_unused import remove_unused
 from dovetail.passes.split_linear import split_linear
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
-from dovetail.target import (
-    FP32,
-    Artifact,
-    Chain,
-    Compiled,
-    ReadBack,
-    Sample,
-    Target,
-)
+from dovetail.target import Target
 from dovetail.targets.xnnpack.compile import CENSUS, PROGRAM, compile_model
 from dovetail.targets.xnnpack.device import device_side
 from dovetail.targets.xnnpack.dynamic import insert_dynamic

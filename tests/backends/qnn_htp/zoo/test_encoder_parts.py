@@ -9,9 +9,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from dovetail.backend import Compiled, Outcome
+from dovetail.op_support import A16, W8A16, OpSupport, signature
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.windows_as_conv import windows_as_conv
-from dovetail.target import A16, W8A16, Compiled, OpSupport, Outcome, Target, signature
+from dovetail.target import Target
 from dovetail.targets import open_target
 from tests.equality import model_from, normal, run, sqnr_db
 from tests.planning import noise, planned

@@ -1,0 +1,227 @@
+"""What goes to a backend and what comes back: files, what was compiled, read back and measured, what a device runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dovetail.encoding import Array
+from dovetail.finding import Finding
+from dovetail.storage import Edge
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Whether a backend can be reached from here, with its versions, or why not and what to install."""
+
+    available: bool
+    versions: Mapping[str, str]
+    missing: str = ""
+
+
+# The artifact that every target emits: the QDQ ONNX graph, which is also the simulation.
+MODEL = "model"
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """One file that a run made; ``made_by``: the vendor's component that wrote it, with its version."""
+
+    name: str
+    path: Path
+    made_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A vendor's own estimate of latency and traffic, made at compile time: for comparing graphs, never a promise.
+
+    Two estimates may only be compared when the same operators are without a cost.
+    """
+
+    lower_us: int
+    mid_us: int
+    upper_us: int
+    ops_without_cost: int
+    fill_bytes: int
+    spill_bytes: int
+
+    def ratio_to(self, other: Estimate) -> float | None:
+        """This latency over the other one; None where they may not be compared."""
+        return self.mid_us / other.mid_us if self.ops_without_cost == other.ops_without_cost else None
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a vendor's compiler says that one inference moves to and from memory."""
+
+    read_bytes: int
+    write_bytes: int
+    fill_bytes: int
+    spill_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """One operation that the accelerated part of a program leaves to slower kernels, for a node, and why."""
+
+    node: str
+    operation: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a program runs: how many parts were handed to the backend, with how many operations, and what was not."""
+
+    parts: int
+    inside: int
+    outside: tuple[Outside, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Latency of several programs on this machine, by turns in one run: CPU time of one thread, by name.
+
+    ``ratios``: each program over the one that ``baseline`` names, the median over the rounds.
+    """
+
+    baseline: str
+    median_us: Mapping[str, float]
+    ratios: Mapping[str, float]
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What the vendor compiler said and made; ``error`` is empty when it took the whole graph.
+
+    ``not_estimated``: why there is no estimate or no traffic, where the target has such figures. ``finished``: the
+    compiler was run to its end; where it was not, ``error`` is no refusal and says why. ``notes``: what must be known
+    of what it made.
+    """
+
+    artifacts: tuple[Artifact, ...] = ()
+    error: str = ""
+    log: str = ""
+    findings: tuple[Finding, ...] = ()
+    estimate: Estimate | None = None
+    traffic: Traffic | None = None
+    not_estimated: str = ""
+    finished: bool = True
+    notes: tuple[str, ...] = ()
+    placement: Placement | None = None
+
+
+class Outcome(StrEnum):
+    """How a planned tensor came back from what was compiled."""
+
+    MATCHED = "matched"
+    ABSORBED = "absorbed"
+    CHANGED = "changed"
+    NOT_FOUND = "not_found"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTensor:
+    """One planned tensor (or edge) as it was read back: ``detail`` says into which operator it was absorbed, or what
+    it was changed to."""
+
+    tensor: str
+    outcome: Outcome
+    detail: str = ""
+    edge: Edge | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBack:
+    """Everything that was read back, the evidence it was read from, and the line that could not be read, if any."""
+
+    tensors: tuple[ReadTensor, ...]
+    evidence: str
+    unparsed: str = ""
+
+
+Sample = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTensor:
+    """An input or output of the shipped graph, as it goes to a device and comes back.
+
+    ``file``: its name as a file, without suffix. ``scale`` and ``zero_point``: of one that is stored in integers.
+    """
+
+    name: str
+    file: str
+    shape: tuple[int, ...]
+    dtype: str
+    scale: float | None = None
+    zero_point: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCase:
+    """What a device is to run: the tensors, and per sample the raw file of every input, by name."""
+
+    inputs: tuple[DeviceTensor, ...]
+    outputs: tuple[DeviceTensor, ...]
+    samples: tuple[Mapping[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSide:
+    """What a target adds to the device folder: the files of the model, the one to run first, and texts by file name.
+
+    One text is ``device_session.py``: ``open_model(path, backend)`` gives a function from inputs to outputs,
+    ``emulated()`` says whether it was no device that ran, ``versions()`` what ran.
+    """
+
+    models: tuple[Path, ...]
+    texts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLatency:
+    """Latency on a device, by the vendor's tool (``source``): the medians over ``runs``, without and with copying."""
+
+    compute_us: float
+    latency_us: float
+    runs: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRead:
+    """What files say that a vendor's tool left beside the outputs; ``not_measured``: why there is no latency.
+
+    ``read_back``: None where there is no such file. ``findings`` take the place of all that have their ``code``.
+    """
+
+    read_back: ReadBack | None = None
+    findings: tuple[Finding, ...] = ()
+    code: str = ""
+    notes: tuple[str, ...] = ()
+    latency: DeviceLatency | None = None
+    not_measured: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineCase:
+    """What an estimate is compared with: ``fp16`` of the same float graph, or a ``naive`` export of the caller's file.
+
+    ``shapes`` are those that the caller pinned; ``samples`` those that calibration may use.
+    """
+
+    name: str
+    model: ir.Model
+    original: Path
+    precision: str
+    samples: Iterable[Sample]
+    shapes: Mapping[str, tuple[int, ...]]
