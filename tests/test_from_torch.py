@@ -17,6 +17,7 @@ from tests.equality import run as run_graph
 torch = pytest.importorskip("torch", reason="needs the package torch")
 pytest.importorskip("onnxscript", reason="needs the package onnxscript")
 
+import onnx  # noqa: E402
 import onnx_ir as ir  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -100,7 +101,7 @@ def test_a_hugging_face_model_gives_its_fields() -> None:
     ("module", "example", "why"),
     [
         ("google/vit", torch.zeros(1), "takes a module, not str"),
-        (nn.Linear(2, 2), (), "has no input"),
+        (nn.Linear(2, 2), (), "has no tensor"),
         (nn.Linear(2, 2), (torch.zeros(1, 2), torch.zeros(1)), "takes 1 inputs, 2 were given"),
     ],
 )
@@ -117,3 +118,58 @@ def test_arrays_are_taken_too() -> None:
 def test_no_code_of_others_is_ever_fetched_and_run() -> None:
     source = Path(dovetail.__file__).parent
     assert [path.name for path in source.rglob("*.py") if "trust_remote_code" in path.read_text()] == []
+
+
+class Called(torch.nn.Module):
+    """Takes tensors by position only and behind a star, and something that is no tensor."""
+
+    def forward(self, x: torch.Tensor, /, *others: torch.Tensor, double: bool = True) -> dict[str, torch.Tensor]:
+        return {"x": x * 2 if double is True else x * 3, "sum": sum(others, x)}
+
+
+def test_calls_of_every_kind_give_valid_models() -> None:
+    x, y = torch.arange(4.0), torch.ones(4)
+    model = dovetail.from_torch(Called(), (x, y, y))
+    onnx.checker.check_model(model)
+    assert [one.name for one in model.graph.input] == ["x", "others_0", "others_1"]
+    assert [one.name for one in model.graph.output] == ["x_output", "sum"]
+    found = run_graph(ir.from_proto(model), {"x": x.numpy(), "others_0": y.numpy(), "others_1": y.numpy()})
+    np.testing.assert_array_equal(found["x_output"], 2 * x.numpy())
+    np.testing.assert_array_equal(found["sum"], x.numpy() + 2)
+
+
+class Flagged(torch.nn.Module):
+    def forward(self, x: torch.Tensor, flag: bool = True) -> torch.Tensor:
+        return x * 2 if flag is True else x * 3
+
+
+@pytest.mark.parametrize(("flag", "factor"), [(True, 2), (False, 3)])
+def test_what_is_no_tensor_is_fixed_as_it_is(flag: bool, factor: int) -> None:
+    model = dovetail.from_torch(Flagged(), {"x": torch.ones(2), "flag": flag})
+    assert [one.name for one in model.graph.input] == ["x"]
+    np.testing.assert_array_equal(
+        run_graph(ir.from_proto(model), {"x": np.ones(2, np.float32)})["output"], [factor, factor]
+    )
+
+
+class Branches(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else -x
+
+
+@pytest.mark.parametrize(
+    ("module", "example", "said"),
+    [
+        (torch.nn.Linear(4, 4), torch.ones(2, 5), "Linear cannot be called with the example: RuntimeError: mat1"),
+        (torch.nn.Linear(4, 4), {"z": torch.ones(2, 4)}, "Linear cannot be called with the example: TypeError"),
+        (torch.nn.Linear(4, 4), {"input": None}, "the example has no tensor"),
+        (Branches(), torch.ones(2), "torch cannot export Branches"),
+    ],
+)
+def test_what_cannot_be_exported_is_one_sentence(
+    module: torch.nn.Module, example: object, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InputError, match=said) as error:
+        dovetail.from_torch(module, example)
+    assert "\n" not in str(error.value)
+    assert capfd.readouterr() == ("", "")

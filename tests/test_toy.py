@@ -12,8 +12,10 @@ import pytest
 
 import dovetail
 from dovetail import targets
-from dovetail.backend import Compiled, Probe
+from dovetail.backend import Artifact, Compiled, Probe
 from dovetail.errors import InputError
+from dovetail.op_support import FP32
+from tests import toy_target
 
 BODY = """
 <ir_version: 10, opset_import: ["": 17]>
@@ -97,3 +99,23 @@ def test_its_backend_may_be_missing(
             "numerics": "not_checked",
         }
     assert "pip install toy-compiler" in capsys.readouterr().out
+
+
+def test_a_choice_that_was_interrupted_leaves_nothing_that_a_resumed_run_takes(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first candidate is emitted and never compiled; the same precision is then asked for by name."""
+
+    def stopped(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+        raise KeyboardInterrupt
+
+    choosing = dataclasses.replace(toy_target.TOY, choices={"auto": ("w8a8", "fp32")}, compile=stopped)
+    both = {"w8a8": toy_target.TOY.precisions["w8a8"], "fp32": FP32}
+    monkeypatch.setattr(toy_target, "TOY", dataclasses.replace(choosing, precisions=both))
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, precision="auto")
+    assert (model.parent / "run/stages/trials/w8a8/toy.onnx").exists()
+    monkeypatch.setattr(toy_target, "TOY", dataclasses.replace(toy_target.TOY, compile=toy_target.compile_model))
+    result = fit(model, precision="w8a8", resume=True)
+    assert not result.failed
+    assert not (model.parent / "run/stages/trials").exists()

@@ -54,7 +54,8 @@ VERDICT_TABLE: Mapping[str, str] = {
     "fidelity": "no planned tensor was read back changed; where one was not found, the verdict is not checked",
     "numerics": "for every output, target against float is at most {numerics_drop_db:g} dB below simulation "
     "against float, or below {numerics_ceiling_db:g} dB where that is better than it; behind a TopK, on the rows that "
-    "float selected too, of which it misses at most twice as many as the simulation, and one a sample; it fails where "
+    "float selected too, of which it misses at most twice as many as the simulation, and one a sample; of integers, "
+    "at most twice as many as in simulation and 5 % are others; it fails where "
     "the simulation holds NaN or infinity and float does not, target or none",
     "device": "for every output, device against float is at most {numerics_drop_db:g} dB below simulation "
     "against float, or below {numerics_ceiling_db:g} dB where that is better than it",

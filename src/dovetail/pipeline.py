@@ -199,6 +199,7 @@ def _quantized_graph(job: Job, run: RunDir, clock: Clock, key: str, parts: Parts
             precision=job.options.precision,
         )
         path = run.path / "plan.json"
+        shutil.rmtree(run.stages / TRIALS, ignore_errors=True)  # those of a run that was interrupted
         plan, search, choices = run.stage(
             "plan",
             key,

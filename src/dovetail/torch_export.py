@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import copy
 import inspect
+import io
 import logging
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 
 from dovetail.errors import InputError
 
 _INSTALL = "pip install 'dovetail-fit[torch]'"
 _OPSET = 20
+# Where a tensor goes in a call.
+_TENSOR = object()
 
 
 def from_torch(module: Any, example: Any, *, opset: int = _OPSET) -> onnx.ModelProto:
     """Export an ``nn.Module`` or a Hugging Face vision model, for inference, in float32.
 
     ``example``: what the module is called with: a tensor, several in a tuple, or by name in a dict; its shapes are the
-    shapes of the model. A copy is exported: mode, dtypes, hooks and gradients of the module stay as they are.
+    shapes of the model, and what is no tensor is fixed as it is. A copy is exported: mode, dtypes, hooks and gradients
+    of the module stay as they are.
     """
     for package in ("torch", "onnxscript"):
         if find_spec(package) is None:
@@ -34,53 +40,101 @@ def from_torch(module: Any, example: Any, *, opset: int = _OPSET) -> onnx.ModelP
 
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"from_torch takes a module, not {type(module).__name__}: load the model first")
-    names, inputs = _inputs(module, example)
-    plain = _copied(module)
-    with torch.no_grad():
-        outputs = list(_tensors(plain(**dict(zip(names, inputs, strict=True)))))
-    if not outputs:
-        raise InputError(f"{type(module).__name__} gives no tensor")
-    wrapped = _by_position(plain, names)
+    kind, call = type(module).__name__, _call(module, example)
+    wrapped = _by_position(_copied(module), call)
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder, _quiet(), torch.no_grad():
         path = Path(folder) / "model.onnx"
         try:
+            outputs = [name for name, _ in _tensors(wrapped.called(call.tensors))]
+        except Exception as error:  # whatever the caller's own code raises
+            raise InputError(f"{kind} cannot be called with the example: {_short(error)}") from error
+        if not outputs:
+            raise InputError(f"{kind} gives no tensor")
+        try:
             torch.onnx.export(
                 wrapped,
-                tuple(inputs),
+                call.tensors,
                 str(path),
                 dynamo=True,
                 opset_version=opset,
-                input_names=names,
-                output_names=[name for name, _ in outputs],
+                input_names=list(call.names),
+                output_names=_distinct(outputs, call.names),
                 external_data=False,
                 verbose=False,
             )
         except Exception as error:
-            said = " ".join(str(error).split())[:300]
-            raise InputError(f"torch cannot export {type(module).__name__}: {said}") from error
+            raise InputError(f"torch cannot export {kind}: {_short(error)}") from error
         return onnx.load(path)
 
 
-def _inputs(module: Any, example: Any) -> tuple[list[str], list[Any]]:
-    """The names and tensors that the module is called with, reals in float32."""
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """How a module is called: names and tensors of its inputs, and the arguments with a mark where a tensor goes."""
+
+    names: tuple[str, ...]
+    tensors: tuple[Any, ...]
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+
+    def filled(self, tensors: Iterable[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with tensors in their places."""
+        given = iter(tensors)
+        arguments = tuple(next(given) if one is _TENSOR else one for one in self.arguments)
+        return arguments, {key: next(given) if one is _TENSOR else one for key, one in self.keywords.items()}
+
+
+def _call(module: Any, example: Any) -> _Call:
+    """The call that an example stands for, reals in float32; only tensors and arrays are inputs."""
     import torch
 
-    parameters = [
-        name
-        for name, one in inspect.signature(module.forward).parameters.items()
-        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
-    ]
-    if isinstance(example, Mapping):
-        given = dict(example)
-    else:
-        listed = example if isinstance(example, Sequence) else (example,)
-        if len(listed) > len(parameters):
-            raise InputError(f"{type(module).__name__} takes {len(parameters)} inputs, {len(listed)} were given")
-        given = dict(zip(parameters, listed, strict=False))
-    if not given:
-        raise InputError("the example has no input")
-    tensors = [torch.as_tensor(value).detach().clone() for value in given.values()]
-    return list(given), [t.float() if t.is_floating_point() else t for t in tensors]
+    named = dict(example) if isinstance(example, Mapping) else {}
+    listed = () if isinstance(example, Mapping) else example if isinstance(example, tuple | list) else (example,)
+    parameters = _positions(module, len(listed))
+    if len(listed) > len(parameters):
+        raise InputError(f"{type(module).__name__} takes {len(parameters)} inputs, {len(listed)} were given")
+    names, tensors = [], []
+    for name, value in (*zip(parameters, listed, strict=False), *named.items()):
+        if isinstance(value, torch.Tensor | np.ndarray):
+            tensor = torch.as_tensor(value).detach().clone()
+            names.append(name)
+            tensors.append(tensor.float() if tensor.is_floating_point() else tensor)
+    if not names:
+        raise InputError("the example has no tensor")
+
+    def marked(value: Any) -> Any:
+        return _TENSOR if isinstance(value, torch.Tensor | np.ndarray) else value
+
+    keywords = {name: marked(value) for name, value in named.items()}
+    return _Call(tuple(names), tuple(tensors), tuple(map(marked, listed)), keywords)
+
+
+def _positions(module: Any, count: int) -> list[str]:
+    """The names of what a module takes by position; those behind a star are numbered."""
+    names = []
+    for name, one in inspect.signature(module.forward).parameters.items():
+        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD):
+            names.append(name)
+        elif one.kind is one.VAR_POSITIONAL:
+            names += [f"{name}_{number}" for number in range(count - len(names))]
+    return names
+
+
+def _distinct(outputs: list[str], inputs: Iterable[str]) -> list[str]:
+    """Names of outputs, of which none is that of an input or of another output."""
+    taken, names = set(inputs), []
+    for name in outputs:
+        while name in taken:
+            name += "_output"
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+def _short(error: BaseException) -> str:
+    """What went wrong in the first place, on one line: exporters wrap it in advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 def _copied(module: Any) -> Any:
@@ -91,7 +145,7 @@ def _copied(module: Any) -> Any:
         raise InputError(f"{type(module).__name__} cannot be copied, and is not changed: {error}") from error
 
 
-def _by_position(module: Any, names: list[str]) -> Any:
+def _by_position(module: Any, call: _Call) -> Any:
     """A module that takes tensors in order and gives tensors in order, whatever the other one gives them in."""
     import torch
 
@@ -100,9 +154,12 @@ def _by_position(module: Any, names: list[str]) -> Any:
             super().__init__()
             self.inside = module
 
+        def called(self, inputs: tuple[Any, ...]) -> Any:
+            arguments, keywords = call.filled(inputs)
+            return self.inside(*arguments, **keywords)
+
         def forward(self, *inputs: Any) -> tuple[Any, ...]:
-            outputs = self.inside(**dict(zip(names, inputs, strict=True)))
-            return tuple(tensor for _, tensor in _tensors(outputs))
+            return tuple(tensor for _, tensor in _tensors(self.called(inputs)))
 
     return Plain().eval()
 
@@ -123,13 +180,12 @@ def _tensors(outputs: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter's words, kept back, and its logger put back as it was."""
-    log = logging.getLogger("torch.onnx")
-    before = log.level
-    log.setLevel(logging.ERROR)
+    """The exporter's words, kept back, and the loggers put back as they were."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        log.setLevel(before)
+        logging.disable(before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -270,3 +271,10 @@ def test_every_row_of_a_batch_is_a_sample() -> None:
     single = describe(open_data({"x": ROWS[::-1]}, SPEC), graph("g (float[1,3] x) => (float[1,3] y) { y = Relu(x) }"))
     list(single.samples())
     assert set(single.digests) == set(pairs.digests)
+
+
+def test_data_of_another_kind_is_refused_without_being_printed() -> None:
+    listed: Any = [{"x": np.zeros((1, 3), np.float32)}] * 100
+    with pytest.raises(InputError, match="data cannot be a list: give arrays by input name") as error:
+        open_data(listed, ())
+    assert len(str(error.value)) < 200

@@ -125,3 +125,24 @@ def test_a_simulation_that_overflows_fails_whatever_the_target_did(
     verdict = verdicts.with_overflow(Verdict(ran, "as it was"), compare_runs([one], [other]))
     said = "the simulation's output 'y' holds NaN or infinity, float's does not"
     assert (verdict.status, verdict.reason) == ((Status.FAIL, said) if broken else (ran, "as it was"))
+
+
+def counted(reference: list[int], other: list[float], dtype: str = "i8") -> Agreement:
+    """Integers of one output in two runs, as one sample."""
+    one = {"classes": np.array(reference, "i8")}
+    return compare_runs([one], [{"classes": np.array(other, dtype)}])
+
+
+def test_integers_that_part_from_the_simulation_fail() -> None:
+    fine, floats = Verdict(Status.PASS, "fine"), Verdict(Status.NOT_CHECKED, "no float output could be compared")
+    classes = list(range(40))
+    same, two_off, many_off = classes, [9, 9, *classes[2:]], [9] * 40
+    exact = counted(classes, same)
+    assert verdicts.with_integers(fine, exact, counted(classes, two_off)) == fine  # 5 % of 40
+    failed = verdicts.with_integers(fine, exact, counted(classes, many_off))
+    assert failed.status is Status.FAIL
+    assert "39 of 40 integers of 'classes' are not those of float, 0 in simulation" in failed.reason
+    assert verdicts.with_integers(fine, counted(classes, many_off), counted(classes, many_off)) == fine
+    assert verdicts.with_integers(fine, exact, counted(classes, same, "f4")).status is Status.FAIL, "as floats"
+    assert verdicts.with_integers(floats, exact, exact).status is Status.PASS
+    assert verdicts.with_integers(floats, exact, counted(classes, many_off)).status is Status.FAIL

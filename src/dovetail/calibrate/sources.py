@@ -46,6 +46,9 @@ def open_data(
         return _from_arrays(what, specs, extra)
     if callable(what):
         return _from_function(what, getattr(what, "__qualname__", "function"), specs)
+    if not isinstance(what, str | Path):
+        wanted = "arrays by input name, a function that yields samples, or a path"
+        raise InputError(f"calibration or evaluation data cannot be a {type(what).__name__}: give {wanted}")
     text = str(what)
     if is_random(text):
         return _random(text, specs)

@@ -61,6 +61,7 @@ def verify_device(run: Path, device_outputs: Path) -> Result:
         simulated = {name: min(value, manifest.float_db) for name, value in simulated.items()}
     evidence = f"{manifest.samples} samples in {device_outputs.name}, {_described(ran)}"
     verdict = _verdict(simulated, found_db, result.thresholds, evidence)
+    verdict = verdicts.with_integers(verdict, simulation, vs_float)
     verdict = verdicts.with_selections(verdict, simulation, vs_float)
     metrics = _with_device(result.metrics, vs_float, vs_simulation)
     if ran is not None and ran.emulated:

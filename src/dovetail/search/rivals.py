@@ -83,6 +83,8 @@ def pick(rows: Sequence[Candidate]) -> tuple[Candidate, str]:
             fast,
             f"it takes {fast.time_ratio:.2f} of the time, and its worst output keeps {fast.target_sqnr_db:.1f} dB",
         )
+    if any(row.time_ratio is None for row in ran):
+        return best, "its worst output is closer to float; how long they take was not measured"
     if (fast.time_ratio or 1.0) < FASTER:
         return best, f"its worst output is closer to float, and what is faster does not keep {GOOD_DB:g} dB"
     return best, "its worst output is closer to float, and no other is faster"

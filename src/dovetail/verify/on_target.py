@@ -102,6 +102,7 @@ def _judge(ran: OnTarget, float_db: float | None, thresholds: Thresholds) -> Ver
         verdict = replace(verdict, status=Status.FAIL, reason=said)
     count = len(ran.outputs)
     verdict = replace(verdict, evidence=f"outputs of the compiled graph on {count} sample{'s' * (count != 1)}")
+    verdict = verdicts.with_integers(verdict, ran.simulation, ran.vs_float)
     return verdicts.with_selections(verdict, ran.simulation, ran.vs_float)
 
 

@@ -15,6 +15,9 @@ from dovetail.verify.compare import Agreement
 # What an identical pair of tensors is reported as: beyond anything float32 can show, and a number in JSON.
 MAX_SQNR_DB = 200.0
 
+# The share of the integers of an output that may differ from float beyond twice what the simulation's do.
+_INTEGER_SLACK = 0.05
+
 
 def words(name: str, thresholds: Thresholds) -> str:
     """When a verdict passes, with the figures that were in force."""
@@ -158,3 +161,23 @@ def with_selections(verdict: Verdict, simulation: Agreement, target: Agreement) 
         if rows.replaced > 2 * simulated + target.samples and verdict.status is Status.PASS:
             return replace(verdict, status=Status.FAIL, reason=f"target and simulation select other rows; {said[-1]}")
     return replace(verdict, reason="; ".join([verdict.reason, *said[:1]]))
+
+
+def with_integers(verdict: Verdict, simulation: Agreement, target: Agreement) -> Verdict:
+    """A verdict on numbers, together with one on outputs that are integers: classes, indices, flags.
+
+    Noise moves some of them, the target's as much as the simulation's; what is computed wrongly moves most.
+    """
+    checked = sorted(simulation.integer - target.rows.keys())
+    for name in checked:
+        one = target.outputs[name]
+        missed, simulated = one.count - one.equal, simulation.outputs[name].count - simulation.outputs[name].equal
+        if missed > 2 * simulated + _INTEGER_SLACK * one.count and verdict.status is not Status.FAIL:
+            said = f"{missed} of {one.count} integers of {name!r} are not those of float, {simulated} in simulation"
+            return replace(verdict, status=Status.FAIL, reason=f"target and simulation part; {said}")
+    if checked and verdict.status is Status.NOT_CHECKED:
+        reason = (
+            f"the target runs as simulated; integers of {', '.join(map(repr, checked))} are those of the simulation"
+        )
+        return replace(verdict, status=Status.PASS, reason=reason)
+    return verdict
