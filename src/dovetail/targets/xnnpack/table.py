@@ -58,6 +58,8 @@ def _when(asked: object) -> Signature:
 
 
 def _steps_of_one(node: ir.Node) -> str:
+    if shape_of(node.inputs[1]) != (1,):
+        return "a slice over several axes is several, with nothing in integers between them"
     steps = constant_of(node.inputs[4]) if len(node.inputs) > 4 else None
     return "" if steps is None or (steps == 1).all() else "a slice with steps runs outside XNNPACK"
 
