@@ -90,12 +90,14 @@ class Measured:
     """Latency of several programs on this machine, by turns in one run: CPU time of one thread, by name.
 
     ``ratios``: each program over the one that ``baseline`` names, the median over the rounds.
+    ``notes``: what must be known of the programs, such as that one is not made of the file as it is.
     """
 
     baseline: str
     median_us: Mapping[str, float]
     ratios: Mapping[str, float]
     rounds: int
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,3 +34,28 @@ def test_other_indices_are_declined(index: str) -> None:
     after, record = changed_by(cut_as_slices, model_from(text))
     assert ops(after) == ["Gather"]
     assert record.declined[0].what == "its indices do not follow each other"
+
+
+WINDOW = "int64[3] s = {1,0,-1}, int64[3] e = {3,9,-9}, int64[3] a = {0,1,-1}, int64[3] t = {1,1,-1}"
+
+
+def test_a_slice_over_axes_becomes_one_for_each_that_it_changes() -> None:
+    text = f"g (float[4,6,3] x) => (float[2,6,3] y, float[2,6,3] z, float[4,6,3] u) <{WINDOW}>"
+    nodes = "{ u = Relu(x) v = Slice(u, s, e, a, t) y = Neg(v) z = Abs(v) }"
+    after, record = changed_by(cut_as_slices, model_from(text + nodes))
+    assert ops(after) == ["Relu", "Slice", "Slice", "Neg", "Abs"]
+    assert record.changed[0].what == "Slice made 2 Slice"
+
+
+def test_a_slice_without_axes_counts_them() -> None:
+    text = "g (float[4,6,3] x) => (float[2,5,3] y) <int64[2] s = {1,1}, int64[2] e = {3,6}> { y = Slice(x, s, e) }"
+    after, _ = changed_by(cut_as_slices, model_from(text))
+    assert ops(after) == ["Slice", "Slice"]
+
+
+def test_a_slice_along_one_axis_stays_and_unknown_bounds_are_declined() -> None:
+    text = "g (float[4,6] x, int64[2] s) => (float[2,6] y, float[n,m] z) <int64[1] i = {1}, int64[1] j = {3}, "
+    text += "int64[2] e = {4,6}> { y = Slice(x, i, j) z = Slice(x, s, e) }"
+    after, record = changed_by(cut_as_slices, model_from(text))
+    assert ops(after) == ["Slice", "Slice"]
+    assert [site.what for site in record.declined] == ["its shape or its bounds are not known"]

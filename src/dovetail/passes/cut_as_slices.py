@@ -1,6 +1,8 @@
-"""Split, and Gather of indices that follow each other, as Slices: the one way of cutting that XNNPACK takes.
+"""Split, Gather of indices that follow each other, and Slice over several axes, as Slices of one axis.
 
-Outside it (executorch 1.5.1) stay ``split_with_sizes_copy`` and ``select_copy``, which also read integers back first.
+These are the one way of cutting that XNNPACK takes. Outside it (executorch 1.5.1) stay ``split_with_sizes_copy`` and
+``select_copy``, which also read integers back first; a slice of torch has one axis, so between two of them there must
+be a tensor that can be stored in integers.
 """
 
 from __future__ import annotations
@@ -22,9 +24,16 @@ def cut_as_slices(model: ir.Model) -> PassRecord:
     changed: list[Site] = []
     declined: list[Site] = []
     for node in list(model.graph):
-        if not is_op(node, "Split", "Gather"):
+        if not is_op(node, "Split", "Gather") and not _is_over_axes(node):
             continue
         where = origin_of(node.outputs[0]).name
+        if node.op_type == "Slice":
+            cuts = _cuts(node)
+            if isinstance(cuts, str):
+                declined.append(Site(where, cuts))
+                continue
+            changed.append(Site(where, f"Slice made {_one_axis_each(model.graph, node, cuts)} Slice"))
+            continue
         runs = _split_runs(node) if node.op_type == "Split" else _gather_run(node)
         if isinstance(runs, str):
             declined.append(Site(where, runs))
@@ -34,6 +43,48 @@ def cut_as_slices(model: ir.Model) -> PassRecord:
         edit.remove_dead(model.graph, [node])
         changed.append(Site(where, f"{node.op_type} made {len(runs)} Slice"))
     return PassRecord("cut_as_slices", tuple(changed), tuple(declined))
+
+
+def _is_over_axes(node: ir.Node) -> bool:
+    return is_op(node, "Slice") and shape_of(node.inputs[1]) != (1,)
+
+
+def _cuts(node: ir.Node) -> dict[int, tuple[int, int, int]] | str:
+    """What a Slice takes along every axis that it names: start, end and step, as they are given."""
+    shape = shape_of(node.inputs[0])
+    numbers = [constant_of(value) for value in node.inputs[1:]]
+    absent = [value is None for value in node.inputs[1:]]
+    if shape is None or any(array is None and not gone for array, gone in zip(numbers, absent, strict=True)):
+        return "its shape or its bounds are not known"
+    starts, ends, axes, steps = ([] if array is None else array.tolist() for array in (*numbers, None, None)[:4])
+    along = [int(axis) % len(shape) for axis in axes] if axes else range(len(starts))
+    if not starts:
+        return "it cuts along no axis"
+    return dict(zip(along, zip(starts, ends, steps or [1] * len(starts), strict=True), strict=True))
+
+
+def _one_axis_each(graph: ir.Graph, node: ir.Node, cuts: dict[int, tuple[int, int, int]]) -> int:
+    """Write a Slice as one per axis that it shortens or turns; how many that are."""
+    part, value = node.outputs[0], node.inputs[0]
+    shape = list(shape_of(value) or ())
+    taken = {axis: range(shape[axis])[slice(*cut)] for axis, cut in cuts.items()}
+    kept = [axis for axis, chosen in taken.items() if chosen != range(shape[axis])] or list(taken)[:1]
+    for axis in kept:
+        shape[axis] = len(taken[axis])
+        bounds = [
+            edit.add_initializer(graph, np.array([number], np.int64), name=f"{part.name}/{name}", source=part)
+            for name, number in zip(("start", "end", "axis", "step"), _ordered(axis, cuts[axis]), strict=True)
+        ]
+        value = edit.insert(node, "Slice", [value, *bounds], source=part, replaces=[node], shape=shape)
+    if value is not None:
+        edit.replace_value(part, value)
+        edit.remove_dead(graph, [node])
+    return len(kept)
+
+
+def _ordered(axis: int, cut: tuple[int, int, int]) -> tuple[int, int, int, int]:
+    start, end, step = cut
+    return start, end, axis, step
 
 
 def _axis(node: ir.Node) -> int:

@@ -107,6 +107,8 @@ def _print_placement(metrics: Metrics, out: Console) -> None:
         rows = ", ".join(f"{name} {us:.0f} us ({one.ratios[name]:.2f}x)" for name, us in one.median_us.items())
         how = f"CPU time of one thread, {one.rounds} rounds by turns, against {one.baseline}"
         out.print(f"measured here, {how}: {rows}", soft_wrap=True)
+        for note in one.notes:
+            out.print(f"  {escape(note)}", soft_wrap=True)
     if metrics.latency_device is not None:
         two = metrics.latency_device
         figures = f"{two.compute_us:.0f} us of compute, {two.latency_us:.0f} us with copying"

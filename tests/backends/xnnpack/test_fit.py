@@ -10,14 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from rich.console import Console
 
 import dovetail
-from dovetail.backend import Sample
+from dovetail.backend import BaselineCase, Measured, Sample
 from dovetail.finding import Status
 from dovetail.report.terminal import print_result
 from dovetail.search.rivals import RULE, pick
+from dovetail.targets.xnnpack.measure import STOCK, compile_baseline, measure
+from dovetail.targets.xnnpack.options import read_options
 from tests.device import runs
 
 pytest.importorskip("executorch", reason="needs the package executorch")
@@ -114,6 +117,7 @@ def test_the_file_as_it_was_given_is_what_latency_is_compared_with(run: Path) ->
     assert list(measured.median_us) == ["fitted", "stock fp32"]
     assert measured.ratios["stock fp32"] == 1.0
     assert measured.rounds >= 11
+    assert measured.notes == ()
     assert 0 < measured.ratios["fitted"] < 2
     stock = json.loads((run / "compile/baseline_stock_fp32/census.json").read_text())
     kinds = {each["op"] for each in stock["outside"]}
@@ -121,6 +125,23 @@ def test_the_file_as_it_was_given_is_what_latency_is_compared_with(run: Path) ->
     assert {each["output"]["dtype"] for each in stock["operators"]} == {"fp32"}
     given = {node.op_type for node in onnx.load(run / "compile/baseline_stock_fp32/model.onnx").graph.node}
     assert {"Gather", "Split"} <= given, "none of our rewrites was done to it"
+
+
+UNMAPPED = """<ir_version: 10, opset_import: ["": 20]>
+g (float[2,3] x) => (float[2,3] y) { d = Dropout(x) k = Constant<value = float[3] {1,2,3}>() y = Mul(d, k) }"""
+
+
+def test_a_stock_program_of_the_normalized_graph_says_so(tmp_path: Path) -> None:
+    path, asked = tmp_path / "model.onnx", read_options({})
+    onnx.save(onnx.parser.parse_model(UNMAPPED), path)
+    sample = {"x": np.ones((2, 3), np.float32)}
+    stock = compile_baseline(asked, BaselineCase(STOCK, ir.load(path), path, "w8a8", [sample], {}), tmp_path)
+    assert stock.error == ""
+    measured = measure(asked, {STOCK: stock}, STOCK, sample)
+    assert isinstance(measured, Measured)
+    (note,) = measured.notes
+    assert note.startswith("stock fp32 is the normalized graph, because")
+    assert "'Dropout'" in note, "a Constant has a form"
 
 
 def test_only_layer_norm_runs_outside(run: Path) -> None:

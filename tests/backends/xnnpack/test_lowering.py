@@ -10,9 +10,11 @@ import pytest
 
 from dovetail.backend import Outcome
 from dovetail.encoding import QParams
+from dovetail.passes.cut_as_slices import cut_as_slices
 from dovetail.storage import Choice
 from dovetail.target import Target
 from dovetail.targets import open_target
+from dovetail.targets.xnnpack.compile import refusal
 from dovetail.targets.xnnpack.session import time_in_child
 from dovetail.targets.xnnpack.table import DYNAMIC, STATIC, TABLE
 from tests.backends.xnnpack.lowering import Lowered, lowered
@@ -34,11 +36,13 @@ def constant(name: str, *shape: int, size: float = 1.0) -> str:
 LAYERS = f"""
 g (float[1,3,8,8] p, float[6,8] x) => (float[1,8,8,8] conv, float[1,8,7,7] uneven, float[1,8,4,4] pooled,
    float[1,8,1,1] mean, float[8,6] turned, float[3,8] cut, float[16,6] joined, float[6,8] summed, float[1,4,16,16] up,
-   float[1,512] flat, float[6,8] thin, float[1,3,8,8] deep, float[1,4,8] line, float[6,8] dense, float[6,8] plain)
+   float[1,512] flat, float[6,8] thin, float[1,3,8,8] deep, float[1,4,8] line, float[6,8] dense, float[6,8] plain,
+   float[1,8,4,5] window)
 <{constant("dw", 3, 1, 3, 3)}, {constant("lw", 4, 6, 3)},
  {constant("w", 8, 3, 3, 3)}, {constant("b", 8)}, {constant("u", 8, 4, 2, 2)}, {constant("l", 8, 8)},
  {constant("c", 6, 8, size=4)}, {constant("m", 8, 8)}, {constant("v", 8, 8, 1, 1)}, int64[2] s = {{8,6}},
- int64[1] from = {{1}}, int64[1] to = {{4}}, int64[1] first = {{0}}>
+ int64[1] from = {{1}}, int64[1] to = {{4}}, int64[1] first = {{0}},
+ int64[2] corner = {{1,2}}, int64[2] other = {{5,-1}}, int64[2] both = {{2,-1}}>
 {{
     k = Conv<pads=[1,1,1,1]>(p, w, b)  conv = Relu(k)
     uneven = Conv<pads=[1,1,0,0]>(p, w)
@@ -54,6 +58,7 @@ g (float[1,3,8,8] p, float[6,8] x) => (float[1,8,8,8] conv, float[1,8,7,7] uneve
     deep = Conv<group=3, pads=[1,1,1,1]>(p, dw)
     row = Unsqueeze(x, first)  line = Conv<pads=[1,1]>(row, lw)
     dense = Gemm(x, l, b)  plain = MatMul(x, m)
+    window = Slice(conv, corner, other, both)
 }}
 """
 
@@ -66,6 +71,7 @@ def target() -> Target:
 @pytest.fixture(scope="module")
 def layers(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Lowered:
     model = graph(LAYERS)
+    cut_as_slices(model)
     plan = dataclasses.replace(planned(model, target, STATIC, data=noise(model), quantized_io=True), quantized_io=False)
     return lowered(model, plan, target, tmp_path_factory.mktemp("layers"))
 
@@ -94,7 +100,22 @@ def test_layers_and_layout_run_in_int8(layers: Lowered) -> None:
     assert not {kind for kind in kinds if "fp32" in kind and not kind.startswith("Convert")}
 
 
-EXACT = ("conv", "uneven", "deep", "line", "up", "dense", "plain", "pooled", "turned", "flat", "thin", "cut", "joined")
+EXACT = (
+    "conv",
+    "uneven",
+    "deep",
+    "line",
+    "up",
+    "dense",
+    "plain",
+    "pooled",
+    "turned",
+    "flat",
+    "thin",
+    "cut",
+    "joined",
+    "window",
+)
 
 
 def test_every_layer_and_layout_of_the_table_is_among_them() -> None:
@@ -155,6 +176,21 @@ def test_other_numbers_behind_a_transpose_are_refused_at_load(target: Target, tm
     assert "static transpose" in result.error
     assert "xnn_status_invalid_parameter" in result.error
     assert result.finished
+
+
+def test_more_axes_than_xnnpack_takes_are_refused_by_node(
+    target: Target, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = graph("""g (float[4,4] x) => (float[1,1,1,4,1,2,2] y) <int64[7] s = {1,1,1,2,2,4,1}>
+        { r = Relu(x)  [many] h = Reshape(r, s)  y = Transpose<perm=[0,1,2,5,6,3,4]>(h) }""")
+    plan = planned(model, target, STATIC)
+    with pytest.raises(RuntimeError) as told:
+        lowered(model, plan, target, tmp_path)
+    printed = capfd.readouterr()
+    error = refusal(printed.out + printed.err, str(told.value), tmp_path / "model.onnx")
+    assert error.startswith("node 'many' (Reshape) has 7 axes, XNNPACK takes 6; ")
+    assert "Failed to define tensor" in error
+    assert "::" not in error
 
 
 def test_what_the_vendor_gets_wrong_is_lowered_otherwise(target: Target, tmp_path: Path) -> None:

@@ -17,7 +17,12 @@ PICTURE, ROWS = "float[1,4,6,8] x", "float[2,3,4] x"
 NORM = "<float[4] s = {1,2,3,4}, float[4] b = {1,2,3,4}>"
 BACKWARDS = "<int64[2] s = {1,-1}, int64[2] e = {3,-9}, int64[2] a = {1,2}, int64[2] t = {1,-2}>"
 GROWN, GROW = "<float[1,1,1,1] w = {1}>", 'ConvTranspose<auto_pad="SAME_UPPER">(x, w)'
+INTEGERS, HALVES, ARGUMENTS, SCATTER = "int64[6] x", ("Div", "Mod"), ("ArgMax", "ArgMin"), "ScatterElements<axis=1>"
+ALIGNED = 'Resize<mode="linear", axes=[2,3], coordinate_transformation_mode="align_corners">'
 POOL = "AveragePool<kernel_shape=[2,2], strides=[2,2], pads=[0,0,1,1]>(x)"
+HOLES = "AveragePool<kernel_shape=[3,3], dilations=[2,2]>(x)"
+SIZED, MOMENTS = "ConvTranspose<output_shape=[4,4]>(x, w)", "LayerNormalization(x, s, b)"
+RATIO, CENTRED = 'keep_aspect_ratio_policy="not_larger"', 'coordinate_transformation_mode="pytorch_half_pixel"'
 # Operator -> inputs, output, constants, nodes.
 CASES: list[tuple[str, str, str, str]] = [
     *(
@@ -101,17 +106,43 @@ CASES: list[tuple[str, str, str, str]] = [
     (f"{PICTURE}, float[1,5,5,2] g", "float[1,4,5,5] y", "", "y = GridSample(x, g)"),
     (PICTURE, "float[1,4,12,16] y", "<float[4] s = {1,1,2,2}>", 'y = Resize<mode="linear">(x, , s)'),
     (PICTURE, "float[1,4,12,16] y", "<float[4] s = {1,1,2,2}>", 'y = Resize<mode="nearest">(x, , s)'),
+    (PICTURE, "float[1,4,7,11] y", "<float[2] s = {1.3,1.4}>", f"y = {ALIGNED}(x, , s)"),
+    *((INTEGERS, "int64[6] y", "<int64 o = {5}, int64[1] k = {3}>", f"d = Sub(x, o) y = {op}(d, k)") for op in HALVES),
+    (INTEGERS, "int64[6] y", "<int64 lo = {-1}>", "y = Clip(x, lo)"),
+    *(("int32[2,3] x", "int32[2,1] y", "<int64[1] a = {1}>", f"y = {op}(x, a)") for op in ("ReduceSum", "ReduceMax")),
+    ("int32[2,3] x", "int32[2,3] y", "<int64 a = {1}>", "y = CumSum(x, a)"),
+    *((ROWS, "int64[2,1,4] y", "", f"r = Sign(x) y = {op}<axis=1, select_last_index=1>(r)") for op in ARGUMENTS),
+    (ROWS, "int64[2,4] y", "", "r = Sign(x) y = ArgMax<axis=-2, keepdims=0, select_last_index=1>(r)"),
+    (ROWS, "float[2,3,4] y", "<int64[0] a = {}>", "y = ReduceMean<noop_with_empty_axes=1>(x, a)"),
+    (ROWS, "float[1,1,1] y", "<int64[0] a = {}>", "y = ReduceMean(x, a)"),
+    ("float[2,4,4] x", "float[2,4,4] y", NORM, "y = LayerNormalization<axis=1>(x, s, b)"),
+    (ROWS, "float[1,2,2] y", "<int64[1,2,2] i = {-1,0,1,-3}>", "y = GatherElements<axis=1>(x, i)"),
+    (f"{ROWS}, float[1,1,2] u", "float[2,3,4] y", "<int64[1,1,2] i = {-1,-3}>", f"y = {SCATTER}(x, i, u)"),
+    (PICTURE, "float[1,4,6,10] y", "<int64[8] p = {0,0,0,1,0,0,0,1}>", 'y = Pad<mode="wrap">(x, p)'),
+    (PICTURE, "float[1,4,6,10] y", "<int64[8] p = {0,0,0,1,0,0,0,1}>", 'y = Pad<mode="reflect">(x, p)'),
+    (ROWS, "float[2,3,4] y", "", "k = Constant<value = float[4] {1,2,3,4}>() y = Mul(x, k)"),
 ]
 WEIGHTED = [
     ("float[2,3,4] x", "float[2,3,5] y", "y = MatMul(x, w)", (4, 5), None),
     ("float[3,4] x", "float[3,5] y", "y = Gemm(x, w, b)", (4, 5), (5,)),
     ("float[3,4] x", "float[3,5] y", "y = Gemm<transB=1>(x, w, b)", (5, 4), (5,)),
+    ("float[3,4] x", "float[3,4] y", "y = Gemm<alpha=0.5>(x, w, b)", (4, 4), (4,)),
+    ("float[3,4] x", "float[3,5] y", "y = Gemm<beta=0.5>(x, w, b)", (4, 5), (5,)),
+    ("float[3,4] x", "float[3,5] y", "y = Gemm<alpha=0.5, transB=1>(x, w, b)", (5, 4), (5,)),
+    ("float[4,3] x", "float[3,4] y", "y = Gemm<transA=1>(x, w, b)", (4, 4), (4,)),
+    ("float[3,4] x", "float[3,4] y", "y = Gemm(x, w, b)", (4, 4), (1, 4)),
+    ("float[3,4] x", "float[3,4] y", "y = Gemm(x, w, b)", (4, 4), (3, 1)),
+    ("float[3,4] x", "float[3,4] y", "y = Gemm(x, w, b)", (4, 4), (1,)),
     (PICTURE, "float[1,6,4,7] y", "y = Conv<pads=[0,1,0,0], group=2>(x, w, b)", (6, 2, 3, 2), (6,)),
     (PICTURE, "float[1,6,3,4] y", 'y = Conv<auto_pad="SAME_UPPER", strides=[2,2]>(x, w, b)', (6, 4, 3, 2), (6,)),
     (PICTURE, "float[1,6,6,8] y", 'y = Conv<auto_pad="SAME_LOWER">(x, w)', (6, 4, 2, 2), None),
     ("float[1,4,8] x", "float[1,6,4] y", "y = Conv<strides=[2], pads=[1,1]>(x, w, b)", (6, 4, 3), (6,)),
     (PICTURE, "float[1,3,12,16] y", "y = ConvTranspose<strides=[2,2]>(x, w, b)", (4, 3, 2, 2), (3,)),
 ]
+
+
+def resized(constant: str, size: str, attributes: str, inputs: str) -> str:
+    return f"g (float[1,2,6,6] x) => (float[1,2,{size}] y) <{constant}> {{ [odd] y = Resize<{attributes}>{inputs} }}"
 
 
 def agree(text: str, **constants: np.ndarray) -> None:
@@ -122,6 +153,7 @@ def agree(text: str, **constants: np.ndarray) -> None:
         found = build_module(model)(*(torch.from_numpy(array) for array in inputs.values()))
     for (name, wanted), tensor in zip(expected.items(), found, strict=True):
         assert tuple(tensor.shape) == wanted.shape, name
+        assert tensor.numpy().dtype == wanted.dtype, name
         if wanted.dtype.kind == "f":
             assert sqnr_db(wanted, tensor.numpy()) > 100
         else:
@@ -153,8 +185,51 @@ def test_every_operator_has_a_case() -> None:
         ("g (float[2] x, float l, float h) => (float[2] y) { [odd] y = Clip(x, l, h) }", "'odd'.*is not a constant"),
         (f"g (float[1,2,4,4] x) => (float[1,2,2,2] y) {{ [odd] y = {POOL} }}", "'odd'.*padded alike"),
         (f"g (float[1,1,4,4] x) => (float[1,1,4,4] y) {GROWN} {{ [odd] y = {GROW} }}", "'odd'.*automatic padding"),
+        (resized("float[4] s = {1,1,1.3,1.3}", "7,7", 'mode="linear"', "(x, , s)"), "'odd'.*not a whole number"),
+        (resized("float[4] s = {1,1,3.1,3.1}", "18,18", 'mode="nearest"', "(x, , s)"), "'odd'.*not a whole number"),
+        (resized("int64[4] z = {1,2,4,4}", "4,4", 'mode="linear", antialias=1', "(x, , , z)"), "'odd'.*smoothed"),
+        (resized("int64[4] z = {1,2,8,9}", "8,9", 'mode="cubic", exclude_outside=1', "(x, , , z)"), "'odd'.*outside"),
+        (
+            resized("int64[2] z = {4,9}", "4,4", f'mode="linear", axes=[2,3], {RATIO}', "(x, , , z)"),
+            "'odd'.*aspect ratio",
+        ),
+        (
+            resized("int64[4] z = {1,2,1,8}", "1,8", f'mode="linear", {CENTRED}', "(x, , , z)"),
+            "'odd'.*a single row",
+        ),
+        (f"g (float[1,2,8,8] x) => (float[1,2,4,4] y) {{ [odd] y = {HOLES} }}", "'odd'.*leaves elements out"),
+        (f"g (float[1,1,4,4] x) => (float[1,1,4,4] y) {GROWN} {{ [odd] y = {SIZED} }}", "'odd'.*output_shape"),
+        (f"g (float[2,4] x) => (float[2,4] y, float[2,1] m) {NORM} {{ [odd] y, m = {MOMENTS} }}", "'odd'.*mean"),
+        (
+            "g (float[2] x) => (float[2] y) <int64[0] a = {}> { [odd] y = ReduceL2<noop_with_empty_axes=1>(x, a) }",
+            "'odd'",
+        ),
     ],
 )
 def test_what_has_no_form_is_refused_by_name(text: str, why: str) -> None:
     with pytest.raises(InputError, match=why):
         build_module(model_from(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('g (float[4] x) => (float[6] y) <int64[2] p = {1,1}> { [odd] y = Pad<mode="wrap">(x, p) }', "'odd' .Pad.: "),
+        (
+            "g (float[2,3] x) => (float[2,3] y, float[3] m, float[3] v) <float[3] s = {1,2,3}> "
+            "{ [odd] y, m, v = BatchNormalization<training_mode=1>(x, s, s, s, s) }",
+            "'odd' .BatchNormalization.: ",
+        ),
+    ],
+)
+def test_what_fails_as_it_runs_names_its_node(text: str, why: str) -> None:
+    model = model_from(text)
+    with pytest.raises(InputError, match=why):
+        build_module(model)(*(torch.from_numpy(array) for array in random_inputs(model).values()))
+
+
+def test_a_softmax_behind_many_branches_is_built_at_once() -> None:
+    """Every Add reads the one before it twice: one walk per path would be 2^64 of them."""
+    adds = " ".join(f"a{i + 1} = Add(a{i}, a{i})" for i in range(64))
+    text = f"g (float[1,2,3,4] x) => (float[1,2,3,4] y) {{ a0 = Relu(x) {adds} y = Softmax(a64) }}"
+    build_module(model_from(text))

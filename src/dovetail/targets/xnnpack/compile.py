@@ -11,7 +11,9 @@ from typing import Any
 import onnx_ir as ir
 
 from dovetail.backend import Artifact, Compiled, Outside, Placement
+from dovetail.model.edit import shape_of
 from dovetail.model.origin import nodes_of
+from dovetail.qdq.params import is_dequantize, is_quantize
 from dovetail.targets.child import run_child
 from dovetail.targets.xnnpack.install import PACKAGES
 from dovetail.targets.xnnpack.options import XnnpackOptions
@@ -19,7 +21,11 @@ from dovetail.targets.xnnpack.options import XnnpackOptions
 PROGRAM, CENSUS = "program", "census"
 _MADE_BY = f"executorch {PACKAGES['executorch']}"
 # What the runtime says when XNNPACK refuses an operator; Python only learns a number.
-_REFUSED = re.compile(r"Failed to create .*? with code: \S+|Init failed for backend \S+|Missing operator: .*")
+_REFUSED = re.compile(
+    r"Failed to (?:create|define) .*? with code: \S+|Init failed for backend [^\s:]+|Missing operator: .*"
+)
+# The runtime names a tensor by a number that is its own; XNNPACK takes tensors with this many axes.
+_UNDEFINED, _MOST_AXES = "Failed to define tensor", 6
 # Where the partitioner gives no reason, because it does not look at such an operator at all.
 _REASONS = {
     "native_layer_norm": "XNNPACK has no layer norm",
@@ -48,12 +54,30 @@ def compile_model(
         memory_limit_bytes=asked.memory_limit_bytes,
     )
     if result.answer is None:
-        said = list(dict.fromkeys(_REFUSED.findall(result.log)))
-        error = f"{'; '.join(said)}: {result.error}" if said else result.error
-        return Compiled(artifacts, error=" ".join(error.split())[:600], log=result.log, finished=result.finished)
+        error = refusal(result.log, result.error, artifacts[0].path)
+        return Compiled(artifacts, error=error, log=result.log, finished=result.finished)
     made = (Artifact(PROGRAM, program, _MADE_BY), Artifact(CENSUS, census))
     placement = _placement(json.loads(census.read_text()), artifacts[0].path)
     return Compiled((*artifacts, *made), log=result.log, placement=placement)
+
+
+def refusal(log: str, error: str, emitted: Path) -> str:
+    """Why there is no program, in one line: what the runtime printed, and what Python was told."""
+    said = list(dict.fromkeys(_REFUSED.findall(log)))
+    if any(one.startswith(_UNDEFINED) for one in said):
+        said = [*_too_many_axes(emitted), *said]
+    return " ".join((f"{'; '.join(said)}: {error}" if said else error).split())[:600]
+
+
+def _too_many_axes(emitted: Path) -> list[str]:
+    """The nodes that write tensors which XNNPACK cannot hold, in the caller's names."""
+    found = []
+    for node in ir.load(emitted).graph:
+        axes = max((len(shape_of(value) or ()) for value in node.outputs), default=0)
+        if axes > _MOST_AXES and not is_quantize(node) and not is_dequantize(node):
+            name = ", ".join(nodes_of(node)) or node.name
+            found.append(f"node {name!r} ({node.op_type}) has {axes} axes, XNNPACK takes {_MOST_AXES}")
+    return found
 
 
 def _placement(census: Mapping[str, Any], emitted: Path) -> Placement:

@@ -34,10 +34,11 @@ def lower_in_child(model: str, program: str, census: str, plain: bool = False) -
 
 def lower(model: ir.Model, program: Path, operators: Mapping[str, Operator] = OPERATORS) -> Placed:
     """Write the program of a graph, and say which node of it each debug handle belongs to and what stayed outside."""
+    module = build_module(model, operators)  # in front of imports that take seconds: it may refuse
+
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir import to_edge_transform_and_lower
 
-    module = build_module(model, operators)
     exported = torch.export.export(module, example_inputs(model), strict=False)
     with _refusals() as refusals, _without_patterns(model):
         edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,9 @@ def compile_baseline(asked: XnnpackOptions, case: BaselineCase, folder: Path) ->
         return as_given
     normalized, _ = normalize(read(case.original, case.shapes))
     infer_shapes(normalized)
-    return compile_model(asked, _written(normalized, place), place, plain=True)
+    instead = compile_model(asked, _written(normalized, place), place, plain=True)
+    why = f"{STOCK} is the normalized graph, because the file as it is was not lowered: {as_given.error}"
+    return replace(instead, notes=(*instead.notes, why))
 
 
 def _written(model: ir.Model, place: Path) -> tuple[Artifact, ...]:
@@ -66,7 +69,8 @@ def measure(asked: XnnpackOptions, programs: Mapping[str, Compiled], baseline: s
     base = rounds[:, list(programs).index(baseline)]
     medians = {name: float(np.median(rounds[:, i]) * 1e6) for i, name in enumerate(programs)}
     ratios = {name: float(np.median(rounds[:, i] / base)) for i, name in enumerate(programs)}
-    return Measured(baseline, medians, ratios, len(rounds))
+    notes = tuple(dict.fromkeys(note for each in programs.values() for note in each.notes))
+    return Measured(baseline, medians, ratios, len(rounds), notes)
 
 
 def _takes_integers(compiled: Compiled) -> bool:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from dovetail.encoding import Array, DType, QParams
 from dovetail.errors import InputError
-from dovetail.model.edit import attribute, constant_of
+from dovetail.model.edit import attribute, constant_of, is_op
 from dovetail.numerics.affine import dequantize
 from dovetail.qdq.params import is_dequantize, is_quantize, qparams_of
 from dovetail.targets.xnnpack.dynamic import is_rows
@@ -28,6 +28,7 @@ _REGISTERED = (arithmetic, layout, linear)  # importing them fills the registry
 STEP = "step"
 _QUANTIZE, _DEQUANTIZE = Operator(lambda call: lambda x, *_: x), Operator(lambda call: lambda x, *_: x)
 _NUMBERS = (1, 2)
+_INDEXED = ("Gather", "GatherElements", "ScatterElements")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,8 @@ def build_module(model: ir.Model, operators: Mapping[str, Operator] = OPERATORS)
                 given = [values[operand.value] for operand in operands if operand is not None and operand.value]
                 outputs = getattr(self, name)(*given)
                 several = outputs if isinstance(outputs, tuple | list) else (outputs,)
+                if any(value.name for value in node.outputs[len(several) :]):
+                    raise Call(node, {}).refuse(f"only its first {len(several)} outputs have a form here")
                 values.update(zip((str(value.name) for value in node.outputs), several, strict=False))
             return tuple(values[name] for name in output_names(model))
 
@@ -82,9 +85,13 @@ def known_operators() -> frozenset[str]:
 
 
 def executed(model: ir.Model) -> list[ir.Node]:
-    """The nodes that the module runs, in order: all but those that read integers back for other nodes."""
+    """The nodes that the module runs, in order: all but constants, and those that read integers back for others."""
     outputs = set(model.graph.outputs)
-    return [node for node in model.graph if not is_dequantize(node) or node.outputs[0] in outputs]
+    return [node for node in model.graph if not _is_read_by_others(node) or node.outputs[0] in outputs]
+
+
+def _is_read_by_others(node: ir.Node) -> bool:
+    return is_dequantize(node) or (is_op(node, "Constant") and constant_of(node.outputs[0]) is not None)
 
 
 def _step(node: ir.Node, operators: Mapping[str, Operator]) -> tuple[Any, list[_Operand | None]]:
@@ -121,7 +128,7 @@ def _mapping(node: ir.Node, operators: Mapping[str, Operator]) -> Operator:
 
 def _takes_number(node: ir.Node, mapping: Operator, index: int) -> bool:
     """Whether a mapping looks at a constant: where it must, and at indices, which may be a plain range."""
-    return index in mapping.numbers or (node.op_type == "Gather" and index == 1)
+    return index in mapping.numbers or (node.op_type in _INDEXED and index == 1)
 
 
 def _operand(node: ir.Node, index: int, buffers: dict[str, Array]) -> _Operand:
@@ -176,7 +183,10 @@ def _module(function: Any, node: ir.Node, operands: Sequence[_Operand | None], b
         def forward(self, *given: Tensor) -> Any:
             values = iter(given)
             arguments = [None if operand is None else self._read(operand, values) for operand in operands]
-            result = function(*arguments)
+            try:
+                result = function(*arguments)
+            except (IndexError, RuntimeError, TypeError, ValueError) as error:
+                raise Call(node, {}).refuse(f"torch says: {' '.join(str(error).split())[:300]}") from error
             return result if stored is None else _quantized(result, stored)
 
         def _read(self, operand: _Operand, values: Any) -> Tensor:

@@ -58,6 +58,8 @@ def _when(asked: object) -> Signature:
 
 
 def _steps_of_one(node: ir.Node) -> str:
+    if shape_of(node.inputs[1]) != (1,):
+        return "a slice over several axes is several, with nothing in integers between them"
     steps = constant_of(node.inputs[4]) if len(node.inputs) > 4 else None
     return "" if steps is None or (steps == 1).all() else "a slice with steps runs outside XNNPACK"
 
@@ -74,7 +76,9 @@ def _pools(node: ir.Node) -> str:
 
 def _is_layer(node: ir.Node) -> str:
     plain = attribute(node, "alpha", 1.0) == attribute(node, "beta", 1.0) == 1.0 and not attribute(node, "transA", 0)
-    return "" if plain else "only a plain linear layer has an int8 form"
+    added, out = shape_of(node.inputs[2]) if len(node.inputs) > 2 else None, shape_of(node.outputs[0])
+    row = added is None or out is None or added == out[1:]
+    return "" if plain and row else "only a plain linear layer has an int8 form"
 
 
 def _up_to_two_axes(node: ir.Node) -> str:

@@ -18,7 +18,6 @@ _SAME = {
     "And": "logical_and",
     "Ceil": "ceil",
     "Cos": "cos",
-    "Div": "div",
     "Equal": "eq",
     "Erf": "erf",
     "Exp": "exp",
@@ -73,6 +72,12 @@ def extreme(call: Call) -> Function:
     return lambda *tensors: reduce(getattr(torch, name), tensors)
 
 
+@operator("Div")
+def divide(call: Call) -> Function:
+    """True for floats; integers are cut toward zero, in a form of its own, which XNNPACK does not take."""
+    return lambda x, y: torch.div(x, y) if x.is_floating_point() else torch.div(x, y, rounding_mode="trunc")
+
+
 @operator("Pow")
 def power(call: Call) -> Function:
     return lambda x, y: torch.pow(x, y)
@@ -80,7 +85,7 @@ def power(call: Call) -> Function:
 
 @operator("Clip", numbers=(1, 2))
 def clip(call: Call) -> Function:
-    low, high = (None if (n := call.number(i)) is None else float(n.reshape(())) for i in (1, 2))
+    low, high = (None if (n := call.number(i)) is None else n.reshape(()).item() for i in (1, 2))
     return lambda x, *_: torch.clamp(x, low, high)
 
 
@@ -142,10 +147,17 @@ def _is_channels_last(value: ir.Value | None) -> bool:
     A softmax there runs over the channels, whatever its axis (executorch 1.5.1: 12 dB and less, and nothing is said);
     a reshape in front brings the order back.
     """
-    producer = None if value is None else value.producer()
-    if producer is None or is_op(producer, *_ORDERED):
-        return False
-    return is_op(producer, *_CHANNELS_LAST) or any(_is_channels_last(each) for each in producer.inputs)
+    seen, ahead = {value}, [value]
+    while ahead:
+        one = ahead.pop()
+        producer = None if one is None else one.producer()
+        if producer is None or is_op(producer, *_ORDERED):
+            continue
+        if is_op(producer, *_CHANNELS_LAST):
+            return True
+        ahead.extend(dict.fromkeys(each for each in producer.inputs if each not in seen))
+        seen.update(producer.inputs)
+    return False
 
 
 @operator("Identity")
@@ -164,11 +176,19 @@ def reduction(call: Call) -> Function:
     given = call.number(1)
     axes = call.attribute("axes", None) if given is None else given.tolist()
     rank = len(call.shape())
-    if axes is None and call.attribute("noop_with_empty_axes", 0):
+    empty = axes is None or not len(axes)
+    if empty and call.attribute("noop_with_empty_axes", 0):
+        if call.node.op_type == "ReduceL2":
+            raise call.refuse("a length over no axes has no form here")
         return lambda x, *_: x.clone()
-    dims = [int(a) % rank for a in (range(rank) if axes is None else axes)]
+    dims = [int(a) % rank for a in (range(rank) if empty else axes)]
     keep = bool(call.attribute("keepdims", 1))
-    return lambda x, *_: _REDUCTIONS[call.node.op_type](x, dims, keep)
+    return lambda x, *_: _typed(x, _REDUCTIONS[call.node.op_type](x, dims, keep))
+
+
+def _typed(x: Tensor, result: Tensor) -> Tensor:
+    """A result in the type of what it was made of: torch sums all integers in 64 bits."""
+    return result if result.dtype == x.dtype else result.to(x.dtype)
 
 
 _REDUCTIONS: dict[str, Function] = {
@@ -183,7 +203,9 @@ _REDUCTIONS: dict[str, Function] = {
 @operator("ArgMax", "ArgMin")
 def argument(call: Call) -> Function:
     axis, keep = call.axis(0), bool(call.attribute("keepdims", 1))
-    name = call.node.op_type.lower()
+    name, last = call.node.op_type.lower(), call.shape()[axis] - 1
+    if call.attribute("select_last_index", 0):
+        return lambda x: last - getattr(torch, name)(torch.flip(x, [axis]), axis, keep)
     return lambda x: getattr(torch, name)(x, axis, keep)
 
 
@@ -205,4 +227,4 @@ def cumulative(call: Call) -> Function:
     axis = call.number(1)
     if axis is None or call.attribute("exclusive", 0) or call.attribute("reverse", 0):
         raise call.refuse("only the plain sum along a constant axis has a form here")
-    return lambda x, *_: torch.cumsum(x, int(np.ravel(axis)[0]))
+    return lambda x, *_: _typed(x, torch.cumsum(x, int(np.ravel(axis)[0])))

@@ -117,8 +117,16 @@ def _run(chosen: Array) -> tuple[int, int] | None:
 
 @operator("GatherElements")
 def gather_elements(call: Call) -> Function:
-    axis = call.axis(0)
-    return lambda x, i: torch.gather(x, axis, i)
+    axis, count = call.axis(0), _counting(call)
+    return lambda x, i: torch.gather(x, axis, count(i))
+
+
+def _counting(call: Call) -> Function:
+    """How the indices of a node are counted from the front: torch takes no others here."""
+    indices, size = call.number(1), call.shape()[call.axis(0)]
+    if indices is not None and (indices >= 0).all():
+        return lambda i: i
+    return lambda i: torch.where(i < 0, i + size, i)
 
 
 @operator("GatherND")
@@ -131,11 +139,11 @@ def gather_nd(call: Call) -> Function:
 
 @operator("ScatterElements")
 def scatter_elements(call: Call) -> Function:
-    axis, how = call.axis(0), str(call.attribute("reduction", "none"))
+    axis, how, count = call.axis(0), str(call.attribute("reduction", "none")), _counting(call)
     if how == "none":
-        return lambda x, i, update: torch.scatter(x, axis, i, update)
+        return lambda x, i, update: torch.scatter(x, axis, count(i), update)
     if how == "add":
-        return lambda x, i, update: torch.scatter_add(x, axis, i, update)
+        return lambda x, i, update: torch.scatter_add(x, axis, count(i), update)
     raise call.refuse(f"reduction {how} has no form here")
 
 
@@ -160,6 +168,7 @@ def pad(call: Call) -> Function:
     mode = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
     name = mode[str(call.attribute("mode", "constant"))]
     if name != "constant":
+        amounts += [0] * (2 * (rank - 2) - len(amounts))  # torch asks for all axes behind the channels
         return lambda x, *_: torch.nn.functional.pad(x, amounts, name)
     number = 0.0 if value is None else float(value.reshape(()))
     if number == 0.0 and _reads_integers(call):

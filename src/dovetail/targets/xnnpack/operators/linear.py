@@ -9,13 +9,17 @@ from dovetail.model.edit import constant_of
 from dovetail.qdq.params import is_dequantize
 from dovetail.targets.xnnpack.operators.registry import Call, Function, Tensor, operator, torch
 
+# How far a size times its scale may be from a whole number: scales are stored in 32 bits.
+_WHOLE = 1e-3
+
 
 @operator("Gemm")
 def gemm(call: Call) -> Function:
     alpha, beta = float(call.attribute("alpha", 1.0)), float(call.attribute("beta", 1.0))
     if alpha == beta == 1.0 and is_constant(call, 1) and not call.attribute("transA", 0) and _is_row(call):
         return linear
-    trans_a, trans_b = bool(call.attribute("transA", 0)), bool(call.attribute("transB", 0))
+    # A constant weight is stored as [outputs, inputs], whatever the file has.
+    trans_a, trans_b = bool(call.attribute("transA", 0)), is_constant(call, 1) or bool(call.attribute("transB", 0))
     return partial(_general_gemm, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b)
 
 
@@ -29,7 +33,8 @@ def is_constant(call: Call, index: int) -> bool:
 
 
 def _is_row(call: Call) -> bool:
-    return len(call.node.inputs) < 3 or call.node.inputs[2] is None or len(call.shape(2)) == 1
+    """Whether there is one number per output to add, or none."""
+    return len(call.node.inputs) < 3 or call.node.inputs[2] is None or call.shape(2) == call.output()[1:]
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor = None) -> Tensor:
@@ -83,6 +88,8 @@ def convolution(call: Call) -> Function:
     groups = int(call.attribute("group", 1))
     before, after = _paddings(call, list(call.shape(1)[2:]), strides, dilations)
     if call.node.op_type == "ConvTranspose":
+        if call.attribute("output_shape", None) is not None:
+            raise call.refuse("padding that follows from output_shape has no form here")
         if before != after:
             raise call.refuse("padding that is not the same on both sides has no form here")
         extra = list(call.attribute("output_padding", [0] * spatial))
@@ -137,6 +144,8 @@ def pool(call: Call) -> Function:
         return pool_uneven
     if before != after:
         raise call.refuse("only an average that is padded alike on both sides has a form here")
+    if any(step != 1 for step in dilations):
+        raise call.refuse("an average that leaves elements out has no form here")
     counted = bool(call.attribute("count_include_pad", 0)) if any(before) else False
     return lambda x: torch.nn.functional.avg_pool2d(x, kernel, strides, before, ceil, counted)
 
@@ -149,8 +158,19 @@ def global_average(call: Call) -> Function:
 
 @operator("LayerNormalization")
 def layer_norm(call: Call) -> Function:
+    if sum(bool(value.name) for value in call.node.outputs) > 1:
+        raise call.refuse("its mean and its deviation have no form here")
     shape, epsilon = call.shape()[call.axis(-1) :], float(call.attribute("epsilon", 1e-5))
-    return lambda x, weight, bias=None: torch.nn.functional.layer_norm(x, shape, weight, bias, epsilon)
+
+    def normalize(x: Tensor, weight: Tensor, bias: Tensor = None) -> Tensor:
+        return torch.nn.functional.layer_norm(x, shape, _whole(weight, shape), _whole(bias, shape), epsilon)
+
+    return normalize
+
+
+def _whole(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A tensor repeated to a shape, where it does not have it yet."""
+    return x if x is None or tuple(x.shape) == shape else x.expand(shape)
 
 
 @operator("InstanceNormalization")
@@ -188,6 +208,7 @@ def resize(call: Call) -> Function:
     corner = str(call.attribute("coordinate_transformation_mode", "half_pixel"))
     if len(shape) != 4 or shape[:2] != tuple(size[:2]):
         raise call.refuse("only the last two axes of four can be resized here")
+    _check_sampling(call, mode, corner, shape, size)
     if mode == "nearest":
         return _nearest(call, shape[2:], size[2:], corner)
     if corner not in ("half_pixel", "pytorch_half_pixel", "align_corners"):
@@ -196,6 +217,24 @@ def resize(call: Call) -> Function:
     if mode == "cubic" and float(call.attribute("cubic_coeff_a", -0.75)) != -0.75:
         raise call.refuse("torch has one cubic kernel, with a coefficient of -0.75")
     return lambda x, *_: torch.nn.functional.interpolate(x, size[2:], mode=name, align_corners=align)
+
+
+def _check_sampling(call: Call, mode: str, corner: str, shape: tuple[int, ...], size: list[int]) -> None:
+    """Refuse what torch, which is told the size alone, would sample elsewhere or otherwise."""
+    scales, axes = call.number(2), call.attribute("axes", None)
+    along = range(len(shape)) if axes is None else [int(axis) % len(shape) for axis in axes]
+    if scales is not None and scales.size and corner != "align_corners":
+        for axis, scale in zip(along, scales.tolist(), strict=True):
+            if abs(shape[axis] * scale - size[axis]) > _WHOLE:
+                raise call.refuse(f"{shape[axis]} elements times {scale:g} are not a whole number")
+    if str(call.attribute("keep_aspect_ratio_policy", "stretch")) != "stretch":
+        raise call.refuse("keeping the aspect ratio has no form here")
+    if call.attribute("antialias", 0) and any(after < before for before, after in zip(shape, size, strict=True)):
+        raise call.refuse("what is made smaller and smoothed has no form here")
+    if mode == "cubic" and call.attribute("exclude_outside", 0):
+        raise call.refuse("leaving out what lies outside has no form here")
+    if mode != "nearest" and corner == "pytorch_half_pixel" and 1 in size[2:]:
+        raise call.refuse(f"a single row or column with coordinates {corner!r} has no form here")
 
 
 def _nearest(call: Call, shape: tuple[int, ...], size: list[int], corner: str) -> Function:
