@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from bench import xnnpack_old
+from bench.xnnpack_deit import SPELLINGS, deit_tiny
 from bench.xnnpack_layouts import AMPLITUDES, NAMED, ROWS, WIDTH, Branches, Tokens, batched, generated
 from bench.xnnpack_programs import Program, interleaved_us, ours, sqnr_db, stock, stock_of_file
 
@@ -20,13 +21,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="?", choices=("layouts", "deit", "stock", "old", "all"), default="all")
     parser.add_argument("--only", default="", help="of deit: the programs whose name has this in it")
+    parser.add_argument("--stock", choices=SPELLINGS, default=SPELLINGS[0], help="of deit: how the model is written")
+    parser.add_argument("--layers", type=int, default=12, help="of deit: how many")
     parser.add_argument("--quick", action="store_true", help="two layouts, one layer")
     asked = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         if asked.what in ("layouts", "all"):
             layouts(Path(folder), quick=asked.quick)
         if asked.what in ("deit", "all"):
-            deit(Path(folder), layers=1 if asked.quick else 12, seconds=1 if asked.quick else 30, only=asked.only)
+            layers, seconds = (1, 1) if asked.quick else (asked.layers, 30)
+            deit(Path(folder), asked.stock, layers=layers, seconds=seconds, only=asked.only)
         if asked.what in ("stock", "all"):
             stock_of_the_file(Path(folder), layers=1 if asked.quick else 2, seconds=1 if asked.quick else 10)
         if asked.what in ("old", "all"):
@@ -74,9 +78,9 @@ def _ours(batches: list[Branches], samples: list[torch.Tensor], folder: Path, *,
     print(f"ours, {how}: {loaded} of {total} load and run, {amplitudes}, the worst {worst:.1f} dB against float")
 
 
-def deit(folder: Path, *, layers: int, seconds: float, only: str = "") -> None:
+def deit(folder: Path, spelling: str, *, layers: int, seconds: float, only: str = "") -> None:
     """DeiT-tiny with random weights: what runs outside, what it costs, how far from float."""
-    module, samples = _deit(layers, "sdpa"), [torch.randn(1, 3, 224, 224) for _ in range(8)]
+    module, samples = deit_tiny(spelling, layers), [torch.randn(1, 3, 224, 224) for _ in range(8)]
     programs: dict[str, Program] = {}
     for precision in ("fp32", "w8a8", "w8a8-dynamic"):
         for who, make in (("stock", stock), ("ours", ours)):
@@ -85,14 +89,15 @@ def deit(folder: Path, *, layers: int, seconds: float, only: str = "") -> None:
     whole = {name: program for name, program in programs.items() if not program.error}
     timed = interleaved_us(list(whole.values()), samples[0], seconds)
     name_of_base = next(iter(whole), "")  # stock fp32, unless it was left out
-    print(f"DeiT-tiny, {layers} layers, random weights, {len(timed)} interleaved rounds on one thread, CPU time")
+    what = f"DeiT-tiny, {spelling}, {layers} layers, random weights"
+    print(f"{what}, {len(timed)} interleaved rounds on one thread, CPU time")
     for index, (name, program) in enumerate(whole.items()):
         with torch.no_grad():
             expected = module(samples[0]).numpy()
         db = sqnr_db(expected, program.run(samples[0])[0])
         simulated = f"simulated {sqnr_db(expected, program.simulated[0]):.1f}, " if program.simulated else ""
         ratio = float(np.median(timed[:, index] / timed[:, 0]))
-        kinds = ", ".join(f"{n} {k}" for k, n in Counter(program.outside).most_common(4))
+        kinds = ", ".join(f"{n} {k}" for k, n in Counter(program.outside).most_common(5))
         median_ms = float(np.median(timed[:, index])) / 1e3
         places = f"outside {len(program.outside):4}, {program.delegates:3} delegates"
         print(
@@ -108,7 +113,7 @@ def stock_of_the_file(folder: Path, *, layers: int, seconds: float) -> None:
     print(f"DeiT-tiny, {layers} layers, fp32, CPU time on one thread, by turns")
     sample = torch.randn(1, 3, 224, 224)
     for attention in ("eager", "sdpa"):
-        module = _deit(layers, attention)
+        module = deit_tiny(f"hf-{attention}", layers)
         programs = {
             "from the module": stock(module, [sample], folder / f"module_{attention}.pte", "fp32"),
             "from the file": stock_of_file(module, sample, folder / f"file_{attention}.pte"),
@@ -121,27 +126,6 @@ def stock_of_the_file(folder: Path, *, layers: int, seconds: float) -> None:
             print(f"  {attention:6} {name:16} {outside} {float(np.median(timed[:, index])) / 1e3:7.2f} ms")
         spread = f"half of {len(timed)} rounds: {low:.2f} to {high:.2f}"
         print(f"  {attention:6} file over module  {float(np.median(ratios)):.2f} ({spread})")
-
-
-class _Logits(torch.nn.Module):
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.model(pixel_values).logits
-        return logits
-
-
-def _deit(layers: int, attention: str) -> torch.nn.Module:
-    from transformers import DeiTConfig, DeiTForImageClassification
-
-    torch.manual_seed(0)
-    config = DeiTConfig(
-        hidden_size=192, num_hidden_layers=layers, num_attention_heads=3, intermediate_size=768, num_labels=1000
-    )
-    config._attn_implementation = attention
-    return _Logits(DeiTForImageClassification(config)).eval()
 
 
 if __name__ == "__main__":
