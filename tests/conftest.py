@@ -14,9 +14,16 @@ _HERE = Path(__file__).parent
 # Whole networks, exported and fitted. Smaller tests run the same lines, and counting takes a third of the time here.
 WITHOUT_COVERAGE = (
     "backends/qnn_htp/test_exporters.py",
+    "backends/qnn_htp/test_naive.py",
+    "backends/qnn_htp/test_operands.py",
+    "backends/qnn_htp/test_repair.py",
+    "backends/qnn_htp/test_tail.py",
     "backends/qnn_htp/zoo",
     "backends/tensorrt/test_models.py",
+    "backends/tensorrt/test_repair.py",
+    "backends/xnnpack/test_lowering.py",
     "backends/xnnpack/test_models.py",
+    "backends/xnnpack/test_rules.py",
     "bench",
     "exporters",
     "models",
