@@ -58,7 +58,8 @@ VERDICT_TABLE: Mapping[str, str] = {
     "at most twice as many as in simulation and 5 % are others; it fails where "
     "the simulation holds NaN or infinity and float does not, target or none",
     "device": "for every output, device against float is at most {numerics_drop_db:g} dB below simulation "
-    "against float, or below {numerics_ceiling_db:g} dB where that is better than it",
+    "against float, or below {numerics_ceiling_db:g} dB where that is better than it; rows behind a TopK and integers "
+    "are judged as in numerics",
 }
 
 

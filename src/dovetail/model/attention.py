@@ -76,6 +76,12 @@ class Attention:
     key_transpose: ir.Node | None
 
     @property
+    def operands(self) -> dict[str, tuple[ir.Node, int]]:
+        """The four operands of the two products, by what they are: the node, and which input of it."""
+        first, second = self.scores, self.mix
+        return {"query": (first, 0), "key": (first, 1), "softmax output": (second, 0), "value": (second, 1)}
+
+    @property
     def scale(self) -> float | None:
         """The product of all scales; None where one of them is not a constant number."""
         product = 1.0

@@ -51,9 +51,8 @@ class Given:
                 continue
             exact = _same_kind(known[name], encoding)
             if exact is None:
-                return _by_range(
-                    known[name], encoding
-                ), "from the range of the given numbers, which are of another kind"
+                words = "from the range of the given numbers, which are of another kind"
+                return _by_range(known[name], encoding), words
             return exact, "the widest of several given numbers" if name in self.several else words
         return None
 
@@ -74,7 +73,7 @@ class Given:
 
 
 def given_numbers(model: ir.Model, plan: Plan) -> Given:
-    """The numbers of an inverted model: of tensors, of edges where these agree, and of constants."""
+    """The numbers of an inverted model: of tensors, of edges (the widest, where they differ), and of constants."""
     tensors = {name: c.storage for name, c in plan.tensors.items() if isinstance(c.storage, QParams)}
     whole, several = frozenset(tensors), set[str]()
     constants: dict[str, tuple[QParams, ...]] = {}

@@ -17,13 +17,10 @@ from dovetail.rules.trt_types import TARGETS
 from dovetail.storage import Edge, Plan, Storage
 from dovetail.target import Target
 
-_PARTS = ("query", "key", "softmax output", "value")
-
 
 def _operands(found: Attention, plan: Plan) -> dict[str, Storage]:
     """How the four operands of the two products are stored."""
-    places = [(node, index) for node in (found.scores, found.mix) for index in (0, 1)]
-    return {part: _seen(node, index, plan) for part, (node, index) in zip(_PARTS, places, strict=True)}
+    return {part: _seen(node, index, plan) for part, (node, index) in found.operands.items()}
 
 
 def _seen(node: ir.Node, index: int, plan: Plan) -> Storage:

@@ -25,7 +25,6 @@ _BESIDE = {
     None: "whether it is in float16 is not known",
 }
 NOT_LISTED = "no layer of the list does the work of this attention"
-_PARTS = ("query", "key", "softmax output", "value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +97,7 @@ def _fused(nodes: tuple[str, ...], layers: tuple[Layer, ...]) -> Layer | None:
 
 def operand_types(found: Attention, plain: Unquantized) -> dict[str, DType | None]:
     """The 8-bit type of each of the four operands, None where an operand has no pair."""
-    edges = [Edge(node.name or "", index) for node in (found.scores, found.mix) for index in (0, 1)]
-    return {part: plain.edges.get(edge) for part, edge in zip(_PARTS, edges, strict=True)}
+    return {part: plain.edges.get(Edge(node.name or "", index)) for part, (node, index) in found.operands.items()}
 
 
 def why_broken(found: Attention, plain: Unquantized, layer: Layer | None) -> str:
