@@ -16,19 +16,12 @@ import onnx_ir as ir
 
 from dovetail.model import edit
 from dovetail.model.edit import attribute, constant_of, is_op, shape_of
+from dovetail.model.elementwise import ELEMENTWISE
 from dovetail.model.layout import Step, insert_step
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
 
 MAX_RANK = 5
-# fmt: off
-_ELEMENTWISE = (
-    "Abs", "Add", "And", "Cast", "Ceil", "Clip", "Cos", "Div", "Elu", "Equal", "Erf", "Exp", "Floor", "Gelu",
-    "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max",
-    "Min", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Softplus",
-    "Sqrt", "Sub", "Tanh", "Where",
-)
-# fmt: on
 _ALONG_AN_AXIS = ("Concat", "Softmax", "Slice")
 
 Shape = tuple[int, ...]
@@ -87,7 +80,7 @@ def _axes(node: ir.Node) -> set[int] | None:
     if len(node.outputs) != 1 or any(shape_of(v) is None for v in values) or node.domain != "":
         return None
     rank = _rank(node)
-    if node.op_type in _ELEMENTWISE:
+    if node.op_type in ELEMENTWISE:
         return set()
     if not is_op(node, *_ALONG_AN_AXIS):
         return None

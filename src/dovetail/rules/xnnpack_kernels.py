@@ -19,12 +19,14 @@ _TARGETS = ("xnnpack",)
 _INSIDE = frozenset(
     ("Abs", "Add", "AveragePool", "Ceil", "Clip", "Concat", "Conv", "ConvTranspose", "Cos", "DepthToSpace", "Div")
 ) | frozenset(
-    ("Exp", "Flatten", "Floor", "Gelu", "Gemm", "GlobalAveragePool", "HardSigmoid", "HardSwish", "Identity")
+    ("Exp", "Flatten", "Floor", "Gelu", "Gemm", "GlobalAveragePool", "GroupNormalization", "HardSigmoid", "HardSwish")
 ) | frozenset(
-    ("LeakyRelu", "Log", "MatMul", "Max", "MaxPool", "Min", "Mul", "Neg", "Pad", "ReduceMean", "Relu", "Reshape")
+    ("Identity", "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log", "MatMul", "Max", "MaxPool", "Min")
 ) | frozenset(
-    ("Resize", "Sigmoid", "Sin", "Slice", "Softmax", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub", "Tanh")
-) | frozenset(("Gather", "Transpose", "Unsqueeze"))  # fmt: skip
+    ("Mul", "Neg", "Pad", "ReduceL2", "ReduceMean", "ReduceSum", "Relu", "Reshape", "Resize", "Sigmoid", "Sin")
+) | frozenset(
+    ("Slice", "Softmax", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Gather", "Transpose", "Unsqueeze")
+)  # fmt: skip
 
 
 @rule("Q131", targets=_TARGETS)
@@ -70,21 +72,21 @@ def operator_outside_xnnpack(subject: Subject) -> Iterator[Finding]:
 
     ## What it finds
     Operators that the XNNPACK partitioner leaves out, in the form in which `dovetail fit` would lower them:
-    LayerNormalization, GridSample, TopK, a Slice with steps, a Gather of indices that do not follow each other, means
-    over other axes than the last two of four, Softmax over another axis than the last, Resize by nearest or cubic, and
-    everything else for which XNNPACK has no operator.
+    GridSample, TopK, ReduceMax, a Slice with steps, a Gather of indices that do not follow each other, Softmax over
+    another axis than the last, Resize by nearest or cubic, and everything else for which XNNPACK has no operator, and
+    which cannot be written in those it has. (Layer norms and means over any axes can: `dovetail fit` does it.)
 
     ## Why it matters
     The portable kernels are plain loops, and every such operator cuts the program in two: what is in front and behind
     are delegates of their own, with conversions and copies between them.
 
     ## How to fix it
-    Where it can be said otherwise, say it so: linear in place of nearest, slices in place of steps, means over a
-    picture with its axes kept. LayerNormalization has no other form that is faster.
+    Where it can be said otherwise, say it so: linear in place of nearest, slices in place of steps.
 
     ## Seen on
-    - xnnpack: executorch 1.5.1 with torch 2.13.0, x86-64, lowered graphs: native_layer_norm, grid_sampler_2d, topk,
-      slice_copy with a step, index_select, mean over other axes, upsample_nearest2d stay outside the delegates.
+    - xnnpack: executorch 1.5.1 with torch 2.13.0, x86-64, lowered graphs: grid_sampler_2d, topk, amax, slice_copy with
+      a step, index_select, upsample_nearest2d stay outside the delegates; so do native_layer_norm and most means as
+      torch writes them, but not as we do.
     """
     forms = subject.target.forms or frozenset()
     for node in subject.model.graph:
@@ -137,8 +139,6 @@ def _outside(node: ir.Node) -> str:
     shape = shape_of(node.inputs[0]) or ()
     if is_op(node, "Softmax") and int(attribute(node, "axis", -1)) not in (-1, len(shape) - 1):
         return "it has softmax over the last axis only"
-    if is_op(node, "ReduceMean") and not _means_a_picture(node, shape):
-        return "it has means over the last two axes of four, which are kept, only"
     if is_op(node, "Resize") and attribute(node, "mode", "nearest") != "linear":
         return "it resizes linearly only"
     if is_op(node, "Slice") and _has_steps(node):
@@ -146,12 +146,6 @@ def _outside(node: ir.Node) -> str:
     if is_op(node, "Gather") and not _is_run(node):
         return "it does not choose elements by index"
     return ""
-
-
-def _means_a_picture(node: ir.Node, shape: tuple[int, ...]) -> bool:
-    axes = constant_of(node.inputs[1]) if len(node.inputs) > 1 else attribute(node, "axes", None)
-    kept = bool(attribute(node, "keepdims", 1))
-    return kept and len(shape) == 4 and axes is not None and sorted(int(axis) % 4 for axis in axes) == [2, 3]
 
 
 def _has_steps(node: ir.Node) -> bool:

@@ -16,6 +16,7 @@ from dovetail.model.origin import nodes_of
 from dovetail.qdq.params import is_dequantize, is_quantize
 from dovetail.targets.child import run_child
 from dovetail.targets.xnnpack.install import PACKAGES
+from dovetail.targets.xnnpack.operators.registry import MOST_AXES
 from dovetail.targets.xnnpack.options import XnnpackOptions
 
 PROGRAM, CENSUS = "program", "census"
@@ -24,8 +25,8 @@ _MADE_BY = f"executorch {PACKAGES['executorch']}"
 _REFUSED = re.compile(
     r"Failed to (?:create|define) .*? with code: \S+|Init failed for backend [^\s:]+|Missing operator: .*"
 )
-# The runtime names a tensor by a number that is its own; XNNPACK takes tensors with this many axes.
-_UNDEFINED, _MOST_AXES = "Failed to define tensor", 6
+# The runtime names a tensor by a number that is its own.
+_UNDEFINED = "Failed to define tensor"
 # Where the partitioner gives no reason, because it does not look at such an operator at all.
 _REASONS = {
     "native_layer_norm": "XNNPACK has no layer norm",
@@ -74,9 +75,9 @@ def _too_many_axes(emitted: Path) -> list[str]:
     found = []
     for node in ir.load(emitted).graph:
         axes = max((len(shape_of(value) or ()) for value in node.outputs), default=0)
-        if axes > _MOST_AXES and not is_quantize(node) and not is_dequantize(node):
+        if axes > MOST_AXES and not is_quantize(node) and not is_dequantize(node):
             name = ", ".join(nodes_of(node)) or node.name
-            found.append(f"node {name!r} ({node.op_type}) has {axes} axes, XNNPACK takes {_MOST_AXES}")
+            found.append(f"node {name!r} ({node.op_type}) has {axes} axes, XNNPACK takes {MOST_AXES}")
     return found
 
 

@@ -17,6 +17,7 @@ from dovetail.passes.fold_scale import fold_scale
 from dovetail.passes.linear_as_gemm import linear_as_gemm
 from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.remove_unused import remove_unused
+from dovetail.passes.slice_early import slice_early
 from dovetail.passes.split_linear import split_linear
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
@@ -43,7 +44,7 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
         ops=TABLE,
         precisions={p.name: p for p in (STATIC, DYNAMIC, FP32)},
         chains=(Chain(("Conv", "Relu")), Chain(("Gemm", "Relu")), Chain(("Add", "Relu"))),
-        rewrites=(linear_as_gemm, fold_scale, split_linear, cut_as_slices, merge_layout, remove_unused),
+        rewrites=(linear_as_gemm, fold_scale, split_linear, cut_as_slices, slice_early, merge_layout, remove_unused),
         probe=probe,
         emit=emit,
         compile=partial(compile_model, asked),

@@ -1,15 +1,14 @@
-"""Elementwise operators, activations, comparisons, reductions."""
+"""Elementwise operators, activations, comparisons."""
 
 from __future__ import annotations
 
 import math
-from functools import partial, reduce
+from functools import reduce
 
-import numpy as np
 import onnx_ir as ir
 
 from dovetail.model.edit import is_op
-from dovetail.targets.xnnpack.operators.registry import OPERATORS, Call, Function, Operator, Tensor, operator, torch
+from dovetail.targets.xnnpack.operators.registry import OPERATORS, Call, Function, Operator, operator, torch
 
 # Operators with the same meaning, and no attributes, in torch -> the function's name.
 _SAME = {
@@ -50,12 +49,17 @@ _CHANNELS_LAST = (
     "Conv",
     "ConvTranspose",
     "GlobalAveragePool",
+    "GroupNormalization",
+    "InstanceNormalization",
+    "LayerNormalization",
     "MaxPool",
     "PRelu",
+    "ReduceL2",
     "ReduceMean",
+    "ReduceSum",
     "Resize",
 )
-_ORDERED = ("Flatten", "Gemm", "LayerNormalization", "MatMul", "Reshape", "Squeeze", "Unsqueeze")
+_ORDERED = ("Flatten", "Gemm", "MatMul", "Reshape", "Squeeze", "Unsqueeze")
 _TYPES = {1: "float32", 6: "int32", 7: "int64", 9: "bool", 2: "uint8", 3: "int8", 11: "float64"}
 
 
@@ -169,62 +173,3 @@ def identity(call: Call) -> Function:
 def modulo(call: Call) -> Function:
     name = "fmod" if call.attribute("fmod", 0) else "remainder"
     return lambda x, y: getattr(torch, name)(x, y)
-
-
-@operator("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2", numbers=(1,))
-def reduction(call: Call) -> Function:
-    given = call.number(1)
-    axes = call.attribute("axes", None) if given is None else given.tolist()
-    rank = len(call.shape())
-    empty = axes is None or not len(axes)
-    if empty and call.attribute("noop_with_empty_axes", 0):
-        if call.node.op_type == "ReduceL2":
-            raise call.refuse("a length over no axes has no form here")
-        return lambda x, *_: x.clone()
-    dims = [int(a) % rank for a in (range(rank) if empty else axes)]
-    keep = bool(call.attribute("keepdims", 1))
-    return lambda x, *_: _typed(x, _REDUCTIONS[call.node.op_type](x, dims, keep))
-
-
-def _typed(x: Tensor, result: Tensor) -> Tensor:
-    """A result in the type of what it was made of: torch sums all integers in 64 bits."""
-    return result if result.dtype == x.dtype else result.to(x.dtype)
-
-
-_REDUCTIONS: dict[str, Function] = {
-    "ReduceMean": lambda x, dims, keep: torch.mean(x, dims, keep),
-    "ReduceSum": lambda x, dims, keep: torch.sum(x, dims, keep),
-    "ReduceMax": lambda x, dims, keep: torch.amax(x, dims, keep),
-    "ReduceMin": lambda x, dims, keep: torch.amin(x, dims, keep),
-    "ReduceL2": lambda x, dims, keep: torch.sqrt(torch.sum(x * x, dims, keep)),
-}
-
-
-@operator("ArgMax", "ArgMin")
-def argument(call: Call) -> Function:
-    axis, keep = call.axis(0), bool(call.attribute("keepdims", 1))
-    name, last = call.node.op_type.lower(), call.shape()[axis] - 1
-    if call.attribute("select_last_index", 0):
-        return lambda x: last - getattr(torch, name)(torch.flip(x, [axis]), axis, keep)
-    return lambda x: getattr(torch, name)(x, axis, keep)
-
-
-@operator("TopK", numbers=(1,))
-def top_k(call: Call) -> Function:
-    count = call.number(1)
-    if count is None:
-        raise call.refuse("its number of rows is not a constant")
-    largest, ordered = bool(call.attribute("largest", 1)), bool(call.attribute("sorted", 1))
-    return partial(_top_k, k=int(count.reshape(())), axis=call.axis(-1), largest=largest, ordered=ordered)
-
-
-def _top_k(x: Tensor, _: Tensor, *, k: int, axis: int, largest: bool, ordered: bool) -> Tensor:
-    return torch.topk(x, k, axis, largest, ordered)
-
-
-@operator("CumSum", numbers=(1,))
-def cumulative(call: Call) -> Function:
-    axis = call.number(1)
-    if axis is None or call.attribute("exclusive", 0) or call.attribute("reverse", 0):
-        raise call.refuse("only the plain sum along a constant axis has a form here")
-    return lambda x, *_: _typed(x, torch.cumsum(x, int(np.ravel(axis)[0])))

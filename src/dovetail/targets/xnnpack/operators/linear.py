@@ -1,4 +1,4 @@
-"""Products, convolutions, normalizations, pooling and sampling."""
+"""Products, convolutions, pooling and sampling."""
 
 from __future__ import annotations
 
@@ -154,43 +154,6 @@ def pool(call: Call) -> Function:
 def global_average(call: Call) -> Function:
     dims = list(range(2, len(call.shape())))
     return lambda x: torch.mean(x, dims, True)
-
-
-@operator("LayerNormalization")
-def layer_norm(call: Call) -> Function:
-    if sum(bool(value.name) for value in call.node.outputs) > 1:
-        raise call.refuse("its mean and its deviation have no form here")
-    shape, epsilon = call.shape()[call.axis(-1) :], float(call.attribute("epsilon", 1e-5))
-
-    def normalize(x: Tensor, weight: Tensor, bias: Tensor = None) -> Tensor:
-        return torch.nn.functional.layer_norm(x, shape, _whole(weight, shape), _whole(bias, shape), epsilon)
-
-    return normalize
-
-
-def _whole(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A tensor repeated to a shape, where it does not have it yet."""
-    return x if x is None or tuple(x.shape) == shape else x.expand(shape)
-
-
-@operator("InstanceNormalization")
-def instance_norm(call: Call) -> Function:
-    epsilon = float(call.attribute("epsilon", 1e-5))
-    return lambda x, weight, bias: torch.nn.functional.instance_norm(x, None, None, weight, bias, True, 0.0, epsilon)
-
-
-@operator("GroupNormalization")
-def group_norm(call: Call) -> Function:
-    groups, epsilon = int(call.attribute("num_groups", 1)), float(call.attribute("epsilon", 1e-5))
-    return lambda x, weight, bias: torch.nn.functional.group_norm(x, groups, weight, bias, epsilon)
-
-
-@operator("BatchNormalization")
-def batch_norm(call: Call) -> Function:
-    epsilon = float(call.attribute("epsilon", 1e-5))
-    return lambda x, weight, bias, mean, var: torch.nn.functional.batch_norm(
-        x, mean, var, weight, bias, False, 0.0, epsilon
-    )
 
 
 @operator("GridSample")

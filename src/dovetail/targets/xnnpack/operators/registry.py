@@ -13,6 +13,8 @@ from dovetail.encoding import Array
 from dovetail.errors import InputError
 from dovetail.model.edit import attribute, shape_of
 
+# XNNPACK takes tensors with this many axes.
+MOST_AXES = 6
 # A torch tensor; torch has no types that are known here.
 Tensor = Any
 Function = Callable[..., Any]
