@@ -11,16 +11,21 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bench import xnnpack_old
-from bench.xnnpack_deit import SPELLINGS, deit_tiny
+from bench import xnnpack_networks, xnnpack_old
+from bench.xnnpack_deit import SPELLINGS, deit_tiny, products
 from bench.xnnpack_layouts import AMPLITUDES, NAMED, ROWS, WIDTH, Branches, Tokens, batched, generated
 from bench.xnnpack_programs import Program, interleaved_us, ours, sqnr_db, stock, stock_of_file
+
+PARTS = ("layouts", "deit", "networks", "stock", "old", "all")
+PRODUCTS = "products alone"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="?", choices=("layouts", "deit", "stock", "old", "all"), default="all")
-    parser.add_argument("--only", default="", help="of deit: the programs whose name has this in it")
+    parser.add_argument("what", nargs="?", choices=PARTS, default="all")
+    parser.add_argument(
+        "--only", default="", help="of deit: the programs whose name has this in it; ratios are to the first"
+    )
     parser.add_argument("--stock", choices=SPELLINGS, default=SPELLINGS[0], help="of deit: how the model is written")
     parser.add_argument("--layers", type=int, default=12, help="of deit: how many")
     parser.add_argument("--quick", action="store_true", help="two layouts, one layer")
@@ -31,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if asked.what in ("deit", "all"):
             layers, seconds = (1, 1) if asked.quick else (asked.layers, 30)
             deit(Path(folder), asked.stock, layers=layers, seconds=seconds, only=asked.only)
+        if asked.what in ("networks", "all"):
+            xnnpack_networks.main(Path(folder), quick=asked.quick)
         if asked.what in ("stock", "all"):
             stock_of_the_file(Path(folder), layers=1 if asked.quick else 2, seconds=1 if asked.quick else 10)
         if asked.what in ("old", "all"):
@@ -79,33 +86,44 @@ def _ours(batches: list[Branches], samples: list[torch.Tensor], folder: Path, *,
 
 
 def deit(folder: Path, spelling: str, *, layers: int, seconds: float, only: str = "") -> None:
-    """DeiT-tiny with random weights: what runs outside, what it costs, how far from float."""
+    """DeiT-tiny with random weights: what runs outside, what it costs, how far from float.
+
+    And what its matrix products cost alone: a program cannot be faster, however it is written.
+    """
     module, samples = deit_tiny(spelling, layers), [torch.randn(1, 3, 224, 224) for _ in range(8)]
+    alone = products(layers)
     programs: dict[str, Program] = {}
     for precision in ("fp32", "w8a8", "w8a8-dynamic"):
-        for who, make in (("stock", stock), ("ours", ours)):
+        for who, make, what in (("stock", stock, module), ("ours", ours, module), (PRODUCTS, stock, alone)):
             if only in f"{who} {precision}":
-                programs[f"{who} {precision}"] = make(module, samples, folder / f"{who}_{precision}.pte", precision)
+                place = folder / f"{who.replace(' ', '_')}_{precision}.pte"
+                programs[f"{who} {precision}"] = make(what, samples, place, precision)
     whole = {name: program for name, program in programs.items() if not program.error}
+    with torch.no_grad():
+        expected = module(samples[0]).numpy()
     timed = interleaved_us(list(whole.values()), samples[0], seconds)
-    name_of_base = next(iter(whole), "")  # stock fp32, unless it was left out
+    together = interleaved_us(list(whole.values()), samples[0], seconds, threads=2)
     what = f"DeiT-tiny, {spelling}, {layers} layers, random weights"
-    print(f"{what}, {len(timed)} interleaved rounds on one thread, CPU time")
+    print(f"{what}, {len(timed)} interleaved rounds: CPU time on one thread, then passed time on two")
     for index, (name, program) in enumerate(whole.items()):
-        with torch.no_grad():
-            expected = module(samples[0]).numpy()
-        db = sqnr_db(expected, program.run(samples[0])[0])
-        simulated = f"simulated {sqnr_db(expected, program.simulated[0]):.1f}, " if program.simulated else ""
-        ratio = float(np.median(timed[:, index] / timed[:, 0]))
-        kinds = ", ".join(f"{n} {k}" for k, n in Counter(program.outside).most_common(5))
-        median_ms = float(np.median(timed[:, index])) / 1e3
-        places = f"outside {len(program.outside):4}, {program.delegates:3} delegates"
-        print(
-            f"  {name:20} {places} {simulated}{db:6.1f} dB {median_ms:7.1f} ms {ratio:.2f} of {name_of_base}; {kinds}"
-        )
+        quality = "" if name.startswith(PRODUCTS) else _quality(program, samples[0], expected)
+        print(f"  {name:26} {_times(timed, index)}, two threads {_times(together, index)}  {quality}".rstrip())
     for name, program in programs.items():
         if program.error:
-            print(f"  {name:20} failed: {program.error}")
+            print(f"  {name:26} failed: {program.error}")
+
+
+def _times(timed: np.ndarray, index: int) -> str:
+    """The median of a program, and of its ratios to the first one, which is stock fp32 unless that is left out."""
+    return f"{np.median(timed[:, index]) / 1e3:6.1f} ms {np.median(timed[:, index] / timed[:, 0]):.2f}"
+
+
+def _quality(program: Program, sample: torch.Tensor, expected: np.ndarray) -> str:
+    """What runs outside, and how far the outputs are from float."""
+    kinds = ", ".join(f"{n} {k.removeprefix('aten.')}" for k, n in Counter(program.outside).most_common(5))
+    simulated = f", simulated {sqnr_db(expected, program.simulated[0]):.1f}" if program.simulated else ""
+    db = f"{sqnr_db(expected, program.run(sample)[0]):.1f} dB{simulated}"
+    return f"{db}, {program.delegates} delegates, {len(program.outside)} outside{': ' * bool(kinds)}{kinds}"
 
 
 def stock_of_the_file(folder: Path, *, layers: int, seconds: float) -> None:

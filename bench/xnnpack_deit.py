@@ -1,6 +1,11 @@
-"""DeiT-tiny with random weights in three spellings: timm's, and Hugging Face's with eager or SDPA attention."""
+"""DeiT-tiny with random weights in three spellings: timm's, and Hugging Face's with eager or SDPA attention.
+
+And its matrix products alone, which are the time that no rewrite can save.
+"""
 
 from __future__ import annotations
+
+import itertools
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +19,12 @@ def deit_tiny(spelling: str, layers: int) -> nn.Module:
     """The module, from a picture [1,3,224,224] to logits [1,1000]."""
     torch.manual_seed(0)
     return (_Timm(layers) if spelling == "timm" else _HuggingFace(layers, spelling.removeprefix("hf-"))).eval()
+
+
+def products(layers: int) -> nn.Module:
+    """The convolution, the linear layers and the products of attention, and nothing between them."""
+    torch.manual_seed(0)
+    return _Products(layers).eval()
 
 
 class _HuggingFace(nn.Module):
@@ -70,3 +81,27 @@ class _Timm(nn.Module):
         x = torch.cat((self.token.expand(image.shape[0], -1, -1), patches), dim=1) + self.positions
         logits: Tensor = self.head(self.norm(self.blocks(x))[:, 0])
         return logits
+
+
+class _Products(nn.Module):
+    """Of the last block only keys and values: for the class token alone, the rest of it costs next to nothing."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.patches, self.token = nn.Conv2d(3, _DIM, 16, 16), nn.Parameter(torch.randn(1, 1, _DIM))
+        self.blocks = nn.ModuleList(_linears(4, feed_forward=True) for _ in range(layers - 1))
+        self.last = _linears(2, feed_forward=False)
+
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        patches = self.patches(image).flatten(2).transpose(1, 2)
+        x, mixed = torch.cat((self.token, patches), dim=1), []
+        for block in self.blocks:
+            x = block(x)
+            heads = x.reshape(_PATCHES + 1, _HEADS, _DIM // _HEADS).permute(1, 0, 2)
+            mixed.append(torch.bmm(torch.bmm(heads, heads.permute(0, 2, 1)), heads))
+        return (self.last(x), *mixed)
+
+
+def _linears(square: int, *, feed_forward: bool) -> nn.Sequential:
+    widths = [_DIM] * (square + 1) + [4 * _DIM, _DIM] * feed_forward
+    return nn.Sequential(*(nn.Linear(one, other) for one, other in itertools.pairwise(widths)))

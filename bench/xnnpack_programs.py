@@ -142,20 +142,21 @@ def sqnr_db(expected: np.ndarray, found: np.ndarray) -> float:
     return float("inf") if noise == 0 else float(10 * np.log10((expected.astype(np.float64) ** 2).sum() / noise))
 
 
-def interleaved_us(programs: list[Program], x: Tensor, seconds: float) -> np.ndarray:
-    """CPU microseconds on one thread, by turns: [rounds, programs]."""
-    runtime()._unsafe_reset_threadpool(1)
+def interleaved_us(programs: list[Program], x: Tensor, seconds: float, threads: int = 1) -> np.ndarray:
+    """Microseconds by turns, [rounds, programs]: CPU time on one thread, passed time on several."""
+    runtime()._unsafe_reset_threadpool(threads)
+    now = time.process_time if threads == 1 else time.perf_counter
     for program in programs:
         program.method = load_program(program.path)
         program.method.execute([x])
         program.method.execute([x])
     rounds: list[list[float]] = []
-    started = time.process_time()
-    while len(rounds) < 11 or time.process_time() - started < seconds:
+    started = now()
+    while len(rounds) < 11 or now() - started < seconds:
         turn = []
         for program in programs:
-            before = time.process_time()
+            before = now()
             program.method.execute([x])
-            turn.append((time.process_time() - before) * 1e6)
+            turn.append((now() - before) * 1e6)
         rounds.append(turn)
     return np.array(rounds)

@@ -59,3 +59,31 @@ def test_a_slice_along_one_axis_stays_and_unknown_bounds_are_declined() -> None:
     after, record = changed_by(cut_as_slices, model_from(text))
     assert ops(after) == ["Slice", "Slice"]
     assert [site.what for site in record.declined] == ["its shape or its bounds are not known"]
+
+
+EVERY_SECOND = "int64[1] s = {1}, int64[1] e = {99}, int64[1] a = {1}, int64[1] t = {2}"
+
+
+def test_every_second_element_is_a_slice_of_an_axis_of_two() -> None:
+    text = (
+        f"g (float[2,6,3] x) => (float[2,3,3] y) <{EVERY_SECOND}> {{ u = Relu(x) v = Slice(u, s, e, a, t) y = Neg(v) }}"
+    )
+    after, record = changed_by(cut_as_slices, model_from(text))
+    assert ops(after) == ["Relu", "Reshape", "Slice", "Reshape", "Neg"]
+    assert record.changed[0].what == "Slice made 1 Slice"
+
+
+def test_a_patch_of_every_window_is_two_such_slices() -> None:
+    numbers = "int64[2] s = {0,1}, int64[2] e = {8,4}, int64[2] a = {1,2}, int64[2] t = {2,2}"
+    text = f"g (float[1,8,4,3] x) => (float[1,4,2,3] y) <{numbers}> {{ y = Slice(x, s, e, a, t) }}"
+    after, _ = changed_by(cut_as_slices, model_from(text))
+    assert ops(after) == ["Reshape", "Slice", "Reshape", "Reshape", "Slice", "Reshape"]
+
+
+@pytest.mark.parametrize("numbers", ["{1}, int64[1] e = {5}", "{0}, int64[1] e = {3}", "{-1}, int64[1] e = {-99}"])
+def test_other_steps_are_declined(numbers: str) -> None:
+    step = -1 if "-1" in numbers else 2
+    text = f"g (float[5,3] x) => (float[n,3] y) <int64[1] s = {numbers}, int64[1] a = {{0}}, int64[1] t = {{{step}}}>"
+    after, record = changed_by(cut_as_slices, model_from(text + "{ y = Slice(x, s, e, a, t) }"))
+    assert ops(after) == ["Slice"]
+    assert record.declined[0].what == "its steps go backwards, or do not divide the axis"

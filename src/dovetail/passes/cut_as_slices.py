@@ -1,8 +1,8 @@
-"""Split, Gather of indices that follow each other, and Slice over several axes, as Slices of one axis.
+"""Split, Gather of indices that follow each other, and Slice over several axes or with steps, as plain Slices.
 
 These are the one way of cutting that XNNPACK takes. Outside it (executorch 1.5.1) stay ``split_with_sizes_copy`` and
 ``select_copy``, which also read integers back first; a slice of torch has one axis, so between two of them there must
-be a tensor that can be stored in integers.
+be a tensor that can be stored in integers. Every second element is a Slice too, of an axis of two.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from dovetail.model import edit
 from dovetail.model.edit import attribute, constant_of, is_op, shape_of
 from dovetail.model.layout import Step, insert_step
 from dovetail.model.origin import origin_of
+from dovetail.model.slices import cuts_of, takes_one_of_each
 from dovetail.pass_record import PassRecord, Site
+
+# What XNNPACK takes.
+_MOST_AXES = 6
 
 
 def cut_as_slices(model: ir.Model) -> PassRecord:
@@ -24,15 +28,16 @@ def cut_as_slices(model: ir.Model) -> PassRecord:
     changed: list[Site] = []
     declined: list[Site] = []
     for node in list(model.graph):
-        if not is_op(node, "Split", "Gather") and not _is_over_axes(node):
+        if not is_op(node, "Split", "Gather", "Slice"):
             continue
         where = origin_of(node.outputs[0]).name
         if node.op_type == "Slice":
-            cuts = _cuts(node)
-            if isinstance(cuts, str):
-                declined.append(Site(where, cuts))
-                continue
-            changed.append(Site(where, f"Slice made {_one_axis_each(model.graph, node, cuts)} Slice"))
+            cuts = cuts_of(node)
+            reason = _obstacle(node, cuts)
+            if reason or cuts is None:
+                declined.append(Site(where, reason))
+            elif not _is_plain(cuts):
+                changed.append(Site(where, f"Slice made {_one_axis_each(model.graph, node, cuts)} Slice"))
             continue
         runs = _split_runs(node) if node.op_type == "Split" else _gather_run(node)
         if isinstance(runs, str):
@@ -45,46 +50,61 @@ def cut_as_slices(model: ir.Model) -> PassRecord:
     return PassRecord("cut_as_slices", tuple(changed), tuple(declined))
 
 
-def _is_over_axes(node: ir.Node) -> bool:
-    return is_op(node, "Slice") and shape_of(node.inputs[1]) != (1,)
-
-
-def _cuts(node: ir.Node) -> dict[int, tuple[int, int, int]] | str:
-    """What a Slice takes along every axis that it names: start, end and step, as they are given."""
-    shape = shape_of(node.inputs[0])
-    numbers = [constant_of(value) for value in node.inputs[1:]]
-    absent = [value is None for value in node.inputs[1:]]
-    if shape is None or any(array is None and not gone for array, gone in zip(numbers, absent, strict=True)):
+def _obstacle(node: ir.Node, cuts: dict[int, range] | None) -> str:
+    if cuts is None:
         return "its shape or its bounds are not known"
-    starts, ends, axes, steps = ([] if array is None else array.tolist() for array in (*numbers, None, None)[:4])
-    along = [int(axis) % len(shape) for axis in axes] if axes else range(len(starts))
-    if not starts:
+    if not cuts:
         return "it cuts along no axis"
-    return dict(zip(along, zip(starts, ends, steps or [1] * len(starts), strict=True), strict=True))
+    with_steps = len(cuts) == 1 and not _is_plain(cuts)
+    if with_steps and not _can_be_plain(node, *next(iter(cuts.items()))):
+        return "its steps go backwards, or do not divide the axis"
+    return ""
 
 
-def _one_axis_each(graph: ir.Graph, node: ir.Node, cuts: dict[int, tuple[int, int, int]]) -> int:
+def _is_plain(cuts: dict[int, range]) -> bool:
+    """Whether a Slice is along one axis without steps."""
+    return len(cuts) == 1 and all(taken.step == 1 for taken in cuts.values())
+
+
+def _can_be_plain(node: ir.Node, axis: int, taken: range) -> bool:
+    """Whether an axis can be taken apart so that a cut with steps has none."""
+    shape = shape_of(node.inputs[0]) or ()
+    return takes_one_of_each(shape[axis], taken) and len(shape) < _MOST_AXES
+
+
+def _one_axis_each(graph: ir.Graph, node: ir.Node, cuts: dict[int, range]) -> int:
     """Write a Slice as one per axis that it shortens or turns; how many that are."""
     part, value = node.outputs[0], node.inputs[0]
-    shape = list(shape_of(value) or ())
-    taken = {axis: range(shape[axis])[slice(*cut)] for axis, cut in cuts.items()}
-    kept = [axis for axis, chosen in taken.items() if chosen != range(shape[axis])] or list(taken)[:1]
+    shape = shape_of(value) or ()
+    kept = [axis for axis, taken in cuts.items() if taken != range(shape[axis])] or list(cuts)[:1]
     for axis in kept:
-        shape[axis] = len(taken[axis])
-        bounds = [
-            edit.add_initializer(graph, np.array([number], np.int64), name=f"{part.name}/{name}", source=part)
-            for name, number in zip(("start", "end", "axis", "step"), _ordered(axis, cuts[axis]), strict=True)
-        ]
-        value = edit.insert(node, "Slice", [value, *bounds], source=part, replaces=[node], shape=shape)
+        taken, before, behind = cuts[axis], shape[:axis], shape[axis + 1 :]
+        size, shape = shape[axis], (*before, len(taken), *behind)
+        if value is None or not _can_be_plain(node, axis, taken):
+            value = _insert(graph, node, value, axis, taken, shape, size)
+            continue
+        apart = Step("Reshape", (*before, len(taken), taken.step, *behind))
+        value = insert_step(node, value, apart, replaces=[])
+        one = range(taken.start, taken.start + 1)
+        value = _insert(graph, node, value, axis + 1, one, (*before, len(taken), 1, *behind), taken.step)
+        value = insert_step(node, value, Step("Reshape", shape), replaces=[])
     if value is not None:
         edit.replace_value(part, value)
         edit.remove_dead(graph, [node])
     return len(kept)
 
 
-def _ordered(axis: int, cut: tuple[int, int, int]) -> tuple[int, int, int, int]:
-    start, end, step = cut
-    return start, end, axis, step
+def _insert(
+    graph: ir.Graph, node: ir.Node, value: ir.Value | None, axis: int, taken: range, shape: tuple[int, ...], size: int
+) -> ir.Value:
+    """A Slice along an axis of ``size``, in front of the node that it is a part of."""
+    part = node.outputs[0]
+    end = taken.stop if taken.stop >= 0 else -size - 1  # in front of the first, for steps that go backwards
+    bounds = [
+        edit.add_initializer(graph, np.array([number], np.int64), name=f"{part.name}/{name}", source=part)
+        for name, number in (("start", taken.start), ("end", end), ("axis", axis), ("step", taken.step))
+    ]
+    return edit.insert(node, "Slice", [value, *bounds], source=part, replaces=[node], shape=shape)
 
 
 def _axis(node: ir.Node) -> int:

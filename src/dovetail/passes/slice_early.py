@@ -18,6 +18,7 @@ from dovetail.model.edit import attribute, constant_of, is_op, shape_of
 from dovetail.model.elementwise import ELEMENTWISE
 from dovetail.model.layout import perm_of
 from dovetail.model.origin import origin_of
+from dovetail.model.slices import cuts_of
 from dovetail.pass_record import PassRecord, Site
 
 # Of an axis, what is read at most: borders that are cut off are not worth a Slice in every branch.
@@ -68,18 +69,11 @@ def _read_of(node: ir.Node) -> _Cut | None:
 
 def _cut(node: ir.Node) -> _Cut | None:
     """What a node takes, if it is a Slice along one axis without steps."""
-    shape = shape_of(node.inputs[0])
-    if not is_op(node, "Slice") or shape is None:
+    cuts = cuts_of(node) if is_op(node, "Slice") else None
+    if cuts is None or len(cuts) != 1:
         return None
-    numbers = [constant_of(value) for value in node.inputs[1:]]
-    if any(array is None and value is not None for array, value in zip(numbers, node.inputs[1:], strict=True)):
-        return None
-    starts, ends, axes, steps = (*numbers, None, None)[:4]
-    if starts is None or ends is None or starts.size != 1 or (steps is not None and steps.item() != 1):
-        return None
-    axis = 0 if axes is None else int(axes.item()) % len(shape)
-    taken = range(shape[axis])[int(starts.item()) : int(ends.item())]
-    return _Cut(axis, taken.start, taken.stop) if len(taken) else None
+    ((axis, taken),) = cuts.items()
+    return _Cut(axis, taken.start, taken.stop) if taken.step == 1 and len(taken) else None
 
 
 def _axes_of_inputs(node: ir.Node, axis: int) -> dict[int, int] | None:

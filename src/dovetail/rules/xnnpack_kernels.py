@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import attribute, constant_of, is_op, shape_of
+from dovetail.model.slices import cuts_of, takes_one_of_each
 from dovetail.plan.constraints import Unit
 from dovetail.rules.htp_operations import operations, say, where
 from dovetail.rules.rule import rule
@@ -16,17 +17,16 @@ from dovetail.rules.subject import Subject
 
 _TARGETS = ("xnnpack",)
 # What becomes one operator of XNNPACK, or several of them; the exceptions are in ``_outside``.
-_INSIDE = frozenset(
-    ("Abs", "Add", "AveragePool", "Ceil", "Clip", "Concat", "Conv", "ConvTranspose", "Cos", "DepthToSpace", "Div")
-) | frozenset(
-    ("Exp", "Flatten", "Floor", "Gelu", "Gemm", "GlobalAveragePool", "GroupNormalization", "HardSigmoid", "HardSwish")
-) | frozenset(
-    ("Identity", "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log", "MatMul", "Max", "MaxPool", "Min")
-) | frozenset(
-    ("Mul", "Neg", "Pad", "ReduceL2", "ReduceMean", "ReduceSum", "Relu", "Reshape", "Resize", "Sigmoid", "Sin")
-) | frozenset(
-    ("Slice", "Softmax", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Gather", "Transpose", "Unsqueeze")
-)  # fmt: skip
+# fmt: off
+_INSIDE = frozenset((
+    "Abs", "Add", "AveragePool", "Ceil", "Clip", "Concat", "Conv", "ConvTranspose", "Cos", "DepthToSpace", "Div",
+    "Exp", "Expand", "Flatten", "Floor", "Gather", "Gelu", "Gemm", "GlobalAveragePool", "GroupNormalization",
+    "HardSigmoid", "HardSwish", "Identity", "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log",
+    "MatMul", "Max", "MaxPool", "Min", "Mul", "Neg", "Pad", "ReduceL2", "ReduceMean", "ReduceSum", "Relu",
+    "Reshape", "Resize", "Sigmoid", "Sin", "Slice", "Softmax", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub",
+    "Tanh", "Tile", "Transpose", "Unsqueeze",
+))
+# fmt: on
 
 
 @rule("Q131", targets=_TARGETS)
@@ -72,21 +72,22 @@ def operator_outside_xnnpack(subject: Subject) -> Iterator[Finding]:
 
     ## What it finds
     Operators that the XNNPACK partitioner leaves out, in the form in which `dovetail fit` would lower them:
-    GridSample, TopK, ReduceMax, a Slice with steps, a Gather of indices that do not follow each other, Softmax over
-    another axis than the last, Resize by nearest or cubic, and everything else for which XNNPACK has no operator, and
-    which cannot be written in those it has. (Layer norms and means over any axes can: `dovetail fit` does it.)
+    GridSample, TopK, ReduceMax, a Slice with steps that do not divide its axis, a Gather of indices that do not follow
+    each other, Softmax over another axis than the last, cubic Resize and nearest by other than whole factors, and
+    everything else for which XNNPACK has no operator, and which cannot be written in those it has. (Layer norms, means
+    over any axes, Expand and Tile can: `dovetail fit` does it.)
 
     ## Why it matters
     The portable kernels are plain loops, and every such operator cuts the program in two: what is in front and behind
     are delegates of their own, with conversions and copies between them.
 
     ## How to fix it
-    Where it can be said otherwise, say it so: linear in place of nearest, slices in place of steps.
+    Where it can be said otherwise, say it so: linear in place of cubic, slices in place of indices.
 
     ## Seen on
     - xnnpack: executorch 1.5.1 with torch 2.13.0, x86-64, lowered graphs: grid_sampler_2d, topk, amax, slice_copy with
-      a step, index_select, upsample_nearest2d stay outside the delegates; so do native_layer_norm and most means as
-      torch writes them, but not as we do.
+      a step, index_select, upsample_nearest2d, upsample_bicubic2d stay outside the delegates; so do native_layer_norm,
+      most means, expand_copy and repeat as torch writes them, but not as we do.
     """
     forms = subject.target.forms or frozenset()
     for node in subject.model.graph:
@@ -139,18 +140,26 @@ def _outside(node: ir.Node) -> str:
     shape = shape_of(node.inputs[0]) or ()
     if is_op(node, "Softmax") and int(attribute(node, "axis", -1)) not in (-1, len(shape) - 1):
         return "it has softmax over the last axis only"
-    if is_op(node, "Resize") and attribute(node, "mode", "nearest") != "linear":
-        return "it resizes linearly only"
-    if is_op(node, "Slice") and _has_steps(node):
+    mode = attribute(node, "mode", "nearest")
+    if is_op(node, "Resize") and mode != "linear" and not (mode == "nearest" and _repeats(node, shape)):
+        return "it resizes linearly, or repeats every element equally often"
+    if is_op(node, "Slice") and _leaves_steps(node, shape):
         return "it takes slices with a step of one only"
     if is_op(node, "Gather") and not _is_run(node):
         return "it does not choose elements by index"
     return ""
 
 
-def _has_steps(node: ir.Node) -> bool:
-    steps = constant_of(node.inputs[4]) if len(node.inputs) > 4 else None
-    return steps is not None and bool((steps != 1).any())
+def _leaves_steps(node: ir.Node, shape: tuple[int, ...]) -> bool:
+    """Whether a Slice has steps that do not go away when its axis is taken apart."""
+    cuts = cuts_of(node) or {}
+    return any(taken.step != 1 and not takes_one_of_each(shape[axis], taken) for axis, taken in cuts.items())
+
+
+def _repeats(node: ir.Node, shape: tuple[int, ...]) -> bool:
+    """Whether a Resize by nearest repeats every element equally often."""
+    out = shape_of(node.outputs[0]) or ()
+    return bool(out) and all(after % before == 0 for before, after in zip(shape, out, strict=True))
 
 
 def _is_run(node: ir.Node) -> bool:

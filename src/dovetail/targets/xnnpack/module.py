@@ -20,10 +20,10 @@ from dovetail.model.edit import attribute, constant_of, is_op
 from dovetail.numerics.affine import dequantize
 from dovetail.qdq.params import is_dequantize, is_quantize, qparams_of
 from dovetail.targets.xnnpack.dynamic import is_rows
-from dovetail.targets.xnnpack.operators import arithmetic, layout, linear, norm, reduce
+from dovetail.targets.xnnpack.operators import arithmetic, layout, linear, norm, reduce, repeat
 from dovetail.targets.xnnpack.operators.registry import OPERATORS, Call, Operator, Tensor, torch
 
-_REGISTERED = (arithmetic, layout, linear, norm, reduce)  # importing them fills the registry
+_REGISTERED = (arithmetic, layout, linear, norm, reduce, repeat)  # importing them fills the registry
 # The module of a node is called this and its number; the name survives lowering and leads back to the node.
 STEP = "step"
 _QUANTIZE, _DEQUANTIZE = Operator(lambda call: lambda x, *_: x), Operator(lambda call: lambda x, *_: x)

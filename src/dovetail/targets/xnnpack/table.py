@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from dovetail.encoding import DType, Encoding
 from dovetail.model.edit import attribute, constant_of, shape_of, weight_is_matrix
+from dovetail.model.slices import cuts_of
 from dovetail.op_support import B32, F32, W8, OpSupport, Precision, Signature, Slot, bias, const, signature
 
 _KNOWN = "executorch 1.5.1, serialized program read back"
@@ -60,8 +61,8 @@ def _when(asked: object) -> Signature:
 def _steps_of_one(node: ir.Node) -> str:
     if shape_of(node.inputs[1]) != (1,):
         return "a slice over several axes is several, with nothing in integers between them"
-    steps = constant_of(node.inputs[4]) if len(node.inputs) > 4 else None
-    return "" if steps is None or (steps == 1).all() else "a slice with steps runs outside XNNPACK"
+    steps = [taken.step for taken in (cuts_of(node) or {}).values()]
+    return "" if steps == [1] else "a slice with steps runs outside XNNPACK"
 
 
 def _pools(node: ir.Node) -> str:

@@ -38,20 +38,6 @@ def concat(call: Call) -> Function:
     return lambda *tensors: torch.cat(tensors, axis)
 
 
-@operator("Expand", numbers=(1,))
-def expand(call: Call) -> Function:
-    shape = call.output()
-    return lambda x, *_: x.expand(shape)
-
-
-@operator("Tile", numbers=(1,))
-def tile(call: Call) -> Function:
-    repeats = call.number(1)
-    if repeats is None:
-        raise call.refuse("its repeats are not constant")
-    return lambda x, *_: x.repeat(tuple(repeats.tolist()))
-
-
 def cut(x: Tensor, axis: int, start: int, stop: int, step: int = 1) -> Tensor:
     """A slice along one axis."""
     return torch.ops.aten.slice.Tensor(x, axis, start, stop, step)

@@ -8,6 +8,7 @@ from functools import partial
 from dovetail.model.edit import constant_of
 from dovetail.qdq.params import is_dequantize
 from dovetail.targets.xnnpack.operators.registry import Call, Function, Tensor, operator, torch
+from dovetail.targets.xnnpack.operators.repeat import repeating
 
 # How far a size times its scale may be from a whole number: scales are stored in 32 bits.
 _WHOLE = 1e-3
@@ -59,19 +60,24 @@ def matmul(call: Call) -> Function:
     batch = out[:-2]
     rank = len(out)
 
+    first, second = _stack(one, batch), _stack(other, batch)
+
     def multiply(x: Tensor, y: Tensor) -> Tensor:
-        product = torch.bmm(_stack(x, one, batch), _stack(y, other, batch))
+        product = torch.bmm(first(x), second(y))
         return product if rank == 3 else product.reshape(out)
 
     return multiply
 
 
-def _stack(x: Tensor, shape: tuple[int, ...], batch: tuple[int, ...]) -> Tensor:
+def _stack(shape: tuple[int, ...], batch: tuple[int, ...]) -> Function:
     """An operand as [batch, rows, columns]: a product of rank 4 would repeat its operands outside XNNPACK."""
-    if shape[:-2] != batch and math.prod(shape[:-2]) != math.prod(batch):
-        x = x.expand(*batch, *shape[-2:])
-    stacked = (math.prod(batch), *shape[-2:])
-    return x if shape == stacked else x.reshape(stacked)
+    whole, stacked = (*batch, *shape[-2:]), (math.prod(batch), *shape[-2:])
+    if math.prod(shape) == math.prod(whole):
+        return lambda x: x if shape == stacked else x.reshape(stacked)
+    padded = (1,) * (len(whole) - len(shape)) + shape
+    times = [new // old for old, new in zip(padded, whole, strict=True)]
+    found = repeating(padded, times) if 0 not in whole else None
+    return lambda x: (x.expand(whole) if found is None else found(x)).reshape(stacked)
 
 
 @operator("Einsum")
@@ -146,6 +152,10 @@ def pool(call: Call) -> Function:
         raise call.refuse("only an average that is padded alike on both sides has a form here")
     if any(step != 1 for step in dilations):
         raise call.refuse("an average that leaves elements out has no form here")
+    ceil = ceil and any(
+        (size + 2 * pad - window) % step
+        for size, pad, window, step in zip(call.shape()[2:], before, kernel, strides, strict=True)
+    )  # XNNPACK takes no such pooling, even where it makes no difference
     counted = bool(call.attribute("count_include_pad", 0)) if any(before) else False
     return lambda x: torch.nn.functional.avg_pool2d(x, kernel, strides, before, ceil, counted)
 
@@ -182,6 +192,12 @@ def resize(call: Call) -> Function:
     return lambda x, *_: torch.nn.functional.interpolate(x, size[2:], mode=name, align_corners=align)
 
 
+def native_resize(call: Call) -> Function:
+    """As a model's author writes it; nearest runs outside XNNPACK."""
+    best: Function = resize(call)
+    return _interpolate(list(call.output()[2:])) if call.attribute("mode", "nearest") == "nearest" else best
+
+
 def _check_sampling(call: Call, mode: str, corner: str, shape: tuple[int, ...], size: list[int]) -> None:
     """Refuse what torch, which is told the size alone, would sample elsewhere or otherwise."""
     scales, axes = call.number(2), call.attribute("axes", None)
@@ -208,4 +224,10 @@ def _nearest(call: Call, shape: tuple[int, ...], size: list[int], corner: str) -
     centred = corner in ("half_pixel", "pytorch_half_pixel") and rounding.startswith("round")
     if not floor and not (whole and centred):
         raise call.refuse(f"nearest with coordinates {corner!r} has no form here")
+    times = [after // before for before, after in zip(shape, size, strict=True)]
+    found = repeating(call.shape(), (1, 1, 1, 1), (1, 1, *times)) if whole else None
+    return _interpolate(size) if found is None else lambda x, *_: found(x)
+
+
+def _interpolate(size: list[int]) -> Function:
     return lambda x, *_: torch.nn.functional.interpolate(x, size, mode="nearest")

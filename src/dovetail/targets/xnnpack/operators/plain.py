@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.targets.xnnpack.operators import arithmetic, layout, linear, norm, reduce
+from dovetail.targets.xnnpack.operators import arithmetic, layout, linear, norm, reduce, repeat
 from dovetail.targets.xnnpack.operators.registry import OPERATORS, Call, Function, Operator, torch
 
 _REGISTERED = (arithmetic, layout)  # importing them fills the registry
@@ -42,13 +42,16 @@ def _squeeze(call: Call) -> Function:
 
 PLAIN = {
     **OPERATORS,
+    "Expand": Operator(repeat.native_expand, numbers=(1,)),
     "Gather": Operator(_gather),
     "GroupNormalization": Operator(norm.native_group_norm),
     "InstanceNormalization": Operator(norm.native_group_norm),
     "LayerNormalization": Operator(norm.native_layer_norm),
     "MatMul": Operator(_matmul),
     **{op: Operator(reduce.native_reduction, numbers=(1,)) for op in ("ReduceL2", "ReduceMean", "ReduceSum")},
+    "Resize": Operator(linear.native_resize, numbers=(1, 2, 3)),
     "Softmax": Operator(_softmax),
     "Split": Operator(_split, numbers=(1,)),
     "Squeeze": Operator(_squeeze, numbers=(1,)),
+    "Tile": Operator(repeat.native_tile, numbers=(1,)),
 }

@@ -10,7 +10,6 @@ import math
 from functools import partial
 
 import numpy as np
-import onnx_ir as ir
 
 from dovetail.targets.xnnpack.operators.registry import MOST_AXES, Call, Function, Tensor, operator, torch
 
@@ -26,7 +25,7 @@ def mean_of_rows(x: Tensor) -> Tensor:
 def mean(call: Call) -> Function:
     """As a mean of rows: what is put together goes to the back."""
     shape, dims, out = call.shape(), _dims(call), call.output()
-    if not dims or len(shape) > MOST_AXES or 0 in shape or not _is_float(call):
+    if not dims or len(shape) > MOST_AXES or 0 in shape or not call.is_float():
         return native_reduction(call)
     op = call.node.op_type
     if op == "ReduceMean" and dims == _PICTURE and len(out) == len(shape) == 4:
@@ -66,11 +65,6 @@ def _dims(call: Call) -> list[int]:
     if axes is None or not len(axes):
         return [] if call.attribute("noop_with_empty_axes", 0) else list(range(rank))
     return sorted(int(axis) % rank for axis in axes)
-
-
-def _is_float(call: Call) -> bool:
-    value = call.node.inputs[0]
-    return value is not None and value.dtype is ir.DataType.FLOAT
 
 
 def _typed(x: Tensor, result: Tensor) -> Tensor:

@@ -58,6 +58,11 @@ class Call:
         axis = int(self.attribute("axis", default))
         return axis + len(self.shape()) if axis < 0 else axis
 
+    def is_float(self) -> bool:
+        """Whether the first input is what XNNPACK computes in."""
+        value = self.node.inputs[0]
+        return value is not None and value.dtype is ir.DataType.FLOAT
+
     def refuse(self, why: str) -> InputError:
         """The error that says why this node cannot be mapped."""
         return InputError(f"node {self.node.name!r} ({self.node.op_type}): {why}")
