@@ -73,9 +73,9 @@ def operator_outside_xnnpack(subject: Subject) -> Iterator[Finding]:
     ## What it finds
     Operators that the XNNPACK partitioner leaves out, in the form in which `dovetail fit` would lower them:
     GridSample, TopK, ReduceMax, a Slice with steps that do not divide its axis, a Gather of indices that do not follow
-    each other, Softmax over another axis than the last, cubic Resize and nearest by other than whole factors, and
-    everything else for which XNNPACK has no operator, and which cannot be written in those it has. (Layer norms, means
-    over any axes, Expand and Tile can: `dovetail fit` does it.)
+    each other, cubic Resize and nearest by other than whole factors, and everything else for which XNNPACK has no
+    operator, and which cannot be written in those it has. (Layer norms, means and Softmax over any axes, Expand and
+    Tile can: `dovetail fit` does it.)
 
     ## Why it matters
     The portable kernels are plain loops, and every such operator cuts the program in two: what is in front and behind
@@ -86,8 +86,8 @@ def operator_outside_xnnpack(subject: Subject) -> Iterator[Finding]:
 
     ## Seen on
     - xnnpack: executorch 1.5.1 with torch 2.13.0, x86-64, lowered graphs: grid_sampler_2d, topk, amax, slice_copy with
-      a step, index_select, upsample_nearest2d, upsample_bicubic2d stay outside the delegates; so do native_layer_norm,
-      most means, expand_copy and repeat as torch writes them, but not as we do.
+      a step, index_select, upsample_nearest2d and all parts of cubic resizing stay outside the delegates; so do
+      native_layer_norm, most means, expand_copy and repeat as torch writes them, but not as we do.
     """
     forms = subject.target.forms or frozenset()
     for node in subject.model.graph:
@@ -138,8 +138,6 @@ def _outside(node: ir.Node) -> str:
     if not is_op(node, *_INSIDE):
         return "" if node.op_type in ("QuantizeLinear", "DequantizeLinear") else "it has no such operator"
     shape = shape_of(node.inputs[0]) or ()
-    if is_op(node, "Softmax") and int(attribute(node, "axis", -1)) not in (-1, len(shape) - 1):
-        return "it has softmax over the last axis only"
     mode = attribute(node, "mode", "nearest")
     if is_op(node, "Resize") and mode != "linear" and not (mode == "nearest" and _repeats(node, shape)):
         return "it resizes linearly, or repeats every element equally often"

@@ -11,7 +11,7 @@ import pytest
 from dovetail.backend import Outcome
 from dovetail.encoding import QParams
 from dovetail.passes.cut_as_slices import cut_as_slices
-from dovetail.storage import Choice
+from dovetail.storage import Choice, Plan
 from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.targets.xnnpack.compile import refusal
@@ -209,3 +209,43 @@ def test_what_the_vendor_gets_wrong_is_lowered_otherwise(target: Target, tmp_pat
         row.tensor for row in program.read_back.tensors if row.edge is not None and row.tensor.startswith("e")
     ] != []
     assert [row for row in program.read_back.tensors if row.outcome is not Outcome.MATCHED] == []
+
+
+FORMS = {
+    "n": ("1,4,6,6", "LayerNormalization(x, six, six)"),
+    "nb": ("1,4,6,6", "LayerNormalization<axis=2>(x, six)"),
+    "nr": ("1,16,1,9", "LayerNormalization(r, nine)"),
+    "ns": ("1,16,1,9", "Softmax(nr)"),
+    "i": ("1,4,6,6", "InstanceNormalization(x, four, four)"),
+    "g": ("1,4,6,6", "GroupNormalization<num_groups=2>(x, four, four)"),
+    "m": ("1,6,6", "ReduceMean<keepdims=0>(x, one)"),
+    "ma": ("4", "ReduceMean<keepdims=0>(x, some)"),
+    "u": ("1,4,6", "ReduceSum<keepdims=0>(x, last)"),
+    "l": ("1,4,6,1", "ReduceL2(x, last)"),
+    "o": ("1,4,3,3", "Softmax<axis=1>(p)"),
+    "e": ("3,4,6,6", "Expand(x, thrice)"),
+    "t": ("1,8,6,12", "Tile(x, twos)"),
+    "b": ("2,4,6,6", "MatMul(x, two)"),
+    "z": ("1,4,12,18", 'Resize<mode="nearest">(x, , wider)'),
+    "c": ("1,4,3,6", "Slice(x, i1, i9, i2, i2)"),
+    "a": ("1,4,3,3", "AveragePool<kernel_shape=[2,2], strides=[2,2], ceil_mode=1>(x)"),
+}
+
+
+def test_what_xnnpack_lacks_is_written_in_what_it_has(target: Target, tmp_path: Path) -> None:
+    outputs = ", ".join(f"float[{shape}] {name}" for name, (shape, _) in FORMS.items())
+    steps = " ".join(f"{name} = {text}" for name, (_, text) in FORMS.items())
+    numbers = "int64[1] one = {1}, int64[3] some = {0,2,3}, int64[1] last = {-1}, int64[4] thrice = {3,1,1,1}, "
+    numbers += "int64[4] twos = {1,2,1,2}, float[4] wider = {1,1,2,3}, int64[4] rows = {1,16,1,9}, "
+    numbers += "int64[1] i1 = {1}, int64[1] i9 = {9}, int64[1] i2 = {2}, "
+    numbers += ", ".join(constant(*each) for each in (("six", 6), ("four", 4), ("nine", 9), ("two", 2, 1, 6, 6)))
+    model = graph(f"""g (float[1,4,6,6] x) => ({outputs}) <{numbers}>
+        {{ r = Reshape(x, rows)  p = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)  {steps} }}""")
+    for each in target.rewrites:
+        each(model)
+    program = lowered(model, Plan("xnnpack", "fp32", {}), target, tmp_path)
+    assert program.placed.outside == ()
+    assert program.placed.parts == 1
+    sample = {"x": noise(model)["x"][0]}
+    expected, found = program.simulate(sample), program.run(sample)
+    assert {name for name in FORMS if sqnr_db(expected[name], found[name]) < 100} == set()

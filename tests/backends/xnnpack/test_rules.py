@@ -90,7 +90,7 @@ OTHERS = """c0 = Clip(x, lo, hi)  p0 = AveragePool<kernel_shape=[2,2], strides=[
     r0 = Resize<mode="linear">(x,, twice)  a0 = MatMul(x, w)  s0, s1 = Split<axis=1>(x, two)  m1 = ReduceMean(x, one)
     r1 = Resize(x,, twice)  n0 = LayerNormalization(x, eight, eight)  n1 = InstanceNormalization(x, four, four)
     n2 = GroupNormalization<num_groups=2>(x, four, four)  m2 = ReduceSum<keepdims=0>(x, one)  m3 = ReduceL2(x, hw)
-    m4 = ReduceMax(x, hw)  e0 = Expand(u0, five)  t1 = Tile(x, twos)
+    m4 = ReduceMax(x, hw)  e0 = Expand(u0, five)  o0 = Softmax<axis=1>(x)  t1 = Tile(x, twos)
     r2 = Resize<coordinate_transformation_mode="asymmetric", nearest_mode="floor">(x,, half)"""
 CONSTANTS = """float lo = {-1}, float hi = {1}, int64[1] zero = {0}, int64[1] one = {1}, int64[2] hw = {2,3},
     int64 first = {0}, int64[8] pads = {0,0,1,1,0,0,1,1}, int64[2] two = {2,2}, int64[2] some = {0,3},

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from functools import reduce
 
 import onnx_ir as ir
 
 from dovetail.model.edit import is_op
-from dovetail.targets.xnnpack.operators.registry import OPERATORS, Call, Function, Operator, operator, torch
+from dovetail.targets.xnnpack.operators.registry import OPERATORS, Call, Function, Operator, Tensor, operator, torch
 
 # Operators with the same meaning, and no attributes, in torch -> the function's name.
 _SAME = {
@@ -138,11 +137,18 @@ def hard_swish(call: Call) -> Function:
 @operator("Softmax", "LogSoftmax")
 def softmax(call: Call) -> Function:
     axis, name = call.axis(-1), "softmax" if call.node.op_type == "Softmax" else "log_softmax"
-    shape = call.shape()
-    if len(shape) == 4 and axis == 3 and _is_channels_last(call.node.inputs[0]):
-        rows = (math.prod(shape[:3]), shape[3])
-        return lambda x: getattr(torch, name)(x.reshape(rows), 1).reshape(shape)
-    return lambda x: getattr(torch, name)(x, axis)
+    last = len(call.shape()) - 1
+    order = [*(i for i in range(last + 1) if i != axis), axis]  # XNNPACK has it over the last axis only
+    back, turned = [order.index(i) for i in range(last + 1)], [call.shape()[i] for i in order]
+    if axis == last and not (last == 3 and _is_channels_last(call.node.inputs[0])):
+        return lambda x: getattr(torch, name)(x, axis)
+
+    def of_rows(x: Tensor) -> Tensor:
+        rows = (x if axis == last else x.permute(order)).reshape(-1, turned[-1])
+        found = getattr(torch, name)(rows, 1).reshape(turned)
+        return found if axis == last else found.permute(back)
+
+    return of_rows if 0 not in turned else lambda x: getattr(torch, name)(x, axis)
 
 
 def _is_channels_last(value: ir.Value | None) -> bool:
