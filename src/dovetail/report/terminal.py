@@ -98,8 +98,9 @@ def _print_placement(metrics: Metrics, out: Console) -> None:
         outside = metrics.placement.outside
         kinds = Counter(f"{one.operation}: {one.why}" for one in outside)
         total = metrics.placement.inside + len(outside)
-        parts = metrics.placement.parts
-        out.print(f"{len(outside)} of {total} operations run outside the backend, the others in {parts} parts of it")
+        parts = "one part" if metrics.placement.parts == 1 else f"{metrics.placement.parts} parts"
+        where = f"the others in {parts} of it" if outside else f"all in {parts} of it"
+        out.print(f"{len(outside)} of {total} operations run outside the backend, {where}")
         for kind, count in kinds.most_common(_SHOWN_FINDINGS):
             out.print(f"  {count} x {escape(kind)}")
     if metrics.latency_measured is not None:

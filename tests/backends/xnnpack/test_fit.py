@@ -106,7 +106,9 @@ def test_auto_measured_both_in_the_runtime_and_says_why(run: Path) -> None:
     assert f"w8a8 {choices.candidates[0].target_sqnr_db:.1f} dB" in note
     console = Console(record=True, width=200)
     print_result(result, run, console)
-    assert f"Chosen: {choices.precision}" in console.export_text()
+    text = console.export_text()
+    assert f"Chosen: {choices.precision}" in text
+    assert "operations run outside the backend, all in one part of it" in text
     assert not (run / "stages/trials").exists(), "what was compiled for the choice is used or removed"
 
 
