@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bench import xnnpack_networks, xnnpack_old
+from bench import xnnpack_networks, xnnpack_norms, xnnpack_old
 from bench.xnnpack_deit import SPELLINGS, deit_tiny, products
 from bench.xnnpack_layouts import AMPLITUDES, NAMED, ROWS, WIDTH, Branches, Tokens, batched, generated
 from bench.xnnpack_programs import Program, interleaved_us, ours, sqnr_db, stock, stock_of_file
 
-PARTS = ("layouts", "deit", "networks", "stock", "old", "all")
+PARTS = ("layouts", "deit", "networks", "norms", "stock", "old", "all")
 PRODUCTS = "products alone"
 
 
@@ -38,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             deit(Path(folder), asked.stock, layers=layers, seconds=seconds, only=asked.only)
         if asked.what in ("networks", "all"):
             xnnpack_networks.main(Path(folder), quick=asked.quick)
+        if asked.what in ("norms", "all"):
+            xnnpack_norms.main(Path(folder), seconds=0.1 if asked.quick else 3, quick=asked.quick)
         if asked.what in ("stock", "all"):
             stock_of_the_file(Path(folder), layers=1 if asked.quick else 2, seconds=1 if asked.quick else 10)
         if asked.what in ("old", "all"):

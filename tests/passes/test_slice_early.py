@@ -5,6 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from dovetail.model.edit import shape_of
+from dovetail.model.origin import origin_of
 from dovetail.passes.slice_early import slice_early
 from tests.equality import changed_by, model_from, ops
 
@@ -34,6 +35,8 @@ def shapes(model: ir.Model, op: str) -> list[tuple[int, ...] | None]:
         ("float[2,6,3] x, float[2,3,4] z", "h = MatMul(x, z)", [2, 1, 4]),
         ("float[1,6,3] x, float[2,3,4] z", "h = MatMul(x, z)", [2, 1, 4]),
         ("float[2,6,4] x", "h = LayerNormalization<axis=1>(x, four)", None),
+        ("float[2,6,4] x, float[6,4] z", "h = LayerNormalization(x, z)", None),
+        ("float[2,6,4] x, float[1,6,4] z", "h = LayerNormalization(x, four, z)", None),
         ("float[2,6,4] x", "h = Softmax<axis=1>(x)", None),
         ("float[2,1,4] x, float[2,5,4] z", "h = Concat<axis=1>(x, z)", None),
         ("float[3,6] x, float[2,4,3] z", "p = MatMul(z, x) h = Transpose<perm=[0,2,1]>(p)", [2, 4, 6]),
@@ -111,3 +114,22 @@ def test_readers_of_the_same_part_share_it() -> None:
         slice_early, model_from(text + f"{{ h = Gelu(x) u = {CUT} v = {CUT} y = Relu(u) z = Neg(v) }}")
     )
     assert ops(after) == ["Slice", "Gelu", "Relu", "Neg"]
+
+
+def test_a_part_is_cut_once_and_answers_for_the_whole() -> None:
+    text = f"g (float[2,6,4] x) => (float[2,1,4] y) <{FIRST}> "
+    text += "{ h = Relu(x) q = Mul(h, h) v = Slice(q, s, e, a) y = Neg(v) }"
+    after, _ = changed_by(slice_early, model_from(text))
+    assert ops(after) == ["Slice", "Relu", "Mul", "Neg"]
+    relu, product = (next(node for node in after.graph if node.op_type == op) for op in ("Relu", "Mul"))
+    for node, name in ((relu, "h"), (product, "q")):
+        trail = origin_of(node.outputs[0])
+        assert trail.exact
+        assert name in trail.names
+
+
+def test_a_layer_and_its_clamp_stay_together() -> None:
+    text = f"g (float[1,4,6,6] x) => (float[1,1,6,6] y) <{FIRST}> {{ c = Conv(x, w) h = Relu(c) y = {CUT} }}"
+    after, record = changed_by(slice_early, model_from(text, w=np.ones((4, 4, 1, 1), np.float32)))
+    assert ops(after) == ["Conv", "Relu", "Slice"]
+    assert record.changed == ()

@@ -1,7 +1,8 @@
 """The trail from every tensor and node back to its name in the caller's file.
 
 The trail is kept in ``metadata_props``, so it survives saving and loading. A value whose numbers are those of an
-original tensor is *exact*; a value that a pass made is *derived* from the original tensor named.
+original tensor, or of the only part of it that is read, is *exact*; a value that a pass made is *derived* from the
+original tensor named.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ import onnx_ir as ir
 
 from dovetail.model.edit import constant_of, shape_of
 
+# What XNNPACK takes, where an axis that is taken apart makes one more.
+MOST_AXES = 6
+
 
 def cuts_of(node: ir.Node) -> dict[int, range] | None:
     """The places that a Slice takes along every axis that it names; None where its shape or bounds are not known."""

@@ -16,11 +16,8 @@ from dovetail.model import edit
 from dovetail.model.edit import attribute, constant_of, is_op, shape_of
 from dovetail.model.layout import Step, insert_step
 from dovetail.model.origin import origin_of
-from dovetail.model.slices import cuts_of, takes_one_of_each
+from dovetail.model.slices import MOST_AXES, cuts_of, takes_one_of_each
 from dovetail.pass_record import PassRecord, Site
-
-# What XNNPACK takes.
-_MOST_AXES = 6
 
 
 def cut_as_slices(model: ir.Model) -> PassRecord:
@@ -69,7 +66,7 @@ def _is_plain(cuts: dict[int, range]) -> bool:
 def _can_be_plain(node: ir.Node, axis: int, taken: range) -> bool:
     """Whether an axis can be taken apart so that a cut with steps has none."""
     shape = shape_of(node.inputs[0]) or ()
-    return takes_one_of_each(shape[axis], taken) and len(shape) < _MOST_AXES
+    return takes_one_of_each(shape[axis], taken) and len(shape) < MOST_AXES
 
 
 def _one_axis_each(graph: ir.Graph, node: ir.Node, cuts: dict[int, range]) -> int:

@@ -19,7 +19,7 @@ def infer_shapes(model: ir.Model) -> PassRecord:
     """
     before = sum(shape_of(value) is None for value in _outputs(model))
     proto = _without_noted_shapes(model)
-    inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    inferred = _inferred(proto)
     noted = {info.name: info.type for info in (*inferred.graph.value_info, *inferred.graph.output)}
     for value in _outputs(model):
         _apply(value, noted.get(str(value.name)))
@@ -28,6 +28,24 @@ def infer_shapes(model: ir.Model) -> PassRecord:
     changed = (Site(str(model.graph.name), f"{found} shapes inferred"),) if found > 0 else ()
     reason = _why_unknown(proto) if unknown else ""
     return PassRecord("infer_shapes", changed, tuple(Site(origin_of(value).name, reason) for value in unknown))
+
+
+def _inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """What onnx infers, over group norms too, of which it knows nothing (onnx 1.23): they leave shapes as they are."""
+    while True:
+        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        known = {info.name: info.type for info in (*inferred.graph.input, *inferred.graph.value_info)}
+        behind = [
+            (node.output[0], known[node.input[0]])
+            for node in proto.graph.node
+            if node.op_type == "GroupNormalization" and node.input[0] in known and node.output[0] not in known
+        ]
+        noted = {info.name for info in proto.graph.value_info}
+        new = [(name, kind) for name, kind in behind if name not in noted]
+        if not new:
+            return inferred
+        for name, kind in new:
+            proto.graph.value_info.add(name=name).type.CopyFrom(kind)
 
 
 def _outputs(model: ir.Model) -> list[ir.Value]:

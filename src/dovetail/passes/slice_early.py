@@ -13,16 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.model import edit
+from dovetail.model import edit, origin
 from dovetail.model.edit import attribute, constant_of, is_op, shape_of
 from dovetail.model.elementwise import ELEMENTWISE
 from dovetail.model.layout import perm_of
-from dovetail.model.origin import origin_of
 from dovetail.model.slices import cuts_of
 from dovetail.pass_record import PassRecord, Site
 
 # Of an axis, what is read at most: borders that are cut off are not worth a Slice in every branch.
 _PART = 0.5
+# What targets run together with a Relu behind it.
+_CLAMPED = ("Add", "Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +47,18 @@ def slice_early(model: ir.Model) -> PassRecord:
     for node in reversed(list(model.graph)):
         cut = _read_of(node)
         axes = None if cut is None else _axes_of_inputs(node, cut.axis)
-        if cut is None or axes is None:
+        if cut is None or axes is None or _breaks_up(node, axes):
             continue
-        where = origin_of(node.outputs[0]).name
+        where = origin.origin_of(node.outputs[0]).name
         _move(model.graph, node, cut, axes)
         changed.append(Site(where, f"computed for {cut.start} to {cut.end} of axis {cut.axis} only"))
     return PassRecord("slice_early", tuple(changed))
+
+
+def _breaks_up(node: ir.Node, axes: dict[int, int]) -> bool:
+    """Whether a layer and the clamp behind it, which run as one, would come apart: the layer cannot be cut so."""
+    layer = node.inputs[0].producer() if is_op(node, "Clip", "Relu") and node.inputs[0] is not None else None
+    return layer is not None and is_op(layer, *_CLAMPED) and _axes_of_inputs(layer, axes[0]) is None
 
 
 def _read_of(node: ir.Node) -> _Cut | None:
@@ -89,7 +96,8 @@ def _axes_of_inputs(node: ir.Node, axis: int) -> dict[int, int] | None:
     if is_op(node, "Softmax", "LayerNormalization"):
         along = int(attribute(node, "axis", -1)) % len(first)
         alone = axis < along if node.op_type == "LayerNormalization" else axis != along
-        return {0: axis} if alone else None
+        wide = any(len(shape or ()) > len(first) - along for shape in shapes[1:])  # factors for more than is normalized
+        return {0: axis} if alone and not wide else None
     if is_op(node, "Transpose"):
         return {0: perm_of(node)[axis]}
     if is_op(node, "Reshape"):
@@ -126,9 +134,12 @@ def _product(one: tuple[int, ...], other: tuple[int, ...], rank: int, axis: int)
 def _move(graph: ir.Graph, node: ir.Node, cut: _Cut, axes: dict[int, int]) -> None:
     old = node.outputs[0]
     readers = list(dict.fromkeys(use.node for use in old.uses()))
-    inputs = list(node.inputs)
+    inputs, parts = list(node.inputs), dict[tuple[ir.Value | None, int], ir.Value]()
     for index, axis in axes.items():
-        inputs[index] = _cut_input(graph, node, index, _Cut(axis, cut.start, cut.end))
+        key = (node.inputs[index], axis)
+        if key not in parts:
+            parts[key] = _cut_input(graph, node, index, _Cut(axis, cut.start, cut.end))
+        inputs[index] = parts[key]
     shape = cut.of(shape_of(old) or ())
     if is_op(node, "Reshape"):
         numbers = np.array(shape, np.int64)
@@ -140,6 +151,9 @@ def _move(graph: ir.Graph, node: ir.Node, cut: _Cut, axes: dict[int, int]) -> No
     )  # fmt: skip
     for reader in readers:
         edit.replace_value(reader.outputs[0], new)
+    # The whole is gone: its part answers for it, to a plan and to another tool's numbers.
+    take_over = origin.add_alias if origin.origin_of(new).exact else origin.carry
+    take_over(new, old)
     edit.remove_dead(graph, readers)
 
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import attribute, constant_of, is_op, shape_of
-from dovetail.model.slices import cuts_of, takes_one_of_each
+from dovetail.model.slices import MOST_AXES, cuts_of, takes_one_of_each
 from dovetail.plan.constraints import Unit
 from dovetail.rules.htp_operations import operations, say, where
 from dovetail.rules.rule import rule
@@ -27,6 +27,7 @@ _INSIDE = frozenset((
     "Tanh", "Tile", "Transpose", "Unsqueeze",
 ))
 # fmt: on
+_NOT_COMPUTED = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
 
 
 @rule("Q131", targets=_TARGETS)
@@ -137,12 +138,18 @@ def _outside(node: ir.Node) -> str:
     """Why an operator stays outside; empty if it does not."""
     if not is_op(node, *_INSIDE):
         return "" if node.op_type in ("QuantizeLinear", "DequantizeLinear") else "it has no such operator"
-    shape = shape_of(node.inputs[0]) or ()
+    if node.inputs[0] is not None and node.inputs[0].dtype in _NOT_COMPUTED:
+        return "it takes no such integers"
+    shape, out = shape_of(node.inputs[0]) or (), shape_of(node.outputs[0]) or ()
     mode = attribute(node, "mode", "nearest")
-    if is_op(node, "Resize") and mode != "linear" and not (mode == "nearest" and _repeats(node, shape)):
+    if is_op(node, "Resize") and mode != "linear" and not (mode == "nearest" and _repeats(shape, out)):
         return "it resizes linearly, or repeats every element equally often"
+    if is_op(node, "AveragePool") and attribute(node, "ceil_mode", 0) and not _divides(node, shape):
+        return "it takes no sizes that are rounded up"
     if is_op(node, "Slice") and _leaves_steps(node, shape):
         return "it takes slices with a step of one only"
+    if is_op(node, "ReduceL2", "ReduceSum") and not _over_the_last(node, len(shape)):
+        return "it has sums over the last axes only"
     if is_op(node, "Gather") and not _is_run(node):
         return "it does not choose elements by index"
     return ""
@@ -150,14 +157,31 @@ def _outside(node: ir.Node) -> str:
 
 def _leaves_steps(node: ir.Node, shape: tuple[int, ...]) -> bool:
     """Whether a Slice has steps that do not go away when its axis is taken apart."""
-    cuts = cuts_of(node) or {}
+    cuts = cuts_of(node)
+    if cuts is None or len(shape) >= MOST_AXES:
+        steps = constant_of(node.inputs[4]) if len(node.inputs) > 4 else None
+        return steps is not None and bool((steps != 1).any())
     return any(taken.step != 1 and not takes_one_of_each(shape[axis], taken) for axis, taken in cuts.items())
 
 
-def _repeats(node: ir.Node, shape: tuple[int, ...]) -> bool:
+def _repeats(shape: tuple[int, ...], out: tuple[int, ...]) -> bool:
     """Whether a Resize by nearest repeats every element equally often."""
-    out = shape_of(node.outputs[0]) or ()
-    return bool(out) and all(after % before == 0 for before, after in zip(shape, out, strict=True))
+    known = 0 < len(shape) == len(out) and 0 not in shape
+    return known and all(after % before == 0 for before, after in zip(shape, out, strict=True))
+
+
+def _divides(node: ir.Node, shape: tuple[int, ...]) -> bool:
+    """Whether rounding the sizes of a pooling up makes no difference."""
+    kernel = attribute(node, "kernel_shape", ())
+    strides, pads = attribute(node, "strides", [1] * len(kernel)), attribute(node, "pads", [0] * 2 * len(kernel))
+    sides = zip(shape[2:], kernel, strides, pads[: len(kernel)], pads[len(kernel) :], strict=False)
+    return bool(shape) and not any((size + one + other - window) % step for size, window, step, one, other in sides)
+
+
+def _over_the_last(node: ir.Node, rank: int) -> bool:
+    axes = constant_of(node.inputs[1]) if len(node.inputs) > 1 else attribute(node, "axes", None)
+    dims = range(rank) if axes is None or not len(axes) else sorted(int(axis) % rank for axis in axes)
+    return list(dims) == list(range(rank - len(dims), rank))
 
 
 def _is_run(node: ir.Node) -> bool:

@@ -218,9 +218,11 @@ FORMS = {
     "ns": ("1,16,1,9", "Softmax(nr)"),
     "i": ("1,4,6,6", "InstanceNormalization(x, four, four)"),
     "g": ("1,4,6,6", "GroupNormalization<num_groups=2>(x, four, four)"),
+    "gr": ("1,4,6,6", "Relu(g)"),
     "m": ("1,6,6", "ReduceMean<keepdims=0>(x, one)"),
     "ma": ("4", "ReduceMean<keepdims=0>(x, some)"),
     "u": ("1,4,6", "ReduceSum<keepdims=0>(x, last)"),
+    "ua": ("1,4", "ReduceSum<keepdims=0>(x, hw)"),
     "l": ("1,4,6,1", "ReduceL2(x, last)"),
     "o": ("1,4,3,3", "Softmax<axis=1>(p)"),
     "e": ("3,4,6,6", "Expand(x, thrice)"),
@@ -235,7 +237,8 @@ FORMS = {
 def test_what_xnnpack_lacks_is_written_in_what_it_has(target: Target, tmp_path: Path) -> None:
     outputs = ", ".join(f"float[{shape}] {name}" for name, (shape, _) in FORMS.items())
     steps = " ".join(f"{name} = {text}" for name, (_, text) in FORMS.items())
-    numbers = "int64[1] one = {1}, int64[3] some = {0,2,3}, int64[1] last = {-1}, int64[4] thrice = {3,1,1,1}, "
+    numbers = "int64[1] one = {1}, int64[3] some = {0,2,3}, int64[1] last = {-1}, int64[2] hw = {3,2}, "
+    numbers += "int64[4] thrice = {3,1,1,1}, "
     numbers += "int64[4] twos = {1,2,1,2}, float[4] wider = {1,1,2,3}, int64[4] rows = {1,16,1,9}, "
     numbers += "int64[1] i1 = {1}, int64[1] i9 = {9}, int64[1] i2 = {2}, "
     numbers += ", ".join(constant(*each) for each in (("six", 6), ("four", 4), ("nine", 9), ("two", 2, 1, 6, 6)))

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from dovetail.errors import InputError
+from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.targets.xnnpack.module import build_module
+from dovetail.targets.xnnpack.operators.plain import PLAIN
 from dovetail.targets.xnnpack.operators.registry import OPERATORS
 from tests.equality import model_from, normal, random_inputs, run, sqnr_db
 
@@ -23,6 +25,7 @@ POOL = "AveragePool<kernel_shape=[2,2], strides=[2,2], pads=[0,0,1,1]>(x)"
 HOLES = "AveragePool<kernel_shape=[3,3], dilations=[2,2]>(x)"
 SIZED, MOMENTS = "ConvTranspose<output_shape=[4,4]>(x, w)", "LayerNormalization(x, s, b)"
 RATIO, CENTRED = 'keep_aspect_ratio_policy="not_larger"', 'coordinate_transformation_mode="pytorch_half_pixel"'
+COUNT = "p = Greater(x, o) f = Cast<to=1>(p) n = ReduceSum<keepdims=0>(f, a)"
 # Operator -> inputs, output, constants, nodes.
 CASES: list[tuple[str, str, str, str]] = [
     *(
@@ -120,6 +123,18 @@ CASES: list[tuple[str, str, str, str]] = [
     (f"{ROWS}, float[1,1,2] u", "float[2,3,4] y", "<int64[1,1,2] i = {-1,-3}>", f"y = {SCATTER}(x, i, u)"),
     (PICTURE, "float[1,4,6,10] y", "<int64[8] p = {0,0,0,1,0,0,0,1}>", 'y = Pad<mode="wrap">(x, p)'),
     (PICTURE, "float[1,4,6,10] y", "<int64[8] p = {0,0,0,1,0,0,0,1}>", 'y = Pad<mode="reflect">(x, p)'),
+    ("uint8[1,2,3,4] x", "uint8[1,2,6,12] y", "<float[4] f = {1,1,2,3}>", 'y = Resize<mode="nearest">(x, , f)'),
+    ("int64[2,3,4] x, int64[4,5] z", "int64[2,3,5] y", "", "y = MatMul(x, z)"),
+    ("int64[2,1,4] x", "int64[2,3,4] y", "<int64[3] s = {2,3,4}>", "y = Expand(x, s)"),
+    ("int64[2,4] x", "int64[2,8] y", "<int64[2] r = {1,2}>", "y = Tile(x, r)"),
+    (ROWS, "float[3,1,3,4] y", "<int64[4] s = {3,1,1,1}, int64[1] i = {0}>", "h = Gather(x, i) y = Expand(h, s)"),
+    ("float[8,82] x", "int64[8] y", "<float o = {0}, int64[1] a = {-1}>", f"{COUNT} y = Cast<to=7>(n)"),
+    ("float x", "float y", "", "y = ReduceL2(x)"),
+    ("float[1,2,1,2,1,2,3] x", "float[1,2,1,2,1,2,3] y", "", "h = Softmax<axis=1>(x) y = Softmax(h)"),
+    ("float[1,2,1,2,1,2,3] x", "float[1,2,1,2,1,2,3] y", "<float[3] s = {1,2,3}>", "y = LayerNormalization(x, s)"),
+    ("float[2,4,5] x", "float[2,4,1] y", "", "y = GlobalAveragePool(x)"),
+    (PICTURE, "float[1,4,3,4] y", "", "y = AveragePool<kernel_shape=[2,2], strides=[2,2], ceil_mode=1>(x)"),
+    (PICTURE, "float[1,4,2,3] y", "", "y = AveragePool<kernel_shape=[3,3], strides=[3,3], ceil_mode=1>(x)"),
     (ROWS, "float[2,3,4] y", "", "k = Constant<value = float[4] {1,2,3,4}>() y = Mul(x, k)"),
 ]
 WEIGHTED = [
@@ -171,6 +186,34 @@ def test_layers_are_those_of_onnx_runtime(
 ) -> None:
     constants = {"w": normal(*weight), **({} if bias is None else {"b": normal(*bias, seed=1)})}
     agree(f"g ({inputs}) => ({outputs}) {{ {nodes} }}", **constants)
+
+
+# Operator -> what a model's author has in torch.
+STOCK = {
+    "y = AveragePool<kernel_shape=[2,2], strides=[2,2], ceil_mode=1>(x)": "avg_pool2d",
+    "y = Expand(x, wide)": "expand",
+    "y = GroupNormalization<num_groups=2>(x, s, s)": "group_norm",
+    "y = InstanceNormalization(x, s, s)": "instance_norm",
+    "y = LayerNormalization(x, e)": "layer_norm",
+    "y = ReduceL2(x, a)": "sum.dim_IntList",
+    "y = ReduceMean(x, a)": "mean.dim",
+    "y = ReduceSum(x, a)": "sum.dim_IntList",
+    'y = Resize<mode="nearest">(x, , f)': "upsample_nearest2d",
+    "y = Softmax<axis=1>(x)": "softmax",
+    "y = Tile(x, r)": "repeat",
+}
+
+
+@pytest.mark.parametrize(("node", "function"), STOCK.items())
+def test_a_stock_program_has_what_an_author_writes(node: str, function: str) -> None:
+    numbers = "float[4] s = {1,2,3,4}, float[8] e = {1,2,3,4,5,6,7,8}, int64[1] a = {-1}, float[4] f = {1,1,2,2}"
+    numbers += ", int64[4] wide = {3,4,6,8}, int64[4] r = {1,2,1,1}"
+    model = model_from(f"g ({PICTURE}) => (float[a,b,c,d] y) <{numbers}> {{ {node} }}")
+    infer_shapes(model)
+    exported = torch.export.export(build_module(model, PLAIN), (torch.zeros(1, 4, 6, 8),))
+    called = [str(each.target) for each in exported.graph.nodes if each.op == "call_function"]
+    assert any(function in one for one in called), called
+    assert not any(one.startswith(("aten.permute", "aten.view", "aten.rsqrt", "aten.linear")) for one in called), called
 
 
 def test_every_operator_has_a_case() -> None:

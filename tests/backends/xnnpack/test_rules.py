@@ -90,6 +90,7 @@ OTHERS = """c0 = Clip(x, lo, hi)  p0 = AveragePool<kernel_shape=[2,2], strides=[
     r0 = Resize<mode="linear">(x,, twice)  a0 = MatMul(x, w)  s0, s1 = Split<axis=1>(x, two)  m1 = ReduceMean(x, one)
     r1 = Resize(x,, twice)  n0 = LayerNormalization(x, eight, eight)  n1 = InstanceNormalization(x, four, four)
     n2 = GroupNormalization<num_groups=2>(x, four, four)  m2 = ReduceSum<keepdims=0>(x, one)  m3 = ReduceL2(x, hw)
+    m5 = ReduceSum<keepdims=0>(x, hw)
     m4 = ReduceMax(x, hw)  e0 = Expand(u0, five)  o0 = Softmax<axis=1>(x)  t1 = Tile(x, twos)
     r2 = Resize<coordinate_transformation_mode="asymmetric", nearest_mode="floor">(x,, half)"""
 CONSTANTS = """float lo = {-1}, float hi = {1}, int64[1] zero = {0}, int64[1] one = {1}, int64[2] hw = {2,3},
@@ -116,4 +117,27 @@ def test_the_rule_says_of_every_operator_what_the_partitioner_does(tmp_path: Pat
     infer_shapes(model)
     outside = {each["node"].split()[1] for each in lower(model, tmp_path / "model.pte").outside}
     assert {found.where for found in check(Subject(model, open_target("xnnpack")), ["Q431"])} == outside
-    assert len(outside) == 9
+    assert len(outside) == 10
+
+
+POOL = "AveragePool<ceil_mode=1, kernel_shape=[2,2], strides=[2,2]>(x)"
+STEPS = "<int64[1] s = {0}, int64[1] e = {9}, int64[1] a = {0}, int64[1] t = {2}>"
+OPEN = "g (float[1,2,n,m] x) => (float[1,2,8,8] y) <int64[4] z = {1,2,8,8}>"
+
+
+@pytest.mark.parametrize(
+    ("text", "outside"),
+    [
+        (f'{OPEN} {{ y = Resize<mode="nearest">(x, , , z) }}', 1),
+        ("g (int64[1,4] x) => (int64[3,4] y) <int64[2] z = {3,4}> { y = Expand(x, z) }", 1),
+        ("g (float[1,4] x) => (float[3,4] y) <int64[2] z = {3,4}> { y = Expand(x, z) }", 0),
+        (f"g (float[1,2,5,5] x) => (float[1,2,3,3] y) {{ y = {POOL} }}", 1),
+        (f"g (float[1,2,6,6] x) => (float[1,2,3,3] y) {{ y = {POOL} }}", 0),
+        (f"g (float[n,4] x) => (float[m,4] y) {STEPS} {{ y = Slice(x, s, e, a, t) }}", 1),
+        (f"g (float[6,4] x) => (float[3,4] y) {STEPS} {{ y = Slice(x, s, e, a, t) }}", 0),
+    ],
+)
+def test_shapes_and_types_decide_what_is_outside(text: str, outside: int) -> None:
+    model = ir.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}'))
+    infer_shapes(model)
+    assert len(list(check(Subject(model, open_target("xnnpack")), ["Q431"]))) == outside

@@ -15,6 +15,7 @@ from dovetail.op_support import FP32, Chain
 from dovetail.passes.cut_as_slices import cut_as_slices
 from dovetail.passes.fold_scale import fold_scale
 from dovetail.passes.linear_as_gemm import linear_as_gemm
+from dovetail.passes.merge_duplicates import merge_duplicates
 from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.remove_unused import remove_unused
 from dovetail.passes.slice_early import slice_early
@@ -44,7 +45,16 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
         ops=TABLE,
         precisions={p.name: p for p in (STATIC, DYNAMIC, FP32)},
         chains=(Chain(("Conv", "Relu")), Chain(("Gemm", "Relu")), Chain(("Add", "Relu"))),
-        rewrites=(linear_as_gemm, fold_scale, split_linear, cut_as_slices, slice_early, merge_layout, remove_unused),
+        rewrites=(
+            linear_as_gemm,
+            fold_scale,
+            split_linear,
+            cut_as_slices,
+            slice_early,
+            merge_duplicates,
+            merge_layout,
+            remove_unused,
+        ),
         probe=probe,
         emit=emit,
         compile=partial(compile_model, asked),

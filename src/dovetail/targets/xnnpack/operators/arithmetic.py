@@ -7,7 +7,16 @@ from functools import reduce
 import onnx_ir as ir
 
 from dovetail.model.edit import is_op
-from dovetail.targets.xnnpack.operators.registry import OPERATORS, Call, Function, Operator, Tensor, operator, torch
+from dovetail.targets.xnnpack.operators.registry import (
+    MOST_AXES,
+    OPERATORS,
+    Call,
+    Function,
+    Operator,
+    Tensor,
+    operator,
+    torch,
+)
 
 # Operators with the same meaning, and no attributes, in torch -> the function's name.
 _SAME = {
@@ -134,21 +143,29 @@ def hard_swish(call: Call) -> Function:
     return lambda x: torch.nn.functional.hardswish(x)
 
 
-@operator("Softmax", "LogSoftmax")
+@operator("LogSoftmax")
+def log_softmax(call: Call) -> Function:
+    axis = call.axis(-1)
+    return lambda x: torch.log_softmax(x, axis)
+
+
+@operator("Softmax")
 def softmax(call: Call) -> Function:
-    axis, name = call.axis(-1), "softmax" if call.node.op_type == "Softmax" else "log_softmax"
-    last = len(call.shape()) - 1
-    order = [*(i for i in range(last + 1) if i != axis), axis]  # XNNPACK has it over the last axis only
-    back, turned = [order.index(i) for i in range(last + 1)], [call.shape()[i] for i in order]
-    if axis == last and not (last == 3 and _is_channels_last(call.node.inputs[0])):
-        return lambda x: getattr(torch, name)(x, axis)
+    """Over the last axis, which is the one that XNNPACK takes."""
+    shape, axis = call.shape(), call.axis(-1)
+    last = len(shape) - 1
+    as_it_is = axis == last and not (last == 3 and _is_channels_last(call.node.inputs[0]))
+    if as_it_is or 0 in shape or len(shape) > MOST_AXES:
+        return lambda x: torch.softmax(x, axis)
+    order = [*(i for i in range(len(shape)) if i != axis), axis]
+    back, turned = [order.index(i) for i in range(len(shape))], [shape[i] for i in order]
 
     def of_rows(x: Tensor) -> Tensor:
         rows = (x if axis == last else x.permute(order)).reshape(-1, turned[-1])
-        found = getattr(torch, name)(rows, 1).reshape(turned)
+        found = torch.softmax(rows, 1).reshape(turned)
         return found if axis == last else found.permute(back)
 
-    return of_rows if 0 not in turned else lambda x: getattr(torch, name)(x, axis)
+    return of_rows
 
 
 def _is_channels_last(value: ir.Value | None) -> bool:

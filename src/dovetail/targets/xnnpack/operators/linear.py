@@ -7,6 +7,7 @@ from functools import partial
 
 from dovetail.model.edit import constant_of
 from dovetail.qdq.params import is_dequantize
+from dovetail.targets.xnnpack.operators.reduce import mean_of_rows
 from dovetail.targets.xnnpack.operators.registry import Call, Function, Tensor, operator, torch
 from dovetail.targets.xnnpack.operators.repeat import repeating
 
@@ -60,7 +61,7 @@ def matmul(call: Call) -> Function:
     batch = out[:-2]
     rank = len(out)
 
-    first, second = _stack(one, batch), _stack(other, batch)
+    first, second = (_stack(shape, batch, is_float=call.is_float()) for shape in (one, other))
 
     def multiply(x: Tensor, y: Tensor) -> Tensor:
         product = torch.bmm(first(x), second(y))
@@ -69,14 +70,14 @@ def matmul(call: Call) -> Function:
     return multiply
 
 
-def _stack(shape: tuple[int, ...], batch: tuple[int, ...]) -> Function:
+def _stack(shape: tuple[int, ...], batch: tuple[int, ...], *, is_float: bool) -> Function:
     """An operand as [batch, rows, columns]: a product of rank 4 would repeat its operands outside XNNPACK."""
     whole, stacked = (*batch, *shape[-2:]), (math.prod(batch), *shape[-2:])
     if math.prod(shape) == math.prod(whole):
         return lambda x: x if shape == stacked else x.reshape(stacked)
     padded = (1,) * (len(whole) - len(shape)) + shape
     times = [new // old for old, new in zip(padded, whole, strict=True)]
-    found = repeating(padded, times) if 0 not in whole else None
+    found = repeating(padded, times) if is_float and 0 not in whole else None
     return lambda x: (x.expand(whole) if found is None else found(x)).reshape(stacked)
 
 
@@ -128,6 +129,16 @@ def _paddings(call: Call, kernel: list[int], strides: list[int], dilations: list
 
 @operator("MaxPool", "AveragePool")
 def pool(call: Call) -> Function:
+    return _pool(call, exactly=False)
+
+
+def native_pool(call: Call) -> Function:
+    """As a model's author writes it: sizes that are rounded up run outside XNNPACK."""
+    return _pool(call, exactly=True)
+
+
+def _pool(call: Call, *, exactly: bool) -> Function:
+    """``exactly``: rounded up, even where that makes no difference."""
     kernel = list(call.attribute("kernel_shape", []))
     spatial = len(kernel)
     strides = list(call.attribute("strides", [1] * spatial))
@@ -152,16 +163,23 @@ def pool(call: Call) -> Function:
         raise call.refuse("only an average that is padded alike on both sides has a form here")
     if any(step != 1 for step in dilations):
         raise call.refuse("an average that leaves elements out has no form here")
-    ceil = ceil and any(
-        (size + 2 * pad - window) % step
-        for size, pad, window, step in zip(call.shape()[2:], before, kernel, strides, strict=True)
-    )  # XNNPACK takes no such pooling, even where it makes no difference
+    sides = zip(call.shape()[2:], before, kernel, strides, strict=True)
+    ceil = ceil and (exactly or any((size + 2 * pad - window) % step for size, pad, window, step in sides))
     counted = bool(call.attribute("count_include_pad", 0)) if any(before) else False
     return lambda x: torch.nn.functional.avg_pool2d(x, kernel, strides, before, ceil, counted)
 
 
 @operator("GlobalAveragePool")
 def global_average(call: Call) -> Function:
+    shape, out = call.shape(), call.output()
+    if len(shape) == 4 or 0 in shape:
+        return native_global_average(call)
+    rows = (1, math.prod(shape[:2]), 1, math.prod(shape[2:]))
+    return lambda x: mean_of_rows(x.reshape(rows)).reshape(out)
+
+
+def native_global_average(call: Call) -> Function:
+    """As a model's author writes it; runs outside XNNPACK unless it is of a picture."""
     dims = list(range(2, len(call.shape())))
     return lambda x: torch.mean(x, dims, True)
 
@@ -225,7 +243,7 @@ def _nearest(call: Call, shape: tuple[int, ...], size: list[int], corner: str) -
     if not floor and not (whole and centred):
         raise call.refuse(f"nearest with coordinates {corner!r} has no form here")
     times = [after // before for before, after in zip(shape, size, strict=True)]
-    found = repeating(call.shape(), (1, 1, 1, 1), (1, 1, *times)) if whole else None
+    found = repeating(call.shape(), (1, 1, 1, 1), (1, 1, *times)) if whole and call.is_float() else None
     return _interpolate(size) if found is None else lambda x, *_: found(x)
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 
 from dovetail.targets.xnnpack.operators.reduce import mean_of_rows
-from dovetail.targets.xnnpack.operators.registry import Call, Function, Tensor, operator, torch
+from dovetail.targets.xnnpack.operators.registry import MOST_AXES, Call, Function, Tensor, operator, torch
 
 
 @operator("LayerNormalization")
 def layer_norm(call: Call) -> Function:
     """Over the last axes, each with a factor of its own."""
-    if 0 in call.shape():
+    if 0 in call.shape() or len(call.shape()) > MOST_AXES:
         return native_layer_norm(call)
-    shape, epsilon = _normalized(call)
-    count = math.prod(shape)
+    shape, number = _normalized(call)
+    count, epsilon = math.prod(shape), _small(number)
 
     def normalize(x: Tensor, weight: Tensor, bias: Tensor = None) -> Tensor:
         scaled = _standardized(x, count, epsilon) * weight
@@ -23,7 +23,12 @@ def layer_norm(call: Call) -> Function:
     return normalize
 
 
-def _standardized(x: Tensor, count: int, epsilon: float) -> Tensor:
+def _small(number: float) -> Tensor:
+    """A number with as many axes as the means have: XNNPACK would turn them twice to add a scalar."""
+    return torch.full((1, 1, 1, 1), number)
+
+
+def _standardized(x: Tensor, count: int, epsilon: Tensor) -> Tensor:
     """So many numbers each, one behind the other, brought to mean 0 and variance 1."""
     flat = x.reshape(1, -1, 1, count)
     centred = flat - mean_of_rows(flat)
@@ -55,9 +60,9 @@ def _whole(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 @operator("InstanceNormalization", "GroupNormalization")
 def group_norm(call: Call) -> Function:
     """Over groups of channels and all positions; a factor per channel."""
-    shape, epsilon = call.shape(), float(call.attribute("epsilon", 1e-5))
+    shape, epsilon = call.shape(), _small(float(call.attribute("epsilon", 1e-5)))
     groups = int(call.attribute("num_groups", shape[1]))
-    if 0 in shape or shape[1] % groups:
+    if 0 in shape or shape[1] % groups or len(shape) > MOST_AXES:
         return native_group_norm(call)
     count, channels = math.prod(shape[1:]) // groups, (shape[1], *(1 for _ in shape[2:]))
     return lambda x, weight, bias: _standardized(x, count, epsilon) * weight.reshape(channels) + bias.reshape(channels)

@@ -42,8 +42,10 @@ def _squeeze(call: Call) -> Function:
 
 PLAIN = {
     **OPERATORS,
+    "AveragePool": Operator(linear.native_pool),
     "Expand": Operator(repeat.native_expand, numbers=(1,)),
     "Gather": Operator(_gather),
+    "GlobalAveragePool": Operator(linear.native_global_average),
     "GroupNormalization": Operator(norm.native_group_norm),
     "InstanceNormalization": Operator(norm.native_group_norm),
     "LayerNormalization": Operator(norm.native_layer_norm),

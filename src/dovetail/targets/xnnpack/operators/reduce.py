@@ -1,7 +1,7 @@
 """Means and sums, extremes, and what goes along one axis.
 
 XNNPACK (executorch 1.5.1) has means over the last two axes of four, which it keeps, and no other reduction: all other
-means, and sums, are written as these.
+means are written as these, and sums over the last axes as products.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def mean_of_rows(x: Tensor) -> Tensor:
 
 @operator("ReduceMean", "ReduceSum", "ReduceL2", numbers=(1,))
 def mean(call: Call) -> Function:
-    """As a mean of rows: what is put together goes to the back."""
+    """Over rows: what is put together goes to the back. A sum is a product with ones, which is exact for counts."""
     shape, dims, out = call.shape(), _dims(call), call.output()
     if not dims or len(shape) > MOST_AXES or 0 in shape or not call.is_float():
         return native_reduction(call)
@@ -32,12 +32,15 @@ def mean(call: Call) -> Function:
         return native_reduction(call)  # which has an int8 form
     order = [axis for axis in range(len(shape)) if axis not in dims] + dims
     count = math.prod(shape[axis] for axis in dims)
-    rows, times = (1, math.prod(shape) // count, 1, count), float(count)  # an integer would be cast outside XNNPACK
+    turned, ones = order != sorted(order), torch.ones(1, count)
+    if turned and op != "ReduceMean":
+        return native_reduction(call)  # which is faster than turning everything first
 
     def reduce(x: Tensor, *_: Tensor) -> Tensor:
-        flat = (x if order == sorted(order) else x.permute(order)).reshape(rows)
-        found = mean_of_rows(flat * flat if op == "ReduceL2" else flat)
-        total = found if op == "ReduceMean" else found * times
+        flat = (x.permute(order) if turned else x).reshape(-1, count)
+        if op == "ReduceMean":
+            return mean_of_rows(flat.reshape(1, -1, 1, count)).reshape(out)
+        total = torch.nn.functional.linear(flat * flat if op == "ReduceL2" else flat, ones)
         return (torch.sqrt(total) if op == "ReduceL2" else total).reshape(out)
 
     return reduce
@@ -52,9 +55,11 @@ def native_reduction(call: Call) -> Function:
     """As a model's author writes it; runs outside XNNPACK, but for a mean of a picture."""
     dims, keep = _dims(call), bool(call.attribute("keepdims", 1))
     if not dims:
-        if call.node.op_type == "ReduceL2":
+        if call.node.op_type != "ReduceL2":
+            return lambda x, *_: x.clone()
+        if call.shape():
             raise call.refuse("a length over no axes has no form here")
-        return lambda x, *_: x.clone()
+        return lambda x, *_: torch.abs(x)
     return lambda x, *_: _typed(x, _REDUCTIONS[call.node.op_type](x, dims, keep))
 
 

@@ -12,9 +12,8 @@ import onnx_ir as ir
 from dovetail.encoding import Array
 from dovetail.errors import InputError
 from dovetail.model.edit import attribute, shape_of
+from dovetail.model.slices import MOST_AXES as MOST_AXES
 
-# XNNPACK takes tensors with this many axes.
-MOST_AXES = 6
 # A torch tensor; torch has no types that are known here.
 Tensor = Any
 Function = Callable[..., Any]
