@@ -90,7 +90,7 @@ def _ours(batches: list[Branches], samples: list[torch.Tensor], folder: Path, *,
 def deit(folder: Path, spelling: str, *, layers: int, seconds: float, only: str = "") -> None:
     """DeiT-tiny with random weights: what runs outside, what it costs, how far from float.
 
-    And what its matrix products cost alone: a program cannot be faster, however it is written.
+    And what its matrix products cost alone, next to which the rest is what rewrites can save.
     """
     module, samples = deit_tiny(spelling, layers), [torch.randn(1, 3, 224, 224) for _ in range(8)]
     alone = products(layers)

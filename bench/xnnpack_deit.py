@@ -1,6 +1,6 @@
 """DeiT-tiny with random weights in three spellings: timm's, and Hugging Face's with eager or SDPA attention.
 
-And its matrix products alone, which are the time that no rewrite can save.
+And its matrix products alone: what is left of the time when everything else is taken out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def deit_tiny(spelling: str, layers: int) -> nn.Module:
 
 
 def products(layers: int) -> nn.Module:
-    """The convolution, the linear layers and the products of attention, and nothing between them."""
+    """The convolution, the linear layers and the products of attention, with no norm, softmax, GELU or addition."""
     torch.manual_seed(0)
     return _Products(layers).eval()
 

@@ -97,11 +97,9 @@ def _over_a_picture(node: ir.Node) -> str:
 def _means_a_picture(node: ir.Node) -> str:
     axes = constant_of(node.inputs[1]) if len(node.inputs) > 1 else attribute(node, "axes", None)
     last = axes is not None and sorted(int(axis) % 4 for axis in axes) == [2, 3]
-    return (
-        _over_a_picture(node)
-        if last and attribute(node, "keepdims", 1)
-        else "XNNPACK has an int8 mean over the last two axes of four, which are kept, only"
-    )
+    if not last or not attribute(node, "keepdims", 1):
+        return "XNNPACK has an int8 mean over the last two axes of four, which are kept, only"
+    return _over_a_picture(node)
 
 
 def _one_group(node: ir.Node) -> str:

@@ -22,7 +22,7 @@ def mean_of_rows(x: Tensor) -> Tensor:
 
 
 @operator("ReduceMean", "ReduceSum", "ReduceL2", numbers=(1,))
-def mean(call: Call) -> Function:
+def reduction(call: Call) -> Function:
     """Over rows: what is put together goes to the back. A sum is a product with ones, which is exact for counts."""
     shape, dims, out = call.shape(), _dims(call), call.output()
     if not dims or len(shape) > MOST_AXES or 0 in shape or not call.is_float():
