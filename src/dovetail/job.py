@@ -31,7 +31,7 @@ class Job:
     """A run that can start.
 
     ``refused``: why the target cannot do what was asked, which its result will say. ``given``: numbers that came with
-    the model, to be kept.
+    the model, to be kept. ``keeps``: patterns that become pins of the request once the graph is rewritten.
     """
 
     path: Path
@@ -39,6 +39,7 @@ class Job:
     options: FitOptions
     target: Target
     request: Request
+    keeps: tuple[Keep, ...]
     data: Data
     data_key: str
     evaluation: Evaluation | None
@@ -65,7 +66,7 @@ def prepare(
         target = replace(target, sample_limit=options.emulate, retry_limit=options.emulate)
     if options.io == "quantized" and target.on_edges:
         raise InputError(f"--io quantized: {target.name} takes and gives real numbers")
-    request = _request(options, target)
+    request, keeps = _request(options, target)
     model = read(path, options.shape)
     if is_quantized(model):
         raise InputError(f"{path}: is quantized already: fit takes the float model, `dovetail check` takes this one")
@@ -90,10 +91,10 @@ def prepare(
         options = replace(options, precision=given.precision, io="quantized" if given.quantized_io else "float")
     plan_key = "" if plan is None else file_sha256(*(p for p in (plan, plan.with_suffix(".npz")) if p.exists()))
     key, refused = _data_key(calibration, images), _not_here(options, target)
-    return Job(path, model, options, target, request, data, key, held_out, given, plan_key, refused)
+    return Job(path, model, options, target, request, keeps, data, key, held_out, given, plan_key, refused)
 
 
-def _request(options: FitOptions, target: Target) -> Request:
+def _request(options: FitOptions, target: Target) -> tuple[Request, tuple[Keep, ...]]:
     keeps = []
     for text in options.keep:
         pattern, equals, name = text.rpartition("=")
@@ -102,7 +103,7 @@ def _request(options: FitOptions, target: Target) -> Request:
         keeps.append(Keep(pattern, _precision(name, target)))
     candidates = target.choices.get(options.precision)
     precision = _precision(candidates[0] if candidates else options.precision, target)
-    return Request(precision, options.range, tuple(keeps), options.io == "quantized")
+    return Request(precision, options.range, quantized_io=options.io == "quantized"), tuple(keeps)
 
 
 def _precision(name: str, target: Target) -> Precision:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import itertools
 import os
 import shutil
@@ -31,8 +30,10 @@ from dovetail.numerics.methods import RangeMethod
 from dovetail.pass_record import PassRecord
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
-from dovetail.plan.make import make_plan, observed
-from dovetail.plan.request import Keep
+from dovetail.plan.constraints import build_problem
+from dovetail.plan.make import make_plan, narrower, observed
+from dovetail.plan.pins import resolve_keeps
+from dovetail.plan.request import Pin, Pins
 from dovetail.plan.validate import validate_plan
 from dovetail.report.assemble import TAIL, Told, assemble
 from dovetail.report.result import Result
@@ -52,7 +53,7 @@ from dovetail.stage_files import (
     save_planned,
 )
 from dovetail.stats import Stats
-from dovetail.storage import Plan
+from dovetail.storage import Plan, Why
 from dovetail.verify.metric import measure, refuse_overlap
 from dovetail.verify.verify import Built, check_normalized, verify
 from dovetail.versions import core_versions
@@ -92,7 +93,9 @@ def _line(job: Job, run: RunDir, report: Reporter) -> Result:
     normalized = check_normalized(job.path, parts, job.data, job.options.thresholds)
     told = None
     if normalized.status is not Status.FAIL and not job.refused:
-        told = _fitted(job, run, clock, key, parts, stats, probe)
+        pins = resolve_keeps(build_problem(parts.head, job.target), job.keeps)
+        pinned = replace(job, request=job.request.pinned(pins))
+        told = _fitted(pinned, run, clock, key, parts, stats, probe)
     result = assemble(
         job,
         run.path,
@@ -174,8 +177,9 @@ def _fitted(job: Job, run: RunDir, clock: Clock, key: str, parts: Parts, stats: 
     wrong, island = told.verification.located, job.target.island
     if wrong is None or island is None or job.plan is not None:
         return told
-    keep = Keep(glob.escape(wrong.unit), island)
-    around = replace(job, request=replace(job.request, keeps=(*job.request.keeps, keep)))
+    text = f"computed wrongly in integers: kept in {island.name}"
+    pins = Pins({wrong.unit: Pin(island, Why.MEASURED, text)})
+    around = replace(job, request=job.request.pinned(pins))
     other = _quantized_graph(around, run, clock, key, parts, stats, probe)
     if other.verification.verdicts["numerics"].status is Status.PASS:
         note = (
@@ -308,8 +312,9 @@ def _plan(job: Job, model: ir.Model, stats: Stats, workdir: Path, clock: Clock, 
         samples = list(itertools.islice(job.data.samples(), SEARCH_SAMPLES))
         plan, search = choose_operands(model, job.target, stats, request, samples, workdir, clock.progress)
     else:
-        narrow = frozenset(n.name or "" for n in model.graph) if job.options.operands == "narrow" else frozenset()
-        plan = make_plan(model, job.target, stats, replace(request, narrow=narrow))
+        if job.options.operands == "narrow":
+            request = request.pinned(Pins(operands=narrower(model, job.target, stats, request)))
+        plan = make_plan(model, job.target, stats, request)
     validate_plan(plan, model, job.target)
     return plan, search, choices
 

@@ -3,7 +3,6 @@ wants them, and a list of what was changed and what was missing."""
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 from collections import Counter
@@ -27,11 +26,12 @@ from dovetail.model.write import write, write_whole
 from dovetail.pass_record import Pass, PassRecord
 from dovetail.passes.as_float32 import as_float32
 from dovetail.pipeline import Reporter, fit, silent
-from dovetail.plan.given import AS_GIVEN, Given, given_numbers
+from dovetail.plan.given import Given, given_numbers
 from dovetail.plan.rows import PlanRow
 from dovetail.qdq.invert import invert, is_quantized
 from dovetail.report.result import Result
 from dovetail.rundir import file_sha256
+from dovetail.storage import ScaleSource
 from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.verify.metric import Metric
@@ -40,7 +40,6 @@ RECORD = "repair.json"
 FLOAT = "float.onnx"
 # Passes of the line whose sites are part of what was done to the pairs of an attention.
 _ON_ATTENTION = ("remove_nan_guard", "remove_zero_masks", "attention_scale")
-_AS_GIVEN = re.compile(rf"\b{AS_GIVEN}\b")
 # What the graph is run on where there is no data, and what is said of that.
 _NOISE = "random"
 _NO_DATA = (
@@ -150,11 +149,11 @@ def _compare(
     path: Path, sha256: str, result: Result, given: Given, before: Compiled, passes: tuple[PassRecord, ...]
 ) -> Repair:
     stored = [row for row in result.plan if row.dtype.is_quantized]
-    kept = [row for row in stored if _AS_GIVEN.search(row.reason) or _is_same(row, given)]
+    kept = [row for row in stored if row.scale_from is ScaleSource.GIVEN or _is_same(row, given)]
     other = [row for row in stored if row not in kept]
     had = {*given.tensors, *given.constants}
-    changed = {_name(row): row.reason for row in other if row.original_name in had}
-    missing = {_name(row): row.reason for row in other if row.original_name not in had}
+    changed = {_name(row): row.detail for row in other if row.original_name in had}
+    missing = {_name(row): row.detail for row in other if row.original_name not in had}
     names = {row.original_name for row in stored} | {row.tensor for row in stored}
     removed = [name for name in given.tensors if name not in names]
     said = (f"refused: {before.error}",) if before.error else before.notes

@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.encoding import DType, QParams
 from dovetail.op_support import A8, F32, Fixed, OpSupport, signature
-from dovetail.storage import Edge, Plan
+from dovetail.storage import Edge, Plan, Why
 from dovetail.target import Target
 from tests.planning import graph, noise, planned
 from tests.toy_target import TOY
@@ -63,7 +63,8 @@ def test_what_has_numbers_of_its_own_or_none_is_converted(support: OpSupport, re
     model = graph(BODY.replace("OP", "Sigmoid"))
     plan = planned(model, with_op("Sigmoid", support), data=noise(model), quantized_io=True)
     edge = plan.edges[Edge(next(n.name or "" for n in model.graph if n.op_type == "Concat"), 0)]
-    assert reason in edge.reason
+    assert edge.why is Why.SEPARATE
+    assert reason in edge.detail
     assert edge.storage == plan.tensors["c"].storage == plan.tensors["y"].storage
     assert plan.tensors["b"].storage != plan.tensors["c"].storage
 
@@ -87,7 +88,7 @@ def test_a_scale_is_grown_to_the_step_of_the_kernel_that_writes_it() -> None:
     assert steps == round(steps)
     assert float(free.scale) <= float(grown.scale) < float(free.scale) + step
     assert plan.tensors["b"].storage == grown
-    assert "to what the target's kernel takes" in plan.tensors["a"].reason
+    assert "to what the target's kernel takes" in plan.tensors["a"].detail
 
 
 def test_a_scale_is_grown_to_the_least_that_the_kernel_reads() -> None:

@@ -12,6 +12,7 @@ import pytest
 from dovetail.errors import InputError
 from dovetail.plan.rows import read_plan, write_plan
 from dovetail.plan.validate import validate_plan
+from dovetail.storage import Why
 from dovetail.targets.ort_cpu.target import ORT_CPU
 from tests.plan.test_make import LINEAR
 from tests.planning import graph, planned
@@ -51,6 +52,23 @@ def test_round_trip(written: Path) -> None:
     validate_plan(again, model, ORT_CPU)
 
 
+def test_a_plan_of_schema_version_1_is_read(written: Path) -> None:
+    """It had one text per row; which tensors are never stored is taken from it once, when it is read."""
+
+    def back_to_1(content: dict) -> None:
+        content["schema_version"] = 1
+        for each in content["rows"]:
+            each["reason"] = each.pop("detail")
+            del each["why"], each["scale_from"]
+
+    plan = read_plan(written)
+    edit(written, back_to_1)
+    again = read_plan(written)
+    assert {name: c.is_stored for name, c in again.tensors.items()} == {n: c.is_stored for n, c in plan.tensors.items()}
+    assert {name: c.storage for name, c in again.tensors.items()} == {n: c.storage for n, c in plan.tensors.items()}
+    assert {c.why for c in again.edges.values()} == {Why.RECORDED}
+
+
 def test_rows_carry_original_names(written: Path) -> None:
     content = json.loads(written.read_text())
     assert row(content, "h")["original_name"] == "h"
@@ -65,7 +83,7 @@ def test_rows_carry_original_names(written: Path) -> None:
         (lambda c: row(c, "h").update(dtype="int7"), "int7"),
         (lambda c: row(c, "h").update(scale=None), "h: uint8 needs a scale"),
         (lambda c: row(c, "h").update(scale=-1.0), "h: a scale must be finite and above zero"),
-        (lambda c: c.update(schema_version=99), "not a plan of schema version 1"),
+        (lambda c: c.update(schema_version=99), "not a plan of schema version 2"),
         (lambda c: row(c, "w", edge=True).update(edge="nowhere"), "'nowhere' is not an edge"),
         (lambda c: row(c, "h").update(zero_point=300), "h: a zero point of uint8 is a whole number from 0 to 255"),
         (lambda c: row(c, "h").update(zero_point=-5), "h: a zero point of uint8 is a whole number from 0 to 255"),

@@ -17,7 +17,7 @@ from dovetail.numerics.histogram import histogram_of
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.rules.check import Subject, check, check_file
 from dovetail.stats import DataInfo, Stats, TensorStats
-from dovetail.storage import Choice, Plan
+from dovetail.storage import Choice, Plan, Why
 from dovetail.targets import open_target
 from tests.rules.cases import findings_in, write
 
@@ -39,7 +39,7 @@ def _stats(**ranges: tuple[float, float]) -> Stats:
 
 def _plan(**scales: float) -> Plan:
     params = {name: QParams(Encoding(DType.U8), np.float32(scale), np.int32(0)) for name, scale in scales.items()}
-    return Plan("ort-cpu", "w8a8", {name: Choice(storage, "test") for name, storage in params.items()})
+    return Plan("ort-cpu", "w8a8", {name: Choice(storage, Why.PINNED, "test") for name, storage in params.items()})
 
 
 ADD = "g (float[1,4] x) => (float[1,4] y) { y = Add(x, x) }"

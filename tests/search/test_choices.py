@@ -9,7 +9,7 @@ from dovetail.encoding import QParams
 from dovetail.plan.make import make_plan
 from dovetail.plan.request import Request
 from dovetail.search.choices import Choices, choose
-from dovetail.storage import Plan
+from dovetail.storage import Plan, Why
 from dovetail.targets import open_target
 from dovetail.targets.xnnpack.table import STATIC
 from tests.planning import graph, noise, observe
@@ -41,7 +41,8 @@ def test_a_merge_that_costs_more_than_3_db_stays_float_and_says_so() -> None:
     assert merge.float_sqnr_db - merge.shared_sqnr_db > 3
     assert not isinstance(plan.tensors["t"].storage, QParams)
     assert isinstance(plan.tensors["h"].storage, QParams), "the layer in front keeps its own range in int8"
-    assert plan.tensors["t"].reason == "one range for all parts of Concat costs more than 3 dB"
+    assert plan.tensors["t"].why is Why.MEASURED
+    assert plan.tensors["t"].detail == "one range for all parts of Concat costs more than 3 dB"
     (note,) = choices.notes
     assert note.startswith("the merge 'join' stays float: one range for all its parts costs")
 

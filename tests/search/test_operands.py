@@ -15,8 +15,8 @@ from dovetail.encoding import DType, QParams
 from dovetail.errors import InputError
 from dovetail.model.session import Mode
 from dovetail.op_support import W8A8, W8A16
-from dovetail.plan.make import make_plan
-from dovetail.plan.request import Request
+from dovetail.plan.make import make_plan, narrower
+from dovetail.plan.request import Pins, Request
 from dovetail.plan.validate import validate_plan
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.simulation import load_simulation
@@ -64,9 +64,9 @@ def simulated(model: ir.Model, plan: Plan, samples: list[Sample], folder: Path) 
 
 def pair(model: ir.Model, target: Target) -> tuple[Plan, Plan]:
     stats = observe(model, target, noise(model))
-    everything = frozenset(node.name or "" for node in model.graph)
     wide = make_plan(model, target, stats, Request(W8A16))
-    return wide, make_plan(model, target, stats, Request(W8A16, narrow=everything))
+    pins = Pins(operands=narrower(model, target, stats, Request(W8A16)))
+    return wide, make_plan(model, target, stats, Request(W8A16, pins=pins))
 
 
 def test_the_planner_takes_either_width_as_asked(htp: Target) -> None:
@@ -125,7 +125,7 @@ def test_products_turn_narrow_where_it_costs_little_and_stay_wide_where_it_costs
     ]
     assert figures[0] - figures[1] <= LOSS_DB
     assert search.wide_sqnr_db is not None
-    reasons = [plan.edges[row.edge].reason for row in search.operands]
+    reasons = [plan.edges[row.edge].detail for row in search.operands]
     assert all("second operand as" in reason and "dB" in reason for reason in reasons)
 
 

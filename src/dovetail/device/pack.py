@@ -78,7 +78,7 @@ def leave_device_folder(run: Path, built: Built, target: Target, data: Data, thr
         inputs=case.inputs,
         outputs=case.outputs,
         ranked=ranked_outputs(built.model.graph),
-        float_db=target.float_db if keeps_float(built, target) else None,
+        float_db=target.float_db if keeps_float(built.plan) else None,
         versions={**core_versions(), **built.probe.versions},
     )
     write_whole(folder / MANIFEST, manifest.to_json())

@@ -11,7 +11,7 @@ from dovetail.encoding import FLOAT32
 from dovetail.model.edit import constant_of, is_float, sole_consumer
 from dovetail.op_support import Chain, OpSupport, Signature, Slot
 from dovetail.plan.groups import UnionFind
-from dovetail.storage import NEVER_STORED, Edge
+from dovetail.storage import Edge
 from dovetail.target import Target
 
 _FLOAT_ONLY = (Signature((Slot(FLOAT32),), FLOAT32, variadic=True),)
@@ -69,14 +69,15 @@ class Problem:
     """What there is to decide: the units in graph order, and the groups of values that share one storage.
 
     ``group_of`` maps every stored float value to its group's representative. ``sources`` are the members of a group
-    whose bytes do not come from another member: only these need statistics.
+    whose bytes do not come from another member: only these need statistics. ``interior``: what stands between the
+    nodes of a unit, and is never stored.
     """
 
     target: Target
     units: tuple[Unit, ...]
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
-    interior: Mapping[str, str]
+    interior: Mapping[str, Unit]
     groups: Mapping[str, tuple[str, ...]]
     group_of: Mapping[str, str]
     sources: Mapping[str, tuple[str, ...]]
@@ -88,9 +89,7 @@ def build_problem(model: ir.Model, target: Target, broken: Iterable[Edge] = ()) 
     """Read the constraints off the graph; ``broken`` edges do not share, they convert."""
     graph = model.graph
     units = _units(graph, target)
-    interior = {
-        v.name or "": f"inside {unit.label}{NEVER_STORED}" for unit in units for n in unit.nodes[:-1] for v in n.outputs
-    }
+    interior = {v.name or "": unit for unit in units for n in unit.nodes[:-1] for v in n.outputs}
     inputs = tuple(v for v in graph.inputs if is_float(v))
     stored = [v.name or "" for v in inputs]
     stored += [v.name or "" for unit in units for v in unit.outputs]

@@ -14,14 +14,14 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.document import read_document
+from dovetail.document import Document, read_document
 from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
 from dovetail.errors import InputError
 from dovetail.model.origin import each_value, origin_of
 from dovetail.model.write import write_whole
-from dovetail.storage import Choice, Edge, FloatStorage, Plan, Storage
+from dovetail.storage import Choice, Edge, FloatStorage, Plan, ScaleSource, Storage, Why
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 Numbers = int | float | list[Any] | None
 
 
@@ -37,7 +37,9 @@ class PlanRow:
     scale: Numbers
     zero_point: Numbers
     group: str | None
-    reason: str
+    why: Why
+    detail: str = ""
+    scale_from: ScaleSource = ScaleSource.NONE
     symmetric: bool = False
     granularity: Granularity = Granularity.TENSOR
     axis: int | None = None
@@ -83,7 +85,7 @@ def write_plan(plan: Plan, model: ir.Model, path: Path) -> tuple[Path, ...]:
 
 def read_plan(path: Path) -> Plan:
     """Read a plan file, edited or not; an unknown key or a value of the wrong kind is refused by name."""
-    raw = read_document(path, "plan", SCHEMA_VERSION)
+    raw = read_document(path, "plan", SCHEMA_VERSION, {1: _from_1})
     _refuse_unknown(raw, PlanFile, str(path))
     for number, row in enumerate(raw.get("rows", [])):
         if isinstance(row, dict):
@@ -97,6 +99,17 @@ def read_plan(path: Path) -> Plan:
     edges = {_edge(row.edge, path): _choice(row, path) for row in content.rows if row.edge is not None}
     stored = _read_stored(path.with_suffix(".npz"), edges)
     return Plan(content.target, content.precision, tensors, edges, stored, content.quantized_io)
+
+
+def row_from_1(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of schema version 1, which had one text for everything."""
+    text = str(row["reason"])
+    why = Why.INTERIOR if text.endswith(", never stored") else Why.RECORDED
+    return {**{key: value for key, value in row.items() if key != "reason"}, "why": str(why), "detail": text}
+
+
+def _from_1(raw: Document) -> Document:
+    return {**raw, "rows": [row_from_1(row) for row in raw["rows"]]}
 
 
 def _refuse_twice(rows: tuple[PlanRow, ...], path: Path) -> None:
@@ -136,7 +149,8 @@ def _typed(array: Array, choice: Choice) -> Array:
 def _row(tensor: str, edge: str | None, value: ir.Value, choice: Choice) -> PlanRow:
     origin, storage = origin_of(value), choice.storage
     if isinstance(storage, FloatStorage):
-        return PlanRow(tensor, edge, origin.name, origin.exact, storage.dtype, None, None, choice.group, choice.reason)
+        named = (tensor, edge, origin.name, origin.exact)
+        return PlanRow(*named, storage.dtype, None, None, choice.group, choice.why, choice.detail)
     encoding = storage.encoding
     return PlanRow(
         tensor,
@@ -147,7 +161,9 @@ def _row(tensor: str, edge: str | None, value: ir.Value, choice: Choice) -> Plan
         storage.scale.astype(np.float64).tolist(),
         storage.zero_point.tolist(),
         choice.group,
-        choice.reason,
+        choice.why,
+        choice.detail,
+        choice.scale_from,
         encoding.symmetric,
         encoding.granularity,
         storage.axis,
@@ -157,7 +173,7 @@ def _row(tensor: str, edge: str | None, value: ir.Value, choice: Choice) -> Plan
 
 def _choice(row: PlanRow, path: Path) -> Choice:
     try:
-        return Choice(_storage(row), row.reason, row.group)
+        return Choice(_storage(row), row.why, row.detail, row.group, row.scale_from)
     except ValueError as error:
         raise InputError(f"{path}: {row.edge or row.tensor}: {error}") from error
 

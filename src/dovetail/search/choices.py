@@ -6,7 +6,6 @@ float as well, and the outputs gain more than ``MERGE_DB`` by it, that is what i
 
 from __future__ import annotations
 
-import glob
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,12 +21,12 @@ from dovetail.model.session import Mode
 from dovetail.op_support import FP32
 from dovetail.plan.constraints import Unit, build_problem
 from dovetail.plan.make import make_plan
-from dovetail.plan.request import Keep, Request
+from dovetail.plan.request import Pin, Pins, Request
 from dovetail.qdq.boundary import real_stream
 from dovetail.qdq.simulation import load_simulation
 from dovetail.search.rivals import RULE, Candidate, Trials, pick
 from dovetail.stats import Stats
-from dovetail.storage import Plan
+from dovetail.storage import Plan, Why
 from dovetail.target import Target
 from dovetail.verify.compare import compare_runs
 from dovetail.verify.run import SessionRun
@@ -144,7 +143,6 @@ class _Bench:
 
 def _in_float(request: Request, unit: Unit) -> Request:
     """The same request with one merge in float, which reads every part as it is stored."""
-    reason = f"one range for all parts of {unit.label} costs more than {MERGE_DB:g} dB"
-    keep = Keep(glob.escape(unit.name), FP32, reason)
-    edges = request.breaks | {operand.edge for operand in unit.shared() if not operand.constant}
-    return replace(request, keeps=(*request.keeps, keep), breaks=edges)
+    text = f"one range for all parts of {unit.label} costs more than {MERGE_DB:g} dB"
+    edges = {operand.edge: text for operand in unit.shared() if not operand.constant}
+    return request.pinned(Pins({unit.name: Pin(FP32, Why.MEASURED, text)}, separate=edges))

@@ -22,14 +22,14 @@ from dovetail.model.origin import nodes_of
 from dovetail.model.ranked import ranked_outputs
 from dovetail.model.session import Mode
 from dovetail.model.write import write
-from dovetail.plan.make import make_plan
-from dovetail.plan.request import Request
+from dovetail.plan.make import make_plan, narrower
+from dovetail.plan.request import Pins, Request
 from dovetail.qdq.boundary import real_stream
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.simulation import load_simulation
 from dovetail.qdq.switch import switched, with_switches
 from dovetail.stats import Stats
-from dovetail.storage import Choice, Edge, Plan
+from dovetail.storage import Choice, Edge, Plan, Why
 from dovetail.target import Target
 from dovetail.verify.compare import compare_runs
 from dovetail.verify.run import SessionRun
@@ -82,8 +82,8 @@ def choose_operands(
 ) -> tuple[Plan, OperandSearch | None]:
     """The plan with every such operand as wide as it pays; None for the search where there is nothing to choose."""
     wide = make_plan(model, target, stats, request)
-    everything = frozenset(node.name or "" for node in model.graph)
-    narrow = make_plan(model, target, stats, replace(request, narrow=everything))
+    pins = Pins(operands=narrower(model, target, stats, request))
+    narrow = make_plan(model, target, stats, request.pinned(pins))
     edges = {e: (c, narrow.edges[e]) for e, c in wide.edges.items() if e in narrow.edges and narrow.edges[e] != c}
     if not edges or not samples:
         return wide, None
@@ -112,7 +112,8 @@ def choose_operands(
             saved_us=saved[number] if saved else None,
         )
         rows.append(row)
-        stored[edge] = Choice(_params(other if number in chosen else one), _reason(row))
+        taken = other if number in chosen else one
+        stored[edge] = Choice(taken.storage, Why.MEASURED, _reason(row), scale_from=taken.scale_from)
     search = OperandSearch(
         tuple(rows), estimates, len(samples), _worst(noise.outputs([])), _worst(noise.outputs(chosen))
     )

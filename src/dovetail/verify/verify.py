@@ -18,7 +18,6 @@ from dovetail.model.ranked import ranked_outputs
 from dovetail.model.session import Mode
 from dovetail.model.split import Parts
 from dovetail.numerics.metrics import Comparison
-from dovetail.plan.constraints import build_problem
 from dovetail.qdq.boundary import Stream, real_stream
 from dovetail.qdq.simulation import load_simulation
 from dovetail.stats import DataInfo
@@ -119,7 +118,7 @@ def verify(
         ran = located = None
         numerics = verdicts.numerics({}, None, thresholds, why_not or target.no_run)
         if "target" in streams:
-            cap = target.float_db if keeps_float(built, target) else None
+            cap = target.float_db if keeps_float(built.plan) else None
             ran, numerics = run_on_target(streams, ranked, samples, target, cap, thresholds, progress)
         if ran is not None and ran.outputs and numerics.status is Status.FAIL and target.sample_limit is not None:
             located = locate(
@@ -140,10 +139,9 @@ def verify(
     )
 
 
-def keeps_float(built: Built, target: Target) -> bool:
+def keeps_float(plan: Plan) -> bool:
     """Whether a tensor that is stored at all is stored in float."""
-    inside = build_problem(built.model, target).interior
-    stored = [choice.storage for name, choice in built.plan.tensors.items() if name not in inside]
+    stored = [choice.storage for choice in plan.tensors.values() if choice.is_stored]
     return any(not storage.dtype.is_quantized for storage in stored)
 
 

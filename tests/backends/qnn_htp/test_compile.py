@@ -22,7 +22,7 @@ from dovetail.model.write import write
 from dovetail.numerics.metrics import Comparison
 from dovetail.op_support import A8, A16, F32, W8A16, OpSupport, Signature, Slot, signature
 from dovetail.qdq.emit import emit_qdq
-from dovetail.storage import IN_FLOAT32, Choice, Plan
+from dovetail.storage import IN_FLOAT32, Choice, Plan, Why
 from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.targets.qnn_htp.dump import load_dump
@@ -95,9 +95,9 @@ def test_a_product_of_8_bit_that_writes_16_bit_runs_in_float(htp: Target, tmp_pa
 def test_a_pair_between_float_operators_is_taken_out(htp: Target, tmp_path: Path) -> None:
     model = graph("g (float[1,8,8] x) => (float[1,8,8] y) { a = Relu(x)  b = Neg(a)  c = Softmax(b)  y = Neg(c) }")
     fitted = planned(model, htp, W8A16, data=noise(model))
-    alone = {name: choice if name == "b" else Choice(IN_FLOAT32, "") for name, choice in fitted.tensors.items()}
+    alone = {name: choice if name == "b" else Choice(IN_FLOAT32, Why.PINNED) for name, choice in fitted.tensors.items()}
     coarse = QParams(A8, np.float32(0.2), np.int32(128))
-    naive = dataclasses.replace(fitted, tensors={**alone, "b": Choice(coarse, "")})
+    naive = dataclasses.replace(fitted, tensors={**alone, "b": Choice(coarse, Why.PINNED)})
     result = htp.compile(htp.emit(model, naive, tmp_path), tmp_path)
     assert changed(htp.read_back(result, naive)) == ["b: a pair between float operators, taken out in front of Softmax"]
     # The second witness: what is computed is the float graph, which the pair would put 31 dB away.

@@ -24,7 +24,7 @@ from dovetail.model.read import read
 from dovetail.qdq.invert import invert
 from dovetail.repairs import RECORD, Repair, precision_of, repair
 from dovetail.report.result import load_result
-from dovetail.storage import Choice, Edge
+from dovetail.storage import Choice, Edge, ScaleSource
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt.table import F8, FP8
 from tests.backends.tensorrt.attention import layer
@@ -49,7 +49,7 @@ def test_another_tools_int8_vit_is_made_to_fuse_with_its_own_numbers(tmp_path: P
     assert {f"blocks.{i}.attn/Softmax_out at blocks.{i}.attn/MatMul_2:0" for i in range(4)} <= set(record.kept)
     assert "blocks.0.attn.proj/MatMul_out" in record.removed
     peer = invert(read(path))[1]
-    rows = {row.tensor: row.scale for row in result.plan if row.edge and "as given" in row.reason}
+    rows = {row.tensor: row.scale for row in result.plan if row.edge and row.scale_from is ScaleSource.GIVEN}
     kept = [name for name in rows if name in peer.tensors and isinstance(peer.tensors[name].storage, QParams)]
     assert len(kept) > 10
     for name in kept:

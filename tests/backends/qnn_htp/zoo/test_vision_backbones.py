@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from dovetail.encoding import DType
 from dovetail.finding import Status, Thresholds
 from dovetail.model.edit import shape_of
+from dovetail.storage import Why
 from tests.backends.qnn_htp.zoo.fitting import (
     Outputs,
     assert_as_planned,
@@ -148,6 +149,6 @@ def test_backbone_runs_as_planned(name: str, precision: str, exported: Callable[
     result = fitted(exported(name), shape, tmp_path / "run", TARGET, precision, emulate=1, thresholds=thresholds)
     assert_as_planned(result)
     assert result.verdicts["numerics"].status is Status.PASS, result.verdicts["numerics"].reason
-    stored = {row.dtype for row in result.plan if row.edge is None and not row.reason.startswith("inside ")}
+    stored = {row.dtype for row in result.plan if row.edge is None and row.why is not Why.INTERIOR}
     assert stored == {DType.U16 if precision == "w8a16" else DType.U8}
     assert max(ranks(tmp_path / "run")) <= 4
