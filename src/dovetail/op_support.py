@@ -127,6 +127,33 @@ class Precision:
     weight: Encoding
 
 
+@dataclass(frozen=True, slots=True)
+class OpTable:
+    """What a target accepts: all that planning and the rules need to know of it.
+
+    ``target``: its name, for messages. ``chains``: operators that run as one. ``max_rank``: tensors of a higher rank are
+    refused. ``unsupported``: operators that it cannot run in any form, with the reason; they are cut off, with all that
+    depends on them. ``only``: the operators that it can be given at all; None where its compiler decides.
+    ``unavailable``: precisions that a caller may well ask for, with the reason why they cannot be had.
+    ``choices``: names that stand for several precisions, of which the best on the caller's data is taken.
+    ``quantizes_edges``: tensors stay float, and 8 bit stands on the edges into operators that compute in it: every
+    consumer converts for itself, equal conversions once. ``runs_float_between``: what has no integer form runs in float
+    between dequantize and quantize, slower and less exact, but right.
+    """
+
+    target: str
+    ops: Mapping[str, OpSupport]
+    precisions: Mapping[str, Precision]
+    chains: tuple[Chain, ...] = ()
+    max_rank: int | None = None
+    unsupported: Mapping[str, str] = field(default_factory=dict)
+    only: frozenset[str] | None = None
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    quantizes_edges: bool = False
+    runs_float_between: bool = False
+
+
 W8A8 = Precision("w8a8", A8, W8)
 
 W8A16 = Precision("w8a16", A16, W8)

@@ -9,10 +9,9 @@ import onnx_ir as ir
 
 from dovetail.encoding import FLOAT32
 from dovetail.model.edit import constant_of, is_float, sole_consumer
-from dovetail.op_support import Chain, OpSupport, Signature, Slot
+from dovetail.op_support import Chain, OpSupport, OpTable, Signature, Slot
 from dovetail.plan.groups import UnionFind
 from dovetail.storage import Edge
-from dovetail.target import Target
 
 _FLOAT_ONLY = (Signature((Slot(FLOAT32),), FLOAT32, variadic=True),)
 
@@ -73,7 +72,7 @@ class Problem:
     nodes of a unit, and is never stored.
     """
 
-    target: Target
+    table: OpTable
     units: tuple[Unit, ...]
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
@@ -85,10 +84,10 @@ class Problem:
     values: Mapping[str, ir.Value]
 
 
-def build_problem(model: ir.Model, target: Target, broken: Iterable[Edge] = ()) -> Problem:
+def build_problem(model: ir.Model, table: OpTable, broken: Iterable[Edge] = ()) -> Problem:
     """Read the constraints off the graph; ``broken`` edges do not share, they convert."""
     graph = model.graph
-    units = _units(graph, target)
+    units = _units(graph, table)
     interior = {v.name or "": unit for unit in units for n in unit.nodes[:-1] for v in n.outputs}
     inputs = tuple(v for v in graph.inputs if is_float(v))
     stored = [v.name or "" for v in inputs]
@@ -104,7 +103,7 @@ def build_problem(model: ir.Model, target: Target, broken: Iterable[Edge] = ()) 
                     groups.union(operand.name, output.name or "")
     members = groups.sets()
     return Problem(
-        target=target,
+        table=table,
         units=units,
         inputs=inputs,
         outputs=tuple(v for v in graph.outputs if is_float(v)),
@@ -130,15 +129,15 @@ def build_part(problem: Problem, name: str, *, without: Unit) -> tuple[str, ...]
     return groups.sets()[groups.find(name)]
 
 
-def _units(graph: ir.Graph, target: Target) -> tuple[Unit, ...]:
+def _units(graph: ir.Graph, table: OpTable) -> tuple[Unit, ...]:
     chained: set[int] = set()
     units = []
     for node in graph:
         if id(node) in chained:
             continue
-        chain, nodes = _chain_from(node, target.chains)
+        chain, nodes = _chain_from(node, table.chains)
         chained.update(id(n) for n in nodes)
-        units.append(_unit(nodes, chain, target.ops.get(op_key(node))))
+        units.append(_unit(nodes, chain, table.ops.get(op_key(node))))
     return tuple(units)
 
 

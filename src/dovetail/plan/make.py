@@ -11,34 +11,33 @@ import onnx_ir as ir
 from dovetail.encoding import Encoding, Granularity, QParams
 from dovetail.model.edit import constant_of
 from dovetail.numerics.bias import bias_overflow, bias_params
-from dovetail.op_support import Signature
+from dovetail.op_support import OpTable, Signature
 from dovetail.plan.breaks import costly_merges
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem
 from dovetail.plan.given import Given
 from dovetail.plan.numbers import Numbers, per_output_channel, widen
-from dovetail.plan.request import Request
+from dovetail.plan.request import Pins, Request
 from dovetail.plan.solve import Solution, narrower_operands, solve
 from dovetail.stats import Stats
 from dovetail.storage import IN_FLOAT32, Choice, Edge, FloatStorage, Plan, ScaleSource, Storage, Why
-from dovetail.target import Target
 
 # A scale that is grown until a bias fits is grown a little more, so that rounding does not undo it.
 _MARGIN = 1.01
 
 
-def make_plan(model: ir.Model, target: Target, stats: Stats, request: Request, given: Given | None = None) -> Plan:
+def make_plan(model: ir.Model, table: OpTable, stats: Stats, request: Request, given: Given | None = None) -> Plan:
     """Decide how everything in the graph is stored, under the target's constraints; the model is not changed.
 
     ``given``: numbers that came with the model, to be kept where they fit.
     """
     if not request.from_data:
         stats = replace(stats, tensors={})
-    separate = _separate(model, target, stats, request)
-    problem = build_problem(model, target, separate)
+    separate = _separate(model, table, stats, request)
+    problem = build_problem(model, table, separate)
     solution = solve(problem, request)
-    writer = _Writer(problem, solution, Numbers(problem, stats, request.method, given), separate)
+    writer = _Writer(problem, solution, Numbers(problem, stats, request.method, given), separate, request.pins)
     return Plan(
-        target=target.name,
+        target=table.target,
         precision=request.precision.name,
         tensors=writer.tensors(),
         edges=writer.edges(),
@@ -46,20 +45,20 @@ def make_plan(model: ir.Model, target: Target, stats: Stats, request: Request, g
     )
 
 
-def narrower(model: ir.Model, target: Target, stats: Stats, request: Request) -> dict[Edge, Encoding]:
+def narrower(model: ir.Model, table: OpTable, stats: Stats, request: Request) -> dict[Edge, Encoding]:
     """The operands that this request plans wider than the target needs them: edge -> the narrower encoding."""
-    problem = build_problem(model, target, _separate(model, target, stats, request))
+    problem = build_problem(model, table, _separate(model, table, stats, request))
     return narrower_operands(problem, solve(problem, request))
 
 
-def _separate(model: ir.Model, target: Target, stats: Stats, request: Request) -> dict[Edge, str]:
+def _separate(model: ir.Model, table: OpTable, stats: Stats, request: Request) -> dict[Edge, str]:
     """The edges that convert instead of share, because it is pinned or because sharing would cost too much."""
-    return {**request.pins.separate, **costly_merges(build_problem(model, target), stats)}
+    return {**request.pins.separate, **costly_merges(build_problem(model, table), stats)}
 
 
-def observed(model: ir.Model, target: Target) -> tuple[str, ...]:
+def observed(model: ir.Model, table: OpTable) -> tuple[str, ...]:
     """The tensors that a plan for this target can need statistics of: each group's sources, less fixed ones."""
-    problem = build_problem(model, target)
+    problem = build_problem(model, table)
     names = [name for sources in problem.sources.values() for name in sources]
     return tuple(name for name in names if not _always_fixed(problem.producer.get(name)))
 
@@ -79,8 +78,9 @@ def _passed_through(unit: Unit) -> str:
 class _Writer:
     """Writes the solution down, tensor by tensor and edge by edge."""
 
-    def __init__(self, problem: Problem, solution: Solution, numbers: Numbers, separate: Mapping[Edge, str]) -> None:
+    def __init__(self, problem: Problem, solution: Solution, numbers: Numbers, separate: Mapping[Edge, str], pins: Pins) -> None:
         self._problem = problem
+        self._pins = pins
         self._solution = solution
         self._numbers = numbers
         self._separate = separate
@@ -132,12 +132,14 @@ class _Writer:
         wanted = slot.encoding
         if not wanted.dtype.is_quantized or (isinstance(stored, QParams) and stored.encoding == wanted):
             return None
-        text = f"{unit.label} takes {wanted.dtype} here, the tensor is stored as {stored.dtype}"
+        why, text = Why.OPERAND, f"{unit.label} takes {wanted.dtype} here, the tensor is stored as {stored.dtype}"
+        if (pin := self._pins.operands.get(operand.edge)) is not None:
+            why, text = pin.why, pin.detail
         wider = widen(stored, wanted) if isinstance(stored, QParams) else None
         if wider is not None:
-            return Choice(wider, Why.OPERAND, text, scale_from=ScaleSource.DERIVED)
+            return Choice(wider, why, text, scale_from=ScaleSource.DERIVED)
         scaled = self._numbers.group_params(self._problem.group_of[operand.name], wanted)
-        return Choice(scaled.params, Why.OPERAND, f"{text}; {scaled.detail}", scale_from=scaled.source)
+        return Choice(scaled.params, why, f"{text}; {scaled.detail}", scale_from=scaled.source)
 
     def _carried(self, unit: Unit) -> Storage:
         """The storage of what a unit writes."""

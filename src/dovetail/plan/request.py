@@ -31,19 +31,28 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
+class OperandPin:
+    """The encoding that an operator reads on one edge, where its signatures leave a choice, and who fixed it."""
+
+    encoding: Encoding
+    why: Why
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class Pins:
     """What is fixed, by the names of the graph that is planned.
 
     ``units``: an operator computes in this precision, and so is what it writes; its readers may convert. ``groups``: a
     sharing group, by the name of any member, is stored in this precision and must reach its readers so. ``separate``:
     edges into operators that pass quantization through, which convert instead of share; with the reason.
-    ``operands``: the encoding that an operator reads on an edge, where its signatures leave a choice.
+    ``operands``: what operators read on edges where they have a choice.
     """
 
     units: Mapping[str, Pin] = field(default_factory=dict)
     groups: Mapping[str, Pin] = field(default_factory=dict)
     separate: Mapping[Edge, str] = field(default_factory=dict)
-    operands: Mapping[Edge, Encoding] = field(default_factory=dict)
+    operands: Mapping[Edge, OperandPin] = field(default_factory=dict)
 
     def __or__(self, other: Pins) -> Pins:
         """Both; where they disagree, the other's."""

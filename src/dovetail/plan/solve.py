@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dovetail.encoding import FLOAT16, FLOAT32, Encoding
 from dovetail.op_support import Precision, Signature, Slot
 from dovetail.plan.constraints import Operand, Problem, Unit
-from dovetail.plan.request import Pin, Pins, Request
+from dovetail.plan.request import OperandPin, Pin, Pins, Request
 from dovetail.storage import Edge, Why
 
 # What a signature costs, per operand: another weight encoding than wanted changes the model most, another
@@ -83,9 +83,9 @@ def narrower_operands(problem: Problem, solution: Solution) -> dict[Edge, Encodi
     return found
 
 
-def _with_operands(unit: Unit, chosen: Signature, pinned: Mapping[Edge, Encoding]) -> Signature:
+def _with_operands(unit: Unit, chosen: Signature, pinned: Mapping[Edge, OperandPin]) -> Signature:
     """The signature that reads what is pinned on this unit's edges, all else as chosen."""
-    wanted = {o.slot: pinned[o.edge] for o in unit.operands if o.edge in pinned}
+    wanted = {o.slot: pinned[o.edge].encoding for o in unit.operands if o.edge in pinned}
     if not wanted:
         return chosen
     for other in unit.signatures:
@@ -129,8 +129,8 @@ def _decide(
 ) -> Decided:
     members = problem.groups[root]
     domain = _domain(problem, members)
-    if problem.target.on_edges:
-        text = f"kept in float: {problem.target.name} converts what its products read"
+    if problem.table.quantizes_edges:
+        text = f"kept in float: {problem.table.target} converts what its products read"
         return Decided(FLOAT32, Why.ON_EDGES, text)
     if pin is not None:
         decided = Decided(pin.precision.activation, pin.why, pin.detail)
@@ -143,7 +143,7 @@ def _decide(
     fallback = next((e for e in (FLOAT32, FLOAT16, *domain) if e in domain), FLOAT32)
     makers = sorted({problem.producer[n].label for n in members if n in problem.producer})
     writers = ", ".join(makers) or "what reads this input"
-    return Decided(fallback, Why.UNSUPPORTED, f"{writers} has no {decided.encoding.dtype} on {problem.target.name}")
+    return Decided(fallback, Why.UNSUPPORTED, f"{writers} has no {decided.encoding.dtype} on {problem.table.target}")
 
 
 def _domain(problem: Problem, members: tuple[str, ...]) -> dict[Encoding, None]:

@@ -1,0 +1,25 @@
+"""An operator that the target computes wrongly in integers is tried in another precision, with all around it as it is."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from dovetail.op_support import Precision
+from dovetail.plan.request import Pin, Pins
+from dovetail.storage import Why
+from dovetail.trials.knob import Cure, Knob
+from dovetail.trials.variant import Variant, pinned
+from dovetail.verify.locate import Located
+
+NAME = "island"
+
+
+def islands(precision: Precision) -> Knob:
+    """The knob, for a target that can keep single operators in this precision."""
+    return Knob(NAME, cure=partial(_cure, precision))
+
+
+def _cure(precision: Precision, variant: Variant, located: Located) -> Cure | None:
+    text = f"computed wrongly in integers: kept in {precision.name}"
+    pins = Pins({located.unit: Pin(precision, Why.MEASURED, text)})
+    return Cure(pinned(pins)(variant), precision.name)
