@@ -35,14 +35,22 @@ class OnTarget:
     failure: str = ""
     finished: bool = True
 
-    @property
-    def level_db(self) -> float:
-        """Half way between simulation and target, at the output where they are furthest apart."""
+    def level_db(self, thresholds: Thresholds) -> float:
+        """Half way between simulation and target, at the output where they are furthest apart.
+
+        Where no float output can be compared, as with integers only, what is asked of a target at most.
+        """
         if self.simulation is None or self.vs_float is None:
             return 0.0
         simulated, ran = side_by_side(self.simulation, self.vs_float)
-        pairs = [(verdicts.bounded_db(simulated[name]), verdicts.bounded_db(value)) for name, value in ran.items()]
-        one, other = max((pair for pair in pairs if not math.isnan(sum(pair))), key=lambda pair: pair[0] - pair[1])
+        pairs = [
+            (verdicts.bounded_db(simulated[name]), verdicts.target_db(value, simulated[name]))
+            for name, value in ran.items()
+            if not math.isnan(simulated[name])
+        ]
+        if not pairs:
+            return thresholds.numerics_ceiling_db
+        one, other = max(pairs, key=lambda pair: pair[0] - pair[1])
         return (one + other) / 2
 
 

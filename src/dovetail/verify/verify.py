@@ -123,7 +123,15 @@ def verify(
             ran, numerics = run_on_target(streams, ranked, samples, target, cap, thresholds, progress)
         if ran is not None and ran.outputs and numerics.status is Status.FAIL and target.sample_limit is not None:
             located = locate(
-                built.model, emitted, simulation, built.plan, target, samples[0], folder, thresholds, ran.level_db
+                built.model,
+                emitted,
+                simulation,
+                built.plan,
+                target,
+                samples[0],
+                folder,
+                thresholds,
+                ran.level_db(thresholds),
             )
             numerics = replace(numerics, reason=f"{numerics.reason}; {located or NOWHERE}")
         numerics = verdicts.with_overflow(numerics, simulated)
