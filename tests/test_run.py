@@ -222,3 +222,10 @@ def test_a_plan_that_cannot_be_carried_out_is_not_written(tmp_path: Path) -> Non
     with pytest.raises(InputError, match=r"names edge '.*:7'"):
         dovetail.fit(**{**asked, "output": tmp_path / "again"}, plan=tmp_path / "edited.json")
     assert not (tmp_path / "again").exists()
+
+
+def test_only_class_scores_have_a_top_class(digits: dict[str, object], tmp_path: Path) -> None:
+    assert set(dovetail.fit(**digits).metrics.top1_agreement.target_vs_float or {}) == {"logits"}
+    plain = dovetail.fit(**{**small(tmp_path), "output": tmp_path / "plain"}).metrics
+    assert plain.top1_agreement.simulation_vs_float == plain.top1_agreement.target_vs_float == {}
+    assert plain.sqnr_db.target_vs_float is not None

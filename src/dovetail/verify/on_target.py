@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from dovetail.backend import Sample
@@ -62,16 +62,17 @@ def run_on_target(
     float_db: float | None,
     thresholds: Thresholds,
     progress: Progress,
+    classes: Collection[str] = (),
 ) -> tuple[OnTarget, Verdict]:
     """Run as many samples as the target is asked for, and more of them before a failure stands.
 
     In 8 bit, one or two steps of rounding can pile up in one picture: a disagreement counts when it holds on several.
     """
-    ran = _run(streams, ranked, samples[: target.sample_limit], [], progress)
+    ran = _run(streams, ranked, samples[: target.sample_limit], [], progress, classes)
     verdict = _judge(ran, float_db, thresholds)
     again = samples[: target.retry_limit]
     if verdict.status is Status.FAIL and not ran.failure and len(again) > len(ran.outputs):
-        ran = _run(streams, ranked, again, ran.outputs, progress)
+        ran = _run(streams, ranked, again, ran.outputs, progress, classes)
         verdict = _judge(ran, float_db, thresholds)
     return ran, verdict
 
@@ -82,6 +83,7 @@ def _run(
     samples: list[Sample],
     known: list[Sample],
     progress: Progress,
+    classes: Collection[str],
 ) -> OnTarget:
     outputs = list(known)
     try:
@@ -92,9 +94,9 @@ def _run(
         return OnTarget(failure=str(error), finished=not isinstance(error, UnfinishedError))
     exact, simulated = list(streams["float"](samples)), list(streams["simulation"](samples))
     return OnTarget(
-        compare_runs(exact, outputs, ranked),
-        compare_runs(simulated, outputs, ranked),
-        compare_runs(exact, simulated, ranked),
+        compare_runs(exact, outputs, ranked, classes),
+        compare_runs(simulated, outputs, ranked, classes),
+        compare_runs(exact, simulated, ranked, classes),
         outputs,
     )
 
