@@ -197,12 +197,13 @@ def _quantized_graph(job: Job, run: RunDir, clock: Clock, key: str, parts: Parts
             plan=job.plan_key,
             operands=job.options.operands,
             precision=job.options.precision,
+            available=probe.available,
         )
         path = run.path / "plan.json"
         shutil.rmtree(run.stages / TRIALS, ignore_errors=True)  # those of a run that was interrupted
         plan, search, choices = run.stage(
             "plan",
-            key,
+            chain_key(key, scored_on=_score_key(job)),  # the compiler is given the same graph, whatever the figures
             lambda: _plan(job, model, stats, run.stages, clock, probe),
             lambda made: save_planned(made, model, path, run.stages),
             lambda: load_planned(path, run.stages),
@@ -330,6 +331,14 @@ def _score(job: Job, model: ir.Model) -> Score | None:
         )
 
     return Score(samples, figures)
+
+
+def _score_key(job: Job) -> str:
+    """What the figures of candidates were measured by; where that cannot be told, none is like another."""
+    held_out = job.evaluation
+    if held_out is None or held_out.metric is None or not job.target.choices.get(job.options.precision):
+        return ""
+    return held_out.key or os.urandom(8).hex()
 
 
 class Clock:

@@ -39,11 +39,12 @@ TENSOR_SAMPLES = 4
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The caller's held-out data and metric."""
+    """The caller's held-out data and metric; ``key`` tells them from others, and is empty where nothing does."""
 
     data: Data
     metric: Metric | None
     metric_name: str
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
