@@ -83,27 +83,30 @@ def fit(job: Job, output: Path, *, force: bool = False, resume: bool = False, re
 
 def _line(job: Job, run: RunDir, report: Reporter) -> Result:
     clock = Clock(report)
-    probe = job.target.probe()
-    versions = {**core_versions(), **probe.versions}
-    sha256 = file_sha256(job.path, *external_files(job.path))
+    with clock.stage("probe"):
+        probe = job.target.probe()
+        versions = {**core_versions(), **probe.versions}
+        sha256 = file_sha256(job.path, *external_files(job.path))
     parts, passes, key = _float_graph(job, run, clock, chain_key(sha256, versions=versions, shape=job.options.shape))
     # Before the comparison, because it names the activation that is not finite.
     stats, key = _statistics(job, run, clock, key, parts.head)
-    normalized = check_normalized(job.path, parts, job.data, job.options.thresholds)
+    with clock.stage("check_normalized"):
+        normalized = check_normalized(job.path, parts, job.data, job.options.thresholds)
     told = None
     if normalized.status is not Status.FAIL and not job.refused:
         told = _fitted(job, run, clock, key, parts, stats, probe)
-    result = assemble(
-        job,
-        run.path,
-        parts,
-        model_sha256=sha256,
-        normalized=normalized,
-        passes=passes,
-        told=told,
-        versions=versions,
-        timings_s=clock.timings_s,
-    )
+    with clock.stage("report"):
+        result = assemble(
+            job,
+            run.path,
+            parts,
+            model_sha256=sha256,
+            normalized=normalized,
+            passes=passes,
+            told=told,
+            versions=versions,
+        )
+    result = replace(result, timings_s={name: round(seconds, 4) for name, seconds in clock.timings_s.items()})
     write_whole(run.path / "result.json", result.to_json())
     return result
 
@@ -115,15 +118,15 @@ def _float_graph(job: Job, run: RunDir, clock: Clock, key: str) -> tuple[Parts, 
         normalized, passes = run.stage(
             "normalize", key, lambda: normalize(job.model), lambda r: save_passed(r, path), lambda: load_passed(path)
         )
-    parts = _split(job, run, normalized)
+        parts = _split(job, run, normalized)
     with clock.stage("rewrite"):
         key = chain_key(key, target=job.options.target, option=job.options.option)
         path = run.stages / "rewritten.onnx"
         model, rewrites = run.stage(
             "rewrite", key, lambda: _rewrite(job, parts.head), lambda r: save_passed(r, path), lambda: load_passed(path)
         )
-    require_float32(model)
-    require_known_shapes(model)
+        require_float32(model)
+        require_known_shapes(model)
     return replace(parts, head=model), (*passes, *rewrites), key
 
 
@@ -342,7 +345,10 @@ def _score_key(job: Job) -> str:
 
 
 class Clock:
-    """CPU seconds per stage, children included, and word to the reporter of what is going on."""
+    """CPU seconds per stage, children included, and word to the reporter of what is going on.
+
+    A stage that runs several times, as where an operator is tried in another precision, has the sum.
+    """
 
     def __init__(self, report: Reporter) -> None:
         self.timings_s: dict[str, float] = {}
@@ -357,7 +363,7 @@ class Clock:
         try:
             yield
         finally:
-            self.timings_s[name] = _cpu_seconds() - before
+            self.timings_s[name] = self.timings_s.get(name, 0.0) + _cpu_seconds() - before
 
     def progress(self, done: int, total: int | None) -> None:
         self._report(self._now, done, total)
