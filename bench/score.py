@@ -108,7 +108,8 @@ class Scorer:
 
     def _accuracy(self, outputs: Iterable[Arrays]) -> float:
         if self.about.metric is None or self.targets is None:
-            return next(iter(compare_runs(self._reference, outputs).top1.values()))
+            classes = self._reference[0].keys()  # the generated network is a classifier
+            return next(iter(compare_runs(self._reference, outputs, classes=classes).top1.values()))
         figures = self.about.metric(_stream(outputs), _stream(self.targets))
         return next(iter(figures.values()))
 

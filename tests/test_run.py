@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,9 @@ import pytest
 
 import dovetail
 from dovetail import pipeline, zoo
+from dovetail.config import FitOptions
 from dovetail.errors import InputError
+from dovetail.job import prepare
 
 
 @pytest.fixture
@@ -222,3 +226,44 @@ def test_a_plan_that_cannot_be_carried_out_is_not_written(tmp_path: Path) -> Non
     with pytest.raises(InputError, match=r"names edge '.*:7'"):
         dovetail.fit(**{**asked, "output": tmp_path / "again"}, plan=tmp_path / "edited.json")
     assert not (tmp_path / "again").exists()
+
+
+def test_only_class_scores_have_a_top_class(digits: dict[str, object], tmp_path: Path) -> None:
+    assert set(dovetail.fit(**digits).metrics.top1_agreement.target_vs_float or {}) == {"logits"}
+    plain = dovetail.fit(**{**small(tmp_path), "output": tmp_path / "plain"}).metrics
+    assert plain.top1_agreement.simulation_vs_float == plain.top1_agreement.target_vs_float == {}
+    assert plain.sqnr_db.target_vs_float is not None
+
+
+def cpu_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def test_the_timings_cover_the_cpu_time_of_a_run(digits: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparing a large model takes long, as here."""
+    compare = pipeline.check_normalized
+
+    def slow(*arguments: object) -> object:
+        end = time.process_time() + 0.5
+        while time.process_time() < end:
+            pass
+        return compare(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pipeline, "check_normalized", slow)
+    calibration, path = digits["calibration"], Path(str(digits["model"]))
+    job = prepare(path, FitOptions(target="ort-cpu"), calibration=calibration)  # type: ignore[arg-type]
+    before = cpu_seconds()
+    timings_s = pipeline.fit(job, Path(str(digits["output"]))).timings_s
+    taken = cpu_seconds() - before
+    assert sum(timings_s.values()) == pytest.approx(taken, rel=0.1)
+    assert timings_s["check_normalized"] >= 0.49
+
+
+def test_a_stage_that_runs_twice_has_the_sum_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, now = pipeline.Clock(pipeline.silent), iter([1.0, 3.0, 10.0, 15.0])
+    monkeypatch.setattr(pipeline, "_cpu_seconds", lambda: next(now))
+    for _ in range(2):
+        with clock.stage("plan"):
+            pass
+    assert clock.timings_s == {"plan": 7.0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -61,19 +62,57 @@ def test_a_refused_run_leaves_nothing(asked: dict[str, object], tmp_path: Path) 
     assert list((tmp_path / "runs").rglob("*")) == [tmp_path / "runs/run"]
 
 
-def test_an_interrupted_replacement_can_be_resumed(asked: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*arguments: object, **options: object) -> None:
-        raise KeyboardInterrupt
+@pytest.mark.parametrize(
+    "ended", [OSError(errno.ENOSPC, "No space left on device"), ValueError("a bug"), KeyboardInterrupt(), SystemExit(1)]
+)
+def test_an_earlier_run_comes_back_whatever_ends_its_replacement(
+    asked: dict[str, object], ended: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(*arguments: object, **options: object) -> None:
+        raise ended
 
-    run = Path(str(asked["output"]))
     dovetail.fit(**asked)
+    before = content(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "choose_operands", interrupt)
-        with pytest.raises(KeyboardInterrupt):
+        patch.setattr(pipeline, "choose_operands", end)
+        with pytest.raises(type(ended)):
             dovetail.fit(**asked, force=True)
-    assert not (run / "result.json").exists()
-    assert [p.name for p in run.parent.iterdir()] == ["run"]
+    assert content(tmp_path) == before
     assert not dovetail.fit(**asked, resume=True).failed
+
+
+def test_an_earlier_run_that_cannot_be_set_aside_is_left(
+    asked: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, target: Path) -> Path:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    dovetail.fit(**asked)
+    before = content(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", refuse)
+        with pytest.raises(InputError, match="cannot be written"):
+            dovetail.fit(**asked, force=True)
+    assert content(tmp_path) == before
+
+
+def test_an_earlier_run_that_cannot_be_put_back_is_named(
+    asked: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run directory is kept from being renamed once the new run has begun."""
+    rename = Path.rename
+
+    def refuse(self: Path, target: Path) -> Path:
+        if target.name == "unfinished":
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        return rename(self, target)
+
+    dovetail.fit(**asked)
+    before = content(Path(str(asked["output"])))
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(InputError, match="the earlier run could not be put back and is in") as told:
+        dovetail.fit(**{**asked, "calibration": tmp_path / "nan.npz"}, force=True)
+    assert content(Path(str(told.value).partition(" is in ")[2].partition(" (")[0])) == before
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not what was written"])

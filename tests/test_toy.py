@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -119,3 +120,72 @@ def test_a_choice_that_was_interrupted_leaves_nothing_that_a_resumed_run_takes(
     result = fit(model, precision="w8a8", resume=True)
     assert not result.failed
     assert not (model.parent / "run/stages/trials").exists()
+
+
+METRIC = "def {name}(outputs, targets):\n    return {{'mean': {value} + 0 * len(list(zip(outputs, targets)))}}\n"
+
+
+@pytest.fixture
+def choosing(model: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """A run that chooses between two precisions, with a metric by name on held-out data in a file."""
+    both = {"w8a8": toy_target.TOY.precisions["w8a8"], "fp32": FP32}
+    auto = dataclasses.replace(toy_target.TOY, choices={"auto": ("w8a8", "fp32")}, precisions=both)
+    monkeypatch.setattr(toy_target, "TOY", auto)
+    monkeypatch.chdir(model.parent)
+    (model.parent / "its_metric.py").write_text(METRIC.format(name="one", value=1) + METRIC.format(name="two", value=2))
+    monkeypatch.delitem(sys.modules, "its_metric", raising=False)
+    np.savez(model.parent / "calib.npz", **samples())
+    held_out = {
+        name: np.random.default_rng(number).normal(size=(number, 6, 4)) for number, name in ((3, "a"), (4, "b"))
+    }
+    for name, array in held_out.items():
+        np.savez(model.parent / f"{name}.npz", x=array.astype(np.float32))
+    return {
+        "model": model,
+        "target": "toy",
+        "calibration": model.parent / "calib.npz",
+        "evaluation": model.parent / "a.npz",
+        "metric": "its_metric:one",
+        "precision": "auto",
+        "output": model.parent / "run",
+    }
+
+
+def figures(result: dovetail.Result) -> set[float]:
+    assert result.metrics.choices is not None
+    return {figure for row in result.metrics.choices.candidates for figure in row.figures.values()}
+
+
+def counted(outputs: object, targets: object) -> dict[str, float]:
+    return {"samples": float(len(list(zip(outputs, targets, strict=True))))}  # type: ignore[call-overload]
+
+
+def test_a_resumed_run_has_the_figures_of_its_own_metric(
+    choosing: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = []
+
+    def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+        compiled.append(folder)
+        return toy_target.compile_model(artifacts, folder)
+
+    monkeypatch.setattr(toy_target, "TOY", dataclasses.replace(toy_target.TOY, compile=compile_model))
+    assert figures(dovetail.fit(**choosing)) == {1.0}
+    done = len(compiled)
+    assert figures(dovetail.fit(**choosing, resume=True)) == {1.0}
+    assert len(compiled) == done, "nothing has changed"
+    assert figures(dovetail.fit(**{**choosing, "metric": "its_metric:two"}, resume=True)) == {2.0}
+    Path("its_metric.py").write_text(METRIC.format(name="two", value=33))
+    monkeypatch.delitem(sys.modules, "its_metric")
+    assert figures(dovetail.fit(**{**choosing, "metric": "its_metric:two"}, resume=True)) == {33.0}
+    assert figures(dovetail.fit(**{**choosing, "evaluation": None, "metric": None}, resume=True)) == set()
+
+
+def test_a_resumed_run_has_the_figures_of_its_own_data(choosing: dict[str, object]) -> None:
+    Path("its_metric.py").write_text("from tests.test_toy import counted\n")
+    asked = {**choosing, "metric": "its_metric:counted"}
+    assert figures(dovetail.fit(**asked)) == {3.0}
+    asked["evaluation"] = Path("b.npz")
+    assert figures(dovetail.fit(**asked, resume=True)) == {4.0}
+    asked["metric"] = lambda outputs, targets: {"samples": -counted(outputs, targets)["samples"]}
+    assert figures(dovetail.fit(**asked, resume=True)) == {-4.0}

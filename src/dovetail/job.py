@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from dovetail.calibrate.data import Data, input_specs
+from dovetail.calibrate.data import Data, InputSpec, input_specs
 from dovetail.calibrate.sources import DataLike, ImageOptions, is_random, open_data
 from dovetail.calibrate.user_code import load_function
 from dovetail.config import FitOptions
@@ -77,13 +77,7 @@ def prepare(
         raise InputError("no calibration data: say --calib FILE, or --calib random if noise is really what is wanted")
     images = ImageOptions(options.size, options.mean, options.std, options.layout)
     data = open_data(calibration, specs, images=images)
-    held_out = None
-    if evaluation is not None:
-        name = options.metric or str(getattr(metric, "__qualname__", type(metric).__name__))
-        found = metric or (load_function(options.metric) if options.metric else None)
-        held_out = Evaluation(open_data(evaluation, specs, images=images, extra=True), found, name)
-    elif options.metric is not None or metric is not None:
-        raise InputError("a metric needs held-out data: say --eval DATA")
+    held_out = _evaluation(evaluation, metric, options.metric, specs, images)
     given = None if plan is None else read_plan(plan)
     if given is not None:
         if given.target != target.name:
@@ -92,6 +86,32 @@ def prepare(
     plan_key = "" if plan is None else file_sha256(*(p for p in (plan, plan.with_suffix(".npz")) if p.exists()))
     key, refused = _data_key(calibration, images), _not_here(options, target)
     return Job(path, model, options, target, request, keeps, data, key, held_out, given, plan_key, refused)
+
+
+def _evaluation(
+    evaluation: DataLike | None,
+    metric: Metric | None,
+    metric_name: str | None,
+    specs: tuple[InputSpec, ...],
+    images: ImageOptions,
+) -> Evaluation | None:
+    """The held-out data with the metric, which is a function or the name of one."""
+    if evaluation is None:
+        if metric_name is not None or metric is not None:
+            raise InputError("a metric needs held-out data: say --eval DATA")
+        return None
+    name = metric_name or str(getattr(metric, "__qualname__", type(metric).__name__))
+    found = metric or (load_function(metric_name) if metric_name else None)
+    data_key, metric_key = _data_key(evaluation, images), _metric_key(found, metric_name)
+    key = f"{data_key}|{metric_key}" if data_key and metric_key else ""
+    return Evaluation(open_data(evaluation, specs, images=images, extra=True), found, name, key)
+
+
+def _metric_key(metric: Metric | None, name: str | None) -> str:
+    """What tells whether a metric is that of an earlier run: its name and the file that it is in; else nothing does."""
+    code = getattr(metric, "__code__", None)
+    file = None if code is None else Path(code.co_filename)
+    return f"{name}:{file_sha256(file)}" if name and file is not None and file.is_file() else ""
 
 
 def _request(options: FitOptions, target: Target) -> tuple[Request, tuple[Keep, ...]]:
@@ -123,13 +143,13 @@ def _not_here(options: FitOptions, target: Target) -> str:
     return "" if name is None else f"{name} is not to be had on {target.name}: {target.not_here[name]}"
 
 
-def _data_key(calibration: DataLike, images: ImageOptions) -> str:
+def _data_key(data: DataLike, images: ImageOptions) -> str:
     """What tells whether the samples of an earlier run are the same; empty when only reading them would tell."""
-    if not isinstance(calibration, str | Path):
+    if not isinstance(data, str | Path):
         return ""
-    if is_random(str(calibration)):
-        return str(calibration)
-    path = Path(calibration)
+    if is_random(str(data)):
+        return str(data)
+    path = Path(data)
     if not path.exists():
         return ""
     files = sorted(path.iterdir()) if path.is_dir() else [path]

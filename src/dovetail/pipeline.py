@@ -84,29 +84,32 @@ def fit(job: Job, output: Path, *, force: bool = False, resume: bool = False, re
 
 def _line(job: Job, run: RunDir, report: Reporter) -> Result:
     clock = Clock(report)
-    probe = job.target.probe()
-    versions = {**core_versions(), **probe.versions}
-    sha256 = file_sha256(job.path, *external_files(job.path))
+    with clock.stage("probe"):
+        probe = job.target.probe()
+        versions = {**core_versions(), **probe.versions}
+        sha256 = file_sha256(job.path, *external_files(job.path))
     parts, passes, key = _float_graph(job, run, clock, chain_key(sha256, versions=versions, shape=job.options.shape))
     # Before the comparison, because it names the activation that is not finite.
     stats, key = _statistics(job, run, clock, key, parts.head)
-    normalized = check_normalized(job.path, parts, job.data, job.options.thresholds)
+    with clock.stage("check_normalized"):
+        normalized = check_normalized(job.path, parts, job.data, job.options.thresholds)
     told = None
     if normalized.status is not Status.FAIL and not job.refused:
         pins = resolve_keeps(build_problem(parts.head, job.target), job.keeps)
         pinned = replace(job, request=job.request.pinned(pins))
         told = _fitted(pinned, run, clock, key, parts, stats, probe)
-    result = assemble(
-        job,
-        run.path,
-        parts,
-        model_sha256=sha256,
-        normalized=normalized,
-        passes=passes,
-        told=told,
-        versions=versions,
-        timings_s=clock.timings_s,
-    )
+    with clock.stage("report"):
+        result = assemble(
+            job,
+            run.path,
+            parts,
+            model_sha256=sha256,
+            normalized=normalized,
+            passes=passes,
+            told=told,
+            versions=versions,
+        )
+    result = replace(result, timings_s={name: round(seconds, 4) for name, seconds in clock.timings_s.items()})
     write_whole(run.path / "result.json", result.to_json())
     return result
 
@@ -118,15 +121,15 @@ def _float_graph(job: Job, run: RunDir, clock: Clock, key: str) -> tuple[Parts, 
         normalized, passes = run.stage(
             "normalize", key, lambda: normalize(job.model), lambda r: save_passed(r, path), lambda: load_passed(path)
         )
-    parts = _split(job, run, normalized)
+        parts = _split(job, run, normalized)
     with clock.stage("rewrite"):
         key = chain_key(key, target=job.options.target, option=job.options.option)
         path = run.stages / "rewritten.onnx"
         model, rewrites = run.stage(
             "rewrite", key, lambda: _rewrite(job, parts.head), lambda r: save_passed(r, path), lambda: load_passed(path)
         )
-    require_float32(model)
-    require_known_shapes(model)
+        require_float32(model)
+        require_known_shapes(model)
     return replace(parts, head=model), (*passes, *rewrites), key
 
 
@@ -201,12 +204,13 @@ def _quantized_graph(job: Job, run: RunDir, clock: Clock, key: str, parts: Parts
             plan=job.plan_key,
             operands=job.options.operands,
             precision=job.options.precision,
+            available=probe.available,
         )
         path = run.path / "plan.json"
         shutil.rmtree(run.stages / TRIALS, ignore_errors=True)  # those of a run that was interrupted
         plan, search, choices = run.stage(
             "plan",
-            key,
+            chain_key(key, scored_on=_score_key(job)),  # the compiler is given the same graph, whatever the figures
             lambda: _plan(job, model, stats, run.stages, clock, probe),
             lambda made: save_planned(made, model, path, run.stages),
             lambda: load_planned(path, run.stages),
@@ -337,8 +341,19 @@ def _score(job: Job, model: ir.Model) -> Score | None:
     return Score(samples, figures)
 
 
+def _score_key(job: Job) -> str:
+    """What the figures of candidates were measured by; where that cannot be told, none is like another."""
+    held_out = job.evaluation
+    if held_out is None or held_out.metric is None or not job.target.choices.get(job.options.precision):
+        return ""
+    return held_out.key or os.urandom(8).hex()
+
+
 class Clock:
-    """CPU seconds per stage, children included, and word to the reporter of what is going on."""
+    """CPU seconds per stage, children included, and word to the reporter of what is going on.
+
+    A stage that runs several times, as where an operator is tried in another precision, has the sum.
+    """
 
     def __init__(self, report: Reporter) -> None:
         self.timings_s: dict[str, float] = {}
@@ -353,7 +368,7 @@ class Clock:
         try:
             yield
         finally:
-            self.timings_s[name] = _cpu_seconds() - before
+            self.timings_s[name] = self.timings_s.get(name, 0.0) + _cpu_seconds() - before
 
     def progress(self, done: int, total: int | None) -> None:
         self._report(self._now, done, total)

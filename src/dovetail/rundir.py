@@ -69,7 +69,8 @@ class RunDir:
 def open_rundir(path: Path, asked: Mapping[str, Any], *, force: bool, resume: bool) -> Iterator[RunDir]:
     """A folder to run in, new or an old one of ours when told to; nothing that is not ours is ever removed.
 
-    A refusal puts everything back as it was before, an earlier run that was to be replaced included.
+    A refusal puts everything back as it was before. An earlier run that was to be replaced comes back whatever ended
+    the new one; without such a run, what an interruption leaves can be resumed.
     """
     old = _check_place(path, force=force, resume=resume)
     place = path.resolve()
@@ -87,18 +88,35 @@ def open_rundir(path: Path, asked: Mapping[str, Any], *, force: bool, resume: bo
             raise InputError(f"{path}: cannot be written ({error.strerror})") from error
         yield RunDir(place, resume)
         _mark(place, asked)
-    except (InputError, BackendError):
+    except BaseException as error:
         if aside is not None:
-            shutil.rmtree(place, ignore_errors=True)
-            (aside / "before").rename(place)
-        elif top is not None:
-            shutil.rmtree(top, ignore_errors=True)
-        elif not old:
-            _empty(place)
+            _restore(place, aside)
+        elif isinstance(error, InputError | BackendError):
+            _undo(place, top, old=old)
         raise
-    finally:
-        if aside is not None:
-            shutil.rmtree(aside)
+    if aside is not None:
+        shutil.rmtree(aside)
+
+
+def _restore(place: Path, aside: Path) -> None:
+    """Put an earlier run back where it was; only renames, which need no space and are done or not."""
+    before = aside / "before"
+    try:
+        if before.exists():
+            if place.exists():
+                place.rename(aside / "unfinished")
+            before.rename(place)
+    except OSError as error:
+        raise InputError(f"{place}: the earlier run could not be put back and is in {before} ({error})") from error
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _undo(place: Path, top: Path | None, *, old: bool) -> None:
+    """Remove what a refused run has made: from the first new folder on, or inside of an empty one."""
+    if top is not None:
+        shutil.rmtree(top, ignore_errors=True)
+    elif not old:
+        _empty(place)
 
 
 def _check_place(path: Path, *, force: bool, resume: bool) -> bool:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dovetail.backend import Compiled, Measured, Sample
@@ -47,8 +48,8 @@ MODEL = """g (float[1,4,4] x) => (float[1,4,4] y)
     <float[4,4] w = {1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,9}> { h = MatMul(x, w) y = Relu(h) }"""
 
 
-def toy(*, fails: str = "") -> Target:
-    """Two precisions of which the second takes a third of the time; one of them may refuse to run."""
+def toy(*, fails: str = "", nan: str = "") -> Target:
+    """Two precisions of which the second takes a third of the time; one may refuse to run, or give NaN."""
 
     def timed(programs: Mapping[str, Compiled], baseline: str, sample: Sample) -> Measured:
         assert set(sample) == {"x"}
@@ -58,7 +59,8 @@ def toy(*, fails: str = "") -> Target:
     def ran(compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
         if fails and fails in str(compiled.artifacts[0].path):
             raise BackendError("no such kernel")
-        return run(compiled, samples)
+        broken = np.float32(np.nan if nan and nan in str(compiled.artifacts[0].path) else 1)
+        return ({name: output * broken for name, output in outputs.items()} for outputs in run(compiled, samples))
 
     return dataclasses.replace(TOY, precisions={"w8a8": W8A8, "other": OTHER}, measure=timed, run=ran)
 
@@ -93,3 +95,10 @@ def test_what_does_not_run_is_not_chosen_and_said(tmp_path: Path) -> None:
     assert rows[1].time_ratio is None
     assert "no other runs on the target" in note
     assert "other does not run (no such kernel)" in note
+
+
+@pytest.mark.parametrize(("nan", "taken"), [("w8a8", OTHER), ("other", W8A8)])
+def test_what_gives_nan_is_not_chosen(nan: str, taken: Precision, tmp_path: Path) -> None:
+    request, rows, _ = chosen(toy(nan=f"/{nan}/"), tmp_path)
+    assert request.precision == taken
+    assert {row.precision: row.target_sqnr_db for row in rows}[nan] == -200.0

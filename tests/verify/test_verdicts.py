@@ -106,11 +106,22 @@ def test_numerics_is_relative_to_the_simulation(
 def test_top_class_agreement() -> None:
     scores = [{"s": np.float32([[1, 2, 3]])}, {"s": np.float32([[3, 2, 1]])}]
     other = [{"s": np.float32([[0, 0, 9]])}, {"s": np.float32([[0, 9, 0]])}]
-    result = compare_runs(scores, other)
+    result = compare_runs(scores, other, classes={"s"})
     assert result.top1 == {"s": 0.5}
+    assert compare_runs(scores, other).top1 == {}
     assert result.samples == 2
     with pytest.raises(ValueError, match="shorter"):
         compare_runs(scores, other[:1])
+
+
+def test_every_output_counts_its_own_rows() -> None:
+    run = {"five": np.eye(5, dtype=np.float32), "one": np.float32([[1, 2]])}
+    assert compare_runs([run], [run], classes=run.keys()).top1 == {"five": 1.0, "one": 1.0}
+
+
+@pytest.mark.parametrize("found", [np.float32([[np.nan, 0]]), np.float32([[1, 0, 0]])])
+def test_scores_that_are_nan_or_of_another_length_are_another_class(found: np.ndarray) -> None:
+    assert compare_runs([{"s": np.float32([[1, 0]])}], [{"s": found}], classes={"s"}).top1 == {"s": 0.0}
 
 
 @pytest.mark.parametrize("ran", [Status.PASS, Status.NOT_CHECKED])

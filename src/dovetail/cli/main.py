@@ -52,6 +52,9 @@ def main(arguments: list[str] | None = None) -> None:
         click.echo(f"dovetail: {error}", err=True)
         code = BAD_INPUT
     except (KeyboardInterrupt, click.Abort):
-        click.echo("dovetail: interrupted; the run directory can be continued with --resume", err=True)
+        click.echo(
+            "dovetail: interrupted; continue a new run with --resume; a run that --force was to replace is back",
+            err=True,
+        )
         code = INTERRUPTED
     sys.exit(code if isinstance(code, int) else 0)

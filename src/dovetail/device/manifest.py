@@ -23,8 +23,8 @@ class Manifest:
     """The content of ``manifest.json``.
 
     ``model_sha256``: of the shipped QDQ graph. ``run``: the file that the script runs. ``models``: the SHA-256 of every
-    file of the model. ``ranked``: outputs behind a TopK -> the axis of their rows. ``float_db``: how well the target
-    keeps float tensors, where the plan has some.
+    file of the model. ``ranked``: outputs behind a TopK -> the axis of their rows. ``classes``: outputs that are class
+    scores. ``float_db``: how well the target keeps float tensors, where the plan has some.
     """
 
     target: str
@@ -39,6 +39,7 @@ class Manifest:
     ranked: Mapping[str, int]
     float_db: float | None
     versions: Mapping[str, str]
+    classes: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> bytes:

@@ -17,6 +17,7 @@ from dovetail.device import run_on_device
 from dovetail.device.manifest import MANIFEST, Manifest, file_names, sample_folder
 from dovetail.encoding import QParams
 from dovetail.finding import Status, Thresholds, Verdict
+from dovetail.model.class_scores import class_outputs
 from dovetail.model.edit import shape_of
 from dovetail.model.ranked import ranked_outputs
 from dovetail.model.session import Mode
@@ -78,6 +79,7 @@ def leave_device_folder(run: Path, built: Built, target: Target, data: Data, thr
         inputs=case.inputs,
         outputs=case.outputs,
         ranked=ranked_outputs(built.model.graph),
+        classes=tuple(sorted(class_outputs(built.model.graph))),
         float_db=target.float_db if keeps_float(built.plan) else None,
         versions={**core_versions(), **built.probe.versions},
     )

@@ -52,7 +52,8 @@ def verify_device(run: Path, device_outputs: Path) -> Result:
     ways["simulation"] = _expected(run, SIMULATION, manifest)
 
     def compare(one: str, other: str) -> Agreement:
-        return compare_runs(read_outputs(ways[one], manifest), read_outputs(ways[other], manifest), manifest.ranked)
+        reference, found = (read_outputs(ways[way], manifest) for way in (one, other))
+        return compare_runs(reference, found, manifest.ranked, manifest.classes)
 
     vs_float, vs_simulation = compare("float", "device"), compare("simulation", "device")
     simulation = compare("float", "simulation")

@@ -68,9 +68,8 @@ def assemble(
     passes: tuple[PassRecord, ...],
     told: Told | None,
     versions: Mapping[str, str],
-    timings_s: Mapping[str, float],
 ) -> Result:
-    """Put a result together; a verdict that no stage reached is not checked."""
+    """Put a result together, but for the timings; a verdict that no stage reached is not checked."""
     model = parts.head
     found = {"normalized": normalized, **(told.verification.verdicts if told else {})}
     if told is not None and told.device is not None:
@@ -100,7 +99,7 @@ def assemble(
         artifacts=_artifacts(told.compiled, run) if told else (),
         tail=parts.cut,
         versions=versions,
-        timings_s={name: round(seconds, 4) for name, seconds in timings_s.items()},
+        timings_s={},
         run=run.name,
         notes=(*_notes(job, told), *((*told.compiled.notes, *told.notes) if told else ())),
     )

@@ -21,7 +21,7 @@ from dovetail.stats import Stats
 from dovetail.target import Target
 from dovetail.verify.compare import compare_runs
 from dovetail.verify.run import SessionRun
-from dovetail.verify.verdicts import bounded_db
+from dovetail.verify.verdicts import target_db
 
 # Less than this is noise of the clock.
 FASTER = 0.95
@@ -138,7 +138,7 @@ class Trials:
             figures = {} if self._score is None else dict(self._score.figures(ran))
         except BackendError as error:
             return replace(row, failure=str(error)), compiled
-        worst = min((bounded_db(one.sqnr_db) for one in found.values()), default=0.0)
+        worst = min((target_db(one.sqnr_db, row.simulation_sqnr_db) for one in found.values()), default=0.0)
         return replace(row, target_sqnr_db=worst, figures=figures), compiled
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -60,18 +60,23 @@ class Agreement:
 
 
 def compare_runs(
-    reference: Iterable[Sample], other: Iterable[Sample], ranked: Mapping[str, int] | None = None
+    reference: Iterable[Sample],
+    other: Iterable[Sample],
+    ranked: Mapping[str, int] | None = None,
+    classes: Collection[str] = (),
 ) -> Agreement:
     """Walk two streams of outputs in step and add up; nothing but the sums is held.
 
     ``ranked`` outputs stand behind a TopK: their rows are matched first, because the order means nothing.
+    ``classes`` are the outputs of a classifier, [batch, classes] (``model.class_scores`` tells which): only they have a
+    top class, and each counts its own rows.
     """
     sums: dict[str, Comparison] = {}
-    same: dict[str, int] = {}
+    hits: dict[str, list[bool]] = {}
     integer: set[str] = set()
     partners: dict[str, Comparison] = {}
     selected: dict[str, Rows] = {}
-    rows = samples = 0
+    samples = 0
     for one, other_one in zip(reference, other, strict=True):
         samples += 1
         matched = match_rows(one, other_one, ranked or {})
@@ -84,11 +89,9 @@ def compare_runs(
             sums[name] = sums.get(name, Comparison()) + _sums(expected, two[name])
             if expected.dtype.kind != "f":
                 integer.add(name)
-            if _is_classes(expected.shape, expected.dtype) and two[name].shape == expected.shape:
-                hits = np.argmax(expected, -1) == np.argmax(two[name], -1)
-                same[name] = same.get(name, 0) + int(hits.sum())
-                rows += len(hits) if name == next(iter(same)) else 0
-    top1 = {name: hits / rows for name, hits in same.items()} if rows else {}
+            if name in classes:
+                hits.setdefault(name, []).extend(_same_class(expected, two[name]))
+    top1 = {name: sum(marks) / len(marks) for name, marks in hits.items() if marks}
     return Agreement(sums, top1, samples, frozenset(integer), partners, selected)
 
 
@@ -113,9 +116,12 @@ def _sums(expected: Array, found: Array) -> Comparison:
     return Comparison(count=max(expected.size, found.size), signal=1.0, noise=math.inf, max_abs_error=math.inf)
 
 
-def _is_classes(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> bool:
-    """A row of scores per sample: what a classifier ends in."""
-    return len(shape) == 2 and shape[1] > 1 and dtype.kind == "f"
+def _same_class(expected: Array, found: Array) -> list[bool]:
+    """Per row of scores, whether the largest one is the same; NaN has no largest one."""
+    if expected.shape != found.shape:
+        return [False] * len(expected)
+    same: list[bool] = (np.argmax(expected, -1) == np.argmax(found, -1)) & ~np.isnan(found).any(-1)
+    return list(map(bool, same))
 
 
 def compare_tensors(

@@ -22,7 +22,7 @@ from dovetail.qdq.boundary import stored_sample
 from dovetail.qdq.emit import READ
 from dovetail.storage import Plan
 from dovetail.target import Target
-from dovetail.verify.verdicts import bounded_db
+from dovetail.verify.verdicts import bounded_db, target_db
 
 NOWHERE = "no tensor is off where the graph is cut behind it: only the whole graph is"
 
@@ -78,8 +78,8 @@ def locate(
             names.pop(middle)
             bad -= 1
             continue
-        ours = bounded_db(Comparison.of(expected[name], value).sqnr_db)
         theirs = bounded_db(Comparison.of(expected[name], simulated[reads[name]]).sqnr_db)
+        ours = target_db(Comparison.of(expected[name], value).sqnr_db, theirs)
         if theirs - ours > thresholds.numerics_drop_db and ours < level_db:
             found[name] = _located(model, name, ours, theirs)
             bad = middle

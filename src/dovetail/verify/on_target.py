@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from dovetail.backend import Sample
@@ -35,14 +35,22 @@ class OnTarget:
     failure: str = ""
     finished: bool = True
 
-    @property
-    def level_db(self) -> float:
-        """Half way between simulation and target, at the output where they are furthest apart."""
+    def level_db(self, thresholds: Thresholds) -> float:
+        """Half way between simulation and target, at the output where they are furthest apart.
+
+        Where no float output can be compared, as with integers only, what is asked of a target at most.
+        """
         if self.simulation is None or self.vs_float is None:
             return 0.0
         simulated, ran = side_by_side(self.simulation, self.vs_float)
-        pairs = [(verdicts.bounded_db(simulated[name]), verdicts.bounded_db(value)) for name, value in ran.items()]
-        one, other = max((pair for pair in pairs if not math.isnan(sum(pair))), key=lambda pair: pair[0] - pair[1])
+        pairs = [
+            (verdicts.bounded_db(simulated[name]), verdicts.target_db(value, simulated[name]))
+            for name, value in ran.items()
+            if not math.isnan(simulated[name])
+        ]
+        if not pairs:
+            return thresholds.numerics_ceiling_db
+        one, other = max(pairs, key=lambda pair: pair[0] - pair[1])
         return (one + other) / 2
 
 
@@ -54,16 +62,17 @@ def run_on_target(
     float_db: float | None,
     thresholds: Thresholds,
     progress: Progress,
+    classes: Collection[str] = (),
 ) -> tuple[OnTarget, Verdict]:
     """Run as many samples as the target is asked for, and more of them before a failure stands.
 
     In 8 bit, one or two steps of rounding can pile up in one picture: a disagreement counts when it holds on several.
     """
-    ran = _run(streams, ranked, samples[: target.sample_limit], [], progress)
+    ran = _run(streams, ranked, samples[: target.sample_limit], [], progress, classes)
     verdict = _judge(ran, float_db, thresholds)
     again = samples[: target.retry_limit]
     if verdict.status is Status.FAIL and not ran.failure and len(again) > len(ran.outputs):
-        ran = _run(streams, ranked, again, ran.outputs, progress)
+        ran = _run(streams, ranked, again, ran.outputs, progress, classes)
         verdict = _judge(ran, float_db, thresholds)
     return ran, verdict
 
@@ -74,6 +83,7 @@ def _run(
     samples: list[Sample],
     known: list[Sample],
     progress: Progress,
+    classes: Collection[str],
 ) -> OnTarget:
     outputs = list(known)
     try:
@@ -84,9 +94,9 @@ def _run(
         return OnTarget(failure=str(error), finished=not isinstance(error, UnfinishedError))
     exact, simulated = list(streams["float"](samples)), list(streams["simulation"](samples))
     return OnTarget(
-        compare_runs(exact, outputs, ranked),
-        compare_runs(simulated, outputs, ranked),
-        compare_runs(exact, simulated, ranked),
+        compare_runs(exact, outputs, ranked, classes),
+        compare_runs(simulated, outputs, ranked, classes),
+        compare_runs(exact, simulated, ranked, classes),
         outputs,
     )
 

@@ -34,6 +34,11 @@ def bounded_db(value: float) -> float:
     return value if math.isnan(value) else max(-MAX_SQNR_DB, min(MAX_SQNR_DB, value))
 
 
+def target_db(value: float, simulation: float) -> float:
+    """A target's figure in dB; NaN where the simulation has none of it is as bad as a figure can be."""
+    return -MAX_SQNR_DB if math.isnan(value) and not math.isnan(simulation) else bounded_db(value)
+
+
 def normalized(agreement: Agreement, thresholds: Thresholds, source: str) -> Verdict:
     """Whether the rewritten float graph still is the caller's model."""
     numbers = {name: bounded_db(one.sqnr_db) for name, one in agreement.outputs.items()}

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from dovetail.backend import MODEL, Compiled, Probe, ReadBack, Sample
 from dovetail.calibrate.data import Data, describe
 from dovetail.finding import Status, Thresholds, Verdict
+from dovetail.model.class_scores import class_outputs
 from dovetail.model.ranked import ranked_outputs
 from dovetail.model.session import Mode
 from dovetail.model.split import Parts
@@ -37,11 +38,12 @@ TENSOR_SAMPLES = 4
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The caller's held-out data and metric."""
+    """The caller's held-out data and metric; ``key`` tells them from others, and is empty where nothing does."""
 
     data: Data
     metric: Metric | None
     metric_name: str
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +115,24 @@ def verify(
         if usable and target.run is not None:
             streams["target"] = real_stream(partial(target.run, built.compiled), built.plan)
         tensors = compare_tensors(built.model, simulation, built.plan, samples[:TENSOR_SAMPLES], folder)
-        ranked = ranked_outputs(built.model.graph)
-        simulated = compare_runs(streams["float"](samples), streams["simulation"](samples), ranked)
+        ranked, classes = ranked_outputs(built.model.graph), class_outputs(built.model.graph)
+        simulated = compare_runs(streams["float"](samples), streams["simulation"](samples), ranked, classes)
         ran = located = None
         numerics = verdicts.numerics({}, None, thresholds, why_not or target.no_run)
         if "target" in streams:
             cap = target.float_db if keeps_float(built.plan) else None
-            ran, numerics = run_on_target(streams, ranked, samples, target, cap, thresholds, progress)
+            ran, numerics = run_on_target(streams, ranked, samples, target, cap, thresholds, progress, classes)
         if ran is not None and ran.outputs and numerics.status is Status.FAIL and target.sample_limit is not None:
             located = locate(
-                built.model, emitted, simulation, built.plan, target, samples[0], folder, thresholds, ran.level_db
+                built.model,
+                emitted,
+                simulation,
+                built.plan,
+                target,
+                samples[0],
+                folder,
+                thresholds,
+                ran.level_db(thresholds),
             )
             numerics = replace(numerics, reason=f"{numerics.reason}; {located or NOWHERE}")
         numerics = verdicts.with_overflow(numerics, simulated)

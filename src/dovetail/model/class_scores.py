@@ -1,0 +1,45 @@
+"""Outputs that are class scores: of which the largest one in a row is the answer."""
+
+from __future__ import annotations
+
+import re
+
+import onnx_ir as ir
+
+from dovetail.model.edit import is_float, is_op, shape_of
+
+_NORMALIZED = ("LogSoftmax", "Softmax")
+# What may stand between the operator that makes the scores and the output.
+_BETWEEN = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+_WORDS = {"class", "classes", "logit", "logits", "prob", "probs", "probability", "probabilities"}
+_WORDS |= {"score", "scores", "softmax"}
+
+
+def class_outputs(graph: ir.Graph) -> frozenset[str]:
+    """The graph outputs that hold one score per class and sample, as far as the graph says so.
+
+    - They are float and [batch, classes] with two classes or more, where the batch is that of every input: the rows
+      [N, 4] of a detector's boxes are no samples.
+    - A Softmax or LogSoftmax makes them, or a word of their name is ``logits``, ``scores``, ``probs``, ``classes`` or
+      the like. An embedding or a regression is [batch, n] too, made by the same operators, and has no top class: where
+      nothing tells, nothing is taken for a class.
+    """
+    batches = {(shape_of(value) or ())[:1] for value in graph.inputs}
+    return frozenset(
+        output.name or "" for output in graph.outputs if _one_row_per_sample(output, batches) and _says_classes(output)
+    )
+
+
+def _one_row_per_sample(output: ir.Value, batches: set[tuple[int, ...]]) -> bool:
+    shape = shape_of(output) or ()
+    return is_float(output) and len(shape) == 2 and shape[1] > 1 and batches == {shape[:1]}
+
+
+def _says_classes(output: ir.Value) -> bool:
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", output.name or "")
+    if _WORDS & set(re.split(r"[^a-z]+", spaced.lower())):
+        return True
+    node = output.producer()
+    while node is not None and is_op(node, *_BETWEEN) and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    return node is not None and is_op(node, *_NORMALIZED)

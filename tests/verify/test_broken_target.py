@@ -1,0 +1,96 @@
+"""A slow target whose outputs are NaN, or other integers: a failed verdict that names a tensor, and no crash."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import dovetail
+from dovetail import targets
+from dovetail.backend import Compiled, Sample
+from dovetail.encoding import Array
+from dovetail.finding import Thresholds
+from dovetail.verify.compare import compare_runs
+from dovetail.verify.on_target import OnTarget
+from tests import toy_target
+
+FLOATS = """<ir_version: 10, opset_import: ["": 17]>
+g (float[1,16,4] x) => (float[1,16,2] y)
+<float[4,2] w = {1,-2, 3,4, -5,6, 7,8}> { r = Relu(x)  y = MatMul(r, w) }"""
+INTEGERS = FLOATS.replace("float[1,16,2] y", "int64[1,16] i").replace(
+    "y = MatMul(r, w)", "y = MatMul(r, w) i = ArgMax <axis = 2, keepdims = 0> (y)"
+)
+
+
+def all_nan(output: Array) -> Array:
+    return np.full_like(output, np.nan) if output.dtype.kind == "f" else output
+
+
+def other_integers(output: Array) -> Array:
+    return output if output.dtype.kind == "f" else 1 - output
+
+
+def fitted(
+    body: str, broken: Callable[[Array], Array], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> dovetail.Result:
+    """The result of a run on a toy that emulates one sample and breaks what comes out."""
+
+    def run(compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
+        for outputs in toy_target.run(compiled, samples):
+            yield {name: broken(output) for name, output in outputs.items()}
+
+    monkeypatch.setitem(targets.FAMILIES, "toy", "tests.toy_target")
+    slow = dataclasses.replace(toy_target.TOY, run=run, sample_limit=1, retry_limit=2, runs_float_between=True)
+    monkeypatch.setattr(toy_target, "TOY", slow)
+    onnx.save(onnx.parser.parse_model(body), folder / "model.onnx")
+    samples = {"x": np.random.default_rng(0).normal(size=(8, 16, 4)).astype(np.float32)}
+    return dovetail.fit(folder / "model.onnx", target="toy", calibration=samples, output=folder / "run")
+
+
+def test_nan_from_an_emulated_target_is_a_failed_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = fitted(FLOATS, all_nan, tmp_path, monkeypatch)
+    assert result.failed == ("numerics",)
+    reason = result.verdicts["numerics"].reason
+    assert "the target's output 'y' holds NaN, the simulation's does not" in reason
+    assert "the first tensor that is off is 'r', made by Relu" in reason
+    loaded = dovetail.load_result(tmp_path / "run/result.json")
+    assert loaded.metrics.sqnr_db.target_vs_float == {"y": None}
+
+
+def test_other_integers_and_no_float_output_are_a_failed_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = fitted(INTEGERS, other_integers, tmp_path, monkeypatch)
+    assert result.failed == ("numerics",)
+    reason = result.verdicts["numerics"].reason
+    assert "32 of 32 integers of 'i' are not those of float" in reason
+    assert "only the whole graph is" in reason, "every float tensor is right"
+
+
+def ran(exact: Array, simulated: Array, target: Array) -> OnTarget:
+    return OnTarget(
+        compare_runs([{"y": exact}], [{"y": target}]),
+        compare_runs([{"y": simulated}], [{"y": target}]),
+        compare_runs([{"y": exact}], [{"y": simulated}]),
+        [{"y": target}],
+    )
+
+
+@pytest.mark.parametrize(
+    ("simulated", "target", "level"),
+    [
+        ([1.1, 0.0], [2.0, 0.0], 10.0),  # 20 dB and 0 dB
+        ([1.1, 0.0], [np.nan, 0.0], -90.0),  # 20 dB and as bad as can be
+        ([np.nan, 0.0], [1.0, 0.0], 60.0),
+        ([1, 0], [0, 1], 60.0),
+    ],
+)
+def test_the_level_that_a_located_tensor_is_below(simulated: list[float], target: list[float], level: float) -> None:
+    kind = np.int64 if isinstance(simulated[0], int) else np.float32
+    one, two, three = (np.array(values, kind) for values in ([1, 0], simulated, target))
+    assert ran(one, two, three).level_db(Thresholds()) == pytest.approx(level, abs=1e-4)
