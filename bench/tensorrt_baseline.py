@@ -27,8 +27,10 @@ from dovetail.verify.run import SessionRun
 def max_calibrated(run: Path, target: Target, precision: str, folder: Path) -> Path:
     """The QDQ graph of a run again, quantized so."""
     model = ir.load(run / "stages" / "rewritten.onnx")
-    plan = make_plan(model, target, load_stats(run / "stages" / "stats.npz"), Request(target.precisions[precision]))
-    return target.emit(model, dataclasses.replace(plan, edges=per_tensor(plan, model)), folder)[0].path
+    plan = make_plan(
+        model, target.table, load_stats(run / "stages" / "stats.npz"), Request(target.table.precisions[precision])
+    )
+    return target.backend.emit(model, dataclasses.replace(plan, edges=per_tensor(plan, model)), folder)[0].path
 
 
 def per_tensor(plan: Plan, model: ir.Model) -> dict[Edge, Choice]:

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import torch
+from dovetail.search.choices import choose
 from torch import Tensor, nn
 
 import dovetail
@@ -27,7 +28,6 @@ from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
 from dovetail.plan.make import make_plan, observed
 from dovetail.plan.request import Request
-from dovetail.search.choices import choose
 from dovetail.targets import open_target
 from dovetail.targets.xnnpack.lower import lower
 from dovetail.targets.xnnpack.operators.plain import PLAIN
@@ -90,16 +90,16 @@ def ours(module: nn.Module, samples: list[Tensor], path: Path, precision: str, *
             folder = Path(name)
             onnx.save(dovetail.from_torch(module, samples[0]), folder / "in.onnx")
             model, _ = normalize(read(folder / "in.onnx"))
-            for each in (*target.rewrites, infer_shapes):
+            for each in (*target.rewrites.graph, infer_shapes):
                 each(model)
             specs = input_specs(model)
             data = open_data({specs[0].name: np.stack([s.numpy() for s in samples])}, specs)
-            stats = collect(model, observed(model, target), data, workdir=folder, histograms=False)
-            request, notes = Request(target.precisions[precision]), ()
+            stats = collect(model, observed(model, target.table), data, workdir=folder, histograms=False)
+            request, notes = Request(target.table.precisions[precision]), ()
             if not shared:
                 request, choices = choose(model, target, stats, request, (), list(data.samples()))
                 notes = choices.notes
-            artifacts = target.emit(model, make_plan(model, target, stats, request), folder)
+            artifacts = target.backend.emit(model, make_plan(model, target.table, stats, request), folder)
             placed = lower(ir.load(artifacts[0].path), path)
             session = open_session(artifacts[0].path, Mode.EXACT)
             simulated = list(run_session(session, {specs[0].name: samples[0].numpy()}).values())

@@ -37,7 +37,7 @@ def graph(body: str, header: str = "", opset: int = 21) -> ir.Model:
 def observe(model: ir.Model, target: Target, data: dict[str, np.ndarray], histograms: bool = False) -> Stats:
     """Statistics over arrays with samples along the first axis."""
     with tempfile.TemporaryDirectory() as folder:
-        names = observed(model, target)
+        names = observed(model, target.table)
         source = open_data(data, input_specs(model))
         return collect(model, names, source, workdir=Path(folder), histograms=histograms)
 
@@ -63,5 +63,5 @@ def planned(
     """The plan of a model on a target."""
     stats = observe(model, target, data or noise(model))
     keeps = [Keep(pattern, wanted) for pattern, wanted in (keep or {}).items()]
-    pins = resolve_keeps(build_problem(model, target), keeps)
-    return make_plan(model, target, stats, Request(precision, pins=pins, quantized_io=quantized_io))
+    pins = resolve_keeps(build_problem(model, target.table), keeps)
+    return make_plan(model, target.table, stats, Request(precision, pins=pins, quantized_io=quantized_io))

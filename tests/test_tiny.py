@@ -54,14 +54,14 @@ def test_the_line_by_hand(tiny: Path, samples: dict[str, np.ndarray], tmp_path: 
     target = open_target("ort-cpu")
 
     model, _ = normalize(read(tiny))
-    names = observed(model, target)
+    names = observed(model, target.table)
     assert set(names) == {"x", "h", "r", "y"}
 
     stats = collect(model, names, open_data(samples, input_specs(model)), workdir=tmp_path, histograms=False)
     assert stats.tensors["x"].low == samples["x"].min()
     assert stats.data.samples == 32
 
-    plan = make_plan(model, target, stats, Request(W8A8))
+    plan = make_plan(model, target.table, stats, Request(W8A8))
     x = plan.tensors["x"].storage
     assert isinstance(x, QParams)
     assert x.dtype is DType.U8
@@ -70,7 +70,7 @@ def test_the_line_by_hand(tiny: Path, samples: dict[str, np.ndarray], tmp_path: 
     assert (weight.dtype, weight.axis) == (DType.S8, 1)
     assert plan.tensors["y"].why is Why.OUTPUT
 
-    (artifact,) = target.emit(model, plan, tmp_path)
+    (artifact,) = target.backend.emit(model, plan, tmp_path)
     onnx.checker.check_model(str(artifact.path), full_check=True)
     session = open_session(artifact.path, Mode.EXACT)
     (y,) = session.run(None, {"x": samples["x"][:1]})

@@ -111,7 +111,7 @@ def test_a_choice_that_was_interrupted_leaves_nothing_that_a_resumed_run_takes(
         raise KeyboardInterrupt
 
     choosing = dataclasses.replace(toy_target.TOY, choices={"auto": ("w8a8", "fp32")}, compile=stopped)
-    both = {"w8a8": toy_target.TOY.precisions["w8a8"], "fp32": FP32}
+    both = {"w8a8": toy_target.TOY.table.precisions["w8a8"], "fp32": FP32}
     monkeypatch.setattr(toy_target, "TOY", dataclasses.replace(choosing, precisions=both))
     with pytest.raises(KeyboardInterrupt):
         fit(model, precision="auto")
@@ -128,7 +128,7 @@ METRIC = "def {name}(outputs, targets):\n    return {{'mean': {value} + 0 * len(
 @pytest.fixture
 def choosing(model: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """A run that chooses between two precisions, with a metric by name on held-out data in a file."""
-    both = {"w8a8": toy_target.TOY.precisions["w8a8"], "fp32": FP32}
+    both = {"w8a8": toy_target.TOY.table.precisions["w8a8"], "fp32": FP32}
     auto = dataclasses.replace(toy_target.TOY, choices={"auto": ("w8a8", "fp32")}, precisions=both)
     monkeypatch.setattr(toy_target, "TOY", auto)
     monkeypatch.chdir(model.parent)

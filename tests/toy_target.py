@@ -11,16 +11,30 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from dovetail.backend import Artifact, Compiled, Outcome, Probe, ReadBack, ReadTensor, Sample
+from dovetail.backend import Artifact, Backend, Compiled, Outcome, Probe, ReadBack, ReadTensor, Runner, Sample
 from dovetail.errors import InputError
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.model.write import write
-from dovetail.op_support import A8, B32, F32, W8, W8A8, Chain, OpSupport, Signature, Slot, bias, const, signature
+from dovetail.op_support import (
+    A8,
+    B32,
+    F32,
+    W8,
+    W8A8,
+    Chain,
+    OpSupport,
+    OpTable,
+    Signature,
+    Slot,
+    bias,
+    const,
+    signature,
+)
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.params import qparams_of
 from dovetail.qdq.stored import stored_values
 from dovetail.storage import Plan
-from dovetail.target import Target
+from dovetail.target import Family, Rewrites, Target
 
 _FIRST = OpSupport((signature(A8, out=A8), signature(F32, out=F32)), shares=(0,))
 _SAME = (Signature((Slot(A8),), A8, variadic=True), Signature((Slot(F32),), F32, variadic=True))
@@ -63,19 +77,21 @@ def run(compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
 
 TOY = Target(
     name="toy",
-    ops={
-        **dict.fromkeys(("Reshape", "Transpose", "Slice", "Gather", "Squeeze", "Split"), _FIRST),
-        **dict.fromkeys(("Add", "Mul", "Relu", "Gelu", "Softmax"), OpSupport(_SAME)),
-        "Concat": _BYTES,
-        "MatMul": OpSupport((*_LINEAR.signatures, signature(A8, A8, out=A8))),
-        "Conv": _LINEAR,
-    },
-    precisions={"w8a8": W8A8},
-    chains=(Chain(("MatMul", "Add"), bias=True),),
-    probe=lambda: Probe(True, {"toy": "1"}),
-    emit=emit,
-    compile=compile_model,
-    read_back=read_back,
-    run=run,
-    max_rank=4,
+    facts=None,
+    table=OpTable(
+        target="toy",
+        ops={
+            **dict.fromkeys(("Reshape", "Transpose", "Slice", "Gather", "Squeeze", "Split"), _FIRST),
+            **dict.fromkeys(("Add", "Mul", "Relu", "Gelu", "Softmax"), OpSupport(_SAME)),
+            "Concat": _BYTES,
+            "MatMul": OpSupport((*_LINEAR.signatures, signature(A8, A8, out=A8))),
+            "Conv": _LINEAR,
+        },
+        precisions={"w8a8": W8A8},
+        chains=(Chain(("MatMul", "Add"), bias=True),),
+        max_rank=4,
+    ),
+    backend=Backend(lambda: Probe(True, {"toy": "1"}), emit, compile_model, read_back, Runner(run)),
+    rewrites=Rewrites(()),
 )
+FAMILY = Family(open_target)

@@ -281,10 +281,10 @@ def _as_compiled(compiled: Compiled, folder: Path) -> Compiled:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """How a vendor's tools are reached: always ``probe``, ``emit``, ``compile`` and ``read_back``, and what else it can.
+    """How a vendor's tools are reached: ``probe``, ``emit``, ``compile`` and ``read_back``, and what else there is.
 
-    ``package`` adds to a build what only the one that ships needs. ``float16_db``: how well float tensors are kept where
-    the target computes them in float16.
+    ``package`` adds to a build what only the one that ships needs. ``float16_db``: how well float tensors are kept,
+    where the target computes them in float16.
     """
 
     probe: Callable[[], Probe]

@@ -131,9 +131,9 @@ class Precision:
 class OpTable:
     """What a target accepts: all that planning and the rules need to know of it.
 
-    ``target``: its name, for messages. ``chains``: operators that run as one. ``max_rank``: tensors of a higher rank are
-    refused. ``unsupported``: operators that it cannot run in any form, with the reason; they are cut off, with all that
-    depends on them. ``only``: the operators that it can be given at all; None where its compiler decides.
+    ``target``: its name, for messages. ``chains``: operators that run as one. ``max_rank``: tensors of a higher rank
+    are refused. ``unsupported``: operators that it cannot run in any form, with the reason; they are cut off, with all
+    that depends on them. ``only``: the operators that it can be given at all; None where its compiler decides.
     ``unavailable``: precisions that a caller may well ask for, with the reason why they cannot be had.
     ``choices``: names that stand for several precisions, of which the best on the caller's data is taken.
     ``quantizes_edges``: tensors stay float, and 8 bit stands on the edges into operators that compute in it: every

@@ -15,9 +15,11 @@ import onnx_ir as ir
 
 from dovetail.backend import MODEL, Artifact, Compiled
 from dovetail.calibrate.sources import DataLike
+from dovetail.clock import Reporter, silent
 from dovetail.config import FitOptions
 from dovetail.encoding import DType
 from dovetail.errors import InputError
+from dovetail.files import file_sha256
 from dovetail.finding import Finding
 from dovetail.job import prepare
 from dovetail.model.external_data import external_files
@@ -25,12 +27,11 @@ from dovetail.model.read import name_nodes, read
 from dovetail.model.write import write, write_whole
 from dovetail.pass_record import Pass, PassRecord
 from dovetail.passes.as_float32 import as_float32
-from dovetail.pipeline import Reporter, fit, silent
+from dovetail.pipeline import fit
 from dovetail.plan.given import Given, given_numbers
 from dovetail.plan.rows import PlanRow
 from dovetail.qdq.invert import invert, is_quantized
 from dovetail.report.result import Result
-from dovetail.rundir import file_sha256
 from dovetail.storage import ScaleSource
 from dovetail.target import Target
 from dovetail.targets import open_target
@@ -82,23 +83,28 @@ def repair(
     Without calibration data no number may be missing: figures are then taken on noise, which the result says.
     """
     target = open_target(options.target, options.option)
-    model, given, passes = _read(path, options, target.given_rewrites)
+    model, given, passes = _read(path, options, target.rewrites.quantized)
+    records: list[Repair] = []
+
+    def amend(result: Result, run: Path) -> Result:
+        for file in written:
+            shutil.copyfile(file, run / file.name.replace(path.name, FLOAT, 1))
+        sha256 = file_sha256(path, *external_files(path))
+        before = _as_given(path, target, Path(folder))
+        record = _compare(path, sha256, result, given, before, passes[:-1])  # the last one only changed types
+        records.append(record)
+        write_whole(run / RECORD, msgspec.json.format(msgspec.json.encode(record), indent=1))
+        notes = (*result.notes, *((_NO_DATA,) if calibration is None else ()), *_words(record))
+        return replace(result, model_sha256=sha256, passes=(*passes, *result.passes), notes=notes)
+
     with tempfile.TemporaryDirectory(prefix="dovetail-repair-") as folder:
         written = write(model, Path(folder) / path.name)
         data = _NOISE if calibration is None else calibration
         job = prepare(written[0], options, calibration=data, evaluation=evaluation, metric=metric)
         request = replace(job.request, from_data=calibration is not None)
-        result = fit(replace(job, given=given, request=request), output, force=force, report=report)
-        for file in written:
-            shutil.copyfile(file, output / file.name.replace(path.name, FLOAT, 1))
-    before = _as_given(path, target, output)
-    sha256 = file_sha256(path, *external_files(path))
-    record = _compare(path, sha256, result, given, before, passes[:-1])  # the last one only changed types
-    write_whole(output / RECORD, msgspec.json.format(msgspec.json.encode(record), indent=1))
-    notes = (*result.notes, *((_NO_DATA,) if calibration is None else ()), *_words(record))
-    result = replace(result, model_sha256=sha256, passes=(*passes, *result.passes), notes=notes)
-    write_whole(output / "result.json", result.to_json())
-    return result, record
+        job = replace(job, given=given, request=request)
+        result = fit(job, output, force=force, report=report, amend=amend)
+    return result, records[0]
 
 
 def precision_of(path: Path, options_shape: dict[str, tuple[int, ...]] | None = None) -> str:
@@ -122,27 +128,19 @@ def _read(
     return model, given_numbers(model, plan), records
 
 
-def _as_given(path: Path, target: Target, output: Path) -> Compiled:
-    """What the target's compiler makes of the model before anything was changed."""
-    folder = output / "given"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    found = target.probe()
+def _as_given(path: Path, target: Target, work: Path) -> Compiled:
+    """What the target's compiler makes of the model before anything was changed: of a copy, because some write beside
+    the file; every node of it has a name of its own, by which a compiler speaks of it."""
+    found = target.backend.probe()
     if not found.available:
         return Compiled(error=found.missing, finished=False)
-    compiled = target.compile((Artifact(MODEL, _named(path, folder)),), folder)
-    shutil.rmtree(folder)
-    return compiled
-
-
-def _named(path: Path, folder: Path) -> Path:
-    """The file, or a copy of it where every node has a name of its own, by which a compiler speaks of it."""
+    folder = work / "as_given"
+    folder.mkdir()
     model = ir.load(path)
     names = [node.name for node in model.graph]
-    if all(names) and len(set(names)) == len(names):
-        return path
-    name_nodes(model.graph)
-    return write(model, folder / path.name)[0]
+    if not all(names) or len(set(names)) != len(names):
+        name_nodes(model.graph)
+    return target.backend.compile((Artifact(MODEL, write(model, folder / path.name)[0]),), folder)
 
 
 def _compare(

@@ -25,8 +25,8 @@ class Rewrites:
 class Target:
     """One chip or runtime that models are fitted to.
 
-    ``facts``: the vendor's own typed record (chip, GPU, options), which the target's rules read. ``rules``: its own; the
-    generic ones hold everywhere. ``knobs``: what is chosen by trying, in this order.
+    ``facts``: the vendor's own typed record (chip, GPU, options), which the target's rules read. ``rules``: its own;
+    the generic ones hold everywhere. ``knobs``: what is chosen by trying, in this order.
     """
 
     name: str

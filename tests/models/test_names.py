@@ -201,7 +201,7 @@ def test_a_pinned_name_changes_nothing_far_away(case: Case) -> None:
 
 
 def test_every_name_on_the_way_of_the_data_can_be_pinned(case: Case) -> None:
-    problem = build_problem(case.rewritten(), open_target("ort-cpu"))
+    problem = build_problem(case.rewritten(), open_target("ort-cpu").table)
     refused = []
     for name in _names_of_data(case.graph):
         try:

@@ -209,7 +209,7 @@ def test_softmax_scores_keep_their_whole_range_whatever_the_method() -> None:
     data = noise(model, count=64)
     data["x"][0, 0, 0, 0] = 40.0  # one outlier that percentile would cut off
     stats = observe(model, ORT_CPU, data, histograms=True)
-    plan = make_plan(model, ORT_CPU, stats, Request(W8A8, "percentile", quantized_io=True))
+    plan = make_plan(model, ORT_CPU.table, stats, Request(W8A8, "percentile", quantized_io=True))
     scores, before = plan.tensors["a"].storage, plan.tensors["x"].storage
     assert isinstance(scores, QParams)
     assert isinstance(before, QParams)

@@ -21,7 +21,7 @@ g (float[1,4] x, float[1,4] y) => (float[1,8] z, float[1,4] w)
 
 
 def with_op(op: str, support: OpSupport) -> Target:
-    return dataclasses.replace(TOY, ops={**TOY.ops, op: support})
+    return dataclasses.replace(TOY, ops={**TOY.table.ops, op: support})
 
 
 def storage(plan: Plan, name: str) -> QParams:
@@ -79,7 +79,7 @@ def test_a_scale_is_grown_to_the_step_of_the_kernel_that_writes_it() -> None:
     free = storage(planned(model, TOY, data=data, quantized_io=True), "a")
     plan = planned(
         model,
-        with_op("Softmax", dataclasses.replace(TOY.ops["Softmax"], scale_step={DType.U8: step})),
+        with_op("Softmax", dataclasses.replace(TOY.table.ops["Softmax"], scale_step={DType.U8: step})),
         data=data,
         quantized_io=True,
     )
@@ -94,7 +94,7 @@ def test_a_scale_is_grown_to_the_step_of_the_kernel_that_writes_it() -> None:
 def test_a_scale_is_grown_to_the_least_that_the_kernel_reads() -> None:
     model = graph("g (float[1,8] x) => (float[1,8] z) { a = Relu(x)  b = Add(a, x)  z = Softmax(b) }")
     data = noise(model, scale=1e-3)
-    target = with_op("Softmax", dataclasses.replace(TOY.ops["Softmax"], least_scale={DType.U8: 0.125}))
+    target = with_op("Softmax", dataclasses.replace(TOY.table.ops["Softmax"], least_scale={DType.U8: 0.125}))
     plan = planned(model, target, data=data, quantized_io=True)
     assert float(storage(plan, "b").scale) == 0.125
     assert float(storage(plan, "a").scale) < 1e-3

@@ -32,7 +32,7 @@ PRODUCT = "net (float[4, 8] a, float[8, 4] b) => (float[4, 4] y) { p = MatMul(a,
     [("encoder_fx", "'encoder_fc'"), ("Encoder_*", "'encoder_act'"), ("fc", "'encoder_fc'"), ("zzz", None)],
 )
 def test_a_pattern_that_matches_nothing_is_refused_with_the_nearest_names(pattern: str, near: str | None) -> None:
-    problem = build_problem(graph(LAYERS), ORT_CPU)
+    problem = build_problem(graph(LAYERS), ORT_CPU.table)
     with pytest.raises(InputError, match="no tensor and no node has a name that matches") as caught:
         resolve_keeps(problem, [Keep(pattern, FP32)])
     assert (near in str(caught.value)) if near else ("nearest" not in str(caught.value))
@@ -42,7 +42,7 @@ def test_a_group_is_pinned_by_any_of_its_members() -> None:
     model = graph(LAYERS)
     stats = observe(model, ORT_CPU, noise(model))
     plans = [
-        make_plan(model, ORT_CPU, stats, Request(W8A8, pins=Pins(groups={name: Pin(FP32, Why.PINNED, "asked")})))
+        make_plan(model, ORT_CPU.table, stats, Request(W8A8, pins=Pins(groups={name: Pin(FP32, Why.PINNED, "asked")})))
         for name in ("encoder_act", "moved")
     ]
     assert plans[0].tensors["encoder_act"].storage.dtype is DType.F32
@@ -56,12 +56,12 @@ def test_an_operand_is_pinned_to_what_the_table_offers() -> None:
     model = graph(PRODUCT)
     stats = observe(model, htp, noise(model))
     wide = Request(W8A16)
-    ((edge, encoding),) = narrower(model, htp, stats, wide).items()
+    ((edge, encoding),) = narrower(model, htp.table, stats, wide).items()
     assert (edge.index, encoding) == (1, A8)
-    plans = [make_plan(model, htp, stats, each) for each in (wide, wide.pinned(Pins(operands={edge: encoding})))]
+    plans = [make_plan(model, htp.table, stats, each) for each in (wide, wide.pinned(Pins(operands={edge: encoding})))]
     assert [plan.edges[edge].storage.dtype for plan in plans] == [DType.S16, DType.U8]
     with pytest.raises(ValueError, match="has no signature with what is pinned on"):
-        make_plan(model, htp, stats, wide.pinned(Pins(operands={Edge(edge.node, 0): A8})))
+        make_plan(model, htp.table, stats, wide.pinned(Pins(operands={Edge(edge.node, 0): A8})))
 
 
 def test_later_pins_win() -> None:

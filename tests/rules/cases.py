@@ -13,11 +13,11 @@ from pathlib import Path
 
 import onnx
 
+from dovetail.catalog import all_rules
+from dovetail.checking import check_file
 from dovetail.config import parse_shapes
 from dovetail.finding import Finding
 from dovetail.rules import docs
-from dovetail.rules.catalog import all_rules
-from dovetail.rules.check import check_file
 from dovetail.targets import open_target
 
 

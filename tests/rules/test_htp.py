@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from dovetail import zoo
+from dovetail.checking import check_file
 from dovetail.finding import Finding, Severity
 from dovetail.model.read import read
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
-from dovetail.rules.check import check_file
 from dovetail.rules.htp_shapes import narrow_operand
 from dovetail.targets import open_target
 from dovetail.targets.qnn_htp.chips import chip_named
@@ -44,11 +44,11 @@ def pair(name: str, numbers: str = "s, z") -> str:
 def test_what_fit_emits_breaks_no_rule(name: str, precision: str, tmp_path: Path) -> None:
     target, shipped = open_target("qnn-htp:sm8550"), zoo.load(name)
     model, _ = normalize(read(shipped.model_path))
-    for rewrite in target.rewrites:
+    for rewrite in target.rewrites.graph:
         rewrite(model)
     infer_shapes(model)
     data = {key: array[:8] for key, array in shipped.calib().items()}
-    target.emit(model, planned(model, target, target.precisions[precision], data=data), tmp_path)
+    target.backend.emit(model, planned(model, target, target.table.precisions[precision], data=data), tmp_path)
     assert check_file(tmp_path / "model.onnx", target) == ()
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from dovetail.search.choices import Choices, choose
 
 from dovetail.encoding import QParams
 from dovetail.plan.make import make_plan
 from dovetail.plan.request import Request
-from dovetail.search.choices import Choices, choose
 from dovetail.storage import Plan, Why
 from dovetail.targets import open_target
 from dovetail.targets.xnnpack.table import STATIC
@@ -31,7 +31,7 @@ def chosen(text: str, candidates: tuple[str, ...] = ()) -> tuple[Plan, Choices]:
     stats = observe(model, target, data)
     samples = [{"x": one} for one in data["x"]]
     request, choices = choose(model, target, stats, Request(STATIC), candidates, samples)
-    return make_plan(model, target, stats, request), choices
+    return make_plan(model, target.table, stats, request), choices
 
 
 def test_a_merge_that_costs_more_than_3_db_stays_float_and_says_so() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
+from dovetail.search.operands import LOSS_DB, choose_operands
 
 from dovetail.backend import Sample
 from dovetail.config import options_from
@@ -21,7 +22,6 @@ from dovetail.plan.validate import validate_plan
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.simulation import load_simulation
 from dovetail.qdq.switch import switched, with_switches
-from dovetail.search.operands import LOSS_DB, choose_operands
 from dovetail.storage import Plan
 from dovetail.target import Target
 from dovetail.targets import open_target
@@ -64,9 +64,9 @@ def simulated(model: ir.Model, plan: Plan, samples: list[Sample], folder: Path) 
 
 def pair(model: ir.Model, target: Target) -> tuple[Plan, Plan]:
     stats = observe(model, target, noise(model))
-    wide = make_plan(model, target, stats, Request(W8A16))
-    pins = Pins(operands=narrower(model, target, stats, Request(W8A16)))
-    return wide, make_plan(model, target, stats, Request(W8A16, pins=pins))
+    wide = make_plan(model, target.table, stats, Request(W8A16))
+    pins = Pins(operands=narrower(model, target.table, stats, Request(W8A16)))
+    return wide, make_plan(model, target.table, stats, Request(W8A16, pins=pins))
 
 
 def test_the_planner_takes_either_width_as_asked(htp: Target) -> None:
@@ -78,7 +78,7 @@ def test_the_planner_takes_either_width_as_asked(htp: Target) -> None:
     assert {narrow.edges[e].storage.dtype for e in changed} == {DType.U8}
     assert wide.tensors == narrow.tensors
     for plan in (wide, narrow):
-        validate_plan(plan, model, htp)
+        validate_plan(plan, model, htp.table)
 
 
 def test_a_switched_edge_is_the_simulation_of_the_other_plan_to_the_bit(htp: Target, tmp_path: Path) -> None:
@@ -117,11 +117,11 @@ def test_products_turn_narrow_where_it_costs_little_and_stay_wide_where_it_costs
     assert search is not None
     chosen = {row.edge.node.rpartition("/")[2]: row.chosen for row in search.operands}
     assert chosen == {"s": DType.U8, "s2": DType.S16, "y": DType.S16}
-    validate_plan(plan, model, htp)
+    validate_plan(plan, model, htp.table)
     exact = list(SessionRun(model, Mode.FLOAT, tmp_path)(samples))
     figures = [
         compare_runs(exact, simulated(model, one, samples, tmp_path)).sqnr_db()["y"]
-        for one in (make_plan(model, htp, stats, Request(W8A16)), plan)
+        for one in (make_plan(model, htp.table, stats, Request(W8A16)), plan)
     ]
     assert figures[0] - figures[1] <= LOSS_DB
     assert search.wide_sqnr_db is not None
@@ -140,7 +140,7 @@ def test_a_constant_of_rank_3_is_an_operand_with_two_widths(htp: Target, tmp_pat
     (row,) = search.operands
     assert (row.wide, row.narrow) == (DType.S16, DType.U8)
     assert (row.wide_sqnr_db or 0) > (row.narrow_sqnr_db or 0) + 10
-    validate_plan(plan, model, htp)
+    validate_plan(plan, model, htp.table)
 
 
 def test_nothing_is_searched_where_there_is_nothing_to_choose(htp: Target, tmp_path: Path) -> None:

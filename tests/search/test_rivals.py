@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dovetail.search.choices import choose
+from dovetail.search.rivals import Candidate, Score, Trials, pick
 
 from dovetail.backend import Compiled, Measured, Sample
 from dovetail.errors import BackendError
 from dovetail.op_support import W8A8, Precision
 from dovetail.plan.request import Request
-from dovetail.search.choices import choose
-from dovetail.search.rivals import Candidate, Score, Trials, pick
 from dovetail.target import Target
 from tests.planning import graph, noise, observe
 from tests.toy_target import TOY, run

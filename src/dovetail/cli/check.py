@@ -35,9 +35,9 @@ def check_command(
 
     Exit code 1 when there is a finding of severity error.
     """
+    from dovetail.checking import check_file
     from dovetail.config import parse_options, parse_shapes
     from dovetail.finding import Severity
-    from dovetail.rules.check import check_file
     from dovetail.targets import open_target
 
     opened = open_target(target, parse_options(option))
@@ -50,7 +50,7 @@ def check_command(
 @click.argument("code", required=False)
 def explain_command(code: str | None) -> None:
     """Say what the rule CODE finds, why it matters, how to fix it and where it was seen; all rules without CODE."""
-    from dovetail.rules.catalog import all_rules, find_rule
+    from dovetail.catalog import all_rules, find_rule
     from dovetail.rules.docs import explain
 
     if code is not None:
@@ -71,13 +71,13 @@ def _as_json(findings: tuple[Finding, ...], model: Path, target: str) -> str:
 def _row(finding: Finding) -> dict[str, Any]:
     import msgspec
 
-    from dovetail.rules.catalog import find_rule
+    from dovetail.catalog import find_rule
 
     return {"name": find_rule(finding.code).name, **msgspec.to_builtins(finding)}
 
 
 def _as_text(findings: tuple[Finding, ...], model: Path, target: str) -> str:
-    from dovetail.rules.catalog import find_rule
+    from dovetail.catalog import find_rule
 
     blocks = []
     for finding in findings:

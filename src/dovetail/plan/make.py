@@ -78,7 +78,9 @@ def _passed_through(unit: Unit) -> str:
 class _Writer:
     """Writes the solution down, tensor by tensor and edge by edge."""
 
-    def __init__(self, problem: Problem, solution: Solution, numbers: Numbers, separate: Mapping[Edge, str], pins: Pins) -> None:
+    def __init__(
+        self, problem: Problem, solution: Solution, numbers: Numbers, separate: Mapping[Edge, str], pins: Pins
+    ) -> None:
         self._problem = problem
         self._pins = pins
         self._solution = solution

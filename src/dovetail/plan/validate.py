@@ -93,7 +93,9 @@ def _check_signature(plan: Plan, unit: Unit, table: OpTable) -> None:
             return
     taken = ", ".join(f"{operand.name!r} as {_words(storage)}" for operand, storage in inputs)
     written = ", ".join(f"{name!r} as {_words(storage)}" for name, storage in outputs)
-    raise InputError(f"{unit.label} {unit.name!r} has no form on {table.target} that takes {taken} and writes {written}")
+    raise InputError(
+        f"{unit.label} {unit.name!r} has no form on {table.target} that takes {taken} and writes {written}"
+    )
 
 
 def _words(storage: Storage) -> str:

@@ -15,9 +15,8 @@ from dovetail.finding import Finding, Status, Thresholds, Verdict
 from dovetail.model.split import Cut
 from dovetail.pass_record import PassRecord
 from dovetail.plan.rows import PlanRow
-from dovetail.search.choices import Choices
-from dovetail.search.operands import OperandSearch
 from dovetail.stats import DataInfo
+from dovetail.trials.decision import Decision
 from dovetail.verify.metric import Accuracy
 
 SCHEMA_VERSION = 1
@@ -76,8 +75,6 @@ class Metrics:
     latency_estimate_us: Mapping[str, Estimate] = field(default_factory=dict)
     traffic_bytes: Mapping[str, Traffic] = field(default_factory=dict)
     not_estimated: Mapping[str, str] = field(default_factory=dict)
-    operands: OperandSearch | None = None
-    choices: Choices | None = None
     placement: Placement | None = None
     latency_measured: Measured | None = None
     not_measured: str = ""
@@ -105,6 +102,7 @@ class Result:
     timings_s: Mapping[str, float]
     run: str
     notes: tuple[str, ...] = ()
+    decisions: tuple[Decision, ...] = ()
     tail: Cut | None = None
     schema_version: int = SCHEMA_VERSION
 

@@ -12,10 +12,11 @@ from rich.table import Table
 from dovetail.finding import Severity, Status
 from dovetail.model.split import Cut
 from dovetail.report.result import Comparisons, Metrics, Result
-from dovetail.search.rivals import Candidate
+from dovetail.trials.decision import Decision
 
 _COLOURS = {Status.PASS: "green", Status.FAIL: "red", Status.NOT_CHECKED: "yellow"}
 _SHOWN_FINDINGS = 8
+_SHOWN_DECISIONS = 3
 
 
 def print_result(result: Result, run: Path, console: Console | None = None) -> None:
@@ -25,7 +26,7 @@ def print_result(result: Result, run: Path, console: Console | None = None) -> N
     out.print(_figures(result))
     _print_estimates(result.metrics, out)
     _print_placement(result.metrics, out)
-    _print_candidates(result.metrics, out)
+    _print_decisions(result.decisions, out)
     out.print(_verdicts(result))
     _print_findings(result, out)
     if result.tail is not None:
@@ -118,25 +119,28 @@ def _print_placement(metrics: Metrics, out: Console) -> None:
         out.print(f"latency was not measured: {escape(metrics.not_measured)}", soft_wrap=True)
 
 
-def _print_candidates(metrics: Metrics, out: Console) -> None:
-    """The precisions that one was chosen of, with what decided."""
-    choices = metrics.choices
-    if choices is None or not choices.candidates:
-        return
-    names = dict.fromkeys(name for one in choices.candidates for name in one.figures)
-    table = Table(title=f"Chosen: {choices.precision}", title_justify="left", caption=choices.reason)
-    for column in ("", "simulation", "target", "time", "against the best", *names):
+def _print_decisions(decisions: tuple[Decision, ...], out: Console) -> None:
+    """What was chosen by trying: a table where the model as a whole was, a line for each part that changed by it."""
+    parts: list[Decision] = []
+    for decision in decisions:
+        if len(decision.alternatives) > 1 and all(one.figures or one.failure for one in decision.alternatives):
+            parts.append(decision)
+    for decision in parts[:_SHOWN_DECISIONS]:
+        out.print(_alternatives(decision))
+    if len(parts) > _SHOWN_DECISIONS:
+        out.print(f"... and {len(parts) - _SHOWN_DECISIONS} more decisions in result.json")
+
+
+def _alternatives(decision: Decision) -> Table:
+    names = dict.fromkeys(name for one in decision.alternatives for name in one.figures)
+    title = f"{decision.knob} of {escape(decision.where)}: {escape(decision.taken)}"
+    table = Table(title=title, title_justify="left", caption=escape(decision.reason), caption_justify="left")
+    for column in ("", *names):
         table.add_column(column, justify="left" if not column else "right")
-    for one in choices.candidates:
-        time = ("not checked" if value is None else text.format(value) for value, text in _times(one))
+    for one in decision.alternatives:
         figures = [_figure(one.figures.get(name)) for name in names]
-        simulated, ran = _figure(one.simulation_sqnr_db, " dB"), _figure(one.target_sqnr_db, " dB")
-        table.add_row(one.precision, simulated, one.failure or ran, *time, *figures)
-    out.print(table)
-
-
-def _times(one: Candidate) -> tuple[tuple[float | None, str], ...]:
-    return (one.median_us, "{:.0f} us"), (one.time_ratio, "{:.2f}x")
+        table.add_row(escape(f"{one.label}: {one.failure}" if one.failure else one.label), *figures)
+    return table
 
 
 def _ratio(metrics: Metrics, name: str) -> str:

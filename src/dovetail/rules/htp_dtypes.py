@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dovetail.encoding import DType, QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import attribute
+from dovetail.op_support import OpTable
 from dovetail.rules.htp_kernels import IN_FLOAT_ONLY
 from dovetail.rules.htp_operations import (
     LINEAR,
@@ -24,7 +25,6 @@ from dovetail.rules.htp_shapes import narrow_operand
 from dovetail.rules.rule import rule
 from dovetail.rules.subject import Subject
 from dovetail.storage import Storage
-from dovetail.target import Target
 
 _16_BIT = (DType.U16, DType.S16)
 # Operators whose constants must be stored like everything else around them.
@@ -64,7 +64,7 @@ def wide_second_operand(subject: Subject) -> Iterator[Finding]:
         other = None if narrow is None else operation.read(1 - narrow)
         if second is None or other is None or second[0].constant or other[0].constant:
             continue
-        found = _obstacle(operation, second[1], other[1], subject.target)
+        found = _obstacle(operation, second[1], other[1], subject.table)
         if found is not None:
             severity, message = found
             yield Finding(
@@ -72,7 +72,7 @@ def wide_second_operand(subject: Subject) -> Iterator[Finding]:
                 where(operation.node),
                 f"{say(operation.node)} reads its second operand {named(second[0])!r} as {words(second[1])}: {message}",
                 severity,
-                fix=f"store {named(second[0])!r} as uint8 on this edge{_or_int16(subject.target)}",
+                fix=f"store {named(second[0])!r} as uint8 on this edge{_or_int16(subject.table)}",
             )
 
 
@@ -80,7 +80,7 @@ def _narrow(operation: Operation) -> int | None:
     return 1 if operation.op == "MatMul" else narrow_operand(str(attribute(operation.node, "equation", "")))
 
 
-def _obstacle(operation: Operation, second: Storage, other: Storage, target: Target) -> tuple[Severity, str] | None:
+def _obstacle(operation: Operation, second: Storage, other: Storage, table: OpTable) -> tuple[Severity, str] | None:
     """What the compiler does with a 16-bit second operand; None where it does what was asked."""
     if not isinstance(second, QParams) or second.dtype not in _16_BIT:
         return None
@@ -88,20 +88,20 @@ def _obstacle(operation: Operation, second: Storage, other: Storage, target: Tar
         return Severity.ERROR, f"HTP refuses it beside a first operand of {words(other)}"
     if operation.op == "MatMul" and second.dtype is DType.U16:
         return Severity.WARNING, "HTP converts it to uint8 without a word"
-    if not _takes_16_bit(target):
-        return Severity.ERROR, f"{target.name} takes an 8-bit one only"
+    if not _takes_16_bit(table):
+        return Severity.ERROR, f"{table.target} takes an 8-bit one only"
     if not second.encoding.symmetric:
         return Severity.ERROR, f"HTP refuses its zero point {int(second.zero_point)}, it must be symmetric"
     return None
 
 
-def _takes_16_bit(target: Target) -> bool:
-    slots = [signature.slot(1) for signature in target.ops["MatMul"].signatures]
+def _takes_16_bit(table: OpTable) -> bool:
+    slots = [signature.slot(1) for signature in table.ops["MatMul"].signatures]
     return any(slot is not None and slot.encoding.dtype is DType.S16 and not slot.constant for slot in slots)
 
 
-def _or_int16(target: Target) -> str:
-    return ", or as int16 with zero point 0" if _takes_16_bit(target) else ""
+def _or_int16(table: OpTable) -> str:
+    return ", or as int16 with zero point 0" if _takes_16_bit(table) else ""
 
 
 @rule("Q105", targets=TARGETS)
@@ -139,8 +139,8 @@ def unlike_dtypes_around_operator(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 "Q105",
                 where(node),
-                f"{say(node)} has {' and '.join(dtypes)} around it: {what_in_float(operation, subject.target)}",
-                severity_in_float(operation, subject.target),
+                f"{say(node)} has {' and '.join(dtypes)} around it: {what_in_float(operation, subject.table)}",
+                severity_in_float(operation, subject.table),
                 fix=f"store what {node.op_type} reads and writes in one dtype, and convert behind it where another one "
                 "is wanted",
             )
@@ -192,8 +192,8 @@ def norm_constants_without_kernel(subject: Subject) -> Iterator[Finding]:
                 "Q106",
                 where(node),
                 f"{say(node)} has its beta {named(beta[0])!r} as {words(beta[1])} and not as int32: "
-                f"{what_in_float(operation, subject.target)}",
-                severity_in_float(operation, subject.target),
+                f"{what_in_float(operation, subject.table)}",
+                severity_in_float(operation, subject.table),
                 fix=f"store {named(beta[0])!r} as int32 with scale = input scale x gamma scale",
             )
         elif gamma is not None and node.op_type == "LayerNormalization" and not _is_gamma(operation, gamma[1]):

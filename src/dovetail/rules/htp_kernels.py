@@ -149,14 +149,14 @@ def float_without_float16(subject: Subject) -> Iterator[Finding]:
     - qnn-htp: an earlier measurement blamed int64 indices for the 1002 of a Gather; with 2.7.0 it is the float data:
       int32 and constant indices fail as well, and integer data compiles with int64 indices.
     """
-    if has_float16(subject.target):
+    if has_float16(subject.table):
         return
     for node in _float_nodes(subject):
-        if not runs_in_float(subject.target, op_key(node)):
+        if not runs_in_float(subject.table, op_key(node)):
             yield Finding(
                 "Q102",
                 where(node),
-                f"{say(node)} has to run in float, for which {subject.target.name} has no kernel",
+                f"{say(node)} has to run in float, for which {subject.table.target} has no kernel",
                 Severity.ERROR,
                 fix="store what it reads and writes in integers if it has an integer form; otherwise name a chip with "
                 "float16, such as qnn-htp:sm8550, or cut the model there",
@@ -166,7 +166,7 @@ def float_without_float16(subject: Subject) -> Iterator[Finding]:
 def _float_nodes(subject: Subject) -> Iterator[ir.Node]:
     """The nodes that run in float, as is planned; without a plan, those that the table has in float only."""
     if subject.plan is None:
-        for unit in build_problem(subject.model, subject.target).units:
+        for unit in build_problem(subject.model, subject.table).units:
             if unit.operands and unit.outputs and not any(s.output.dtype.is_quantized for s in unit.signatures):
                 yield unit.nodes[0]
         return
@@ -197,11 +197,11 @@ def integers_around_float_operator(subject: Subject) -> Iterator[Finding]:
       dumped graph has Dequantize, the operator in float, Quantize.
     - qnn-htp: the same for v73 without an SoC number: ScatterND, and ReduceL2 in front of a 16-bit Div, fail with 1002.
     """
-    slow = has_float16(subject.target)
+    slow = has_float16(subject.table)
     for operation in operations(subject):
         if operation.in_integers and operation.op in IN_FLOAT_ONLY:
             node = operation.node
-            then = "Dequantize and Quantize go around it" if slow else f"{subject.target.name} has no float16 for that"
+            then = "Dequantize and Quantize go around it" if slow else f"{subject.table.target} has no float16 for that"
             yield Finding(
                 "Q103",
                 where(node),

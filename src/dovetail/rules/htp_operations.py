@@ -16,11 +16,11 @@ from dovetail.encoding import DType, Granularity, QParams
 from dovetail.finding import Severity
 from dovetail.model.edit import constant_of, is_op, shape_of, sole_consumer
 from dovetail.model.origin import nodes_of, origin_of
+from dovetail.op_support import OpTable
 from dovetail.plan.constraints import Operand, Unit, build_problem, op_key
 from dovetail.plan.validate import seen_on
 from dovetail.rules.subject import Subject
 from dovetail.storage import IN_FLOAT32, Plan, Storage
-from dovetail.target import Target
 
 TARGETS = ("qnn-htp",)
 LINEAR = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
@@ -100,7 +100,7 @@ def operations(subject: Subject) -> Iterator[Operation]:
     plan = subject.plan
     if plan is None:
         return
-    units = build_problem(subject.model, subject.target).units
+    units = build_problem(subject.model, subject.table).units
     heads = {unit.nodes[0]: unit for unit in units}
     done: set[ir.Node] = set()
     for unit in units:
@@ -138,35 +138,35 @@ def _follower(unit: Unit, heads: Mapping[ir.Node, Unit], plan: Plan, op: str) ->
     return heads.get(node) if node is not None and is_op(node, op) and not stored else None
 
 
-def has_float16(target: Target) -> bool:
+def has_float16(table: OpTable) -> bool:
     """Whether the chip computes in float16, which it does only where its SoC number is known."""
-    return "fp16" in target.precisions
+    return "fp16" in table.precisions
 
 
-def runs_in_float(target: Target, op: str) -> bool:
+def runs_in_float(table: OpTable, op: str) -> bool:
     """Whether an operator can run in float at all: on a part without float16 next to none can."""
-    if has_float16(target) or op in _ANYWHERE:
+    if has_float16(table) or op in _ANYWHERE:
         return True
-    return is_bare_architecture(target) and op not in _NO_FLOAT32
+    return is_bare_architecture(table) and op not in _NO_FLOAT32
 
 
-def is_bare_architecture(target: Target) -> bool:
+def is_bare_architecture(table: OpTable) -> bool:
     """Whether the target is an architecture such as v73 and not a part; float32 is emulated there."""
-    return re.fullmatch(r"qnn-htp:v\d+", target.name) is not None
+    return re.fullmatch(r"qnn-htp:v\d+", table.target) is not None
 
 
-def severity_in_float(operation: Operation, target: Target) -> Severity:
+def severity_in_float(operation: Operation, table: OpTable) -> Severity:
     """How bad it is that an operator falls out of the integers: slow, or refused."""
-    refused = operation.stranded or not runs_in_float(target, operation.op)
+    refused = operation.stranded or not runs_in_float(table, operation.op)
     return Severity.ERROR if refused else Severity.WARNING
 
 
-def what_in_float(operation: Operation, target: Target) -> str:
+def what_in_float(operation: Operation, table: OpTable) -> str:
     """What the compiler does with an operator that falls out of the integers."""
     if operation.stranded:
         return "HTP would run it in float, and refuses to read its int32 or per-channel constants there"
-    if not runs_in_float(target, operation.op):
-        return f"HTP would run it in float, which {target.name} cannot"
+    if not runs_in_float(table, operation.op):
+        return f"HTP would run it in float, which {table.target} cannot"
     return "HTP runs it in float, between Dequantize and Quantize"
 
 

@@ -82,7 +82,7 @@ def rank_beyond_target(subject: Subject) -> Iterator[Finding]:
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43: Transpose and Mul of rank 6 (Swin windows) are
       refused ("incorrect Rank 6"), with dimensions merged they compile.
     """
-    highest = subject.target.max_rank
+    highest = subject.table.max_rank
     if highest is None:
         return
     for value, maker in _values(subject.model.graph):
@@ -92,7 +92,7 @@ def rank_beyond_target(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             "Q602",
             name,
-            f"{maker} {name!r} has {rank} dimensions ({_text(value.shape)}), {subject.target.name} takes {highest}",
+            f"{maker} {name!r} has {rank} dimensions ({_text(value.shape)}), {subject.table.target} takes {highest}",
             Severity.ERROR,
             {"rank": float(rank), "highest": float(highest)},
             f"merge dimensions that stay together with a Reshape, so that {name!r} has at most {highest}",

@@ -43,8 +43,8 @@ def different_storage_around_byte_preserving_op(subject: Subject) -> Iterator[Fi
     """
     if subject.plan is None:
         return
-    severity = Severity.WARNING if subject.target.runs_float_between else Severity.ERROR
-    for unit in build_problem(subject.model, subject.target).units:
+    severity = Severity.WARNING if subject.table.runs_float_between else Severity.ERROR
+    for unit in build_problem(subject.model, subject.table).units:
         for operand in unit.shared():
             seen = seen_on(subject.plan, operand.edge, operand.name)
             for output in unit.outputs:

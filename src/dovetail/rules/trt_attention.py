@@ -10,12 +10,12 @@ from dovetail.encoding import QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.attention import Attention, find_attention
 from dovetail.model.origin import origin_of
+from dovetail.op_support import OpTable
 from dovetail.plan.validate import seen_on
 from dovetail.rules.rule import rule
 from dovetail.rules.subject import Subject
 from dovetail.rules.trt_types import TARGETS
 from dovetail.storage import Edge, Plan, Storage
-from dovetail.target import Target
 
 
 def _operands(found: Attention, plan: Plan) -> dict[str, Storage]:
@@ -139,7 +139,7 @@ def attention_without_kernel(subject: Subject) -> Iterator[Finding]:
 
     ## Seen on
     - tensorrt: tensorrt-rtx 1.7.1.116, built for sm89: head sizes 8 to 256, 1 to 2048 keys; the number of queries does
-      not matter. Built for sm75, sm80, sm86, sm120 and sm121 at three sizes each, which agree.
+      not matter. BuildInputs for sm75, sm80, sm86, sm120 and sm121 at three sizes each, which agree.
     """
     plan = subject.plan
     for found in find_attention(subject.model.graph) if plan is not None else ():
@@ -147,14 +147,14 @@ def attention_without_kernel(subject: Subject) -> Iterator[Finding]:
         dtypes = {storage.dtype for storage in stored if isinstance(storage, QParams)}
         if len(dtypes) != 1 or not all(isinstance(storage, QParams) for storage in stored):
             continue
-        why = _no_kernel(subject.target, found.scores, stored[0])
+        why = _no_kernel(subject.table, found.scores, stored[0])
         if why:
             yield Finding("Q621", _where(found), why, Severity.ERROR, fix="leave this attention in float16")
 
 
-def _no_kernel(target: Target, node: ir.Node, storage: Storage) -> str:
+def _no_kernel(table: OpTable, node: ir.Node, storage: Storage) -> str:
     """Why the target's table does not take a product of two activations in this type."""
-    for signature in target.ops["MatMul"].signatures:
+    for signature in table.ops["MatMul"].signatures:
         both = [slot.encoding.dtype for slot in signature.inputs if not slot.constant]
         if both == [storage.dtype, storage.dtype] and signature.when is not None:
             return signature.when(node)

@@ -90,7 +90,7 @@ def operator_outside_xnnpack(subject: Subject) -> Iterator[Finding]:
       a step, index_select, upsample_nearest2d and all parts of cubic resizing stay outside the delegates; so do
       native_layer_norm, most means, expand_copy and repeat as torch writes them, but not as we do.
     """
-    forms = subject.target.forms or frozenset()
+    forms = subject.table.only or frozenset()
     for node in subject.model.graph:
         why = _outside(node)
         if why and is_op(node, *forms):
@@ -122,7 +122,7 @@ def operator_without_torch_form(subject: Subject) -> Iterator[Finding]:
     ## Seen on
     - xnnpack: executorch 1.5.1 with torch 2.13.0, x86-64: the lowering is refused, naming the node.
     """
-    forms = subject.target.forms or frozenset()
+    forms = subject.table.only or frozenset()
     for node in subject.model.graph:
         if not is_op(node, *forms, "QuantizeLinear", "DequantizeLinear"):
             yield Finding(

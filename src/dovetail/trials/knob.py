@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dovetail.trials.decision import Decision
+from dovetail.trials.locate import Located
 from dovetail.trials.variant import Variant
 from dovetail.trials.workbench import Workbench
-from dovetail.verify.locate import Located
 
 Outcome = tuple[Variant, tuple[Decision, ...]]
 

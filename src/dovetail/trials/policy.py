@@ -31,7 +31,10 @@ def accept_within(
 
 
 def take_while_better(
-    state: State, items: Sequence[Item], tried: Callable[[State, Item], State], is_better: Callable[[State, State], bool]
+    state: State,
+    items: Sequence[Item],
+    tried: Callable[[State, Item], State],
+    is_better: Callable[[State, State], bool],
 ) -> list[tuple[Item, State, State, bool]]:
     """Each item in turn on top of those taken before: (item, without it, with it, whether it was taken)."""
     rows: list[tuple[Item, State, State, bool]] = []

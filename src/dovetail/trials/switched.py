@@ -50,7 +50,9 @@ class SwitchedSimulation:
     def added_noise(self, on: Collection[int], samples: int | None = None) -> float:
         """The noise that switching adds at the worst output, in units of what it has without."""
         usual = self.outputs((), samples)
-        ratios = [10 ** ((usual[name] - db) / 10) - 1 for name, db in self.outputs(on, samples).items() if name in usual]
+        ratios = [
+            10 ** ((usual[name] - db) / 10) - 1 for name, db in self.outputs(on, samples).items() if name in usual
+        ]
         return max(ratios, default=0.0)
 
     def worst_db(self, on: Collection[int], samples: int | None = None) -> float | None:

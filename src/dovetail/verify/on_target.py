@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from dovetail.backend import Sample
+from dovetail.backend import Runner, Sample
 from dovetail.errors import BackendError, UnfinishedError
 from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.qdq.boundary import Stream
-from dovetail.target import Target
 from dovetail.verify import verdicts
 from dovetail.verify.compare import Agreement, compare_runs, side_by_side
 
@@ -58,7 +57,7 @@ def run_on_target(
     streams: Mapping[str, Stream],
     ranked: Mapping[str, int],
     samples: list[Sample],
-    target: Target,
+    runner: Runner,
     float_db: float | None,
     thresholds: Thresholds,
     progress: Progress,
@@ -68,9 +67,9 @@ def run_on_target(
 
     In 8 bit, one or two steps of rounding can pile up in one picture: a disagreement counts when it holds on several.
     """
-    ran = _run(streams, ranked, samples[: target.sample_limit], [], progress, classes)
+    ran = _run(streams, ranked, samples[: runner.samples], [], progress, classes)
     verdict = _judge(ran, float_db, thresholds)
-    again = samples[: target.retry_limit]
+    again = samples[: runner.retry_samples]
     if verdict.status is Status.FAIL and not ran.failure and len(again) > len(ran.outputs):
         ran = _run(streams, ranked, again, ran.outputs, progress, classes)
         verdict = _judge(ran, float_db, thresholds)

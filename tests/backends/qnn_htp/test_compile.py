@@ -47,10 +47,10 @@ def compiled(body: str, target: Target, folder: Path) -> tuple[ReadBack, str]:
     """Plan for 16 bit, emit, run the real compiler, read back."""
     model = graph(body)
     plan = planned(model, target, W8A16, data=noise(model))
-    artifacts = target.emit(model, plan, folder)
-    result = target.compile(artifacts, folder)
+    artifacts = target.backend.emit(model, plan, folder)
+    result = target.backend.compile(artifacts, folder)
     assert result.error == ""
-    return target.read_back(result, plan), result.log
+    return target.backend.read_back(result, plan), result.log
 
 
 def changed(read_back: ReadBack) -> list[str]:
@@ -59,7 +59,7 @@ def changed(read_back: ReadBack) -> list[str]:
 
 
 def with_support(target: Target, op: str, support: OpSupport) -> Target:
-    return dataclasses.replace(target, ops={**target.ops, op: support})
+    return dataclasses.replace(target, ops={**target.table.ops, op: support})
 
 
 @pytest.fixture
@@ -98,20 +98,22 @@ def test_a_pair_between_float_operators_is_taken_out(htp: Target, tmp_path: Path
     alone = {name: choice if name == "b" else Choice(IN_FLOAT32, Why.PINNED) for name, choice in fitted.tensors.items()}
     coarse = QParams(A8, np.float32(0.2), np.int32(128))
     naive = dataclasses.replace(fitted, tensors={**alone, "b": Choice(coarse, Why.PINNED)})
-    result = htp.compile(htp.emit(model, naive, tmp_path), tmp_path)
-    assert changed(htp.read_back(result, naive)) == ["b: a pair between float operators, taken out in front of Softmax"]
+    result = htp.backend.compile(htp.backend.emit(model, naive, tmp_path), tmp_path)
+    assert changed(htp.backend.read_back(result, naive)) == [
+        "b: a pair between float operators, taken out in front of Softmax"
+    ]
     # The second witness: what is computed is the float graph, which the pair would put 31 dB away.
     sample = {"x": noise(model)["x"][0]}
-    (output,) = htp.run(result, [sample])
+    (output,) = htp.backend.runner.run(result, [sample])
     (exact,) = SessionRun(model, Mode.FLOAT, tmp_path)([sample])
     assert Comparison.of(exact["y"], output["y"]).sqnr_db > 45
     assert changed(compiled_plan(model, fitted, htp, tmp_path)) == []
 
 
 def compiled_plan(model: ir.Model, plan: Plan, target: Target, folder: Path) -> ReadBack:
-    result = target.compile(target.emit(model, plan, folder), folder)
+    result = target.backend.compile(target.backend.emit(model, plan, folder), folder)
     assert result.error == ""
-    return target.read_back(result, plan)
+    return target.backend.read_back(result, plan)
 
 
 def test_16_bit_sigmoid_has_numbers_of_its_own(htp: Target, tmp_path: Path) -> None:
@@ -136,7 +138,7 @@ def test_a_refused_graph_fails_and_the_run_directory_is_kept(htp: Target, tmp_pa
 def test_a_rank_above_5_is_named_with_what_to_do(htp: Target, tmp_path: Path) -> None:
     body = "g (float[1,2,2,2,2,2] x) => (float[1,2,2,2,2,2] y) { [turn] y = Transpose <perm = [0, 2, 1, 3, 4, 5]> (x) }"
     model = graph(body)
-    result = htp.compile(htp.emit(model, planned(model, htp, data=noise(model)), tmp_path), tmp_path)
+    result = htp.backend.compile(htp.backend.emit(model, planned(model, htp, data=noise(model)), tmp_path), tmp_path)
     by_node = {finding.where: finding for finding in result.findings}
     assert "incorrect Rank 6" in by_node["turn"].message
     assert by_node["turn"].fix == "HTP takes tensors up to rank 5: merge dimensions"
@@ -216,8 +218,8 @@ def test_every_sample_is_emulated_in_a_fresh_process(htp: Target, tmp_path: Path
     model = graph("g (float[1,4,8] x) => (float[1,4,8] y) { y = Relu(x) }")
     data = noise(model, 2)
     plan = planned(model, htp, data=data)
-    result = htp.compile(htp.emit(model, plan, tmp_path), tmp_path)
-    outputs = list(htp.run(result, [{"x": sample} for sample in data["x"]]))
+    result = htp.backend.compile(htp.backend.emit(model, plan, tmp_path), tmp_path)
+    outputs = list(htp.backend.runner.run(result, [{"x": sample} for sample in data["x"]]))
     for sample, output in zip(data["x"], outputs, strict=True):
         np.testing.assert_allclose(output["y"], np.maximum(sample, 0), atol=0.05)
 
@@ -291,7 +293,7 @@ def test_an_island_of_one_operator_stays_float(htp: Target, tmp_path: Path) -> N
     plan = planned(model, float_log, W8A16, data=noise(model))
     assert not plan.tensors["l"].storage.dtype.is_quantized
     naive = tuple(Artifact("model", path) for path in write(emit_qdq(model, plan), tmp_path / "naive.onnx"))
-    found = changed(htp.read_back(htp.compile(naive, tmp_path), plan))
+    found = changed(htp.backend.read_back(htp.backend.compile(naive, tmp_path), plan))
     assert found == ["l: Log writes uint16, it was planned in float"]
     assert changed(compiled_plan(model, plan, htp, tmp_path)) == []
 

@@ -22,7 +22,7 @@ from dovetail.pipeline import fit
 from dovetail.storage import Edge, Plan
 from dovetail.target import Target
 from dovetail.targets import open_target
-from dovetail.verify.verify import Built, Verification, verify
+from dovetail.verify.verify import BuildInputs, Verification, verify
 from tests.planning import graph, noise, planned
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
@@ -65,11 +65,13 @@ def on_wrong_axis(plan: Plan, model: ir.Model, tensor: str) -> Plan:
 def verified(model: ir.Model, plan: Plan, target: Target, folder: Path) -> Verification:
     original = folder / "original.onnx"
     ir.save(model, original)
-    compiled = target.compile(target.emit(model, plan, folder), folder)
+    compiled = target.backend.compile(target.backend.emit(model, plan, folder), folder)
     assert compiled.error == ""
     arrays = noise(model)["x"]
     data = Data("noise", lambda: ({"x": array} for array in arrays), len(arrays), random=True)
-    return verify(Built(original, model, plan, compiled, target.probe()), target, data, None, Thresholds())
+    return verify(
+        BuildInputs(original, model, plan, compiled, target.backend.probe()), target, data, None, Thresholds()
+    )
 
 
 def test_wrong_numbers_are_located_to_the_tensor_where_they_start(tmp_path: Path) -> None:
@@ -91,7 +93,7 @@ def test_what_was_located_is_not_lost_when_other_cuts_are_refused(tmp_path: Path
         """As the compiler, but it takes no graph that ends in front of the wrong tensor."""
         ends = {value.name for value in ir.load(artifacts[0].path).graph.outputs}
         before = {f"{value.name}__dq" for node in model.graph for value in node.outputs} - {"c__dq", "y__dq"}
-        return Compiled(error="not this one") if ends & before else htp.compile(artifacts, folder)
+        return Compiled(error="not this one") if ends & before else htp.backend.compile(artifacts, folder)
 
     bad = verified(model, on_wrong_axis(plan, model, "c"), replace(htp, trial=picky), tmp_path).verdicts["numerics"]
     assert "the first tensor that is off is 'c'" in bad.reason, bad.reason
@@ -100,7 +102,7 @@ def test_what_was_located_is_not_lost_when_other_cuts_are_refused(tmp_path: Path
 def test_an_operator_that_is_computed_wrongly_is_kept_in_float16(tmp_path: Path) -> None:
     """Log with 16 bit in and out is wrong for some numbers: the table does not offer it, so offer it here."""
     htp = open_target("qnn-htp:sm8550")
-    wrong = replace(htp, ops={**htp.ops, "Log": OpSupport((signature(A16, out=A16), signature(F32, out=F32)))})
+    wrong = replace(htp, ops={**htp.table.ops, "Log": OpSupport((signature(A16, out=A16), signature(F32, out=F32)))})
     path = tmp_path / "model.onnx"
     ir.save(graph("g (float[1,8,16] x) => (float[1,8,16] y) { a = Sigmoid(x)  l = Log(a)  y = Neg(l) }"), path)
     options = options_from({"target": "qnn-htp:sm8550", "precision": "w8a16"})

@@ -15,12 +15,12 @@ import onnx
 import pytest
 
 from dovetail.backend import Outcome
+from dovetail.catalog import all_rules
 from dovetail.encoding import Array
 from dovetail.model.read import read
 from dovetail.numerics.metrics import sqnr_db
 from dovetail.qdq.invert import invert, is_quantized
 from dovetail.rules import docs
-from dovetail.rules.catalog import all_rules
 from dovetail.targets.child import run_child
 from dovetail.targets.qnn_htp.chips import chip_named
 from dovetail.targets.qnn_htp.options import provider_options

@@ -103,7 +103,7 @@ def test_where_the_pairs_stand(trt: Target) -> None:
 @pytest.mark.parametrize(("precision", "constant"), [("fp8", SOFTMAX_SCALE_FP8), ("w8a8", SOFTMAX_SCALE_INT8)])
 def test_where_the_pairs_stand_in_the_file(precision: str, constant: float, trt: Target, tmp_path: Path) -> None:
     model = layer(masked=True)
-    (artifact,) = trt.emit(model, planned(model, trt, PRECISIONS[precision], data=noise(model)), tmp_path)
+    (artifact,) = trt.backend.emit(model, planned(model, trt, PRECISIONS[precision], data=noise(model)), tmp_path)
     emitted = ir.load(artifact.path).graph
     # A LayerNorm is quantized once, and what is read back goes to q, k and v.
     norm = next(node for node in emitted if node.op_type == "LayerNormalization").outputs[0]
@@ -130,7 +130,7 @@ def test_the_simulation_is_what_the_file_says(precision: str, tmp_path: Path) ->
     """ONNX Runtime's optimizer moves and fuses pairs; the simulation must not see that."""
     model, target = layer(), open_target("tensorrt", {"compute": "fp32"})  # float16 is rounded more or less often
     data = noise(model)
-    (artifact,) = target.emit(model, planned(model, target, PRECISIONS[precision], data=data), tmp_path)
+    (artifact,) = target.backend.emit(model, planned(model, target, PRECISIONS[precision], data=data), tmp_path)
     sample = {name: array[0] for name, array in data.items()}
     (simulated,) = SessionRun(artifact.path, Mode.EXACT, tmp_path)([sample])
     plain = run(ir.load(artifact.path), sample)
@@ -228,7 +228,7 @@ def test_a_pair_on_the_scores_is_named(trt: Target, tmp_path: Path) -> None:
 def test_a_nan_guard_breaks_it_and_is_taken_out(trt: Target, tmp_path: Path) -> None:
     model = layer(guarded=True)
     stats = observe(model, trt, noise(model))
-    plan = make_plan(model, trt, stats, Request(FP8))
+    plan = make_plan(model, trt.table, stats, Request(FP8))
     compiled, read_back = built_plan(model, plan, trt, tmp_path)
     where = next(node.name for node in model.graph if node.op_type == "Where")
     why = f"the Where {where!r} that replaces NaN stands between softmax and product"

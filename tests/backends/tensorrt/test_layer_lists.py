@@ -35,7 +35,7 @@ def attention(tmp_path_factory: pytest.TempPathFactory) -> tuple[Compiled, Plan]
     """What the layer lists in ``layer_info/`` are of."""
     target, model, folder = open_target("tensorrt"), layer(), tmp_path_factory.mktemp("attention")
     plan = planned(model, target, FP8, data=noise(model))
-    return target.compile(target.emit(model, plan, folder), folder), plan
+    return target.backend.compile(target.backend.emit(model, plan, folder), folder), plan
 
 
 def listed(compiled: Compiled) -> dict[str, Any]:
@@ -173,19 +173,19 @@ def test_products_in_float16_are_looked_up_too(tmp_path: Path) -> None:
       [row] y = MatMul(t, v) }"""
     target, model = open_target("tensorrt"), model_from(text, w=normal(64, 64), v=normal(64, 8))
     plan = planned(model, target, FP16, data=noise(model))
-    compiled = target.compile(target.emit(model, plan, tmp_path), tmp_path)
+    compiled = target.backend.compile(target.backend.emit(model, plan, tmp_path), tmp_path)
     found = {one.tensor: (one.outcome, one.detail.split(" ")[0].strip(",")) for one in read_all(target, compiled, plan)}
     assert found == {"a": (Outcome.MATCHED, "Half"), "y": (Outcome.MATCHED, "Half")}
     listed = tmp_path / "layers.txt"
     listed.write_text(listed.read_text().replace("Datatype: Half", "Datatype: Float"))
     assert {one.outcome for one in read_all(target, compiled, plan)} == {Outcome.CHANGED}
-    assert fidelity(target.read_back(compiled, plan), Thresholds()).status is Status.FAIL
+    assert fidelity(target.backend.read_back(compiled, plan), Thresholds()).status is Status.FAIL
     listed.write_text(re.sub(r"Metadata: .*", "Metadata: ", listed.read_text()))
     assert {one.outcome for one in read_all(target, compiled, plan)} == {Outcome.NOT_FOUND}
 
 
 def read_all(target: Target, compiled: Compiled, plan: Plan) -> tuple[ReadTensor, ...]:
-    read_back = target.read_back(compiled, plan)
+    read_back = target.backend.read_back(compiled, plan)
     assert read_back.unparsed == ""
     return read_back.tensors
 

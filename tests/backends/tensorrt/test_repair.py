@@ -86,7 +86,7 @@ def test_a_pair_on_scores_and_none_behind_the_softmax_in_float16(tmp_path: Path)
     add = next(node for node in model.graph if node.outputs[0].name == "s1")
     edges = {**plan.edges, Edge(str(add.name), 0): Choice(QParams(F8, np.float32(0.02), np.int32(0)), "")}
     del edges[Edge("mix", 0)]
-    (artifact,) = target.emit(model, dataclasses.replace(plan, edges=edges), tmp_path)
+    (artifact,) = target.backend.emit(model, dataclasses.replace(plan, edges=edges), tmp_path)
     result, record = repair(
         artifact.path, FitOptions("tensorrt:sm89", "fp8"), tmp_path / "run", calibration=noise(model)
     )
@@ -110,7 +110,7 @@ def in_fp8(tmp_path: Path) -> Callable[..., Path]:
         target = open_target("tensorrt")
         plan = planned(model, target, FP8, data=noise(model))
         edges = {edge: choice for edge, choice in plan.edges.items() if edge not in without}
-        return target.emit(model, dataclasses.replace(plan, edges=edges), tmp_path)[0].path
+        return target.backend.emit(model, dataclasses.replace(plan, edges=edges), tmp_path)[0].path
 
     return save
 

@@ -16,12 +16,12 @@ import onnx_ir as ir
 import pytest
 
 from dovetail.backend import Artifact, Compiled
+from dovetail.catalog import all_rules
 from dovetail.errors import BackendError
 from dovetail.finding import Severity
 from dovetail.model.session import Mode, open_session
 from dovetail.qdq.params import is_dequantize
 from dovetail.rules import docs
-from dovetail.rules.catalog import all_rules
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt.compile import ENGINE, LAYERS
 from dovetail.targets.tensorrt.layers import parse_layers

@@ -231,10 +231,10 @@ def test_a_layer_list_of_another_form_is_not_checked_and_quoted(
 @pytest.mark.parametrize(("sm", "precision", "word"), [("sm75", "w8a8", "Int8"), ("sm120", "fp8", "FP8")])
 def test_other_gpus(sm: str, precision: str, word: str, tmp_path: Path) -> None:
     target, model = open_target(f"tensorrt:{sm}"), layer(64, 64)
-    plan = planned(model, target, target.precisions[precision], data=noise(model))
-    compiled = target.compile(target.emit(model, plan, tmp_path), tmp_path)
+    plan = planned(model, target, target.table.precisions[precision], data=noise(model))
+    compiled = target.backend.compile(target.backend.emit(model, plan, tmp_path), tmp_path)
     assert compiled.error == ""
-    assert fidelity(target.read_back(compiled, plan), Thresholds()).status is Status.PASS
+    assert fidelity(target.backend.read_back(compiled, plan), Thresholds()).status is Status.PASS
     assert f"1 attention blocks: as one kernel as planned 1 {word} -> {word}; in float16 1" in compiled.notes
 
 
@@ -326,8 +326,8 @@ def test_without_the_layers_of_the_device_what_was_built_is_judged_again(
 
 def test_a_builder_without_memory_says_so(tmp_path: Path) -> None:
     target, model = open_target("tensorrt", {"memory_limit_mb": "500", "time_limit_s": "60"}), layer()
-    artifacts = target.emit(model, planned(model, target, FP8, data=noise(model)), tmp_path)
-    compiled = target.compile(artifacts, tmp_path)
+    artifacts = target.backend.emit(model, planned(model, target, FP8, data=noise(model)), tmp_path)
+    compiled = target.backend.compile(artifacts, tmp_path)
     assert compiled.error == "the TensorRT-RTX builder ran out of memory: the limit is 500 MB"
     assert not compiled.finished
 
@@ -377,21 +377,21 @@ def test_a_line_of_another_form_is_quoted() -> None:
 def test_float32_compute_is_an_option(tmp_path: Path) -> None:
     target, model = open_target("tensorrt", {"compute": "fp32"}), layer()
     plan = planned(model, target, FP8, data=noise(model))
-    compiled = target.compile(target.emit(model, plan, tmp_path), tmp_path)
+    compiled = target.backend.compile(target.backend.emit(model, plan, tmp_path), tmp_path)
     assert compiled.error == ""
-    (attention,) = [one for one in target.read_back(compiled, plan).tensors if one.edge is None]
+    (attention,) = [one for one in target.backend.read_back(compiled, plan).tensors if one.edge is None]
     assert attention.detail == "one attention kernel, FP8 -> FP8"
-    assert list(target.precisions) == ["fp8", "w8a8"]
+    assert list(target.table.precisions) == ["fp8", "w8a8"]
     few = layer(17)
     plan = planned(few, target, FP8, data=noise(few))
-    compiled = target.compile(target.emit(few, plan, tmp_path), tmp_path)
+    compiled = target.backend.compile(target.backend.emit(few, plan, tmp_path), tmp_path)
     (finding,) = compiled.findings
     assert finding.severity is Severity.NOTE
     assert finding.message == (
         "attention is not one kernel in Float (in float16 it is): "
         "it computes in float32 as asked, for which there is no fused kernel"
     )
-    read_back = target.read_back(compiled, plan)
+    read_back = target.backend.read_back(compiled, plan)
     assert {one.outcome for one in read_back.tensors} == {Outcome.MATCHED}
     assert fidelity(read_back, Thresholds()).status is Status.PASS
     assert "1 attention blocks: as one kernel as planned none; in float16 1" in compiled.notes

@@ -17,12 +17,12 @@ import onnx_ir as ir
 import pytest
 
 from dovetail.backend import Outcome
+from dovetail.catalog import all_rules
 from dovetail.errors import InputError
 from dovetail.model.read import read
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.qdq.invert import invert, is_quantized
 from dovetail.rules import docs
-from dovetail.rules.catalog import all_rules
 from dovetail.rules.check import Subject, check
 from dovetail.storage import Plan
 from dovetail.targets import open_target

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,17 +28,8 @@ _SESSION = "dovetail.targets.qnn_htp.session"
 _COMPILER = "the HTP compiler"
 
 
-@dataclass(frozen=True, slots=True)
-class _Shipped:
-    """The files that a device loads, and what is to be said of them."""
-
-    artifacts: tuple[Artifact, ...]
-    findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
-
-
 def compile_model(asked: HtpOptions, artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
-    """Run the real compiler; its log, its graph, the context binary and on request a DLC are kept."""
+    """Run the real compiler; its log, its graph and the context binary are kept."""
     dump, profile = folder / GRAPH, folder / "profile.csv"
     _clear(folder)
     options = {**asked.provider, "dump_json_qnn_graph": "1", "json_qnn_graph_dir": str(dump)}
@@ -53,19 +44,18 @@ def compile_model(asked: HtpOptions, artifacts: tuple[Artifact, ...], folder: Pa
             error = f"{other[0].message}; {other[0].fix}; {refused.error}"
             return replace(refused, error=error, findings=(*other, *refused.findings))
         return refused
-    shipped = _ship(asked, model, folder)
+    contexts = [Artifact(p.stem, p, _builder(p)) for p in sorted(folder.glob("context*")) if p.is_file()]
     provider = f"{PACKAGE} {version(PACKAGE)}"
     graphs = [Artifact(GRAPH, path, provider) for path in sorted(dump.glob("*.json")) if "tensor_log" not in path.name]
     estimate, no_estimate = read_estimate(profile, result.log)
     traffic, no_traffic = read_traffic(result.log)
     return Compiled(
-        artifacts=(*artifacts, *shipped.artifacts, *graphs),
+        artifacts=(*artifacts, *contexts, *graphs),
         log=result.log,
-        findings=(*warnings(result.log), *_another_architecture(asked, result.log), *shipped.findings),
+        findings=(*warnings(result.log), *_another_architecture(asked, result.log)),
         estimate=estimate,
         traffic=traffic,
         not_estimated="; ".join(filter(None, (no_estimate, no_traffic))),
-        notes=shipped.notes,
     )
 
 
@@ -89,25 +79,27 @@ def _clear(folder: Path) -> None:
         old.unlink(missing_ok=True)
 
 
-def _ship(asked: HtpOptions, model: Path, folder: Path) -> _Shipped:
-    """The context binary, the DLC where one is wanted, and whether the device's runtime can load them."""
-    findings: list[Finding] = []
-    files = [(path.stem, path) for path in sorted(folder.glob("context*")) if path.is_file()]
+def package(asked: HtpOptions, compiled: Compiled, folder: Path) -> Compiled:
+    """A build that ships: a DLC where one is wanted, and whether the device's runtime can load its files."""
+    findings, notes, artifacts = list[Finding](), list[str](), list(compiled.artifacts)
     if asked.dlc:
-        path, error = _write_dlc(asked, model, folder / _DLC)
+        path, error = _write_dlc(asked, compiled.artifacts[0].path, folder / _DLC)
         if error:
             findings.append(Finding(CODE, Kind.DLC, f"no DLC was made: {error}", Severity.ERROR))
         else:
-            files.append(("dlc", path))
-    made = [Artifact(name, path, _builder(path)) for name, path in files]
-    notes = []
-    for artifact in made:
+            artifacts.append(Artifact("dlc", path, _builder(path)))
+    for artifact in artifacts:
         kind = {".bin": Kind.CONTEXT, ".dlc": Kind.DLC}.get(artifact.path.suffix)
         if kind is not None:
             finding, note = _on_device(asked, kind, artifact)
             findings += finding
             notes += note
-    return _Shipped(tuple(made), tuple(findings), tuple(notes))
+    return replace(
+        compiled,
+        artifacts=tuple(artifacts),
+        findings=(*compiled.findings, *findings),
+        notes=(*compiled.notes, *notes),
+    )
 
 
 def _write_dlc(asked: HtpOptions, model: Path, folder: Path) -> tuple[Path, str]:

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.backend import Artifact, Compiled, ReadBack
+from dovetail.backend import Artifact, Backend, Compiled, DeviceKit, ReadBack, Runner
 from dovetail.encoding import QParams
 from dovetail.model.write import write
+from dovetail.op_support import OpTable
 from dovetail.passes.as_float16 import as_float16, survives
 from dovetail.passes.fold_casts import fold_casts
 from dovetail.passes.merge_layout import merge_layout
@@ -22,7 +23,7 @@ from dovetail.passes.split_linear import split_linear
 from dovetail.passes.transpose_before_quantize import transpose_before_quantize, transpose_stored_weights
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Choice, Plan
-from dovetail.target import Target
+from dovetail.target import Family, Rewrites, Target
 from dovetail.targets.tensorrt.chips import BUILT, gpu_named
 from dovetail.targets.tensorrt.compile import FLOAT16_LAYERS, LAYERS, compile_model
 from dovetail.targets.tensorrt.device import device_side
@@ -45,29 +46,33 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
     gpu = gpu_named(variant)
     asked = read_options(gpu, options)
     precisions = (*((FP8,) if gpu.has_fp8 else ()), W8A8, *((FP16,) if asked.half else ()))
-    not_here = {} if gpu.has_fp8 else {FP8.name: f"{gpu.name} has no FP8: sm89 is the first with it"}
-    not_here |= {} if asked.half else {FP16.name: "compute=fp32 computes in float32"}
+    unavailable = {} if gpu.has_fp8 else {FP8.name: f"{gpu.name} has no FP8: sm89 is the first with it"}
+    unavailable |= {} if asked.half else {FP16.name: "compute=fp32 computes in float32"}
     return Target(
         name=f"tensorrt:{gpu.name}",
-        ops=table(gpu.has_fp8),
-        precisions={p.name: p for p in precisions},
-        rewrites=(split_linear, merge_layout, remove_unused),
-        given_rewrites=_GIVEN,
-        probe=partial(probe, gpu),
-        emit=partial(emit, asked),
-        compile=partial(compile_model, asked),
-        read_back=read_back,
-        no_run=_NO_RUN,
-        device=device_side,
-        read_device=read_device,
-        on_edges=True,
-        takes_float16=True,
-        float_db=_FLOAT16_DB if asked.half else None,
-        runs_float_between=True,
-        not_here=not_here,
-        variants=tuple(f"sm{number}" for number in BUILT),
-        option_keys=tuple(DEFAULTS),
+        facts=gpu,
+        table=OpTable(
+            target=f"tensorrt:{gpu.name}",
+            ops=table(gpu.has_fp8),
+            precisions={p.name: p for p in precisions},
+            unavailable=unavailable,
+            quantizes_edges=True,
+            runs_float_between=True,
+        ),
+        backend=Backend(
+            probe=partial(probe, gpu),
+            emit=partial(emit, asked),
+            compile=partial(compile_model, asked),
+            read_back=read_back,
+            runner=Runner(None, why_not=_NO_RUN),
+            device=DeviceKit(device_side, read_device),
+            float16_db=_FLOAT16_DB if asked.half else None,
+        ),
+        rewrites=Rewrites((split_linear, merge_layout, remove_unused), quantized=_GIVEN),
     )
+
+
+FAMILY = Family(open_target, tuple(f"sm{number}" for number in BUILT), tuple(DEFAULTS))
 
 
 def emit(asked: TrtOptions, model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:

@@ -1,4 +1,4 @@
-"""An operator that the target computes wrongly in integers is tried in another precision, with all around it as it is."""
+"""An operator that the target computes wrongly in integers is tried in another precision, all else as it is."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dovetail.op_support import Precision
 from dovetail.plan.request import Pin, Pins
 from dovetail.storage import Why
 from dovetail.trials.knob import Cure, Knob
+from dovetail.trials.locate import Located
 from dovetail.trials.variant import Variant, pinned
-from dovetail.verify.locate import Located
 
 NAME = "island"
 

@@ -78,7 +78,9 @@ class _Search:
         chosen = accept_within(order, lambda on: noise.added_noise(on) <= limit)
         decisions = [self._decision(number, number in chosen, noise, saved_us) for number in range(len(self._edges))]
         pins = {
-            edge: OperandPin(self._narrow[edge] if n in chosen else self._wide[edge].encoding, Why.MEASURED, each.reason)
+            edge: OperandPin(
+                self._narrow[edge] if n in chosen else self._wide[edge].encoding, Why.MEASURED, each.reason
+            )
             for n, (edge, each) in enumerate(zip(self._edges, decisions, strict=True))
         }
         together = self._together(noise, chosen, estimates)
@@ -130,9 +132,7 @@ class _Search:
         nodes = [self._nodes[edge.node] for edge in self._edges]
         return [float(math.prod(shape_of(n.outputs[0]) or ()) * (shape_of(n.inputs[0]) or (1,))[-1]) for n in nodes]
 
-    def _decision(
-        self, number: int, is_narrow: bool, noise: SwitchedSimulation, saved_us: Sequence[float]
-    ) -> Decision:
+    def _decision(self, number: int, is_narrow: bool, noise: SwitchedSimulation, saved_us: Sequence[float]) -> Decision:
         edge = self._edges[number]
         wide, narrow = self._wide[edge].dtype, self._narrow[edge].dtype
         wide_db, narrow_db = (noise.worst_db(on, RANKING_SAMPLES) for on in ((), (number,)))
@@ -145,9 +145,7 @@ class _Search:
             taken=taken,
             alternatives=(
                 Alternative(str(wide), _figures(sqnr_db=wide_db)),
-                Alternative(
-                    str(narrow), _figures(sqnr_db=narrow_db, saved_us=saved_us[number] if saved_us else None)
-                ),
+                Alternative(str(narrow), _figures(sqnr_db=narrow_db, saved_us=saved_us[number] if saved_us else None)),
             ),
             rule=RULE,
             reason=f"second operand as {taken}: {narrow} alone costs the outputs {loss:.2f} dB{time}",

@@ -1,0 +1,170 @@
+"""Decide, build, ship, verify: from the float graph and its statistics to what is true of what ships."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Iterator, Mapping
+
+import onnx_ir as ir
+
+from dovetail.backend import BaselineCase, Compiled, Probe, Sample
+from dovetail.catalog import rules_for
+from dovetail.clock import Clock
+from dovetail.device.pack import leave_device_folder
+from dovetail.job import Job
+from dovetail.model.split import Parts
+from dovetail.plan.constraints import build_problem
+from dovetail.plan.pins import resolve_keeps
+from dovetail.plan.request import Request
+from dovetail.plan.validate import validate_plan
+from dovetail.report.assemble import FitRecord
+from dovetail.rules.check import check
+from dovetail.rules.subject import Subject
+from dovetail.rundir import RunDir
+from dovetail.stage_files import Shipment, shipment_files
+from dovetail.stages import Keyed, Stages, keyed, unknown
+from dovetail.stats import Stats
+from dovetail.storage import Plan
+from dovetail.trials.baselines import Comparison, chosen_baselines, compare
+from dovetail.trials.settle import settle
+from dovetail.trials.variant import Variant
+from dovetail.trials.workbench import COMPILED, Build, Score, Workbench
+from dovetail.verify.metric import measure
+from dovetail.verify.verify import BuildInputs, Verification, verify
+
+# Where variants are built, in the folder of the stages.
+TRIALS = "trials"
+# How many samples a baseline may calibrate on: its figures are of speed.
+BASELINE_SAMPLES = 8
+# How many held-out samples each of several precisions is scored on.
+SCORED_SAMPLES = 500
+
+
+def ship(
+    job: Job,
+    run: RunDir,
+    clock: Clock,
+    stages: Stages,
+    model: Keyed[ir.Model],
+    parts: Parts,
+    stats: Keyed[Stats],
+    probe: Probe,
+) -> FitRecord:
+    """The build that ships, beside what it is compared with, and what is true of it."""
+    target, options = job.target, job.options
+    request = job.request.pinned(resolve_keeps(build_problem(model.value, target.table), job.keeps))
+    bench = _workbench(job, run, clock, model.value, probe)
+    verified: dict[str, Verification] = {}
+
+    def make(model: ir.Model, stats: Stats, request: Request, plan: Plan | None, **_: object) -> Shipment:
+        if plan is not None:
+            validate_plan(plan, model, target.table)
+        variant = Variant(model, stats, request, job.given, plan)
+        settled = settle(target.knobs, bench, variant, lambda build: _verify(job, clock, parts, build, probe))
+        verified["shipped"] = settled.verification
+        build = bench.ship(settled.build, run.path)
+        return Shipment(build.plan, build.compiled, settled.decisions)
+
+    shutil.rmtree(run.stages / TRIALS, ignore_errors=True)  # those of a run that was interrupted
+    shipment = stages.make(
+        "build",
+        make,
+        shipment_files(run, model.value),
+        final=lambda record: record.compiled.finished,
+        model=model,
+        stats=stats,
+        request=Keyed(request, repr(request)),
+        plan=Keyed(job.plan, job.plan_key),
+        given=keyed(None) if job.given is None else unknown(job.given),
+        target=Keyed(target, job.target_key),
+        available=keyed(probe.available),
+        wishes=keyed(bench.wishes),
+        score=_score_key(job),
+        judged_by=keyed([repr(options.thresholds), options.emulate]),  # a wrong operator is cured by this
+    ).value
+    shutil.rmtree(run.stages / TRIALS, ignore_errors=True)
+    with clock.stage("check"):
+        subject = Subject(model.value, target.table, target.facts, shipment.plan, stats.value)
+        findings = check(subject, rules_for(target))
+    with clock.stage("baselines"):
+        comparison = _compared(job, run, bench, model.value, shipment.compiled)
+    build = Build(shipment.plan, shipment.compiled, run.path)
+    verification = verified.get("shipped") or _verify(job, clock, parts, build, probe)
+    with clock.stage("device"):
+        data = job.data if job.evaluation is None else job.evaluation.data
+        inputs = _inputs(job, parts, build, probe)
+        device = leave_device_folder(run.path, inputs, target.backend, data, options.thresholds)
+    return FitRecord(
+        stats.value,
+        shipment.plan,
+        shipment.compiled,
+        verification,
+        findings,
+        shipment.decisions,
+        comparison,
+        device,
+    )
+
+
+def _workbench(job: Job, run: RunDir, clock: Clock, model: ir.Model, probe: Probe) -> Workbench:
+    return Workbench(
+        job.target.table,
+        job.target.backend,
+        job.data.samples,
+        run.stages / TRIALS,
+        available=probe.available,
+        wishes={"operands": job.options.operands, "precision": job.options.precision},
+        score=_score(job, model),
+        progress=clock.progress,
+    )
+
+
+def _inputs(job: Job, parts: Parts, build: Build, probe: Probe) -> BuildInputs:
+    return BuildInputs(job.path, parts.head, build.plan, build.compiled, probe, parts.tail)
+
+
+def _verify(job: Job, clock: Clock, parts: Parts, build: Build, probe: Probe) -> Verification:
+    with clock.stage("verify"):
+        inputs = _inputs(job, parts, build, probe)
+        return verify(inputs, job.target.backend, job.data, job.evaluation, job.options.thresholds, clock.progress)
+
+
+def _compared(job: Job, run: RunDir, bench: Workbench, model: ir.Model, fitted: Compiled) -> Comparison:
+    options = job.options
+    baselines = chosen_baselines(options.baselines, job.target.backend, job.target.name)
+    samples = bench.samples(BASELINE_SAMPLES)
+    case = BaselineCase(model, job.path, options.precision, samples, options.shape)
+    return compare(bench, fitted, baselines, case, run.path / COMPILED)
+
+
+def _is_scored(job: Job) -> bool:
+    """Whether several precisions are scored by the caller's metric: not where a tail makes the outputs."""
+    metric = None if job.evaluation is None else job.evaluation.metric
+    return metric is not None and not job.target.table.unsupported and job.options.precision in job.target.table.choices
+
+
+def _score_key(job: Job) -> Keyed[None]:
+    """What the figures of candidates were measured by; where that cannot be told, none is like another."""
+    if job.evaluation is None or not _is_scored(job):
+        return keyed(None)
+    return Keyed(None, job.evaluation.key) if job.evaluation.key else unknown(None)
+
+
+def _score(job: Job, model: ir.Model) -> Score | None:
+    """The caller's metric on some of the held-out samples, for every candidate alike."""
+    held_out = job.evaluation
+    if held_out is None or held_out.metric is None or not _is_scored(job):
+        return None
+    inputs = frozenset(str(value.name) for value in model.graph.inputs)
+    metric, name, data = held_out.metric, held_out.metric_name, held_out.data
+
+    def samples() -> Iterator[Sample]:
+        return itertools.islice(data.samples(), SCORED_SAMPLES)
+
+    def figures(outputs: Iterator[Sample]) -> Mapping[str, float]:
+        return measure(
+            metric, name, lambda some: (one for _, one in zip(some, outputs, strict=True)), samples(), inputs
+        )
+
+    return Score(samples, figures)

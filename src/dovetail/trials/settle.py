@@ -1,0 +1,84 @@
+"""From a variant to the build that ships: knobs turned, built, verified, and what was computed wrongly cured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from dovetail.finding import Status
+from dovetail.plan.validate import validate_plan
+from dovetail.trials.decision import Alternative, Decision
+from dovetail.trials.knob import Cure, Knob, decide_all
+from dovetail.trials.locate import Located, locate
+from dovetail.trials.variant import Variant
+from dovetail.trials.workbench import Build, Workbench
+from dovetail.verify.verify import Verification
+
+Verify = Callable[[Build], Verification]
+_RULE = "what keeps the target's numbers as simulated"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Settlement:
+    """The build that ships, the decisions that led to it, and what is true of it."""
+
+    build: Build
+    decisions: tuple[Decision, ...]
+    verification: Verification
+
+
+def settle(knobs: tuple[Knob, ...], bench: Workbench, variant: Variant, verify: Verify) -> Settlement:
+    """Decide what can be decided by trying, build it, and try what knobs offer against a wrong operator.
+
+    A plan of the caller's own is carried out as it is, and one with scales that came with the model is not searched.
+    """
+    decisions: tuple[Decision, ...] = ()
+    if variant.plan is None and variant.given is None:
+        variant, decisions = decide_all(knobs, bench, variant)
+    validate_plan(bench.plan(variant), variant.model, bench.table)
+    build = bench.build(variant)
+    verification = verify(build)
+    if verification.failing is None:
+        return Settlement(build, decisions, verification)
+    located = locate(bench, variant, build, verification.failing)
+    first = Settlement(build, decisions, _with_place(verification, located))
+    if isinstance(located, str) or variant.plan is not None:
+        return first
+    for knob in knobs:
+        cure = knob.cure(variant, located)
+        if cure is not None:
+            other = _tried(knob.name, cure, bench, located, first, verify)
+            if other.build is not first.build:
+                return other
+            first = other
+    return first
+
+
+def _with_place(verification: Verification, located: Located | str) -> Verification:
+    """The verification, whose verdict on numbers says where they go wrong."""
+    numerics = verification.verdicts["numerics"]
+    said = replace(numerics, reason=f"{numerics.reason}; {located}")
+    return replace(verification, verdicts={**verification.verdicts, "numerics": said})
+
+
+def _tried(knob: str, cure: Cure, bench: Workbench, located: Located, first: Settlement, verify: Verify) -> Settlement:
+    """What was settled first, or the cure where it brings the numbers back; with the decision in either case."""
+    build = bench.build(cure.variant)
+    verification = verify(build)
+    before, after = first.verification.verdicts["numerics"], verification.verdicts["numerics"]
+    helps = after.status is Status.PASS
+    as_planned = str(located.storage)
+    decision = Decision(
+        knob=knob,
+        where=f"{located.op_type} {located.node!r}",
+        taken=cure.label if helps else as_planned,
+        alternatives=(
+            Alternative(as_planned, {"target_sqnr_db": located.target_db, "simulation_sqnr_db": located.simulation_db}),
+            Alternative(cure.label, failure="" if helps else after.reason),
+        ),
+        rule=_RULE,
+        reason=before.reason if helps else f"keeping it in {cure.label} was tried and does not help",
+        samples=1,
+    )
+    chosen = Settlement(build, first.decisions, verification) if helps else first
+    return replace(chosen, decisions=(*first.decisions, decision))
