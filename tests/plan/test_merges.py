@@ -11,6 +11,7 @@ from dovetail.encoding import DType, QParams
 from dovetail.op_support import A8, F32, Fixed, OpSupport, signature
 from dovetail.storage import Edge, Plan, Why
 from dovetail.target import Target
+from tests.changed import changed
 from tests.planning import graph, noise, planned
 from tests.toy_target import TOY
 
@@ -21,7 +22,7 @@ g (float[1,4] x, float[1,4] y) => (float[1,8] z, float[1,4] w)
 
 
 def with_op(op: str, support: OpSupport) -> Target:
-    return dataclasses.replace(TOY, ops={**TOY.table.ops, op: support})
+    return changed(TOY, ops={**TOY.table.ops, op: support})
 
 
 def storage(plan: Plan, name: str) -> QParams:

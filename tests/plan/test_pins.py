@@ -10,7 +10,7 @@ from dovetail.op_support import A8, FP32, W8A8, W8A16
 from dovetail.plan.constraints import build_problem
 from dovetail.plan.make import make_plan, narrower
 from dovetail.plan.pins import resolve_keeps
-from dovetail.plan.request import Keep, Pin, Pins, Request
+from dovetail.plan.request import Keep, OperandPin, Pin, Pins, Request
 from dovetail.storage import Edge, Why
 from dovetail.targets import open_target
 from dovetail.targets.ort_cpu.target import ORT_CPU
@@ -58,10 +58,18 @@ def test_an_operand_is_pinned_to_what_the_table_offers() -> None:
     wide = Request(W8A16)
     ((edge, encoding),) = narrower(model, htp.table, stats, wide).items()
     assert (edge.index, encoding) == (1, A8)
-    plans = [make_plan(model, htp.table, stats, each) for each in (wide, wide.pinned(Pins(operands={edge: encoding})))]
+    plans = [
+        make_plan(model, htp.table, stats, each)
+        for each in (wide, wide.pinned(Pins(operands={edge: OperandPin(encoding, Why.PINNED, "asked")})))
+    ]
     assert [plan.edges[edge].storage.dtype for plan in plans] == [DType.S16, DType.U8]
     with pytest.raises(ValueError, match="has no signature with what is pinned on"):
-        make_plan(model, htp.table, stats, wide.pinned(Pins(operands={Edge(edge.node, 0): A8})))
+        make_plan(
+            model,
+            htp.table,
+            stats,
+            wide.pinned(Pins(operands={Edge(edge.node, 0): OperandPin(A8, Why.PINNED, "asked")})),
+        )
 
 
 def test_later_pins_win() -> None:

@@ -135,7 +135,7 @@ def test_not_json(tmp_path: Path) -> None:
 def test_plans_that_cannot_be_carried_out(written: Path, change: object, said: str) -> None:
     edit(written, change)
     with pytest.raises(InputError, match=said):
-        validate_plan(read_plan(written), graph(LINEAR), ORT_CPU)
+        validate_plan(read_plan(written), graph(LINEAR), ORT_CPU.table)
 
 
 GEMM = """
@@ -155,7 +155,7 @@ def test_a_bias_counts_in_input_scale_times_weight_scale(tensor: str, tmp_path: 
     scale = 0.5 if tensor == "h" else [0.5, 0.5]
     edit(path, lambda c: row(c, tensor, edge=tensor == "b").update(scale=scale))
     with pytest.raises(InputError, match=r"edge '.*:2' of the plan: the scale of bias 'b' must be input scale"):
-        validate_plan(read_plan(path), model, ORT_CPU)
+        validate_plan(read_plan(path), model, ORT_CPU.table)
 
 
 def test_integers_beside_a_plan(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from dovetail.finding import Thresholds
 from dovetail.verify.compare import compare_runs
 from dovetail.verify.on_target import OnTarget
 from tests import toy_target
+from tests.changed import changed
 
 FLOATS = """<ir_version: 10, opset_import: ["": 17]>
 g (float[1,16,4] x) => (float[1,16,2] y)
@@ -45,7 +45,7 @@ def fitted(
             yield {name: broken(output) for name, output in outputs.items()}
 
     monkeypatch.setitem(targets.FAMILIES, "toy", "tests.toy_target")
-    slow = dataclasses.replace(toy_target.TOY, run=run, sample_limit=1, retry_limit=2, runs_float_between=True)
+    slow = changed(toy_target.TOY, run=run, samples=1, retry_samples=2, runs_float_between=True)
     monkeypatch.setattr(toy_target, "TOY", slow)
     onnx.save(onnx.parser.parse_model(body), folder / "model.onnx")
     samples = {"x": np.random.default_rng(0).normal(size=(8, 16, 4)).astype(np.float32)}

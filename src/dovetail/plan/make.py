@@ -177,7 +177,9 @@ class _Writer:
             text = f"{unit.label} weight, {params.dtype} per channel on axis {params.axis}{words}"
         else:
             text = f"constant operand of {unit.label}, its own range{words}"
-        return Choice(params, Why.CONSTANT, text, scale_from=source)
+        pin = self._pins.operands.get(operand.edge)
+        why, text = (Why.CONSTANT, text) if pin is None else (pin.why, pin.detail)
+        return Choice(params, why, text, scale_from=source)
 
     def _seen(self, unit: Unit, operand: Operand, done: Mapping[Edge, Choice]) -> Storage:
         """The storage that the unit sees on this operand's edge."""

@@ -7,6 +7,7 @@ folder of its own, laid out as a run directory is: the emitted files, and ``comp
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import shutil
 import tempfile
@@ -34,7 +35,7 @@ from dovetail.trials.switched import SwitchedSimulation
 from dovetail.trials.variant import Variant
 from dovetail.verify.compare import Agreement, compare_runs
 from dovetail.verify.run import SessionRun
-from dovetail.verify.verdicts import bounded_db
+from dovetail.verify.verdicts import MAX_SQNR_DB, bounded_db
 
 COMPILED = "compile"
 
@@ -210,8 +211,9 @@ class Workbench:
 
 
 def worst_db(agreement: Agreement) -> float:
-    """The SQNR of the worst output."""
-    return min((bounded_db(one.sqnr_db) for one in agreement.outputs.values()), default=0.0)
+    """The SQNR of the worst output; NaN is worse than anything."""
+    figures = (one.sqnr_db for one in agreement.outputs.values())
+    return min((-MAX_SQNR_DB if math.isnan(db) else bounded_db(db) for db in figures), default=0.0)
 
 
 def _model(artifacts: tuple[Artifact, ...]) -> Path:
