@@ -54,7 +54,7 @@ def save_compiled(compiled: Compiled, folder: Path) -> tuple[Path, ...]:
     """Write the compiler's log and what it made."""
     log, record = folder / "compile.log", folder / "compiled.json"
     write_whole(log, compiled.log.encode())
-    files = [[a.name, str(a.path.relative_to(folder.parent)), a.made_by] for a in compiled.artifacts]
+    files = [[a.name, str(a.path.relative_to(folder.parent)), a.made_by, a.shipped] for a in compiled.artifacts]
     content = {
         "artifacts": files,
         "error": compiled.error,
@@ -73,7 +73,10 @@ def save_compiled(compiled: Compiled, folder: Path) -> tuple[Path, ...]:
 def load_compiled(folder: Path) -> Compiled:
     """Read what ``save_compiled`` wrote."""
     content = msgspec.json.decode((folder / "compiled.json").read_bytes())
-    artifacts = tuple(Artifact(name, folder.parent / path, by) for name, path, by in content["artifacts"])
+    artifacts = tuple(
+        Artifact(name, folder.parent / path, made_by, shipped=any(shipped))
+        for name, path, made_by, *shipped in content["artifacts"]
+    )
     log = (folder / "compile.log").read_text()
     findings = msgspec.convert(content["findings"], tuple[Finding, ...])
     estimate = msgspec.convert(content["estimate"], Estimate | None)

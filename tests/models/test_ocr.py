@@ -152,4 +152,4 @@ def test_sixteen_bit_activations_run_as_simulated(fitted: Callable[[str], Result
 
 def test_the_weights_are_a_quarter_of_their_size(fitted: Callable[[str], Result]) -> None:
     size_bytes = fitted("w8a8").metrics.size_bytes
-    assert size_bytes["quantized"] < 0.3 * size_bytes["float"]
+    assert size_bytes["model.onnx"] < 0.3 * size_bytes["float"]

@@ -26,6 +26,8 @@ GRAPH = "qnn_graph"
 _DLC = "dlc"
 _SESSION = "dovetail.targets.qnn_htp.session"
 _COMPILER = "the HTP compiler"
+# The files that a device loads, by suffix; the ONNX file beside a context binary only refers to it.
+_KINDS = {".bin": Kind.CONTEXT, ".dlc": Kind.DLC}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +101,10 @@ def _ship(asked: HtpOptions, model: Path, folder: Path) -> _Shipped:
             findings.append(Finding(CODE, Kind.DLC, f"no DLC was made: {error}", Severity.ERROR))
         else:
             files.append(("dlc", path))
-    made = [Artifact(name, path, _builder(path)) for name, path in files]
+    made = [Artifact(name, path, _builder(path), shipped=path.suffix in _KINDS) for name, path in files]
     notes = []
     for artifact in made:
-        kind = {".bin": Kind.CONTEXT, ".dlc": Kind.DLC}.get(artifact.path.suffix)
+        kind = _KINDS.get(artifact.path.suffix)
         if kind is not None:
             finding, note = _on_device(asked, kind, artifact)
             findings += finding
