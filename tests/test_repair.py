@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 import msgspec
+import onnx
 import pytest
 
 import dovetail
@@ -52,6 +53,22 @@ def test_a_group_of_several_parts_takes_the_numbers_of_none(tmp_path: Path) -> N
     result = dovetail.repair(path, target="ort-cpu", calibration=calibration(), output=tmp_path / "run")
     tensors = {one.tensor: one.sqnr_db for one in result.metrics.tensors}
     assert min(value for value in tensors.values() if value is not None) > 20
+
+
+@pytest.mark.parametrize("stored", ["int4", "uint4", "int32"])
+def test_activations_of_no_precision_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], stored: str) -> None:
+    path = tmp_path / "model.onnx"
+    text = f"""<ir_version: 10, opset_import: ["": 21]>
+    g (float[1,2] x) => (float[1,2] y)
+    <float s = {{0.1}}, {stored} z = {{0}}, int8[2,2] w = {{1,2,3,4}}, int8 zw = {{0}}>
+    {{ q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) v = DequantizeLinear(w, s, zw) y = MatMul(d, v) }}"""
+    onnx.save(onnx.parser.parse_model(text), path)
+    with pytest.raises(SystemExit) as ended:
+        main(["repair", str(path), "--target", "ort-cpu", "--calib", "random", "-o", str(tmp_path / "run")])
+    assert ended.value.code == 2
+    said = f"1 of 1 quantized activations are {stored}, which is no precision of a target: say --precision"
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_command_lists_what_was_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,6 +116,8 @@ def test_weights_too_large_for_a_protobuf_go_beside_the_model(tmp_path: Path, mo
     result = dovetail.fit(shipped.model_path, target="ort-cpu", calibration=calibration, output=tmp_path / "run")
     assert {str(verdict.status) for verdict in result.verdicts.values()} == {"pass"}
     assert [a.path for a in result.artifacts][:2] == ["model.onnx", "model.onnx.data"]
+    both = sum(artifact.bytes for artifact in result.artifacts[:2])
+    assert result.metrics.size_bytes == {"float": shipped.model_path.stat().st_size, "model.onnx": both}
 
 
 SMALL = """<ir_version: 10, opset_import: ["": 21]>

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from rich.console import Console
 
 import dovetail
 from dovetail import targets
 from dovetail.backend import Artifact, Compiled, Probe
 from dovetail.errors import InputError
 from dovetail.op_support import FP32
+from dovetail.report.terminal import print_result
 from dovetail.trials.knobs.precisions import precisions
 from tests import toy_target
 from tests.changed import changed
@@ -190,3 +194,28 @@ def test_a_resumed_run_has_the_figures_of_its_own_data(choosing: dict[str, objec
     assert figures(dovetail.fit(**asked, resume=True)) == {4.0}
     asked["metric"] = lambda outputs, targets: {"samples": -counted(outputs, targets)["samples"]}
     assert figures(dovetail.fit(**asked, resume=True)) == {-4.0}
+
+
+def test_the_size_is_that_of_what_ships(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def emit(*arguments: object) -> tuple[Artifact, ...]:
+        return tuple(dataclasses.replace(each, shipped=False) for each in toy_target.emit(*arguments))  # type: ignore[arg-type]
+
+    def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+        (folder / "program.bin").write_bytes(b"x" * 1234)
+        return Compiled((*artifacts, Artifact("program", folder / "program.bin", "toyc 1", shipped=True)))
+
+    monkeypatch.setattr(toy_target, "TOY", dataclasses.replace(toy_target.TOY, emit=emit, compile=compile_model))
+    expected = {"float": model.stat().st_size, "program.bin": 1234}
+    for resume in (False, True):
+        result = fit(model, resume=resume)
+        assert result.metrics.size_bytes == expected
+        assert [a.path for a in result.artifacts if a.shipped] == ["compile/program.bin"]
+    printed = io.StringIO()
+    print_result(result, model.parent / "run", Console(file=printed, width=120))
+    assert re.search(r"size of program.bin, which ships .* 1 kB", printed.getvalue())
+
+
+def test_nothing_ships_of_what_was_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing = dataclasses.replace(toy_target.TOY, compile=lambda artifacts, folder: Compiled(artifacts, error="no"))
+    monkeypatch.setattr(toy_target, "TOY", refusing)
+    assert fit(model).metrics.size_bytes.keys() == {"float"}

@@ -50,7 +50,7 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
 
 
 def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
-    return tuple(Artifact("model", path) for path in write(emit_qdq(model, plan), folder / "toy.onnx"))
+    return tuple(Artifact("model", path, shipped=True) for path in write(emit_qdq(model, plan), folder / "toy.onnx"))
 
 
 def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:

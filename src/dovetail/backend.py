@@ -31,11 +31,16 @@ MODEL = "model"
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """One file that a run made; ``made_by``: the vendor's component that wrote it, with its version."""
+    """One file that a run made.
+
+    ``made_by``: the vendor's component that wrote it, with its version. ``shipped``: a device is given it; what is made
+    only to be looked at, or to be compiled, is not.
+    """
 
     name: str
     path: Path
     made_by: str = ""
+    shipped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

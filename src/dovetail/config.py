@@ -15,6 +15,7 @@ import msgspec
 from dovetail.errors import InputError
 from dovetail.finding import VERDICT_TABLE, Thresholds
 from dovetail.numerics.methods import RangeMethod
+from dovetail.whole_number import LARGEST, whole_number
 
 _ALIASES = {"int8": "w8a8"}
 # What a plan that is given has decided already.
@@ -51,8 +52,8 @@ class FitOptions:
             raise InputError(f"unknown io {self.io!r}; there is float and quantized")
         if self.operands not in ("auto", "wide", "narrow"):
             raise InputError(f"unknown operands {self.operands!r}; there is auto, wide and narrow")
-        if self.emulate is not None and self.emulate < 1:
-            raise InputError(f"--emulate {self.emulate}: must be a whole number above zero")
+        if self.emulate is not None and not 1 <= self.emulate <= LARGEST:
+            raise InputError(f"--emulate {self.emulate}: must be a whole number from 1 to {LARGEST}")
         if self.layout not in ("nchw", "nhwc"):
             raise InputError(f"unknown layout {self.layout!r}; there is nchw and nhwc")
         for name in self.require:
@@ -65,8 +66,8 @@ class FitOptions:
         for name, number in dataclasses.asdict(self.thresholds).items():
             if not math.isfinite(number):
                 raise InputError(f"threshold {name}: must be finite, not {number}")
-        if self.thresholds.normalized_samples < 1:
-            raise InputError("threshold normalized_samples: at least one sample must be compared")
+        if not 1 <= self.thresholds.normalized_samples <= LARGEST:
+            raise InputError(f"threshold normalized_samples: must be a whole number from 1 to {LARGEST}")
 
 
 def options_from(values: Mapping[str, Any], *, planned: bool = False) -> FitOptions:
@@ -101,11 +102,19 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     shapes = {}
     for text in texts:
         name, equals, numbers = text.rpartition("=")
-        parts = [part.strip() for part in numbers.split(",")]
-        if not equals or not name or not all(part.isdigit() and int(part) > 0 for part in parts):
-            raise InputError(f"--shape {text}: must be name=1,3,224,224 with whole numbers above zero")
-        shapes[name] = tuple(int(part) for part in parts)
+        sizes = _whole_numbers(numbers)
+        if not equals or not name or sizes is None:
+            raise InputError(f"--shape {text}: must be name=1,3,224,224 with whole numbers from 1 to {LARGEST}")
+        shapes[name] = sizes
     return shapes
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """``224,224`` -> height and width."""
+    sizes = _whole_numbers(text)
+    if sizes is None or len(sizes) != 2:
+        raise InputError(f"--size {text}: must be height,width with whole numbers from 1 to {LARGEST}")
+    return sizes[0], sizes[1]
 
 
 def parse_options(texts: tuple[str, ...]) -> dict[str, str]:
@@ -127,6 +136,12 @@ def parse_numbers(name: str, text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(","))
     except ValueError as error:
         raise InputError(f"--{name} {text}: must be numbers with commas between") from error
+
+
+def _whole_numbers(text: str) -> tuple[int, ...] | None:
+    """Whole numbers above zero with commas between; None if one of them is something else."""
+    numbers = [whole_number(part.strip()) for part in text.split(",")]
+    return tuple(number for number in numbers if number is not None) if None not in numbers else None
 
 
 def _typed(key: str, value: Any, kind: Any) -> Any:

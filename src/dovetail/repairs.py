@@ -113,7 +113,13 @@ def precision_of(path: Path, options_shape: dict[str, tuple[int, ...]] | None = 
     counts = Counter(params.dtype for params in given.tensors.values())
     if not counts:
         raise InputError(f"{path}: no activation is quantized: say --precision")
-    return _PRECISIONS[counts.most_common(1)[0][0]]
+    dtype, count = counts.most_common(1)[0]
+    if dtype not in _PRECISIONS:
+        raise InputError(
+            f"{path}: {count} of {counts.total()} quantized activations are {dtype}, which is no precision of a "
+            "target: say --precision, for example --precision w8a8"
+        )
+    return _PRECISIONS[dtype]
 
 
 def _read(

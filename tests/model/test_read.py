@@ -249,6 +249,42 @@ def test_bad_graph(tmp_path: Path, text: str, match: str) -> None:
     _refused(match, _save(tmp_path / "m.onnx", text, more=', "other": 1, "com.microsoft": 1'))
 
 
+@pytest.mark.parametrize(
+    ("body", "match"),
+    [
+        ("y = MatMul(x, w64)", r"\(MatMul\) takes tensors of one type: 'x' is float, 'w64' is double"),
+        ("y = Gemm(x, w, b64)", r"\(Gemm\) takes tensors of one type: 'x' is float, 'b64' is double"),
+        ("y = Conv(x, w64)", r"\(Conv\) takes tensors of one type: 'x' is float, 'w64' is double"),
+        ("a = MatMul(x, w) y = Add(a, b64)", r"\(Add\) takes tensors of one type: 'a' is float, 'b64' is double"),
+        ("a = Add(w, b64) y = MatMul(x, a)", r"\(Add\) takes tensors of one type: 'w' is float, 'b64' is double"),
+        ("a = Transpose(w64) y = MatMul(x, a)", r"\(MatMul\) takes tensors of one type: 'x' is float, 'a' is double"),
+        ("a = Cast <to = 11> (w) y = MatMul(x, a)", r"\(MatMul\) takes .* 'x' is float, 'a' is double"),
+        ("a = Cast <to = 99> (w) y = MatMul(x, a)", r"\(Cast\) gives the unknown type 99"),
+        ("y = Gather(x, w)", r"\(Gather\) does not take 'w', which is float"),
+        ("a = Greater(x, x) y = Where(a, x, w64)", r"\(Where\) takes .* 'x' is float, 'w64' is double"),
+    ],
+)
+def test_types_that_contradict_each_other(tmp_path: Path, body: str, match: str) -> None:
+    text = f"g (float[3,3] x) => (float[3,3] y) {{ {body} }}"
+    constants = {"w": normal(3, 3), "b": normal(3)}
+    double = {f"{name}64": array.astype(np.float64) for name, array in constants.items()}
+    _refused(match, _save(tmp_path / "m.onnx", text, **constants, **double))
+
+
+def test_a_declared_type_that_is_not_what_is_made(tmp_path: Path) -> None:
+    proto = onnx.load(_save(tmp_path / "m.onnx", "g (float[3] x) => (float[3] y) { a = Neg(x) y = Abs(a) }"))
+    proto.graph.value_info.append(onnx.helper.make_tensor_value_info("a", onnx.TensorProto.DOUBLE, [3]))
+    onnx.save(proto, tmp_path / "m.onnx")
+    _refused(r"\(Neg\) makes 'a' as float: it is declared double", tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("body", ["y = Pow(x, w64)", "a = Cast <to = 1> (w64) y = MatMul(x, a)", "y = MatMul(x, w)"])
+def test_types_that_go_together_are_read(tmp_path: Path, body: str) -> None:
+    text = f"g (float[3,3] x) => (float[3,3] y) {{ {body} }}"
+    weight = normal(3, 3)
+    read(_save(tmp_path / "m.onnx", text, w=weight, w64=weight.astype(np.float64)))
+
+
 def test_missing_external_data(tmp_path: Path) -> None:
     path = _save_external(tmp_path)
     (tmp_path / "m.data").unlink()

@@ -16,6 +16,7 @@ from dovetail.calibrate.data import Data, InputSpec, check_sample
 from dovetail.calibrate.user_code import each_of, load_function
 from dovetail.encoding import Array
 from dovetail.errors import InputError
+from dovetail.whole_number import whole_number
 
 RANDOM_SAMPLES = 8
 # What reading a damaged archive raises; RuntimeError is for one that is encrypted or packed in an unknown way.
@@ -234,9 +235,9 @@ def _from_function(function: Callable[[], Any], name: str, specs: tuple[InputSpe
 def _random(text: str, specs: tuple[InputSpec, ...]) -> Data:
     """Noise that was asked for by name; marked as such wherever it is used."""
     number = text.removeprefix("random").removeprefix(":")
-    if number and not (number.isdigit() and int(number) > 0):
+    count = whole_number(number) if number else RANDOM_SAMPLES
+    if count is None:
         raise InputError(f"{text}: after random: comes how many samples, as in random:16")
-    count = int(number) if number else RANDOM_SAMPLES
 
     def samples() -> Iterator[Sample]:
         generator = np.random.default_rng(0)

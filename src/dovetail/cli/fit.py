@@ -60,7 +60,7 @@ def fit_command(context: click.Context, /, model: Path, output: Path, force: boo
 
 def _values(given: dict[str, Any]) -> dict[str, Any]:
     """The options as the record wants them; what the command line says wins over the file."""
-    from dovetail.config import parse_numbers, parse_options, parse_shapes, read_config
+    from dovetail.config import parse_numbers, parse_options, parse_shapes, parse_size, read_config
 
     values = read_config(given["config"]) if given["config"] is not None else {}
     plain = {"target": "target", "precision": "precision", "range_": "range", "metric": "metric", "io": "io"}
@@ -76,10 +76,7 @@ def _values(given: dict[str, Any]) -> dict[str, Any]:
         if given[key] is not None:
             values["option"] = {**values.get("option", {}), key: given[key]}
     if given["size"] is not None:
-        sizes = parse_numbers("size", given["size"])
-        if len(sizes) != 2 or any(size != int(size) or size < 1 for size in sizes):
-            raise InputError(f"--size {given['size']}: must be height,width")
-        values["size"] = (int(sizes[0]), int(sizes[1]))
+        values["size"] = parse_size(given["size"])
     return values
 
 

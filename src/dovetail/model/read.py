@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -15,10 +16,12 @@ from onnx_ir.passes import common
 from dovetail.errors import InputError
 from dovetail.model import known_ops, origin
 from dovetail.model.check_proto import check_proto
+from dovetail.model.check_types import check_types
 from dovetail.model.edit import constant_of, is_float, shape_of
 from dovetail.model.external_data import check_external_data
 from dovetail.model.opset import raise_opset
 from dovetail.model.skeleton import skeleton
+from dovetail.whole_number import LARGEST
 
 Shapes = Mapping[str, tuple[int, ...]]
 # What a model remembers of its file, once its opset is raised: the opset that it had.
@@ -41,6 +44,7 @@ def read(path: str | Path, shapes: Shapes = MappingProxyType({})) -> ir.Model:
     _forget_placeholders(model)
     pin_shapes(model, shapes)
     name_nodes(model.graph)
+    check_types(model)
     opset = model.opset_imports.get("", 0)
     model = raise_opset(model)
     model.meta[ORIGINAL_OPSET] = opset
@@ -60,6 +64,8 @@ def pin_shapes(model: ir.Model, shapes: Shapes) -> None:
         declared = inputs[name].shape
         if any(size < 1 for size in wanted):
             raise InputError(f"--shape {name}: {_text(wanted)} has a dimension below 1")
+        if math.prod(wanted) > LARGEST:
+            raise InputError(f"--shape {name}: {_text(wanted)} has more than {LARGEST} elements")
         if declared is not None:
             _bind(name, declared, wanted, bound)
         inputs[name].shape = ir.Shape(wanted)

@@ -10,6 +10,8 @@ import onnx_ir as ir
 
 # Protobuf refuses messages of 2 GiB; past this size the weights go to a file beside the model.
 _INLINE_LIMIT_BYTES = 1_500_000_000
+# What the name of that file ends in, behind the model's.
+DATA = ".data"
 
 
 def write(model: ir.Model, path: Path) -> tuple[Path, ...]:
@@ -17,7 +19,7 @@ def write(model: ir.Model, path: Path) -> tuple[Path, ...]:
     if weight_bytes(model) <= _INLINE_LIMIT_BYTES:
         write_whole(path, serialized(model))
         return (path,)
-    data = path.with_name(path.name + ".data")
+    data = path.with_name(path.name + DATA)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as part:
         ir.save(model, Path(part) / path.name, external_data=data.name)
         for file in (data, path):

@@ -20,6 +20,7 @@ from dovetail.errors import InputError
 from dovetail.model.origin import each_value, origin_of
 from dovetail.model.write import write_whole
 from dovetail.storage import Choice, Edge, FloatStorage, Plan, ScaleSource, Storage, Why
+from dovetail.whole_number import whole_number
 
 SCHEMA_VERSION = 2
 Numbers = int | float | list[Any] | None
@@ -87,7 +88,8 @@ def read_plan(path: Path) -> Plan:
     """Read a plan file, edited or not; an unknown key or a value of the wrong kind is refused by name."""
     raw = read_document(path, "plan", SCHEMA_VERSION, {1: _from_1})
     _refuse_unknown(raw, PlanFile, str(path))
-    for number, row in enumerate(raw.get("rows", [])):
+    rows = raw.get("rows")
+    for number, row in enumerate(rows if isinstance(rows, list) else []):
         if isinstance(row, dict):
             _refuse_unknown(row, PlanRow, f"{path}: row {number}")
     try:
@@ -174,7 +176,7 @@ def _row(tensor: str, edge: str | None, value: ir.Value, choice: Choice) -> Plan
 def _choice(row: PlanRow, path: Path) -> Choice:
     try:
         return Choice(_storage(row), row.why, row.detail, row.group, row.scale_from)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:  # TypeError is NumPy's for a list that holds something else than numbers
         raise InputError(f"{path}: {row.edge or row.tensor}: {error}") from error
 
 
@@ -192,10 +194,11 @@ def _storage(row: PlanRow) -> Storage:
 
 
 def _edge(text: str | None, path: Path) -> Edge:
-    node, _, index = (text or "").rpartition(":")
-    if not node or not index.isdigit():
+    node, _, digits = (text or "").rpartition(":")
+    index = whole_number(digits, least=0)
+    if not node or index is None:
         raise InputError(f"{path}: {text!r} is not an edge, which is written node:input")
-    return Edge(node, int(index))
+    return Edge(node, index)
 
 
 def _refuse_unknown(raw: dict[str, Any], kind: type, where: str) -> None:

@@ -16,6 +16,7 @@ from dovetail.finding import Finding, Status, Verdict
 from dovetail.job import Job
 from dovetail.model.origin import origin_of
 from dovetail.model.split import Parts
+from dovetail.model.write import DATA
 from dovetail.numerics.metrics import Comparison
 from dovetail.pass_record import PassRecord
 from dovetail.plan.rows import plan_rows
@@ -87,7 +88,7 @@ def assemble(
         calibration=record.stats.data if record else None,
         verdicts=verdicts,
         thresholds=job.options.thresholds,
-        metrics=_metrics(record, model, job.path) if record else Metrics(),
+        metrics=_metrics(record, model, job.path, run) if record else Metrics(),
         plan=tuple(plan_rows(record.plan, model)) if record else (),
         read_back=record.verification.read_back.tensors if record and record.verification.read_back else (),
         findings=(*record.findings, *record.compiled.findings) if record else (),
@@ -118,25 +119,33 @@ def _notes(job: Job, record: FitRecord | None) -> tuple[str, ...]:
 
 
 def _artifacts(compiled: Compiled, run: Path) -> tuple[ArtifactInfo, ...]:
-    tail = sorted(run.glob(f"{TAIL}*"))
     ours = f"dovetail {dovetail.__version__}"
-    made = (*compiled.artifacts, *(Artifact("tail" if path.name == TAIL else "tail_data", path) for path in tail))
     return tuple(
         ArtifactInfo(
-            a.name, a.path.relative_to(run).as_posix(), file_sha256(a.path), a.path.stat().st_size, a.made_by or ours
+            a.name,
+            a.path.relative_to(run).as_posix(),
+            file_sha256(a.path),
+            a.path.stat().st_size,
+            a.made_by or ours,
+            a.shipped,
         )
-        for a in made
+        for a in _made(compiled, run)
     )
 
 
-def _metrics(record: FitRecord, model: ir.Model, original: Path) -> Metrics:
+def _made(compiled: Compiled, run: Path) -> tuple[Artifact, ...]:
+    """The files of a run, with what the target cannot run, which goes beside what it can."""
+    tail = [("tail" if path.name == TAIL else "tail_data", path) for path in sorted(run.glob(f"{TAIL}*"))]
+    return (*compiled.artifacts, *(Artifact(name, path, shipped=True) for name, path in tail))
+
+
+def _metrics(record: FitRecord, model: ir.Model, original: Path, run: Path) -> Metrics:
     verification, measured = record.verification, record.beside.measured
     estimated = record.beside.estimated
     compared = _comparisons(verification)
     origins = {
         v.name or "": origin_of(v).name for v in (*model.graph.inputs, *(o for n in model.graph for o in n.outputs))
     }
-    sizes = {a.name: a.path.stat().st_size for a in record.compiled.artifacts if a.name in ("model", "model_data")}
     return Metrics(
         sqnr_db=compared["sqnr_db"],
         cosine=compared["cosine"],
@@ -147,7 +156,7 @@ def _metrics(record: FitRecord, model: ir.Model, original: Path) -> Metrics:
         accuracy=verification.accuracy,
         accuracy_emulated=verification.emulated,
         tensors=tuple(_quality(name, origins[name], one) for name, one in verification.tensors.items()),
-        size_bytes={"float": _size(original), "quantized": sum(sizes.values())},
+        size_bytes={"float": _size(original), **_shipped_bytes(record.compiled, run)},
         latency_estimate_us={name: one.estimate for name, one in estimated.items() if one.estimate is not None},
         traffic_bytes={name: one.traffic for name, one in estimated.items() if one.traffic is not None},
         not_estimated={name: why for name, one in estimated.items() if (why := one.error or one.not_estimated)},
@@ -155,6 +164,16 @@ def _metrics(record: FitRecord, model: ir.Model, original: Path) -> Metrics:
         latency_measured=measured if isinstance(measured, Measured) else None,
         not_measured=measured if isinstance(measured, str) else "",
     )
+
+
+def _shipped_bytes(compiled: Compiled, run: Path) -> dict[str, int]:
+    """The size of every file that ships, by its name; weights beside a file count as part of it."""
+    sizes: dict[str, int] = {}
+    for artifact in _made(compiled, run):
+        if artifact.shipped and not compiled.error:
+            name = artifact.path.name.removesuffix(DATA)
+            sizes[name] = sizes.get(name, 0) + artifact.path.stat().st_size
+    return sizes
 
 
 def _size(original: Path) -> int:

@@ -26,7 +26,7 @@ SCHEMA_VERSION = 1
 class ArtifactInfo:
     """One file that the run made, by its path inside the run directory.
 
-    ``made_by``: what wrote it, with its version.
+    ``made_by``: what wrote it, with its version. ``shipped``: a device is given it.
     """
 
     name: str
@@ -34,6 +34,7 @@ class ArtifactInfo:
     sha256: str
     bytes: int
     made_by: str = ""
+    shipped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

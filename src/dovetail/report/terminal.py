@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -64,12 +65,16 @@ def _figures(result: Result) -> Table:
             _figure(value),
             *_measured(result.metrics.top1_agreement, name),
         )
-    sizes = result.metrics.size_bytes
-    if sizes:
-        table.add_row(
-            "size of the model file", f"{sizes['float'] / 1000:.0f} kB", "", f"{sizes['quantized'] / 1000:.0f} kB"
-        )
+    for cells in _sizes(result.metrics.size_bytes):
+        table.add_row(*cells)
     return table
+
+
+def _sizes(size_bytes: Mapping[str, int]) -> list[tuple[str, ...]]:
+    """The size of the float model, and below it of every file that ships."""
+    given = [("size of the float model", _kilobytes(size_bytes["float"]))] if size_bytes else []
+    shipped = [(name, count) for name, count in size_bytes.items() if name != "float"]
+    return [*given, *((f"size of {escape(name)}, which ships", "", "", _kilobytes(count)) for name, count in shipped)]
 
 
 def _print_estimates(metrics: Metrics, out: Console) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from dovetail.errors import InputError
-from dovetail.target import Family, Target
+
+if TYPE_CHECKING:  # a vendor's child process imports this package, and nothing that is heavy
+    from dovetail.target import Family, Target
 
 # Target family -> the module that has its ``FAMILY``; imported only when asked for.
 FAMILIES: dict[str, str] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from dovetail.errors import InputError
+from dovetail.whole_number import LARGEST, whole_number
 
 
 def one_of(key: str, value: str, allowed: tuple[str, ...]) -> str:
@@ -16,9 +17,10 @@ def one_of(key: str, value: str, allowed: tuple[str, ...]) -> str:
 
 def whole(key: str, value: str) -> int:
     """A whole number above zero."""
-    if not (value.isdecimal() and int(value) > 0):
-        raise InputError(f"--option {key}={value}: must be a whole number above zero")
-    return int(value)
+    number = whole_number(value)
+    if number is None:
+        raise InputError(f"--option {key}={value}: must be a whole number from 1 to {LARGEST}")
+    return number
 
 
 def seconds(key: str, value: str) -> float:
@@ -27,6 +29,6 @@ def seconds(key: str, value: str) -> float:
         number = float(value)
     except ValueError:
         number = math.nan
-    if not (math.isfinite(number) and number > 0):
-        raise InputError(f"--option {key}={value}: must be a number above zero")
+    if not 0 < number <= LARGEST:
+        raise InputError(f"--option {key}={value}: must be a number above zero, and at most {LARGEST}")
     return number

@@ -41,6 +41,7 @@ def test_every_file_says_which_qairt_made_it(made: Compiled) -> None:
         assert builders[name].startswith(f"QAIRT {qairt}."), name
     assert builders["qnn_graph"] == f"onnxruntime-qnn {probe().versions['onnxruntime-qnn']}"
     assert artifact(made, "dlc").name == "model.dlc"
+    assert [a.path.name for a in made.artifacts if a.shipped] == ["context_qnn.bin", "model.dlc"]
     assert f"Backend build version: v{made_by(artifact(made, 'dlc'))}" in made.log
 
 

@@ -97,8 +97,12 @@ def test_shipped_models_in_fp8(name: str, fitted: Callable[[str], tuple[Result, 
     assert f"4 attention blocks: as one kernel as planned 4 {kind}; in float16 4" in result.notes
 
 
-def test_the_shipped_file_is_not_touched(fitted: Callable[[str], tuple[Result, Path]]) -> None:
-    result, _ = fitted("vit_digits")
+def test_the_shipped_file_is_not_touched_and_the_engine_is_what_ships(
+    fitted: Callable[[str], tuple[Result, Path]],
+) -> None:
+    result, run = fitted("vit_digits")
+    assert result.metrics.size_bytes.keys() == {"float", "engine.trt"}
+    assert result.metrics.size_bytes["engine.trt"] == (run / "compile/engine.trt").stat().st_size
     assert hashlib.sha256(zoo.load("vit_digits").model_path.read_bytes()).hexdigest() == result.model_sha256
 
 

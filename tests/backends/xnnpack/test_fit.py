@@ -12,13 +12,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from dovetail.search.rivals import RULE, pick
 from rich.console import Console
 
 import dovetail
 from dovetail.backend import BaselineCase, Measured, Outside, Sample
 from dovetail.finding import Status
 from dovetail.report.terminal import print_result
-from dovetail.search.rivals import RULE, pick
 from dovetail.targets.xnnpack.measure import STOCK, compile_baseline, measure
 from dovetail.targets.xnnpack.options import read_options
 from tests.device import runs
@@ -188,3 +188,9 @@ def test_the_script_for_executor_runner_leaves_what_verify_reads(run: Path, tmp_
     assert calls[1] == "--model_path=model.pte --inputs=input_001/image.raw --output_file=outputs/001/output"
     assert len(calls) == 8
     assert [path.name for path in (phone / "outputs/005").iterdir()] == ["logits.raw"]
+
+
+def test_the_size_is_that_of_the_program(run: Path) -> None:
+    size_bytes = dovetail.load_result(run / "result.json").metrics.size_bytes
+    files = {"float": run.parent / "vit.onnx", "model.pte": run / "compile/model.pte"}
+    assert size_bytes == {name: file.stat().st_size for name, file in files.items()}

@@ -44,9 +44,10 @@ def probe() -> Probe:
 
 
 def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
-    """QDQ ONNX with integer weights."""
+    """QDQ ONNX with integer weights, which ships as it is."""
     written = write(emit_qdq(model, plan), folder / "model.onnx")
-    return tuple(Artifact("model" if path.suffix == ".onnx" else "model_data", path) for path in written)
+    names = ["model" if path.suffix == ".onnx" else "model_data" for path in written]
+    return tuple(Artifact(name, path, shipped=True) for name, path in zip(names, written, strict=True))
 
 
 def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:

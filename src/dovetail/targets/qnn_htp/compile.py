@@ -26,6 +26,8 @@ GRAPH = "qnn_graph"
 _DLC = "dlc"
 _SESSION = "dovetail.targets.qnn_htp.session"
 _COMPILER = "the HTP compiler"
+# The files that a device loads, by suffix; the ONNX file beside a context binary only refers to it.
+_KINDS = {".bin": Kind.CONTEXT, ".dlc": Kind.DLC}
 
 
 def compile_model(asked: HtpOptions, artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
@@ -44,7 +46,8 @@ def compile_model(asked: HtpOptions, artifacts: tuple[Artifact, ...], folder: Pa
             error = f"{other[0].message}; {other[0].fix}; {refused.error}"
             return replace(refused, error=error, findings=(*other, *refused.findings))
         return refused
-    contexts = [Artifact(p.stem, p, _builder(p)) for p in sorted(folder.glob("context*")) if p.is_file()]
+    files = [path for path in sorted(folder.glob("context*")) if path.is_file()]
+    contexts = [Artifact(p.stem, p, _builder(p), shipped=p.suffix in _KINDS) for p in files]
     provider = f"{PACKAGE} {version(PACKAGE)}"
     graphs = [Artifact(GRAPH, path, provider) for path in sorted(dump.glob("*.json")) if "tensor_log" not in path.name]
     estimate, no_estimate = read_estimate(profile, result.log)
@@ -87,9 +90,9 @@ def package(asked: HtpOptions, compiled: Compiled, folder: Path) -> Compiled:
         if error:
             findings.append(Finding(CODE, Kind.DLC, f"no DLC was made: {error}", Severity.ERROR))
         else:
-            artifacts.append(Artifact("dlc", path, _builder(path)))
+            artifacts.append(Artifact("dlc", path, _builder(path), shipped=True))
     for artifact in artifacts:
-        kind = {".bin": Kind.CONTEXT, ".dlc": Kind.DLC}.get(artifact.path.suffix)
+        kind = _KINDS.get(artifact.path.suffix)
         if kind is not None:
             finding, note = _on_device(asked, kind, artifact)
             findings += finding

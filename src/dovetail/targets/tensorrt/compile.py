@@ -37,7 +37,10 @@ def compile_model(asked: TrtOptions, artifacts: tuple[Artifact, ...], folder: Pa
     beside = _build_float16(asked, plain.model, plain_layers)
     made_by = f"{PACKAGE} {(result.answer or {})['version']}"
     files = [(ENGINE, engine), (LAYERS, layers), (FLOAT16_LAYERS, plain_layers)]
-    made = (*artifacts, *(Artifact(name, path, made_by) for name, path in files if path.exists()))
+    made = (
+        *artifacts,
+        *(Artifact(name, path, made_by, shipped=name == ENGINE) for name, path in files if path.exists()),
+    )
     if error := _error(beside):
         return Compiled(made, log=result.log, notes=(f"there is no float16 engine to compare with: {error}",))
     try:

@@ -57,7 +57,7 @@ def compile_model(
     if result.answer is None:
         error = refusal(result.log, result.error, artifacts[0].path)
         return Compiled(artifacts, error=error, log=result.log, finished=result.finished)
-    made = (Artifact(PROGRAM, program, _MADE_BY), Artifact(CENSUS, census))
+    made = (Artifact(PROGRAM, program, _MADE_BY, shipped=True), Artifact(CENSUS, census))
     placement = _placement(json.loads(census.read_text()), artifacts[0].path)
     return Compiled((*artifacts, *made), log=result.log, placement=placement)
 

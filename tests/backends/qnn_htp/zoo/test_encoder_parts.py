@@ -9,10 +9,13 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+import dovetail
 from dovetail.backend import Compiled, Outcome
+from dovetail.finding import Status
 from dovetail.op_support import A16, W8A16, OpSupport, signature
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.windows_as_conv import windows_as_conv
+from dovetail.report.result import Result
 from dovetail.target import Target
 from dovetail.targets import open_target
 from tests.equality import model_from, normal, run, sqnr_db
@@ -21,6 +24,7 @@ from tests.planning import noise, planned
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 
 WRONG_DB, RIGHT_DB = 10.0, 60.0
+MISCOMPILED_DROP_DB = 30.0
 # The same positions for every sample, as SAM has them: rows of the image have a table each.
 REPEATED = """g (float[2,36,16] x) => (float[2,6,6,6] y) <int64[4] rows = {2, 6, 6, 16}>
 { a = Relu(x)  r = Reshape(a, rows)  y = MatMul(r, table) }"""
@@ -32,6 +36,9 @@ FOLDED = """g (float[1,36,64] x) => (float[1,4,8,8] y) <int64[2] image = {8,8}, 
 UNFOLDED = """g (float[1,4,10,10] x) => (float[1,36,64] y) <int64[3] flat = {1,36,64}>
 { a = Relu(x)  r = Gather <axis = 2> (a, grid)  c = Gather <axis = 4> (r, grid)
   t = Transpose <perm = [0,1,2,4,3,5]> (c)  y = Reshape(t, flat) }"""
+# The start of MobileViT's feed-forward layer, its SiLU as Sigmoid and Mul; batches are the pixels of a patch.
+FEED_FORWARD = """g (float[{batch},16,32] x) => (float[{batch},16,{outputs}] y)
+{{ l = LayerNormalization(x, weight, shift)  m = MatMul(l, w)  a = Add(m, b)  s = Sigmoid(a)  y = Mul(a, s) }}"""
 GRID = np.arange(3)[:, None] + np.arange(8)
 
 
@@ -82,6 +89,41 @@ def test_a_table_as_second_operand_is_planned_not_left_to_the_compiler(htp: Targ
         plan = planned(model, target, W8A16, data=noise(model))
         read = target.backend.read_back(compiled(model, target, tmp_path), plan)
         assert [one.detail for one in read.tensors if one.outcome is Outcome.CHANGED] == wanted
+
+
+def fitted_feed_forward(batch: int, outputs: int, folder: Path) -> Result:
+    text = FEED_FORWARD.format(batch=batch, outputs=outputs)
+    weights = {"weight": np.ones(32, np.float32), "shift": np.zeros(32, np.float32), "b": normal(outputs)}
+    ir.save(model_from(text, w=normal(32, outputs), **weights), folder / "model.onnx")
+    result = dovetail.fit(
+        folder / "model.onnx",
+        target="qnn-htp:sm8550",
+        precision="w8a16",
+        calibration={"x": normal(4 * batch, 16, 32)},
+        output=folder / "run",
+        emulate=1,
+        baselines="none",
+    )
+    for name in ("compiled", "fidelity"):
+        assert result.verdicts[name].status is Status.PASS, result.verdicts[name].reason
+    return result
+
+
+def test_a_narrow_layer_that_is_miscompiled_fails_numerics(tmp_path: Path) -> None:
+    """LayerNorm, a linear layer with 32 outputs and SiLU in 16 bit, with a batch: wrong, where 45 dB are simulated.
+
+    No rewrite is known that avoids it, and cut behind any of its tensors the graph is right: the verdict must say it.
+    """
+    numerics = fitted_feed_forward(4, 32, tmp_path).verdicts["numerics"]
+    assert numerics.status is Status.FAIL, numerics.reason
+    assert numerics.numbers["y"] > MISCOMPILED_DROP_DB
+    assert "only the whole graph is" in numerics.reason
+
+
+@pytest.mark.parametrize(("batch", "outputs"), [(1, 32), (4, 64)])
+def test_the_same_layer_without_a_batch_or_wider_is_right(batch: int, outputs: int, tmp_path: Path) -> None:
+    numerics = fitted_feed_forward(batch, outputs, tmp_path).verdicts["numerics"]
+    assert numerics.status is Status.PASS, numerics.reason
 
 
 @pytest.mark.parametrize(("text", "refused"), [(FOLDED, "Col2Im"), (UNFOLDED, "Gather")], ids=["fold", "unfold"])

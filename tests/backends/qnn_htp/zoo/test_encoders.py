@@ -16,7 +16,7 @@ from torch import nn
 
 import dovetail
 from dovetail.encoding import DType
-from dovetail.finding import Status, Thresholds
+from dovetail.finding import Status
 from dovetail.report.result import Result
 from tests.backends.qnn_htp.zoo.fitting import (
     Outputs,
@@ -34,9 +34,6 @@ pytest.importorskip("transformers", reason="needs the package transformers")
 
 TARGET = "qnn-htp:sm8550"
 PRECISIONS = ("w8a16", "w8a8")
-# The recogniser ends in a Softmax over 6625 characters, mostly sure of itself: one sample's figure in 8 bit is luck.
-# Measured on 8 lines: target 26 dB and simulation 10, 10 and 25, 85 and 61; the texts are the same.
-OCR_THRESHOLDS = Thresholds(numerics_drop_db=10.0)
 
 
 def clip() -> nn.Module:
@@ -59,7 +56,8 @@ def siglip() -> nn.Module:
 
 
 def mobilevit() -> nn.Module:
-    """The sizes of MobileViT-XXS, with one transformer layer in each stage: narrower ones are miscompiled."""
+    """The sizes of MobileViT-XXS, with one transformer layer in each stage: a narrower one that is miscompiled is
+    tested in test_encoder_parts.py."""
     from transformers import MobileViTConfig, MobileViTModel
 
     config = MobileViTConfig(
@@ -137,7 +135,6 @@ def test_text_recogniser_runs_as_planned(precision: str, tmp_path: Path) -> None
         precision=precision,
         shape={"x": rendered_lines.SHAPE},
         calibration={"x": rendered_lines.clean(lines, seed=2)},
-        thresholds=OCR_THRESHOLDS,
         operands="narrow",
         output=tmp_path / "run",
         emulate=1,

@@ -34,10 +34,10 @@ LARGE = (1, 3, 512, 512)
 PRECISIONS = ("w8a16", "w8a8")
 # Some 8-bit kernels round with a bias (Gemm of [49,128] by [128,512]: +0.24 steps on average; [196,64] by [64,64]:
 # none), which random weights pile up and Swin's mean over the tokens does not average out: target 24.8 dB, simulation
-# 33.0. No single tensor before the mean is more than 2 dB behind its simulation. By default the verdict fails, as it
-# should; here it is asked that nothing worse happens.
-ROUNDED_APART = {("swin", "w8a8"), ("segformer", "w8a8")}
-BIASED = Thresholds(numerics_drop_db=10.0)
+# 31.2 on the same sample. No single tensor before the mean is more than 2 dB behind its simulation. The verdict fails,
+# as it should, by a drop of 6.3 dB; that of a miscompile is tens of dB.
+BIASED = {("swin", "w8a8")}
+BIASED_DROP_DB = 10.0
 
 
 def vit() -> nn.Module:
@@ -142,13 +142,22 @@ def ranks(run: Path) -> set[int]:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_backbone_runs_as_planned(name: str, precision: str, exported: Callable[[str], Path], tmp_path: Path) -> None:
+def test_backbone_runs_as_planned(
+    name: str, precision: str, exported: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     size = NETWORKS[name][1]
-    thresholds = BIASED if (name, precision) in ROUNDED_APART else Thresholds()
-    shape = (1, 3, size, size)
-    result = fitted(exported(name), shape, tmp_path / "run", TARGET, precision, emulate=1, thresholds=thresholds)
+    if (name, precision) in BIASED:
+        # Where a failure starts is looked for in test_locate.py; here the bisection would only take minutes.
+        monkeypatch.setattr("dovetail.trials.settle.locate", lambda *_: "not looked for")
+    result = fitted(exported(name), (1, 3, size, size), tmp_path / "run", TARGET, precision, emulate=1)
     assert_as_planned(result)
-    assert result.verdicts["numerics"].status is Status.PASS, result.verdicts["numerics"].reason
+    numerics = result.verdicts["numerics"]
+    if (name, precision) in BIASED:
+        assert numerics.status is Status.FAIL, numerics.reason
+        (drop_db,) = numerics.numbers.values()
+        assert Thresholds().numerics_drop_db < drop_db < BIASED_DROP_DB
+    else:
+        assert numerics.status is Status.PASS, numerics.reason
     stored = {row.dtype for row in result.plan if row.edge is None and row.why is not Why.INTERIOR}
     assert stored == {DType.U16 if precision == "w8a16" else DType.U8}
     assert max(ranks(tmp_path / "run")) <= 4
