@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import re
@@ -204,7 +205,7 @@ def test_the_size_is_that_of_what_ships(model: Path, monkeypatch: pytest.MonkeyP
         (folder / "program.bin").write_bytes(b"x" * 1234)
         return Compiled((*artifacts, Artifact("program", folder / "program.bin", "toyc 1", shipped=True)))
 
-    monkeypatch.setattr(toy_target, "TOY", dataclasses.replace(toy_target.TOY, emit=emit, compile=compile_model))
+    monkeypatch.setattr(toy_target, "TOY", changed(toy_target.TOY, emit=emit, compile=compile_model))
     expected = {"float": model.stat().st_size, "program.bin": 1234}
     for resume in (False, True):
         result = fit(model, resume=resume)
@@ -216,6 +217,6 @@ def test_the_size_is_that_of_what_ships(model: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_nothing_ships_of_what_was_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refusing = dataclasses.replace(toy_target.TOY, compile=lambda artifacts, folder: Compiled(artifacts, error="no"))
+    refusing = changed(toy_target.TOY, compile=lambda artifacts, folder: Compiled(artifacts, error="no"))
     monkeypatch.setattr(toy_target, "TOY", refusing)
     assert fit(model).metrics.size_bytes.keys() == {"float"}

@@ -116,7 +116,7 @@ def test_resume_takes_finished_stages_and_makes_the_rest(run: Run, work: Path) -
     stats = work / "run/stages/stats.npz"
     before, model = stats.stat().st_mtime_ns, (work / "run/model.onnx").read_bytes()
     (work / "run/result.json").unlink()
-    (work / "run/stages/plan.key").unlink()
+    (work / "run/stages/build.key").unlink()
     assert run(*BASE, "--resume")[0] == 0
     assert stats.stat().st_mtime_ns == before
     assert (work / "run/model.onnx").read_bytes() == model
