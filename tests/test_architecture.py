@@ -16,7 +16,7 @@ import dovetail
 SOURCE = Path(dovetail.__file__).parent
 # From the bottom up: a module imports from its own layer and those above in this list, never from those below.
 LAYERS = (
-    ("errors", "encoding", "finding"),
+    ("errors", "edge", "encoding", "finding"),
     ("storage", "stats", "pass_record", "document"),
     ("op_support", "backend"),
     ("target",),

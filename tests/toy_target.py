@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from dovetail.backend import Artifact, Compiled, Outcome, Probe, ReadBack, ReadTensor, Sample
+from dovetail.backend import Artifact, Compiled, Outcome, Probe, ReadBack, Sample
 from dovetail.errors import InputError
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.model.write import write
@@ -51,7 +51,7 @@ def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
     for stored in stored_values(model, plan):
         reader = readers.get(stored.name)
         same = reader is not None and qparams_of(reader).scale.tolist() == stored.params.scale.tolist()
-        rows.append(ReadTensor(stored.tensor, Outcome.MATCHED if same else Outcome.CHANGED, "", stored.edge))
+        rows.append(stored.as_read(Outcome.MATCHED if same else Outcome.CHANGED, ""))
     return ReadBack(tuple(rows), "the file itself")
 
 

@@ -8,6 +8,7 @@ import msgspec
 import onnx_ir as ir
 
 from dovetail.backend import Artifact, Compiled, Estimate, Placement, Traffic
+from dovetail.document import convert, decode, encode
 from dovetail.finding import Finding
 from dovetail.model.write import write, write_whole
 from dovetail.pass_record import PassRecord
@@ -24,7 +25,7 @@ def save_passed(record: Passed, path: Path) -> tuple[Path, ...]:
     """Write a model, and beside it what the passes did."""
     model, passes = record
     beside = path.with_suffix(".passes.json")
-    write_whole(beside, msgspec.json.encode(passes))
+    write_whole(beside, encode(passes))
     return (*write(model, path), beside)
 
 
@@ -38,15 +39,15 @@ def save_planned(planned: Planned, model: ir.Model, path: Path, stages: Path) ->
     """Write a plan where its user finds it, and beside the stages how its operands and the rest were chosen."""
     plan, search, choices = planned
     record, chosen = stages / "operands.json", stages / "choices.json"
-    write_whole(record, msgspec.json.encode(search))
-    write_whole(chosen, msgspec.json.encode(choices))
+    write_whole(record, encode(search))
+    write_whole(chosen, encode(choices))
     return (*write_plan(plan, model, path), record, chosen)
 
 
 def load_planned(path: Path, stages: Path) -> Planned:
     """Read what ``save_planned`` wrote."""
-    search = msgspec.json.decode((stages / "operands.json").read_bytes(), type=OperandSearch | None)
-    choices = msgspec.json.decode((stages / "choices.json").read_bytes(), type=Choices | None)
+    search = decode((stages / "operands.json").read_bytes(), OperandSearch)
+    choices = decode((stages / "choices.json").read_bytes(), Choices)
     return read_plan(path), search, choices
 
 
@@ -66,7 +67,7 @@ def save_compiled(compiled: Compiled, folder: Path) -> tuple[Path, ...]:
         "notes": compiled.notes,
         "placement": compiled.placement,
     }
-    write_whole(record, msgspec.json.encode(content))
+    write_whole(record, encode(content))
     return (*(artifact.path for artifact in compiled.artifacts), log, record)
 
 
@@ -75,7 +76,7 @@ def load_compiled(folder: Path) -> Compiled:
     content = msgspec.json.decode((folder / "compiled.json").read_bytes())
     artifacts = tuple(Artifact(name, folder.parent / path, by) for name, path, by in content["artifacts"])
     log = (folder / "compile.log").read_text()
-    findings = msgspec.convert(content["findings"], tuple[Finding, ...])
+    findings = convert(content["findings"], tuple[Finding, ...])
     estimate = msgspec.convert(content["estimate"], Estimate | None)
     traffic = msgspec.convert(content["traffic"], Traffic | None)
     return Compiled(

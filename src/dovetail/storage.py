@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dovetail.edge import Edge
 from dovetail.encoding import Array, DType, QParams
 
 
@@ -24,17 +25,6 @@ IN_FLOAT32 = FloatStorage(DType.F32)
 IN_FLOAT16 = FloatStorage(DType.F16)
 # How the reason of a tensor ends that only stands between two operators which run as one.
 NEVER_STORED = ", never stored"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Edge:
-    """One input of one node: where a consumer may see another storage than the tensor's own."""
-
-    node: str
-    index: int
-
-    def __str__(self) -> str:
-        return f"{self.node}:{self.index}"
 
 
 @dataclass(frozen=True, slots=True)

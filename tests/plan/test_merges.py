@@ -7,9 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from dovetail.edge import Edge
 from dovetail.encoding import DType, QParams
 from dovetail.op_support import A8, F32, Fixed, OpSupport, signature
-from dovetail.storage import Edge, Plan
+from dovetail.storage import Plan
 from dovetail.target import Target
 from tests.planning import graph, noise, planned
 from tests.toy_target import TOY

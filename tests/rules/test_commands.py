@@ -56,7 +56,9 @@ def test_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (found,) = document["findings"]
     assert (found["code"], found["name"], found["severity"]) == ("Q501", "range_beyond_any_grid", "error")
     assert found["numbers"]["lost_share"] == 1.0
-    assert set(found) == {"code", "name", "where", "message", "severity", "numbers", "fix"}
+    assert set(found) == {"code", "name", "place", "message", "severity", "numbers", "fix"}
+    assert set(found["place"]) == {"kind", "nodes", "tensor", "op_type", "edge", "name"}
+    assert (found["place"]["kind"], found["place"]["edge"]) == ("tensor", None)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +83,14 @@ def test_explain_says_the_docstring(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = _run(capsys, "explain", "q501")
     assert code == 0
     assert out == docs.explain(catalog.find_rule("Q501"))
+
+
+@pytest.mark.parametrize("code", ["qnn-htp", "TRT"])
+def test_a_code_of_older_results_says_which_codes_came_after_it(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code, _, err = _run(capsys, "explain", code)
+    assert exit_code == 2
+    assert "is retired" in err
+    assert "Q8" in err
 
 
 def test_explain_lists_all(capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,19 +61,17 @@ def explain_command(code: str | None) -> None:
 
 
 def _as_json(findings: tuple[Finding, ...], model: Path, target: str) -> str:
-    import msgspec
+    from dovetail.document import encode
 
     rows = [_row(finding) for finding in findings]
-    document = {"model": model.name, "target": target, "findings": rows}
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    return encode({"model": model.name, "target": target, "findings": rows}, indent=2).decode()
 
 
 def _row(finding: Finding) -> dict[str, Any]:
-    import msgspec
-
+    from dovetail.document import builtins
     from dovetail.rules.catalog import find_rule
 
-    return {"name": find_rule(finding.code).name, **msgspec.to_builtins(finding)}
+    return {"name": find_rule(finding.code).name, **builtins(finding)}
 
 
 def _as_text(findings: tuple[Finding, ...], model: Path, target: str) -> str:
@@ -81,7 +79,7 @@ def _as_text(findings: tuple[Finding, ...], model: Path, target: str) -> str:
 
     blocks = []
     for finding in findings:
-        lines = [f"{finding.code} {find_rule(finding.code).name} ({finding.severity})", f"  at:  {finding.where}"]
+        lines = [f"{finding.code} {find_rule(finding.code).name} ({finding.severity})", f"  at:  {finding.place}"]
         lines += [f"  {finding.message}"]
         lines += [f"  fix: {finding.fix}"] if finding.fix else []
         blocks.append("\n".join(lines) + "\n")

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.edge import Edge
 from dovetail.encoding import Granularity, QParams
 from dovetail.model.edit import constant_of
 from dovetail.numerics.bias import bias_overflow, bias_params
@@ -20,7 +21,7 @@ from dovetail.plan.pins import resolve
 from dovetail.plan.request import Request
 from dovetail.plan.solve import Solution, solve
 from dovetail.stats import Stats
-from dovetail.storage import IN_FLOAT32, Choice, Edge, FloatStorage, Plan, Storage
+from dovetail.storage import IN_FLOAT32, Choice, FloatStorage, Plan, Storage
 from dovetail.target import Target
 
 # A scale that is grown until a bias fits is grown a little more, so that rounding does not undo it.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dovetail.edge import Edge
 from dovetail.op_support import Precision
-from dovetail.storage import Edge
 
 
 @dataclass(frozen=True, slots=True)

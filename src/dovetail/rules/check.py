@@ -34,7 +34,8 @@ __all__ = ["Subject", "check", "check_file"]
 def check(subject: Subject, codes: Collection[str] | None = None) -> tuple[Finding, ...]:
     """What the rules for the subject's target find, by code and then in graph order; ``codes`` limits the rules."""
     rules = all_rules() if codes is None else [find_rule(code) for code in sorted(set(codes))]
-    return tuple(finding for rule in rules if rule.applies_to(subject.target.name) for finding in rule.check(subject))
+    checks = [rule.check for rule in rules if rule.check is not None and rule.applies_to(subject.target.name)]
+    return tuple(finding for check_rule in checks for finding in check_rule(subject))
 
 
 def check_file(

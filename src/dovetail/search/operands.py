@@ -16,6 +16,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from dovetail.backend import Estimate, Sample
+from dovetail.edge import Edge
 from dovetail.encoding import DType, QParams
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import nodes_of
@@ -29,7 +30,7 @@ from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.simulation import load_simulation
 from dovetail.qdq.switch import switched, with_switches
 from dovetail.stats import Stats
-from dovetail.storage import Choice, Edge, Plan
+from dovetail.storage import Choice, Plan
 from dovetail.target import Target
 from dovetail.verify.compare import compare_runs
 from dovetail.verify.run import SessionRun

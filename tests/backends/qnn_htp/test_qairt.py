@@ -58,7 +58,7 @@ def test_a_dlc_that_is_not_made_is_a_finding_and_the_context_stays(
     assert result.error == ""
     assert [a.name for a in result.artifacts] == ["model", "context", "context_qnn", "qnn_graph"]
     (finding,) = result.findings
-    assert (finding.where, finding.severity) == ("DLC", Severity.ERROR)
+    assert (str(finding.place), finding.severity) == ("DLC", Severity.ERROR)
     assert finding.message.startswith("no DLC was made: ")
 
 

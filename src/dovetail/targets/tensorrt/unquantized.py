@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.edge import Edge
 from dovetail.encoding import DType
 from dovetail.model.attention import Place, scale_at
 from dovetail.model.edit import constant_of, is_op
@@ -15,7 +16,6 @@ from dovetail.numerics.affine import dequantize
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.qdq.emit import drop_unused_constants
 from dovetail.qdq.params import is_dequantize, is_quantize, qparams_of
-from dovetail.storage import Edge
 
 
 @dataclass(frozen=True, slots=True)
