@@ -135,7 +135,7 @@ class ReadTensor:
     """One planned tensor (or edge) as it was read back.
 
     ``tensor``: the caller's name of it, or of what it was made from. ``detail``: into which operator it was absorbed,
-    or what it was changed to. ``emitted``: its name in the emitted graph, that of the integers where it has some.
+    or what it was changed to. ``emitted``: its name in the emitted graph, of the integers or of what is read.
     """
 
     tensor: str

@@ -61,6 +61,32 @@ def test_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert (found["place"]["kind"], found["place"]["edge"]) == ("tensor", None)
 
 
+def test_sarif(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    model = _case("Q502.bad", tmp_path)
+    code, out, _ = _run(capsys, "check", model, "--target", "ort-cpu", "--format", "sarif")
+    document = json.loads(out)
+    assert (code, document["version"]) == (1, "2.1.0")
+    (run,) = document["runs"]
+    (rule,), (result,) = run["tool"]["driver"]["rules"], run["results"]
+    assert rule["id"] == result["ruleId"] == "Q502"
+    assert rule["help"]["markdown"] == docs.explain(catalog.find_rule("Q502"))
+    assert (result["ruleIndex"], result["level"]) == (0, "error")
+    (location,) = result["locations"]
+    assert location["physicalLocation"]["artifactLocation"]["uri"] == model
+    assert location["logicalLocations"] == [{"fullyQualifiedName": "mask", "kind": "tensor"}]
+    assert result["properties"]["place"]["tensor"] == "mask"
+
+
+def test_github(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "a,b").mkdir()
+    model = _case("Q502.bad", tmp_path / "a,b")
+    code, out, _ = _run(capsys, "check", model, "--target", "ort-cpu", "--format", "github")
+    assert code == 1
+    line, count = out.splitlines()
+    assert line.startswith(f"::error file={model.replace(',', '%2C')},title=Q502 nan_or_infinity_in_constant::mask: ")
+    assert count == "1 finding in model.onnx for ort-cpu: 1 error"
+
+
 @pytest.mark.parametrize(
     ("arguments", "culprit"),
     [
