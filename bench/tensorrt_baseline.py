@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.calibrate.record import load_stats
+from dovetail.edge import Edge
 from dovetail.encoding import Encoding, Granularity, QParams
 from dovetail.model.edit import constant_of
 from dovetail.model.session import Mode
@@ -19,7 +20,8 @@ from dovetail.numerics.metrics import Comparison
 from dovetail.numerics.ranges import params_from_range
 from dovetail.plan.make import make_plan
 from dovetail.plan.request import Request
-from dovetail.storage import Choice, Edge, Plan, Why
+from dovetail.storage import Choice, Plan, Why
+from dovetail.edge import Edge
 from dovetail.target import Target
 from dovetail.verify.run import SessionRun
 

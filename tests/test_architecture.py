@@ -16,8 +16,9 @@ import dovetail
 SOURCE = Path(dovetail.__file__).parent
 # From the bottom up: a module imports from its own layer and those above in this list, never from those below.
 LAYERS = (
-    ("errors", "encoding", "finding", "whole_number", "files", "clock"),
-    ("storage", "stats", "pass_record", "document", "record"),
+    ("errors", "whole_number", "files", "clock"),
+    ("edge", "encoding", "finding"),
+    ("storage", "stats", "pass_record", "document"),
     ("op_support", "backend"),
     ("numerics",),
     ("model",),

@@ -15,6 +15,7 @@ import dovetail
 from dovetail.calibrate.collect import collect
 from dovetail.calibrate.data import input_specs
 from dovetail.calibrate.sources import open_data
+from dovetail.edge import Edge
 from dovetail.encoding import DType, QParams
 from dovetail.model.read import read
 from dovetail.model.session import Mode, open_session
@@ -23,7 +24,8 @@ from dovetail.op_support import W8A8
 from dovetail.passes.normalize import normalize
 from dovetail.plan.make import make_plan, observed
 from dovetail.plan.request import Request
-from dovetail.storage import Edge, Why
+from dovetail.storage import Why
+from dovetail.edge import Edge
 from dovetail.targets import open_target
 
 TINY = """

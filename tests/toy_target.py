@@ -65,7 +65,7 @@ def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
     for stored in stored_values(model, plan):
         reader = readers.get(stored.name)
         same = reader is not None and qparams_of(reader).scale.tolist() == stored.params.scale.tolist()
-        rows.append(ReadTensor(stored.tensor, Outcome.MATCHED if same else Outcome.CHANGED, "", stored.edge))
+        rows.append(stored.as_read(Outcome.MATCHED if same else Outcome.CHANGED, ""))
     return ReadBack(tuple(rows), "the file itself")
 
 

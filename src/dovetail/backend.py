@@ -8,9 +8,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dovetail.edge import Edge
 from dovetail.encoding import Array
 from dovetail.finding import Finding
-from dovetail.storage import Edge, Plan
+from dovetail.storage import Plan
+from dovetail.edge import Edge
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -137,13 +139,17 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReadTensor:
-    """One planned tensor (or edge) as it was read back: ``detail`` says into which operator it was absorbed, or what
-    it was changed to."""
+    """One planned tensor (or edge) as it was read back.
+
+    ``tensor``: the caller's name of it, or of what it was made from. ``detail``: into which operator it was absorbed,
+    or what it was changed to. ``emitted``: its name in the emitted graph, of the integers or of what is read.
+    """
 
     tensor: str
     outcome: Outcome
     detail: str = ""
     edge: Edge | None = None
+    emitted: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +214,12 @@ class DeviceLatency:
 class DeviceRead:
     """What files say that a vendor's tool left beside the outputs; ``not_measured``: why there is no latency.
 
-    ``read_back``: None where there is no such file. ``findings`` take the place of all that have their ``code``.
+    ``read_back``: None where there is no such file. ``findings`` replace all that have one of the ``codes``.
     """
 
     read_back: ReadBack | None = None
     findings: tuple[Finding, ...] = ()
-    code: str = ""
+    codes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     latency: DeviceLatency | None = None
     not_measured: str = ""

@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import onnx_ir as ir
 
-from dovetail.backend import Compiled
+from dovetail.backend import Artifact, Compiled, Estimate, Placement, Traffic
 from dovetail.calibrate.record import load_stats, save_stats
 from dovetail.float_graph import Passed
+from dovetail.document import convert, decode, encode
+from dovetail.finding import Finding
 from dovetail.model.write import write, write_whole
 from dovetail.pass_record import PassRecord
 from dovetail.plan.rows import read_plan, write_plan
-from dovetail.record import decode, encode
+from dovetail.document import decode, encode
 from dovetail.rundir import RunDir
 from dovetail.stages import Codec
 from dovetail.stats import Stats
@@ -39,11 +40,11 @@ def passed_files(path: Path) -> Codec[Passed]:
     beside = path.with_suffix(".passes.json")
 
     def save(record: Passed) -> tuple[Path, ...]:
-        write_whole(beside, msgspec.json.encode(record[1]))
+        write_whole(beside, encode(record[1]))
         return (*write(record[0], path), beside)
 
     def load() -> Passed:
-        return ir.load(path), msgspec.json.decode(beside.read_bytes(), type=tuple[PassRecord, ...])
+        return ir.load(path), decode(beside.read_bytes(), tuple[PassRecord, ...])
 
     return Codec(save, load)
 
@@ -58,12 +59,12 @@ def shipment_files(run: RunDir, model: ir.Model) -> Codec[Shipment]:
     decisions = run.stages / "decisions.json"
 
     def save(record: Shipment) -> tuple[Path, ...]:
-        write_whole(decisions, msgspec.json.encode(record.decisions))
+        write_whole(decisions, encode(record.decisions))
         plan = write_plan(record.plan, model, run.path / PLAN)
         return (*plan, *save_compiled(record.compiled, run.path), decisions)
 
     def load() -> Shipment:
-        made = msgspec.json.decode(decisions.read_bytes(), type=tuple[Decision, ...])
+        made = decode(decisions.read_bytes(), tuple[Decision, ...])
         return Shipment(read_plan(run.path / PLAN), load_compiled(run.path), made)
 
     return Codec(save, load)
@@ -74,10 +75,10 @@ def save_compiled(compiled: Compiled, run: Path) -> tuple[Path, ...]:
     log, record = run / COMPILED / "compile.log", run / COMPILED / "compiled.json"
     log.parent.mkdir(exist_ok=True)
     write_whole(log, compiled.log.encode())
-    write_whole(record, encode(compiled, run))
+    write_whole(record, encode(compiled, base=run))
     return (*(artifact.path for artifact in compiled.artifacts), log, record)
 
 
 def load_compiled(run: Path) -> Compiled:
     """Read what ``save_compiled`` wrote."""
-    return decode((run / COMPILED / "compiled.json").read_bytes(), Compiled, run)
+    return decode((run / COMPILED / "compiled.json").read_bytes(), Compiled, base=run)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from dovetail.edge import Edge
 from dovetail.encoding import Array, DType, QParams
 
 
@@ -55,17 +56,6 @@ class ScaleSource(StrEnum):
     GIVEN_CHANGED = "given_changed"  # the same, for another dtype or as the widest of several
     VALUES = "values"  # a constant's own values
     DERIVED = "derived"  # follows from others
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Edge:
-    """One input of one node: where a consumer may see another storage than the tensor's own."""
-
-    node: str
-    index: int
-
-    def __str__(self) -> str:
-        return f"{self.node}:{self.index}"
 
 
 class Scaled(NamedTuple):

@@ -11,7 +11,8 @@ from dovetail.plan.constraints import build_problem
 from dovetail.plan.make import make_plan, narrower
 from dovetail.plan.pins import resolve_keeps
 from dovetail.plan.request import Keep, OperandPin, Pin, Pins, Request
-from dovetail.storage import Edge, Why
+from dovetail.edge import Edge
+from dovetail.storage import Why
 from dovetail.targets import open_target
 from dovetail.targets.ort_cpu.target import ORT_CPU
 from tests.planning import graph, noise, observe

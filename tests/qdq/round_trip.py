@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 
+from dovetail.edge import Edge
 from dovetail.encoding import QParams
 from dovetail.model.read import read
 from dovetail.model.session import Mode, open_session
@@ -19,7 +20,8 @@ from dovetail.model.write import serialized
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.invert import invert
 from dovetail.qdq.params import is_dequantize, is_quantize
-from dovetail.storage import Choice, Edge, Plan, Why
+from dovetail.storage import Choice, Plan, Why
+from dovetail.edge import Edge
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SEEDS = (0, 1)

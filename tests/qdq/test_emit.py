@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dovetail.edge import Edge
 from dovetail.encoding import DType, Encoding, Granularity, QParams
 from dovetail.errors import InputError
 from dovetail.model.write import serialized, write
@@ -25,7 +26,8 @@ from dovetail.numerics.affine import dequantize, fake_quantize, quantize
 from dovetail.numerics.block import scale_shape
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.stored import stored_values
-from dovetail.storage import IN_FLOAT16, IN_FLOAT32, Choice, Edge, Plan, Why
+from dovetail.storage import Choice, IN_FLOAT16, IN_FLOAT32, Plan, Why
+from dovetail.edge import Edge
 from tests.equality import Array, model_from, normal
 from tests.qdq.round_trip import assert_bit_equal, check_emitted, plan_of, run_both_ways
 from tests.qdq.shipped import images, planned

@@ -89,13 +89,13 @@ def _with_files(result: Result, run: Path, outputs: Path) -> Result:
     why_not = "" if usable else f"nothing was compiled: {result.verdicts['compiled'].reason}"
     of_device = said.read_back is not None and not said.read_back.unparsed
     shown, found = (said.read_back, said.findings) if of_device else (built, compiled.findings)
-    others = (one for one in result.findings if one.code != said.code)
+    others = (one for one in result.findings if one.code not in said.codes)
     fidelity = verdicts.fidelity(said.read_back or built, result.thresholds, why_not)
     return replace(
         result,
         verdicts={**result.verdicts, "fidelity": fidelity},
         read_back=() if shown is None else shown.tensors,
-        findings=(*others, *(one for one in found if one.code == said.code)),
+        findings=(*others, *(one for one in found if one.code in said.codes)),
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dovetail.edge import Edge
 from dovetail.model.edit import constant_of
 from dovetail.plan.constraints import Problem, Unit, build_part
 from dovetail.plan.numbers import Range
 from dovetail.stats import Stats
-from dovetail.storage import Edge
 
 # A range four times as wide costs 12 dB of an 8-bit grid: more than a conversion is worth saving.
 MAX_RANGE_GROWTH = 4.0

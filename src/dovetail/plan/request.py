@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from dovetail.encoding import Encoding
 from dovetail.op_support import Precision
-from dovetail.storage import Edge, Why
+from dovetail.storage import Why
+from dovetail.edge import Edge
 
 
 @dataclass(frozen=True, slots=True)

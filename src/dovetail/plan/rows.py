@@ -14,13 +14,15 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.document import Document, read_document
+from dovetail.document import Document, convert, encode, read_document
+from dovetail.edge import Edge
 from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
 from dovetail.errors import InputError
 from dovetail.model.origin import each_value, origin_of
 from dovetail.model.write import write_whole
-from dovetail.storage import Choice, Edge, FloatStorage, Plan, ScaleSource, Storage, Why
+from dovetail.storage import Choice, FloatStorage, Plan, ScaleSource, Storage, Why
 from dovetail.whole_number import whole_number
+from dovetail.edge import Edge
 
 SCHEMA_VERSION = 2
 Numbers = int | float | list[Any] | None
@@ -28,10 +30,10 @@ Numbers = int | float | list[Any] | None
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """One decision: a tensor, or one edge of it as ``node:input``; scale and zero point are None for float."""
+    """One decision: a tensor, or one edge of it; scale and zero point are None for float."""
 
     tensor: str
-    edge: str | None
+    edge: Edge | None
     original_name: str
     original_exact: bool
     dtype: DType
@@ -68,7 +70,7 @@ def plan_rows(plan: Plan, model: ir.Model) -> Iterator[PlanRow]:
         value = nodes[edge.node].inputs[edge.index]
         if value is None:
             raise ValueError(f"the plan speaks of input {edge}, which is empty")
-        yield _row(value.name or "", str(edge), value, choice)
+        yield _row(value.name or "", edge, value, choice)
 
 
 def write_plan(plan: Plan, model: ir.Model, path: Path) -> tuple[Path, ...]:
@@ -80,7 +82,7 @@ def write_plan(plan: Plan, model: ir.Model, path: Path) -> tuple[Path, ...]:
         packed = io.BytesIO()
         np.savez(packed, allow_pickle=False, **{str(edge): _plain(array) for edge, array in plan.stored.items()})
         write_whole(beside, packed.getvalue())
-    write_whole(path, msgspec.json.format(msgspec.json.encode(content), indent=1))
+    write_whole(path, encode(content, indent=1))
     return (path, beside) if plan.stored else (path,)
 
 
@@ -93,12 +95,12 @@ def read_plan(path: Path) -> Plan:
         if isinstance(row, dict):
             _refuse_unknown(row, PlanRow, f"{path}: row {number}")
     try:
-        content = msgspec.convert(raw, PlanFile)
+        content = convert(raw, PlanFile)
     except msgspec.ValidationError as error:
         raise InputError(f"{path}: {error}") from error
     _refuse_twice(content.rows, path)
     tensors = {row.tensor: _choice(row, path) for row in content.rows if row.edge is None}
-    edges = {_edge(row.edge, path): _choice(row, path) for row in content.rows if row.edge is not None}
+    edges = {row.edge: _choice(row, path) for row in content.rows if row.edge is not None}
     stored = _read_stored(path.with_suffix(".npz"), edges)
     return Plan(content.target, content.precision, tensors, edges, stored, content.quantized_io)
 
@@ -115,11 +117,11 @@ def _from_1(raw: Document) -> Document:
 
 
 def _refuse_twice(rows: tuple[PlanRow, ...], path: Path) -> None:
-    seen: set[tuple[str | None, str | None]] = set()
+    seen: set[str | Edge] = set()
     for row in rows:
-        key = (row.tensor if row.edge is None else None, row.edge)
+        key = row.edge or row.tensor
         if key in seen:
-            raise InputError(f"{path}: {row.edge or row.tensor}: there are two rows for it")
+            raise InputError(f"{path}: {key}: there are two rows for it")
         seen.add(key)
 
 
@@ -129,7 +131,9 @@ def _read_stored(path: Path, edges: Mapping[Edge, Choice]) -> dict[Edge, Array]:
         return {}
     try:
         with np.load(path) as arrays:
-            found = {_edge(name, path): arrays[name] for name in arrays.files}
+            found = {Edge.parse(name): arrays[name] for name in arrays.files}
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: not the integers of a plan ({error})") from error
     for edge in found:
@@ -148,7 +152,7 @@ def _typed(array: Array, choice: Choice) -> Array:
     return array if array.dtype == dtype else array.view(dtype)
 
 
-def _row(tensor: str, edge: str | None, value: ir.Value, choice: Choice) -> PlanRow:
+def _row(tensor: str, edge: Edge | None, value: ir.Value, choice: Choice) -> PlanRow:
     origin, storage = origin_of(value), choice.storage
     if isinstance(storage, FloatStorage):
         named = (tensor, edge, origin.name, origin.exact)
@@ -191,14 +195,6 @@ def _storage(row: PlanRow) -> Storage:
     if not np.all((zero_point >= low) & (zero_point <= high) & (zero_point == np.rint(zero_point))):
         raise ValueError(f"a zero point of {row.dtype} is a whole number from {low} to {high}")
     return QParams(encoding, np.asarray(row.scale), zero_point.astype(np.int32), row.axis)
-
-
-def _edge(text: str | None, path: Path) -> Edge:
-    node, _, digits = (text or "").rpartition(":")
-    index = whole_number(digits, least=0)
-    if not node or index is None:
-        raise InputError(f"{path}: {text!r} is not an edge, which is written node:input")
-    return Edge(node, index)
 
 
 def _refuse_unknown(raw: dict[str, Any], kind: type, where: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.edge import Edge
 from dovetail.encoding import Array, Encoding, Granularity, QParams
 from dovetail.errors import InputError
 from dovetail.model.edit import shape_of
@@ -14,7 +15,9 @@ from dovetail.numerics.block import spread
 from dovetail.op_support import OpTable, Signature, Slot
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem
 from dovetail.plan.numbers import channel_axis, per_output_channel
-from dovetail.storage import IN_FLOAT32, Edge, Plan, Storage
+from dovetail.storage import IN_FLOAT32, Plan, Storage
+from dovetail.target import Target
+from dovetail.edge import Edge
 
 # A hand that edits a plan writes fewer digits than float32 has.
 _SCALE_RTOL = 1e-5

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.edge import Edge
 from dovetail.encoding import Array, DType, QParams
 from dovetail.errors import InputError
 from dovetail.model import origin
 from dovetail.model.edit import constant_of, forget_names, free_name
 from dovetail.numerics.affine import quantize
 from dovetail.qdq.params import IR_TYPES
-from dovetail.storage import Edge, Plan, Storage
+from dovetail.storage import Plan, Storage
 
 # Raw, integer and read-back form of a planned tensor ``x`` in the emitted graph.
 RAW, STORED, READ = "{}__raw", "{}__q", "{}__dq"

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.edge import Edge
 from dovetail.encoding import Array, QParams
 from dovetail.errors import InputError
 from dovetail.model import edit
@@ -21,7 +22,8 @@ from dovetail.passes.remove_unused import remove_unused
 from dovetail.qdq.moved import read_before_moving
 from dovetail.qdq.params import is_dequantize, is_quantize
 from dovetail.qdq.views import Form, View, read_forms, refuse_other_readers, view_of
-from dovetail.storage import IN_FLOAT32, Choice, Edge, Plan, ScaleSource, Storage, Why
+from dovetail.storage import Choice, IN_FLOAT32, Plan, ScaleSource, Storage, Why
+from dovetail.edge import Edge
 
 _AS_READ = "as in the model"
 _FLOAT = ir.DataType.FLOAT

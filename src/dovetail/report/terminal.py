@@ -209,7 +209,7 @@ def _print_tail(cut: Cut, out: Console) -> None:
 def _print_findings(result: Result, out: Console) -> None:
     serious = [f for f in result.findings if f.severity is not Severity.NOTE]
     for finding in serious[:_SHOWN_FINDINGS]:
-        out.print(f"{finding.code} {finding.severity}: {escape(finding.where)}: {escape(finding.message)}")
+        out.print(f"{finding.code} {finding.severity}: {escape(str(finding.place))}: {escape(finding.message)}")
         if finding.fix:
             out.print(f"  what to do: {escape(finding.fix)}")
     if len(serious) > _SHOWN_FINDINGS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dovetail.errors import InputError
 from dovetail.rules import (
+    htp_compiler,
     htp_dtypes,
     htp_granularity,
     htp_kernels,
@@ -14,6 +15,7 @@ from dovetail.rules import (
     shapes,
     sharing,
     trt_attention,
+    trt_compiler,
     trt_types,
     xnnpack_kernels,
 )
@@ -33,6 +35,8 @@ MODULES = (
     xnnpack_kernels,
     trt_types,
     trt_attention,
+    htp_compiler,
+    trt_compiler,
 )
 
 

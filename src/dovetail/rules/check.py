@@ -12,4 +12,4 @@ from dovetail.rules.subject import Subject
 def check(subject: Subject, rules: Iterable[Rule]) -> tuple[Finding, ...]:
     """What these rules find, by code and then in graph order."""
     ordered = sorted(rules, key=lambda rule: rule.code)
-    return tuple(finding for rule in ordered for finding in rule.check(subject))
+    return tuple(finding for rule in ordered if rule.check is not None for finding in rule.check(subject))

@@ -15,7 +15,9 @@ INDEX = "README.md"
 def explain(rule: Rule) -> str:
     """A rule in Markdown, from its docstring alone."""
     whom = ", ".join(rule.targets) or "all targets"
-    parts = [f"# {rule.code} {rule.name}", rule.summary, f"Family: {FAMILIES[rule.code[:2]]}. For: {whom}."]
+    about = f"Family: {FAMILIES[rule.code[:2]]}. For: {whom}."
+    about += "" if rule.check is not None else " Found by a run that compiles; `dovetail check` cannot."
+    parts = [f"# {rule.code} {rule.name}", rule.summary, about]
     parts += [f"## {heading}\n\n{rule.sections[heading]}" for heading in HEADINGS]
     return "\n\n".join(parts) + "\n"
 
@@ -25,7 +27,7 @@ def pages() -> dict[str, str]:
     rules = all_rules()
     rows = [f"| [{rule.code}]({rule.code}.md) | `{rule.name}` | {rule.summary} |" for rule in rules]
     index = ["# Rules", _MADE, "\n".join(["| code | allow ... | |", "|---|---|---|", *rows])]
-    made = {f"{rule.code}.md": f"{explain(rule)}\n{_cases(rule.code)}\n{_MADE}\n" for rule in rules}
+    made = {f"{rule.code}.md": f"{explain(rule)}\n{_cases(rule)}{_MADE}\n" for rule in rules}
     return {INDEX: "\n\n".join(index) + "\n", **made}
 
 
@@ -47,11 +49,13 @@ def case_texts(code: str, kind: str) -> dict[str, str]:
     return {each.name: each.read_text(encoding="utf-8") for each in sorted(files, key=lambda each: each.name)}
 
 
-def _cases(code: str) -> str:
+def _cases(rule: Rule) -> str:
+    if rule.check is None:
+        return ""
     parts = ["## Cases"]
     for kind, words in (("bad", "Found:"), ("good", "Not found:")):
-        parts += [f"{words}\n\n```text\n{text.strip()}\n```" for text in case_texts(code, kind).values()]
-    return "\n\n".join(parts) + "\n"
+        parts += [f"{words}\n\n```text\n{text.strip()}\n```" for text in case_texts(rule.code, kind).values()]
+    return "\n\n".join(parts) + "\n\n"
 
 
 _MADE = "*Made by `python -m dovetail.rules.docs docs/rules` from the docstrings in `src/dovetail/rules`.*"

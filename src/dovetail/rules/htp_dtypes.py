@@ -8,6 +8,7 @@ from dovetail.encoding import DType, QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import attribute
 from dovetail.op_support import OpTable
+from dovetail.model.place import at_node
 from dovetail.rules.htp_kernels import IN_FLOAT_ONLY
 from dovetail.rules.htp_operations import (
     LINEAR,
@@ -18,7 +19,6 @@ from dovetail.rules.htp_operations import (
     say,
     severity_in_float,
     what_in_float,
-    where,
     words,
 )
 from dovetail.rules.htp_shapes import narrow_operand
@@ -69,7 +69,7 @@ def wide_second_operand(subject: Subject) -> Iterator[Finding]:
             severity, message = found
             yield Finding(
                 "Q104",
-                where(operation.node),
+                at_node(operation.node, second[0].edge),
                 f"{say(operation.node)} reads its second operand {named(second[0])!r} as {words(second[1])}: {message}",
                 severity,
                 fix=f"store {named(second[0])!r} as uint8 on this edge{_or_int16(subject.table)}",
@@ -138,7 +138,7 @@ def unlike_dtypes_around_operator(subject: Subject) -> Iterator[Finding]:
             node = operation.node
             yield Finding(
                 "Q105",
-                where(node),
+                at_node(node),
                 f"{say(node)} has {' and '.join(dtypes)} around it: {what_in_float(operation, subject.table)}",
                 severity_in_float(operation, subject.table),
                 fix=f"store what {node.op_type} reads and writes in one dtype, and convert behind it where another one "
@@ -190,7 +190,7 @@ def norm_constants_without_kernel(subject: Subject) -> Iterator[Finding]:
         if beta is not None and beta[1].dtype is not DType.S32:
             yield Finding(
                 "Q106",
-                where(node),
+                at_node(node, beta[0].edge),
                 f"{say(node)} has its beta {named(beta[0])!r} as {words(beta[1])} and not as int32: "
                 f"{what_in_float(operation, subject.table)}",
                 severity_in_float(operation, subject.table),
@@ -199,7 +199,7 @@ def norm_constants_without_kernel(subject: Subject) -> Iterator[Finding]:
         elif gamma is not None and node.op_type == "LayerNormalization" and not _is_gamma(operation, gamma[1]):
             yield Finding(
                 "Q106",
-                where(node),
+                at_node(node, gamma[0].edge),
                 f"{say(node)} has its gamma {named(gamma[0])!r} as {words(gamma[1])}, for which HTP has no kernel "
                 f"beside {words(operation.outputs[0])}",
                 Severity.ERROR,

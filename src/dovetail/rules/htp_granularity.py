@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-
-import onnx_ir as ir
+from dataclasses import replace
 
 from dovetail.encoding import DType, Granularity, QParams
-from dovetail.finding import Finding, Severity
+from dovetail.finding import Finding, Place, Severity
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import origin_of
+from dovetail.model.place import at_node, at_tensor
 from dovetail.plan.constraints import Operand
 from dovetail.plan.numbers import channel_axis
-from dovetail.rules.htp_operations import LINEAR, TARGETS, Operation, named, operations, say, where, words
+from dovetail.rules.htp_operations import LINEAR, TARGETS, Operation, named, operations, say, words
 from dovetail.rules.rule import rule
 from dovetail.rules.subject import Subject
 
@@ -49,23 +49,27 @@ def scales_per_channel_beside_weights(subject: Subject) -> Iterator[Finding]:
     for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
         choice = plan.tensors.get(value.name or "")
         if choice is not None and _is_fine(choice.storage):
-            yield _fine(value, f"activation {origin_of(value).name!r}", origin_of(value).name)
+            yield _fine(at_tensor(value), f"activation {origin_of(value).name!r}", origin_of(value).name)
     for operation in operations(subject):
         for operand, storage in operation.inputs:
             weight = operand.constant and (operation.op in LINEAR or storage.dtype is DType.S32)
             on_edge = operand.constant or operand.edge in plan.edges
             if on_edge and not weight and _is_fine(storage):
-                yield _fine(operand.value, f"{named(operand)!r} in front of {say(operation.node)}", named(operand))
+                yield _fine(_operand(operand), f"{named(operand)!r} in front of {say(operation.node)}", named(operand))
 
 
 def _is_fine(storage: object) -> bool:
     return isinstance(storage, QParams) and storage.encoding.granularity is not Granularity.TENSOR
 
 
-def _fine(value: ir.Value, what: str, name: str) -> Finding:
+def _operand(operand: Operand) -> Place:
+    return replace(at_tensor(operand.value), edge=operand.edge)
+
+
+def _fine(at: Place, what: str, name: str) -> Finding:
     return Finding(
         "Q201",
-        origin_of(value).name,
+        at,
         f"{what} has more than one scale, HTP takes these for weights of linear layers only",
         Severity.ERROR,
         fix=f"give {name!r} one scale for all, and 16 bit if that is too coarse",
@@ -100,7 +104,7 @@ def weight_scales_on_wrong_axis(subject: Subject) -> Iterator[Finding]:
             refused = operation.op in ("Conv", "ConvTranspose")
             yield Finding(
                 "Q202",
-                where(operation.node),
+                at_node(operation.node, operand.edge),
                 f"{say(operation.node)} has the scales of its weight {named(operand)!r} on axis {params.axis}, its "
                 f"output channels are axis {wanted}: {'HTP refuses it' if refused else 'HTP returns wrong numbers'}",
                 Severity.ERROR,
@@ -140,7 +144,7 @@ def block_weights_read_wrongly(subject: Subject) -> Iterator[Finding]:
         if obstacle:
             yield Finding(
                 "Q203",
-                where(operation.node),
+                at_node(operation.node, operand.edge),
                 f"{say(operation.node)} has block scales on its weight {named(operand)!r}, {obstacle}",
                 Severity.ERROR,
                 fix="store it as int4 with zero points 0, blocks of 16 or more along the input channels, beside 16-bit "
@@ -198,7 +202,7 @@ def zero_points_per_channel(subject: Subject) -> Iterator[Finding]:
         if not params.encoding.symmetric:
             yield Finding(
                 "Q204",
-                where(operation.node),
+                at_node(operation.node, operand.edge),
                 f"{say(operation.node)} has zero points per channel on its weight {named(operand)!r}: HTP refuses it",
                 Severity.ERROR,
                 fix=f"quantize {named(operand)!r} symmetrically, with zero points 0",

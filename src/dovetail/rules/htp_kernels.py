@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from dovetail.encoding import QParams
 from dovetail.finding import Finding, Severity
+from dovetail.model.place import at_node
 from dovetail.plan.constraints import build_problem, op_key
 from dovetail.rules.htp_operations import (
     TARGETS,
@@ -15,7 +16,6 @@ from dovetail.rules.htp_operations import (
     operations,
     runs_in_float,
     say,
-    where,
 )
 from dovetail.rules.rule import rule
 from dovetail.rules.subject import Subject
@@ -117,7 +117,7 @@ def operator_that_htp_lacks(subject: Subject) -> Iterator[Finding]:
         if op in _LACKING:
             yield Finding(
                 "Q101",
-                where(node),
+                at_node(node),
                 f"{say(node)}: HTP has no {op.replace('::', '.')}, in no precision",
                 Severity.ERROR,
                 fix=_INSTEAD.get(op, f"write {node.op_type} in operators that exist, or cut the model in front of it"),
@@ -155,7 +155,7 @@ def float_without_float16(subject: Subject) -> Iterator[Finding]:
         if not runs_in_float(subject.table, op_key(node)):
             yield Finding(
                 "Q102",
-                where(node),
+                at_node(node),
                 f"{say(node)} has to run in float, for which {subject.table.target} has no kernel",
                 Severity.ERROR,
                 fix="store what it reads and writes in integers if it has an integer form; otherwise name a chip with "
@@ -204,7 +204,7 @@ def integers_around_float_operator(subject: Subject) -> Iterator[Finding]:
             then = "Dequantize and Quantize go around it" if slow else f"{subject.table.target} has no float16 for that"
             yield Finding(
                 "Q103",
-                where(node),
+                at_node(node),
                 f"{say(node)} is stored in integers, but HTP runs it in float only: {then}",
                 Severity.WARNING if slow else Severity.ERROR,
                 fix=f"take the pairs around {node.op_type} away, or write it in operators that HTP runs on integers",

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import is_op
-from dovetail.rules.htp_operations import TARGETS, say, where
+from dovetail.model.place import at_node
+from dovetail.rules.htp_operations import TARGETS, say
 from dovetail.rules.rule import rule
 from dovetail.rules.subject import Subject
 
@@ -35,7 +36,7 @@ def order_of_equal_scores(subject: Subject) -> Iterator[Finding]:
         if is_op(node, "TopK"):
             yield Finding(
                 "Q504",
-                where(node),
+                at_node(node),
                 f"{say(node)}: among equal values HTP does not return the lowest index first, as ONNX says",
                 Severity.NOTE,
                 fix="compare the rows as a set, or leave the TopK out of the model",

@@ -17,6 +17,7 @@ from dovetail.finding import Severity
 from dovetail.model.edit import constant_of, is_op, shape_of, sole_consumer
 from dovetail.model.origin import nodes_of, origin_of
 from dovetail.op_support import OpTable
+from dovetail.model.place import at_node
 from dovetail.plan.constraints import Operand, Unit, build_problem, op_key
 from dovetail.plan.validate import seen_on
 from dovetail.rules.subject import Subject
@@ -170,14 +171,9 @@ def what_in_float(operation: Operation, table: OpTable) -> str:
     return "HTP runs it in float, between Dequantize and Quantize"
 
 
-def where(node: ir.Node) -> str:
-    """The caller's names of a node; that of its result where it has none."""
-    return ", ".join(nodes_of(node)) or origin_of(node.outputs[0]).name
-
-
 def say(node: ir.Node) -> str:
     """A node in a sentence."""
-    return f"{node.op_type} {where(node)!r}"
+    return f"{node.op_type} {str(at_node(node))!r}"
 
 
 def named(operand: Operand) -> str:

@@ -11,8 +11,9 @@ from dovetail.finding import Finding, Severity
 from dovetail.model.edit import shape_of
 from dovetail.model.movers import MOVERS
 from dovetail.model.origin import origin_of
+from dovetail.model.place import at_node, at_tensor
 from dovetail.plan.constraints import Operand
-from dovetail.rules.htp_operations import BIAS_INPUT, TARGETS, Operation, named, operations, say, where, words
+from dovetail.rules.htp_operations import BIAS_INPUT, TARGETS, Operation, named, operations, say, words
 from dovetail.rules.rule import rule
 from dovetail.rules.subject import Subject
 from dovetail.storage import Plan
@@ -58,7 +59,7 @@ def bias_outside_accumulator(subject: Subject) -> Iterator[Finding]:
 def _alone(operation: Operation, operand: Operand) -> Finding:
     return Finding(
         "Q401",
-        where(operation.node),
+        at_node(operation.node, operand.edge),
         f"{say(operation.node)} reads {named(operand)!r} as int32, which HTP takes only as the bias of a linear layer",
         Severity.ERROR,
         fix=f"make it one Gemm with its MatMul, or store {named(operand)!r} like the other operand",
@@ -69,7 +70,7 @@ def _other(operation: Operation, operand: Operand, dtype: str) -> Finding:
     then = "refuses it, because its weight has a scale per channel" if operation.stranded else "runs it in float"
     return Finding(
         "Q401",
-        where(operation.node),
+        at_node(operation.node, operand.edge),
         f"{say(operation.node)} has its bias {named(operand)!r} as {dtype} and not as int32: HTP {then}",
         Severity.ERROR if operation.stranded else Severity.WARNING,
         fix=f"store {named(operand)!r} as int32 with scale = input scale x weight scale, or leave it in float",
@@ -147,7 +148,7 @@ def _elided(value: ir.Value, why: str) -> Finding:
     name = origin_of(value).name
     return Finding(
         "Q402",
-        name,
+        at_tensor(value),
         f"the Q/DQ pair on {name!r} {why}: the compiled graph does not round there, the simulation does",
         Severity.WARNING,
         fix=f"store what is around {name!r} in integers as well, or take the pair away",
@@ -184,7 +185,7 @@ def linear_layer_over_windows(subject: Subject) -> Iterator[Finding]:
         node, shape = layers[0].node, shape_of(layers[0].node.inputs[0]) or ()
         yield Finding(
             "Q403",
-            where(node),
+            at_node(node),
             f"{say(node)}{_others(len(layers))} runs over {'x'.join(map(str, shape))} as a MatMul: fine through the "
             "execution provider, refused by an offline converter (QAIRT 2.41, q::linearclip)",
             Severity.NOTE,

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dovetail.encoding import QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import attribute, is_op
-from dovetail.rules.htp_operations import TARGETS, say, where
+from dovetail.model.place import at_node
+from dovetail.rules.htp_operations import TARGETS, say
 from dovetail.rules.rule import rule
 from dovetail.rules.subject import Subject
 
@@ -42,7 +43,7 @@ def layer_norm_rank_or_axis(subject: Subject) -> Iterator[Finding]:
         if rank > _NORM_RANK:
             yield Finding(
                 "Q603",
-                where(node),
+                at_node(node),
                 f"{say(node)} has {rank} dimensions, HTP normalizes up to {_NORM_RANK}",
                 Severity.ERROR,
                 {"rank": float(rank)},
@@ -51,7 +52,7 @@ def layer_norm_rank_or_axis(subject: Subject) -> Iterator[Finding]:
         elif axis not in (-1, rank - 1):
             yield Finding(
                 "Q603",
-                where(node),
+                at_node(node),
                 f"{say(node)} normalizes from axis {axis} of {rank}, HTP over the last one only",
                 Severity.ERROR,
                 {"axis": float(axis), "rank": float(rank)},
@@ -89,7 +90,7 @@ def einsum_without_product(subject: Subject) -> Iterator[Finding]:
         if narrow_operand(equation) is None and not (in_float and _is_multiply_and_sum(equation)):
             yield Finding(
                 "Q604",
-                where(node),
+                at_node(node),
                 f"{say(node)}: HTP does not take the equation {equation!r}{'' if in_float else ' in integers'}",
                 Severity.ERROR,
                 fix="write it as Transpose, Reshape and MatMul, as `dovetail fit` does with the float model",

@@ -10,6 +10,10 @@ A rule is written once::
         ...
         '''
 
+What only a compiler can find has no function, but is explained in the same way::
+
+    NODE_REFUSED = explanation("Q801", "node_refused_by_compiler", '''...''', targets=("qnn-htp",))
+
 The name reads after "allow ...". The docstring has a first sentence and the four ``HEADINGS``; ``dovetail explain``,
 the page under ``docs/rules`` and the report are made from it.
 """
@@ -35,21 +39,28 @@ FAMILIES: Mapping[str, str] = {
     "Q5": "ranges and numerics",
     "Q6": "shapes and rank",
     "Q7": "encodings files and SDK versions",
+    "Q8": "what a compiler said",
 }
 
 # Codes of rules that are gone, with what to read instead: a code is never reused, because people write codes down.
-RETIRED: Mapping[str, str] = {}
+RETIRED: Mapping[str, str] = {
+    "QNN-HTP": "what the HTP compiler says has the codes Q701 to Q704 and Q801 to Q809",
+    "TRT": "what the TensorRT builder made of an attention has the codes Q821 and Q822",
+}
 
 Check = Callable[[Subject], Iterator[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule; ``targets`` are the target families that it is for, empty for all."""
+    """One rule; ``targets`` are the target families that it is for, empty for all.
+
+    ``check`` is None where only the target's compiler can find it.
+    """
 
     code: str
     name: str
-    check: Check
+    check: Check | None
     summary: str
     sections: Mapping[str, str]
     targets: tuple[str, ...] = ()
@@ -66,16 +77,25 @@ def rule(code: str, *, targets: tuple[str, ...] = ()) -> Callable[[Check], Check
     """Register a function as the rule with this code; a code or name that is taken or a wrong docstring is refused."""
 
     def register(check: Check) -> Check:
-        name = check.__name__
-        if not re.fullmatch(r"Q\d{3}", code) or code[:2] not in FAMILIES:
-            raise ValueError(f"rule {name}: {code!r} is not a code such as Q501 of a family that exists")
-        if code in RETIRED or code in _REGISTERED or any(name == other.name for other in _REGISTERED.values()):
-            raise ValueError(f"rule {code} {name}: the code or the name is taken, and neither is ever reused")
-        summary, sections = parse_doc(f"rule {code} {name}", inspect.getdoc(check) or "")
-        _REGISTERED[code] = Rule(code, name, check, summary, sections, targets)
+        _register(code, check.__name__, check, inspect.getdoc(check) or "", targets)
         return check
 
     return register
+
+
+def explanation(code: str, name: str, text: str, *, targets: tuple[str, ...]) -> str:
+    """Register what only a compiler can find, explained under the same headings; gives the code back."""
+    _register(code, name, None, inspect.cleandoc(text), targets)
+    return code
+
+
+def _register(code: str, name: str, check: Check | None, text: str, targets: tuple[str, ...]) -> None:
+    if not re.fullmatch(r"Q\d{3}", code) or code[:2] not in FAMILIES:
+        raise ValueError(f"rule {name}: {code!r} is not a code such as Q501 of a family that exists")
+    if code in RETIRED or code in _REGISTERED or any(name == other.name for other in _REGISTERED.values()):
+        raise ValueError(f"rule {code} {name}: the code or the name is taken, and neither is ever reused")
+    summary, sections = parse_doc(f"rule {code} {name}", text)
+    _REGISTERED[code] = Rule(code, name, check, summary, sections, targets)
 
 
 def registered() -> tuple[Rule, ...]:

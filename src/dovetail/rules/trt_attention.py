@@ -6,16 +6,20 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from dovetail.edge import Edge
 from dovetail.encoding import QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.attention import Attention, find_attention
 from dovetail.model.origin import origin_of
 from dovetail.op_support import OpTable
+from dovetail.model.place import at_attention
 from dovetail.plan.validate import seen_on
 from dovetail.rules.rule import rule
 from dovetail.rules.subject import Subject
 from dovetail.rules.trt_types import TARGETS
-from dovetail.storage import Edge, Plan, Storage
+from dovetail.storage import Plan, Storage
+from dovetail.target import Target
+from dovetail.edge import Edge
 
 
 def _operands(found: Attention, plan: Plan) -> dict[str, Storage]:
@@ -26,10 +30,6 @@ def _operands(found: Attention, plan: Plan) -> dict[str, Storage]:
 def _seen(node: ir.Node, index: int, plan: Plan) -> Storage:
     value = node.inputs[index]
     return seen_on(plan, Edge(node.name or "", index), "" if value is None else str(value.name))
-
-
-def _where(found: Attention) -> str:
-    return origin_of(found.mix.outputs[0]).name
 
 
 @rule("Q421", targets=TARGETS)
@@ -57,7 +57,7 @@ def attention_operand_without_pair(subject: Subject) -> Iterator[Finding]:
         bare = [part for part, storage in stored.items() if not isinstance(storage, QParams)]
         if 0 < len(bare) < len(stored):
             message = f"the attention has no pair on its {' and its '.join(bare)}, so it is not one kernel"
-            yield Finding("Q421", _where(found), message, Severity.ERROR, fix=f"a pair on its {bare[0]} too")
+            yield Finding("Q421", at_attention(found), message, Severity.ERROR, fix=f"a pair on its {bare[0]} too")
 
 
 @rule("Q422", targets=TARGETS)
@@ -88,7 +88,7 @@ def pair_on_scores(subject: Subject) -> Iterator[Finding]:
             message = (
                 f"there is a pair on the scores, in front of {node.op_type} {node.name!r}: they are not one kernel"
             )
-            yield Finding("Q422", _where(found), message, Severity.ERROR, fix="take the pair away")
+            yield Finding("Q422", at_attention(found), message, Severity.ERROR, fix="take the pair away")
 
 
 def _reads_stored(node: ir.Node, plan: Plan) -> bool:
@@ -120,7 +120,9 @@ def guard_against_nan_in_attention(subject: Subject) -> Iterator[Finding]:
         stored = _operands(found, plan).values() if plan is not None else ()
         if found.guard is not None and any(isinstance(storage, QParams) for storage in stored):
             message = f"{found.guard.op_type} {found.guard.name!r} stands between softmax and product: not one kernel"
-            yield Finding("Q423", _where(found), message, Severity.ERROR, fix="take it away: `dovetail repair` does")
+            yield Finding(
+                "Q423", at_attention(found), message, Severity.ERROR, fix="take it away: `dovetail repair` does"
+            )
 
 
 @rule("Q621", targets=TARGETS)
@@ -149,7 +151,7 @@ def attention_without_kernel(subject: Subject) -> Iterator[Finding]:
             continue
         why = _no_kernel(subject.table, found.scores, stored[0])
         if why:
-            yield Finding("Q621", _where(found), why, Severity.ERROR, fix="leave this attention in float16")
+            yield Finding("Q621", at_attention(found), why, Severity.ERROR, fix="leave this attention in float16")
 
 
 def _no_kernel(table: OpTable, node: ir.Node, storage: Storage) -> str:

@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.encoding import QParams
-from dovetail.finding import Finding, Severity
+from dovetail.finding import Finding, Place, Severity
 from dovetail.model.edit import attribute, constant_of
-from dovetail.model.origin import origin_of
+from dovetail.model.place import at_edge, at_tensor
 from dovetail.model.read import ORIGINAL_OPSET
 from dovetail.passes.as_float16 import HALF_SCALES_OPSET, survives
 from dovetail.qdq.params import is_dequantize, is_quantize
@@ -27,9 +27,10 @@ def _quantizers(subject: Subject) -> Iterator[ir.Node]:
             yield node
 
 
-def _name(node: ir.Node) -> str:
-    value = node.inputs[0] if is_quantize(node) else node.outputs[0]
-    return "" if value is None else origin_of(value).name
+def _place(node: ir.Node) -> Place:
+    """The tensor that is quantized, or read back."""
+    value = node.inputs[0] if is_quantize(node) else None
+    return at_tensor(node.outputs[0] if value is None else value)
 
 
 @rule("Q121", targets=TARGETS)
@@ -58,8 +59,8 @@ def unsigned_activation(subject: Subject) -> Iterator[Finding]:
         stored = f"{points.dtype} with zero point {int(points.reshape(-1)[0])}"
         yield Finding(
             "Q121",
-            _name(node),
-            f"{_name(node)!r} is stored as {stored}, which {becomes}",
+            _place(node),
+            f"{str(_place(node))!r} is stored as {stored}, which {becomes}",
             Severity.ERROR,
             fix="store it as int8 with zero point 0: `dovetail repair` does",
         )
@@ -84,8 +85,8 @@ def saturation_switched_off(subject: Subject) -> Iterator[Finding]:
     """
     for node in _quantizers(subject):
         if not attribute(node, "saturate", 1):
-            message = f"{_name(node)!r} is quantized with saturate=0, which the builder ignores: it saturates"
-            yield Finding("Q122", _name(node), message, Severity.WARNING, fix="leave saturate out")
+            message = f"{str(_place(node))!r} is quantized with saturate=0, which the builder ignores: it saturates"
+            yield Finding("Q122", _place(node), message, Severity.WARNING, fix="leave saturate out")
 
 
 @rule("Q123", targets=TARGETS)
@@ -111,8 +112,10 @@ def half_scale_before_opset_19(subject: Subject) -> Iterator[Finding]:
     for node in subject.raw.graph:
         scale = constant_of(node.inputs[1]) if is_quantize(node) or is_dequantize(node) else None
         if scale is not None and scale.dtype == np.float16:
-            message = f"the scale of {_name(node)!r} is float16, which ONNX has from opset 19 on; the file has {opset}"
-            yield Finding("Q123", _name(node), message, Severity.WARNING, fix="export with opset 19 or later")
+            message = (
+                f"the scale of {str(_place(node))!r} is float16, which ONNX has from opset 19 on; the file has {opset}"
+            )
+            yield Finding("Q123", _place(node), message, Severity.WARNING, fix="export with opset 19 or later")
 
 
 @rule("Q124", targets=TARGETS)
@@ -137,8 +140,8 @@ def scale_of_another_type(subject: Subject) -> Iterator[Finding]:
         if value is None or scale is None or value.dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
             continue
         if value.dtype.numpy() != scale.dtype:
-            message = f"{_name(node)!r} is {value.dtype.name.lower()}, its scale is {scale.dtype}"
-            yield Finding("Q124", _name(node), message, Severity.WARNING, fix="give the scale the type of the data")
+            message = f"{str(_place(node))!r} is {value.dtype.name.lower()}, its scale is {scale.dtype}"
+            yield Finding("Q124", _place(node), message, Severity.WARNING, fix="give the scale the type of the data")
 
 
 @rule("Q221", targets=TARGETS)
@@ -162,8 +165,8 @@ def activation_per_channel(subject: Subject) -> Iterator[Finding]:
     for node in _quantizers(subject):
         scale = constant_of(node.inputs[1])
         if scale is not None and scale.size > 1:
-            message = f"{_name(node)!r} has {scale.size} scales: what multiplies it is computed in float"
-            yield Finding("Q221", _name(node), message, Severity.ERROR, fix="use one scale for an activation")
+            message = f"{str(_place(node))!r} has {scale.size} scales: what multiplies it is computed in float"
+            yield Finding("Q221", _place(node), message, Severity.ERROR, fix="use one scale for an activation")
 
 
 @rule("Q521", targets=TARGETS)
@@ -187,9 +190,13 @@ def scale_beyond_float16(subject: Subject) -> Iterator[Finding]:
     plan = subject.plan
     if plan is None:
         return
-    choices = [*((name, c) for name, c in plan.tensors.items()), *((str(e), c) for e, c in plan.edges.items())]
-    for where, choice in choices:
+    graph = subject.model.graph
+    values = {value.name: value for value in (*graph.inputs, *(value for node in graph for value in node.outputs))}
+    nodes = {node.name: node for node in graph}
+    choices = [(at_tensor(values[name]), choice) for name, choice in plan.tensors.items()]
+    choices += [(at_edge(nodes[edge.node], edge.index), choice) for edge, choice in plan.edges.items()]
+    for place, choice in choices:
         why = survives(choice.storage.scale) if isinstance(choice.storage, QParams) else ""
         if why:
-            message = f"a scale of {where!r} cannot be float16: {why}"
-            yield Finding("Q521", where, message, Severity.WARNING, fix="look at its range, or compute in float32")
+            message = f"a scale of {str(place)!r} cannot be float16: {why}"
+            yield Finding("Q521", place, message, Severity.WARNING, fix="look at its range, or compute in float32")

@@ -9,9 +9,10 @@ import onnx_ir as ir
 
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import attribute, constant_of, is_op, shape_of
+from dovetail.model.place import at_node
 from dovetail.model.slices import MOST_AXES, cuts_of, takes_one_of_each
 from dovetail.plan.constraints import Unit
-from dovetail.rules.htp_operations import operations, say, where
+from dovetail.rules.htp_operations import operations, say
 from dovetail.rules.rule import rule
 from dovetail.rules.subject import Subject
 
@@ -55,7 +56,7 @@ def integers_around_float_kernel(subject: Subject) -> Iterator[Finding]:
         if operation.in_integers and _float_only(operation.unit):
             yield Finding(
                 "Q131",
-                where(operation.node),
+                at_node(operation.node),
                 f"{say(operation.node)} reads and writes integers, but XNNPACK computes it in float: "
                 "the conversions around it cost accuracy and time",
                 Severity.WARNING,
@@ -96,7 +97,7 @@ def operator_outside_xnnpack(subject: Subject) -> Iterator[Finding]:
         if why and is_op(node, *forms):
             yield Finding(
                 "Q431",
-                where(node),
+                at_node(node),
                 f"{say(node)} runs outside XNNPACK: {why}",
                 Severity.NOTE,
                 fix="replace it by operators that XNNPACK has, or accept the portable kernel",
@@ -127,7 +128,7 @@ def operator_without_torch_form(subject: Subject) -> Iterator[Finding]:
         if not is_op(node, *forms, "QuantizeLinear", "DequantizeLinear"):
             yield Finding(
                 "Q432",
-                where(node),
+                at_node(node),
                 f"{say(node)} has no form in torch here: no program can be made of the model",
                 Severity.ERROR,
                 fix="say it in other operators, or cut the model in front of it",

@@ -12,7 +12,8 @@ from dovetail.model.session import Mode
 from dovetail.qdq.boundary import real_stream
 from dovetail.qdq.simulation import load_simulation
 from dovetail.qdq.switch import switched, with_switches
-from dovetail.storage import Edge, Plan
+from dovetail.edge import Edge
+from dovetail.storage import Plan
 from dovetail.verify.compare import compare_runs
 from dovetail.verify.run import SessionRun
 from dovetail.verify.verdicts import bounded_db

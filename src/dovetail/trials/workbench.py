@@ -29,8 +29,9 @@ from dovetail.op_support import OpTable
 from dovetail.plan.make import make_plan
 from dovetail.qdq.boundary import Stream, real_stream
 from dovetail.qdq.simulation import load_simulation
-from dovetail.record import moved
-from dovetail.storage import Edge, Plan
+from dovetail.document import moved
+from dovetail.edge import Edge
+from dovetail.storage import Plan
 from dovetail.trials.switched import SwitchedSimulation
 from dovetail.trials.variant import Variant
 from dovetail.verify.compare import Agreement, compare_runs

@@ -10,6 +10,7 @@ import pytest
 from dovetail import zoo
 from dovetail.config import FitOptions
 from dovetail.errors import InputError
+from dovetail.finding import PlaceKind
 from dovetail.job import prepare
 from dovetail.targets import open_target
 from dovetail.targets.qnn_htp.chips import CHIPS, chip_named
@@ -134,4 +135,5 @@ def test_a_number_of_another_architecture_is_found_out(tmp_path: Path) -> None:
     result = compile_text(RELU, tmp_path, options("soc90/v73"))  # it is a v75 part
     (finding,) = result.findings
     assert finding.message == "it was compiled for HTP v75, which is what the compiler takes soc 90 for"
+    assert (finding.code, finding.place.kind) == ("Q704", PlaceKind.TARGET)
     assert finding.fix == "say qnn-htp:soc90/v75"

@@ -129,7 +129,7 @@ def test_a_refused_graph_fails_and_the_run_directory_is_kept(htp: Target, tmp_pa
     plan = planned(model, erf, data=noise(model))
     result = erf.compile(erf.emit(model, plan, tmp_path), tmp_path)
     (finding,) = result.findings
-    assert finding.where == "Erf/b"
+    assert str(finding.place) == "Erf/b"
     assert "Operators of type `Erf` are not supported by QNN EP" in finding.message
     assert finding.fix.startswith("there is no such operator on HTP")
     assert result.error == f"Erf/b: {finding.message}"
@@ -139,7 +139,7 @@ def test_a_rank_above_5_is_named_with_what_to_do(htp: Target, tmp_path: Path) ->
     body = "g (float[1,2,2,2,2,2] x) => (float[1,2,2,2,2,2] y) { [turn] y = Transpose <perm = [0, 2, 1, 3, 4, 5]> (x) }"
     model = graph(body)
     result = htp.backend.compile(htp.backend.emit(model, planned(model, htp, data=noise(model)), tmp_path), tmp_path)
-    by_node = {finding.where: finding for finding in result.findings}
+    by_node = {str(finding.place): finding for finding in result.findings}
     assert "incorrect Rank 6" in by_node["turn"].message
     assert by_node["turn"].fix == "HTP takes tensors up to rank 5: merge dimensions"
 

@@ -12,6 +12,7 @@ import pytest
 from dovetail.backend import Artifact, Compiled
 from dovetail.calibrate.data import Data
 from dovetail.config import options_from
+from dovetail.edge import Edge
 from dovetail.encoding import QParams
 from dovetail.finding import Status, Thresholds
 from dovetail.job import prepare
@@ -19,7 +20,7 @@ from dovetail.model.edit import constant_of
 from dovetail.numerics.ranges import weight_params
 from dovetail.op_support import A16, F32, W8A16, OpSupport, signature
 from dovetail.pipeline import fit
-from dovetail.storage import Edge, Plan
+from dovetail.storage import Plan
 from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.verify.verify import BuildInputs, Verification, verify

@@ -59,7 +59,7 @@ def test_a_dlc_that_is_not_made_is_a_finding_and_the_context_stays(
     assert result.error == ""
     assert [a.name for a in result.artifacts] == ["model", "context", "context_qnn", "qnn_graph"]
     (finding,) = result.findings
-    assert (finding.where, finding.severity) == ("DLC", Severity.ERROR)
+    assert (finding.code, str(finding.place), finding.severity) == ("Q703", "DLC", Severity.ERROR)
     assert finding.message.startswith("no DLC was made: ")
 
 
@@ -145,7 +145,7 @@ def test_a_version_that_is_none_is_refused(text: str) -> None:
 def test_an_older_device_is_an_error_for_the_context_binary_and_the_dlc_is_noted(tmp_path: Path) -> None:
     result = compile_text(RELU, tmp_path, options(dlc="1", device_qairt="2.48"))
     (finding,) = result.findings
-    assert finding.severity is Severity.ERROR
+    assert (finding.code, finding.severity) == ("Q701", Severity.ERROR)
     assert "context_qnn.bin was made by QAIRT 2.5" in finding.message
     assert "is not expected to load on QAIRT 2.48: measured" in finding.message
     assert "onnxruntime-qnn 2.4.0, which carries it" in finding.fix

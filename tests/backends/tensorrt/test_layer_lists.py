@@ -72,6 +72,9 @@ def test_a_fused_attention_in_a_file_written_by_hand(attention: tuple[Compiled, 
     details["out"] = "FP8 in gemm out_myl0_3"
     expected = {f"{node}:{index}": (Outcome.MATCHED, text) for node, text in details.items() for index in (0, 1)}
     assert as_rows(said) == {**expected, "o": (Outcome.MATCHED, "one attention kernel, FP8 -> FP8")}
+    assert said.read_back is not None
+    named = {str(one.edge): (one.tensor, one.emitted) for one in said.read_back.tensors}
+    assert (named["to_q:1"], named["scores:0"]) == (("wq", "wq__dq"), ("q", "q"))
     assert said.findings == ()
     assert said.notes[1] == "1 attention blocks: as one kernel as planned 1 FP8 -> FP8; in float16 1"
 

@@ -17,6 +17,7 @@ import dovetail
 from dovetail import zoo
 from dovetail.cli.main import main
 from dovetail.config import FitOptions
+from dovetail.edge import Edge
 from dovetail.encoding import QParams
 from dovetail.errors import InputError
 from dovetail.finding import Status
@@ -24,7 +25,8 @@ from dovetail.model.read import read
 from dovetail.qdq.invert import invert
 from dovetail.repairs import RECORD, Repair, precision_of, repair
 from dovetail.report.result import load_result
-from dovetail.storage import Choice, Edge, ScaleSource
+from dovetail.storage import Choice, ScaleSource
+from dovetail.edge import Edge
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt.table import F8, FP8
 from tests.backends.tensorrt.attention import layer

@@ -251,7 +251,7 @@ def test_an_engine_that_lost_an_attention_on_the_device_fails(fitted: Callable[[
     result = dovetail.verify_device(run, device_outputs=outputs)
     assert result.verdicts["fidelity"].status is Status.FAIL
     assert "on the device: 4 attention blocks: as one kernel as planned 3 FP8 -> FP8; in float16 4" in result.notes
-    assert [finding.severity for finding in result.findings if finding.code == "TRT"] == [Severity.ERROR]
+    assert [finding.severity for finding in result.findings if finding.code == "Q821"] == [Severity.ERROR]
 
 
 def test_without_a_float16_engine_a_lost_attention_is_not_checked(

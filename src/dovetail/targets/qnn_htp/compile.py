@@ -12,13 +12,15 @@ from typing import Any
 import onnx_ir as ir
 
 from dovetail.backend import Artifact, Compiled
-from dovetail.finding import Finding, Severity
-from dovetail.model.origin import nodes_of, origin_of
+from dovetail.finding import Finding, Place, PlaceKind, Severity
+from dovetail.model.origin import nodes_of
+from dovetail.model.place import at_node, at_tensor
 from dovetail.qdq.params import is_dequantize, is_quantize
+from dovetail.rules.htp_compiler import BUILDER_NOT_KNOWN, NO_DLC, NOT_FOR_DEVICE, OTHER_ARCHITECTURE
 from dovetail.targets.child import ChildResult, run_child
 from dovetail.targets.qnn_htp.estimate import read_estimate, read_traffic
 from dovetail.targets.qnn_htp.install import PACKAGE
-from dovetail.targets.qnn_htp.log import CODE, compiled_for, failure, warnings
+from dovetail.targets.qnn_htp.log import compiled_for, failure, warnings
 from dovetail.targets.qnn_htp.options import HtpOptions
 from dovetail.targets.qnn_htp.qairt import Expected, Kind, can_load, instead, made_by, parse_version
 
@@ -40,7 +42,7 @@ def compile_model(asked: HtpOptions, artifacts: tuple[Artifact, ...], folder: Pa
     arguments = {"model": str(model), "options": options, "context": str(folder / "context.onnx")}
     result = in_child(asked, "build_in_child", arguments, _COMPILER)
     if result.answer is None:
-        refused = failure(result, artifacts, _original_nodes(model))
+        refused = failure(result, artifacts, _places(model))
         other = _another_architecture(asked, result.log)
         if other and refused.finished:  # what it refuses says little about the chip that was named
             error = f"{other[0].message}; {other[0].fix}; {refused.error}"
@@ -88,7 +90,7 @@ def package(asked: HtpOptions, compiled: Compiled, folder: Path) -> Compiled:
     if asked.dlc:
         path, error = _write_dlc(asked, compiled.artifacts[0].path, folder / _DLC)
         if error:
-            findings.append(Finding(CODE, Kind.DLC, f"no DLC was made: {error}", Severity.ERROR))
+            findings.append(Finding(NO_DLC, _file(Kind.DLC), f"no DLC was made: {error}", Severity.ERROR))
         else:
             artifacts.append(Artifact("dlc", path, _builder(path), shipped=True))
     for artifact in artifacts:
@@ -129,7 +131,7 @@ def _on_device(asked: HtpOptions, kind: Kind, artifact: Artifact) -> tuple[list[
     """Whether the device's runtime can be expected to load a file: a note where it can, a finding where not."""
     if not artifact.made_by:
         said = f"which QAIRT made {artifact.path.name} could not be read from it"
-        return [Finding(CODE, kind, said, Severity.WARNING)], []
+        return [Finding(BUILDER_NOT_KNOWN, _file(kind), said, Severity.WARNING)], []
     if asked.device_qairt is None:
         return [], []
     build = artifact.made_by.removeprefix("QAIRT ")
@@ -139,7 +141,7 @@ def _on_device(asked: HtpOptions, kind: Kind, artifact: Artifact) -> tuple[list[
     if expected is Expected.YES:
         return [], [said]
     severity = Severity.ERROR if expected is Expected.NO else Severity.WARNING
-    return [Finding(CODE, kind, said, severity, fix=instead(asked.device_qairt))], []
+    return [Finding(NOT_FOR_DEVICE, _file(kind), said, severity, fix=instead(asked.device_qairt))], []
 
 
 def _another_architecture(asked: HtpOptions, log: str) -> list[Finding]:
@@ -148,18 +150,26 @@ def _another_architecture(asked: HtpOptions, log: str) -> list[Finding]:
     if found in (None, asked.chip.architecture):
         return []
     said = f"it was compiled for HTP v{found}, which is what the compiler takes soc {asked.chip.soc} for"
-    return [Finding(CODE, asked.chip.name, said, Severity.WARNING, fix=f"say qnn-htp:soc{asked.chip.soc}/v{found}")]
+    place = Place(PlaceKind.TARGET, name=asked.chip.name)
+    fix = f"say qnn-htp:soc{asked.chip.soc}/v{found}"
+    return [Finding(OTHER_ARCHITECTURE, place, said, Severity.WARNING, fix=fix)]
 
 
-def _original_nodes(emitted: Path) -> dict[str, str]:
-    """The caller's names of the nodes of an emitted graph: of what we put in, the tensor that it stands at."""
+def _file(kind: Kind) -> Place:
+    return Place(PlaceKind.FILE, name=str(kind))
+
+
+def _places(emitted: Path) -> dict[str, Place]:
+    """The nodes of an emitted graph in the caller's names: of what we put in, the tensor that it stands at."""
     graph = ir.load(emitted).graph
     ours = any(nodes_of(node) for node in graph)  # a naive export has no trail, and its own names
-    return {
-        node.name or "": ", ".join(nodes_of(node)) or (_tensor(node) if ours else node.name or "") for node in graph
-    }
+    return {node.name or "": _place(node, ours) for node in graph}
 
 
-def _tensor(node: ir.Node) -> str:
+def _place(node: ir.Node, ours: bool) -> Place:
+    if nodes_of(node):
+        return at_node(node)
+    if not ours:
+        return Place(PlaceKind.NODE, (node.name or "",), op_type=node.op_type)
     source = node.inputs[0] if is_quantize(node) or is_dequantize(node) else node.outputs[0]
-    return node.name or "" if source is None else origin_of(source).name
+    return at_tensor(node.outputs[0] if source is None else source)

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from dovetail.backend import Outcome, ReadTensor
 from dovetail.model.edit import is_float
+from dovetail.model.origin import origin_of
 from dovetail.storage import Plan
 from dovetail.targets.qnn_htp.dump import MOVED, QnnGraph, QnnTensor
 
@@ -23,13 +24,13 @@ def read_floats(emitted: ir.Model, graph: QnnGraph, plan: Plan) -> Iterator[Read
         read = value.uses() or value.is_graph_output()
         if choice.is_stored and not choice.storage.dtype.is_quantized and is_float(value) and read:
             outcome, detail = _found(value, graph)
-            yield ReadTensor(name, outcome, detail)
+            yield ReadTensor(origin_of(value).name, outcome, detail, None, name)
     nodes = {node.name: node for node in emitted.graph}
     for edge, choice in plan.edges.items():
         operand = nodes[edge.node].inputs[edge.index]
         if not choice.storage.dtype.is_quantized and operand is not None:
             outcome, detail = _found(operand, graph)
-            yield ReadTensor(operand.name or "", outcome, detail, edge)
+            yield ReadTensor(origin_of(operand).name, outcome, detail, edge, operand.name or "")
 
 
 def _found(value: ir.Value, graph: QnnGraph) -> tuple[Outcome, str]:

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.edge import Edge
 from dovetail.encoding import DType
 from dovetail.model.attention import Place, scale_at
 from dovetail.model.edit import constant_of, is_op
 from dovetail.model.movers import MOVERS
+from dovetail.model.origin import carry
 from dovetail.numerics.affine import dequantize
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.qdq.emit import drop_unused_constants
 from dovetail.qdq.params import is_dequantize, is_quantize, qparams_of
-from dovetail.storage import Edge
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ def _read_back(node: ir.Node) -> None:
     real = np.float16 if scale is not None and scale.dtype == np.float16 else np.float32
     tensor = ir.Tensor(dequantize(stored, qparams_of(node)).astype(real), name=output.name)
     value = ir.Value(name=output.name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=tensor.shape)
+    carry(value, output)
     output.name = f"{output.name}/folded"
     output.replace_all_uses_with(value, replace_graph_outputs=True)
     node.graph.register_initializer(value)

@@ -18,7 +18,8 @@ from dovetail.model.edit import shape_of
 from dovetail.model.origin import nodes_of
 from dovetail.plan.make import narrower
 from dovetail.plan.request import OperandPin, Pins
-from dovetail.storage import Edge, Why
+from dovetail.edge import Edge
+from dovetail.storage import Why
 from dovetail.trials.decision import Alternative, Decision
 from dovetail.trials.knob import Knob, Outcome
 from dovetail.trials.policy import accept_within, least_cost_per_gain
