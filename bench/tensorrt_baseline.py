@@ -21,7 +21,6 @@ from dovetail.numerics.ranges import params_from_range
 from dovetail.plan.make import make_plan
 from dovetail.plan.request import Request
 from dovetail.storage import Choice, Plan, Why
-from dovetail.edge import Edge
 from dovetail.target import Target
 from dovetail.verify.run import SessionRun
 

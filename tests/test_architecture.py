@@ -30,7 +30,7 @@ LAYERS = (
     ("targets",),
     ("zoo",),
     ("catalog", "config", "float_graph", "rundir", "versions"),
-    ("checking", "stages"),
+    ("checking", "rule_docs", "stages"),
     ("job", "stage_files"),
     ("report",),
     ("device",),

@@ -25,7 +25,6 @@ from dovetail.passes.normalize import normalize
 from dovetail.plan.make import make_plan, observed
 from dovetail.plan.request import Request
 from dovetail.storage import Why
-from dovetail.edge import Edge
 from dovetail.targets import open_target
 
 TINY = """

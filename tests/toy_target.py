@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from dovetail.backend import Artifact, Backend, Compiled, Outcome, Probe, ReadBack, ReadTensor, Runner, Sample
+from dovetail.backend import Artifact, Backend, Compiled, Outcome, Probe, ReadBack, Runner, Sample
 from dovetail.errors import InputError
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.model.write import write

@@ -12,7 +12,6 @@ from dovetail.edge import Edge
 from dovetail.encoding import Array
 from dovetail.finding import Finding
 from dovetail.storage import Plan
-from dovetail.edge import Edge
 
 if TYPE_CHECKING:
     import onnx_ir as ir

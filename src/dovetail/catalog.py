@@ -1,14 +1,38 @@
-"""All rules: the generic ones and those of every target."""
+"""All rules: those that hold everywhere, and those of every target."""
 
 from __future__ import annotations
 
-from dovetail.rules.catalog import all_rules, find_rule
-from dovetail.rules.rule import Rule
+from dovetail.errors import InputError
+from dovetail.rules.generic import GENERIC
+from dovetail.rules.rule import RETIRED, Rule
 from dovetail.target import Target
-
-__all__ = ["all_rules", "find_rule", "rules_for"]
+from dovetail.targets import FAMILIES, family_named
 
 
 def rules_for(target: Target) -> tuple[Rule, ...]:
     """The rules that hold for a target."""
-    return tuple(rule for rule in all_rules() if rule.applies_to(target.name))
+    return (*GENERIC, *target.rules)
+
+
+def all_rules() -> tuple[Rule, ...]:
+    """Every rule, by code."""
+    known = {rule.code: rule for rule in GENERIC}
+    for name in FAMILIES:
+        known |= {rule.code: rule for rule in family_named(name).rules}
+    return tuple(known[code] for code in sorted(known))
+
+
+def families_with(rule: Rule) -> tuple[str, ...]:
+    """The target families that a rule is for; none where it holds everywhere."""
+    return tuple(name for name in FAMILIES if rule in family_named(name).rules)
+
+
+def find_rule(code: str) -> Rule:
+    """The rule with a code, in either case of letter; a retired or unknown one is refused."""
+    wanted = code.upper()
+    if wanted in RETIRED:
+        raise InputError(f"rule {wanted} is retired: {RETIRED[wanted]}")
+    found = next((each for each in all_rules() if each.code == wanted), None)
+    if found is None:
+        raise InputError(f"there is no rule {code!r}; `dovetail explain` lists all")
+    return found

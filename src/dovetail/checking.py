@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -64,7 +65,10 @@ def _as_quantized(raw: ir.Model, target: Target) -> ir.Model:
     """The float graph as ``fit`` would quantize it; as it was read where the inputs are open, which ``fit`` refuses."""
     if any(shape_of(value) is None for value in raw.graph.inputs):
         return raw.clone()
-    return prepared(raw, target)
+    try:
+        return prepared(raw, target)
+    except InputError:  # what cannot be cut off is for the rules to find
+        return prepared(raw, replace(target, table=replace(target.table, unsupported={})))
 
 
 def _statistics(model: ir.Model, table: OpTable, calibration: DataLike) -> Stats | None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Self
 
 from dovetail.errors import InputError
-
-# A node's name may hold colons of its own.
-_SPELLING = re.compile(r"(?P<node>.+):(?P<index>[0-9]+)", re.DOTALL)
+from dovetail.whole_number import whole_number
 
 
 class Edge:
@@ -26,10 +23,11 @@ class Edge:
     @classmethod
     def parse(cls, text: str) -> Self:
         """The edge that is written so; anything else is refused."""
-        match = _SPELLING.fullmatch(text)
-        if match is None:
+        node, _, digits = text.rpartition(":")  # a node's name may hold colons of its own
+        index = whole_number(digits, least=0)
+        if not node or index is None:
             raise InputError(f"{text!r} is not an edge: expected node:index, as in conv:1")
-        return cls(match["node"], int(match["index"]))
+        return cls(node, index)
 
     @property
     def node(self) -> str:

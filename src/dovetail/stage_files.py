@@ -7,15 +7,13 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from dovetail.backend import Artifact, Compiled, Estimate, Placement, Traffic
+from dovetail.backend import Compiled
 from dovetail.calibrate.record import load_stats, save_stats
+from dovetail.document import decode, encode
 from dovetail.float_graph import Passed
-from dovetail.document import convert, decode, encode
-from dovetail.finding import Finding
 from dovetail.model.write import write, write_whole
 from dovetail.pass_record import PassRecord
 from dovetail.plan.rows import read_plan, write_plan
-from dovetail.document import decode, encode
 from dovetail.rundir import RunDir
 from dovetail.stages import Codec
 from dovetail.stats import Stats

@@ -40,8 +40,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Targets that are opened by one name: what may stand behind its colon, and the keys that ``--option`` takes."""
+    """Targets that are opened by one name: what may stand behind its colon, the keys that ``--option`` takes, and the
+    rules that hold for all of them."""
 
     open: Callable[[str, Mapping[str, str]], Target]
     variants: tuple[str, ...] = ()
     option_keys: tuple[str, ...] = ()
+    rules: tuple[Rule, ...] = ()

@@ -12,7 +12,6 @@ from dovetail.op_support import FP32, W8A8, W8A16
 from dovetail.plan.make import make_plan
 from dovetail.plan.request import Request
 from dovetail.storage import FloatStorage, Why
-from dovetail.edge import Edge
 from dovetail.targets import open_target
 from dovetail.targets.ort_cpu.target import ORT_CPU
 from tests.planning import graph, noise, observe, planned

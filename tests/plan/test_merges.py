@@ -11,7 +11,6 @@ from dovetail.edge import Edge
 from dovetail.encoding import DType, QParams
 from dovetail.op_support import A8, F32, Fixed, OpSupport, signature
 from dovetail.storage import Plan, Why
-from dovetail.edge import Edge
 from dovetail.target import Target
 from tests.changed import changed
 from tests.planning import graph, noise, planned

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dovetail.edge import Edge
 from dovetail.encoding import DType, QParams
 from dovetail.errors import InputError
 from dovetail.op_support import A8, FP32, W8A8, W8A16
@@ -11,7 +12,6 @@ from dovetail.plan.constraints import build_problem
 from dovetail.plan.make import make_plan, narrower
 from dovetail.plan.pins import resolve_keeps
 from dovetail.plan.request import Keep, OperandPin, Pin, Pins, Request
-from dovetail.edge import Edge
 from dovetail.storage import Why
 from dovetail.targets import open_target
 from dovetail.targets.ort_cpu.target import ORT_CPU

@@ -21,7 +21,6 @@ from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.invert import invert
 from dovetail.qdq.params import is_dequantize, is_quantize
 from dovetail.storage import Choice, Plan, Why
-from dovetail.edge import Edge
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SEEDS = (0, 1)

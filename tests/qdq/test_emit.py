@@ -26,8 +26,7 @@ from dovetail.numerics.affine import dequantize, fake_quantize, quantize
 from dovetail.numerics.block import scale_shape
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.stored import stored_values
-from dovetail.storage import Choice, IN_FLOAT16, IN_FLOAT32, Plan, Why
-from dovetail.edge import Edge
+from dovetail.storage import IN_FLOAT16, IN_FLOAT32, Choice, Plan, Why
 from tests.equality import Array, model_from, normal
 from tests.qdq.round_trip import assert_bit_equal, check_emitted, plan_of, run_both_ways
 from tests.qdq.shipped import images, planned

@@ -10,7 +10,6 @@ import onnx
 import pytest
 
 import dovetail
-from dovetail.edge import Edge
 from dovetail.errors import InputError
 
 
@@ -69,12 +68,16 @@ def test_a_result_of_version_1_is_read_and_nothing_of_it_is_lost(tmp_path: Path)
         "patch_embed.weight",
         "patch_embed/Conv:1",
     )
-    assert result.metrics.operands is not None
-    assert result.metrics.operands.operands[0].edge == Edge("blocks.0.attn/MatMul_out/Einsum", 1)
+    searched = old["metrics"]["operands"]["operands"]
+    assert [(one.knob, one.taken) for one in result.decisions] == [("operands", row["chosen"]) for row in searched]
+    assert [one.alternatives[1].figures["sqnr_db"] for one in result.decisions] == [
+        row["narrow_sqnr_db"] for row in searched
+    ]
+    assert [row.detail for row in result.plan] == [row["reason"] for row in old["plan"]]
     (tmp_path / "again.json").write_bytes(result.to_json())
     assert dovetail.load_result(tmp_path / "again.json") == result
     now = json.loads(result.to_json())
-    changed = {"schema_version", "findings", "read_back", "metrics"}
+    changed = {"schema_version", "findings", "read_back", "metrics", "plan"}
     assert {key: now[key] for key in old if key not in changed} == {key: old[key] for key in old if key not in changed}
 
 

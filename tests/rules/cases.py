@@ -12,11 +12,11 @@ from pathlib import Path
 
 import onnx
 
+from dovetail import rule_docs as docs
 from dovetail.catalog import all_rules
 from dovetail.checking import check_file
 from dovetail.config import parse_shapes
 from dovetail.finding import Finding
-from dovetail.rules import docs
 from dovetail.targets import open_target
 from tests.changed import changed
 

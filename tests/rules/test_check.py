@@ -9,13 +9,16 @@ import numpy as np
 import onnx
 import pytest
 
+from dovetail.catalog import find_rule, rules_for
+from dovetail.checking import check_file
 from dovetail.encoding import DType, Encoding, QParams
 from dovetail.errors import InputError
 from dovetail.finding import Finding, Severity
 from dovetail.model.read import read
 from dovetail.numerics.histogram import histogram_of
 from dovetail.passes.infer_shapes import infer_shapes
-from dovetail.rules.check import Subject, check, check_file
+from dovetail.rules.check import check
+from dovetail.rules.subject import Subject
 from dovetail.stats import DataInfo, Stats, TensorStats
 from dovetail.storage import Choice, Plan, Why
 from dovetail.targets import open_target
@@ -29,7 +32,7 @@ def _check(text: str, folder: Path, **given: object) -> tuple[Finding, ...]:
     """The findings on a graph as it is written, with a plan or statistics."""
     model = read(write(HEAD + text, folder))
     infer_shapes(model)
-    return check(replace(Subject(model, TARGET), **given))
+    return check(replace(Subject(model, TARGET.table), **given), rules_for(TARGET))
 
 
 def _stats(**ranges: tuple[float, float]) -> Stats:
@@ -119,8 +122,8 @@ def test_fix_goes_with_what_is_not_finite(values: str, fix: str, tmp_path: Path)
 def test_violation_is_an_error_where_the_target_only_moves_bytes(tmp_path: Path) -> None:
     text = "g (float[1,4] x) => (float[4,1] y) { y = Transpose<perm=[1,0]>(x) }"
     assert [f.severity for f in _check(text, tmp_path, plan=_plan(x=0.01, y=0.02))] == [Severity.WARNING]
-    strict = replace(TARGET, name="strict:v1", runs_float_between=False)
-    (found,) = _check(text, tmp_path, plan=_plan(x=0.01, y=0.02), target=strict)
+    strict = replace(TARGET.table, target="strict:v1", runs_float_between=False)
+    (found,) = _check(text, tmp_path, plan=_plan(x=0.01, y=0.02), table=strict)
     assert (found.code, str(found.place), found.severity) == ("Q301", "y", Severity.ERROR)
     assert "scale 0.01 " in found.message
     assert "'x'" in found.fix
@@ -169,7 +172,7 @@ def test_order_and_choice_of_rules(tmp_path: Path) -> None:
     )
     findings = _check(text, tmp_path)
     assert [(finding.code, str(finding.place)) for finding in findings] == [("Q502", "b"), ("Q502", "a"), ("Q601", "x")]
-    subject = Subject(read(tmp_path / "model.onnx"), TARGET)
-    assert [finding.code for finding in check(subject, {"Q601"})] == ["Q601"]
+    subject = Subject(read(tmp_path / "model.onnx"), TARGET.table)
+    assert [finding.code for finding in check(subject, [find_rule("Q601")])] == ["Q601"]
     with pytest.raises(InputError, match="Q999"):
-        check(subject, ["Q999"])
+        find_rule("Q999")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dovetail import catalog
+from dovetail import rule_docs as docs
 from dovetail.cli.main import main
-from dovetail.rules import catalog, docs
 from tests.rules.cases import write
 
 

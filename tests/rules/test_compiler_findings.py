@@ -12,12 +12,12 @@ import pytest
 
 import dovetail
 from dovetail.backend import Artifact
+from dovetail.catalog import all_rules, find_rule
 from dovetail.finding import Finding, Place, PlaceKind
-from dovetail.rules.catalog import all_rules, find_rule
 from dovetail.targets import open_target
 from dovetail.targets.child import ChildResult
+from dovetail.targets.htp.chips import chip_named
 from dovetail.targets.qnn_htp import compile as htp
-from dovetail.targets.qnn_htp.chips import chip_named
 from dovetail.targets.qnn_htp.log import failure, warnings
 from dovetail.targets.qnn_htp.meanings import REFUSALS, WARNINGS
 from dovetail.targets.qnn_htp.options import read_options
@@ -67,13 +67,14 @@ class Compiler:
         self._patch.setattr(htp, "in_child", child)
         self._patch.setattr(htp, "version", lambda package: "2.7.0")
         model = Artifact("model", write(RELU, self._folder))
-        return htp.compile_model(read_options(chip_named(chip), given), (model,), self._folder).findings
+        asked = read_options(chip_named(chip), given)
+        return htp.package(asked, htp.compile_model(asked, (model,), self._folder), self._folder).findings
 
 
 def attention_in(folder: Path, *left_out: str) -> Findings:
     """The findings on one attention from a list of layers that does not fuse it, beside one that does."""
     target, model = open_target("tensorrt"), layer()
-    (emitted, *_) = target.emit(model, planned(model, target, FP8, data=noise(model)), folder)
+    (emitted, *_) = target.backend.emit(model, planned(model, target, FP8, data=noise(model)), folder)
     plain = unquantized(ir.load(emitted.path))
     apart, fused = (read_layer_info(LAYER_LISTS / f"{name}.json") for name in ("apart", "fused"))
     kept = tuple(one for one in apart if one.nodes.isdisjoint(left_out))

@@ -12,9 +12,9 @@ from dovetail.finding import Finding, Severity
 from dovetail.model.read import read
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
-from dovetail.rules.htp_shapes import narrow_operand
 from dovetail.targets import open_target
-from dovetail.targets.qnn_htp.chips import chip_named
+from dovetail.targets.htp.chips import chip_named
+from dovetail.targets.htp.rules.shapes import narrow_operand
 from dovetail.targets.qnn_htp.naive import export_naive
 from dovetail.targets.qnn_htp.options import read_options
 from tests.planning import planned

@@ -49,7 +49,7 @@ def check_command(
 def explain_command(code: str | None) -> None:
     """Say what the rule CODE finds, why it matters, how to fix it and where it was seen; all rules without CODE."""
     from dovetail.catalog import all_rules, find_rule
-    from dovetail.rules.docs import explain
+    from dovetail.rule_docs import explain
 
     if code is not None:
         _print_markdown(explain(find_rule(code)))

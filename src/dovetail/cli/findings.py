@@ -8,10 +8,10 @@ from typing import Any
 from urllib.parse import quote
 
 import dovetail
+from dovetail.catalog import find_rule
 from dovetail.document import builtins, encode
 from dovetail.finding import Finding, PlaceKind, Severity
-from dovetail.rules.catalog import find_rule
-from dovetail.rules.docs import explain
+from dovetail.rule_docs import explain
 
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _GITHUB_COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}

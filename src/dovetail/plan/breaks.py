@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dovetail.edge import Edge
 from dovetail.model.edit import constant_of
 from dovetail.plan.constraints import Problem, Unit, build_part

@@ -12,9 +12,6 @@ from dovetail.encoding import FLOAT32
 from dovetail.model.edit import constant_of, is_float, sole_consumer
 from dovetail.op_support import Chain, OpSupport, OpTable, Signature, Slot
 from dovetail.plan.groups import UnionFind
-from dovetail.storage import NEVER_STORED
-from dovetail.target import Target
-from dovetail.edge import Edge
 
 _FLOAT_ONLY = (Signature((Slot(FLOAT32),), FLOAT32, variadic=True),)
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.encoding import Encoding, Granularity, QParams
 from dovetail.edge import Edge
+from dovetail.encoding import Encoding, Granularity, QParams
 from dovetail.model.edit import constant_of
 from dovetail.numerics.bias import bias_overflow, bias_params
 from dovetail.op_support import OpTable, Signature
@@ -20,9 +20,7 @@ from dovetail.plan.numbers import Numbers, per_output_channel, widen
 from dovetail.plan.request import Pins, Request
 from dovetail.plan.solve import Solution, narrower_operands, solve
 from dovetail.stats import Stats
-from dovetail.storage import Choice, FloatStorage, IN_FLOAT32, Plan, ScaleSource, Storage, Why
-from dovetail.target import Target
-from dovetail.edge import Edge
+from dovetail.storage import IN_FLOAT32, Choice, FloatStorage, Plan, ScaleSource, Storage, Why
 
 # A scale that is grown until a bias fits is grown a little more, so that rounding does not undo it.
 _MARGIN = 1.01

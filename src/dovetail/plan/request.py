@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from dovetail.edge import Edge
 from dovetail.encoding import Encoding
 from dovetail.op_support import Precision
 from dovetail.storage import Why
-from dovetail.edge import Edge
 
 
 @dataclass(frozen=True, slots=True)

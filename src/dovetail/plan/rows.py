@@ -14,15 +14,13 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.document import Document, convert, encode, read_document
+from dovetail.document import convert, encode, read_document
 from dovetail.edge import Edge
 from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
 from dovetail.errors import InputError
 from dovetail.model.origin import each_value, origin_of
 from dovetail.model.write import write_whole
 from dovetail.storage import Choice, FloatStorage, Plan, ScaleSource, Storage, Why
-from dovetail.whole_number import whole_number
-from dovetail.edge import Edge
 
 SCHEMA_VERSION = 2
 Numbers = int | float | list[Any] | None
@@ -112,7 +110,7 @@ def row_from_1(row: dict[str, Any]) -> dict[str, Any]:
     return {**{key: value for key, value in row.items() if key != "reason"}, "why": str(why), "detail": text}
 
 
-def _from_1(raw: Document) -> Document:
+def _from_1(raw: dict[str, Any]) -> dict[str, Any]:
     return {**raw, "rows": [row_from_1(row) for row in raw["rows"]]}
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dovetail.edge import Edge
 from dovetail.encoding import FLOAT16, FLOAT32, Encoding
 from dovetail.op_support import Precision, Signature, Slot
 from dovetail.plan.constraints import Operand, Problem, Unit
 from dovetail.plan.request import OperandPin, Pin, Pins, Request
-from dovetail.edge import Edge
 from dovetail.storage import Why
 
 # What a signature costs, per operand: another weight encoding than wanted changes the model most, another

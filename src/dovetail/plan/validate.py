@@ -16,8 +16,6 @@ from dovetail.op_support import OpTable, Signature, Slot
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem
 from dovetail.plan.numbers import channel_axis, per_output_channel
 from dovetail.storage import IN_FLOAT32, Plan, Storage
-from dovetail.target import Target
-from dovetail.edge import Edge
 
 # A hand that edits a plan writes fewer digits than float32 has.
 _SCALE_RTOL = 1e-5

@@ -22,8 +22,7 @@ from dovetail.passes.remove_unused import remove_unused
 from dovetail.qdq.moved import read_before_moving
 from dovetail.qdq.params import is_dequantize, is_quantize
 from dovetail.qdq.views import Form, View, read_forms, refuse_other_readers, view_of
-from dovetail.storage import Choice, IN_FLOAT32, Plan, ScaleSource, Storage, Why
-from dovetail.edge import Edge
+from dovetail.storage import IN_FLOAT32, Choice, Plan, ScaleSource, Storage, Why
 
 _AS_READ = "as in the model"
 _FLOAT = ir.DataType.FLOAT

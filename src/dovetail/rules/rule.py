@@ -12,7 +12,7 @@ A rule is written once::
 
 What only a compiler can find has no function, but is explained in the same way::
 
-    NODE_REFUSED = explanation("Q801", "node_refused_by_compiler", '''...''', targets=("qnn-htp",))
+    NODE_REFUSED = explanation("Q801", "node_refused_by_compiler", '''...''')
 
 The name reads after "allow ...". The docstring has a first sentence and the four ``HEADINGS``; ``dovetail explain``,
 the page under ``docs/rules`` and the report are made from it.
@@ -24,6 +24,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 
 from dovetail.finding import Finding
 from dovetail.rules.subject import Subject
@@ -53,54 +54,52 @@ Check = Callable[[Subject], Iterator[Finding]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule; ``targets`` are the target families that it is for, empty for all.
-
-    ``check`` is None where only the target's compiler can find it.
-    """
+    """One rule; ``check`` is None where only the target's compiler can find it."""
 
     code: str
     name: str
     check: Check | None
     summary: str
     sections: Mapping[str, str]
-    targets: tuple[str, ...] = ()
-
-    def applies_to(self, target: str) -> bool:
-        """Whether the rule is for a target, by the family in front of the colon of its name."""
-        return not self.targets or target.partition(":")[0] in self.targets
 
 
 _REGISTERED: dict[str, Rule] = {}
 
 
-def rule(code: str, *, targets: tuple[str, ...] = ()) -> Callable[[Check], Check]:
+def rule(code: str) -> Callable[[Check], Check]:
     """Register a function as the rule with this code; a code or name that is taken or a wrong docstring is refused."""
 
     def register(check: Check) -> Check:
-        _register(code, check.__name__, check, inspect.getdoc(check) or "", targets)
+        _register(code, check.__name__, check, inspect.getdoc(check) or "")
         return check
 
     return register
 
 
-def explanation(code: str, name: str, text: str, *, targets: tuple[str, ...]) -> str:
+def explanation(code: str, name: str, text: str) -> str:
     """Register what only a compiler can find, explained under the same headings; gives the code back."""
-    _register(code, name, None, inspect.cleandoc(text), targets)
+    _register(code, name, None, inspect.cleandoc(text))
     return code
 
 
-def _register(code: str, name: str, check: Check | None, text: str, targets: tuple[str, ...]) -> None:
+def _register(code: str, name: str, check: Check | None, text: str) -> None:
     if not re.fullmatch(r"Q\d{3}", code) or code[:2] not in FAMILIES:
         raise ValueError(f"rule {name}: {code!r} is not a code such as Q501 of a family that exists")
     if code in RETIRED or code in _REGISTERED or any(name == other.name for other in _REGISTERED.values()):
         raise ValueError(f"rule {code} {name}: the code or the name is taken, and neither is ever reused")
     summary, sections = parse_doc(f"rule {code} {name}", text)
-    _REGISTERED[code] = Rule(code, name, check, summary, sections, targets)
+    _REGISTERED[code] = Rule(code, name, check, summary, sections)
 
 
-def registered() -> tuple[Rule, ...]:
-    """The rules of all modules imported so far, by code; ``catalog.all_rules`` has them all."""
-    return tuple(_REGISTERED[code] for code in sorted(_REGISTERED))
+def rules_in(*modules: ModuleType) -> tuple[Rule, ...]:
+    """The rules that these modules hold, and what they explain of a compiler, by code."""
+    codes = {value for module in modules for value in vars(module).values() if isinstance(value, str)}
+    names = {module.__name__ for module in modules}
+    return tuple(
+        rule
+        for code, rule in sorted(_REGISTERED.items())
+        if (code in codes if rule.check is None else rule.check.__module__ in names)
+    )
 
 
 def parse_doc(what: str, text: str) -> tuple[str, dict[str, str]]:

@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from dovetail.backend import Sample
+from dovetail.edge import Edge
 from dovetail.encoding import QParams
 from dovetail.model.session import Mode
 from dovetail.qdq.boundary import real_stream
 from dovetail.qdq.simulation import load_simulation
 from dovetail.qdq.switch import switched, with_switches
-from dovetail.edge import Edge
 from dovetail.storage import Plan
 from dovetail.verify.compare import compare_runs
 from dovetail.verify.run import SessionRun

@@ -21,6 +21,8 @@ from pathlib import Path
 import onnx_ir as ir
 
 from dovetail.backend import MODEL, Artifact, Backend, Compiled, Measured, Sample
+from dovetail.document import moved
+from dovetail.edge import Edge
 from dovetail.encoding import QParams
 from dovetail.files import file_sha256
 from dovetail.model.ranked import ranked_outputs
@@ -29,8 +31,6 @@ from dovetail.op_support import OpTable
 from dovetail.plan.make import make_plan
 from dovetail.qdq.boundary import Stream, real_stream
 from dovetail.qdq.simulation import load_simulation
-from dovetail.document import moved
-from dovetail.edge import Edge
 from dovetail.storage import Plan
 from dovetail.trials.switched import SwitchedSimulation
 from dovetail.trials.variant import Variant

@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 
 from dovetail.backend import Artifact, Compiled
-from dovetail.targets.qnn_htp.chips import chip_named
+from dovetail.targets.htp.chips import chip_named
 from dovetail.targets.qnn_htp.compile import compile_model
 from dovetail.targets.qnn_htp.options import HtpOptions, read_options
 

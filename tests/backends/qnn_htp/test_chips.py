@@ -13,7 +13,7 @@ from dovetail.errors import InputError
 from dovetail.finding import PlaceKind
 from dovetail.job import prepare
 from dovetail.targets import open_target
-from dovetail.targets.qnn_htp.chips import CHIPS, chip_named
+from dovetail.targets.htp.chips import CHIPS, chip_named
 from dovetail.targets.qnn_htp.options import PROVIDER_KEYS, provider_options, read_options
 from tests.backends.qnn_htp.real_compiler import RELU, compile_text, options
 

@@ -16,7 +16,7 @@ from dovetail.backend import Estimate, Traffic
 from dovetail.errors import InputError
 from dovetail.report.result import Metrics
 from dovetail.report.terminal import _print_estimates
-from dovetail.targets.qnn_htp.chips import chip_named
+from dovetail.targets.htp.chips import chip_named
 from dovetail.targets.qnn_htp.estimate import read_estimate, read_traffic
 from dovetail.targets.qnn_htp.naive import export_naive
 from dovetail.targets.qnn_htp.options import read_options

@@ -14,15 +14,15 @@ import numpy as np
 import onnx
 import pytest
 
+from dovetail import rule_docs as docs
 from dovetail.backend import Outcome
 from dovetail.catalog import all_rules
 from dovetail.encoding import Array
 from dovetail.model.read import read
 from dovetail.numerics.metrics import sqnr_db
 from dovetail.qdq.invert import invert, is_quantized
-from dovetail.rules import docs
 from dovetail.targets.child import run_child
-from dovetail.targets.qnn_htp.chips import chip_named
+from dovetail.targets.htp.chips import chip_named
 from dovetail.targets.qnn_htp.options import provider_options
 from dovetail.targets.qnn_htp.read_back import read_dump
 from tests.backends.qnn_htp.case_session import simulate

@@ -18,8 +18,7 @@ from dovetail.model.session import Mode
 from dovetail.passes.remove_nan_guard import remove_nan_guard
 from dovetail.plan.make import make_plan
 from dovetail.plan.request import Request
-from dovetail.storage import Choice, IN_FLOAT32, Plan, Why
-from dovetail.edge import Edge
+from dovetail.storage import IN_FLOAT32, Choice, Plan, Why
 from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt.table import F8, FP8, FP16, S8, SOFTMAX_SCALE_FP8, SOFTMAX_SCALE_INT8, W8A8

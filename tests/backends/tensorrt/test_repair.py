@@ -26,7 +26,6 @@ from dovetail.qdq.invert import invert
 from dovetail.repairs import RECORD, Repair, precision_of, repair
 from dovetail.report.result import load_result
 from dovetail.storage import Choice, ScaleSource
-from dovetail.edge import Edge
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt.table import F8, FP8
 from tests.backends.tensorrt.attention import layer

@@ -15,13 +15,13 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from dovetail import rule_docs as docs
 from dovetail.backend import Artifact, Compiled
 from dovetail.catalog import all_rules
 from dovetail.errors import BackendError
 from dovetail.finding import Severity
 from dovetail.model.session import Mode, open_session
 from dovetail.qdq.params import is_dequantize
-from dovetail.rules import docs
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt.compile import ENGINE, LAYERS
 from dovetail.targets.tensorrt.layers import parse_layers

@@ -16,8 +16,8 @@ from dovetail.finding import Finding, Place, PlaceKind, Severity
 from dovetail.model.origin import nodes_of
 from dovetail.model.place import at_node, at_tensor
 from dovetail.qdq.params import is_dequantize, is_quantize
-from dovetail.rules.htp_compiler import BUILDER_NOT_KNOWN, NO_DLC, NOT_FOR_DEVICE, OTHER_ARCHITECTURE
 from dovetail.targets.child import ChildResult, run_child
+from dovetail.targets.htp.rules.compiler import BUILDER_NOT_KNOWN, NO_DLC, NOT_FOR_DEVICE, OTHER_ARCHITECTURE
 from dovetail.targets.qnn_htp.estimate import read_estimate, read_traffic
 from dovetail.targets.qnn_htp.install import PACKAGE
 from dovetail.targets.qnn_htp.log import compiled_for, failure, warnings

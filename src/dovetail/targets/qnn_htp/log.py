@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from dovetail.backend import Artifact, Compiled
 from dovetail.finding import WHOLE_MODEL, Finding, Place, PlaceKind, Severity
-from dovetail.rules.htp_compiler import ERROR_BUT_TAKEN, NO_NODE_NAMED, NODE_REFUSED
 from dovetail.targets.child import ChildResult, Limit
+from dovetail.targets.htp.rules.compiler import ERROR_BUT_TAKEN, NO_NODE_NAMED, NODE_REFUSED
 from dovetail.targets.qnn_htp.meanings import HARMLESS, REFUSALS, WARNINGS, meaning, why_not_started
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dovetail.rules.htp_compiler import (
+from dovetail.targets.htp.rules.compiler import (
     ARCHITECTURE_REFUSED,
     MEMORY_REFUSED,
     OPERATOR_REFUSED,

@@ -26,25 +26,13 @@ from dovetail.backend import (
 )
 from dovetail.errors import BackendError, UnfinishedError
 from dovetail.model.write import write
-from dovetail.op_support import F32, W8A8, W8A16, Chain, OpTable, Precision
-from dovetail.passes.flatten_rows import flatten_rows
-from dovetail.passes.fold_scale import fold_scale
-from dovetail.passes.layer_norm_last_axis import layer_norm_last_axis
-from dovetail.passes.linear_as_gemm import linear_as_gemm
-from dovetail.passes.lower_rank import lower_rank
-from dovetail.passes.merge_layout import merge_layout
-from dovetail.passes.merge_transpose_axes import merge_transpose_axes
-from dovetail.passes.nd_as_gather import nd_as_gather
-from dovetail.passes.product_of_transposed import product_of_transposed
-from dovetail.passes.remove_unused import remove_unused
-from dovetail.passes.split_heads import split_heads
-from dovetail.passes.sum_as_matmul import sum_as_matmul
-from dovetail.passes.unbroadcast_matmul import unbroadcast_matmul
-from dovetail.passes.windows_as_conv import windows_as_conv
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
 from dovetail.target import Family, Rewrites, Target
-from dovetail.targets.qnn_htp.chips import ARCHITECTURES, CHIPS, chip_named
+from dovetail.targets.htp.chips import ARCHITECTURES, CHIPS, chip_named
+from dovetail.targets.htp.rewrites import REWRITES
+from dovetail.targets.htp.rules import RULES
+from dovetail.targets.htp.table import FLOAT, htp_table
 from dovetail.targets.qnn_htp.compile import GRAPH, compile_model, in_child, package
 from dovetail.targets.qnn_htp.device import device_side
 from dovetail.targets.qnn_htp.install import probe
@@ -52,12 +40,9 @@ from dovetail.targets.qnn_htp.islands import hold_islands
 from dovetail.targets.qnn_htp.naive import export_naive
 from dovetail.targets.qnn_htp.options import KEYS, HtpOptions, read_options
 from dovetail.targets.qnn_htp.read_back import EVIDENCE, read_dump
-from dovetail.targets.qnn_htp.table import OUTSIDE, htp_table
 from dovetail.trials.knobs.islands import islands
 from dovetail.trials.knobs.operand_widths import OPERAND_WIDTHS
 
-# Float tensors stay float32 in the file, and the provider computes them in float16.
-FLOAT = Precision("fp16", F32, F32)
 # A ViT in float16 on the emulator is 51 dB from float32 (onnxruntime-qnn 2.7.0); three less are asked of a graph.
 _FLOAT16_DB = 48.0
 
@@ -68,40 +53,16 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
     asked = read_options(chip, options)
     return Target(
         name=f"qnn-htp:{chip.name}",
-        facts=chip,
-        table=OpTable(
-            target=f"qnn-htp:{chip.name}",
-            ops=htp_table(chip),
-            precisions={p.name: p for p in (W8A16, W8A8, *((FLOAT,) if chip.has_float16 else ()))},
-            chains=(Chain(("Conv", "Relu")), Chain(("Gemm", "Relu"))),
-            max_rank=5,
-            unsupported=OUTSIDE,
-            unavailable={} if chip.has_float16 else {FLOAT.name: chip.no_float16},
-            runs_float_between=chip.has_float16,
-        ),
+        facts=asked,
+        table=htp_table(f"qnn-htp:{chip.name}", chip),
         backend=_backend(asked),
         rewrites=Rewrites(REWRITES),
+        rules=RULES,
         knobs=(OPERAND_WIDTHS, *((islands(FLOAT),) if chip.has_float16 else ())),
     )
 
 
-FAMILY = Family(open_target, (*CHIPS, f"v{ARCHITECTURES[0]} to v{ARCHITECTURES[-1]}", "socNN/vNN"), KEYS)
-REWRITES = (
-    windows_as_conv,
-    lower_rank,
-    nd_as_gather,
-    sum_as_matmul,
-    linear_as_gemm,
-    fold_scale,
-    split_heads,
-    merge_transpose_axes,
-    unbroadcast_matmul,
-    layer_norm_last_axis,
-    flatten_rows,
-    merge_layout,
-    product_of_transposed,
-    remove_unused,
-)
+FAMILY = Family(open_target, (*CHIPS, f"v{ARCHITECTURES[0]} to v{ARCHITECTURES[-1]}", "socNN/vNN"), KEYS, RULES)
 
 
 def _backend(asked: HtpOptions) -> Backend:

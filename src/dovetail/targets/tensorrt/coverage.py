@@ -13,8 +13,8 @@ from dovetail.model.attention import Attention, find_attention
 from dovetail.model.edit import constant_of, is_op
 from dovetail.model.movers import MOVERS
 from dovetail.model.place import at_attention
-from dovetail.rules.trt_compiler import NOT_IN_LAYER_LIST, NOT_ONE_KERNEL
 from dovetail.targets.tensorrt.layers import WORDS, Layer
+from dovetail.targets.tensorrt.rules.compiler import NOT_IN_LAYER_LIST, NOT_ONE_KERNEL
 from dovetail.targets.tensorrt.table import no_kernel
 from dovetail.targets.tensorrt.unquantized import Unquantized
 

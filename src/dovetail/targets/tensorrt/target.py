@@ -31,6 +31,7 @@ from dovetail.targets.tensorrt.device_files import read_device
 from dovetail.targets.tensorrt.install import probe
 from dovetail.targets.tensorrt.options import DEFAULTS, TrtOptions, read_options
 from dovetail.targets.tensorrt.read_back import EVIDENCE, NO_FLOAT16_LIST, read_layers
+from dovetail.targets.tensorrt.rules import RULES
 from dovetail.targets.tensorrt.table import FP8, FP16, W8A8, table
 
 # So that every pair stands directly in front of its product. TensorRT-RTX sees through all of these; classic TensorRT
@@ -69,10 +70,11 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
             float16_db=_FLOAT16_DB if asked.half else None,
         ),
         rewrites=Rewrites((split_linear, merge_layout, remove_unused), quantized=_GIVEN),
+        rules=RULES,
     )
 
 
-FAMILY = Family(open_target, tuple(f"sm{number}" for number in BUILT), tuple(DEFAULTS))
+FAMILY = Family(open_target, tuple(f"sm{number}" for number in BUILT), tuple(DEFAULTS), RULES)
 
 
 def emit(asked: TrtOptions, model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:

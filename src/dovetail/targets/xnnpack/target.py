@@ -31,6 +31,7 @@ from dovetail.targets.xnnpack.measure import baselines, measure
 from dovetail.targets.xnnpack.module import known_operators
 from dovetail.targets.xnnpack.options import DEFAULTS, XnnpackOptions, read_options
 from dovetail.targets.xnnpack.read_back import read_census
+from dovetail.targets.xnnpack.rules import RULES
 from dovetail.targets.xnnpack.run import run_program
 from dovetail.targets.xnnpack.table import DYNAMIC, STATIC, TABLE
 from dovetail.trials.knobs.float_merges import FLOAT_MERGES
@@ -74,11 +75,12 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
                 remove_unused,
             )
         ),
+        rules=RULES,
         knobs=(precisions(FLOAT_MERGES),),
     )
 
 
-FAMILY = Family(open_target, option_keys=tuple(DEFAULTS))
+FAMILY = Family(open_target, option_keys=tuple(DEFAULTS), rules=RULES)
 
 
 def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:

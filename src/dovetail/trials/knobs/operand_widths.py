@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from dovetail.backend import Estimate
+from dovetail.edge import Edge
 from dovetail.encoding import Encoding, QParams
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import nodes_of
 from dovetail.plan.make import narrower
 from dovetail.plan.request import OperandPin, Pins
-from dovetail.edge import Edge
 from dovetail.storage import Why
 from dovetail.trials.decision import Alternative, Decision
 from dovetail.trials.knob import Knob, Outcome

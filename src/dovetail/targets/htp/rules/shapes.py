@@ -8,14 +8,14 @@ from dovetail.encoding import QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import attribute, is_op
 from dovetail.model.place import at_node
-from dovetail.rules.htp_operations import TARGETS, say
+from dovetail.rules.operations import say
 from dovetail.rules.rule import rule
 from dovetail.rules.subject import Subject
 
 _NORM_RANK = 4
 
 
-@rule("Q603", targets=TARGETS)
+@rule("Q603")
 def layer_norm_rank_or_axis(subject: Subject) -> Iterator[Finding]:
     """A LayerNormalization has more than four dimensions, or does not normalize over the last one alone.
 
@@ -60,7 +60,7 @@ def layer_norm_rank_or_axis(subject: Subject) -> Iterator[Finding]:
             )
 
 
-@rule("Q604", targets=TARGETS)
+@rule("Q604")
 def einsum_without_product(subject: Subject) -> Iterator[Finding]:
     """An Einsum has an equation that HTP does not take.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dovetail.rules.htp_operations import TARGETS
 from dovetail.rules.rule import explanation
 
 NOT_FOR_DEVICE = explanation(
@@ -26,7 +25,6 @@ NOT_FOR_DEVICE = explanation(
     - qnn-htp: onnxruntime-qnn 2.3.0 to 2.7.0 (QAIRT 2.47 to 2.51), every file given to each of the five: a newer
       context binary is refused 10 times of 10 ("Using newer context binary on old SDK"), a DLC never.
     """,
-    targets=TARGETS,
 )
 
 BUILDER_NOT_KNOWN = explanation(
@@ -46,7 +44,6 @@ BUILDER_NOT_KNOWN = explanation(
     ## Seen on
     - qnn-htp: files of QAIRT 2.47 to 2.51 have one build number each; not seen in a file of these versions.
     """,
-    targets=TARGETS,
 )
 
 NO_DLC = explanation(
@@ -66,7 +63,6 @@ NO_DLC = explanation(
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0) with libQnnIr.so taken away.
     """,
-    targets=TARGETS,
 )
 
 OTHER_ARCHITECTURE = explanation(
@@ -87,7 +83,6 @@ OTHER_ARCHITECTURE = explanation(
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0): SoC 90 named as v73 is compiled for v75 ("Option: arch = 75").
     """,
-    targets=TARGETS,
 )
 
 NODE_REFUSED = explanation(
@@ -109,7 +104,6 @@ NODE_REFUSED = explanation(
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0): refusals whose line with the reason is missing.
     """,
-    targets=TARGETS,
 )
 
 OPERATOR_REFUSED = explanation(
@@ -130,7 +124,6 @@ OPERATOR_REFUSED = explanation(
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43: Erf ("are not supported by QNN EP"), NonMaxSuppression.
     """,
-    targets=TARGETS,
 )
 
 TYPES_REFUSED = explanation(
@@ -154,7 +147,6 @@ TYPES_REFUSED = explanation(
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0): "could not create op", "Unsupported input/output datatypes",
       "per-channel quant", "expected equal to", "SocModel doesn't support FP16".
     """,
-    targets=TARGETS,
 )
 
 SHAPE_REFUSED = explanation(
@@ -177,7 +169,6 @@ SHAPE_REFUSED = explanation(
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43: "incorrect Rank 6", "along the last axis", "unsupported
       equation", "MatMul failed 3110", "output shape must be static".
     """,
-    targets=TARGETS,
 )
 
 MEMORY_REFUSED = explanation(
@@ -197,7 +188,6 @@ MEMORY_REFUSED = explanation(
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, vtcm_mb=1: a Softmax over 900 000 16-bit values.
     """,
-    targets=TARGETS,
 )
 
 ARCHITECTURE_REFUSED = explanation(
@@ -217,7 +207,6 @@ ARCHITECTURE_REFUSED = explanation(
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), v69: MatMul of two 16-bit activations needs v73.
     """,
-    targets=TARGETS,
 )
 
 NO_NODE_NAMED = explanation(
@@ -238,7 +227,6 @@ NO_NODE_NAMED = explanation(
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0): logs with the lines of the refusal taken out.
     """,
-    targets=TARGETS,
 )
 
 ERROR_BUT_TAKEN = explanation(
@@ -259,7 +247,6 @@ ERROR_BUT_TAKEN = explanation(
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0); of the lines that every graph gets, none is reported.
     """,
-    targets=TARGETS,
 )
 
 RATIO_OF_SCALES = explanation(
@@ -281,5 +268,4 @@ RATIO_OF_SCALES = explanation(
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43: a Concat of 16-bit tensors with scales 1.3 and 0.0001
       ("scale too large for requant qu16->qu16: 13000.0").
     """,
-    targets=TARGETS,
 )

@@ -1,4 +1,4 @@
-"""The documentation of the rules, made from docstrings and cases: ``python -m dovetail.rules.docs docs/rules``."""
+"""The documentation of the rules, made from docstrings and cases: ``python -m dovetail.rule_docs docs/rules``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from importlib import resources
 from pathlib import Path
 
-from dovetail.rules.catalog import all_rules
+from dovetail.catalog import all_rules, families_with
 from dovetail.rules.rule import FAMILIES, HEADINGS, Rule
 
 INDEX = "README.md"
@@ -14,7 +14,7 @@ INDEX = "README.md"
 
 def explain(rule: Rule) -> str:
     """A rule in Markdown, from its docstring alone."""
-    whom = ", ".join(rule.targets) or "all targets"
+    whom = ", ".join(families_with(rule)) or "all targets"
     about = f"Family: {FAMILIES[rule.code[:2]]}. For: {whom}."
     about += "" if rule.check is not None else " Found by a run that compiles; `dovetail check` cannot."
     parts = [f"# {rule.code} {rule.name}", rule.summary, about]
@@ -58,7 +58,7 @@ def _cases(rule: Rule) -> str:
     return "\n\n".join(parts) + "\n\n"
 
 
-_MADE = "*Made by `python -m dovetail.rules.docs docs/rules` from the docstrings in `src/dovetail/rules`.*"
+_MADE = "*Made by `python -m dovetail.rule_docs docs/rules` from the docstrings of the rules.*"
 
 if __name__ == "__main__":
     write_pages(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/rules"))

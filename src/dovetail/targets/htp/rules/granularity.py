@@ -13,7 +13,7 @@ from dovetail.model.origin import origin_of
 from dovetail.model.place import at_node, at_tensor
 from dovetail.plan.constraints import Operand
 from dovetail.plan.numbers import channel_axis
-from dovetail.rules.htp_operations import LINEAR, TARGETS, Operation, named, operations, say, words
+from dovetail.rules.operations import LINEAR, Operation, named, operations, say, words
 from dovetail.rules.rule import rule
 from dovetail.rules.subject import Subject
 
@@ -22,7 +22,7 @@ _4_BIT = (DType.S4, DType.U4)
 _BLOCK_MULTIPLE = 8
 
 
-@rule("Q201", targets=TARGETS)
+@rule("Q201")
 def scales_per_channel_beside_weights(subject: Subject) -> Iterator[Finding]:
     """An activation, or a constant that is no weight, has a scale per channel.
 
@@ -76,7 +76,7 @@ def _fine(at: Place, what: str, name: str) -> Finding:
     )
 
 
-@rule("Q202", targets=TARGETS)
+@rule("Q202")
 def weight_scales_on_wrong_axis(subject: Subject) -> Iterator[Finding]:
     """The scales of a weight do not count the output channels.
 
@@ -113,7 +113,7 @@ def weight_scales_on_wrong_axis(subject: Subject) -> Iterator[Finding]:
             )
 
 
-@rule("Q203", targets=TARGETS)
+@rule("Q203")
 def block_weights_read_wrongly(subject: Subject) -> Iterator[Finding]:
     """Weights with a scale per block are stored in a form that HTP reads wrongly or refuses.
 
@@ -179,7 +179,7 @@ def _input_axis(operation: Operation, operand: Operand, rank: int) -> int:
     return max(rank - 2, 0)
 
 
-@rule("Q204", targets=TARGETS)
+@rule("Q204")
 def zero_points_per_channel(subject: Subject) -> Iterator[Finding]:
     """A weight with a scale per channel is not symmetric.
 

@@ -1,58 +1,23 @@
-"""Operators of a QDQ graph as the HTP compiler gets them: what each reads and writes in stored form, and what becomes
-of one that has to run in float.
-
-Measured with onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), one graph per operator, the dumped graph read back.
-"""
+"""Operators of a QDQ graph as a compiler gets them: what each reads and writes in stored form."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from dovetail.encoding import DType, Granularity, QParams
-from dovetail.finding import Severity
 from dovetail.model.edit import constant_of, is_op, shape_of, sole_consumer
-from dovetail.model.origin import nodes_of, origin_of
-from dovetail.op_support import OpTable
+from dovetail.model.origin import origin_of
 from dovetail.model.place import at_node
 from dovetail.plan.constraints import Operand, Unit, build_problem, op_key
 from dovetail.plan.validate import seen_on
 from dovetail.rules.subject import Subject
 from dovetail.storage import IN_FLOAT32, Plan, Storage
 
-TARGETS = ("qnn-htp",)
 LINEAR = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 BIAS_INPUT = 2
-# Operators that only change the shape: they run in float on every chip.
-_ANYWHERE = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
-# Compiled for an architecture without an SoC number, all other operators run in float32.
-_NO_FLOAT32 = frozenset(
-    (
-        "Atan",
-        "CumSum",
-        "Elu",
-        "Gather",
-        "GatherElements",
-        "Gelu",
-        "GridSample",
-        "HardSigmoid",
-        "InstanceNormalization",
-        "LpNormalization",
-        "RMSNormalization",
-        "ReduceLogSumExp",
-        "RoiAlign",
-        "RotaryEmbedding",
-        "Round",
-        "ScatterElements",
-        "ScatterND",
-        "Selu",
-        "ThresholdedRelu",
-        "Where",
-    )
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,38 +102,6 @@ def _follower(unit: Unit, heads: Mapping[ir.Node, Unit], plan: Plan, op: str) ->
     choice = None if value is None else plan.tensors.get(value.name or "")
     stored = choice is not None and isinstance(choice.storage, QParams)
     return heads.get(node) if node is not None and is_op(node, op) and not stored else None
-
-
-def has_float16(table: OpTable) -> bool:
-    """Whether the chip computes in float16, which it does only where its SoC number is known."""
-    return "fp16" in table.precisions
-
-
-def runs_in_float(table: OpTable, op: str) -> bool:
-    """Whether an operator can run in float at all: on a part without float16 next to none can."""
-    if has_float16(table) or op in _ANYWHERE:
-        return True
-    return is_bare_architecture(table) and op not in _NO_FLOAT32
-
-
-def is_bare_architecture(table: OpTable) -> bool:
-    """Whether the target is an architecture such as v73 and not a part; float32 is emulated there."""
-    return re.fullmatch(r"qnn-htp:v\d+", table.target) is not None
-
-
-def severity_in_float(operation: Operation, table: OpTable) -> Severity:
-    """How bad it is that an operator falls out of the integers: slow, or refused."""
-    refused = operation.stranded or not runs_in_float(table, operation.op)
-    return Severity.ERROR if refused else Severity.WARNING
-
-
-def what_in_float(operation: Operation, table: OpTable) -> str:
-    """What the compiler does with an operator that falls out of the integers."""
-    if operation.stranded:
-        return "HTP would run it in float, and refuses to read its int32 or per-channel constants there"
-    if not runs_in_float(table, operation.op):
-        return f"HTP would run it in float, which {table.target} cannot"
-    return "HTP runs it in float, between Dequantize and Quantize"
 
 
 def say(node: ir.Node) -> str:

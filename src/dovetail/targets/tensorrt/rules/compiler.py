@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dovetail.rules.rule import explanation
-from dovetail.rules.trt_types import TARGETS
 
 NOT_ONE_KERNEL = explanation(
     "Q821",
@@ -26,7 +25,6 @@ NOT_ONE_KERNEL = explanation(
     ## Seen on
     - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: the layer list has `_gemm_mha_v2`, or the parts of the attention.
     """,
-    targets=TARGETS,
 )
 
 NOT_IN_LAYER_LIST = explanation(
@@ -47,5 +45,4 @@ NOT_IN_LAYER_LIST = explanation(
     ## Seen on
     - tensorrt: tensorrt-rtx 1.7.1.116, sm89: lists from which the layers of the attention were taken out.
     """,
-    targets=TARGETS,
 )

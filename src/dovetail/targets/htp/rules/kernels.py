@@ -10,15 +10,10 @@ from dovetail.encoding import QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.place import at_node
 from dovetail.plan.constraints import build_problem, op_key
-from dovetail.rules.htp_operations import (
-    TARGETS,
-    has_float16,
-    operations,
-    runs_in_float,
-    say,
-)
+from dovetail.rules.operations import operations, say
 from dovetail.rules.rule import rule
 from dovetail.rules.subject import Subject
+from dovetail.targets.htp.rules.in_float import chip_of, runs_in_float
 
 # onnxruntime-qnn 2.7.0 on SoC 43: one node of every operator in a float graph, the provider's log read.
 _LACKING = frozenset(
@@ -91,7 +86,7 @@ _INSTEAD = {
 }
 
 
-@rule("Q101", targets=TARGETS)
+@rule("Q101")
 def operator_that_htp_lacks(subject: Subject) -> Iterator[Finding]:
     """An operator does not exist on HTP, in no precision.
 
@@ -124,7 +119,7 @@ def operator_that_htp_lacks(subject: Subject) -> Iterator[Finding]:
             )
 
 
-@rule("Q102", targets=TARGETS)
+@rule("Q102")
 def float_without_float16(subject: Subject) -> Iterator[Finding]:
     """An operator has to run in float on a chip that does not compute in float16.
 
@@ -149,10 +144,10 @@ def float_without_float16(subject: Subject) -> Iterator[Finding]:
     - qnn-htp: an earlier measurement blamed int64 indices for the 1002 of a Gather; with 2.7.0 it is the float data:
       int32 and constant indices fail as well, and integer data compiles with int64 indices.
     """
-    if has_float16(subject.table):
+    if chip_of(subject).has_float16:
         return
     for node in _float_nodes(subject):
-        if not runs_in_float(subject.table, op_key(node)):
+        if not runs_in_float(chip_of(subject), op_key(node)):
             yield Finding(
                 "Q102",
                 at_node(node),
@@ -175,7 +170,7 @@ def _float_nodes(subject: Subject) -> Iterator[ir.Node]:
             yield operation.node
 
 
-@rule("Q103", targets=TARGETS)
+@rule("Q103")
 def integers_around_float_operator(subject: Subject) -> Iterator[Finding]:
     """The inputs and outputs of an operator are stored in integers, but HTP has it in float only.
 
@@ -197,7 +192,7 @@ def integers_around_float_operator(subject: Subject) -> Iterator[Finding]:
       dumped graph has Dequantize, the operator in float, Quantize.
     - qnn-htp: the same for v73 without an SoC number: ScatterND, and ReduceL2 in front of a 16-bit Div, fail with 1002.
     """
-    slow = has_float16(subject.table)
+    slow = chip_of(subject).has_float16
     for operation in operations(subject):
         if operation.in_integers and operation.op in IN_FLOAT_ONLY:
             node = operation.node

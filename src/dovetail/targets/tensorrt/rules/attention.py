@@ -10,16 +10,12 @@ from dovetail.edge import Edge
 from dovetail.encoding import QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.attention import Attention, find_attention
-from dovetail.model.origin import origin_of
-from dovetail.op_support import OpTable
 from dovetail.model.place import at_attention
+from dovetail.op_support import OpTable
 from dovetail.plan.validate import seen_on
 from dovetail.rules.rule import rule
 from dovetail.rules.subject import Subject
-from dovetail.rules.trt_types import TARGETS
 from dovetail.storage import Plan, Storage
-from dovetail.target import Target
-from dovetail.edge import Edge
 
 
 def _operands(found: Attention, plan: Plan) -> dict[str, Storage]:
@@ -32,7 +28,7 @@ def _seen(node: ir.Node, index: int, plan: Plan) -> Storage:
     return seen_on(plan, Edge(node.name or "", index), "" if value is None else str(value.name))
 
 
-@rule("Q421", targets=TARGETS)
+@rule("Q421")
 def attention_operand_without_pair(subject: Subject) -> Iterator[Finding]:
     """Some operands of an attention are in 8 bit and others are not.
 
@@ -60,7 +56,7 @@ def attention_operand_without_pair(subject: Subject) -> Iterator[Finding]:
             yield Finding("Q421", at_attention(found), message, Severity.ERROR, fix=f"a pair on its {bare[0]} too")
 
 
-@rule("Q422", targets=TARGETS)
+@rule("Q422")
 def pair_on_scores(subject: Subject) -> Iterator[Finding]:
     """A pair stands on the scores of an attention, in front of its mask or softmax.
 
@@ -95,7 +91,7 @@ def _reads_stored(node: ir.Node, plan: Plan) -> bool:
     return any(isinstance(_seen(node, index, plan), QParams) for index in range(len(node.inputs)))
 
 
-@rule("Q423", targets=TARGETS)
+@rule("Q423")
 def guard_against_nan_in_attention(subject: Subject) -> Iterator[Finding]:
     """A Where that replaces NaN stands between the softmax and the second product of an attention in 8 bit.
 
@@ -125,7 +121,7 @@ def guard_against_nan_in_attention(subject: Subject) -> Iterator[Finding]:
             )
 
 
-@rule("Q621", targets=TARGETS)
+@rule("Q621")
 def attention_without_kernel(subject: Subject) -> Iterator[Finding]:
     """An attention in 8 bit has a size for which there is no kernel.
 

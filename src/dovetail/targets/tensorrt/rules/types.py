@@ -17,8 +17,6 @@ from dovetail.qdq.params import is_dequantize, is_quantize
 from dovetail.rules.rule import rule
 from dovetail.rules.subject import Subject
 
-TARGETS = ("tensorrt",)
-
 
 def _quantizers(subject: Subject) -> Iterator[ir.Node]:
     """The Quantize nodes of activations, in the file as it is."""
@@ -33,7 +31,7 @@ def _place(node: ir.Node) -> Place:
     return at_tensor(node.outputs[0] if value is None else value)
 
 
-@rule("Q121", targets=TARGETS)
+@rule("Q121")
 def unsigned_activation(subject: Subject) -> Iterator[Finding]:
     """An activation is stored as uint8, or with a zero point.
 
@@ -66,7 +64,7 @@ def unsigned_activation(subject: Subject) -> Iterator[Finding]:
         )
 
 
-@rule("Q122", targets=TARGETS)
+@rule("Q122")
 def saturation_switched_off(subject: Subject) -> Iterator[Finding]:
     """A Quantize to float8 says that it does not saturate.
 
@@ -89,7 +87,7 @@ def saturation_switched_off(subject: Subject) -> Iterator[Finding]:
             yield Finding("Q122", _place(node), message, Severity.WARNING, fix="leave saturate out")
 
 
-@rule("Q123", targets=TARGETS)
+@rule("Q123")
 def half_scale_before_opset_19(subject: Subject) -> Iterator[Finding]:
     """A scale is float16 in a file of an opset before 19.
 
@@ -118,7 +116,7 @@ def half_scale_before_opset_19(subject: Subject) -> Iterator[Finding]:
             yield Finding("Q123", _place(node), message, Severity.WARNING, fix="export with opset 19 or later")
 
 
-@rule("Q124", targets=TARGETS)
+@rule("Q124")
 def scale_of_another_type(subject: Subject) -> Iterator[Finding]:
     """What is quantized and its scale have different types.
 
@@ -144,7 +142,7 @@ def scale_of_another_type(subject: Subject) -> Iterator[Finding]:
             yield Finding("Q124", _place(node), message, Severity.WARNING, fix="give the scale the type of the data")
 
 
-@rule("Q221", targets=TARGETS)
+@rule("Q221")
 def activation_per_channel(subject: Subject) -> Iterator[Finding]:
     """An activation has one scale per channel.
 
@@ -169,7 +167,7 @@ def activation_per_channel(subject: Subject) -> Iterator[Finding]:
             yield Finding("Q221", _place(node), message, Severity.ERROR, fix="use one scale for an activation")
 
 
-@rule("Q521", targets=TARGETS)
+@rule("Q521")
 def scale_beyond_float16(subject: Subject) -> Iterator[Finding]:
     """A scale cannot be kept in float16.
 

@@ -7,24 +7,15 @@ from collections.abc import Iterator
 from dovetail.encoding import DType, QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import attribute
-from dovetail.op_support import OpTable
 from dovetail.model.place import at_node
-from dovetail.rules.htp_kernels import IN_FLOAT_ONLY
-from dovetail.rules.htp_operations import (
-    LINEAR,
-    TARGETS,
-    Operation,
-    named,
-    operations,
-    say,
-    severity_in_float,
-    what_in_float,
-    words,
-)
-from dovetail.rules.htp_shapes import narrow_operand
+from dovetail.op_support import OpTable
+from dovetail.rules.operations import LINEAR, Operation, named, operations, say, words
 from dovetail.rules.rule import rule
 from dovetail.rules.subject import Subject
 from dovetail.storage import Storage
+from dovetail.targets.htp.rules.in_float import severity_in_float, what_in_float
+from dovetail.targets.htp.rules.kernels import IN_FLOAT_ONLY
+from dovetail.targets.htp.rules.shapes import narrow_operand
 
 _16_BIT = (DType.U16, DType.S16)
 # Operators whose constants must be stored like everything else around them.
@@ -34,7 +25,7 @@ _NORMS = frozenset(("InstanceNormalization", "LayerNormalization"))
 _FIRST_ONLY = LINEAR | _NORMS | {"Einsum", "PRelu", "RMSNormalization"}
 
 
-@rule("Q104", targets=TARGETS)
+@rule("Q104")
 def wide_second_operand(subject: Subject) -> Iterator[Finding]:
     """The second operand of a MatMul of two activations is 16 bit in a way that HTP does not multiply with.
 
@@ -104,7 +95,7 @@ def _or_int16(table: OpTable) -> str:
     return ", or as int16 with zero point 0" if _takes_16_bit(table) else ""
 
 
-@rule("Q105", targets=TARGETS)
+@rule("Q105")
 def unlike_dtypes_around_operator(subject: Subject) -> Iterator[Finding]:
     """An operator reads one integer dtype and writes another, or mixes integers with a float constant.
 
@@ -139,8 +130,8 @@ def unlike_dtypes_around_operator(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 "Q105",
                 at_node(node),
-                f"{say(node)} has {' and '.join(dtypes)} around it: {what_in_float(operation, subject.table)}",
-                severity_in_float(operation, subject.table),
+                f"{say(node)} has {' and '.join(dtypes)} around it: {what_in_float(operation, subject)}",
+                severity_in_float(operation, subject),
                 fix=f"store what {node.op_type} reads and writes in one dtype, and convert behind it where another one "
                 "is wanted",
             )
@@ -159,7 +150,7 @@ def _compared(operation: Operation) -> list[Storage]:
     return [*read, *operation.outputs]
 
 
-@rule("Q106", targets=TARGETS)
+@rule("Q106")
 def norm_constants_without_kernel(subject: Subject) -> Iterator[Finding]:
     """A LayerNormalization in integers has a beta that is not int32, or a gamma that HTP does not take.
 
@@ -192,8 +183,8 @@ def norm_constants_without_kernel(subject: Subject) -> Iterator[Finding]:
                 "Q106",
                 at_node(node, beta[0].edge),
                 f"{say(node)} has its beta {named(beta[0])!r} as {words(beta[1])} and not as int32: "
-                f"{what_in_float(operation, subject.table)}",
-                severity_in_float(operation, subject.table),
+                f"{what_in_float(operation, subject)}",
+                severity_in_float(operation, subject),
                 fix=f"store {named(beta[0])!r} as int32 with scale = input scale x gamma scale",
             )
         elif gamma is not None and node.op_type == "LayerNormalization" and not _is_gamma(operation, gamma[1]):

@@ -13,7 +13,7 @@ from dovetail.model.movers import MOVERS
 from dovetail.model.origin import origin_of
 from dovetail.model.place import at_node, at_tensor
 from dovetail.plan.constraints import Operand
-from dovetail.rules.htp_operations import BIAS_INPUT, TARGETS, Operation, named, operations, say, words
+from dovetail.rules.operations import BIAS_INPUT, Operation, named, operations, say, words
 from dovetail.rules.rule import rule
 from dovetail.rules.subject import Subject
 from dovetail.storage import Plan
@@ -22,7 +22,7 @@ _BIASED = frozenset(("Conv", "ConvTranspose", "Gemm"))
 _INT32_READERS = _BIASED | {"BatchNormalization", "InstanceNormalization", "LayerNormalization"}
 
 
-@rule("Q401", targets=TARGETS)
+@rule("Q401")
 def bias_outside_accumulator(subject: Subject) -> Iterator[Finding]:
     """A bias is int32 on an operator of its own, or is part of a linear layer and not int32.
 
@@ -77,7 +77,7 @@ def _other(operation: Operation, operand: Operand, dtype: str) -> Finding:
     )
 
 
-@rule("Q402", targets=TARGETS)
+@rule("Q402")
 def pair_that_is_elided(subject: Subject) -> Iterator[Finding]:
     """A Q/DQ pair stands where the compiler takes it away.
 
@@ -155,7 +155,7 @@ def _elided(value: ir.Value, why: str) -> Finding:
     )
 
 
-@rule("Q403", targets=TARGETS)
+@rule("Q403")
 def linear_layer_over_windows(subject: Subject) -> Iterator[Finding]:
     """A linear layer in integers runs over windows or a batch as a MatMul of rank 3.
 

@@ -12,11 +12,10 @@ from dovetail.model.edit import attribute, constant_of, is_op, shape_of
 from dovetail.model.place import at_node
 from dovetail.model.slices import MOST_AXES, cuts_of, takes_one_of_each
 from dovetail.plan.constraints import Unit
-from dovetail.rules.htp_operations import operations, say
+from dovetail.rules.operations import operations, say
 from dovetail.rules.rule import rule
 from dovetail.rules.subject import Subject
 
-_TARGETS = ("xnnpack",)
 # What becomes one operator of XNNPACK, or several of them; the exceptions are in ``_outside``.
 # fmt: off
 _INSIDE = frozenset((
@@ -31,7 +30,7 @@ _INSIDE = frozenset((
 _NOT_COMPUTED = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
 
 
-@rule("Q131", targets=_TARGETS)
+@rule("Q131")
 def integers_around_float_kernel(subject: Subject) -> Iterator[Finding]:
     """The inputs and outputs of an operator are stored in integers, but XNNPACK computes it in float.
 
@@ -68,7 +67,7 @@ def _float_only(unit: Unit) -> bool:
     return all(not slot.encoding.dtype.is_quantized for each in unit.signatures for slot in each.inputs)
 
 
-@rule("Q431", targets=_TARGETS)
+@rule("Q431")
 def operator_outside_xnnpack(subject: Subject) -> Iterator[Finding]:
     """An operator runs outside XNNPACK, on the portable kernels of ExecuTorch.
 
@@ -104,7 +103,7 @@ def operator_outside_xnnpack(subject: Subject) -> Iterator[Finding]:
             )
 
 
-@rule("Q432", targets=_TARGETS)
+@rule("Q432")
 def operator_without_torch_form(subject: Subject) -> Iterator[Finding]:
     """An operator has no form in torch here, so that no program can be made.
 

@@ -10,10 +10,30 @@ import onnx_ir as ir
 from dovetail.encoding import DType, Encoding
 from dovetail.model.edit import attribute, shape_of, weight_is_matrix
 from dovetail.model.movers import MOVERS
-from dovetail.op_support import A8, A16, B32, F32, W8, Fixed, OpSupport, Signature, Slot, bias, const, signature
+from dovetail.op_support import (
+    A8,
+    A16,
+    B32,
+    F32,
+    W8,
+    W8A8,
+    W8A16,
+    Chain,
+    Fixed,
+    OpSupport,
+    OpTable,
+    Precision,
+    Signature,
+    Slot,
+    bias,
+    const,
+    signature,
+)
 from dovetail.passes.product_of_transposed import EQUATIONS
-from dovetail.targets.qnn_htp.chips import Chip
+from dovetail.targets.htp.chips import Chip
 
+# Float tensors stay float32 in the file, and the provider computes them in float16.
+FLOAT = Precision("fp16", F32, F32)
 _KNOWN = "onnxruntime-qnn 2.7.0 (QAIRT 2.51), soc 43, compiled graph dumped"
 S16 = Encoding(DType.S16, symmetric=True)
 
@@ -53,8 +73,22 @@ _MANY_INPUTS = (
 )
 
 
-def htp_table(chip: Chip) -> Mapping[str, OpSupport]:
-    """The table of one chip."""
+def htp_table(target: str, chip: Chip) -> OpTable:
+    """What one chip accepts, for a target of this name."""
+    floats = (FLOAT,) if chip.has_float16 else ()
+    return OpTable(
+        target=target,
+        ops=_ops(chip),
+        precisions={p.name: p for p in (W8A16, W8A8, *floats)},
+        chains=(Chain(("Conv", "Relu")), Chain(("Gemm", "Relu"))),
+        max_rank=5,
+        unsupported=OUTSIDE,
+        unavailable={} if chip.has_float16 else {FLOAT.name: chip.no_float16},
+        runs_float_between=chip.has_float16,
+    )
+
+
+def _ops(chip: Chip) -> Mapping[str, OpSupport]:
     table = {op: OpSupport(_same(1), shares=(0,), known_from=_KNOWN) for op in MOVERS}
     table |= {op: OpSupport(_same(1), known_from=_KNOWN) for op in _ONE_INPUT}
     table |= {op: OpSupport(_same(0), known_from=_KNOWN) for op in _MANY_INPUTS}
