@@ -23,7 +23,6 @@ from dovetail.plan.pins import resolve_keeps
 from dovetail.plan.request import Keep
 from dovetail.plan.rows import PlanRow
 from dovetail.report.result import Result
-from dovetail.stage_files import load_passed
 from dovetail.targets import open_target
 from tests.equality import Array, assert_traceable, names_in, sqnr_db
 from tests.models import rendered_lines
@@ -114,7 +113,7 @@ class Case:
 
     def rewritten(self) -> ir.Model:
         """The float graph that was planned, as the run directory holds it."""
-        model, _ = load_passed(self.folder / "plain/stages/rewritten.onnx")
+        model = ir.load(self.folder / "plain/stages/rewritten.onnx")
         infer_shapes(model)
         return model
 

@@ -77,7 +77,8 @@ def test_a_result_of_version_1_is_read_and_nothing_of_it_is_lost(tmp_path: Path)
     (tmp_path / "again.json").write_bytes(result.to_json())
     assert dovetail.load_result(tmp_path / "again.json") == result
     now = json.loads(result.to_json())
-    changed = {"schema_version", "findings", "read_back", "metrics", "plan"}
+    assert [(one.path, one.sha256) for one in result.artifacts] == [(o["path"], o["sha256"]) for o in old["artifacts"]]
+    changed = {"schema_version", "findings", "read_back", "metrics", "plan", "artifacts"}
     assert {key: now[key] for key in old if key not in changed} == {key: old[key] for key in old if key not in changed}
 
 

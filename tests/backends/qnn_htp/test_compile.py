@@ -28,6 +28,7 @@ from dovetail.targets import open_target
 from dovetail.targets.qnn_htp.dump import load_dump
 from dovetail.targets.qnn_htp.read_back import read_dump
 from dovetail.verify.run import SessionRun
+from tests.changed import with_op
 from tests.planning import graph, noise, planned
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
@@ -59,7 +60,7 @@ def changed(read_back: ReadBack) -> list[str]:
 
 
 def with_support(target: Target, op: str, support: OpSupport) -> Target:
-    return dataclasses.replace(target, ops={**target.table.ops, op: support})
+    return with_op(target, op, support)
 
 
 @pytest.fixture

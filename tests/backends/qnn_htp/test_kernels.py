@@ -15,6 +15,7 @@ from dovetail.op_support import A16, W8A8, W8A16, OpSupport, Precision, signatur
 from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.verify.run import SessionRun
+from tests.changed import with_op
 from tests.equality import sqnr_db
 from tests.planning import graph, noise, planned
 
@@ -45,7 +46,7 @@ def htp() -> Target:
 
 
 def with_support(target: Target, op: str, support: OpSupport) -> Target:
-    return dataclasses.replace(target, ops={**target.table.ops, op: support})
+    return with_op(target, op, support)
 
 
 def apart_db(body: str, target: Target, precision: Precision, data: Data, folder: Path) -> float:

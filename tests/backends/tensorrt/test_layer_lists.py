@@ -45,9 +45,10 @@ def listed(compiled: Compiled) -> dict[str, Any]:
 
 def read_info(info: dict[str, Any], attention: tuple[Compiled, Plan], folder: Path) -> DeviceRead:
     (folder / "layer_info.json").write_text(json.dumps(info))
-    target = open_target("tensorrt")
-    assert target.read_device is not None
-    return target.read_device(folder, *attention)
+    kit = open_target("tensorrt").backend.device
+    assert kit is not None
+    assert kit.read is not None
+    return kit.read(folder, *attention)
 
 
 def read_by_hand(name: str, attention: tuple[Compiled, Plan], folder: Path, *without: str) -> DeviceRead:

@@ -68,5 +68,4 @@ def test_a_run_says_it_and_is_not_checked(
     compiled = result.verdicts["compiled"]
     assert compiled.status is Status.NOT_CHECKED
     assert said in compiled.reason
-    assert result.metrics.choices is not None
-    assert "none was run on the target" in result.metrics.choices.reason
+    assert "none was run on the target" in result.decisions[0].reason

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from dovetail.passes.windows_as_conv import windows_as_conv
 from dovetail.report.result import Result
 from dovetail.target import Target
 from dovetail.targets import open_target
+from tests.changed import with_op
 from tests.equality import model_from, normal, run, sqnr_db
 from tests.planning import noise, planned
 
@@ -77,14 +77,14 @@ def test_a_reshape_in_front_of_a_repeated_operand_is_lost(htp: Target, tmp_path:
 
 
 def test_what_is_padded_with_must_be_in_the_range_of_the_input(htp: Target, tmp_path: Path) -> None:
-    naive = dataclasses.replace(htp, ops={**htp.table.ops, "Pad": OpSupport((signature(A16, out=A16),))})
+    naive = with_op(htp, "Pad", OpSupport((signature(A16, out=A16),)))
     assert agreement_db(model_from(PADDED), naive, tmp_path) < WRONG_DB
     assert agreement_db(model_from(PADDED), htp, tmp_path) > RIGHT_DB
 
 
 def test_a_table_as_second_operand_is_planned_not_left_to_the_compiler(htp: Target, tmp_path: Path) -> None:
     model = model_from(TABLE, table=normal(6, 16, 6))
-    naive = dataclasses.replace(htp, ops={**htp.table.ops, "MatMul": OpSupport((signature(A16, A16, out=A16),))})
+    naive = with_op(htp, "MatMul", OpSupport((signature(A16, A16, out=A16),)))
     for target, wanted in ((naive, ["converted to int16 in front of MatMul"]), (htp, [])):
         plan = planned(model, target, W8A16, data=noise(model))
         read = target.backend.read_back(compiled(model, target, tmp_path), plan)
