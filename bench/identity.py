@@ -59,8 +59,8 @@ EMITTED = ("model.onnx", "model.onnx.data", "tail.onnx", "tail.onnx.data")
 _FIELDS = ("tensor", "dtype", "scale", "zero_point", "axis", "granularity", "block_size")
 # The name that ONNX Runtime gives a partition for QNN: the number is a hash of the model's path.
 _PARTITION = re.compile(rb"QNNExecutionProvider_(\d+)_(\d+_\d+)")
-# In a context binary it is a string with its length (four bytes) in front and one to four zeros behind.
-_IN_BINARY = re.compile(rb".\0\0\0([A-Za-z_]*QNNExecutionProvider_\d+_\d+_\d+)\0{1,4}", re.DOTALL)
+# In a context binary: a string with its length (four bytes) in front, and zeros up to what stands behind.
+_IN_BINARY = re.compile(rb".\0\0\0[!-~]*QNNExecutionProvider_\d+_\d+_\d+\0+", re.DOTALL)
 # With fewer digits the string is four bytes shorter, and what follows stands elsewhere: then another path is tried.
 _DIGITS, _ATTEMPTS = 19, 6
 
@@ -207,14 +207,13 @@ def _hash(path: Path) -> tuple[str, str]:
     if name == "context_qnn.bin":
         if any(len(match[1]) < _DIGITS for match in _PARTITION.finditer(content)):
             raise _OtherPathError
-        return name, _sha256(_IN_BINARY.sub(_unnamed, content))
+        return name, _sha256(unnamed(content))
     return name, _sha256(content)
 
 
-def _unnamed(match: re.Match[bytes]) -> bytes:
-    """What stands for a name in a context binary: the zeros behind it end where four bytes do, the rest is content."""
-    behind = len(match[0]) - 4 - len(match[1])
-    return b"PARTITION" + bytes(behind - (4 - len(match[1]) % 4))
+def unnamed(content: bytes) -> bytes:
+    """A context binary with zeros where the partition is named; what stands behind keeps its place."""
+    return _IN_BINARY.sub(lambda match: bytes(len(match[0])), content)
 
 
 def _sha256(content: bytes) -> str:
