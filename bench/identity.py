@@ -34,6 +34,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -130,18 +131,19 @@ def made_row(case: Case, source: Source, *, quick: bool = False) -> tuple[Row, f
     row: Row = {"row": case.row, "input": _sha256(source.path.read_bytes())}
     for attempt in range(_ATTEMPTS):
         with tempfile.TemporaryDirectory(prefix=f"identity-{attempt}-") as folder:
-            run = Path(folder) / "run"
+            run, model = Path(folder) / "run", Path(folder) / source.path.name
+            shutil.copyfile(source.path, model)  # a compiler may leave files beside it
             try:
-                return {**row, **_showed(case, source, run, quick or case.emit_only)}, _cpu_seconds() - before
+                return {**row, **_showed(case, model, source, run, quick or case.emit_only)}, _cpu_seconds() - before
             except _OtherPathError:
                 continue
             except (dovetail.InputError, dovetail.BackendError) as error:
-                sentence = str(error).replace(str(run), "RUN").replace(str(source.path), source.path.name)
+                sentence = str(error).replace(str(run), "RUN").replace(str(model), model.name)
                 return {**row, "refused": sentence}, _cpu_seconds() - before
     raise RuntimeError(f"{case.row}: the hashes of {_ATTEMPTS} paths were all short, of which one in twenty is")
 
 
-def _showed(case: Case, source: Source, run: Path, emit_only: bool) -> Row:
+def _showed(case: Case, model: Path, source: Source, run: Path, emit_only: bool) -> Row:
     """What a run left: hashes of its files and of its plan, and its verdicts if it got that far."""
     options: dict[str, Any] = {"range": "minmax", "baselines": "none", **case.options}
     if case.target.startswith("qnn-htp"):
@@ -150,7 +152,7 @@ def _showed(case: Case, source: Source, run: Path, emit_only: bool) -> Row:
     calibration = source.calibration if isinstance(source.calibration, Mapping) else str(source.calibration)
     try:
         result = call(
-            source.path,
+            model,
             target=case.target,
             calibration=calibration,
             output=run,
