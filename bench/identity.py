@@ -39,20 +39,23 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import onnx
 
 import dovetail
 from bench.identity_cases import Case, Source, cases, sources
+from dovetail.backend import Artifact, Compiled
+from dovetail.clock import Reporter
+from dovetail.trials.workbench import Workbench
 
 Row = dict[str, Any]
-# The stage before which an emit-only row stops, as ``fit`` names it to its reporter.
+# The stage in which an emit-only row compiles nothing, as ``fit`` names it to its reporter.
 COMPILE = "compile"
 # What Dovetail itself writes before the compiler runs; --quick compares nothing else.
 EMITTED = ("model.onnx", "model.onnx.data", "tail.onnx", "tail.onnx.data")
@@ -64,10 +67,6 @@ _PARTITION = re.compile(rb"QNNExecutionProvider_(\d+)_(\d+_\d+)")
 _IN_BINARY = re.compile(rb".\0\0\0[!-~]*QNNExecutionProvider_\d+_\d+_\d+\0+", re.DOTALL)
 # With fewer digits the string is four bytes shorter, and what follows stands elsewhere: then another path is tried.
 _DIGITS, _ATTEMPTS = 19, 6
-
-
-class _StopError(Exception):
-    """Raised by the reporter of an emit-only row, which leaves the run as an interruption does."""
 
 
 class _OtherPathError(Exception):
@@ -150,26 +149,33 @@ def _showed(case: Case, model: Path, source: Source, run: Path, emit_only: bool)
         options["emulate"] = 1
     call = dovetail.repair if case.repair else partial(dovetail.fit, precision=case.precision)
     calibration = source.calibration if isinstance(source.calibration, Mapping) else str(source.calibration)
-    try:
-        result = call(
-            model,
-            target=case.target,
-            calibration=calibration,
-            output=run,
-            report=_stop if emit_only else _go_on,
-            **options,
-        )
-    except _StopError:
-        decisions = json.loads((run / "plan.json").read_bytes())["rows"]
+    with _not_compiled() if emit_only else nullcontext(_go_on) as report:
+        result = call(model, target=case.target, calibration=calibration, output=run, report=report, **options)
+    decisions = json.loads((run / "plan.json").read_bytes())["rows"]
+    if emit_only:
         return {"files": _hashes(run, EMITTED), "plan": plan_hash(decisions), "verdicts": {}}
     files = _hashes(run, (*(artifact.path for artifact in result.artifacts), "float.onnx", "float.onnx.data"))
     verdicts = {name: str(verdict.status) for name, verdict in result.verdicts.items()}
-    return {"files": files, "plan": plan_hash(msgspec.to_builtins(result.plan)), "verdicts": verdicts}
+    return {"files": files, "plan": plan_hash(decisions), "verdicts": verdicts}
 
 
-def _stop(stage: str, _done: int, _total: int | None) -> None:
-    if stage == COMPILE:
-        raise _StopError
+@contextmanager
+def _not_compiled() -> Iterator[Reporter]:
+    """Searches compile what they try, and what ships is only emitted; gives the reporter that says when that is."""
+    stages: list[str] = []
+    usual = Workbench.compile
+
+    def compile_before(self: Workbench, artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+        if stages[-1] != COMPILE:
+            return usual(self, artifacts, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        return Compiled(artifacts, error="not compiled", finished=False)
+
+    Workbench.compile = compile_before  # type: ignore[method-assign]
+    try:
+        yield lambda stage, _done, _total: stages.append(stage)
+    finally:
+        Workbench.compile = usual  # type: ignore[method-assign]
 
 
 def _go_on(_stage: str, _done: int, _total: int | None) -> None:

@@ -26,9 +26,12 @@ from dovetail.model.read import read
 from dovetail.model.split import split
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
-from dovetail.plan.make import make_plan, observed
-from dovetail.plan.request import Keep, Request
+from dovetail.plan.constraints import build_problem
+from dovetail.plan.make import make_plan, narrower, observed
+from dovetail.plan.pins import resolve_keeps
+from dovetail.plan.request import Keep, OperandPin, Pins, Request
 from dovetail.stats import DataInfo, Stats, TensorStats
+from dovetail.storage import Why
 from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.versions import core_versions
@@ -52,13 +55,19 @@ def rows(model: str) -> Iterator[tuple[str, str]]:
         graph = _rewritten(normalized, target)
         stats = _stats(graph, target)
         for precision in precisions:
-            yield f"{model}|{name}|{precision}", _emitted(graph, target, stats, Request(target.precisions[precision]))
+            yield (
+                f"{model}|{name}|{precision}",
+                _emitted(graph, target, stats, Request(target.table.precisions[precision])),
+            )
         if (model, name) == KEPT[:2]:
-            keep = Keep(KEPT[2], target.precisions["fp32"])
-            request = Request(target.precisions["w8a8"], keeps=(keep,))
+            keep = Keep(KEPT[2], target.table.precisions["fp32"])
+            pins = resolve_keeps(build_problem(graph, target.table), [keep])
+            request = Request(target.table.precisions["w8a8"], pins=pins)
             yield f"{model}|{name}|w8a8|keep", _emitted(graph, target, stats, request)
         if name.startswith("qnn-htp"):
-            request = Request(target.precisions["w8a16"], narrow=frozenset(node.name or "" for node in graph.graph))
+            request = Request(target.table.precisions["w8a16"])
+            narrow = narrower(graph, target.table, stats, request)
+            request = request.pinned(Pins(operands={e: OperandPin(one, Why.PINNED, "") for e, one in narrow.items()}))
             yield f"{model}|{name}|w8a16|operands=narrow", _emitted(graph, target, stats, request)
 
 
@@ -69,14 +78,14 @@ def stored() -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _rewritten(normalized: ir.Model, target: Target) -> ir.Model:
-    graph = split(normalized, target.outside).head.clone()
-    for each in (*target.rewrites, infer_shapes):
+    graph = split(normalized, target.table.unsupported).head.clone()
+    for each in (*target.rewrites.graph, infer_shapes):
         each(graph)
     return graph
 
 
 def _stats(graph: ir.Model, target: Target) -> Stats:
-    tensors = {name: TensorStats(*_range(name)) for name in observed(graph, target)}
+    tensors = {name: TensorStats(*_range(name)) for name in observed(graph, target.table)}
     return Stats(tensors, DataInfo("ranges by name", 1, ""))
 
 
@@ -88,7 +97,7 @@ def _range(name: str) -> tuple[float, float]:
 
 def _emitted(graph: ir.Model, target: Target, stats: Stats, request: Request) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        artifacts = target.emit(graph, make_plan(graph, target, stats, request), Path(folder))
+        artifacts = target.backend.emit(graph, make_plan(graph, target.table, stats, request), Path(folder))
         return hashlib.sha256(b"".join(artifact.path.read_bytes() for artifact in artifacts)).hexdigest()
 
 

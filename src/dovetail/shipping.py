@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import onnx_ir as ir
 
@@ -61,7 +62,8 @@ def ship(
         if plan is not None:
             validate_plan(plan, model, target.table)
         variant = Variant(model, stats, request, job.given, plan)
-        settled = settle(target.knobs, bench, variant, lambda build: _verify(job, clock, parts, build, probe))
+        verifying = partial(_verify, job, clock, parts, probe)
+        settled = settle(target.knobs, bench, variant, verifying, clock.stage)
         verified["shipped"] = settled.verification
         build = bench.ship(settled.build, run.path)
         return Shipment(build.plan, build.compiled, settled.decisions)
@@ -90,7 +92,7 @@ def ship(
     with clock.stage("baselines"):
         comparison = _compared(job, run, bench, model.value, shipment.compiled)
     build = Build(shipment.plan, shipment.compiled, run.path)
-    verification = verified.get("shipped") or _verify(job, clock, parts, build, probe)
+    verification = verified.get("shipped") or _verify(job, clock, parts, probe, build)
     with clock.stage("device"):
         data = job.data if job.evaluation is None else job.evaluation.data
         inputs = _inputs(job, parts, build, probe)
@@ -124,7 +126,7 @@ def _inputs(job: Job, parts: Parts, build: Build, probe: Probe) -> BuildInputs:
     return BuildInputs(job.path, parts.head, build.plan, build.compiled, probe, parts.tail)
 
 
-def _verify(job: Job, clock: Clock, parts: Parts, build: Build, probe: Probe) -> Verification:
+def _verify(job: Job, clock: Clock, parts: Parts, probe: Probe, build: Build) -> Verification:
     with clock.stage("verify"):
         inputs = _inputs(job, parts, build, probe)
         return verify(inputs, job.target.backend, job.data, job.evaluation, job.options.thresholds, clock.progress)

@@ -78,7 +78,7 @@ def _with_files(result: Result, run: Path, outputs: Path) -> Result:
     backend = open_target(result.target).backend
     if backend.device is None or backend.device.read is None:
         return result
-    compiled, plan = load_compiled(run / "compile"), read_plan(run / "plan.json")
+    compiled, plan = load_compiled(run), read_plan(run / "plan.json")
     said = backend.device.read(outputs, compiled, plan)
     metrics = replace(result.metrics, latency_device=said.latency, not_measured=said.not_measured)
     notes = tuple(note for note in result.notes if not note.startswith(_ON_DEVICE))

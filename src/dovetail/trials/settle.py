@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from dovetail.finding import Status
@@ -15,6 +16,8 @@ from dovetail.trials.workbench import Build, Workbench
 from dovetail.verify.verify import Verification
 
 Verify = Callable[[Build], Verification]
+# What counts the time of a stage and tells the caller of it.
+Stage = Callable[[str], AbstractContextManager[None]]
 _RULE = "what keeps the target's numbers as simulated"
 
 
@@ -27,20 +30,25 @@ class Settlement:
     verification: Verification
 
 
-def settle(knobs: tuple[Knob, ...], bench: Workbench, variant: Variant, verify: Verify) -> Settlement:
+def settle(
+    knobs: tuple[Knob, ...], bench: Workbench, variant: Variant, verify: Verify, stage: Stage = nullcontext
+) -> Settlement:
     """Decide what can be decided by trying, build it, and try what knobs offer against a wrong operator.
 
     A plan of the caller's own is carried out as it is, and one with scales that came with the model is not searched.
     """
     decisions: tuple[Decision, ...] = ()
     if variant.plan is None and variant.given is None:
-        variant, decisions = decide_all(knobs, bench, variant)
+        with stage("decide"):
+            variant, decisions = decide_all(knobs, bench, variant)
     validate_plan(bench.plan(variant), variant.model, bench.table)
-    build = bench.build(variant)
+    with stage("compile"):
+        build = bench.build(variant)
     verification = verify(build)
     if verification.failing is None:
         return Settlement(build, decisions, verification)
-    located = locate(bench, variant, build, verification.failing)
+    with stage("locate"):
+        located = locate(bench, variant, build, verification.failing)
     first = Settlement(build, decisions, _with_place(verification, located))
     if isinstance(located, str) or variant.plan is not None:
         return first

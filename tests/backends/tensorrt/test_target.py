@@ -222,7 +222,7 @@ def test_a_layer_list_of_another_form_is_not_checked_and_quoted(
     fitted: Callable[[str], tuple[Result, Path]], tmp_path: Path
 ) -> None:
     _, run = fitted("vit_digits")
-    compiled, plan = load_compiled(run / "compile"), read_plan(run / "plan.json")
+    compiled, plan = load_compiled(run), read_plan(run / "plan.json")
     listed = next(a for a in compiled.artifacts if a.name == LAYERS).path
     broken = tmp_path / "layers.txt"
     broken.write_text(listed.read_text().replace("LayerType: gemm", "Kind: gemm", 1))
@@ -259,7 +259,7 @@ def test_without_a_float16_engine_a_lost_attention_is_not_checked(
 ) -> None:
     """A GPU that the builder does not know: only the device can say what became of the model."""
     _, run = fitted("vit_fashion")
-    compiled, plan = load_compiled(run / "compile"), read_plan(run / "plan.json")
+    compiled, plan = load_compiled(run), read_plan(run / "plan.json")
     emitted = replace(compiled, artifacts=compiled.artifacts[:1])
     info = device_files.layer_info(run / "compile" / "layers.txt")
     device_files.write(tmp_path, info)
