@@ -21,6 +21,10 @@ Stage = Callable[[str], AbstractContextManager[None]]
 _RULE = "what keeps the target's numbers as simulated"
 
 
+def _uncounted(name: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Settlement:
     """The build that ships, the decisions that led to it, and what is true of it."""
@@ -31,7 +35,7 @@ class Settlement:
 
 
 def settle(
-    knobs: tuple[Knob, ...], bench: Workbench, variant: Variant, verify: Verify, stage: Stage = nullcontext
+    knobs: tuple[Knob, ...], bench: Workbench, variant: Variant, verify: Verify, stage: Stage = _uncounted
 ) -> Settlement:
     """Decide what can be decided by trying, build it, and try what knobs offer against a wrong operator.
 
