@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dovetail.errors import InputError
 from dovetail.rules.generic import GENERIC
-from dovetail.rules.rule import RETIRED, Rule
+from dovetail.rules.rule import RETIRED, Retired, Rule
 from dovetail.target import Target
 from dovetail.targets import FAMILIES, family_named
 
@@ -27,11 +27,17 @@ def families_with(rule: Rule) -> tuple[str, ...]:
     return tuple(name for name in FAMILIES if rule in family_named(name).rules)
 
 
+def retired_codes() -> tuple[Retired, ...]:
+    """Codes of earlier versions that stood for several things."""
+    return tuple(one for name in FAMILIES for one in family_named(name).retired)
+
+
 def find_rule(code: str) -> Rule:
     """The rule with a code, in either case of letter; a retired or unknown one is refused."""
     wanted = code.upper()
-    if wanted in RETIRED:
-        raise InputError(f"rule {wanted} is retired: {RETIRED[wanted]}")
+    retired = {one.code.upper(): one.instead for one in retired_codes()} | dict(RETIRED)
+    if wanted in retired:
+        raise InputError(f"rule {wanted} is retired: {retired[wanted]}")
     found = next((each for each in all_rules() if each.code == wanted), None)
     if found is None:
         raise InputError(f"there is no rule {code!r}; `dovetail explain` lists all")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dovetail.backend import Backend
 from dovetail.op_support import OpTable
 from dovetail.pass_record import Pass
-from dovetail.rules.rule import Rule
+from dovetail.rules.rule import Retired, Rule
 from dovetail.trials.knob import Knob
 
 
@@ -40,10 +40,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Targets that are opened by one name: what may stand behind its colon, the keys that ``--option`` takes, and the
-    rules that hold for all of them."""
+    """Targets that are opened by one name: what may stand behind its colon, the keys that ``--option`` takes, the
+    rules that hold for all of them, and codes of earlier versions."""
 
     open: Callable[[str, Mapping[str, str]], Target]
     variants: tuple[str, ...] = ()
     option_keys: tuple[str, ...] = ()
     rules: tuple[Rule, ...] = ()
+    retired: tuple[Retired, ...] = ()

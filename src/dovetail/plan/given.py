@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.encoding import Array, Encoding, Granularity, QParams
-from dovetail.model.attention import Place, scale_at
+from dovetail.model.attention import ScalePlace, scale_at
 from dovetail.model.edit import constant_of, is_op
 from dovetail.model.movers import MOVERS
 from dovetail.model.origin import Origin
@@ -116,7 +116,7 @@ def _related(node: ir.Node) -> Iterator[tuple[str, str, float]]:
     """(what goes in, what comes out, factor) where an operator only moves numbers or multiplies them by one."""
     if is_op(node, *MOVERS, "Cast") and node.inputs[0] is not None:
         yield from ((str(node.inputs[0].name), str(output.name), 1.0) for output in node.outputs)
-    scale = scale_at(node, Place.QUERY)
+    scale = scale_at(node, ScalePlace.QUERY)
     if scale is not None and scale.factor:
         yield str(scale.data.name), str(node.outputs[0].name), abs(scale.factor)
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
 from dovetail.errors import InputError
-from dovetail.model.attention import Place, scale_at
+from dovetail.model.attention import ScalePlace, scale_at
 from dovetail.model.edit import attribute, constant_of
 from dovetail.model.origin import origin_of
 from dovetail.numerics.grid import FLOAT8_HIGHEST
@@ -143,7 +143,7 @@ class Numbers:
             return known
         for source in self.problem.sources[root]:
             unit = self.problem.producer.get(source)
-            scale = None if unit is None else scale_at(unit.nodes[0], Place.QUERY)
+            scale = None if unit is None else scale_at(unit.nodes[0], ScalePlace.QUERY)
             inside = None if scale is None else self.problem.group_of.get(str(scale.data.name))
             if scale is None or not scale.factor or inside is None:
                 continue

@@ -9,24 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from dovetail.catalog import retired_codes
 from dovetail.document import Upgrade
 from dovetail.plan.rows import row_from_1
 
 Raw = dict[str, Any]
-
-# Version 1 had one code for all that a compiler said: code, what the message says, the code that it has now.
-_CODES_OF_1 = (
-    ("TRT", r"^attention is not one kernel", "Q821"),
-    ("TRT", r"^no layer of the list", "Q822"),
-    ("qnn-htp", r"was made by QAIRT", "Q701"),
-    ("qnn-htp", r"could not be read from it$", "Q702"),
-    ("qnn-htp", r"^no DLC was made", "Q703"),
-    ("qnn-htp", r"^it was compiled for HTP", "Q704"),
-    ("qnn-htp", r"is refused by the compiler", "Q801"),
-    ("qnn-htp", r"^the compiler's log names no refused node", "Q807"),
-    ("qnn-htp", r"^the compiler took it and said: .*scale too large for requant", "Q809"),
-    ("qnn-htp", r"^the compiler took it and said", "Q808"),
-)
 
 
 def from_version_1(raw: Raw) -> Raw:
@@ -52,7 +39,9 @@ def _finding_of_1(row: Raw) -> Raw:
 
 
 def _code_of_1(code: str, message: str) -> str:
-    return next((new for old, words, new in _CODES_OF_1 if old == code and re.search(words, message)), code)
+    """Version 1 had one code for all that a compiler said."""
+    known = [pair for one in retired_codes() if one.code == code for pair in one.now]
+    return next((now for pattern, now in known if re.search(pattern, message)), code)
 
 
 def _read_back_of_1(row: Raw, names: Mapping[str, str]) -> Raw:

@@ -44,10 +44,7 @@ FAMILIES: Mapping[str, str] = {
 }
 
 # Codes of rules that are gone, with what to read instead: a code is never reused, because people write codes down.
-RETIRED: Mapping[str, str] = {
-    "QNN-HTP": "what the HTP compiler says has the codes Q701 to Q704 and Q801 to Q809",
-    "TRT": "what the TensorRT builder made of an attention has the codes Q821 and Q822",
-}
+RETIRED: Mapping[str, str] = {}
 
 Check = Callable[[Subject], Iterator[Finding]]
 
@@ -61,6 +58,16 @@ class Rule:
     check: Check | None
     summary: str
     sections: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """A code of an earlier version that stood for several things: what to read instead, and by what a message says
+    (a pattern, the first that is found) the code that it has now."""
+
+    code: str
+    instead: str
+    now: tuple[tuple[str, str], ...]
 
 
 _REGISTERED: dict[str, Rule] = {}

@@ -70,7 +70,7 @@ def test_options_reach_the_provider_under_its_own_names() -> None:
         ({"time_limit_s": "0"}, "--option time_limit_s=0: must be a number above zero"),
         ({"time_limit_s": "nan"}, "must be a number above zero"),
         ({"memory_limit_mb": "1.5"}, "--option memory_limit_mb=1.5: must be a whole number above zero"),
-        ({"device_qairt": "new"}, "--device-qairt new: must be a QAIRT version, as in 2.47"),
+        ({"device_qairt": "new"}, "--option device_qairt=new: must be a QAIRT version, as in 2.47"),
         ({"vtcm_mb": "9"}, "--option vtcm_mb=9: sm8550 has 8 MB; the compiler would take it without a word"),
     ],
 )

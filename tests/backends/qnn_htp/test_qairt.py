@@ -138,7 +138,7 @@ def test_the_table_answers_for_every_kind_and_says_from_where() -> None:
 
 @pytest.mark.parametrize("text", ["", "2", "new", "2.x", "2.47-beta"])
 def test_a_version_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match=f"--device-qairt {text}: must be a QAIRT version"):
+    with pytest.raises(InputError, match=f"--option device_qairt={text}: must be a QAIRT version"):
         parse_version(text)
 
 
@@ -157,7 +157,7 @@ def test_an_older_device_is_an_error_for_the_context_binary_and_the_dlc_is_noted
 def test_the_command_line_asks_with_an_option_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "float.onnx"
     onnx.save(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {RELU}'), path)
-    asked = ["fit", str(path), "--calib", "random", "--option", "dlc=1", "--device-qairt", "2.51", "-o"]
+    asked = ["fit", str(path), "--calib", "random", "--option", "dlc=1", "--option", "device_qairt=2.51", "-o"]
     done = CliRunner().invoke(cli, [*asked, str(tmp_path / "run"), "--target", "qnn-htp:sm8550"])
     assert done.exit_code == 0, done.output
     result = dovetail.load_result(tmp_path / "run" / "result.json")

@@ -122,7 +122,7 @@ def test_without_data_nothing_may_be_missing(
     path = in_fp8(Edge("mix", 0))  # whose number the target fixes
     run = tmp_path / "run"
     with pytest.raises(SystemExit) as ended:
-        main(["repair", str(path), "--target", "tensorrt:sm89", "--compute", "fp32", "-o", str(run)])
+        main(["repair", str(path), "--target", "tensorrt:sm89", "--option", "compute=fp32", "-o", str(run)])
     assert ended.value.code == 0
     assert "no figure here says anything about accuracy" in " ".join(capsys.readouterr().out.split())
     result = load_result(run / "result.json")

@@ -149,7 +149,7 @@ def test_a_device_folder_and_what_trtexec_brings_back(fitted: Callable[[str], tu
     (outputs / "003.json").write_text(
         '[ { "name" : "logits"\n , "dimensions" : "1x10"\n , "values" : [ nan, -inf ] } ]'
     )
-    with pytest.raises(InputError, match=r"003\.json: not what trtexec exports"):
+    with pytest.raises(InputError, match=r"003\.json: not what the vendor's tool exports"):
         dovetail.verify_device(run, device_outputs=outputs)
     values = ", ".join(["nan", "-inf", *["0.5"] * 8])
     (outputs / "003.json").write_text(f'[ {{ "name" : "logits", "dimensions" : "1x10", "values" : [ {values} ] }} ]')

@@ -32,6 +32,7 @@ from dovetail.target import Family, Rewrites, Target
 from dovetail.targets.htp.chips import ARCHITECTURES, CHIPS, chip_named
 from dovetail.targets.htp.rewrites import REWRITES
 from dovetail.targets.htp.rules import RULES
+from dovetail.targets.htp.rules.retired import RETIRED
 from dovetail.targets.htp.table import FLOAT, htp_table
 from dovetail.targets.qnn_htp.compile import GRAPH, compile_model, in_child, package
 from dovetail.targets.qnn_htp.device import device_side
@@ -62,7 +63,9 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
     )
 
 
-FAMILY = Family(open_target, (*CHIPS, f"v{ARCHITECTURES[0]} to v{ARCHITECTURES[-1]}", "socNN/vNN"), KEYS, RULES)
+FAMILY = Family(
+    open_target, (*CHIPS, f"v{ARCHITECTURES[0]} to v{ARCHITECTURES[-1]}", "socNN/vNN"), KEYS, RULES, RETIRED
+)
 
 
 def _backend(asked: HtpOptions) -> Backend:

@@ -15,13 +15,13 @@ from dovetail.encoding import QParams
 from dovetail.model.write import write
 from dovetail.op_support import OpTable
 from dovetail.passes.as_float16 import as_float16, survives
-from dovetail.passes.fold_casts import fold_casts
 from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.remove_unused import remove_unused
-from dovetail.passes.scale_before_quantize import scale_before_quantize
 from dovetail.passes.split_linear import split_linear
-from dovetail.passes.transpose_before_quantize import transpose_before_quantize, transpose_stored_weights
 from dovetail.qdq.emit import emit_qdq
+from dovetail.qdq.fold_casts import fold_casts
+from dovetail.qdq.scale_before_quantize import scale_before_quantize
+from dovetail.qdq.transpose_before_quantize import transpose_before_quantize, transpose_stored_weights
 from dovetail.storage import Choice, Plan
 from dovetail.target import Family, Rewrites, Target
 from dovetail.targets.tensorrt.chips import BUILT, gpu_named
@@ -32,6 +32,7 @@ from dovetail.targets.tensorrt.install import probe
 from dovetail.targets.tensorrt.options import DEFAULTS, TrtOptions, read_options
 from dovetail.targets.tensorrt.read_back import EVIDENCE, NO_FLOAT16_LIST, read_layers
 from dovetail.targets.tensorrt.rules import RULES
+from dovetail.targets.tensorrt.rules.retired import RETIRED
 from dovetail.targets.tensorrt.table import FP8, FP16, W8A8, table
 
 # So that every pair stands directly in front of its product. TensorRT-RTX sees through all of these; classic TensorRT
@@ -74,7 +75,7 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
     )
 
 
-FAMILY = Family(open_target, tuple(f"sm{number}" for number in BUILT), tuple(DEFAULTS), RULES)
+FAMILY = Family(open_target, tuple(f"sm{number}" for number in BUILT), tuple(DEFAULTS), RULES, RETIRED)
 
 
 def emit(asked: TrtOptions, model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:

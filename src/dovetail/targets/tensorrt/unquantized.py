@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from dovetail.edge import Edge
 from dovetail.encoding import DType
-from dovetail.model.attention import Place, scale_at
+from dovetail.model.attention import ScalePlace, scale_at
 from dovetail.model.edit import constant_of, is_op
 from dovetail.model.movers import MOVERS
 from dovetail.model.origin import carry
@@ -56,7 +56,7 @@ def _readers(value: ir.Value) -> list[Edge]:
     found: list[Edge] = []
     for node, index in value.uses():
         found.append(Edge(node.name or "", index))
-        scale = scale_at(node, Place.QUERY)
+        scale = scale_at(node, ScalePlace.QUERY)
         if (is_op(node, "Cast", *MOVERS) and not index) or (scale is not None and scale.data is value):
             found += [edge for output in node.outputs for edge in _readers(output)]
     return found

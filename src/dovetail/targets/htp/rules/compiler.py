@@ -10,8 +10,8 @@ NOT_FOR_DEVICE = explanation(
     """A compiled file was made by a QAIRT version that the device's runtime is not known to load.
 
     ## What it finds
-    With `--device-qairt`: the context binary or DLC was written by a QAIRT that is too new for the one on the device
-    (an error), or the pair of versions was never tried (a warning).
+    With `--option device_qairt=V`: the context binary or DLC was written by a QAIRT that is too new for the one on the
+    device (an error), or the pair of versions was never tried (a warning).
 
     ## Why it matters
     A runtime refuses a context binary of a newer QAIRT when it is loaded, which is the first time that a device shows

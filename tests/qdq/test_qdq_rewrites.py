@@ -11,10 +11,10 @@ import pytest
 
 from dovetail.model.edit import constant_of
 from dovetail.pass_record import Pass, PassRecord
-from dovetail.passes.fold_casts import fold_casts
-from dovetail.passes.scale_before_quantize import scale_before_quantize
-from dovetail.passes.transpose_before_quantize import transpose_before_quantize, transpose_stored_weights
+from dovetail.qdq.fold_casts import fold_casts
 from dovetail.qdq.params import is_dequantize, is_quantize
+from dovetail.qdq.scale_before_quantize import scale_before_quantize
+from dovetail.qdq.transpose_before_quantize import transpose_before_quantize, transpose_stored_weights
 from tests.equality import changed_by, check_valid, model_from, ops, random_inputs, run
 
 S, Z = np.float32(0.03125), np.int8(0)

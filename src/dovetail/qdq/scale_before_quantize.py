@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.model import edit
-from dovetail.model.attention import Place, Scale, scale_at
+from dovetail.model.attention import Scale, ScalePlace, scale_at
 from dovetail.model.edit import constant_of, is_op, shape_of
 from dovetail.model.layout import LAYOUT_OPS
 from dovetail.model.origin import origin_of
@@ -50,7 +50,7 @@ class _Mover:
     def _operand(self, product: ir.Node, index: int) -> None:
         """A scale between DequantizeLinear and product."""
         path, read = _above(product.inputs[index])
-        scales = [scale for node in path if (scale := scale_at(node, Place.QUERY)) is not None]
+        scales = [scale for node in path if (scale := scale_at(node, ScalePlace.QUERY)) is not None]
         if read is None or not scales:
             return
         where = origin_of(scales[0].node.outputs[0]).name
@@ -66,7 +66,7 @@ class _Mover:
     def _scores(self, product: ir.Node) -> None:
         """A scale between a product of two activations and its softmax."""
         scaling = edit.sole_consumer(product.outputs[0])
-        scale = None if scaling is None else scale_at(scaling, Place.SCORES)
+        scale = None if scaling is None else scale_at(scaling, ScalePlace.SCORES)
         path, read = _above(product.inputs[0])
         if scale is None or read is None or path or not _feeds_softmax(scale.node.outputs[0]):
             return
@@ -102,7 +102,7 @@ def _above(value: ir.Value | None) -> tuple[list[ir.Node], ir.Node | None]:
     while value is not None and (node := value.producer()) is not None:
         if is_dequantize(node):
             return path, node
-        scale = scale_at(node, Place.QUERY)
+        scale = scale_at(node, ScalePlace.QUERY)
         if scale is None and not is_op(node, *LAYOUT_OPS):
             break
         path.insert(0, node)
