@@ -33,4 +33,4 @@ def test_an_option_that_nobody_has_is_refused(capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit) as stop:
         main(["fit", "model.onnx", "--colour", "red", "-o", "run"])
     assert stop.value.code == 2
-    assert "No such option: --colour" in capsys.readouterr().err
+    assert "--colour" in capsys.readouterr().err
