@@ -168,17 +168,15 @@ def test_every_storage_of_a_plan_is_found_in_what_was_emitted(precision: str) ->
             assert str(dtypes[stored.name]).lower() == stored.params.dtype
 
 
+def test_what_is_kept_in_float16_has_no_pair_here() -> None:
+    """In which type a file computes it is for the target to say."""
+    in_float = Plan("", "", {"h": Choice(IN_FLOAT16, Why.PINNED)}, {Edge("add", 0): Choice(IN_FLOAT16, Why.PINNED)})
+    assert {node.op_type for node in emit_qdq(_linear(), in_float).graph} == {node.op_type for node in _linear().graph}
+
+
 REFUSED: dict[str, tuple[Plan, str]] = {
     "unknown tensor": (plan_of({"nope": A8}), "tensor 'nope'"),
     "unknown edge": (plan_of({}, {Edge("mm", 7): A8}), "edge 'mm:7'"),
-    "float16 tensor": (
-        Plan("", "", {"h": Choice(IN_FLOAT16, Why.PINNED)}),
-        "tensor 'h': a QDQ graph cannot store float16",
-    ),
-    "float16 edge": (
-        Plan("", "", {}, {Edge("add", 0): Choice(IN_FLOAT16, Why.PINNED)}),
-        "edge 'add:0': a QDQ graph cannot store float16",
-    ),
     "int32 tensor": (plan_of({"h": replace(B32, axis=1)}), "tensor 'h': only constants can be stored as int32"),
     "scale of a wrong length": (plan_of({}, {Edge("mm", 1): replace(W8, axis=0)}), "edge 'mm:1': the axis scale"),
     "integers of a wrong shape": (

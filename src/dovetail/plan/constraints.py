@@ -8,12 +8,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from dovetail.edge import Edge
-from dovetail.encoding import FLOAT32
+from dovetail.encoding import FLOAT32, Encoding
 from dovetail.model.edit import constant_of, is_float, sole_consumer
 from dovetail.op_support import Chain, OpSupport, OpTable, Signature, Slot
 from dovetail.plan.groups import UnionFind
-
-_FLOAT_ONLY = (Signature((Slot(FLOAT32),), FLOAT32, variadic=True),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +36,7 @@ class Unit:
     support: OpSupport | None
     operands: tuple[Operand, ...]
     outputs: tuple[ir.Value, ...]
+    float_encoding: Encoding = FLOAT32
 
     @property
     def name(self) -> str:
@@ -50,10 +49,11 @@ class Unit:
     @property
     def signatures(self) -> tuple[Signature, ...]:
         """The joint choices that are open here; an operator that the table does not have runs in float."""
+        in_float = Signature((Slot(self.float_encoding),), self.float_encoding, variadic=True)
         if self.support is None:
-            return _FLOAT_ONLY
+            return (in_float,)
         head = self.nodes[0]
-        return tuple(s for s in self.support.signatures if s.when is None or not s.when(head)) or _FLOAT_ONLY
+        return tuple(s for s in self.support.signatures if s.when is None or not s.when(head)) or (in_float,)
 
     def shared(self) -> tuple[Operand, ...]:
         """The operands whose stored bytes the outputs carry on."""
@@ -137,7 +137,7 @@ def _units(graph: ir.Graph, table: OpTable) -> tuple[Unit, ...]:
             continue
         chain, nodes = _chain_from(node, table.chains)
         chained.update(id(n) for n in nodes)
-        units.append(_unit(nodes, chain, table.ops.get(op_key(node))))
+        units.append(_unit(nodes, chain, table))
     return tuple(units)
 
 
@@ -184,7 +184,7 @@ def _is_bias(node: ir.Node, value: ir.Value) -> bool:
     return array is not None and weight is not None and array.ndim == 1 and array.shape[0] == weight.shape[-1]
 
 
-def _unit(nodes: tuple[ir.Node, ...], chain: Chain | None, support: OpSupport | None) -> Unit:
+def _unit(nodes: tuple[ir.Node, ...], chain: Chain | None, table: OpTable) -> Unit:
     head = nodes[0]
     places = [(head, index, index) for index in range(len(head.inputs))]
     if chain is not None and chain.bias:
@@ -195,4 +195,5 @@ def _unit(nodes: tuple[ir.Node, ...], chain: Chain | None, support: OpSupport | 
         for node, index, slot in places
         if (value := node.inputs[index]) is not None and is_float(value)
     )
-    return Unit(nodes, support, operands, tuple(v for v in nodes[-1].outputs if is_float(v)))
+    outputs = tuple(v for v in nodes[-1].outputs if is_float(v))
+    return Unit(nodes, table.ops.get(op_key(head)), operands, outputs, table.float_encoding)

@@ -20,7 +20,7 @@ from dovetail.plan.numbers import Numbers, per_output_channel, widen
 from dovetail.plan.request import Pins, Request
 from dovetail.plan.solve import Solution, narrower_operands, solve
 from dovetail.stats import Stats
-from dovetail.storage import IN_FLOAT32, Choice, FloatStorage, Plan, ScaleSource, Storage, Why
+from dovetail.storage import Choice, FloatStorage, Plan, ScaleSource, Storage, Why
 
 # A scale that is grown until a bias fits is grown a little more, so that rounding does not undo it.
 _MARGIN = 1.01
@@ -84,6 +84,7 @@ class _Writer:
     ) -> None:
         self._problem = problem
         self._pins = pins
+        self._in_float = FloatStorage(problem.table.float_encoding.dtype)
         self._solution = solution
         self._numbers = numbers
         self._separate = separate
@@ -91,7 +92,7 @@ class _Writer:
 
     def tensors(self) -> dict[str, Choice]:
         choices = {
-            name: Choice(IN_FLOAT32, Why.INTERIOR, f"inside {unit.label}, never stored")
+            name: Choice(self._in_float, Why.INTERIOR, f"inside {unit.label}, never stored")
             for name, unit in self._problem.interior.items()
         }
         choices.update({name: self._groups[root] for name, root in self._problem.group_of.items()})
@@ -164,7 +165,7 @@ class _Writer:
         if slot.derived:
             return self._bias(unit, operand, done)
         if array.size == 0:
-            return Choice(IN_FLOAT32, Why.CONSTANT, "empty constant")
+            return Choice(self._in_float, Why.CONSTANT, "empty constant")
         joins = unit.support is not None and unit.support.joins
         output = self._carried(unit) if joins else None
         if isinstance(output, QParams) and output.encoding == slot.encoding:
@@ -192,7 +193,7 @@ class _Writer:
         by_slot = {o.slot: o for o in unit.operands}
         source, weight = (self._seen(unit, by_slot[slot], done) for slot in (0, 1))
         if not isinstance(source, QParams) or not isinstance(weight, QParams):
-            return Choice(IN_FLOAT32, Why.BIAS, "bias in float: input or weight is float")
+            return Choice(self._in_float, Why.BIAS, "bias in float: input or weight is float")
         params = bias_params(source.scale, per_output_channel(unit.nodes[0], weight.scale))
         text = "bias, scale = input scale x weight scale"
         return Choice(params, Why.BIAS, text, scale_from=ScaleSource.DERIVED)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dovetail.edge import Edge
-from dovetail.encoding import FLOAT16, FLOAT32, Encoding
+from dovetail.encoding import Encoding
 from dovetail.op_support import Precision, Signature, Slot
 from dovetail.plan.constraints import Operand, Problem, Unit
 from dovetail.plan.request import OperandPin, Pin, Pins, Request
@@ -121,7 +121,8 @@ def _writes_float(unit: Unit) -> bool:
     if _float_only(unit):
         return True
     return any(
-        s.output == FLOAT32 and any(slot.encoding.dtype.is_quantized for slot in s.inputs) for s in unit.signatures
+        s.output == unit.float_encoding and any(slot.encoding.dtype.is_quantized for slot in s.inputs)
+        for s in unit.signatures
     )
 
 
@@ -132,16 +133,17 @@ def _decide(
     domain = _domain(problem, members)
     if problem.table.quantizes_edges:
         text = f"kept in float: {problem.table.target} converts what its products read"
-        return Decided(FLOAT32, Why.ON_EDGES, text)
+        return Decided(problem.table.float_encoding, Why.ON_EDGES, text)
     if pin is not None:
         decided = Decided(pin.precision.activation, pin.why, pin.detail)
     elif root in outputs_only:
-        decided = Decided(FLOAT32, Why.OUTPUT, "graph output, left in float")
+        decided = Decided(problem.table.float_encoding, Why.OUTPUT, "graph output, left in float")
     else:
         decided = Decided(precision.activation, Why.PRECISION, f"{precision.name} activation")
     if decided.encoding in domain:
         return decided
-    fallback = next((e for e in (FLOAT32, FLOAT16, *domain) if e in domain), FLOAT32)
+    in_float = problem.table.float_encoding
+    fallback = next((e for e in (in_float, *domain) if e in domain), in_float)
     makers = sorted({problem.producer[n].label for n in members if n in problem.producer})
     writers = ", ".join(makers) or "what reads this input"
     return Decided(fallback, Why.UNSUPPORTED, f"{writers} has no {decided.encoding.dtype} on {problem.table.target}")
@@ -154,7 +156,7 @@ def _domain(problem: Problem, members: tuple[str, ...]) -> dict[Encoding, None]:
         choices = [dict.fromkeys(s.output for s in unit.signatures if _takes(unit, s)) for unit in makers]
         return {e: None for e in choices[0] if all(e in others for others in choices[1:])}
     slots = [s.slot(o.slot) for u in problem.units for o in u.operands if o.name in members for s in u.signatures]
-    return dict.fromkeys([*(slot.encoding for slot in slots if slot is not None), FLOAT32])
+    return dict.fromkeys([*(slot.encoding for slot in slots if slot is not None), problem.table.float_encoding])
 
 
 def _leave_followers_float(problem: Problem, groups: dict[str, Decided], pinned: Mapping[str, Pin]) -> None:
@@ -180,7 +182,7 @@ def _leave_followers_float(problem: Problem, groups: dict[str, Decided], pinned:
             used = all(_takes_float_only(problem, unit, groups) for unit in readers[root])
             if fed or used:
                 side = "what it is made from" if fed else "what reads it"
-                groups[root] = Decided(FLOAT32, Why.NEIGHBOURS, f"stays float: {side} is float")
+                groups[root] = Decided(problem.table.float_encoding, Why.NEIGHBOURS, f"stays float: {side} is float")
                 changed = True
 
 

@@ -196,12 +196,12 @@ def test_a_dump_that_cannot_be_read_is_not_checked(tmp_path: Path) -> None:
         model,
     )
     plan = planned(graph("g (float[1] x) => (float[1] y) { y = Relu(x) }"), open_target("qnn-htp"))
-    assert "0 graphs were dumped" in read_dump(model, tmp_path, plan).unparsed
+    assert "0 graphs were dumped" in read_dump(model, tmp_path, plan, "").unparsed
     (tmp_path / "graph.json").write_text(json.dumps({"graph": {"tensors": {"x": {}}, "nodes": {}}}))
-    assert "KeyError 'quant_params'" in read_dump(model, tmp_path, plan).unparsed
+    assert "KeyError 'quant_params'" in read_dump(model, tmp_path, plan, "").unparsed
     raw = {"data_type": 0x777, "quant_params": {"scale_offset": {"scale": 0.5, "offset": 0}}}
     (tmp_path / "graph.json").write_text(json.dumps({"graph": {"tensors": {"x": raw}, "nodes": {}}}))
-    assert "tensor 'x' has the unknown data type 0x777" in read_dump(model, tmp_path, plan).unparsed
+    assert "tensor 'x' has the unknown data type 0x777" in read_dump(model, tmp_path, plan, "").unparsed
 
 
 def test_the_dump_names_what_was_moved_by_its_own_name(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_a_float16_island_in_an_integer_graph(tmp_path: Path) -> None:
     assert not result.failed, {name: verdict.reason for name, verdict in result.verdicts.items()}
     assert str(result.verdicts["fidelity"].status) == "pass"
     dtypes = {row.original_name: row.dtype for row in result.plan if row.edge is None}
-    assert dtypes["blocks.1/Add_out"] is DType.F32
+    assert dtypes["blocks.1/Add_out"] is DType.F16
     assert dtypes["blocks.2/Add_out"] is DType.U16
 
 

@@ -123,4 +123,4 @@ def test_an_operator_that_is_computed_wrongly_is_kept_in_float16(tmp_path: Path)
     assert decision.taken == "fp16"
     assert "the first tensor that is off is 'l'" in decision.reason
     stored = {row.tensor: row.dtype for row in result.plan if row.edge is None}
-    assert (stored["a"], stored["l"]) == ("uint16", "float32")
+    assert (stored["a"], stored["l"]) == ("uint16", "float16")

@@ -78,7 +78,7 @@ def compiled(model: Path, chip_name: str, folder: Path) -> Told:
     raw = read(model)
     if not is_quantized(raw):
         return Told("", agreement_db=agreement)
-    rows = read_dump(model, dump, invert(raw)[1])
+    rows = read_dump(model, dump, invert(raw)[1], result.log)
     assert rows.unparsed == ""
     changed = tuple(f"{row.tensor}: {row.detail}" for row in rows.tensors if row.outcome is Outcome.CHANGED)
     return Told("", changed, sum(row.outcome is Outcome.MATCHED for row in rows.tensors), agreement)

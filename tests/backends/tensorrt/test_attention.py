@@ -15,13 +15,14 @@ from dovetail.encoding import DType, QParams
 from dovetail.finding import Severity, Status, Thresholds
 from dovetail.model.edit import constant_of
 from dovetail.model.session import Mode
+from dovetail.op_support import FP16
 from dovetail.passes.remove_nan_guard import remove_nan_guard
 from dovetail.plan.make import make_plan
 from dovetail.plan.request import Request
 from dovetail.storage import IN_FLOAT32, Choice, Plan, Why
 from dovetail.target import Target
 from dovetail.targets import open_target
-from dovetail.targets.tensorrt.table import F8, FP8, FP16, S8, SOFTMAX_SCALE_FP8, SOFTMAX_SCALE_INT8, W8A8
+from dovetail.targets.tensorrt.table import F8, FP8, S8, SOFTMAX_SCALE_FP8, SOFTMAX_SCALE_INT8, W8A8
 from dovetail.verify.run import SessionRun
 from dovetail.verify.verdicts import fidelity
 from tests.backends.tensorrt.attention import built, built_plan, layer

@@ -16,11 +16,12 @@ import pytest
 import dovetail
 from dovetail.backend import Compiled, DeviceRead, Outcome, ReadTensor
 from dovetail.finding import Severity, Status, Thresholds
+from dovetail.op_support import FP16
 from dovetail.storage import Plan
 from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt.compile import FLOAT16_LAYERS, LAYERS
-from dovetail.targets.tensorrt.table import FP8, FP16
+from dovetail.targets.tensorrt.table import FP8
 from dovetail.verify.verdicts import fidelity
 from tests.backends.tensorrt import device_files
 from tests.backends.tensorrt.attention import layer

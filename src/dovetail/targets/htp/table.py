@@ -14,7 +14,9 @@ from dovetail.op_support import (
     A8,
     A16,
     B32,
+    F16,
     F32,
+    FP16,
     W8,
     W8A8,
     W8A16,
@@ -22,18 +24,16 @@ from dovetail.op_support import (
     Fixed,
     OpSupport,
     OpTable,
-    Precision,
     Signature,
     Slot,
     bias,
+    computing_in,
     const,
     signature,
 )
 from dovetail.passes.product_of_transposed import EQUATIONS
 from dovetail.targets.htp.chips import Chip
 
-# Float tensors stay float32 in the file, and the provider computes them in float16.
-FLOAT = Precision("fp16", F32, F32)
 _KNOWN = "onnxruntime-qnn 2.7.0 (QAIRT 2.51), soc 43, compiled graph dumped"
 S16 = Encoding(DType.S16, symmetric=True)
 
@@ -75,15 +75,17 @@ _MANY_INPUTS = (
 
 def htp_table(target: str, chip: Chip) -> OpTable:
     """What one chip accepts, for a target of this name."""
-    floats = (FLOAT,) if chip.has_float16 else ()
+    floats = (FP16,) if chip.has_float16 else ()
+    in_float = F16 if chip.has_float16 else F32
     return OpTable(
         target=target,
-        ops=_ops(chip),
+        ops=computing_in(in_float, _ops(chip)),
         precisions={p.name: p for p in (W8A16, W8A8, *floats)},
         chains=(Chain(("Conv", "Relu")), Chain(("Gemm", "Relu"))),
         max_rank=5,
         unsupported=OUTSIDE,
-        unavailable={} if chip.has_float16 else {FLOAT.name: chip.no_float16},
+        unavailable={} if chip.has_float16 else {FP16.name: chip.no_float16},
+        float_encoding=in_float,
         runs_float_between=chip.has_float16,
     )
 

@@ -15,14 +15,14 @@ from dovetail.encoding import Granularity
 from dovetail.qdq.stored import StoredValue, stored_values
 from dovetail.storage import Plan
 from dovetail.targets.qnn_htp.dump import DumpError, QnnGraph, QnnNode, load_dump
-from dovetail.targets.qnn_htp.floats import read_floats
+from dovetail.targets.qnn_htp.floats import FloatReader, validated
 
-EVIDENCE = "the QNN graph that the provider handed to the HTP compiler"
+EVIDENCE = "the QNN graph that the provider handed to the HTP compiler, and the compiler's log"
 # QNN operators that only move bytes.
 _LAYOUT = ("Reshape", "Transpose")
 
 
-def read_dump(emitted_path: Path, dump: Path, plan: Plan) -> ReadBack:
+def read_dump(emitted_path: Path, dump: Path, plan: Plan, log: str) -> ReadBack:
     """Every planned storage, looked up in the dump, and every operator that got something else than planned."""
     try:
         graph = load_dump(dump)
@@ -39,7 +39,7 @@ def read_dump(emitted_path: Path, dump: Path, plan: Plan) -> ReadBack:
             detail = f"a layout step inside group {one.group!r}, whose bytes were read back as planned"
             read = replace(read, outcome=Outcome.ABSORBED, detail=detail)
         rows.append(read)
-    return ReadBack((*rows, *read_floats(emitted, graph, plan)), EVIDENCE)
+    return ReadBack((*rows, *FloatReader(graph, validated(log)).rows(emitted, plan)), EVIDENCE)
 
 
 def _read(one: StoredValue, graph: QnnGraph, silent: Mapping[str, str]) -> ReadTensor:

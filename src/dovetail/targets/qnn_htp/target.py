@@ -26,6 +26,7 @@ from dovetail.backend import (
 )
 from dovetail.errors import BackendError, UnfinishedError
 from dovetail.model.write import write
+from dovetail.op_support import FP16
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
 from dovetail.target import Family, Rewrites, Target
@@ -33,7 +34,7 @@ from dovetail.targets.htp.chips import ARCHITECTURES, CHIPS, chip_named
 from dovetail.targets.htp.rewrites import REWRITES
 from dovetail.targets.htp.rules import RULES
 from dovetail.targets.htp.rules.retired import RETIRED
-from dovetail.targets.htp.table import FLOAT, htp_table
+from dovetail.targets.htp.table import htp_table
 from dovetail.targets.qnn_htp.compile import GRAPH, compile_model, in_child, package
 from dovetail.targets.qnn_htp.device import device_side
 from dovetail.targets.qnn_htp.install import probe
@@ -59,7 +60,7 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
         backend=_backend(asked),
         rewrites=Rewrites(REWRITES),
         rules=RULES,
-        knobs=(OPERAND_WIDTHS, *((islands(FLOAT),) if chip.has_float16 else ())),
+        knobs=(OPERAND_WIDTHS, *((islands(FP16),) if chip.has_float16 else ())),
     )
 
 
@@ -70,7 +71,7 @@ FAMILY = Family(
 
 def _backend(asked: HtpOptions) -> Backend:
     """How the compiler and the emulator are reached; one sample by default, because each takes seconds."""
-    baselines = (Baseline(FLOAT.name, partial(_float16, asked)), Baseline("naive", partial(_naive, asked)))
+    baselines = (Baseline(FP16.name, partial(_float16, asked)), Baseline("naive", partial(_naive, asked)))
     return Backend(
         probe=probe,
         emit=emit,
@@ -94,7 +95,7 @@ def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
 
 def _float16(asked: HtpOptions, case: BaselineCase, folder: Path) -> Compiled:
     """The same graph in float16."""
-    return compile_model(asked, emit(case.model, Plan("qnn-htp", FLOAT.name, {}), folder), folder)
+    return compile_model(asked, emit(case.model, Plan("qnn-htp", FP16.name, {}), folder), folder)
 
 
 def _naive(asked: HtpOptions, case: BaselineCase, folder: Path) -> Compiled:
@@ -109,7 +110,7 @@ def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
     dump = next((a.path.parent for a in compiled.artifacts if a.name == GRAPH), None)
     if dump is None:
         return ReadBack((), EVIDENCE, unparsed="no graph was dumped")
-    return read_dump(compiled.artifacts[0].path, dump, plan)
+    return read_dump(compiled.artifacts[0].path, dump, plan, compiled.log)
 
 
 def run(asked: HtpOptions, compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:

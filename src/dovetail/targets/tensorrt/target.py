@@ -13,7 +13,7 @@ import onnx_ir as ir
 from dovetail.backend import Artifact, Backend, Compiled, DeviceKit, ReadBack, Runner
 from dovetail.encoding import QParams
 from dovetail.model.write import write
-from dovetail.op_support import OpTable
+from dovetail.op_support import F16, F32, FP16, OpTable, computing_in
 from dovetail.passes.as_float16 import as_float16, survives
 from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.remove_unused import remove_unused
@@ -33,7 +33,7 @@ from dovetail.targets.tensorrt.options import DEFAULTS, TrtOptions, read_options
 from dovetail.targets.tensorrt.read_back import EVIDENCE, NO_FLOAT16_LIST, read_layers
 from dovetail.targets.tensorrt.rules import RULES
 from dovetail.targets.tensorrt.rules.retired import RETIRED
-from dovetail.targets.tensorrt.table import FP8, FP16, W8A8, table
+from dovetail.targets.tensorrt.table import FP8, W8A8, table
 
 # So that every pair stands directly in front of its product. TensorRT-RTX sees through all of these; classic TensorRT
 # is said not to (docs/tensorrt.md has the sources).
@@ -47,6 +47,7 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
     """The target of one compute capability."""
     gpu = gpu_named(variant)
     asked = read_options(gpu, options)
+    in_float = F16 if asked.half else F32
     precisions = (*((FP8,) if gpu.has_fp8 else ()), W8A8, *((FP16,) if asked.half else ()))
     unavailable = {} if gpu.has_fp8 else {FP8.name: f"{gpu.name} has no FP8: sm89 is the first with it"}
     unavailable |= {} if asked.half else {FP16.name: "compute=fp32 computes in float32"}
@@ -55,9 +56,10 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
         facts=gpu,
         table=OpTable(
             target=f"tensorrt:{gpu.name}",
-            ops=table(gpu.has_fp8),
+            ops=computing_in(in_float, table(gpu.has_fp8)),
             precisions={p.name: p for p in precisions},
             unavailable=unavailable,
+            float_encoding=in_float,
             quantizes_edges=True,
             runs_float_between=True,
         ),
