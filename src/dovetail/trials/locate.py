@@ -110,8 +110,12 @@ class _Search:
         return None
 
     def _up_from(self, end: str) -> str | None:
-        """The wrong tensor upstream of this one, all of whose parents are right; None where ``end`` is right itself."""
-        wrong = end if self._is_off(end) else None
+        """The wrong tensor upstream of this one, all of whose parents are right; None where ``end`` is right itself.
+
+        An end of which no cut shows anything may well be wrong: what is made of it is.
+        """
+        quality = self._quality(end)
+        wrong = end if quality is None or quality.is_off else None
         while wrong is not None:
             path = self._path_to(wrong)
             good, bad = -1, len(path) - 1
@@ -127,7 +131,7 @@ class _Search:
                     good = middle
             other = next((name for name in self._known_parents(path[bad]) if self._is_off(name)), None)
             if other is None:
-                return path[bad]
+                return path[bad] if self._is_off(path[bad]) else None
             wrong = other
         return None
 

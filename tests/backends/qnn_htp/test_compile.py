@@ -20,7 +20,7 @@ from dovetail.finding import Status
 from dovetail.model.session import Mode
 from dovetail.model.write import write
 from dovetail.numerics.metrics import Comparison
-from dovetail.op_support import A8, A16, F32, W8A16, OpSupport, Signature, Slot, signature
+from dovetail.op_support import A8, A16, F16, W8A16, OpSupport, Signature, Slot, signature
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import IN_FLOAT32, Choice, Plan, Why
 from dovetail.target import Target
@@ -128,7 +128,7 @@ def test_a_refused_graph_fails_and_the_run_directory_is_kept(htp: Target, tmp_pa
     model = graph("g (float[1,4,8] x) => (float[1,4,8] y) { a = Relu(x)  b = Erf(a)  y = Relu(b) }")
     erf = with_support(htp, "Erf", OpSupport((signature(A16, out=A16),)))
     plan = planned(model, erf, data=noise(model))
-    result = erf.compile(erf.emit(model, plan, tmp_path), tmp_path)
+    result = erf.backend.compile(erf.backend.emit(model, plan, tmp_path), tmp_path)
     (finding,) = result.findings
     assert str(finding.place) == "Erf/b"
     assert "Operators of type `Erf` are not supported by QNN EP" in finding.message
@@ -290,7 +290,7 @@ def test_a_float16_island_in_an_integer_graph(tmp_path: Path) -> None:
 def test_an_island_of_one_operator_stays_float(htp: Target, tmp_path: Path) -> None:
     """A plain QDQ graph cannot say it: Dequantize, Log, Quantize is an integer Log to the provider."""
     model = graph("g (float[1,8,16] x) => (float[1,8,16] y) { a = Sigmoid(x)  l = Log(a)  y = Neg(l) }")
-    float_log = with_support(htp, "Log", OpSupport((signature(F32, out=F32),)))
+    float_log = with_support(htp, "Log", OpSupport((signature(F16, out=F16),)))
     plan = planned(model, float_log, W8A16, data=noise(model))
     assert not plan.tensors["l"].storage.dtype.is_quantized
     naive = tuple(Artifact("model", path) for path in write(emit_qdq(model, plan), tmp_path / "naive.onnx"))

@@ -101,9 +101,10 @@ def _ops(chip: Chip) -> Mapping[str, OpSupport]:
     table["Concat"] = OpSupport(_same(0), shares=None, joins=True, known_from=_KNOWN)
     linear = (*(signature(a, const(W8), bias(B32), out=a) for a in (A8, A16)), signature(F32, F32, F32, out=F32))
     table |= {op: OpSupport(linear, known_from=_KNOWN) for op in ("Conv", "ConvTranspose", "Gemm")}
-    table["MatMul"] = OpSupport((*_constant_matmul(), *_second_operands(chip), signature(F32, F32, out=F32)))
-    products = tuple(replace(one, when=_is_transposed_product) for one in _second_operands(chip))
-    table["Einsum"] = OpSupport((*products, signature(F32, F32, out=F32)), known_from=_KNOWN)
+    products = (*_constant_matmul(), *_second_operands(chip), signature(F32, F32, out=F32))
+    table["MatMul"] = OpSupport(products, known_from=_KNOWN)
+    transposed = tuple(replace(one, when=_is_transposed_product) for one in _second_operands(chip))
+    table["Einsum"] = OpSupport((*transposed, signature(F32, F32, out=F32)), known_from=_KNOWN)
     table["LayerNormalization"] = OpSupport(_layer_norm(chip), known_from=_KNOWN)
     # Wrong without a word otherwise: an 8-bit one cuts its output scale down to a multiple of 2^-16 (14 dB at 5.96
     # steps, 53 at 6), a 16-bit one is off where its input scale is below 3e-6 (18 dB).

@@ -44,10 +44,9 @@ def as_planned(
         for edge, choice in plan.edges.items()
         if isinstance(storage := choice.storage, QParams)
     ]
-    if not tensors:  # all in float: then the products themselves are what was planned
-        tensors = [
-            _product(node, built) for node in nodes.values() if is_op(node, *_PRODUCTS) and node.name not in fused
-        ]
+    in_8_bit = {edge.node for edge, choice in plan.edges.items() if isinstance(choice.storage, QParams)}
+    in_float = [node for node in nodes.values() if is_op(node, *_PRODUCTS) and node.name not in fused | in_8_bit]
+    tensors += [_product(node, built) for node in in_float]
     return ReadBack((*tensors, *(one for block in blocks if (one := _attention(block)) is not None)), evidence)
 
 
