@@ -17,7 +17,7 @@ ended; or the sentence with which it was refused.
 | file | the same bytes when made twice |
 |---|---|
 | model.onnx, tail.onnx, float.onnx (and .data) | yes |
-| optimized.onnx of ONNX Runtime | yes |
+| optimized.onnx of ONNX Runtime | but for the names of ReorderInput and ReorderOutput (float convolutions); left out |
 | model.pte, census.json of ExecuTorch | yes |
 | engine.trt, layers.txt, float16_layers.txt of TensorRT-RTX | yes: without a GPU it times nothing |
 | the dumped graph, context.onnx, context_qnn.bin of QNN | but for a graph name with a hash of the path; left out |
@@ -67,6 +67,10 @@ _PARTITION = re.compile(rb"QNNExecutionProvider_(\d+)_(\d+_\d+)")
 _IN_BINARY = re.compile(rb".\0\0\0[!-~]*QNNExecutionProvider_\d+_\d+_\d+\0+", re.DOTALL)
 # With fewer digits the string is four bytes shorter, and what follows stands elsewhere: then another path is tried.
 _DIGITS, _ATTEMPTS = 19, 6
+
+
+# What ONNX Runtime puts around float convolutions, numbered in an order that differs from run to run (1.31.1).
+_REORDER = b"Reorder"
 
 
 class _OtherPathError(Exception):
@@ -212,11 +216,21 @@ def _hash(path: Path) -> tuple[str, str]:
         return "qnn_graph.json", _sha256(_PARTITION.sub(rb"PARTITION_\2", content))
     if name == "context.onnx":
         return name, _sha256(_PARTITION.sub(rb"PARTITION_\2", str(onnx.load(path, load_external_data=False)).encode()))
+    if name == "optimized.onnx" and _REORDER in content:
+        return name, _sha256(_without_reorder_names(content))
     if name == "context_qnn.bin":
         if any(len(match[1]) < _DIGITS for match in _PARTITION.finditer(content)):
             raise _OtherPathError
         return name, _sha256(unnamed(content))
     return name, _sha256(content)
+
+
+def _without_reorder_names(content: bytes) -> bytes:
+    model = onnx.load_from_string(content)
+    for node in model.graph.node:
+        if node.op_type.startswith(_REORDER.decode()):
+            node.ClearField("name")
+    return model.SerializeToString(deterministic=True)
 
 
 def unnamed(content: bytes) -> bytes:

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import onnx
 import pytest
 
 from bench import identity, identity_cases
@@ -62,3 +63,14 @@ def test_rows_have_names_of_their_own_and_cover_every_target() -> None:
     assert len(names) == len(set(names))
     for target in identity_cases.TARGETS:
         assert [name for name in names if re.search(rf"\|{target}\|", name)]
+
+
+def test_the_numbers_in_names_of_reorder_nodes_do_not_matter(tmp_path: Path) -> None:
+    def hashed(name: str, source: str) -> str:
+        node = onnx.helper.make_node("ReorderOutput", [source], ["y"], name=name, domain="com.microsoft.nchwc")
+        path = tmp_path / "optimized.onnx"
+        onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], [])), path)
+        return identity._hash(path)[1]
+
+    assert hashed("ReorderOutput_token_37", "x") == hashed("ReorderOutput_token_38", "x")
+    assert hashed("ReorderOutput_token_37", "x") != hashed("ReorderOutput_token_37", "z")
