@@ -49,8 +49,8 @@ def test_what_a_chip_can_do_follows_from_its_architecture() -> None:
     assert not CHIPS["sm8450"].has_int16_operands
     assert chip_named("v73").has_int16_operands
     assert CHIPS["soc52"].has_estimate
-    assert len(open_target("qnn-htp:sm8550").ops["MatMul"].signatures) > len(
-        open_target("qnn-htp:sm8450").ops["MatMul"].signatures
+    assert len(open_target("qnn-htp:sm8550").table.ops["MatMul"].signatures) > len(
+        open_target("qnn-htp:sm8450").table.ops["MatMul"].signatures
     )
 
 

@@ -133,7 +133,7 @@ def test_a_hung_emulator_is_no_proof_that_the_graph_does_not_run(tmp_path: Path)
     compiled = compile_text(RELU, tmp_path)
     hurried = open_target("qnn-htp:sm8550", {"time_limit_s": "0.2"})
     with pytest.raises(UnfinishedError, match="the HTP emulator did not answer within"):
-        list(hurried.run(compiled, [{"x": np.zeros((1, 8, 16), np.float32)}]))
+        list(hurried.backend.runner.run(compiled, [{"x": np.zeros((1, 8, 16), np.float32)}]))
 
 
 def test_an_unknown_soc_number(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_a_block_is_not_judged_without_the_list_of_float16(attention: tuple[Comp
     assert read.read_back is not None
     lost = {one.detail for one in read.read_back.tensors if one.outcome is Outcome.NOT_FOUND}
     assert {detail.rpartition("; ")[2] for detail in lost} == {"whether it is in float16 is not known"}
-    built = open_target("tensorrt").read_back(alone, plan)
+    built = open_target("tensorrt").backend.read_back(alone, plan)
     said = "there is no layer list of the same graph in float16 to compare with"
     for read_back, words in ((read.read_back, "not known"), (built, said)):
         verdict = fidelity(read_back, Thresholds())

@@ -36,7 +36,7 @@ WORDS = {"INT8": "Int8", "UINT8": "UInt8", "FLOAT8E4M3FN": "FP8"}
 
 def built(path: Path, folder: Path) -> Compiled:
     folder.mkdir()
-    return open_target(FAMILY).compile((Artifact("model", path),), folder)
+    return open_target(FAMILY).backend.compile((Artifact("model", path),), folder)
 
 
 def artifact(compiled: Compiled, name: str) -> Path:

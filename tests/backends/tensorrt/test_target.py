@@ -227,7 +227,7 @@ def test_a_layer_list_of_another_form_is_not_checked_and_quoted(
     broken = tmp_path / "layers.txt"
     broken.write_text(listed.read_text().replace("LayerType: gemm", "Kind: gemm", 1))
     artifacts = tuple(replace(a, path=broken) if a.name == LAYERS else a for a in compiled.artifacts)
-    verdict = fidelity(open_target("tensorrt").read_back(replace(compiled, artifacts=artifacts), plan), Thresholds())
+    verdict = fidelity(open_target("tensorrt").backend.read_back(replace(compiled, artifacts=artifacts), plan), Thresholds())
     assert verdict.status is Status.NOT_CHECKED
     assert verdict.reason.startswith("what was compiled could not be read: line 'Name: ")
 
@@ -355,7 +355,7 @@ def test_what_is_not_to_be_had_is_one_sentence(tmp_path: Path, monkeypatch: pyte
         open_target("tensorrt", {"memory_limit_mb": "100"})
     with pytest.raises(InputError, match="compute=bf16: must be one of fp16, fp32"):
         open_target("tensorrt", {"compute": "bf16"})
-    assert "for sm90 the ONNX file is only written" in open_target("tensorrt:sm90").probe().missing
+    assert "for sm90 the ONNX file is only written" in open_target("tensorrt:sm90").backend.probe().missing
 
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
