@@ -62,10 +62,10 @@ def check_kept(folder: Path, result: dovetail.Result) -> None:
 
 
 def test_a_hung_compiler(tmp_path: Path) -> None:
-    result = fitted(tmp_path, time_limit_s="0.4")
+    result = fitted(tmp_path, time_limit_s="0.1")
     verdict = result.verdicts["compiled"]
     assert verdict.status is Status.NOT_CHECKED
-    said = "the HTP compiler did not answer within 0.4 s and was stopped; raise it with --option time_limit_s=N"
+    said = "the HTP compiler did not answer within 0.1 s and was stopped; raise it with --option time_limit_s=N"
     assert verdict.reason == said
     check_kept(tmp_path, result)
 
