@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from dovetail.edge import Edge
@@ -223,3 +224,20 @@ def test_a_constant_in_a_concat_is_stored_as_what_stands_beside_it() -> None:
     model = graph(f"g (float[1,2] x) => (float[1,4] y) {body}")
     plan = planned(model, open_target("qnn-htp:sm8550"), W8A16)
     assert plan.edges[Edge(node_of(model, "y"), 0)].storage == plan.tensors["y"].storage
+
+
+@pytest.mark.parametrize(("method", "clips"), [("minmax", False), ("percentile", False), ("mse", True)])
+def test_mse_reaches_weights(method: str, clips: bool) -> None:
+    """One value far outside of all others: what rounds them coarser costs more than clipping it."""
+    weight = np.random.default_rng(0).standard_normal((4096, 2)).astype(np.float32)
+    weight[0, 0] = 40.0
+    model = graph("net (float[1, 4096] x, float[4096, 2] w) => (float[1, 2] y) { y = MatMul(x, w) }")
+    value = next(v for v in model.graph.inputs if v.name == "w")
+    model.graph.inputs.remove(value)
+    value.const_value = ir.tensor(weight)
+    model.graph.register_initializer(value)
+    stats = observe(model, ORT_CPU, noise(model), histograms=True)
+    plan = make_plan(model, ORT_CPU.table, stats, Request(W8A8, method))
+    (scale,) = [choice.storage.scale for edge, choice in plan.edges.items() if edge.index == 1]
+    assert bool(scale[0] < 0.9 * 40.0 / 127) is clips
+    assert scale[1] == pytest.approx(np.abs(weight[:, 1]).max() / 127, rel=0.2)

@@ -15,6 +15,7 @@ from dovetail.model.attention import ScalePlace, scale_at
 from dovetail.model.edit import attribute, constant_of
 from dovetail.model.origin import origin_of
 from dovetail.numerics.grid import FLOAT8_HIGHEST
+from dovetail.numerics.methods import RangeMethod
 from dovetail.numerics.ranges import find_range, params_from_range, weight_params
 from dovetail.op_support import Fixed
 from dovetail.plan.constraints import Operand, Problem
@@ -175,7 +176,7 @@ class Numbers:
 
     def constant_params(self, node: ir.Node, operand: Operand, encoding: Encoding, array: Array) -> Scaled:
         """The numbers of a constant: those given with it where it lies on their grid, else from its own values."""
-        params = constant_params(node, operand, encoding, array)
+        params = constant_params(node, operand, encoding, array, _of_constants(self.method))
         known = None
         if self.given is not None:
             known = self.given.of_constant(origin_of(operand.value), array, params)
@@ -211,11 +212,18 @@ def widen(stored: QParams, encoding: Encoding) -> QParams | None:
     return QParams(encoding, stored.scale / np.float32(257), stored.zero_point * 257)
 
 
-def constant_params(node: ir.Node, operand: Operand, encoding: Encoding, array: Array) -> QParams:
+def constant_params(
+    node: ir.Node, operand: Operand, encoding: Encoding, array: Array, method: str = RangeMethod.MINMAX
+) -> QParams:
     """The QParams of a constant, from its own values."""
     if encoding.granularity is Granularity.TENSOR:
-        return weight_params(array, encoding, None)
-    return weight_params(array, encoding, channel_axis(node, operand.edge.index, array.ndim))
+        return weight_params(array, encoding, None, method)
+    return weight_params(array, encoding, channel_axis(node, operand.edge.index, array.ndim), method)
+
+
+def _of_constants(method: str) -> str:
+    """How the range of a constant is found: the other methods are about what was observed, and a constant is known."""
+    return method if method == RangeMethod.MSE else RangeMethod.MINMAX
 
 
 def per_output_channel(node: ir.Node, scale: Array) -> Array:

@@ -227,7 +227,9 @@ def test_a_layer_list_of_another_form_is_not_checked_and_quoted(
     broken = tmp_path / "layers.txt"
     broken.write_text(listed.read_text().replace("LayerType: gemm", "Kind: gemm", 1))
     artifacts = tuple(replace(a, path=broken) if a.name == LAYERS else a for a in compiled.artifacts)
-    verdict = fidelity(open_target("tensorrt").backend.read_back(replace(compiled, artifacts=artifacts), plan), Thresholds())
+    verdict = fidelity(
+        open_target("tensorrt").backend.read_back(replace(compiled, artifacts=artifacts), plan), Thresholds()
+    )
     assert verdict.status is Status.NOT_CHECKED
     assert verdict.reason.startswith("what was compiled could not be read: line 'Name: ")
 
