@@ -23,7 +23,7 @@ from dovetail.stages import keyed
 from dovetail.storage import Plan
 from dovetail.target import Target
 from dovetail.targets import open_target
-from dovetail.trials.baselines import chosen_baselines
+from dovetail.trials.baselines import check_wish
 from dovetail.verify.metric import Metric
 from dovetail.verify.verify import Evaluation
 
@@ -69,7 +69,7 @@ def prepare(
     target = open_target(options.target, options.option)
     if options.emulate is not None:
         target = _emulating(target, options.emulate)
-    chosen_baselines(options.baselines, target.backend, target.name)
+    check_wish(options.baselines, target.backend, target.name)
     if options.io == "quantized" and target.table.quantizes_edges:
         raise InputError(f"--io quantized: {target.name} takes and gives real numbers")
     request, keeps = _request(options, target)

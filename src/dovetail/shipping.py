@@ -27,8 +27,8 @@ from dovetail.stage_files import Shipment, shipment_files
 from dovetail.stages import Keyed, Stages, keyed, unknown
 from dovetail.stats import Stats
 from dovetail.storage import Plan
-from dovetail.trials.baselines import Comparison, chosen_baselines, compare
-from dovetail.trials.settle import settle
+from dovetail.trials.baselines import Comparison, compare
+from dovetail.trials.settle import settle, with_place
 from dovetail.trials.variant import Variant
 from dovetail.trials.workbench import COMPILED, Build, Score, Workbench
 from dovetail.verify.metric import measure
@@ -66,7 +66,7 @@ def ship(
         settled = settle(target.knobs, bench, variant, verifying, clock.stage)
         verified["shipped"] = settled.verification
         build = bench.ship(settled.build, run.path)
-        return Shipment(build.plan, build.compiled, settled.decisions)
+        return Shipment(build.plan, build.compiled, settled.decisions, settled.located)
 
     shutil.rmtree(run.stages / TRIALS, ignore_errors=True)  # those of a run that was interrupted
     shipment = stages.make(
@@ -92,7 +92,11 @@ def ship(
     with clock.stage("baselines"):
         comparison = _compared(job, run, bench, model.value, shipment.compiled)
     build = Build(shipment.plan, shipment.compiled, run.path)
-    verification = verified.get("shipped") or _verify(job, clock, parts, probe, build)
+    verification = verified.get("shipped")
+    if verification is None:  # the build is that of an earlier run
+        verification = _verify(job, clock, parts, probe, build)
+        if verification.failing is not None and shipment.located:
+            verification = with_place(verification, shipment.located)
     with clock.stage("device"):
         data = job.data if job.evaluation is None else job.evaluation.data
         inputs = _inputs(job, parts, build, probe)
@@ -134,10 +138,8 @@ def _verify(job: Job, clock: Clock, parts: Parts, probe: Probe, build: Build) ->
 
 def _compared(job: Job, run: RunDir, bench: Workbench, model: ir.Model, fitted: Compiled) -> Comparison:
     options = job.options
-    baselines = chosen_baselines(options.baselines, job.target.backend, job.target.name)
-    samples = bench.samples(BASELINE_SAMPLES)
-    case = BaselineCase(model, job.path, options.precision, samples, options.shape)
-    return compare(bench, fitted, baselines, case, run.path / COMPILED)
+    case = BaselineCase(model, job.path, options.precision, bench.samples(BASELINE_SAMPLES), options.shape)
+    return compare(bench, fitted, options.baselines, case, run.path / COMPILED)
 
 
 def _is_scored(job: Job) -> bool:

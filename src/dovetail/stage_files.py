@@ -26,11 +26,12 @@ PLAN = "plan.json"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shipment:
-    """What ships: the plan, what was compiled from it, and how both were decided."""
+    """What ships: the plan, what was compiled from it, how both were decided, and where its numbers go wrong, if so."""
 
     plan: Plan
     compiled: Compiled
     decisions: tuple[Decision, ...]
+    located: str = ""
 
 
 def passed_files(path: Path) -> Codec[Passed]:
@@ -57,13 +58,13 @@ def shipment_files(run: RunDir, model: ir.Model) -> Codec[Shipment]:
     decisions = run.stages / "decisions.json"
 
     def save(record: Shipment) -> tuple[Path, ...]:
-        write_whole(decisions, encode(record.decisions))
+        write_whole(decisions, encode((record.decisions, record.located)))
         plan = write_plan(record.plan, model, run.path / PLAN)
         return (*plan, *save_compiled(record.compiled, run.path), decisions)
 
     def load() -> Shipment:
-        made = decode(decisions.read_bytes(), tuple[Decision, ...])
-        return Shipment(read_plan(run.path / PLAN), load_compiled(run.path), made)
+        made, located = decode(decisions.read_bytes(), tuple[tuple[Decision, ...], str])
+        return Shipment(read_plan(run.path / PLAN), load_compiled(run.path), made, located)
 
     return Codec(save, load)
 

@@ -75,7 +75,7 @@ def verify_device(run: Path, device_outputs: Path) -> Result:
 
 def _with_files(result: Result, run: Path, outputs: Path) -> Result:
     """The result with what the vendor's tool left beside the outputs, where the target reads such files."""
-    backend = open_target(result.target).backend
+    backend = open_target(result.target, result.option).backend
     if backend.device is None or backend.device.read is None:
         return result
     compiled, plan = load_compiled(run), read_plan(run / "plan.json")

@@ -82,6 +82,7 @@ def assemble(
     }
     return Result(
         target=job.options.target,
+        option=job.options.option,
         precision=job.options.precision,
         model=job.path.name,
         model_sha256=model_sha256,

@@ -104,6 +104,7 @@ class Result:
     timings_s: Mapping[str, float]
     run: str
     notes: tuple[str, ...] = ()
+    option: Mapping[str, str] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
     tail: Cut | None = None
     schema_version: int = SCHEMA_VERSION

@@ -17,7 +17,16 @@ from dovetail.trials.decision import Decision
 
 _COLOURS = {Status.PASS: "green", Status.FAIL: "red", Status.NOT_CHECKED: "yellow"}
 _SHOWN_FINDINGS = 8
-_SHOWN_DECISIONS = 3
+_SHOWN_DECISIONS = 4
+# What the figures of alternatives are called in a table.
+_HEADERS = {
+    "sqnr_db": "SQNR dB",
+    "simulation_sqnr_db": "simulation dB",
+    "target_sqnr_db": "target dB",
+    "estimate_us": "estimate us",
+    "latency_us": "latency us",
+    "time_ratio": "of the best",
+}
 
 
 def print_result(result: Result, run: Path, console: Console | None = None) -> None:
@@ -125,27 +134,42 @@ def _print_placement(metrics: Metrics, out: Console) -> None:
 
 
 def _print_decisions(decisions: tuple[Decision, ...], out: Console) -> None:
-    """What was chosen by trying: a table where the model as a whole was, a line for each part that changed by it."""
-    parts: list[Decision] = []
-    for decision in decisions:
-        if len(decision.alternatives) > 1 and all(one.figures or one.failure for one in decision.alternatives):
-            parts.append(decision)
-    for decision in parts[:_SHOWN_DECISIONS]:
-        out.print(_alternatives(decision))
-    if len(parts) > _SHOWN_DECISIONS:
-        out.print(f"... and {len(parts) - _SHOWN_DECISIONS} more decisions in result.json")
+    """What was chosen by trying: a table where it is about the whole model, a line for each part that changed by it."""
+    for knob in dict.fromkeys(decision.knob for decision in decisions):
+        group = [decision for decision in decisions if decision.knob == knob]
+        for decision in (one for one in group if one.is_whole):
+            out.print(f"{escape(decision.where)}: [bold]{escape(decision.taken)}[/], {escape(decision.reason)}")
+            out.print(_alternatives(decision))
+            out.print(f"  rule: {escape(decision.rule)} ({decision.samples} samples)")
+        changed = [one for one in group if not one.is_whole and one.taken != one.alternatives[0].label]
+        for decision in changed[:_SHOWN_DECISIONS]:
+            out.print(f"  {escape(decision.where)}: {escape(decision.taken)}, {escape(decision.reason)}")
+        others = len(group) - len(changed[:_SHOWN_DECISIONS]) - sum(one.is_whole for one in group)
+        if others:
+            out.print(f"  {others} more decisions about {knob} in result.json")
 
 
 def _alternatives(decision: Decision) -> Table:
     names = dict.fromkeys(name for one in decision.alternatives for name in one.figures)
-    title = f"{decision.knob} of {escape(decision.where)}: {escape(decision.taken)}"
-    table = Table(title=title, title_justify="left", caption=escape(decision.reason), caption_justify="left")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))
     for column in ("", *names):
-        table.add_column(column, justify="left" if not column else "right")
+        table.add_column(_HEADERS.get(column, column), justify="left" if not column else "right")
     for one in decision.alternatives:
-        figures = [_figure(one.figures.get(name)) for name in names]
-        table.add_row(escape(f"{one.label}: {one.failure}" if one.failure else one.label), *figures)
+        figures = [_decided_by(name, one.figures.get(name)) for name in names]
+        label = f"{one.label}: {one.failure}" if one.failure else one.label
+        table.add_row(escape(f"{'>' if one.label == decision.taken else ' '} {label}"), *figures)
     return table
+
+
+def _decided_by(name: str, value: float | None) -> str:
+    """A figure by the unit in its name; blank where it does not apply."""
+    if value is None:
+        return ""
+    if name.endswith("_db"):
+        return f"{value:.1f}"
+    if name.endswith("_us"):
+        return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+    return f"{value:.2f}x" if name.endswith("_ratio") else f"{value:.4g}"
 
 
 def _ratio(metrics: Metrics, name: str) -> str:

@@ -61,7 +61,7 @@ def _precision_of_1(metrics: Raw) -> Raw | None:
         for row in choices["candidates"]
     ]
     said = {"taken": choices["precision"], "rule": choices["rule"], "reason": choices["reason"]}
-    return _decision("precision", "the model", rows, choices["samples"], **said)
+    return {**_decision("precision", "precision", rows, choices["samples"], **said), "is_whole": True}
 
 
 def _merges_of_1(metrics: Raw) -> list[Raw]:

@@ -12,6 +12,8 @@ from dovetail.trials.workbench import Workbench
 
 # What the fitted program is called beside the others.
 FITTED = "fitted"
+# ``--baselines``, where it names none: how many of those that a target has.
+_COUNTS = {"none": 0, "first": 1, "all": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,35 +24,43 @@ class Comparison:
     measured: Measured | str | None = None
 
 
-def chosen_baselines(wish: str, backend: Backend, target: str) -> tuple[Baseline, ...]:
-    """``--baselines``: none, first (the default), all, or names with commas between."""
-    if wish in ("none", "first", "all"):
-        count = {"none": 0, "first": 1, "all": len(backend.baselines)}[wish]
-        return backend.baselines[:count]
-    by_name = {baseline.name: baseline for baseline in backend.baselines}
-    for name in (names := [name.strip() for name in wish.split(",")]):
-        if name not in by_name:
-            known = ", ".join(("none", "first", "all", *by_name))
-            raise InputError(f"--baselines {name}: {target} has no such baseline; expected one of {known}")
-    return tuple(by_name[name] for name in names)
+def check_wish(wish: str, backend: Backend, target: str) -> None:
+    """Refuse ``--baselines`` that names one which the target does not have."""
+    known = [baseline.name for baseline in backend.baselines]
+    for name in [] if wish in _COUNTS else wish.split(","):
+        if name.strip() not in known:
+            expected = ", ".join((*_COUNTS, *known))
+            raise InputError(f"--baselines {name}: {target} has no such baseline; expected one of {expected}")
 
 
-def compare(
+def _chosen(wish: str, baselines: tuple[Baseline, ...]) -> tuple[Baseline, ...]:
+    """Those of a capability that are asked for: by number, or by name."""
+    names = [name.strip() for name in wish.split(",")]
+    return baselines[: _COUNTS[wish]] if wish in _COUNTS else tuple(one for one in baselines if one.name in names)
+
+
+def compare(bench: Workbench, fitted: Compiled, wish: str, case: BaselineCase, folder: Path) -> Comparison:
+    """Build what a fitted program can be compared with, each in a folder of its own: by estimate, by time, or both."""
+    estimator, timer = bench.backend.estimator, bench.backend.timer
+    if fitted.error or not bench.available:
+        return Comparison({} if fitted.error else {FITTED: fitted})
+    estimated = {FITTED: fitted}
+    if estimator is not None and fitted.estimate is not None:
+        estimated |= {one.name: _built(one, case, folder) for one in _chosen(wish, estimator.baselines)}
+    timed = () if timer is None else _chosen(wish, timer.baselines)
+    return Comparison(estimated, _measured(bench, fitted, timed, case, folder) if timed else None)
+
+
+def _measured(
     bench: Workbench, fitted: Compiled, baselines: tuple[Baseline, ...], case: BaselineCase, folder: Path
-) -> Comparison:
-    """Build the baselines where they can be compared with what was fitted, each in a folder of its own."""
-    if fitted.error:
-        return Comparison()
-    if bench.backend.estimator is not None and fitted.estimate is not None:
-        return Comparison({FITTED: fitted, **{b.name: _built(b, case, folder) for b in baselines}})
-    if bench.backend.timer is None or fitted.placement is None or not baselines:
-        return Comparison({FITTED: fitted})
+) -> Measured | str:
+    """The latency of all by turns in one run; why there is none where one was not compiled."""
     programs = {FITTED: fitted}
     for baseline in baselines:
         programs[baseline.name] = _built(baseline, case, folder)
         if error := programs[baseline.name].error:
-            return Comparison({FITTED: fitted}, f"{baseline.name} was not compiled: {error}")
-    return Comparison({FITTED: fitted}, bench.time(programs, baselines[0].name))
+            return f"{baseline.name} was not compiled: {error}"
+    return bench.time(programs, baselines[0].name)
 
 
 def _built(baseline: Baseline, case: BaselineCase, folder: Path) -> Compiled:

@@ -24,7 +24,7 @@ class Alternative:
 class Decision:
     """One thing that was chosen by trying: which knob, where (the caller's names), what was taken, and why.
 
-    ``samples``: how many the figures were taken on.
+    ``samples``: how many the figures were taken on. ``is_whole``: about the model as a whole, not one place in it.
     """
 
     knob: str
@@ -34,6 +34,7 @@ class Decision:
     rule: str
     reason: str
     samples: int
+    is_whole: bool = False
 
     def __str__(self) -> str:
         return f"{self.knob}: {self.where} is {self.taken}, because {self.reason}"

@@ -27,11 +27,12 @@ def _uncounted(name: str) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Settlement:
-    """The build that ships, the decisions that led to it, and what is true of it."""
+    """The build that ships, the decisions that led to it, what is true of it, and where its numbers go wrong, if so."""
 
     build: Build
     decisions: tuple[Decision, ...]
     verification: Verification
+    located: str = ""
 
 
 def settle(
@@ -53,7 +54,7 @@ def settle(
         return Settlement(build, decisions, verification)
     with stage("locate"):
         located = locate(bench, variant, build, verification.failing)
-    first = Settlement(build, decisions, _with_place(verification, located))
+    first = Settlement(build, decisions, with_place(verification, str(located)), str(located))
     if isinstance(located, str) or variant.plan is not None:
         return first
     for knob in knobs:
@@ -66,7 +67,7 @@ def settle(
     return first
 
 
-def _with_place(verification: Verification, located: Located | str) -> Verification:
+def with_place(verification: Verification, located: str) -> Verification:
     """The verification, whose verdict on numbers says where they go wrong."""
     numerics = verification.verdicts["numerics"]
     said = replace(numerics, reason=f"{numerics.reason}; {located}")

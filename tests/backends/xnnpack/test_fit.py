@@ -104,7 +104,8 @@ def test_auto_measured_both_in_the_runtime_and_says_why(run: Path) -> None:
     console = Console(record=True, width=200)
     print_result(result, run, console)
     text = console.export_text()
-    assert f"precision of the model: {decision.taken}" in text
+    assert f"precision: {decision.taken}, " in text
+    assert f"> {decision.taken}" in text
     assert "operations run outside the backend, all in one part of it" in text
     assert not (run / "stages/trials").exists(), "what was compiled for the choice is used or removed"
 

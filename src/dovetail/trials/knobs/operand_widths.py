@@ -3,6 +3,7 @@
 Where a target takes such an operand in 16 bits or in 8, wide is exact and slow, narrow is fast and adds noise. The
 noise is measured at the model's outputs with each operand narrow on its own, the time is the vendor's estimate;
 operands turn narrow, least noise per time saved first, as many as together cost the outputs no more than ``LOSS_DB``.
+Only operands are looked at that are converted for the MatMul in either width.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class _Search:
                 Alternative(str(narrow), _figures(sqnr_db=narrow_db, saved_us=saved_us[number] if saved_us else None)),
             ),
             rule=RULE,
-            reason=f"second operand as {taken}: {narrow} alone costs the outputs {loss:.2f} dB{time}",
+            reason=f"second operand as {taken}: {narrow} alone {_effect(loss)}{time}",
             samples=min(RANKING_SAMPLES, len(self._bench.samples(SAMPLES))),
         )
 
@@ -163,7 +164,7 @@ class _Search:
         taken = f"{len(chosen)} of {len(self._edges)} narrow"
         return Decision(
             knob=NAME,
-            where="all second operands",
+            where="second operands",
             taken=taken,
             alternatives=(
                 Alternative(WIDE, _figures(sqnr_db=wide_db, estimate_us=timed.get(WIDE))),
@@ -171,14 +172,20 @@ class _Search:
                 Alternative(taken, _figures(sqnr_db=chosen_db)),
             ),
             rule=RULE,
-            reason=f"together they cost the worst output {(wide_db or 0.0) - (chosen_db or 0.0):.2f} dB",
+            reason=f"what is narrow {_effect((wide_db or 0.0) - (chosen_db or 0.0))}",
             samples=len(self._bench.samples(SAMPLES)),
+            is_whole=True,
         )
 
 
 def _converted(bench: Workbench, variant: Variant) -> dict[Edge, QParams]:
     """What a variant converts to, edge by edge."""
     return {e: c.storage for e, c in bench.plan(variant).edges.items() if isinstance(c.storage, QParams)}
+
+
+def _effect(loss_db: float) -> str:
+    """What becomes of the worst output."""
+    return f"costs the worst output {loss_db:.2f} dB" if loss_db >= 0 else f"gains the worst output {-loss_db:.2f} dB"
 
 
 def _figures(**figures: float | None) -> dict[str, float]:

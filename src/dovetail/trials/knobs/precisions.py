@@ -43,7 +43,8 @@ def _decide(inner: tuple[Knob, ...], bench: Workbench, variant: Variant) -> Outc
         rows = _on_target(bench, rows, [outcomes[name][0] for name in candidates])
     taken, reason = pick(rows)
     chosen, decisions = outcomes[taken.label]
-    decision = Decision(NAME, "the model", taken.label, tuple(rows), RULE, reason, len(bench.samples(SAMPLES)))
+    samples = len(bench.samples(SAMPLES))
+    decision = Decision(NAME, "precision", taken.label, tuple(rows), RULE, reason, samples, is_whole=True)
     return chosen, (decision, *decisions)
 
 
@@ -95,4 +96,4 @@ def pick(rows: Sequence[Alternative]) -> tuple[Alternative, str]:
         return best, "its worst output is closer to float; how long they take was not measured"
     if ratio < FASTER:
         return best, f"its worst output is closer to float, and what is faster does not keep {GOOD_DB:g} dB"
-    return best, "its worst output is closer to float, and no other is faster"
+    return best, f"its worst output is closer to float, and no other takes less than {FASTER:g} of its time"
