@@ -174,7 +174,7 @@ def test_its_knobs_decide_and_say_so(model: Path) -> None:
 
 def test_the_width_of_operands_is_weighed_by_the_estimate(model: Path) -> None:
     together, *each = decisions(fit(model, precision="w8a16"), "operands")
-    assert together.where == "all second operands"
+    assert together.where == "second operands"
     assert len(each) == 2
     for decision in each:
         wide, narrow = decision.alternatives

@@ -12,11 +12,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Lock
 
 import onnx_ir as ir
 
@@ -85,7 +86,8 @@ class Workbench:
         self._samples: list[Sample] = []
         self._float: dict[int, tuple[ir.Model, list[Sample]]] = {}
         self._agreements: dict[tuple[str, int], Agreement] = {}
-        self._builds: dict[str, Build] = {}
+        self._builds: dict[str, Future[tuple[Compiled, Path]]] = {}
+        self._lock = Lock()
 
     def samples(self, count: int) -> list[Sample]:
         """The first calibration samples, as many as there are up to ``count``."""
@@ -123,15 +125,26 @@ class Workbench:
     def build(self, variant: Variant) -> Build:
         """What the target's compiler makes of a variant; the same bytes are compiled once."""
         with self._emitted(variant) as (plan, artifacts, digest):
-            known = self._builds.get(digest)
-            if known is None:
-                folder = self._folder / digest[:16]
-                shutil.rmtree(folder, ignore_errors=True)
-                scratch = artifacts[0].path.parent
-                scratch.rename(folder)
-                files = moved(artifacts, tuple[Artifact, ...], scratch, folder)
-                known = self._builds[digest] = Build(plan, self.compile(files, folder / COMPILED), folder)
-        return Build(plan, known.compiled, known.folder)
+            with self._lock:  # of several threads with the same bytes, one compiles them
+                mine = digest not in self._builds
+                known = self._builds.setdefault(digest, Future())
+            if mine:
+                self._compile_into(known, artifacts, self._folder / digest[:16])
+        compiled, folder = known.result()
+        return Build(plan, compiled, folder)
+
+    def _compile_into(
+        self, known: Future[tuple[Compiled, Path]], artifacts: tuple[Artifact, ...], folder: Path
+    ) -> None:
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+            scratch = artifacts[0].path.parent
+            scratch.rename(folder)
+            files = moved(artifacts, tuple[Artifact, ...], scratch, folder)
+            known.set_result((self.compile(files, folder / COMPILED), folder))
+        except BaseException as error:
+            known.set_exception(error)
+            raise
 
     def build_each(self, variants: Sequence[Variant]) -> list[Build]:
         """The same for several, as many at once as there are cores; none after one that did not come to its end,

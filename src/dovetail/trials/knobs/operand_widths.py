@@ -81,9 +81,11 @@ class _Search:
         decisions = [self._decision(number, number in chosen, noise, saved_us) for number in range(len(self._edges))]
         pins = {
             edge: OperandPin(
-                self._narrow[edge] if n in chosen else self._wide[edge].encoding, Why.MEASURED, each.reason
+                self._narrow[edge] if number in chosen else self._wide[edge].encoding,
+                Why.MEASURED,
+                f"second operand as {decision.taken}: {decision.reason}",
             )
-            for n, (edge, each) in enumerate(zip(self._edges, decisions, strict=True))
+            for number, (edge, decision) in enumerate(zip(self._edges, decisions, strict=True))
         }
         together = self._together(noise, chosen, estimates)
         return pinned(Pins(operands=pins))(self._variant), (together, *decisions)
@@ -150,7 +152,7 @@ class _Search:
                 Alternative(str(narrow), _figures(sqnr_db=narrow_db, saved_us=saved_us[number] if saved_us else None)),
             ),
             rule=RULE,
-            reason=f"second operand as {taken}: {narrow} alone {_effect(loss)}{time}",
+            reason=f"{narrow} alone {_effect(loss)}{time}",
             samples=min(RANKING_SAMPLES, len(self._bench.samples(SAMPLES))),
         )
 
