@@ -26,7 +26,7 @@ from dovetail.plan.make import observed
 from dovetail.report.assemble import TAIL, assemble
 from dovetail.report.result import Result
 from dovetail.rundir import RunDir, open_rundir
-from dovetail.shipping import ship
+from dovetail.shipping import Inputs, ship
 from dovetail.stage_files import passed_files, stats_files
 from dovetail.stages import Keyed, Stages, keyed, unknown
 from dovetail.stats import Stats
@@ -74,7 +74,7 @@ def _line(job: Job, run: RunDir, clock: Clock) -> Result:
         normalized = check_normalized(job.path, graph.parts, job.data, job.options.thresholds)
     record = None
     if normalized.status is not Status.FAIL and not job.refused:
-        record = ship(job, run, clock, stages, graph.model, graph.parts, stats, probe)
+        record = ship(job, run, clock, stages, Inputs(graph.model, graph.parts, stats, probe))
     with clock.stage("report"):
         return assemble(job, run.path, graph.parts, sha256, normalized, graph.passes, record, versions)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import onnx_ir as ir
@@ -42,29 +43,55 @@ BASELINE_SAMPLES = 8
 SCORED_SAMPLES = 500
 
 
-def ship(
-    job: Job,
-    run: RunDir,
-    clock: Clock,
-    stages: Stages,
-    model: Keyed[ir.Model],
-    parts: Parts,
-    stats: Keyed[Stats],
-    probe: Probe,
-) -> FitRecord:
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs:
+    """What there is before anything is decided: the float graph, the parts of the original, its statistics, and
+    whether the target's tools are here."""
+
+    model: Keyed[ir.Model]
+    parts: Parts
+    stats: Keyed[Stats]
+    probe: Probe
+
+
+def ship(job: Job, run: RunDir, clock: Clock, stages: Stages, given: Inputs) -> FitRecord:
     """The build that ships, beside what it is compared with, and what is true of it."""
+    target, model, stats = job.target, given.model.value, given.stats.value
+    bench = _workbench(job, run, clock, model, given.probe)
+    shipment, verification = _shipment(job, run, clock, stages, given, bench)
+    with clock.stage("check"):
+        subject = Subject(model, target.table, target.facts, shipment.plan, stats)
+        findings = check(subject, rules_for(target))
+    with clock.stage("baselines"):
+        comparison = _compared(job, run, bench, model, shipment.compiled)
+    build = Build(shipment.plan, shipment.compiled, run.path)
+    if verification is None:  # the build is that of an earlier run
+        verification = _verify(job, clock, given, build)
+        if verification.failing is not None and shipment.located:
+            verification = with_place(verification, shipment.located)
+    with clock.stage("device"):
+        data = job.data if job.evaluation is None else job.evaluation.data
+        inputs = _inputs(job, given, build)
+        device = leave_device_folder(run.path, inputs, target.backend, data, job.options.thresholds)
+    return FitRecord(
+        stats, shipment.plan, shipment.compiled, verification, findings, shipment.decisions, comparison, device
+    )
+
+
+def _shipment(
+    job: Job, run: RunDir, clock: Clock, stages: Stages, given: Inputs, bench: Workbench
+) -> tuple[Shipment, Verification | None]:
+    """What ships, and what is true of it where it was built just now."""
     target, options = job.target, job.options
-    request = job.request.pinned(resolve_keeps(build_problem(model.value, target.table), job.keeps))
-    bench = _workbench(job, run, clock, model.value, probe)
-    verified: dict[str, Verification] = {}
+    request = job.request.pinned(resolve_keeps(build_problem(given.model.value, target.table), job.keeps))
+    seen: list[Verification] = []
 
     def make(model: ir.Model, stats: Stats, request: Request, plan: Plan | None, **_: object) -> Shipment:
         if plan is not None:
             validate_plan(plan, model, target.table)
         variant = Variant(model, stats, request, job.given, plan)
-        verifying = partial(_verify, job, clock, parts, probe)
-        settled = settle(target.knobs, bench, variant, verifying, clock.stage)
-        verified["shipped"] = settled.verification
+        settled = settle(target.knobs, bench, variant, partial(_verify, job, clock, given), clock.stage)
+        seen.append(settled.verification)
         build = bench.ship(settled.build, run.path)
         return Shipment(build.plan, build.compiled, settled.decisions, settled.located)
 
@@ -72,45 +99,21 @@ def ship(
     shipment = stages.make(
         "build",
         make,
-        shipment_files(run, model.value),
+        shipment_files(run, given.model.value),
         final=lambda record: record.compiled.finished,
-        model=model,
-        stats=stats,
+        model=given.model,
+        stats=given.stats,
         request=Keyed(request, repr(request)),
         plan=Keyed(job.plan, job.plan_key),
         given=keyed(None) if job.given is None else unknown(job.given),
         target=Keyed(target, job.target_key),
-        available=keyed(probe.available),
+        available=keyed(given.probe.available),
         wishes=keyed(bench.wishes),
         score=_score_key(job),
-        judged_by=keyed([repr(options.thresholds), options.emulate]),  # a wrong operator is cured by this
+        judged_by=keyed([repr(options.thresholds), options.emulate]),  # by which a wrong operator is cured or not
     ).value
     shutil.rmtree(run.stages / TRIALS, ignore_errors=True)
-    with clock.stage("check"):
-        subject = Subject(model.value, target.table, target.facts, shipment.plan, stats.value)
-        findings = check(subject, rules_for(target))
-    with clock.stage("baselines"):
-        comparison = _compared(job, run, bench, model.value, shipment.compiled)
-    build = Build(shipment.plan, shipment.compiled, run.path)
-    verification = verified.get("shipped")
-    if verification is None:  # the build is that of an earlier run
-        verification = _verify(job, clock, parts, probe, build)
-        if verification.failing is not None and shipment.located:
-            verification = with_place(verification, shipment.located)
-    with clock.stage("device"):
-        data = job.data if job.evaluation is None else job.evaluation.data
-        inputs = _inputs(job, parts, build, probe)
-        device = leave_device_folder(run.path, inputs, target.backend, data, options.thresholds)
-    return FitRecord(
-        stats.value,
-        shipment.plan,
-        shipment.compiled,
-        verification,
-        findings,
-        shipment.decisions,
-        comparison,
-        device,
-    )
+    return shipment, (seen[0] if seen else None)
 
 
 def _workbench(job: Job, run: RunDir, clock: Clock, model: ir.Model, probe: Probe) -> Workbench:
@@ -126,13 +129,14 @@ def _workbench(job: Job, run: RunDir, clock: Clock, model: ir.Model, probe: Prob
     )
 
 
-def _inputs(job: Job, parts: Parts, build: Build, probe: Probe) -> BuildInputs:
-    return BuildInputs(job.path, parts.head, build.plan, build.compiled, probe, parts.tail)
+def _inputs(job: Job, given: Inputs, build: Build) -> BuildInputs:
+    parts = given.parts
+    return BuildInputs(job.path, parts.head, build.plan, build.compiled, given.probe, parts.tail)
 
 
-def _verify(job: Job, clock: Clock, parts: Parts, probe: Probe, build: Build) -> Verification:
+def _verify(job: Job, clock: Clock, given: Inputs, build: Build) -> Verification:
     with clock.stage("verify"):
-        inputs = _inputs(job, parts, build, probe)
+        inputs = _inputs(job, given, build)
         return verify(inputs, job.target.backend, job.data, job.evaluation, job.options.thresholds, clock.progress)
 
 
