@@ -84,7 +84,7 @@ def prepare(
     images = ImageOptions(options.size, options.mean, options.std, options.layout)
     data = open_data(calibration, specs, images=images)
     held_out = _evaluation(evaluation, metric, options.metric, specs, images)
-    given = None if plan is None else read_plan(plan)
+    given = None if plan is None else read_plan(plan, target.table.float_encoding.dtype)
     if given is not None:
         if given.target != target.name:
             raise InputError(f"{plan}: is a plan for {given.target}, not for {target.name}")

@@ -22,7 +22,9 @@ from dovetail.model.write import write, write_whole
 from dovetail.numerics.methods import RangeMethod
 from dovetail.pass_record import PassRecord
 from dovetail.passes.normalize import normalize
+from dovetail.plan.constraints import build_problem
 from dovetail.plan.make import observed
+from dovetail.plan.pins import resolve_keeps
 from dovetail.report.assemble import TAIL, assemble
 from dovetail.report.result import Result
 from dovetail.rundir import RunDir, open_rundir
@@ -68,13 +70,14 @@ def _line(job: Job, run: RunDir, clock: Clock) -> Result:
         sha256 = file_sha256(job.path, *external_files(job.path))
     stages = Stages(run, clock, versions)
     graph = _float_graph(job, run, clock, stages, sha256)
+    request = job.request.pinned(resolve_keeps(build_problem(graph.model.value, job.target.table), job.keeps))
     # Before the comparison, because it names the activation that is not finite.
     stats = _statistics(job, run, clock, stages, graph.model)
     with clock.stage("check_normalized"):
         normalized = check_normalized(job.path, graph.parts, job.data, job.options.thresholds)
     record = None
     if normalized.status is not Status.FAIL and not job.refused:
-        record = ship(job, run, clock, stages, Inputs(graph.model, graph.parts, stats, probe))
+        record = ship(job, run, clock, stages, Inputs(graph.model, stats, request, graph.parts, probe))
     with clock.stage("report"):
         return assemble(job, run.path, graph.parts, sha256, normalized, graph.passes, record, versions)
 

@@ -16,8 +16,6 @@ from dovetail.clock import Clock
 from dovetail.device.pack import leave_device_folder
 from dovetail.job import Job
 from dovetail.model.split import Parts
-from dovetail.plan.constraints import build_problem
-from dovetail.plan.pins import resolve_keeps
 from dovetail.plan.request import Request
 from dovetail.plan.validate import validate_plan
 from dovetail.report.assemble import FitRecord
@@ -27,9 +25,9 @@ from dovetail.rundir import RunDir
 from dovetail.stage_files import Shipment, shipment_files
 from dovetail.stages import Keyed, Stages, keyed, unknown
 from dovetail.stats import Stats
-from dovetail.storage import Plan
+from dovetail.target import Target
 from dovetail.trials.baselines import Comparison, compare
-from dovetail.trials.settle import settle, with_place
+from dovetail.trials.settle import Verify, settle, with_place
 from dovetail.trials.variant import Variant
 from dovetail.trials.workbench import COMPILED, Build, Score, Workbench
 from dovetail.verify.metric import measure
@@ -45,12 +43,13 @@ SCORED_SAMPLES = 500
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs:
-    """What there is before anything is decided: the float graph, the parts of the original, its statistics, and
-    whether the target's tools are here."""
+    """What there is before anything is decided: the float graph, its statistics, what is asked of its plan, the parts
+    of the original that it belongs to, and whether the target's tools are here."""
 
     model: Keyed[ir.Model]
-    parts: Parts
     stats: Keyed[Stats]
+    request: Request
+    parts: Parts
     probe: Probe
 
 
@@ -58,7 +57,8 @@ def ship(job: Job, run: RunDir, clock: Clock, stages: Stages, given: Inputs) -> 
     """The build that ships, beside what it is compared with, and what is true of it."""
     target, model, stats = job.target, given.model.value, given.stats.value
     bench = _workbench(job, run, clock, model, given.probe)
-    shipment, verification = _shipment(job, run, clock, stages, given, bench)
+    judge = partial(_verify, job, clock, given.parts, given.probe)
+    shipment, verification = _shipment(job, run, clock, stages, given, bench, judge)
     with clock.stage("check"):
         subject = Subject(model, target.table, target.facts, shipment.plan, stats)
         findings = check(subject, rules_for(target))
@@ -66,12 +66,12 @@ def ship(job: Job, run: RunDir, clock: Clock, stages: Stages, given: Inputs) -> 
         comparison = _compared(job, run, bench, model, shipment.compiled)
     build = Build(shipment.plan, shipment.compiled, run.path)
     if verification is None:  # the build is that of an earlier run
-        verification = _verify(job, clock, given, build)
+        verification = judge(build)
         if verification.failing is not None and shipment.located:
             verification = with_place(verification, shipment.located)
     with clock.stage("device"):
         data = job.data if job.evaluation is None else job.evaluation.data
-        inputs = _inputs(job, given, build)
+        inputs = _inputs(job, given.parts, given.probe, build)
         device = leave_device_folder(run.path, inputs, target.backend, data, job.options.thresholds)
     return FitRecord(
         stats, shipment.plan, shipment.compiled, verification, findings, shipment.decisions, comparison, device
@@ -79,18 +79,15 @@ def ship(job: Job, run: RunDir, clock: Clock, stages: Stages, given: Inputs) -> 
 
 
 def _shipment(
-    job: Job, run: RunDir, clock: Clock, stages: Stages, given: Inputs, bench: Workbench
+    job: Job, run: RunDir, clock: Clock, stages: Stages, given: Inputs, bench: Workbench, judge: Verify
 ) -> tuple[Shipment, Verification | None]:
     """What ships, and what is true of it where it was built just now."""
-    target, options = job.target, job.options
-    request = job.request.pinned(resolve_keeps(build_problem(given.model.value, target.table), job.keeps))
     seen: list[Verification] = []
 
-    def make(model: ir.Model, stats: Stats, request: Request, plan: Plan | None, **_: object) -> Shipment:
-        if plan is not None:
-            validate_plan(plan, model, target.table)
-        variant = Variant(model, stats, request, job.given, plan)
-        settled = settle(target.knobs, bench, variant, partial(_verify, job, clock, given), clock.stage)
+    def make(variant: Variant, target: Target, bench: Workbench, judge: Verify) -> Shipment:
+        if variant.plan is not None:
+            validate_plan(variant.plan, variant.model, target.table)
+        settled = settle(target.knobs, bench, variant, judge, clock.stage)
         seen.append(settled.verification)
         build = bench.ship(settled.build, run.path)
         return Shipment(build.plan, build.compiled, settled.decisions, settled.located)
@@ -101,19 +98,29 @@ def _shipment(
         make,
         shipment_files(run, given.model.value),
         final=lambda record: record.compiled.finished,
-        model=given.model,
-        stats=given.stats,
-        request=Keyed(request, repr(request)),
-        plan=Keyed(job.plan, job.plan_key),
-        given=keyed(None) if job.given is None else unknown(job.given),
-        target=Keyed(target, job.target_key),
-        available=keyed(given.probe.available),
-        wishes=keyed(bench.wishes),
-        score=_score_key(job),
-        judged_by=keyed([repr(options.thresholds), options.emulate]),  # by which a wrong operator is cured or not
+        variant=_variant(job, given),
+        target=Keyed(job.target, job.target_key),
+        bench=Keyed(bench, keyed([given.probe.available, bench.wishes]).key),
+        judge=_judge_key(job, judge),
     ).value
     shutil.rmtree(run.stages / TRIALS, ignore_errors=True)
     return shipment, (seen[0] if seen else None)
+
+
+def _variant(job: Job, given: Inputs) -> Keyed[Variant]:
+    """What is tried first; scales that came with a model are of this run only."""
+    variant = Variant(given.model.value, given.stats.value, given.request, job.given, job.plan)
+    keys = [given.model.key, given.stats.key, repr(given.request), job.plan_key]
+    return Keyed(variant, keyed(keys).key) if job.given is None else unknown(variant)
+
+
+def _judge_key(job: Job, judge: Verify) -> Keyed[Verify]:
+    """By what a build is judged, which decides about cures, and by what candidates are scored: held-out data and
+    metric, thresholds, how many samples. Where it cannot be told whether data is the same, it is not."""
+    if job.evaluation is not None and not job.evaluation.key:
+        return unknown(judge)
+    held_out = None if job.evaluation is None else job.evaluation.key
+    return Keyed(judge, keyed([held_out, repr(job.options.thresholds), job.options.emulate]).key)
 
 
 def _workbench(job: Job, run: RunDir, clock: Clock, model: ir.Model, probe: Probe) -> Workbench:
@@ -129,14 +136,13 @@ def _workbench(job: Job, run: RunDir, clock: Clock, model: ir.Model, probe: Prob
     )
 
 
-def _inputs(job: Job, given: Inputs, build: Build) -> BuildInputs:
-    parts = given.parts
-    return BuildInputs(job.path, parts.head, build.plan, build.compiled, given.probe, parts.tail)
+def _inputs(job: Job, parts: Parts, probe: Probe, build: Build) -> BuildInputs:
+    return BuildInputs(job.path, parts.head, build.plan, build.compiled, probe, parts.tail)
 
 
-def _verify(job: Job, clock: Clock, given: Inputs, build: Build) -> Verification:
+def _verify(job: Job, clock: Clock, parts: Parts, probe: Probe, build: Build) -> Verification:
     with clock.stage("verify"):
-        inputs = _inputs(job, given, build)
+        inputs = _inputs(job, parts, probe, build)
         return verify(inputs, job.target.backend, job.data, job.evaluation, job.options.thresholds, clock.progress)
 
 
@@ -150,13 +156,6 @@ def _is_scored(job: Job) -> bool:
     """Whether several precisions are scored by the caller's metric: not where a tail makes the outputs."""
     metric = None if job.evaluation is None else job.evaluation.metric
     return metric is not None and not job.target.table.unsupported and job.options.precision in job.target.table.choices
-
-
-def _score_key(job: Job) -> Keyed[None]:
-    """What the figures of candidates were measured by; where that cannot be told, none is like another."""
-    if job.evaluation is None or not _is_scored(job):
-        return keyed(None)
-    return Keyed(None, job.evaluation.key) if job.evaluation.key else unknown(None)
 
 
 def _score(job: Job, model: ir.Model) -> Score | None:

@@ -55,6 +55,11 @@ class Pins:
     separate: Mapping[Edge, str] = field(default_factory=dict)
     operands: Mapping[Edge, OperandPin] = field(default_factory=dict)
 
+    def without_operands_of(self, unit: str) -> Pins:
+        """The same, but what one operator reads is free again."""
+        kept = {edge: pin for edge, pin in self.operands.items() if edge.node != unit}
+        return replace(self, operands=kept)
+
     def __or__(self, other: Pins) -> Pins:
         """Both; where they disagree, the other's."""
         return Pins(

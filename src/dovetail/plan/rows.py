@@ -7,6 +7,7 @@ import io
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +85,12 @@ def write_plan(plan: Plan, model: ir.Model, path: Path) -> tuple[Path, ...]:
     return (path, beside) if plan.stored else (path,)
 
 
-def read_plan(path: Path) -> Plan:
-    """Read a plan file, edited or not; an unknown key or a value of the wrong kind is refused by name."""
-    raw = read_document(path, "plan", SCHEMA_VERSION, {1: _from_1})
+def read_plan(path: Path, float_dtype: DType = DType.F32) -> Plan:
+    """Read a plan file, edited or not; an unknown key or a value of the wrong kind is refused by name.
+
+    ``float_dtype``: in which the target computes what is not quantized; version 1 called that float32 everywhere.
+    """
+    raw = read_document(path, "plan", SCHEMA_VERSION, {1: partial(_from_1, str(float_dtype))})
     _refuse_unknown(raw, PlanFile, str(path))
     rows = raw.get("rows")
     for number, row in enumerate(rows if isinstance(rows, list) else []):
@@ -110,8 +114,9 @@ def row_from_1(row: dict[str, Any]) -> dict[str, Any]:
     return {**{key: value for key, value in row.items() if key != "reason"}, "why": str(why), "detail": text}
 
 
-def _from_1(raw: dict[str, Any]) -> dict[str, Any]:
-    return {**raw, "rows": [row_from_1(row) for row in raw["rows"]]}
+def _from_1(float_dtype: str, raw: dict[str, Any]) -> dict[str, Any]:
+    rows = [row_from_1(row) for row in raw["rows"]]
+    return {**raw, "rows": [{**row, "dtype": float_dtype} if row["dtype"] == DType.F32 else row for row in rows]}
 
 
 def _refuse_twice(rows: tuple[PlanRow, ...], path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,23 +45,22 @@ def compare(bench: Workbench, fitted: Compiled, wish: str, case: BaselineCase, f
     estimator, timer = bench.backend.estimator, bench.backend.timer
     if fitted.error or not bench.available:
         return Comparison({} if fitted.error else {FITTED: fitted})
-    estimated = {FITTED: fitted}
-    if estimator is not None and fitted.estimate is not None:
-        estimated |= {one.name: _built(one, case, folder) for one in _chosen(wish, estimator.baselines)}
-    timed = () if timer is None else _chosen(wish, timer.baselines)
-    return Comparison(estimated, _measured(bench, fitted, timed, case, folder) if timed else None)
+    for old in folder.glob("baseline_*"):
+        shutil.rmtree(old)
+    estimating = () if estimator is None or fitted.estimate is None else _chosen(wish, estimator.baselines)
+    timing = () if timer is None else _chosen(wish, timer.baselines)
+    built = {one.name: one for one in (*estimating, *timing)}
+    programs = {FITTED: fitted, **{name: _built(one, case, folder) for name, one in built.items()}}
+    estimated = {name: programs[name] for name in (FITTED, *(one.name for one in estimating))}
+    return Comparison(estimated, _timed(bench, programs, [one.name for one in timing]) if timing else None)
 
 
-def _measured(
-    bench: Workbench, fitted: Compiled, baselines: tuple[Baseline, ...], case: BaselineCase, folder: Path
-) -> Measured | str:
+def _timed(bench: Workbench, programs: Mapping[str, Compiled], names: list[str]) -> Measured | str:
     """The latency of all by turns in one run; why there is none where one was not compiled."""
-    programs = {FITTED: fitted}
-    for baseline in baselines:
-        programs[baseline.name] = _built(baseline, case, folder)
-        if error := programs[baseline.name].error:
-            return f"{baseline.name} was not compiled: {error}"
-    return bench.time(programs, baselines[0].name)
+    for name in names:
+        if error := programs[name].error:
+            return f"{name} was not compiled: {error}"
+    return bench.time({name: programs[name] for name in (FITTED, *names)}, names[0])
 
 
 def _built(baseline: Baseline, case: BaselineCase, folder: Path) -> Compiled:

@@ -8,7 +8,7 @@ tensor stands directly in front of a wrong one. Where another input of that oper
 from __future__ import annotations
 
 import math
-import shutil
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,8 @@ import onnx_ir as ir
 
 from dovetail.backend import MODEL, Artifact, Sample
 from dovetail.encoding import Array, DType
-from dovetail.errors import BackendError
+from dovetail.errors import BackendError, InputError
+from dovetail.model.edit import is_float
 from dovetail.model.observe import ObservedRun
 from dovetail.model.origin import nodes_of, origin_of
 from dovetail.model.session import Mode
@@ -75,7 +76,9 @@ def locate(
     try:
         return _Search(bench, variant, build, failing, time.monotonic() + time_limit_s).run() or NOWHERE
     except TimeoutError:
-        return f"where they part was not found within {time_limit_s:g} s"
+        return f"the operator was not found within {time_limit_s:g} s"
+    except (InputError, OSError) as error:
+        return f"the operator was not found: {error}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,16 +155,24 @@ class _Search:
 
     def _known_parents(self, name: str) -> list[str]:
         """What a tensor is made from; in place of one that no cut shows, what that is made from."""
-        parents: list[str] = []
-        for parent in self._parents[name]:
-            parents += [parent] if self._quality(parent) is not None else self._known_parents(parent)
-        return list(dict.fromkeys(parents))
+        waiting, seen, known = list(self._parents[name]), set[str](), list[str]()
+        while waiting:
+            parent = waiting.pop(0)
+            if parent in seen:
+                continue
+            seen.add(parent)
+            if self._quality(parent) is not None:
+                known.append(parent)
+            else:
+                waiting += self._parents[parent]
+        return known
 
     def _cut_and_run(self, read: str) -> Array | None:
         """What the target makes of the shipped graph that ends at this tensor; None where it does not take it."""
-        folder = self._build.folder / "cut"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
+        with tempfile.TemporaryDirectory(prefix="cut-", dir=self._build.folder.parent) as name:
+            return self._run_cut(read, Path(name))
+
+    def _run_cut(self, read: str, folder: Path) -> Array | None:
         model = ir.load(self._emitted)
         value = next(v for node in model.graph for v in node.outputs if v.name == read)
         model.graph.outputs.clear()
@@ -178,16 +189,14 @@ class _Search:
             return next(iter(run(compiled, [self._sample])))[read]
         except BackendError:
             return None
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     def _stored_reads(self, simulation: ir.Model) -> dict[str, str]:
         """The planned tensors that a node of the graph makes -> what their readers see, in graph order."""
-        makers = [v.name or "" for node in simulation.graph for v in node.outputs]
-        tensors = self._build.plan.tensors
-        planned = {READ.format(name): name for name, choice in tensors.items() if choice.storage.dtype.is_quantized}
-        inputs = {v.name for v in simulation.graph.inputs}
-        return {planned[read]: read for read in makers if read in planned and planned[read] not in inputs}
+        made = {v.name or "" for node in simulation.graph for v in node.outputs if is_float(v)}
+        stored = {name for name, choice in self._build.plan.tensors.items() if choice.is_stored}
+        values = [v.name or "" for node in self._model.graph for v in node.outputs if v.name in stored]
+        seen = {name: next((read for read in (READ.format(name), name) if read in made), None) for name in values}
+        return {name: read for name, read in seen.items() if read is not None}
 
     def _made_from(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
         """The stored tensors that each stored tensor is made from, with nothing stored in between; and those that any

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
+from dovetail.errors import BackendError, InputError
 from dovetail.finding import Status
 from dovetail.plan.validate import validate_plan
 from dovetail.trials.decision import Alternative, Decision
@@ -76,10 +77,15 @@ def with_place(verification: Verification, located: str) -> Verification:
 
 def _tried(knob: str, cure: Cure, bench: Workbench, located: Located, first: Settlement, verify: Verify) -> Settlement:
     """What was settled first, or the cure where it brings the numbers back; with the decision in either case."""
-    build = bench.build(cure.variant)
-    verification = verify(build)
-    before, after = first.verification.verdicts["numerics"], verification.verdicts["numerics"]
-    helps = after.status is Status.PASS
+    before = first.verification.verdicts["numerics"]
+    try:
+        build = bench.build(cure.variant)
+        verification = verify(build)
+    except (BackendError, InputError, OSError, ValueError) as error:  # what ships does not hang on it
+        build, verification, why_not = first.build, first.verification, str(error)
+    else:
+        why_not = verification.verdicts["numerics"].reason
+    helps = build is not first.build and verification.verdicts["numerics"].status is Status.PASS
     as_planned = str(located.storage)
     decision = Decision(
         knob=knob,
@@ -87,7 +93,7 @@ def _tried(knob: str, cure: Cure, bench: Workbench, located: Located, first: Set
         taken=cure.label if helps else as_planned,
         alternatives=(
             Alternative(as_planned, {"target_sqnr_db": located.target_db, "simulation_sqnr_db": located.simulation_db}),
-            Alternative(cure.label, failure="" if helps else after.reason),
+            Alternative(cure.label, failure="" if helps else why_not),
         ),
         rule=_RULE,
         reason=before.reason if helps else f"keeping it in {cure.label} was tried and does not help",

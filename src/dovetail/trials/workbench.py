@@ -147,15 +147,9 @@ class Workbench:
             raise
 
     def build_each(self, variants: Sequence[Variant]) -> list[Build]:
-        """The same for several, as many at once as there are cores; none after one that did not come to its end,
-        because it would take the whole time limit again."""
-        cores, built = os.cpu_count() or 1, list[Build]()
-        with ThreadPoolExecutor(cores) as pool:
-            for start in range(0, len(variants), cores):
-                built += pool.map(self.build, variants[start : start + cores])
-                if not all(build.compiled.finished for build in built):
-                    break
-        return built
+        """The same for several, as many at once as there are cores; vendor tools run in child processes."""
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return list(pool.map(self.build, variants))
 
     def compile(self, artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
         """What the target's compiler makes of files; without a compiler, only these."""

@@ -130,7 +130,7 @@ def verify(
             cap = backend.float16_db if keeps_float(built.plan) else None
             ran, numerics = run_on_target(streams, ranked, samples, runner, cap, thresholds, progress, classes)
         if ran is not None and ran.outputs and numerics.status is Status.FAIL:
-            failing = Failing(samples[0], ran.level_db(thresholds))
+            failing = Failing(samples[ran.worst], ran.level_db(thresholds))
         numerics = verdicts.with_overflow(numerics, simulated)
         whole = {name: followed(stream, built.tail, folder) for name, stream in streams.items()}
         accuracy, emulated = _accuracies(evaluation, whole, built, samples, ran, runner, folder)

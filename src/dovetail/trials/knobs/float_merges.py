@@ -32,7 +32,9 @@ def decide(bench: Workbench, variant: Variant) -> Outcome:
     units = [
         unit
         for unit in build_problem(variant.model, bench.table).units
-        if len(unit.shared()) > 1 and isinstance(planned[unit.outputs[0].name or ""].storage, QParams)
+        if len(unit.shared()) > 1
+        and unit.name not in variant.request.pins.units  # of which the caller has said what it computes in
+        and isinstance(planned[unit.outputs[0].name or ""].storage, QParams)
     ]
     if not bench.samples(SAMPLES):
         return variant, ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from dovetail.op_support import Precision
@@ -20,6 +21,9 @@ def islands(precision: Precision) -> Knob:
 
 
 def _cure(precision: Precision, variant: Variant, located: Located) -> Cure | None:
-    text = f"computed wrongly in integers: kept in {precision.name}"
-    pins = Pins({located.unit: Pin(precision, Why.MEASURED, text)})
-    return Cure(pinned(pins)(variant), precision.name)
+    request = variant.request
+    if located.unit in request.pins.units:  # the caller has said what it computes in
+        return None
+    text = f"computed wrongly as planned: kept in {precision.name}"
+    free = replace(variant, request=replace(request, pins=request.pins.without_operands_of(located.unit)))
+    return Cure(pinned(Pins({located.unit: Pin(precision, Why.MEASURED, text)}))(free), precision.name)

@@ -9,6 +9,7 @@ Only operands are looked at that are converted for the MatMul in either width.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
@@ -110,14 +111,16 @@ class _Search:
         first = self._bench.build(self._variant).compiled
         if not first.finished or first.estimate is None:
             return {}
-        variants = [self._with([self._edges[n] for n in numbers]) for numbers in self._groups.values()]
-        builds = self._bench.build_each(variants)
-        found = {
-            f"narrow {name}": build.compiled.estimate
-            for name, build in zip(self._groups, builds, strict=False)  # fewer where the compiler did not end
-            if build.compiled.estimate is not None
-        }
-        return {WIDE: first.estimate, **found}
+        found = {WIDE: first.estimate}
+        groups, cores = list(self._groups.items()), os.cpu_count() or 1
+        for some in (groups[start : start + cores] for start in range(0, len(groups), cores)):
+            builds = self._bench.build_each([self._with([self._edges[n] for n in numbers]) for _, numbers in some])
+            for (name, _), build in zip(some, builds, strict=True):
+                if build.compiled.estimate is not None:
+                    found[f"narrow {name}"] = build.compiled.estimate
+            if not all(build.compiled.finished for build in builds):
+                break
+        return found
 
     def _saved(self, estimates: Mapping[str, Estimate]) -> list[float]:
         """What each operand saves in its narrow form, in us; empty where the estimates cannot be compared."""
