@@ -25,7 +25,7 @@ bench: $(VENV)/.dev  ## Figures, as ratios from one run
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench
 
 docs: $(VENV)/.core  ## What is generated from the code
-	$(BIN)/python -m dovetail.rules.docs docs/rules
+	$(BIN)/python -m dovetail.rule_docs docs/rules
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -49,9 +49,9 @@ class Bench:
         self.folder = folder
         self.images = pictures(samples)
         self.model: ir.Model = normalize(read(path))[0]
-        for each in self.target.rewrites:
+        for each in self.target.rewrites.graph:
             each(self.model)
-        self.names = observed(self.model, self.target)
+        self.names = observed(self.model, self.target.table)
         self.data = open_data({"image": self.images}, input_specs(self.model))
         self.session = open_session(path, Mode.FLOAT)
 
@@ -66,15 +66,15 @@ class Bench:
         start = time.process_time()
         stats = collect(self.model, self.names, self.data, workdir=self.folder, histograms=histograms)
         if histograms:
-            make_plan(self.model, self.target, stats, Request(W8A8, method))
+            make_plan(self.model, self.target.table, stats, Request(W8A8, method))
         return time.process_time() - start - creation
 
     def simulations(self) -> dict[str, Callable[[], float]]:
         stats = collect(self.model, self.names, self.data, workdir=self.folder, histograms=False)
         runs = {}
         for precision in (W8A8, W8A16):
-            plan = make_plan(self.model, self.target, stats, Request(precision))
-            artifacts = self.target.emit(self.model, plan, self.folder)
+            plan = make_plan(self.model, self.target.table, stats, Request(precision))
+            artifacts = self.target.backend.emit(self.model, plan, self.folder)
             runs[f"simulation {precision.name}"] = SessionRun(
                 load_simulation(artifacts[0].path), Mode.EXACT, self.folder
             )

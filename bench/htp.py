@@ -24,7 +24,6 @@ from dovetail.calibrate.user_code import load_function
 from dovetail.finding import Status
 from dovetail.plan.rows import read_plan, write_plan
 from dovetail.report.result import Result
-from dovetail.stage_files import load_passed
 from dovetail.targets import open_target
 
 SOC = "qnn-htp:soc52"
@@ -121,22 +120,22 @@ def _fitted(result: Result) -> Estimate | None:
 
 def _normalized(runs: Path) -> ir.Model:
     """The graph as it is before any rewrite for this target."""
-    return load_passed(runs / "w8a16_narrow" / "stages" / "normalized.onnx")[0]
+    return ir.load(runs / "w8a16_narrow" / "stages" / "normalized.onnx")
 
 
 def _fp16(runs: Path, model: ir.Model, path: Path, option: dict[str, str]) -> Estimate | None:
     """The estimate of a float graph in FP16; None where it is refused."""
     runs.mkdir(exist_ok=True)
     target = open_target(SOC, option)
-    if target.baseline is None:
+    if not target.backend.baselines:
         return None
-    return target.baseline(BaselineCase("fp16", model, path, "fp16", (), {}), runs).estimate
+    return target.backend.baselines[0].build(BaselineCase(model, path, "fp16", (), {}), runs).estimate
 
 
 def _wide_on_values(runs: Path) -> Path:
     """A plan in which attention by V has a wide second operand, and every other product a narrow one."""
     narrow, wide = (read_plan(runs / f"w8a16_{width}" / "plan.json") for width in ("narrow", "wide"))
-    model, _ = load_passed(runs / "w8a16_narrow" / "stages" / "rewritten.onnx")
+    model = ir.load(runs / "w8a16_narrow" / "stages" / "rewritten.onnx")
     by_values = {node.name for node in model.graph if node.op_type == "MatMul" and _reads_softmax(node)}
     chosen = {edge: choice for edge, choice in wide.edges.items() if edge.node in by_values}
     path = runs / "values.json"

@@ -24,11 +24,11 @@ def stage(model_path: Path, data: Path, method: str, folder: Path) -> None:
     """From the file to a plan: what calibration needs, and nothing after it."""
     target = open_target("ort-cpu")
     model = normalize(read(model_path))[0]
-    for rewrite in target.rewrites:
+    for rewrite in target.rewrites.graph:
         rewrite(model)
     source = open_data(data, input_specs(model))
-    stats = collect(model, observed(model, target), source, workdir=folder, histograms=method != "minmax")
-    make_plan(model, target, stats, Request(W8A8, method))
+    stats = collect(model, observed(model, target.table), source, workdir=folder, histograms=method != "minmax")
+    make_plan(model, target.table, stats, Request(W8A8, method))
 
 
 def fit(model_path: Path, data: Path, method: str, folder: Path) -> None:

@@ -29,9 +29,9 @@ def quantize(request: Mapping[str, Any], feeds: Feeds, calibration: Stopwatch) -
     method = request["method"]
     target = open_target("ort-cpu")
     model = normalize(read(Path(request["model"])))[0]
-    for rewrite in target.rewrites:
+    for rewrite in target.rewrites.graph:
         rewrite(model)
-    names = observed(model, target)
+    names = observed(model, target.table)
     data = open_data(request["data"], input_specs(model))
     with tempfile.TemporaryDirectory() as folder:
         start = time.process_time()
@@ -39,9 +39,9 @@ def quantize(request: Mapping[str, Any], feeds: Feeds, calibration: Stopwatch) -
         creation = time.process_time() - start
         with calibration:
             stats = collect(model, names, data, workdir=Path(folder), histograms=method != "minmax")
-            plan = make_plan(model, target, stats, Request(W8A8, method))
+            plan = make_plan(model, target.table, stats, Request(W8A8, method))
         calibration.seconds -= creation
-        artifacts = target.emit(model, plan, Path(folder))
+        artifacts = target.backend.emit(model, plan, Path(folder))
         output.write_bytes(artifacts[0].path.read_bytes())
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.calibrate.record import load_stats
+from dovetail.edge import Edge
 from dovetail.encoding import Encoding, Granularity, QParams
 from dovetail.model.edit import constant_of
 from dovetail.model.session import Mode
@@ -19,7 +20,7 @@ from dovetail.numerics.metrics import Comparison
 from dovetail.numerics.ranges import params_from_range
 from dovetail.plan.make import make_plan
 from dovetail.plan.request import Request
-from dovetail.storage import Choice, Edge, Plan
+from dovetail.storage import Choice, Plan, Why
 from dovetail.target import Target
 from dovetail.verify.run import SessionRun
 
@@ -27,8 +28,10 @@ from dovetail.verify.run import SessionRun
 def max_calibrated(run: Path, target: Target, precision: str, folder: Path) -> Path:
     """The QDQ graph of a run again, quantized so."""
     model = ir.load(run / "stages" / "rewritten.onnx")
-    plan = make_plan(model, target, load_stats(run / "stages" / "stats.npz"), Request(target.precisions[precision]))
-    return target.emit(model, dataclasses.replace(plan, edges=per_tensor(plan, model)), folder)[0].path
+    plan = make_plan(
+        model, target.table, load_stats(run / "stages" / "stats.npz"), Request(target.table.precisions[precision])
+    )
+    return target.backend.emit(model, dataclasses.replace(plan, edges=per_tensor(plan, model)), folder)[0].path
 
 
 def per_tensor(plan: Plan, model: ir.Model) -> dict[Edge, Choice]:
@@ -39,7 +42,7 @@ def per_tensor(plan: Plan, model: ir.Model) -> dict[Edge, Choice]:
         array = constant_of(nodes[edge.node].inputs[edge.index])
         if isinstance(choice.storage, QParams) and array is not None:
             one = dataclasses.replace(choice.storage.encoding, granularity=Granularity.TENSOR)
-            edges[edge] = Choice(_largest(array, one), "the largest value")
+            edges[edge] = Choice(_largest(array, one), Why.PINNED, "the largest value")
     return edges
 
 

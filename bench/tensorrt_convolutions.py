@@ -34,12 +34,12 @@ def convolutions(target_name: str, precisions: tuple[str, ...]) -> None:
         model = _model(folder / "float.onnx")
         data = open_data({"x": np.random.default_rng(1).standard_normal((4, 1, 64, 32, 32)).astype(np.float32)},
                          input_specs(model))  # fmt: skip
-        stats = collect(model, observed(model, target), data, workdir=folder, histograms=False)
+        stats = collect(model, observed(model, target.table), data, workdir=folder, histograms=False)
         for precision in precisions:
-            plan = make_plan(model, target, stats, Request(target.precisions[precision]))
+            plan = make_plan(model, target.table, stats, Request(target.table.precisions[precision]))
             for words, edges in (("per channel", plan.edges), ("per tensor", per_tensor(plan, model))):
-                emitted = target.emit(model, dataclasses.replace(plan, edges=edges), folder)
-                compiled = target.compile(emitted, folder)
+                emitted = target.backend.emit(model, dataclasses.replace(plan, edges=edges), folder)
+                compiled = target.backend.compile(emitted, folder)
                 if compiled.error:
                     print(f"convolutions     {precision:5} {words:12} {compiled.error}")
                     continue

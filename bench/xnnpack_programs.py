@@ -25,13 +25,15 @@ from dovetail.model.read import read
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
-from dovetail.plan.make import make_plan, observed
+from dovetail.plan.make import observed
 from dovetail.plan.request import Request
-from dovetail.search.choices import choose
 from dovetail.targets import open_target
 from dovetail.targets.xnnpack.lower import lower
 from dovetail.targets.xnnpack.operators.plain import PLAIN
 from dovetail.targets.xnnpack.session import load_program, runtime
+from dovetail.trials.knobs.float_merges import FLOAT_MERGES, IN_FLOAT
+from dovetail.trials.variant import Variant
+from dovetail.trials.workbench import Workbench
 
 
 @dataclass
@@ -90,16 +92,17 @@ def ours(module: nn.Module, samples: list[Tensor], path: Path, precision: str, *
             folder = Path(name)
             onnx.save(dovetail.from_torch(module, samples[0]), folder / "in.onnx")
             model, _ = normalize(read(folder / "in.onnx"))
-            for each in (*target.rewrites, infer_shapes):
+            for each in (*target.rewrites.graph, infer_shapes):
                 each(model)
             specs = input_specs(model)
             data = open_data({specs[0].name: np.stack([s.numpy() for s in samples])}, specs)
-            stats = collect(model, observed(model, target), data, workdir=folder, histograms=False)
-            request, notes = Request(target.precisions[precision]), ()
+            stats = collect(model, observed(model, target.table), data, workdir=folder, histograms=False)
+            variant, notes = Variant(model, stats, Request(target.table.precisions[precision])), ()
+            bench = Workbench(target.table, target.backend, data.samples, folder / "trials")
             if not shared:
-                request, choices = choose(model, target, stats, request, (), list(data.samples()))
-                notes = choices.notes
-            artifacts = target.emit(model, make_plan(model, target, stats, request), folder)
+                variant, decisions = FLOAT_MERGES.decide(bench, variant)
+                notes = tuple(str(one) for one in decisions if one.taken == IN_FLOAT)
+            artifacts = target.backend.emit(model, bench.plan(variant), folder)
             placed = lower(ir.load(artifacts[0].path), path)
             session = open_session(artifacts[0].path, Mode.EXACT)
             simulated = list(run_session(session, {specs[0].name: samples[0].numpy()}).values())

@@ -15,7 +15,9 @@ from dovetail.calibrate.sources import open_data
 from dovetail.model.read import read
 from dovetail.op_support import W8A8, Precision
 from dovetail.passes.infer_shapes import infer_shapes
+from dovetail.plan.constraints import build_problem
 from dovetail.plan.make import make_plan, observed
+from dovetail.plan.pins import resolve_keeps
 from dovetail.plan.request import Keep, Request
 from dovetail.stats import Stats
 from dovetail.storage import Plan
@@ -35,7 +37,7 @@ def graph(body: str, header: str = "", opset: int = 21) -> ir.Model:
 def observe(model: ir.Model, target: Target, data: dict[str, np.ndarray], histograms: bool = False) -> Stats:
     """Statistics over arrays with samples along the first axis."""
     with tempfile.TemporaryDirectory() as folder:
-        names = observed(model, target)
+        names = observed(model, target.table)
         source = open_data(data, input_specs(model))
         return collect(model, names, source, workdir=Path(folder), histograms=histograms)
 
@@ -60,5 +62,6 @@ def planned(
 ) -> Plan:
     """The plan of a model on a target."""
     stats = observe(model, target, data or noise(model))
-    keeps = tuple(Keep(pattern, wanted) for pattern, wanted in (keep or {}).items())
-    return make_plan(model, target, stats, Request(precision, keeps=keeps, quantized_io=quantized_io))
+    keeps = [Keep(pattern, wanted) for pattern, wanted in (keep or {}).items()]
+    pins = resolve_keeps(build_problem(model, target.table), keeps)
+    return make_plan(model, target.table, stats, Request(precision, pins=pins, quantized_io=quantized_io))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,26 +14,31 @@ from pathlib import Path
 import pytest
 
 import dovetail
+from dovetail.target import Target
+from dovetail.targets import FAMILIES, open_target
 
 SOURCE = Path(dovetail.__file__).parent
 # From the bottom up: a module imports from its own layer and those above in this list, never from those below.
 LAYERS = (
-    ("errors", "encoding", "finding", "whole_number"),
+    ("errors", "whole_number", "files", "clock"),
+    ("edge", "encoding", "finding"),
     ("storage", "stats", "pass_record", "document"),
     ("op_support", "backend"),
-    ("target",),
     ("numerics",),
     ("model",),
     ("passes", "qdq"),
     ("calibrate", "plan"),
     ("rules", "verify"),
-    ("search",),
+    ("trials",),
+    ("target",),
     ("targets",),
     ("zoo",),
-    ("config", "rundir", "versions"),
-    ("stage_files", "job"),
+    ("catalog", "config", "float_graph", "rundir", "versions"),
+    ("checking", "rule_docs", "stages"),
+    ("job", "stage_files"),
     ("report",),
     ("device",),
+    ("shipping",),
     ("pipeline",),
     ("repairs",),
     ("api", "torch_export"),
@@ -82,6 +89,63 @@ def test_vendor_packages_stay_lazy_in_their_target(path: Path) -> None:
             assert part_of(path) in VENDOR_PLACES, f"{path} imports {name}"
     for name in imports_of(path, top_level_only=True):
         assert name.split(".")[0] not in VENDORS
+
+
+def test_no_cycle_between_packages() -> None:
+    """A package imports no other one that imports it, however far around; types of annotations count."""
+    uses: dict[str, set[str]] = {}
+    for path in modules():
+        names = (name.split(".") for name in imports_of(path))
+        found = {parts[1] for parts in names if parts[0] == "dovetail" and len(parts) > 1 and parts[1] in LEVEL}
+        uses.setdefault(part_of(path), set()).update(found - {part_of(path)})
+    uses.pop("__init__")
+    done: set[str] = set()
+    while len(done) < len(uses):
+        free = {part for part, others in uses.items() if part not in done and others <= done}
+        assert free, f"a cycle among {sorted(set(uses) - done)}"
+        done |= free
+
+
+# Words of a backend: in no identifier, import or literal outside targets/; docstrings and comments may have them.
+_BACKENDS = re.compile(r"qnn|htp|tensorrt|\btrt|xnnpack|executorch|qairt|qualcomm|nvidia", re.IGNORECASE)
+
+
+def _docstrings(tree: ast.Module) -> set[ast.AST]:
+    owners = [node for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)]
+    first = [node.body[0] for node in owners if node.body]
+    return {node.value for node in first if isinstance(node, ast.Expr)}
+
+
+def _words(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Constant):
+        return [node.value] if isinstance(node.value, str) else []
+    names = (getattr(node, field, None) for field in ("id", "attr", "name", "arg", "module"))
+    return [name for name in names if isinstance(name, str)]
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_only_targets_name_a_backend(path: Path) -> None:
+    if part_of(path) == "targets":
+        return
+    tree = ast.parse(path.read_text())
+    docs = _docstrings(tree)
+    said = [(node, word) for node in ast.walk(tree) if node not in docs for word in _words(node)]
+    assert [(node.lineno, word) for node, word in said if _BACKENDS.search(word)] == []  # type: ignore[attr-defined]
+
+
+def test_the_words_of_a_backend_are_found() -> None:
+    tree = ast.parse('def f(htp):\n    """About HTP."""\n    return x.qnn_option, "TensorRT says"\n')
+    said = [word for node in ast.walk(tree) if node not in _docstrings(tree) for word in _words(node)]
+    assert [word for word in said if _BACKENDS.search(word)] == ["htp", "qnn_option", "TensorRT says"]
+
+
+def test_no_field_of_a_target_is_set_by_one_target_only() -> None:
+    """What only one has belongs into its facts, its table or a capability."""
+    opened = [open_target(name) for name in FAMILIES]
+    for field in dataclasses.fields(Target):
+        if field.default is not dataclasses.MISSING:
+            setting = [target.name for target in opened if getattr(target, field.name) != field.default]
+            assert len(setting) > 1, f"{field.name} is set by {setting} only"
 
 
 def test_no_shell_and_no_catch_all_folders() -> None:

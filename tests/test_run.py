@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 import dovetail
-from dovetail import pipeline, zoo
+from dovetail import clock, pipeline, shipping, zoo
 from dovetail.config import FitOptions
 from dovetail.errors import InputError
 from dovetail.job import prepare
@@ -39,7 +39,7 @@ def test_an_interrupted_run_is_resumed(digits: dict[str, object], monkeypatch: p
 
     run = Path(str(digits["output"]))
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "choose_operands", interrupt)
+        patch.setattr(shipping, "settle", interrupt)
         with pytest.raises(KeyboardInterrupt):
             dovetail.fit(**digits)
     assert not (run / "result.json").exists()
@@ -263,9 +263,10 @@ def test_the_timings_cover_the_cpu_time_of_a_run(digits: dict[str, object], monk
 
 
 def test_a_stage_that_runs_twice_has_the_sum_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, now = pipeline.Clock(pipeline.silent), iter([1.0, 3.0, 10.0, 15.0])
-    monkeypatch.setattr(pipeline, "_cpu_seconds", lambda: next(now))
-    for _ in range(2):
-        with clock.stage("plan"):
-            pass
-    assert clock.timings_s == {"plan": 7.0}
+    counted, now = clock.Clock(), iter([1.0, 3.0, 10.0, 12.0, 14.0, 15.0])
+    monkeypatch.setattr(clock, "_cpu_seconds", lambda: next(now))
+    with counted.stage("plan"):
+        pass
+    with counted.stage("plan"), counted.stage("inside"):
+        pass
+    assert counted.timings_s == {"plan": 2.0 + 2.0 + 1.0, "inside": 2.0}, "a stage inside another counts for itself"

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import dovetail
-from dovetail import pipeline
+from dovetail import shipping
 from dovetail.errors import InputError
 
 BODY = """<ir_version: 10, opset_import: ["": 21]>
@@ -74,7 +74,7 @@ def test_an_earlier_run_comes_back_whatever_ends_its_replacement(
     dovetail.fit(**asked)
     before = content(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "choose_operands", end)
+        patch.setattr(shipping, "settle", end)
         with pytest.raises(type(ended)):
             dovetail.fit(**asked, force=True)
     assert content(tmp_path) == before

@@ -15,6 +15,7 @@ import dovetail
 from dovetail.calibrate.collect import collect
 from dovetail.calibrate.data import input_specs
 from dovetail.calibrate.sources import open_data
+from dovetail.edge import Edge
 from dovetail.encoding import DType, QParams
 from dovetail.model.read import read
 from dovetail.model.session import Mode, open_session
@@ -23,7 +24,7 @@ from dovetail.op_support import W8A8
 from dovetail.passes.normalize import normalize
 from dovetail.plan.make import make_plan, observed
 from dovetail.plan.request import Request
-from dovetail.storage import Edge
+from dovetail.storage import Why
 from dovetail.targets import open_target
 
 TINY = """
@@ -54,23 +55,23 @@ def test_the_line_by_hand(tiny: Path, samples: dict[str, np.ndarray], tmp_path: 
     target = open_target("ort-cpu")
 
     model, _ = normalize(read(tiny))
-    names = observed(model, target)
+    names = observed(model, target.table)
     assert set(names) == {"x", "h", "r", "y"}
 
     stats = collect(model, names, open_data(samples, input_specs(model)), workdir=tmp_path, histograms=False)
     assert stats.tensors["x"].low == samples["x"].min()
     assert stats.data.samples == 32
 
-    plan = make_plan(model, target, stats, Request(W8A8))
+    plan = make_plan(model, target.table, stats, Request(W8A8))
     x = plan.tensors["x"].storage
     assert isinstance(x, QParams)
     assert x.dtype is DType.U8
     weight = plan.edges[Edge(model.graph[0].name or "", 1)].storage
     assert isinstance(weight, QParams)
     assert (weight.dtype, weight.axis) == (DType.S8, 1)
-    assert plan.tensors["y"].reason == "graph output, left in float"
+    assert plan.tensors["y"].why is Why.OUTPUT
 
-    (artifact,) = target.emit(model, plan, tmp_path)
+    (artifact,) = target.backend.emit(model, plan, tmp_path)
     onnx.checker.check_model(str(artifact.path), full_check=True)
     session = open_session(artifact.path, Mode.EXACT)
     (y,) = session.run(None, {"x": samples["x"][:1]})

@@ -20,7 +20,9 @@ from dovetail.backend import Artifact, Compiled, Probe
 from dovetail.errors import InputError
 from dovetail.op_support import FP32
 from dovetail.report.terminal import print_result
+from dovetail.trials.knobs.precisions import precisions
 from tests import toy_target
+from tests.changed import changed
 
 BODY = """
 <ir_version: 10, opset_import: ["": 17]>
@@ -70,9 +72,7 @@ def test_its_options_are_its_own(model: Path) -> None:
 def test_its_compiler_may_refuse(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import tests.toy_target as toy
 
-    refusing = dataclasses.replace(
-        toy.TOY, compile=lambda artifacts, folder: Compiled(artifacts, error="no kernel for Relu")
-    )
+    refusing = changed(toy.TOY, compile=lambda artifacts, folder: Compiled(artifacts, error="no kernel for Relu"))
     monkeypatch.setattr(toy, "TOY", refusing)
     result = fit(model)
     assert result.failed == ("compiled",)
@@ -87,7 +87,7 @@ def test_its_backend_may_be_missing(
     import tests.toy_target as toy
     from dovetail.cli.main import main
 
-    missing = dataclasses.replace(toy.TOY, probe=lambda: Probe(False, {}, "pip install toy-compiler"))
+    missing = changed(toy.TOY, probe=lambda: Probe(False, {}, "pip install toy-compiler"))
     monkeypatch.setattr(toy, "TOY", missing)
     np.savez(model.parent / "calib.npz", **samples())
     arguments = ["fit", str(model), "--target", "toy", "--calib", str(model.parent / "calib.npz"), "-o"]
@@ -114,13 +114,13 @@ def test_a_choice_that_was_interrupted_leaves_nothing_that_a_resumed_run_takes(
     def stopped(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
         raise KeyboardInterrupt
 
-    choosing = dataclasses.replace(toy_target.TOY, choices={"auto": ("w8a8", "fp32")}, compile=stopped)
-    both = {"w8a8": toy_target.TOY.precisions["w8a8"], "fp32": FP32}
-    monkeypatch.setattr(toy_target, "TOY", dataclasses.replace(choosing, precisions=both))
+    choosing = changed(toy_target.TOY, choices={"auto": ("w8a8", "fp32")}, compile=stopped, knobs=(precisions(),))
+    both = {"w8a8": toy_target.TOY.table.precisions["w8a8"], "fp32": FP32}
+    monkeypatch.setattr(toy_target, "TOY", changed(choosing, precisions=both))
     with pytest.raises(KeyboardInterrupt):
         fit(model, precision="auto")
-    assert (model.parent / "run/stages/trials/w8a8/toy.onnx").exists()
-    monkeypatch.setattr(toy_target, "TOY", dataclasses.replace(toy_target.TOY, compile=toy_target.compile_model))
+    assert list((model.parent / "run/stages/trials").glob("*/toy.onnx"))
+    monkeypatch.setattr(toy_target, "TOY", changed(toy_target.TOY, compile=toy_target.compile_model))
     result = fit(model, precision="w8a8", resume=True)
     assert not result.failed
     assert not (model.parent / "run/stages/trials").exists()
@@ -132,8 +132,8 @@ METRIC = "def {name}(outputs, targets):\n    return {{'mean': {value} + 0 * len(
 @pytest.fixture
 def choosing(model: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """A run that chooses between two precisions, with a metric by name on held-out data in a file."""
-    both = {"w8a8": toy_target.TOY.precisions["w8a8"], "fp32": FP32}
-    auto = dataclasses.replace(toy_target.TOY, choices={"auto": ("w8a8", "fp32")}, precisions=both)
+    both = {"w8a8": toy_target.TOY.table.precisions["w8a8"], "fp32": FP32}
+    auto = changed(toy_target.TOY, choices={"auto": ("w8a8", "fp32")}, precisions=both, knobs=(precisions(),))
     monkeypatch.setattr(toy_target, "TOY", auto)
     monkeypatch.chdir(model.parent)
     (model.parent / "its_metric.py").write_text(METRIC.format(name="one", value=1) + METRIC.format(name="two", value=2))
@@ -156,8 +156,10 @@ def choosing(model: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
 
 
 def figures(result: dovetail.Result) -> set[float]:
-    assert result.metrics.choices is not None
-    return {figure for row in result.metrics.choices.candidates for figure in row.figures.values()}
+    """What the caller's metric says of the candidates."""
+    ours = {"simulation_sqnr_db", "target_sqnr_db"}
+    (decision,) = [one for one in result.decisions if one.knob == "precision"]
+    return {value for row in decision.alternatives for name, value in row.figures.items() if name not in ours}
 
 
 def counted(outputs: object, targets: object) -> dict[str, float]:
@@ -173,7 +175,7 @@ def test_a_resumed_run_has_the_figures_of_its_own_metric(
         compiled.append(folder)
         return toy_target.compile_model(artifacts, folder)
 
-    monkeypatch.setattr(toy_target, "TOY", dataclasses.replace(toy_target.TOY, compile=compile_model))
+    monkeypatch.setattr(toy_target, "TOY", changed(toy_target.TOY, compile=compile_model))
     assert figures(dovetail.fit(**choosing)) == {1.0}
     done = len(compiled)
     assert figures(dovetail.fit(**choosing, resume=True)) == {1.0}
@@ -203,7 +205,7 @@ def test_the_size_is_that_of_what_ships(model: Path, monkeypatch: pytest.MonkeyP
         (folder / "program.bin").write_bytes(b"x" * 1234)
         return Compiled((*artifacts, Artifact("program", folder / "program.bin", "toyc 1", shipped=True)))
 
-    monkeypatch.setattr(toy_target, "TOY", dataclasses.replace(toy_target.TOY, emit=emit, compile=compile_model))
+    monkeypatch.setattr(toy_target, "TOY", changed(toy_target.TOY, emit=emit, compile=compile_model))
     expected = {"float": model.stat().st_size, "program.bin": 1234}
     for resume in (False, True):
         result = fit(model, resume=resume)
@@ -215,6 +217,6 @@ def test_the_size_is_that_of_what_ships(model: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_nothing_ships_of_what_was_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refusing = dataclasses.replace(toy_target.TOY, compile=lambda artifacts, folder: Compiled(artifacts, error="no"))
+    refusing = changed(toy_target.TOY, compile=lambda artifacts, folder: Compiled(artifacts, error="no"))
     monkeypatch.setattr(toy_target, "TOY", refusing)
     assert fit(model).metrics.size_bytes.keys() == {"float"}

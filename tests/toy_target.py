@@ -1,26 +1,84 @@
 """A second target in one file: proof that a target needs no change in the stages.
 
 The toy only moves bytes in Concat too, has no 16 bit and no tensors above rank 4, and "compiles" by checking the file.
+``toy:full`` has every capability that a target can have, so that each is seen to reach the result.
 """
 
 from __future__ import annotations
 
+import inspect
+import json
+import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
-from dovetail.backend import Artifact, Compiled, Outcome, Probe, ReadBack, ReadTensor, Sample
+from dovetail.backend import (
+    Artifact,
+    Backend,
+    Baseline,
+    BaselineCase,
+    Compiled,
+    DeviceCase,
+    DeviceKit,
+    DeviceLatency,
+    DeviceRead,
+    DeviceSide,
+    Estimate,
+    Estimator,
+    Measured,
+    Outcome,
+    Outside,
+    Placement,
+    Probe,
+    ReadBack,
+    Runner,
+    Sample,
+    Timer,
+    Traffic,
+)
+from dovetail.encoding import DType, Encoding
 from dovetail.errors import InputError
+from dovetail.finding import Finding, Severity
+from dovetail.model.place import at_node
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.model.write import write
-from dovetail.op_support import A8, B32, F32, W8, W8A8, Chain, OpSupport, Signature, Slot, bias, const, signature
+from dovetail.op_support import (
+    A8,
+    A16,
+    B32,
+    F32,
+    FP32,
+    W8,
+    W8A8,
+    W8A16,
+    Chain,
+    OpSupport,
+    OpTable,
+    Signature,
+    Slot,
+    bias,
+    const,
+    signature,
+)
+from dovetail.passes.linear_as_gemm import linear_as_gemm
 from dovetail.qdq.emit import emit_qdq
-from dovetail.qdq.params import qparams_of
+from dovetail.qdq.params import is_dequantize, is_quantize, qparams_of
 from dovetail.qdq.stored import stored_values
+from dovetail.qdq.transpose_before_quantize import transpose_before_quantize
+from dovetail.rules.rule import Rule, parse_doc
+from dovetail.rules.subject import Subject
 from dovetail.storage import Plan
-from dovetail.target import Target
+from dovetail.target import Family, Rewrites, Target
+from dovetail.trials.knobs.float_merges import FLOAT_MERGES
+from dovetail.trials.knobs.islands import islands
+from dovetail.trials.knobs.operand_widths import OPERAND_WIDTHS
+from dovetail.trials.knobs.precisions import precisions
 
 _FIRST = OpSupport((signature(A8, out=A8), signature(F32, out=F32)), shares=(0,))
 _SAME = (Signature((Slot(A8),), A8, variadic=True), Signature((Slot(F32),), F32, variadic=True))
@@ -29,10 +87,12 @@ _LINEAR = OpSupport((signature(A8, const(W8), bias(B32), out=A8), signature(F32,
 
 
 def open_target(variant: str, options: Mapping[str, str]) -> Target:
-    unknown = set(options) - {"speed"}
-    if variant or unknown:
-        raise InputError(f"target toy has no {variant or min(unknown)!r}")
-    return TOY
+    unknown = set(options) - ({"estimate", "wrong"} if variant == "full" else {"speed"})
+    if variant not in ("", "full") or unknown:
+        raise InputError(f"target toy has no {min(unknown) if unknown else variant!r}")
+    if not variant:
+        return TOY
+    return with_everything(ToyFacts(estimates=options.get("estimate") != "no", wrong_op=options.get("wrong", "")))
 
 
 def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
@@ -51,7 +111,7 @@ def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
     for stored in stored_values(model, plan):
         reader = readers.get(stored.name)
         same = reader is not None and qparams_of(reader).scale.tolist() == stored.params.scale.tolist()
-        rows.append(ReadTensor(stored.tensor, Outcome.MATCHED if same else Outcome.CHANGED, "", stored.edge))
+        rows.append(stored.as_read(Outcome.MATCHED if same else Outcome.CHANGED, ""))
     return ReadBack(tuple(rows), "the file itself")
 
 
@@ -63,19 +123,231 @@ def run(compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
 
 TOY = Target(
     name="toy",
-    ops={
-        **dict.fromkeys(("Reshape", "Transpose", "Slice", "Gather", "Squeeze", "Split"), _FIRST),
-        **dict.fromkeys(("Add", "Mul", "Relu", "Gelu", "Softmax"), OpSupport(_SAME)),
-        "Concat": _BYTES,
-        "MatMul": OpSupport((*_LINEAR.signatures, signature(A8, A8, out=A8))),
-        "Conv": _LINEAR,
-    },
-    precisions={"w8a8": W8A8},
-    chains=(Chain(("MatMul", "Add"), bias=True),),
-    probe=lambda: Probe(True, {"toy": "1"}),
-    emit=emit,
-    compile=compile_model,
-    read_back=read_back,
-    run=run,
-    max_rank=4,
+    facts=None,
+    table=OpTable(
+        target="toy",
+        ops={
+            **dict.fromkeys(("Reshape", "Transpose", "Slice", "Gather", "Squeeze", "Split"), _FIRST),
+            **dict.fromkeys(("Add", "Mul", "Relu", "Gelu", "Softmax"), OpSupport(_SAME)),
+            "Concat": _BYTES,
+            "MatMul": OpSupport((*_LINEAR.signatures, signature(A8, A8, out=A8))),
+            "Conv": _LINEAR,
+        },
+        precisions={"w8a8": W8A8},
+        chains=(Chain(("MatMul", "Add"), bias=True),),
+        max_rank=4,
+    ),
+    backend=Backend(lambda: Probe(True, {"toy": "1"}), emit, compile_model, read_back, Runner(run)),
+    rewrites=Rewrites(()),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ToyFacts:
+    """The vendor's own record: whether the compiler estimates latency, and an operator that it computes wrongly in
+    integers."""
+
+    estimates: bool = True
+    wrong_op: str = ""
+
+
+def compile_program(facts: ToyFacts, artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+    """A program beside the file, a place for every operator, an estimate; silently wrong where the facts say so."""
+    model = ir.load(artifacts[0].path)
+    operators = [node for node in model.graph if not is_quantize(node) and not is_dequantize(node)]
+    outside = tuple(Outside(node.name or "", node.op_type, "slow") for node in operators if node.op_type == "Softmax")
+    estimate = _estimate(model) if facts.estimates else None
+    _break(model, facts.wrong_op)
+    (program, *_) = write(model, folder / "program.onnx")
+    return Compiled(
+        (*artifacts, Artifact("program", program, "toyc 1")),
+        log="compiled",
+        estimate=estimate,
+        traffic=None if estimate is None else Traffic(10, 20, 0, 0),
+        not_estimated="" if facts.estimates else "this chip has no estimates",
+        notes=("compiled by toyc",),
+        placement=Placement(1, len(operators) - len(outside), outside),
+    )
+
+
+def _estimate(model: ir.Model) -> Estimate:
+    """What the file costs: the bytes that MatMul and Gemm read."""
+    values = [v for node in model.graph if node.op_type in ("MatMul", "Gemm") for v in node.inputs if v is not None]
+    cost = sum(_stored_bytes(value) for value in values)
+    return Estimate(cost, cost, cost, ops_without_cost=0, fill_bytes=0, spill_bytes=0)
+
+
+def _stored_bytes(value: ir.Value) -> int:
+    maker = value.producer()
+    stored = value if maker is None or not is_dequantize(maker) or maker.inputs[0] is None else maker.inputs[0]
+    return int((stored.dtype or ir.DataType.FLOAT).itemsize)
+
+
+def _break(model: ir.Model, op_type: str) -> None:
+    """Give back the input of every such operator whose output is quantized, with its sign changed."""
+    for node in model.graph:
+        if node.op_type == op_type and any(is_quantize(use.node) for use in node.outputs[0].uses()):
+            node.op_type = "Neg"
+
+
+def run_program(compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
+    session = open_session(_program(compiled), Mode.EXACT)
+    for sample in samples:
+        yield run_session(session, sample)
+
+
+def _program(compiled: Compiled) -> Path:
+    return next(artifact.path for artifact in compiled.artifacts if artifact.name == "program")
+
+
+def package(compiled: Compiled, folder: Path) -> Compiled:
+    """What a device is given: only the build that ships has it."""
+    path = folder / "toy.bin"
+    path.write_bytes(_program(compiled).read_bytes())
+    return replace(compiled, artifacts=(*compiled.artifacts, Artifact("package", path, "toyc 1", shipped=True)))
+
+
+def build_float(facts: ToyFacts, case: BaselineCase, folder: Path) -> Compiled:
+    """The graph that was fitted, in float."""
+    return compile_program(facts, emit(case.model, Plan("toy", FP32.name, {}), folder), folder)
+
+
+def build_stock(facts: ToyFacts, case: BaselineCase, folder: Path) -> Compiled:
+    """The caller's file as it is."""
+    return compile_program(facts, (Artifact("model", case.original),), folder)
+
+
+def measure(programs: Mapping[str, Compiled], baseline: str, sample: Sample) -> Measured | str:
+    """CPU time of the programs by turns."""
+    sessions = {name: open_session(_program(each), Mode.EXACT) for name, each in programs.items()}
+    rounds = []
+    for _ in range(3):
+        rounds.append([])
+        for session in sessions.values():
+            start = time.process_time()
+            run_session(session, sample)
+            rounds[-1].append(time.process_time() - start + 1e-6)  # never zero, however coarse the clock is
+    medians = dict(zip(programs, np.median(rounds, axis=0) * 1e6, strict=True))
+    ratios = {name: float(us / medians[baseline]) for name, us in medians.items()}
+    return Measured(baseline, {name: float(us) for name, us in medians.items()}, ratios, len(rounds), ("timed",))
+
+
+SESSION = """
+import json
+
+import onnxruntime
+
+
+def open_model(model, backend=""):
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.x64quantprecision", "1")  # without it, 8-bit sums saturate on some CPUs
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda inputs: dict(zip(names, session.run(names, inputs), strict=True))
+
+
+def export_to(folder):
+    (folder / "times.txt").write_text("7.0 9.0 3")
+
+
+def emulated():
+    return False
+
+
+def versions():
+    return {"toy": "1"}
+"""
+
+
+def device_files(compiled: Compiled, case: DeviceCase) -> DeviceSide:
+    names = json.dumps([tensor.name for tensor in case.inputs])
+    return DeviceSide((compiled.artifacts[0].path,), {"device_session.py": SESSION, "inputs.json": names})
+
+
+def read_device(folder: Path, compiled: Compiled, plan: Plan) -> DeviceRead:
+    """The latency that the toy's tool left beside the outputs."""
+    path = folder / "times.txt"
+    if not path.exists():
+        return DeviceRead(not_measured="the device left no times")
+    compute_us, latency_us, runs = path.read_text().split()
+    return DeviceRead(
+        notes=("timed by toytime",),
+        latency=DeviceLatency(float(compute_us), float(latency_us), int(runs), "toytime"),
+    )
+
+
+def softmax_on_a_chip_that_is_slow_at_it(subject: Subject) -> Iterator[Finding]:
+    """A Softmax runs outside the toy's backend.
+
+    ## What it finds
+    Every Softmax, on targets whose facts are those of the toy.
+
+    ## Why it matters
+    It shows that a target's own rule sees the target's own facts.
+
+    ## How to fix it
+    Nothing is to be done: the toy is a test.
+
+    ## Seen on
+    - toy: 1, by reading its compiler, which is in this file.
+    """
+    if isinstance(subject.facts, ToyFacts):
+        for node in subject.model.graph:
+            if node.op_type == "Softmax":
+                yield Finding("Q199", at_node(node), "runs outside the toy", Severity.WARNING, fix="leave it")
+
+
+# Made by hand, not by ``@rule``: the registry is that of the package, whose codes and pages tests hold.
+SLOW_SOFTMAX = Rule(
+    "Q199",
+    softmax_on_a_chip_that_is_slow_at_it.__name__,
+    softmax_on_a_chip_that_is_slow_at_it,
+    *parse_doc("Q199", inspect.getdoc(softmax_on_a_chip_that_is_slow_at_it) or ""),
+)
+_SAME_16 = (*_SAME, Signature((Slot(A16),), A16, variadic=True))
+_FIRST_16 = OpSupport((*_FIRST.signatures, signature(A16, out=A16)), shares=(0,))
+_LINEAR_16 = (*_LINEAR.signatures, signature(A16, const(W8), bias(B32), out=A16))
+# The second operand of two activations is converted, to 16 bits or to 8: that is what the knob chooses from.
+_S16 = Encoding(DType.S16, symmetric=True)
+_MATMUL_16 = (signature(A16, _S16, out=A16), signature(A16, A8, out=A16))
+
+
+def with_everything(facts: ToyFacts) -> Target:
+    """The toy with every capability: 16 bit, its own rule, knobs, an estimate, a clock, a device."""
+    floats = Baseline("float", partial(build_float, facts))
+    stock = Baseline("stock", partial(build_stock, facts))
+    return Target(
+        name="toy:full",
+        facts=facts,
+        table=OpTable(
+            target="toy:full",
+            ops={
+                **dict.fromkeys(("Reshape", "Transpose", "Slice", "Gather", "Squeeze", "Split"), _FIRST_16),
+                **dict.fromkeys(("Add", "Mul", "Relu", "Gelu", "Softmax"), OpSupport(_SAME_16)),
+                "Concat": OpSupport(_SAME_16, shares=None),
+                "MatMul": OpSupport((*_LINEAR_16, signature(A8, A8, out=A8), *_MATMUL_16)),
+                "Gemm": OpSupport(_LINEAR_16),
+            },
+            precisions={each.name: each for each in (W8A8, W8A16, FP32)},
+            choices={"auto": (W8A8.name, W8A16.name)},
+            max_rank=4,
+        ),
+        backend=Backend(
+            probe=lambda: Probe(True, {"toy": "1"}),
+            emit=emit,
+            compile=partial(compile_program, facts),
+            read_back=read_back,
+            runner=Runner(run_program, samples=2, retry_samples=4, notes=("run by toyrun",)),
+            package=package,
+            estimator=Estimator((floats,)),
+            timer=Timer(measure, (stock,)),
+            device=DeviceKit(device_files, read_device),
+        ),
+        rewrites=Rewrites((linear_as_gemm,), quantized=(transpose_before_quantize,)),
+        rules=(SLOW_SOFTMAX,),
+        knobs=(precisions(FLOAT_MERGES), OPERAND_WIDTHS, islands(FP32)),
+    )
+
+
+TOY_WITH_EVERYTHING = with_everything(ToyFacts())
+FAMILY = Family(open_target, ("full",), ("speed", "estimate", "wrong"), (SLOW_SOFTMAX,))

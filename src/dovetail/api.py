@@ -10,11 +10,11 @@ from typing import Any
 import onnx
 
 from dovetail.calibrate.sources import DataLike
+from dovetail.clock import Reporter, silent
 from dovetail.config import options_from
 from dovetail.errors import InputError
 from dovetail.finding import Finding
 from dovetail.job import prepare
-from dovetail.pipeline import Reporter, silent
 from dovetail.pipeline import fit as run_line
 from dovetail.report.result import Result
 from dovetail.verify.metric import Metric
@@ -66,7 +66,7 @@ def check(
     option: Mapping[str, str] | None = None,
 ) -> tuple[Finding, ...]:
     """The findings of a model on a target, without quantizing it."""
-    from dovetail.rules.check import check_file
+    from dovetail.checking import check_file
     from dovetail.targets import open_target
 
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dovetail.edge import Edge
 from dovetail.encoding import Array
 from dovetail.finding import Finding
-from dovetail.storage import Edge
+from dovetail.storage import Plan
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -137,13 +138,17 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReadTensor:
-    """One planned tensor (or edge) as it was read back: ``detail`` says into which operator it was absorbed, or what
-    it was changed to."""
+    """One planned tensor (or edge) as it was read back.
+
+    ``tensor``: the caller's name of it, or of what it was made from. ``detail``: into which operator it was absorbed,
+    or what it was changed to. ``emitted``: its name in the emitted graph, of the integers or of what is read.
+    """
 
     tensor: str
     outcome: Outcome
     detail: str = ""
     edge: Edge | None = None
+    emitted: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +213,12 @@ class DeviceLatency:
 class DeviceRead:
     """What files say that a vendor's tool left beside the outputs; ``not_measured``: why there is no latency.
 
-    ``read_back``: None where there is no such file. ``findings`` take the place of all that have their ``code``.
+    ``read_back``: None where there is no such file. ``findings`` replace all that have one of the ``codes``.
     """
 
     read_back: ReadBack | None = None
     findings: tuple[Finding, ...] = ()
-    code: str = ""
+    codes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     latency: DeviceLatency | None = None
     not_measured: str = ""
@@ -221,14 +226,89 @@ class DeviceRead:
 
 @dataclass(frozen=True, slots=True)
 class BaselineCase:
-    """What an estimate is compared with: ``fp16`` of the same float graph, or a ``naive`` export of the caller's file.
+    """What a baseline is built from: the float graph that was fitted, and the caller's file.
 
     ``shapes`` are those that the caller pinned; ``samples`` those that calibration may use.
     """
 
-    name: str
     model: ir.Model
     original: Path
     precision: str
     samples: Iterable[Sample]
     shapes: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Another program that the fitted one is compared with, compiled into a folder of its own."""
+
+    name: str
+    build: Callable[[BaselineCase, Path], Compiled]
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """How what was compiled runs here, or why it does not (``run`` is None).
+
+    ``samples``: how many it is given by default, because an emulator is slow; None for all. ``retry_samples``: how many
+    before a failed comparison stands. ``notes``: what must be known to deploy it as it was run.
+    """
+
+    run: Callable[[Compiled, Iterable[Sample]], Iterator[Sample]] | None
+    why_not: str = ""
+    samples: int | None = None
+    retry_samples: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Estimator:
+    """The compiler estimates latency (``Compiled.estimate``); the programs whose estimates it is compared with."""
+
+    baselines: tuple[Baseline, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """Measures the latency of programs by name, one of which is the baseline, on a sample, by turns in one run; or says
+    in one sentence why there is none. The first of ``baselines`` is what the vendor's own way gives in float."""
+
+    time: Callable[[Mapping[str, Compiled], str, Sample], Measured | str]
+    baselines: tuple[Baseline, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKit:
+    """A target's part of the folder that goes to a device; ``read``: what its tool left beside the outputs."""
+
+    files: Callable[[Compiled, DeviceCase], DeviceSide]
+    read: Callable[[Path, Compiled, Plan], DeviceRead] | None = None
+
+
+def _as_compiled(compiled: Compiled, folder: Path) -> Compiled:
+    return compiled
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """How a vendor's tools are reached: ``probe``, ``emit``, ``compile`` and ``read_back``, and what else there is.
+
+    ``package`` adds to a build what only the one that ships needs. ``float16_db``: how well float tensors are kept,
+    where the target computes them in float16.
+    """
+
+    probe: Callable[[], Probe]
+    emit: Callable[[ir.Model, Plan, Path], tuple[Artifact, ...]]
+    compile: Callable[[tuple[Artifact, ...], Path], Compiled]
+    read_back: Callable[[Compiled, Plan], ReadBack]
+    runner: Runner
+    package: Callable[[Compiled, Path], Compiled] = _as_compiled
+    estimator: Estimator | None = None
+    timer: Timer | None = None
+    device: DeviceKit | None = None
+    float16_db: float | None = None
+
+    @property
+    def baselines(self) -> tuple[Baseline, ...]:
+        """All programs that a fitted one can be compared with."""
+        return tuple(b for each in (self.estimator, self.timer) if each is not None for b in each.baselines)

@@ -17,8 +17,6 @@ from dovetail.finding import VERDICT_TABLE, Thresholds
 from dovetail.numerics.methods import RangeMethod
 from dovetail.whole_number import LARGEST, whole_number
 
-# --baselines -> what estimates are compared with: float16 of the same graph, a naive export of the caller's file.
-BASELINES: Mapping[str, tuple[str, ...]] = {"none": (), "fp16": ("fp16",), "all": ("fp16", "naive")}
 _ALIASES = {"int8": "w8a8"}
 # What a plan that is given has decided already.
 _DECIDED_BY_PLAN = ("precision", "range", "keep", "io", "operands")
@@ -33,7 +31,7 @@ class FitOptions:
     range: str = "minmax"
     keep: tuple[str, ...] = ()
     io: str = "float"
-    baselines: str = "fp16"
+    baselines: str = "first"
     emulate: int | None = None
     operands: str = "auto"
     shape: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -52,8 +50,6 @@ class FitOptions:
             raise InputError(f"unknown range method {self.range!r}; there is {', '.join(RangeMethod)}")
         if self.io not in ("float", "quantized"):
             raise InputError(f"unknown io {self.io!r}; there is float and quantized")
-        if self.baselines not in BASELINES:
-            raise InputError(f"unknown baselines {self.baselines!r}; there is {', '.join(BASELINES)}")
         if self.operands not in ("auto", "wide", "narrow"):
             raise InputError(f"unknown operands {self.operands!r}; there is auto, wide and narrow")
         if self.emulate is not None and not 1 <= self.emulate <= LARGEST:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from dovetail.edge import Edge
+
 
 class Severity(StrEnum):
     """How bad a finding is: an error cannot deploy, a warning costs accuracy or speed, a note is for the record."""
@@ -15,12 +17,57 @@ class Severity(StrEnum):
     NOTE = "note"
 
 
+class PlaceKind(StrEnum):
+    """What a finding is about; ``TEXT`` is a place of which only the words are known, as in results of schema 1."""
+
+    MODEL = "model"
+    NODE = "node"
+    TENSOR = "tensor"
+    EDGE = "edge"
+    FILE = "file"
+    TARGET = "target"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a finding stands, in the names of the caller's file; ``str`` of it is what a message says.
+
+    ``nodes``: the caller's nodes; those that make the tensor, where that is what the finding is about. ``tensor``: the
+    caller's tensor; at a node the first that it writes. ``op_type``: the operator. ``edge``: the input that is meant,
+    where it is one, by the names of the planned graph, as in ``plan.json``. ``name``: of what is not in the graph.
+    """
+
+    kind: PlaceKind
+    nodes: tuple[str, ...] = ()
+    tensor: str = ""
+    op_type: str = ""
+    edge: Edge | None = None
+    name: str = ""
+
+    def __str__(self) -> str:
+        match self.kind:
+            case PlaceKind.MODEL:
+                return "the whole graph"
+            case PlaceKind.NODE:
+                return ", ".join(self.nodes) or self.tensor or "a node without a name"
+            case PlaceKind.TENSOR:
+                return self.tensor
+            case PlaceKind.EDGE:
+                return str(self.edge)
+            case PlaceKind.FILE | PlaceKind.TARGET | PlaceKind.TEXT:
+                return self.name
+
+
+WHOLE_MODEL = Place(PlaceKind.MODEL)
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One broken rule at one place, in original names."""
 
     code: str
-    where: str
+    place: Place
     message: str
     severity: Severity = Severity.WARNING
     numbers: Mapping[str, float] = field(default_factory=dict)

@@ -12,16 +12,18 @@ from dovetail.calibrate.sources import DataLike, ImageOptions, is_random, open_d
 from dovetail.calibrate.user_code import load_function
 from dovetail.config import FitOptions
 from dovetail.errors import InputError
+from dovetail.files import file_sha256
 from dovetail.model.read import read, require_numbers, require_static
-from dovetail.op_support import Precision
+from dovetail.op_support import OpTable, Precision
 from dovetail.plan.given import Given
 from dovetail.plan.request import Keep, Request
 from dovetail.plan.rows import read_plan
 from dovetail.qdq.invert import is_quantized
-from dovetail.rundir import file_sha256
+from dovetail.stages import keyed
 from dovetail.storage import Plan
 from dovetail.target import Target
 from dovetail.targets import open_target
+from dovetail.trials.baselines import check_wish
 from dovetail.verify.metric import Metric
 from dovetail.verify.verify import Evaluation
 
@@ -31,7 +33,7 @@ class Job:
     """A run that can start.
 
     ``refused``: why the target cannot do what was asked, which its result will say. ``given``: numbers that came with
-    the model, to be kept.
+    the model, to be kept. ``keeps``: patterns that become pins of the request once the graph is rewritten.
     """
 
     path: Path
@@ -39,6 +41,7 @@ class Job:
     options: FitOptions
     target: Target
     request: Request
+    keeps: tuple[Keep, ...]
     data: Data
     data_key: str
     evaluation: Evaluation | None
@@ -46,6 +49,11 @@ class Job:
     plan_key: str
     refused: str = ""
     given: Given | None = None
+
+    @property
+    def target_key(self) -> str:
+        """What tells one target from another, its options included."""
+        return keyed([self.options.target, dict(self.options.option)]).key
 
 
 def prepare(
@@ -59,13 +67,12 @@ def prepare(
 ) -> Job:
     """Read and check what was given; every refusal is one sentence that names the culprit."""
     target = open_target(options.target, options.option)
-    if options.emulate is not None and target.sample_limit is None:
-        raise InputError(f"--emulate: {target.name} has no emulator")
     if options.emulate is not None:
-        target = replace(target, sample_limit=options.emulate, retry_limit=options.emulate)
-    if options.io == "quantized" and target.on_edges:
+        target = _emulating(target, options.emulate)
+    check_wish(options.baselines, target.backend, target.name)
+    if options.io == "quantized" and target.table.quantizes_edges:
         raise InputError(f"--io quantized: {target.name} takes and gives real numbers")
-    request = _request(options, target)
+    request, keeps = _request(options, target)
     model = read(path, options.shape)
     if is_quantized(model):
         raise InputError(f"{path}: is quantized already: fit takes the float model, `dovetail check` takes this one")
@@ -77,14 +84,14 @@ def prepare(
     images = ImageOptions(options.size, options.mean, options.std, options.layout)
     data = open_data(calibration, specs, images=images)
     held_out = _evaluation(evaluation, metric, options.metric, specs, images)
-    given = None if plan is None else read_plan(plan)
+    given = None if plan is None else read_plan(plan, target.table.float_encoding.dtype)
     if given is not None:
         if given.target != target.name:
             raise InputError(f"{plan}: is a plan for {given.target}, not for {target.name}")
         options = replace(options, precision=given.precision, io="quantized" if given.quantized_io else "float")
     plan_key = "" if plan is None else file_sha256(*(p for p in (plan, plan.with_suffix(".npz")) if p.exists()))
     key, refused = _data_key(calibration, images), _not_here(options, target)
-    return Job(path, model, options, target, request, data, key, held_out, given, plan_key, refused)
+    return Job(path, model, options, target, request, keeps, data, key, held_out, given, plan_key, refused)
 
 
 def _evaluation(
@@ -113,33 +120,43 @@ def _metric_key(metric: Metric | None, name: str | None) -> str:
     return f"{name}:{file_sha256(file)}" if name and file is not None and file.is_file() else ""
 
 
-def _request(options: FitOptions, target: Target) -> Request:
+def _request(options: FitOptions, target: Target) -> tuple[Request, tuple[Keep, ...]]:
     keeps = []
     for text in options.keep:
         pattern, equals, name = text.rpartition("=")
         if not equals or not pattern:
             raise InputError(f"--keep {text}: must be GLOB=PRECISION, as in 'decoder.*=fp32'")
-        keeps.append(Keep(pattern, _precision(name, target)))
-    candidates = target.choices.get(options.precision)
-    precision = _precision(candidates[0] if candidates else options.precision, target)
-    return Request(precision, options.range, tuple(keeps), options.io == "quantized")
+        keeps.append(Keep(pattern, _precision(name, target.table)))
+    candidates = target.table.choices.get(options.precision)
+    precision = _precision(candidates[0] if candidates else options.precision, target.table)
+    return Request(precision, options.range, quantized_io=options.io == "quantized"), tuple(keeps)
 
 
-def _precision(name: str, target: Target) -> Precision:
-    found = target.precisions.get(name)
-    if found is None and name in target.not_here:  # the result will say why, nothing is planned
-        return next(iter(target.precisions.values()))
+def _emulating(target: Target, samples: int) -> Target:
+    """The target with another number of samples on its emulator."""
+    runner = target.backend.runner
+    if runner.samples is None:
+        raise InputError(f"--emulate: {target.name} has no emulator")
+    runner = replace(runner, samples=samples, retry_samples=samples)
+    return replace(target, backend=replace(target.backend, runner=runner))
+
+
+def _precision(name: str, table: OpTable) -> Precision:
+    found = table.precisions.get(name)
+    if found is None and name in table.unavailable:  # the result will say why, nothing is planned
+        return next(iter(table.precisions.values()))
     if found is None:
-        known = ", ".join((*target.precisions, *target.choices))
-        raise InputError(f"unknown precision {name!r} for target {target.name}; there is {known}")
+        known = ", ".join((*table.precisions, *table.choices))
+        raise InputError(f"unknown precision {name!r} for target {table.target}; there is {known}")
     return found
 
 
 def _not_here(options: FitOptions, target: Target) -> str:
     """Why a precision that was asked for is not to be had on this target; empty where it is."""
     asked = (options.precision, *(text.rpartition("=")[2] for text in options.keep))
-    name = next((name for name in asked if name in target.not_here), None)
-    return "" if name is None else f"{name} is not to be had on {target.name}: {target.not_here[name]}"
+    why = target.table.unavailable
+    name = next((name for name in asked if name in why), None)
+    return "" if name is None else f"{name} is not to be had on {target.name}: {why[name]}"
 
 
 def _data_key(data: DataLike, images: ImageOptions) -> str:

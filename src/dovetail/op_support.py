@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dovetail.encoding import FLOAT16, FLOAT32, DType, Encoding, Granularity
@@ -127,8 +127,54 @@ class Precision:
     weight: Encoding
 
 
+@dataclass(frozen=True, slots=True)
+class OpTable:
+    """What a target accepts: all that planning and the rules need to know of it.
+
+    ``target``: its name, for messages. ``chains``: operators that run as one. ``max_rank``: tensors of a higher rank
+    are refused. ``unsupported``: operators that it cannot run in any form, with the reason; they are cut off, with all
+    that depends on them. ``only``: the operators that it can be given at all; None where its compiler decides.
+    ``unavailable``: precisions that a caller may well ask for, with the reason why they cannot be had.
+    ``choices``: names that stand for several precisions, of which the best on the caller's data is taken.
+    ``float_encoding``: the type in which it computes what is not quantized.
+    ``quantizes_edges``: tensors stay float, and 8 bit stands on the edges into operators that compute in it: every
+    consumer converts for itself, equal conversions once. ``runs_float_between``: what has no integer form runs in float
+    between dequantize and quantize, slower and less exact, but right.
+    """
+
+    target: str
+    ops: Mapping[str, OpSupport]
+    precisions: Mapping[str, Precision]
+    chains: tuple[Chain, ...] = ()
+    max_rank: int | None = None
+    unsupported: Mapping[str, str] = field(default_factory=dict)
+    only: frozenset[str] | None = None
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    float_encoding: Encoding = FLOAT32
+    quantizes_edges: bool = False
+    runs_float_between: bool = False
+
+
 W8A8 = Precision("w8a8", A8, W8)
 
 W8A16 = Precision("w8a16", A16, W8)
 
 FP32 = Precision("fp32", F32, F32)
+
+FP16 = Precision("fp16", F16, F16)
+
+
+def computing_in(encoding: Encoding, ops: Mapping[str, OpSupport]) -> dict[str, OpSupport]:
+    """A table written with float32 for everything that is not quantized, in another float type."""
+
+    def other(given: Encoding) -> Encoding:
+        return encoding if given == F32 else given
+
+    def signatures(support: OpSupport) -> tuple[Signature, ...]:
+        return tuple(
+            replace(s, inputs=tuple(replace(i, encoding=other(i.encoding)) for i in s.inputs), output=other(s.output))
+            for s in support.signatures
+        )
+
+    return {op: replace(support, signatures=signatures(support)) for op, support in ops.items()}

@@ -3,7 +3,6 @@ wants them, and a list of what was changed and what was missing."""
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 from collections import Counter
@@ -16,9 +15,11 @@ import onnx_ir as ir
 
 from dovetail.backend import MODEL, Artifact, Compiled
 from dovetail.calibrate.sources import DataLike
+from dovetail.clock import Reporter, silent
 from dovetail.config import FitOptions
 from dovetail.encoding import DType
 from dovetail.errors import InputError
+from dovetail.files import file_sha256
 from dovetail.finding import Finding
 from dovetail.job import prepare
 from dovetail.model.external_data import external_files
@@ -26,12 +27,12 @@ from dovetail.model.read import name_nodes, read
 from dovetail.model.write import write, write_whole
 from dovetail.pass_record import Pass, PassRecord
 from dovetail.passes.as_float32 import as_float32
-from dovetail.pipeline import Reporter, fit, silent
-from dovetail.plan.given import AS_GIVEN, Given, given_numbers
+from dovetail.pipeline import fit
+from dovetail.plan.given import Given, given_numbers
 from dovetail.plan.rows import PlanRow
 from dovetail.qdq.invert import invert, is_quantized
 from dovetail.report.result import Result
-from dovetail.rundir import file_sha256
+from dovetail.storage import ScaleSource
 from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.verify.metric import Metric
@@ -40,7 +41,6 @@ RECORD = "repair.json"
 FLOAT = "float.onnx"
 # Passes of the line whose sites are part of what was done to the pairs of an attention.
 _ON_ATTENTION = ("remove_nan_guard", "remove_zero_masks", "attention_scale")
-_AS_GIVEN = re.compile(rf"\b{AS_GIVEN}\b")
 # What the graph is run on where there is no data, and what is said of that.
 _NOISE = "random"
 _NO_DATA = (
@@ -83,23 +83,28 @@ def repair(
     Without calibration data no number may be missing: figures are then taken on noise, which the result says.
     """
     target = open_target(options.target, options.option)
-    model, given, passes = _read(path, options, target.given_rewrites)
+    model, given, passes = _read(path, options, target.rewrites.quantized)
+    records: list[Repair] = []
+
+    def amend(result: Result, run: Path) -> Result:
+        for file in written:
+            shutil.copyfile(file, run / file.name.replace(path.name, FLOAT, 1))
+        sha256 = file_sha256(path, *external_files(path))
+        before = _as_given(path, target, Path(folder))
+        record = _compare(path, sha256, result, given, before, passes[:-1])  # the last one only changed types
+        records.append(record)
+        write_whole(run / RECORD, msgspec.json.format(msgspec.json.encode(record), indent=1))
+        notes = (*result.notes, *((_NO_DATA,) if calibration is None else ()), *_words(record))
+        return replace(result, model_sha256=sha256, passes=(*passes, *result.passes), notes=notes)
+
     with tempfile.TemporaryDirectory(prefix="dovetail-repair-") as folder:
         written = write(model, Path(folder) / path.name)
         data = _NOISE if calibration is None else calibration
         job = prepare(written[0], options, calibration=data, evaluation=evaluation, metric=metric)
         request = replace(job.request, from_data=calibration is not None)
-        result = fit(replace(job, given=given, request=request), output, force=force, report=report)
-        for file in written:
-            shutil.copyfile(file, output / file.name.replace(path.name, FLOAT, 1))
-    before = _as_given(path, target, output)
-    sha256 = file_sha256(path, *external_files(path))
-    record = _compare(path, sha256, result, given, before, passes[:-1])  # the last one only changed types
-    write_whole(output / RECORD, msgspec.json.format(msgspec.json.encode(record), indent=1))
-    notes = (*result.notes, *((_NO_DATA,) if calibration is None else ()), *_words(record))
-    result = replace(result, model_sha256=sha256, passes=(*passes, *result.passes), notes=notes)
-    write_whole(output / "result.json", result.to_json())
-    return result, record
+        job = replace(job, given=given, request=request)
+        result = fit(job, output, force=force, report=report, amend=amend)
+    return result, records[0]
 
 
 def precision_of(path: Path, options_shape: dict[str, tuple[int, ...]] | None = None) -> str:
@@ -129,38 +134,30 @@ def _read(
     return model, given_numbers(model, plan), records
 
 
-def _as_given(path: Path, target: Target, output: Path) -> Compiled:
-    """What the target's compiler makes of the model before anything was changed."""
-    folder = output / "given"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    found = target.probe()
+def _as_given(path: Path, target: Target, work: Path) -> Compiled:
+    """What the target's compiler makes of the model before anything was changed: of a copy, because some write beside
+    the file; every node of it has a name of its own, by which a compiler speaks of it."""
+    found = target.backend.probe()
     if not found.available:
         return Compiled(error=found.missing, finished=False)
-    compiled = target.compile((Artifact(MODEL, _named(path, folder)),), folder)
-    shutil.rmtree(folder)
-    return compiled
-
-
-def _named(path: Path, folder: Path) -> Path:
-    """The file, or a copy of it where every node has a name of its own, by which a compiler speaks of it."""
+    folder = work / "as_given"
+    folder.mkdir()
     model = ir.load(path)
     names = [node.name for node in model.graph]
-    if all(names) and len(set(names)) == len(names):
-        return path
-    name_nodes(model.graph)
-    return write(model, folder / path.name)[0]
+    if not all(names) or len(set(names)) != len(names):
+        name_nodes(model.graph)
+    return target.backend.compile((Artifact(MODEL, write(model, folder / path.name)[0]),), folder)
 
 
 def _compare(
     path: Path, sha256: str, result: Result, given: Given, before: Compiled, passes: tuple[PassRecord, ...]
 ) -> Repair:
     stored = [row for row in result.plan if row.dtype.is_quantized]
-    kept = [row for row in stored if _AS_GIVEN.search(row.reason) or _is_same(row, given)]
+    kept = [row for row in stored if row.scale_from is ScaleSource.GIVEN or _is_same(row, given)]
     other = [row for row in stored if row not in kept]
     had = {*given.tensors, *given.constants}
-    changed = {_name(row): row.reason for row in other if row.original_name in had}
-    missing = {_name(row): row.reason for row in other if row.original_name not in had}
+    changed = {_name(row): row.detail for row in other if row.original_name in had}
+    missing = {_name(row): row.detail for row in other if row.original_name not in had}
     names = {row.original_name for row in stored} | {row.tensor for row in stored}
     removed = [name for name in given.tensors if name not in names]
     said = (f"refused: {before.error}",) if before.error else before.notes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import tempfile
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dovetail.errors import BackendError, InputError
+from dovetail.files import file_sha256
 from dovetail.model.write import write_whole
 
 _MARKER = "run.json"
@@ -145,18 +145,3 @@ def _empty(folder: Path) -> None:
             shutil.rmtree(entry)
         else:
             entry.unlink()
-
-
-def file_sha256(*paths: Path) -> str:
-    """The SHA-256 of a file, or of several one behind the other, read in pieces."""
-    state = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as stream:
-            hashlib.file_digest(stream, lambda: state)
-    return state.hexdigest()
-
-
-def chain_key(before: str, **more: Any) -> str:
-    """The key of a stage: everything that went into it, so that a change anywhere before makes it new."""
-    text = json.dumps({"before": before, **more}, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()

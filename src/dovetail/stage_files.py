@@ -1,95 +1,83 @@
-"""What a stage leaves on disk besides plans and statistics: models with their pass records, and what was compiled."""
+"""What stages leave on disk: models with their pass records, statistics, and the build that ships."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import onnx_ir as ir
 
-from dovetail.backend import Artifact, Compiled, Estimate, Placement, Traffic
-from dovetail.finding import Finding
+from dovetail.backend import Compiled
+from dovetail.calibrate.record import load_stats, save_stats
+from dovetail.document import decode, encode
+from dovetail.float_graph import Passed
 from dovetail.model.write import write, write_whole
 from dovetail.pass_record import PassRecord
 from dovetail.plan.rows import read_plan, write_plan
-from dovetail.search.choices import Choices
-from dovetail.search.operands import OperandSearch
+from dovetail.rundir import RunDir
+from dovetail.stages import Codec
+from dovetail.stats import Stats
 from dovetail.storage import Plan
+from dovetail.trials.decision import Decision
+from dovetail.trials.workbench import COMPILED
 
-Passed = tuple[ir.Model, tuple[PassRecord, ...]]
-Planned = tuple[Plan, OperandSearch | None, Choices | None]
+PLAN = "plan.json"
 
 
-def save_passed(record: Passed, path: Path) -> tuple[Path, ...]:
-    """Write a model, and beside it what the passes did."""
-    model, passes = record
+@dataclass(frozen=True, slots=True, eq=False)
+class Shipment:
+    """What ships: the plan, what was compiled from it, how both were decided, and where its numbers go wrong, if so."""
+
+    plan: Plan
+    compiled: Compiled
+    decisions: tuple[Decision, ...]
+    located: str = ""
+
+
+def passed_files(path: Path) -> Codec[Passed]:
+    """A model, and beside it what the passes did."""
     beside = path.with_suffix(".passes.json")
-    write_whole(beside, msgspec.json.encode(passes))
-    return (*write(model, path), beside)
+
+    def save(record: Passed) -> tuple[Path, ...]:
+        write_whole(beside, encode(record[1]))
+        return (*write(record[0], path), beside)
+
+    def load() -> Passed:
+        return ir.load(path), decode(beside.read_bytes(), tuple[PassRecord, ...])
+
+    return Codec(save, load)
 
 
-def load_passed(path: Path) -> Passed:
-    """Read what ``save_passed`` wrote."""
-    passes = msgspec.json.decode(path.with_suffix(".passes.json").read_bytes(), type=tuple[PassRecord, ...])
-    return ir.load(path), passes
+def stats_files(path: Path) -> Codec[Stats]:
+    """What calibration saw."""
+    return Codec(lambda stats: save_stats(stats, path), lambda: load_stats(path))
 
 
-def save_planned(planned: Planned, model: ir.Model, path: Path, stages: Path) -> tuple[Path, ...]:
-    """Write a plan where its user finds it, and beside the stages how its operands and the rest were chosen."""
-    plan, search, choices = planned
-    record, chosen = stages / "operands.json", stages / "choices.json"
-    write_whole(record, msgspec.json.encode(search))
-    write_whole(chosen, msgspec.json.encode(choices))
-    return (*write_plan(plan, model, path), record, chosen)
+def shipment_files(run: RunDir, model: ir.Model) -> Codec[Shipment]:
+    """The plan where its user finds it, the compiler's log and files, and the decisions beside the stages."""
+    decisions = run.stages / "decisions.json"
+
+    def save(record: Shipment) -> tuple[Path, ...]:
+        write_whole(decisions, encode((record.decisions, record.located)))
+        plan = write_plan(record.plan, model, run.path / PLAN)
+        return (*plan, *save_compiled(record.compiled, run.path), decisions)
+
+    def load() -> Shipment:
+        made, located = decode(decisions.read_bytes(), tuple[tuple[Decision, ...], str])
+        return Shipment(read_plan(run.path / PLAN), load_compiled(run.path), made, located)
+
+    return Codec(save, load)
 
 
-def load_planned(path: Path, stages: Path) -> Planned:
-    """Read what ``save_planned`` wrote."""
-    search = msgspec.json.decode((stages / "operands.json").read_bytes(), type=OperandSearch | None)
-    choices = msgspec.json.decode((stages / "choices.json").read_bytes(), type=Choices | None)
-    return read_plan(path), search, choices
-
-
-def save_compiled(compiled: Compiled, folder: Path) -> tuple[Path, ...]:
-    """Write the compiler's log and what it made."""
-    log, record = folder / "compile.log", folder / "compiled.json"
+def save_compiled(compiled: Compiled, run: Path) -> tuple[Path, ...]:
+    """Write down what the compiler made in a run directory, and its log apart, for people."""
+    log, record = run / COMPILED / "compile.log", run / COMPILED / "compiled.json"
+    log.parent.mkdir(exist_ok=True)
     write_whole(log, compiled.log.encode())
-    files = [[a.name, str(a.path.relative_to(folder.parent)), a.made_by, a.shipped] for a in compiled.artifacts]
-    content = {
-        "artifacts": files,
-        "error": compiled.error,
-        "findings": compiled.findings,
-        "estimate": compiled.estimate,
-        "traffic": compiled.traffic,
-        "not_estimated": compiled.not_estimated,
-        "finished": compiled.finished,
-        "notes": compiled.notes,
-        "placement": compiled.placement,
-    }
-    write_whole(record, msgspec.json.encode(content))
+    write_whole(record, encode(compiled, base=run))
     return (*(artifact.path for artifact in compiled.artifacts), log, record)
 
 
-def load_compiled(folder: Path) -> Compiled:
+def load_compiled(run: Path) -> Compiled:
     """Read what ``save_compiled`` wrote."""
-    content = msgspec.json.decode((folder / "compiled.json").read_bytes())
-    artifacts = tuple(
-        Artifact(name, folder.parent / path, made_by, shipped=any(shipped))
-        for name, path, made_by, *shipped in content["artifacts"]
-    )
-    log = (folder / "compile.log").read_text()
-    findings = msgspec.convert(content["findings"], tuple[Finding, ...])
-    estimate = msgspec.convert(content["estimate"], Estimate | None)
-    traffic = msgspec.convert(content["traffic"], Traffic | None)
-    return Compiled(
-        artifacts,
-        content["error"],
-        log,
-        findings,
-        estimate,
-        traffic,
-        content["not_estimated"],
-        content["finished"],
-        tuple(content["notes"]),
-        msgspec.convert(content["placement"], Placement | None),
-    )
+    return decode((run / COMPILED / "compiled.json").read_bytes(), Compiled, base=run)

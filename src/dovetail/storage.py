@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
 
+from dovetail.edge import Edge
 from dovetail.encoding import Array, DType, QParams
 
 
@@ -22,32 +25,60 @@ class FloatStorage:
 Storage = QParams | FloatStorage
 IN_FLOAT32 = FloatStorage(DType.F32)
 IN_FLOAT16 = FloatStorage(DType.F16)
-# How the reason of a tensor ends that only stands between two operators which run as one.
-NEVER_STORED = ", never stored"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Edge:
-    """One input of one node: where a consumer may see another storage than the tensor's own."""
+class Why(StrEnum):
+    """What decided how a tensor or an edge is stored; a choice's detail text says it for people."""
 
-    node: str
-    index: int
+    PRECISION = "precision"  # the precision that was asked for
+    PINNED = "pinned"  # the caller's --keep
+    MEASURED = "measured"  # a trial: it was measured and found better
+    OUTPUT = "output"  # a graph output that stays float
+    INTERIOR = "interior"  # between operators that run as one: never stored
+    UNSUPPORTED = "unsupported"  # the target has no kernel for what was asked
+    NEIGHBOURS = "neighbours"  # between float operators an integer storage gains nothing
+    ON_EDGES = "on_edges"  # the target converts on the edges into its kernels, tensors stay float
+    SHARED = "shared"  # an operator passes its input's quantization through
+    SEPARATE = "separate"  # sharing would cost too much or cannot be: an explicit conversion
+    OPERAND = "operand"  # what the operator takes on this input differs from how the tensor is stored
+    CONSTANT = "constant"  # a weight or another constant operand
+    BIAS = "bias"  # input scale x weight scale
+    RECORDED = "recorded"  # a QDQ model, or a plan of an earlier version, has it so
 
-    def __str__(self) -> str:
-        return f"{self.node}:{self.index}"
+
+class ScaleSource(StrEnum):
+    """Where a scale and zero point come from."""
+
+    NONE = "none"  # a float storage has none
+    CALIBRATED = "calibrated"  # the range that calibration saw
+    FIXED = "fixed"  # the target's kernel always has this one
+    GIVEN = "given"  # it came with a model that another tool quantized
+    GIVEN_CHANGED = "given_changed"  # the same, for another dtype or as the widest of several
+    VALUES = "values"  # a constant's own values
+    DERIVED = "derived"  # follows from others
+
+
+class Scaled(NamedTuple):
+    """A scale and zero point, where they come from, and what people are told of that."""
+
+    params: QParams
+    source: ScaleSource
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One decision of the plan: the storage, the reason, and the sharing group if there is one."""
+    """One decision of the plan: the storage, why with a detail text, and the sharing group if there is one."""
 
     storage: Storage
-    reason: str
+    why: Why
+    detail: str = ""
     group: str | None = None
+    scale_from: ScaleSource = ScaleSource.NONE
 
     @property
     def is_stored(self) -> bool:
-        return not self.reason.endswith(NEVER_STORED)
+        return self.why is not Why.INTERIOR
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -73,7 +73,7 @@ def test_a_run_and_its_directory(run: Run, work: Path) -> None:
     assert result["timings_s"]["calibrate"] >= 0
     rows = {(row["tensor"], row["edge"]): row for row in result["plan"]}
     assert rows["image", None]["dtype"] == "uint8"
-    assert all(row["reason"] and row["original_name"] for row in result["plan"])
+    assert all(row["why"] and row["detail"] and row["original_name"] for row in result["plan"])
     for artifact in result["artifacts"]:
         assert (work / "run" / artifact["path"]).stat().st_size == artifact["bytes"]
     onnx.checker.check_model(str(work / "run/model.onnx"), full_check=True)
@@ -116,7 +116,7 @@ def test_resume_takes_finished_stages_and_makes_the_rest(run: Run, work: Path) -
     stats = work / "run/stages/stats.npz"
     before, model = stats.stat().st_mtime_ns, (work / "run/model.onnx").read_bytes()
     (work / "run/result.json").unlink()
-    (work / "run/stages/plan.key").unlink()
+    (work / "run/stages/build.key").unlink()
     assert run(*BASE, "--resume")[0] == 0
     assert stats.stat().st_mtime_ns == before
     assert (work / "run/model.onnx").read_bytes() == model

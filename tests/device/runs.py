@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -15,8 +14,9 @@ import pytest
 
 import dovetail
 from dovetail import targets
-from dovetail.backend import Compiled, DeviceCase, DeviceSide
+from dovetail.backend import Compiled, DeviceCase, DeviceKit, DeviceSide
 from tests import toy_target
+from tests.changed import changed
 
 BODY = """
 <ir_version: 10, opset_import: ["": 17]>
@@ -73,8 +73,8 @@ def device_side(compiled: Compiled, case: DeviceCase) -> DeviceSide:
 def with_device(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
     """The toy as a target that has a device side, where ``open_target`` finds it."""
     monkeypatch.setitem(targets.FAMILIES, "toy", "tests.toy_target")
-    changed = {"device": device_side, **changes}
-    monkeypatch.setattr(toy_target, "TOY", dataclasses.replace(toy_target.TOY, **changed))  # type: ignore[arg-type]
+    toy = changed(toy_target.TOY, **{"device": DeviceKit(device_side), **changes})
+    monkeypatch.setattr(toy_target, "TOY", toy)
 
 
 def samples(count: int = 3, body: str = BODY) -> dict[str, np.ndarray]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -12,10 +11,11 @@ import pytest
 
 import dovetail
 from dovetail import zoo
-from dovetail.backend import Compiled, Probe
+from dovetail.backend import Compiled, DeviceKit, Probe
 from dovetail.device.manifest import file_names, read_manifest
 from dovetail.errors import InputError
 from dovetail.targets.ort_cpu import target as ort_cpu
+from tests.changed import changed
 from tests.device import runs
 
 
@@ -119,7 +119,7 @@ def test_a_target_without_a_device_is_not_asked(toy: pytest.MonkeyPatch, tmp_pat
 
 
 def test_a_refused_graph_is_not_checked_on_a_device_either(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(ort_cpu, "ORT_CPU", dataclasses.replace(ort_cpu.ORT_CPU, device=runs.device_side))
+    monkeypatch.setattr(ort_cpu, "ORT_CPU", changed(ort_cpu.ORT_CPU, device=DeviceKit(runs.device_side)))
     shipped = zoo.load("vit_digits")
     result = dovetail.fit(
         shipped.model_path,

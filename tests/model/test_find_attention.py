@@ -6,23 +6,23 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from dovetail.model.attention import Place, find_attention
+from dovetail.model.attention import ScalePlace, find_attention
 from tests.passes.attention_cases import parse
 
 KT = "kt = Transpose <perm = [0,1,3,2]> (k)\n"
 END = "p = Softmax <axis = -1> (z)\n y = MatMul (p, v)"
 
 SCALED = {
-    "scores": ("z0 = MatMul (q, kt) z = Mul (z0, half)", [Place.SCORES]),
-    "scores, constant first": ("z0 = MatMul (q, kt) z = Mul (half, z0)", [Place.SCORES]),
-    "scores, divided": ("z0 = MatMul (q, kt) z = Div (z0, two)", [Place.SCORES]),
-    "query": ("qs = Mul (q, half) z = MatMul (qs, kt)", [Place.QUERY]),
-    "key": ("ks = Mul (kt, half) z = MatMul (q, ks)", [Place.KEY]),
-    "query and key": ("qs = Mul (q, root) ks = Mul (kt, root) z = MatMul (qs, ks)", [Place.QUERY, Place.KEY]),
+    "scores": ("z0 = MatMul (q, kt) z = Mul (z0, half)", [ScalePlace.SCORES]),
+    "scores, constant first": ("z0 = MatMul (q, kt) z = Mul (half, z0)", [ScalePlace.SCORES]),
+    "scores, divided": ("z0 = MatMul (q, kt) z = Div (z0, two)", [ScalePlace.SCORES]),
+    "query": ("qs = Mul (q, half) z = MatMul (qs, kt)", [ScalePlace.QUERY]),
+    "key": ("ks = Mul (kt, half) z = MatMul (q, ks)", [ScalePlace.KEY]),
+    "query and key": ("qs = Mul (q, root) ks = Mul (kt, root) z = MatMul (qs, ks)", [ScalePlace.QUERY, ScalePlace.KEY]),
     "query before its transpose": (
         "q0 = Transpose <perm = [0,2,1,3]> (q) qs = Mul (q0, half)"
         "qt = Transpose <perm = [0,2,1,3]> (qs) z = MatMul (qt, kt)",
-        [Place.QUERY],
+        [ScalePlace.QUERY],
     ),
 }
 NUMBERS = {"half": np.float32(0.5), "two": np.float32(2), "root": np.float32(0.5**0.5)}

@@ -11,6 +11,7 @@ from dovetail.numerics.affine import fake_quantize
 from dovetail.numerics.ranges import weight_params
 from dovetail.plan.given import Given, given_numbers
 from dovetail.qdq.invert import invert
+from dovetail.storage import ScaleSource
 from tests.equality import model_from, normal
 
 S8 = Encoding(DType.S8, symmetric=True)
@@ -34,7 +35,7 @@ def test_numbers_follow_moves_and_factors() -> None:
     assert "x" not in {**given.tensors, **given.implied}
     found = given.of_tensor(["a"], S8)
     assert found is not None
-    assert found[1] == "as given, scaled or moved"
+    assert (found.source, found.detail) == (ScaleSource.GIVEN, "as given, scaled or moved")
 
 
 def test_of_several_numbers_for_one_tensor_the_widest_are_taken_and_not_called_given() -> None:
@@ -47,14 +48,15 @@ def test_of_several_numbers_for_one_tensor_the_widest_are_taken_and_not_called_g
     found = given.of_tensor(["x"], S8)
     assert found is not None
     assert float(found[0].scale) == np.float32(0.03)
-    assert found[1] == "the widest of several given numbers"
+    assert (found.source, found.detail) == (ScaleSource.GIVEN_CHANGED, "the widest of several given numbers")
 
 
 def test_another_kind_of_grid_gets_the_range() -> None:
     given = Given({"t": QParams(U8, np.float32(0.02), np.int32(100))}, {}, {})
     found = given.of_tensor(["t"], S8)
     assert found is not None
-    params, words = found
+    params, source, words = found
+    assert source is ScaleSource.GIVEN_CHANGED
     assert words == "from the range of the given numbers, which are of another kind"
     assert float(params.scale) == pytest.approx(155 * 0.02 / 127)
     assert given.of_tensor(["other"], S8) is None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
+from dovetail.edge import Edge
 from dovetail.encoding import DType, Granularity, QParams
 from dovetail.errors import InputError
 from dovetail.op_support import FP32, W8A8, W8A16
 from dovetail.plan.make import make_plan
 from dovetail.plan.request import Request
-from dovetail.storage import Edge, FloatStorage
+from dovetail.storage import FloatStorage, Why
 from dovetail.targets import open_target
 from dovetail.targets.ort_cpu.target import ORT_CPU
 from tests.planning import graph, noise, observe, planned
@@ -47,7 +49,7 @@ def test_chain_interior_is_never_stored_and_its_bias_is_derived() -> None:
     model = graph(LINEAR)
     plan = planned(model, TOY)
     assert plan.tensors["m"].storage == FloatStorage()
-    assert plan.tensors["m"].reason == "inside MatMul+Add, never stored"
+    assert plan.tensors["m"].why is Why.INTERIOR
     weight = plan.edges[Edge(node_of(model, "m"), 1)].storage
     bias = plan.edges[Edge(node_of(model, "h"), 1)].storage
     source = plan.tensors["x"].storage
@@ -69,7 +71,7 @@ def test_keep_pins_by_original_tensor_and_node_name() -> None:
     model = graph(LINEAR)
     by_tensor = planned(model, ORT_CPU, keep={"h": FP32})
     assert by_tensor.tensors["h"].storage == FloatStorage()
-    assert by_tensor.tensors["h"].reason == "--keep h=fp32"
+    assert (by_tensor.tensors["h"].why, by_tensor.tensors["h"].detail) == (Why.PINNED, "--keep h=fp32")
     assert by_tensor.tensors["u"].storage == FloatStorage()  # shares its bytes
     name = node_of(model, "z")
     by_node = planned(model, ORT_CPU, keep={name: FP32})
@@ -126,7 +128,8 @@ def test_a_merge_that_costs_too_much_becomes_an_explicit_conversion() -> None:
     edge = Edge(node_of(model, "c"), 0)
     assert plan.tensors["a"].storage != plan.tensors["c"].storage
     assert plan.edges[edge].storage == plan.tensors["c"].storage
-    assert "would widen this range" in plan.edges[edge].reason
+    assert plan.edges[edge].why is Why.SEPARATE
+    assert "would widen this range" in plan.edges[edge].detail
 
 
 def test_constant_in_a_byte_preserving_concat_joins_the_group() -> None:
@@ -148,10 +151,12 @@ def test_unknown_operator_stays_float_and_is_converted_around() -> None:
     """)
     plan = planned(model, ORT_CPU, quantized_io=True)
     assert plan.tensors["b"].storage == FloatStorage()
-    assert plan.tensors["b"].reason == "Sin has no uint8 on ort-cpu"
+    assert plan.tensors["b"].why is Why.UNSUPPORTED
+    assert plan.tensors["b"].detail == "Sin has no uint8 on ort-cpu"
     edge = plan.edges[Edge(node_of(model, "z"), 0)]
     assert edge.storage.dtype is DType.U8
-    assert edge.reason.startswith("MatMul takes uint8 here, the tensor is stored as float32; range [0, ")
+    assert edge.why is Why.OPERAND
+    assert edge.detail.startswith("MatMul takes uint8 here, the tensor is stored as float32; range [0, ")
 
 
 def test_followers_between_float_operators_stay_float() -> None:
@@ -161,7 +166,7 @@ def test_followers_between_float_operators_stay_float() -> None:
     """)
     plan = planned(model, ORT_CPU)
     assert plan.tensors["b"].storage == FloatStorage()
-    assert plan.tensors["b"].reason.startswith("stays float")
+    assert plan.tensors["b"].why is Why.NEIGHBOURS
 
 
 def test_a_bias_that_does_not_fit_int32_grows_its_weight_scale() -> None:
@@ -206,7 +211,7 @@ def test_softmax_scores_keep_their_whole_range_whatever_the_method() -> None:
     data = noise(model, count=64)
     data["x"][0, 0, 0, 0] = 40.0  # one outlier that percentile would cut off
     stats = observe(model, ORT_CPU, data, histograms=True)
-    plan = make_plan(model, ORT_CPU, stats, Request(W8A8, "percentile", quantized_io=True))
+    plan = make_plan(model, ORT_CPU.table, stats, Request(W8A8, "percentile", quantized_io=True))
     scores, before = plan.tensors["a"].storage, plan.tensors["x"].storage
     assert isinstance(scores, QParams)
     assert isinstance(before, QParams)
@@ -219,3 +224,20 @@ def test_a_constant_in_a_concat_is_stored_as_what_stands_beside_it() -> None:
     model = graph(f"g (float[1,2] x) => (float[1,4] y) {body}")
     plan = planned(model, open_target("qnn-htp:sm8550"), W8A16)
     assert plan.edges[Edge(node_of(model, "y"), 0)].storage == plan.tensors["y"].storage
+
+
+@pytest.mark.parametrize(("method", "clips"), [("minmax", False), ("percentile", False), ("mse", True)])
+def test_mse_reaches_weights(method: str, clips: bool) -> None:
+    """One value far outside of very many: rounding them coarser costs more than clipping it."""
+    weight = np.random.default_rng(0).standard_normal((300000, 2)).astype(np.float32)
+    weight[0, 0] = 40.0
+    model = graph("net (float[1, 300000] x, float[300000, 2] w) => (float[1, 2] y) { y = MatMul(x, w) }")
+    value = next(v for v in model.graph.inputs if v.name == "w")
+    model.graph.inputs.remove(value)
+    value.const_value = ir.tensor(weight)
+    model.graph.register_initializer(value)
+    stats = observe(model, ORT_CPU, noise(model), histograms=True)
+    plan = make_plan(model, ORT_CPU.table, stats, Request(W8A8, method))
+    (scale,) = [choice.storage.scale for edge, choice in plan.edges.items() if edge.index == 1]
+    assert bool(scale[0] < 0.9 * 40.0 / 127) is clips
+    assert scale[1] == pytest.approx(np.abs(weight[:, 1]).max() / 127, rel=0.2)

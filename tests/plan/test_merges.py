@@ -7,10 +7,12 @@ import dataclasses
 import numpy as np
 import pytest
 
+from dovetail.edge import Edge
 from dovetail.encoding import DType, QParams
 from dovetail.op_support import A8, F32, Fixed, OpSupport, signature
-from dovetail.storage import Edge, Plan
+from dovetail.storage import Plan, Why
 from dovetail.target import Target
+from tests.changed import changed
 from tests.planning import graph, noise, planned
 from tests.toy_target import TOY
 
@@ -21,7 +23,7 @@ g (float[1,4] x, float[1,4] y) => (float[1,8] z, float[1,4] w)
 
 
 def with_op(op: str, support: OpSupport) -> Target:
-    return dataclasses.replace(TOY, ops={**TOY.ops, op: support})
+    return changed(TOY, ops={**TOY.table.ops, op: support})
 
 
 def storage(plan: Plan, name: str) -> QParams:
@@ -63,7 +65,8 @@ def test_what_has_numbers_of_its_own_or_none_is_converted(support: OpSupport, re
     model = graph(BODY.replace("OP", "Sigmoid"))
     plan = planned(model, with_op("Sigmoid", support), data=noise(model), quantized_io=True)
     edge = plan.edges[Edge(next(n.name or "" for n in model.graph if n.op_type == "Concat"), 0)]
-    assert reason in edge.reason
+    assert edge.why is Why.SEPARATE
+    assert reason in edge.detail
     assert edge.storage == plan.tensors["c"].storage == plan.tensors["y"].storage
     assert plan.tensors["b"].storage != plan.tensors["c"].storage
 
@@ -78,7 +81,7 @@ def test_a_scale_is_grown_to_the_step_of_the_kernel_that_writes_it() -> None:
     free = storage(planned(model, TOY, data=data, quantized_io=True), "a")
     plan = planned(
         model,
-        with_op("Softmax", dataclasses.replace(TOY.ops["Softmax"], scale_step={DType.U8: step})),
+        with_op("Softmax", dataclasses.replace(TOY.table.ops["Softmax"], scale_step={DType.U8: step})),
         data=data,
         quantized_io=True,
     )
@@ -87,13 +90,13 @@ def test_a_scale_is_grown_to_the_step_of_the_kernel_that_writes_it() -> None:
     assert steps == round(steps)
     assert float(free.scale) <= float(grown.scale) < float(free.scale) + step
     assert plan.tensors["b"].storage == grown
-    assert "to what the target's kernel takes" in plan.tensors["a"].reason
+    assert "to what the target's kernel takes" in plan.tensors["a"].detail
 
 
 def test_a_scale_is_grown_to_the_least_that_the_kernel_reads() -> None:
     model = graph("g (float[1,8] x) => (float[1,8] z) { a = Relu(x)  b = Add(a, x)  z = Softmax(b) }")
     data = noise(model, scale=1e-3)
-    target = with_op("Softmax", dataclasses.replace(TOY.ops["Softmax"], least_scale={DType.U8: 0.125}))
+    target = with_op("Softmax", dataclasses.replace(TOY.table.ops["Softmax"], least_scale={DType.U8: 0.125}))
     plan = planned(model, target, data=data, quantized_io=True)
     assert float(storage(plan, "b").scale) == 0.125
     assert float(storage(plan, "a").scale) < 1e-3

@@ -12,6 +12,7 @@ import pytest
 from dovetail.errors import InputError
 from dovetail.plan.rows import read_plan, write_plan
 from dovetail.plan.validate import validate_plan
+from dovetail.storage import Why
 from dovetail.targets.ort_cpu.target import ORT_CPU
 from tests.plan.test_make import LINEAR
 from tests.planning import graph, planned
@@ -48,7 +49,24 @@ def test_round_trip(written: Path) -> None:
     plan, again = planned(model, ORT_CPU), read_plan(written)
     assert dict(again.tensors) == dict(plan.tensors)
     assert dict(again.edges) == dict(plan.edges)
-    validate_plan(again, model, ORT_CPU)
+    validate_plan(again, model, ORT_CPU.table)
+
+
+def test_a_plan_of_schema_version_1_is_read(written: Path) -> None:
+    """It had one text per row; which tensors are never stored is taken from it once, when it is read."""
+
+    def back_to_1(content: dict) -> None:
+        content["schema_version"] = 1
+        for each in content["rows"]:
+            each["reason"] = each.pop("detail")
+            del each["why"], each["scale_from"]
+
+    plan = read_plan(written)
+    edit(written, back_to_1)
+    again = read_plan(written)
+    assert {name: c.is_stored for name, c in again.tensors.items()} == {n: c.is_stored for n, c in plan.tensors.items()}
+    assert {name: c.storage for name, c in again.tensors.items()} == {n: c.storage for n, c in plan.tensors.items()}
+    assert {c.why for c in again.edges.values()} == {Why.RECORDED}
 
 
 def test_rows_carry_original_names(written: Path) -> None:
@@ -65,7 +83,7 @@ def test_rows_carry_original_names(written: Path) -> None:
         (lambda c: row(c, "h").update(dtype="int7"), "int7"),
         (lambda c: row(c, "h").update(scale=None), "h: uint8 needs a scale"),
         (lambda c: row(c, "h").update(scale=-1.0), "h: a scale must be finite and above zero"),
-        (lambda c: c.update(schema_version=99), "not a plan of schema version 1"),
+        (lambda c: c.update(schema_version=99), "not a plan of schema version 2"),
         (lambda c: row(c, "w", edge=True).update(edge="nowhere"), "'nowhere' is not an edge"),
         (lambda c: row(c, "w", edge=True).update(edge="node:²"), "'node:²' is not an edge"),
         (lambda c: row(c, "w", edge=True).update(edge=f"node:{'9' * 5000}"), "is not an edge"),
@@ -122,7 +140,7 @@ def test_not_json(tmp_path: Path) -> None:
 def test_plans_that_cannot_be_carried_out(written: Path, change: object, said: str) -> None:
     edit(written, change)
     with pytest.raises(InputError, match=said):
-        validate_plan(read_plan(written), graph(LINEAR), ORT_CPU)
+        validate_plan(read_plan(written), graph(LINEAR), ORT_CPU.table)
 
 
 GEMM = """
@@ -142,7 +160,7 @@ def test_a_bias_counts_in_input_scale_times_weight_scale(tensor: str, tmp_path: 
     scale = 0.5 if tensor == "h" else [0.5, 0.5]
     edit(path, lambda c: row(c, tensor, edge=tensor == "b").update(scale=scale))
     with pytest.raises(InputError, match=r"edge '.*:2' of the plan: the scale of bias 'b' must be input scale"):
-        validate_plan(read_plan(path), model, ORT_CPU)
+        validate_plan(read_plan(path), model, ORT_CPU.table)
 
 
 def test_integers_beside_a_plan(tmp_path: Path) -> None:

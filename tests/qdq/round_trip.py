@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 
+from dovetail.edge import Edge
 from dovetail.encoding import QParams
 from dovetail.model.read import read
 from dovetail.model.session import Mode, open_session
@@ -19,7 +20,7 @@ from dovetail.model.write import serialized
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.invert import invert
 from dovetail.qdq.params import is_dequantize, is_quantize
-from dovetail.storage import Choice, Edge, Plan
+from dovetail.storage import Choice, Plan, Why
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SEEDS = (0, 1)
@@ -159,7 +160,7 @@ def plan_of(tensors: Mapping[str, QParams], edges: Mapping[Edge, QParams] | None
     return Plan(
         "test",
         "by hand",
-        {name: Choice(params, "by hand") for name, params in tensors.items()},
-        {edge: Choice(params, "by hand") for edge, params in (edges or {}).items()},
+        {name: Choice(params, Why.PINNED, "by hand") for name, params in tensors.items()},
+        {edge: Choice(params, Why.PINNED, "by hand") for edge, params in (edges or {}).items()},
         **rest,
     )

@@ -31,19 +31,19 @@ def float_graph() -> tuple[ir.Model, Stats]:
     """The normalized graph with the target's rewrites, and its statistics."""
     shipped = zoo.load(NAME)
     model, _ = normalize(read(shipped.model_path))
-    for rewrite in ORT_CPU.rewrites:
+    for rewrite in ORT_CPU.rewrites.graph:
         rewrite(model)
     calibration = {name: array[:SAMPLES] for name, array in shipped.calib().items()}
     data = open_data(calibration, input_specs(model))
     with tempfile.TemporaryDirectory() as folder:
-        return model, collect(model, observed(model, ORT_CPU), data, workdir=Path(folder), histograms=False)
+        return model, collect(model, observed(model, ORT_CPU.table), data, workdir=Path(folder), histograms=False)
 
 
 @cache
 def planned(precision: str, quantized_io: bool = False) -> tuple[ir.Model, Plan]:
     """The graph and its plan in a precision."""
     model, stats = float_graph()
-    plan = make_plan(model, ORT_CPU, stats, Request(ORT_CPU.precisions[precision]))
+    plan = make_plan(model, ORT_CPU.table, stats, Request(ORT_CPU.table.precisions[precision]))
     return model, replace(plan, quantized_io=quantized_io)
 
 

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dovetail.edge import Edge
 from dovetail.encoding import DType, Encoding, Granularity, QParams
 from dovetail.errors import InputError
 from dovetail.model.write import serialized, write
@@ -25,7 +26,7 @@ from dovetail.numerics.affine import dequantize, fake_quantize, quantize
 from dovetail.numerics.block import scale_shape
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.stored import stored_values
-from dovetail.storage import IN_FLOAT16, IN_FLOAT32, Choice, Edge, Plan
+from dovetail.storage import IN_FLOAT16, IN_FLOAT32, Choice, Plan, Why
 from tests.equality import Array, model_from, normal
 from tests.qdq.round_trip import assert_bit_equal, check_emitted, plan_of, run_both_ways
 from tests.qdq.shipped import images, planned
@@ -167,14 +168,15 @@ def test_every_storage_of_a_plan_is_found_in_what_was_emitted(precision: str) ->
             assert str(dtypes[stored.name]).lower() == stored.params.dtype
 
 
+def test_what_is_kept_in_float16_has_no_pair_here() -> None:
+    """In which type a file computes it is for the target to say."""
+    in_float = Plan("", "", {"h": Choice(IN_FLOAT16, Why.PINNED)}, {Edge("add", 0): Choice(IN_FLOAT16, Why.PINNED)})
+    assert {node.op_type for node in emit_qdq(_linear(), in_float).graph} == {node.op_type for node in _linear().graph}
+
+
 REFUSED: dict[str, tuple[Plan, str]] = {
     "unknown tensor": (plan_of({"nope": A8}), "tensor 'nope'"),
     "unknown edge": (plan_of({}, {Edge("mm", 7): A8}), "edge 'mm:7'"),
-    "float16 tensor": (Plan("", "", {"h": Choice(IN_FLOAT16, "")}), "tensor 'h': a QDQ graph cannot store float16"),
-    "float16 edge": (
-        Plan("", "", {}, {Edge("add", 0): Choice(IN_FLOAT16, "")}),
-        "edge 'add:0': a QDQ graph cannot store float16",
-    ),
     "int32 tensor": (plan_of({"h": replace(B32, axis=1)}), "tensor 'h': only constants can be stored as int32"),
     "scale of a wrong length": (plan_of({}, {Edge("mm", 1): replace(W8, axis=0)}), "edge 'mm:1': the axis scale"),
     "integers of a wrong shape": (
@@ -196,7 +198,7 @@ def test_plan_that_does_not_fit_the_graph(case: str) -> None:
 
 
 def test_float_edge_of_a_stored_tensor_sees_what_is_read_back() -> None:
-    plan = Plan("", "", {"h": Choice(A8, "")}, {Edge("add", 0): Choice(IN_FLOAT32, "")})
+    plan = Plan("", "", {"h": Choice(A8, Why.PINNED)}, {Edge("add", 0): Choice(IN_FLOAT32, Why.PINNED)})
     assert _ops(emit_qdq(_linear(), plan)) == ["MatMul", "QuantizeLinear", "DequantizeLinear", "Add"]
 
 

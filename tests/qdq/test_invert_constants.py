@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from dovetail.edge import Edge
 from dovetail.encoding import DType, Granularity
 from dovetail.model.origin import origin_of
-from dovetail.storage import Edge
 from tests.qdq.qdq_numbers import BLOCKS, COLUMNS, NUMBERS, ROWS, WEIGHT, Case, grid
 from tests.qdq.round_trip import round_trip, text_model
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dovetail.edge import Edge
 from dovetail.encoding import DType, Encoding, Granularity, QParams
 from dovetail.model.session import Mode, open_session
 from dovetail.model.write import serialized, write
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.simulation import load_simulation
-from dovetail.storage import Edge
 from tests.equality import model_from, normal
 from tests.qdq.round_trip import plan_of
 from tests.qdq.shipped import images, planned

@@ -31,7 +31,7 @@ def test_it_comes_back_whole(written: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"schema_version": 99}, "not a result of schema version 1"),
+        ({"schema_version": 99}, "not a result of schema version 2"),
         ({"target": 3}, "target"),
         ({"verdicts": {"numerics": {"status": "perhaps", "reason": ""}}}, "perhaps"),
     ],
@@ -49,3 +49,58 @@ def test_a_plan_without_integers_has_nothing_to_read_back(written: Path, tmp_pat
     result = dovetail.fit(model, target="ort-cpu", precision="fp32", calibration=data, output=tmp_path / "run")
     assert not result.failed
     assert str(result.verdicts["fidelity"].status) == "not_checked"
+
+
+VERSION_1 = Path(__file__).parent / "result_v1.json"  # of a real run on qnn-htp, with fewer rows
+
+
+def test_a_result_of_version_1_is_read_and_nothing_of_it_is_lost(tmp_path: Path) -> None:
+    old, result = json.loads(VERSION_1.read_text()), dovetail.load_result(VERSION_1)
+    assert (old["schema_version"], result.schema_version) == (1, 2)
+    (before,), (finding,) = old["findings"], result.findings
+    assert (before["code"], finding.code) == ("qnn-htp", "Q701")
+    assert (str(finding.place), finding.message, finding.fix) == (before["where"], before["message"], before["fix"])
+    rows = {one.emitted: one for one in result.read_back}
+    assert [(row["tensor"], row["outcome"], row["detail"]) for row in old["read_back"]] == [
+        (one.emitted, one.outcome, one.detail) for one in result.read_back
+    ]
+    assert (rows["patch_embed.weight__q"].tensor, str(rows["patch_embed.weight__q"].edge)) == (
+        "patch_embed.weight",
+        "patch_embed/Conv:1",
+    )
+    searched = old["metrics"]["operands"]["operands"]
+    assert [(one.knob, one.taken) for one in result.decisions] == [("operands", row["chosen"]) for row in searched]
+    assert [one.alternatives[1].figures["sqnr_db"] for one in result.decisions] == [
+        row["narrow_sqnr_db"] for row in searched
+    ]
+    assert [row.detail for row in result.plan] == [row["reason"] for row in old["plan"]]
+    (tmp_path / "again.json").write_bytes(result.to_json())
+    assert dovetail.load_result(tmp_path / "again.json") == result
+    now = json.loads(result.to_json())
+    assert [(one.path, one.sha256) for one in result.artifacts] == [(o["path"], o["sha256"]) for o in old["artifacts"]]
+    changed = {"schema_version", "findings", "read_back", "metrics", "plan", "artifacts"}
+    assert {key: now[key] for key in old if key not in changed} == {key: old[key] for key in old if key not in changed}
+
+
+def test_a_broken_result_of_version_1_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    old = json.loads(VERSION_1.read_text())
+    path.write_text(json.dumps({key: value for key, value in old.items() if key != "read_back"}))
+    with pytest.raises(InputError, match=r"not a whole result of schema version 1 .*read_back"):
+        dovetail.load_result(path)
+
+
+def test_read_back_rows_have_the_callers_names_and_one_spelling_of_edges(written: Path) -> None:
+    raw = json.loads(written.read_text())
+    original, emitted = (_names(path) for path in (written.parents[1] / "model.onnx", written.parent / "model.onnx"))
+    names = {row["edge"] or row["tensor"]: row["original_name"] for row in raw["plan"]}
+    assert raw["read_back"]
+    for row in raw["read_back"]:
+        assert row["emitted"] in emitted
+        assert row["tensor"] in original
+        assert row["edge"] is None or row["edge"] in names
+
+
+def _names(path: Path) -> set[str]:
+    """Every tensor of a model."""
+    return {name for node in onnx.load(path).graph.node for name in (*node.input, *node.output)}

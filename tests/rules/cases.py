@@ -8,17 +8,17 @@ proved by the tests of that target); other comments are for people.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import onnx
 
+from dovetail import rule_docs as docs
+from dovetail.catalog import all_rules
+from dovetail.checking import check_file
 from dovetail.config import parse_shapes
 from dovetail.finding import Finding
-from dovetail.rules import docs
-from dovetail.rules.catalog import all_rules
-from dovetail.rules.check import check_file
 from dovetail.targets import open_target
+from tests.changed import changed
 
 
 def findings_in(text: str, folder: Path) -> tuple[Finding, ...]:
@@ -26,7 +26,7 @@ def findings_in(text: str, folder: Path) -> tuple[Finding, ...]:
     head = head_of(text)
     target = open_target(head.get("target", "ort-cpu"))
     if "max_rank" in head:
-        target = replace(target, max_rank=int(head["max_rank"]))
+        target = changed(target, max_rank=int(head["max_rank"]))
     shapes = parse_shapes((head["shape"],) if "shape" in head else ())
     return check_file(write(text, folder), target, shapes, head.get("calib"))
 

@@ -9,15 +9,18 @@ import numpy as np
 import onnx
 import pytest
 
+from dovetail.catalog import find_rule, rules_for
+from dovetail.checking import check_file
 from dovetail.encoding import DType, Encoding, QParams
 from dovetail.errors import InputError
 from dovetail.finding import Finding, Severity
 from dovetail.model.read import read
 from dovetail.numerics.histogram import histogram_of
 from dovetail.passes.infer_shapes import infer_shapes
-from dovetail.rules.check import Subject, check, check_file
+from dovetail.rules.check import check
+from dovetail.rules.subject import Subject
 from dovetail.stats import DataInfo, Stats, TensorStats
-from dovetail.storage import Choice, Plan
+from dovetail.storage import Choice, Plan, Why
 from dovetail.targets import open_target
 from tests.rules.cases import findings_in, write
 
@@ -29,7 +32,7 @@ def _check(text: str, folder: Path, **given: object) -> tuple[Finding, ...]:
     """The findings on a graph as it is written, with a plan or statistics."""
     model = read(write(HEAD + text, folder))
     infer_shapes(model)
-    return check(replace(Subject(model, TARGET), **given))
+    return check(replace(Subject(model, TARGET.table), **given), rules_for(TARGET))
 
 
 def _stats(**ranges: tuple[float, float]) -> Stats:
@@ -39,7 +42,7 @@ def _stats(**ranges: tuple[float, float]) -> Stats:
 
 def _plan(**scales: float) -> Plan:
     params = {name: QParams(Encoding(DType.U8), np.float32(scale), np.int32(0)) for name, scale in scales.items()}
-    return Plan("ort-cpu", "w8a8", {name: Choice(storage, "test") for name, storage in params.items()})
+    return Plan("ort-cpu", "w8a8", {name: Choice(storage, Why.PINNED, "test") for name, storage in params.items()})
 
 
 ADD = "g (float[1,4] x) => (float[1,4] y) { y = Add(x, x) }"
@@ -48,7 +51,7 @@ ADD = "g (float[1,4] x) => (float[1,4] y) { y = Add(x, x) }"
 def test_sentinel_is_said_with_its_numbers(tmp_path: Path) -> None:
     text = "g (float[1,4] x) => (float[1,4] y) <float[4] c = {1, -2, 3, 1e34}> { y = Add(x, c) }"
     (found,) = _check(text, tmp_path)
-    assert (found.code, found.where, found.severity) == ("Q501", "c", Severity.ERROR)
+    assert (found.code, str(found.place), found.severity) == ("Q501", "c", Severity.ERROR)
     assert found.numbers == pytest.approx(
         {"low": -2.0, "high": 1e34, "step": 1e34 / 65535, "lost_share": 1.0}, rel=1e-6
     )
@@ -76,20 +79,20 @@ def test_sentinel_in_one_channel_of_many(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("high", "fires"), [(1e34, True), (9e9, True), (8e9, False), (4.6e3, False)])
 def test_range_alone_must_be_beyond_float16(high: float, fires: bool, tmp_path: Path) -> None:
     findings = _check(ADD, tmp_path, stats=_stats(x=(-1.0, 1.0), y=(0.0, high)))
-    assert [finding.where for finding in findings if finding.code == "Q501"] == (["y"] if fires else [])
+    assert [str(finding.place) for finding in findings if finding.code == "Q501"] == (["y"] if fires else [])
 
 
 def test_planned_grid_that_fails_where_a_finer_one_serves_is_a_warning(tmp_path: Path) -> None:
     plan, stats = _plan(x=0.01, y=1e8 / 255), _stats(x=(-1.0, 1.0), y=(0.0, 1e8))
     (found,) = _check(ADD, tmp_path, plan=plan, stats=stats)
-    assert (found.code, found.where, found.severity) == ("Q501", "y", Severity.WARNING)
+    assert (found.code, str(found.place), found.severity) == ("Q501", "y", Severity.WARNING)
     assert "store it as uint16" in found.fix
     (found,) = _check(ADD, tmp_path, plan=_plan(x=0.01, y=1e30), stats=_stats(x=(-1.0, 1.0), y=(0.0, 1e32)))
     assert found.severity is Severity.ERROR
 
 
 def test_planned_scale_is_enough_without_statistics(tmp_path: Path) -> None:
-    assert [finding.where for finding in _check(ADD, tmp_path, plan=_plan(x=0.01, y=1e30))] == ["y"]
+    assert [str(finding.place) for finding in _check(ADD, tmp_path, plan=_plan(x=0.01, y=1e30))] == ["y"]
     assert _check(ADD, tmp_path, plan=_plan(x=0.01, y=0.02)) == ()
 
 
@@ -104,7 +107,7 @@ def test_small_probabilities_are_meant_to_vanish(op: str, fires: bool, tmp_path:
 
 def test_values_that_are_all_tiny_are_a_note(tmp_path: Path) -> None:
     text = "# calib: random\n" + HEAD + "g (float[1,4] x) => (float[1,4] y) <float k = {1e-22}> { y = Mul(x, k) }"
-    found = [finding for finding in findings_in(text, tmp_path) if finding.where == "y"]
+    found = [finding for finding in findings_in(text, tmp_path) if str(finding.place) == "y"]
     assert [(f.code, f.severity) for f in found] == [("Q503", Severity.NOTE)]
     assert "as good as zero" in found[0].message
 
@@ -112,29 +115,29 @@ def test_values_that_are_all_tiny_are_a_note(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("values", "fix"), [("-inf, 0", "mask"), ("inf, 1", "largest"), ("nan, -inf", "NaN")])
 def test_fix_goes_with_what_is_not_finite(values: str, fix: str, tmp_path: Path) -> None:
     (found,) = _check(f"g (float[1,2] x) => (float[1,2] y) <float[2] c = {{{values}}}> {{ y = Add(x, c) }}", tmp_path)
-    assert (found.code, found.where, found.severity) == ("Q502", "c", Severity.ERROR)
+    assert (found.code, str(found.place), found.severity) == ("Q502", "c", Severity.ERROR)
     assert fix in found.fix
 
 
 def test_violation_is_an_error_where_the_target_only_moves_bytes(tmp_path: Path) -> None:
     text = "g (float[1,4] x) => (float[4,1] y) { y = Transpose<perm=[1,0]>(x) }"
     assert [f.severity for f in _check(text, tmp_path, plan=_plan(x=0.01, y=0.02))] == [Severity.WARNING]
-    strict = replace(TARGET, name="strict:v1", runs_float_between=False)
-    (found,) = _check(text, tmp_path, plan=_plan(x=0.01, y=0.02), target=strict)
-    assert (found.code, found.where, found.severity) == ("Q301", "y", Severity.ERROR)
+    strict = replace(TARGET.table, target="strict:v1", runs_float_between=False)
+    (found,) = _check(text, tmp_path, plan=_plan(x=0.01, y=0.02), table=strict)
+    assert (found.code, str(found.place), found.severity) == ("Q301", "y", Severity.ERROR)
     assert "scale 0.01 " in found.message
     assert "'x'" in found.fix
 
 
 def test_only_the_inputs_are_named_when_they_are_open(tmp_path: Path) -> None:
     findings = _check("g (float[batch,4] x) => (float[n,4] y) { a = Relu(x) y = Relu(a) }", tmp_path)
-    assert [(finding.code, finding.where) for finding in findings] == [("Q601", "x")]
+    assert [(finding.code, str(finding.place)) for finding in findings] == [("Q601", "x")]
     assert "--shape x=<batch>,4" in findings[0].fix
 
 
 def test_only_the_first_shape_that_follows_from_data_is_named(tmp_path: Path) -> None:
     text = "g (float[1,4] x) => (int64[n,2] y) { a = NonZero(x) y = Transpose<perm=[1,0]>(a) }"
-    assert [finding.where for finding in _check(text, tmp_path)] == ["a"]
+    assert [str(finding.place) for finding in _check(text, tmp_path)] == ["a"]
 
 
 def test_what_normalization_cures_is_not_found(tmp_path: Path) -> None:
@@ -168,8 +171,8 @@ def test_order_and_choice_of_rules(tmp_path: Path) -> None:
         "{ z = Add(x, b) y = Add(z, a) }"
     )
     findings = _check(text, tmp_path)
-    assert [(finding.code, finding.where) for finding in findings] == [("Q502", "b"), ("Q502", "a"), ("Q601", "x")]
-    subject = Subject(read(tmp_path / "model.onnx"), TARGET)
-    assert [finding.code for finding in check(subject, {"Q601"})] == ["Q601"]
+    assert [(finding.code, str(finding.place)) for finding in findings] == [("Q502", "b"), ("Q502", "a"), ("Q601", "x")]
+    subject = Subject(read(tmp_path / "model.onnx"), TARGET.table)
+    assert [finding.code for finding in check(subject, [find_rule("Q601")])] == ["Q601"]
     with pytest.raises(InputError, match="Q999"):
-        check(subject, ["Q999"])
+        find_rule("Q999")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dovetail import catalog
+from dovetail import rule_docs as docs
 from dovetail.cli.main import main
-from dovetail.rules import catalog, docs
 from tests.rules.cases import write
 
 
@@ -56,7 +57,35 @@ def test_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (found,) = document["findings"]
     assert (found["code"], found["name"], found["severity"]) == ("Q501", "range_beyond_any_grid", "error")
     assert found["numbers"]["lost_share"] == 1.0
-    assert set(found) == {"code", "name", "where", "message", "severity", "numbers", "fix"}
+    assert set(found) == {"code", "name", "place", "message", "severity", "numbers", "fix"}
+    assert set(found["place"]) == {"kind", "nodes", "tensor", "op_type", "edge", "name"}
+    assert (found["place"]["kind"], found["place"]["edge"]) == ("tensor", None)
+
+
+def test_sarif(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    model = _case("Q502.bad", tmp_path)
+    code, out, _ = _run(capsys, "check", model, "--target", "ort-cpu", "--format", "sarif")
+    document = json.loads(out)
+    assert (code, document["version"]) == (1, "2.1.0")
+    (run,) = document["runs"]
+    (rule,), (result,) = run["tool"]["driver"]["rules"], run["results"]
+    assert rule["id"] == result["ruleId"] == "Q502"
+    assert rule["help"]["markdown"] == docs.explain(catalog.find_rule("Q502"))
+    assert (result["ruleIndex"], result["level"]) == (0, "error")
+    (location,) = result["locations"]
+    assert location["physicalLocation"]["artifactLocation"]["uri"] == model
+    assert location["logicalLocations"] == [{"fullyQualifiedName": "mask", "kind": "tensor"}]
+    assert result["properties"]["place"]["tensor"] == "mask"
+
+
+def test_github(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "a,b").mkdir()
+    model = _case("Q502.bad", tmp_path / "a,b")
+    code, out, _ = _run(capsys, "check", model, "--target", "ort-cpu", "--format", "github")
+    assert code == 1
+    line, count = out.splitlines()
+    assert line.startswith(f"::error file={model.replace(',', '%2C')},title=Q502 nan_or_infinity_in_constant::mask: ")
+    assert count == "1 finding in model.onnx for ort-cpu: 1 error"
 
 
 @pytest.mark.parametrize(
@@ -81,6 +110,14 @@ def test_explain_says_the_docstring(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = _run(capsys, "explain", "q501")
     assert code == 0
     assert out == docs.explain(catalog.find_rule("Q501"))
+
+
+@pytest.mark.parametrize("code", ["qnn-htp", "TRT"])
+def test_a_code_of_older_results_says_which_codes_came_after_it(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code, _, err = _run(capsys, "explain", code)
+    assert exit_code == 2
+    assert "is retired" in err
+    assert "Q8" in err
 
 
 def test_explain_lists_all(capsys: pytest.CaptureFixture[str]) -> None:

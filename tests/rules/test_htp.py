@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from dovetail import zoo
+from dovetail.checking import check_file
 from dovetail.finding import Finding, Severity
 from dovetail.model.read import read
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
-from dovetail.rules.check import check_file
-from dovetail.rules.htp_shapes import narrow_operand
 from dovetail.targets import open_target
-from dovetail.targets.qnn_htp.chips import chip_named
+from dovetail.targets.htp.chips import chip_named
+from dovetail.targets.htp.rules.shapes import narrow_operand
 from dovetail.targets.qnn_htp.naive import export_naive
 from dovetail.targets.qnn_htp.options import read_options
 from tests.planning import planned
@@ -44,11 +44,11 @@ def pair(name: str, numbers: str = "s, z") -> str:
 def test_what_fit_emits_breaks_no_rule(name: str, precision: str, tmp_path: Path) -> None:
     target, shipped = open_target("qnn-htp:sm8550"), zoo.load(name)
     model, _ = normalize(read(shipped.model_path))
-    for rewrite in target.rewrites:
+    for rewrite in target.rewrites.graph:
         rewrite(model)
     infer_shapes(model)
     data = {key: array[:8] for key, array in shipped.calib().items()}
-    target.emit(model, planned(model, target, target.precisions[precision], data=data), tmp_path)
+    target.backend.emit(model, planned(model, target, target.table.precisions[precision], data=data), tmp_path)
     assert check_file(tmp_path / "model.onnx", target) == ()
 
 
@@ -66,7 +66,7 @@ def test_a_naive_export_has_its_second_operands_named(tmp_path: Path) -> None:
     assert {finding.severity for finding in told} == {Severity.WARNING}
     operands = [finding for finding in told if finding.code == "Q104"]
     assert len(operands) == 8
-    assert {finding.where.split(".attn/")[0] for finding in operands} == {f"blocks.{i}" for i in range(4)}
+    assert {str(finding.place).split(".attn/")[0] for finding in operands} == {f"blocks.{i}" for i in range(4)}
     # The class token and the patches are put together with unequal numbers.
     assert [finding.code for finding in told if finding not in operands] == ["Q301"]
 
@@ -89,7 +89,7 @@ def test_int32_on_another_operator_is_refused_there(tmp_path: Path) -> None:
     body = f"g (float[1,4,2] x) => (float[1,4,2] y) <{A16}, {BIAS}> {{ {pair('x')} b_dq = DequantizeLinear(b, b_s) "
     body += "m = Mul(x_dq, b_dq) y_q = QuantizeLinear(m, s, z) y = DequantizeLinear(y_q, s, z) }"
     (finding,) = findings(body, tmp_path)
-    assert (finding.code, finding.where) == ("Q401", "Mul/m")
+    assert (finding.code, str(finding.place)) == ("Q401", "Mul/m")
     assert "'b' as int32" in finding.message
 
 
@@ -166,7 +166,7 @@ def test_a_scale_per_channel_on_an_edge(tmp_path: Path) -> None:
     c_dq = DequantizeLinear<axis = 2>(c_q, c, c_z) r = Relu(c_dq) y_q = QuantizeLinear(r, s, z)
     y = DequantizeLinear(y_q, s, z) n = Neg(x_dq) v_q = QuantizeLinear(n, s, z) v = DequantizeLinear(v_q, s, z) }}"""
     (finding,) = findings(body, tmp_path)
-    assert (finding.code, finding.where) == ("Q201", "x")
+    assert (finding.code, str(finding.place)) == ("Q201", "x")
     assert "in front of Relu 'Relu/r'" in finding.message
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,6 +18,7 @@ from dovetail.finding import Thresholds
 from dovetail.verify.compare import compare_runs
 from dovetail.verify.on_target import OnTarget
 from tests import toy_target
+from tests.changed import changed
 
 FLOATS = """<ir_version: 10, opset_import: ["": 17]>
 g (float[1,16,4] x) => (float[1,16,2] y)
@@ -36,7 +37,7 @@ def other_integers(output: Array) -> Array:
 
 
 def fitted(
-    body: str, broken: Callable[[Array], Array], folder: Path, monkeypatch: pytest.MonkeyPatch
+    body: str, broken: Callable[[Array], Array], folder: Path, monkeypatch: pytest.MonkeyPatch, **more: Any
 ) -> dovetail.Result:
     """The result of a run on a toy that emulates one sample and breaks what comes out."""
 
@@ -45,11 +46,17 @@ def fitted(
             yield {name: broken(output) for name, output in outputs.items()}
 
     monkeypatch.setitem(targets.FAMILIES, "toy", "tests.toy_target")
-    slow = dataclasses.replace(toy_target.TOY, run=run, sample_limit=1, retry_limit=2, runs_float_between=True)
-    monkeypatch.setattr(toy_target, "TOY", slow)
+    slow = changed(toy_target.TOY, run=run, samples=1, retry_samples=2, runs_float_between=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(toy_target, "TOY", slow)
+        return _fitted(body, folder, **more)
+
+
+def _fitted(body: str, folder: Path, **more: Any) -> dovetail.Result:
     onnx.save(onnx.parser.parse_model(body), folder / "model.onnx")
     samples = {"x": np.random.default_rng(0).normal(size=(8, 16, 4)).astype(np.float32)}
-    return dovetail.fit(folder / "model.onnx", target="toy", calibration=samples, output=folder / "run")
+    given = {"calibration": samples, **more}
+    return dovetail.fit(folder / "model.onnx", target="toy", output=folder / "run", **given)
 
 
 def test_nan_from_an_emulated_target_is_a_failed_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,6 +67,17 @@ def test_nan_from_an_emulated_target_is_a_failed_verdict(tmp_path: Path, monkeyp
     assert "the first tensor that is off is 'r', made by Relu" in reason
     loaded = dovetail.load_result(tmp_path / "run/result.json")
     assert loaded.metrics.sqnr_db.target_vs_float == {"y": None}
+
+
+def test_a_resumed_run_still_says_where_the_numbers_go_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez(tmp_path / "calib.npz", x=np.random.default_rng(0).normal(size=(8, 16, 4)).astype(np.float32))
+    first, second = (
+        fitted(FLOATS, all_nan, tmp_path, monkeypatch, calibration=tmp_path / "calib.npz", resume=resume)
+        for resume in (False, True)
+    )
+    assert second.verdicts["numerics"].reason == first.verdicts["numerics"].reason
+    assert "the first tensor that is off is 'r'" in second.verdicts["numerics"].reason
+    assert "locate" not in second.timings_s, "what ships is that of the first run"
 
 
 def test_other_integers_and_no_float_output_are_a_failed_verdict(

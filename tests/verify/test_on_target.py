@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pytest
 
-from dovetail.backend import Sample
+from dovetail.backend import Runner, Sample
 from dovetail.finding import Status, Thresholds
-from dovetail.targets import open_target
 from dovetail.verify.on_target import quiet, run_on_target
 
 RANDOM = np.random.default_rng(0)
@@ -33,6 +32,6 @@ def stream(array: np.ndarray):
 )
 def test_nothing_at_all_does_not_pass_for_a_poor_simulation(target: np.ndarray, status: Status, said: str) -> None:
     streams = {"float": stream(FLOAT), "simulation": stream(POOR), "target": stream(target)}
-    _, verdict = run_on_target(streams, {}, [{}], open_target("ort-cpu"), None, Thresholds(), quiet)
+    _, verdict = run_on_target(streams, {}, [{}], Runner(None), None, Thresholds(), quiet)
     assert verdict.status is status, verdict.reason
     assert said in verdict.reason

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
-
-if TYPE_CHECKING:
-    from dovetail.finding import Finding
 
 ERROR_FOUND = 1
 
@@ -20,7 +15,9 @@ ERROR_FOUND = 1
 @click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Pin a symbolic input shape.")
 @click.option("--calib", metavar="DATA", help="Run the float model on this data, for the rules that look at ranges.")
 @click.option("--option", multiple=True, metavar="KEY=VALUE", help="An option of the target; unknown keys are refused.")
-@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--format", "format_", type=click.Choice(["text", "json", "sarif", "github"]), default="text", show_default=True
+)
 @click.pass_context
 def check_command(
     context: click.Context,
@@ -35,14 +32,15 @@ def check_command(
 
     Exit code 1 when there is a finding of severity error.
     """
+    from dovetail.checking import check_file
+    from dovetail.cli.findings import FORMATS
     from dovetail.config import parse_options, parse_shapes
     from dovetail.finding import Severity
-    from dovetail.rules.check import check_file
     from dovetail.targets import open_target
 
     opened = open_target(target, parse_options(option))
     findings = check_file(model, opened, parse_shapes(shape), calib)
-    click.echo(_as_json(findings, model, target) if format_ == "json" else _as_text(findings, model, target))
+    click.echo(FORMATS[format_](findings, model, target))
     context.exit(ERROR_FOUND if any(finding.severity is Severity.ERROR for finding in findings) else 0)
 
 
@@ -50,51 +48,14 @@ def check_command(
 @click.argument("code", required=False)
 def explain_command(code: str | None) -> None:
     """Say what the rule CODE finds, why it matters, how to fix it and where it was seen; all rules without CODE."""
-    from dovetail.rules.catalog import all_rules, find_rule
-    from dovetail.rules.docs import explain
+    from dovetail.catalog import all_rules, find_rule
+    from dovetail.rule_docs import explain
 
     if code is not None:
         _print_markdown(explain(find_rule(code)))
         return
     for rule in all_rules():
         click.echo(f"{rule.code}  {rule.name}\n      {rule.summary}")
-
-
-def _as_json(findings: tuple[Finding, ...], model: Path, target: str) -> str:
-    import msgspec
-
-    rows = [_row(finding) for finding in findings]
-    document = {"model": model.name, "target": target, "findings": rows}
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
-
-
-def _row(finding: Finding) -> dict[str, Any]:
-    import msgspec
-
-    from dovetail.rules.catalog import find_rule
-
-    return {"name": find_rule(finding.code).name, **msgspec.to_builtins(finding)}
-
-
-def _as_text(findings: tuple[Finding, ...], model: Path, target: str) -> str:
-    from dovetail.rules.catalog import find_rule
-
-    blocks = []
-    for finding in findings:
-        lines = [f"{finding.code} {find_rule(finding.code).name} ({finding.severity})", f"  at:  {finding.where}"]
-        lines += [f"  {finding.message}"]
-        lines += [f"  fix: {finding.fix}"] if finding.fix else []
-        blocks.append("\n".join(lines) + "\n")
-    return "\n".join([*blocks, _count(findings, model, target)])
-
-
-def _count(findings: tuple[Finding, ...], model: Path, target: str) -> str:
-    from dovetail.finding import Severity
-
-    counts = Counter(finding.severity for finding in findings)
-    kinds = [f"{counts[s]} {s}{'s' if counts[s] > 1 else ''}" for s in Severity if counts[s]]
-    total = f"{len(findings)} finding{'' if len(findings) == 1 else 's'}"
-    return f"{total} in {model.name} for {target}{': ' if kinds else ''}{', '.join(kinds)}"
 
 
 def _print_markdown(text: str) -> None:

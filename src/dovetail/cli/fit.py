@@ -27,7 +27,7 @@ NOT_CHECKED = 3
 @click.option("--keep", multiple=True, metavar="GLOB=PRECISION", help="Pin tensors or nodes by original name.")
 @click.option("--plan", type=click.Path(path_type=Path), help="An edited plan.json to carry out.")
 @click.option("--io", type=str, help="float (default) or quantized inputs and outputs.")
-@click.option("--baselines", type=str, help="Compare estimates with fp16 (default), all (also a naive export) or none.")
+@click.option("--baselines", type=str, help="Compare with first (default), none, all, or baselines by name.")
 @click.option("--operands", type=str, help="Second operand of a product: auto (default, searched), wide or narrow.")
 @click.option("--emulate", type=int, metavar="N", help="Samples to run on an emulated target; one by default.")
 @click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Pin a symbolic input shape.")
@@ -36,8 +36,6 @@ NOT_CHECKED = 3
 @click.option("--std", metavar="S,...", help="Standard deviation, likewise.")
 @click.option("--layout", help="nchw (default) or nhwc, for pictures.")
 @click.option("--option", multiple=True, metavar="KEY=VALUE", help="An option of the target; unknown keys are refused.")
-@click.option("--compute", metavar="TYPE", help="tensorrt: what is not in 8 bit computes in fp16 (default) or fp32.")
-@click.option("--device-qairt", metavar="V", help="qnn-htp: say whether a device with this QAIRT can load the result.")
 @click.option("--config", type=click.Path(path_type=Path), help="A TOML file with the same keys as these options.")
 @click.option("--require", multiple=True, metavar="VERDICT", help="Exit with 3 when this verdict is not checked.")
 @click.option("-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="The run directory.")
@@ -72,9 +70,6 @@ def _values(given: dict[str, Any]) -> dict[str, Any]:
         values["shape"] = parse_shapes(given["shape"])
     if given["option"]:
         values["option"] = parse_options(given["option"])
-    for key in ("compute", "device_qairt"):
-        if given[key] is not None:
-            values["option"] = {**values.get("option", {}), key: given[key]}
     if given["size"] is not None:
         values["size"] = parse_size(given["size"])
     return values

@@ -45,6 +45,9 @@ def main(arguments: list[str] | None = None) -> None:
         code = cli.main(arguments, standalone_mode=False)
     except click.exceptions.Exit as done:
         code = done.exit_code
+    except click.NoSuchOption as error:
+        _show(error)
+        code = BAD_INPUT
     except click.ClickException as error:
         error.show()
         code = BAD_INPUT
@@ -58,3 +61,17 @@ def main(arguments: list[str] | None = None) -> None:
         )
         code = INTERRUPTED
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _show(error: click.NoSuchOption) -> None:
+    """An option that there is not; where a target has one of that name, how it is said."""
+    from dovetail.targets import FAMILIES, family_named
+
+    key = error.option_name.lstrip("-").replace("-", "_")
+    owner = next((name for name in sorted(FAMILIES) if key in family_named(name).option_keys), None)
+    if owner is None:
+        error.show()
+    else:
+        click.echo(
+            f"dovetail: {error.option_name} is an option of the target {owner}: say --option {key}=VALUE", err=True
+        )

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from dovetail.pipeline import Reporter, silent
+from dovetail.clock import Reporter, silent
 
 
 class _Rate(ProgressColumn):

@@ -12,7 +12,7 @@ _LISTED = 12
 
 @click.command("repair")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--target", required=True, help="What the model ships to, as in tensorrt:sm89.")
+@click.option("--target", required=True, help="What the model ships to, as in ort-cpu.")
 @click.option("--precision", help="By default what most of its activations have.")
 @click.option(
     "--calib", metavar="DATA", help="For figures, and for ranges that are missing; without, figures are on noise."
@@ -21,7 +21,6 @@ _LISTED = 12
 @click.option("--metric", metavar="MODULE:FUNCTION", help="Gets iterators of outputs and targets, gives named figures.")
 @click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Pin a symbolic input shape.")
 @click.option("--option", multiple=True, metavar="KEY=VALUE", help="An option of the target; unknown keys are refused.")
-@click.option("--compute", metavar="TYPE", help="tensorrt: what is not in 8 bit computes in fp16 (default) or fp32.")
 @click.option("-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="The run directory.")
 @click.option("--force", is_flag=True, help="Replace an earlier run there.")
 @click.pass_context
@@ -35,7 +34,6 @@ def repair_command(
     metric: str | None,
     shape: tuple[str, ...],
     option: tuple[str, ...],
-    compute: str | None,
     output: Path,
     force: bool,
 ) -> None:
@@ -47,8 +45,7 @@ def repair_command(
 
     shapes = parse_shapes(shape)
     values = {"target": target, "precision": precision or precision_of(model, shapes), "shape": shapes}
-    asked = parse_options(option) | ({"compute": compute} if compute is not None else {})
-    values |= {"option": asked} | ({"metric": metric} if metric else {})
+    values |= {"option": parse_options(option)} | ({"metric": metric} if metric else {})
     options = options_from(values)
     with showing_progress() as report:
         result, record = repair(model, options, output, calibration=calib, evaluation=eval_, force=force, report=report)

@@ -11,22 +11,22 @@ def targets_command() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from dovetail.targets import FAMILIES, open_target
+    from dovetail.targets import FAMILIES, family_named, open_target
 
     table = Table(title="Targets", title_justify="left")
     for column in ("target", "backend here", "precisions"):
         table.add_column(column, overflow="fold")
     more: list[str] = []
-    for family in sorted(FAMILIES):
-        target = open_target(family)
-        probe = target.probe()
-        versions = ", ".join(f"{name} {version}" for name, version in probe.versions.items())
+    for name in sorted(FAMILIES):
+        target, family = open_target(name), family_named(name)
+        probe = target.backend.probe()
+        versions = ", ".join(f"{package} {version}" for package, version in probe.versions.items())
         here = versions if probe.available else f"not checked: {probe.missing}"
-        table.add_row(family, here, ", ".join((*target.precisions, *target.choices)))
-        if target.variants:
-            more.append(f"{family}: may be followed by :{', :'.join(target.variants)}")
-        if target.option_keys:
-            more.append(f"{family}: --option takes {', '.join(target.option_keys)}")
+        table.add_row(name, here, ", ".join((*target.table.precisions, *target.table.choices)))
+        if family.variants:
+            more.append(f"{name}: may be followed by :{', :'.join(family.variants)}")
+        if family.option_keys:
+            more.append(f"{name}: --option takes {', '.join(family.option_keys)}")
     out = Console()
     out.print(table)
     for line in more:

@@ -17,7 +17,7 @@ from dovetail.errors import InputError
     "outputs",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="What run_on_device.py, qnn-net-run or trtexec wrote; by default RUN/device/outputs.",
+    help="What run_on_device.py or the vendor's tool wrote; by default RUN/device/outputs.",
 )
 @click.option("--require", multiple=True, metavar="VERDICT", help="Exit with 3 when this verdict is not checked.")
 @click.pass_context

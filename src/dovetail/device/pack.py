@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.backend import MODEL, DeviceCase, DeviceSide, DeviceTensor, Sample
+from dovetail.backend import MODEL, Backend, DeviceCase, DeviceSide, DeviceTensor, Sample
 from dovetail.calibrate.data import Data, describe
 from dovetail.device import run_on_device
 from dovetail.device.manifest import MANIFEST, Manifest, file_names, sample_folder
 from dovetail.encoding import QParams
+from dovetail.files import file_sha256
 from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.model.class_scores import class_outputs
 from dovetail.model.edit import shape_of
@@ -24,13 +25,11 @@ from dovetail.model.session import Mode
 from dovetail.model.write import write_whole
 from dovetail.qdq.boundary import stored_sample
 from dovetail.qdq.simulation import load_simulation
-from dovetail.rundir import file_sha256
 from dovetail.stats import DataInfo
 from dovetail.storage import Plan
-from dovetail.target import Target
 from dovetail.verify.run import SessionRun
 from dovetail.verify.verdicts import words
-from dovetail.verify.verify import Built, keeps_float
+from dovetail.verify.verify import BuildInputs, keeps_float
 from dovetail.versions import core_versions
 
 FOLDER = "device"
@@ -42,12 +41,14 @@ SIMULATION, FLOAT = "expected/simulation", "expected/float"
 MOST_SAMPLES = 8
 
 
-def leave_device_folder(run: Path, built: Built, target: Target, data: Data, thresholds: Thresholds) -> Verdict | None:
+def leave_device_folder(
+    run: Path, built: BuildInputs, backend: Backend, data: Data, thresholds: Thresholds
+) -> Verdict | None:
     """Write ``device/`` for a target that has a device side, and say how its verdict is filled.
 
     What a device gave back to an earlier run is left where it is.
     """
-    if target.device is None:
+    if backend.device is None:
         return None
     folder, threshold = run / FOLDER, words("device", thresholds)
     _clear(folder)
@@ -66,10 +67,10 @@ def leave_device_folder(run: Path, built: Built, target: Target, data: Data, thr
             SIMULATION: SessionRun(load_simulation(shipped), Mode.EXACT, Path(work)),
         }
         case, info = _write_samples(folder, graph, streams, data, built)
-    side = target.device(built.compiled, case)
+    side = backend.device.files(built.compiled, case)
     _write_side(folder, side)
     manifest = Manifest(
-        target=target.name,
+        target=built.plan.target,
         precision=built.plan.precision,
         model_sha256=file_sha256(shipped),
         run=side.models[0].name,
@@ -80,7 +81,7 @@ def leave_device_folder(run: Path, built: Built, target: Target, data: Data, thr
         outputs=case.outputs,
         ranked=ranked_outputs(built.model.graph),
         classes=tuple(sorted(class_outputs(built.model.graph))),
-        float_db=target.float_db if keeps_float(built, target) else None,
+        float_db=backend.float16_db if keeps_float(built.plan) else None,
         versions={**core_versions(), **built.probe.versions},
     )
     write_whole(folder / MANIFEST, manifest.to_json())
@@ -109,7 +110,7 @@ def _tensors(values: Sequence[ir.Value], plan: Plan) -> tuple[DeviceTensor, ...]
 
 
 def _write_samples(
-    folder: Path, graph: ir.Graph, streams: Mapping[str, SessionRun], data: Data, built: Built
+    folder: Path, graph: ir.Graph, streams: Mapping[str, SessionRun], data: Data, built: BuildInputs
 ) -> tuple[DeviceCase, DataInfo]:
     """Inputs as raw files in the dtype of the shipped graph, and beside them what is expected."""
     inputs, outputs = _tensors(graph.inputs, built.plan), _tensors(graph.outputs, built.plan)

@@ -125,7 +125,7 @@ def _exported(path: Path) -> dict[str, Array]:
             for row in rows
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: not what trtexec exports ({error})") from error
+        raise InputError(f"{path}: not what the vendor's tool exports ({error})") from error
 
 
 def _real(file: OutputFile, tensor: DeviceTensor) -> Array:

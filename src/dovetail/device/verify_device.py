@@ -14,12 +14,12 @@ from dovetail.device.manifest import MANIFEST, Manifest, read_manifest
 from dovetail.device.pack import FLOAT, FOLDER, SIMULATION
 from dovetail.device.read_outputs import Found, find_outputs, read_outputs
 from dovetail.errors import InputError
+from dovetail.files import file_sha256
 from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.model.write import write_whole
 from dovetail.plan.rows import read_plan
 from dovetail.report.assemble import columns
 from dovetail.report.result import Metrics, Result, load_result
-from dovetail.rundir import file_sha256
 from dovetail.stage_files import load_compiled
 from dovetail.targets import open_target
 from dovetail.verify import verdicts
@@ -75,27 +75,27 @@ def verify_device(run: Path, device_outputs: Path) -> Result:
 
 def _with_files(result: Result, run: Path, outputs: Path) -> Result:
     """The result with what the vendor's tool left beside the outputs, where the target reads such files."""
-    target = open_target(result.target)
-    if target.read_device is None:
+    backend = open_target(result.target, result.option).backend
+    if backend.device is None or backend.device.read is None:
         return result
-    compiled, plan = load_compiled(run / "compile"), read_plan(run / "plan.json")
-    said = target.read_device(outputs, compiled, plan)
+    compiled, plan = load_compiled(run), read_plan(run / "plan.json")
+    said = backend.device.read(outputs, compiled, plan)
     metrics = replace(result.metrics, latency_device=said.latency, not_measured=said.not_measured)
     notes = tuple(note for note in result.notes if not note.startswith(_ON_DEVICE))
     result = replace(result, metrics=metrics, notes=(*notes, *(f"{_ON_DEVICE} {note}" for note in said.notes)))
     # An earlier call may have read another file: what was built is read again, not what that call left.
     usable = result.verdicts["compiled"].status is Status.PASS
-    built = target.read_back(compiled, plan) if usable else None
+    built = backend.read_back(compiled, plan) if usable else None
     why_not = "" if usable else f"nothing was compiled: {result.verdicts['compiled'].reason}"
     of_device = said.read_back is not None and not said.read_back.unparsed
     shown, found = (said.read_back, said.findings) if of_device else (built, compiled.findings)
-    others = (one for one in result.findings if one.code != said.code)
+    others = (one for one in result.findings if one.code not in said.codes)
     fidelity = verdicts.fidelity(said.read_back or built, result.thresholds, why_not)
     return replace(
         result,
         verdicts={**result.verdicts, "fidelity": fidelity},
         read_back=() if shown is None else shown.tensors,
-        findings=(*others, *(one for one in found if one.code == said.code)),
+        findings=(*others, *(one for one in found if one.code in said.codes)),
     )
 
 

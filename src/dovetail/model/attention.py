@@ -21,7 +21,7 @@ _TRANSPARENT = ("Cast", "Dropout", "Identity", "Reshape", "Squeeze", "Unsqueeze"
 SAME_NUMBERS = (*_TRANSPARENT, "Transpose")  # operators that hand on the numbers they read
 
 
-class Place(StrEnum):
+class ScalePlace(StrEnum):
     """Which tensor of an attention a scale multiplies."""
 
     QUERY = "query"
@@ -33,7 +33,7 @@ class Place(StrEnum):
 class Scale:
     """One Mul or Div that scales; ``factor`` is None where it is not one constant number."""
 
-    place: Place
+    place: ScalePlace
     node: ir.Node
     data: ir.Value
     factor: float | None
@@ -128,8 +128,8 @@ def match_attention(softmax: ir.Node) -> Attention | None:
     if above is None or below is None or not _over_keys(softmax, above.scores):
         return None
     mix = below.nodes[-1]
-    query_scales, query, _ = _operand(above.scores.inputs[0], Place.QUERY)
-    key_scales, key, key_transpose = _operand(above.scores.inputs[1], Place.KEY)
+    query_scales, query, _ = _operand(above.scores.inputs[0], ScalePlace.QUERY)
+    key_scales, key, key_transpose = _operand(above.scores.inputs[1], ScalePlace.KEY)
     if query is None or key is None or mix.inputs[1] is None:
         return None
     return Attention(
@@ -181,7 +181,7 @@ def _above(value: ir.Value | None) -> _Above | None:
     if is_op(node, *_TRANSPARENT):
         above = _above(node.inputs[0])
         return above and above.then(node)
-    scale = scale_at(node, Place.SCORES)
+    scale = scale_at(node, ScalePlace.SCORES)
     if scale is not None and (above := _above(scale.data)) is not None:
         return above.then(node, scale=scale)
     for mask in _masks_at(node):
@@ -190,7 +190,7 @@ def _above(value: ir.Value | None) -> _Above | None:
     return None
 
 
-def scale_at(node: ir.Node, place: Place) -> Scale | None:
+def scale_at(node: ir.Node, place: ScalePlace) -> Scale | None:
     """The scale that a Mul or Div applies: by one constant number, or by a constant per head."""
     if not is_op(node, "Mul", "Div"):
         return None
@@ -263,7 +263,7 @@ def _guards(where: ir.Node, probabilities: ir.Value) -> bool:
     )
 
 
-def _operand(value: ir.Value | None, place: Place) -> tuple[tuple[Scale, ...], ir.Value | None, ir.Node | None]:
+def _operand(value: ir.Value | None, place: ScalePlace) -> tuple[tuple[Scale, ...], ir.Value | None, ir.Node | None]:
     """The scales in front of a MatMul operand, the operand without those that stand directly there, its Transpose.
 
     Scales are looked for through layout nodes: `(x W) * s -> Reshape -> Transpose -> MatMul` scales Q as well.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from dovetail.model.attention import SAME_NUMBERS, Place, scale_at
+from dovetail.model.attention import SAME_NUMBERS, ScalePlace, scale_at
 from dovetail.model.edit import constant_of, is_op
 
 _HANDED_ON = (*SAME_NUMBERS, "Expand")
@@ -25,7 +25,7 @@ class _Walk:
         node = None if value is None else value.producer()
         if node is None or factor <= self.passed.get(node, -1.0):
             return
-        scale = scale_at(node, Place.SCORES)
+        scale = scale_at(node, ScalePlace.SCORES)
         if is_op(node, *_HANDED_ON):
             read = {0: factor}
         elif is_op(node, "Add"):

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from dovetail.encoding import Array
 from dovetail.model import edit
-from dovetail.model.attention import SAME_NUMBERS, Attention, Place, each_attention
+from dovetail.model.attention import SAME_NUMBERS, Attention, ScalePlace, each_attention
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
 
@@ -66,15 +66,15 @@ def _why_not(attention: Attention) -> str | None:
 
 def _moved_path(attention: Attention) -> tuple[ir.Node, ...]:
     """The nodes from below the scores MatMul to the last scale on the scores."""
-    scaling = [scale.node for scale in attention.scales if scale.place is Place.SCORES]
+    scaling = [scale.node for scale in attention.scales if scale.place is ScalePlace.SCORES]
     return attention.path[: attention.path.index(scaling[-1]) + 1] if scaling else ()
 
 
 def _rewrite(attention: Attention) -> None:
     scores = attention.scores
     old = [value.producer() for value in scores.inputs if value is not None]
-    query = _scaled(_unscaled(scores.inputs[0], Place.QUERY, attention), attention)
-    key = _unscaled(scores.inputs[1], Place.KEY, attention)
+    query = _scaled(_unscaled(scores.inputs[0], ScalePlace.QUERY, attention), attention)
+    key = _unscaled(scores.inputs[1], ScalePlace.KEY, attention)
     moved = _moved_path(attention)
     if moved:
         edit.replace_value(moved[-1].outputs[0], _rebuilt(attention, moved, query, key))
@@ -100,7 +100,7 @@ def _scaled(query: ir.Value, attention: Attention) -> ir.Value:
     )
 
 
-def _unscaled(value: ir.Value | None, place: Place, attention: Attention) -> ir.Value:
+def _unscaled(value: ir.Value | None, place: ScalePlace, attention: Attention) -> ir.Value:
     """The operand with its scales left out; nodes below a scale are copied, so that others keep theirs."""
     if value is None:
         raise ValueError(f"{attention.scores.name!r} lacks an input")

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from dovetail.edge import Edge
 from dovetail.model.edit import constant_of
 from dovetail.plan.constraints import Problem, Unit, build_part
 from dovetail.plan.numbers import Range
 from dovetail.stats import Stats
-from dovetail.storage import Edge
 
 # A range four times as wide costs 12 dB of an 8-bit grid: more than a conversion is worth saving.
 MAX_RANGE_GROWTH = 4.0
 
 
-def costly_merges(problem: Problem, stats: Stats) -> Mapping[Edge, str]:
+def costly_merges(problem: Problem, stats: Stats) -> dict[Edge, str]:
     """The edges into merging operators (byte-preserving Concat) that should convert instead of share.
 
     Fixed numbers, and float, cannot be shared. Otherwise only a tensor that is also read by others gains from keeping

@@ -7,14 +7,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from dovetail.encoding import FLOAT32
+from dovetail.edge import Edge
+from dovetail.encoding import FLOAT32, Encoding
 from dovetail.model.edit import constant_of, is_float, sole_consumer
-from dovetail.op_support import Chain, OpSupport, Signature, Slot
+from dovetail.op_support import Chain, OpSupport, OpTable, Signature, Slot
 from dovetail.plan.groups import UnionFind
-from dovetail.storage import NEVER_STORED, Edge
-from dovetail.target import Target
-
-_FLOAT_ONLY = (Signature((Slot(FLOAT32),), FLOAT32, variadic=True),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +36,7 @@ class Unit:
     support: OpSupport | None
     operands: tuple[Operand, ...]
     outputs: tuple[ir.Value, ...]
+    float_encoding: Encoding = FLOAT32
 
     @property
     def name(self) -> str:
@@ -51,10 +49,11 @@ class Unit:
     @property
     def signatures(self) -> tuple[Signature, ...]:
         """The joint choices that are open here; an operator that the table does not have runs in float."""
+        in_float = Signature((Slot(self.float_encoding),), self.float_encoding, variadic=True)
         if self.support is None:
-            return _FLOAT_ONLY
+            return (in_float,)
         head = self.nodes[0]
-        return tuple(s for s in self.support.signatures if s.when is None or not s.when(head)) or _FLOAT_ONLY
+        return tuple(s for s in self.support.signatures if s.when is None or not s.when(head)) or (in_float,)
 
     def shared(self) -> tuple[Operand, ...]:
         """The operands whose stored bytes the outputs carry on."""
@@ -69,14 +68,15 @@ class Problem:
     """What there is to decide: the units in graph order, and the groups of values that share one storage.
 
     ``group_of`` maps every stored float value to its group's representative. ``sources`` are the members of a group
-    whose bytes do not come from another member: only these need statistics.
+    whose bytes do not come from another member: only these need statistics. ``interior``: what stands between the
+    nodes of a unit, and is never stored.
     """
 
-    target: Target
+    table: OpTable
     units: tuple[Unit, ...]
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
-    interior: Mapping[str, str]
+    interior: Mapping[str, Unit]
     groups: Mapping[str, tuple[str, ...]]
     group_of: Mapping[str, str]
     sources: Mapping[str, tuple[str, ...]]
@@ -84,13 +84,11 @@ class Problem:
     values: Mapping[str, ir.Value]
 
 
-def build_problem(model: ir.Model, target: Target, broken: Iterable[Edge] = ()) -> Problem:
+def build_problem(model: ir.Model, table: OpTable, broken: Iterable[Edge] = ()) -> Problem:
     """Read the constraints off the graph; ``broken`` edges do not share, they convert."""
     graph = model.graph
-    units = _units(graph, target)
-    interior = {
-        v.name or "": f"inside {unit.label}{NEVER_STORED}" for unit in units for n in unit.nodes[:-1] for v in n.outputs
-    }
+    units = _units(graph, table)
+    interior = {v.name or "": unit for unit in units for n in unit.nodes[:-1] for v in n.outputs}
     inputs = tuple(v for v in graph.inputs if is_float(v))
     stored = [v.name or "" for v in inputs]
     stored += [v.name or "" for unit in units for v in unit.outputs]
@@ -105,7 +103,7 @@ def build_problem(model: ir.Model, target: Target, broken: Iterable[Edge] = ()) 
                     groups.union(operand.name, output.name or "")
     members = groups.sets()
     return Problem(
-        target=target,
+        table=table,
         units=units,
         inputs=inputs,
         outputs=tuple(v for v in graph.outputs if is_float(v)),
@@ -131,15 +129,15 @@ def build_part(problem: Problem, name: str, *, without: Unit) -> tuple[str, ...]
     return groups.sets()[groups.find(name)]
 
 
-def _units(graph: ir.Graph, target: Target) -> tuple[Unit, ...]:
+def _units(graph: ir.Graph, table: OpTable) -> tuple[Unit, ...]:
     chained: set[int] = set()
     units = []
     for node in graph:
         if id(node) in chained:
             continue
-        chain, nodes = _chain_from(node, target.chains)
+        chain, nodes = _chain_from(node, table.chains)
         chained.update(id(n) for n in nodes)
-        units.append(_unit(nodes, chain, target.ops.get(op_key(node))))
+        units.append(_unit(nodes, chain, table))
     return tuple(units)
 
 
@@ -186,7 +184,7 @@ def _is_bias(node: ir.Node, value: ir.Value) -> bool:
     return array is not None and weight is not None and array.ndim == 1 and array.shape[0] == weight.shape[-1]
 
 
-def _unit(nodes: tuple[ir.Node, ...], chain: Chain | None, support: OpSupport | None) -> Unit:
+def _unit(nodes: tuple[ir.Node, ...], chain: Chain | None, table: OpTable) -> Unit:
     head = nodes[0]
     places = [(head, index, index) for index in range(len(head.inputs))]
     if chain is not None and chain.bias:
@@ -197,4 +195,5 @@ def _unit(nodes: tuple[ir.Node, ...], chain: Chain | None, support: OpSupport | 
         for node, index, slot in places
         if (value := node.inputs[index]) is not None and is_float(value)
     )
-    return Unit(nodes, support, operands, tuple(v for v in nodes[-1].outputs if is_float(v)))
+    outputs = tuple(v for v in nodes[-1].outputs if is_float(v))
+    return Unit(nodes, table.ops.get(op_key(head)), operands, outputs, table.float_encoding)

@@ -10,21 +10,19 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.encoding import Array, Encoding, Granularity, QParams
-from dovetail.model.attention import Place, scale_at
+from dovetail.model.attention import ScalePlace, scale_at
 from dovetail.model.edit import constant_of, is_op
 from dovetail.model.movers import MOVERS
 from dovetail.model.origin import Origin
 from dovetail.numerics.affine import fake_quantize
 from dovetail.numerics.grid import FLOAT8_HIGHEST
 from dovetail.numerics.ranges import params_from_range
-from dovetail.storage import Plan
+from dovetail.storage import Plan, Scaled, ScaleSource
 
 # A weight that was read back lies on its grid but for the rounding of float32, and of float16 where it was that.
 _ON_GRID_RTOL = 1e-3
 # Scales are often float16, and some tools divide by 128 or add an epsilon.
 _LARGEST_RTOL = 1e-2
-# The words for numbers that were not touched.
-AS_GIVEN = "as given"
 # How often numbers are handed on from tensor to tensor: q and k of an attention are two or three steps from a scale.
 _STEPS = 6
 
@@ -42,18 +40,20 @@ class Given:
     constants: Mapping[str, tuple[QParams, ...]]
     several: frozenset[str] = frozenset()
 
-    def of_tensor(self, names: Iterable[str], encoding: Encoding) -> tuple[QParams, str] | None:
-        """The numbers of the first of these tensors that has any, in an encoding, and where they come from."""
+    def of_tensor(self, names: Iterable[str], encoding: Encoding) -> Scaled | None:
+        """The numbers of the first of these tensors that has any, in an encoding."""
         names = list(names)
-        for known, words in ((self.tensors, AS_GIVEN), (self.implied, f"{AS_GIVEN}, scaled or moved")):
+        for known, text in ((self.tensors, "as given"), (self.implied, "as given, scaled or moved")):
             name = next((name for name in names if name in known), None)
             if name is None:
                 continue
             exact = _same_kind(known[name], encoding)
             if exact is None:
-                words = "from the range of the given numbers, which are of another kind"
-                return _by_range(known[name], encoding), words
-            return exact, "the widest of several given numbers" if name in self.several else words
+                text = "from the range of the given numbers, which are of another kind"
+                return Scaled(_by_range(known[name], encoding), ScaleSource.GIVEN_CHANGED, text)
+            if name in self.several:
+                return Scaled(exact, ScaleSource.GIVEN_CHANGED, "the widest of several given numbers")
+            return Scaled(exact, ScaleSource.GIVEN, text)
         return None
 
     def of_constant(self, origin: Origin, array: Array, wanted: QParams) -> QParams | None:
@@ -116,7 +116,7 @@ def _related(node: ir.Node) -> Iterator[tuple[str, str, float]]:
     """(what goes in, what comes out, factor) where an operator only moves numbers or multiplies them by one."""
     if is_op(node, *MOVERS, "Cast") and node.inputs[0] is not None:
         yield from ((str(node.inputs[0].name), str(output.name), 1.0) for output in node.outputs)
-    scale = scale_at(node, Place.QUERY)
+    scale = scale_at(node, ScalePlace.QUERY)
     if scale is not None and scale.factor:
         yield str(scale.data.name), str(node.outputs[0].name), abs(scale.factor)
 

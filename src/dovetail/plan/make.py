@@ -8,41 +8,37 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.encoding import Granularity, QParams
+from dovetail.edge import Edge
+from dovetail.encoding import Encoding, Granularity, QParams
 from dovetail.model.edit import constant_of
 from dovetail.numerics.bias import bias_overflow, bias_params
-from dovetail.op_support import Signature
+from dovetail.op_support import OpTable, Signature
 from dovetail.plan.breaks import costly_merges
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem
 from dovetail.plan.given import Given
 from dovetail.plan.numbers import Numbers, per_output_channel, widen
-from dovetail.plan.pins import resolve
-from dovetail.plan.request import Request
-from dovetail.plan.solve import Solution, solve
+from dovetail.plan.request import Pins, Request
+from dovetail.plan.solve import Solution, narrower_operands, solve
 from dovetail.stats import Stats
-from dovetail.storage import IN_FLOAT32, Choice, Edge, FloatStorage, Plan, Storage
-from dovetail.target import Target
+from dovetail.storage import Choice, FloatStorage, Plan, ScaleSource, Storage, Why
 
 # A scale that is grown until a bias fits is grown a little more, so that rounding does not undo it.
 _MARGIN = 1.01
 
 
-def make_plan(model: ir.Model, target: Target, stats: Stats, request: Request, given: Given | None = None) -> Plan:
+def make_plan(model: ir.Model, table: OpTable, stats: Stats, request: Request, given: Given | None = None) -> Plan:
     """Decide how everything in the graph is stored, under the target's constraints; the model is not changed.
 
     ``given``: numbers that came with the model, to be kept where they fit.
     """
     if not request.from_data:
         stats = replace(stats, tensors={})
-    breaks = {
-        **dict.fromkeys(request.breaks, "explicit conversion, as asked"),
-        **costly_merges(build_problem(model, target), stats),
-    }
-    problem = build_problem(model, target, breaks)
-    solution = solve(problem, request, resolve(problem, request.keeps))
-    writer = _Writer(problem, solution, Numbers(problem, stats, request.method, given), breaks)
+    separate = _separate(model, table, stats, request)
+    problem = build_problem(model, table, separate)
+    solution = solve(problem, request)
+    writer = _Writer(problem, solution, Numbers(problem, stats, request.method, given), separate, request.pins)
     return Plan(
-        target=target.name,
+        target=table.target,
         precision=request.precision.name,
         tensors=writer.tensors(),
         edges=writer.edges(),
@@ -50,9 +46,20 @@ def make_plan(model: ir.Model, target: Target, stats: Stats, request: Request, g
     )
 
 
-def observed(model: ir.Model, target: Target) -> tuple[str, ...]:
+def narrower(model: ir.Model, table: OpTable, stats: Stats, request: Request) -> dict[Edge, Encoding]:
+    """The operands that this request plans wider than the target needs them: edge -> the narrower encoding."""
+    problem = build_problem(model, table, _separate(model, table, stats, request))
+    return narrower_operands(problem, solve(problem, request))
+
+
+def _separate(model: ir.Model, table: OpTable, stats: Stats, request: Request) -> dict[Edge, str]:
+    """The edges that convert instead of share, because it is pinned or because sharing would cost too much."""
+    return {**request.pins.separate, **costly_merges(build_problem(model, table), stats)}
+
+
+def observed(model: ir.Model, table: OpTable) -> tuple[str, ...]:
     """The tensors that a plan for this target can need statistics of: each group's sources, less fixed ones."""
-    problem = build_problem(model, target)
+    problem = build_problem(model, table)
     names = [name for sources in problem.sources.values() for name in sources]
     return tuple(name for name in names if not _always_fixed(problem.producer.get(name)))
 
@@ -65,18 +72,29 @@ def _always_fixed(unit: Unit | None) -> bool:
     return all(s.output.dtype in fixed for s in unit.signatures if s.output.dtype.is_quantized)
 
 
+def _passed_through(unit: Unit) -> str:
+    return f"{unit.label} carries these bytes on"
+
+
 class _Writer:
     """Writes the solution down, tensor by tensor and edge by edge."""
 
-    def __init__(self, problem: Problem, solution: Solution, numbers: Numbers, broken: Mapping[Edge, str]) -> None:
+    def __init__(
+        self, problem: Problem, solution: Solution, numbers: Numbers, separate: Mapping[Edge, str], pins: Pins
+    ) -> None:
         self._problem = problem
+        self._pins = pins
+        self._in_float = FloatStorage(problem.table.float_encoding.dtype)
         self._solution = solution
         self._numbers = numbers
-        self._broken = broken
+        self._separate = separate
         self._groups = {root: self._group(root, names) for root, names in problem.groups.items()}
 
     def tensors(self) -> dict[str, Choice]:
-        choices = {name: Choice(IN_FLOAT32, reason) for name, reason in self._problem.interior.items()}
+        choices = {
+            name: Choice(self._in_float, Why.INTERIOR, f"inside {unit.label}, never stored")
+            for name, unit in self._problem.interior.items()
+        }
         choices.update({name: self._groups[root] for name, root in self._problem.group_of.items()})
         return choices
 
@@ -98,9 +116,9 @@ class _Writer:
         decided = self._solution.groups[root]
         label = root if len(names) > 1 else None
         if not decided.encoding.dtype.is_quantized:
-            return Choice(FloatStorage(decided.encoding.dtype), decided.reason, label)
-        params, words = self._numbers.group_params(root, decided.encoding)
-        return Choice(params, f"{decided.reason}; {words}", label)
+            return Choice(FloatStorage(decided.encoding.dtype), decided.why, decided.detail, label)
+        scaled = self._numbers.group_params(root, decided.encoding)
+        return Choice(scaled.params, decided.why, f"{decided.detail}; {scaled.detail}", label, scaled.source)
 
     def _conversion(self, unit: Unit, operand: Operand, signature: Signature) -> Choice | None:
         """The explicit conversion on an activation's edge, or None where the consumer takes it as it is stored."""
@@ -109,19 +127,23 @@ class _Writer:
             output = self._carried(unit)
             if output == stored or isinstance(output, FloatStorage):
                 return None
-            return Choice(output, self._broken.get(operand.edge, f"{unit.label} carries these bytes on"))
+            if operand.edge in self._separate:
+                return Choice(output, Why.SEPARATE, self._separate[operand.edge], scale_from=ScaleSource.DERIVED)
+            return Choice(output, Why.SHARED, _passed_through(unit), scale_from=ScaleSource.DERIVED)
         slot = signature.slot(operand.slot)
         if slot is None:
             return None
         wanted = slot.encoding
         if not wanted.dtype.is_quantized or (isinstance(stored, QParams) and stored.encoding == wanted):
             return None
-        reason = f"{unit.label} takes {wanted.dtype} here, the tensor is stored as {stored.dtype}"
-        params = widen(stored, wanted) if isinstance(stored, QParams) else None
-        if params is None:
-            params, words = self._numbers.group_params(self._problem.group_of[operand.name], wanted)
-            reason += f"; {words}"
-        return Choice(params, reason)
+        why, text = Why.OPERAND, f"{unit.label} takes {wanted.dtype} here, the tensor is stored as {stored.dtype}"
+        if (pin := self._pins.operands.get(operand.edge)) is not None:
+            why, text = pin.why, pin.detail
+        wider = widen(stored, wanted) if isinstance(stored, QParams) else None
+        if wider is not None:
+            return Choice(wider, why, text, scale_from=ScaleSource.DERIVED)
+        scaled = self._numbers.group_params(self._problem.group_of[operand.name], wanted)
+        return Choice(scaled.params, why, f"{text}; {scaled.detail}", scale_from=scaled.source)
 
     def _carried(self, unit: Unit) -> Storage:
         """The storage of what a unit writes."""
@@ -136,24 +158,30 @@ class _Writer:
         if slot is None or array is None:
             return None
         if not slot.encoding.dtype.is_quantized:
-            return Choice(FloatStorage(slot.encoding.dtype), f"{unit.label} takes this constant in float")
+            text = f"{unit.label} takes this constant in float"
+            return Choice(FloatStorage(slot.encoding.dtype), Why.CONSTANT, text)
         if operand in unit.shared():
-            return Choice(self._carried(unit), f"{unit.label} carries these bytes on")
+            return Choice(self._carried(unit), Why.SHARED, _passed_through(unit), scale_from=ScaleSource.DERIVED)
         if slot.derived:
             return self._bias(unit, operand, done)
         if array.size == 0:
-            return Choice(IN_FLOAT32, "empty constant")
+            return Choice(self._in_float, Why.CONSTANT, "empty constant")
         joins = unit.support is not None and unit.support.joins
         output = self._carried(unit) if joins else None
         if isinstance(output, QParams) and output.encoding == slot.encoding:
-            return Choice(output, f"{unit.label} puts these bytes beside the others")  # converting them gains nothing
-        params, words = self._numbers.constant_params(unit.nodes[0], operand, slot.encoding, array)
+            text = f"{unit.label} puts these bytes beside the others"  # converting them gains nothing
+            return Choice(output, Why.SHARED, text, scale_from=ScaleSource.DERIVED)
+        params, source, words = self._numbers.constant_params(unit.nodes[0], operand, slot.encoding, array)
         follows = signature.slot(2)  # a bias whose scale is made from this one
         if operand.slot == 1 and follows is not None and follows.derived:
             params = self._room_for_bias(unit, params, done)
         if slot.encoding.granularity is Granularity.AXIS:
-            return Choice(params, f"{unit.label} weight, {params.dtype} per channel on axis {params.axis}{words}")
-        return Choice(params, f"constant operand of {unit.label}, its own range{words}")
+            text = f"{unit.label} weight, {params.dtype} per channel on axis {params.axis}{words}"
+        else:
+            text = f"constant operand of {unit.label}, its own range{words}"
+        pin = self._pins.operands.get(operand.edge)
+        why, text = (Why.CONSTANT, text) if pin is None else (pin.why, pin.detail)
+        return Choice(params, why, text, scale_from=source)
 
     def _seen(self, unit: Unit, operand: Operand, done: Mapping[Edge, Choice]) -> Storage:
         """The storage that the unit sees on this operand's edge."""
@@ -165,9 +193,10 @@ class _Writer:
         by_slot = {o.slot: o for o in unit.operands}
         source, weight = (self._seen(unit, by_slot[slot], done) for slot in (0, 1))
         if not isinstance(source, QParams) or not isinstance(weight, QParams):
-            return Choice(IN_FLOAT32, "bias in float: input or weight is float")
+            return Choice(self._in_float, Why.BIAS, "bias in float: input or weight is float")
         params = bias_params(source.scale, per_output_channel(unit.nodes[0], weight.scale))
-        return Choice(params, "bias, scale = input scale x weight scale")
+        text = "bias, scale = input scale x weight scale"
+        return Choice(params, Why.BIAS, text, scale_from=ScaleSource.DERIVED)
 
     def _room_for_bias(self, unit: Unit, weight: QParams, done: Mapping[Edge, Choice]) -> QParams:
         """The weight's scale, grown on channels whose bias would not fit int32 with it."""

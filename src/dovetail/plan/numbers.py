@@ -11,15 +11,17 @@ import onnx_ir as ir
 
 from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
 from dovetail.errors import InputError
-from dovetail.model.attention import Place, scale_at
+from dovetail.model.attention import ScalePlace, scale_at
 from dovetail.model.edit import attribute, constant_of
 from dovetail.model.origin import origin_of
 from dovetail.numerics.grid import FLOAT8_HIGHEST
+from dovetail.numerics.methods import RangeMethod
 from dovetail.numerics.ranges import find_range, params_from_range, weight_params
 from dovetail.op_support import Fixed
 from dovetail.plan.constraints import Operand, Problem
-from dovetail.plan.given import AS_GIVEN, Given
+from dovetail.plan.given import Given
 from dovetail.stats import Stats
+from dovetail.storage import Scaled, ScaleSource
 
 FLOAT8_ENDS = (-FLOAT8_HIGHEST, FLOAT8_HIGHEST)
 # Operators that hand on every number they read.
@@ -109,14 +111,15 @@ class Numbers:
         entries = () if unit is None or unit.support is None else unit.support.fixed
         return {entry.dtype: entry for entry in entries}
 
-    def group_params(self, root: str, encoding: Encoding) -> tuple[QParams, str]:
+    def group_params(self, root: str, encoding: Encoding) -> Scaled:
         """The QParams that every member of a group shares, and why these."""
         sources = self.problem.sources[root]
         entry = self._fixed(sources[0]).get(encoding.dtype) if len(sources) == 1 else None
         if entry is not None:
             scale, zero_point = np.asarray(entry.scale), np.asarray(entry.zero_point)
             label = self.problem.producer[sources[0]].label
-            return QParams(encoding, scale, zero_point), f"the scale of a {label} is always {entry.scale:.6g}"
+            text = f"the scale of a {label} is always {entry.scale:.6g}"
+            return Scaled(QParams(encoding, scale, zero_point), ScaleSource.FIXED, text)
         if (known := self._given(root, encoding)) is not None:
             return known
         found, words = self.group_range(root, encoding)
@@ -127,9 +130,9 @@ class Numbers:
             wider = params_from_range(found.low * growth, found.high * growth, encoding)
             params = QParams(encoding, np.asarray(allowed, params.scale.dtype), wider.zero_point)
             words += f", scale grown {growth:.3g} times to what the target's kernel takes"
-        return params, words
+        return Scaled(params, ScaleSource.CALIBRATED, words)
 
-    def _given(self, root: str, encoding: Encoding) -> tuple[QParams, str] | None:
+    def _given(self, root: str, encoding: Encoding) -> Scaled | None:
         """What the model that was given says of a group, or of what its source is a multiple of.
 
         Where several tensors are merged, none of their numbers need serve the others: such a group is calibrated.
@@ -141,13 +144,14 @@ class Numbers:
             return known
         for source in self.problem.sources[root]:
             unit = self.problem.producer.get(source)
-            scale = None if unit is None else scale_at(unit.nodes[0], Place.QUERY)
+            scale = None if unit is None else scale_at(unit.nodes[0], ScalePlace.QUERY)
             inside = None if scale is None else self.problem.group_of.get(str(scale.data.name))
             if scale is None or not scale.factor or inside is None:
                 continue
             if (found := self._given(inside, encoding)) is not None:
-                params = QParams(encoding, found[0].scale * np.float32(abs(scale.factor)), found[0].zero_point)
-                return params, f"{found[1]}, times {abs(scale.factor):.4g}"
+                factor = abs(scale.factor)
+                params = QParams(encoding, found.params.scale * np.float32(factor), found.params.zero_point)
+                return Scaled(params, found.source, f"{found.detail}, times {factor:.4g}")
         return None
 
     def _merges(self, root: str) -> bool:
@@ -170,13 +174,15 @@ class Numbers:
         origin = None if value is None else origin_of(value)
         return origin.names if origin is not None and origin.exact else ()
 
-    def constant_params(self, node: ir.Node, operand: Operand, encoding: Encoding, array: Array) -> tuple[QParams, str]:
+    def constant_params(self, node: ir.Node, operand: Operand, encoding: Encoding, array: Array) -> Scaled:
         """The numbers of a constant: those given with it where it lies on their grid, else from its own values."""
-        params = constant_params(node, operand, encoding, array)
+        params = constant_params(node, operand, encoding, array, _of_constants(self.method))
         known = None
         if self.given is not None:
             known = self.given.of_constant(origin_of(operand.value), array, params)
-        return (params, "") if known is None else (known, f", {AS_GIVEN}")
+        if known is None:
+            return Scaled(params, ScaleSource.VALUES, "")
+        return Scaled(known, ScaleSource.GIVEN, ", as given")
 
     def _allowed_scale(self, root: str, dtype: DType, scale: float) -> float:
         """The smallest scale, from this one on, that is right for what reads and what writes a group."""
@@ -206,11 +212,18 @@ def widen(stored: QParams, encoding: Encoding) -> QParams | None:
     return QParams(encoding, stored.scale / np.float32(257), stored.zero_point * 257)
 
 
-def constant_params(node: ir.Node, operand: Operand, encoding: Encoding, array: Array) -> QParams:
+def constant_params(
+    node: ir.Node, operand: Operand, encoding: Encoding, array: Array, method: str = RangeMethod.MINMAX
+) -> QParams:
     """The QParams of a constant, from its own values."""
     if encoding.granularity is Granularity.TENSOR:
-        return weight_params(array, encoding, None)
-    return weight_params(array, encoding, channel_axis(node, operand.edge.index, array.ndim))
+        return weight_params(array, encoding, None, method)
+    return weight_params(array, encoding, channel_axis(node, operand.edge.index, array.ndim), method)
+
+
+def _of_constants(method: str) -> str:
+    """How the range of a constant is found: the other methods are about what was observed, and a constant is known."""
+    return method if method == RangeMethod.MSE else RangeMethod.MINMAX
 
 
 def per_output_channel(node: ir.Node, scale: Array) -> Array:

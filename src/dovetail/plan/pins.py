@@ -1,57 +1,65 @@
-"""What the caller pinned with ``--keep GLOB=PRECISION``, matched against original tensor and node names."""
+"""``--keep GLOB=PRECISION`` as pins: matched once against original tensor and node names of the rewritten graph."""
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+
+import onnx_ir as ir
 
 from dovetail.errors import InputError
 from dovetail.model.origin import inside_of, nodes_of, origin_of
 from dovetail.plan.constraints import Problem, Unit
-from dovetail.plan.request import Keep
+from dovetail.plan.request import Keep, Pin, Pins
+from dovetail.storage import Why
+
+# How many names that are nearly what a pattern says are shown.
+_SHOWN = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Pins:
-    """The requests resolved on one graph: by value name, and by unit name.
-
-    ``named``: the values that were named themselves, and so must reach their readers as they are stored; what a pinned
-    unit writes may be converted for its readers.
-    """
-
-    tensors: Mapping[str, Keep]
-    units: Mapping[str, Keep]
-    named: frozenset[str] = frozenset()
-
-
-def resolve(problem: Problem, keeps: Sequence[Keep]) -> Pins:
-    """Match every request; one that matches nothing is an error, because a typo must not be silent."""
-    tensors: dict[str, Keep] = {}
-    units: dict[str, Keep] = {}
-    named: set[str] = set()
+def resolve_keeps(problem: Problem, keeps: Sequence[Keep]) -> Pins:
+    """What every pattern matches; one that matches nothing is refused, because a typo must not be silent."""
+    groups: dict[str, Pin] = {}
+    units: dict[str, Pin] = {}
     for keep in keeps:
-        values = [*problem.inputs, *(v for unit in problem.units for v in unit.outputs)]
-        hit_values = [v.name or "" for v in values if _matches(keep, (*origin_of(v).names, v.name))]
-        hit_units = [unit for unit in problem.units if _matches(keep, _names(unit))]
-        if not hit_values and not hit_units:
-            raise InputError(f"{keep.text}: no tensor and no node has a name that matches {keep.pattern!r}")
-        tensors.update(dict.fromkeys(hit_values, keep))
-        named.update(hit_values)
-        for unit in hit_units:
-            units[unit.name] = keep
-            tensors.update({v.name or "": keep for v in unit.outputs})
-    return Pins(tensors, units, frozenset(named))
+        pin = Pin(keep.precision, Why.PINNED, str(keep))
+        values = [v.name or "" for v in _values(problem) if _matches(keep, _value_names(v))]
+        operators = [unit.name for unit in problem.units if _matches(keep, _unit_names(unit))]
+        if not values and not operators:
+            raise InputError(_no_match(problem, keep))
+        groups.update(dict.fromkeys(values, pin))
+        units.update(dict.fromkeys(operators, pin))
+    return Pins(units, groups)
 
 
-def _names(unit: Unit) -> Sequence[str | None]:
+def _no_match(problem: Problem, keep: Keep) -> str:
+    """The refusal, with the names that are nearest to what was written."""
+    names = {name for v in _values(problem) for name in _value_names(v)}
+    names |= {name for unit in problem.units for name in _unit_names(unit)}
+    text = f"{keep}: no tensor and no node has a name that matches {keep.pattern!r}"
+    near = [name for name in sorted(names) if fnmatch.fnmatchcase(name.lower(), f"*{keep.pattern.lower()}*")]
+    near = near or difflib.get_close_matches(keep.pattern.strip("*"), sorted(names), _SHOWN, cutoff=0.5)
+    return f"{text}; the nearest are {', '.join(map(repr, near[:_SHOWN]))}" if near else text
+
+
+def _values(problem: Problem) -> Iterator[ir.Value]:
+    yield from problem.inputs
+    yield from (v for unit in problem.units for v in unit.outputs)
+
+
+def _value_names(value: ir.Value) -> list[str]:
+    return [name for name in (*origin_of(value).names, value.name) if name]
+
+
+def _unit_names(unit: Unit) -> list[str]:
     """What a unit answers to: its nodes, the original nodes they stand for, the tensors inside it, its constants."""
     inside = [v for node in unit.nodes[:-1] for v in node.outputs]
     constants = [operand.value for operand in unit.operands if operand.constant]
-    tensors = [name for v in (*inside, *constants) for name in (*origin_of(v).names, v.name)]
-    nodes = [name for node in unit.nodes for name in (*nodes_of(node), *inside_of(node), node.name)]
+    tensors = [name for v in (*inside, *constants) for name in _value_names(v)]
+    nodes = [name for node in unit.nodes for name in (*nodes_of(node), *inside_of(node), node.name) if name]
     return [*nodes, *tensors]
 
 
-def _matches(keep: Keep, names: Sequence[str | None]) -> bool:
-    return any(fnmatch.fnmatchcase(name, keep.pattern) for name in names if name)
+def _matches(keep: Keep, names: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, keep.pattern) for name in names)

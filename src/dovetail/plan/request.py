@@ -1,40 +1,89 @@
-"""What is asked of a plan: one record, so that searching means solving again with one thing changed."""
+"""What is asked of a plan: one record, so that trying something means solving again with one thing changed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
+from dovetail.edge import Edge
+from dovetail.encoding import Encoding
 from dovetail.op_support import Precision
-from dovetail.storage import Edge
+from dovetail.storage import Why
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Tensors or nodes whose original name matches the pattern keep this precision; ``reason``: where no caller said
-    so."""
+    """What a caller asks with ``--keep GLOB=PRECISION``; resolved to pins once the graph is rewritten."""
 
     pattern: str
     precision: Precision
-    reason: str = ""
 
-    @property
-    def text(self) -> str:
-        return self.reason or f"--keep {self.pattern}={self.precision.name}"
+    def __str__(self) -> str:
+        return f"--keep {self.pattern}={self.precision.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A precision that is fixed for one unit or group, and who fixed it."""
+
+    precision: Precision
+    why: Why
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class OperandPin:
+    """The encoding that an operator reads on one edge, where its signatures leave a choice, and who fixed it."""
+
+    encoding: Encoding
+    why: Why
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """What is fixed, by the names of the graph that is planned.
+
+    ``units``: an operator computes in this precision, and so is what it writes; its readers may convert. ``groups``: a
+    sharing group, by the name of any member, is stored in this precision and must reach its readers so. ``separate``:
+    edges into operators that pass quantization through, which convert instead of share; with the reason.
+    ``operands``: what operators read on edges where they have a choice.
+    """
+
+    units: Mapping[str, Pin] = field(default_factory=dict)
+    groups: Mapping[str, Pin] = field(default_factory=dict)
+    separate: Mapping[Edge, str] = field(default_factory=dict)
+    operands: Mapping[Edge, OperandPin] = field(default_factory=dict)
+
+    def without_operands_of(self, unit: str) -> Pins:
+        """The same, but what one operator reads is free again."""
+        kept = {edge: pin for edge, pin in self.operands.items() if edge.node != unit}
+        return replace(self, operands=kept)
+
+    def __or__(self, other: Pins) -> Pins:
+        """Both; where they disagree, the other's."""
+        return Pins(
+            {**self.units, **other.units},
+            {**self.groups, **other.groups},
+            {**self.separate, **other.separate},
+            {**self.operands, **other.operands},
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The precision wanted, how ranges are found, what is pinned, and edges that must convert instead of share.
+    """The precision wanted, how ranges are found, and what is pinned.
 
-    ``narrow``: the units, by name, whose further operands take fewer bits than their first one where the table has
-    both (the second operand of a product of two activations). ``from_data``: whether ranges that nothing else gives
-    may be taken from the samples; not where these are noise that nobody asked for.
+    ``from_data``: whether ranges that nothing else gives may be taken from the samples; not where these are noise that
+    nobody asked for.
     """
 
     precision: Precision
     method: str = "minmax"
-    keeps: tuple[Keep, ...] = ()
+    pins: Pins = field(default_factory=Pins)
     quantized_io: bool = False
-    breaks: frozenset[Edge] = frozenset()
-    narrow: frozenset[str] = frozenset()
     from_data: bool = True
+
+    def pinned(self, pins: Pins) -> Request:
+        """The same request with these pins too."""
+        return replace(self, pins=self.pins | pins)

@@ -7,6 +7,7 @@ import io
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +15,33 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.document import read_document
+from dovetail.document import convert, encode, read_document
+from dovetail.edge import Edge
 from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
 from dovetail.errors import InputError
 from dovetail.model.origin import each_value, origin_of
 from dovetail.model.write import write_whole
-from dovetail.storage import Choice, Edge, FloatStorage, Plan, Storage
-from dovetail.whole_number import whole_number
+from dovetail.storage import Choice, FloatStorage, Plan, ScaleSource, Storage, Why
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 Numbers = int | float | list[Any] | None
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """One decision: a tensor, or one edge of it as ``node:input``; scale and zero point are None for float."""
+    """One decision: a tensor, or one edge of it; scale and zero point are None for float."""
 
     tensor: str
-    edge: str | None
+    edge: Edge | None
     original_name: str
     original_exact: bool
     dtype: DType
     scale: Numbers
     zero_point: Numbers
     group: str | None
-    reason: str
+    why: Why
+    detail: str = ""
+    scale_from: ScaleSource = ScaleSource.NONE
     symmetric: bool = False
     granularity: Granularity = Granularity.TENSOR
     axis: int | None = None
@@ -66,7 +69,7 @@ def plan_rows(plan: Plan, model: ir.Model) -> Iterator[PlanRow]:
         value = nodes[edge.node].inputs[edge.index]
         if value is None:
             raise ValueError(f"the plan speaks of input {edge}, which is empty")
-        yield _row(value.name or "", str(edge), value, choice)
+        yield _row(value.name or "", edge, value, choice)
 
 
 def write_plan(plan: Plan, model: ir.Model, path: Path) -> tuple[Path, ...]:
@@ -78,35 +81,50 @@ def write_plan(plan: Plan, model: ir.Model, path: Path) -> tuple[Path, ...]:
         packed = io.BytesIO()
         np.savez(packed, allow_pickle=False, **{str(edge): _plain(array) for edge, array in plan.stored.items()})
         write_whole(beside, packed.getvalue())
-    write_whole(path, msgspec.json.format(msgspec.json.encode(content), indent=1))
+    write_whole(path, encode(content, indent=1))
     return (path, beside) if plan.stored else (path,)
 
 
-def read_plan(path: Path) -> Plan:
-    """Read a plan file, edited or not; an unknown key or a value of the wrong kind is refused by name."""
-    raw = read_document(path, "plan", SCHEMA_VERSION)
+def read_plan(path: Path, float_dtype: DType = DType.F32) -> Plan:
+    """Read a plan file, edited or not; an unknown key or a value of the wrong kind is refused by name.
+
+    ``float_dtype``: in which the target computes what is not quantized; version 1 called that float32 everywhere.
+    """
+    raw = read_document(path, "plan", SCHEMA_VERSION, {1: partial(_from_1, str(float_dtype))})
     _refuse_unknown(raw, PlanFile, str(path))
     rows = raw.get("rows")
     for number, row in enumerate(rows if isinstance(rows, list) else []):
         if isinstance(row, dict):
             _refuse_unknown(row, PlanRow, f"{path}: row {number}")
     try:
-        content = msgspec.convert(raw, PlanFile)
+        content = convert(raw, PlanFile)
     except msgspec.ValidationError as error:
         raise InputError(f"{path}: {error}") from error
     _refuse_twice(content.rows, path)
     tensors = {row.tensor: _choice(row, path) for row in content.rows if row.edge is None}
-    edges = {_edge(row.edge, path): _choice(row, path) for row in content.rows if row.edge is not None}
+    edges = {row.edge: _choice(row, path) for row in content.rows if row.edge is not None}
     stored = _read_stored(path.with_suffix(".npz"), edges)
     return Plan(content.target, content.precision, tensors, edges, stored, content.quantized_io)
 
 
+def row_from_1(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of schema version 1, which had one text for everything."""
+    text = str(row["reason"])
+    why = Why.INTERIOR if text.endswith(", never stored") else Why.RECORDED
+    return {**{key: value for key, value in row.items() if key != "reason"}, "why": str(why), "detail": text}
+
+
+def _from_1(float_dtype: str, raw: dict[str, Any]) -> dict[str, Any]:
+    rows = [row_from_1(row) for row in raw["rows"]]
+    return {**raw, "rows": [{**row, "dtype": float_dtype} if row["dtype"] == DType.F32 else row for row in rows]}
+
+
 def _refuse_twice(rows: tuple[PlanRow, ...], path: Path) -> None:
-    seen: set[tuple[str | None, str | None]] = set()
+    seen: set[str | Edge] = set()
     for row in rows:
-        key = (row.tensor if row.edge is None else None, row.edge)
+        key = row.edge or row.tensor
         if key in seen:
-            raise InputError(f"{path}: {row.edge or row.tensor}: there are two rows for it")
+            raise InputError(f"{path}: {key}: there are two rows for it")
         seen.add(key)
 
 
@@ -116,7 +134,9 @@ def _read_stored(path: Path, edges: Mapping[Edge, Choice]) -> dict[Edge, Array]:
         return {}
     try:
         with np.load(path) as arrays:
-            found = {_edge(name, path): arrays[name] for name in arrays.files}
+            found = {Edge.parse(name): arrays[name] for name in arrays.files}
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: not the integers of a plan ({error})") from error
     for edge in found:
@@ -135,10 +155,11 @@ def _typed(array: Array, choice: Choice) -> Array:
     return array if array.dtype == dtype else array.view(dtype)
 
 
-def _row(tensor: str, edge: str | None, value: ir.Value, choice: Choice) -> PlanRow:
+def _row(tensor: str, edge: Edge | None, value: ir.Value, choice: Choice) -> PlanRow:
     origin, storage = origin_of(value), choice.storage
     if isinstance(storage, FloatStorage):
-        return PlanRow(tensor, edge, origin.name, origin.exact, storage.dtype, None, None, choice.group, choice.reason)
+        named = (tensor, edge, origin.name, origin.exact)
+        return PlanRow(*named, storage.dtype, None, None, choice.group, choice.why, choice.detail)
     encoding = storage.encoding
     return PlanRow(
         tensor,
@@ -149,7 +170,9 @@ def _row(tensor: str, edge: str | None, value: ir.Value, choice: Choice) -> Plan
         storage.scale.astype(np.float64).tolist(),
         storage.zero_point.tolist(),
         choice.group,
-        choice.reason,
+        choice.why,
+        choice.detail,
+        choice.scale_from,
         encoding.symmetric,
         encoding.granularity,
         storage.axis,
@@ -159,7 +182,7 @@ def _row(tensor: str, edge: str | None, value: ir.Value, choice: Choice) -> Plan
 
 def _choice(row: PlanRow, path: Path) -> Choice:
     try:
-        return Choice(_storage(row), row.reason, row.group)
+        return Choice(_storage(row), row.why, row.detail, row.group, row.scale_from)
     except (TypeError, ValueError) as error:  # TypeError is NumPy's for a list that holds something else than numbers
         raise InputError(f"{path}: {row.edge or row.tensor}: {error}") from error
 
@@ -175,14 +198,6 @@ def _storage(row: PlanRow) -> Storage:
     if not np.all((zero_point >= low) & (zero_point <= high) & (zero_point == np.rint(zero_point))):
         raise ValueError(f"a zero point of {row.dtype} is a whole number from {low} to {high}")
     return QParams(encoding, np.asarray(row.scale), zero_point.astype(np.int32), row.axis)
-
-
-def _edge(text: str | None, path: Path) -> Edge:
-    node, _, digits = (text or "").rpartition(":")
-    index = whole_number(digits, least=0)
-    if not node or index is None:
-        raise InputError(f"{path}: {text!r} is not an edge, which is written node:input")
-    return Edge(node, index)
 
 
 def _refuse_unknown(raw: dict[str, Any], kind: type, where: str) -> None:

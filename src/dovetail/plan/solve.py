@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dovetail.encoding import FLOAT16, FLOAT32, Encoding
-from dovetail.op_support import Precision, Signature
+from dovetail.edge import Edge
+from dovetail.encoding import Encoding
+from dovetail.op_support import Precision, Signature, Slot
 from dovetail.plan.constraints import Operand, Problem, Unit
-from dovetail.plan.pins import Pins
-from dovetail.plan.request import Request
+from dovetail.plan.request import OperandPin, Pin, Pins, Request
+from dovetail.storage import Why
 
 # What a signature costs, per operand: another weight encoding than wanted changes the model most, another
 # activation encoding changes the kernel, a conversion only costs time.
@@ -20,10 +21,11 @@ _PINNED_COST = 32
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """An encoding and why it was chosen."""
+    """An encoding, why it was chosen, and what people are told of it."""
 
     encoding: Encoding
-    reason: str
+    why: Why
+    detail: str
 
     @property
     def is_float(self) -> bool:
@@ -38,18 +40,67 @@ class Solution:
     signatures: Mapping[str, Signature]
 
 
-def solve(problem: Problem, request: Request, pins: Pins) -> Solution:
+def solve(problem: Problem, request: Request) -> Solution:
     """Give every group an encoding that its producers can write, then every unit the cheapest signature that fits."""
     outputs_only = frozenset() if request.quantized_io else _output_groups(problem)
-    groups = {root: _decide(problem, root, request.precision, pins, outputs_only) for root in problem.groups}
-    _leave_followers_float(problem, groups, pins)
+    pinned = _pinned_groups(problem, request.pins)
+    groups = {
+        root: _decide(problem, root, request.precision, pinned.get(root), outputs_only) for root in problem.groups
+    }
+    _leave_followers_float(problem, groups, pinned)
     signatures = {}
     for unit in problem.units:
-        pin = pins.units.get(unit.name)
+        pin = request.pins.units.get(unit.name)
         wanted = request.precision if pin is None else pin.precision
-        chosen = _choose(problem, unit, wanted, groups, pins)
-        signatures[unit.name] = _narrower(unit, chosen) if unit.name in request.narrow else chosen
+        chosen = _choose(problem, unit, wanted, groups, request.pins)
+        signatures[unit.name] = _with_operands(unit, chosen, request.pins.operands)
     return Solution(groups, signatures)
+
+
+def _pinned_groups(problem: Problem, pins: Pins) -> dict[str, Pin]:
+    """The pin of each group that has one: its own, else that of the first operator which writes it."""
+    pinned: dict[str, Pin] = {}
+    for unit in problem.units:
+        for value in unit.outputs:
+            if unit.name in pins.units:
+                pinned.setdefault(problem.group_of[value.name or ""], pins.units[unit.name])
+    for root, members in problem.groups.items():
+        if (named := next((pins.groups[name] for name in members if name in pins.groups), None)) is not None:
+            pinned[root] = named
+    return pinned
+
+
+def narrower_operands(problem: Problem, solution: Solution) -> dict[Edge, Encoding]:
+    """The edges on which an operator would also take fewer bits beside the same first operand, and what it would take:
+    the second operand of a MatMul of two activations."""
+    found: dict[Edge, Encoding] = {}
+    for unit in problem.units:
+        chosen = solution.signatures[unit.name]
+        other = _narrower(unit, chosen)
+        for operand in unit.operands:
+            slots = chosen.slot(operand.slot), other.slot(operand.slot)
+            if slots[0] is not None and slots[1] is not None and slots[0].encoding != slots[1].encoding:
+                found[operand.edge] = slots[1].encoding
+    return found
+
+
+def _with_operands(unit: Unit, chosen: Signature, pinned: Mapping[Edge, OperandPin]) -> Signature:
+    """The signature that reads what is pinned on this unit's edges, all else as chosen."""
+    wanted = {o.slot: pinned[o.edge].encoding for o in unit.operands if o.edge in pinned}
+    if not wanted:
+        return chosen
+    for other in unit.signatures:
+        slots = [(chosen.slot(o.slot), other.slot(o.slot), wanted.get(o.slot)) for o in unit.operands]
+        if other.output == chosen.output and _takes(unit, other) and all(_as_pinned(*each) for each in slots):
+            return other
+    edges = ", ".join(repr(str(o.edge)) for o in unit.operands if o.edge in pinned)
+    raise ValueError(f"{unit.label} has no signature with what is pinned on {edges}")
+
+
+def _as_pinned(chosen: Slot | None, other: Slot | None, wanted: Encoding | None) -> bool:
+    if wanted is None:
+        return chosen == other
+    return other is not None and other.encoding == wanted
 
 
 def _output_groups(problem: Problem) -> frozenset[str]:
@@ -70,28 +121,32 @@ def _writes_float(unit: Unit) -> bool:
     if _float_only(unit):
         return True
     return any(
-        s.output == FLOAT32 and any(slot.encoding.dtype.is_quantized for slot in s.inputs) for s in unit.signatures
+        s.output == unit.float_encoding and any(slot.encoding.dtype.is_quantized for slot in s.inputs)
+        for s in unit.signatures
     )
 
 
-def _decide(problem: Problem, root: str, precision: Precision, pins: Pins, outputs_only: frozenset[str]) -> Decided:
+def _decide(
+    problem: Problem, root: str, precision: Precision, pin: Pin | None, outputs_only: frozenset[str]
+) -> Decided:
     members = problem.groups[root]
     domain = _domain(problem, members)
-    pin = next((pins.tensors[name] for name in members if name in pins.tensors), None)
-    if problem.target.on_edges:
-        return Decided(FLOAT32, f"kept in float: {problem.target.name} converts what its products read")
+    if problem.table.quantizes_edges:
+        text = f"kept in float: {problem.table.target} converts what its products read"
+        return Decided(problem.table.float_encoding, Why.ON_EDGES, text)
     if pin is not None:
-        wanted, why = pin.precision.activation, pin.text
+        decided = Decided(pin.precision.activation, pin.why, pin.detail)
     elif root in outputs_only:
-        wanted, why = FLOAT32, "graph output, left in float"
+        decided = Decided(problem.table.float_encoding, Why.OUTPUT, "graph output, left in float")
     else:
-        wanted, why = precision.activation, f"{precision.name} activation"
-    if wanted in domain:
-        return Decided(wanted, why)
-    fallback = next((e for e in (FLOAT32, FLOAT16, *domain) if e in domain), FLOAT32)
+        decided = Decided(precision.activation, Why.PRECISION, f"{precision.name} activation")
+    if decided.encoding in domain:
+        return decided
+    in_float = problem.table.float_encoding
+    fallback = next((e for e in (in_float, *domain) if e in domain), in_float)
     makers = sorted({problem.producer[n].label for n in members if n in problem.producer})
     writers = ", ".join(makers) or "what reads this input"
-    return Decided(fallback, f"{writers} has no {wanted.dtype} on {problem.target.name}")
+    return Decided(fallback, Why.UNSUPPORTED, f"{writers} has no {decided.encoding.dtype} on {problem.table.target}")
 
 
 def _domain(problem: Problem, members: tuple[str, ...]) -> dict[Encoding, None]:
@@ -101,10 +156,10 @@ def _domain(problem: Problem, members: tuple[str, ...]) -> dict[Encoding, None]:
         choices = [dict.fromkeys(s.output for s in unit.signatures if _takes(unit, s)) for unit in makers]
         return {e: None for e in choices[0] if all(e in others for others in choices[1:])}
     slots = [s.slot(o.slot) for u in problem.units for o in u.operands if o.name in members for s in u.signatures]
-    return dict.fromkeys([*(slot.encoding for slot in slots if slot is not None), FLOAT32])
+    return dict.fromkeys([*(slot.encoding for slot in slots if slot is not None), problem.table.float_encoding])
 
 
-def _leave_followers_float(problem: Problem, groups: dict[str, Decided], pins: Pins) -> None:
+def _leave_followers_float(problem: Problem, groups: dict[str, Decided], pinned: Mapping[str, Pin]) -> None:
     """Turn groups back to float that only followers write and that have no integer neighbour on one side.
 
     Between float operators an integer storage costs accuracy and two conversions, and no kernel gains from it.
@@ -119,7 +174,7 @@ def _leave_followers_float(problem: Problem, groups: dict[str, Decided], pins: P
         changed = False
         for root, decided in groups.items():
             makers = [problem.producer.get(name) for name in problem.sources[root]]
-            if decided.is_float or not makers or any(name in pins.tensors for name in problem.groups[root]):
+            if decided.is_float or not makers or root in pinned:
                 continue
             if not all(unit is not None and unit.support is not None and unit.support.follows for unit in makers):
                 continue
@@ -127,7 +182,7 @@ def _leave_followers_float(problem: Problem, groups: dict[str, Decided], pins: P
             used = all(_takes_float_only(problem, unit, groups) for unit in readers[root])
             if fed or used:
                 side = "what it is made from" if fed else "what reads it"
-                groups[root] = Decided(FLOAT32, f"stays float: {side} is float")
+                groups[root] = Decided(problem.table.float_encoding, Why.NEIGHBOURS, f"stays float: {side} is float")
                 changed = True
 
 
@@ -190,7 +245,7 @@ def _cost(
         return 0 if _alike(slot.encoding, wanted.weight) else _WEIGHT_COST
     cost = 0 if _alike(slot.encoding, wanted.activation) else _ACTIVATION_COST
     if not operand.constant and groups[problem.group_of[operand.name]].encoding != slot.encoding:
-        cost += _PINNED_COST if operand.name in pins.named else _CONVERSION_COST
+        cost += _PINNED_COST if operand.name in pins.groups else _CONVERSION_COST
     return cost
 
 

@@ -5,30 +5,30 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.edge import Edge
 from dovetail.encoding import Array, Encoding, Granularity, QParams
 from dovetail.errors import InputError
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import each_value
 from dovetail.numerics.bias import bias_params
 from dovetail.numerics.block import spread
-from dovetail.op_support import Signature, Slot
+from dovetail.op_support import OpTable, Signature, Slot
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem
 from dovetail.plan.numbers import channel_axis, per_output_channel
-from dovetail.storage import IN_FLOAT32, Edge, Plan, Storage
-from dovetail.target import Target
+from dovetail.storage import IN_FLOAT32, Plan, Storage
 
 # A hand that edits a plan writes fewer digits than float32 has.
 _SCALE_RTOL = 1e-5
 
 
-def validate_plan(plan: Plan, model: ir.Model, target: Target) -> None:
+def validate_plan(plan: Plan, model: ir.Model, table: OpTable) -> None:
     """Refuse a plan that names what is not there, breaks sharing, or asks an operator for what it does not have."""
-    problem = build_problem(model, target)
+    problem = build_problem(model, table)
     _check_names(plan, problem)
     _check_numbers(plan, model, problem)
     for unit in problem.units:
         _check_sharing(plan, unit)
-        _check_signature(plan, unit, target)
+        _check_signature(plan, unit, table)
 
 
 def _check_names(plan: Plan, problem: Problem) -> None:
@@ -82,7 +82,7 @@ def _check_sharing(plan: Plan, unit: Unit) -> None:
                 )
 
 
-def _check_signature(plan: Plan, unit: Unit, target: Target) -> None:
+def _check_signature(plan: Plan, unit: Unit, table: OpTable) -> None:
     if not unit.outputs:
         return
     outputs = _written(plan, unit)
@@ -94,7 +94,9 @@ def _check_signature(plan: Plan, unit: Unit, target: Target) -> None:
             return
     taken = ", ".join(f"{operand.name!r} as {_words(storage)}" for operand, storage in inputs)
     written = ", ".join(f"{name!r} as {_words(storage)}" for name, storage in outputs)
-    raise InputError(f"{unit.label} {unit.name!r} has no form on {target.name} that takes {taken} and writes {written}")
+    raise InputError(
+        f"{unit.label} {unit.name!r} has no form on {table.target} that takes {taken} and writes {written}"
+    )
 
 
 def _words(storage: Storage) -> str:

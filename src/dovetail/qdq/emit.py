@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.edge import Edge
 from dovetail.encoding import Array, DType, QParams
 from dovetail.errors import InputError
 from dovetail.model import origin
 from dovetail.model.edit import constant_of, forget_names, free_name
 from dovetail.numerics.affine import quantize
 from dovetail.qdq.params import IR_TYPES
-from dovetail.storage import Edge, Plan, Storage
+from dovetail.storage import Plan
 
 # Raw, integer and read-back form of a planned tensor ``x`` in the emitted graph.
 RAW, STORED, READ = "{}__raw", "{}__q", "{}__dq"
@@ -53,16 +54,14 @@ class _Emitter:
         self._check_names(values, nodes)
         for value in values:
             choice = self._plan.tensors.get(value.name or "")
-            params = None if choice is None else self._quantized(choice.storage, f"tensor {value.name!r}")
-            if params is not None:
-                self._store(value, params)
+            if choice is not None and isinstance(choice.storage, QParams):
+                self._store(value, choice.storage)
         for node in nodes:
             for index, operand in enumerate(node.inputs):
                 edge = Edge(node.name or "", index)
                 choice = self._plan.edges.get(edge)
-                params = None if choice is None else self._quantized(choice.storage, f"edge {str(edge)!r}")
-                if operand is not None and params is not None:
-                    node.replace_input_with(index, self._convert(edge, operand, params))
+                if operand is not None and choice is not None and isinstance(choice.storage, QParams):
+                    node.replace_input_with(index, self._convert(edge, operand, choice.storage))
 
     def _check_names(self, values: list[ir.Value], nodes: list[ir.Node]) -> None:
         tensors = {value.name for value in values}
@@ -73,13 +72,6 @@ class _Emitter:
         for edge in (*self._plan.edges, *self._plan.stored):
             if edge not in edges:
                 raise InputError(f"the plan names edge {str(edge)!r}, which the graph does not have")
-
-    def _quantized(self, storage: Storage, where: str) -> QParams | None:
-        if isinstance(storage, QParams):
-            return storage
-        if storage.dtype is not DType.F32:
-            raise InputError(f"{where}: a QDQ graph cannot store {storage.dtype} here")
-        return None
 
     def _store(self, value: ir.Value, params: QParams) -> None:
         """Give every reader of a value, and the graph's outputs, what comes back from storing it."""

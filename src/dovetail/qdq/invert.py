@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.edge import Edge
 from dovetail.encoding import Array, QParams
 from dovetail.errors import InputError
 from dovetail.model import edit
@@ -21,9 +22,9 @@ from dovetail.passes.remove_unused import remove_unused
 from dovetail.qdq.moved import read_before_moving
 from dovetail.qdq.params import is_dequantize, is_quantize
 from dovetail.qdq.views import Form, View, read_forms, refuse_other_readers, view_of
-from dovetail.storage import IN_FLOAT32, Choice, Edge, Plan, Storage
+from dovetail.storage import IN_FLOAT32, Choice, Plan, ScaleSource, Storage, Why
 
-_REASON = "as in the model"
+_AS_READ = "as in the model"
 _FLOAT = ir.DataType.FLOAT
 _Use = tuple[ir.Node, int]
 # What emitters put behind the name of a constant when they store it: ours, and ONNX Runtime's quantizers.
@@ -100,12 +101,16 @@ class _Inverter:
         for value in (*self._graph.inputs, *(value for node in self._graph for value in node.outputs)):
             storage: Storage = self._tensors.get(value, IN_FLOAT32)
             if value in self._tensors or (value.dtype is _FLOAT and edit.constant_of(value) is None):
-                tensors[str(value.name)] = Choice(storage, _REASON)
+                source = ScaleSource.GIVEN if value in self._tensors else ScaleSource.NONE
+                tensors[str(value.name)] = Choice(storage, Why.RECORDED, _AS_READ, scale_from=source)
         return Plan(
             target="",
-            precision=_REASON,
+            precision=_AS_READ,
             tensors=tensors,
-            edges={_edge(use): Choice(params, _REASON) for use, params in self._edges.items()},
+            edges={
+                _edge(use): Choice(params, Why.RECORDED, _AS_READ, scale_from=ScaleSource.GIVEN)
+                for use, params in self._edges.items()
+            },
             stored={_edge(use): array for use, array in self._stored.items()},
             quantized_io=self._quantized_io,
         )

@@ -7,20 +7,30 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from dovetail.backend import Outcome, ReadTensor
+from dovetail.edge import Edge
 from dovetail.encoding import QParams
+from dovetail.model.origin import origin_of
 from dovetail.qdq.params import STORED_TYPES, is_dequantize, is_quantize
-from dovetail.storage import Edge, Plan
+from dovetail.storage import Plan
 
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
-    """One planned storage: the tensor (and edge) it is for, its integer value in the emitted graph, its numbers."""
+    """One planned storage: the tensor (and edge) it is for, its integer value in the emitted graph, its numbers.
+
+    ``tensor`` is the caller's name of it, ``name`` that of the integers in the emitted graph.
+    """
 
     tensor: str
     edge: Edge | None
     name: str
     params: QParams
     group: str | None
+
+    def as_read(self, outcome: Outcome, detail: str) -> ReadTensor:
+        """How it came back from what was compiled."""
+        return ReadTensor(self.tensor, outcome, detail, self.edge, self.name)
 
 
 def stored_values(emitted: ir.Model, plan: Plan) -> Iterator[StoredValue]:
@@ -33,7 +43,7 @@ def stored_values(emitted: ir.Model, plan: Plan) -> Iterator[StoredValue]:
     for tensor, choice in plan.tensors.items():
         stored = _integers(values[tensor]) if isinstance(choice.storage, QParams) else None
         if stored is not None and isinstance(choice.storage, QParams):
-            yield StoredValue(tensor, None, str(stored.name), choice.storage, choice.group)
+            yield StoredValue(origin_of(values[tensor]).name, None, str(stored.name), choice.storage, choice.group)
     nodes = {node.name: node for node in graph}
     for edge, choice in plan.edges.items():
         if not isinstance(choice.storage, QParams):
@@ -43,7 +53,7 @@ def stored_values(emitted: ir.Model, plan: Plan) -> Iterator[StoredValue]:
         stored = producer.inputs[0] if producer is not None and is_dequantize(producer) else None
         if stored is None:
             raise ValueError(f"edge {edge} is planned, but the emitted graph has no DequantizeLinear there")
-        yield StoredValue(str(stored.name), edge, str(stored.name), choice.storage, None)
+        yield StoredValue(origin_of(stored).name, edge, str(stored.name), choice.storage, None)
 
 
 def _integers(value: ir.Value) -> ir.Value | None:

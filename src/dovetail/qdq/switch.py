@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.backend import Sample
+from dovetail.edge import Edge
 from dovetail.encoding import QParams
 from dovetail.model.edit import add_initializer, constant_of, forget_names, graph_of, insert, shape_of
 from dovetail.qdq.params import IR_TYPES, is_dequantize
-from dovetail.storage import Edge
 
 _SWITCH = "switch/{}"
 

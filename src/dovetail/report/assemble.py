@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 import dovetail
 from dovetail.backend import Artifact, Compiled, Measured
+from dovetail.files import file_sha256
 from dovetail.finding import Finding, Status, Verdict
 from dovetail.job import Job
 from dovetail.model.origin import origin_of
@@ -20,11 +21,10 @@ from dovetail.numerics.metrics import Comparison
 from dovetail.pass_record import PassRecord
 from dovetail.plan.rows import plan_rows
 from dovetail.report.result import ArtifactInfo, Comparisons, Metrics, Result, TensorQuality
-from dovetail.rundir import file_sha256
-from dovetail.search.choices import Choices
-from dovetail.search.operands import OperandSearch
 from dovetail.stats import Stats
 from dovetail.storage import Plan
+from dovetail.trials.baselines import Comparison as BaselineComparison
+from dovetail.trials.decision import Decision
 from dovetail.verify.compare import Agreement
 from dovetail.verify.verdicts import bounded_db, words
 from dovetail.verify.verify import Verification
@@ -43,7 +43,7 @@ _TOP1 = "top1_agreement"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class FitRecord:
     """What the stages after normalization left; absent as a whole when the run was refused before them."""
 
     stats: Stats
@@ -51,31 +51,27 @@ class Told:
     compiled: Compiled
     verification: Verification
     findings: tuple[Finding, ...]
-    estimated: Mapping[str, Compiled]
-    operands: OperandSearch | None = None
+    decisions: tuple[Decision, ...]
+    beside: BaselineComparison
     device: Verdict | None = None
-    notes: tuple[str, ...] = ()
-    choices: Choices | None = None
-    measured: Measured | str | None = None
 
 
 def assemble(
     job: Job,
     run: Path,
     parts: Parts,
-    *,
     model_sha256: str,
     normalized: Verdict,
     passes: tuple[PassRecord, ...],
-    told: Told | None,
+    record: FitRecord | None,
     versions: Mapping[str, str],
 ) -> Result:
     """Put a result together, but for the timings; a verdict that no stage reached is not checked."""
     model = parts.head
-    found = {"normalized": normalized, **(told.verification.verdicts if told else {})}
-    if told is not None and told.device is not None:
-        found[_DEVICE] = told.device
-    asked = _VERDICTS if job.target.device is None else (*_VERDICTS, _DEVICE)
+    found = {"normalized": normalized, **(record.verification.verdicts if record else {})}
+    if record is not None and record.device is not None:
+        found[_DEVICE] = record.device
+    asked = _VERDICTS if job.target.backend.device is None else (*_VERDICTS, _DEVICE)
     missing = "the run was refused: the graph to be quantized does not equal the original"
     if job.refused:
         found["compiled"] = Verdict(Status.FAIL, job.refused, words("compiled", job.options.thresholds))
@@ -86,34 +82,36 @@ def assemble(
     }
     return Result(
         target=job.options.target,
+        option=job.options.option,
         precision=job.options.precision,
         model=job.path.name,
         model_sha256=model_sha256,
-        calibration=told.stats.data if told else None,
+        calibration=record.stats.data if record else None,
         verdicts=verdicts,
         thresholds=job.options.thresholds,
-        metrics=_metrics(told, model, job.path, run) if told else Metrics(),
-        plan=tuple(plan_rows(told.plan, model)) if told else (),
-        read_back=told.verification.read_back.tensors if told and told.verification.read_back else (),
-        findings=(*told.findings, *told.compiled.findings) if told else (),
-        passes=tuple(record for record in passes if record.changed or record.declined),
-        artifacts=_artifacts(told.compiled, run) if told else (),
+        metrics=_metrics(record, model, job.path, run) if record else Metrics(),
+        plan=tuple(plan_rows(record.plan, model)) if record else (),
+        read_back=record.verification.read_back.tensors if record and record.verification.read_back else (),
+        findings=(*record.findings, *record.compiled.findings) if record else (),
+        passes=tuple(each for each in passes if each.changed or each.declined),
+        artifacts=_artifacts(record.compiled, run) if record else (),
+        decisions=record.decisions if record else (),
         tail=parts.cut,
         versions=versions,
         timings_s={},
         run=run.name,
-        notes=(*_notes(job, told), *((*told.compiled.notes, *told.notes) if told else ())),
+        notes=(*_notes(job, record), *(record.compiled.notes if record else ())),
     )
 
 
-def _notes(job: Job, told: Told | None) -> tuple[str, ...]:
-    notes = list(job.target.notes)
+def _notes(job: Job, record: FitRecord | None) -> tuple[str, ...]:
+    notes = list(job.target.backend.runner.notes)
     if job.data.random:
         notes.append("calibrated on random data: no figure here says anything about accuracy")
-    if job.options.baselines == "all" and job.target.baseline is None and job.target.measure is None:
+    if job.options.baselines == "all" and not job.target.backend.baselines:
         notes.append(f"--baselines all: {job.target.name} gives no estimate, so there is nothing to compare")
-    if job.options.emulate is not None and told is not None:
-        ran = told.verification.target_vs_float
+    if job.options.emulate is not None and record is not None:
+        ran = record.verification.target_vs_float
         if ran is not None and ran.samples < job.options.emulate:
             notes.append(f"{ran.samples} samples were emulated, not {job.options.emulate}: there are no more")
     if job.evaluation is None:
@@ -142,8 +140,9 @@ def _made(compiled: Compiled, run: Path) -> tuple[Artifact, ...]:
     return (*compiled.artifacts, *(Artifact(name, path, shipped=True) for name, path in tail))
 
 
-def _metrics(told: Told, model: ir.Model, original: Path, run: Path) -> Metrics:
-    verification = told.verification
+def _metrics(record: FitRecord, model: ir.Model, original: Path, run: Path) -> Metrics:
+    verification, measured = record.verification, record.beside.measured
+    estimated = record.beside.estimated
     compared = _comparisons(verification)
     origins = {
         v.name or "": origin_of(v).name for v in (*model.graph.inputs, *(o for n in model.graph for o in n.outputs))
@@ -158,15 +157,13 @@ def _metrics(told: Told, model: ir.Model, original: Path, run: Path) -> Metrics:
         accuracy=verification.accuracy,
         accuracy_emulated=verification.emulated,
         tensors=tuple(_quality(name, origins[name], one) for name, one in verification.tensors.items()),
-        size_bytes={"float": _size(original), **_shipped_bytes(told.compiled, run)},
-        latency_estimate_us={name: one.estimate for name, one in told.estimated.items() if one.estimate is not None},
-        traffic_bytes={name: one.traffic for name, one in told.estimated.items() if one.traffic is not None},
-        not_estimated={name: why for name, one in told.estimated.items() if (why := one.error or one.not_estimated)},
-        operands=told.operands,
-        choices=told.choices,
-        placement=told.compiled.placement,
-        latency_measured=told.measured if isinstance(told.measured, Measured) else None,
-        not_measured=told.measured if isinstance(told.measured, str) else "",
+        size_bytes={"float": _size(original), **_shipped_bytes(record.compiled, run)},
+        latency_estimate_us={name: one.estimate for name, one in estimated.items() if one.estimate is not None},
+        traffic_bytes={name: one.traffic for name, one in estimated.items() if one.traffic is not None},
+        not_estimated={name: why for name, one in estimated.items() if (why := one.error or one.not_estimated)},
+        placement=record.compiled.placement,
+        latency_measured=measured if isinstance(measured, Measured) else None,
+        not_measured=measured if isinstance(measured, str) else "",
     )
 
 

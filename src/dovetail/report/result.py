@@ -9,18 +9,18 @@ from pathlib import Path
 import msgspec
 
 from dovetail.backend import DeviceLatency, Estimate, Measured, Placement, ReadTensor, Traffic
-from dovetail.document import read_document
+from dovetail.document import convert, encode, read_document
 from dovetail.errors import InputError
 from dovetail.finding import Finding, Status, Thresholds, Verdict
 from dovetail.model.split import Cut
 from dovetail.pass_record import PassRecord
 from dovetail.plan.rows import PlanRow
-from dovetail.search.choices import Choices
-from dovetail.search.operands import OperandSearch
+from dovetail.report.upgrade import UPGRADES
 from dovetail.stats import DataInfo
+from dovetail.trials.decision import Decision
 from dovetail.verify.metric import Accuracy
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,6 @@ class Metrics:
     latency_estimate_us: Mapping[str, Estimate] = field(default_factory=dict)
     traffic_bytes: Mapping[str, Traffic] = field(default_factory=dict)
     not_estimated: Mapping[str, str] = field(default_factory=dict)
-    operands: OperandSearch | None = None
-    choices: Choices | None = None
     placement: Placement | None = None
     latency_measured: Measured | None = None
     not_measured: str = ""
@@ -106,6 +104,8 @@ class Result:
     timings_s: Mapping[str, float]
     run: str
     notes: tuple[str, ...] = ()
+    option: Mapping[str, str] = field(default_factory=dict)
+    decisions: tuple[Decision, ...] = ()
     tail: Cut | None = None
     schema_version: int = SCHEMA_VERSION
 
@@ -116,13 +116,13 @@ class Result:
 
     def to_json(self) -> bytes:
         """The document as it is written."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=1)
+        return encode(self, indent=1)
 
 
 def load_result(path: Path) -> Result:
-    """Read a ``result.json``; another schema version or a wrong field is refused by name."""
-    raw = read_document(path, "result", SCHEMA_VERSION)
+    """Read a ``result.json``, also one of an older schema version; a wrong field is refused by name."""
+    raw = read_document(path, "result", SCHEMA_VERSION, UPGRADES)
     try:
-        return msgspec.convert(raw, Result)
+        return convert(raw, Result)
     except msgspec.ValidationError as error:
         raise InputError(f"{path}: {error}") from error

@@ -13,10 +13,20 @@ from rich.table import Table
 from dovetail.finding import Severity, Status
 from dovetail.model.split import Cut
 from dovetail.report.result import Comparisons, Metrics, Result
-from dovetail.search.rivals import Candidate
+from dovetail.trials.decision import Decision
 
 _COLOURS = {Status.PASS: "green", Status.FAIL: "red", Status.NOT_CHECKED: "yellow"}
 _SHOWN_FINDINGS = 8
+_SHOWN_DECISIONS = 4
+# What the figures of alternatives are called in a table.
+_HEADERS = {
+    "sqnr_db": "SQNR dB",
+    "simulation_sqnr_db": "simulation dB",
+    "target_sqnr_db": "target dB",
+    "estimate_us": "estimate us",
+    "latency_us": "latency us",
+    "time_ratio": "of the best",
+}
 
 
 def print_result(result: Result, run: Path, console: Console | None = None) -> None:
@@ -26,7 +36,7 @@ def print_result(result: Result, run: Path, console: Console | None = None) -> N
     out.print(_figures(result))
     _print_estimates(result.metrics, out)
     _print_placement(result.metrics, out)
-    _print_candidates(result.metrics, out)
+    _print_decisions(result.decisions, out)
     out.print(_verdicts(result))
     _print_findings(result, out)
     if result.tail is not None:
@@ -123,25 +133,43 @@ def _print_placement(metrics: Metrics, out: Console) -> None:
         out.print(f"latency was not measured: {escape(metrics.not_measured)}", soft_wrap=True)
 
 
-def _print_candidates(metrics: Metrics, out: Console) -> None:
-    """The precisions that one was chosen of, with what decided."""
-    choices = metrics.choices
-    if choices is None or not choices.candidates:
-        return
-    names = dict.fromkeys(name for one in choices.candidates for name in one.figures)
-    table = Table(title=f"Chosen: {choices.precision}", title_justify="left", caption=choices.reason)
-    for column in ("", "simulation", "target", "time", "against the best", *names):
-        table.add_column(column, justify="left" if not column else "right")
-    for one in choices.candidates:
-        time = ("not checked" if value is None else text.format(value) for value, text in _times(one))
-        figures = [_figure(one.figures.get(name)) for name in names]
-        simulated, ran = _figure(one.simulation_sqnr_db, " dB"), _figure(one.target_sqnr_db, " dB")
-        table.add_row(one.precision, simulated, one.failure or ran, *time, *figures)
-    out.print(table)
+def _print_decisions(decisions: tuple[Decision, ...], out: Console) -> None:
+    """What was chosen by trying: a table where it is about the whole model, a line for each part that changed by it."""
+    for knob in dict.fromkeys(decision.knob for decision in decisions):
+        group = [decision for decision in decisions if decision.knob == knob]
+        for decision in (one for one in group if one.is_whole):
+            out.print(f"{escape(decision.where)}: [bold]{escape(decision.taken)}[/], {escape(decision.reason)}")
+            out.print(_alternatives(decision))
+            out.print(f"  rule: {escape(decision.rule)} ({decision.samples} samples)")
+        changed = [one for one in group if not one.is_whole and one.taken != one.alternatives[0].label]
+        for decision in changed[:_SHOWN_DECISIONS]:
+            out.print(f"  {escape(decision.where)}: {escape(decision.taken)}, {escape(decision.reason)}")
+        others = len(group) - len(changed[:_SHOWN_DECISIONS]) - sum(one.is_whole for one in group)
+        if others:
+            out.print(f"  {others} more decisions about {knob} in result.json")
 
 
-def _times(one: Candidate) -> tuple[tuple[float | None, str], ...]:
-    return (one.median_us, "{:.0f} us"), (one.time_ratio, "{:.2f}x")
+def _alternatives(decision: Decision) -> Table:
+    names = dict.fromkeys(name for one in decision.alternatives for name in one.figures)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))
+    for column in ("", *names):
+        table.add_column(_HEADERS.get(column, column), justify="left" if not column else "right")
+    for one in decision.alternatives:
+        figures = [_decided_by(name, one.figures.get(name)) for name in names]
+        label = f"{one.label}: {one.failure}" if one.failure else one.label
+        table.add_row(escape(f"{'>' if one.label == decision.taken else ' '} {label}"), *figures)
+    return table
+
+
+def _decided_by(name: str, value: float | None) -> str:
+    """A figure by the unit in its name; blank where it does not apply."""
+    if value is None:
+        return ""
+    if name.endswith("_db"):
+        return f"{value:.1f}"
+    if name.endswith("_us"):
+        return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+    return f"{value:.2f}x" if name.endswith("_ratio") else f"{value:.4g}"
 
 
 def _ratio(metrics: Metrics, name: str) -> str:
@@ -205,7 +233,7 @@ def _print_tail(cut: Cut, out: Console) -> None:
 def _print_findings(result: Result, out: Console) -> None:
     serious = [f for f in result.findings if f.severity is not Severity.NOTE]
     for finding in serious[:_SHOWN_FINDINGS]:
-        out.print(f"{finding.code} {finding.severity}: {escape(finding.where)}: {escape(finding.message)}")
+        out.print(f"{finding.code} {finding.severity}: {escape(str(finding.place))}: {escape(finding.message)}")
         if finding.fix:
             out.print(f"  what to do: {escape(finding.fix)}")
     if len(serious) > _SHOWN_FINDINGS:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import onnx_ir as ir
 
 from dovetail.encoding import Array, DType, Encoding
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import constant_of, is_float
 from dovetail.model.origin import origin_of
+from dovetail.model.place import at_tensor
 from dovetail.numerics.grid import SMALLEST_SCALE
 from dovetail.rules.loss import Loss
 from dovetail.rules.rule import rule
@@ -74,7 +76,7 @@ def _beyond(tensor: Constant | Activation, dtype: DType, loss: Loss, serving: En
     other = f"store it as {serving.dtype} over its own range, which serves it; or " if serving is not None else ""
     return Finding(
         "Q501",
-        name,
+        at_tensor(tensor.value),
         f"{tensor.what} {name!r} reaches from {tensor.low:.4g} to {tensor.high:.4g}: stored as {dtype} its step is "
         f"{loss.step:.3g}, and {lost}",
         Severity.ERROR if serving is None else Severity.WARNING,
@@ -109,10 +111,11 @@ def nan_or_infinity_in_constant(subject: Subject) -> Iterator[Finding]:
         for value in graph.initializers.values():
             array = constant_of(value) if is_float(value) else None
             if array is not None and not np.isfinite(array).all():
-                yield _not_finite(origin_of(value).name, array)
+                yield _not_finite(value, array)
 
 
-def _not_finite(name: str, array: Array) -> Finding:
+def _not_finite(value: ir.Value, array: Array) -> Finding:
+    name = origin_of(value).name
     counts = {
         "nan": np.count_nonzero(np.isnan(array)),
         "+inf": np.count_nonzero(np.isposinf(array)),
@@ -127,7 +130,7 @@ def _not_finite(name: str, array: Array) -> Finding:
         fix = f"if {name!r} is a mask in front of a Softmax, write -100 in place of -inf: exp(-100) is zero as well"
     return Finding(
         "Q502",
-        name,
+        at_tensor(value),
         f"constant {name!r} holds {words} among {array.size} values",
         Severity.ERROR,
         {kind: float(count) for kind, count in counts.items()},
@@ -173,7 +176,7 @@ def _constant(tensor: Constant | Activation, words: str) -> Finding:
     params = tensor.planned or tensor.params(tensor.encodings[-1])
     return Finding(
         "Q503",
-        name,
+        at_tensor(tensor.value),
         f"{tensor.what} {name!r} {words}: it gets a safe scale of {float(params.scale.max()):.6g}",
         Severity.NOTE,
         {"value": tensor.low, "scale": float(params.scale.max())},

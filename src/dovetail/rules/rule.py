@@ -10,6 +10,10 @@ A rule is written once::
         ...
         '''
 
+What only a compiler can find has no function, but is explained in the same way::
+
+    NODE_REFUSED = explanation("Q801", "node_refused_by_compiler", '''...''')
+
 The name reads after "allow ...". The docstring has a first sentence and the four ``HEADINGS``; ``dovetail explain``,
 the page under ``docs/rules`` and the report are made from it.
 """
@@ -20,6 +24,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 
 from dovetail.finding import Finding
 from dovetail.rules.subject import Subject
@@ -35,6 +40,7 @@ FAMILIES: Mapping[str, str] = {
     "Q5": "ranges and numerics",
     "Q6": "shapes and rank",
     "Q7": "encodings files and SDK versions",
+    "Q8": "what a compiler said",
 }
 
 # Codes of rules that are gone, with what to read instead: a code is never reused, because people write codes down.
@@ -45,42 +51,62 @@ Check = Callable[[Subject], Iterator[Finding]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule; ``targets`` are the target families that it is for, empty for all."""
+    """One rule; ``check`` is None where only the target's compiler can find it."""
 
     code: str
     name: str
-    check: Check
+    check: Check | None
     summary: str
     sections: Mapping[str, str]
-    targets: tuple[str, ...] = ()
 
-    def applies_to(self, target: str) -> bool:
-        """Whether the rule is for a target, by the family in front of the colon of its name."""
-        return not self.targets or target.partition(":")[0] in self.targets
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """A code of an earlier version that stood for several things: what to read instead, and by what a message says
+    (a pattern, the first that is found) the code that it has now."""
+
+    code: str
+    instead: str
+    now: tuple[tuple[str, str], ...]
 
 
 _REGISTERED: dict[str, Rule] = {}
 
 
-def rule(code: str, *, targets: tuple[str, ...] = ()) -> Callable[[Check], Check]:
+def rule(code: str) -> Callable[[Check], Check]:
     """Register a function as the rule with this code; a code or name that is taken or a wrong docstring is refused."""
 
     def register(check: Check) -> Check:
-        name = check.__name__
-        if not re.fullmatch(r"Q\d{3}", code) or code[:2] not in FAMILIES:
-            raise ValueError(f"rule {name}: {code!r} is not a code such as Q501 of a family that exists")
-        if code in RETIRED or code in _REGISTERED or any(name == other.name for other in _REGISTERED.values()):
-            raise ValueError(f"rule {code} {name}: the code or the name is taken, and neither is ever reused")
-        summary, sections = parse_doc(f"rule {code} {name}", inspect.getdoc(check) or "")
-        _REGISTERED[code] = Rule(code, name, check, summary, sections, targets)
+        _register(code, check.__name__, check, inspect.getdoc(check) or "")
         return check
 
     return register
 
 
-def registered() -> tuple[Rule, ...]:
-    """The rules of all modules imported so far, by code; ``catalog.all_rules`` has them all."""
-    return tuple(_REGISTERED[code] for code in sorted(_REGISTERED))
+def explanation(code: str, name: str, text: str) -> str:
+    """Register what only a compiler can find, explained under the same headings; gives the code back."""
+    _register(code, name, None, inspect.cleandoc(text))
+    return code
+
+
+def _register(code: str, name: str, check: Check | None, text: str) -> None:
+    if not re.fullmatch(r"Q\d{3}", code) or code[:2] not in FAMILIES:
+        raise ValueError(f"rule {name}: {code!r} is not a code such as Q501 of a family that exists")
+    if code in RETIRED or code in _REGISTERED or any(name == other.name for other in _REGISTERED.values()):
+        raise ValueError(f"rule {code} {name}: the code or the name is taken, and neither is ever reused")
+    summary, sections = parse_doc(f"rule {code} {name}", text)
+    _REGISTERED[code] = Rule(code, name, check, summary, sections)
+
+
+def rules_in(*modules: ModuleType) -> tuple[Rule, ...]:
+    """The rules that these modules hold, and what they explain of a compiler, by code."""
+    codes = {value for module in modules for value in vars(module).values() if isinstance(value, str)}
+    names = {module.__name__ for module in modules}
+    return tuple(
+        rule
+        for code, rule in sorted(_REGISTERED.items())
+        if (code in codes if rule.check is None else rule.check.__module__ in names)
+    )
 
 
 def parse_doc(what: str, text: str) -> tuple[str, dict[str, str]]:

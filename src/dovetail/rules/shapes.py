@@ -9,6 +9,7 @@ import onnx_ir as ir
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import origin_of
+from dovetail.model.place import at_tensor
 from dovetail.rules.rule import rule
 from dovetail.rules.subject import Subject
 
@@ -41,7 +42,7 @@ def dynamic_shape(subject: Subject) -> Iterator[Finding]:
         name = origin_of(value).name
         yield Finding(
             "Q601",
-            name,
+            at_tensor(value),
             f"input {name!r} has the shape {_text(value.shape)}, which is not fixed",
             Severity.ERROR,
             fix=f"pin it: --shape {name}={_text(value.shape)} with a number in place of every <...>",
@@ -56,7 +57,7 @@ def dynamic_shape(subject: Subject) -> Iterator[Finding]:
                 name = origin_of(value).name
                 yield Finding(
                     "Q601",
-                    name,
+                    at_tensor(value),
                     f"{node.op_type} writes {name!r} with the shape {_text(value.shape)}, which follows from data",
                     Severity.ERROR,
                     fix=f"use a form of {node.op_type} with a fixed size, or cut the model in front of {name!r}",
@@ -82,7 +83,7 @@ def rank_beyond_target(subject: Subject) -> Iterator[Finding]:
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43: Transpose and Mul of rank 6 (Swin windows) are
       refused ("incorrect Rank 6"), with dimensions merged they compile.
     """
-    highest = subject.target.max_rank
+    highest = subject.table.max_rank
     if highest is None:
         return
     for value, maker in _values(subject.model.graph):
@@ -91,8 +92,8 @@ def rank_beyond_target(subject: Subject) -> Iterator[Finding]:
         name, rank = origin_of(value).name, value.shape.rank()
         yield Finding(
             "Q602",
-            name,
-            f"{maker} {name!r} has {rank} dimensions ({_text(value.shape)}), {subject.target.name} takes {highest}",
+            at_tensor(value),
+            f"{maker} {name!r} has {rank} dimensions ({_text(value.shape)}), {subject.table.target} takes {highest}",
             Severity.ERROR,
             {"rank": float(rank), "highest": float(highest)},
             f"merge dimensions that stay together with a Reshape, so that {name!r} has at most {highest}",

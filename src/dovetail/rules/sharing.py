@@ -9,6 +9,7 @@ import onnx_ir as ir
 from dovetail.encoding import QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.origin import nodes_of, origin_of
+from dovetail.model.place import at_tensor
 from dovetail.plan.constraints import build_problem
 from dovetail.plan.validate import seen_on
 from dovetail.rules.rule import rule
@@ -43,8 +44,8 @@ def different_storage_around_byte_preserving_op(subject: Subject) -> Iterator[Fi
     """
     if subject.plan is None:
         return
-    severity = Severity.WARNING if subject.target.runs_float_between else Severity.ERROR
-    for unit in build_problem(subject.model, subject.target).units:
+    severity = Severity.WARNING if subject.table.runs_float_between else Severity.ERROR
+    for unit in build_problem(subject.model, subject.table).units:
         for operand in unit.shared():
             seen = seen_on(subject.plan, operand.edge, operand.name)
             for output in unit.outputs:
@@ -61,7 +62,7 @@ def _finding(
     numbers = {"scale_in": float(seen.scale.max()), "scale_out": float(written.scale.max())}
     return Finding(
         "Q301",
-        after,
+        at_tensor(output),
         f"{node.op_type} {', '.join(nodes_of(node)) or node.name!r} only moves bytes, but reads {before!r} as "
         f"{_text(seen)} and writes {after!r} as {_text(written)}",
         severity,

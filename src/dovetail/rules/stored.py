@@ -79,7 +79,7 @@ class Constant:
 
 def activations(subject: Subject) -> Iterator[Activation]:
     """Those whose range is known from calibration or from their planned numbers, in graph order."""
-    problem = build_problem(subject.model, subject.target)
+    problem = build_problem(subject.model, subject.table)
     for value, op_type, encodings in _made(problem):
         name = value.name or ""
         planned = None if subject.plan is None else _planned(subject.plan.tensors.get(name))
@@ -98,7 +98,7 @@ def constants(subject: Subject) -> Iterator[Constant]:
     """Once each, in the order of their first readers; not biases, whose scale is not their own."""
     plan = subject.plan
     done: set[tuple[str, QParams | None]] = set()
-    for unit in build_problem(subject.model, subject.target).units:
+    for unit in build_problem(subject.model, subject.table).units:
         for operand in unit.operands:
             planned = None if plan is None else _planned(plan.edges.get(operand.edge))
             encodings = _slot_encodings(unit, operand)
@@ -122,7 +122,7 @@ def _made(problem: Problem) -> Iterator[tuple[ir.Value, str, tuple[Encoding, ...
     The table has none for what is inside a chain, but another tool may have stored it.
     """
     for value in problem.inputs:
-        yield value, "", _integer(precision.activation for precision in problem.target.precisions.values())
+        yield value, "", _integer(precision.activation for precision in problem.table.precisions.values())
     for unit in problem.units:
         if unit.shared():
             continue

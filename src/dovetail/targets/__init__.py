@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from dovetail.errors import InputError
-from dovetail.target import Target
 
-# Target family -> the module that has ``open_target(variant, options)``; imported only when asked for.
+if TYPE_CHECKING:  # a vendor's child process imports this package, and nothing that is heavy
+    from dovetail.target import Family, Target
+
+# Target family -> the module that has its ``FAMILY``; imported only when asked for.
 FAMILIES: dict[str, str] = {
     "ort-cpu": "dovetail.targets.ort_cpu.target",
     "qnn-htp": "dovetail.targets.qnn_htp.target",
@@ -19,9 +22,13 @@ FAMILIES: dict[str, str] = {
 
 def open_target(spec: str, options: Mapping[str, str] | None = None) -> Target:
     """The target that a string names; unknown names and options are refused, because a typo must not be silent."""
-    family, _, variant = spec.partition(":")
-    module = FAMILIES.get(family)
-    if module is None:
+    name, _, variant = spec.partition(":")
+    if name not in FAMILIES:
         raise InputError(f"unknown target {spec!r}; there is {', '.join(sorted(FAMILIES))}")
-    target: Target = importlib.import_module(module).open_target(variant, options or {})
-    return target
+    return family_named(name).open(variant, options or {})
+
+
+def family_named(name: str) -> Family:
+    """The targets that share the name in front of the colon."""
+    family: Family = importlib.import_module(FAMILIES[name]).FAMILY
+    return family

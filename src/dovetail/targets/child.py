@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from threading import BoundedSemaphore
 from typing import Any
 
 from dovetail.errors import InputError
@@ -26,6 +28,8 @@ DEFAULT_MEMORY_LIMIT_BYTES = 16 << 30
 # How a component that ran into the memory limit says so, as an exception or as its last words.
 _OUT_OF_MEMORY = re.compile(r"MemoryError|std::bad_alloc|[Cc]annot allocate memory|failed to map segment")
 _LAST_WORDS_CHARS = 2000
+# However many threads ask for one, no more children run at once than there are cores.
+_CORES = BoundedSemaphore(os.cpu_count() or 1)
 
 
 class Limit(StrEnum):
@@ -70,14 +74,15 @@ def run_child(
         }
         command = [sys.executable, "-m", "dovetail.targets.child", json.dumps(request)]
         try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=time_limit_s,
-                check=False,
-            )
+            with _CORES:  # the time limit counts from when the child starts
+                done = subprocess.run(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    timeout=time_limit_s,
+                    check=False,
+                )
         except subprocess.TimeoutExpired as expired:
             log = (expired.stdout or b"").decode(errors="replace")
             said = f"{who} did not answer within {time_limit_s:g} s and was stopped"

@@ -6,11 +6,14 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from dovetail.backend import Sample
+import numpy as np
+
+from dovetail.backend import Runner, Sample
+from dovetail.encoding import Array
 from dovetail.errors import BackendError, UnfinishedError
 from dovetail.finding import Status, Thresholds, Verdict
+from dovetail.numerics.metrics import Comparison
 from dovetail.qdq.boundary import Stream
-from dovetail.target import Target
 from dovetail.verify import verdicts
 from dovetail.verify.compare import Agreement, compare_runs, side_by_side
 
@@ -26,12 +29,16 @@ def quiet(done: int, total: int | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OnTarget:
-    """What the target gave, and how it compares; nothing but the failure where it does not run its own graph."""
+    """What the target gave, and how it compares; nothing but the failure where it does not run its own graph.
+
+    ``worst``: the sample on which it is least like the simulation.
+    """
 
     vs_float: Agreement | None = None
     vs_simulation: Agreement | None = None
     simulation: Agreement | None = None
     outputs: list[Sample] = field(default_factory=list)
+    worst: int = 0
     failure: str = ""
     finished: bool = True
 
@@ -58,7 +65,7 @@ def run_on_target(
     streams: Mapping[str, Stream],
     ranked: Mapping[str, int],
     samples: list[Sample],
-    target: Target,
+    runner: Runner,
     float_db: float | None,
     thresholds: Thresholds,
     progress: Progress,
@@ -68,9 +75,9 @@ def run_on_target(
 
     In 8 bit, one or two steps of rounding can pile up in one picture: a disagreement counts when it holds on several.
     """
-    ran = _run(streams, ranked, samples[: target.sample_limit], [], progress, classes)
+    ran = _run(streams, ranked, samples[: runner.samples], [], progress, classes)
     verdict = _judge(ran, float_db, thresholds)
-    again = samples[: target.retry_limit]
+    again = samples[: runner.retry_samples]
     if verdict.status is Status.FAIL and not ran.failure and len(again) > len(ran.outputs):
         ran = _run(streams, ranked, again, ran.outputs, progress, classes)
         verdict = _judge(ran, float_db, thresholds)
@@ -98,7 +105,22 @@ def _run(
         compare_runs(simulated, outputs, ranked, classes),
         compare_runs(exact, simulated, ranked, classes),
         outputs,
+        min(range(len(outputs)), key=lambda i: _likeness(simulated[i], outputs[i]), default=0),
     )
+
+
+def _likeness(simulated: Sample, ran: Sample) -> float:
+    """How alike two runs of one sample are: the SQNR of the worst float output, or the share of equal integers."""
+    return min((_alike(simulated[name], ran[name]) for name in simulated), default=0.0)
+
+
+def _alike(one: Array, other: Array) -> float:
+    if one.shape != other.shape:
+        return -math.inf
+    if one.dtype.kind != "f":
+        return float(np.mean(one == other))
+    sqnr_db = Comparison.of(one, other).sqnr_db
+    return -math.inf if math.isnan(sqnr_db) else sqnr_db
 
 
 def _judge(ran: OnTarget, float_db: float | None, thresholds: Thresholds) -> Verdict:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import onnx_ir as ir
 
-from dovetail.backend import MODEL, Compiled, Probe, ReadBack, Sample
+from dovetail.backend import MODEL, Backend, Compiled, Probe, ReadBack, Runner, Sample
 from dovetail.calibrate.data import Data, describe
 from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.model.class_scores import class_outputs
@@ -19,15 +19,12 @@ from dovetail.model.ranked import ranked_outputs
 from dovetail.model.session import Mode
 from dovetail.model.split import Parts
 from dovetail.numerics.metrics import Comparison
-from dovetail.plan.constraints import build_problem
 from dovetail.qdq.boundary import Stream, real_stream
 from dovetail.qdq.simulation import load_simulation
 from dovetail.stats import DataInfo
 from dovetail.storage import Plan
-from dovetail.target import Target
 from dovetail.verify import verdicts
 from dovetail.verify.compare import Agreement, compare_runs, compare_tensors
-from dovetail.verify.locate import NOWHERE, Located, locate
 from dovetail.verify.metric import Accuracy, Metric, measure
 from dovetail.verify.on_target import OnTarget, Progress, quiet, run_on_target
 from dovetail.verify.run import SessionRun, followed
@@ -48,7 +45,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuildInputs:
     """What there is to verify: the float graph, its plan, and what was emitted and compiled from them.
 
     With a ``tail``, the graph is the head of the original: outputs are compared where it ends, because behind it their
@@ -61,6 +58,14 @@ class Built:
     compiled: Compiled
     probe: Probe
     tail: ir.Model | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Failing:
+    """A sample on which the target's numbers are not the simulation's, and the SQNR half way between the two."""
+
+    sample: Sample
+    level_db: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,7 @@ class Verification:
     accuracy: Accuracy | None
     emulated: Accuracy | None
     read_back: ReadBack | None
-    located: Located | None = None
+    failing: Failing | None = None
 
 
 def check_normalized(original: Path, parts: Parts, data: Data, thresholds: Thresholds) -> Verdict:
@@ -90,8 +95,8 @@ def check_normalized(original: Path, parts: Parts, data: Data, thresholds: Thres
 
 
 def verify(
-    built: Built,
-    target: Target,
+    built: BuildInputs,
+    backend: Backend,
     data: Data,
     evaluation: Evaluation | None,
     thresholds: Thresholds,
@@ -101,10 +106,11 @@ def verify(
     compiled = verdicts.compiled(built.compiled, built.probe, thresholds)
     usable = compiled.status is Status.PASS
     why_not = "" if usable else f"nothing was compiled: {compiled.reason}"
-    count = max(COMPARED_SAMPLES, target.sample_limit or 0)
+    runner = backend.runner
+    count = max(COMPARED_SAMPLES, runner.samples or 0)
     used = describe(_first(data if evaluation is None else evaluation.data, count), built.model)
     samples = list(used.samples())
-    read_back = target.read_back(built.compiled, built.plan) if usable else None
+    read_back = backend.read_back(built.compiled, built.plan) if usable else None
     with tempfile.TemporaryDirectory(prefix="dovetail-") as name:
         folder = Path(name)
         emitted = next(a.path for a in built.compiled.artifacts if a.name == MODEL)
@@ -113,32 +119,21 @@ def verify(
             "float": SessionRun(built.original if built.tail is None else built.model, Mode.FLOAT, folder),
             "simulation": real_stream(SessionRun(simulation, Mode.EXACT, folder), built.plan),
         }
-        if usable and target.run is not None:
-            streams["target"] = real_stream(partial(target.run, built.compiled), built.plan)
+        if usable and runner.run is not None:
+            streams["target"] = real_stream(partial(runner.run, built.compiled), built.plan)
         tensors = compare_tensors(built.model, simulation, built.plan, samples[:TENSOR_SAMPLES], folder)
         ranked, classes = ranked_outputs(built.model.graph), class_outputs(built.model.graph)
         simulated = compare_runs(streams["float"](samples), streams["simulation"](samples), ranked, classes)
-        ran = located = None
-        numerics = verdicts.numerics({}, None, thresholds, why_not or target.no_run)
+        ran = failing = None
+        numerics = verdicts.numerics({}, None, thresholds, why_not or runner.why_not)
         if "target" in streams:
-            cap = target.float_db if keeps_float(built, target) else None
-            ran, numerics = run_on_target(streams, ranked, samples, target, cap, thresholds, progress, classes)
-        if ran is not None and ran.outputs and numerics.status is Status.FAIL and target.sample_limit is not None:
-            located = locate(
-                built.model,
-                emitted,
-                simulation,
-                built.plan,
-                target,
-                samples[0],
-                folder,
-                thresholds,
-                ran.level_db(thresholds),
-            )
-            numerics = replace(numerics, reason=f"{numerics.reason}; {located or NOWHERE}")
+            cap = backend.float16_db if keeps_float(built.plan) else None
+            ran, numerics = run_on_target(streams, ranked, samples, runner, cap, thresholds, progress, classes)
+        if ran is not None and ran.outputs and numerics.status is Status.FAIL:
+            failing = Failing(samples[ran.worst], ran.level_db(thresholds))
         numerics = verdicts.with_overflow(numerics, simulated)
         whole = {name: followed(stream, built.tail, folder) for name, stream in streams.items()}
-        accuracy, emulated = _accuracies(evaluation, whole, built, samples, ran, target, folder)
+        accuracy, emulated = _accuracies(evaluation, whole, built, samples, ran, runner, folder)
     verdict = {
         "compiled": compiled,
         "fidelity": verdicts.fidelity(read_back, thresholds, why_not),
@@ -146,31 +141,30 @@ def verify(
     }
     vs_float, vs_simulation = (None, None) if ran is None else (ran.vs_float, ran.vs_simulation)
     return Verification(
-        verdict, simulated, vs_float, vs_simulation, tensors, used.info(), accuracy, emulated, read_back, located
+        verdict, simulated, vs_float, vs_simulation, tensors, used.info(), accuracy, emulated, read_back, failing
     )
 
 
-def keeps_float(built: Built, target: Target) -> bool:
+def keeps_float(plan: Plan) -> bool:
     """Whether a tensor that is stored at all is stored in float."""
-    inside = build_problem(built.model, target).interior
-    stored = [choice.storage for name, choice in built.plan.tensors.items() if name not in inside]
+    stored = [choice.storage for choice in plan.tensors.values() if choice.is_stored]
     return any(not storage.dtype.is_quantized for storage in stored)
 
 
 def _accuracies(
     evaluation: Evaluation | None,
     streams: Mapping[str, Stream],
-    built: Built,
+    built: BuildInputs,
     samples: list[Sample],
     ran: OnTarget | None,
-    target: Target,
+    runner: Runner,
     folder: Path,
 ) -> tuple[Accuracy | None, Accuracy | None]:
     """The caller's metric on all held-out data; where the target is slow, it has its own figures on what it ran."""
     if evaluation is None or evaluation.metric is None:
         return None, None
     outputs = [] if ran is None else ran.outputs
-    slow = target.sample_limit is not None
+    slow = runner.samples is not None
     fast = {name: stream for name, stream in streams.items() if name != "target" or (outputs and not slow)}
     accuracy = _accuracy(evaluation, evaluation.data, fast, built)
     if not slow or len(outputs) < 2:  # what one sample says is no accuracy
@@ -180,7 +174,7 @@ def _accuracies(
     return accuracy, _accuracy(evaluation, seen, {**fast, "target": there}, built)
 
 
-def _accuracy(evaluation: Evaluation, data: Data, streams: Mapping[str, Stream], built: Built) -> Accuracy | None:
+def _accuracy(evaluation: Evaluation, data: Data, streams: Mapping[str, Stream], built: BuildInputs) -> Accuracy | None:
     if evaluation.metric is None:
         return None
     graphs = [model.graph for model in (built.model, built.tail) if model is not None]

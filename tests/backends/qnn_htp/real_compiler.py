@@ -7,8 +7,8 @@ from pathlib import Path
 import onnx
 
 from dovetail.backend import Artifact, Compiled
-from dovetail.targets.qnn_htp.chips import chip_named
-from dovetail.targets.qnn_htp.compile import compile_model
+from dovetail.targets.htp.chips import chip_named
+from dovetail.targets.qnn_htp.compile import compile_model, package
 from dovetail.targets.qnn_htp.options import HtpOptions, read_options
 
 RELU = "g (float[1,8,16] x) => (float[1,8,16] y) { [act] y = Relu(x) }"
@@ -36,8 +36,10 @@ def wheel_without(library: str, folder: Path) -> Path:
 
 
 def compile_text(body: str, folder: Path, asked: HtpOptions | None = None, opset: int = 21) -> Compiled:
-    """Compile ``name (inputs) => (outputs) <initializers> { nodes }`` into a folder."""
+    """Compile ``name (inputs) => (outputs) <initializers> { nodes }`` into a folder, as what ships."""
     path = folder / "model.onnx"
     header = f'<ir_version: 10, opset_import: ["": {opset}, "com.microsoft": 1]>'
     onnx.save(onnx.parser.parse_model(f"{header} {body}"), path)
-    return compile_model(asked or options(), (Artifact("model", path),), folder)
+    asked = asked or options()
+    compiled = compile_model(asked, (Artifact("model", path),), folder)
+    return compiled if compiled.error else package(asked, compiled, folder)

@@ -10,9 +10,10 @@ import pytest
 from dovetail import zoo
 from dovetail.config import FitOptions
 from dovetail.errors import InputError
+from dovetail.finding import PlaceKind
 from dovetail.job import prepare
 from dovetail.targets import open_target
-from dovetail.targets.qnn_htp.chips import CHIPS, chip_named
+from dovetail.targets.htp.chips import CHIPS, chip_named
 from dovetail.targets.qnn_htp.options import PROVIDER_KEYS, provider_options, read_options
 from tests.backends.qnn_htp.real_compiler import RELU, compile_text, options
 
@@ -48,8 +49,8 @@ def test_what_a_chip_can_do_follows_from_its_architecture() -> None:
     assert not CHIPS["sm8450"].has_int16_operands
     assert chip_named("v73").has_int16_operands
     assert CHIPS["soc52"].has_estimate
-    assert len(open_target("qnn-htp:sm8550").ops["MatMul"].signatures) > len(
-        open_target("qnn-htp:sm8450").ops["MatMul"].signatures
+    assert len(open_target("qnn-htp:sm8550").table.ops["MatMul"].signatures) > len(
+        open_target("qnn-htp:sm8450").table.ops["MatMul"].signatures
     )
 
 
@@ -63,13 +64,13 @@ def test_options_reach_the_provider_under_its_own_names() -> None:
     ("options", "said"),
     [
         ({"vtcm": "8"}, "no option 'vtcm'"),
-        ({"vtcm_mb": "lots"}, "must be a whole number above zero"),
+        ({"vtcm_mb": "lots"}, "must be a whole number from 1"),
         ({"optimization": "9"}, "must be one of 0, 1, 2, 3"),
         ({"dlc": "yes"}, "--option dlc=yes: must be one of 0, 1"),
         ({"time_limit_s": "0"}, "--option time_limit_s=0: must be a number above zero"),
         ({"time_limit_s": "nan"}, "must be a number above zero"),
-        ({"memory_limit_mb": "1.5"}, "--option memory_limit_mb=1.5: must be a whole number above zero"),
-        ({"device_qairt": "new"}, "--device-qairt new: must be a QAIRT version, as in 2.47"),
+        ({"memory_limit_mb": "1.5"}, "--option memory_limit_mb=1.5: must be a whole number from 1"),
+        ({"device_qairt": "new"}, "--option device_qairt=new: must be a QAIRT version, as in 2.47"),
         ({"vtcm_mb": "9"}, "--option vtcm_mb=9: sm8550 has 8 MB; the compiler would take it without a word"),
     ],
 )
@@ -134,4 +135,5 @@ def test_a_number_of_another_architecture_is_found_out(tmp_path: Path) -> None:
     result = compile_text(RELU, tmp_path, options("soc90/v73"))  # it is a v75 part
     (finding,) = result.findings
     assert finding.message == "it was compiled for HTP v75, which is what the compiler takes soc 90 for"
+    assert (finding.code, finding.place.kind) == ("Q704", PlaceKind.TARGET)
     assert finding.fix == "say qnn-htp:soc90/v75"

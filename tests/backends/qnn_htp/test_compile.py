@@ -20,14 +20,15 @@ from dovetail.finding import Status
 from dovetail.model.session import Mode
 from dovetail.model.write import write
 from dovetail.numerics.metrics import Comparison
-from dovetail.op_support import A8, A16, F32, W8A16, OpSupport, Signature, Slot, signature
+from dovetail.op_support import A8, A16, F16, W8A16, OpSupport, Signature, Slot, signature
 from dovetail.qdq.emit import emit_qdq
-from dovetail.storage import IN_FLOAT32, Choice, Plan
+from dovetail.storage import IN_FLOAT32, Choice, Plan, Why
 from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.targets.qnn_htp.dump import load_dump
 from dovetail.targets.qnn_htp.read_back import read_dump
 from dovetail.verify.run import SessionRun
+from tests.changed import with_op
 from tests.planning import graph, noise, planned
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
@@ -47,10 +48,10 @@ def compiled(body: str, target: Target, folder: Path) -> tuple[ReadBack, str]:
     """Plan for 16 bit, emit, run the real compiler, read back."""
     model = graph(body)
     plan = planned(model, target, W8A16, data=noise(model))
-    artifacts = target.emit(model, plan, folder)
-    result = target.compile(artifacts, folder)
+    artifacts = target.backend.emit(model, plan, folder)
+    result = target.backend.compile(artifacts, folder)
     assert result.error == ""
-    return target.read_back(result, plan), result.log
+    return target.backend.read_back(result, plan), result.log
 
 
 def changed(read_back: ReadBack) -> list[str]:
@@ -59,7 +60,7 @@ def changed(read_back: ReadBack) -> list[str]:
 
 
 def with_support(target: Target, op: str, support: OpSupport) -> Target:
-    return dataclasses.replace(target, ops={**target.ops, op: support})
+    return with_op(target, op, support)
 
 
 @pytest.fixture
@@ -95,23 +96,25 @@ def test_a_product_of_8_bit_that_writes_16_bit_runs_in_float(htp: Target, tmp_pa
 def test_a_pair_between_float_operators_is_taken_out(htp: Target, tmp_path: Path) -> None:
     model = graph("g (float[1,8,8] x) => (float[1,8,8] y) { a = Relu(x)  b = Neg(a)  c = Softmax(b)  y = Neg(c) }")
     fitted = planned(model, htp, W8A16, data=noise(model))
-    alone = {name: choice if name == "b" else Choice(IN_FLOAT32, "") for name, choice in fitted.tensors.items()}
+    alone = {name: choice if name == "b" else Choice(IN_FLOAT32, Why.PINNED) for name, choice in fitted.tensors.items()}
     coarse = QParams(A8, np.float32(0.2), np.int32(128))
-    naive = dataclasses.replace(fitted, tensors={**alone, "b": Choice(coarse, "")})
-    result = htp.compile(htp.emit(model, naive, tmp_path), tmp_path)
-    assert changed(htp.read_back(result, naive)) == ["b: a pair between float operators, taken out in front of Softmax"]
+    naive = dataclasses.replace(fitted, tensors={**alone, "b": Choice(coarse, Why.PINNED)})
+    result = htp.backend.compile(htp.backend.emit(model, naive, tmp_path), tmp_path)
+    assert changed(htp.backend.read_back(result, naive)) == [
+        "b: a pair between float operators, taken out in front of Softmax"
+    ]
     # The second witness: what is computed is the float graph, which the pair would put 31 dB away.
     sample = {"x": noise(model)["x"][0]}
-    (output,) = htp.run(result, [sample])
+    (output,) = htp.backend.runner.run(result, [sample])
     (exact,) = SessionRun(model, Mode.FLOAT, tmp_path)([sample])
     assert Comparison.of(exact["y"], output["y"]).sqnr_db > 45
     assert changed(compiled_plan(model, fitted, htp, tmp_path)) == []
 
 
 def compiled_plan(model: ir.Model, plan: Plan, target: Target, folder: Path) -> ReadBack:
-    result = target.compile(target.emit(model, plan, folder), folder)
+    result = target.backend.compile(target.backend.emit(model, plan, folder), folder)
     assert result.error == ""
-    return target.read_back(result, plan)
+    return target.backend.read_back(result, plan)
 
 
 def test_16_bit_sigmoid_has_numbers_of_its_own(htp: Target, tmp_path: Path) -> None:
@@ -125,9 +128,9 @@ def test_a_refused_graph_fails_and_the_run_directory_is_kept(htp: Target, tmp_pa
     model = graph("g (float[1,4,8] x) => (float[1,4,8] y) { a = Relu(x)  b = Erf(a)  y = Relu(b) }")
     erf = with_support(htp, "Erf", OpSupport((signature(A16, out=A16),)))
     plan = planned(model, erf, data=noise(model))
-    result = erf.compile(erf.emit(model, plan, tmp_path), tmp_path)
+    result = erf.backend.compile(erf.backend.emit(model, plan, tmp_path), tmp_path)
     (finding,) = result.findings
-    assert finding.where == "Erf/b"
+    assert str(finding.place) == "Erf/b"
     assert "Operators of type `Erf` are not supported by QNN EP" in finding.message
     assert finding.fix.startswith("there is no such operator on HTP")
     assert result.error == f"Erf/b: {finding.message}"
@@ -136,8 +139,8 @@ def test_a_refused_graph_fails_and_the_run_directory_is_kept(htp: Target, tmp_pa
 def test_a_rank_above_5_is_named_with_what_to_do(htp: Target, tmp_path: Path) -> None:
     body = "g (float[1,2,2,2,2,2] x) => (float[1,2,2,2,2,2] y) { [turn] y = Transpose <perm = [0, 2, 1, 3, 4, 5]> (x) }"
     model = graph(body)
-    result = htp.compile(htp.emit(model, planned(model, htp, data=noise(model)), tmp_path), tmp_path)
-    by_node = {finding.where: finding for finding in result.findings}
+    result = htp.backend.compile(htp.backend.emit(model, planned(model, htp, data=noise(model)), tmp_path), tmp_path)
+    by_node = {str(finding.place): finding for finding in result.findings}
     assert "incorrect Rank 6" in by_node["turn"].message
     assert by_node["turn"].fix == "HTP takes tensors up to rank 5: merge dimensions"
 
@@ -193,12 +196,12 @@ def test_a_dump_that_cannot_be_read_is_not_checked(tmp_path: Path) -> None:
         model,
     )
     plan = planned(graph("g (float[1] x) => (float[1] y) { y = Relu(x) }"), open_target("qnn-htp"))
-    assert "0 graphs were dumped" in read_dump(model, tmp_path, plan).unparsed
+    assert "0 graphs were dumped" in read_dump(model, tmp_path, plan, "").unparsed
     (tmp_path / "graph.json").write_text(json.dumps({"graph": {"tensors": {"x": {}}, "nodes": {}}}))
-    assert "KeyError 'quant_params'" in read_dump(model, tmp_path, plan).unparsed
+    assert "KeyError 'quant_params'" in read_dump(model, tmp_path, plan, "").unparsed
     raw = {"data_type": 0x777, "quant_params": {"scale_offset": {"scale": 0.5, "offset": 0}}}
     (tmp_path / "graph.json").write_text(json.dumps({"graph": {"tensors": {"x": raw}, "nodes": {}}}))
-    assert "tensor 'x' has the unknown data type 0x777" in read_dump(model, tmp_path, plan).unparsed
+    assert "tensor 'x' has the unknown data type 0x777" in read_dump(model, tmp_path, plan, "").unparsed
 
 
 def test_the_dump_names_what_was_moved_by_its_own_name(tmp_path: Path) -> None:
@@ -216,8 +219,8 @@ def test_every_sample_is_emulated_in_a_fresh_process(htp: Target, tmp_path: Path
     model = graph("g (float[1,4,8] x) => (float[1,4,8] y) { y = Relu(x) }")
     data = noise(model, 2)
     plan = planned(model, htp, data=data)
-    result = htp.compile(htp.emit(model, plan, tmp_path), tmp_path)
-    outputs = list(htp.run(result, [{"x": sample} for sample in data["x"]]))
+    result = htp.backend.compile(htp.backend.emit(model, plan, tmp_path), tmp_path)
+    outputs = list(htp.backend.runner.run(result, [{"x": sample} for sample in data["x"]]))
     for sample, output in zip(data["x"], outputs, strict=True):
         np.testing.assert_allclose(output["y"], np.maximum(sample, 0), atol=0.05)
 
@@ -280,18 +283,18 @@ def test_a_float16_island_in_an_integer_graph(tmp_path: Path) -> None:
     assert not result.failed, {name: verdict.reason for name, verdict in result.verdicts.items()}
     assert str(result.verdicts["fidelity"].status) == "pass"
     dtypes = {row.original_name: row.dtype for row in result.plan if row.edge is None}
-    assert dtypes["blocks.1/Add_out"] is DType.F32
+    assert dtypes["blocks.1/Add_out"] is DType.F16
     assert dtypes["blocks.2/Add_out"] is DType.U16
 
 
 def test_an_island_of_one_operator_stays_float(htp: Target, tmp_path: Path) -> None:
     """A plain QDQ graph cannot say it: Dequantize, Log, Quantize is an integer Log to the provider."""
     model = graph("g (float[1,8,16] x) => (float[1,8,16] y) { a = Sigmoid(x)  l = Log(a)  y = Neg(l) }")
-    float_log = with_support(htp, "Log", OpSupport((signature(F32, out=F32),)))
+    float_log = with_support(htp, "Log", OpSupport((signature(F16, out=F16),)))
     plan = planned(model, float_log, W8A16, data=noise(model))
     assert not plan.tensors["l"].storage.dtype.is_quantized
     naive = tuple(Artifact("model", path) for path in write(emit_qdq(model, plan), tmp_path / "naive.onnx"))
-    found = changed(htp.read_back(htp.compile(naive, tmp_path), plan))
+    found = changed(htp.backend.read_back(htp.backend.compile(naive, tmp_path), plan))
     assert found == ["l: Log writes uint16, it was planned in float"]
     assert changed(compiled_plan(model, plan, htp, tmp_path)) == []
 

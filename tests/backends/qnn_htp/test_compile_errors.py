@@ -113,26 +113,27 @@ CASES = {
 
 
 def test_every_meaning_has_a_case() -> None:
-    assert list(CASES) == [pattern for pattern, _ in REFUSALS]
+    assert list(CASES) == [row.pattern for row in REFUSALS]
 
 
 @pytest.mark.parametrize("pattern", CASES)
 def test_a_refusal_names_the_node_the_reason_and_what_to_do(pattern: str, tmp_path: Path) -> None:
     case = CASES[pattern]
     result = compile_text(case.body, tmp_path, options(case.chip, **case.option))
-    found = {finding.where: finding for finding in result.findings}
+    found = {str(finding.place): finding for finding in result.findings}
     assert case.words in found[case.node].message
-    assert found[case.node].fix == dict(REFUSALS)[pattern]
+    row = next(row for row in REFUSALS if row.pattern == pattern)
+    assert (found[case.node].code, found[case.node].fix) == (row.code, row.fix)
     assert found[case.node].severity is Severity.ERROR
     assert "validateOpConfig failed" not in found[case.node].message  # said of every node, tells nothing
     assert result.finished
-    assert result.error == f"{result.findings[0].where}: {result.findings[0].message}"
+    assert result.error == f"{result.findings[0].place}: {result.findings[0].message}"
 
 
 def test_a_node_without_a_name_is_told_by_the_line_of_the_log(tmp_path: Path) -> None:
     result = compile_text("g (float[1,8] x) => (float[1,8] y) { y = Erf(x) }", tmp_path)
     (finding,) = result.findings
-    assert finding.where == "a node without a name"
+    assert str(finding.place) == "a node without a name"
     assert "the log says: " in finding.message
     assert "Validation FAILED for 1 nodes in OrtNodeUnit (Erf)" in finding.message
 
@@ -147,7 +148,7 @@ def test_an_error_in_a_graph_that_was_taken_is_a_warning(tmp_path: Path) -> None
     assert result.error == ""
     (finding,) = result.findings
     assert "scale too large for requant qu16->qu16: 13000.0" in finding.message
-    assert finding.fix == WARNINGS[0][1]
+    assert (finding.code, finding.fix) == (WARNINGS[0].code, WARNINGS[0].fix)
     assert finding.severity is Severity.WARNING
 
 

@@ -15,6 +15,7 @@ from dovetail.op_support import A16, W8A8, W8A16, OpSupport, Precision, signatur
 from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.verify.run import SessionRun
+from tests.changed import with_op
 from tests.equality import sqnr_db
 from tests.planning import graph, noise, planned
 
@@ -45,32 +46,32 @@ def htp() -> Target:
 
 
 def with_support(target: Target, op: str, support: OpSupport) -> Target:
-    return dataclasses.replace(target, ops={**target.ops, op: support})
+    return with_op(target, op, support)
 
 
 def apart_db(body: str, target: Target, precision: Precision, data: Data, folder: Path) -> float:
     """The emulator's output against the simulation's, on the first sample."""
     model = graph(body)
     plan = planned(model, target, precision, data=data)
-    artifacts = target.emit(model, plan, folder)
-    compiled = target.compile(artifacts, folder)
+    artifacts = target.backend.emit(model, plan, folder)
+    compiled = target.backend.compile(artifacts, folder)
     assert compiled.error == ""
     sample = {name: array[0] for name, array in data.items()}
     simulation = SessionRun(next(a.path for a in artifacts if a.name == MODEL), Mode.EXACT, folder)
-    (expected,), (found,) = list(simulation([sample])), list(target.run(compiled, [sample]))
+    (expected,), (found,) = list(simulation([sample])), list(target.backend.runner.run(compiled, [sample]))
     return min(sqnr_db(expected[name], found[name]) for name in expected)
 
 
 def test_an_8_bit_softmax_writes_scales_in_steps(htp: Target, tmp_path: Path) -> None:
     data = noise(graph(SOFTMAX), scale=0.1)
-    naive = with_support(htp, "Softmax", dataclasses.replace(htp.ops["Softmax"], scale_step={}))
+    naive = with_support(htp, "Softmax", dataclasses.replace(htp.table.ops["Softmax"], scale_step={}))
     assert apart_db(SOFTMAX, naive, W8A8, data, tmp_path) < 25
     assert apart_db(SOFTMAX, htp, W8A8, data, tmp_path) > 40
 
 
 def test_a_16_bit_softmax_reads_no_tiny_scales(htp: Target, tmp_path: Path) -> None:
     data = noise(graph(SOFTMAX), scale=0.01)
-    naive = with_support(htp, "Softmax", dataclasses.replace(htp.ops["Softmax"], least_scale={}))
+    naive = with_support(htp, "Softmax", dataclasses.replace(htp.table.ops["Softmax"], least_scale={}))
     assert apart_db(SOFTMAX, naive, W8A16, data, tmp_path) < 30
     assert apart_db(SOFTMAX, htp, W8A16, data, tmp_path) > 60
 
@@ -78,7 +79,7 @@ def test_a_16_bit_softmax_reads_no_tiny_scales(htp: Target, tmp_path: Path) -> N
 def test_an_8_bit_concat_gets_inputs_that_share_its_numbers(htp: Target, tmp_path: Path) -> None:
     data = noise(graph(LAYERS))
     data["q"][:, 0, 0, 0] = 40.0  # an outlier, so that the two ranges differ
-    naive = with_support(htp, "Concat", dataclasses.replace(htp.ops["Concat"], shares=()))
+    naive = with_support(htp, "Concat", dataclasses.replace(htp.table.ops["Concat"], shares=()))
     assert apart_db(LAYERS, naive, W8A8, data, tmp_path) < 25
     assert apart_db(LAYERS, htp, W8A8, data, tmp_path) > 28
 

@@ -12,18 +12,22 @@ import pytest
 from dovetail.backend import Artifact, Compiled
 from dovetail.calibrate.data import Data
 from dovetail.config import options_from
+from dovetail.edge import Edge
 from dovetail.encoding import QParams
-from dovetail.finding import Status, Thresholds
+from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.job import prepare
 from dovetail.model.edit import constant_of
 from dovetail.numerics.ranges import weight_params
-from dovetail.op_support import A16, F32, W8A16, OpSupport, signature
+from dovetail.op_support import A16, F16, W8A16, OpSupport, signature
 from dovetail.pipeline import fit
-from dovetail.storage import Edge, Plan
+from dovetail.storage import Plan
 from dovetail.target import Target
 from dovetail.targets import open_target
-from dovetail.verify.verify import Built, Verification, verify
+from dovetail.trials.locate import Located, locate
+from dovetail.verify.verify import BuildInputs, verify
+from tests.changed import changed, with_op
 from tests.planning import graph, noise, planned
+from tests.trials.benches import bench_of
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 
@@ -62,25 +66,31 @@ def on_wrong_axis(plan: Plan, model: ir.Model, tensor: str) -> Plan:
     return replace(plan, edges={**plan.edges, edge: wrong})
 
 
-def verified(model: ir.Model, plan: Plan, target: Target, folder: Path) -> Verification:
+def located(model: ir.Model, plan: Plan, target: Target, folder: Path) -> tuple[Verdict, Located | str]:
+    """The verdict on the numbers of a plan, and where they go wrong."""
     original = folder / "original.onnx"
     ir.save(model, original)
-    compiled = target.compile(target.emit(model, plan, folder), folder)
-    assert compiled.error == ""
+    bench, variant = bench_of(model, target, W8A16, folder / "trials")
+    variant = replace(variant, plan=plan)
+    build = bench.build(variant)
+    assert build.compiled.error == ""
     arrays = noise(model)["x"]
     data = Data("noise", lambda: ({"x": array} for array in arrays), len(arrays), random=True)
-    return verify(Built(original, model, plan, compiled, target.probe()), target, data, None, Thresholds())
+    inputs = BuildInputs(original, model, plan, build.compiled, target.backend.probe())
+    verification = verify(inputs, target.backend, data, None, Thresholds())
+    found = "" if verification.failing is None else locate(bench, variant, build, verification.failing)
+    return verification.verdicts["numerics"], found
 
 
 def test_wrong_numbers_are_located_to_the_tensor_where_they_start(tmp_path: Path) -> None:
     htp, model = open_target("qnn-htp:sm8550"), network()
     plan = planned(model, htp, W8A16, data=noise(model))
-    good = verified(model, plan, htp, tmp_path).verdicts["numerics"]
+    good, _ = located(model, plan, htp, tmp_path)
     assert good.status is Status.PASS, good.reason
-    bad = verified(model, on_wrong_axis(plan, model, "c"), htp, tmp_path).verdicts["numerics"]
+    bad, found = located(model, on_wrong_axis(plan, model, "c"), htp, tmp_path)
     assert bad.status is Status.FAIL
     assert "target and simulation part" in bad.reason
-    assert "the first tensor that is off is 'c', made by MatMul" in bad.reason, bad.reason
+    assert "the first tensor that is off is 'c', made by MatMul" in str(found)
 
 
 def test_what_was_located_is_not_lost_when_other_cuts_are_refused(tmp_path: Path) -> None:
@@ -91,16 +101,16 @@ def test_what_was_located_is_not_lost_when_other_cuts_are_refused(tmp_path: Path
         """As the compiler, but it takes no graph that ends in front of the wrong tensor."""
         ends = {value.name for value in ir.load(artifacts[0].path).graph.outputs}
         before = {f"{value.name}__dq" for node in model.graph for value in node.outputs} - {"c__dq", "y__dq"}
-        return Compiled(error="not this one") if ends & before else htp.compile(artifacts, folder)
+        return Compiled(error="not this one") if ends & before else htp.backend.compile(artifacts, folder)
 
-    bad = verified(model, on_wrong_axis(plan, model, "c"), replace(htp, trial=picky), tmp_path).verdicts["numerics"]
-    assert "the first tensor that is off is 'c'" in bad.reason, bad.reason
+    _, found = located(model, on_wrong_axis(plan, model, "c"), changed(htp, compile=picky), tmp_path)
+    assert "the first tensor that is off is 'c'" in str(found)
 
 
 def test_an_operator_that_is_computed_wrongly_is_kept_in_float16(tmp_path: Path) -> None:
     """Log with 16 bit in and out is wrong for some numbers: the table does not offer it, so offer it here."""
     htp = open_target("qnn-htp:sm8550")
-    wrong = replace(htp, ops={**htp.ops, "Log": OpSupport((signature(A16, out=A16), signature(F32, out=F32)))})
+    wrong = with_op(htp, "Log", OpSupport((signature(A16, out=A16), signature(F16, out=F16))))
     path = tmp_path / "model.onnx"
     ir.save(graph("g (float[1,8,16] x) => (float[1,8,16] y) { a = Sigmoid(x)  l = Log(a)  y = Neg(l) }"), path)
     options = options_from({"target": "qnn-htp:sm8550", "precision": "w8a16"})
@@ -108,8 +118,9 @@ def test_an_operator_that_is_computed_wrongly_is_kept_in_float16(tmp_path: Path)
     job = replace(prepare(path, options, calibration=data), target=wrong)
     result = fit(job, tmp_path / "run")
     assert result.verdicts["numerics"].status is Status.PASS, result.verdicts["numerics"].reason
-    (note,) = [note for note in result.notes if "kept in fp16" in note]
-    assert note.startswith("Log ")
-    assert "the first tensor that is off is 'l'" in note
+    (decision,) = [one for one in result.decisions if one.knob == "island"]
+    assert decision.where.startswith("Log ")
+    assert decision.taken == "fp16"
+    assert "the first tensor that is off is 'l'" in decision.reason
     stored = {row.tensor: row.dtype for row in result.plan if row.edge is None}
-    assert (stored["a"], stored["l"]) == ("uint16", "float32")
+    assert (stored["a"], stored["l"]) == ("uint16", "float16")

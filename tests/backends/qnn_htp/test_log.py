@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from dovetail.backend import Compiled, Probe
-from dovetail.finding import Finding, Status, Thresholds
+from dovetail.finding import Finding, Place, PlaceKind, Status, Thresholds
 from dovetail.targets.child import ChildResult
-from dovetail.targets.qnn_htp.log import failure, log_findings, original_name, warnings
+from dovetail.targets.qnn_htp.log import failure, log_findings, place_of, warnings
 from dovetail.verify import verdicts
 from tests.backends.qnn_htp.real_compiler import ERF, compile_text
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 
-ORIGINALS = {"act": "encoder.act", "curve": "encoder.curve"}
+PLACES = {name: Place(PlaceKind.NODE, (f"encoder.{name}",)) for name in ("act", "curve")}
 ERROR = "Fail: nodes are assigned to the CPU"
 
 
@@ -33,7 +33,7 @@ def without(log: str, pattern: str) -> str:
 
 
 def read(log: str) -> Compiled:
-    return failure(ChildResult(None, ERROR, log), (), ORIGINALS)
+    return failure(ChildResult(None, ERROR, log), (), PLACES)
 
 
 def verdict(compiled: Compiled) -> Status:
@@ -47,7 +47,7 @@ def only(findings: tuple[Finding, ...]) -> Finding:
 
 def test_the_node_is_named_as_the_caller_named_it(refused: str) -> None:
     result = read(refused)
-    assert only(result.findings).where == "encoder.curve"
+    assert str(only(result.findings).place) == "encoder.curve"
     assert verdict(result) is Status.FAIL
 
 
@@ -56,12 +56,12 @@ def test_what_was_taken_around_a_refused_node_is_not_called_refused(tmp_path: Pa
     text = "g (float[1,8,16] x) => (float[1,8,16] y) { [first] a = Relu(x)  [curve] b = Erf(a)  [last] y = Neg(b) }"
     result = compile_text(text, tmp_path)
     assert "QNNExecutionProvider_" in result.log
-    assert only(result.findings).where == "curve"
+    assert str(only(result.findings).place) == "curve"
 
 
 def test_a_refusal_without_a_reason_is_still_a_refusal(refused: str) -> None:
     result = read(without(refused, "REASON :"))
-    assert only(result.findings).where == "encoder.curve"
+    assert str(only(result.findings).place) == "encoder.curve"
     assert "no reason could be read behind " in only(result.findings).message
     assert "Validation FAILED for 1 nodes in OrtNodeUnit (Erf)" in only(result.findings).message
     assert verdict(result) is Status.FAIL
@@ -69,7 +69,7 @@ def test_a_refusal_without_a_reason_is_still_a_refusal(refused: str) -> None:
 
 def test_the_providers_own_list_is_a_cross_check(refused: str) -> None:
     result = read(without(refused, "Validation FAILED"))
-    assert only(result.findings).where == "encoder.curve"
+    assert str(only(result.findings).place) == "encoder.curve"
     assert "no reason is given" in only(result.findings).message
     assert verdict(result) is Status.FAIL
 
@@ -95,8 +95,8 @@ def test_no_log_at_all_is_not_checked_with_the_error() -> None:
 
 
 def test_a_node_that_the_model_does_not_have_is_told_with_the_line(refused: str) -> None:
-    finding = only(log_findings(refused, {"act": "encoder.act"}))
-    assert finding.where == "curve"
+    finding = only(log_findings(refused, {"act": PLACES["act"]}))
+    assert str(finding.place) == "curve"
     assert "no node of the model has that name; the log says: " in finding.message
 
 
@@ -113,7 +113,8 @@ def test_a_node_that_the_model_does_not_have_is_told_with_the_line(refused: str)
     ],
 )
 def test_what_is_appended_to_a_name_is_taken_off_but_no_more(name: str, original: str | None) -> None:
-    assert original_name(name, {**ORIGINALS, "node_2": "head"}) == original
+    place = place_of(name, {**PLACES, "node_2": Place(PlaceKind.NODE, ("head",))})
+    assert (None if place is None else str(place)) == original
 
 
 def test_error_words_are_repeated_once_however_often_they_are_said() -> None:

@@ -16,7 +16,7 @@ from dovetail.backend import Estimate, Traffic
 from dovetail.errors import InputError
 from dovetail.report.result import Metrics
 from dovetail.report.terminal import _print_estimates
-from dovetail.targets.qnn_htp.chips import chip_named
+from dovetail.targets.htp.chips import chip_named
 from dovetail.targets.qnn_htp.estimate import read_estimate, read_traffic
 from dovetail.targets.qnn_htp.naive import export_naive
 from dovetail.targets.qnn_htp.options import read_options
@@ -163,8 +163,12 @@ def test_what_cannot_be_exported_says_why(tmp_path: Path) -> None:
     assert not output.exists()
 
 
-def test_other_baselines_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="unknown baselines 'fp8'; there is none, fp16, all"):
+@pytest.mark.parametrize(
+    ("target", "known"), [("qnn-htp:soc52", "none, first, all, fp16, naive"), ("qnn-htp:sm8550", "none, first, all")]
+)
+def test_other_baselines_are_refused(target: str, known: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as refused:
         dovetail.fit(
-            tmp_path / "no.onnx", target="qnn-htp:soc52", baselines="fp8", calibration="random", output=tmp_path / "run"
+            tmp_path / "no.onnx", target=target, baselines="fp8", calibration="random", output=tmp_path / "run"
         )
+    assert str(refused.value) == f"--baselines fp8: {target} has no such baseline; expected one of {known}"

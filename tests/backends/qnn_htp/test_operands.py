@@ -31,17 +31,15 @@ def test_operands_are_chosen_by_noise_and_estimate_and_both_are_in_the_result(tm
     wide, narrow, auto = (fitted(tmp_path, operands) for operands in ("wide", "narrow", "auto"))
     times = {r.run: r.metrics.latency_estimate_us["fitted"].mid_us for r in (wide, narrow, auto)}
     assert times["narrow"] < times["wide"]
-    assert wide.metrics.operands is None
-    search = auto.metrics.operands
-    assert search is not None
-    assert {"wide"} < set(search.estimates_us)
-    assert search.estimates_us["wide"].mid_us == times["wide"]
-    assert len(search.operands) == 2  # scores, and scores by V
-    assert all(row.saved_us is not None and row.narrow_sqnr_db is not None for row in search.operands)
-    assert search.wide_sqnr_db is not None
-    assert search.chosen_sqnr_db is not None
-    assert search.wide_sqnr_db - search.chosen_sqnr_db <= 1.0
+    assert wide.decisions == ()
+    together, *each = auto.decisions
+    rows = {one.label: one.figures for one in together.alternatives}
+    assert rows["wide"]["estimate_us"] == times["wide"]
+    assert any(label.startswith("narrow ") and "estimate_us" in figures for label, figures in rows.items())
+    assert len(each) == 2  # scores, and scores by V
+    assert all({"saved_us", "sqnr_db"} == set(one.alternatives[1].figures) for one in each)
+    assert rows["wide"]["sqnr_db"] - rows[together.taken]["sqnr_db"] <= 1.0
     assert times["auto"] <= times["wide"]
     for result in (wide, narrow, auto):
         assert result.verdicts["fidelity"].status is Status.PASS, result.verdicts["fidelity"].reason
-    assert load_result(tmp_path / "auto" / "result.json").metrics.operands == search
+    assert load_result(tmp_path / "auto" / "result.json").decisions == auto.decisions

@@ -59,7 +59,7 @@ def test_a_dlc_that_is_not_made_is_a_finding_and_the_context_stays(
     assert result.error == ""
     assert [a.name for a in result.artifacts] == ["model", "context", "context_qnn", "qnn_graph"]
     (finding,) = result.findings
-    assert (finding.where, finding.severity) == ("DLC", Severity.ERROR)
+    assert (finding.code, str(finding.place), finding.severity) == ("Q703", "DLC", Severity.ERROR)
     assert finding.message.startswith("no DLC was made: ")
 
 
@@ -138,14 +138,14 @@ def test_the_table_answers_for_every_kind_and_says_from_where() -> None:
 
 @pytest.mark.parametrize("text", ["", "2", "new", "2.x", "2.47-beta"])
 def test_a_version_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match=f"--device-qairt {text}: must be a QAIRT version"):
+    with pytest.raises(InputError, match=f"--option device_qairt={text}: must be a QAIRT version"):
         parse_version(text)
 
 
 def test_an_older_device_is_an_error_for_the_context_binary_and_the_dlc_is_noted(tmp_path: Path) -> None:
     result = compile_text(RELU, tmp_path, options(dlc="1", device_qairt="2.48"))
     (finding,) = result.findings
-    assert finding.severity is Severity.ERROR
+    assert (finding.code, finding.severity) == ("Q701", Severity.ERROR)
     assert "context_qnn.bin was made by QAIRT 2.5" in finding.message
     assert "is not expected to load on QAIRT 2.48: measured" in finding.message
     assert "onnxruntime-qnn 2.4.0, which carries it" in finding.fix
@@ -157,7 +157,7 @@ def test_an_older_device_is_an_error_for_the_context_binary_and_the_dlc_is_noted
 def test_the_command_line_asks_with_an_option_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "float.onnx"
     onnx.save(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {RELU}'), path)
-    asked = ["fit", str(path), "--calib", "random", "--option", "dlc=1", "--device-qairt", "2.51", "-o"]
+    asked = ["fit", str(path), "--calib", "random", "--option", "dlc=1", "--option", "device_qairt=2.51", "-o"]
     done = CliRunner().invoke(cli, [*asked, str(tmp_path / "run"), "--target", "qnn-htp:sm8550"])
     assert done.exit_code == 0, done.output
     result = dovetail.load_result(tmp_path / "run" / "result.json")

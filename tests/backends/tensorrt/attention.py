@@ -68,6 +68,6 @@ def built(model: ir.Model, target: Target, precision: Precision, folder: Path) -
 
 def built_plan(model: ir.Model, plan: Plan, target: Target, folder: Path) -> tuple[Compiled, ReadBack]:
     """The same for a plan that is given."""
-    compiled = target.compile(target.emit(model, plan, folder), folder)
+    compiled = target.backend.compile(target.backend.emit(model, plan, folder), folder)
     assert compiled.error == ""
-    return compiled, target.read_back(compiled, plan)
+    return compiled, target.backend.read_back(compiled, plan)

@@ -10,17 +10,19 @@ import onnx_ir as ir
 import pytest
 
 from dovetail.backend import Compiled, Outcome, ReadBack
+from dovetail.edge import Edge
 from dovetail.encoding import DType, QParams
 from dovetail.finding import Severity, Status, Thresholds
 from dovetail.model.edit import constant_of
 from dovetail.model.session import Mode
+from dovetail.op_support import FP16
 from dovetail.passes.remove_nan_guard import remove_nan_guard
 from dovetail.plan.make import make_plan
 from dovetail.plan.request import Request
-from dovetail.storage import IN_FLOAT32, Choice, Edge, Plan
+from dovetail.storage import IN_FLOAT32, Choice, Plan, Why
 from dovetail.target import Target
 from dovetail.targets import open_target
-from dovetail.targets.tensorrt.table import F8, FP8, FP16, S8, SOFTMAX_SCALE_FP8, SOFTMAX_SCALE_INT8, W8A8
+from dovetail.targets.tensorrt.table import F8, FP8, S8, SOFTMAX_SCALE_FP8, SOFTMAX_SCALE_INT8, W8A8
 from dovetail.verify.run import SessionRun
 from dovetail.verify.verdicts import fidelity
 from tests.backends.tensorrt.attention import built, built_plan, layer
@@ -103,7 +105,7 @@ def test_where_the_pairs_stand(trt: Target) -> None:
 @pytest.mark.parametrize(("precision", "constant"), [("fp8", SOFTMAX_SCALE_FP8), ("w8a8", SOFTMAX_SCALE_INT8)])
 def test_where_the_pairs_stand_in_the_file(precision: str, constant: float, trt: Target, tmp_path: Path) -> None:
     model = layer(masked=True)
-    (artifact,) = trt.emit(model, planned(model, trt, PRECISIONS[precision], data=noise(model)), tmp_path)
+    (artifact,) = trt.backend.emit(model, planned(model, trt, PRECISIONS[precision], data=noise(model)), tmp_path)
     emitted = ir.load(artifact.path).graph
     # A LayerNorm is quantized once, and what is read back goes to q, k and v.
     norm = next(node for node in emitted if node.op_type == "LayerNormalization").outputs[0]
@@ -130,7 +132,7 @@ def test_the_simulation_is_what_the_file_says(precision: str, tmp_path: Path) ->
     """ONNX Runtime's optimizer moves and fuses pairs; the simulation must not see that."""
     model, target = layer(), open_target("tensorrt", {"compute": "fp32"})  # float16 is rounded more or less often
     data = noise(model)
-    (artifact,) = target.emit(model, planned(model, target, PRECISIONS[precision], data=data), tmp_path)
+    (artifact,) = target.backend.emit(model, planned(model, target, PRECISIONS[precision], data=data), tmp_path)
     sample = {name: array[0] for name, array in data.items()}
     (simulated,) = SessionRun(artifact.path, Mode.EXACT, tmp_path)([sample])
     plain = run(ir.load(artifact.path), sample)
@@ -186,7 +188,7 @@ def test_sizes_with_an_8_bit_kernel(size: int, keys: int, precision: str, trt: T
 def with_pairs(plan: Plan, model: object, target: Target, encoding: object) -> Plan:
     """The plan with 8 bit on all four operands of the attention, whatever the table says."""
     params = QParams(encoding, np.float32(0.02), np.int32(0))  # type: ignore[arg-type]
-    edges = {Edge(node, index): Choice(params, "") for node in ("scores", "mix") for index in (0, 1)}
+    edges = {Edge(node, index): Choice(params, Why.PINNED) for node in ("scores", "mix") for index in (0, 1)}
     return dataclasses.replace(plan, edges={**plan.edges, **edges})
 
 
@@ -219,7 +221,7 @@ def test_a_pair_on_the_scores_is_named(trt: Target, tmp_path: Path) -> None:
     assert rows(as_planned, Outcome.MATCHED)["o"] == "one attention kernel, FP8 -> FP8"
     add = next(node for node in model.graph if node.outputs[0].name == "s1")
     params = QParams(F8, np.float32(0.02), np.int32(0))
-    edges = {**plan.edges, Edge(str(add.name), 0): Choice(params, "")}
+    edges = {**plan.edges, Edge(str(add.name), 0): Choice(params, Why.PINNED)}
     read_back = built_plan(model, dataclasses.replace(plan, edges=edges), trt, tmp_path)[1]
     why = f"there is a pair on the scores, in front of Add {add.name!r}"
     assert rows(read_back, Outcome.CHANGED)["o"] == f"attention is not one kernel: {why}"
@@ -228,7 +230,7 @@ def test_a_pair_on_the_scores_is_named(trt: Target, tmp_path: Path) -> None:
 def test_a_nan_guard_breaks_it_and_is_taken_out(trt: Target, tmp_path: Path) -> None:
     model = layer(guarded=True)
     stats = observe(model, trt, noise(model))
-    plan = make_plan(model, trt, stats, Request(FP8))
+    plan = make_plan(model, trt.table, stats, Request(FP8))
     compiled, read_back = built_plan(model, plan, trt, tmp_path)
     where = next(node.name for node in model.graph if node.op_type == "Where")
     why = f"the Where {where!r} that replaces NaN stands between softmax and product"
@@ -257,7 +259,7 @@ def test_an_operand_in_float_where_8_bit_was_planned_is_seen(trt: Target, tmp_pa
     """A product of which only one operand has a pair is computed in float16, without a word."""
     model = layer()
     plan = planned(model, trt, FP8, data=noise(model))
-    lone = {e: Choice(IN_FLOAT32, "") if e == Edge("out", 1) else c for e, c in plan.edges.items()}
+    lone = {e: Choice(IN_FLOAT32, Why.PINNED) if e == Edge("out", 1) else c for e, c in plan.edges.items()}
     read_back = built_plan(model, dataclasses.replace(plan, edges=lone), trt, tmp_path)[1]
     assert "FP8" in rows(read_back, Outcome.CHANGED)["out:0"]
     assert_failed(read_back)

@@ -16,11 +16,12 @@ import pytest
 import dovetail
 from dovetail.backend import Compiled, DeviceRead, Outcome, ReadTensor
 from dovetail.finding import Severity, Status, Thresholds
+from dovetail.op_support import FP16
 from dovetail.storage import Plan
 from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt.compile import FLOAT16_LAYERS, LAYERS
-from dovetail.targets.tensorrt.table import FP8, FP16
+from dovetail.targets.tensorrt.table import FP8
 from dovetail.verify.verdicts import fidelity
 from tests.backends.tensorrt import device_files
 from tests.backends.tensorrt.attention import layer
@@ -35,7 +36,7 @@ def attention(tmp_path_factory: pytest.TempPathFactory) -> tuple[Compiled, Plan]
     """What the layer lists in ``layer_info/`` are of."""
     target, model, folder = open_target("tensorrt"), layer(), tmp_path_factory.mktemp("attention")
     plan = planned(model, target, FP8, data=noise(model))
-    return target.compile(target.emit(model, plan, folder), folder), plan
+    return target.backend.compile(target.backend.emit(model, plan, folder), folder), plan
 
 
 def listed(compiled: Compiled) -> dict[str, Any]:
@@ -45,9 +46,10 @@ def listed(compiled: Compiled) -> dict[str, Any]:
 
 def read_info(info: dict[str, Any], attention: tuple[Compiled, Plan], folder: Path) -> DeviceRead:
     (folder / "layer_info.json").write_text(json.dumps(info))
-    target = open_target("tensorrt")
-    assert target.read_device is not None
-    return target.read_device(folder, *attention)
+    kit = open_target("tensorrt").backend.device
+    assert kit is not None
+    assert kit.read is not None
+    return kit.read(folder, *attention)
 
 
 def read_by_hand(name: str, attention: tuple[Compiled, Plan], folder: Path, *without: str) -> DeviceRead:
@@ -72,6 +74,9 @@ def test_a_fused_attention_in_a_file_written_by_hand(attention: tuple[Compiled, 
     details["out"] = "FP8 in gemm out_myl0_3"
     expected = {f"{node}:{index}": (Outcome.MATCHED, text) for node, text in details.items() for index in (0, 1)}
     assert as_rows(said) == {**expected, "o": (Outcome.MATCHED, "one attention kernel, FP8 -> FP8")}
+    assert said.read_back is not None
+    named = {str(one.edge): (one.tensor, one.emitted) for one in said.read_back.tensors}
+    assert (named["to_q:1"], named["scores:0"]) == (("wq", "wq__dq"), ("q", "q"))
     assert said.findings == ()
     assert said.notes[1] == "1 attention blocks: as one kernel as planned 1 FP8 -> FP8; in float16 1"
 
@@ -158,7 +163,7 @@ def test_a_block_is_not_judged_without_the_list_of_float16(attention: tuple[Comp
     assert read.read_back is not None
     lost = {one.detail for one in read.read_back.tensors if one.outcome is Outcome.NOT_FOUND}
     assert {detail.rpartition("; ")[2] for detail in lost} == {"whether it is in float16 is not known"}
-    built = open_target("tensorrt").read_back(alone, plan)
+    built = open_target("tensorrt").backend.read_back(alone, plan)
     said = "there is no layer list of the same graph in float16 to compare with"
     for read_back, words in ((read.read_back, "not known"), (built, said)):
         verdict = fidelity(read_back, Thresholds())
@@ -173,19 +178,19 @@ def test_products_in_float16_are_looked_up_too(tmp_path: Path) -> None:
       [row] y = MatMul(t, v) }"""
     target, model = open_target("tensorrt"), model_from(text, w=normal(64, 64), v=normal(64, 8))
     plan = planned(model, target, FP16, data=noise(model))
-    compiled = target.compile(target.emit(model, plan, tmp_path), tmp_path)
+    compiled = target.backend.compile(target.backend.emit(model, plan, tmp_path), tmp_path)
     found = {one.tensor: (one.outcome, one.detail.split(" ")[0].strip(",")) for one in read_all(target, compiled, plan)}
     assert found == {"a": (Outcome.MATCHED, "Half"), "y": (Outcome.MATCHED, "Half")}
     listed = tmp_path / "layers.txt"
     listed.write_text(listed.read_text().replace("Datatype: Half", "Datatype: Float"))
     assert {one.outcome for one in read_all(target, compiled, plan)} == {Outcome.CHANGED}
-    assert fidelity(target.read_back(compiled, plan), Thresholds()).status is Status.FAIL
+    assert fidelity(target.backend.read_back(compiled, plan), Thresholds()).status is Status.FAIL
     listed.write_text(re.sub(r"Metadata: .*", "Metadata: ", listed.read_text()))
     assert {one.outcome for one in read_all(target, compiled, plan)} == {Outcome.NOT_FOUND}
 
 
 def read_all(target: Target, compiled: Compiled, plan: Plan) -> tuple[ReadTensor, ...]:
-    read_back = target.read_back(compiled, plan)
+    read_back = target.backend.read_back(compiled, plan)
     assert read_back.unparsed == ""
     return read_back.tensors
 

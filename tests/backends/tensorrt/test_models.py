@@ -33,7 +33,7 @@ PRECISIONS = {"fp8": (FP8, "FP8 -> FP8"), "w8a8": (W8A8, "Int8 -> Int8")}
 def assert_fused(path: Path, precision: str, blocks: int, folder: Path) -> None:
     """Normalize, plan, emit, build, read back: every block and every product."""
     target, model = open_target("tensorrt:sm89"), normalize(read(path))[0]
-    for rewrite in (*target.rewrites, infer_shapes):
+    for rewrite in (*target.rewrites.graph, infer_shapes):
         rewrite(model)
     wanted, kind = PRECISIONS[precision]
     compiled, read_back, _ = built(model, target, wanted, folder)

@@ -17,6 +17,7 @@ import dovetail
 from dovetail import zoo
 from dovetail.cli.main import main
 from dovetail.config import FitOptions
+from dovetail.edge import Edge
 from dovetail.encoding import QParams
 from dovetail.errors import InputError
 from dovetail.finding import Status
@@ -24,7 +25,7 @@ from dovetail.model.read import read
 from dovetail.qdq.invert import invert
 from dovetail.repairs import RECORD, Repair, precision_of, repair
 from dovetail.report.result import load_result
-from dovetail.storage import Choice, Edge
+from dovetail.storage import Choice, ScaleSource
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt.table import F8, FP8
 from tests.backends.tensorrt.attention import layer
@@ -49,7 +50,7 @@ def test_another_tools_int8_vit_is_made_to_fuse_with_its_own_numbers(tmp_path: P
     assert {f"blocks.{i}.attn/Softmax_out at blocks.{i}.attn/MatMul_2:0" for i in range(4)} <= set(record.kept)
     assert "blocks.0.attn.proj/MatMul_out" in record.removed
     peer = invert(read(path))[1]
-    rows = {row.tensor: row.scale for row in result.plan if row.edge and "as given" in row.reason}
+    rows = {row.tensor: row.scale for row in result.plan if row.edge and row.scale_from is ScaleSource.GIVEN}
     kept = [name for name in rows if name in peer.tensors and isinstance(peer.tensors[name].storage, QParams)]
     assert len(kept) > 10
     for name in kept:
@@ -86,7 +87,7 @@ def test_a_pair_on_scores_and_none_behind_the_softmax_in_float16(tmp_path: Path)
     add = next(node for node in model.graph if node.outputs[0].name == "s1")
     edges = {**plan.edges, Edge(str(add.name), 0): Choice(QParams(F8, np.float32(0.02), np.int32(0)), "")}
     del edges[Edge("mix", 0)]
-    (artifact,) = target.emit(model, dataclasses.replace(plan, edges=edges), tmp_path)
+    (artifact,) = target.backend.emit(model, dataclasses.replace(plan, edges=edges), tmp_path)
     result, record = repair(
         artifact.path, FitOptions("tensorrt:sm89", "fp8"), tmp_path / "run", calibration=noise(model)
     )
@@ -110,7 +111,7 @@ def in_fp8(tmp_path: Path) -> Callable[..., Path]:
         target = open_target("tensorrt")
         plan = planned(model, target, FP8, data=noise(model))
         edges = {edge: choice for edge, choice in plan.edges.items() if edge not in without}
-        return target.emit(model, dataclasses.replace(plan, edges=edges), tmp_path)[0].path
+        return target.backend.emit(model, dataclasses.replace(plan, edges=edges), tmp_path)[0].path
 
     return save
 
@@ -121,7 +122,7 @@ def test_without_data_nothing_may_be_missing(
     path = in_fp8(Edge("mix", 0))  # whose number the target fixes
     run = tmp_path / "run"
     with pytest.raises(SystemExit) as ended:
-        main(["repair", str(path), "--target", "tensorrt:sm89", "--compute", "fp32", "-o", str(run)])
+        main(["repair", str(path), "--target", "tensorrt:sm89", "--option", "compute=fp32", "-o", str(run)])
     assert ended.value.code == 0
     assert "no figure here says anything about accuracy" in " ".join(capsys.readouterr().out.split())
     result = load_result(run / "result.json")

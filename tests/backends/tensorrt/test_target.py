@@ -149,7 +149,7 @@ def test_a_device_folder_and_what_trtexec_brings_back(fitted: Callable[[str], tu
     (outputs / "003.json").write_text(
         '[ { "name" : "logits"\n , "dimensions" : "1x10"\n , "values" : [ nan, -inf ] } ]'
     )
-    with pytest.raises(InputError, match=r"003\.json: not what trtexec exports"):
+    with pytest.raises(InputError, match=r"003\.json: not what the vendor's tool exports"):
         dovetail.verify_device(run, device_outputs=outputs)
     values = ", ".join(["nan", "-inf", *["0.5"] * 8])
     (outputs / "003.json").write_text(f'[ {{ "name" : "logits", "dimensions" : "1x10", "values" : [ {values} ] }} ]')
@@ -222,12 +222,14 @@ def test_a_layer_list_of_another_form_is_not_checked_and_quoted(
     fitted: Callable[[str], tuple[Result, Path]], tmp_path: Path
 ) -> None:
     _, run = fitted("vit_digits")
-    compiled, plan = load_compiled(run / "compile"), read_plan(run / "plan.json")
+    compiled, plan = load_compiled(run), read_plan(run / "plan.json")
     listed = next(a for a in compiled.artifacts if a.name == LAYERS).path
     broken = tmp_path / "layers.txt"
     broken.write_text(listed.read_text().replace("LayerType: gemm", "Kind: gemm", 1))
     artifacts = tuple(replace(a, path=broken) if a.name == LAYERS else a for a in compiled.artifacts)
-    verdict = fidelity(open_target("tensorrt").read_back(replace(compiled, artifacts=artifacts), plan), Thresholds())
+    verdict = fidelity(
+        open_target("tensorrt").backend.read_back(replace(compiled, artifacts=artifacts), plan), Thresholds()
+    )
     assert verdict.status is Status.NOT_CHECKED
     assert verdict.reason.startswith("what was compiled could not be read: line 'Name: ")
 
@@ -235,10 +237,10 @@ def test_a_layer_list_of_another_form_is_not_checked_and_quoted(
 @pytest.mark.parametrize(("sm", "precision", "word"), [("sm75", "w8a8", "Int8"), ("sm120", "fp8", "FP8")])
 def test_other_gpus(sm: str, precision: str, word: str, tmp_path: Path) -> None:
     target, model = open_target(f"tensorrt:{sm}"), layer(64, 64)
-    plan = planned(model, target, target.precisions[precision], data=noise(model))
-    compiled = target.compile(target.emit(model, plan, tmp_path), tmp_path)
+    plan = planned(model, target, target.table.precisions[precision], data=noise(model))
+    compiled = target.backend.compile(target.backend.emit(model, plan, tmp_path), tmp_path)
     assert compiled.error == ""
-    assert fidelity(target.read_back(compiled, plan), Thresholds()).status is Status.PASS
+    assert fidelity(target.backend.read_back(compiled, plan), Thresholds()).status is Status.PASS
     assert f"1 attention blocks: as one kernel as planned 1 {word} -> {word}; in float16 1" in compiled.notes
 
 
@@ -251,7 +253,7 @@ def test_an_engine_that_lost_an_attention_on_the_device_fails(fitted: Callable[[
     result = dovetail.verify_device(run, device_outputs=outputs)
     assert result.verdicts["fidelity"].status is Status.FAIL
     assert "on the device: 4 attention blocks: as one kernel as planned 3 FP8 -> FP8; in float16 4" in result.notes
-    assert [finding.severity for finding in result.findings if finding.code == "TRT"] == [Severity.ERROR]
+    assert [finding.severity for finding in result.findings if finding.code == "Q821"] == [Severity.ERROR]
 
 
 def test_without_a_float16_engine_a_lost_attention_is_not_checked(
@@ -259,7 +261,7 @@ def test_without_a_float16_engine_a_lost_attention_is_not_checked(
 ) -> None:
     """A GPU that the builder does not know: only the device can say what became of the model."""
     _, run = fitted("vit_fashion")
-    compiled, plan = load_compiled(run / "compile"), read_plan(run / "plan.json")
+    compiled, plan = load_compiled(run), read_plan(run / "plan.json")
     emitted = replace(compiled, artifacts=compiled.artifacts[:1])
     info = device_files.layer_info(run / "compile" / "layers.txt")
     device_files.write(tmp_path, info)
@@ -330,8 +332,8 @@ def test_without_the_layers_of_the_device_what_was_built_is_judged_again(
 
 def test_a_builder_without_memory_says_so(tmp_path: Path) -> None:
     target, model = open_target("tensorrt", {"memory_limit_mb": "500", "time_limit_s": "60"}), layer()
-    artifacts = target.emit(model, planned(model, target, FP8, data=noise(model)), tmp_path)
-    compiled = target.compile(artifacts, tmp_path)
+    artifacts = target.backend.emit(model, planned(model, target, FP8, data=noise(model)), tmp_path)
+    compiled = target.backend.compile(artifacts, tmp_path)
     assert compiled.error == "the TensorRT-RTX builder ran out of memory: the limit is 500 MB"
     assert not compiled.finished
 
@@ -355,7 +357,7 @@ def test_what_is_not_to_be_had_is_one_sentence(tmp_path: Path, monkeypatch: pyte
         open_target("tensorrt", {"memory_limit_mb": "100"})
     with pytest.raises(InputError, match="compute=bf16: must be one of fp16, fp32"):
         open_target("tensorrt", {"compute": "bf16"})
-    assert "for sm90 the ONNX file is only written" in open_target("tensorrt:sm90").probe().missing
+    assert "for sm90 the ONNX file is only written" in open_target("tensorrt:sm90").backend.probe().missing
 
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
@@ -381,21 +383,21 @@ def test_a_line_of_another_form_is_quoted() -> None:
 def test_float32_compute_is_an_option(tmp_path: Path) -> None:
     target, model = open_target("tensorrt", {"compute": "fp32"}), layer()
     plan = planned(model, target, FP8, data=noise(model))
-    compiled = target.compile(target.emit(model, plan, tmp_path), tmp_path)
+    compiled = target.backend.compile(target.backend.emit(model, plan, tmp_path), tmp_path)
     assert compiled.error == ""
-    (attention,) = [one for one in target.read_back(compiled, plan).tensors if one.edge is None]
+    (attention,) = [one for one in target.backend.read_back(compiled, plan).tensors if one.edge is None]
     assert attention.detail == "one attention kernel, FP8 -> FP8"
-    assert list(target.precisions) == ["fp8", "w8a8"]
+    assert list(target.table.precisions) == ["fp8", "w8a8"]
     few = layer(17)
     plan = planned(few, target, FP8, data=noise(few))
-    compiled = target.compile(target.emit(few, plan, tmp_path), tmp_path)
+    compiled = target.backend.compile(target.backend.emit(few, plan, tmp_path), tmp_path)
     (finding,) = compiled.findings
     assert finding.severity is Severity.NOTE
     assert finding.message == (
         "attention is not one kernel in Float (in float16 it is): "
         "it computes in float32 as asked, for which there is no fused kernel"
     )
-    read_back = target.read_back(compiled, plan)
+    read_back = target.backend.read_back(compiled, plan)
     assert {one.outcome for one in read_back.tensors} == {Outcome.MATCHED}
     assert fidelity(read_back, Thresholds()).status is Status.PASS
     assert "1 attention blocks: as one kernel as planned none; in float16 1" in compiled.notes

@@ -51,7 +51,7 @@ class Lowered:
 
 def lowered(model: ir.Model, plan: Plan, target: Target, folder: Path) -> Lowered:
     """Emit, lower, load and read back."""
-    emitted = target.emit(model, plan, folder)[0].path
+    emitted = target.backend.emit(model, plan, folder)[0].path
     program, census = folder / "model.pte", folder / "census.json"
     placed = lower(ir.load(emitted), program)
     method = load_program(program)

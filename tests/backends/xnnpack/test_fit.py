@@ -18,9 +18,9 @@ import dovetail
 from dovetail.backend import BaselineCase, Measured, Outside, Sample
 from dovetail.finding import Status
 from dovetail.report.terminal import print_result
-from dovetail.search.rivals import RULE, pick
-from dovetail.targets.xnnpack.measure import STOCK, compile_baseline, measure
+from dovetail.targets.xnnpack.measure import STOCK, baselines, measure
 from dovetail.targets.xnnpack.options import read_options
+from dovetail.trials.knobs.precisions import RULE, pick
 from tests.device import runs
 
 pytest.importorskip("executorch", reason="needs the package executorch")
@@ -90,24 +90,22 @@ def test_every_verdict_passes_and_the_choice_is_said(run: Path) -> None:
 
 def test_auto_measured_both_in_the_runtime_and_says_why(run: Path) -> None:
     result = dovetail.load_result(run / "result.json")
-    choices = result.metrics.choices
-    assert choices is not None
-    assert [one.precision for one in choices.candidates] == ["w8a8", "w8a8-dynamic"]
-    for one in choices.candidates:
+    (decision, *_) = result.decisions
+    assert [one.label for one in decision.alternatives] == ["w8a8", "w8a8-dynamic"]
+    for one in decision.alternatives:
         assert one.failure == ""
-        assert abs((one.target_sqnr_db or 0) - one.simulation_sqnr_db) < 1
-        assert (one.median_us or 0) > 0
-        assert set(one.figures) == {"first"}
-    best = max(choices.candidates, key=lambda one: one.target_sqnr_db or 0)
-    assert best.time_ratio == 1.0
-    assert choices.precision == pick(choices.candidates)[0].precision
-    assert choices.rule == RULE
-    (note,) = [note for note in result.notes if note.startswith(f"{choices.precision} was chosen, because")]
-    assert f"w8a8 {choices.candidates[0].target_sqnr_db:.1f} dB" in note
+        assert abs(one.figures["target_sqnr_db"] - one.figures["simulation_sqnr_db"]) < 1
+        assert one.figures["latency_us"] > 0
+        assert "first" in one.figures
+    best = max(decision.alternatives, key=lambda one: one.figures["target_sqnr_db"])
+    assert best.figures["time_ratio"] == 1.0
+    assert decision.taken == pick(decision.alternatives)[0].label
+    assert decision.rule == RULE
     console = Console(record=True, width=200)
     print_result(result, run, console)
     text = console.export_text()
-    assert f"Chosen: {choices.precision}" in text
+    assert f"precision: {decision.taken}, " in text
+    assert f"> {decision.taken}" in text
     assert "operations run outside the backend, all in one part of it" in text
     assert not (run / "stages/trials").exists(), "what was compiled for the choice is used or removed"
 
@@ -115,17 +113,17 @@ def test_auto_measured_both_in_the_runtime_and_says_why(run: Path) -> None:
 def test_the_file_as_it_was_given_is_what_latency_is_compared_with(run: Path) -> None:
     measured = dovetail.load_result(run / "result.json").metrics.latency_measured
     assert measured is not None
-    assert measured.baseline == "stock fp32"
-    assert list(measured.median_us) == ["fitted", "stock fp32"]
-    assert measured.ratios["stock fp32"] == 1.0
+    assert measured.baseline == "stock-fp32"
+    assert list(measured.median_us) == ["fitted", "stock-fp32"]
+    assert measured.ratios["stock-fp32"] == 1.0
     assert measured.rounds >= 11
     assert measured.notes == ()
     assert 0 < measured.ratios["fitted"] < 2
-    stock = json.loads((run / "compile/baseline_stock_fp32/census.json").read_text())
+    stock = json.loads((run / "compile/baseline_stock-fp32/census.json").read_text())
     kinds = {each["op"] for each in stock["outside"]}
     assert {"expand_copy.default", "select_copy.int", "split_with_sizes_copy.default"} <= kinds
     assert {each["output"]["dtype"] for each in stock["operators"]} == {"fp32"}
-    given = {node.op_type for node in onnx.load(run / "compile/baseline_stock_fp32/model.onnx").graph.node}
+    given = {node.op_type for node in onnx.load(run / "compile/baseline_stock-fp32/model.onnx").graph.node}
     assert {"Gather", "Split"} <= given, "none of our rewrites was done to it"
 
 
@@ -139,14 +137,14 @@ def test_a_stock_program_of_the_normalized_graph_says_so(tmp_path: Path) -> None
     path, asked = tmp_path / "model.onnx", read_options({})
     onnx.save(onnx.parser.parse_model(UNMAPPED), path)
     sample = {"x": np.ones((2, 3), np.float32)}
-    stock = compile_baseline(asked, BaselineCase(STOCK, ir.load(path), path, "w8a8", [sample], {}), tmp_path)
+    stock = baselines(asked)[0].build(BaselineCase(ir.load(path), path, "w8a8", [sample], {}), tmp_path)
     assert stock.error == ""
     assert stock.placement is not None
     assert stock.placement.outside == (Outside("norm", "native_layer_norm.default", "XNNPACK has no layer norm"),)
     measured = measure(asked, {STOCK: stock}, STOCK, sample)
     assert isinstance(measured, Measured)
     (note,) = measured.notes
-    assert note.startswith("stock fp32 is the normalized graph, because")
+    assert note.startswith("stock-fp32 is the normalized graph, because")
     assert "'Dropout'" in note, "a Constant has a form"
 
 

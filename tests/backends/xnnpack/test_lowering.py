@@ -11,7 +11,7 @@ import pytest
 from dovetail.backend import Outcome
 from dovetail.encoding import QParams
 from dovetail.passes.cut_as_slices import cut_as_slices
-from dovetail.storage import Choice, Plan
+from dovetail.storage import Choice, Plan, Why
 from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.targets.xnnpack.compile import refusal
@@ -171,8 +171,8 @@ def test_other_numbers_behind_a_transpose_are_refused_at_load(target: Target, tm
     stored = plan.tensors["t"].storage
     assert isinstance(stored, QParams)
     wider = QParams(stored.encoding, stored.scale * np.float32(2), stored.zero_point)
-    broken = dataclasses.replace(plan, tensors={**plan.tensors, "t": Choice(wider, "")})
-    result = target.compile(target.emit(model, broken, tmp_path), tmp_path)
+    broken = dataclasses.replace(plan, tensors={**plan.tensors, "t": Choice(wider, Why.PINNED)})
+    result = target.backend.compile(target.backend.emit(model, broken, tmp_path), tmp_path)
     assert "static transpose" in result.error
     assert "xnn_status_invalid_parameter" in result.error
     assert result.finished
@@ -244,7 +244,7 @@ def test_what_xnnpack_lacks_is_written_in_what_it_has(target: Target, tmp_path: 
     numbers += ", ".join(constant(*each) for each in (("six", 6), ("four", 4), ("nine", 9), ("two", 2, 1, 6, 6)))
     model = graph(f"""g (float[1,4,6,6] x) => ({outputs}) <{numbers}>
         {{ r = Reshape(x, rows)  p = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)  {steps} }}""")
-    for each in target.rewrites:
+    for each in target.rewrites.graph:
         each(model)
     program = lowered(model, Plan("xnnpack", "fp32", {}), target, tmp_path)
     assert program.placed.outside == ()

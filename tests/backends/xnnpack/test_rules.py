@@ -16,14 +16,15 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from dovetail import rule_docs as docs
 from dovetail.backend import Outcome
+from dovetail.catalog import all_rules, find_rule
 from dovetail.errors import InputError
 from dovetail.model.read import read
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.qdq.invert import invert, is_quantized
-from dovetail.rules import docs
-from dovetail.rules.catalog import all_rules
-from dovetail.rules.check import Subject, check
+from dovetail.rules.check import check
+from dovetail.rules.subject import Subject
 from dovetail.storage import Plan
 from dovetail.targets import open_target
 from dovetail.targets.xnnpack.lower import lower
@@ -116,7 +117,9 @@ def test_the_rule_says_of_every_operator_what_the_partitioner_does(tmp_path: Pat
         node.name = f"{node.op_type} {node.outputs[0].name}"
     infer_shapes(model)
     outside = {each["node"].split()[1] for each in lower(model, tmp_path / "model.pte").outside}
-    assert {found.where for found in check(Subject(model, open_target("xnnpack")), ["Q431"])} == outside
+    assert {
+        str(found.place) for found in check(Subject(model, open_target("xnnpack").table), [find_rule("Q431")])
+    } == outside
     assert len(outside) == 10
 
 
@@ -140,4 +143,4 @@ OPEN = "g (float[1,2,n,m] x) => (float[1,2,8,8] y) <int64[4] z = {1,2,8,8}>"
 def test_shapes_and_types_decide_what_is_outside(text: str, outside: int) -> None:
     model = ir.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}'))
     infer_shapes(model)
-    assert len(list(check(Subject(model, open_target("xnnpack")), ["Q431"]))) == outside
+    assert len(list(check(Subject(model, open_target("xnnpack").table), [find_rule("Q431")]))) == outside

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from dovetail.backend import Outcome, ReadBack, ReadTensor
 from dovetail.encoding import Array, DType, QParams
 from dovetail.model.edit import attribute, constant_of, shape_of
 from dovetail.model.movers import MOVERS
-from dovetail.model.origin import each_value
+from dovetail.model.origin import each_value, origin_of
 from dovetail.qdq.stored import StoredValue, stored_values
 from dovetail.storage import Plan
 
@@ -76,7 +77,7 @@ def read_optimized(emitted_path: Path, optimized_path: Path, plan: Plan) -> Read
     for stored, one in found:
         if one.outcome is Outcome.NOT_FOUND and stored.group in matched - changed:
             detail = f"a layout step inside group {stored.group!r}, whose bytes were read back as planned"
-            one = ReadTensor(one.tensor, Outcome.ABSORBED, detail, one.edge)
+            one = replace(one, outcome=Outcome.ABSORBED, detail=detail)
         tensors.append(one)
     tensors += compiled.made_integer(plan)
     return ReadBack(tuple(tensors), evidence="the optimized graph that ONNX Runtime wrote while building the session")
@@ -87,6 +88,7 @@ class _Compiled:
 
     def __init__(self, emitted: ir.Model, optimized: ir.Model) -> None:
         self._emitted = {v.name: v for v in each_value(emitted.graph)}
+        self._readers = {node.name: node for node in emitted.graph}
         self._values = {v.name: v for v in each_value(optimized.graph)}
         self._nodes = {_LAYOUT_SUFFIX.sub("", node.name or ""): node for node in optimized.graph}
 
@@ -96,8 +98,10 @@ class _Compiled:
             node = self._nodes.get(edge.node)
             if node is None or isinstance(choice.storage, QParams) or node.op_type not in _WEIGHTED:
                 continue
-            if edge.index == 1:
-                yield ReadTensor(edge.node, Outcome.CHANGED, f"kept in float, but runs as {node.op_type}", edge)
+            weight = self._readers[edge.node].inputs[edge.index]
+            if edge.index == 1 and weight is not None:
+                detail = f"kept in float, but runs as {node.op_type}"
+                yield ReadTensor(origin_of(weight).name, Outcome.CHANGED, detail, edge, str(weight.name))
 
     def find(self, name: str) -> ir.Value | None:
         """By its name; or as what is written by the operator that made it, which keeps its name in another layout."""
@@ -128,15 +132,15 @@ def _stored_behind(value: ir.Value) -> ir.Value:
 
 def _read(stored: StoredValue, value: ir.Value | None) -> ReadTensor:
     if value is None:
-        return ReadTensor(stored.tensor, Outcome.NOT_FOUND, "no such value in the optimized graph", stored.edge)
+        return stored.as_read(Outcome.NOT_FOUND, "no such value in the optimized graph")
     statements = list(_said_of_bias(value) if stored.params.dtype is DType.S32 else _statements(value))
     if not statements:
-        return ReadTensor(stored.tensor, Outcome.NOT_FOUND, "no operator states its scale", stored.edge)
+        return stored.as_read(Outcome.NOT_FOUND, "no operator states its scale")
     for numbers in statements:
         difference = _difference(stored, numbers)
         if difference:
-            return ReadTensor(stored.tensor, Outcome.CHANGED, difference, stored.edge)
-    return ReadTensor(stored.tensor, Outcome.MATCHED, _reader(value), stored.edge)
+            return stored.as_read(Outcome.CHANGED, difference)
+    return stored.as_read(Outcome.MATCHED, _reader(value))
 
 
 def _statements(value: ir.Value) -> Iterator[_Numbers]:

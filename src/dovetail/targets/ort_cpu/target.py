@@ -11,17 +11,17 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from dovetail.backend import Artifact, Compiled, Probe, ReadBack, Sample
+from dovetail.backend import Artifact, Backend, Compiled, Probe, ReadBack, Runner, Sample
 from dovetail.errors import InputError
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.model.write import write
-from dovetail.op_support import FP32, W8A8, W8A16, Chain
+from dovetail.op_support import FP32, W8A8, W8A16, Chain, OpTable
 from dovetail.passes.linear_as_gemm import linear_as_gemm
 from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.remove_unused import remove_unused
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
-from dovetail.target import Target
+from dovetail.target import Family, Rewrites, Target
 from dovetail.targets.child import run_child
 from dovetail.targets.ort_cpu.read_back import read_optimized
 from dovetail.targets.ort_cpu.table import TABLE
@@ -75,21 +75,18 @@ def run(compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
         yield run_session(session, sample)
 
 
+_NOTE = "checked with session.x64quantprecision=1 and without the optimizer WeightBiasQuantization: deploy it so"
 ORT_CPU = Target(
     name="ort-cpu",
-    ops=TABLE,
-    precisions={p.name: p for p in (W8A8, W8A16, FP32)},
-    chains=(
-        Chain(("Conv", "Relu")),
-        Chain(("Gemm", "Relu")),
-        Chain(("Add", "Relu")),
+    facts=None,
+    table=OpTable(
+        target="ort-cpu",
+        ops=TABLE,
+        precisions={p.name: p for p in (W8A8, W8A16, FP32)},
+        chains=(Chain(("Conv", "Relu")), Chain(("Gemm", "Relu")), Chain(("Add", "Relu"))),
+        runs_float_between=True,
     ),
-    rewrites=(linear_as_gemm, merge_layout, remove_unused),
-    runs_float_between=True,
-    notes=("checked with session.x64quantprecision=1 and without the optimizer WeightBiasQuantization: deploy it so",),
-    probe=probe,
-    emit=emit,
-    compile=compile_model,
-    read_back=read_back,
-    run=run,
+    backend=Backend(probe, emit, compile_model, read_back, Runner(run, notes=(_NOTE,))),
+    rewrites=Rewrites((linear_as_gemm, merge_layout, remove_unused)),
 )
+FAMILY = Family(open_target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,15 @@ from typing import Any
 import onnx_ir as ir
 
 from dovetail.backend import Artifact, Compiled
-from dovetail.finding import Finding, Severity
-from dovetail.model.origin import nodes_of, origin_of
+from dovetail.finding import Finding, Place, PlaceKind, Severity
+from dovetail.model.origin import nodes_of
+from dovetail.model.place import at_node, at_tensor
 from dovetail.qdq.params import is_dequantize, is_quantize
 from dovetail.targets.child import ChildResult, run_child
+from dovetail.targets.htp.rules.compiler import BUILDER_NOT_KNOWN, NO_DLC, NOT_FOR_DEVICE, OTHER_ARCHITECTURE
 from dovetail.targets.qnn_htp.estimate import read_estimate, read_traffic
 from dovetail.targets.qnn_htp.install import PACKAGE
-from dovetail.targets.qnn_htp.log import CODE, compiled_for, failure, warnings
+from dovetail.targets.qnn_htp.log import compiled_for, failure, warnings
 from dovetail.targets.qnn_htp.options import HtpOptions
 from dovetail.targets.qnn_htp.qairt import Expected, Kind, can_load, instead, made_by, parse_version
 
@@ -30,17 +32,8 @@ _COMPILER = "the HTP compiler"
 _KINDS = {".bin": Kind.CONTEXT, ".dlc": Kind.DLC}
 
 
-@dataclass(frozen=True, slots=True)
-class _Shipped:
-    """The files that a device loads, and what is to be said of them."""
-
-    artifacts: tuple[Artifact, ...]
-    findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
-
-
 def compile_model(asked: HtpOptions, artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
-    """Run the real compiler; its log, its graph, the context binary and on request a DLC are kept."""
+    """Run the real compiler; its log, its graph and the context binary are kept."""
     dump, profile = folder / GRAPH, folder / "profile.csv"
     _clear(folder)
     options = {**asked.provider, "dump_json_qnn_graph": "1", "json_qnn_graph_dir": str(dump)}
@@ -49,25 +42,25 @@ def compile_model(asked: HtpOptions, artifacts: tuple[Artifact, ...], folder: Pa
     arguments = {"model": str(model), "options": options, "context": str(folder / "context.onnx")}
     result = in_child(asked, "build_in_child", arguments, _COMPILER)
     if result.answer is None:
-        refused = failure(result, artifacts, _original_nodes(model))
+        refused = failure(result, artifacts, _places(model))
         other = _another_architecture(asked, result.log)
         if other and refused.finished:  # what it refuses says little about the chip that was named
             error = f"{other[0].message}; {other[0].fix}; {refused.error}"
             return replace(refused, error=error, findings=(*other, *refused.findings))
         return refused
-    shipped = _ship(asked, model, folder)
+    files = [path for path in sorted(folder.glob("context*")) if path.is_file()]
+    contexts = [Artifact(p.stem, p, _builder(p), shipped=p.suffix in _KINDS) for p in files]
     provider = f"{PACKAGE} {version(PACKAGE)}"
     graphs = [Artifact(GRAPH, path, provider) for path in sorted(dump.glob("*.json")) if "tensor_log" not in path.name]
     estimate, no_estimate = read_estimate(profile, result.log)
     traffic, no_traffic = read_traffic(result.log)
     return Compiled(
-        artifacts=(*artifacts, *shipped.artifacts, *graphs),
+        artifacts=(*artifacts, *contexts, *graphs),
         log=result.log,
-        findings=(*warnings(result.log), *_another_architecture(asked, result.log), *shipped.findings),
+        findings=(*warnings(result.log), *_another_architecture(asked, result.log)),
         estimate=estimate,
         traffic=traffic,
         not_estimated="; ".join(filter(None, (no_estimate, no_traffic))),
-        notes=shipped.notes,
     )
 
 
@@ -91,25 +84,27 @@ def _clear(folder: Path) -> None:
         old.unlink(missing_ok=True)
 
 
-def _ship(asked: HtpOptions, model: Path, folder: Path) -> _Shipped:
-    """The context binary, the DLC where one is wanted, and whether the device's runtime can load them."""
-    findings: list[Finding] = []
-    files = [(path.stem, path) for path in sorted(folder.glob("context*")) if path.is_file()]
+def package(asked: HtpOptions, compiled: Compiled, folder: Path) -> Compiled:
+    """A build that ships: a DLC where one is wanted, and whether the device's runtime can load its files."""
+    findings, notes, artifacts = list[Finding](), list[str](), list(compiled.artifacts)
     if asked.dlc:
-        path, error = _write_dlc(asked, model, folder / _DLC)
+        path, error = _write_dlc(asked, compiled.artifacts[0].path, folder / _DLC)
         if error:
-            findings.append(Finding(CODE, Kind.DLC, f"no DLC was made: {error}", Severity.ERROR))
+            findings.append(Finding(NO_DLC, _file(Kind.DLC), f"no DLC was made: {error}", Severity.ERROR))
         else:
-            files.append(("dlc", path))
-    made = [Artifact(name, path, _builder(path), shipped=path.suffix in _KINDS) for name, path in files]
-    notes = []
-    for artifact in made:
+            artifacts.append(Artifact("dlc", path, _builder(path), shipped=True))
+    for artifact in artifacts:
         kind = _KINDS.get(artifact.path.suffix)
         if kind is not None:
             finding, note = _on_device(asked, kind, artifact)
             findings += finding
             notes += note
-    return _Shipped(tuple(made), tuple(findings), tuple(notes))
+    return replace(
+        compiled,
+        artifacts=tuple(artifacts),
+        findings=(*compiled.findings, *findings),
+        notes=(*compiled.notes, *notes),
+    )
 
 
 def _write_dlc(asked: HtpOptions, model: Path, folder: Path) -> tuple[Path, str]:
@@ -136,7 +131,7 @@ def _on_device(asked: HtpOptions, kind: Kind, artifact: Artifact) -> tuple[list[
     """Whether the device's runtime can be expected to load a file: a note where it can, a finding where not."""
     if not artifact.made_by:
         said = f"which QAIRT made {artifact.path.name} could not be read from it"
-        return [Finding(CODE, kind, said, Severity.WARNING)], []
+        return [Finding(BUILDER_NOT_KNOWN, _file(kind), said, Severity.WARNING)], []
     if asked.device_qairt is None:
         return [], []
     build = artifact.made_by.removeprefix("QAIRT ")
@@ -146,7 +141,7 @@ def _on_device(asked: HtpOptions, kind: Kind, artifact: Artifact) -> tuple[list[
     if expected is Expected.YES:
         return [], [said]
     severity = Severity.ERROR if expected is Expected.NO else Severity.WARNING
-    return [Finding(CODE, kind, said, severity, fix=instead(asked.device_qairt))], []
+    return [Finding(NOT_FOR_DEVICE, _file(kind), said, severity, fix=instead(asked.device_qairt))], []
 
 
 def _another_architecture(asked: HtpOptions, log: str) -> list[Finding]:
@@ -155,18 +150,26 @@ def _another_architecture(asked: HtpOptions, log: str) -> list[Finding]:
     if found in (None, asked.chip.architecture):
         return []
     said = f"it was compiled for HTP v{found}, which is what the compiler takes soc {asked.chip.soc} for"
-    return [Finding(CODE, asked.chip.name, said, Severity.WARNING, fix=f"say qnn-htp:soc{asked.chip.soc}/v{found}")]
+    place = Place(PlaceKind.TARGET, name=asked.chip.name)
+    fix = f"say qnn-htp:soc{asked.chip.soc}/v{found}"
+    return [Finding(OTHER_ARCHITECTURE, place, said, Severity.WARNING, fix=fix)]
 
 
-def _original_nodes(emitted: Path) -> dict[str, str]:
-    """The caller's names of the nodes of an emitted graph: of what we put in, the tensor that it stands at."""
+def _file(kind: Kind) -> Place:
+    return Place(PlaceKind.FILE, name=str(kind))
+
+
+def _places(emitted: Path) -> dict[str, Place]:
+    """The nodes of an emitted graph in the caller's names: of what we put in, the tensor that it stands at."""
     graph = ir.load(emitted).graph
     ours = any(nodes_of(node) for node in graph)  # a naive export has no trail, and its own names
-    return {
-        node.name or "": ", ".join(nodes_of(node)) or (_tensor(node) if ours else node.name or "") for node in graph
-    }
+    return {node.name or "": _place(node, ours) for node in graph}
 
 
-def _tensor(node: ir.Node) -> str:
+def _place(node: ir.Node, ours: bool) -> Place:
+    if nodes_of(node):
+        return at_node(node)
+    if not ours:
+        return Place(PlaceKind.NODE, (node.name or "",), op_type=node.op_type)
     source = node.inputs[0] if is_quantize(node) or is_dequantize(node) else node.outputs[0]
-    return node.name or "" if source is None else origin_of(source).name
+    return at_tensor(node.outputs[0] if source is None else source)

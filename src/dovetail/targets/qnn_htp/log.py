@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dovetail.backend import Artifact, Compiled
-from dovetail.finding import Finding, Severity
+from dovetail.finding import WHOLE_MODEL, Finding, Place, PlaceKind, Severity
 from dovetail.targets.child import ChildResult, Limit
-from dovetail.targets.qnn_htp.meanings import HARMLESS, NOT_STARTED, REFUSALS, WARNINGS, meaning
+from dovetail.targets.htp.rules.compiler import ERROR_BUT_TAKEN, NO_NODE_NAMED, NODE_REFUSED
+from dovetail.targets.qnn_htp.meanings import HARMLESS, REFUSALS, WARNINGS, meaning, why_not_started
 
-CODE = "qnn-htp"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _STAMP = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _REFUSED = re.compile(r"Validation FAILED for \d+ nodes? in OrtNodeUnit \((\w+)\)")
@@ -57,23 +57,23 @@ def plain(log: str) -> list[str]:
     return _COLOURS.sub("", log).splitlines()
 
 
-def log_findings(log: str, originals: Mapping[str, str]) -> tuple[Finding, ...]:
-    """Every refusal in a log, once; ``originals`` has the caller's names of the nodes."""
+def log_findings(log: str, places: Mapping[str, Place]) -> tuple[Finding, ...]:
+    """Every refusal in a log, once; ``places`` has the nodes of the emitted graph, in the caller's names."""
     found: dict[tuple[str, str], Finding] = {}
     for one in _refusals(plain(log)):
         if _PARTITION.match(one.node):
             continue
-        where = original_name(one.node, originals)
+        place = place_of(one.node, places)
         said = f"{one.operator} is refused by the compiler: {one.words}"
-        if where is None:
+        if place is None:
             said += f" (no node of the model has that name; the log says: {one.line})"
-        where = where or one.node or "a node without a name"
-        fix = meaning(REFUSALS, one.words)
-        found.setdefault((where, one.operator), Finding(CODE, where, said, Severity.ERROR, fix=fix))
+            place = Place(PlaceKind.NODE, (one.node,) if one.node else ())
+        row = meaning(REFUSALS, one.words, NODE_REFUSED)
+        found.setdefault((str(place), one.operator), Finding(row.code, place, said, Severity.ERROR, fix=row.fix))
     return tuple(found.values())
 
 
-def failure(result: ChildResult, artifacts: tuple[Artifact, ...], originals: Mapping[str, str]) -> Compiled:
+def failure(result: ChildResult, artifacts: tuple[Artifact, ...], places: Mapping[str, Place]) -> Compiled:
     """What a compiler that made nothing has said: a refusal, or that it was not run to its end.
 
     An error that is neither is not taken for a refusal: the line that could not be read is repeated.
@@ -83,26 +83,26 @@ def failure(result: ChildResult, artifacts: tuple[Artifact, ...], originals: Map
         return Compiled(artifacts, result.error + hint, result.log, finished=False)
     if why := not_started(result.error, result.log):
         return Compiled(artifacts, why, result.log, finished=False)
-    findings = log_findings(result.log, originals)
+    findings = log_findings(result.log, places)
     if findings:
-        return Compiled(artifacts, f"{findings[0].where}: {findings[0].message}", result.log, findings)
+        return Compiled(artifacts, f"{findings[0].place}: {findings[0].message}", result.log, findings)
     said = f"the compiler's log names no refused node; it ends in: {last_error(result.log) or result.error}"
-    unread = Finding(CODE, "the whole graph", said, Severity.ERROR)
+    unread = Finding(NO_NODE_NAMED, WHOLE_MODEL, said, Severity.ERROR)
     return Compiled(artifacts, f"{said}; {result.error}", result.log, (unread,), finished=False)
 
 
-def original_name(node: str, originals: Mapping[str, str]) -> str | None:
-    """The caller's name of a node that the log names, with or without what was appended; None when there is none."""
-    while node and node not in originals and _SUFFIX.search(node):
+def place_of(node: str, places: Mapping[str, Place]) -> Place | None:
+    """Where a node stands that the log names, with or without what was appended; None when there is none."""
+    while node and node not in places and _SUFFIX.search(node):
         node = _SUFFIX.sub("", node)
-    return originals.get(node) if node else None
+    return places.get(node) if node else None
 
 
 def not_started(error: str, log: str) -> str:
     """Why the compiler did not look at the graph at all, from its error and its log; empty when it did."""
     said = [error, *(match[1] for line in plain(log) if (match := _ERROR.search(line)))]
     for words in said:
-        if why := meaning(NOT_STARTED, words):
+        if why := why_not_started(words):
             return f"{why}; it says: {words.strip()}"
     return ""
 
@@ -123,9 +123,9 @@ def warnings(log: str) -> tuple[Finding, ...]:
     """What the compiler called an error in a graph that it took: the words once each."""
     lines = (match[1].strip() for line in plain(log) if not HARMLESS.search(line) and (match := _ERROR.search(line)))
     said = dict.fromkeys(re.sub(r"0x[0-9a-f]+", "0x..", line) for line in lines if line)
+    rows = [(words, meaning(WARNINGS, words, ERROR_BUT_TAKEN)) for words in said]
     return tuple(
-        Finding(CODE, "the compiled graph", f"the compiler took it and said: {words}", fix=meaning(WARNINGS, words))
-        for words in said
+        Finding(row.code, WHOLE_MODEL, f"the compiler took it and said: {words}", fix=row.fix) for words, row in rows
     )
 
 

@@ -6,56 +6,89 @@ The words are those of onnxruntime-qnn 2.7.0 (QAIRT 2.51).
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-# A refusal: words -> what to do. The first row that fits counts.
-REFUSALS: tuple[tuple[str, str], ...] = (
-    (
+from dovetail.targets.htp.rules.compiler import (
+    ARCHITECTURE_REFUSED,
+    MEMORY_REFUSED,
+    OPERATOR_REFUSED,
+    RATIO_OF_SCALES,
+    SHAPE_REFUSED,
+    TYPES_REFUSED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """Words of the compiler, as a pattern: the code under which they are explained, and what to do."""
+
+    pattern: str
+    code: str
+    fix: str
+
+
+# A refusal. The first row that fits counts.
+REFUSALS: tuple[Meaning, ...] = (
+    Meaning(
         r"could not create op",
+        TYPES_REFUSED,
         "there is no kernel for this operator with these types; the 1002 MEM_ALLOC that follows means this, memory is "
         "not short: float needs a chip with float16, integers need inputs of one width",
     ),
-    (
+    Meaning(
         r"not sufficiently tiled to fit in TCM",
+        MEMORY_REFUSED,
         "one operator needs more tightly coupled memory than it may have: raise --option vtcm_mb, or split the tensor",
     ),
-    (
+    Meaning(
         r"incorrect Rank 5",
+        SHAPE_REFUSED,
         "this operator stops at rank 4 on HTP: merge dimensions with a Reshape in front of it",
     ),
-    (r"incorrect Rank", "HTP takes tensors up to rank 5: merge dimensions"),
-    (
+    Meaning(r"incorrect Rank", SHAPE_REFUSED, "HTP takes tensors up to rank 5: merge dimensions"),
+    Meaning(
         r"are not supported by QNN EP",
+        OPERATOR_REFUSED,
         "there is no such operator on HTP: rewrite it, or keep it out of the model",
     ),
-    (r"per-channel quant", "only weights may have a scale per channel: give activations one scale"),
-    (r"along the last axis", "Transpose the axis to the end, normalize, and Transpose back"),
-    (r"unsupported equation", "write this Einsum as Transpose and MatMul"),
-    (
+    Meaning(
+        r"per-channel quant", TYPES_REFUSED, "only weights may have a scale per channel: give activations one scale"
+    ),
+    Meaning(r"along the last axis", SHAPE_REFUSED, "Transpose the axis to the end, normalize, and Transpose back"),
+    Meaning(r"unsupported equation", SHAPE_REFUSED, "write this Einsum as Transpose and MatMul"),
+    Meaning(
         r"master op validator .*MatMul failed",
+        SHAPE_REFUSED,
         "the operands of a MatMul must have the same rank: Reshape them first",
     ),
-    (
+    Meaning(
         r"incorrect Value -?\d+, expected equal to",
+        TYPES_REFUSED,
         "a 16-bit operand must be symmetric here: int16 with zero point 0, or uint16 with 32768",
     ),
-    (
+    Meaning(
         r"incorrect Value \d+, expected >= \d+",
+        ARCHITECTURE_REFUSED,
         "this needs a newer HTP architecture: the first number is the chip's, the second the least that has it",
     ),
-    (
+    Meaning(
         r"Unsupported input/output datatypes",
+        TYPES_REFUSED,
         "there is no kernel for this set of types; int32 in particular is taken only as the bias of Conv and Gemm",
     ),
-    (
+    Meaning(
         r"SocModel doesn't support FP16",
+        TYPES_REFUSED,
         "this chip does not compute in float16: keep the tensor in integers, or choose a newer chip",
     ),
-    (
+    Meaning(
         r"NonMaxSuppression: max_output_boxes_per_class",
+        OPERATOR_REFUSED,
         "leave NonMaxSuppression behind the model: how many boxes it keeps is not known when it is compiled",
     ),
-    (
+    Meaning(
         r"output shape must be static|Cannot get shape",
+        SHAPE_REFUSED,
         "every shape must be known when it is compiled: pin inputs with --shape, leave such operators behind the model",
     ),
 )
@@ -79,9 +112,10 @@ NOT_STARTED: tuple[tuple[str, str], ...] = (
 )
 
 # Said of a graph that was taken all the same: words -> what it means.
-WARNINGS: tuple[tuple[str, str], ...] = (
-    (
+WARNINGS: tuple[Meaning, ...] = (
+    Meaning(
         r"scale too large for requant",
+        RATIO_OF_SCALES,
         "an operator's output has a scale so much finer than its input's that the kernel cannot represent the ratio: "
         "its range is far too small, or the input's is blown up by outliers",
     ),
@@ -91,6 +125,11 @@ WARNINGS: tuple[tuple[str, str], ...] = (
 HARMLESS = re.compile(r"unexpected GraphHtpSettings option 66|no properties registered for")
 
 
-def meaning(table: tuple[tuple[str, str], ...], words: str) -> str:
-    """What a table says about some words; empty when nothing."""
-    return next((text for pattern, text in table if re.search(pattern, words)), "")
+def meaning(table: tuple[Meaning, ...], words: str, otherwise: str) -> Meaning:
+    """The row of a table that fits some words; one with the code ``otherwise`` and nothing to do where none does."""
+    return next((row for row in table if re.search(row.pattern, words)), Meaning("", otherwise, ""))
+
+
+def why_not_started(words: str) -> str:
+    """What is said of words with which the compiler does not start; empty when they are none."""
+    return next((text for pattern, text in NOT_STARTED if re.search(pattern, words)), "")

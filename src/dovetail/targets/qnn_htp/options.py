@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from dovetail.errors import InputError
 from dovetail.targets.child import DEFAULT_MEMORY_LIMIT_BYTES, DEFAULT_TIME_LIMIT_S
+from dovetail.targets.htp.chips import Chip
 from dovetail.targets.option_values import one_of, seconds, whole
-from dovetail.targets.qnn_htp.chips import Chip
 from dovetail.targets.qnn_htp.qairt import Version, parse_version
 
 # Our key -> the provider's key, and the values that it may have (empty: a whole number above zero).

@@ -88,7 +88,7 @@ def parse_version(text: str) -> Version:
     """``2.47`` or ``2.47.0`` -> major and minor, which is what a runtime looks at."""
     match = re.fullmatch(r"v?(\d+)\.(\d+)(?:\.\d+)*", text.strip())
     if match is None:
-        raise InputError(f"--device-qairt {text}: must be a QAIRT version, as in 2.47")
+        raise InputError(f"--option device_qairt={text}: must be a QAIRT version, as in 2.47")
     return int(match[1]), int(match[2])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +15,14 @@ from dovetail.encoding import Granularity
 from dovetail.qdq.stored import StoredValue, stored_values
 from dovetail.storage import Plan
 from dovetail.targets.qnn_htp.dump import DumpError, QnnGraph, QnnNode, load_dump
-from dovetail.targets.qnn_htp.floats import read_floats
+from dovetail.targets.qnn_htp.floats import FloatReader, validated
 
-EVIDENCE = "the QNN graph that the provider handed to the HTP compiler"
+EVIDENCE = "the QNN graph that the provider handed to the HTP compiler, and the compiler's log"
 # QNN operators that only move bytes.
 _LAYOUT = ("Reshape", "Transpose")
 
 
-def read_dump(emitted_path: Path, dump: Path, plan: Plan) -> ReadBack:
+def read_dump(emitted_path: Path, dump: Path, plan: Plan, log: str) -> ReadBack:
     """Every planned storage, looked up in the dump, and every operator that got something else than planned."""
     try:
         graph = load_dump(dump)
@@ -36,31 +37,30 @@ def read_dump(emitted_path: Path, dump: Path, plan: Plan) -> ReadBack:
     for one, read in zip(stored, found, strict=True):
         if read.outcome is Outcome.NOT_FOUND and one.group is not None and one.group in matched:
             detail = f"a layout step inside group {one.group!r}, whose bytes were read back as planned"
-            read = ReadTensor(read.tensor, Outcome.ABSORBED, detail, read.edge)
+            read = replace(read, outcome=Outcome.ABSORBED, detail=detail)
         rows.append(read)
-    return ReadBack((*rows, *read_floats(emitted, graph, plan)), EVIDENCE)
+    return ReadBack((*rows, *FloatReader(graph, validated(log)).rows(emitted, plan)), EVIDENCE)
 
 
 def _read(one: StoredValue, graph: QnnGraph, silent: Mapping[str, str]) -> ReadTensor:
     tensor = graph.tensors.get(one.name)
     if tensor is None:
-        return ReadTensor(one.tensor, Outcome.NOT_FOUND, "not in the dumped graph", one.edge)
+        return one.as_read(Outcome.NOT_FOUND, "not in the dumped graph")
     if tensor.dtype is not one.params.dtype:
         found = "plain numbers" if tensor.dtype is None else str(tensor.dtype)
-        return ReadTensor(one.tensor, Outcome.CHANGED, f"{found} instead of {one.params.dtype}", one.edge)
+        return one.as_read(Outcome.CHANGED, f"{found} instead of {one.params.dtype}")
     per_tensor = one.params.encoding.granularity is Granularity.TENSOR
     if per_tensor:
         same_scale = np.isclose(tensor.scale, float(one.params.scale), rtol=1e-6)
         if not same_scale or tensor.zero_point != int(one.params.zero_point):
-            detail = f"scale {tensor.scale:.6g}, zero point {tensor.zero_point}"
-            return ReadTensor(one.tensor, Outcome.CHANGED, detail, one.edge)
+            return one.as_read(Outcome.CHANGED, f"scale {tensor.scale:.6g}, zero point {tensor.zero_point}")
     if one.name in silent:
-        return ReadTensor(one.tensor, Outcome.CHANGED, silent[one.name], one.edge)
+        return one.as_read(Outcome.CHANGED, silent[one.name])
     readers = sorted({node.type for node in graph.nodes if one.name in node.inputs})
     detail = f"read by {', '.join(readers)}" if readers else "output"
     if not per_tensor:
         detail += "; by its type only, the dump has no scales per channel"
-    return ReadTensor(one.tensor, Outcome.MATCHED, detail, one.edge)
+    return one.as_read(Outcome.MATCHED, detail)
 
 
 def _silent_changes(graph: QnnGraph, planned: set[str], plan: Plan) -> Iterator[tuple[str, str]]:

@@ -6,46 +6,45 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.backend import Artifact, BaselineCase, Compiled, ReadBack, Sample
+from dovetail.backend import (
+    Artifact,
+    Backend,
+    Baseline,
+    BaselineCase,
+    Compiled,
+    DeviceKit,
+    Estimator,
+    ReadBack,
+    Runner,
+    Sample,
+)
 from dovetail.errors import BackendError, UnfinishedError
 from dovetail.model.write import write
-from dovetail.op_support import F32, W8A8, W8A16, Chain, Precision
-from dovetail.passes.flatten_rows import flatten_rows
-from dovetail.passes.fold_scale import fold_scale
-from dovetail.passes.layer_norm_last_axis import layer_norm_last_axis
-from dovetail.passes.linear_as_gemm import linear_as_gemm
-from dovetail.passes.lower_rank import lower_rank
-from dovetail.passes.merge_layout import merge_layout
-from dovetail.passes.merge_transpose_axes import merge_transpose_axes
-from dovetail.passes.nd_as_gather import nd_as_gather
-from dovetail.passes.product_of_transposed import product_of_transposed
-from dovetail.passes.remove_unused import remove_unused
-from dovetail.passes.split_heads import split_heads
-from dovetail.passes.sum_as_matmul import sum_as_matmul
-from dovetail.passes.unbroadcast_matmul import unbroadcast_matmul
-from dovetail.passes.windows_as_conv import windows_as_conv
+from dovetail.op_support import FP16
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
-from dovetail.target import Target
-from dovetail.targets.qnn_htp.chips import ARCHITECTURES, CHIPS, chip_named
-from dovetail.targets.qnn_htp.compile import GRAPH, compile_model, in_child
+from dovetail.target import Family, Rewrites, Target
+from dovetail.targets.htp.chips import ARCHITECTURES, CHIPS, chip_named
+from dovetail.targets.htp.rewrites import REWRITES
+from dovetail.targets.htp.rules import RULES
+from dovetail.targets.htp.rules.retired import RETIRED
+from dovetail.targets.htp.table import htp_table
+from dovetail.targets.qnn_htp.compile import GRAPH, compile_model, in_child, package
 from dovetail.targets.qnn_htp.device import device_side
 from dovetail.targets.qnn_htp.install import probe
 from dovetail.targets.qnn_htp.islands import hold_islands
 from dovetail.targets.qnn_htp.naive import export_naive
 from dovetail.targets.qnn_htp.options import KEYS, HtpOptions, read_options
 from dovetail.targets.qnn_htp.read_back import EVIDENCE, read_dump
-from dovetail.targets.qnn_htp.table import OUTSIDE, htp_table
+from dovetail.trials.knobs.islands import islands
+from dovetail.trials.knobs.operand_widths import OPERAND_WIDTHS
 
-# Float tensors stay float32 in the file, and the provider computes them in float16.
-FLOAT = Precision("fp16", F32, F32)
 # A ViT in float16 on the emulator is 51 dB from float32 (onnxruntime-qnn 2.7.0); three less are asked of a graph.
 _FLOAT16_DB = 48.0
 
@@ -54,47 +53,35 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
     """The target of one chip; its table follows from the architecture."""
     chip = chip_named(variant)
     asked = read_options(chip, options)
-    trial = replace(asked, dlc=False, device_qairt=None)  # what is compared and not shipped
     return Target(
         name=f"qnn-htp:{chip.name}",
-        ops=htp_table(chip),
-        precisions={p.name: p for p in (W8A16, W8A8, *((FLOAT,) if chip.has_float16 else ()))},
-        chains=(Chain(("Conv", "Relu")), Chain(("Gemm", "Relu"))),
-        rewrites=(
-            windows_as_conv,
-            lower_rank,
-            nd_as_gather,
-            sum_as_matmul,
-            linear_as_gemm,
-            fold_scale,
-            split_heads,
-            merge_transpose_axes,
-            unbroadcast_matmul,
-            layer_norm_last_axis,
-            flatten_rows,
-            merge_layout,
-            product_of_transposed,
-            remove_unused,
-        ),
+        facts=asked,
+        table=htp_table(f"qnn-htp:{chip.name}", chip),
+        backend=_backend(asked),
+        rewrites=Rewrites(REWRITES),
+        rules=RULES,
+        knobs=(OPERAND_WIDTHS, *((islands(FP16),) if chip.has_float16 else ())),
+    )
+
+
+FAMILY = Family(
+    open_target, (*CHIPS, f"v{ARCHITECTURES[0]} to v{ARCHITECTURES[-1]}", "socNN/vNN"), KEYS, RULES, RETIRED
+)
+
+
+def _backend(asked: HtpOptions) -> Backend:
+    """How the compiler and the emulator are reached; one sample by default, because each takes seconds."""
+    baselines = (Baseline(FP16.name, partial(_float16, asked)), Baseline("naive", partial(_naive, asked)))
+    return Backend(
         probe=probe,
         emit=emit,
         compile=partial(compile_model, asked),
         read_back=read_back,
-        run=partial(run, asked),
-        trial=partial(compile_model, trial),
-        baseline=partial(baseline, trial) if chip.has_estimate else None,
-        float_db=_FLOAT16_DB,
-        runs_float_between=chip.has_float16,
-        max_rank=5,
-        estimates=chip.has_estimate,
-        sample_limit=1,
-        retry_limit=8,
-        island=FLOAT if chip.has_float16 else None,
-        device=partial(device_side, asked.provider),
-        outside=OUTSIDE,
-        variants=(*CHIPS, f"v{ARCHITECTURES[0]} to v{ARCHITECTURES[-1]}", "socNN/vNN"),
-        option_keys=KEYS,
-        not_here={} if chip.has_float16 else {FLOAT.name: chip.no_float16},
+        runner=Runner(partial(run, asked), samples=1, retry_samples=8),
+        package=partial(package, asked),
+        estimator=Estimator(baselines) if asked.chip.has_estimate else None,
+        device=DeviceKit(partial(device_side, asked.provider)),
+        float16_db=_FLOAT16_DB,
     )
 
 
@@ -106,15 +93,16 @@ def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
     return tuple(Artifact("model" if path.suffix == ".onnx" else "model_data", path) for path in written)
 
 
-def baseline(asked: HtpOptions, case: BaselineCase, folder: Path) -> Compiled:
-    """The same graph in float16, or a naive export of the caller's file, compiled as the fitted model was."""
-    place = folder / f"baseline_{case.name}"
-    place.mkdir(exist_ok=True)
-    if case.name == FLOAT.name:
-        return compile_model(asked, emit(case.model, Plan("qnn-htp", case.name, {}), place), place)
-    path = place / "model.onnx"
+def _float16(asked: HtpOptions, case: BaselineCase, folder: Path) -> Compiled:
+    """The same graph in float16."""
+    return compile_model(asked, emit(case.model, Plan("qnn-htp", FP16.name, {}), folder), folder)
+
+
+def _naive(asked: HtpOptions, case: BaselineCase, folder: Path) -> Compiled:
+    """A naive export of the caller's file."""
+    path = folder / "model.onnx"
     error = export_naive(asked, case.original, case.precision, case.samples, case.shapes, path)
-    return Compiled(error=error) if error else compile_model(asked, (Artifact("model", path),), place)
+    return Compiled(error=error) if error else compile_model(asked, (Artifact("model", path),), folder)
 
 
 def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
@@ -122,7 +110,7 @@ def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
     dump = next((a.path.parent for a in compiled.artifacts if a.name == GRAPH), None)
     if dump is None:
         return ReadBack((), EVIDENCE, unparsed="no graph was dumped")
-    return read_dump(compiled.artifacts[0].path, dump, plan)
+    return read_dump(compiled.artifacts[0].path, dump, plan, compiled.log)
 
 
 def run(asked: HtpOptions, compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:

@@ -6,18 +6,20 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from dovetail.edge import Edge
 from dovetail.encoding import DType
-from dovetail.finding import Finding, Severity
+from dovetail.finding import Finding, Place, Severity
 from dovetail.model.attention import Attention, find_attention
 from dovetail.model.edit import constant_of, is_op
 from dovetail.model.movers import MOVERS
-from dovetail.model.origin import origin_of
-from dovetail.storage import Edge
+from dovetail.model.place import at_attention
 from dovetail.targets.tensorrt.layers import WORDS, Layer
+from dovetail.targets.tensorrt.rules.compiler import NOT_IN_LAYER_LIST, NOT_ONE_KERNEL
 from dovetail.targets.tensorrt.table import no_kernel
 from dovetail.targets.tensorrt.unquantized import Unquantized
 
-CODE = "TRT"
+# The codes under which an attention is reported.
+CODES = (NOT_ONE_KERNEL, NOT_IN_LAYER_LIST)
 # What is said of float16 beside a block that is not as planned.
 _BESIDE = {
     True: "in float16 it is",
@@ -34,10 +36,11 @@ class Block:
     ``planned``: the type of its four operands, None where they are not alike. ``layer``: the fused layer, if any.
     ``fused_in_float16``: whether the same graph without 8 bit has it as one kernel, None where that was not built.
     ``why``: what broke it. ``masks``: how many masks it reads that are no constants, in whatever type. ``listed``:
-    whether the list has layers that do the work of its products; where it has none, nothing is known.
+    whether the list has layers that do the work of its products; where it has none, nothing is known. ``output``: the
+    tensor that it writes, in the emitted graph.
     """
 
-    where: str
+    place: Place
     nodes: tuple[str, ...]
     planned: DType | None
     layer: Layer | None
@@ -45,6 +48,7 @@ class Block:
     why: str = ""
     masks: int = 0
     listed: bool = True
+    output: str = ""
 
     @property
     def as_planned(self) -> bool:
@@ -78,7 +82,7 @@ def _block(
     layer = _fused(nodes, layers)
     fused = None if in_float16 is None else _fused(nodes, in_float16) is not None
     masks = sum(constant_of(mask.value) is None for mask in found.masks)
-    block = Block(origin_of(found.mix.outputs[0]).name, nodes, planned, layer, fused, masks=masks)
+    block = Block(at_attention(found), nodes, planned, layer, fused, masks=masks, output=str(found.mix.outputs[0].name))
     if block.as_planned:
         return block
     listed = layer is not None or all(any(name in one.nodes for one in layers) for name in (nodes[0], nodes[-1]))
@@ -151,7 +155,7 @@ def findings(blocks: tuple[Block, ...]) -> tuple[Finding, ...]:
         if block.as_planned:
             continue
         if not block.listed:
-            found.append(Finding(CODE, block.where, NOT_LISTED, Severity.NOTE))
+            found.append(Finding(NOT_IN_LAYER_LIST, block.place, NOT_LISTED, Severity.NOTE))
             continue
         planned = WORDS.get(block.planned, str(block.planned)) if block.planned is not None else "8 bit"
         beside = _BESIDE[block.fused_in_float16]
@@ -159,5 +163,5 @@ def findings(blocks: tuple[Block, ...]) -> tuple[Finding, ...]:
         severity = Severity.ERROR if block.lost else Severity.NOTE
         if block.fused_in_float16 is None:
             severity = Severity.WARNING
-        found.append(Finding(CODE, block.where, message, severity))
+        found.append(Finding(NOT_ONE_KERNEL, block.place, message, severity))
     return tuple(found)

@@ -11,7 +11,7 @@ from dovetail.backend import Compiled, DeviceLatency, DeviceRead, ReadBack
 from dovetail.finding import Finding
 from dovetail.storage import Plan
 from dovetail.targets.tensorrt.compile import FLOAT16_LAYERS, notes_on
-from dovetail.targets.tensorrt.coverage import CODE, find_blocks, findings
+from dovetail.targets.tensorrt.coverage import CODES, find_blocks, findings
 from dovetail.targets.tensorrt.device_session import LAYER_INFO
 from dovetail.targets.tensorrt.layer_info import read_json, read_layer_info
 from dovetail.targets.tensorrt.layers import Layer, UnreadableError, parse_layers
@@ -27,9 +27,9 @@ def read_device(outputs: Path, compiled: Compiled, plan: Plan) -> DeviceRead:
     """Coverage and types of the engine that ran, and its latency; what cannot be read is said, with the line."""
     read_back, found, notes = _layers(outputs / LAYER_INFO, compiled, plan)
     try:
-        return DeviceRead(read_back, found, CODE, notes, latency=_latency(outputs))
+        return DeviceRead(read_back, found, CODES, notes, latency=_latency(outputs))
     except UnreadableError as error:
-        return DeviceRead(read_back, found, CODE, notes, not_measured=str(error))
+        return DeviceRead(read_back, found, CODES, notes, not_measured=str(error))
 
 
 def _layers(path: Path, compiled: Compiled, plan: Plan) -> tuple[ReadBack | None, tuple[Finding, ...], tuple[str, ...]]:

@@ -8,10 +8,11 @@ from pathlib import Path
 import onnx_ir as ir
 
 from dovetail.backend import Outcome, ReadBack, ReadTensor
+from dovetail.edge import Edge
 from dovetail.encoding import Array, DType, QParams
 from dovetail.model.edit import constant_of, is_op
 from dovetail.model.origin import origin_of
-from dovetail.storage import Edge, Plan
+from dovetail.storage import Plan
 from dovetail.targets.tensorrt.coverage import NOT_LISTED, Block, find_blocks
 from dovetail.targets.tensorrt.layers import WORDS, Layer, UnreadableError, parse_layers
 from dovetail.targets.tensorrt.unquantized import Unquantized, unquantized
@@ -43,28 +44,32 @@ def as_planned(
         for edge, choice in plan.edges.items()
         if isinstance(storage := choice.storage, QParams)
     ]
-    if not tensors:  # all in float: then the products themselves are what was planned
-        tensors = [
-            _product(node, built) for node in nodes.values() if is_op(node, *_PRODUCTS) and node.name not in fused
-        ]
+    in_8_bit = {edge.node for edge, choice in plan.edges.items() if isinstance(choice.storage, QParams)}
+    in_float = [node for node in nodes.values() if is_op(node, *_PRODUCTS) and node.name not in fused | in_8_bit]
+    tensors += [_product(node, built) for node in in_float]
     return ReadBack((*tensors, *(one for block in blocks if (one := _attention(block)) is not None)), evidence)
 
 
 def _product(node: ir.Node, layers: tuple[Layer, ...]) -> ReadTensor:
     """A product that is not in 8 bit: computed in the float type that the file says."""
     output = node.outputs[0]
-    tensor, word = origin_of(output).name, WORDS[DType.F16 if output.dtype is ir.DataType.FLOAT16 else DType.F32]
+    word = WORDS[DType.F16 if output.dtype is ir.DataType.FLOAT16 else DType.F32]
+    outcome, detail = _product_outcome(node, layers, word)
+    return ReadTensor(origin_of(output).name, outcome, detail, emitted=str(output.name))
+
+
+def _product_outcome(node: ir.Node, layers: tuple[Layer, ...], word: str) -> tuple[Outcome, str]:
     found = [layer for layer in layers if (node.name or "") in layer.nodes]
     products = [layer for layer in found if layer.is_product]
     two_inputs = constant_of(node.inputs[1]) is None
     for layer in products:
         if not _computes_in(layer, word, two_inputs) and not _hides_constants(layer, word):
-            return ReadTensor(tensor, Outcome.CHANGED, f"{layer.kind} {layer.name} computes {_operands(layer)}")
+            return Outcome.CHANGED, f"{layer.kind} {layer.name} computes {_operands(layer)}"
     if products:
-        return ReadTensor(tensor, Outcome.MATCHED, f"{word} in {products[0].kind} {products[0].name}")
+        return Outcome.MATCHED, f"{word} in {products[0].kind} {products[0].name}"
     if not found:
-        return ReadTensor(tensor, Outcome.NOT_FOUND, "no layer does the work of this operator")
-    return ReadTensor(tensor, *_element_by_element(found[0], word, constant_of(node.inputs[1])))
+        return Outcome.NOT_FOUND, "no layer does the work of this operator"
+    return _element_by_element(found[0], word, constant_of(node.inputs[1]))
 
 
 def _element_by_element(layer: Layer, word: str, weight: Array | None) -> tuple[Outcome, str]:
@@ -79,24 +84,32 @@ def _element_by_element(layer: Layer, word: str, weight: Array | None) -> tuple[
 
 
 def _operand(edge: Edge, storage: QParams, node: ir.Node, fused: bool, layers: tuple[Layer, ...]) -> ReadTensor:
-    value, word = node.inputs[edge.index], WORDS[storage.dtype]
-    tensor = "" if value is None else str(value.name)
+    outcome, detail = _operand_outcome(edge, WORDS[storage.dtype], node, fused, layers)
+    value = node.inputs[edge.index]
+    if value is None:
+        raise ValueError(f"the plan speaks of input {edge}, which is empty")
+    return ReadTensor(origin_of(value).name, outcome, detail, edge, str(value.name))
+
+
+def _operand_outcome(
+    edge: Edge, word: str, node: ir.Node, fused: bool, layers: tuple[Layer, ...]
+) -> tuple[Outcome, str]:
     found = [layer for layer in layers if layer.is_product and edge.node in layer.nodes]
     if not found:
         inside = next((layer.name for layer in layers if edge.node in layer.nodes), "")
         said = f"computed element by element in {inside}" if inside else "no layer does the work of this operator"
-        return ReadTensor(tensor, Outcome.CHANGED if inside else Outcome.NOT_FOUND, said, edge)
+        return Outcome.CHANGED if inside else Outcome.NOT_FOUND, said
     if fused:
-        return ReadTensor(tensor, Outcome.MATCHED, f"{word} in the attention {found[0].name}", edge)
+        return Outcome.MATCHED, f"{word} in the attention {found[0].name}"
     two_inputs = constant_of(node.inputs[1]) is None
     bad = [layer for layer in found if not _computes_in(layer, word, two_inputs)]
     silent = [layer for layer in bad if not two_inputs and _hides_constants(layer, word)]
     if changed := next((layer for layer in bad if layer not in silent), None):
-        return ReadTensor(tensor, Outcome.CHANGED, f"{changed.kind} {changed.name} computes {_operands(changed)}", edge)
+        return Outcome.CHANGED, f"{changed.kind} {changed.name} computes {_operands(changed)}"
     if silent and edge.index == 1:
         said = f"the list does not say in which type {silent[0].kind} {silent[0].name} has its constants"
-        return ReadTensor(tensor, Outcome.NOT_FOUND, said, edge)
-    return ReadTensor(tensor, Outcome.MATCHED, f"{word} in {found[0].kind} {found[0].name}", edge)
+        return Outcome.NOT_FOUND, said
+    return Outcome.MATCHED, f"{word} in {found[0].kind} {found[0].name}"
 
 
 def _computes_in(layer: Layer, word: str, two_inputs: bool) -> bool:
@@ -115,15 +128,19 @@ def _operands(layer: Layer) -> str:
     return " x ".join(tensor.dtype for tensor in (*layer.inputs, *layer.constants[:1]))
 
 
+def _of_block(block: Block, outcome: Outcome, detail: str) -> ReadTensor:
+    return ReadTensor(block.place.tensor, outcome, detail, emitted=block.output)
+
+
 def _attention(block: Block) -> ReadTensor | None:
     """A block as a row of its own; none where neither type has it as one kernel, for then nothing was lost."""
     if block.as_planned and block.layer is not None:
-        return ReadTensor(block.where, Outcome.MATCHED, f"one attention kernel, {block.layer.types}")
+        return _of_block(block, Outcome.MATCHED, f"one attention kernel, {block.layer.types}")
     if block.fused_in_float16 and not block.listed:
-        return ReadTensor(block.where, Outcome.NOT_FOUND, NOT_LISTED)
+        return _of_block(block, Outcome.NOT_FOUND, NOT_LISTED)
     if block.fused_in_float16 is None:
         why = f"attention is not one kernel: {block.why}; whether it is in float16 is not known"
-        return ReadTensor(block.where, Outcome.NOT_FOUND, why)
+        return _of_block(block, Outcome.NOT_FOUND, why)
     if not block.lost:
         return None
-    return ReadTensor(block.where, Outcome.CHANGED, f"attention is not one kernel: {block.why}")
+    return _of_block(block, Outcome.CHANGED, f"attention is not one kernel: {block.why}")

@@ -39,8 +39,6 @@ _REACH = 8
 
 FP8 = Precision("fp8", F8, WF8)
 W8A8 = Precision("w8a8", S8, W8)
-# Float tensors stay float32 in the plan; the file that is built computes them in float16.
-FP16 = Precision("fp16", F32, F32)
 
 
 def table(float8: bool) -> Mapping[str, OpSupport]:

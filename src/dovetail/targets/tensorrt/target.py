@@ -10,19 +10,20 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.backend import Artifact, Compiled, ReadBack
+from dovetail.backend import Artifact, Backend, Compiled, DeviceKit, ReadBack, Runner
 from dovetail.encoding import QParams
 from dovetail.model.write import write
+from dovetail.op_support import F16, F32, FP16, OpTable, computing_in
 from dovetail.passes.as_float16 import as_float16, survives
-from dovetail.passes.fold_casts import fold_casts
 from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.remove_unused import remove_unused
-from dovetail.passes.scale_before_quantize import scale_before_quantize
 from dovetail.passes.split_linear import split_linear
-from dovetail.passes.transpose_before_quantize import transpose_before_quantize, transpose_stored_weights
 from dovetail.qdq.emit import emit_qdq
+from dovetail.qdq.fold_casts import fold_casts
+from dovetail.qdq.scale_before_quantize import scale_before_quantize
+from dovetail.qdq.transpose_before_quantize import transpose_before_quantize, transpose_stored_weights
 from dovetail.storage import Choice, Plan
-from dovetail.target import Target
+from dovetail.target import Family, Rewrites, Target
 from dovetail.targets.tensorrt.chips import BUILT, gpu_named
 from dovetail.targets.tensorrt.compile import FLOAT16_LAYERS, LAYERS, compile_model
 from dovetail.targets.tensorrt.device import device_side
@@ -30,7 +31,9 @@ from dovetail.targets.tensorrt.device_files import read_device
 from dovetail.targets.tensorrt.install import probe
 from dovetail.targets.tensorrt.options import DEFAULTS, TrtOptions, read_options
 from dovetail.targets.tensorrt.read_back import EVIDENCE, NO_FLOAT16_LIST, read_layers
-from dovetail.targets.tensorrt.table import FP8, FP16, W8A8, table
+from dovetail.targets.tensorrt.rules import RULES
+from dovetail.targets.tensorrt.rules.retired import RETIRED
+from dovetail.targets.tensorrt.table import FP8, W8A8, table
 
 # So that every pair stands directly in front of its product. TensorRT-RTX sees through all of these; classic TensorRT
 # is said not to (docs/tensorrt.md has the sources).
@@ -44,30 +47,37 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
     """The target of one compute capability."""
     gpu = gpu_named(variant)
     asked = read_options(gpu, options)
+    in_float = F16 if asked.half else F32
     precisions = (*((FP8,) if gpu.has_fp8 else ()), W8A8, *((FP16,) if asked.half else ()))
-    not_here = {} if gpu.has_fp8 else {FP8.name: f"{gpu.name} has no FP8: sm89 is the first with it"}
-    not_here |= {} if asked.half else {FP16.name: "compute=fp32 computes in float32"}
+    unavailable = {} if gpu.has_fp8 else {FP8.name: f"{gpu.name} has no FP8: sm89 is the first with it"}
+    unavailable |= {} if asked.half else {FP16.name: "compute=fp32 computes in float32"}
     return Target(
         name=f"tensorrt:{gpu.name}",
-        ops=table(gpu.has_fp8),
-        precisions={p.name: p for p in precisions},
-        rewrites=(split_linear, merge_layout, remove_unused),
-        given_rewrites=_GIVEN,
-        probe=partial(probe, gpu),
-        emit=partial(emit, asked),
-        compile=partial(compile_model, asked),
-        read_back=read_back,
-        no_run=_NO_RUN,
-        device=device_side,
-        read_device=read_device,
-        on_edges=True,
-        takes_float16=True,
-        float_db=_FLOAT16_DB if asked.half else None,
-        runs_float_between=True,
-        not_here=not_here,
-        variants=tuple(f"sm{number}" for number in BUILT),
-        option_keys=tuple(DEFAULTS),
+        facts=gpu,
+        table=OpTable(
+            target=f"tensorrt:{gpu.name}",
+            ops=computing_in(in_float, table(gpu.has_fp8)),
+            precisions={p.name: p for p in precisions},
+            unavailable=unavailable,
+            float_encoding=in_float,
+            quantizes_edges=True,
+            runs_float_between=True,
+        ),
+        backend=Backend(
+            probe=partial(probe, gpu),
+            emit=partial(emit, asked),
+            compile=partial(compile_model, asked),
+            read_back=read_back,
+            runner=Runner(None, why_not=_NO_RUN),
+            device=DeviceKit(device_side, read_device),
+            float16_db=_FLOAT16_DB if asked.half else None,
+        ),
+        rewrites=Rewrites((split_linear, merge_layout, remove_unused), quantized=_GIVEN),
+        rules=RULES,
     )
+
+
+FAMILY = Family(open_target, tuple(f"sm{number}" for number in BUILT), tuple(DEFAULTS), RULES, RETIRED)
 
 
 def emit(asked: TrtOptions, model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:

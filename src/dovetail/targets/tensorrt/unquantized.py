@@ -7,15 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.edge import Edge
 from dovetail.encoding import DType
-from dovetail.model.attention import Place, scale_at
+from dovetail.model.attention import ScalePlace, scale_at
 from dovetail.model.edit import constant_of, is_op
 from dovetail.model.movers import MOVERS
+from dovetail.model.origin import carry
 from dovetail.numerics.affine import dequantize
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.qdq.emit import drop_unused_constants
 from dovetail.qdq.params import is_dequantize, is_quantize, qparams_of
-from dovetail.storage import Edge
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def _readers(value: ir.Value) -> list[Edge]:
     found: list[Edge] = []
     for node, index in value.uses():
         found.append(Edge(node.name or "", index))
-        scale = scale_at(node, Place.QUERY)
+        scale = scale_at(node, ScalePlace.QUERY)
         if (is_op(node, "Cast", *MOVERS) and not index) or (scale is not None and scale.data is value):
             found += [edge for output in node.outputs for edge in _readers(output)]
     return found
@@ -69,6 +70,7 @@ def _read_back(node: ir.Node) -> None:
     real = np.float16 if scale is not None and scale.dtype == np.float16 else np.float32
     tensor = ir.Tensor(dequantize(stored, qparams_of(node)).astype(real), name=output.name)
     value = ir.Value(name=output.name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=tensor.shape)
+    carry(value, output)
     output.name = f"{output.name}/folded"
     output.replace_all_uses_with(value, replace_graph_outputs=True)
     node.graph.register_initializer(value)

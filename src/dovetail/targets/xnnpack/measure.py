@@ -5,12 +5,13 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.backend import MODEL, Artifact, BaselineCase, Compiled, Measured, Sample
+from dovetail.backend import MODEL, Artifact, Baseline, BaselineCase, Compiled, Measured, Sample
 from dovetail.model.read import read
 from dovetail.model.write import write
 from dovetail.passes.infer_shapes import infer_shapes
@@ -21,15 +22,21 @@ from dovetail.targets.xnnpack.options import XnnpackOptions
 
 # What a caller would have without us: the file as it is, in float, through torch.export and the partitioner; and the
 # same of our own graph, which shows what the rewrites bring without integers.
-STOCK, OURS = "stock fp32", "fp32"
+STOCK, OURS = "stock-fp32", "fp32"
 
 
-def compile_baseline(asked: XnnpackOptions, case: BaselineCase, folder: Path) -> Compiled:
-    """Lower the caller's file as it is, or where that has no form in torch, normalized; or our own float graph."""
-    place = folder / f"baseline_{case.name.replace(' ', '_')}"
-    place.mkdir(parents=True, exist_ok=True)
-    if case.name != STOCK:
-        return compile_model(asked, _written(case.model, place), place)
+def baselines(asked: XnnpackOptions) -> tuple[Baseline, ...]:
+    """What a fitted program is timed beside."""
+    return Baseline(STOCK, partial(_stock, asked)), Baseline(OURS, partial(_ours, asked))
+
+
+def _ours(asked: XnnpackOptions, case: BaselineCase, place: Path) -> Compiled:
+    """Lower our own float graph."""
+    return compile_model(asked, _written(case.model, place), place)
+
+
+def _stock(asked: XnnpackOptions, case: BaselineCase, place: Path) -> Compiled:
+    """Lower the caller's file as it is, or where that has no form in torch, normalized."""
     given = read(case.original, case.shapes)
     infer_shapes(given)
     as_given = compile_model(asked, _written(given, place), place, plain=True)

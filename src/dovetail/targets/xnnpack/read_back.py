@@ -93,7 +93,7 @@ class _Program:
         return self._found(stored, Outcome.MATCHED, detail)
 
     def _found(self, stored: StoredValue, outcome: Outcome, detail: str) -> ReadTensor:
-        return ReadTensor(stored.tensor, outcome, detail, stored.edge)
+        return stored.as_read(outcome, detail)
 
 
 def _operand(each: Operator, index: int) -> Mapping[str, Any] | None:

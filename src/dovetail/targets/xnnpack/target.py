@@ -8,10 +8,10 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from dovetail.backend import Artifact, Compiled, ReadBack, Sample
+from dovetail.backend import Artifact, Backend, Compiled, DeviceKit, ReadBack, Runner, Sample, Timer
 from dovetail.errors import InputError
 from dovetail.model.write import write
-from dovetail.op_support import FP32, Chain
+from dovetail.op_support import FP32, Chain, OpTable
 from dovetail.passes.cut_as_slices import cut_as_slices
 from dovetail.passes.fold_scale import fold_scale
 from dovetail.passes.linear_as_gemm import linear_as_gemm
@@ -22,17 +22,20 @@ from dovetail.passes.slice_early import slice_early
 from dovetail.passes.split_linear import split_linear
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
-from dovetail.target import Target
+from dovetail.target import Family, Rewrites, Target
 from dovetail.targets.xnnpack.compile import CENSUS, PROGRAM, compile_model
 from dovetail.targets.xnnpack.device import device_side
 from dovetail.targets.xnnpack.dynamic import insert_dynamic
 from dovetail.targets.xnnpack.install import probe
-from dovetail.targets.xnnpack.measure import OURS, STOCK, compile_baseline, measure
+from dovetail.targets.xnnpack.measure import baselines, measure
 from dovetail.targets.xnnpack.module import known_operators
 from dovetail.targets.xnnpack.options import DEFAULTS, XnnpackOptions, read_options
 from dovetail.targets.xnnpack.read_back import read_census
+from dovetail.targets.xnnpack.rules import RULES
 from dovetail.targets.xnnpack.run import run_program
 from dovetail.targets.xnnpack.table import DYNAMIC, STATIC, TABLE
+from dovetail.trials.knobs.float_merges import FLOAT_MERGES
+from dovetail.trials.knobs.precisions import precisions
 
 
 def open_target(variant: str, options: Mapping[str, str]) -> Target:
@@ -42,33 +45,42 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
     asked = read_options(options)
     return Target(
         name="xnnpack",
-        ops=TABLE,
-        precisions={p.name: p for p in (STATIC, DYNAMIC, FP32)},
-        chains=(Chain(("Conv", "Relu")), Chain(("Gemm", "Relu")), Chain(("Add", "Relu"))),
-        rewrites=(
-            linear_as_gemm,
-            fold_scale,
-            split_linear,
-            cut_as_slices,
-            slice_early,
-            merge_duplicates,
-            merge_layout,
-            remove_unused,
+        facts=asked,
+        table=OpTable(
+            target="xnnpack",
+            ops=TABLE,
+            precisions={p.name: p for p in (STATIC, DYNAMIC, FP32)},
+            chains=(Chain(("Conv", "Relu")), Chain(("Gemm", "Relu")), Chain(("Add", "Relu"))),
+            only=known_operators(),
+            choices={"auto": (STATIC.name, DYNAMIC.name)},
         ),
-        probe=probe,
-        emit=emit,
-        compile=partial(compile_model, asked),
-        read_back=read_back,
-        forms=known_operators(),
-        run=partial(run, asked),
-        choices={"auto": (STATIC.name, DYNAMIC.name)},
-        floats_merges=True,
-        measure=partial(measure, asked),
-        baseline=partial(compile_baseline, asked),
-        stock=(STOCK, OURS),
-        device=device_side,
-        option_keys=tuple(DEFAULTS),
+        backend=Backend(
+            probe=probe,
+            emit=emit,
+            compile=partial(compile_model, asked),
+            read_back=read_back,
+            runner=Runner(partial(run, asked)),
+            timer=Timer(partial(measure, asked), baselines(asked)),
+            device=DeviceKit(device_side),
+        ),
+        rewrites=Rewrites(
+            (
+                linear_as_gemm,
+                fold_scale,
+                split_linear,
+                cut_as_slices,
+                slice_early,
+                merge_duplicates,
+                merge_layout,
+                remove_unused,
+            )
+        ),
+        rules=RULES,
+        knobs=(precisions(FLOAT_MERGES),),
     )
+
+
+FAMILY = Family(open_target, option_keys=tuple(DEFAULTS), rules=RULES)
 
 
 def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:

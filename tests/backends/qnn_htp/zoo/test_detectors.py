@@ -14,6 +14,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from dovetail.finding import Status  # noqa: E402
 from dovetail.report.result import Result  # noqa: E402
+from dovetail.storage import Why  # noqa: E402
 from tests.backends.qnn_htp.zoo.fitting import (  # noqa: E402
     Outputs,
     assert_as_planned,
@@ -139,7 +140,7 @@ def assert_right(result: Result, precision: str) -> None:
     if precision == "w8a16":
         assert min(value for value in apart.values() if value is not None) >= 45
     kept = {
-        row.original_name for row in result.plan if str(row.dtype).startswith("float") and "inside" not in row.reason
+        row.original_name for row in result.plan if str(row.dtype).startswith("float") and row.why is not Why.INTERIOR
     }
     assert len(kept) == 1  # the scores that TopK gives back, which nobody reads
 

@@ -1,0 +1,139 @@
+"""What ``python -m bench.identity`` fits: shipped models, a small network per family, models quantized elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from dovetail import zoo
+
+# Target -> its precisions. Not xnnpack's ``auto``: it is decided by timing, so it may differ from run to run.
+TARGETS: Mapping[str, tuple[str, ...]] = {
+    "ort-cpu": ("w8a8", "w8a16", "fp32"),
+    "qnn-htp:sm8550": ("w8a16", "w8a8", "fp16"),
+    "qnn-htp:soc52": ("w8a16", "w8a8", "fp16"),
+    "xnnpack": ("w8a8", "w8a8-dynamic", "fp32"),
+    "tensorrt:sm89": ("fp8", "w8a8", "fp16"),
+}
+# Small networks with random weights, by the name that tests/backends/xnnpack/networks.py has for them.
+NETWORKS: Mapping[str, str] = {
+    **{name: name for name in ("vit", "deit", "beit", "dinov2", "swin", "segformer", "mobilevit", "clip", "siglip")},
+    **{name: name for name in ("sam", "yolos", "detr")},
+    "rt-detrv2": "RT-DETRv2",
+    "rf-detr": "RF-DETR",
+    "dinov2-plain": "dinov2 without windows",
+}
+NETWORK_TARGETS: Mapping[str, str] = {"ort-cpu": "w8a8", "xnnpack": "w8a8", "tensorrt:sm89": "fp8"}
+# What onnxruntime's quantizer is told for a model to repair.
+ELSEWHERE: Mapping[str, str] = {
+    "qdq-uint8": "per channel, uint8 activations",
+    "qdq-int8": "per channel, symmetric int8 activations",
+    "qdq-defaults": "what a caller gets who sets nothing",
+}
+SAMPLES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row: ``emit_only`` stops before the compiler; ``slow`` is left out of ``--quick``."""
+
+    model: str
+    target: str
+    precision: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    label: str = ""
+    repair: bool = False
+    emit_only: bool = False
+    slow: bool = False
+
+    @property
+    def row(self) -> str:
+        parts = (self.model, self.target, "repair" if self.repair else self.precision, self.label)
+        return "|".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model file, and the calibration samples as a ``.npz`` or as arrays."""
+
+    path: Path
+    calibration: Path | Mapping[str, np.ndarray]
+
+
+def cases() -> Iterator[Case]:
+    """Every row, in the order in which it is made."""
+    for model in zoo.names():
+        for target, precisions in TARGETS.items():
+            yield from (Case(model, target, precision) for precision in precisions)
+    keep = {"keep": ("blocks.0.*=fp32",)}
+    yield Case("vit_digits", "ort-cpu", "w8a8", keep, "keep")
+    for model in ("vit_digits", "detector_scenes"):
+        yield Case(model, "tensorrt:sm89", "w8a8", {"option": {"compute": "fp32"}}, "compute=fp32")
+        yield Case(model, "qnn-htp:sm8550", "w8a8", {"io": "quantized"}, "io=quantized")
+    for model in ELSEWHERE:
+        yield from (Case(model, target, repair=True) for target in ("ort-cpu", "tensorrt:sm89"))
+    for model in NETWORKS:
+        for target, precision in NETWORK_TARGETS.items():
+            yield Case(model, target, precision, emit_only=True)
+        narrow = {"operands": "narrow"}
+        yield Case(model, "qnn-htp:soc52", "w8a16", narrow, "operands=narrow", emit_only=True)
+        yield Case(model, "qnn-htp:soc52", "w8a16", emit_only=True, slow=True)
+
+
+def sources(models: Iterable[str], folder: Path) -> dict[str, Source]:
+    """The files of the models; those that are not shipped are made in the folder, unless they are there."""
+    wanted = dict.fromkeys(models)
+    found = {name: _shipped(name) for name in wanted if name in zoo.names()}
+    made = [name for name in wanted if name not in found]
+    for name in made:
+        place = Source(folder / f"{name}.onnx", folder / f"{name}.npz")
+        if not place.path.exists() or not Path(str(place.calibration)).exists():
+            (_quantize if name in ELSEWHERE else _export)(name, folder)
+        found[name] = place
+    return found
+
+
+def _shipped(name: str) -> Source:
+    model = zoo.load(name)
+    return Source(model.model_path, {key: array[:SAMPLES] for key, array in model.calib().items()})
+
+
+def _export(name: str, folder: Path) -> None:
+    import pytest
+    from tests.backends.qnn_htp.zoo.fitting import images
+    from tests.backends.xnnpack.networks import exported
+
+    factory = pytest.TempPathFactory(folder / "exports", 3, "all", lambda *_, **__: None, _ispytest=True)
+    (folder / "exports").mkdir(exist_ok=True)
+    file = exported(NETWORKS[name], factory)
+    given = onnx.load(file).graph.input[0]
+    shape = tuple(dim.dim_value for dim in given.type.tensor_type.shape.dim)
+    np.savez(folder / f"{name}.npz", allow_pickle=False, **images(shape))
+    (folder / f"{name}.onnx").write_bytes(file.read_bytes())
+
+
+def _quantize(name: str, folder: Path) -> None:
+    from onnxruntime import quantization
+    from tests.quantized_elsewhere import calibration, quantized_elsewhere
+
+    path, arrays = folder / f"{name}.onnx", calibration()
+    if name == "qdq-defaults":
+        quantization.quantize_static(str(zoo.load("vit_digits").model_path), str(path), _Reader(arrays["images"]))
+    else:
+        quantized_elsewhere(path, signed=name == "qdq-int8")
+    np.savez(folder / f"{name}.npz", allow_pickle=False, **arrays)
+
+
+class _Reader:
+    """Samples one by one, as onnxruntime's quantizer asks for them."""
+
+    def __init__(self, images: np.ndarray) -> None:
+        self._samples = iter([{"images": image[None]} for image in images])
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self._samples, None)

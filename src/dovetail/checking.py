@@ -1,0 +1,87 @@
+"""``check``: what the rules find in a file, as ``fit`` would take it."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+import onnx_ir as ir
+
+from dovetail.calibrate.collect import collect
+from dovetail.calibrate.data import input_specs
+from dovetail.calibrate.sources import DataLike, open_data
+from dovetail.catalog import rules_for
+from dovetail.errors import InputError
+from dovetail.finding import Finding
+from dovetail.float_graph import prepared
+from dovetail.model.edit import shape_of
+from dovetail.model.origin import origin_of
+from dovetail.model.read import Shapes, read
+from dovetail.op_support import OpTable
+from dovetail.passes.as_float32 import as_float32
+from dovetail.passes.infer_shapes import infer_shapes
+from dovetail.plan.make import observed
+from dovetail.qdq.invert import invert, is_quantized
+from dovetail.qdq.params import is_quantize
+from dovetail.rules.check import check
+from dovetail.rules.subject import Subject
+from dovetail.stats import Stats
+from dovetail.target import Target
+
+
+def check_file(
+    path: str | Path,
+    target: Target,
+    shapes: Shapes = MappingProxyType({}),
+    calibration: DataLike | None = None,
+) -> tuple[Finding, ...]:
+    """The findings on a model file; the file is not changed.
+
+    A float model is looked at in the form that would be quantized, so that what normalization cures is not found. A
+    QDQ model is looked at as it is. Shapes that are not known are a finding, unless there is calibration data: running
+    the model needs them.
+    """
+    raw = read(path, shapes)
+    model, plan = invert(_in_float32(raw)) if is_quantized(raw) else (_as_quantized(raw, target), None)
+    infer_shapes(model)
+    stats = None if calibration is None else _statistics(model, target.table, calibration)
+    return check(Subject(model, target.table, target.facts, plan, stats, raw), rules_for(target))
+
+
+def _in_float32(raw: ir.Model) -> ir.Model:
+    """The file as a plan can say it: what computes in float16 in float32, and saturating."""
+    infer_shapes(raw)
+    model = raw.clone()
+    as_float32(model)
+    for node in model.graph:
+        if is_quantize(node):
+            node.attributes.pop("saturate", None)
+    return model
+
+
+def _as_quantized(raw: ir.Model, target: Target) -> ir.Model:
+    """The float graph as ``fit`` would quantize it; as it was read where the inputs are open, which ``fit`` refuses."""
+    if any(shape_of(value) is None for value in raw.graph.inputs):
+        return raw.clone()
+    try:
+        return prepared(raw, target)
+    except InputError:  # what cannot be cut off is for the rules to find
+        return prepared(raw, replace(target, table=replace(target.table, unsupported={})))
+
+
+def _statistics(model: ir.Model, table: OpTable, calibration: DataLike) -> Stats | None:
+    """What calibration sees of the tensors whose shapes are known; None where there is nothing to look at."""
+    data = open_data(calibration, input_specs(model))
+    values = {v.name: v for v in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs))}
+    names = [name for name in observed(model, table) if shape_of(values[name]) is not None]
+    for name in names:
+        if values[name].dtype != ir.DataType.FLOAT:
+            raise InputError(
+                f"tensor {origin_of(values[name]).name!r} is {values[name].dtype}: only float32 can be calibrated"
+            )
+    if not names:
+        return None
+    with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
+        return collect(model, names, data, workdir=Path(folder), histograms=True)

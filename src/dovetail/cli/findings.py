@@ -1,0 +1,102 @@
+"""Findings on a model, as a person, a script, a code scanner or a build log reads them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import dovetail
+from dovetail.catalog import find_rule
+from dovetail.document import builtins, encode
+from dovetail.finding import Finding, PlaceKind, Severity
+from dovetail.rule_docs import explain
+
+_SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_GITHUB_COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
+
+
+def as_text(findings: tuple[Finding, ...], model: Path, target: str) -> str:
+    """A block for every finding, and how many there are."""
+    blocks = []
+    for finding in findings:
+        lines = [f"{finding.code} {find_rule(finding.code).name} ({finding.severity})", f"  at:  {finding.place}"]
+        lines += [f"  {finding.message}"]
+        lines += [f"  fix: {finding.fix}"] if finding.fix else []
+        blocks.append("\n".join(lines) + "\n")
+    return "\n".join([*blocks, _count(findings, model, target)])
+
+
+def as_json(findings: tuple[Finding, ...], model: Path, target: str) -> str:
+    """Every finding with its place as a record."""
+    rows = [{"name": find_rule(finding.code).name, **builtins(finding)} for finding in findings]
+    return encode({"model": model.name, "target": target, "findings": rows}, indent=2).decode()
+
+
+def as_sarif(findings: tuple[Finding, ...], model: Path, target: str) -> str:
+    """SARIF 2.1.0, which code scanning takes: the file, and in it the node or tensor as a logical location."""
+    codes = sorted({finding.code for finding in findings})
+    driver = {
+        "name": "dovetail",
+        "version": dovetail.__version__,
+        "rules": [_sarif_rule(code) for code in codes],
+    }
+    run = {
+        "tool": {"driver": driver},
+        "properties": {"target": target},
+        "results": [_sarif_result(finding, codes.index(finding.code), model) for finding in findings],
+    }
+    return encode({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2).decode()
+
+
+def as_github(findings: tuple[Finding, ...], model: Path, target: str) -> str:
+    """Workflow commands, which GitHub Actions shows as annotations."""
+    lines = []
+    for finding in findings:
+        title = _escaped(f"{finding.code} {find_rule(finding.code).name}", inside=True)
+        said = f"{finding.place}: {finding.message}" + (f" (fix: {finding.fix})" if finding.fix else "")
+        command = _GITHUB_COMMANDS[finding.severity]
+        lines.append(f"::{command} file={_escaped(model.as_posix(), inside=True)},title={title}::{_escaped(said)}")
+    return "\n".join([*lines, _count(findings, model, target)])
+
+
+FORMATS = {"text": as_text, "json": as_json, "sarif": as_sarif, "github": as_github}
+
+
+def _sarif_rule(code: str) -> dict[str, Any]:
+    rule = find_rule(code)
+    return {
+        "id": code,
+        "name": rule.name,
+        "shortDescription": {"text": rule.summary},
+        "help": {"text": explain(rule), "markdown": explain(rule)},
+    }
+
+
+def _sarif_result(finding: Finding, rule_index: int, model: Path) -> dict[str, Any]:
+    said = finding.message + (f" Fix: {finding.fix}" if finding.fix else "")
+    location: dict[str, Any] = {"physicalLocation": {"artifactLocation": {"uri": quote(model.as_posix())}}}
+    if finding.place.kind is not PlaceKind.MODEL:
+        location["logicalLocations"] = [{"fullyQualifiedName": str(finding.place), "kind": str(finding.place.kind)}]
+    return {
+        "ruleId": finding.code,
+        "ruleIndex": rule_index,
+        "level": str(finding.severity),
+        "message": {"text": said},
+        "locations": [location],
+        "properties": {"place": builtins(finding.place), "numbers": builtins(finding.numbers)},
+    }
+
+
+def _escaped(text: str, *, inside: bool = False) -> str:
+    """Text as it stands in a workflow command; ``inside``: in a property, where colon and comma separate."""
+    marks = {"%": "%25", "\r": "%0D", "\n": "%0A", **({":": "%3A", ",": "%2C"} if inside else {})}
+    return "".join(marks.get(character, character) for character in text)
+
+
+def _count(findings: tuple[Finding, ...], model: Path, target: str) -> str:
+    counts = Counter(finding.severity for finding in findings)
+    kinds = [f"{counts[s]} {s}{'s' if counts[s] > 1 else ''}" for s in Severity if counts[s]]
+    total = f"{len(findings)} finding{'' if len(findings) == 1 else 's'}"
+    return f"{total} in {model.name} for {target}{': ' if kinds else ''}{', '.join(kinds)}"

@@ -1,0 +1,64 @@
+"""The documentation of the rules, made from docstrings and cases: ``python -m dovetail.rule_docs docs/rules``."""
+
+from __future__ import annotations
+
+import sys
+from importlib import resources
+from pathlib import Path
+
+from dovetail.catalog import all_rules, families_with
+from dovetail.rules.rule import FAMILIES, HEADINGS, Rule
+
+INDEX = "README.md"
+
+
+def explain(rule: Rule) -> str:
+    """A rule in Markdown, from its docstring alone."""
+    whom = ", ".join(families_with(rule)) or "all targets"
+    about = f"Family: {FAMILIES[rule.code[:2]]}. For: {whom}."
+    about += "" if rule.check is not None else " Found by a run that compiles; `dovetail check` cannot."
+    parts = [f"# {rule.code} {rule.name}", rule.summary, about]
+    parts += [f"## {heading}\n\n{rule.sections[heading]}" for heading in HEADINGS]
+    return "\n\n".join(parts) + "\n"
+
+
+def pages() -> dict[str, str]:
+    """Every page by file name: one per rule, with its cases, and the index."""
+    rules = all_rules()
+    rows = [f"| [{rule.code}]({rule.code}.md) | `{rule.name}` | {rule.summary} |" for rule in rules]
+    index = ["# Rules", _MADE, "\n".join(["| code | allow ... | |", "|---|---|---|", *rows])]
+    made = {f"{rule.code}.md": f"{explain(rule)}\n{_cases(rule)}{_MADE}\n" for rule in rules}
+    return {INDEX: "\n\n".join(index) + "\n", **made}
+
+
+def write_pages(folder: Path) -> None:
+    """Write every page, and remove the page of a rule that is gone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    current = pages()
+    for old in folder.glob("Q*.md"):
+        if old.name not in current:
+            old.unlink()
+    for name, text in current.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def case_texts(code: str, kind: str) -> dict[str, str]:
+    """A rule's ``bad`` or ``good`` cases in ONNX text, by file name."""
+    folder = resources.files("dovetail.rules").joinpath("cases")
+    files = [each for each in folder.iterdir() if each.name.startswith(f"{code}.{kind}.")]
+    return {each.name: each.read_text(encoding="utf-8") for each in sorted(files, key=lambda each: each.name)}
+
+
+def _cases(rule: Rule) -> str:
+    if rule.check is None:
+        return ""
+    parts = ["## Cases"]
+    for kind, words in (("bad", "Found:"), ("good", "Not found:")):
+        parts += [f"{words}\n\n```text\n{text.strip()}\n```" for text in case_texts(rule.code, kind).values()]
+    return "\n\n".join(parts) + "\n\n"
+
+
+_MADE = "*Made by `python -m dovetail.rule_docs docs/rules` from the docstrings of the rules.*"
+
+if __name__ == "__main__":
+    write_pages(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/rules"))

@@ -1,0 +1,8 @@
+"""The rules that hold on every target."""
+
+from __future__ import annotations
+
+from dovetail.rules import ranges, shapes, sharing
+from dovetail.rules.rule import rules_in
+
+GENERIC = rules_in(ranges, shapes, sharing)

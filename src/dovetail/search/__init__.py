@@ -1,1 +1,0 @@
-"""Searching: asking the planner again with one thing changed, and measuring what it does."""

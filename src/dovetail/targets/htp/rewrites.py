@@ -1,0 +1,35 @@
+"""The passes that make a graph as HTP wants it, in order."""
+
+from __future__ import annotations
+
+from dovetail.passes.flatten_rows import flatten_rows
+from dovetail.passes.fold_scale import fold_scale
+from dovetail.passes.layer_norm_last_axis import layer_norm_last_axis
+from dovetail.passes.linear_as_gemm import linear_as_gemm
+from dovetail.passes.lower_rank import lower_rank
+from dovetail.passes.merge_layout import merge_layout
+from dovetail.passes.merge_transpose_axes import merge_transpose_axes
+from dovetail.passes.nd_as_gather import nd_as_gather
+from dovetail.passes.product_of_transposed import product_of_transposed
+from dovetail.passes.remove_unused import remove_unused
+from dovetail.passes.split_heads import split_heads
+from dovetail.passes.sum_as_matmul import sum_as_matmul
+from dovetail.passes.unbroadcast_matmul import unbroadcast_matmul
+from dovetail.passes.windows_as_conv import windows_as_conv
+
+REWRITES = (
+    windows_as_conv,
+    lower_rank,
+    nd_as_gather,
+    sum_as_matmul,
+    linear_as_gemm,
+    fold_scale,
+    split_heads,
+    merge_transpose_axes,
+    unbroadcast_matmul,
+    layer_norm_last_axis,
+    flatten_rows,
+    merge_layout,
+    product_of_transposed,
+    remove_unused,
+)

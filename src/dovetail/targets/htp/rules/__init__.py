@@ -1,0 +1,8 @@
+"""The rules for HTP."""
+
+from __future__ import annotations
+
+from dovetail.rules.rule import rules_in
+from dovetail.targets.htp.rules import compiler, dtypes, granularity, kernels, numerics, placement, shapes
+
+RULES = rules_in(compiler, dtypes, granularity, kernels, numerics, placement, shapes)

@@ -1,0 +1,140 @@
+"""Q6 on HTP: shapes that an operator is refused for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dovetail.encoding import QParams
+from dovetail.finding import Finding, Severity
+from dovetail.model.edit import attribute, is_op
+from dovetail.model.place import at_node
+from dovetail.rules.operations import say
+from dovetail.rules.rule import rule
+from dovetail.rules.subject import Subject
+
+_NORM_RANK = 4
+
+
+@rule("Q603")
+def layer_norm_rank_or_axis(subject: Subject) -> Iterator[Finding]:
+    """A LayerNormalization has more than four dimensions, or does not normalize over the last one alone.
+
+    ## What it finds
+    LayerNormalization of rank 5 and more, and one whose `axis` is not the last. A float model is looked at after
+    `dovetail fit`'s own rewrites: what they bring to rank 3 is not found.
+
+    ## Why it matters
+    HTP takes other operators up to rank 5, but this one only up to 4 ("incorrect Rank 5"), and "only supports
+    normalization along the last axis". The node goes to the CPU, or the model does not load.
+
+    ## How to fix it
+    Rank: Reshape to [rows, channels] in front of it and back behind it; the numbers are the same. Axis: merge the
+    normalized axes to one with a Reshape, or bring the one that is meant to the end with a Transpose.
+
+    ## Seen on
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43, in float and between pairs: rank 5 and axis -2
+      are refused, rank 2 to 4 over the last axis compile.
+    """
+    for node in subject.model.graph.all_nodes():
+        shape = node.inputs[0].shape if is_op(node, "LayerNormalization") and node.inputs[0] is not None else None
+        if shape is None:
+            continue
+        rank, axis = len(shape), int(attribute(node, "axis", -1))
+        if rank > _NORM_RANK:
+            yield Finding(
+                "Q603",
+                at_node(node),
+                f"{say(node)} has {rank} dimensions, HTP normalizes up to {_NORM_RANK}",
+                Severity.ERROR,
+                {"rank": float(rank)},
+                "Reshape to rank 3 in front of it and back behind it",
+            )
+        elif axis not in (-1, rank - 1):
+            yield Finding(
+                "Q603",
+                at_node(node),
+                f"{say(node)} normalizes from axis {axis} of {rank}, HTP over the last one only",
+                Severity.ERROR,
+                {"axis": float(axis), "rank": float(rank)},
+                "merge the normalized axes with a Reshape, or bring the one that is meant to the end with a Transpose",
+            )
+
+
+@rule("Q604")
+def einsum_without_product(subject: Subject) -> Iterator[Finding]:
+    """An Einsum has an equation that HTP does not take.
+
+    ## What it finds
+    Einsum whose equation is none of the few that become a MatMul as they stand: `...ik,...kj->...ij` and
+    `...ik,...jk->...ij` with equal leading letters in all three, `bchq,bkhc->bkhq`, `bhwc,hkc->bhwk`, and in float
+    `bhwc,wkc->bhwk`. A float model is looked at after `dovetail fit`'s own rewrites, which write most equations out.
+
+    ## Why it matters
+    Attention scores as `bqhd,bkhd->bhqk` (heads behind the tokens) and mask heads as `bqc,bchw->bqhw` are refused:
+    the node goes to the CPU, or the model does not load.
+
+    ## How to fix it
+    Write it as Transpose, Reshape and MatMul.
+
+    ## Seen on
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43, in float and between 16-bit pairs:
+      `bqhd,bkhd->bhqk` "unsupported equation", `bqc,bchw->bqhw` MatMul 3110, `bhwc,wkc->bhwk` "unsupported equation
+      for quantized inputs"; the others above compile.
+    """
+    for node in subject.model.graph.all_nodes():
+        if not is_op(node, "Einsum"):
+            continue
+        equation = str(attribute(node, "equation", ""))
+        stored = None if subject.plan is None else subject.plan.tensors.get(node.outputs[0].name or "")
+        in_float = stored is None or not isinstance(stored.storage, QParams)
+        if narrow_operand(equation) is None and not (in_float and _is_multiply_and_sum(equation)):
+            yield Finding(
+                "Q604",
+                at_node(node),
+                f"{say(node)}: HTP does not take the equation {equation!r}{'' if in_float else ' in integers'}",
+                Severity.ERROR,
+                fix="write it as Transpose, Reshape and MatMul, as `dovetail fit` does with the float model",
+            )
+
+
+def narrow_operand(equation: str) -> int | None:
+    """The operand that becomes the second one of HTP's MatMul; None for an equation that becomes none."""
+    terms = _terms(equation)
+    if terms is None:
+        return None
+    first, second, result = terms
+    if len(first) == len(second) == len(result):
+        stacked = first[:-2] == second[:-2] == result[:-2]
+        rows, inner = first[-2], first[-1]
+        if stacked and second[-2:] in (inner + result[-1], result[-1] + inner) and result[-2] == rows:
+            return 1
+        if len(first) == 4 and _is_turned(first, second, result):
+            return 0
+    windows = len(first) == len(result) == 4 and len(second) == 3
+    if windows and first[:3] == result[:3] and second == first[1] + result[3] + first[3]:
+        return 1
+    return None
+
+
+def _is_turned(first: str, second: str, result: str) -> bool:
+    """``bchq,bkhc->bkhq``: the heads stand between rows and columns."""
+    batch, inner, heads, columns, rows = first[0], first[1], first[2], first[3], second[1]
+    return second == batch + rows + heads + inner and result == batch + rows + heads + columns
+
+
+def _is_multiply_and_sum(equation: str) -> bool:
+    """``bhwc,wkc->bhwk``, which becomes Mul and ReduceSum, in float only."""
+    terms = _terms(equation)
+    if terms is None or [len(term) for term in terms] != [4, 3, 4]:
+        return False
+    first, second, result = terms
+    return first[:3] == result[:3] and second == first[2] + result[3] + first[3]
+
+
+def _terms(equation: str) -> tuple[str, str, str] | None:
+    """``ij,jk->ik`` -> its three terms, where they are plain letters and at least two each."""
+    left, arrow, result = equation.replace(" ", "").partition("->")
+    operands = left.split(",")
+    terms = [*operands, result]
+    plain = all(term.isalpha() and term.islower() and len(term) > 1 and len(set(term)) == len(term) for term in terms)
+    return (operands[0], operands[1], result) if arrow and len(operands) == 2 and plain else None

@@ -1,0 +1,8 @@
+"""The rules for TensorRT."""
+
+from __future__ import annotations
+
+from dovetail.rules.rule import rules_in
+from dovetail.targets.tensorrt.rules import attention, compiler, types
+
+RULES = rules_in(attention, compiler, types)

@@ -1,0 +1,13 @@
+"""Codes of earlier versions: one stood for all that the builder made of an attention."""
+
+from __future__ import annotations
+
+from dovetail.rules.rule import Retired
+
+RETIRED = (
+    Retired(
+        "TRT",
+        "what the TensorRT builder made of an attention has the codes Q821 and Q822",
+        ((r"^attention is not one kernel", "Q821"), (r"^no layer of the list", "Q822")),
+    ),
+)

@@ -1,0 +1,29 @@
+"""An operator that the target computes wrongly in integers is tried in another precision, all else as it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from dovetail.op_support import Precision
+from dovetail.plan.request import Pin, Pins
+from dovetail.storage import Why
+from dovetail.trials.knob import Cure, Knob
+from dovetail.trials.locate import Located
+from dovetail.trials.variant import Variant, pinned
+
+NAME = "island"
+
+
+def islands(precision: Precision) -> Knob:
+    """The knob, for a target that can keep single operators in this precision."""
+    return Knob(NAME, cure=partial(_cure, precision))
+
+
+def _cure(precision: Precision, variant: Variant, located: Located) -> Cure | None:
+    request = variant.request
+    if located.unit in request.pins.units:  # the caller has said what it computes in
+        return None
+    text = f"computed wrongly as planned: kept in {precision.name}"
+    free = replace(variant, request=replace(request, pins=request.pins.without_operands_of(located.unit)))
+    return Cure(pinned(Pins({located.unit: Pin(precision, Why.MEASURED, text)}))(free), precision.name)

@@ -1,0 +1,78 @@
+"""Pins: what a caller's patterns match, and what the planner does with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from dovetail.edge import Edge
+from dovetail.encoding import DType, QParams
+from dovetail.errors import InputError
+from dovetail.op_support import A8, FP32, W8A8, W8A16
+from dovetail.plan.constraints import build_problem
+from dovetail.plan.make import make_plan, narrower
+from dovetail.plan.pins import resolve_keeps
+from dovetail.plan.request import Keep, OperandPin, Pin, Pins, Request
+from dovetail.storage import Why
+from dovetail.targets import open_target
+from dovetail.targets.ort_cpu.target import ORT_CPU
+from tests.planning import graph, noise, observe
+
+LAYERS = """
+    net (float[2, 4] x) => (float[2, 4] y) <int64[2] shape = {2, 4}, float[4, 4] w =
+        {0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15}>
+    { encoder_fc = MatMul(x, w)
+      encoder_act = Gelu(encoder_fc)
+      moved = Reshape(encoder_act, shape)
+      y = Gelu(moved) }
+"""
+PRODUCT = "net (float[4, 8] a, float[8, 4] b) => (float[4, 4] y) { p = MatMul(a, b)  y = Gelu(p) }"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "near"),
+    [("encoder_fx", "'encoder_fc'"), ("Encoder_*", "'encoder_act'"), ("fc", "'encoder_fc'"), ("zzz", None)],
+)
+def test_a_pattern_that_matches_nothing_is_refused_with_the_nearest_names(pattern: str, near: str | None) -> None:
+    problem = build_problem(graph(LAYERS), ORT_CPU.table)
+    with pytest.raises(InputError, match="no tensor and no node has a name that matches") as caught:
+        resolve_keeps(problem, [Keep(pattern, FP32)])
+    assert (near in str(caught.value)) if near else ("nearest" not in str(caught.value))
+
+
+def test_a_group_is_pinned_by_any_of_its_members() -> None:
+    model = graph(LAYERS)
+    stats = observe(model, ORT_CPU, noise(model))
+    plans = [
+        make_plan(model, ORT_CPU.table, stats, Request(W8A8, pins=Pins(groups={name: Pin(FP32, Why.PINNED, "asked")})))
+        for name in ("encoder_act", "moved")
+    ]
+    assert plans[0].tensors["encoder_act"].storage.dtype is DType.F32
+    assert plans[0].tensors["encoder_act"] == plans[1].tensors["encoder_act"]
+    assert plans[0].tensors["moved"].why is Why.PINNED
+    assert isinstance(plans[0].tensors["encoder_fc"].storage, QParams)
+
+
+def test_an_operand_is_pinned_to_what_the_table_offers() -> None:
+    htp = open_target("qnn-htp:sm8550")
+    model = graph(PRODUCT)
+    stats = observe(model, htp, noise(model))
+    wide = Request(W8A16)
+    ((edge, encoding),) = narrower(model, htp.table, stats, wide).items()
+    assert (edge.index, encoding) == (1, A8)
+    plans = [
+        make_plan(model, htp.table, stats, each)
+        for each in (wide, wide.pinned(Pins(operands={edge: OperandPin(encoding, Why.PINNED, "asked")})))
+    ]
+    assert [plan.edges[edge].storage.dtype for plan in plans] == [DType.S16, DType.U8]
+    with pytest.raises(ValueError, match="has no signature with what is pinned on"):
+        make_plan(
+            model,
+            htp.table,
+            stats,
+            wide.pinned(Pins(operands={Edge(edge.node, 0): OperandPin(A8, Why.PINNED, "asked")})),
+        )
+
+
+def test_later_pins_win() -> None:
+    first, second = (Pins({"u": Pin(p, Why.PINNED, "")}) for p in (FP32, W8A8))
+    assert (first | second).units["u"].precision is W8A8

@@ -1,0 +1,14 @@
+"""What a table says is known from somewhere: a fact without a version and a way of knowing is folklore."""
+
+from __future__ import annotations
+
+import pytest
+
+from dovetail.targets import FAMILIES, open_target
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_row_says_how_it_is_known(name: str) -> None:
+    ops = open_target(name).table.ops
+    assert ops
+    assert [op for op, support in ops.items() if not support.known_from] == []

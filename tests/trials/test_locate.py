@@ -1,0 +1,128 @@
+"""Where target and simulation disagree: the operator whose inputs are right and whose output is not, on any target."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from dovetail.backend import Artifact, Compiled, Sample
+from dovetail.encoding import Array
+from dovetail.model.session import Mode
+from dovetail.model.write import write
+from dovetail.op_support import W8A8
+from dovetail.target import Target
+from dovetail.trials.locate import NOWHERE, Located, locate, quality_of
+from dovetail.verify.run import SessionRun
+from dovetail.verify.verify import Failing
+from tests.changed import changed
+from tests.planning import graph
+from tests.toy_target import TOY, compile_model
+from tests.trials.benches import bench_of, samples_of
+
+# One branch goes wrong early; the other, which is right, comes behind it in the graph, and is longer.
+BRANCHES = """
+g (float[1,4,8] x) => (float[1,4,8] y)
+{
+    a1 = Relu(x)  a2 = Mul(a1, x)  a3 = Relu(a2)
+    b1 = Gelu(x)  b2 = Mul(b1, x)  b3 = Gelu(b2)  b4 = Mul(b3, x)  b5 = Relu(b4)
+    s = Add(a3, b5)
+    y = Gelu(s)
+}
+"""
+Wrong = Callable[[Array], Array]
+
+
+def twisted(value: Array) -> Array:
+    return np.flip(value, axis=-1)
+
+
+def one_channel_off(value: Array) -> Array:
+    return np.where(np.arange(value.shape[-1]) == 2, -value, value).astype(value.dtype)
+
+
+def toy(op: str, wrong: Wrong) -> Target:
+    """The toy, whose kernel for the operator with this name gives something else."""
+
+    def run(compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
+        path = compiled.artifacts[0].path
+        for sample in samples:
+            model = ir.load(path)
+            node = next((n for n in model.graph if n.outputs[0].name == op), None)
+            if node is None:
+                yield from SessionRun(path, Mode.EXACT, path.parent)([sample])
+                continue
+            front = model.clone()
+            value = next(n for n in front.graph if n.outputs[0].name == op).outputs[0]
+            front.graph.outputs.clear()
+            front.graph.outputs.append(value)
+            (found,) = SessionRun(write(front, path.with_name("front.onnx"))[0], Mode.EXACT, path.parent)([sample])
+            output = node.outputs[0]
+            fed = ir.Value(name=f"{op}/wrong", type=output.type, shape=output.shape)
+            for reader, index in list(output.uses()):
+                reader.replace_input_with(index, fed)
+            model.graph.inputs.append(fed)
+            (outputs,) = SessionRun(write(model, path.with_name("back.onnx"))[0], Mode.EXACT, path.parent)(
+                [{**sample, f"{op}/wrong": wrong(found[op])}]
+            )
+            yield {name: wrong(value) if name == op else value for name, value in outputs.items()}
+
+    return changed(TOY, run=run)
+
+
+def located(target: Target, folder: Path, level_db: float = 30.0, **limits: float) -> Located | str:
+    model = graph(BRANCHES)
+    bench, variant = bench_of(model, target, W8A8, folder)
+    build = bench.build(variant)
+    return locate(bench, variant, build, Failing(samples_of(model)[0], level_db), **limits)
+
+
+@pytest.mark.parametrize("op", ["a1", "a3", "b2", "b5", "s", "y"])
+@pytest.mark.parametrize("wrong", [twisted, one_channel_off])
+def test_the_wrong_operator_is_found_on_either_branch(op: str, wrong: Wrong, tmp_path: Path) -> None:
+    found = located(toy(op, wrong), tmp_path)
+    assert isinstance(found, Located), found
+    assert found.tensor == op
+
+
+def test_where_every_cut_is_right_only_the_whole_graph_is_off(tmp_path: Path) -> None:
+    assert located(TOY, tmp_path) == NOWHERE
+
+
+def test_a_compiler_that_takes_no_cut_leaves_nothing_to_say(tmp_path: Path) -> None:
+    def picky(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+        return Compiled(artifacts, error="no") if folder.name.startswith("cut-") else compile_model(artifacts, folder)
+
+    assert located(changed(toy("b2", twisted), compile=picky), tmp_path) == NOWHERE
+
+
+def test_the_search_ends_at_its_time_limit(tmp_path: Path) -> None:
+    def slow(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+        time.sleep(0.1)
+        return compile_model(artifacts, folder)
+
+    found = located(changed(toy("a1", twisted), compile=slow), tmp_path, time_limit_s=0.05)
+    assert found == "the operator was not found within 0.05 s"
+
+
+def test_a_single_wrong_channel_is_off_although_the_tensor_as_a_whole_is_not() -> None:
+    random = np.random.default_rng(0)
+    exact = random.standard_normal((1, 512, 16)).astype(np.float32)
+    simulated = exact + 1e-3 * random.standard_normal(exact.shape).astype(np.float32)
+    found = simulated.copy()
+    found[:, 7] = -found[:, 7]
+    whole = quality_of(exact, simulated, found, level_db=20.0)
+    assert whole.target_db > 20
+    assert whole.is_off
+    assert not quality_of(exact, simulated, simulated, level_db=20.0).is_off
+
+
+def test_nan_is_off_and_counts_as_the_worst_figure() -> None:
+    exact = np.ones((1, 4), np.float32)
+    found = np.array([[1, np.nan, 1, 1]], np.float32)
+    assert quality_of(exact, exact, found, level_db=20.0).is_off
+    assert quality_of(exact, exact, found, level_db=20.0).target_db == -200.0

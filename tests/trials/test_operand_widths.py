@@ -1,0 +1,165 @@
+"""Second operands: switched in one session, narrow where that costs little, wide where it costs too much."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from dovetail.backend import Sample
+from dovetail.config import options_from
+from dovetail.encoding import DType, QParams
+from dovetail.errors import InputError
+from dovetail.model.session import Mode
+from dovetail.op_support import W8A8, W8A16
+from dovetail.plan.make import make_plan, narrower
+from dovetail.plan.request import OperandPin, Pins, Request
+from dovetail.plan.validate import validate_plan
+from dovetail.qdq.emit import emit_qdq
+from dovetail.qdq.simulation import load_simulation
+from dovetail.qdq.switch import switched, with_switches
+from dovetail.storage import Plan, Why
+from dovetail.target import Target
+from dovetail.targets import open_target
+from dovetail.trials.decision import Decision
+from dovetail.trials.knobs.operand_widths import LOSS_DB, OPERAND_WIDTHS
+from dovetail.verify.compare import compare_runs
+from dovetail.verify.run import SessionRun
+from tests.planning import graph, noise, observe
+from tests.trials.benches import bench_of, samples_of
+
+# Two products; the first one's result hardly reaches the output, and its K is read by somebody else too.
+TWO = """
+g (float[1,2,8,16] q, float[1,2,16,8] k, float[1,2,8,16] v) => (float[1,2,8,16] y, float[1,2,16,8] other)
+<float small = {0.0001}>
+{
+    s = MatMul(q, k)
+    t = Mul(s, small)
+    q2 = Relu(q)
+    k2 = Transpose <perm = [0, 1, 3, 2]> (q2)
+    s2 = MatMul(v, k2)
+    w = Add(t, s2)
+    y = MatMul(w, v)
+    other = Relu(k)
+}
+"""
+
+
+@pytest.fixture
+def htp() -> Target:
+    return open_target("qnn-htp:sm8550")
+
+
+def simulated(model: ir.Model, plan: Plan, samples: list[Sample], folder: Path) -> list[Sample]:
+    path = folder / "emitted.onnx"
+    ir.save(emit_qdq(model, plan), path)
+    return list(SessionRun(load_simulation(path), Mode.EXACT, folder)(samples))
+
+
+def pair(model: ir.Model, target: Target) -> tuple[Plan, Plan]:
+    stats = observe(model, target, noise(model))
+    wide = make_plan(model, target.table, stats, Request(W8A16))
+    narrow = narrower(model, target.table, stats, Request(W8A16))
+    pins = Pins(operands={edge: OperandPin(encoding, Why.PINNED, "narrow") for edge, encoding in narrow.items()})
+    return wide, make_plan(model, target.table, stats, Request(W8A16, pins=pins))
+
+
+def decided(model: ir.Model, target: Target, folder: Path, **more: int) -> tuple[Plan, tuple[Decision, ...]]:
+    bench, variant = bench_of(model, target, W8A16, folder, **more)
+    variant, decisions = OPERAND_WIDTHS.decide(bench, variant)
+    return bench.plan(variant), decisions
+
+
+def test_the_planner_takes_either_width_as_asked(htp: Target) -> None:
+    model = graph(TWO)
+    wide, narrow = pair(model, htp)
+    changed = {edge for edge in wide.edges if wide.edges[edge] != narrow.edges[edge]}
+    assert {(e.node.rpartition("/")[2], e.index) for e in changed} == {("s", 1), ("s2", 1), ("y", 1)}
+    assert {wide.edges[e].storage.dtype for e in changed} == {DType.S16}
+    assert {narrow.edges[e].storage.dtype for e in changed} == {DType.U8}
+    assert wide.tensors == narrow.tensors
+    for plan in (wide, narrow):
+        validate_plan(plan, model, htp.table)
+
+
+def test_a_switched_edge_is_the_simulation_of_the_other_plan_to_the_bit(htp: Target, tmp_path: Path) -> None:
+    model = graph(TWO)
+    wide, narrow = pair(model, htp)
+    edges = [edge for edge in wide.edges if wide.edges[edge] != narrow.edges[edge]]
+    others = {edge: params for edge in edges if isinstance(params := narrow.edges[edge].storage, QParams)}
+    path = tmp_path / "wide.onnx"
+    ir.save(emit_qdq(model, wide), path)
+    run = SessionRun(with_switches(load_simulation(path), others), Mode.EXACT, tmp_path)
+    samples = samples_of(model)
+    for on in ([], [0], [1, 2]):
+        mixed = replace(wide, edges={**wide.edges, **{edges[i]: narrow.edges[edges[i]] for i in on}})
+        expected = simulated(model, mixed, samples, tmp_path)
+        for one, other in zip(expected, run(switched(s, len(edges), on) for s in samples), strict=True):
+            assert all(np.array_equal(one[name], other[name]) for name in ("y", "other"))
+
+
+def test_an_edge_without_a_conversion_has_nothing_to_switch(htp: Target, tmp_path: Path) -> None:
+    model = graph(TWO)
+    wide, narrow = pair(model, htp)
+    edge = next(edge for edge in wide.edges if wide.edges[edge] != narrow.edges[edge])
+    params = narrow.edges[edge].storage
+    assert isinstance(params, QParams)
+    with pytest.raises(ValueError, match="no conversion of its own"):
+        with_switches(model, {edge: params})
+
+
+def test_operands_turn_narrow_where_it_costs_little_and_stay_wide_where_it_costs_much(
+    htp: Target, tmp_path: Path
+) -> None:
+    model = graph(TWO)
+    samples = samples_of(model, 8)
+    plan, (together, *each) = decided(model, htp, tmp_path, count=8)
+    assert [one.taken for one in each] == ["uint8", "int16", "int16"]
+    assert together.taken == "1 of 3 narrow"
+    assert {"wide", "1 of 3 narrow"} == {one.label for one in together.alternatives}
+    validate_plan(plan, model, htp.table)
+    exact = list(SessionRun(model, Mode.FLOAT, tmp_path)(samples))
+    wide = make_plan(model, htp.table, observe(model, htp, noise(model, 8)), Request(W8A16))
+    figures = [compare_runs(exact, simulated(model, one, samples, tmp_path)).sqnr_db()["y"] for one in (wide, plan)]
+    assert figures[0] - figures[1] <= LOSS_DB
+    measured = [choice for choice in plan.edges.values() if choice.why is Why.MEASURED]
+    assert len(measured) == 3
+    assert all("second operand as" in choice.detail and "dB" in choice.detail for choice in measured)
+
+
+def test_a_constant_of_rank_3_is_an_operand_with_two_widths(htp: Target, tmp_path: Path) -> None:
+    table = ", ".join(str(number / 64) for number in range(-24, 24))
+    body = "g (float[2,3,4,8] q) => (float[2,3,4,2] y) <float[3,8,2] k = {%s}> { x = Relu(q)  y = MatMul(x, k) }"
+    model = graph(body % table)
+    plan, (_, row) = decided(model, htp, tmp_path)
+    figures = {one.label: one.figures["sqnr_db"] for one in row.alternatives}
+    assert list(figures) == ["int16", "uint8"]
+    assert figures["int16"] > figures["uint8"] + 10
+    validate_plan(plan, model, htp.table)
+
+
+def test_nothing_is_searched_where_there_is_nothing_to_choose(htp: Target, tmp_path: Path) -> None:
+    model = graph(TWO)
+    bench, variant = bench_of(model, htp, W8A8, tmp_path)
+    assert OPERAND_WIDTHS.decide(bench, variant) == (variant, ())
+    plan, decisions = decided(model, open_target("qnn-htp:sm8450"), tmp_path)
+    assert decisions == ()
+    assert {c.storage.dtype for e, c in plan.edges.items() if e.node.startswith("MatMul")} == {DType.U8}
+
+
+@pytest.mark.parametrize(("wish", "dtype"), [("wide", DType.S16), ("narrow", DType.U8)])
+def test_the_caller_may_say_which(wish: str, dtype: DType, htp: Target, tmp_path: Path) -> None:
+    model = graph(TWO)
+    bench, variant = bench_of(model, htp, W8A16, tmp_path, wishes={"operands": wish})
+    variant, decisions = OPERAND_WIDTHS.decide(bench, variant)
+    edges = bench.plan(variant).edges
+    assert decisions == ()
+    assert {c.storage.dtype for e, c in edges.items() if e.node.startswith("MatMul") and e.index == 1} == {dtype}
+
+
+def test_another_word_for_operands_is_refused() -> None:
+    with pytest.raises(InputError, match="unknown operands 'widest'; there is auto, wide and narrow"):
+        options_from({"target": "qnn-htp", "operands": "widest"})

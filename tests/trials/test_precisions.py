@@ -1,0 +1,139 @@
+"""Which of several precisions is taken: the rule, and a target that compiles, runs and times them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from dovetail.backend import Artifact, Compiled, Measured, Sample, Timer
+from dovetail.errors import BackendError
+from dovetail.op_support import FP32, W8A8, Precision
+from dovetail.target import Target
+from dovetail.trials.decision import Alternative, Decision
+from dovetail.trials.knobs.precisions import pick, precisions
+from dovetail.trials.workbench import Score
+from tests.changed import changed
+from tests.planning import graph
+from tests.toy_target import TOY, compile_model, run
+from tests.trials.benches import bench_of, samples_of
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "taken", "why"),
+    [
+        ((40.0, 0.97), (45.0, 1.0), "b", "no other takes less than 0.95 of its time"),
+        ((40.0, 0.60), (45.0, 1.0), "a", "it takes 0.60 of the time, and its worst output keeps 40.0 dB"),
+        ((24.0, 0.60), (45.0, 1.0), "b", "what is faster does not keep 25 dB"),
+        ((24.0, None), (20.0, None), "a", "how long they take was not measured"),
+        ((None, None), (20.0, None), "b", "no other runs on the target"),
+        ((None, None), (None, None), "a", "none was run on the target"),
+    ],
+)
+def test_the_rule(
+    one: tuple[float | None, float | None], other: tuple[float | None, float | None], taken: str, why: str
+) -> None:
+    rows = []
+    for name, db, (ran, ratio) in (("a", 50.0, one), ("b", 40.0, other)):
+        figures = {"simulation_sqnr_db": db, "target_sqnr_db": ran, "time_ratio": ratio}
+        rows.append(Alternative(name, {key: value for key, value in figures.items() if value is not None}))
+    chosen, reason = pick(rows)
+    assert chosen.label == taken
+    assert why in reason
+
+
+MODEL = """g (float[1,4,4] x) => (float[1,4,4] y)
+    <float[4,4] w = {1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,9}> { h = MatMul(x, w) y = Relu(h) }"""
+
+
+def is_integer(compiled: Compiled) -> bool:
+    nodes = onnx.load(compiled.artifacts[0].path).graph.node
+    return any(node.op_type == "DequantizeLinear" for node in nodes)
+
+
+def toy(*, fails: Precision | None = None, nan: Precision | None = None) -> Target:
+    """Two precisions of which w8a8 takes a third of the time; one may refuse to run, or give NaN."""
+
+    def timed(programs: Mapping[str, Compiled], baseline: str, sample: Sample) -> Measured:
+        assert set(sample) == {"x"}
+        taken = {name: 10.0 if name == "w8a8" else 30.0 for name in programs}
+        return Measured(baseline, taken, {name: us / taken[baseline] for name, us in taken.items()}, 5)
+
+    def ran(compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
+        precision = W8A8 if is_integer(compiled) else FP32
+        if precision is fails:
+            raise BackendError("no such kernel")
+        broken = np.float32(np.nan if precision is nan else 1)
+        return ({name: output * broken for name, output in outputs.items()} for outputs in run(compiled, samples))
+
+    return changed(
+        TOY,
+        precisions={"fp32": FP32, "w8a8": W8A8},
+        choices={"auto": ("fp32", "w8a8")},
+        timer=Timer(timed, ()),
+        run=ran,
+        knobs=(precisions(),),
+    )
+
+
+def decided(target: Target, folder: Path) -> tuple[Precision, Decision]:
+    model = graph(MODEL)
+    score = Score(lambda: samples_of(model), lambda outputs: {"n": float(len(list(outputs)))})
+    bench, variant = bench_of(model, target, FP32, folder, wishes={"precision": "auto"}, score=score)
+    variant, (decision,) = target.knobs[0].decide(bench, variant)
+    return variant.request.precision, decision
+
+
+def test_candidates_are_compiled_run_timed_and_scored(tmp_path: Path) -> None:
+    taken, decision = decided(toy(), tmp_path)
+    rows = {row.label: row.figures for row in decision.alternatives}
+    assert taken == W8A8
+    assert list(rows) == ["fp32", "w8a8"]
+    assert rows["w8a8"]["target_sqnr_db"] == pytest.approx(rows["w8a8"]["simulation_sqnr_db"])
+    assert rows["w8a8"]["time_ratio"] == pytest.approx(1 / 3)
+    assert [row["n"] for row in rows.values()] == [4.0, 4.0]
+    assert decision.reason.startswith("it takes 0.33 of the time")
+    assert "other's time" in decision.rule
+    assert decision.samples == 4
+
+
+def test_what_does_not_run_is_not_chosen_and_said(tmp_path: Path) -> None:
+    taken, decision = decided(toy(fails=W8A8), tmp_path)
+    assert taken == FP32
+    assert decision.alternatives[1].failure == "no such kernel"
+    assert "time_ratio" not in decision.alternatives[1].figures
+    assert "no other runs on the target" in decision.reason
+
+
+@pytest.mark.parametrize(("nan", "taken"), [(FP32, W8A8), (W8A8, FP32)])
+def test_what_gives_nan_is_not_chosen(nan: Precision, taken: Precision, tmp_path: Path) -> None:
+    chosen, decision = decided(toy(nan=nan), tmp_path)
+    assert chosen == taken
+    assert {row.label: row.figures["target_sqnr_db"] for row in decision.alternatives}[nan.name] == -200.0
+
+
+def test_the_same_bytes_are_compiled_once(tmp_path: Path) -> None:
+    folders: list[Path] = []
+
+    def counted(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+        folders.append(folder)
+        return compile_model(artifacts, folder)
+
+    same = Precision("same", W8A8.activation, W8A8.weight)
+    target = changed(
+        toy(), compile=counted, precisions={"w8a8": W8A8, "same": same}, choices={"auto": ("w8a8", "same")}
+    )
+    model = graph(MODEL)
+    bench, variant = bench_of(model, target, W8A8, tmp_path, wishes={"precision": "auto"})
+    variant, _ = target.knobs[0].decide(bench, variant)
+    build = bench.build(variant)
+    assert len(folders) == 1
+    place = tmp_path / "run"
+    place.mkdir()
+    shipped = bench.ship(build, place)
+    assert [artifact.path for artifact in shipped.compiled.artifacts] == [place / "toy.onnx"]
+    assert (place / "toy.onnx").exists()
+    assert len(folders) == 1

@@ -1,0 +1,51 @@
+"""A knob in one file: whether what reads the model's inputs computes in float, chosen by what that gains."""
+
+from __future__ import annotations
+
+from dovetail.op_support import FP32
+from dovetail.plan.constraints import build_problem
+from dovetail.plan.request import Pin, Pins
+from dovetail.storage import Why
+from dovetail.trials.decision import Alternative, Decision
+from dovetail.trials.knob import Knob, Outcome
+from dovetail.trials.variant import Variant, pinned
+from dovetail.trials.workbench import Workbench
+
+NAME = "first_layer"
+# What the worst output must gain: a layer in float costs time.
+GAIN_DB = 6.0
+SAMPLES = 8
+RULE = f"in float, where the worst output gains more than {GAIN_DB:g} dB by it in simulation"
+
+
+def decide(bench: Workbench, variant: Variant) -> Outcome:
+    """Try the first layer behind every input in float, one after the other, and keep what gains enough."""
+    units = build_problem(variant.model, bench.table).units
+    decisions = []
+    for name in [str(value.name) for value in variant.model.graph.inputs]:
+        pin = Pin(FP32, Why.MEASURED, f"kept {RULE}")
+        readers = [unit.name for unit in units if any(operand.name == name for operand in unit.operands)]
+        other = pinned(Pins(units=dict.fromkeys(readers, pin), groups={name: pin}))(variant)
+        quantized_db, float_db = (bench.worst_db(each, SAMPLES) for each in (variant, other))
+        gains = float_db - quantized_db > GAIN_DB
+        decisions.append(_decision(bench, name, quantized_db, float_db, gains))
+        variant = other if gains else variant
+    return variant, tuple(decisions)
+
+
+FIRST_LAYER = Knob(NAME, decide)
+
+
+def _decision(bench: Workbench, name: str, quantized_db: float, float_db: float, gains: bool) -> Decision:
+    return Decision(
+        knob=NAME,
+        where=name,
+        taken="float" if gains else "quantized",
+        alternatives=(
+            Alternative("quantized", {"simulation_sqnr_db": quantized_db}),
+            Alternative("float", {"simulation_sqnr_db": float_db}),
+        ),
+        rule=RULE,
+        reason=f"float gains {float_db - quantized_db:.1f} dB at the worst output",
+        samples=len(bench.samples(SAMPLES)),
+    )

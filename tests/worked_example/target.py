@@ -1,0 +1,95 @@
+"""A target in one file: what it accepts, how it is reached, and the name by which it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from dovetail.backend import MODEL, Artifact, Backend, Compiled, Outcome, Probe, ReadBack, Runner, Sample
+from dovetail.encoding import QParams
+from dovetail.errors import InputError
+from dovetail.model.session import Mode, open_session, run_session
+from dovetail.model.write import write
+from dovetail.op_support import A8, B32, F32, W8, W8A8, OpSupport, OpTable, bias, const, signature
+from dovetail.passes.linear_as_gemm import linear_as_gemm
+from dovetail.qdq.emit import emit_qdq
+from dovetail.qdq.params import qparams_of
+from dovetail.qdq.stored import stored_values
+from dovetail.storage import Plan
+from dovetail.target import Family, Rewrites, Target
+from tests.worked_example.knob import FIRST_LAYER
+
+LINEAR = OpSupport((signature(A8, const(W8), bias(B32), out=A8), signature(F32, F32, F32, out=F32)))
+ELEMENTWISE = OpSupport((signature(A8, A8, out=A8), signature(F32, F32, out=F32)))
+MOVES = OpSupport((signature(A8, out=A8), signature(F32, out=F32)), shares=(0,))
+TABLE = OpTable(
+    target="example",
+    ops={"Gemm": LINEAR, "Add": ELEMENTWISE, "Relu": ELEMENTWISE, "Reshape": MOVES, "Transpose": MOVES},
+    precisions={"w8a8": W8A8},
+)
+
+
+def probe() -> Probe:
+    """Whether the vendor's tools are here; where they are not, ``missing`` says what to install."""
+    return Probe(True, {"onnx": onnx.__version__})
+
+
+def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
+    """The QDQ graph: the simulation, and what is compiled."""
+    return tuple(Artifact(MODEL, path, shipped=True) for path in write(emit_qdq(model, plan), folder / "model.onnx"))
+
+
+def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+    """A real target calls its compiler here, in a child process (``targets/child.py``)."""
+    try:
+        onnx.checker.check_model(str(artifacts[0].path), full_check=True)
+    except onnx.checker.ValidationError as error:
+        return Compiled(artifacts, error=str(error))
+    return Compiled(artifacts, log="checked")
+
+
+def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
+    """Every planned tensor, as it is in what was compiled: here the file itself."""
+    model = ir.load(compiled.artifacts[0].path)
+    readers = {n.inputs[0].name: n for n in model.graph if n.op_type == "DequantizeLinear" and n.inputs[0] is not None}
+    rows = []
+    for stored in stored_values(model, plan):
+        reader = readers.get(stored.name)
+        outcome = Outcome.NOT_FOUND
+        if reader is not None:
+            outcome = Outcome.MATCHED if _same(qparams_of(reader), stored.params) else Outcome.CHANGED
+        rows.append(stored.as_read(outcome, ""))
+    return ReadBack(tuple(rows), "the file itself")
+
+
+def _same(one: QParams, other: QParams) -> bool:
+    return np.array_equal(one.scale, other.scale) and np.array_equal(one.zero_point, other.zero_point)
+
+
+def run(compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
+    """The outputs of what was compiled, sample by sample."""
+    session = open_session(compiled.artifacts[0].path, Mode.EXACT)
+    for sample in samples:
+        yield run_session(session, sample)
+
+
+def open_target(variant: str, options: Mapping[str, str]) -> Target:
+    """The one variant; what is not known is refused, because a typo must not be silent."""
+    if variant or options:
+        raise InputError(f"target example has no {variant or min(options)!r}")
+    return EXAMPLE
+
+
+EXAMPLE = Target(
+    name="example",
+    facts=None,
+    table=TABLE,
+    backend=Backend(probe, emit, compile_model, read_back, Runner(run)),
+    rewrites=Rewrites((linear_as_gemm,)),
+    knobs=(FIRST_LAYER,),
+)
+FAMILY = Family(open_target)
