@@ -11,7 +11,7 @@ import math
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +20,11 @@ import onnx_ir as ir
 from dovetail.backend import MODEL, Artifact, Sample
 from dovetail.encoding import Array, DType
 from dovetail.errors import BackendError, InputError
+from dovetail.finding import Place
 from dovetail.model.edit import is_float
 from dovetail.model.observe import ObservedRun
-from dovetail.model.origin import nodes_of, origin_of
+from dovetail.model.origin import origin_of
+from dovetail.model.place import at_node
 from dovetail.model.session import Mode
 from dovetail.model.write import write
 from dovetail.numerics.metrics import Comparison
@@ -46,20 +48,18 @@ TIME_LIMIT_S = 600.0
 class Located:
     """The tensor that is off on the target although all it is made from is right, and the operator that makes it.
 
-    ``unit`` is the operator's name in the graph that was planned, ``node`` the caller's.
+    ``unit`` is the operator's name in the graph that was planned, ``place`` has the caller's.
     """
 
-    tensor: str
+    place: Place
     unit: str
-    node: str
-    op_type: str
     storage: DType
     target_db: float
     simulation_db: float
 
     def __str__(self) -> str:
         return (
-            f"the first tensor that is off is {self.tensor!r}, made by {self.op_type} {self.node!r}: "
+            f"the first tensor that is off is {self.place.tensor!r}, made by {self.place.op_type} {str(self.place)!r}: "
             f"target {self.target_db:.1f} dB, simulation {self.simulation_db:.1f} dB against float"
         )
 
@@ -233,17 +233,9 @@ class _Search:
         node, quality = value.producer(), self._known[name]
         if node is None or quality is None:
             raise ValueError(f"{name!r} is made by no node, or was not measured")
-        original = ", ".join(nodes_of(node)) or node.name or ""
+        place = replace(at_node(node), tensor=origin_of(value).name)
         storage = self._build.plan.tensors[name].storage.dtype
-        return Located(
-            origin_of(value).name,
-            node.name or "",
-            original,
-            node.op_type,
-            storage,
-            quality.target_db,
-            quality.simulation_db,
-        )
+        return Located(place, node.name or "", storage, quality.target_db, quality.simulation_db)
 
 
 def quality_of(expected: Array, simulated: Array, found: Array, level_db: float) -> _Quality:
