@@ -16,7 +16,8 @@ from dovetail.model.session import Mode
 from dovetail.model.write import write
 from dovetail.op_support import FP32, W8A8
 from dovetail.target import Target
-from dovetail.trials.locate import NOWHERE, Located, locate, quality_of
+from dovetail.trials.locate import NOWHERE, Located, locate
+from dovetail.verify.quality import quality_of
 from dovetail.verify.run import SessionRun
 from dovetail.verify.verify import Failing
 from tests.changed import changed

@@ -24,9 +24,9 @@ from dovetail.storage import Why
 from dovetail.trials.decision import Alternative, Decision
 from dovetail.trials.knob import Knob, Outcome
 from dovetail.trials.policy import accept_within, least_cost_per_gain
-from dovetail.trials.switched import SwitchedSimulation
 from dovetail.trials.variant import Variant, pinned
 from dovetail.trials.workbench import Workbench
+from dovetail.verify.switched import SwitchedSimulation
 
 NAME = "operands"
 # What all narrow operands together may cost the worst output.
