@@ -106,7 +106,7 @@ def test_a_failed_comparison_is_repeated_on_more_samples_and_located(model: Path
 def test_an_operator_that_it_computes_wrongly_is_kept_in_float(model: Path) -> None:
     result = fit(model, option={"wrong": "Relu"})
     (decision,) = decisions(result, "island")
-    assert (decision.where, decision.taken) == ("Relu 'Relu/r'", "fp32")
+    assert (decision.place.op_type, str(decision.place), decision.taken) == ("Relu", "Relu/r", "fp32")
     assert "the first tensor that is off is 'r'" in decision.reason
     (row,) = [row for row in result.plan if row.tensor == "r" and row.edge is None]
     assert (str(row.dtype), str(row.why)) == ("float32", "measured")
@@ -174,7 +174,7 @@ def test_its_knobs_decide_and_say_so(model: Path) -> None:
 
 def test_the_width_of_operands_is_weighed_by_the_estimate(model: Path) -> None:
     together, *each = decisions(fit(model, precision="w8a16"), "operands")
-    assert together.where == "second operands"
+    assert together.is_whole
     assert len(each) == 2
     for decision in each:
         wide, narrow = decision.alternatives

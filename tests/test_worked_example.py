@@ -66,7 +66,12 @@ def test_the_target_passes_every_verdict(model: Path) -> None:
 def test_the_knob_decides_by_what_it_measures(model: Path, outlier: float, taken: str, dtype: DType) -> None:
     result = fit(model, "example", outlier)
     (decision,) = result.decisions
-    assert (decision.knob, decision.where, decision.taken, decision.rule) == (knob.NAME, "image", taken, knob.RULE)
+    assert (decision.knob, decision.place.tensor, decision.taken, decision.rule) == (
+        knob.NAME,
+        "image",
+        taken,
+        knob.RULE,
+    )
     before, after = (each.figures["simulation_sqnr_db"] for each in decision.alternatives)
     assert (after - before > knob.GAIN_DB) == (taken == "float")
     (row,) = [row for row in result.plan if row.tensor == "image" and row.edge is None]

@@ -35,6 +35,7 @@ from dovetail.report.result import Result
 from dovetail.storage import ScaleSource
 from dovetail.target import Target
 from dovetail.targets import open_target
+from dovetail.trials.workbench import Workbench
 from dovetail.verify.metric import Metric
 
 RECORD = "repair.json"
@@ -146,7 +147,8 @@ def _as_given(path: Path, target: Target, work: Path) -> Compiled:
     names = [node.name for node in model.graph]
     if not all(names) or len(set(names)) != len(names):
         name_nodes(model.graph)
-    return target.backend.compile((Artifact(MODEL, write(model, folder / path.name)[0]),), folder)
+    bench = Workbench(target.table, target.backend, lambda: (), work, available=found.available)
+    return bench.compile((Artifact(MODEL, write(model, folder / path.name)[0]),), folder)
 
 
 def _compare(

@@ -24,7 +24,6 @@ class FloatStorage:
 
 Storage = QParams | FloatStorage
 IN_FLOAT32 = FloatStorage(DType.F32)
-IN_FLOAT16 = FloatStorage(DType.F16)
 
 
 class Why(StrEnum):

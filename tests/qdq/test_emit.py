@@ -26,7 +26,7 @@ from dovetail.numerics.affine import dequantize, fake_quantize, quantize
 from dovetail.numerics.block import scale_shape
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.stored import stored_values
-from dovetail.storage import IN_FLOAT16, IN_FLOAT32, Choice, Plan, Why
+from dovetail.storage import IN_FLOAT32, Choice, FloatStorage, Plan, Why
 from tests.equality import Array, model_from, normal
 from tests.qdq.round_trip import assert_bit_equal, check_emitted, plan_of, run_both_ways
 from tests.qdq.shipped import images, planned
@@ -170,7 +170,12 @@ def test_every_storage_of_a_plan_is_found_in_what_was_emitted(precision: str) ->
 
 def test_what_is_kept_in_float16_has_no_pair_here() -> None:
     """In which type a file computes it is for the target to say."""
-    in_float = Plan("", "", {"h": Choice(IN_FLOAT16, Why.PINNED)}, {Edge("add", 0): Choice(IN_FLOAT16, Why.PINNED)})
+    in_float = Plan(
+        "",
+        "",
+        {"h": Choice(FloatStorage(DType.F16), Why.PINNED)},
+        {Edge("add", 0): Choice(FloatStorage(DType.F16), Why.PINNED)},
+    )
     assert {node.op_type for node in emit_qdq(_linear(), in_float).graph} == {node.op_type for node in _linear().graph}
 
 

@@ -37,7 +37,7 @@ def decided(text: str, folder: Path, precision: str = "w8a8") -> tuple[Plan, tup
 def test_a_merge_that_costs_more_than_3_db_stays_float_and_says_so(tmp_path: Path) -> None:
     plan, (merge,) = decided(tokens(100.0), tmp_path)
     shared, in_float = (one.figures["simulation_sqnr_db"] for one in merge.alternatives)
-    assert (merge.knob, merge.where, merge.taken) == ("merges", "join", "float")
+    assert (merge.knob, str(merge.place), merge.taken) == ("merges", "join", "float")
     assert in_float - shared > 3
     assert not isinstance(plan.tensors["t"].storage, QParams)
     assert isinstance(plan.tensors["h"].storage, QParams), "the layer in front keeps its own range in int8"

@@ -14,9 +14,10 @@ from dovetail.backend import Artifact, Compiled, Sample
 from dovetail.encoding import Array
 from dovetail.model.session import Mode
 from dovetail.model.write import write
-from dovetail.op_support import W8A8
+from dovetail.op_support import FP32, W8A8
 from dovetail.target import Target
-from dovetail.trials.locate import NOWHERE, Located, locate, quality_of
+from dovetail.trials.locate import NOWHERE, Located, locate
+from dovetail.verify.quality import quality_of
 from dovetail.verify.run import SessionRun
 from dovetail.verify.verify import Failing
 from tests.changed import changed
@@ -86,7 +87,7 @@ def located(target: Target, folder: Path, level_db: float = 30.0, **limits: floa
 def test_the_wrong_operator_is_found_on_either_branch(op: str, wrong: Wrong, tmp_path: Path) -> None:
     found = located(toy(op, wrong), tmp_path)
     assert isinstance(found, Located), found
-    assert found.tensor == op
+    assert found.place.tensor == op
 
 
 def test_where_every_cut_is_right_only_the_whole_graph_is_off(tmp_path: Path) -> None:
@@ -98,6 +99,31 @@ def test_a_compiler_that_takes_no_cut_leaves_nothing_to_say(tmp_path: Path) -> N
         return Compiled(artifacts, error="no") if folder.name.startswith("cut-") else compile_model(artifacts, folder)
 
     assert located(changed(toy("b2", twisted), compile=picky), tmp_path) == NOWHERE
+    assert not list(tmp_path.rglob("cut-*"))
+
+
+def test_many_joins_that_no_cut_shows_do_not_multiply(tmp_path: Path) -> None:
+    """Each block adds two branches: every path through 24 of them would never end."""
+
+    def picky(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+        return Compiled(artifacts, error="no") if folder.name.startswith("cut-") else compile_model(artifacts, folder)
+
+    blocks = "".join(f"a{i} = Relu(x{i})  b{i} = Gelu(x{i})  x{i + 1} = Add(a{i}, b{i})\n" for i in range(24))
+    model = graph(f"g (float[1,4,8] x0) => (float[1,4,8] y) {{ {blocks} y = Relu(x24) }}")
+    bench, variant = bench_of(model, changed(TOY, compile=picky), W8A8, tmp_path)
+    started = time.process_time()
+    found = locate(bench, variant, bench.build(variant), Failing(samples_of(model)[0], 30.0))
+    assert found == NOWHERE
+    assert time.process_time() - started < 20
+
+
+def test_a_float_graph_is_located_too(tmp_path: Path) -> None:
+    model = graph(BRANCHES)
+    target = changed(toy("a2", twisted), precisions={"fp32": FP32})
+    bench, variant = bench_of(model, target, FP32, tmp_path)
+    found = locate(bench, variant, bench.build(variant), Failing(samples_of(model)[0], 30.0))
+    assert isinstance(found, Located)
+    assert found.place.tensor == "a2"
 
 
 def test_the_search_ends_at_its_time_limit(tmp_path: Path) -> None:

@@ -115,6 +115,16 @@ def test_what_gives_nan_is_not_chosen(nan: Precision, taken: Precision, tmp_path
     assert {row.label: row.figures["target_sqnr_db"] for row in decision.alternatives}[nan.name] == -200.0
 
 
+def test_a_candidate_that_does_not_finish_is_a_failure_of_its_own(tmp_path: Path) -> None:
+    def hangs(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+        compiled = compile_model(artifacts, folder)
+        return Compiled(artifacts, error="time limit", finished=False) if not is_integer(compiled) else compiled
+
+    taken, decision = decided(changed(toy(), compile=hangs), tmp_path)
+    assert taken == W8A8
+    assert [row.failure for row in decision.alternatives] == ["time limit", ""]
+
+
 def test_the_same_bytes_are_compiled_once(tmp_path: Path) -> None:
     folders: list[Path] = []
 

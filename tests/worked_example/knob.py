@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dovetail.finding import Place, PlaceKind
 from dovetail.op_support import FP32
 from dovetail.plan.constraints import build_problem
 from dovetail.plan.request import Pin, Pins
@@ -39,7 +40,7 @@ FIRST_LAYER = Knob(NAME, decide)
 def _decision(bench: Workbench, name: str, quantized_db: float, float_db: float, gains: bool) -> Decision:
     return Decision(
         knob=NAME,
-        where=name,
+        place=Place(PlaceKind.TENSOR, tensor=name),
         taken="float" if gains else "quantized",
         alternatives=(
             Alternative("quantized", {"simulation_sqnr_db": quantized_db}),

@@ -119,9 +119,9 @@ class Result:
         return encode(self, indent=1)
 
 
-def load_result(path: Path) -> Result:
+def load_result(path: str | Path) -> Result:
     """Read a ``result.json``, also one of an older schema version; a wrong field is refused by name."""
-    raw = read_document(path, "result", SCHEMA_VERSION, UPGRADES)
+    raw = read_document(Path(path), "result", SCHEMA_VERSION, UPGRADES)
     try:
         return convert(raw, Result)
     except msgspec.ValidationError as error:

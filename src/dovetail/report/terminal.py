@@ -138,12 +138,12 @@ def _print_decisions(decisions: tuple[Decision, ...], out: Console) -> None:
     for knob in dict.fromkeys(decision.knob for decision in decisions):
         group = [decision for decision in decisions if decision.knob == knob]
         for decision in (one for one in group if one.is_whole):
-            out.print(f"{escape(decision.where)}: [bold]{escape(decision.taken)}[/], {escape(decision.reason)}")
+            out.print(f"{decision.knob}: [bold]{escape(decision.taken)}[/], {escape(decision.reason)}")
             out.print(_alternatives(decision))
             out.print(f"  rule: {escape(decision.rule)} ({decision.samples} samples)")
         changed = [one for one in group if not one.is_whole and one.taken != one.alternatives[0].label]
         for decision in changed[:_SHOWN_DECISIONS]:
-            out.print(f"  {escape(decision.where)}: {escape(decision.taken)}, {escape(decision.reason)}")
+            out.print(f"  {escape(str(decision.place))}: {escape(decision.taken)}, {escape(decision.reason)}")
         others = len(group) - len(changed[:_SHOWN_DECISIONS]) - sum(one.is_whole for one in group)
         if others:
             out.print(f"  {others} more decisions about {knob} in result.json")

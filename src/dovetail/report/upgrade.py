@@ -61,7 +61,7 @@ def _precision_of_1(metrics: Raw) -> Raw | None:
         for row in choices["candidates"]
     ]
     said = {"taken": choices["precision"], "rule": choices["rule"], "reason": choices["reason"]}
-    return {**_decision("precision", "precision", rows, choices["samples"], **said), "is_whole": True}
+    return {**_decision("precision", "", rows, choices["samples"], **said), "place": {"kind": "model"}}
 
 
 def _merges_of_1(metrics: Raw) -> list[Raw]:
@@ -86,7 +86,7 @@ def _operands_of_1(metrics: Raw) -> list[Raw]:
     return [
         _decision(
             "operands",
-            f"{row['node']} (input {_index(row['edge'])})",
+            str(_edge(row["edge"])),
             [
                 _alternative(row["wide"], {"sqnr_db": row["wide_sqnr_db"]}),
                 _alternative(row["narrow"], {"sqnr_db": row["narrow_sqnr_db"], "saved_us": row["saved_us"]}),
@@ -105,12 +105,9 @@ def _alternative(label: str, figures: Raw, failure: str = "") -> Raw:
 def _decision(
     knob: str, where: str, rows: list[Raw], samples: int, *, taken: str, rule: str = "", reason: str = ""
 ) -> Raw:
-    named = {"knob": knob, "where": where, "taken": taken, "alternatives": rows, "samples": samples}
+    place = {"kind": "text", "name": where}
+    named = {"knob": knob, "place": place, "taken": taken, "alternatives": rows, "samples": samples}
     return {**named, "rule": rule, "reason": reason or "as recorded in schema version 1"}
-
-
-def _index(edge: Any) -> str:
-    return str(_edge(edge)).rpartition(":")[2]
 
 
 def _edge(written: Any) -> str | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dovetail.finding import Place, PlaceKind
+
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
@@ -14,27 +16,26 @@ class Alternative:
     figures: Mapping[str, float] = field(default_factory=dict)
     failure: str = ""
 
-    def __str__(self) -> str:
-        if self.failure:
-            return f"{self.label}: {self.failure}"
-        return f"{self.label}: {', '.join(f'{name} {value:.4g}' for name, value in self.figures.items())}"
-
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One thing that was chosen by trying: which knob, where (the caller's names), what was taken, and why.
+    """One thing that was chosen by trying: which knob, where, what was taken, and why.
 
-    ``samples``: how many the figures were taken on. ``is_whole``: about the model as a whole, not one place in it.
+    ``samples``: how many the figures were taken on.
     """
 
     knob: str
-    where: str
+    place: Place
     taken: str
     alternatives: tuple[Alternative, ...]
     rule: str
     reason: str
     samples: int
-    is_whole: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is about the model as a whole, and not one place in it."""
+        return self.place.kind is PlaceKind.MODEL
 
     def __str__(self) -> str:
-        return f"{self.knob}: {self.where} is {self.taken}, because {self.reason}"
+        return f"{self.knob}: {self.place} is {self.taken}, because {self.reason}"

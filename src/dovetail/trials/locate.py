@@ -7,37 +7,34 @@ tensor stands directly in front of a wrong one. Where another input of that oper
 
 from __future__ import annotations
 
-import math
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 
 from dovetail.backend import MODEL, Artifact, Sample
 from dovetail.encoding import Array, DType
 from dovetail.errors import BackendError, InputError
+from dovetail.finding import Place
 from dovetail.model.edit import is_float
 from dovetail.model.observe import ObservedRun
-from dovetail.model.origin import nodes_of, origin_of
+from dovetail.model.origin import origin_of
+from dovetail.model.place import at_node
 from dovetail.model.session import Mode
 from dovetail.model.write import write
-from dovetail.numerics.metrics import Comparison
 from dovetail.passes.remove_unused import remove_unused
 from dovetail.qdq.boundary import stored_sample
 from dovetail.qdq.emit import READ
 from dovetail.qdq.simulation import load_simulation
 from dovetail.trials.variant import Variant
 from dovetail.trials.workbench import Build, Workbench
-from dovetail.verify.verdicts import bounded_db
+from dovetail.verify.quality import TensorAgreement, quality_of
 from dovetail.verify.verify import Failing
 
 NOWHERE = "no tensor is off where the graph is cut behind it: only the whole graph is"
-# How far a tensor may be below its simulation; and a single channel, whose figure is from fewer numbers.
-DROP_DB, CHANNEL_DROP_DB = 3.0, 10.0
 # How long cuts are built and run at the most: each takes a compiler seconds, on a large model minutes.
 TIME_LIMIT_S = 600.0
 
@@ -46,20 +43,18 @@ TIME_LIMIT_S = 600.0
 class Located:
     """The tensor that is off on the target although all it is made from is right, and the operator that makes it.
 
-    ``unit`` is the operator's name in the graph that was planned, ``node`` the caller's.
+    ``unit`` is the operator's name in the graph that was planned, ``place`` has the caller's.
     """
 
-    tensor: str
+    place: Place
     unit: str
-    node: str
-    op_type: str
     storage: DType
     target_db: float
     simulation_db: float
 
     def __str__(self) -> str:
         return (
-            f"the first tensor that is off is {self.tensor!r}, made by {self.op_type} {self.node!r}: "
+            f"the first tensor that is off is {self.place.tensor!r}, made by {self.place.op_type} {str(self.place)!r}: "
             f"target {self.target_db:.1f} dB, simulation {self.simulation_db:.1f} dB against float"
         )
 
@@ -81,15 +76,6 @@ def locate(
         return f"the operator was not found: {error}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Quality:
-    """One tensor at a cut: how far target and simulation are from float."""
-
-    target_db: float
-    simulation_db: float
-    is_off: bool
-
-
 class _Search:
     """Cuts the emitted graph behind tensors and runs what is in front of the cut on the target."""
 
@@ -103,7 +89,7 @@ class _Search:
         self._expected = _values(self._model, list(self._reads), failing.sample, build.folder, Mode.FLOAT)
         self._simulated = _values(simulation, list(self._reads.values()), self._sample, build.folder, Mode.EXACT)
         self._parents, self._nearest = self._made_from()
-        self._known: dict[str, _Quality | None] = {}
+        self._known: dict[str, TensorAgreement | None] = {}
 
     def run(self) -> Located | None:
         """Up from every output in turn."""
@@ -142,7 +128,7 @@ class _Search:
         quality = self._quality(name)
         return quality is not None and quality.is_off
 
-    def _quality(self, name: str) -> _Quality | None:
+    def _quality(self, name: str) -> TensorAgreement | None:
         """A tensor at a cut behind it; None where the compiler refuses that cut."""
         if name not in self._known:
             if time.monotonic() > self._until:
@@ -233,45 +219,9 @@ class _Search:
         node, quality = value.producer(), self._known[name]
         if node is None or quality is None:
             raise ValueError(f"{name!r} is made by no node, or was not measured")
-        original = ", ".join(nodes_of(node)) or node.name or ""
+        place = replace(at_node(node), tensor=origin_of(value).name)
         storage = self._build.plan.tensors[name].storage.dtype
-        return Located(
-            origin_of(value).name,
-            node.name or "",
-            original,
-            node.op_type,
-            storage,
-            quality.target_db,
-            quality.simulation_db,
-        )
-
-
-def quality_of(expected: Array, simulated: Array, found: Array, level_db: float) -> _Quality:
-    """How a tensor on the target compares with its simulation, as a whole and at its worst channel."""
-    ours, theirs = (bounded_db(Comparison.of(expected, each).sqnr_db) for each in (found, simulated))
-    if not np.all(np.isfinite(found)) and np.all(np.isfinite(simulated)):
-        return _Quality(-bounded_db(math.inf) if math.isnan(ours) else ours, theirs, is_off=True)
-    off = theirs - ours > DROP_DB and ours < level_db
-    return _Quality(ours, theirs, off or _has_wrong_channel(expected, simulated, found, level_db))
-
-
-def _has_wrong_channel(expected: Array, simulated: Array, found: Array, level_db: float) -> bool:
-    """Whether one channel, along the second or the last axis, is far below its simulation: as a whole the tensor may
-    still look right."""
-    for axis in {1, expected.ndim - 1} if expected.ndim > 1 else set[int]():
-        exact, noisy, other = (_by_channel(each, axis) for each in (expected, simulated, found))
-        signal = np.sum(exact**2, axis=1)
-        noise, wrong = (np.sum((exact - each) ** 2, axis=1) for each in (noisy, other))
-        scale = np.where(signal > 0, signal, 1.0)
-        floor = 10 ** (-level_db / 10)
-        if np.any((signal > 0) & (wrong > noise * 10 ** (CHANNEL_DROP_DB / 10)) & (wrong / scale > floor)):
-            return True
-    return False
-
-
-def _by_channel(array: Array, axis: int) -> Array:
-    """[channel, all else] in float64."""
-    return np.moveaxis(array.astype(np.float64), axis, 0).reshape(array.shape[axis], -1)
+        return Located(place, node.name or "", storage, quality.target_db, quality.simulation_db)
 
 
 def _values(model: ir.Model, names: list[str], sample: Sample, workdir: Path, mode: Mode) -> Mapping[str, Array]:

@@ -89,7 +89,7 @@ def _tried(knob: str, cure: Cure, bench: Workbench, located: Located, first: Set
     as_planned = str(located.storage)
     decision = Decision(
         knob=knob,
-        where=f"{located.op_type} {located.node!r}",
+        place=located.place,
         taken=cure.label if helps else as_planned,
         alternatives=(
             Alternative(as_planned, {"target_sqnr_db": located.target_db, "simulation_sqnr_db": located.simulation_db}),

@@ -33,10 +33,10 @@ from dovetail.plan.make import make_plan
 from dovetail.qdq.boundary import Stream, real_stream
 from dovetail.qdq.simulation import load_simulation
 from dovetail.storage import Plan
-from dovetail.trials.switched import SwitchedSimulation
 from dovetail.trials.variant import Variant
 from dovetail.verify.compare import Agreement, compare_runs
 from dovetail.verify.run import SessionRun
+from dovetail.verify.switched import SwitchedSimulation
 from dovetail.verify.verdicts import MAX_SQNR_DB, bounded_db
 
 COMPILED = "compile"

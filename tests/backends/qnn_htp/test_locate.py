@@ -119,7 +119,7 @@ def test_an_operator_that_is_computed_wrongly_is_kept_in_float16(tmp_path: Path)
     result = fit(job, tmp_path / "run")
     assert result.verdicts["numerics"].status is Status.PASS, result.verdicts["numerics"].reason
     (decision,) = [one for one in result.decisions if one.knob == "island"]
-    assert decision.where.startswith("Log ")
+    assert decision.place.op_type == "Log"
     assert decision.taken == "fp16"
     assert "the first tensor that is off is 'l'" in decision.reason
     stored = {row.tensor: row.dtype for row in result.plan if row.edge is None}

@@ -7,7 +7,7 @@ well, and the outputs gain more than ``GAIN_DB`` by it, that is what is planned.
 from __future__ import annotations
 
 from dovetail.encoding import QParams
-from dovetail.model.origin import nodes_of
+from dovetail.model.place import at_node
 from dovetail.op_support import FP32
 from dovetail.plan.constraints import Unit, build_problem
 from dovetail.plan.request import Pin, Pins
@@ -64,7 +64,7 @@ def _decision(bench: Workbench, unit: Unit, shared: Variant, other: Variant, tak
     shared_db, float_db = bench.worst_db(shared, SAMPLES), bench.worst_db(other, SAMPLES)
     return Decision(
         knob=NAME,
-        where=", ".join(nodes_of(unit.nodes[0])) or unit.name,
+        place=at_node(unit.nodes[0]),
         taken=IN_FLOAT if taken else SHARED,
         alternatives=(
             Alternative(SHARED, {"simulation_sqnr_db": shared_db}),

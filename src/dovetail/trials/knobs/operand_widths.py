@@ -12,22 +12,21 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 
-import onnx_ir as ir
-
 from dovetail.backend import Estimate
 from dovetail.edge import Edge
 from dovetail.encoding import Encoding, QParams
+from dovetail.finding import WHOLE_MODEL
 from dovetail.model.edit import shape_of
-from dovetail.model.origin import nodes_of
+from dovetail.model.place import at_node
 from dovetail.plan.make import narrower
 from dovetail.plan.request import OperandPin, Pins
 from dovetail.storage import Why
 from dovetail.trials.decision import Alternative, Decision
 from dovetail.trials.knob import Knob, Outcome
 from dovetail.trials.policy import accept_within, least_cost_per_gain
-from dovetail.trials.switched import SwitchedSimulation
 from dovetail.trials.variant import Variant, pinned
 from dovetail.trials.workbench import Workbench
+from dovetail.verify.switched import SwitchedSimulation
 
 NAME = "operands"
 # What all narrow operands together may cost the worst output.
@@ -148,7 +147,7 @@ class _Search:
         taken = str(narrow if is_narrow else wide)
         return Decision(
             knob=NAME,
-            where=f"{_original(self._nodes[edge.node])} (input {edge.index})",
+            place=at_node(self._nodes[edge.node], edge),
             taken=taken,
             alternatives=(
                 Alternative(str(wide), _figures(sqnr_db=wide_db)),
@@ -169,7 +168,7 @@ class _Search:
         taken = f"{len(chosen)} of {len(self._edges)} narrow"
         return Decision(
             knob=NAME,
-            where="second operands",
+            place=WHOLE_MODEL,
             taken=taken,
             alternatives=(
                 Alternative(WIDE, _figures(sqnr_db=wide_db, estimate_us=timed.get(WIDE))),
@@ -179,7 +178,6 @@ class _Search:
             rule=RULE,
             reason=f"what is narrow {_effect((wide_db or 0.0) - (chosen_db or 0.0))}",
             samples=len(self._bench.samples(SAMPLES)),
-            is_whole=True,
         )
 
 
@@ -195,7 +193,3 @@ def _effect(loss_db: float) -> str:
 
 def _figures(**figures: float | None) -> dict[str, float]:
     return {name: value for name, value in figures.items() if value is not None}
-
-
-def _original(node: ir.Node) -> str:
-    return ", ".join(nodes_of(node)) or node.name or ""

@@ -8,6 +8,7 @@ from functools import partial
 
 from dovetail.backend import Compiled, Measured
 from dovetail.errors import BackendError
+from dovetail.finding import WHOLE_MODEL
 from dovetail.trials.decision import Alternative, Decision
 from dovetail.trials.knob import Knob, Outcome, decide_all
 from dovetail.trials.variant import Variant, in_precision
@@ -44,7 +45,7 @@ def _decide(inner: tuple[Knob, ...], bench: Workbench, variant: Variant) -> Outc
     taken, reason = pick(rows)
     chosen, decisions = outcomes[taken.label]
     samples = len(bench.samples(SAMPLES))
-    decision = Decision(NAME, "precision", taken.label, tuple(rows), RULE, reason, samples, is_whole=True)
+    decision = Decision(NAME, WHOLE_MODEL, taken.label, tuple(rows), RULE, reason, samples)
     return chosen, (decision, *decisions)
 
 
