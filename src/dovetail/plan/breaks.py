@@ -79,7 +79,7 @@ def _read_elsewhere(part: tuple[str, ...], problem: Problem, merge: Unit) -> boo
     members = frozenset(part)
     return any(
         o.name in members and o not in unit.shared()
-        for unit in problem.units
+        for unit in problem.readers_of(part)
         if unit is not merge
         for o in unit.operands
     )

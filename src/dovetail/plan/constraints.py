@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import onnx_ir as ir
 
@@ -28,7 +29,7 @@ class Operand:
         return self.value.name or ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Unit:
     """An operator as the target runs it: one node, or a chain of nodes between which nothing is stored."""
 
@@ -46,7 +47,7 @@ class Unit:
     def label(self) -> str:
         return "+".join(node.op_type for node in self.nodes)
 
-    @property
+    @cached_property
     def signatures(self) -> tuple[Signature, ...]:
         """The joint choices that are open here; an operator that the table does not have runs in float."""
         in_float = Signature((Slot(self.float_encoding),), self.float_encoding, variadic=True)
@@ -56,7 +57,7 @@ class Unit:
         return tuple(s for s in self.support.signatures if s.when is None or not s.when(head)) or (in_float,)
 
     def shared(self) -> tuple[Operand, ...]:
-        """The operands whose stored bytes the outputs carry on."""
+        """The operands whose quantization passes through to the outputs."""
         if self.support is None or self.support.shares == ():
             return ()
         indices = self.support.shares
@@ -69,7 +70,7 @@ class Problem:
 
     ``group_of`` maps every stored float value to its group's representative. ``sources`` are the members of a group
     whose bytes do not come from another member: only these need statistics. ``interior``: what stands between the
-    nodes of a unit, and is never stored.
+    nodes of a unit, and is never stored. ``readers``: by value, the units that read it.
     """
 
     table: OpTable
@@ -82,6 +83,16 @@ class Problem:
     sources: Mapping[str, tuple[str, ...]]
     producer: Mapping[str, Unit]
     values: Mapping[str, ir.Value]
+    readers: Mapping[str, tuple[Unit, ...]]
+
+    def readers_of(self, names: Iterable[str]) -> list[Unit]:
+        """The units that read any of these values, each once for every one that it reads."""
+        return [unit for name in names for unit in self.readers.get(name, ())]
+
+    def writers_of(self, root: str) -> list[Unit]:
+        """The units that write a group, in graph order."""
+        members = [self.producer[name] for name in self.groups[root] if name in self.producer]
+        return list({unit.name: unit for unit in members}.values())
 
 
 def build_problem(model: ir.Model, table: OpTable, broken: Iterable[Edge] = ()) -> Problem:
@@ -102,6 +113,10 @@ def build_problem(model: ir.Model, table: OpTable, broken: Iterable[Edge] = ()) 
                 if not operand.constant and operand.edge not in cut:
                     groups.union(operand.name, output.name or "")
     members = groups.sets()
+    readers: dict[str, list[Unit]] = {}
+    for unit in units:
+        for name in dict.fromkeys(operand.name for operand in unit.operands):
+            readers.setdefault(name, []).append(unit)
     return Problem(
         table=table,
         units=units,
@@ -113,20 +128,25 @@ def build_problem(model: ir.Model, table: OpTable, broken: Iterable[Edge] = ()) 
         sources={root: tuple(n for n in names if n not in carried) for root, names in members.items()},
         producer={v.name or "": unit for unit in units for v in unit.outputs},
         values={v.name or "": v for v in (*inputs, *(v for unit in units for v in unit.outputs))},
+        readers={name: tuple(found) for name, found in readers.items()},
     )
 
 
 def build_part(problem: Problem, name: str, *, without: Unit) -> tuple[str, ...]:
     """The values that would still share one storage with ``name`` if ``without`` did not tie anything."""
-    groups = UnionFind(problem.group_of)
-    for unit in problem.units:
-        if unit is without:
-            continue
-        for operand in unit.shared():
-            for output in unit.outputs:
-                if not operand.constant:
-                    groups.union(operand.name, output.name or "")
-    return groups.sets()[groups.find(name)]
+    found, waiting = {name}, [name]
+    while waiting:
+        value = waiting.pop()
+        producer = problem.producer.get(value)
+        around = (*problem.readers.get(value, ()), *(() if producer is None else (producer,)))
+        for unit in around:
+            tied = [operand.name for operand in unit.shared() if not operand.constant]
+            outputs = [output.name or "" for output in unit.outputs]
+            if unit is not without and tied and (value in tied or value in outputs):
+                more = [each for each in dict.fromkeys((*tied, *outputs)) if each not in found]
+                found.update(more)
+                waiting += more
+    return tuple(each for each in problem.groups[problem.group_of[name]] if each in found)
 
 
 def _units(graph: ir.Graph, table: OpTable) -> tuple[Unit, ...]:

@@ -65,9 +65,7 @@ class Numbers:
     def _ranges(self, root: str, encoding: Encoding, seen: set[str]) -> dict[str, Range]:
         """Everything that a group has to hold: its sources, constants, and what is converted into it."""
         ranges = {name: self.source_range(name, encoding) for name in self.problem.sources[root]}
-        for unit in self.problem.units:
-            if not any(self.problem.group_of.get(v.name or "") == root for v in unit.outputs):
-                continue
+        for unit in self.problem.writers_of(root):
             for operand in unit.shared():
                 array = constant_of(operand.value) if operand.constant else None
                 if array is not None and array.size:
@@ -103,7 +101,7 @@ class Numbers:
         """Whether what writes or reads a value, or its group, needs the whole of it."""
         members = self.problem.groups[self.problem.group_of[name]]
         units = [self.problem.producer.get(member) for member in members]
-        readers = [unit for unit in self.problem.units for operand in unit.operands if operand.name in members]
+        readers = self.problem.readers_of(members)
         return any(unit is not None and unit.support is not None and unit.support.unclipped for unit in units + readers)
 
     def _fixed(self, name: str) -> dict[DType, Fixed]:
@@ -164,7 +162,7 @@ class Numbers:
         """The members of a group that hold all of its source, and not a part of it."""
         members = list(self.problem.sources[root])
         for name in members:  # grows while it is walked
-            readers = [unit for unit in self.problem.units if any(o.name == name for o in unit.shared())]
+            readers = [u for u in self.problem.readers_of([name]) if any(o.name == name for o in u.shared())]
             members += [v.name or "" for unit in readers if unit.nodes[0].op_type in _WHOLE for v in unit.outputs]
         return members
 
@@ -186,12 +184,9 @@ class Numbers:
 
     def _allowed_scale(self, root: str, dtype: DType, scale: float) -> float:
         """The smallest scale, from this one on, that is right for what reads and what writes a group."""
-        members = frozenset(self.problem.groups[root])
-        readers = [unit for unit in self.problem.units if any(o.name in members for o in unit.operands)]
-        writers = [self.problem.producer[name] for name in members if name in self.problem.producer]
-        for unit in readers:
+        for unit in self.problem.readers_of(self.problem.groups[root]):
             scale = max(scale, 0.0 if unit.support is None else unit.support.least_scale.get(dtype, 0.0))
-        for unit in writers:
+        for unit in self.problem.writers_of(root):
             step = 0.0 if unit.support is None else unit.support.scale_step.get(dtype, 0.0)
             scale = math.ceil(scale / step * (1 - _ROUNDING)) * step if step else scale
         return scale
