@@ -113,6 +113,22 @@ def test_an_operator_that_it_computes_wrongly_is_kept_in_float(model: Path) -> N
     assert str(result.verdicts["numerics"].status) == "pass"
 
 
+def test_a_resumed_run_with_other_held_out_data_is_judged_and_cured_anew(model: Path) -> None:
+    """On data that a Relu turns to zeros a wrong one does not show; what was built then is not taken for other data."""
+    random, folder = np.random.default_rng(0), model.parent
+    np.savez(folder / "calib.npz", x=np.abs(random.normal(size=(8, 6, 4))).astype(np.float32))
+    np.savez(folder / "silent.npz", x=-1e-6 * np.abs(random.normal(size=(4, 6, 4))).astype(np.float32))
+    np.savez(folder / "telling.npz", x=0.1 + np.abs(random.normal(size=(4, 6, 4))).astype(np.float32))
+    asked = {"target": "toy:full", "option": {"wrong": "Relu"}, "calibration": folder / "calib.npz"}
+    first, second = (
+        dovetail.fit(model, **asked, evaluation=folder / name, output=folder / "held_out", resume=resume)
+        for name, resume in (("silent.npz", False), ("telling.npz", True))
+    )
+    assert decisions(first, "island") == []
+    assert [one.taken for one in decisions(second, "island")] == ["fp32"]
+    assert str(second.verdicts["numerics"].status) == "pass"
+
+
 def test_estimates_stand_beside_those_of_its_baselines(model: Path) -> None:
     result = fit(model, baselines="float")
     assert result.metrics.latency_estimate_us.keys() == {"fitted", "float"}

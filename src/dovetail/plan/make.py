@@ -73,7 +73,7 @@ def _always_fixed(unit: Unit | None) -> bool:
 
 
 def _passed_through(unit: Unit) -> str:
-    return f"{unit.label} carries these bytes on"
+    return f"{unit.label} passes its input's quantization through"
 
 
 class _Writer:
