@@ -115,6 +115,8 @@ def _evaluation(
 
 def _metric_key(metric: Metric | None, name: str | None) -> str:
     """What tells whether a metric is that of an earlier run: its name and the file that it is in; else nothing does."""
+    if metric is None:
+        return "no metric"
     code = getattr(metric, "__code__", None)
     file = None if code is None else Path(code.co_filename)
     return f"{name}:{file_sha256(file)}" if name and file is not None and file.is_file() else ""
