@@ -50,7 +50,7 @@ import onnx
 
 import dovetail
 from bench.identity_cases import Case, Source, cases, sources
-from dovetail.backend import Artifact, Compiled
+from dovetail.backend import Artifact, CompileResult
 from dovetail.clock import Reporter
 from dovetail.trials.workbench import Workbench
 
@@ -169,11 +169,11 @@ def _not_compiled() -> Iterator[Reporter]:
     stages: list[str] = []
     usual = Workbench.compile
 
-    def compile_before(self: Workbench, artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+    def compile_before(self: Workbench, artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
         if stages[-1] != COMPILE:
             return usual(self, artifacts, folder)
         folder.mkdir(parents=True, exist_ok=True)
-        return Compiled(artifacts, error="not compiled", finished=False)
+        return CompileResult(artifacts, error="not compiled", finished=False)
 
     Workbench.compile = compile_before  # type: ignore[method-assign]
     try:

@@ -20,7 +20,7 @@ from dovetail.numerics.metrics import Comparison
 from dovetail.numerics.ranges import params_from_range
 from dovetail.plan.make import make_plan
 from dovetail.plan.request import Request
-from dovetail.storage import Choice, Plan, Why
+from dovetail.storage import Choice, Plan, Reason
 from dovetail.target import Target
 from dovetail.verify.run import SessionRun
 
@@ -42,7 +42,7 @@ def per_tensor(plan: Plan, model: ir.Model) -> dict[Edge, Choice]:
         array = constant_of(nodes[edge.node].inputs[edge.index])
         if isinstance(choice.storage, QParams) and array is not None:
             one = dataclasses.replace(choice.storage.encoding, granularity=Granularity.TENSOR)
-            edges[edge] = Choice(_largest(array, one), Why.PINNED, "the largest value")
+            edges[edge] = Choice(_largest(array, one), Reason.PINNED, "the largest value")
     return edges
 
 

@@ -23,7 +23,7 @@ from dovetail.float_graph import prepared
 from dovetail.model.read import read
 from dovetail.model.session import Mode
 from dovetail.numerics.metrics import Comparison
-from dovetail.plan import numbers
+from dovetail.plan import qparams
 from dovetail.plan.make import make_plan, observed
 from dovetail.plan.request import Request
 from dovetail.qdq.simulation import load_simulation
@@ -58,7 +58,7 @@ def sqnr_db(name: str, target_name: str, precision: str) -> dict[str, np.ndarray
         exact = list(SessionRun(model, Mode.FLOAT, folder)(samples))
         floats = [key for key, array in exact[0].items() if array.dtype.kind == "f"]
         for method in ("minmax", "mse"):
-            with mock.patch.object(numbers, "_of_constants", return_value=method):
+            with mock.patch.object(qparams, "_of_constants", return_value=method):
                 plan = make_plan(model, target.table, stats, Request(target.table.precisions[precision], "mse"))
             artifacts = target.backend.emit(model, plan, folder)
             simulation = load_simulation(next(a.path for a in artifacts if a.name == MODEL))

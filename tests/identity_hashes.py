@@ -31,7 +31,7 @@ from dovetail.plan.make import make_plan, narrower, observed
 from dovetail.plan.pins import resolve_keeps
 from dovetail.plan.request import Keep, OperandPin, Pins, Request
 from dovetail.stats import DataInfo, Stats, TensorStats
-from dovetail.storage import Why
+from dovetail.storage import Reason
 from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.versions import core_versions
@@ -67,7 +67,9 @@ def rows(model: str) -> Iterator[tuple[str, str]]:
         if name.startswith("qnn-htp"):
             request = Request(target.table.precisions["w8a16"])
             narrow = narrower(graph, target.table, stats, request)
-            request = request.pinned(Pins(operands={e: OperandPin(one, Why.PINNED, "") for e, one in narrow.items()}))
+            request = request.pinned(
+                Pins(operands={e: OperandPin(one, Reason.PINNED, "") for e, one in narrow.items()})
+            )
             yield f"{model}|{name}|w8a16|operands=narrow", _emitted(graph, target, stats, request)
 
 

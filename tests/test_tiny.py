@@ -24,7 +24,7 @@ from dovetail.op_support import W8A8
 from dovetail.passes.normalize import normalize
 from dovetail.plan.make import make_plan, observed
 from dovetail.plan.request import Request
-from dovetail.storage import Why
+from dovetail.storage import Reason
 from dovetail.targets import open_target
 
 TINY = """
@@ -69,7 +69,7 @@ def test_the_line_by_hand(tiny: Path, samples: dict[str, np.ndarray], tmp_path: 
     weight = plan.edges[Edge(model.graph[0].name or "", 1)].storage
     assert isinstance(weight, QParams)
     assert (weight.dtype, weight.axis) == (DType.S8, 1)
-    assert plan.tensors["y"].why is Why.OUTPUT
+    assert plan.tensors["y"].why is Reason.OUTPUT
 
     (artifact,) = target.backend.emit(model, plan, tmp_path)
     onnx.checker.check_model(str(artifact.path), full_check=True)

@@ -16,7 +16,7 @@ from rich.console import Console
 
 import dovetail
 from dovetail import targets
-from dovetail.backend import Artifact, Compiled, Probe
+from dovetail.backend import Artifact, CompileResult, Probe
 from dovetail.errors import InputError
 from dovetail.op_support import FP32
 from dovetail.report.terminal import print_result
@@ -72,7 +72,7 @@ def test_its_options_are_its_own(model: Path) -> None:
 def test_its_compiler_may_refuse(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import tests.toy_target as toy
 
-    refusing = changed(toy.TOY, compile=lambda artifacts, folder: Compiled(artifacts, error="no kernel for Relu"))
+    refusing = changed(toy.TOY, compile=lambda artifacts, folder: CompileResult(artifacts, error="no kernel for Relu"))
     monkeypatch.setattr(toy, "TOY", refusing)
     result = fit(model)
     assert result.failed == ("compiled",)
@@ -111,7 +111,7 @@ def test_a_choice_that_was_interrupted_leaves_nothing_that_a_resumed_run_takes(
 ) -> None:
     """The first candidate is emitted and never compiled; the same precision is then asked for by name."""
 
-    def stopped(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+    def stopped(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
         raise KeyboardInterrupt
 
     choosing = changed(toy_target.TOY, choices={"auto": ("w8a8", "fp32")}, compile=stopped, knobs=(precisions(),))
@@ -171,7 +171,7 @@ def test_a_resumed_run_has_the_figures_of_its_own_metric(
 ) -> None:
     compiled = []
 
-    def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+    def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
         compiled.append(folder)
         return toy_target.compile_model(artifacts, folder)
 
@@ -201,9 +201,9 @@ def test_the_size_is_that_of_what_ships(model: Path, monkeypatch: pytest.MonkeyP
     def emit(*arguments: object) -> tuple[Artifact, ...]:
         return tuple(dataclasses.replace(each, shipped=False) for each in toy_target.emit(*arguments))  # type: ignore[arg-type]
 
-    def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+    def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
         (folder / "program.bin").write_bytes(b"x" * 1234)
-        return Compiled((*artifacts, Artifact("program", folder / "program.bin", "toyc 1", shipped=True)))
+        return CompileResult((*artifacts, Artifact("program", folder / "program.bin", "toyc 1", shipped=True)))
 
     monkeypatch.setattr(toy_target, "TOY", changed(toy_target.TOY, emit=emit, compile=compile_model))
     expected = {"float": model.stat().st_size, "program.bin": 1234}
@@ -217,6 +217,6 @@ def test_the_size_is_that_of_what_ships(model: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_nothing_ships_of_what_was_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refusing = changed(toy_target.TOY, compile=lambda artifacts, folder: Compiled(artifacts, error="no"))
+    refusing = changed(toy_target.TOY, compile=lambda artifacts, folder: CompileResult(artifacts, error="no"))
     monkeypatch.setattr(toy_target, "TOY", refusing)
     assert fit(model).metrics.size_bytes.keys() == {"float"}

@@ -23,17 +23,16 @@ from dovetail.backend import (
     Backend,
     Baseline,
     BaselineCase,
-    Compiled,
+    CompileResult,
     DeviceCase,
+    DeviceFiles,
     DeviceKit,
     DeviceLatency,
-    DeviceRead,
-    DeviceSide,
+    DeviceReport,
     Estimate,
     Estimator,
-    Measured,
+    MeasuredLatency,
     Outcome,
-    Outside,
     Placement,
     Probe,
     ReadBack,
@@ -41,6 +40,7 @@ from dovetail.backend import (
     Sample,
     Timer,
     Traffic,
+    UndelegatedOp,
 )
 from dovetail.encoding import DType, Encoding
 from dovetail.errors import InputError
@@ -71,8 +71,8 @@ from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.params import is_dequantize, is_quantize, qparams_of
 from dovetail.qdq.stored import stored_values
 from dovetail.qdq.transpose_before_quantize import transpose_before_quantize
+from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import Rule, parse_doc
-from dovetail.rules.subject import Subject
 from dovetail.storage import Plan
 from dovetail.target import Family, Rewrites, Target
 from dovetail.trials.knobs.float_merges import FLOAT_MERGES
@@ -99,12 +99,12 @@ def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
     return tuple(Artifact("model", path, shipped=True) for path in write(emit_qdq(model, plan), folder / "toy.onnx"))
 
 
-def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
     onnx.checker.check_model(str(artifacts[0].path), full_check=True)
-    return Compiled(artifacts, log="checked")
+    return CompileResult(artifacts, log="checked")
 
 
-def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
+def read_back(compiled: CompileResult, plan: Plan) -> ReadBack:
     model = ir.load(compiled.artifacts[0].path)
     readers = {n.inputs[0].name: n for n in model.graph if n.op_type == "DequantizeLinear" and n.inputs[0] is not None}
     rows = []
@@ -115,7 +115,7 @@ def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
     return ReadBack(tuple(rows), "the file itself")
 
 
-def run(compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
+def run(compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
     session = open_session(compiled.artifacts[0].path, Mode.EXACT)
     for sample in samples:
         yield run_session(session, sample)
@@ -151,15 +151,17 @@ class ToyFacts:
     wrong_op: str = ""
 
 
-def compile_program(facts: ToyFacts, artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+def compile_program(facts: ToyFacts, artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
     """A program beside the file, a place for every operator, an estimate; silently wrong where the facts say so."""
     model = ir.load(artifacts[0].path)
     operators = [node for node in model.graph if not is_quantize(node) and not is_dequantize(node)]
-    outside = tuple(Outside(node.name or "", node.op_type, "slow") for node in operators if node.op_type == "Softmax")
+    outside = tuple(
+        UndelegatedOp(node.name or "", node.op_type, "slow") for node in operators if node.op_type == "Softmax"
+    )
     estimate = _estimate(model) if facts.estimates else None
     _break(model, facts.wrong_op)
     (program, *_) = write(model, folder / "program.onnx")
-    return Compiled(
+    return CompileResult(
         (*artifacts, Artifact("program", program, "toyc 1")),
         log="compiled",
         estimate=estimate,
@@ -190,34 +192,34 @@ def _break(model: ir.Model, op_type: str) -> None:
             node.op_type = "Neg"
 
 
-def run_program(compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
+def run_program(compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
     session = open_session(_program(compiled), Mode.EXACT)
     for sample in samples:
         yield run_session(session, sample)
 
 
-def _program(compiled: Compiled) -> Path:
+def _program(compiled: CompileResult) -> Path:
     return next(artifact.path for artifact in compiled.artifacts if artifact.name == "program")
 
 
-def package(compiled: Compiled, folder: Path) -> Compiled:
+def package(compiled: CompileResult, folder: Path) -> CompileResult:
     """What a device is given: only the build that ships has it."""
     path = folder / "toy.bin"
     path.write_bytes(_program(compiled).read_bytes())
     return replace(compiled, artifacts=(*compiled.artifacts, Artifact("package", path, "toyc 1", shipped=True)))
 
 
-def build_float(facts: ToyFacts, case: BaselineCase, folder: Path) -> Compiled:
+def build_float(facts: ToyFacts, case: BaselineCase, folder: Path) -> CompileResult:
     """The graph that was fitted, in float."""
     return compile_program(facts, emit(case.model, Plan("toy", FP32.name, {}), folder), folder)
 
 
-def build_stock(facts: ToyFacts, case: BaselineCase, folder: Path) -> Compiled:
+def build_stock(facts: ToyFacts, case: BaselineCase, folder: Path) -> CompileResult:
     """The caller's file as it is."""
     return compile_program(facts, (Artifact("model", case.original),), folder)
 
 
-def measure(programs: Mapping[str, Compiled], baseline: str, sample: Sample) -> Measured | str:
+def measure(programs: Mapping[str, CompileResult], baseline: str, sample: Sample) -> MeasuredLatency | str:
     """CPU time of the programs by turns."""
     sessions = {name: open_session(_program(each), Mode.EXACT) for name, each in programs.items()}
     rounds = []
@@ -229,7 +231,7 @@ def measure(programs: Mapping[str, Compiled], baseline: str, sample: Sample) -> 
             rounds[-1].append(time.process_time() - start + 1e-6)  # never zero, however coarse the clock is
     medians = dict(zip(programs, np.median(rounds, axis=0) * 1e6, strict=True))
     ratios = {name: float(us / medians[baseline]) for name, us in medians.items()}
-    return Measured(baseline, {name: float(us) for name, us in medians.items()}, ratios, len(rounds), ("timed",))
+    return MeasuredLatency(baseline, {name: float(us) for name, us in medians.items()}, ratios, len(rounds), ("timed",))
 
 
 SESSION = """
@@ -259,24 +261,24 @@ def versions():
 """
 
 
-def device_files(compiled: Compiled, case: DeviceCase) -> DeviceSide:
+def device_files(compiled: CompileResult, case: DeviceCase) -> DeviceFiles:
     names = json.dumps([tensor.name for tensor in case.inputs])
-    return DeviceSide((compiled.artifacts[0].path,), {"device_session.py": SESSION, "inputs.json": names})
+    return DeviceFiles((compiled.artifacts[0].path,), {"device_session.py": SESSION, "inputs.json": names})
 
 
-def read_device(folder: Path, compiled: Compiled, plan: Plan) -> DeviceRead:
+def read_device(folder: Path, compiled: CompileResult, plan: Plan) -> DeviceReport:
     """The latency that the toy's tool left beside the outputs."""
     path = folder / "times.txt"
     if not path.exists():
-        return DeviceRead(not_measured="the device left no times")
+        return DeviceReport(not_measured="the device left no times")
     compute_us, latency_us, runs = path.read_text().split()
-    return DeviceRead(
+    return DeviceReport(
         notes=("timed by toytime",),
         latency=DeviceLatency(float(compute_us), float(latency_us), int(runs), "toytime"),
     )
 
 
-def softmax_on_a_chip_that_is_slow_at_it(subject: Subject) -> Iterator[Finding]:
+def softmax_on_a_chip_that_is_slow_at_it(subject: CheckInput) -> Iterator[Finding]:
     """A Softmax runs outside the toy's backend.
 
     ## What it finds

@@ -74,7 +74,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class UndelegatedOp:
     """One operation that the accelerated part of a program leaves to slower kernels, for a node, and why."""
 
     node: str
@@ -88,11 +88,11 @@ class Placement:
 
     parts: int
     inside: int
-    outside: tuple[Outside, ...]
+    outside: tuple[UndelegatedOp, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredLatency:
     """Latency of several programs on this machine, by turns in one run: CPU time of one thread, by name.
 
     ``ratios``: each program over the one that ``baseline`` names, the median over the rounds.
@@ -107,7 +107,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompileResult:
     """What the vendor compiler said and made; ``error`` is empty when it took the whole graph.
 
     ``not_estimated``: why there is no estimate or no traffic, where the target has such figures. ``finished``: the
@@ -137,7 +137,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadTensor:
+class TensorReadBack:
     """One planned tensor (or edge) as it was read back.
 
     ``tensor``: the caller's name of it, or of what it was made from. ``detail``: into which operator it was absorbed,
@@ -155,7 +155,7 @@ class ReadTensor:
 class ReadBack:
     """Everything that was read back, the evidence it was read from, and the line that could not be read, if any."""
 
-    tensors: tuple[ReadTensor, ...]
+    tensors: tuple[TensorReadBack, ...]
     evidence: str
     unparsed: str = ""
 
@@ -188,7 +188,7 @@ class DeviceCase:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceSide:
+class DeviceFiles:
     """What a target adds to the device folder: the files of the model, the one to run first, and texts by file name.
 
     One text is ``device_session.py``: ``open_model(path, backend)`` gives a function from inputs to outputs,
@@ -210,7 +210,7 @@ class DeviceLatency:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceRead:
+class DeviceReport:
     """What files say that a vendor's tool left beside the outputs; ``not_measured``: why there is no latency.
 
     ``read_back``: None where there is no such file. ``findings`` replace all that have one of the ``codes``.
@@ -243,7 +243,7 @@ class Baseline:
     """Another program that the fitted one is compared with, compiled into a folder of its own."""
 
     name: str
-    build: Callable[[BaselineCase, Path], Compiled]
+    build: Callable[[BaselineCase, Path], CompileResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ class Runner:
     before a failed comparison stands. ``notes``: what must be known to deploy it as it was run.
     """
 
-    run: Callable[[Compiled, Iterable[Sample]], Iterator[Sample]] | None
+    run: Callable[[CompileResult, Iterable[Sample]], Iterator[Sample]] | None
     why_not: str = ""
     samples: int | None = None
     retry_samples: int | None = None
@@ -263,7 +263,7 @@ class Runner:
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """The compiler estimates latency (``Compiled.estimate``); the programs whose estimates it is compared with."""
+    """The compiler estimates latency (``CompileResult.estimate``); the programs whose estimates it is compared with."""
 
     baselines: tuple[Baseline, ...]
 
@@ -273,7 +273,7 @@ class Timer:
     """Measures the latency of programs by name, one of which is the baseline, on a sample, by turns in one run; or says
     in one sentence why there is none. The first of ``baselines`` is what the vendor's own way gives in float."""
 
-    time: Callable[[Mapping[str, Compiled], str, Sample], Measured | str]
+    time: Callable[[Mapping[str, CompileResult], str, Sample], MeasuredLatency | str]
     baselines: tuple[Baseline, ...]
 
 
@@ -281,11 +281,11 @@ class Timer:
 class DeviceKit:
     """A target's part of the folder that goes to a device; ``read``: what its tool left beside the outputs."""
 
-    files: Callable[[Compiled, DeviceCase], DeviceSide]
-    read: Callable[[Path, Compiled, Plan], DeviceRead] | None = None
+    files: Callable[[CompileResult, DeviceCase], DeviceFiles]
+    read: Callable[[Path, CompileResult, Plan], DeviceReport] | None = None
 
 
-def _as_compiled(compiled: Compiled, folder: Path) -> Compiled:
+def _as_compiled(compiled: CompileResult, folder: Path) -> CompileResult:
     return compiled
 
 
@@ -299,10 +299,10 @@ class Backend:
 
     probe: Callable[[], Probe]
     emit: Callable[[ir.Model, Plan, Path], tuple[Artifact, ...]]
-    compile: Callable[[tuple[Artifact, ...], Path], Compiled]
-    read_back: Callable[[Compiled, Plan], ReadBack]
+    compile: Callable[[tuple[Artifact, ...], Path], CompileResult]
+    read_back: Callable[[CompileResult, Plan], ReadBack]
     runner: Runner
-    package: Callable[[Compiled, Path], Compiled] = _as_compiled
+    package: Callable[[CompileResult, Path], CompileResult] = _as_compiled
     estimator: Estimator | None = None
     timer: Timer | None = None
     device: DeviceKit | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dovetail.errors import InputError
 from dovetail.rules.generic import GENERIC
-from dovetail.rules.rule import RETIRED, Retired, Rule
+from dovetail.rules.rule import RETIRED, RetiredCode, Rule
 from dovetail.target import Target
 from dovetail.targets import FAMILIES, family_named
 
@@ -27,7 +27,7 @@ def families_with(rule: Rule) -> tuple[str, ...]:
     return tuple(name for name in FAMILIES if rule in family_named(name).rules)
 
 
-def retired_codes() -> tuple[Retired, ...]:
+def retired_codes() -> tuple[RetiredCode, ...]:
     """Codes of earlier versions that stood for several things."""
     return tuple(one for name in FAMILIES for one in family_named(name).retired)
 

@@ -26,7 +26,7 @@ from dovetail.plan.make import observed
 from dovetail.qdq.invert import invert, is_quantized
 from dovetail.qdq.params import is_quantize
 from dovetail.rules.check import check
-from dovetail.rules.subject import Subject
+from dovetail.rules.check_input import CheckInput
 from dovetail.stats import Stats
 from dovetail.target import Target
 
@@ -47,7 +47,7 @@ def check_file(
     model, plan = invert(_in_float32(raw)) if is_quantized(raw) else (_as_quantized(raw, target), None)
     infer_shapes(model)
     stats = None if calibration is None else _statistics(model, target.table, calibration)
-    return check(Subject(model, target.table, target.facts, plan, stats, raw), rules_for(target))
+    return check(CheckInput(model, target.table, target.facts, plan, stats, raw), rules_for(target))
 
 
 def _in_float32(raw: ir.Model) -> ir.Model:

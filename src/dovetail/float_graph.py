@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from dovetail.model.origin import adopt_lost
 from dovetail.model.read import require_float32, require_known_shapes
-from dovetail.model.split import Parts, split
+from dovetail.model.split import SplitModel, split
 from dovetail.pass_record import PassRecord
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
@@ -15,7 +15,7 @@ from dovetail.target import Target
 Passed = tuple[ir.Model, tuple[PassRecord, ...]]
 
 
-def cut(normalized: ir.Model, target: Target) -> Parts:
+def cut(normalized: ir.Model, target: Target) -> SplitModel:
     """The normalized graph as head and tail: what the target cannot run, and all that depends on it, is the tail."""
     return split(normalized, target.table.unsupported)
 

@@ -15,7 +15,7 @@ from dovetail.errors import InputError
 from dovetail.files import file_sha256
 from dovetail.model.read import read, require_numbers, require_static
 from dovetail.op_support import OpTable, Precision
-from dovetail.plan.given import Given
+from dovetail.plan.imported_qparams import ImportedQParams
 from dovetail.plan.request import Keep, Request
 from dovetail.plan.rows import read_plan
 from dovetail.qdq.invert import is_quantized
@@ -48,7 +48,7 @@ class Job:
     plan: Plan | None
     plan_key: str
     refused: str = ""
-    given: Given | None = None
+    given: ImportedQParams | None = None
 
     @property
     def target_key(self) -> str:

@@ -73,7 +73,7 @@ def signature(*inputs: Encoding | Slot, out: Encoding) -> Signature:
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class FixedQParams:
     """Numbers that an operator's output always has on this target, by dtype."""
 
     dtype: DType
@@ -99,7 +99,7 @@ class OpSupport:
     shares: tuple[int, ...] | None = ()
     follows: bool = False
     unclipped: bool = False
-    fixed: tuple[Fixed, ...] = ()
+    fixed: tuple[FixedQParams, ...] = ()
     joins: bool = False
     least_scale: Mapping[DType, float] = field(default_factory=dict)
     scale_step: Mapping[DType, float] = field(default_factory=dict)

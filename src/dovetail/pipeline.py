@@ -17,7 +17,7 @@ from dovetail.finding import Status
 from dovetail.float_graph import cut, require_quantizable, rewrite
 from dovetail.job import Job
 from dovetail.model.external_data import external_files
-from dovetail.model.split import Parts
+from dovetail.model.split import SplitModel
 from dovetail.model.write import write, write_whole
 from dovetail.numerics.methods import RangeMethod
 from dovetail.pass_record import PassRecord
@@ -28,9 +28,9 @@ from dovetail.plan.pins import resolve_keeps
 from dovetail.report.assemble import TAIL, assemble
 from dovetail.report.result import Result
 from dovetail.rundir import RunDir, open_rundir
-from dovetail.shipping import Inputs, ship
+from dovetail.shipping import ShipInputs, ship
 from dovetail.stage_files import passed_files, stats_files
-from dovetail.stages import Keyed, Stages, keyed, unknown
+from dovetail.stages import KeyedValue, Stages, keyed, unknown
 from dovetail.stats import Stats
 from dovetail.verify.metric import refuse_overlap
 from dovetail.verify.verify import check_normalized
@@ -77,7 +77,7 @@ def _line(job: Job, run: RunDir, clock: Clock) -> Result:
         normalized = check_normalized(job.path, graph.parts, job.data, job.options.thresholds)
     record = None
     if normalized.status is not Status.FAIL and not job.refused:
-        record = ship(job, run, clock, stages, Inputs(graph.model, stats, request, graph.parts, probe))
+        record = ship(job, run, clock, stages, ShipInputs(graph.model, stats, request, graph.parts, probe))
     with clock.stage("report"):
         return assemble(job, run.path, graph.parts, sha256, normalized, graph.passes, record, versions)
 
@@ -86,14 +86,14 @@ def _line(job: Job, run: RunDir, clock: Clock) -> Result:
 class _FloatGraph:
     """The graph that is quantized, the parts of the original that it belongs to, and what passes did."""
 
-    model: Keyed[ir.Model]
-    parts: Parts
+    model: KeyedValue[ir.Model]
+    parts: SplitModel
     passes: tuple[PassRecord, ...]
 
 
 def _float_graph(job: Job, run: RunDir, clock: Clock, stages: Stages, sha256: str) -> _FloatGraph:
     """The caller's model in canonical form, cut where the target cannot run it, then as the target wants it."""
-    source = Keyed(job.model, f"{sha256} {keyed(dict(job.options.shape)).key}")
+    source = KeyedValue(job.model, f"{sha256} {keyed(dict(job.options.shape)).key}")
     normalized = stages.make("normalize", normalize, passed_files(run.stages / "normalized.onnx"), model=source)
     with clock.stage("split"):
         parts = cut(normalized.value[0], job.target)
@@ -102,16 +102,16 @@ def _float_graph(job: Job, run: RunDir, clock: Clock, stages: Stages, sha256: st
         "rewrite",
         rewrite,
         passed_files(run.stages / "rewritten.onnx"),
-        head=Keyed(parts.head, normalized.key),
-        target=Keyed(job.target, job.target_key),
+        head=KeyedValue(parts.head, normalized.key),
+        target=KeyedValue(job.target, job.target_key),
         original=source,
     )
     model, rewrites = rewritten.value
     require_quantizable(model)
-    return _FloatGraph(Keyed(model, rewritten.key), replace(parts, head=model), (*normalized.value[1], *rewrites))
+    return _FloatGraph(KeyedValue(model, rewritten.key), replace(parts, head=model), (*normalized.value[1], *rewrites))
 
 
-def _leave_tail(job: Job, run: RunDir, parts: Parts) -> None:
+def _leave_tail(job: Job, run: RunDir, parts: SplitModel) -> None:
     """Write down what the target cannot run, where there is such a part."""
     path = run.path / TAIL
     path.unlink(missing_ok=True)
@@ -121,7 +121,7 @@ def _leave_tail(job: Job, run: RunDir, parts: Parts) -> None:
         write(parts.tail, path)
 
 
-def _statistics(job: Job, run: RunDir, clock: Clock, stages: Stages, model: Keyed[ir.Model]) -> Keyed[Stats]:
+def _statistics(job: Job, run: RunDir, clock: Clock, stages: Stages, model: KeyedValue[ir.Model]) -> KeyedValue[Stats]:
     """What the float graph does on the calibration data, none of which may be held out for figures."""
     names = observed(model.value, job.target.table)
     stats = stages.make(
@@ -132,7 +132,7 @@ def _statistics(job: Job, run: RunDir, clock: Clock, stages: Stages, model: Keye
         stats_files(run.stages / "stats.npz"),
         model=model,
         names=keyed(names),
-        data=Keyed(job.data, job.data_key) if job.data_key else unknown(job.data),
+        data=KeyedValue(job.data, job.data_key) if job.data_key else unknown(job.data),
         histograms=keyed(job.request.method != RangeMethod.MINMAX),
     )
     if job.evaluation is not None:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.backend import MODEL, Artifact, Compiled
+from dovetail.backend import MODEL, Artifact, CompileResult
 from dovetail.calibrate.sources import DataLike
 from dovetail.clock import Reporter, silent
 from dovetail.config import FitOptions
@@ -28,7 +28,7 @@ from dovetail.model.write import write, write_whole
 from dovetail.pass_record import Pass, PassRecord
 from dovetail.passes.as_float32 import as_float32
 from dovetail.pipeline import fit
-from dovetail.plan.given import Given, given_numbers
+from dovetail.plan.imported_qparams import ImportedQParams, imported_qparams
 from dovetail.plan.rows import PlanRow
 from dovetail.qdq.invert import invert, is_quantized
 from dovetail.report.result import Result
@@ -125,22 +125,22 @@ def precision_of(path: Path, options_shape: dict[str, tuple[int, ...]] | None = 
 
 def _read(
     path: Path, options: FitOptions, rewrites: tuple[Pass, ...] = ()
-) -> tuple[ir.Model, Given, tuple[PassRecord, ...]]:
+) -> tuple[ir.Model, ImportedQParams, tuple[PassRecord, ...]]:
     """The float model that a QDQ model stands for, the numbers that came with it, and what was done to read them."""
     raw = read(path, options.shape)
     if not is_quantized(raw):
         raise InputError(f"{path}: is not quantized: `dovetail fit` takes the float model")
     records = tuple(each(raw) for each in (*rewrites, as_float32))
     model, plan = invert(raw)
-    return model, given_numbers(model, plan), records
+    return model, imported_qparams(model, plan), records
 
 
-def _as_given(path: Path, target: Target, work: Path) -> Compiled:
+def _as_given(path: Path, target: Target, work: Path) -> CompileResult:
     """What the target's compiler makes of the model before anything was changed: of a copy, because some write beside
     the file; every node of it has a name of its own, by which a compiler speaks of it."""
     found = target.backend.probe()
     if not found.available:
-        return Compiled(error=found.missing, finished=False)
+        return CompileResult(error=found.missing, finished=False)
     folder = work / "as_given"
     folder.mkdir()
     model = ir.load(path)
@@ -152,7 +152,12 @@ def _as_given(path: Path, target: Target, work: Path) -> Compiled:
 
 
 def _compare(
-    path: Path, sha256: str, result: Result, given: Given, before: Compiled, passes: tuple[PassRecord, ...]
+    path: Path,
+    sha256: str,
+    result: Result,
+    given: ImportedQParams,
+    before: CompileResult,
+    passes: tuple[PassRecord, ...],
 ) -> Repair:
     stored = [row for row in result.plan if row.dtype.is_quantized]
     kept = [row for row in stored if row.scale_from is ScaleSource.GIVEN or _is_same(row, given)]
@@ -170,7 +175,7 @@ def _compare(
     )
 
 
-def _is_same(row: PlanRow, given: Given) -> bool:
+def _is_same(row: PlanRow, given: ImportedQParams) -> bool:
     """Whether a number that the target fixes is the one that came with the model, in float32 or in float16."""
     had = given.tensors.get(row.original_name)
     if had is None or row.original_name in given.several or had.axis is not None or row.scale is None:

@@ -10,24 +10,24 @@ from functools import partial
 
 import onnx_ir as ir
 
-from dovetail.backend import BaselineCase, Compiled, Probe, Sample
+from dovetail.backend import BaselineCase, CompileResult, Probe, Sample
 from dovetail.catalog import rules_for
 from dovetail.clock import Clock
 from dovetail.device.pack import leave_device_folder
 from dovetail.job import Job
-from dovetail.model.split import Parts
+from dovetail.model.split import SplitModel
 from dovetail.plan.request import Request
 from dovetail.plan.validate import validate_plan
 from dovetail.report.assemble import FitRecord
 from dovetail.rules.check import check
-from dovetail.rules.subject import Subject
+from dovetail.rules.check_input import CheckInput
 from dovetail.rundir import RunDir
 from dovetail.stage_files import Shipment, shipment_files
-from dovetail.stages import Keyed, Stages, keyed, unknown
+from dovetail.stages import KeyedValue, Stages, keyed, unknown
 from dovetail.stats import Stats
 from dovetail.target import Target
-from dovetail.trials.baselines import Comparison, compare
-from dovetail.trials.settle import Verify, settle, with_place
+from dovetail.trials.baselines import BaselineComparison, compare
+from dovetail.trials.run_trials import Verify, run_trials, with_place
 from dovetail.trials.variant import Variant
 from dovetail.trials.workbench import COMPILED, Build, Score, Workbench
 from dovetail.verify.metric import measure
@@ -42,25 +42,25 @@ SCORED_SAMPLES = 500
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Inputs:
+class ShipInputs:
     """What there is before anything is decided: the float graph, its statistics, what is asked of its plan, the parts
     of the original that it belongs to, and whether the target's tools are here."""
 
-    model: Keyed[ir.Model]
-    stats: Keyed[Stats]
+    model: KeyedValue[ir.Model]
+    stats: KeyedValue[Stats]
     request: Request
-    parts: Parts
+    parts: SplitModel
     probe: Probe
 
 
-def ship(job: Job, run: RunDir, clock: Clock, stages: Stages, given: Inputs) -> FitRecord:
+def ship(job: Job, run: RunDir, clock: Clock, stages: Stages, given: ShipInputs) -> FitRecord:
     """The build that ships, beside what it is compared with, and what is true of it."""
     target, model, stats = job.target, given.model.value, given.stats.value
     bench = _workbench(job, run, clock, model, given.probe)
     judge = partial(_verify, job, clock, given.parts, given.probe)
     shipment, verification = _shipment(job, run, clock, stages, given, bench, judge)
     with clock.stage("check"):
-        subject = Subject(model, target.table, target.facts, shipment.plan, stats)
+        subject = CheckInput(model, target.table, target.facts, shipment.plan, stats)
         findings = check(subject, rules_for(target))
     with clock.stage("baselines"):
         comparison = _compared(job, run, bench, model, shipment.compiled)
@@ -79,7 +79,7 @@ def ship(job: Job, run: RunDir, clock: Clock, stages: Stages, given: Inputs) -> 
 
 
 def _shipment(
-    job: Job, run: RunDir, clock: Clock, stages: Stages, given: Inputs, bench: Workbench, judge: Verify
+    job: Job, run: RunDir, clock: Clock, stages: Stages, given: ShipInputs, bench: Workbench, judge: Verify
 ) -> tuple[Shipment, Verification | None]:
     """What ships, and what is true of it where it was built just now."""
     seen: list[Verification] = []
@@ -87,7 +87,7 @@ def _shipment(
     def make(variant: Variant, target: Target, bench: Workbench, judge: Verify) -> Shipment:
         if variant.plan is not None:
             validate_plan(variant.plan, variant.model, target.table)
-        settled = settle(target.knobs, bench, variant, judge, clock.stage)
+        settled = run_trials(target.knobs, bench, variant, judge, clock.stage)
         seen.append(settled.verification)
         build = bench.ship(settled.build, run.path)
         return Shipment(build.plan, build.compiled, settled.decisions, settled.located)
@@ -99,28 +99,28 @@ def _shipment(
         shipment_files(run, given.model.value),
         final=lambda record: record.compiled.finished,
         variant=_variant(job, given),
-        target=Keyed(job.target, job.target_key),
-        bench=Keyed(bench, keyed([given.probe.available, bench.wishes]).key),
+        target=KeyedValue(job.target, job.target_key),
+        bench=KeyedValue(bench, keyed([given.probe.available, bench.wishes]).key),
         judge=_judge_key(job, judge),
     ).value
     shutil.rmtree(run.stages / TRIALS, ignore_errors=True)
     return shipment, (seen[0] if seen else None)
 
 
-def _variant(job: Job, given: Inputs) -> Keyed[Variant]:
+def _variant(job: Job, given: ShipInputs) -> KeyedValue[Variant]:
     """What is tried first; scales that came with a model are of this run only."""
     variant = Variant(given.model.value, given.stats.value, given.request, job.given, job.plan)
     keys = [given.model.key, given.stats.key, repr(given.request), job.plan_key]
-    return Keyed(variant, keyed(keys).key) if job.given is None else unknown(variant)
+    return KeyedValue(variant, keyed(keys).key) if job.given is None else unknown(variant)
 
 
-def _judge_key(job: Job, judge: Verify) -> Keyed[Verify]:
+def _judge_key(job: Job, judge: Verify) -> KeyedValue[Verify]:
     """By what a build is judged, which decides about cures, and by what candidates are scored: held-out data and
     metric, thresholds, how many samples. Where it cannot be told whether data is the same, it is not."""
     if job.evaluation is not None and not job.evaluation.key:
         return unknown(judge)
     held_out = None if job.evaluation is None else job.evaluation.key
-    return Keyed(judge, keyed([held_out, repr(job.options.thresholds), job.options.emulate]).key)
+    return KeyedValue(judge, keyed([held_out, repr(job.options.thresholds), job.options.emulate]).key)
 
 
 def _workbench(job: Job, run: RunDir, clock: Clock, model: ir.Model, probe: Probe) -> Workbench:
@@ -136,17 +136,17 @@ def _workbench(job: Job, run: RunDir, clock: Clock, model: ir.Model, probe: Prob
     )
 
 
-def _inputs(job: Job, parts: Parts, probe: Probe, build: Build) -> BuildInputs:
+def _inputs(job: Job, parts: SplitModel, probe: Probe, build: Build) -> BuildInputs:
     return BuildInputs(job.path, parts.head, build.plan, build.compiled, probe, parts.tail)
 
 
-def _verify(job: Job, clock: Clock, parts: Parts, probe: Probe, build: Build) -> Verification:
+def _verify(job: Job, clock: Clock, parts: SplitModel, probe: Probe, build: Build) -> Verification:
     with clock.stage("verify"):
         inputs = _inputs(job, parts, probe, build)
         return verify(inputs, job.target.backend, job.data, job.evaluation, job.options.thresholds, clock.progress)
 
 
-def _compared(job: Job, run: RunDir, bench: Workbench, model: ir.Model, fitted: Compiled) -> Comparison:
+def _compared(job: Job, run: RunDir, bench: Workbench, model: ir.Model, fitted: CompileResult) -> BaselineComparison:
     options = job.options
     case = BaselineCase(model, job.path, options.precision, bench.samples(BASELINE_SAMPLES), options.shape)
     return compare(bench, fitted, options.baselines, case, run.path / COMPILED)

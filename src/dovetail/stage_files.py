@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from dovetail.backend import Compiled
+from dovetail.backend import CompileResult
 from dovetail.calibrate.record import load_stats, save_stats
 from dovetail.document import decode, encode
 from dovetail.float_graph import Passed
@@ -29,7 +29,7 @@ class Shipment:
     """What ships: the plan, what was compiled from it, how both were decided, and where its numbers go wrong, if so."""
 
     plan: Plan
-    compiled: Compiled
+    compiled: CompileResult
     decisions: tuple[Decision, ...]
     located: str = ""
 
@@ -69,7 +69,7 @@ def shipment_files(run: RunDir, model: ir.Model) -> Codec[Shipment]:
     return Codec(save, load)
 
 
-def save_compiled(compiled: Compiled, run: Path) -> tuple[Path, ...]:
+def save_compiled(compiled: CompileResult, run: Path) -> tuple[Path, ...]:
     """Write down what the compiler made in a run directory, and its log apart, for people."""
     log, record = run / COMPILED / "compile.log", run / COMPILED / "compiled.json"
     log.parent.mkdir(exist_ok=True)
@@ -78,6 +78,6 @@ def save_compiled(compiled: Compiled, run: Path) -> tuple[Path, ...]:
     return (*(artifact.path for artifact in compiled.artifacts), log, record)
 
 
-def load_compiled(run: Path) -> Compiled:
+def load_compiled(run: Path) -> CompileResult:
     """Read what ``save_compiled`` wrote."""
-    return decode((run / COMPILED / "compiled.json").read_bytes(), Compiled, base=run)
+    return decode((run / COMPILED / "compiled.json").read_bytes(), CompileResult, base=run)

@@ -18,21 +18,21 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Keyed(Generic[T_co]):
+class KeyedValue(Generic[T_co]):
     """A value, and what tells whether an earlier run had the same one."""
 
     value: T_co
     key: str
 
 
-def keyed(value: T) -> Keyed[T]:
+def keyed(value: T) -> KeyedValue[T]:
     """A plain value, which is its own key; anything whose text could differ between two runs is refused."""
-    return Keyed(value, json.dumps(value, sort_keys=True, default=_refuse))
+    return KeyedValue(value, json.dumps(value, sort_keys=True, default=_refuse))
 
 
-def unknown(value: T) -> Keyed[T]:
+def unknown(value: T) -> KeyedValue[T]:
     """A value of which nothing tells whether it is the same: never like that of an earlier run."""
-    return Keyed(value, os.urandom(8).hex())
+    return KeyedValue(value, os.urandom(8).hex())
 
 
 def _refuse(value: object) -> str:
@@ -60,8 +60,8 @@ class Stages:
         codec: Codec[T],
         *,
         final: Callable[[T], bool] = lambda _: True,
-        **inputs: Keyed[Any],
-    ) -> Keyed[T]:
+        **inputs: KeyedValue[Any],
+    ) -> KeyedValue[T]:
         """The record that a function makes of the inputs: loaded where an earlier run made it from the same ones.
 
         A record that is not ``final`` is made again next time.
@@ -71,4 +71,4 @@ class Stages:
         values = {name: each.value for name, each in inputs.items()}
         with self._clock.stage(name):
             record = self._run.stage(name, key, lambda: function(**values), codec.save, codec.load, final)
-        return Keyed(record, key)
+        return KeyedValue(record, key)

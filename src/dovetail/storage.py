@@ -26,7 +26,7 @@ Storage = QParams | FloatStorage
 IN_FLOAT32 = FloatStorage(DType.F32)
 
 
-class Why(StrEnum):
+class Reason(StrEnum):
     """What decided how a tensor or an edge is stored; a choice's detail text says it for people."""
 
     PRECISION = "precision"  # the precision that was asked for
@@ -57,7 +57,7 @@ class ScaleSource(StrEnum):
     DERIVED = "derived"  # follows from others
 
 
-class Scaled(NamedTuple):
+class SourcedQParams(NamedTuple):
     """A scale and zero point, where they come from, and what people are told of that."""
 
     params: QParams
@@ -70,14 +70,14 @@ class Choice:
     """One decision of the plan: the storage, why with a detail text, and the sharing group if there is one."""
 
     storage: Storage
-    why: Why
+    why: Reason
     detail: str = ""
     group: str | None = None
     scale_from: ScaleSource = ScaleSource.NONE
 
     @property
     def is_stored(self) -> bool:
-        return self.why is not Why.INTERIOR
+        return self.why is not Reason.INTERIOR
 
 
 @dataclass(frozen=True, slots=True, eq=False)

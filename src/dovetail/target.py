@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dovetail.backend import Backend
 from dovetail.op_support import OpTable
 from dovetail.pass_record import Pass
-from dovetail.rules.rule import Retired, Rule
+from dovetail.rules.rule import RetiredCode, Rule
 from dovetail.trials.knob import Knob
 
 
@@ -47,4 +47,4 @@ class Family:
     variants: tuple[str, ...] = ()
     option_keys: tuple[str, ...] = ()
     rules: tuple[Rule, ...] = ()
-    retired: tuple[Retired, ...] = ()
+    retired: tuple[RetiredCode, ...] = ()

@@ -14,7 +14,7 @@ import pytest
 
 import dovetail
 from dovetail import targets
-from dovetail.backend import Compiled, DeviceCase, DeviceKit, DeviceSide
+from dovetail.backend import CompileResult, DeviceCase, DeviceFiles, DeviceKit
 from tests import toy_target
 from tests.changed import changed
 
@@ -65,9 +65,9 @@ def versions():
 """
 
 
-def device_side(compiled: Compiled, case: DeviceCase) -> DeviceSide:
+def device_side(compiled: CompileResult, case: DeviceCase) -> DeviceFiles:
     lines = "".join(" ".join(files.values()) + "\n" for files in case.samples)
-    return DeviceSide((compiled.artifacts[0].path,), {"device_session.py": SESSION, "inputs.txt": lines})
+    return DeviceFiles((compiled.artifacts[0].path,), {"device_session.py": SESSION, "inputs.txt": lines})
 
 
 def with_device(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:

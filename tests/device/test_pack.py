@@ -11,7 +11,7 @@ import pytest
 
 import dovetail
 from dovetail import zoo
-from dovetail.backend import Compiled, DeviceKit, Probe
+from dovetail.backend import CompileResult, DeviceKit, Probe
 from dovetail.device.manifest import file_names, read_manifest
 from dovetail.errors import InputError
 from dovetail.targets.ort_cpu import target as ort_cpu
@@ -97,7 +97,7 @@ def test_the_same_run_leaves_the_same_bytes_and_what_a_device_gave_stays(
 
 
 def test_what_was_not_compiled_has_no_device_folder(toy: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    runs.with_device(toy, compile=lambda artifacts, folder: Compiled(artifacts, error="no kernel for Relu"))
+    runs.with_device(toy, compile=lambda artifacts, folder: CompileResult(artifacts, error="no kernel for Relu"))
     result = runs.fit(tmp_path)
     assert result.verdicts["device"].reason == "nothing was compiled: no kernel for Relu"
     assert not (tmp_path / "run/device").exists()

@@ -12,7 +12,7 @@ import pytest
 
 import dovetail
 from dovetail import zoo
-from dovetail.backend import Artifact, Compiled, DeviceCase
+from dovetail.backend import Artifact, CompileResult, DeviceCase
 from dovetail.finding import Status
 from dovetail.targets.qnn_htp import device_session, session
 from dovetail.targets.qnn_htp.device import device_side, session_text
@@ -95,7 +95,7 @@ def test_what_qnn_net_run_leaves_is_read(run: Path, phone: Path, tmp_path: Path)
 def test_without_a_compiler_the_graph_is_what_runs(tmp_path: Path) -> None:
     given = [Artifact("model_data", tmp_path / "model.onnx.data"), Artifact("model", tmp_path / "model.onnx")]
     case = DeviceCase((), (), ({"a": "input_000/a.raw", "b": "input_000/b.raw"},))
-    side = device_side({}, Compiled(tuple(given)), case)
+    side = device_side({}, CompileResult(tuple(given)), case)
     assert [path.name for path in side.models] == ["model.onnx", "model.onnx.data"]
     assert side.texts["input_list.txt"] == "a:=input_000/a.raw b:=input_000/b.raw\n"
 

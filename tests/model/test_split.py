@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dovetail.errors import InputError
-from dovetail.model.split import Crossing, Parts, TailNode, split
+from dovetail.model.split import BoundaryTensor, SplitModel, TailNode, split
 from tests.equality import assert_equal, check_valid, model_from, normal, ops, random_inputs, run
 
 OUTSIDE = {"NonZero": "no tensors whose size depends on the data", "NonMaxSuppression": "likewise"}
@@ -36,7 +36,7 @@ CONSTANTS = {
 }
 
 
-def both(parts: Parts, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def both(parts: SplitModel, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The outputs of a head followed by its tail."""
     assert parts.tail is not None
     check_valid(parts.head)
@@ -68,7 +68,7 @@ def test_the_cut_is_named_in_the_callers_words() -> None:
         TailNode("pick", "GatherND", "depends on keep", behind=True),
         TailNode("lift", "Mul", "depends on pick", behind=True),
     )
-    assert parts.cut.crossing == (Crossing("features", "features"), Crossing("high", "high"))
+    assert parts.cut.crossing == (BoundaryTensor("features", "features"), BoundaryTensor("high", "high"))
     assert [value.name for value in parts.head.graph.outputs] == ["features", "high"]
 
 
@@ -81,7 +81,7 @@ def test_the_model_given_is_not_changed() -> None:
 
 def test_a_model_without_such_nodes_is_its_own_head() -> None:
     model = model_from("g (float[2,4] x) => (float[2,3] y) { y = MatMul(x, w) }", w=normal(4, 3))
-    assert split(model, OUTSIDE) == Parts(model)
+    assert split(model, OUTSIDE) == SplitModel(model)
 
 
 def test_inputs_go_to_the_side_that_reads_them() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from dovetail.model.layout import perm_of
-from dovetail.passes.product_of_transposed import product_of_transposed
+from dovetail.passes.matmul_of_transposed import matmul_of_transposed
 from tests.equality import changed_by, model_from, ops
 
 
 def test_attention_scores_are_one_einsum() -> None:
     text = """g (float[2,5,3,4] q, float[2,7,3,4] k) => (float[2,3,5,7] s)
         { h = Transpose<perm=[0,2,1,3]>(q)  t = Transpose<perm=[0,2,3,1]>(k)  [scores] s = MatMul(h, t) }"""
-    after, record = changed_by(product_of_transposed, model_from(text))
+    after, record = changed_by(matmul_of_transposed, model_from(text))
     assert ops(after) == ["Transpose", "Transpose", "Einsum"]
     assert [perm_of(node) for node in after.graph if node.op_type == "Transpose"] == [(0, 2, 1, 3)] * 2
     assert [site.where for site in record.changed] == ["scores"]
@@ -22,13 +22,13 @@ def test_attention_scores_are_one_einsum() -> None:
 def test_nothing_is_left_of_a_transpose_that_only_turns_the_matrix(batch: int) -> None:
     text = f"""g (float[{batch},5,4] q, float[{batch},7,4] k) => (float[{batch},5,7] s)
         {{ t = Transpose<perm=[0,2,1]>(k)  s = MatMul(q, t) }}"""
-    assert ops(changed_by(product_of_transposed, model_from(text))[0]) == ["Einsum"]
+    assert ops(changed_by(matmul_of_transposed, model_from(text))[0]) == ["Einsum"]
 
 
 def test_another_reader_still_sees_the_transposed_tensor() -> None:
     text = """g (float[1,3,5,4] q, float[1,3,7,4] k) => (float[1,3,5,7] s, float[1,3,4,7] y)
         { t = Transpose<perm=[0,1,3,2]>(k)  s = MatMul(q, t)  y = Relu(t) }"""
-    assert ops(changed_by(product_of_transposed, model_from(text))[0]) == ["Transpose", "Einsum", "Relu"]
+    assert ops(changed_by(matmul_of_transposed, model_from(text))[0]) == ["Transpose", "Einsum", "Relu"]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_another_reader_still_sees_the_transposed_tensor() -> None:
 )
 def test_other_products_are_declined(inputs: str, perm: str, output: str, reason: str) -> None:
     text = f"g ({inputs}) => (float[{output}] s) {{ t = Transpose<perm={perm}>(k)  [scores] s = MatMul(q, t) }}"
-    after, record = changed_by(product_of_transposed, model_from(text))
+    after, record = changed_by(matmul_of_transposed, model_from(text))
     assert ops(after) == ["Transpose", "MatMul"]
     assert not record.changed
     assert [site.where for site in record.declined] == ["scores"]

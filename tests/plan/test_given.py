@@ -9,7 +9,7 @@ from dovetail.encoding import DType, Encoding, Granularity, QParams
 from dovetail.model.origin import Origin
 from dovetail.numerics.affine import fake_quantize
 from dovetail.numerics.ranges import weight_params
-from dovetail.plan.given import Given, given_numbers
+from dovetail.plan.imported_qparams import ImportedQParams, imported_qparams
 from dovetail.qdq.invert import invert
 from dovetail.storage import ScaleSource
 from tests.equality import model_from, normal
@@ -22,13 +22,13 @@ SCALED = """g (float[1,4,8] x) => (float[1,4,8] y) <float half = {0.5}>
   d = DequantizeLinear(q, s, z) e = Transpose<perm = [0,2,1]>(d) y = Relu(e) }"""
 
 
-def none(**constants: tuple[QParams, ...]) -> Given:
-    return Given({}, {}, constants)
+def none(**constants: tuple[QParams, ...]) -> ImportedQParams:
+    return ImportedQParams({}, {}, constants)
 
 
 def test_numbers_follow_moves_and_factors() -> None:
     model, plan = invert(model_from(SCALED, s=np.float32(0.1), z=np.int8(0)))
-    given = given_numbers(model, plan)
+    given = imported_qparams(model, plan)
     assert float(given.tensors["c"].scale) == np.float32(0.1)
     assert float(given.implied["b"].scale) == pytest.approx(0.2)
     assert float(given.implied["a"].scale) == pytest.approx(0.2)
@@ -43,7 +43,7 @@ def test_of_several_numbers_for_one_tensor_the_widest_are_taken_and_not_called_g
         aq = QuantizeLinear(x, s, z) ad = DequantizeLinear(aq, s, z) bq = QuantizeLinear(x, t, z)
         bd = DequantizeLinear(bq, t, z) y = Relu(ad) u = Relu(bd) }"""
     model, plan = invert(model_from(text, s=np.float32(0.004), t=np.float32(0.03), z=np.int8(0)))
-    given = given_numbers(model, plan)
+    given = imported_qparams(model, plan)
     assert given.several == {"x"}
     found = given.of_tensor(["x"], S8)
     assert found is not None
@@ -52,7 +52,7 @@ def test_of_several_numbers_for_one_tensor_the_widest_are_taken_and_not_called_g
 
 
 def test_another_kind_of_grid_gets_the_range() -> None:
-    given = Given({"t": QParams(U8, np.float32(0.02), np.int32(100))}, {}, {})
+    given = ImportedQParams({"t": QParams(U8, np.float32(0.02), np.int32(100))}, {}, {})
     found = given.of_tensor(["t"], S8)
     assert found is not None
     params, source, words = found

@@ -12,7 +12,7 @@ from dovetail.errors import InputError
 from dovetail.op_support import FP32, W8A8, W8A16
 from dovetail.plan.make import make_plan
 from dovetail.plan.request import Request
-from dovetail.storage import FloatStorage, Why
+from dovetail.storage import FloatStorage, Reason
 from dovetail.targets import open_target
 from dovetail.targets.ort_cpu.target import ORT_CPU
 from tests.planning import graph, noise, observe, planned
@@ -49,7 +49,7 @@ def test_chain_interior_is_never_stored_and_its_bias_is_derived() -> None:
     model = graph(LINEAR)
     plan = planned(model, TOY)
     assert plan.tensors["m"].storage == FloatStorage()
-    assert plan.tensors["m"].why is Why.INTERIOR
+    assert plan.tensors["m"].why is Reason.INTERIOR
     weight = plan.edges[Edge(node_of(model, "m"), 1)].storage
     bias = plan.edges[Edge(node_of(model, "h"), 1)].storage
     source = plan.tensors["x"].storage
@@ -71,7 +71,7 @@ def test_keep_pins_by_original_tensor_and_node_name() -> None:
     model = graph(LINEAR)
     by_tensor = planned(model, ORT_CPU, keep={"h": FP32})
     assert by_tensor.tensors["h"].storage == FloatStorage()
-    assert (by_tensor.tensors["h"].why, by_tensor.tensors["h"].detail) == (Why.PINNED, "--keep h=fp32")
+    assert (by_tensor.tensors["h"].why, by_tensor.tensors["h"].detail) == (Reason.PINNED, "--keep h=fp32")
     assert by_tensor.tensors["u"].storage == FloatStorage()  # shares its bytes
     name = node_of(model, "z")
     by_node = planned(model, ORT_CPU, keep={name: FP32})
@@ -128,7 +128,7 @@ def test_a_merge_that_costs_too_much_becomes_an_explicit_conversion() -> None:
     edge = Edge(node_of(model, "c"), 0)
     assert plan.tensors["a"].storage != plan.tensors["c"].storage
     assert plan.edges[edge].storage == plan.tensors["c"].storage
-    assert plan.edges[edge].why is Why.SEPARATE
+    assert plan.edges[edge].why is Reason.SEPARATE
     assert "would widen this range" in plan.edges[edge].detail
 
 
@@ -151,11 +151,11 @@ def test_unknown_operator_stays_float_and_is_converted_around() -> None:
     """)
     plan = planned(model, ORT_CPU, quantized_io=True)
     assert plan.tensors["b"].storage == FloatStorage()
-    assert plan.tensors["b"].why is Why.UNSUPPORTED
+    assert plan.tensors["b"].why is Reason.UNSUPPORTED
     assert plan.tensors["b"].detail == "Sin has no uint8 on ort-cpu"
     edge = plan.edges[Edge(node_of(model, "z"), 0)]
     assert edge.storage.dtype is DType.U8
-    assert edge.why is Why.OPERAND
+    assert edge.why is Reason.OPERAND
     assert edge.detail.startswith("MatMul takes uint8 here, the tensor is stored as float32; range [0, ")
 
 
@@ -166,7 +166,7 @@ def test_followers_between_float_operators_stay_float() -> None:
     """)
     plan = planned(model, ORT_CPU)
     assert plan.tensors["b"].storage == FloatStorage()
-    assert plan.tensors["b"].why is Why.NEIGHBOURS
+    assert plan.tensors["b"].why is Reason.NEIGHBOURS
 
 
 def test_a_bias_that_does_not_fit_int32_grows_its_weight_scale() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from dovetail.edge import Edge
 from dovetail.encoding import DType, QParams
-from dovetail.op_support import A8, F32, Fixed, OpSupport, signature
-from dovetail.storage import Plan, Why
+from dovetail.op_support import A8, F32, FixedQParams, OpSupport, signature
+from dovetail.storage import Plan, Reason
 from dovetail.target import Target
 from tests.changed import changed
 from tests.planning import graph, noise, planned
@@ -55,7 +55,7 @@ def test_a_merge_holds_what_is_converted_into_it() -> None:
     ("support", "reason"),
     [
         (
-            OpSupport((signature(A8, out=A8),), fixed=(Fixed(DType.U8, 1 / 256, 0),)),
+            OpSupport((signature(A8, out=A8),), fixed=(FixedQParams(DType.U8, 1 / 256, 0),)),
             "gives its output numbers of its own",
         ),
         (OpSupport((signature(F32, out=F32),)), "writes float only"),
@@ -65,7 +65,7 @@ def test_what_has_numbers_of_its_own_or_none_is_converted(support: OpSupport, re
     model = graph(BODY.replace("OP", "Sigmoid"))
     plan = planned(model, with_op("Sigmoid", support), data=noise(model), quantized_io=True)
     edge = plan.edges[Edge(next(n.name or "" for n in model.graph if n.op_type == "Concat"), 0)]
-    assert edge.why is Why.SEPARATE
+    assert edge.why is Reason.SEPARATE
     assert reason in edge.detail
     assert edge.storage == plan.tensors["c"].storage == plan.tensors["y"].storage
     assert plan.tensors["b"].storage != plan.tensors["c"].storage

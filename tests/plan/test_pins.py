@@ -12,7 +12,7 @@ from dovetail.plan.constraints import build_problem
 from dovetail.plan.make import make_plan, narrower
 from dovetail.plan.pins import resolve_keeps
 from dovetail.plan.request import Keep, OperandPin, Pin, Pins, Request
-from dovetail.storage import Why
+from dovetail.storage import Reason
 from dovetail.targets import open_target
 from dovetail.targets.ort_cpu.target import ORT_CPU
 from tests.planning import graph, noise, observe
@@ -43,12 +43,14 @@ def test_a_group_is_pinned_by_any_of_its_members() -> None:
     model = graph(LAYERS)
     stats = observe(model, ORT_CPU, noise(model))
     plans = [
-        make_plan(model, ORT_CPU.table, stats, Request(W8A8, pins=Pins(groups={name: Pin(FP32, Why.PINNED, "asked")})))
+        make_plan(
+            model, ORT_CPU.table, stats, Request(W8A8, pins=Pins(groups={name: Pin(FP32, Reason.PINNED, "asked")}))
+        )
         for name in ("encoder_act", "moved")
     ]
     assert plans[0].tensors["encoder_act"].storage.dtype is DType.F32
     assert plans[0].tensors["encoder_act"] == plans[1].tensors["encoder_act"]
-    assert plans[0].tensors["moved"].why is Why.PINNED
+    assert plans[0].tensors["moved"].why is Reason.PINNED
     assert isinstance(plans[0].tensors["encoder_fc"].storage, QParams)
 
 
@@ -61,7 +63,7 @@ def test_an_operand_is_pinned_to_what_the_table_offers() -> None:
     assert (edge.index, encoding) == (1, A8)
     plans = [
         make_plan(model, htp.table, stats, each)
-        for each in (wide, wide.pinned(Pins(operands={edge: OperandPin(encoding, Why.PINNED, "asked")})))
+        for each in (wide, wide.pinned(Pins(operands={edge: OperandPin(encoding, Reason.PINNED, "asked")})))
     ]
     assert [plan.edges[edge].storage.dtype for plan in plans] == [DType.S16, DType.U8]
     with pytest.raises(ValueError, match="has no signature with what is pinned on"):
@@ -69,10 +71,10 @@ def test_an_operand_is_pinned_to_what_the_table_offers() -> None:
             model,
             htp.table,
             stats,
-            wide.pinned(Pins(operands={Edge(edge.node, 0): OperandPin(A8, Why.PINNED, "asked")})),
+            wide.pinned(Pins(operands={Edge(edge.node, 0): OperandPin(A8, Reason.PINNED, "asked")})),
         )
 
 
 def test_later_pins_win() -> None:
-    first, second = (Pins({"u": Pin(p, Why.PINNED, "")}) for p in (FP32, W8A8))
+    first, second = (Pins({"u": Pin(p, Reason.PINNED, "")}) for p in (FP32, W8A8))
     assert (first | second).units["u"].precision is W8A8

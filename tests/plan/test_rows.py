@@ -12,7 +12,7 @@ import pytest
 from dovetail.errors import InputError
 from dovetail.plan.rows import read_plan, write_plan
 from dovetail.plan.validate import validate_plan
-from dovetail.storage import Why
+from dovetail.storage import Reason
 from dovetail.targets.ort_cpu.target import ORT_CPU
 from tests.plan.test_make import LINEAR
 from tests.planning import graph, planned
@@ -66,7 +66,7 @@ def test_a_plan_of_schema_version_1_is_read(written: Path) -> None:
     again = read_plan(written)
     assert {name: c.is_stored for name, c in again.tensors.items()} == {n: c.is_stored for n, c in plan.tensors.items()}
     assert {name: c.storage for name, c in again.tensors.items()} == {n: c.storage for n, c in plan.tensors.items()}
-    assert {c.why for c in again.edges.values()} == {Why.RECORDED}
+    assert {c.why for c in again.edges.values()} == {Reason.RECORDED}
 
 
 def test_rows_carry_original_names(written: Path) -> None:

@@ -20,7 +20,7 @@ from dovetail.model.write import serialized
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.invert import invert
 from dovetail.qdq.params import is_dequantize, is_quantize
-from dovetail.storage import Choice, Plan, Why
+from dovetail.storage import Choice, Plan, Reason
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SEEDS = (0, 1)
@@ -160,7 +160,7 @@ def plan_of(tensors: Mapping[str, QParams], edges: Mapping[Edge, QParams] | None
     return Plan(
         "test",
         "by hand",
-        {name: Choice(params, Why.PINNED, "by hand") for name, params in tensors.items()},
-        {edge: Choice(params, Why.PINNED, "by hand") for edge, params in (edges or {}).items()},
+        {name: Choice(params, Reason.PINNED, "by hand") for name, params in tensors.items()},
+        {edge: Choice(params, Reason.PINNED, "by hand") for edge, params in (edges or {}).items()},
         **rest,
     )

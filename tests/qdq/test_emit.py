@@ -26,7 +26,7 @@ from dovetail.numerics.affine import dequantize, fake_quantize, quantize
 from dovetail.numerics.block import scale_shape
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.stored import stored_values
-from dovetail.storage import IN_FLOAT32, Choice, FloatStorage, Plan, Why
+from dovetail.storage import IN_FLOAT32, Choice, FloatStorage, Plan, Reason
 from tests.equality import Array, model_from, normal
 from tests.qdq.round_trip import assert_bit_equal, check_emitted, plan_of, run_both_ways
 from tests.qdq.shipped import images, planned
@@ -173,8 +173,8 @@ def test_what_is_kept_in_float16_has_no_pair_here() -> None:
     in_float = Plan(
         "",
         "",
-        {"h": Choice(FloatStorage(DType.F16), Why.PINNED)},
-        {Edge("add", 0): Choice(FloatStorage(DType.F16), Why.PINNED)},
+        {"h": Choice(FloatStorage(DType.F16), Reason.PINNED)},
+        {Edge("add", 0): Choice(FloatStorage(DType.F16), Reason.PINNED)},
     )
     assert {node.op_type for node in emit_qdq(_linear(), in_float).graph} == {node.op_type for node in _linear().graph}
 
@@ -203,7 +203,7 @@ def test_plan_that_does_not_fit_the_graph(case: str) -> None:
 
 
 def test_float_edge_of_a_stored_tensor_sees_what_is_read_back() -> None:
-    plan = Plan("", "", {"h": Choice(A8, Why.PINNED)}, {Edge("add", 0): Choice(IN_FLOAT32, Why.PINNED)})
+    plan = Plan("", "", {"h": Choice(A8, Reason.PINNED)}, {Edge("add", 0): Choice(IN_FLOAT32, Reason.PINNED)})
     assert _ops(emit_qdq(_linear(), plan)) == ["MatMul", "QuantizeLinear", "DequantizeLinear", "Add"]
 
 

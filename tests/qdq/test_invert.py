@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dovetail.model.origin import origin_of
 from dovetail.model.read import read
 from dovetail.qdq.invert import invert, is_quantized
-from dovetail.storage import Why
+from dovetail.storage import Reason
 from tests.qdq.qdq_numbers import COLUMNS, NUMBERS, WEIGHT, Case, grid
 from tests.qdq.round_trip import round_trip, text_model
 
@@ -271,7 +271,7 @@ def test_names_and_trail(tmp_path: Path) -> None:
     assert {v.name for node in trip.model.graph for v in node.outputs} == {"y"}
     assert {v.name for node in trip.emitted.graph for v in node.outputs} == {"x__q", "x__dq", "y__raw", "y__q", "y"}
     assert trip.plan.precision == "as in the model"
-    assert {choice.why for choice in trip.plan.tensors.values()} == {Why.RECORDED}
+    assert {choice.why for choice in trip.plan.tensors.values()} == {Reason.RECORDED}
 
 
 def test_16_bit_before_opset_21(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from dovetail.model.read import read
 from dovetail.numerics.histogram import histogram_of
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.rules.check import check
-from dovetail.rules.subject import Subject
+from dovetail.rules.check_input import CheckInput
 from dovetail.stats import DataInfo, Stats, TensorStats
-from dovetail.storage import Choice, Plan, Why
+from dovetail.storage import Choice, Plan, Reason
 from dovetail.targets import open_target
 from tests.rules.cases import findings_in, write
 
@@ -32,7 +32,7 @@ def _check(text: str, folder: Path, **given: object) -> tuple[Finding, ...]:
     """The findings on a graph as it is written, with a plan or statistics."""
     model = read(write(HEAD + text, folder))
     infer_shapes(model)
-    return check(replace(Subject(model, TARGET.table), **given), rules_for(TARGET))
+    return check(replace(CheckInput(model, TARGET.table), **given), rules_for(TARGET))
 
 
 def _stats(**ranges: tuple[float, float]) -> Stats:
@@ -42,7 +42,7 @@ def _stats(**ranges: tuple[float, float]) -> Stats:
 
 def _plan(**scales: float) -> Plan:
     params = {name: QParams(Encoding(DType.U8), np.float32(scale), np.int32(0)) for name, scale in scales.items()}
-    return Plan("ort-cpu", "w8a8", {name: Choice(storage, Why.PINNED, "test") for name, storage in params.items()})
+    return Plan("ort-cpu", "w8a8", {name: Choice(storage, Reason.PINNED, "test") for name, storage in params.items()})
 
 
 ADD = "g (float[1,4] x) => (float[1,4] y) { y = Add(x, x) }"
@@ -172,7 +172,7 @@ def test_order_and_choice_of_rules(tmp_path: Path) -> None:
     )
     findings = _check(text, tmp_path)
     assert [(finding.code, str(finding.place)) for finding in findings] == [("Q502", "b"), ("Q502", "a"), ("Q601", "x")]
-    subject = Subject(read(tmp_path / "model.onnx"), TARGET.table)
+    subject = CheckInput(read(tmp_path / "model.onnx"), TARGET.table)
     assert [finding.code for finding in check(subject, [find_rule("Q601")])] == ["Q601"]
     with pytest.raises(InputError, match="Q999"):
         find_rule("Q999")

@@ -19,7 +19,7 @@ from dovetail.targets.child import ChildResult
 from dovetail.targets.htp.chips import chip_named
 from dovetail.targets.qnn_htp import compile as htp
 from dovetail.targets.qnn_htp.log import failure, warnings
-from dovetail.targets.qnn_htp.meanings import REFUSALS, WARNINGS
+from dovetail.targets.qnn_htp.log_patterns import REFUSALS, WARNINGS
 from dovetail.targets.qnn_htp.options import read_options
 from dovetail.targets.tensorrt import coverage
 from dovetail.targets.tensorrt.layer_info import read_layer_info

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from dovetail.encoding import QParams
-from dovetail.storage import Plan, Why
+from dovetail.storage import Plan, Reason
 from dovetail.targets import open_target
 from dovetail.targets.xnnpack.table import STATIC
 from dovetail.trials.decision import Decision
@@ -41,7 +41,7 @@ def test_a_merge_that_costs_more_than_3_db_stays_float_and_says_so(tmp_path: Pat
     assert in_float - shared > 3
     assert not isinstance(plan.tensors["t"].storage, QParams)
     assert isinstance(plan.tensors["h"].storage, QParams), "the layer in front keeps its own range in int8"
-    assert plan.tensors["t"].why is Why.MEASURED
+    assert plan.tensors["t"].why is Reason.MEASURED
     assert plan.tensors["t"].detail == "one range for all parts of Concat costs more than 3 dB"
     assert merge.reason.startswith("one range for all its inputs costs")
 

@@ -10,16 +10,16 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from dovetail.backend import Artifact, Compiled, Sample
+from dovetail.backend import Artifact, CompileResult, Sample
 from dovetail.encoding import Array
 from dovetail.model.session import Mode
 from dovetail.model.write import write
 from dovetail.op_support import FP32, W8A8
 from dovetail.target import Target
-from dovetail.trials.locate import NOWHERE, Located, locate
+from dovetail.trials.locate import NOWHERE, FaultLocation, locate
 from dovetail.verify.quality import quality_of
 from dovetail.verify.run import SessionRun
-from dovetail.verify.verify import Failing
+from dovetail.verify.verify import FailingSample
 from tests.changed import changed
 from tests.planning import graph
 from tests.toy_target import TOY, compile_model
@@ -49,7 +49,7 @@ def one_channel_off(value: Array) -> Array:
 def toy(op: str, wrong: Wrong) -> Target:
     """The toy, whose kernel for the operator with this name gives something else."""
 
-    def run(compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
+    def run(compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
         path = compiled.artifacts[0].path
         for sample in samples:
             model = ir.load(path)
@@ -75,18 +75,18 @@ def toy(op: str, wrong: Wrong) -> Target:
     return changed(TOY, run=run)
 
 
-def located(target: Target, folder: Path, level_db: float = 30.0, **limits: float) -> Located | str:
+def located(target: Target, folder: Path, level_db: float = 30.0, **limits: float) -> FaultLocation | str:
     model = graph(BRANCHES)
     bench, variant = bench_of(model, target, W8A8, folder)
     build = bench.build(variant)
-    return locate(bench, variant, build, Failing(samples_of(model)[0], level_db), **limits)
+    return locate(bench, variant, build, FailingSample(samples_of(model)[0], level_db), **limits)
 
 
 @pytest.mark.parametrize("op", ["a1", "a3", "b2", "b5", "s", "y"])
 @pytest.mark.parametrize("wrong", [twisted, one_channel_off])
 def test_the_wrong_operator_is_found_on_either_branch(op: str, wrong: Wrong, tmp_path: Path) -> None:
     found = located(toy(op, wrong), tmp_path)
-    assert isinstance(found, Located), found
+    assert isinstance(found, FaultLocation), found
     assert found.place.tensor == op
 
 
@@ -95,8 +95,10 @@ def test_where_every_cut_is_right_only_the_whole_graph_is_off(tmp_path: Path) ->
 
 
 def test_a_compiler_that_takes_no_cut_leaves_nothing_to_say(tmp_path: Path) -> None:
-    def picky(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
-        return Compiled(artifacts, error="no") if folder.name.startswith("cut-") else compile_model(artifacts, folder)
+    def picky(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
+        return (
+            CompileResult(artifacts, error="no") if folder.name.startswith("cut-") else compile_model(artifacts, folder)
+        )
 
     assert located(changed(toy("b2", twisted), compile=picky), tmp_path) == NOWHERE
     assert not list(tmp_path.rglob("cut-*"))
@@ -105,14 +107,16 @@ def test_a_compiler_that_takes_no_cut_leaves_nothing_to_say(tmp_path: Path) -> N
 def test_many_joins_that_no_cut_shows_do_not_multiply(tmp_path: Path) -> None:
     """Each block adds two branches: every path through 24 of them would never end."""
 
-    def picky(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
-        return Compiled(artifacts, error="no") if folder.name.startswith("cut-") else compile_model(artifacts, folder)
+    def picky(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
+        return (
+            CompileResult(artifacts, error="no") if folder.name.startswith("cut-") else compile_model(artifacts, folder)
+        )
 
     blocks = "".join(f"a{i} = Relu(x{i})  b{i} = Gelu(x{i})  x{i + 1} = Add(a{i}, b{i})\n" for i in range(24))
     model = graph(f"g (float[1,4,8] x0) => (float[1,4,8] y) {{ {blocks} y = Relu(x24) }}")
     bench, variant = bench_of(model, changed(TOY, compile=picky), W8A8, tmp_path)
     started = time.process_time()
-    found = locate(bench, variant, bench.build(variant), Failing(samples_of(model)[0], 30.0))
+    found = locate(bench, variant, bench.build(variant), FailingSample(samples_of(model)[0], 30.0))
     assert found == NOWHERE
     assert time.process_time() - started < 20
 
@@ -121,13 +125,13 @@ def test_a_float_graph_is_located_too(tmp_path: Path) -> None:
     model = graph(BRANCHES)
     target = changed(toy("a2", twisted), precisions={"fp32": FP32})
     bench, variant = bench_of(model, target, FP32, tmp_path)
-    found = locate(bench, variant, bench.build(variant), Failing(samples_of(model)[0], 30.0))
-    assert isinstance(found, Located)
+    found = locate(bench, variant, bench.build(variant), FailingSample(samples_of(model)[0], 30.0))
+    assert isinstance(found, FaultLocation)
     assert found.place.tensor == "a2"
 
 
 def test_the_search_ends_at_its_time_limit(tmp_path: Path) -> None:
-    def slow(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+    def slow(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
         time.sleep(0.1)
         return compile_model(artifacts, folder)
 

@@ -21,7 +21,7 @@ from dovetail.plan.validate import validate_plan
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.simulation import load_simulation
 from dovetail.qdq.switch import switched, with_switches
-from dovetail.storage import Plan, Why
+from dovetail.storage import Plan, Reason
 from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.trials.decision import Decision
@@ -63,7 +63,7 @@ def pair(model: ir.Model, target: Target) -> tuple[Plan, Plan]:
     stats = observe(model, target, noise(model))
     wide = make_plan(model, target.table, stats, Request(W8A16))
     narrow = narrower(model, target.table, stats, Request(W8A16))
-    pins = Pins(operands={edge: OperandPin(encoding, Why.PINNED, "narrow") for edge, encoding in narrow.items()})
+    pins = Pins(operands={edge: OperandPin(encoding, Reason.PINNED, "narrow") for edge, encoding in narrow.items()})
     return wide, make_plan(model, target.table, stats, Request(W8A16, pins=pins))
 
 
@@ -125,7 +125,7 @@ def test_operands_turn_narrow_where_it_costs_little_and_stay_wide_where_it_costs
     wide = make_plan(model, htp.table, observe(model, htp, noise(model, 8)), Request(W8A16))
     figures = [compare_runs(exact, simulated(model, one, samples, tmp_path)).sqnr_db()["y"] for one in (wide, plan)]
     assert figures[0] - figures[1] <= LOSS_DB
-    measured = [choice for choice in plan.edges.values() if choice.why is Why.MEASURED]
+    measured = [choice for choice in plan.edges.values() if choice.why is Reason.MEASURED]
     assert len(measured) == 3
     assert all("second operand as" in choice.detail and "dB" in choice.detail for choice in measured)
 

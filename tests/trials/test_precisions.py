@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from dovetail.backend import Artifact, Compiled, Measured, Sample, Timer
+from dovetail.backend import Artifact, CompileResult, MeasuredLatency, Sample, Timer
 from dovetail.errors import BackendError
 from dovetail.op_support import FP32, W8A8, Precision
 from dovetail.target import Target
@@ -49,7 +49,7 @@ MODEL = """g (float[1,4,4] x) => (float[1,4,4] y)
     <float[4,4] w = {1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,9}> { h = MatMul(x, w) y = Relu(h) }"""
 
 
-def is_integer(compiled: Compiled) -> bool:
+def is_integer(compiled: CompileResult) -> bool:
     nodes = onnx.load(compiled.artifacts[0].path).graph.node
     return any(node.op_type == "DequantizeLinear" for node in nodes)
 
@@ -57,12 +57,12 @@ def is_integer(compiled: Compiled) -> bool:
 def toy(*, fails: Precision | None = None, nan: Precision | None = None) -> Target:
     """Two precisions of which w8a8 takes a third of the time; one may refuse to run, or give NaN."""
 
-    def timed(programs: Mapping[str, Compiled], baseline: str, sample: Sample) -> Measured:
+    def timed(programs: Mapping[str, CompileResult], baseline: str, sample: Sample) -> MeasuredLatency:
         assert set(sample) == {"x"}
         taken = {name: 10.0 if name == "w8a8" else 30.0 for name in programs}
-        return Measured(baseline, taken, {name: us / taken[baseline] for name, us in taken.items()}, 5)
+        return MeasuredLatency(baseline, taken, {name: us / taken[baseline] for name, us in taken.items()}, 5)
 
-    def ran(compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
+    def ran(compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
         precision = W8A8 if is_integer(compiled) else FP32
         if precision is fails:
             raise BackendError("no such kernel")
@@ -116,9 +116,9 @@ def test_what_gives_nan_is_not_chosen(nan: Precision, taken: Precision, tmp_path
 
 
 def test_a_candidate_that_does_not_finish_is_a_failure_of_its_own(tmp_path: Path) -> None:
-    def hangs(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+    def hangs(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
         compiled = compile_model(artifacts, folder)
-        return Compiled(artifacts, error="time limit", finished=False) if not is_integer(compiled) else compiled
+        return CompileResult(artifacts, error="time limit", finished=False) if not is_integer(compiled) else compiled
 
     taken, decision = decided(changed(toy(), compile=hangs), tmp_path)
     assert taken == W8A8
@@ -128,7 +128,7 @@ def test_a_candidate_that_does_not_finish_is_a_failure_of_its_own(tmp_path: Path
 def test_the_same_bytes_are_compiled_once(tmp_path: Path) -> None:
     folders: list[Path] = []
 
-    def counted(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+    def counted(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
         folders.append(folder)
         return compile_model(artifacts, folder)
 

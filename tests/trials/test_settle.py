@@ -10,11 +10,11 @@ from dovetail.encoding import DType
 from dovetail.finding import Place, PlaceKind
 from dovetail.op_support import FP16, W8A16
 from dovetail.plan.request import Pin, Pins
-from dovetail.storage import Why
+from dovetail.storage import Reason
 from dovetail.targets import open_target
 from dovetail.trials.knobs.islands import islands
 from dovetail.trials.knobs.operand_widths import OPERAND_WIDTHS
-from dovetail.trials.locate import Located
+from dovetail.trials.locate import FaultLocation
 from dovetail.trials.variant import pinned
 from tests.planning import graph
 from tests.trials.benches import bench_of
@@ -27,19 +27,19 @@ def test_an_island_frees_the_operands_that_were_chosen_for_it(tensor: str, tmp_p
     bench, variant = bench_of(model, htp, W8A16, tmp_path)
     variant, _ = OPERAND_WIDTHS.decide(bench, variant)
     node = next(node for node in model.graph if node.outputs[0].name == tensor)
-    located = Located(Place(PlaceKind.NODE, (str(node.name),)), str(node.name), DType.U16, 0.0, 40.0)
+    located = FaultLocation(Place(PlaceKind.NODE, (str(node.name),)), str(node.name), DType.U16, 0.0, 40.0)
     cure = islands(FP16).cure(variant, located)
     assert cure is not None
     plan = bench.plan(cure.variant)
     assert plan.tensors[tensor].storage.dtype is DType.F16
     others = [edge for edge, pin in variant.request.pins.operands.items() if edge.node != node.name]
-    assert all(plan.edges[edge].why is Why.MEASURED for edge in others), "the others are as they were chosen"
+    assert all(plan.edges[edge].why is Reason.MEASURED for edge in others), "the others are as they were chosen"
 
 
 def test_what_the_caller_has_pinned_is_not_cured(tmp_path: Path) -> None:
     htp, model = open_target("qnn-htp:sm8550"), graph(TWO)
     _, variant = bench_of(model, htp, W8A16, tmp_path)
     name = str(next(iter(model.graph)).name)
-    variant = pinned(Pins({name: Pin(W8A16, Why.PINNED, "--keep")}))(variant)
-    located = Located(Place(PlaceKind.NODE, (name,)), name, DType.U16, 0.0, 40.0)
+    variant = pinned(Pins({name: Pin(W8A16, Reason.PINNED, "--keep")}))(variant)
+    located = FaultLocation(Place(PlaceKind.NODE, (name,)), name, DType.U16, 0.0, 40.0)
     assert islands(FP16).cure(variant, located) is None

@@ -12,11 +12,11 @@ import pytest
 
 import dovetail
 from dovetail import targets
-from dovetail.backend import Compiled, Sample
+from dovetail.backend import CompileResult, Sample
 from dovetail.encoding import Array
 from dovetail.finding import Thresholds
 from dovetail.verify.compare import compare_runs
-from dovetail.verify.on_target import OnTarget
+from dovetail.verify.target_run import TargetRun
 from tests import toy_target
 from tests.changed import changed
 
@@ -41,7 +41,7 @@ def fitted(
 ) -> dovetail.Result:
     """The result of a run on a toy that emulates one sample and breaks what comes out."""
 
-    def run(compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
+    def run(compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
         for outputs in toy_target.run(compiled, samples):
             yield {name: broken(output) for name, output in outputs.items()}
 
@@ -90,8 +90,8 @@ def test_other_integers_and_no_float_output_are_a_failed_verdict(
     assert "only the whole graph is" in reason, "every float tensor is right"
 
 
-def ran(exact: Array, simulated: Array, target: Array) -> OnTarget:
-    return OnTarget(
+def ran(exact: Array, simulated: Array, target: Array) -> TargetRun:
+    return TargetRun(
         compare_runs([{"y": exact}], [{"y": target}]),
         compare_runs([{"y": simulated}], [{"y": target}]),
         compare_runs([{"y": exact}], [{"y": simulated}]),

@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.backend import Runner, Sample
 from dovetail.finding import Status, Thresholds
-from dovetail.verify.on_target import quiet, run_on_target
+from dovetail.verify.target_run import quiet, run_on_target
 
 RANDOM = np.random.default_rng(0)
 FLOAT = RANDOM.standard_normal((1, 400)).astype(np.float32)

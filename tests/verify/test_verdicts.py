@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail.backend import Compiled, Outcome, Probe, ReadBack, ReadTensor
+from dovetail.backend import CompileResult, Outcome, Probe, ReadBack, TensorReadBack
 from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.numerics.metrics import Comparison
 from dovetail.verify import verdicts
@@ -38,17 +38,17 @@ def test_nothing_compared_is_not_a_pass() -> None:
 
 
 def test_a_missing_backend_is_never_a_pass() -> None:
-    verdict = verdicts.compiled(Compiled(), Probe(False, {}, "pip install the-backend"), THRESHOLDS)
+    verdict = verdicts.compiled(CompileResult(), Probe(False, {}, "pip install the-backend"), THRESHOLDS)
     assert (verdict.status, verdict.reason) == (Status.NOT_CHECKED, "pip install the-backend")
 
 
 def test_compiler_refusal_fails_with_its_words() -> None:
-    verdict = verdicts.compiled(Compiled(error="no kernel for Erf"), HERE, THRESHOLDS)
+    verdict = verdicts.compiled(CompileResult(error="no kernel for Erf"), HERE, THRESHOLDS)
     assert (verdict.status, verdict.reason, verdict.evidence) == (Status.FAIL, "no kernel for Erf", "backend 1.0")
 
 
 def test_a_compiler_that_was_not_run_to_its_end_is_not_checked() -> None:
-    verdict = verdicts.compiled(Compiled(error="killed by signal 11", finished=False), HERE, THRESHOLDS)
+    verdict = verdicts.compiled(CompileResult(error="killed by signal 11", finished=False), HERE, THRESHOLDS)
     assert (verdict.status, verdict.reason) == (Status.NOT_CHECKED, "killed by signal 11")
 
 
@@ -60,7 +60,7 @@ def test_a_target_that_does_not_run_fails_unless_it_was_stopped(finished: bool, 
 
 
 def read(*outcomes: Outcome, unparsed: str = "") -> ReadBack:
-    rows = tuple(ReadTensor(f"t{i}", outcome, "u8 instead of u16") for i, outcome in enumerate(outcomes))
+    rows = tuple(TensorReadBack(f"t{i}", outcome, "u8 instead of u16") for i, outcome in enumerate(outcomes))
     return ReadBack(rows, "a dump", unparsed)
 
 

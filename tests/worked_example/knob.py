@@ -6,7 +6,7 @@ from dovetail.finding import Place, PlaceKind
 from dovetail.op_support import FP32
 from dovetail.plan.constraints import build_problem
 from dovetail.plan.request import Pin, Pins
-from dovetail.storage import Why
+from dovetail.storage import Reason
 from dovetail.trials.decision import Alternative, Decision
 from dovetail.trials.knob import Knob, Outcome
 from dovetail.trials.variant import Variant, pinned
@@ -24,7 +24,7 @@ def decide(bench: Workbench, variant: Variant) -> Outcome:
     units = build_problem(variant.model, bench.table).units
     decisions = []
     for name in [str(value.name) for value in variant.model.graph.inputs]:
-        pin = Pin(FP32, Why.MEASURED, f"kept {RULE}")
+        pin = Pin(FP32, Reason.MEASURED, f"kept {RULE}")
         readers = [unit.name for unit in units if any(operand.name == name for operand in unit.operands)]
         other = pinned(Pins(units=dict.fromkeys(readers, pin), groups={name: pin}))(variant)
         quantized_db, float_db = (bench.worst_db(each, SAMPLES) for each in (variant, other))

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from dovetail.backend import MODEL, Artifact, Backend, Compiled, Outcome, Probe, ReadBack, Runner, Sample
+from dovetail.backend import MODEL, Artifact, Backend, CompileResult, Outcome, Probe, ReadBack, Runner, Sample
 from dovetail.encoding import QParams
 from dovetail.errors import InputError
 from dovetail.model.session import Mode, open_session, run_session
@@ -43,16 +43,16 @@ def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
     return tuple(Artifact(MODEL, path, shipped=True) for path in write(emit_qdq(model, plan), folder / "model.onnx"))
 
 
-def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
     """A real target calls its compiler here, in a child process (``targets/child.py``)."""
     try:
         onnx.checker.check_model(str(artifacts[0].path), full_check=True)
     except onnx.checker.ValidationError as error:
-        return Compiled(artifacts, error=str(error))
-    return Compiled(artifacts, log="checked")
+        return CompileResult(artifacts, error=str(error))
+    return CompileResult(artifacts, log="checked")
 
 
-def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
+def read_back(compiled: CompileResult, plan: Plan) -> ReadBack:
     """Every planned tensor, as it is in what was compiled: here the file itself."""
     model = ir.load(compiled.artifacts[0].path)
     readers = {n.inputs[0].name: n for n in model.graph if n.op_type == "DequantizeLinear" and n.inputs[0] is not None}
@@ -70,7 +70,7 @@ def _same(one: QParams, other: QParams) -> bool:
     return np.array_equal(one.scale, other.scale) and np.array_equal(one.zero_point, other.zero_point)
 
 
-def run(compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
+def run(compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
     """The outputs of what was compiled, sample by sample."""
     session = open_session(compiled.artifacts[0].path, Mode.EXACT)
     for sample in samples:

@@ -39,7 +39,7 @@ class Data:
 
 
 @dataclass(slots=True)
-class Described:
+class TrackedData:
     """Data that remembers, while it is read, how many samples there were and what was in them.
 
     One call of a model with a batch holds several samples, each with a digest of its own.
@@ -62,9 +62,9 @@ class Described:
         return DataInfo(self.data.source, len(self.digests), total, self.data.random)
 
 
-def describe(data: Data, model: ir.Model) -> Described:
+def describe(data: Data, model: ir.Model) -> TrackedData:
     """The same data, its model inputs counted and hashed as they are read."""
-    return Described(data, frozenset(v.name or "" for v in model.graph.inputs))
+    return TrackedData(data, frozenset(v.name or "" for v in model.graph.inputs))
 
 
 def digests(call: Sample) -> Iterator[bytes]:

@@ -203,10 +203,10 @@ def _from_folder(path: Path, specs: tuple[InputSpec, ...], images: ImageOptions 
     if arrays:
         return Data(path.name, lambda: _npy_samples(arrays, specs), len(arrays))
     if pictures:
-        from dovetail.calibrate.pictures import picture_samples
+        from dovetail.calibrate.images import image_samples
 
         options = images or ImageOptions()
-        return Data(path.name, lambda: picture_samples(pictures, specs[0], options), len(pictures))
+        return Data(path.name, lambda: image_samples(pictures, specs[0], options), len(pictures))
     raise InputError(f"{path}: there is no .npy file and no picture in this folder")
 
 

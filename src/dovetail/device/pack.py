@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.backend import MODEL, Backend, DeviceCase, DeviceSide, DeviceTensor, Sample
+from dovetail.backend import MODEL, Backend, DeviceCase, DeviceFiles, DeviceTensor, Sample
 from dovetail.calibrate.data import Data, describe
 from dovetail.device import run_on_device
 from dovetail.device.manifest import MANIFEST, Manifest, file_names, sample_folder
@@ -139,7 +139,7 @@ def _little_endian(stored: Sample, tensor: DeviceTensor) -> bytes:
     return array.astype(np.dtype(tensor.dtype).newbyteorder("<"), casting="same_kind").tobytes()
 
 
-def _write_side(folder: Path, side: DeviceSide) -> None:
+def _write_side(folder: Path, side: DeviceFiles) -> None:
     """The target's own part, and the script that is the same for all."""
     for path in side.models:
         shutil.copyfile(path, folder / path.name)

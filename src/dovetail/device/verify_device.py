@@ -32,7 +32,7 @@ _ON_DEVICE = "on the device:"
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class DeviceRunRecord:
     """The record that our script leaves beside the outputs; another tool leaves none."""
 
     manifest_sha256: str
@@ -140,13 +140,13 @@ def _expected(run: Path, place: str, manifest: Manifest) -> list[Found]:
     return find_outputs(run / FOLDER / place, manifest)
 
 
-def _record(run: Path, outputs: Path) -> Ran | None:
+def _record(run: Path, outputs: Path) -> DeviceRunRecord | None:
     """What is known of where the outputs come from; those of another device folder are refused."""
     path = outputs / RECORD
     if not path.exists():
         return None
     try:
-        ran = msgspec.json.decode(path.read_bytes(), type=Ran)
+        ran = msgspec.json.decode(path.read_bytes(), type=DeviceRunRecord)
     except (OSError, msgspec.DecodeError) as error:
         raise InputError(f"{path}: not the record of a run on a device ({error})") from error
     if ran.manifest_sha256 != file_sha256(run / FOLDER / MANIFEST):
@@ -154,7 +154,7 @@ def _record(run: Path, outputs: Path) -> Ran | None:
     return ran
 
 
-def _described(ran: Ran | None) -> str:
+def _described(ran: DeviceRunRecord | None) -> str:
     if ran is None:
         return "without a record of what ran them"
     tools = ", ".join(f"{name} {version}" for name, version in ran.versions.items())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 _ELLIPSIS = "0123456789"
 
 
-class NoProduct(Exception):
+class NotMatMulError(Exception):
     """Why an equation is no product of two matrices."""
 
 
@@ -32,7 +32,7 @@ class Equation:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class MatMulAxes:
     """[stacked, rows, inner] x [stacked, inner, columns] -> [stacked, rows, columns]; each part is a string of axes.
 
     ``rows``, ``inner`` and ``columns`` are merged to one axis each; the second operand need not have all the stacked
@@ -50,20 +50,20 @@ def parse(text: str, shapes: Sequence[tuple[int, ...]]) -> Equation:
     terms, arrow, result = text.replace(" ", "").partition("->")
     operands = terms.split(",")
     if len(operands) != 2 or len(shapes) != 2:
-        raise NoProduct(f"it has {len(operands)} operands")
+        raise NotMatMulError(f"it has {len(operands)} operands")
     named = [_named(term, len(shape)) for term, shape in zip(operands, shapes, strict=True)]
     hidden = max((_under_ellipsis(term, len(shape)) for term, shape in zip(operands, shapes, strict=True)), key=len)
     if not arrow:  # by the definition: what stands under an ellipsis, then every letter that occurs once
         letters = sorted("".join(operands).replace(".", ""))
         result = "..." + "".join(letter for letter in letters if letters.count(letter) == 1)
     if any(len(set(term)) != len(term) for term in named):
-        raise NoProduct("it takes a diagonal")
+        raise NotMatMulError("it takes a diagonal")
     sizes: dict[str, int] = {}
     for axis, size in (
         pair for term, shape in zip(named, shapes, strict=True) for pair in zip(term, shape, strict=True)
     ):
         if sizes.setdefault(axis, size) != size:
-            raise NoProduct("it repeats an axis of one element")
+            raise NotMatMulError("it repeats an axis of one element")
     return Equation(named[0], named[1], result.replace("...", hidden))
 
 
@@ -76,7 +76,7 @@ def _named(term: str, rank: int) -> str:
     return term.replace("...", _under_ellipsis(term, rank))
 
 
-def product_of(equation: Equation) -> Product:
+def product_of(equation: Equation) -> MatMulAxes:
     """The matrix product of an equation in which no operand sums an axis alone.
 
     Rows that stand together at the end of the result, in front of the columns, are merged to one matrix; else the last
@@ -91,4 +91,4 @@ def product_of(equation: Equation) -> Product:
     if len(alone) < len(left):
         rows = left[len(left.rstrip(alone)) :] or rows
     stacked = "".join(axis for axis in left if axis not in rows)
-    return Product(stacked, rows, columns, inner)
+    return MatMulAxes(stacked, rows, columns, inner)

@@ -27,7 +27,7 @@ class TailNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
+class BoundaryTensor:
     """A tensor that goes into the tail, from the head or, when it is an input of the model, from the caller."""
 
     tensor: str
@@ -35,23 +35,23 @@ class Crossing:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class SplitPoint:
     """Where a model was cut: what is behind the cut, and what crosses it."""
 
     nodes: tuple[TailNode, ...]
-    crossing: tuple[Crossing, ...]
+    crossing: tuple[BoundaryTensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class SplitModel:
     """A model as the head that is fitted and, where something was cut off, the tail that gives the model's outputs."""
 
     head: ir.Model
     tail: ir.Model | None = None
-    cut: Cut | None = None
+    cut: SplitPoint | None = None
 
 
-def split(model: ir.Model, outside: Mapping[str, str]) -> Parts:
+def split(model: ir.Model, outside: Mapping[str, str]) -> SplitModel:
     """Cut off the nodes that are ``outside`` (operator -> why it cannot run) and all that depends on them.
 
     The head's outputs are those of the model that it computes, then what the tail reads. The tail takes these, and
@@ -60,21 +60,21 @@ def split(model: ir.Model, outside: Mapping[str, str]) -> Parts:
     """
     tail = _tail_nodes(model.graph, outside)
     if not tail:
-        return Parts(model)
+        return SplitModel(model)
     _refuse_empty_head(model.graph, tail)
     written = {value for node in tail for value in node.outputs}
     kept = [value for value in model.graph.outputs if value not in written]
     crossing = list(dict.fromkeys((*kept, *_read_before(tail, written))))
-    cut = Cut(
+    cut = SplitPoint(
         tuple(
             TailNode(name, node.op_type, reason, not is_op(node, *outside))
             for node, reason in tail.items()
             for name in _names(node)
         ),
-        tuple(Crossing(value.name or "", origin_of(value).name) for value in crossing),
+        tuple(BoundaryTensor(value.name or "", origin_of(value).name) for value in crossing),
     )
     head = _part(model, model.graph.inputs, [value for value in crossing if not value.is_graph_input()])
-    return Parts(head, _part(model, crossing, model.graph.outputs), cut)
+    return SplitModel(head, _part(model, crossing, model.graph.outputs), cut)
 
 
 def _tail_nodes(graph: ir.Graph, outside: Mapping[str, str]) -> dict[ir.Node, str]:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from dovetail.model import edit
 from dovetail.model.edit import constant_of, shape_of
-from dovetail.model.equation import Equation, NoProduct, parse, product_of
+from dovetail.model.equation import Equation, NotMatMulError, parse, product_of
 from dovetail.model.layout import Step, insert_step
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
@@ -33,7 +33,7 @@ def einsum_as_matmul(model: ir.Model) -> PassRecord:
             continue
         try:
             equation = parse(text, shapes)
-        except NoProduct as reason:
+        except NotMatMulError as reason:
             declined.append(Site(where, str(reason)))
             continue
         _rewrite(node, equation)

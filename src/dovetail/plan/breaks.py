@@ -5,7 +5,7 @@ from __future__ import annotations
 from dovetail.edge import Edge
 from dovetail.model.edit import constant_of
 from dovetail.plan.constraints import Problem, Unit, build_part
-from dovetail.plan.numbers import Range
+from dovetail.plan.qparams import Range
 from dovetail.stats import Stats
 
 # A range four times as wide costs 12 dB of an 8-bit grid: more than a conversion is worth saving.

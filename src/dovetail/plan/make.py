@@ -15,18 +15,20 @@ from dovetail.numerics.bias import bias_overflow, bias_params
 from dovetail.op_support import OpTable, Signature
 from dovetail.plan.breaks import costly_merges
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem
-from dovetail.plan.given import Given
-from dovetail.plan.numbers import Numbers, per_output_channel, widen
+from dovetail.plan.imported_qparams import ImportedQParams
+from dovetail.plan.qparams import QParamsBuilder, per_output_channel, widen
 from dovetail.plan.request import Pins, Request
 from dovetail.plan.solve import Solution, narrower_operands, solve
 from dovetail.stats import Stats
-from dovetail.storage import Choice, FloatStorage, Plan, ScaleSource, Storage, Why
+from dovetail.storage import Choice, FloatStorage, Plan, Reason, ScaleSource, Storage
 
 # A scale that is grown until a bias fits is grown a little more, so that rounding does not undo it.
 _MARGIN = 1.01
 
 
-def make_plan(model: ir.Model, table: OpTable, stats: Stats, request: Request, given: Given | None = None) -> Plan:
+def make_plan(
+    model: ir.Model, table: OpTable, stats: Stats, request: Request, given: ImportedQParams | None = None
+) -> Plan:
     """Decide how everything in the graph is stored, under the target's constraints; the model is not changed.
 
     ``given``: numbers that came with the model, to be kept where they fit.
@@ -36,7 +38,7 @@ def make_plan(model: ir.Model, table: OpTable, stats: Stats, request: Request, g
     separate = _separate(model, table, stats, request)
     problem = build_problem(model, table, separate)
     solution = solve(problem, request)
-    writer = _Writer(problem, solution, Numbers(problem, stats, request.method, given), separate, request.pins)
+    writer = _Writer(problem, solution, QParamsBuilder(problem, stats, request.method, given), separate, request.pins)
     return Plan(
         target=table.target,
         precision=request.precision.name,
@@ -80,7 +82,7 @@ class _Writer:
     """Writes the solution down, tensor by tensor and edge by edge."""
 
     def __init__(
-        self, problem: Problem, solution: Solution, numbers: Numbers, separate: Mapping[Edge, str], pins: Pins
+        self, problem: Problem, solution: Solution, numbers: QParamsBuilder, separate: Mapping[Edge, str], pins: Pins
     ) -> None:
         self._problem = problem
         self._pins = pins
@@ -92,7 +94,7 @@ class _Writer:
 
     def tensors(self) -> dict[str, Choice]:
         choices = {
-            name: Choice(self._in_float, Why.INTERIOR, f"inside {unit.label}, never stored")
+            name: Choice(self._in_float, Reason.INTERIOR, f"inside {unit.label}, never stored")
             for name, unit in self._problem.interior.items()
         }
         choices.update({name: self._groups[root] for name, root in self._problem.group_of.items()})
@@ -128,15 +130,15 @@ class _Writer:
             if output == stored or isinstance(output, FloatStorage):
                 return None
             if operand.edge in self._separate:
-                return Choice(output, Why.SEPARATE, self._separate[operand.edge], scale_from=ScaleSource.DERIVED)
-            return Choice(output, Why.SHARED, _passed_through(unit), scale_from=ScaleSource.DERIVED)
+                return Choice(output, Reason.SEPARATE, self._separate[operand.edge], scale_from=ScaleSource.DERIVED)
+            return Choice(output, Reason.SHARED, _passed_through(unit), scale_from=ScaleSource.DERIVED)
         slot = signature.slot(operand.slot)
         if slot is None:
             return None
         wanted = slot.encoding
         if not wanted.dtype.is_quantized or (isinstance(stored, QParams) and stored.encoding == wanted):
             return None
-        why, text = Why.OPERAND, f"{unit.label} takes {wanted.dtype} here, the tensor is stored as {stored.dtype}"
+        why, text = Reason.OPERAND, f"{unit.label} takes {wanted.dtype} here, the tensor is stored as {stored.dtype}"
         if (pin := self._pins.operands.get(operand.edge)) is not None:
             why, text = pin.why, pin.detail
         wider = widen(stored, wanted) if isinstance(stored, QParams) else None
@@ -159,18 +161,18 @@ class _Writer:
             return None
         if not slot.encoding.dtype.is_quantized:
             text = f"{unit.label} takes this constant in float"
-            return Choice(FloatStorage(slot.encoding.dtype), Why.CONSTANT, text)
+            return Choice(FloatStorage(slot.encoding.dtype), Reason.CONSTANT, text)
         if operand in unit.shared():
-            return Choice(self._carried(unit), Why.SHARED, _passed_through(unit), scale_from=ScaleSource.DERIVED)
+            return Choice(self._carried(unit), Reason.SHARED, _passed_through(unit), scale_from=ScaleSource.DERIVED)
         if slot.derived:
             return self._bias(unit, operand, done)
         if array.size == 0:
-            return Choice(self._in_float, Why.CONSTANT, "empty constant")
+            return Choice(self._in_float, Reason.CONSTANT, "empty constant")
         joins = unit.support is not None and unit.support.joins
         output = self._carried(unit) if joins else None
         if isinstance(output, QParams) and output.encoding == slot.encoding:
             text = f"{unit.label} puts these bytes beside the others"  # converting them gains nothing
-            return Choice(output, Why.SHARED, text, scale_from=ScaleSource.DERIVED)
+            return Choice(output, Reason.SHARED, text, scale_from=ScaleSource.DERIVED)
         params, source, words = self._numbers.constant_params(unit.nodes[0], operand, slot.encoding, array)
         follows = signature.slot(2)  # a bias whose scale is made from this one
         if operand.slot == 1 and follows is not None and follows.derived:
@@ -180,7 +182,7 @@ class _Writer:
         else:
             text = f"constant operand of {unit.label}, its own range{words}"
         pin = self._pins.operands.get(operand.edge)
-        why, text = (Why.CONSTANT, text) if pin is None else (pin.why, pin.detail)
+        why, text = (Reason.CONSTANT, text) if pin is None else (pin.why, pin.detail)
         return Choice(params, why, text, scale_from=source)
 
     def _seen(self, unit: Unit, operand: Operand, done: Mapping[Edge, Choice]) -> Storage:
@@ -193,10 +195,10 @@ class _Writer:
         by_slot = {o.slot: o for o in unit.operands}
         source, weight = (self._seen(unit, by_slot[slot], done) for slot in (0, 1))
         if not isinstance(source, QParams) or not isinstance(weight, QParams):
-            return Choice(self._in_float, Why.BIAS, "bias in float: input or weight is float")
+            return Choice(self._in_float, Reason.BIAS, "bias in float: input or weight is float")
         params = bias_params(source.scale, per_output_channel(unit.nodes[0], weight.scale))
         text = "bias, scale = input scale x weight scale"
-        return Choice(params, Why.BIAS, text, scale_from=ScaleSource.DERIVED)
+        return Choice(params, Reason.BIAS, text, scale_from=ScaleSource.DERIVED)
 
     def _room_for_bias(self, unit: Unit, weight: QParams, done: Mapping[Edge, Choice]) -> QParams:
         """The weight's scale, grown on channels whose bias would not fit int32 with it."""

@@ -12,7 +12,7 @@ from dovetail.errors import InputError
 from dovetail.model.origin import inside_of, nodes_of, origin_of
 from dovetail.plan.constraints import Problem, Unit
 from dovetail.plan.request import Keep, Pin, Pins
-from dovetail.storage import Why
+from dovetail.storage import Reason
 
 # How many names that are nearly what a pattern says are shown.
 _SHOWN = 3
@@ -23,7 +23,7 @@ def resolve_keeps(problem: Problem, keeps: Sequence[Keep]) -> Pins:
     groups: dict[str, Pin] = {}
     units: dict[str, Pin] = {}
     for keep in keeps:
-        pin = Pin(keep.precision, Why.PINNED, str(keep))
+        pin = Pin(keep.precision, Reason.PINNED, str(keep))
         values = [v.name or "" for v in _values(problem) if _matches(keep, _value_names(v))]
         operators = [unit.name for unit in problem.units if _matches(keep, _unit_names(unit))]
         if not values and not operators:

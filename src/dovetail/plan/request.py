@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from dovetail.edge import Edge
 from dovetail.encoding import Encoding
 from dovetail.op_support import Precision
-from dovetail.storage import Why
+from dovetail.storage import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Pin:
     """A precision that is fixed for one unit or group, and who fixed it."""
 
     precision: Precision
-    why: Why
+    why: Reason
     detail: str
 
 
@@ -36,7 +36,7 @@ class OperandPin:
     """The encoding that an operator reads on one edge, where its signatures leave a choice, and who fixed it."""
 
     encoding: Encoding
-    why: Why
+    why: Reason
     detail: str
 
 

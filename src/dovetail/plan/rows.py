@@ -21,10 +21,10 @@ from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
 from dovetail.errors import InputError
 from dovetail.model.origin import each_value, origin_of
 from dovetail.model.write import write_whole
-from dovetail.storage import Choice, FloatStorage, Plan, ScaleSource, Storage, Why
+from dovetail.storage import Choice, FloatStorage, Plan, Reason, ScaleSource, Storage
 
 SCHEMA_VERSION = 2
-Numbers = int | float | list[Any] | None
+QParamsBuilder = int | float | list[Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class PlanRow:
     original_name: str
     original_exact: bool
     dtype: DType
-    scale: Numbers
-    zero_point: Numbers
+    scale: QParamsBuilder
+    zero_point: QParamsBuilder
     group: str | None
-    why: Why
+    why: Reason
     detail: str = ""
     scale_from: ScaleSource = ScaleSource.NONE
     symmetric: bool = False
@@ -110,7 +110,7 @@ def read_plan(path: Path, float_dtype: DType = DType.F32) -> Plan:
 def row_from_1(row: dict[str, Any]) -> dict[str, Any]:
     """A row of schema version 1, which had one text for everything."""
     text = str(row["reason"])
-    why = Why.INTERIOR if text.endswith(", never stored") else Why.RECORDED
+    why = Reason.INTERIOR if text.endswith(", never stored") else Reason.RECORDED
     return {**{key: value for key, value in row.items() if key != "reason"}, "why": str(why), "detail": text}
 
 

@@ -10,7 +10,7 @@ from dovetail.encoding import Encoding
 from dovetail.op_support import Precision, Signature, Slot
 from dovetail.plan.constraints import Operand, Problem, Unit
 from dovetail.plan.request import OperandPin, Pin, Pins, Request
-from dovetail.storage import Why
+from dovetail.storage import Reason
 
 # What a signature costs, per operand: another weight encoding than wanted changes the model most, another
 # activation encoding changes the kernel, a conversion only costs time.
@@ -20,11 +20,11 @@ _PINNED_COST = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class EncodingChoice:
     """An encoding, why it was chosen, and what people are told of it."""
 
     encoding: Encoding
-    why: Why
+    why: Reason
     detail: str
 
     @property
@@ -36,7 +36,7 @@ class Decided:
 class Solution:
     """The encoding of every group, and the signature of every unit, by the unit's name."""
 
-    groups: Mapping[str, Decided]
+    groups: Mapping[str, EncodingChoice]
     signatures: Mapping[str, Signature]
 
 
@@ -128,25 +128,27 @@ def _writes_float(unit: Unit) -> bool:
 
 def _decide(
     problem: Problem, root: str, precision: Precision, pin: Pin | None, outputs_only: frozenset[str]
-) -> Decided:
+) -> EncodingChoice:
     members = problem.groups[root]
     domain = _domain(problem, members)
     if problem.table.quantizes_edges:
         text = f"kept in float: {problem.table.target} converts what its products read"
-        return Decided(problem.table.float_encoding, Why.ON_EDGES, text)
+        return EncodingChoice(problem.table.float_encoding, Reason.ON_EDGES, text)
     if pin is not None:
-        decided = Decided(pin.precision.activation, pin.why, pin.detail)
+        decided = EncodingChoice(pin.precision.activation, pin.why, pin.detail)
     elif root in outputs_only:
-        decided = Decided(problem.table.float_encoding, Why.OUTPUT, "graph output, left in float")
+        decided = EncodingChoice(problem.table.float_encoding, Reason.OUTPUT, "graph output, left in float")
     else:
-        decided = Decided(precision.activation, Why.PRECISION, f"{precision.name} activation")
+        decided = EncodingChoice(precision.activation, Reason.PRECISION, f"{precision.name} activation")
     if decided.encoding in domain:
         return decided
     in_float = problem.table.float_encoding
     fallback = next((e for e in (in_float, *domain) if e in domain), in_float)
     makers = sorted({problem.producer[n].label for n in members if n in problem.producer})
     writers = ", ".join(makers) or "what reads this input"
-    return Decided(fallback, Why.UNSUPPORTED, f"{writers} has no {decided.encoding.dtype} on {problem.table.target}")
+    return EncodingChoice(
+        fallback, Reason.UNSUPPORTED, f"{writers} has no {decided.encoding.dtype} on {problem.table.target}"
+    )
 
 
 def _domain(problem: Problem, members: tuple[str, ...]) -> dict[Encoding, None]:
@@ -159,7 +161,7 @@ def _domain(problem: Problem, members: tuple[str, ...]) -> dict[Encoding, None]:
     return dict.fromkeys([*(slot.encoding for slot in slots if slot is not None), problem.table.float_encoding])
 
 
-def _leave_followers_float(problem: Problem, groups: dict[str, Decided], pinned: Mapping[str, Pin]) -> None:
+def _leave_followers_float(problem: Problem, groups: dict[str, EncodingChoice], pinned: Mapping[str, Pin]) -> None:
     """Turn groups back to float that only followers write and that have no integer neighbour on one side.
 
     Between float operators an integer storage costs accuracy and two conversions, and no kernel gains from it.
@@ -182,16 +184,18 @@ def _leave_followers_float(problem: Problem, groups: dict[str, Decided], pinned:
             used = all(_takes_float_only(problem, unit, groups) for unit in readers[root])
             if fed or used:
                 side = "what it is made from" if fed else "what reads it"
-                groups[root] = Decided(problem.table.float_encoding, Why.NEIGHBOURS, f"stays float: {side} is float")
+                groups[root] = EncodingChoice(
+                    problem.table.float_encoding, Reason.NEIGHBOURS, f"stays float: {side} is float"
+                )
                 changed = True
 
 
-def _reads_float_only(problem: Problem, unit: Unit, groups: Mapping[str, Decided]) -> bool:
+def _reads_float_only(problem: Problem, unit: Unit, groups: Mapping[str, EncodingChoice]) -> bool:
     inputs = [groups[problem.group_of[o.name]] for o in unit.operands if not o.constant]
     return bool(inputs) and all(decided.is_float for decided in inputs)
 
 
-def _takes_float_only(problem: Problem, unit: Unit, groups: Mapping[str, Decided]) -> bool:
+def _takes_float_only(problem: Problem, unit: Unit, groups: Mapping[str, EncodingChoice]) -> bool:
     """Whether a unit that writes what was decided for it has no form that reads integers: all of a residual stream
     between layer norms is float, where no addition has a form with integers in and float out."""
     decided = {groups[problem.group_of[v.name or ""]].encoding for v in unit.outputs}
@@ -203,7 +207,9 @@ def _float_only(unit: Unit) -> bool:
     return all(not slot.encoding.dtype.is_quantized for s in unit.signatures for slot in s.inputs)
 
 
-def _choose(problem: Problem, unit: Unit, wanted: Precision, groups: Mapping[str, Decided], pins: Pins) -> Signature:
+def _choose(
+    problem: Problem, unit: Unit, wanted: Precision, groups: Mapping[str, EncodingChoice], pins: Pins
+) -> Signature:
     """The cheapest signature whose output is what was decided for it."""
     decided = {groups[problem.group_of[v.name or ""]].encoding for v in unit.outputs}
     usable = [s for s in unit.signatures if _takes(unit, s)]
@@ -235,7 +241,7 @@ def _cost(
     operand: Operand,
     signature: Signature,
     wanted: Precision,
-    groups: Mapping[str, Decided],
+    groups: Mapping[str, EncodingChoice],
     pins: Pins,
 ) -> int:
     slot = signature.slot(operand.slot)

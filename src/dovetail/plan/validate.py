@@ -14,7 +14,7 @@ from dovetail.numerics.bias import bias_params
 from dovetail.numerics.block import spread
 from dovetail.op_support import OpTable, Signature, Slot
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem
-from dovetail.plan.numbers import channel_axis, per_output_channel
+from dovetail.plan.qparams import channel_axis, per_output_channel
 from dovetail.storage import IN_FLOAT32, Plan, Storage
 
 # A hand that edits a plan writes fewer digits than float32 has.

@@ -19,7 +19,7 @@ from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
 from dovetail.passes.as_float16 import HALF_SCALES_OPSET, survives
 from dovetail.passes.infer_shapes import infer_shapes
-from dovetail.qdq.pair import Pair, insert_read, insert_store, new_scale, pair_of
+from dovetail.qdq.pair import QdqPair, insert_read, insert_store, new_scale, pair_of
 from dovetail.qdq.params import is_dequantize, is_quantize
 
 _FLOAT, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
@@ -63,7 +63,7 @@ class _Folder:
         edit.remove_dead(self._graph, [cast])
         self._changed.append(Site(where, "DequantizeLinear gives float16: its scale is float16"))
 
-    def _half(self, pair: Pair) -> ir.Value:
+    def _half(self, pair: QdqPair) -> ir.Value:
         """A pair again, or the reading of a constant, with a float16 scale."""
         half = pair.scale.astype(np.float16)
         scale, stored = new_scale(pair, half, "half"), pair.stored
@@ -95,13 +95,13 @@ class _Folder:
         edit.remove_dead(self._graph, [store])
         self._changed.append(Site(where, "QuantizeLinear takes float16: its scale is float16"))
 
-    def _why_not(self, pair: Pair) -> str:
+    def _why_not(self, pair: QdqPair) -> str:
         if self._opset < HALF_SCALES_OPSET:
             return f"opset {self._opset} has no float16 scales, opset {HALF_SCALES_OPSET} is the first"
         return survives(pair.scale)
 
 
-def _is_exact(pair: Pair) -> bool:
+def _is_exact(pair: QdqPair) -> bool:
     return bool((pair.scale.astype(np.float16).astype(np.float32) == pair.scale).all())
 
 

@@ -21,8 +21,8 @@ from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.remove_unused import remove_unused
 from dovetail.qdq.moved import read_before_moving
 from dovetail.qdq.params import is_dequantize, is_quantize
-from dovetail.qdq.views import Form, View, read_forms, refuse_other_readers, view_of
-from dovetail.storage import IN_FLOAT32, Choice, Plan, ScaleSource, Storage, Why
+from dovetail.qdq.views import QuantizedCopy, ValueReaders, read_forms, refuse_other_readers, view_of
+from dovetail.storage import IN_FLOAT32, Choice, Plan, Reason, ScaleSource, Storage
 
 _AS_READ = "as in the model"
 _FLOAT = ir.DataType.FLOAT
@@ -102,13 +102,13 @@ class _Inverter:
             storage: Storage = self._tensors.get(value, IN_FLOAT32)
             if value in self._tensors or (value.dtype is _FLOAT and edit.constant_of(value) is None):
                 source = ScaleSource.GIVEN if value in self._tensors else ScaleSource.NONE
-                tensors[str(value.name)] = Choice(storage, Why.RECORDED, _AS_READ, scale_from=source)
+                tensors[str(value.name)] = Choice(storage, Reason.RECORDED, _AS_READ, scale_from=source)
         return Plan(
             target="",
             precision=_AS_READ,
             tensors=tensors,
             edges={
-                _edge(use): Choice(params, Why.RECORDED, _AS_READ, scale_from=ScaleSource.GIVEN)
+                _edge(use): Choice(params, Reason.RECORDED, _AS_READ, scale_from=ScaleSource.GIVEN)
                 for use, params in self._edges.items()
             },
             stored={_edge(use): array for use, array in self._stored.items()},
@@ -121,7 +121,7 @@ class _Inverter:
             name = _STORED_SUFFIX.sub("", str(value.name)) or str(value.name)
             real = edit.add_initializer(self._graph, dequantize(array, form.params), name=name, source=value)
             if not form.only_uses:
-                view = View(outputs=form.view.outputs, forms=form.view.forms)
+                view = ValueReaders(outputs=form.view.outputs, forms=form.view.forms)
                 self._place(self._identity(real, form.at), view)
             self._keep_constant(real, [*real.uses(), *form.view.uses], form.params, array)
         for form in view_of([value]).forms:
@@ -135,7 +135,7 @@ class _Inverter:
             self._see(value, use, params)
             self._stored[use] = array
 
-    def _integer_input(self, value: ir.Value, forms: list[Form]) -> None:
+    def _integer_input(self, value: ir.Value, forms: list[QuantizedCopy]) -> None:
         """Integers that are not constant: those of an input; what computes on integers is refused."""
         reader, producer = forms[0].at, value.producer()
         if producer is not None:
@@ -149,7 +149,7 @@ class _Inverter:
         value.type = ir.TensorType(_FLOAT)
         self._store(value, forms[0])
 
-    def _place(self, value: ir.Value, view: View) -> None:
+    def _place(self, value: ir.Value, view: ValueReaders) -> None:
         """Say how a value is stored: by itself where everyone sees it in one form, else edge by edge."""
         float_input = value.is_graph_input() and self._quantized_io
         if len(view.forms) == 1 and not view.uses and not view.outputs and not float_input:
@@ -157,13 +157,13 @@ class _Inverter:
         else:
             self._show(value, view)
 
-    def _store(self, value: ir.Value, form: Form) -> None:
+    def _store(self, value: ir.Value, form: QuantizedCopy) -> None:
         self._tensors[value] = form.params
         if form.integer_output is not None:
             edit.replace_value(form.integer_output, value)
         self._show(value, form.view)
 
-    def _show(self, value: ir.Value, view: View) -> None:
+    def _show(self, value: ir.Value, view: ValueReaders) -> None:
         """Let everyone in a view see the value, each of its forms on the edges or as a value of its own."""
         for output in view.outputs:
             if output is not value:

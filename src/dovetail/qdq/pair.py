@@ -18,7 +18,7 @@ _TYPE = "output_dtype"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pair:
+class QdqPair:
     """A Dequantize, what it reads, and the Quantize that made it; None where the integers are a constant."""
 
     read: ir.Node
@@ -38,7 +38,7 @@ class Pair:
         return axis + rank if axis < 0 else axis
 
 
-def pair_of(read: ir.Node) -> Pair | str:
+def pair_of(read: ir.Node) -> QdqPair | str:
     """The pair that a Dequantize ends, or why it cannot be made again."""
     stored, scale = read.inputs[0], constant_of(read.inputs[1])
     if stored is None or scale is None:
@@ -50,15 +50,15 @@ def pair_of(read: ir.Node) -> Pair | str:
         return "it gives another type than that of its scale"
     store = stored.producer()
     if not is_quantize(store):
-        return Pair(read, stored, None, scale) if constant_of(stored) is not None else "its integers are an input"
+        return QdqPair(read, stored, None, scale) if constant_of(stored) is not None else "its integers are an input"
     written = constant_of(store.inputs[1]) if store is not None else None
     if written is None or not np.array_equal(written.astype(np.float32), scale.astype(np.float32)):
         return "its Quantize and its Dequantize have different scales"
-    return Pair(read, stored, store, scale)
+    return QdqPair(read, stored, store, scale)
 
 
 def insert_read(
-    before: ir.Node, pair: Pair, stored: ir.Value, scale: ir.Value, *, axis: int | None = None, like: ir.Value | None
+    before: ir.Node, pair: QdqPair, stored: ir.Value, scale: ir.Value, *, axis: int | None = None, like: ir.Value | None
 ) -> ir.Value:
     """A Dequantize with other integers or another scale; ``like``: the value whose shape and type it has."""
     result = pair.read.outputs[0] if like is None else like
@@ -75,7 +75,9 @@ def insert_read(
     )
 
 
-def insert_store(before: ir.Node, pair: Pair, value: ir.Value, scale: ir.Value, *, axis: int | None = None) -> ir.Value:
+def insert_store(
+    before: ir.Node, pair: QdqPair, value: ir.Value, scale: ir.Value, *, axis: int | None = None
+) -> ir.Value:
     """The Quantize of a pair again, for another value or scale."""
     if pair.store is None:
         raise ValueError(f"{pair.read.name!r} reads a constant")
@@ -92,7 +94,7 @@ def insert_store(before: ir.Node, pair: Pair, value: ir.Value, scale: ir.Value, 
     )
 
 
-def new_scale(pair: Pair, scale: Array, tag: str) -> ir.Value:
+def new_scale(pair: QdqPair, scale: Array, tag: str) -> ir.Value:
     """A scale of its own, whoever reads the old one."""
     old = pair.read.inputs[1]
     if old is None:

@@ -17,7 +17,7 @@ from dovetail.model.edit import constant_of, is_op, shape_of
 from dovetail.model.layout import LAYOUT_OPS
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
-from dovetail.qdq.pair import Pair, insert_read, insert_store, new_scale, pair_of
+from dovetail.qdq.pair import QdqPair, insert_read, insert_store, new_scale, pair_of
 from dovetail.qdq.params import is_dequantize
 
 # What may lie between scaled scores and their softmax.
@@ -115,7 +115,7 @@ def _product(scales: list[Scale]) -> float | None:
     return float(np.prod(factors)) if len(factors) == len(scales) else None
 
 
-def _why_not(pair: Pair, factor: float | None) -> str:
+def _why_not(pair: QdqPair, factor: float | None) -> str:
     if factor is None:
         return "it is not one constant number"
     if factor <= 0:
@@ -127,7 +127,7 @@ def _why_not(pair: Pair, factor: float | None) -> str:
     return ""
 
 
-def _again(pair: Pair, factor: float, scales: list[Scale]) -> ir.Value:
+def _again(pair: QdqPair, factor: float, scales: list[Scale]) -> ir.Value:
     product = (pair.scale.astype(np.float64) * factor).astype(pair.scale.dtype)
     scale = new_scale(pair, product, "scaled")
     if pair.store is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from dovetail.backend import Outcome, ReadTensor
+from dovetail.backend import Outcome, TensorReadBack
 from dovetail.edge import Edge
 from dovetail.encoding import QParams
 from dovetail.model.origin import origin_of
@@ -28,9 +28,9 @@ class StoredValue:
     params: QParams
     group: str | None
 
-    def as_read(self, outcome: Outcome, detail: str) -> ReadTensor:
+    def as_read(self, outcome: Outcome, detail: str) -> TensorReadBack:
         """How it came back from what was compiled."""
-        return ReadTensor(self.tensor, outcome, detail, self.edge, self.name)
+        return TensorReadBack(self.tensor, outcome, detail, self.edge, self.name)
 
 
 def stored_values(emitted: ir.Model, plan: Plan) -> Iterator[StoredValue]:

@@ -17,7 +17,7 @@ from dovetail.model.edit import attribute, constant_of, is_op
 from dovetail.model.layout import Step, insert_step, perm_of
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
-from dovetail.qdq.pair import Pair, insert_read, insert_store, pair_of
+from dovetail.qdq.pair import QdqPair, insert_read, insert_store, pair_of
 from dovetail.qdq.params import is_dequantize
 
 _PRODUCTS = ("MatMul", "Gemm")
@@ -35,7 +35,7 @@ def transpose_stored_weights(model: ir.Model) -> PassRecord:
 
 
 def _run(
-    model: ir.Model, name: str, *, constant: bool, rewrite: Callable[[Pair, ir.Node, tuple[int, ...]], ir.Value]
+    model: ir.Model, name: str, *, constant: bool, rewrite: Callable[[QdqPair, ir.Node, tuple[int, ...]], ir.Value]
 ) -> PassRecord:
     changed: list[Site] = []
     declined: list[Site] = []
@@ -72,7 +72,7 @@ def _behind(value: ir.Value | None) -> tuple[ir.Node | None, ir.Node | None]:
     return turn, above if is_dequantize(above) else None
 
 
-def _why_not(pair: Pair, turn: ir.Node) -> str:
+def _why_not(pair: QdqPair, turn: ir.Node) -> str:
     if turn.inputs[0] is not pair.read.outputs[0]:
         return "a Cast stands between them, which fold_casts takes out where it can"
     if attribute(pair.read, "block_size", 0):
@@ -82,7 +82,7 @@ def _why_not(pair: Pair, turn: ir.Node) -> str:
     return ""
 
 
-def _turned_activation(pair: Pair, turn: ir.Node, perm: tuple[int, ...]) -> ir.Value:
+def _turned_activation(pair: QdqPair, turn: ir.Node, perm: tuple[int, ...]) -> ir.Value:
     store, scale = pair.store, pair.read.inputs[1]
     if store is None or store.inputs[0] is None or store.inputs[1] is None or scale is None:
         raise ValueError(f"{pair.read.name!r} ends no pair")
@@ -92,7 +92,7 @@ def _turned_activation(pair: Pair, turn: ir.Node, perm: tuple[int, ...]) -> ir.V
     return insert_read(pair.read, pair, stored, scale, axis=axis, like=turn.outputs[0])
 
 
-def _turned_weight(pair: Pair, turn: ir.Node, perm: tuple[int, ...]) -> ir.Value:
+def _turned_weight(pair: QdqPair, turn: ir.Node, perm: tuple[int, ...]) -> ir.Value:
     array, scale = constant_of(pair.stored), pair.read.inputs[1]
     if array is None or scale is None:
         raise ValueError(f"{pair.read.name!r} reads no constant")

@@ -13,16 +13,16 @@ from dovetail.qdq.params import is_dequantize, is_quantize, qparams_of
 
 
 @dataclass(slots=True, eq=False)
-class View:
+class ValueReaders:
     """Who sees a value as it is here: consumers' inputs, graph outputs, and the forms that are stored from it."""
 
     uses: list[tuple[ir.Node, int]] = field(default_factory=list)
     outputs: list[ir.Value] = field(default_factory=list)
-    forms: list[Form] = field(default_factory=list)
+    forms: list[QuantizedCopy] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
-class Form:
+class QuantizedCopy:
     """One stored form of a value: its numbers, who sees what is read back, and the graph output that is the integers.
 
     ``at`` is the first node that makes or reads the form; what replaces it goes there.
@@ -30,7 +30,7 @@ class Form:
 
     at: ir.Node
     params: QParams
-    view: View
+    view: ValueReaders
     integer_output: ir.Value | None = None
 
     @property
@@ -43,10 +43,10 @@ class Form:
         return self.integer_output is None and not self.view.outputs and not self.view.forms
 
 
-def view_of(values: Iterable[ir.Value]) -> View:
+def view_of(values: Iterable[ir.Value]) -> ValueReaders:
     """Who sees values that hold the same real numbers; equal forms are one, except that each integer output has its
     own."""
-    view = View()
+    view = ValueReaders()
     stores: dict[tuple[QParams, ir.Value | None], list[ir.Node]] = {}
     for value in values:
         if value.is_graph_output():
@@ -59,18 +59,18 @@ def view_of(values: Iterable[ir.Value]) -> View:
                 view.uses.append((node, index))
     for (params, output), nodes in stores.items():
         reads = [read.outputs[0] for node in nodes for read in _reads(node, params)]
-        view.forms.append(Form(nodes[0], params, view_of(reads), output))
+        view.forms.append(QuantizedCopy(nodes[0], params, view_of(reads), output))
     view.forms = [form for form in view.forms if form.is_seen]
     return view
 
 
-def read_forms(integers: ir.Value) -> list[Form]:
+def read_forms(integers: ir.Value) -> list[QuantizedCopy]:
     """The ways in which DQs read an integer input or constant, equal ones as one; other readers are left out."""
     reads: dict[QParams, list[ir.Node]] = {}
     for node, index in integers.uses():
         if is_dequantize(node) and index == 0:
             reads.setdefault(qparams_of(node), []).append(node)
-    forms = [Form(nodes[0], p, view_of([node.outputs[0] for node in nodes])) for p, nodes in reads.items()]
+    forms = [QuantizedCopy(nodes[0], p, view_of([node.outputs[0] for node in nodes])) for p, nodes in reads.items()]
     return [form for form in forms if form.is_seen]
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import onnx_ir as ir
 
 import dovetail
-from dovetail.backend import Artifact, Compiled, Measured
+from dovetail.backend import Artifact, CompileResult, MeasuredLatency
 from dovetail.files import file_sha256
 from dovetail.finding import Finding, Status, Verdict
 from dovetail.job import Job
 from dovetail.model.origin import origin_of
-from dovetail.model.split import Parts
+from dovetail.model.split import SplitModel
 from dovetail.model.write import DATA
 from dovetail.numerics.metrics import Comparison
 from dovetail.pass_record import PassRecord
@@ -23,7 +23,7 @@ from dovetail.plan.rows import plan_rows
 from dovetail.report.result import ArtifactInfo, Comparisons, Metrics, Result, TensorQuality
 from dovetail.stats import Stats
 from dovetail.storage import Plan
-from dovetail.trials.baselines import Comparison as BaselineComparison
+from dovetail.trials.baselines import BaselineComparison
 from dovetail.trials.decision import Decision
 from dovetail.verify.compare import Agreement
 from dovetail.verify.verdicts import bounded_db, words
@@ -48,7 +48,7 @@ class FitRecord:
 
     stats: Stats
     plan: Plan
-    compiled: Compiled
+    compiled: CompileResult
     verification: Verification
     findings: tuple[Finding, ...]
     decisions: tuple[Decision, ...]
@@ -59,7 +59,7 @@ class FitRecord:
 def assemble(
     job: Job,
     run: Path,
-    parts: Parts,
+    parts: SplitModel,
     model_sha256: str,
     normalized: Verdict,
     passes: tuple[PassRecord, ...],
@@ -119,7 +119,7 @@ def _notes(job: Job, record: FitRecord | None) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _artifacts(compiled: Compiled, run: Path) -> tuple[ArtifactInfo, ...]:
+def _artifacts(compiled: CompileResult, run: Path) -> tuple[ArtifactInfo, ...]:
     ours = f"dovetail {dovetail.__version__}"
     return tuple(
         ArtifactInfo(
@@ -134,7 +134,7 @@ def _artifacts(compiled: Compiled, run: Path) -> tuple[ArtifactInfo, ...]:
     )
 
 
-def _made(compiled: Compiled, run: Path) -> tuple[Artifact, ...]:
+def _made(compiled: CompileResult, run: Path) -> tuple[Artifact, ...]:
     """The files of a run, with what the target cannot run, which goes beside what it can."""
     tail = [("tail" if path.name == TAIL else "tail_data", path) for path in sorted(run.glob(f"{TAIL}*"))]
     return (*compiled.artifacts, *(Artifact(name, path, shipped=True) for name, path in tail))
@@ -162,12 +162,12 @@ def _metrics(record: FitRecord, model: ir.Model, original: Path, run: Path) -> M
         traffic_bytes={name: one.traffic for name, one in estimated.items() if one.traffic is not None},
         not_estimated={name: why for name, one in estimated.items() if (why := one.error or one.not_estimated)},
         placement=record.compiled.placement,
-        latency_measured=measured if isinstance(measured, Measured) else None,
+        latency_measured=measured if isinstance(measured, MeasuredLatency) else None,
         not_measured=measured if isinstance(measured, str) else "",
     )
 
 
-def _shipped_bytes(compiled: Compiled, run: Path) -> dict[str, int]:
+def _shipped_bytes(compiled: CompileResult, run: Path) -> dict[str, int]:
     """The size of every file that ships, by its name; weights beside a file count as part of it."""
     sizes: dict[str, int] = {}
     for artifact in _made(compiled, run):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from dovetail.backend import DeviceLatency, Estimate, Measured, Placement, ReadTensor, Traffic
+from dovetail.backend import DeviceLatency, Estimate, MeasuredLatency, Placement, TensorReadBack, Traffic
 from dovetail.document import convert, encode, read_document
 from dovetail.errors import InputError
 from dovetail.finding import Finding, Status, Thresholds, Verdict
-from dovetail.model.split import Cut
+from dovetail.model.split import SplitPoint
 from dovetail.pass_record import PassRecord
 from dovetail.plan.rows import PlanRow
 from dovetail.report.upgrade import UPGRADES
@@ -78,7 +78,7 @@ class Metrics:
     traffic_bytes: Mapping[str, Traffic] = field(default_factory=dict)
     not_estimated: Mapping[str, str] = field(default_factory=dict)
     placement: Placement | None = None
-    latency_measured: Measured | None = None
+    latency_measured: MeasuredLatency | None = None
     not_measured: str = ""
     latency_device: DeviceLatency | None = None
 
@@ -96,7 +96,7 @@ class Result:
     thresholds: Thresholds
     metrics: Metrics
     plan: tuple[PlanRow, ...]
-    read_back: tuple[ReadTensor, ...]
+    read_back: tuple[TensorReadBack, ...]
     findings: tuple[Finding, ...]
     passes: tuple[PassRecord, ...]
     artifacts: tuple[ArtifactInfo, ...]
@@ -106,7 +106,7 @@ class Result:
     notes: tuple[str, ...] = ()
     option: Mapping[str, str] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
-    tail: Cut | None = None
+    tail: SplitPoint | None = None
     schema_version: int = SCHEMA_VERSION
 
     @property

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dovetail.finding import Severity, Status
-from dovetail.model.split import Cut
+from dovetail.model.split import SplitPoint
 from dovetail.report.result import Comparisons, Metrics, Result
 from dovetail.trials.decision import Decision
 
@@ -217,7 +217,7 @@ def _verdicts(result: Result) -> Table:
     return table
 
 
-def _print_tail(cut: Cut, out: Console) -> None:
+def _print_tail(cut: SplitPoint, out: Console) -> None:
     """What was cut off: the nodes that cannot run, how much hangs on them, and what crosses the cut."""
     first = [node for node in cut.nodes if not node.behind]
     out.print(f"{len(cut.nodes)} nodes at the end do not run on the target and are left to tail.onnx:")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dovetail.finding import Finding
+from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import Rule
-from dovetail.rules.subject import Subject
 
 
-def check(subject: Subject, rules: Iterable[Rule]) -> tuple[Finding, ...]:
+def check(subject: CheckInput, rules: Iterable[Rule]) -> tuple[Finding, ...]:
     """What these rules find, by code and then in graph order."""
     ordered = sorted(rules, key=lambda rule: rule.code)
     return tuple(finding for rule in ordered if rule.check is not None for finding in rule.check(subject))

@@ -13,7 +13,7 @@ from dovetail.model.origin import origin_of
 from dovetail.model.place import at_node
 from dovetail.plan.constraints import Operand, Unit, build_problem, op_key
 from dovetail.plan.validate import seen_on
-from dovetail.rules.subject import Subject
+from dovetail.rules.check_input import CheckInput
 from dovetail.storage import IN_FLOAT32, Plan, Storage
 
 LINEAR = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
@@ -61,7 +61,7 @@ class Operation:
         return any(each.dtype is DType.S32 or each.encoding.granularity is not Granularity.TENSOR for each in stored)
 
 
-def operations(subject: Subject) -> Iterator[Operation]:
+def operations(subject: CheckInput) -> Iterator[Operation]:
     """Every operator of a graph whose storage is decided; none of a graph that is still float."""
     plan = subject.plan
     if plan is None:

@@ -13,14 +13,14 @@ from dovetail.model.edit import constant_of, is_float
 from dovetail.model.origin import origin_of
 from dovetail.model.place import at_tensor
 from dovetail.numerics.grid import SMALLEST_SCALE
-from dovetail.rules.loss import Loss
+from dovetail.rules.check_input import CheckInput
+from dovetail.rules.loss import QuantizationLoss
 from dovetail.rules.rule import rule
 from dovetail.rules.stored import Activation, Constant, activations, constants
-from dovetail.rules.subject import Subject
 
 
 @rule("Q501")
-def range_beyond_any_grid(subject: Subject) -> Iterator[Finding]:
+def range_beyond_any_grid(subject: CheckInput) -> Iterator[Finding]:
     """A range is so wide that nearly everything inside it becomes zero.
 
     ## What it finds
@@ -65,7 +65,7 @@ def range_beyond_any_grid(subject: Subject) -> Iterator[Finding]:
                 yield _beyond(tensor, grid.dtype, loss, serving)
 
 
-def _beyond(tensor: Constant | Activation, dtype: DType, loss: Loss, serving: Encoding | None) -> Finding:
+def _beyond(tensor: Constant | Activation, dtype: DType, loss: QuantizationLoss, serving: Encoding | None) -> Finding:
     name = origin_of(tensor.value).name
     numbers = {"low": tensor.low, "high": tensor.high, "step": loss.step}
     if loss.share is None:
@@ -86,7 +86,7 @@ def _beyond(tensor: Constant | Activation, dtype: DType, loss: Loss, serving: En
 
 
 @rule("Q502")
-def nan_or_infinity_in_constant(subject: Subject) -> Iterator[Finding]:
+def nan_or_infinity_in_constant(subject: CheckInput) -> Iterator[Finding]:
     """A constant holds NaN or infinity.
 
     ## What it finds
@@ -139,7 +139,7 @@ def _not_finite(value: ir.Value, array: Array) -> Finding:
 
 
 @rule("Q503")
-def constant_tensor(subject: Subject) -> Iterator[Finding]:
+def constant_tensor(subject: CheckInput) -> Iterator[Finding]:
     """A tensor has no range: it is the same number everywhere.
 
     ## What it finds

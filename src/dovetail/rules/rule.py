@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from dovetail.finding import Finding
-from dovetail.rules.subject import Subject
+from dovetail.rules.check_input import CheckInput
 
 HEADINGS = ("What it finds", "Why it matters", "How to fix it", "Seen on")
 
@@ -46,7 +46,7 @@ FAMILIES: Mapping[str, str] = {
 # Codes of rules that are gone, with what to read instead: a code is never reused, because people write codes down.
 RETIRED: Mapping[str, str] = {}
 
-Check = Callable[[Subject], Iterator[Finding]]
+Check = Callable[[CheckInput], Iterator[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Retired:
+class RetiredCode:
     """A code of an earlier version that stood for several things: what to read instead, and by what a message says
     (a pattern, the first that is found) the code that it has now."""
 

@@ -10,12 +10,12 @@ from dovetail.finding import Finding, Severity
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import origin_of
 from dovetail.model.place import at_tensor
+from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
-from dovetail.rules.subject import Subject
 
 
 @rule("Q601")
-def dynamic_shape(subject: Subject) -> Iterator[Finding]:
+def dynamic_shape(subject: CheckInput) -> Iterator[Finding]:
     """A tensor has a size that is not known before the model runs.
 
     ## What it finds
@@ -65,7 +65,7 @@ def dynamic_shape(subject: Subject) -> Iterator[Finding]:
 
 
 @rule("Q602")
-def rank_beyond_target(subject: Subject) -> Iterator[Finding]:
+def rank_beyond_target(subject: CheckInput) -> Iterator[Finding]:
     """A tensor has more dimensions than the target takes.
 
     ## What it finds

@@ -12,12 +12,12 @@ from dovetail.model.origin import nodes_of, origin_of
 from dovetail.model.place import at_tensor
 from dovetail.plan.constraints import build_problem
 from dovetail.plan.validate import seen_on
+from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
-from dovetail.rules.subject import Subject
 
 
 @rule("Q301")
-def different_storage_around_byte_preserving_op(subject: Subject) -> Iterator[Finding]:
+def different_storage_around_byte_preserving_op(subject: CheckInput) -> Iterator[Finding]:
     """An operator that only moves bytes has different scales, zero points or dtypes in and out.
 
     ## What it finds

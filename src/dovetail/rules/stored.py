@@ -13,9 +13,9 @@ from dovetail.model.edit import constant_of, is_float
 from dovetail.numerics.histogram import Histogram
 from dovetail.numerics.ranges import params_from_range
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem
-from dovetail.plan.numbers import constant_params
-from dovetail.rules.loss import Loss, loss_of_counts, loss_of_range, loss_of_tensor
-from dovetail.rules.subject import Subject
+from dovetail.plan.qparams import constant_params
+from dovetail.rules.check_input import CheckInput
+from dovetail.rules.loss import QuantizationLoss, loss_of_counts, loss_of_range, loss_of_tensor
 from dovetail.storage import Choice
 
 # Their small results are meant to vanish next to the large ones.
@@ -38,7 +38,7 @@ class Activation:
         """An encoding with the numbers for the whole range."""
         return params_from_range(self.low, self.high, encoding)
 
-    def loss(self, params: QParams) -> Loss:
+    def loss(self, params: QParams) -> QuantizationLoss:
         """What a grid does to the values, as far as they are known."""
         if self.counts is None:
             return loss_of_range(params)
@@ -72,12 +72,12 @@ class Constant:
         """An encoding with the numbers that the plan stage would choose."""
         return constant_params(self.node, self.operand, encoding, self.array)
 
-    def loss(self, params: QParams) -> Loss:
+    def loss(self, params: QParams) -> QuantizationLoss:
         """What a grid does to the values."""
         return loss_of_tensor(self.array, params)
 
 
-def activations(subject: Subject) -> Iterator[Activation]:
+def activations(subject: CheckInput) -> Iterator[Activation]:
     """Those whose range is known from calibration or from their planned numbers, in graph order."""
     problem = build_problem(subject.model, subject.table)
     for value, op_type, encodings in _made(problem):
@@ -94,7 +94,7 @@ def activations(subject: Subject) -> Iterator[Activation]:
             yield Activation(value, what, planned, encodings, *_reach(planned), None)
 
 
-def constants(subject: Subject) -> Iterator[Constant]:
+def constants(subject: CheckInput) -> Iterator[Constant]:
     """Once each, in the order of their first readers; not biases, whose scale is not their own."""
     plan = subject.plan
     done: set[tuple[str, QParams | None]] = set()
@@ -111,7 +111,7 @@ def constants(subject: Subject) -> Iterator[Constant]:
                 yield Constant(operand, unit.nodes[0], array, planned, encodings)
 
 
-def _is_stored(subject: Subject, planned: QParams | None, encodings: tuple[Encoding, ...]) -> bool:
+def _is_stored(subject: CheckInput, planned: QParams | None, encodings: tuple[Encoding, ...]) -> bool:
     """Whether the plan has integers there or, without a plan, the target's table could."""
     return planned is not None if subject.plan is not None else bool(encodings)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dovetail.trials.decision import Decision
-from dovetail.trials.locate import Located
+from dovetail.trials.locate import FaultLocation
 from dovetail.trials.variant import Variant
 from dovetail.trials.workbench import Workbench
 
@@ -19,7 +19,7 @@ def leave(bench: Workbench, variant: Variant) -> Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Cure:
+class Workaround:
     """What to try about an operator that the target computes wrongly: the variant, and what it is called."""
 
     variant: Variant
@@ -36,7 +36,7 @@ class Knob:
 
     name: str
     decide: Callable[[Workbench, Variant], Outcome] = leave
-    cure: Callable[[Variant, Located], Cure | None] = lambda variant, located: None
+    cure: Callable[[Variant, FaultLocation], Workaround | None] = lambda variant, located: None
 
 
 def decide_all(knobs: tuple[Knob, ...], bench: Workbench, variant: Variant) -> Outcome:

@@ -32,7 +32,7 @@ from dovetail.qdq.simulation import load_simulation
 from dovetail.trials.variant import Variant
 from dovetail.trials.workbench import Build, Workbench
 from dovetail.verify.quality import TensorAgreement, quality_of
-from dovetail.verify.verify import Failing
+from dovetail.verify.verify import FailingSample
 
 NOWHERE = "no tensor is off where the graph is cut behind it: only the whole graph is"
 # How long cuts are built and run at the most: each takes a compiler seconds, on a large model minutes.
@@ -40,7 +40,7 @@ TIME_LIMIT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
+class FaultLocation:
     """The tensor that is off on the target although all it is made from is right, and the operator that makes it.
 
     ``unit`` is the operator's name in the graph that was planned, ``place`` has the caller's.
@@ -60,8 +60,8 @@ class Located:
 
 
 def locate(
-    bench: Workbench, variant: Variant, build: Build, failing: Failing, time_limit_s: float = TIME_LIMIT_S
-) -> Located | str:
+    bench: Workbench, variant: Variant, build: Build, failing: FailingSample, time_limit_s: float = TIME_LIMIT_S
+) -> FaultLocation | str:
     """The operator at which the target goes wrong, or why none was found: perhaps only the whole graph is off.
 
     A tensor is off when it is further below its simulation than an output may be, and below the level of the failing
@@ -79,7 +79,7 @@ def locate(
 class _Search:
     """Cuts the emitted graph behind tensors and runs what is in front of the cut on the target."""
 
-    def __init__(self, bench: Workbench, variant: Variant, build: Build, failing: Failing, until: float) -> None:
+    def __init__(self, bench: Workbench, variant: Variant, build: Build, failing: FailingSample, until: float) -> None:
         self._bench, self._build, self._failing, self._until = bench, build, failing, until
         self._model = variant.model
         self._emitted = next(a.path for a in build.compiled.artifacts if a.name == MODEL)
@@ -91,7 +91,7 @@ class _Search:
         self._parents, self._nearest = self._made_from()
         self._known: dict[str, TensorAgreement | None] = {}
 
-    def run(self) -> Located | None:
+    def run(self) -> FaultLocation | None:
         """Up from every output in turn."""
         for end in self._ends():
             if (found := self._up_from(end)) is not None:
@@ -214,14 +214,14 @@ class _Search:
             path.insert(0, max(self._parents[path[0]], key=depth.__getitem__))
         return path
 
-    def _located(self, name: str) -> Located:
+    def _located(self, name: str) -> FaultLocation:
         value = next(v for node in self._model.graph for v in node.outputs if v.name == name)
         node, quality = value.producer(), self._known[name]
         if node is None or quality is None:
             raise ValueError(f"{name!r} is made by no node, or was not measured")
         place = replace(at_node(node), tensor=origin_of(value).name)
         storage = self._build.plan.tensors[name].storage.dtype
-        return Located(place, node.name or "", storage, quality.target_db, quality.simulation_db)
+        return FaultLocation(place, node.name or "", storage, quality.target_db, quality.simulation_db)
 
 
 def _values(model: ir.Model, names: list[str], sample: Sample, workdir: Path, mode: Mode) -> Mapping[str, Array]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from dovetail.op_support import Precision
-from dovetail.plan.given import Given
+from dovetail.plan.imported_qparams import ImportedQParams
 from dovetail.plan.request import Pins, Request
 from dovetail.stats import Stats
 from dovetail.storage import Plan
@@ -24,7 +24,7 @@ class Variant:
     model: ir.Model
     stats: Stats
     request: Request
-    given: Given | None = None
+    given: ImportedQParams | None = None
     plan: Plan | None = None
 
 

@@ -21,7 +21,7 @@ from threading import Lock
 
 import onnx_ir as ir
 
-from dovetail.backend import MODEL, Artifact, Backend, Compiled, Measured, Sample
+from dovetail.backend import MODEL, Artifact, Backend, CompileResult, MeasuredLatency, Sample
 from dovetail.document import moved
 from dovetail.edge import Edge
 from dovetail.encoding import QParams
@@ -57,7 +57,7 @@ class Build:
     """A variant as it was compiled: its plan, what the compiler made of it, and the folder that holds its files."""
 
     plan: Plan
-    compiled: Compiled
+    compiled: CompileResult
     folder: Path
 
 
@@ -86,7 +86,7 @@ class Workbench:
         self._samples: list[Sample] = []
         self._float: dict[int, tuple[ir.Model, list[Sample]]] = {}
         self._agreements: dict[tuple[str, int], Agreement] = {}
-        self._builds: dict[str, Future[tuple[Compiled, Path]]] = {}
+        self._builds: dict[str, Future[tuple[CompileResult, Path]]] = {}
         self._lock = Lock()
 
     def samples(self, count: int) -> list[Sample]:
@@ -134,7 +134,7 @@ class Workbench:
         return Build(plan, compiled, folder)
 
     def _compile_into(
-        self, known: Future[tuple[Compiled, Path]], artifacts: tuple[Artifact, ...], folder: Path
+        self, known: Future[tuple[CompileResult, Path]], artifacts: tuple[Artifact, ...], folder: Path
     ) -> None:
         try:
             shutil.rmtree(folder, ignore_errors=True)
@@ -151,10 +151,10 @@ class Workbench:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return list(pool.map(self.build, variants))
 
-    def compile(self, artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+    def compile(self, artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
         """What the target's compiler makes of files; without a compiler, only these."""
         folder.mkdir(parents=True, exist_ok=True)
-        return self.backend.compile(artifacts, folder) if self.available else Compiled(artifacts)
+        return self.backend.compile(artifacts, folder) if self.available else CompileResult(artifacts)
 
     def run(self, build: Build, variant: Variant, count: int) -> tuple[Agreement, dict[str, float]]:
         """A build on the target against float, and the caller's metric on held-out samples, in one go: starting a
@@ -169,7 +169,7 @@ class Workbench:
         agreement = compare_runs(exact, itertools.islice(outputs, len(exact)), ranked_outputs(variant.model.graph))
         return agreement, {} if self.score is None else dict(self.score.figures(outputs))
 
-    def time(self, programs: Mapping[str, Compiled], baseline: str) -> Measured | str:
+    def time(self, programs: Mapping[str, CompileResult], baseline: str) -> MeasuredLatency | str:
         """The latency of programs by name, by turns in one run; or why there is none."""
         if self.backend.timer is None:
             return "this target is not timed here"
@@ -182,7 +182,7 @@ class Workbench:
             shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
         for path in build.folder.iterdir():
             path.rename(place / path.name)
-        compiled = moved(build.compiled, Compiled, build.folder, place)
+        compiled = moved(build.compiled, CompileResult, build.folder, place)
         if self.available and not compiled.error:
             compiled = self.backend.package(compiled, place / COMPILED)
         return Build(build.plan, compiled, place)

@@ -23,16 +23,16 @@ from dovetail.storage import Plan
 from dovetail.verify.rows import match_rows, partnered
 
 
-class Rows(NamedTuple):
+class RowCounts(NamedTuple):
     """The rows of an output behind a TopK: all, and those whose selection differs."""
 
     total: int = 0
     replaced: int = 0
 
-    def __add__(self, other: object) -> Rows:
-        if not isinstance(other, Rows):
+    def __add__(self, other: object) -> RowCounts:
+        if not isinstance(other, RowCounts):
             return NotImplemented
-        return Rows(self.total + other.total, self.replaced + other.replaced)
+        return RowCounts(self.total + other.total, self.replaced + other.replaced)
 
     @property
     def mostly_alike(self) -> bool:
@@ -52,7 +52,7 @@ class Agreement:
     samples: int = 0
     integer: frozenset[str] = frozenset()
     partnered: Mapping[str, Comparison] = field(default_factory=dict)
-    rows: Mapping[str, Rows] = field(default_factory=dict)
+    rows: Mapping[str, RowCounts] = field(default_factory=dict)
 
     def sqnr_db(self) -> dict[str, float]:
         """SQNR of the float outputs; an index or a flag has none."""
@@ -75,7 +75,7 @@ def compare_runs(
     hits: dict[str, list[bool]] = {}
     integer: set[str] = set()
     partners: dict[str, Comparison] = {}
-    selected: dict[str, Rows] = {}
+    selected: dict[str, RowCounts] = {}
     samples = 0
     for one, other_one in zip(reference, other, strict=True):
         samples += 1
@@ -84,7 +84,7 @@ def compare_runs(
         for name, marks in matched.replaced.items():
             pair = [partnered(run[name], marks, (ranked or {})[name]) for run in (one, two)]
             partners[name] = partners.get(name, Comparison()) + Comparison.of(*pair)
-            selected[name] = selected.get(name, Rows()) + Rows(marks.size, int(marks.sum()))
+            selected[name] = selected.get(name, RowCounts()) + RowCounts(marks.size, int(marks.sum()))
         for name, expected in one.items():
             sums[name] = sums.get(name, Comparison()) + _sums(expected, two[name])
             if expected.dtype.kind != "f":

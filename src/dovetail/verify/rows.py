@@ -16,7 +16,7 @@ _APART = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Matched:
+class MatchedRows:
     """Outputs with their rows in the order of a reference; ``replaced`` marks, per output [batch, row], those for which
     the TopK selected something else than in the reference, so that the row has no partner."""
 
@@ -24,7 +24,7 @@ class Matched:
     replaced: Mapping[str, Array] = field(default_factory=dict)
 
 
-def match_rows(reference: Sample, other: Sample, ranked: Mapping[str, int]) -> Matched:
+def match_rows(reference: Sample, other: Sample, ranked: Mapping[str, int]) -> MatchedRows:
     """``other`` with the rows of its ranked outputs in the order of the reference.
 
     Outputs whose rows are equally many are one table (boxes and their scores move together). The nearest rows find each
@@ -48,7 +48,7 @@ def match_rows(reference: Sample, other: Sample, ranked: Mapping[str, int]) -> M
                 moved[batch] = np.take(matched[name][batch], order, axis=ranked[name] - 1)
                 matched[name] = moved
         replaced |= dict.fromkeys(names, marks)
-    return Matched(matched, replaced)
+    return MatchedRows(matched, replaced)
 
 
 def partnered(output: Array, replaced: Array, axis: int) -> Array:

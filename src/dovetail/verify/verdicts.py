@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from dovetail.backend import Compiled, Outcome, Probe, ReadBack
+from dovetail.backend import CompileResult, Outcome, Probe, ReadBack
 from dovetail.finding import VERDICT_TABLE, Status, Thresholds, Verdict
 from dovetail.numerics.metrics import Comparison
 from dovetail.verify.compare import Agreement
@@ -61,7 +61,7 @@ def _equal(one: Comparison, integer: bool, thresholds: Thresholds) -> bool:
     return one.sqnr_db >= thresholds.normalized_db
 
 
-def compiled(result: Compiled, probe: Probe, thresholds: Thresholds) -> Verdict:
+def compiled(result: CompileResult, probe: Probe, thresholds: Thresholds) -> Verdict:
     """Whether the target's compiler took the whole graph."""
     threshold = words("compiled", thresholds)
     if not probe.available:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from dovetail.backend import MODEL, Backend, Compiled, Probe, ReadBack, Runner, Sample
+from dovetail.backend import MODEL, Backend, CompileResult, Probe, ReadBack, Runner, Sample
 from dovetail.calibrate.data import Data, describe
 from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.model.class_scores import class_outputs
 from dovetail.model.ranked import ranked_outputs
 from dovetail.model.session import Mode
-from dovetail.model.split import Parts
+from dovetail.model.split import SplitModel
 from dovetail.numerics.metrics import Comparison
 from dovetail.qdq.boundary import Stream, real_stream
 from dovetail.qdq.simulation import load_simulation
@@ -26,8 +26,8 @@ from dovetail.storage import Plan
 from dovetail.verify import verdicts
 from dovetail.verify.compare import Agreement, compare_runs, compare_tensors
 from dovetail.verify.metric import Accuracy, Metric, measure
-from dovetail.verify.on_target import OnTarget, Progress, quiet, run_on_target
 from dovetail.verify.run import SessionRun, followed
+from dovetail.verify.target_run import Progress, TargetRun, quiet, run_on_target
 
 # How many samples the figures per output and per tensor are taken on; a metric uses all of its data.
 COMPARED_SAMPLES = 16
@@ -55,13 +55,13 @@ class BuildInputs:
     original: Path
     model: ir.Model
     plan: Plan
-    compiled: Compiled
+    compiled: CompileResult
     probe: Probe
     tail: ir.Model | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Failing:
+class FailingSample:
     """A sample on which the target's numbers are not the simulation's, and the SQNR half way between the two."""
 
     sample: Sample
@@ -81,10 +81,10 @@ class Verification:
     accuracy: Accuracy | None
     emulated: Accuracy | None
     read_back: ReadBack | None
-    failing: Failing | None = None
+    failing: FailingSample | None = None
 
 
-def check_normalized(original: Path, parts: Parts, data: Data, thresholds: Thresholds) -> Verdict:
+def check_normalized(original: Path, parts: SplitModel, data: Data, thresholds: Thresholds) -> Verdict:
     """Compare the graph that will be quantized, followed by its tail, with the caller's file, on real inputs."""
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
         samples = list(itertools.islice(data.samples(), thresholds.normalized_samples))
@@ -130,7 +130,7 @@ def verify(
             cap = backend.float16_db if keeps_float(built.plan) else None
             ran, numerics = run_on_target(streams, ranked, samples, runner, cap, thresholds, progress, classes)
         if ran is not None and ran.outputs and numerics.status is Status.FAIL:
-            failing = Failing(samples[ran.worst], ran.level_db(thresholds))
+            failing = FailingSample(samples[ran.worst], ran.level_db(thresholds))
         numerics = verdicts.with_overflow(numerics, simulated)
         whole = {name: followed(stream, built.tail, folder) for name, stream in streams.items()}
         accuracy, emulated = _accuracies(evaluation, whole, built, samples, ran, runner, folder)
@@ -156,7 +156,7 @@ def _accuracies(
     streams: Mapping[str, Stream],
     built: BuildInputs,
     samples: list[Sample],
-    ran: OnTarget | None,
+    ran: TargetRun | None,
     runner: Runner,
     folder: Path,
 ) -> tuple[Accuracy | None, Accuracy | None]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx
 
-from dovetail.backend import Artifact, Compiled
+from dovetail.backend import Artifact, CompileResult
 from dovetail.targets.htp.chips import chip_named
 from dovetail.targets.qnn_htp.compile import compile_model, package
 from dovetail.targets.qnn_htp.options import HtpOptions, read_options
@@ -35,7 +35,7 @@ def wheel_without(library: str, folder: Path) -> Path:
     return folder
 
 
-def compile_text(body: str, folder: Path, asked: HtpOptions | None = None, opset: int = 21) -> Compiled:
+def compile_text(body: str, folder: Path, asked: HtpOptions | None = None, opset: int = 21) -> CompileResult:
     """Compile ``name (inputs) => (outputs) <initializers> { nodes }`` into a folder, as what ships."""
     path = folder / "model.onnx"
     header = f'<ir_version: 10, opset_import: ["": {opset}, "com.microsoft": 1]>'

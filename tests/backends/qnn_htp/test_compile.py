@@ -22,7 +22,7 @@ from dovetail.model.write import write
 from dovetail.numerics.metrics import Comparison
 from dovetail.op_support import A8, A16, F16, W8A16, OpSupport, Signature, Slot, signature
 from dovetail.qdq.emit import emit_qdq
-from dovetail.storage import IN_FLOAT32, Choice, Plan, Why
+from dovetail.storage import IN_FLOAT32, Choice, Plan, Reason
 from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.targets.qnn_htp.dump import load_dump
@@ -96,9 +96,11 @@ def test_a_product_of_8_bit_that_writes_16_bit_runs_in_float(htp: Target, tmp_pa
 def test_a_pair_between_float_operators_is_taken_out(htp: Target, tmp_path: Path) -> None:
     model = graph("g (float[1,8,8] x) => (float[1,8,8] y) { a = Relu(x)  b = Neg(a)  c = Softmax(b)  y = Neg(c) }")
     fitted = planned(model, htp, W8A16, data=noise(model))
-    alone = {name: choice if name == "b" else Choice(IN_FLOAT32, Why.PINNED) for name, choice in fitted.tensors.items()}
+    alone = {
+        name: choice if name == "b" else Choice(IN_FLOAT32, Reason.PINNED) for name, choice in fitted.tensors.items()
+    }
     coarse = QParams(A8, np.float32(0.2), np.int32(128))
-    naive = dataclasses.replace(fitted, tensors={**alone, "b": Choice(coarse, Why.PINNED)})
+    naive = dataclasses.replace(fitted, tensors={**alone, "b": Choice(coarse, Reason.PINNED)})
     result = htp.backend.compile(htp.backend.emit(model, naive, tmp_path), tmp_path)
     assert changed(htp.backend.read_back(result, naive)) == [
         "b: a pair between float operators, taken out in front of Softmax"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.finding import Severity
-from dovetail.targets.qnn_htp.meanings import NOT_STARTED, REFUSALS, WARNINGS
+from dovetail.targets.qnn_htp.log_patterns import NOT_STARTED, REFUSALS, WARNINGS
 from tests.backends.qnn_htp.real_compiler import ERF, RELU, compile_text, options, wheel_without
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")

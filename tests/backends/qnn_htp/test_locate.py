@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from dovetail.backend import Artifact, Compiled
+from dovetail.backend import Artifact, CompileResult
 from dovetail.calibrate.data import Data
 from dovetail.config import options_from
 from dovetail.edge import Edge
@@ -23,7 +23,7 @@ from dovetail.pipeline import fit
 from dovetail.storage import Plan
 from dovetail.target import Target
 from dovetail.targets import open_target
-from dovetail.trials.locate import Located, locate
+from dovetail.trials.locate import FaultLocation, locate
 from dovetail.verify.verify import BuildInputs, verify
 from tests.changed import changed, with_op
 from tests.planning import graph, noise, planned
@@ -66,7 +66,7 @@ def on_wrong_axis(plan: Plan, model: ir.Model, tensor: str) -> Plan:
     return replace(plan, edges={**plan.edges, edge: wrong})
 
 
-def located(model: ir.Model, plan: Plan, target: Target, folder: Path) -> tuple[Verdict, Located | str]:
+def located(model: ir.Model, plan: Plan, target: Target, folder: Path) -> tuple[Verdict, FaultLocation | str]:
     """The verdict on the numbers of a plan, and where they go wrong."""
     original = folder / "original.onnx"
     ir.save(model, original)
@@ -97,11 +97,11 @@ def test_what_was_located_is_not_lost_when_other_cuts_are_refused(tmp_path: Path
     htp, model = open_target("qnn-htp:sm8550"), network()
     plan = planned(model, htp, W8A16, data=noise(model))
 
-    def picky(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+    def picky(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
         """As the compiler, but it takes no graph that ends in front of the wrong tensor."""
         ends = {value.name for value in ir.load(artifacts[0].path).graph.outputs}
         before = {f"{value.name}__dq" for node in model.graph for value in node.outputs} - {"c__dq", "y__dq"}
-        return Compiled(error="not this one") if ends & before else htp.backend.compile(artifacts, folder)
+        return CompileResult(error="not this one") if ends & before else htp.backend.compile(artifacts, folder)
 
     _, found = located(model, on_wrong_axis(plan, model, "c"), changed(htp, compile=picky), tmp_path)
     assert "the first tensor that is off is 'c'" in str(found)

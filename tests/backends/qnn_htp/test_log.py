@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.backend import Compiled, Probe
+from dovetail.backend import CompileResult, Probe
 from dovetail.finding import Finding, Place, PlaceKind, Status, Thresholds
 from dovetail.targets.child import ChildResult
 from dovetail.targets.qnn_htp.log import failure, log_findings, place_of, warnings
@@ -32,11 +32,11 @@ def without(log: str, pattern: str) -> str:
     return "\n".join(lines)
 
 
-def read(log: str) -> Compiled:
+def read(log: str) -> CompileResult:
     return failure(ChildResult(None, ERROR, log), (), PLACES)
 
 
-def verdict(compiled: Compiled) -> Status:
+def verdict(compiled: CompileResult) -> Status:
     return verdicts.compiled(compiled, Probe(True, {}), Thresholds()).status
 
 

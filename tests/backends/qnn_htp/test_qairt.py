@@ -12,29 +12,38 @@ import pytest
 from click.testing import CliRunner
 
 import dovetail
-from dovetail.backend import Compiled
+from dovetail.backend import CompileResult
 from dovetail.cli.main import cli
 from dovetail.errors import InputError
 from dovetail.finding import Severity
 from dovetail.targets.child import run_child
 from dovetail.targets.qnn_htp.install import probe, too_old
-from dovetail.targets.qnn_htp.qairt import LOADING, MEASURED, WHEELS, Expected, Kind, can_load, made_by, parse_version
+from dovetail.targets.qnn_htp.qairt import (
+    LOADING,
+    MEASURED,
+    WHEELS,
+    DeviceFileKind,
+    LoadExpectation,
+    can_load,
+    made_by,
+    parse_version,
+)
 from tests.backends.qnn_htp.real_compiler import RELU, compile_text, options, wheel_without
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+def made(tmp_path_factory: pytest.TempPathFactory) -> CompileResult:
     """A context binary and a DLC."""
     return compile_text(RELU, tmp_path_factory.mktemp("made"), options(dlc="1"))
 
 
-def artifact(compiled: Compiled, name: str) -> Path:
+def artifact(compiled: CompileResult, name: str) -> Path:
     return next(a.path for a in compiled.artifacts if a.name == name)
 
 
-def test_every_file_says_which_qairt_made_it(made: Compiled) -> None:
+def test_every_file_says_which_qairt_made_it(made: CompileResult) -> None:
     qairt = probe().versions["qairt"]
     builders = {a.name: a.made_by for a in made.artifacts}
     for name in ("context", "context_qnn", "dlc"):
@@ -89,7 +98,7 @@ def load(folder: Path) -> tuple[str, str]:
 
 @pytest.mark.parametrize(("change", "loads"), [((0, 0), True), ((0, 40), True), ((1, 0), False)])
 def test_the_runtime_refuses_a_newer_minor_version_and_takes_another_patch(
-    change: tuple[int, int], loads: bool, made: Compiled, tmp_path: Path
+    change: tuple[int, int], loads: bool, made: CompileResult, tmp_path: Path
 ) -> None:
     """The version that a runtime looks at is HTP's own, 5.MINOR.PATCH, in the head of the binary."""
     for name in ("context", "context_qnn"):
@@ -109,19 +118,21 @@ def test_the_runtime_refuses_a_newer_minor_version_and_takes_another_patch(
 @pytest.mark.parametrize(
     ("kind", "version", "device", "expected"),
     [
-        (Kind.CONTEXT, "2.51.0.260929181845", "2.51", Expected.YES),
-        (Kind.CONTEXT, "2.50.40", "2.50.0", Expected.YES),
-        (Kind.CONTEXT, "2.47", "2.51", Expected.YES),
-        (Kind.CONTEXT, "2.51", "2.50.40", Expected.NO),
-        (Kind.CONTEXT, "2.51", "2.33", Expected.NO),
-        (Kind.CONTEXT, "2.51", "2.60", Expected.YES),
-        (Kind.CONTEXT, "2.51", "3.0", Expected.YES),
-        (Kind.DLC, "2.51", "2.47", Expected.YES),
-        (Kind.DLC, "2.51", "2.33", Expected.NOT_KNOWN),
-        (Kind.DLC, "2.51", "2.60", Expected.YES),
+        (DeviceFileKind.CONTEXT, "2.51.0.260929181845", "2.51", LoadExpectation.YES),
+        (DeviceFileKind.CONTEXT, "2.50.40", "2.50.0", LoadExpectation.YES),
+        (DeviceFileKind.CONTEXT, "2.47", "2.51", LoadExpectation.YES),
+        (DeviceFileKind.CONTEXT, "2.51", "2.50.40", LoadExpectation.NO),
+        (DeviceFileKind.CONTEXT, "2.51", "2.33", LoadExpectation.NO),
+        (DeviceFileKind.CONTEXT, "2.51", "2.60", LoadExpectation.YES),
+        (DeviceFileKind.CONTEXT, "2.51", "3.0", LoadExpectation.YES),
+        (DeviceFileKind.DLC, "2.51", "2.47", LoadExpectation.YES),
+        (DeviceFileKind.DLC, "2.51", "2.33", LoadExpectation.NOT_KNOWN),
+        (DeviceFileKind.DLC, "2.51", "2.60", LoadExpectation.YES),
     ],
 )
-def test_what_can_be_expected_of_a_device(kind: Kind, version: str, device: str, expected: Expected) -> None:
+def test_what_can_be_expected_of_a_device(
+    kind: DeviceFileKind, version: str, device: str, expected: LoadExpectation
+) -> None:
     answer, source = can_load(kind, parse_version(version), parse_version(device))
     assert answer is expected
     inside = {parse_version(version), parse_version(device)} <= set(MEASURED)
@@ -130,7 +141,7 @@ def test_what_can_be_expected_of_a_device(kind: Kind, version: str, device: str,
 
 def test_the_table_answers_for_every_kind_and_says_from_where() -> None:
     assert sorted((row.kind, row.older_runtime) for row in LOADING) == sorted(
-        (kind, older) for kind in Kind for older in (False, True)
+        (kind, older) for kind in DeviceFileKind for older in (False, True)
     )
     assert all("measured" in row.source for row in LOADING)
     assert len(WHEELS) == len(MEASURED)

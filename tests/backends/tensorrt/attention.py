@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.backend import Compiled, ReadBack
+from dovetail.backend import CompileResult, ReadBack
 from dovetail.op_support import Precision
 from dovetail.storage import Plan
 from dovetail.target import Target
@@ -60,13 +60,13 @@ def layer(
     return model_from(text, ones=np.ones(width, np.float32), bias=normal(width), **weights)
 
 
-def built(model: ir.Model, target: Target, precision: Precision, folder: Path) -> tuple[Compiled, ReadBack, Plan]:
+def built(model: ir.Model, target: Target, precision: Precision, folder: Path) -> tuple[CompileResult, ReadBack, Plan]:
     """Plan, emit, run the real builder, read back."""
     plan = planned(model, target, precision, data=noise(model))
     return *built_plan(model, plan, target, folder), plan
 
 
-def built_plan(model: ir.Model, plan: Plan, target: Target, folder: Path) -> tuple[Compiled, ReadBack]:
+def built_plan(model: ir.Model, plan: Plan, target: Target, folder: Path) -> tuple[CompileResult, ReadBack]:
     """The same for a plan that is given."""
     compiled = target.backend.compile(target.backend.emit(model, plan, folder), folder)
     assert compiled.error == ""

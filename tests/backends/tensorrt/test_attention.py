@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from dovetail.backend import Compiled, Outcome, ReadBack
+from dovetail.backend import CompileResult, Outcome, ReadBack
 from dovetail.edge import Edge
 from dovetail.encoding import DType, QParams
 from dovetail.finding import Severity, Status, Thresholds
@@ -19,7 +19,7 @@ from dovetail.op_support import FP16
 from dovetail.passes.remove_nan_guard import remove_nan_guard
 from dovetail.plan.make import make_plan
 from dovetail.plan.request import Request
-from dovetail.storage import IN_FLOAT32, Choice, Plan, Why
+from dovetail.storage import IN_FLOAT32, Choice, Plan, Reason
 from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt.table import F8, FP8, S8, SOFTMAX_SCALE_FP8, SOFTMAX_SCALE_INT8, W8A8
@@ -66,7 +66,7 @@ def test_a_mask_that_comes_with_the_data_may_be_of_any_type(precision: str, trt:
     assert f"as one kernel as planned 1 {word}/Half -> {word}" in compiled.notes[1]
 
 
-def layer_count(compiled: Compiled) -> int:
+def layer_count(compiled: CompileResult) -> int:
     return int(compiled.notes[0].removeprefix("the engine has ").split()[0])
 
 
@@ -188,7 +188,7 @@ def test_sizes_with_an_8_bit_kernel(size: int, keys: int, precision: str, trt: T
 def with_pairs(plan: Plan, model: object, target: Target, encoding: object) -> Plan:
     """The plan with 8 bit on all four operands of the attention, whatever the table says."""
     params = QParams(encoding, np.float32(0.02), np.int32(0))  # type: ignore[arg-type]
-    edges = {Edge(node, index): Choice(params, Why.PINNED) for node in ("scores", "mix") for index in (0, 1)}
+    edges = {Edge(node, index): Choice(params, Reason.PINNED) for node in ("scores", "mix") for index in (0, 1)}
     return dataclasses.replace(plan, edges={**plan.edges, **edges})
 
 
@@ -221,7 +221,7 @@ def test_a_pair_on_the_scores_is_named(trt: Target, tmp_path: Path) -> None:
     assert rows(as_planned, Outcome.MATCHED)["o"] == "one attention kernel, FP8 -> FP8"
     add = next(node for node in model.graph if node.outputs[0].name == "s1")
     params = QParams(F8, np.float32(0.02), np.int32(0))
-    edges = {**plan.edges, Edge(str(add.name), 0): Choice(params, Why.PINNED)}
+    edges = {**plan.edges, Edge(str(add.name), 0): Choice(params, Reason.PINNED)}
     read_back = built_plan(model, dataclasses.replace(plan, edges=edges), trt, tmp_path)[1]
     why = f"there is a pair on the scores, in front of Add {add.name!r}"
     assert rows(read_back, Outcome.CHANGED)["o"] == f"attention is not one kernel: {why}"
@@ -259,7 +259,7 @@ def test_an_operand_in_float_where_8_bit_was_planned_is_seen(trt: Target, tmp_pa
     """A product of which only one operand has a pair is computed in float16, without a word."""
     model = layer()
     plan = planned(model, trt, FP8, data=noise(model))
-    lone = {e: Choice(IN_FLOAT32, Why.PINNED) if e == Edge("out", 1) else c for e, c in plan.edges.items()}
+    lone = {e: Choice(IN_FLOAT32, Reason.PINNED) if e == Edge("out", 1) else c for e, c in plan.edges.items()}
     read_back = built_plan(model, dataclasses.replace(plan, edges=lone), trt, tmp_path)[1]
     assert "FP8" in rows(read_back, Outcome.CHANGED)["out:0"]
     assert_failed(read_back)

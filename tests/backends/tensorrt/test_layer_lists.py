@@ -14,7 +14,7 @@ import onnx_ir as ir
 import pytest
 
 import dovetail
-from dovetail.backend import Compiled, DeviceRead, Outcome, ReadTensor
+from dovetail.backend import CompileResult, DeviceReport, Outcome, TensorReadBack
 from dovetail.finding import Severity, Status, Thresholds
 from dovetail.op_support import FP16
 from dovetail.storage import Plan
@@ -32,19 +32,19 @@ pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12"
 
 
 @pytest.fixture(scope="module")
-def attention(tmp_path_factory: pytest.TempPathFactory) -> tuple[Compiled, Plan]:
+def attention(tmp_path_factory: pytest.TempPathFactory) -> tuple[CompileResult, Plan]:
     """What the layer lists in ``layer_info/`` are of."""
     target, model, folder = open_target("tensorrt"), layer(), tmp_path_factory.mktemp("attention")
     plan = planned(model, target, FP8, data=noise(model))
     return target.backend.compile(target.backend.emit(model, plan, folder), folder), plan
 
 
-def listed(compiled: Compiled) -> dict[str, Any]:
+def listed(compiled: CompileResult) -> dict[str, Any]:
     """The builder's list as the SDK's tool would export it."""
     return device_files.layer_info(next(a.path for a in compiled.artifacts if a.name == LAYERS))
 
 
-def read_info(info: dict[str, Any], attention: tuple[Compiled, Plan], folder: Path) -> DeviceRead:
+def read_info(info: dict[str, Any], attention: tuple[CompileResult, Plan], folder: Path) -> DeviceReport:
     (folder / "layer_info.json").write_text(json.dumps(info))
     kit = open_target("tensorrt").backend.device
     assert kit is not None
@@ -52,7 +52,7 @@ def read_info(info: dict[str, Any], attention: tuple[Compiled, Plan], folder: Pa
     return kit.read(folder, *attention)
 
 
-def read_by_hand(name: str, attention: tuple[Compiled, Plan], folder: Path, *without: str) -> DeviceRead:
+def read_by_hand(name: str, attention: tuple[CompileResult, Plan], folder: Path, *without: str) -> DeviceReport:
     """A file of ``layer_info/``, written by hand in the form of NVIDIA's documentation of the engine inspector, which
     also is that of the files in tools/experimental/trt-engine-explorer of NVIDIA/TensorRT."""
     info = json.loads((Path(__file__).parent / "layer_info" / f"{name}.json").read_text())
@@ -60,14 +60,14 @@ def read_by_hand(name: str, attention: tuple[Compiled, Plan], folder: Path, *wit
     return read_info(info, attention, folder)
 
 
-def as_rows(said: DeviceRead) -> dict[str, tuple[Outcome, str]]:
+def as_rows(said: DeviceReport) -> dict[str, tuple[Outcome, str]]:
     assert said.read_back is not None
     assert said.read_back.unparsed == ""
     rows = said.read_back.tensors
     return {one.tensor if one.edge is None else str(one.edge): (one.outcome, one.detail) for one in rows}
 
 
-def test_a_fused_attention_in_a_file_written_by_hand(attention: tuple[Compiled, Plan], tmp_path: Path) -> None:
+def test_a_fused_attention_in_a_file_written_by_hand(attention: tuple[CompileResult, Plan], tmp_path: Path) -> None:
     said = read_by_hand("fused", attention, tmp_path)
     projected, fused = "FP8 in gemm to_v+to_k+to_q_myl0_1", "FP8 in the attention _gemm_mha_v2_myl0_2"
     details = {"to_q": projected, "to_k": projected, "to_v": projected, "scores": fused, "mix": fused}
@@ -81,7 +81,7 @@ def test_a_fused_attention_in_a_file_written_by_hand(attention: tuple[Compiled, 
     assert said.notes[1] == "1 attention blocks: as one kernel as planned 1 FP8 -> FP8; in float16 1"
 
 
-def test_an_attention_in_parts_in_a_file_written_by_hand(attention: tuple[Compiled, Plan], tmp_path: Path) -> None:
+def test_an_attention_in_parts_in_a_file_written_by_hand(attention: tuple[CompileResult, Plan], tmp_path: Path) -> None:
     said = read_by_hand("apart", attention, tmp_path)
     bad = {name: detail for name, (outcome, detail) in as_rows(said).items() if outcome is Outcome.CHANGED}
     product = "gemm mix_myl0_6 computes FP8 x Half"
@@ -94,7 +94,9 @@ def test_an_attention_in_parts_in_a_file_written_by_hand(attention: tuple[Compil
     assert fidelity(said.read_back, Thresholds()).status is Status.FAIL
 
 
-def test_a_list_without_constants_says_nothing_of_weights(attention: tuple[Compiled, Plan], tmp_path: Path) -> None:
+def test_a_list_without_constants_says_nothing_of_weights(
+    attention: tuple[CompileResult, Plan], tmp_path: Path
+) -> None:
     said = read_by_hand("fused", attention, tmp_path, "Constants", "Weights")
     rows = as_rows(said)
     assert {rows[f"{node}:0"][0] for node in ("to_q", "to_k", "to_v", "out")} == {Outcome.MATCHED}
@@ -141,7 +143,7 @@ def other_nodes(info: dict[str, Any]) -> None:
     ],
 )
 def test_layers_that_do_not_say_enough_are_not_checked(
-    spoil: Callable[[dict[str, Any]], None], said: str, attention: tuple[Compiled, Plan], tmp_path: Path
+    spoil: Callable[[dict[str, Any]], None], said: str, attention: tuple[CompileResult, Plan], tmp_path: Path
 ) -> None:
     info = listed(attention[0])
     spoil(info)
@@ -152,7 +154,9 @@ def test_layers_that_do_not_say_enough_are_not_checked(
     assert Severity.ERROR not in {finding.severity for finding in read.findings}
 
 
-def test_a_block_is_not_judged_without_the_list_of_float16(attention: tuple[Compiled, Plan], tmp_path: Path) -> None:
+def test_a_block_is_not_judged_without_the_list_of_float16(
+    attention: tuple[CompileResult, Plan], tmp_path: Path
+) -> None:
     compiled, plan = attention
     alone = replace(compiled, artifacts=tuple(a for a in compiled.artifacts if a.name != FLOAT16_LAYERS))
     info = listed(compiled)
@@ -189,7 +193,7 @@ def test_products_in_float16_are_looked_up_too(tmp_path: Path) -> None:
     assert {one.outcome for one in read_all(target, compiled, plan)} == {Outcome.NOT_FOUND}
 
 
-def read_all(target: Target, compiled: Compiled, plan: Plan) -> tuple[ReadTensor, ...]:
+def read_all(target: Target, compiled: CompileResult, plan: Plan) -> tuple[TensorReadBack, ...]:
     read_back = target.backend.read_back(compiled, plan)
     assert read_back.unparsed == ""
     return read_back.tensors

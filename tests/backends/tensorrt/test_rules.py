@@ -16,7 +16,7 @@ import onnx_ir as ir
 import pytest
 
 from dovetail import rule_docs as docs
-from dovetail.backend import Artifact, Compiled
+from dovetail.backend import Artifact, CompileResult
 from dovetail.catalog import all_rules, families_with
 from dovetail.errors import BackendError
 from dovetail.finding import Severity
@@ -34,16 +34,16 @@ FAMILY = "tensorrt"
 WORDS = {"INT8": "Int8", "UINT8": "UInt8", "FLOAT8E4M3FN": "FP8"}
 
 
-def built(path: Path, folder: Path) -> Compiled:
+def built(path: Path, folder: Path) -> CompileResult:
     folder.mkdir()
     return open_target(FAMILY).backend.compile((Artifact("model", path),), folder)
 
 
-def artifact(compiled: Compiled, name: str) -> Path:
+def artifact(compiled: CompileResult, name: str) -> Path:
     return next(a.path for a in compiled.artifacts if a.name == name)
 
 
-def products_as_said(path: Path, compiled: Compiled) -> bool:
+def products_as_said(path: Path, compiled: CompileResult) -> bool:
     """Whether every product has both operands in the type of the pairs in front of it."""
     layers = parse_layers(artifact(compiled, LAYERS).read_text())
     seen = 0

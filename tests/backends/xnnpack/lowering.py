@@ -14,7 +14,7 @@ from dovetail.backend import ReadBack, Sample
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.storage import Plan
 from dovetail.target import Target
-from dovetail.targets.xnnpack.census import Placed, take_census
+from dovetail.targets.xnnpack.census import PlacementRecord, take_census
 from dovetail.targets.xnnpack.lower import lower
 from dovetail.targets.xnnpack.read_back import read_census
 from dovetail.targets.xnnpack.session import load_program
@@ -26,7 +26,7 @@ class Lowered:
 
     emitted: Path
     program: Path
-    placed: Placed
+    placed: PlacementRecord
     census: dict[str, Any]
     read_back: ReadBack
     method: Any

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 import dovetail
-from dovetail.backend import BaselineCase, Measured, Outside, Sample
+from dovetail.backend import BaselineCase, MeasuredLatency, Sample, UndelegatedOp
 from dovetail.finding import Status
 from dovetail.report.terminal import print_result
 from dovetail.targets.xnnpack.measure import STOCK, baselines, measure
@@ -140,9 +140,9 @@ def test_a_stock_program_of_the_normalized_graph_says_so(tmp_path: Path) -> None
     stock = baselines(asked)[0].build(BaselineCase(ir.load(path), path, "w8a8", [sample], {}), tmp_path)
     assert stock.error == ""
     assert stock.placement is not None
-    assert stock.placement.outside == (Outside("norm", "native_layer_norm.default", "XNNPACK has no layer norm"),)
+    assert stock.placement.outside == (UndelegatedOp("norm", "native_layer_norm.default", "XNNPACK has no layer norm"),)
     measured = measure(asked, {STOCK: stock}, STOCK, sample)
-    assert isinstance(measured, Measured)
+    assert isinstance(measured, MeasuredLatency)
     (note,) = measured.notes
     assert note.startswith("stock-fp32 is the normalized graph, because")
     assert "'Dropout'" in note, "a Constant has a form"

@@ -11,7 +11,7 @@ import pytest
 from dovetail.backend import Outcome
 from dovetail.encoding import QParams
 from dovetail.passes.cut_as_slices import cut_as_slices
-from dovetail.storage import Choice, Plan, Why
+from dovetail.storage import Choice, Plan, Reason
 from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.targets.xnnpack.compile import refusal
@@ -171,7 +171,7 @@ def test_other_numbers_behind_a_transpose_are_refused_at_load(target: Target, tm
     stored = plan.tensors["t"].storage
     assert isinstance(stored, QParams)
     wider = QParams(stored.encoding, stored.scale * np.float32(2), stored.zero_point)
-    broken = dataclasses.replace(plan, tensors={**plan.tensors, "t": Choice(wider, Why.PINNED)})
+    broken = dataclasses.replace(plan, tensors={**plan.tensors, "t": Choice(wider, Reason.PINNED)})
     result = target.backend.compile(target.backend.emit(model, broken, tmp_path), tmp_path)
     assert "static transpose" in result.error
     assert "xnn_status_invalid_parameter" in result.error

@@ -24,7 +24,7 @@ from dovetail.model.read import read
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.qdq.invert import invert, is_quantized
 from dovetail.rules.check import check
-from dovetail.rules.subject import Subject
+from dovetail.rules.check_input import CheckInput
 from dovetail.storage import Plan
 from dovetail.targets import open_target
 from dovetail.targets.xnnpack.lower import lower
@@ -118,7 +118,7 @@ def test_the_rule_says_of_every_operator_what_the_partitioner_does(tmp_path: Pat
     infer_shapes(model)
     outside = {each["node"].split()[1] for each in lower(model, tmp_path / "model.pte").outside}
     assert {
-        str(found.place) for found in check(Subject(model, open_target("xnnpack").table), [find_rule("Q431")])
+        str(found.place) for found in check(CheckInput(model, open_target("xnnpack").table), [find_rule("Q431")])
     } == outside
     assert len(outside) == 10
 
@@ -143,4 +143,4 @@ OPEN = "g (float[1,2,n,m] x) => (float[1,2,8,8] y) <int64[4] z = {1,2,8,8}>"
 def test_shapes_and_types_decide_what_is_outside(text: str, outside: int) -> None:
     model = ir.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}'))
     infer_shapes(model)
-    assert len(list(check(Subject(model, open_target("xnnpack").table), [find_rule("Q431")]))) == outside
+    assert len(list(check(CheckInput(model, open_target("xnnpack").table), [find_rule("Q431")]))) == outside

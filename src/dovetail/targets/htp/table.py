@@ -21,7 +21,7 @@ from dovetail.op_support import (
     W8A8,
     W8A16,
     Chain,
-    Fixed,
+    FixedQParams,
     OpSupport,
     OpTable,
     Signature,
@@ -31,7 +31,7 @@ from dovetail.op_support import (
     const,
     signature,
 )
-from dovetail.passes.product_of_transposed import EQUATIONS
+from dovetail.passes.matmul_of_transposed import EQUATIONS
 from dovetail.targets.htp.chips import Chip
 
 _KNOWN = "onnxruntime-qnn 2.7.0 (QAIRT 2.51), soc 43, compiled graph dumped"
@@ -59,9 +59,9 @@ _ONE_INPUT = (
 )
 # At 16 bit the provider replaces other numbers by these, without a word; at 8 bit it keeps what is given.
 _FIXED = {
-    "HardSigmoid": (Fixed(DType.U16, 1 / 65536, 0),),
-    "Sigmoid": (Fixed(DType.U16, 1 / 65536, 0),),
-    "Tanh": (Fixed(DType.U16, 1 / 32768, 32768),),
+    "HardSigmoid": (FixedQParams(DType.U16, 1 / 65536, 0),),
+    "Sigmoid": (FixedQParams(DType.U16, 1 / 65536, 0),),
+    "Tanh": (FixedQParams(DType.U16, 1 / 32768, 32768),),
 }
 # Refused, in float too (onnxruntime-qnn 2.7.0, soc 43): "output shape must be static", or "not supported by QNN EP".
 OUTSIDE = dict.fromkeys(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.backend import Outcome, ReadBack, ReadTensor
+from dovetail.backend import Outcome, ReadBack, TensorReadBack
 from dovetail.encoding import Array, DType, QParams
 from dovetail.model.edit import attribute, constant_of, shape_of
 from dovetail.model.movers import MOVERS
@@ -92,7 +92,7 @@ class _Compiled:
         self._values = {v.name: v for v in each_value(optimized.graph)}
         self._nodes = {_LAYOUT_SUFFIX.sub("", node.name or ""): node for node in optimized.graph}
 
-    def made_integer(self, plan: Plan) -> Iterator[ReadTensor]:
+    def made_integer(self, plan: Plan) -> Iterator[TensorReadBack]:
         """Constants that the plan keeps in float, but whose reader became an integer operator."""
         for edge, choice in plan.edges.items():
             node = self._nodes.get(edge.node)
@@ -101,7 +101,7 @@ class _Compiled:
             weight = self._readers[edge.node].inputs[edge.index]
             if edge.index == 1 and weight is not None:
                 detail = f"kept in float, but runs as {node.op_type}"
-                yield ReadTensor(origin_of(weight).name, Outcome.CHANGED, detail, edge, str(weight.name))
+                yield TensorReadBack(origin_of(weight).name, Outcome.CHANGED, detail, edge, str(weight.name))
 
     def find(self, name: str) -> ir.Value | None:
         """By its name; or as what is written by the operator that made it, which keeps its name in another layout."""
@@ -130,7 +130,7 @@ def _stored_behind(value: ir.Value) -> ir.Value:
     return value
 
 
-def _read(stored: StoredValue, value: ir.Value | None) -> ReadTensor:
+def _read(stored: StoredValue, value: ir.Value | None) -> TensorReadBack:
     if value is None:
         return stored.as_read(Outcome.NOT_FOUND, "no such value in the optimized graph")
     statements = list(_said_of_bias(value) if stored.params.dtype is DType.S32 else _statements(value))

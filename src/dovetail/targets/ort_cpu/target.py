@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from dovetail.backend import Artifact, Backend, Compiled, Probe, ReadBack, Runner, Sample
+from dovetail.backend import Artifact, Backend, CompileResult, Probe, ReadBack, Runner, Sample
 from dovetail.errors import InputError
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.model.write import write
@@ -50,25 +50,25 @@ def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
     return tuple(Artifact(name, path, shipped=True) for name, path in zip(names, written, strict=True))
 
 
-def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
     """Let ONNX Runtime build and optimize the graph in a child process, and keep what it made of it."""
     model = artifacts[0].path
     optimized = model.with_name("optimized.onnx")  # beside the model, whose weight file it may refer to
     arguments = {"model": str(model), "optimized": str(optimized)}
     result = run_child("dovetail.targets.ort_cpu.build:build_in_child", arguments, who="ONNX Runtime")
     if result.answer is None:
-        return Compiled(artifacts, error=result.error, log=result.log, finished=result.finished)
+        return CompileResult(artifacts, error=result.error, log=result.log, finished=result.finished)
     made_by = f"onnxruntime {result.answer['version']}"
-    return Compiled((*artifacts, Artifact("optimized", optimized, made_by)), log=result.log)
+    return CompileResult((*artifacts, Artifact("optimized", optimized, made_by)), log=result.log)
 
 
-def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
+def read_back(compiled: CompileResult, plan: Plan) -> ReadBack:
     """Every planned tensor, looked up in the graph that ONNX Runtime really runs."""
     optimized = next(a.path for a in compiled.artifacts if a.name == "optimized")
     return read_optimized(compiled.artifacts[0].path, optimized, plan)
 
 
-def run(compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
+def run(compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
     """The outputs of the deployed graph, integer kernels and all, sample by sample."""
     session = open_session(compiled.artifacts[0].path, Mode.DEPLOYED)
     for sample in samples:

@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from dovetail.backend import Artifact, Compiled
+from dovetail.backend import Artifact, CompileResult
 from dovetail.finding import Finding, Place, PlaceKind, Severity
 from dovetail.model.origin import nodes_of
 from dovetail.model.place import at_node, at_tensor
@@ -22,17 +22,17 @@ from dovetail.targets.qnn_htp.estimate import read_estimate, read_traffic
 from dovetail.targets.qnn_htp.install import PACKAGE
 from dovetail.targets.qnn_htp.log import compiled_for, failure, warnings
 from dovetail.targets.qnn_htp.options import HtpOptions
-from dovetail.targets.qnn_htp.qairt import Expected, Kind, can_load, instead, made_by, parse_version
+from dovetail.targets.qnn_htp.qairt import DeviceFileKind, LoadExpectation, can_load, instead, made_by, parse_version
 
 GRAPH = "qnn_graph"
 _DLC = "dlc"
 _SESSION = "dovetail.targets.qnn_htp.session"
 _COMPILER = "the HTP compiler"
 # The files that a device loads, by suffix; the ONNX file beside a context binary only refers to it.
-_KINDS = {".bin": Kind.CONTEXT, ".dlc": Kind.DLC}
+_KINDS = {".bin": DeviceFileKind.CONTEXT, ".dlc": DeviceFileKind.DLC}
 
 
-def compile_model(asked: HtpOptions, artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+def compile_model(asked: HtpOptions, artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
     """Run the real compiler; its log, its graph and the context binary are kept."""
     dump, profile = folder / GRAPH, folder / "profile.csv"
     _clear(folder)
@@ -54,7 +54,7 @@ def compile_model(asked: HtpOptions, artifacts: tuple[Artifact, ...], folder: Pa
     graphs = [Artifact(GRAPH, path, provider) for path in sorted(dump.glob("*.json")) if "tensor_log" not in path.name]
     estimate, no_estimate = read_estimate(profile, result.log)
     traffic, no_traffic = read_traffic(result.log)
-    return Compiled(
+    return CompileResult(
         artifacts=(*artifacts, *contexts, *graphs),
         log=result.log,
         findings=(*warnings(result.log), *_another_architecture(asked, result.log)),
@@ -84,13 +84,13 @@ def _clear(folder: Path) -> None:
         old.unlink(missing_ok=True)
 
 
-def package(asked: HtpOptions, compiled: Compiled, folder: Path) -> Compiled:
+def package(asked: HtpOptions, compiled: CompileResult, folder: Path) -> CompileResult:
     """A build that ships: a DLC where one is wanted, and whether the device's runtime can load its files."""
     findings, notes, artifacts = list[Finding](), list[str](), list(compiled.artifacts)
     if asked.dlc:
         path, error = _write_dlc(asked, compiled.artifacts[0].path, folder / _DLC)
         if error:
-            findings.append(Finding(NO_DLC, _file(Kind.DLC), f"no DLC was made: {error}", Severity.ERROR))
+            findings.append(Finding(NO_DLC, _file(DeviceFileKind.DLC), f"no DLC was made: {error}", Severity.ERROR))
         else:
             artifacts.append(Artifact("dlc", path, _builder(path), shipped=True))
     for artifact in artifacts:
@@ -127,7 +127,7 @@ def _builder(path: Path) -> str:
     return f"QAIRT {build}" if build else ""
 
 
-def _on_device(asked: HtpOptions, kind: Kind, artifact: Artifact) -> tuple[list[Finding], list[str]]:
+def _on_device(asked: HtpOptions, kind: DeviceFileKind, artifact: Artifact) -> tuple[list[Finding], list[str]]:
     """Whether the device's runtime can be expected to load a file: a note where it can, a finding where not."""
     if not artifact.made_by:
         said = f"which QAIRT made {artifact.path.name} could not be read from it"
@@ -138,9 +138,9 @@ def _on_device(asked: HtpOptions, kind: Kind, artifact: Artifact) -> tuple[list[
     expected, source = can_load(kind, parse_version(build), asked.device_qairt)
     device = ".".join(map(str, asked.device_qairt))
     said = f"{artifact.path.name} was made by QAIRT {build} and is {expected} on QAIRT {device}: {source}"
-    if expected is Expected.YES:
+    if expected is LoadExpectation.YES:
         return [], [said]
-    severity = Severity.ERROR if expected is Expected.NO else Severity.WARNING
+    severity = Severity.ERROR if expected is LoadExpectation.NO else Severity.WARNING
     return [Finding(NOT_FOR_DEVICE, _file(kind), said, severity, fix=instead(asked.device_qairt))], []
 
 
@@ -155,7 +155,7 @@ def _another_architecture(asked: HtpOptions, log: str) -> list[Finding]:
     return [Finding(OTHER_ARCHITECTURE, place, said, Severity.WARNING, fix=fix)]
 
 
-def _file(kind: Kind) -> Place:
+def _file(kind: DeviceFileKind) -> Place:
     return Place(PlaceKind.FILE, name=str(kind))
 
 

@@ -6,19 +6,19 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from dovetail.backend import MODEL, Compiled, DeviceCase, DeviceSide
+from dovetail.backend import MODEL, CompileResult, DeviceCase, DeviceFiles
 from dovetail.targets.qnn_htp import device_session
 
 _OPTIONS = "PROVIDER_OPTIONS: dict[str, str] = {}\n"
 
 
-def device_side(told: Mapping[str, str], compiled: Compiled, case: DeviceCase) -> DeviceSide:
+def device_side(told: Mapping[str, str], compiled: CompileResult, case: DeviceCase) -> DeviceFiles:
     """The files of the model, the context binary first where there is one, and the texts that run them."""
     context = [a.path for a in compiled.artifacts if a.name.startswith("context")]
     shipped = [a.path for a in compiled.artifacts if a.name.startswith(MODEL)]
     models = sorted(context, key=_is_data) + sorted(shipped, key=_is_data)
     texts = {"device_session.py": session_text(told), "input_list.txt": input_list(case)}
-    return DeviceSide(tuple(models), texts)
+    return DeviceFiles(tuple(models), texts)
 
 
 def session_text(told: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from dovetail.backend import Outcome, ReadTensor
+from dovetail.backend import Outcome, TensorReadBack
 from dovetail.encoding import DType
 from dovetail.model.edit import is_float
 from dovetail.model.origin import origin_of
@@ -33,7 +33,7 @@ class FloatReader:
     graph: QnnGraph
     precisions: Mapping[str, str]
 
-    def rows(self, emitted: ir.Model, plan: Plan) -> Iterator[ReadTensor]:
+    def rows(self, emitted: ir.Model, plan: Plan) -> Iterator[TensorReadBack]:
         """Every tensor and every operand that is planned in float and that something reads."""
         made = {v.name: v for v in (*emitted.graph.inputs, *(v for node in emitted.graph for v in node.outputs))}
         for name, choice in plan.tensors.items():
@@ -41,13 +41,13 @@ class FloatReader:
             read = value.uses() or value.is_graph_output()
             if choice.is_stored and not choice.storage.dtype.is_quantized and is_float(value) and read:
                 outcome, detail = self._found(value, choice.storage.dtype)
-                yield ReadTensor(origin_of(value).name, outcome, detail, None, name)
+                yield TensorReadBack(origin_of(value).name, outcome, detail, None, name)
         nodes = {node.name: node for node in emitted.graph}
         for edge, choice in plan.edges.items():
             operand = nodes[edge.node].inputs[edge.index]
             if not choice.storage.dtype.is_quantized and operand is not None:
                 outcome, detail = self._found(operand, choice.storage.dtype)
-                yield ReadTensor(origin_of(operand).name, outcome, detail, edge, operand.name or "")
+                yield TensorReadBack(origin_of(operand).name, outcome, detail, edge, operand.name or "")
 
     def _found(self, value: ir.Value, planned: DType) -> tuple[Outcome, str]:
         producer = value.producer()

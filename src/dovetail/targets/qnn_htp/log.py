@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from dovetail.backend import Artifact, Compiled
+from dovetail.backend import Artifact, CompileResult
 from dovetail.finding import WHOLE_MODEL, Finding, Place, PlaceKind, Severity
 from dovetail.targets.child import ChildResult, Limit
 from dovetail.targets.htp.rules.compiler import ERROR_BUT_TAKEN, NO_NODE_NAMED, NODE_REFUSED
-from dovetail.targets.qnn_htp.meanings import HARMLESS, REFUSALS, WARNINGS, meaning, why_not_started
+from dovetail.targets.qnn_htp.log_patterns import HARMLESS, REFUSALS, WARNINGS, meaning, why_not_started
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _STAMP = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
@@ -73,22 +73,22 @@ def log_findings(log: str, places: Mapping[str, Place]) -> tuple[Finding, ...]:
     return tuple(found.values())
 
 
-def failure(result: ChildResult, artifacts: tuple[Artifact, ...], places: Mapping[str, Place]) -> Compiled:
+def failure(result: ChildResult, artifacts: tuple[Artifact, ...], places: Mapping[str, Place]) -> CompileResult:
     """What a compiler that made nothing has said: a refusal, or that it was not run to its end.
 
     An error that is neither is not taken for a refusal: the line that could not be read is repeated.
     """
     if not result.finished:
         hint = "" if result.limit is None else f"; raise it with --option {_LIMITS[result.limit]}=N"
-        return Compiled(artifacts, result.error + hint, result.log, finished=False)
+        return CompileResult(artifacts, result.error + hint, result.log, finished=False)
     if why := not_started(result.error, result.log):
-        return Compiled(artifacts, why, result.log, finished=False)
+        return CompileResult(artifacts, why, result.log, finished=False)
     findings = log_findings(result.log, places)
     if findings:
-        return Compiled(artifacts, f"{findings[0].place}: {findings[0].message}", result.log, findings)
+        return CompileResult(artifacts, f"{findings[0].place}: {findings[0].message}", result.log, findings)
     said = f"the compiler's log names no refused node; it ends in: {last_error(result.log) or result.error}"
     unread = Finding(NO_NODE_NAMED, WHOLE_MODEL, said, Severity.ERROR)
-    return Compiled(artifacts, f"{said}; {result.error}", result.log, (unread,), finished=False)
+    return CompileResult(artifacts, f"{said}; {result.error}", result.log, (unread,), finished=False)
 
 
 def place_of(node: str, places: Mapping[str, Place]) -> Place | None:

@@ -15,14 +15,14 @@ Version = tuple[int, int]
 _BUILD = re.compile(rb"(?<![\d.])(\d+\.\d+\.\d+\.\d{12})(?!\d)")
 
 
-class Kind(StrEnum):
+class DeviceFileKind(StrEnum):
     """What a device may be given."""
 
     CONTEXT = "context binary"
     DLC = "DLC"
 
 
-class Expected(StrEnum):
+class LoadExpectation(StrEnum):
     """Whether a runtime can be expected to load a file."""
 
     YES = "expected to load"
@@ -31,13 +31,13 @@ class Expected(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
+class LoadSupport:
     """What is known of one kind of file on a runtime that is older or newer than what made it, and from where."""
 
-    kind: Kind
+    kind: DeviceFileKind
     older_runtime: bool
-    measured: Expected
-    beyond: Expected
+    measured: LoadExpectation
+    beyond: LoadExpectation
     source: str
 
 
@@ -45,35 +45,35 @@ class Loading:
 # to each of the five: a graph of three operators and a whole ViT. ``measured`` holds between these, ``beyond`` outside.
 MEASURED: tuple[Version, ...] = ((2, 47), (2, 48), (2, 49), (2, 50), (2, 51))
 LOADING = (
-    Loading(
-        Kind.CONTEXT,
+    LoadSupport(
+        DeviceFileKind.CONTEXT,
         older_runtime=True,
-        measured=Expected.NO,
-        beyond=Expected.NO,
+        measured=LoadExpectation.NO,
+        beyond=LoadExpectation.NO,
         source="measured on the emulator with QAIRT 2.47 to 2.51: all 10 such pairs are refused with 'Using newer "
         "context binary on old SDK'; the check compares major and minor number, not the patch",
     ),
-    Loading(
-        Kind.CONTEXT,
+    LoadSupport(
+        DeviceFileKind.CONTEXT,
         older_runtime=False,
-        measured=Expected.YES,
-        beyond=Expected.YES,
+        measured=LoadExpectation.YES,
+        beyond=LoadExpectation.YES,
         source="measured on the emulator with QAIRT 2.47 to 2.51: all 15 such pairs load and run; Qualcomm's "
         "maintainers ask for a runtime at least as new (ai-hub-apps issue 148)",
     ),
-    Loading(
-        Kind.DLC,
+    LoadSupport(
+        DeviceFileKind.DLC,
         older_runtime=True,
-        measured=Expected.YES,
-        beyond=Expected.NOT_KNOWN,
+        measured=LoadExpectation.YES,
+        beyond=LoadExpectation.NOT_KNOWN,
         source="measured with QAIRT 2.47 to 2.51: all 10 such pairs open, compose and finalize, as far as the older "
         "runtime has every operator; nothing is documented",
     ),
-    Loading(
-        Kind.DLC,
+    LoadSupport(
+        DeviceFileKind.DLC,
         older_runtime=False,
-        measured=Expected.YES,
-        beyond=Expected.YES,
+        measured=LoadExpectation.YES,
+        beyond=LoadExpectation.YES,
         source="measured with QAIRT 2.47 to 2.51: all 15 such pairs open, compose and finalize; documented for DLCs of "
         "earlier releases (80-63442-10, Application Integration Tips)",
     ),
@@ -107,7 +107,7 @@ def instead(device: Version) -> str:
     return f"compile model.onnx with QAIRT {name} ({compiler}), compile it on the device, or update the device's QAIRT"
 
 
-def can_load(kind: Kind, made: Version, device: Version) -> tuple[Expected, str]:
+def can_load(kind: DeviceFileKind, made: Version, device: Version) -> tuple[LoadExpectation, str]:
     """Whether a device's runtime can be expected to load a file, and from where that is known."""
     row = next(row for row in LOADING if row.kind is kind and row.older_runtime == (device < made))
     if made in MEASURED and device in MEASURED:

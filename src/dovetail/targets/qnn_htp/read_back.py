@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.backend import Outcome, ReadBack, ReadTensor
+from dovetail.backend import Outcome, ReadBack, TensorReadBack
 from dovetail.encoding import Granularity
 from dovetail.qdq.stored import StoredValue, stored_values
 from dovetail.storage import Plan
@@ -42,7 +42,7 @@ def read_dump(emitted_path: Path, dump: Path, plan: Plan, log: str) -> ReadBack:
     return ReadBack((*rows, *FloatReader(graph, validated(log)).rows(emitted, plan)), EVIDENCE)
 
 
-def _read(one: StoredValue, graph: QnnGraph, silent: Mapping[str, str]) -> ReadTensor:
+def _read(one: StoredValue, graph: QnnGraph, silent: Mapping[str, str]) -> TensorReadBack:
     tensor = graph.tensors.get(one.name)
     if tensor is None:
         return one.as_read(Outcome.NOT_FOUND, "not in the dumped graph")

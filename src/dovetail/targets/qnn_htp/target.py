@@ -17,7 +17,7 @@ from dovetail.backend import (
     Backend,
     Baseline,
     BaselineCase,
-    Compiled,
+    CompileResult,
     DeviceKit,
     Estimator,
     ReadBack,
@@ -93,19 +93,19 @@ def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
     return tuple(Artifact("model" if path.suffix == ".onnx" else "model_data", path) for path in written)
 
 
-def _float16(asked: HtpOptions, case: BaselineCase, folder: Path) -> Compiled:
+def _float16(asked: HtpOptions, case: BaselineCase, folder: Path) -> CompileResult:
     """The same graph in float16."""
     return compile_model(asked, emit(case.model, Plan("qnn-htp", FP16.name, {}), folder), folder)
 
 
-def _naive(asked: HtpOptions, case: BaselineCase, folder: Path) -> Compiled:
+def _naive(asked: HtpOptions, case: BaselineCase, folder: Path) -> CompileResult:
     """A naive export of the caller's file."""
     path = folder / "model.onnx"
     error = export_naive(asked, case.original, case.precision, case.samples, case.shapes, path)
-    return Compiled(error=error) if error else compile_model(asked, (Artifact("model", path),), folder)
+    return CompileResult(error=error) if error else compile_model(asked, (Artifact("model", path),), folder)
 
 
-def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
+def read_back(compiled: CompileResult, plan: Plan) -> ReadBack:
     """Every planned tensor, looked up in the graph that the compiler was given."""
     dump = next((a.path.parent for a in compiled.artifacts if a.name == GRAPH), None)
     if dump is None:
@@ -113,7 +113,7 @@ def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
     return read_dump(compiled.artifacts[0].path, dump, plan, compiled.log)
 
 
-def run(asked: HtpOptions, compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
+def run(asked: HtpOptions, compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
     """Emulate what ships, every sample in a fresh process, as many at once as there are cores."""
     model = next((a.path for a in compiled.artifacts if a.name == "context"), compiled.artifacts[0].path)
     with ThreadPoolExecutor(os.cpu_count()) as cores:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from dovetail.backend import Artifact, Compiled
+from dovetail.backend import Artifact, CompileResult
 from dovetail.model.edit import forget_names, is_op
 from dovetail.model.write import write
 from dovetail.passes.as_float16 import as_float16
@@ -24,7 +24,7 @@ _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _BUILDER = "the TensorRT-RTX builder"
 
 
-def compile_model(asked: TrtOptions, artifacts: tuple[Artifact, ...], folder: Path) -> Compiled:
+def compile_model(asked: TrtOptions, artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
     """Build the engine and, to compare, one of the same graph without 8 bit."""
     emitted = ir.load(artifacts[0].path)
     engine, layers, plain_layers = (folder / name for name in ("engine.trt", "layers.txt", "float16_layers.txt"))
@@ -32,7 +32,7 @@ def compile_model(asked: TrtOptions, artifacts: tuple[Artifact, ...], folder: Pa
         old.unlink(missing_ok=True)
     result = _build(asked, artifacts[0].path, engine, layers)
     if error := _error(result):
-        return Compiled(artifacts, error=error, log=result.log, finished=result.finished)
+        return CompileResult(artifacts, error=error, log=result.log, finished=result.finished)
     plain = unquantized(emitted)
     beside = _build_float16(asked, plain.model, plain_layers)
     made_by = f"{PACKAGE} {(result.answer or {})['version']}"
@@ -42,13 +42,13 @@ def compile_model(asked: TrtOptions, artifacts: tuple[Artifact, ...], folder: Pa
         *(Artifact(name, path, made_by, shipped=name == ENGINE) for name, path in files if path.exists()),
     )
     if error := _error(beside):
-        return Compiled(made, log=result.log, notes=(f"there is no float16 engine to compare with: {error}",))
+        return CompileResult(made, log=result.log, notes=(f"there is no float16 engine to compare with: {error}",))
     try:
         built, in_float16 = (parse_layers(path.read_text()) for path in (layers, plain_layers))
     except UnreadableError as unreadable:
-        return Compiled(made, log=result.log, notes=(f"the layer list could not be read: {unreadable}",))
+        return CompileResult(made, log=result.log, notes=(f"the layer list could not be read: {unreadable}",))
     blocks = find_blocks(plain, built, in_float16)
-    return Compiled(made, log=result.log, findings=findings(blocks), notes=notes_on(blocks, built, in_float16))
+    return CompileResult(made, log=result.log, findings=findings(blocks), notes=notes_on(blocks, built, in_float16))
 
 
 def _build(asked: TrtOptions, model: Path, engine: Path, layers: Path) -> ChildResult:

@@ -16,7 +16,7 @@ from dovetail.model.place import at_attention
 from dovetail.targets.tensorrt.layers import WORDS, Layer
 from dovetail.targets.tensorrt.rules.compiler import NOT_IN_LAYER_LIST, NOT_ONE_KERNEL
 from dovetail.targets.tensorrt.table import no_kernel
-from dovetail.targets.tensorrt.unquantized import Unquantized
+from dovetail.targets.tensorrt.unquantized import UnquantizedModel
 
 # The codes under which an attention is reported.
 CODES = (NOT_ONE_KERNEL, NOT_IN_LAYER_LIST)
@@ -66,14 +66,14 @@ class Block:
 
 
 def find_blocks(
-    plain: Unquantized, layers: tuple[Layer, ...], in_float16: tuple[Layer, ...] | None
+    plain: UnquantizedModel, layers: tuple[Layer, ...], in_float16: tuple[Layer, ...] | None
 ) -> tuple[Block, ...]:
     """Every attention of the graph, looked up in the engine and in that of float16, if there is one."""
     return tuple(_block(each, plain, layers, in_float16) for each in find_attention(plain.model.graph))
 
 
 def _block(
-    found: Attention, plain: Unquantized, layers: tuple[Layer, ...], in_float16: tuple[Layer, ...] | None
+    found: Attention, plain: UnquantizedModel, layers: tuple[Layer, ...], in_float16: tuple[Layer, ...] | None
 ) -> Block:
     nodes = tuple(node.name or "" for node in (found.scores, found.softmax, found.mix))
     types = operand_types(found, plain)
@@ -89,7 +89,7 @@ def _block(
     return replace(block, why=why_broken(found, plain, layer), listed=listed)
 
 
-def _float_type(plain: Unquantized) -> DType:
+def _float_type(plain: UnquantizedModel) -> DType:
     """What is not stored in 8 bit computes in: float32 where nothing in the graph is float16."""
     types = {value.dtype for node in plain.model.graph for value in node.outputs}
     return DType.F16 if ir.DataType.FLOAT16 in types else DType.F32
@@ -99,12 +99,12 @@ def _fused(nodes: tuple[str, ...], layers: tuple[Layer, ...]) -> Layer | None:
     return next((one for one in layers if one.is_attention and not one.nodes.isdisjoint(nodes)), None)
 
 
-def operand_types(found: Attention, plain: Unquantized) -> dict[str, DType | None]:
+def operand_types(found: Attention, plain: UnquantizedModel) -> dict[str, DType | None]:
     """The 8-bit type of each of the four operands, None where an operand has no pair."""
     return {part: plain.edges.get(Edge(node.name or "", index)) for part, (node, index) in found.operands.items()}
 
 
-def why_broken(found: Attention, plain: Unquantized, layer: Layer | None) -> str:
+def why_broken(found: Attention, plain: UnquantizedModel, layer: Layer | None) -> str:
     """The edge, or the size, that keeps an attention from being one kernel of 8 bit."""
     types = operand_types(found, plain)
     missing = [part for part, dtype in types.items() if dtype is None]
@@ -135,7 +135,7 @@ def why_broken(found: Attention, plain: Unquantized, layer: Layer | None) -> str
     return "the builder does not say why"
 
 
-def _stored_behind(value: ir.Value, plain: Unquantized) -> bool:
+def _stored_behind(value: ir.Value, plain: UnquantizedModel) -> bool:
     """Whether a value is stored, moved or not, wherever it is read."""
     return all(
         Edge(user.name or "", index) in plain.edges
@@ -144,7 +144,7 @@ def _stored_behind(value: ir.Value, plain: Unquantized) -> bool:
     )
 
 
-def _is_stored(node: ir.Node, plain: Unquantized) -> bool:
+def _is_stored(node: ir.Node, plain: UnquantizedModel) -> bool:
     return any(Edge(node.name or "", index) in plain.edges for index in range(len(node.inputs)))
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from dovetail.backend import MODEL, Compiled, DeviceCase, DeviceSide
+from dovetail.backend import MODEL, CompileResult, DeviceCase, DeviceFiles
 from dovetail.targets.tensorrt import device_session
 from dovetail.targets.tensorrt.compile import ENGINE
 
 COMMANDS = "trtexec.sh"
 
 
-def device_side(compiled: Compiled, case: DeviceCase) -> DeviceSide:
+def device_side(compiled: CompileResult, case: DeviceCase) -> DeviceFiles:
     """The files of the model, the engine first where there is one, and the texts that run them."""
     engine = [a.path for a in compiled.artifacts if a.name == ENGINE]
     shipped = sorted(
@@ -20,7 +20,7 @@ def device_side(compiled: Compiled, case: DeviceCase) -> DeviceSide:
     )
     models = (*engine, *shipped)
     texts = {"device_session.py": Path(device_session.__file__).read_text(), COMMANDS: commands(models[0].name, case)}
-    return DeviceSide(models, texts)
+    return DeviceFiles(models, texts)
 
 
 def commands(model: str, case: DeviceCase) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from dovetail.backend import Compiled, DeviceLatency, DeviceRead, ReadBack
+from dovetail.backend import CompileResult, DeviceLatency, DeviceReport, ReadBack
 from dovetail.finding import Finding
 from dovetail.storage import Plan
 from dovetail.targets.tensorrt.compile import FLOAT16_LAYERS, notes_on
@@ -16,23 +16,25 @@ from dovetail.targets.tensorrt.device_session import LAYER_INFO
 from dovetail.targets.tensorrt.layer_info import read_json, read_layer_info
 from dovetail.targets.tensorrt.layers import Layer, UnreadableError, parse_layers
 from dovetail.targets.tensorrt.read_back import as_planned
-from dovetail.targets.tensorrt.unquantized import Unquantized, unquantized
+from dovetail.targets.tensorrt.unquantized import UnquantizedModel, unquantized
 
 TIMES = "times_*.json"
 _EVIDENCE = f"{LAYER_INFO}, the layers of the engine that ran on the device, by the SDK's tool"
 _SOURCE = "trtexec --exportTimes"
 
 
-def read_device(outputs: Path, compiled: Compiled, plan: Plan) -> DeviceRead:
+def read_device(outputs: Path, compiled: CompileResult, plan: Plan) -> DeviceReport:
     """Coverage and types of the engine that ran, and its latency; what cannot be read is said, with the line."""
     read_back, found, notes = _layers(outputs / LAYER_INFO, compiled, plan)
     try:
-        return DeviceRead(read_back, found, CODES, notes, latency=_latency(outputs))
+        return DeviceReport(read_back, found, CODES, notes, latency=_latency(outputs))
     except UnreadableError as error:
-        return DeviceRead(read_back, found, CODES, notes, not_measured=str(error))
+        return DeviceReport(read_back, found, CODES, notes, not_measured=str(error))
 
 
-def _layers(path: Path, compiled: Compiled, plan: Plan) -> tuple[ReadBack | None, tuple[Finding, ...], tuple[str, ...]]:
+def _layers(
+    path: Path, compiled: CompileResult, plan: Plan
+) -> tuple[ReadBack | None, tuple[Finding, ...], tuple[str, ...]]:
     if not path.is_file():
         return None, (), ()
     beside = next((a.path for a in compiled.artifacts if a.name == FLOAT16_LAYERS), None)
@@ -47,7 +49,7 @@ def _layers(path: Path, compiled: Compiled, plan: Plan) -> tuple[ReadBack | None
     return as_planned(plain, blocks, built, plan, _EVIDENCE), findings(blocks), notes_on(blocks, built, in_float16)
 
 
-def _require_of_this_model(built: tuple[Layer, ...], plain: Unquantized) -> None:
+def _require_of_this_model(built: tuple[Layer, ...], plain: UnquantizedModel) -> None:
     """A list that names no node of the model is that of another engine, or has no metadata."""
     named = {name for layer in built for name in layer.nodes}
     if not named:

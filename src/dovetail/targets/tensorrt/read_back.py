@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from dovetail.backend import Outcome, ReadBack, ReadTensor
+from dovetail.backend import Outcome, ReadBack, TensorReadBack
 from dovetail.edge import Edge
 from dovetail.encoding import Array, DType, QParams
 from dovetail.model.edit import constant_of, is_op
@@ -15,7 +15,7 @@ from dovetail.model.origin import origin_of
 from dovetail.storage import Plan
 from dovetail.targets.tensorrt.coverage import NOT_LISTED, Block, find_blocks
 from dovetail.targets.tensorrt.layers import WORDS, Layer, UnreadableError, parse_layers
-from dovetail.targets.tensorrt.unquantized import Unquantized, unquantized
+from dovetail.targets.tensorrt.unquantized import UnquantizedModel, unquantized
 
 _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 EVIDENCE = "the layer list that the builder printed for the engine, and that of the same graph in float16"
@@ -34,7 +34,7 @@ def read_layers(emitted: Path, layers: Path, float16_layers: Path, plan: Plan) -
 
 
 def as_planned(
-    plain: Unquantized, blocks: tuple[Block, ...], built: tuple[Layer, ...], plan: Plan, evidence: str
+    plain: UnquantizedModel, blocks: tuple[Block, ...], built: tuple[Layer, ...], plan: Plan, evidence: str
 ) -> ReadBack:
     """The same from layers that were read already."""
     nodes = {node.name or "": node for node in plain.model.graph}
@@ -50,12 +50,12 @@ def as_planned(
     return ReadBack((*tensors, *(one for block in blocks if (one := _attention(block)) is not None)), evidence)
 
 
-def _product(node: ir.Node, layers: tuple[Layer, ...]) -> ReadTensor:
+def _product(node: ir.Node, layers: tuple[Layer, ...]) -> TensorReadBack:
     """A product that is not in 8 bit: computed in the float type that the file says."""
     output = node.outputs[0]
     word = WORDS[DType.F16 if output.dtype is ir.DataType.FLOAT16 else DType.F32]
     outcome, detail = _product_outcome(node, layers, word)
-    return ReadTensor(origin_of(output).name, outcome, detail, emitted=str(output.name))
+    return TensorReadBack(origin_of(output).name, outcome, detail, emitted=str(output.name))
 
 
 def _product_outcome(node: ir.Node, layers: tuple[Layer, ...], word: str) -> tuple[Outcome, str]:
@@ -83,12 +83,12 @@ def _element_by_element(layer: Layer, word: str, weight: Array | None) -> tuple[
     return Outcome.NOT_FOUND, f"{layer.name} computes it element by element, in which of its types is not said"
 
 
-def _operand(edge: Edge, storage: QParams, node: ir.Node, fused: bool, layers: tuple[Layer, ...]) -> ReadTensor:
+def _operand(edge: Edge, storage: QParams, node: ir.Node, fused: bool, layers: tuple[Layer, ...]) -> TensorReadBack:
     outcome, detail = _operand_outcome(edge, WORDS[storage.dtype], node, fused, layers)
     value = node.inputs[edge.index]
     if value is None:
         raise ValueError(f"the plan speaks of input {edge}, which is empty")
-    return ReadTensor(origin_of(value).name, outcome, detail, edge, str(value.name))
+    return TensorReadBack(origin_of(value).name, outcome, detail, edge, str(value.name))
 
 
 def _operand_outcome(
@@ -128,11 +128,11 @@ def _operands(layer: Layer) -> str:
     return " x ".join(tensor.dtype for tensor in (*layer.inputs, *layer.constants[:1]))
 
 
-def _of_block(block: Block, outcome: Outcome, detail: str) -> ReadTensor:
-    return ReadTensor(block.place.tensor, outcome, detail, emitted=block.output)
+def _of_block(block: Block, outcome: Outcome, detail: str) -> TensorReadBack:
+    return TensorReadBack(block.place.tensor, outcome, detail, emitted=block.output)
 
 
-def _attention(block: Block) -> ReadTensor | None:
+def _attention(block: Block) -> TensorReadBack | None:
     """A block as a row of its own; none where neither type has it as one kernel, for then nothing was lost."""
     if block.as_planned and block.layer is not None:
         return _of_block(block, Outcome.MATCHED, f"one attention kernel, {block.layer.types}")

@@ -17,7 +17,7 @@ from dovetail.model.attention import Attention, match_attention
 from dovetail.model.edit import is_op, shape_of, weight_is_matrix
 from dovetail.model.movers import MOVERS
 from dovetail.numerics.grid import FLOAT8_HIGHEST
-from dovetail.op_support import F32, Fixed, OpSupport, Precision, Signature, Slot, const, signature
+from dovetail.op_support import F32, FixedQParams, OpSupport, Precision, Signature, Slot, const, signature
 
 _KNOWN = "tensorrt-rtx 1.7.1.116, layer lists of engines built for sm75, sm80, sm86, sm89, sm120 and sm121"
 F8 = Encoding(DType.F8E4M3)
@@ -53,7 +53,7 @@ def table(float8: bool) -> Mapping[str, OpSupport]:
     matrices = tuple(Signature((Slot(a), const(w)), F32, when=weight_is_matrix) for a, w in pairs)
     products = tuple(Signature((Slot(a), Slot(a)), F32, when=_fuses(a.dtype)) for a, _ in pairs)
     ops["MatMul"] = OpSupport((*matrices, *products, signature(F32, F32, out=F32)), known_from=_KNOWN)
-    fixed = (Fixed(DType.F8E4M3, SOFTMAX_SCALE_FP8, 0), Fixed(DType.S8, SOFTMAX_SCALE_INT8, 0))
+    fixed = (FixedQParams(DType.F8E4M3, SOFTMAX_SCALE_FP8, 0), FixedQParams(DType.S8, SOFTMAX_SCALE_INT8, 0))
     ops["Softmax"] = OpSupport((signature(F32, out=F32),), fixed=fixed, known_from=_KNOWN)
     return ops
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.backend import Artifact, Backend, Compiled, DeviceKit, ReadBack, Runner
+from dovetail.backend import Artifact, Backend, CompileResult, DeviceKit, ReadBack, Runner
 from dovetail.encoding import QParams
 from dovetail.model.write import write
 from dovetail.op_support import F16, F32, FP16, OpTable, computing_in
@@ -104,7 +104,7 @@ def _half_scale(choice: Choice) -> Choice:
     return replace(choice, storage=QParams(storage.encoding, half, storage.zero_point, storage.axis))
 
 
-def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
+def read_back(compiled: CompileResult, plan: Plan) -> ReadBack:
     """Every planned operand and every attention, looked up in the engine's layer list."""
     paths = {a.name: a.path for a in compiled.artifacts}
     if LAYERS not in paths:

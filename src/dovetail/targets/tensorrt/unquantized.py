@@ -20,14 +20,14 @@ from dovetail.qdq.params import is_dequantize, is_quantize, qparams_of
 
 
 @dataclass(frozen=True, slots=True)
-class Unquantized:
+class UnquantizedModel:
     """The float graph, and the 8-bit type that each edge had."""
 
     model: ir.Model
     edges: dict[Edge, DType]
 
 
-def unquantized(emitted: ir.Model) -> Unquantized:
+def unquantized(emitted: ir.Model) -> UnquantizedModel:
     """Take every pair out of a copy; stored constants are read back."""
     model = emitted.clone()
     infer_shapes(model)  # another tool's file need not say its types
@@ -48,7 +48,7 @@ def unquantized(emitted: ir.Model) -> Unquantized:
     for node in [node for node in graph if is_quantize(node) and not node.outputs[0].uses()]:
         graph.remove(node, safe=True)
     drop_unused_constants(graph)
-    return Unquantized(model, edges)
+    return UnquantizedModel(model, edges)
 
 
 def _readers(value: ir.Value) -> list[Edge]:

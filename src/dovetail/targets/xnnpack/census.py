@@ -25,7 +25,7 @@ _SCALE, _SCALE_BITS = "scale:float;", "scale:uint;"
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacementRecord:
     """Which ONNX node (and torch operator) a debug handle stands for; what stayed outside; how many went inside, in how
     many parts."""
 
@@ -35,7 +35,7 @@ class Placed:
     parts: int = 0
 
 
-def take_census(program: Path, placed: Placed) -> dict[str, Any]:
+def take_census(program: Path, placed: PlacementRecord) -> dict[str, Any]:
     """Every operator in the file, in order, and what runs outside XNNPACK."""
     from executorch.exir._serialize._program import deserialize_pte_binary
 
@@ -82,7 +82,9 @@ def _graph(blob: bytes) -> dict[str, Any]:
         return content
 
 
-def _operators(graph: Mapping[str, Any], constants: Mapping[str, bytes], placed: Placed, delegate: int) -> list[Any]:
+def _operators(
+    graph: Mapping[str, Any], constants: Mapping[str, bytes], placed: PlacementRecord, delegate: int
+) -> list[Any]:
     stored = [_value(each, graph["constant_data"], constants) for each in graph["xvalues"]]
     values = {value["id"]: value for value in stored}
     found: list[Any] = []

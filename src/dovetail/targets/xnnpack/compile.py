@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from dovetail.backend import Artifact, Compiled, Outside, Placement
+from dovetail.backend import Artifact, CompileResult, Placement, UndelegatedOp
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import nodes_of
 from dovetail.qdq.params import is_dequantize, is_quantize
@@ -38,7 +38,7 @@ _REASONS = {
 
 def compile_model(
     asked: XnnpackOptions, artifacts: tuple[Artifact, ...], folder: Path, *, plain: bool = False
-) -> Compiled:
+) -> CompileResult:
     """Export, lower, save and load: a program that does not load is no program.
 
     ``plain``: operators as a model's author writes them in torch, not as they are best for XNNPACK.
@@ -56,10 +56,10 @@ def compile_model(
     )
     if result.answer is None:
         error = refusal(result.log, result.error, artifacts[0].path)
-        return Compiled(artifacts, error=error, log=result.log, finished=result.finished)
+        return CompileResult(artifacts, error=error, log=result.log, finished=result.finished)
     made = (Artifact(PROGRAM, program, _MADE_BY, shipped=True), Artifact(CENSUS, census))
     placement = _placement(json.loads(census.read_text()), artifacts[0].path)
-    return Compiled((*artifacts, *made), log=result.log, placement=placement)
+    return CompileResult((*artifacts, *made), log=result.log, placement=placement)
 
 
 def refusal(log: str, error: str, emitted: Path) -> str:
@@ -85,7 +85,7 @@ def _placement(census: Mapping[str, Any], emitted: Path) -> Placement:
     """What runs in XNNPACK and what does not, in the caller's names, with the reason."""
     names = {node.name or "": ", ".join(nodes_of(node)) or node.name or "" for node in ir.load(emitted).graph}
     outside = tuple(
-        Outside(names.get(each["node"], each["node"]), each["op"], each["why"] or _reason(each["op"]))
+        UndelegatedOp(names.get(each["node"], each["node"]), each["op"], each["why"] or _reason(each["op"]))
         for each in census["outside"]
     )
     return Placement(census["delegates"], census["inside"], outside)

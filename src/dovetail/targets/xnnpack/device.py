@@ -6,7 +6,7 @@ import json
 import shlex
 from pathlib import Path
 
-from dovetail.backend import MODEL, Compiled, DeviceCase, DeviceSide
+from dovetail.backend import MODEL, CompileResult, DeviceCase, DeviceFiles
 from dovetail.targets.xnnpack import device_session
 from dovetail.targets.xnnpack.compile import PROGRAM
 
@@ -14,11 +14,11 @@ SCRIPT = "run_executor_runner.sh"
 _NAMES = "INPUTS: list[str] = []\nOUTPUTS: list[str] = []\n"
 
 
-def device_side(compiled: Compiled, case: DeviceCase) -> DeviceSide:
+def device_side(compiled: CompileResult, case: DeviceCase) -> DeviceFiles:
     """The program, or the QDQ graph where none could be lowered here, and the texts that run it."""
     program = [a.path for a in compiled.artifacts if a.name == PROGRAM]
     models = program or [a.path for a in compiled.artifacts if a.name.startswith(MODEL)]
-    return DeviceSide(tuple(models), {"device_session.py": session_text(case), SCRIPT: runner_text(case)})
+    return DeviceFiles(tuple(models), {"device_session.py": session_text(case), SCRIPT: runner_text(case)})
 
 
 def session_text(case: DeviceCase) -> str:

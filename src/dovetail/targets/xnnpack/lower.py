@@ -12,7 +12,7 @@ from typing import Any
 import onnx_ir as ir
 
 from dovetail.model.edit import shape_of
-from dovetail.targets.xnnpack.census import Placed, take_census
+from dovetail.targets.xnnpack.census import PlacementRecord, take_census
 from dovetail.targets.xnnpack.module import STEP, build_module, executed
 from dovetail.targets.xnnpack.operators.plain import PLAIN
 from dovetail.targets.xnnpack.operators.registry import OPERATORS, Operator, torch
@@ -32,7 +32,7 @@ def lower_in_child(model: str, program: str, census: str, plain: bool = False) -
     return {"program": program}
 
 
-def lower(model: ir.Model, program: Path, operators: Mapping[str, Operator] = OPERATORS) -> Placed:
+def lower(model: ir.Model, program: Path, operators: Mapping[str, Operator] = OPERATORS) -> PlacementRecord:
     """Write the program of a graph, and say which node of it each debug handle belongs to and what stayed outside."""
     module = build_module(model, operators)  # in front of imports that take seconds: it may refuse
 
@@ -97,7 +97,7 @@ def _refusals() -> Iterator[dict[str, str]]:
         log.propagate = passed_on
 
 
-def _placed(graph_module: Any, names: dict[str, str], refusals: dict[str, str]) -> Placed:
+def _placed(graph_module: Any, names: dict[str, str], refusals: dict[str, str]) -> PlacementRecord:
     """Walk the lowered graph and the graphs inside its delegates."""
     handles: dict[int, tuple[str, str]] = {}
     outside = []
@@ -112,7 +112,7 @@ def _placed(graph_module: Any, names: dict[str, str], refusals: dict[str, str]) 
                 if part.op == "call_function":
                     inside += not _kind(part).startswith(_NOT_COMPUTING)
                     handles.setdefault(int(part.meta.get("debug_handle", 0)), (_step(part, names), _kind(part)))
-    return Placed(handles, tuple(outside), inside, parts)
+    return PlacementRecord(handles, tuple(outside), inside, parts)
 
 
 def _kind(node: Any) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.backend import MODEL, Artifact, Baseline, BaselineCase, Compiled, Measured, Sample
+from dovetail.backend import MODEL, Artifact, Baseline, BaselineCase, CompileResult, MeasuredLatency, Sample
 from dovetail.model.read import read
 from dovetail.model.write import write
 from dovetail.passes.infer_shapes import infer_shapes
@@ -30,12 +30,12 @@ def baselines(asked: XnnpackOptions) -> tuple[Baseline, ...]:
     return Baseline(STOCK, partial(_stock, asked)), Baseline(OURS, partial(_ours, asked))
 
 
-def _ours(asked: XnnpackOptions, case: BaselineCase, place: Path) -> Compiled:
+def _ours(asked: XnnpackOptions, case: BaselineCase, place: Path) -> CompileResult:
     """Lower our own float graph."""
     return compile_model(asked, _written(case.model, place), place)
 
 
-def _stock(asked: XnnpackOptions, case: BaselineCase, place: Path) -> Compiled:
+def _stock(asked: XnnpackOptions, case: BaselineCase, place: Path) -> CompileResult:
     """Lower the caller's file as it is, or where that has no form in torch, normalized."""
     given = read(case.original, case.shapes)
     infer_shapes(given)
@@ -53,7 +53,9 @@ def _written(model: ir.Model, place: Path) -> tuple[Artifact, ...]:
     return tuple(Artifact(MODEL, path) for path in write(model, place / "model.onnx"))
 
 
-def measure(asked: XnnpackOptions, programs: Mapping[str, Compiled], baseline: str, sample: Sample) -> Measured | str:
+def measure(
+    asked: XnnpackOptions, programs: Mapping[str, CompileResult], baseline: str, sample: Sample
+) -> MeasuredLatency | str:
     """Run the programs by turns on one thread; one sentence where that does not work."""
     graph = ir.load(next(iter(programs.values())).artifacts[0].path).graph
     inputs = [np.asarray(sample[str(value.name)]) for value in graph.inputs]
@@ -77,8 +79,8 @@ def measure(asked: XnnpackOptions, programs: Mapping[str, Compiled], baseline: s
     medians = {name: float(np.median(rounds[:, i]) * 1e6) for i, name in enumerate(programs)}
     ratios = {name: float(np.median(rounds[:, i] / base)) for i, name in enumerate(programs)}
     notes = tuple(dict.fromkeys(note for each in programs.values() for note in each.notes))
-    return Measured(baseline, medians, ratios, len(rounds), notes)
+    return MeasuredLatency(baseline, medians, ratios, len(rounds), notes)
 
 
-def _takes_integers(compiled: Compiled) -> bool:
+def _takes_integers(compiled: CompileResult) -> bool:
     return any(value.dtype is ir.DataType.INT8 for value in ir.load(compiled.artifacts[0].path).graph.inputs)

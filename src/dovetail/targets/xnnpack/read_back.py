@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.backend import Outcome, ReadBack, ReadTensor
+from dovetail.backend import Outcome, ReadBack, TensorReadBack
 from dovetail.encoding import DType, QParams
 from dovetail.qdq.params import is_dequantize, is_quantize
 from dovetail.qdq.stored import StoredValue, stored_values
@@ -41,7 +41,7 @@ class _Program:
         for each in operators:
             self._made.setdefault(str(each["node"]), []).append(each)
 
-    def read(self, stored: StoredValue) -> ReadTensor:
+    def read(self, stored: StoredValue) -> TensorReadBack:
         """One planned storage as it is in the program."""
         value = self._values[stored.name]
         producer = value.producer()
@@ -49,7 +49,7 @@ class _Program:
             return self._written(stored, producer)
         return self._read_by(stored, value)
 
-    def _written(self, stored: StoredValue, quantize: ir.Node) -> ReadTensor:
+    def _written(self, stored: StoredValue, quantize: ir.Node) -> TensorReadBack:
         """A tensor that an operator writes: in these integers itself, or converted to them behind it."""
         source = quantize.inputs[0]
         maker = None if source is None else source.producer()
@@ -66,7 +66,7 @@ class _Program:
             return self._compare(stored, converted[-1]["output"], "converted from float")
         return self._read_by(stored, quantize.outputs[0])
 
-    def _read_by(self, stored: StoredValue, value: ir.Value) -> ReadTensor:
+    def _read_by(self, stored: StoredValue, value: ir.Value) -> TensorReadBack:
         """Integers that are only seen by what reads them: constants, and inputs."""
         for read in (node for node, _ in value.uses() if is_dequantize(node)):
             for node, index in read.outputs[0].uses():
@@ -86,13 +86,13 @@ class _Program:
         read = [v.producer() for v in node.inputs if v is not None and v.dtype is ir.DataType.FLOAT]
         return bool(read) and all(maker is not None and is_dequantize(maker) for maker in read)
 
-    def _compare(self, stored: StoredValue, value: Mapping[str, Any], detail: str) -> ReadTensor:
+    def _compare(self, stored: StoredValue, value: Mapping[str, Any], detail: str) -> TensorReadBack:
         difference = _difference(stored.params, value)
         if difference:
             return self._found(stored, Outcome.CHANGED, difference)
         return self._found(stored, Outcome.MATCHED, detail)
 
-    def _found(self, stored: StoredValue, outcome: Outcome, detail: str) -> ReadTensor:
+    def _found(self, stored: StoredValue, outcome: Outcome, detail: str) -> TensorReadBack:
         return stored.as_read(outcome, detail)
 
 

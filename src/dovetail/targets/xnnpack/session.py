@@ -15,7 +15,7 @@ METHOD = "forward"
 _WARM_UP, _LEAST_ROUNDS, _MOST_ROUNDS, _SECONDS = 3, 11, 201, 6.0
 
 
-class Loaded:
+class LoadedProgram:
     """A program, every delegate initialized."""
 
     def __init__(self, program: Any) -> None:
@@ -33,10 +33,10 @@ def runtime() -> Any:
     return importlib.import_module("executorch.extension.pybindings._C")
 
 
-def load_program(program: Path) -> Loaded:
+def load_program(program: Path) -> LoadedProgram:
     """The method of a program: what XNNPACK refuses, it refuses here."""
     kit = runtime()
-    return Loaded(kit._load_program(str(program), program_verification=kit.Verification.InternalConsistency))
+    return LoadedProgram(kit._load_program(str(program), program_verification=kit.Verification.InternalConsistency))
 
 
 def run_in_child(program: str, samples: str, outputs: str, inputs: int) -> dict[str, Any]:

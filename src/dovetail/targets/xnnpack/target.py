@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from dovetail.backend import Artifact, Backend, Compiled, DeviceKit, ReadBack, Runner, Sample, Timer
+from dovetail.backend import Artifact, Backend, CompileResult, DeviceKit, ReadBack, Runner, Sample, Timer
 from dovetail.errors import InputError
 from dovetail.model.write import write
 from dovetail.op_support import FP32, Chain, OpTable
@@ -91,17 +91,17 @@ def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
     return tuple(Artifact("model" if path.suffix == ".onnx" else "model_data", path) for path in written)
 
 
-def read_back(compiled: Compiled, plan: Plan) -> ReadBack:
+def read_back(compiled: CompileResult, plan: Plan) -> ReadBack:
     """Every planned tensor, looked up in the program that was written."""
     return read_census(compiled.artifacts[0].path, _file(compiled, CENSUS), plan)
 
 
-def run(asked: XnnpackOptions, compiled: Compiled, samples: Iterable[Sample]) -> Iterator[Sample]:
+def run(asked: XnnpackOptions, compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
     """The outputs of the program in the ExecuTorch runtime."""
     graph = ir.load(compiled.artifacts[0].path).graph
     names = [str(v.name) for v in graph.inputs], [str(v.name) for v in graph.outputs]
     return run_program(asked, _file(compiled, PROGRAM), names, samples)
 
 
-def _file(compiled: Compiled, name: str) -> Path:
+def _file(compiled: CompileResult, name: str) -> Path:
     return next(artifact.path for artifact in compiled.artifacts if artifact.name == name)

@@ -11,7 +11,7 @@ from dovetail.model.place import at_node
 from dovetail.op_support import FP32
 from dovetail.plan.constraints import Unit, build_problem
 from dovetail.plan.request import Pin, Pins
-from dovetail.storage import Why
+from dovetail.storage import Reason
 from dovetail.trials.decision import Alternative, Decision
 from dovetail.trials.knob import Knob, Outcome
 from dovetail.trials.policy import take_while_better
@@ -57,7 +57,7 @@ def in_float(unit: Unit, variant: Variant) -> Variant:
     """The variant with one merge in float, which reads every input as it is stored."""
     text = f"one range for all parts of {unit.label} costs more than {GAIN_DB:g} dB"
     edges = {operand.edge: text for operand in unit.shared() if not operand.constant}
-    return pinned(Pins({unit.name: Pin(FP32, Why.MEASURED, text)}, separate=edges))(variant)
+    return pinned(Pins({unit.name: Pin(FP32, Reason.MEASURED, text)}, separate=edges))(variant)
 
 
 def _decision(bench: Workbench, unit: Unit, shared: Variant, other: Variant, taken: bool) -> Decision:

@@ -7,9 +7,9 @@ from functools import partial
 
 from dovetail.op_support import Precision
 from dovetail.plan.request import Pin, Pins
-from dovetail.storage import Why
-from dovetail.trials.knob import Cure, Knob
-from dovetail.trials.locate import Located
+from dovetail.storage import Reason
+from dovetail.trials.knob import Knob, Workaround
+from dovetail.trials.locate import FaultLocation
 from dovetail.trials.variant import Variant, pinned
 
 NAME = "island"
@@ -20,10 +20,10 @@ def islands(precision: Precision) -> Knob:
     return Knob(NAME, cure=partial(_cure, precision))
 
 
-def _cure(precision: Precision, variant: Variant, located: Located) -> Cure | None:
+def _cure(precision: Precision, variant: Variant, located: FaultLocation) -> Workaround | None:
     request = variant.request
     if located.unit in request.pins.units:  # the caller has said what it computes in
         return None
     text = f"computed wrongly as planned: kept in {precision.name}"
     free = replace(variant, request=replace(request, pins=request.pins.without_operands_of(located.unit)))
-    return Cure(pinned(Pins({located.unit: Pin(precision, Why.MEASURED, text)}))(free), precision.name)
+    return Workaround(pinned(Pins({located.unit: Pin(precision, Reason.MEASURED, text)}))(free), precision.name)

@@ -20,7 +20,7 @@ from dovetail.model.edit import shape_of
 from dovetail.model.place import at_node
 from dovetail.plan.make import narrower
 from dovetail.plan.request import OperandPin, Pins
-from dovetail.storage import Why
+from dovetail.storage import Reason
 from dovetail.trials.decision import Alternative, Decision
 from dovetail.trials.knob import Knob, Outcome
 from dovetail.trials.policy import accept_within, least_cost_per_gain
@@ -42,7 +42,7 @@ def decide(bench: Workbench, variant: Variant) -> Outcome:
     wish = bench.wishes.get(NAME, "auto")
     narrow = {} if wish == WIDE else narrower(variant.model, bench.table, variant.stats, variant.request)
     if wish == "narrow":
-        pins = {edge: OperandPin(encoding, Why.PINNED, "--operands narrow") for edge, encoding in narrow.items()}
+        pins = {edge: OperandPin(encoding, Reason.PINNED, "--operands narrow") for edge, encoding in narrow.items()}
         return pinned(Pins(operands=pins))(variant), ()
     if not narrow or not bench.samples(SAMPLES):
         return variant, ()
@@ -82,7 +82,7 @@ class _Search:
         pins = {
             edge: OperandPin(
                 self._narrow[edge] if number in chosen else self._wide[edge].encoding,
-                Why.MEASURED,
+                Reason.MEASURED,
                 f"second operand as {decision.taken}: {decision.reason}",
             )
             for number, (edge, decision) in enumerate(zip(self._edges, decisions, strict=True))
@@ -91,7 +91,7 @@ class _Search:
         return pinned(Pins(operands=pins))(self._variant), (together, *decisions)
 
     def _with(self, edges: Sequence[Edge]) -> Variant:
-        pins = {edge: OperandPin(self._narrow[edge], Why.MEASURED, "narrow") for edge in edges}
+        pins = {edge: OperandPin(self._narrow[edge], Reason.MEASURED, "narrow") for edge in edges}
         return pinned(Pins(operands=pins))(self._variant)
 
     def _alike(self) -> dict[str, list[int]]:

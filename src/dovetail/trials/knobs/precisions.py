@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from dovetail.backend import Compiled, Measured
+from dovetail.backend import CompileResult, MeasuredLatency
 from dovetail.errors import BackendError
 from dovetail.finding import WHOLE_MODEL
 from dovetail.trials.decision import Alternative, Decision
@@ -53,7 +53,7 @@ def _on_target(bench: Workbench, rows: Sequence[Alternative], variants: Sequence
     """The same candidates with what the target shows of them."""
     builds = bench.build_each(variants)
     ran = [_run(bench, *each) for each in zip(rows, variants, builds, strict=True)]
-    programs: dict[str, Compiled] = {
+    programs: dict[str, CompileResult] = {
         row.label: build.compiled for row, build in zip(ran, builds, strict=True) if not row.failure
     }
     if len(programs) < 2:
@@ -73,7 +73,7 @@ def _run(bench: Workbench, row: Alternative, variant: Variant, build: Build) -> 
     return replace(row, figures={**row.figures, TARGET_DB: worst_db(agreement), **figures})
 
 
-def _timed(row: Alternative, timed: Measured | str) -> Alternative:
+def _timed(row: Alternative, timed: MeasuredLatency | str) -> Alternative:
     if isinstance(timed, str) or row.label not in timed.median_us:
         return row
     more = {LATENCY_US: timed.median_us[row.label], RATIO: timed.ratios[row.label]}

@@ -14,7 +14,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from dovetail.finding import Status  # noqa: E402
 from dovetail.report.result import Result  # noqa: E402
-from dovetail.storage import Why  # noqa: E402
+from dovetail.storage import Reason  # noqa: E402
 from tests.backends.qnn_htp.zoo.fitting import (  # noqa: E402
     Outputs,
     assert_as_planned,
@@ -55,7 +55,7 @@ def rt_detr() -> nn.Module:
         anchor_image_size=list(RT_SHAPE[2:]),
     )
     model = Outputs(transformers.RTDetrV2ForObjectDetection(config), FIELDS)
-    settle(model, torch.from_numpy(images(RT_SHAPE)["x"]))
+    run_trials(model, torch.from_numpy(images(RT_SHAPE)["x"]))
     return model
 
 
@@ -91,7 +91,7 @@ def rf_detr() -> nn.Module:
     return model
 
 
-def settle(model: nn.Module, pictures: Tensor) -> None:
+def run_trials(model: nn.Module, pictures: Tensor) -> None:
     """Give batch normalization the statistics that training would: without them the features fade away."""
 
     def observe(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -140,7 +140,9 @@ def assert_right(result: Result, precision: str) -> None:
     if precision == "w8a16":
         assert min(value for value in apart.values() if value is not None) >= 45
     kept = {
-        row.original_name for row in result.plan if str(row.dtype).startswith("float") and row.why is not Why.INTERIOR
+        row.original_name
+        for row in result.plan
+        if str(row.dtype).startswith("float") and row.why is not Reason.INTERIOR
     }
     assert len(kept) == 1  # the scores that TopK gives back, which nobody reads
 

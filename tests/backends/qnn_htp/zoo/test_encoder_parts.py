@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 import dovetail
-from dovetail.backend import Compiled, Outcome
+from dovetail.backend import CompileResult, Outcome
 from dovetail.finding import Status
 from dovetail.op_support import A16, W8A16, OpSupport, signature
 from dovetail.passes.infer_shapes import infer_shapes
@@ -48,7 +48,7 @@ def htp() -> Target:
     return open_target("qnn-htp:sm8550")
 
 
-def compiled(model: ir.Model, target: Target, folder: Path) -> Compiled:
+def compiled(model: ir.Model, target: Target, folder: Path) -> CompileResult:
     plan = planned(model, target, W8A16, data=noise(model))
     return target.backend.compile(target.backend.emit(model, plan, folder), folder)
 

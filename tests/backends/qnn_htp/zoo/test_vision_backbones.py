@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dovetail.encoding import DType
 from dovetail.finding import Status, Thresholds
 from dovetail.model.edit import shape_of
-from dovetail.storage import Why
+from dovetail.storage import Reason
 from tests.backends.qnn_htp.zoo.fitting import (
     Outputs,
     assert_as_planned,
@@ -148,7 +148,7 @@ def test_backbone_runs_as_planned(
     size = NETWORKS[name][1]
     if (name, precision) in BIASED:
         # Where a failure starts is looked for in test_locate.py; here the bisection would only take minutes.
-        monkeypatch.setattr("dovetail.trials.settle.locate", lambda *_: "not looked for")
+        monkeypatch.setattr("dovetail.trials.run_trials.locate", lambda *_: "not looked for")
     result = fitted(exported(name), (1, 3, size, size), tmp_path / "run", TARGET, precision, emulate=1)
     assert_as_planned(result)
     numerics = result.verdicts["numerics"]
@@ -158,6 +158,6 @@ def test_backbone_runs_as_planned(
         assert Thresholds().numerics_drop_db < drop_db < BIASED_DROP_DB
     else:
         assert numerics.status is Status.PASS, numerics.reason
-    stored = {row.dtype for row in result.plan if row.edge is None and row.why is not Why.INTERIOR}
+    stored = {row.dtype for row in result.plan if row.edge is None and row.why is not Reason.INTERIOR}
     assert stored == {DType.U16 if precision == "w8a16" else DType.U8}
     assert max(ranks(tmp_path / "run")) <= 4

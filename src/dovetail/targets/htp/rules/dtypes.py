@@ -9,9 +9,9 @@ from dovetail.finding import Finding, Severity
 from dovetail.model.edit import attribute
 from dovetail.model.place import at_node
 from dovetail.op_support import OpTable
+from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import LINEAR, Operation, named, operations, say, words
 from dovetail.rules.rule import rule
-from dovetail.rules.subject import Subject
 from dovetail.storage import Storage
 from dovetail.targets.htp.rules.in_float import severity_in_float, what_in_float
 from dovetail.targets.htp.rules.kernels import IN_FLOAT_ONLY
@@ -26,7 +26,7 @@ _FIRST_ONLY = LINEAR | _NORMS | {"Einsum", "PRelu", "RMSNormalization"}
 
 
 @rule("Q104")
-def wide_second_operand(subject: Subject) -> Iterator[Finding]:
+def wide_second_operand(subject: CheckInput) -> Iterator[Finding]:
     """The second operand of a MatMul of two activations is 16 bit in a way that HTP does not multiply with.
 
     ## What it finds
@@ -96,7 +96,7 @@ def _or_int16(table: OpTable) -> str:
 
 
 @rule("Q105")
-def unlike_dtypes_around_operator(subject: Subject) -> Iterator[Finding]:
+def unlike_dtypes_around_operator(subject: CheckInput) -> Iterator[Finding]:
     """An operator reads one integer dtype and writes another, or mixes integers with a float constant.
 
     ## What it finds
@@ -151,7 +151,7 @@ def _compared(operation: Operation) -> list[Storage]:
 
 
 @rule("Q106")
-def norm_constants_without_kernel(subject: Subject) -> Iterator[Finding]:
+def norm_constants_without_kernel(subject: CheckInput) -> Iterator[Finding]:
     """A LayerNormalization in integers has a beta that is not int32, or a gamma that HTP does not take.
 
     ## What it finds

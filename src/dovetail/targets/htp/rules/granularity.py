@@ -12,10 +12,10 @@ from dovetail.model.edit import shape_of
 from dovetail.model.origin import origin_of
 from dovetail.model.place import at_node, at_tensor
 from dovetail.plan.constraints import Operand
-from dovetail.plan.numbers import channel_axis
+from dovetail.plan.qparams import channel_axis
+from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import LINEAR, Operation, named, operations, say, words
 from dovetail.rules.rule import rule
-from dovetail.rules.subject import Subject
 
 _4_BIT = (DType.S4, DType.U4)
 # "block_size must be a multiple of 8 for 4-bit weight"
@@ -23,7 +23,7 @@ _BLOCK_MULTIPLE = 8
 
 
 @rule("Q201")
-def scales_per_channel_beside_weights(subject: Subject) -> Iterator[Finding]:
+def scales_per_channel_beside_weights(subject: CheckInput) -> Iterator[Finding]:
     """An activation, or a constant that is no weight, has a scale per channel.
 
     ## What it finds
@@ -77,7 +77,7 @@ def _fine(at: Place, what: str, name: str) -> Finding:
 
 
 @rule("Q202")
-def weight_scales_on_wrong_axis(subject: Subject) -> Iterator[Finding]:
+def weight_scales_on_wrong_axis(subject: CheckInput) -> Iterator[Finding]:
     """The scales of a weight do not count the output channels.
 
     ## What it finds
@@ -114,7 +114,7 @@ def weight_scales_on_wrong_axis(subject: Subject) -> Iterator[Finding]:
 
 
 @rule("Q203")
-def block_weights_read_wrongly(subject: Subject) -> Iterator[Finding]:
+def block_weights_read_wrongly(subject: CheckInput) -> Iterator[Finding]:
     """Weights with a scale per block are stored in a form that HTP reads wrongly or refuses.
 
     ## What it finds
@@ -180,7 +180,7 @@ def _input_axis(operation: Operation, operand: Operand, rank: int) -> int:
 
 
 @rule("Q204")
-def zero_points_per_channel(subject: Subject) -> Iterator[Finding]:
+def zero_points_per_channel(subject: CheckInput) -> Iterator[Finding]:
     """A weight with a scale per channel is not symmetric.
 
     ## What it finds
@@ -209,7 +209,7 @@ def zero_points_per_channel(subject: Subject) -> Iterator[Finding]:
             )
 
 
-def _weights(subject: Subject, granularity: Granularity) -> Iterator[tuple[Operation, Operand, QParams]]:
+def _weights(subject: CheckInput, granularity: Granularity) -> Iterator[tuple[Operation, Operand, QParams]]:
     """The constant weights of linear layers with scales of one granularity."""
     for operation in operations(subject):
         weight = operation.read(1) if operation.op in LINEAR else None

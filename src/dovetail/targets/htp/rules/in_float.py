@@ -6,8 +6,8 @@ Measured with onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), one graph per operator, the 
 from __future__ import annotations
 
 from dovetail.finding import Severity
+from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import Operation
-from dovetail.rules.subject import Subject
 from dovetail.targets.htp.chips import Chip
 
 # Operators that only change the shape: they run in float on every chip.
@@ -39,7 +39,7 @@ _NO_FLOAT32 = frozenset(
 )
 
 
-def chip_of(subject: Subject) -> Chip:
+def chip_of(subject: CheckInput) -> Chip:
     """The chip that a subject is for, from the facts of its target."""
     chip = getattr(subject.facts, "chip", None)
     if not isinstance(chip, Chip):
@@ -57,13 +57,13 @@ def runs_in_float(chip: Chip, op: str) -> bool:
     return chip.soc is None and op not in _NO_FLOAT32
 
 
-def severity_in_float(operation: Operation, subject: Subject) -> Severity:
+def severity_in_float(operation: Operation, subject: CheckInput) -> Severity:
     """How bad it is that an operator falls out of the integers: slow, or refused."""
     refused = operation.stranded or not runs_in_float(chip_of(subject), operation.op)
     return Severity.ERROR if refused else Severity.WARNING
 
 
-def what_in_float(operation: Operation, subject: Subject) -> str:
+def what_in_float(operation: Operation, subject: CheckInput) -> str:
     """What the compiler does with an operator that falls out of the integers."""
     if operation.stranded:
         return "HTP would run it in float, and refuses to read its int32 or per-channel constants there"

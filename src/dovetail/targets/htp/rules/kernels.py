@@ -10,9 +10,9 @@ from dovetail.encoding import QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.place import at_node
 from dovetail.plan.constraints import build_problem, op_key
+from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import operations, say
 from dovetail.rules.rule import rule
-from dovetail.rules.subject import Subject
 from dovetail.targets.htp.rules.in_float import chip_of, runs_in_float
 
 # onnxruntime-qnn 2.7.0 on SoC 43: one node of every operator in a float graph, the provider's log read.
@@ -87,7 +87,7 @@ _INSTEAD = {
 
 
 @rule("Q101")
-def operator_that_htp_lacks(subject: Subject) -> Iterator[Finding]:
+def operator_that_htp_lacks(subject: CheckInput) -> Iterator[Finding]:
     """An operator does not exist on HTP, in no precision.
 
     ## What it finds
@@ -120,7 +120,7 @@ def operator_that_htp_lacks(subject: Subject) -> Iterator[Finding]:
 
 
 @rule("Q102")
-def float_without_float16(subject: Subject) -> Iterator[Finding]:
+def float_without_float16(subject: CheckInput) -> Iterator[Finding]:
     """An operator has to run in float on a chip that does not compute in float16.
 
     ## What it finds
@@ -158,7 +158,7 @@ def float_without_float16(subject: Subject) -> Iterator[Finding]:
             )
 
 
-def _float_nodes(subject: Subject) -> Iterator[ir.Node]:
+def _float_nodes(subject: CheckInput) -> Iterator[ir.Node]:
     """The nodes that run in float, as is planned; without a plan, those that the table has in float only."""
     if subject.plan is None:
         for unit in build_problem(subject.model, subject.table).units:
@@ -171,7 +171,7 @@ def _float_nodes(subject: Subject) -> Iterator[ir.Node]:
 
 
 @rule("Q103")
-def integers_around_float_operator(subject: Subject) -> Iterator[Finding]:
+def integers_around_float_operator(subject: CheckInput) -> Iterator[Finding]:
     """The inputs and outputs of an operator are stored in integers, but HTP has it in float only.
 
     ## What it finds

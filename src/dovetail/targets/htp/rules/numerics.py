@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import is_op
 from dovetail.model.place import at_node
+from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import say
 from dovetail.rules.rule import rule
-from dovetail.rules.subject import Subject
 
 
 @rule("Q504")
-def order_of_equal_scores(subject: Subject) -> Iterator[Finding]:
+def order_of_equal_scores(subject: CheckInput) -> Iterator[Finding]:
     """A TopK orders equal values in its own way.
 
     ## What it finds

@@ -13,9 +13,9 @@ from dovetail.model.movers import MOVERS
 from dovetail.model.origin import origin_of
 from dovetail.model.place import at_node, at_tensor
 from dovetail.plan.constraints import Operand
+from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import BIAS_INPUT, Operation, named, operations, say, words
 from dovetail.rules.rule import rule
-from dovetail.rules.subject import Subject
 from dovetail.storage import Plan
 
 _BIASED = frozenset(("Conv", "ConvTranspose", "Gemm"))
@@ -23,7 +23,7 @@ _INT32_READERS = _BIASED | {"BatchNormalization", "InstanceNormalization", "Laye
 
 
 @rule("Q401")
-def bias_outside_accumulator(subject: Subject) -> Iterator[Finding]:
+def bias_outside_accumulator(subject: CheckInput) -> Iterator[Finding]:
     """A bias is int32 on an operator of its own, or is part of a linear layer and not int32.
 
     ## What it finds
@@ -78,7 +78,7 @@ def _other(operation: Operation, operand: Operand, dtype: str) -> Finding:
 
 
 @rule("Q402")
-def pair_that_is_elided(subject: Subject) -> Iterator[Finding]:
+def pair_that_is_elided(subject: CheckInput) -> Iterator[Finding]:
     """A Q/DQ pair stands where the compiler takes it away.
 
     ## What it finds
@@ -156,7 +156,7 @@ def _elided(value: ir.Value, why: str) -> Finding:
 
 
 @rule("Q403")
-def linear_layer_over_windows(subject: Subject) -> Iterator[Finding]:
+def linear_layer_over_windows(subject: CheckInput) -> Iterator[Finding]:
     """A linear layer in integers runs over windows or a batch as a MatMul of rank 3.
 
     ## What it finds

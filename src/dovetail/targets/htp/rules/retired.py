@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dovetail.rules.rule import Retired
+from dovetail.rules.rule import RetiredCode
 
 RETIRED = (
-    Retired(
+    RetiredCode(
         "qnn-htp",
         "what the HTP compiler says has the codes Q701 to Q704 and Q801 to Q809",
         (

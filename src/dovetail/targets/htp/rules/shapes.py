@@ -8,15 +8,15 @@ from dovetail.encoding import QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import attribute, is_op
 from dovetail.model.place import at_node
+from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import say
 from dovetail.rules.rule import rule
-from dovetail.rules.subject import Subject
 
 _NORM_RANK = 4
 
 
 @rule("Q603")
-def layer_norm_rank_or_axis(subject: Subject) -> Iterator[Finding]:
+def layer_norm_rank_or_axis(subject: CheckInput) -> Iterator[Finding]:
     """A LayerNormalization has more than four dimensions, or does not normalize over the last one alone.
 
     ## What it finds
@@ -61,7 +61,7 @@ def layer_norm_rank_or_axis(subject: Subject) -> Iterator[Finding]:
 
 
 @rule("Q604")
-def einsum_without_product(subject: Subject) -> Iterator[Finding]:
+def einsum_without_product(subject: CheckInput) -> Iterator[Finding]:
     """An Einsum has an equation that HTP does not take.
 
     ## What it finds

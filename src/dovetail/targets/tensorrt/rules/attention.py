@@ -13,8 +13,8 @@ from dovetail.model.attention import Attention, find_attention
 from dovetail.model.place import at_attention
 from dovetail.op_support import OpTable
 from dovetail.plan.validate import seen_on
+from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
-from dovetail.rules.subject import Subject
 from dovetail.storage import Plan, Storage
 
 
@@ -29,7 +29,7 @@ def _seen(node: ir.Node, index: int, plan: Plan) -> Storage:
 
 
 @rule("Q421")
-def attention_operand_without_pair(subject: Subject) -> Iterator[Finding]:
+def attention_operand_without_pair(subject: CheckInput) -> Iterator[Finding]:
     """Some operands of an attention are in 8 bit and others are not.
 
     ## What it finds
@@ -57,7 +57,7 @@ def attention_operand_without_pair(subject: Subject) -> Iterator[Finding]:
 
 
 @rule("Q422")
-def pair_on_scores(subject: Subject) -> Iterator[Finding]:
+def pair_on_scores(subject: CheckInput) -> Iterator[Finding]:
     """A pair stands on the scores of an attention, in front of its mask or softmax.
 
     ## What it finds
@@ -92,7 +92,7 @@ def _reads_stored(node: ir.Node, plan: Plan) -> bool:
 
 
 @rule("Q423")
-def guard_against_nan_in_attention(subject: Subject) -> Iterator[Finding]:
+def guard_against_nan_in_attention(subject: CheckInput) -> Iterator[Finding]:
     """A Where that replaces NaN stands between the softmax and the second product of an attention in 8 bit.
 
     ## What it finds
@@ -122,7 +122,7 @@ def guard_against_nan_in_attention(subject: Subject) -> Iterator[Finding]:
 
 
 @rule("Q621")
-def attention_without_kernel(subject: Subject) -> Iterator[Finding]:
+def attention_without_kernel(subject: CheckInput) -> Iterator[Finding]:
     """An attention in 8 bit has a size for which there is no kernel.
 
     ## What it finds

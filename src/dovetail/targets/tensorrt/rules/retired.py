@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dovetail.rules.rule import Retired
+from dovetail.rules.rule import RetiredCode
 
 RETIRED = (
-    Retired(
+    RetiredCode(
         "TRT",
         "what the TensorRT builder made of an attention has the codes Q821 and Q822",
         ((r"^attention is not one kernel", "Q821"), (r"^no layer of the list", "Q822")),

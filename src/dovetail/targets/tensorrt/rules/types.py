@@ -14,11 +14,11 @@ from dovetail.model.place import at_edge, at_tensor
 from dovetail.model.read import ORIGINAL_OPSET
 from dovetail.passes.as_float16 import HALF_SCALES_OPSET, survives
 from dovetail.qdq.params import is_dequantize, is_quantize
+from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
-from dovetail.rules.subject import Subject
 
 
-def _quantizers(subject: Subject) -> Iterator[ir.Node]:
+def _quantizers(subject: CheckInput) -> Iterator[ir.Node]:
     """The Quantize nodes of activations, in the file as it is."""
     for node in subject.raw.graph if subject.raw is not None else ():
         if is_quantize(node) and constant_of(node.inputs[0]) is None:
@@ -32,7 +32,7 @@ def _place(node: ir.Node) -> Place:
 
 
 @rule("Q121")
-def unsigned_activation(subject: Subject) -> Iterator[Finding]:
+def unsigned_activation(subject: CheckInput) -> Iterator[Finding]:
     """An activation is stored as uint8, or with a zero point.
 
     ## What it finds
@@ -65,7 +65,7 @@ def unsigned_activation(subject: Subject) -> Iterator[Finding]:
 
 
 @rule("Q122")
-def saturation_switched_off(subject: Subject) -> Iterator[Finding]:
+def saturation_switched_off(subject: CheckInput) -> Iterator[Finding]:
     """A Quantize to float8 says that it does not saturate.
 
     ## What it finds
@@ -88,7 +88,7 @@ def saturation_switched_off(subject: Subject) -> Iterator[Finding]:
 
 
 @rule("Q123")
-def half_scale_before_opset_19(subject: Subject) -> Iterator[Finding]:
+def half_scale_before_opset_19(subject: CheckInput) -> Iterator[Finding]:
     """A scale is float16 in a file of an opset before 19.
 
     ## What it finds
@@ -117,7 +117,7 @@ def half_scale_before_opset_19(subject: Subject) -> Iterator[Finding]:
 
 
 @rule("Q124")
-def scale_of_another_type(subject: Subject) -> Iterator[Finding]:
+def scale_of_another_type(subject: CheckInput) -> Iterator[Finding]:
     """What is quantized and its scale have different types.
 
     ## What it finds
@@ -143,7 +143,7 @@ def scale_of_another_type(subject: Subject) -> Iterator[Finding]:
 
 
 @rule("Q221")
-def activation_per_channel(subject: Subject) -> Iterator[Finding]:
+def activation_per_channel(subject: CheckInput) -> Iterator[Finding]:
     """An activation has one scale per channel.
 
     ## What it finds
@@ -168,7 +168,7 @@ def activation_per_channel(subject: Subject) -> Iterator[Finding]:
 
 
 @rule("Q521")
-def scale_beyond_float16(subject: Subject) -> Iterator[Finding]:
+def scale_beyond_float16(subject: CheckInput) -> Iterator[Finding]:
     """A scale cannot be kept in float16.
 
     ## What it finds

@@ -12,9 +12,9 @@ from dovetail.model.edit import attribute, constant_of, is_op, shape_of
 from dovetail.model.place import at_node
 from dovetail.model.slices import MOST_AXES, cuts_of, takes_one_of_each
 from dovetail.plan.constraints import Unit
+from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import operations, say
 from dovetail.rules.rule import rule
-from dovetail.rules.subject import Subject
 
 # What becomes one operator of XNNPACK, or several of them; the exceptions are in ``_outside``.
 # fmt: off
@@ -31,7 +31,7 @@ _NOT_COMPUTED = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
 
 
 @rule("Q131")
-def integers_around_float_kernel(subject: Subject) -> Iterator[Finding]:
+def integers_around_float_kernel(subject: CheckInput) -> Iterator[Finding]:
     """The inputs and outputs of an operator are stored in integers, but XNNPACK computes it in float.
 
     ## What it finds
@@ -68,7 +68,7 @@ def _float_only(unit: Unit) -> bool:
 
 
 @rule("Q431")
-def operator_outside_xnnpack(subject: Subject) -> Iterator[Finding]:
+def operator_outside_xnnpack(subject: CheckInput) -> Iterator[Finding]:
     """An operator runs outside XNNPACK, on the portable kernels of ExecuTorch.
 
     ## What it finds
@@ -104,7 +104,7 @@ def operator_outside_xnnpack(subject: Subject) -> Iterator[Finding]:
 
 
 @rule("Q432")
-def operator_without_torch_form(subject: Subject) -> Iterator[Finding]:
+def operator_without_torch_form(subject: CheckInput) -> Iterator[Finding]:
     """An operator has no form in torch here, so that no program can be made.
 
     ## What it finds

@@ -17,11 +17,11 @@ from dovetail.model.origin import origin_of
 from dovetail.numerics.grid import FLOAT8_HIGHEST
 from dovetail.numerics.methods import RangeMethod
 from dovetail.numerics.ranges import find_range, params_from_range, weight_params
-from dovetail.op_support import Fixed
+from dovetail.op_support import FixedQParams
 from dovetail.plan.constraints import Operand, Problem
-from dovetail.plan.given import Given
+from dovetail.plan.imported_qparams import ImportedQParams
 from dovetail.stats import Stats
-from dovetail.storage import Scaled, ScaleSource
+from dovetail.storage import ScaleSource, SourcedQParams
 
 FLOAT8_ENDS = (-FLOAT8_HIGHEST, FLOAT8_HIGHEST)
 # Operators that hand on every number they read.
@@ -45,13 +45,13 @@ class Range(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class QParamsBuilder:
     """Turns statistics into QParams for one problem, by one range method."""
 
     problem: Problem
     stats: Stats
     method: str
-    given: Given | None = None
+    given: ImportedQParams | None = None
 
     def group_range(self, root: str, encoding: Encoding) -> tuple[Range, str]:
         """The union of the ranges of a group's sources, and the words that say where it comes from."""
@@ -104,12 +104,12 @@ class Numbers:
         readers = self.problem.readers_of(members)
         return any(unit is not None and unit.support is not None and unit.support.unclipped for unit in units + readers)
 
-    def _fixed(self, name: str) -> dict[DType, Fixed]:
+    def _fixed(self, name: str) -> dict[DType, FixedQParams]:
         unit = self.problem.producer.get(name)
         entries = () if unit is None or unit.support is None else unit.support.fixed
         return {entry.dtype: entry for entry in entries}
 
-    def group_params(self, root: str, encoding: Encoding) -> Scaled:
+    def group_params(self, root: str, encoding: Encoding) -> SourcedQParams:
         """The QParams that every member of a group shares, and why these."""
         sources = self.problem.sources[root]
         entry = self._fixed(sources[0]).get(encoding.dtype) if len(sources) == 1 else None
@@ -117,7 +117,7 @@ class Numbers:
             scale, zero_point = np.asarray(entry.scale), np.asarray(entry.zero_point)
             label = self.problem.producer[sources[0]].label
             text = f"the scale of a {label} is always {entry.scale:.6g}"
-            return Scaled(QParams(encoding, scale, zero_point), ScaleSource.FIXED, text)
+            return SourcedQParams(QParams(encoding, scale, zero_point), ScaleSource.FIXED, text)
         if (known := self._given(root, encoding)) is not None:
             return known
         found, words = self.group_range(root, encoding)
@@ -128,9 +128,9 @@ class Numbers:
             wider = params_from_range(found.low * growth, found.high * growth, encoding)
             params = QParams(encoding, np.asarray(allowed, params.scale.dtype), wider.zero_point)
             words += f", scale grown {growth:.3g} times to what the target's kernel takes"
-        return Scaled(params, ScaleSource.CALIBRATED, words)
+        return SourcedQParams(params, ScaleSource.CALIBRATED, words)
 
-    def _given(self, root: str, encoding: Encoding) -> Scaled | None:
+    def _given(self, root: str, encoding: Encoding) -> SourcedQParams | None:
         """What the model that was given says of a group, or of what its source is a multiple of.
 
         Where several tensors are merged, none of their numbers need serve the others: such a group is calibrated.
@@ -149,7 +149,7 @@ class Numbers:
             if (found := self._given(inside, encoding)) is not None:
                 factor = abs(scale.factor)
                 params = QParams(encoding, found.params.scale * np.float32(factor), found.params.zero_point)
-                return Scaled(params, found.source, f"{found.detail}, times {factor:.4g}")
+                return SourcedQParams(params, found.source, f"{found.detail}, times {factor:.4g}")
         return None
 
     def _merges(self, root: str) -> bool:
@@ -172,15 +172,15 @@ class Numbers:
         origin = None if value is None else origin_of(value)
         return origin.names if origin is not None and origin.exact else ()
 
-    def constant_params(self, node: ir.Node, operand: Operand, encoding: Encoding, array: Array) -> Scaled:
+    def constant_params(self, node: ir.Node, operand: Operand, encoding: Encoding, array: Array) -> SourcedQParams:
         """The numbers of a constant: those given with it where it lies on their grid, else from its own values."""
         params = constant_params(node, operand, encoding, array, _of_constants(self.method))
         known = None
         if self.given is not None:
             known = self.given.of_constant(origin_of(operand.value), array, params)
         if known is None:
-            return Scaled(params, ScaleSource.VALUES, "")
-        return Scaled(known, ScaleSource.GIVEN, ", as given")
+            return SourcedQParams(params, ScaleSource.VALUES, "")
+        return SourcedQParams(known, ScaleSource.GIVEN, ", as given")
 
     def _allowed_scale(self, root: str, dtype: DType, scale: float) -> float:
         """The smallest scale, from this one on, that is right for what reads and what writes a group."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dovetail.calibrate.sources import ImageOptions
 
 
-def picture_samples(files: Sequence[Path], spec: InputSpec, options: ImageOptions) -> Iterator[Sample]:
+def image_samples(files: Sequence[Path], spec: InputSpec, options: ImageOptions) -> Iterator[Sample]:
     """One sample per picture, in file name order; a batch above one repeats nothing and is refused."""
     try:
         from PIL import Image, UnidentifiedImageError

@@ -12,7 +12,7 @@ from dovetail.storage import Plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Subject:
+class CheckInput:
     """What is checked.
 
     ``table`` is what the target accepts, ``facts`` its vendor's own record.

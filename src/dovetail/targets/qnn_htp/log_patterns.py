@@ -19,7 +19,7 @@ from dovetail.targets.htp.rules.compiler import (
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class LogPattern:
     """Words of the compiler, as a pattern: the code under which they are explained, and what to do."""
 
     pattern: str
@@ -28,65 +28,65 @@ class Meaning:
 
 
 # A refusal. The first row that fits counts.
-REFUSALS: tuple[Meaning, ...] = (
-    Meaning(
+REFUSALS: tuple[LogPattern, ...] = (
+    LogPattern(
         r"could not create op",
         TYPES_REFUSED,
         "there is no kernel for this operator with these types; the 1002 MEM_ALLOC that follows means this, memory is "
         "not short: float needs a chip with float16, integers need inputs of one width",
     ),
-    Meaning(
+    LogPattern(
         r"not sufficiently tiled to fit in TCM",
         MEMORY_REFUSED,
         "one operator needs more tightly coupled memory than it may have: raise --option vtcm_mb, or split the tensor",
     ),
-    Meaning(
+    LogPattern(
         r"incorrect Rank 5",
         SHAPE_REFUSED,
         "this operator stops at rank 4 on HTP: merge dimensions with a Reshape in front of it",
     ),
-    Meaning(r"incorrect Rank", SHAPE_REFUSED, "HTP takes tensors up to rank 5: merge dimensions"),
-    Meaning(
+    LogPattern(r"incorrect Rank", SHAPE_REFUSED, "HTP takes tensors up to rank 5: merge dimensions"),
+    LogPattern(
         r"are not supported by QNN EP",
         OPERATOR_REFUSED,
         "there is no such operator on HTP: rewrite it, or keep it out of the model",
     ),
-    Meaning(
+    LogPattern(
         r"per-channel quant", TYPES_REFUSED, "only weights may have a scale per channel: give activations one scale"
     ),
-    Meaning(r"along the last axis", SHAPE_REFUSED, "Transpose the axis to the end, normalize, and Transpose back"),
-    Meaning(r"unsupported equation", SHAPE_REFUSED, "write this Einsum as Transpose and MatMul"),
-    Meaning(
+    LogPattern(r"along the last axis", SHAPE_REFUSED, "Transpose the axis to the end, normalize, and Transpose back"),
+    LogPattern(r"unsupported equation", SHAPE_REFUSED, "write this Einsum as Transpose and MatMul"),
+    LogPattern(
         r"master op validator .*MatMul failed",
         SHAPE_REFUSED,
         "the operands of a MatMul must have the same rank: Reshape them first",
     ),
-    Meaning(
+    LogPattern(
         r"incorrect Value -?\d+, expected equal to",
         TYPES_REFUSED,
         "a 16-bit operand must be symmetric here: int16 with zero point 0, or uint16 with 32768",
     ),
-    Meaning(
+    LogPattern(
         r"incorrect Value \d+, expected >= \d+",
         ARCHITECTURE_REFUSED,
         "this needs a newer HTP architecture: the first number is the chip's, the second the least that has it",
     ),
-    Meaning(
+    LogPattern(
         r"Unsupported input/output datatypes",
         TYPES_REFUSED,
         "there is no kernel for this set of types; int32 in particular is taken only as the bias of Conv and Gemm",
     ),
-    Meaning(
+    LogPattern(
         r"SocModel doesn't support FP16",
         TYPES_REFUSED,
         "this chip does not compute in float16: keep the tensor in integers, or choose a newer chip",
     ),
-    Meaning(
+    LogPattern(
         r"NonMaxSuppression: max_output_boxes_per_class",
         OPERATOR_REFUSED,
         "leave NonMaxSuppression behind the model: how many boxes it keeps is not known when it is compiled",
     ),
-    Meaning(
+    LogPattern(
         r"output shape must be static|Cannot get shape",
         SHAPE_REFUSED,
         "every shape must be known when it is compiled: pin inputs with --shape, leave such operators behind the model",
@@ -112,8 +112,8 @@ NOT_STARTED: tuple[tuple[str, str], ...] = (
 )
 
 # Said of a graph that was taken all the same: words -> what it means.
-WARNINGS: tuple[Meaning, ...] = (
-    Meaning(
+WARNINGS: tuple[LogPattern, ...] = (
+    LogPattern(
         r"scale too large for requant",
         RATIO_OF_SCALES,
         "an operator's output has a scale so much finer than its input's that the kernel cannot represent the ratio: "
@@ -125,9 +125,9 @@ WARNINGS: tuple[Meaning, ...] = (
 HARMLESS = re.compile(r"unexpected GraphHtpSettings option 66|no properties registered for")
 
 
-def meaning(table: tuple[Meaning, ...], words: str, otherwise: str) -> Meaning:
+def meaning(table: tuple[LogPattern, ...], words: str, otherwise: str) -> LogPattern:
     """The row of a table that fits some words; one with the code ``otherwise`` and nothing to do where none does."""
-    return next((row for row in table if re.search(row.pattern, words)), Meaning("", otherwise, ""))
+    return next((row for row in table if re.search(row.pattern, words)), LogPattern("", otherwise, ""))
 
 
 def why_not_started(words: str) -> str:

@@ -10,8 +10,8 @@ from dovetail.errors import BackendError, InputError
 from dovetail.finding import Status
 from dovetail.plan.validate import validate_plan
 from dovetail.trials.decision import Alternative, Decision
-from dovetail.trials.knob import Cure, Knob, decide_all
-from dovetail.trials.locate import Located, locate
+from dovetail.trials.knob import Knob, Workaround, decide_all
+from dovetail.trials.locate import FaultLocation, locate
 from dovetail.trials.variant import Variant
 from dovetail.trials.workbench import Build, Workbench
 from dovetail.verify.verify import Verification
@@ -27,7 +27,7 @@ def _uncounted(name: str) -> AbstractContextManager[None]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Settlement:
+class TrialResult:
     """The build that ships, the decisions that led to it, what is true of it, and where its numbers go wrong, if so."""
 
     build: Build
@@ -36,9 +36,9 @@ class Settlement:
     located: str = ""
 
 
-def settle(
+def run_trials(
     knobs: tuple[Knob, ...], bench: Workbench, variant: Variant, verify: Verify, stage: Stage = _uncounted
-) -> Settlement:
+) -> TrialResult:
     """Decide what can be decided by trying, build it, and try what knobs offer against a wrong operator.
 
     A plan of the caller's own is carried out as it is, and one with scales that came with the model is not searched.
@@ -52,10 +52,10 @@ def settle(
         build = bench.build(variant)
     verification = verify(build)
     if verification.failing is None:
-        return Settlement(build, decisions, verification)
+        return TrialResult(build, decisions, verification)
     with stage("locate"):
         located = locate(bench, variant, build, verification.failing)
-    first = Settlement(build, decisions, with_place(verification, str(located)), str(located))
+    first = TrialResult(build, decisions, with_place(verification, str(located)), str(located))
     if isinstance(located, str) or variant.plan is not None:
         return first
     for knob in knobs:
@@ -75,7 +75,9 @@ def with_place(verification: Verification, located: str) -> Verification:
     return replace(verification, verdicts={**verification.verdicts, "numerics": said})
 
 
-def _tried(knob: str, cure: Cure, bench: Workbench, located: Located, first: Settlement, verify: Verify) -> Settlement:
+def _tried(
+    knob: str, cure: Workaround, bench: Workbench, located: FaultLocation, first: TrialResult, verify: Verify
+) -> TrialResult:
     """What was settled first, or the cure where it brings the numbers back; with the decision in either case."""
     before = first.verification.verdicts["numerics"]
     try:
@@ -99,5 +101,5 @@ def _tried(knob: str, cure: Cure, bench: Workbench, located: Located, first: Set
         reason=before.reason if helps else f"keeping it in {cure.label} was tried and does not help",
         samples=1,
     )
-    chosen = Settlement(build, first.decisions, verification) if helps else first
+    chosen = TrialResult(build, first.decisions, verification) if helps else first
     return replace(chosen, decisions=(*first.decisions, decision))

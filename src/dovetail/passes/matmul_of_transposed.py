@@ -19,7 +19,7 @@ from dovetail.pass_record import PassRecord, Site
 EQUATIONS = {3: "aqd,akd->aqk", 4: "abqd,abkd->abqk"}
 
 
-def product_of_transposed(model: ir.Model) -> PassRecord:
+def matmul_of_transposed(model: ir.Model) -> PassRecord:
     """Rewrite every MatMul whose second operand is a Transpose that brings the last axis in front of another."""
     changed: list[Site] = []
     declined: list[Site] = []

@@ -28,7 +28,7 @@ def quiet(done: int, total: int | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class OnTarget:
+class TargetRun:
     """What the target gave, and how it compares; nothing but the failure where it does not run its own graph.
 
     ``worst``: the sample on which it is least like the simulation.
@@ -70,7 +70,7 @@ def run_on_target(
     thresholds: Thresholds,
     progress: Progress,
     classes: Collection[str] = (),
-) -> tuple[OnTarget, Verdict]:
+) -> tuple[TargetRun, Verdict]:
     """Run as many samples as the target is asked for, and more of them before a failure stands.
 
     In 8 bit, one or two steps of rounding can pile up in one picture: a disagreement counts when it holds on several.
@@ -91,16 +91,16 @@ def _run(
     known: list[Sample],
     progress: Progress,
     classes: Collection[str],
-) -> OnTarget:
+) -> TargetRun:
     outputs = list(known)
     try:
         for output in streams["target"](samples[len(known) :]):
             outputs.append(output)
             progress(len(outputs), len(samples))
     except BackendError as error:
-        return OnTarget(failure=str(error), finished=not isinstance(error, UnfinishedError))
+        return TargetRun(failure=str(error), finished=not isinstance(error, UnfinishedError))
     exact, simulated = list(streams["float"](samples)), list(streams["simulation"](samples))
-    return OnTarget(
+    return TargetRun(
         compare_runs(exact, outputs, ranked, classes),
         compare_runs(simulated, outputs, ranked, classes),
         compare_runs(exact, simulated, ranked, classes),
@@ -123,7 +123,7 @@ def _alike(one: Array, other: Array) -> float:
     return -math.inf if math.isnan(sqnr_db) else sqnr_db
 
 
-def _judge(ran: OnTarget, float_db: float | None, thresholds: Thresholds) -> Verdict:
+def _judge(ran: TargetRun, float_db: float | None, thresholds: Thresholds) -> Verdict:
     if ran.vs_float is None or ran.simulation is None:
         return verdicts.cannot_run(ran.failure, thresholds, finished=ran.finished)
     simulation, found = side_by_side(ran.simulation, ran.vs_float)

@@ -17,7 +17,7 @@ from dovetail.model.origin import Origin
 from dovetail.numerics.affine import fake_quantize
 from dovetail.numerics.grid import FLOAT8_HIGHEST
 from dovetail.numerics.ranges import params_from_range
-from dovetail.storage import Plan, Scaled, ScaleSource
+from dovetail.storage import Plan, ScaleSource, SourcedQParams
 
 # A weight that was read back lies on its grid but for the rounding of float32, and of float16 where it was that.
 _ON_GRID_RTOL = 1e-3
@@ -28,7 +28,7 @@ _STEPS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ImportedQParams:
     """What a model says of its tensors and constants, by their names in the float graph that it stands for.
 
     ``tensors`` has what the model says itself; ``implied`` what follows from it, for tensors that hold the same
@@ -40,7 +40,7 @@ class Given:
     constants: Mapping[str, tuple[QParams, ...]]
     several: frozenset[str] = frozenset()
 
-    def of_tensor(self, names: Iterable[str], encoding: Encoding) -> Scaled | None:
+    def of_tensor(self, names: Iterable[str], encoding: Encoding) -> SourcedQParams | None:
         """The numbers of the first of these tensors that has any, in an encoding."""
         names = list(names)
         for known, text in ((self.tensors, "as given"), (self.implied, "as given, scaled or moved")):
@@ -50,10 +50,10 @@ class Given:
             exact = _same_kind(known[name], encoding)
             if exact is None:
                 text = "from the range of the given numbers, which are of another kind"
-                return Scaled(_by_range(known[name], encoding), ScaleSource.GIVEN_CHANGED, text)
+                return SourcedQParams(_by_range(known[name], encoding), ScaleSource.GIVEN_CHANGED, text)
             if name in self.several:
-                return Scaled(exact, ScaleSource.GIVEN_CHANGED, "the widest of several given numbers")
-            return Scaled(exact, ScaleSource.GIVEN, text)
+                return SourcedQParams(exact, ScaleSource.GIVEN_CHANGED, "the widest of several given numbers")
+            return SourcedQParams(exact, ScaleSource.GIVEN, text)
         return None
 
     def of_constant(self, origin: Origin, array: Array, wanted: QParams) -> QParams | None:
@@ -72,7 +72,7 @@ class Given:
         return None
 
 
-def given_numbers(model: ir.Model, plan: Plan) -> Given:
+def imported_qparams(model: ir.Model, plan: Plan) -> ImportedQParams:
     """The numbers of an inverted model: of tensors, of edges (the widest, where they differ), and of constants."""
     tensors = {name: c.storage for name, c in plan.tensors.items() if isinstance(c.storage, QParams)}
     whole, several = frozenset(tensors), set[str]()
@@ -90,7 +90,7 @@ def given_numbers(model: ir.Model, plan: Plan) -> Given:
         elif name not in whole and tensors[name] != choice.storage:
             several.add(name)
             tensors[name] = max(tensors[name], choice.storage, key=_width)
-    return Given(tensors, _implied(model.graph, tensors), constants, frozenset(several))
+    return ImportedQParams(tensors, _implied(model.graph, tensors), constants, frozenset(several))
 
 
 def _width(params: QParams) -> float:
