@@ -75,8 +75,8 @@ def _table(title: str, path: Path, data: dict[str, np.ndarray], runs: Path, opti
         return result
 
     print(f"{title}: microseconds by the vendor's estimate on soc 52, not measured", flush=True)
-    narrow = fit("w8a16_narrow", precision="w8a16", operands="narrow", baselines="all")
-    wide = fit("w8a16_wide", precision="w8a16", operands="wide")
+    narrow = fit("w8a16_narrow", precision="w8a16", operand_bits="8", baselines="all")
+    wide = fit("w8a16_wide", precision="w8a16", operand_bits="16")
     values = fit("w8a16_values", plan=_wide_on_values(runs))
     auto = fit("w8a16", precision="w8a16")
     small = fit("w8a8", precision="w8a8", baselines="all")
@@ -170,7 +170,9 @@ def _detectors(runs: Path) -> None:
         for target, option in ((PHONE, {}), (SOC, AUTOMOTIVE)):
             for precision in ("w8a16", "w8a8"):
                 place = runs / f"{path.stem}_{target.partition(':')[2]}_{precision}"
-                result = fitted(path, shape, place, target, precision, option=option, operands="auto", baselines="all")
+                result = fitted(
+                    path, shape, place, target, precision, option=option, operand_bits="auto", baselines="all"
+                )
                 said = _estimates(result) if target == SOC else ""
                 print(
                     f"  {name:20}{target:16}{precision:7}{_apart_db(result):6.1f} dB  {said}{_failures(result)}",

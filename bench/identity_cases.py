@@ -80,7 +80,7 @@ def cases() -> Iterator[Case]:
     for model in NETWORKS:
         for target, precision in NETWORK_TARGETS.items():
             yield Case(model, target, precision, emit_only=True)
-        narrow = {"operands": "narrow"}
+        narrow = {"operand_bits": "8"}
         yield Case(model, "qnn-htp:soc52", "w8a16", narrow, "operands=narrow", emit_only=True)
         yield Case(model, "qnn-htp:soc52", "w8a16", emit_only=True, slow=True)
 

@@ -39,7 +39,7 @@ def test_an_interrupted_run_is_resumed(digits: dict[str, object], monkeypatch: p
 
     run = Path(str(digits["output"]))
     with monkeypatch.context() as patch:
-        patch.setattr(shipping, "settle", interrupt)
+        patch.setattr(shipping, "run_trials", interrupt)
         with pytest.raises(KeyboardInterrupt):
             dovetail.fit(**digits)
     assert not (run / "result.json").exists()

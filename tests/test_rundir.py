@@ -74,7 +74,7 @@ def test_an_earlier_run_comes_back_whatever_ends_its_replacement(
     dovetail.fit(**asked)
     before = content(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(shipping, "settle", end)
+        patch.setattr(shipping, "run_trials", end)
         with pytest.raises(type(ended)):
             dovetail.fit(**asked, force=True)
     assert content(tmp_path) == before

@@ -146,7 +146,7 @@ def test_latency_is_measured_beside_its_baselines_where_there_is_no_estimate(mod
     assert measured.median_us.keys() == measured.ratios.keys() == {"fitted", "stock"}
     assert result.metrics.not_estimated == {"fitted": "this chip has no estimates"}
     assert result.metrics.placement is not None
-    assert [each.operation for each in result.metrics.placement.outside] == ["Softmax"]
+    assert [each.operation for each in result.metrics.placement.undelegated] == ["Softmax"]
 
 
 def test_what_only_ships_is_packaged_once(model: Path) -> None:

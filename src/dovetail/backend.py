@@ -75,20 +75,20 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class UndelegatedOp:
-    """One operation that the accelerated part of a program leaves to slower kernels, for a node, and why."""
+    """One operation of a node that was not delegated to the backend, so that it runs in slower kernels, and why."""
 
     node: str
     operation: str
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a program runs: how many parts were handed to the backend, with how many operations, and what was not."""
+    """Where a program runs: how many partitions and operations were delegated to the backend, and what was not."""
 
-    parts: int
-    inside: int
-    outside: tuple[UndelegatedOp, ...]
+    partitions: int
+    delegated: int
+    undelegated: tuple[UndelegatedOp, ...]
 
 
 @dataclass(frozen=True, slots=True)

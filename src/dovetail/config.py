@@ -13,13 +13,13 @@ from typing import Any, get_type_hints
 import msgspec
 
 from dovetail.errors import InputError
-from dovetail.finding import VERDICT_TABLE, Thresholds
+from dovetail.finding import PASSES_WHEN, Thresholds
 from dovetail.numerics.methods import RangeMethod
 from dovetail.whole_number import LARGEST, whole_number
 
 _ALIASES = {"int8": "w8a8"}
 # What a plan that is given has decided already.
-_DECIDED_BY_PLAN = ("precision", "range", "keep", "io", "operands")
+_DECIDED_BY_PLAN = ("precision", "range", "keep", "io", "operand_bits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class FitOptions:
     io: str = "float"
     baselines: str = "first"
     emulate: int | None = None
-    operands: str = "auto"
+    operand_bits: str = "auto"
     shape: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     option: Mapping[str, str] = field(default_factory=dict)
     require: tuple[str, ...] = ()
@@ -50,15 +50,15 @@ class FitOptions:
             raise InputError(f"unknown range method {self.range!r}; there is {', '.join(RangeMethod)}")
         if self.io not in ("float", "quantized"):
             raise InputError(f"unknown io {self.io!r}; there is float and quantized")
-        if self.operands not in ("auto", "wide", "narrow"):
-            raise InputError(f"unknown operands {self.operands!r}; there is auto, wide and narrow")
+        if self.operand_bits not in ("auto", "16", "8"):
+            raise InputError(f"--operand-bits {self.operand_bits}: expected one of auto, 16, 8")
         if self.emulate is not None and not 1 <= self.emulate <= LARGEST:
             raise InputError(f"--emulate {self.emulate}: must be a whole number from 1 to {LARGEST}")
         if self.layout not in ("nchw", "nhwc"):
             raise InputError(f"unknown layout {self.layout!r}; there is nchw and nhwc")
         for name in self.require:
-            if name not in VERDICT_TABLE:
-                raise InputError(f"--require {name}: no such verdict; there is {', '.join(VERDICT_TABLE)}")
+            if name not in PASSES_WHEN:
+                raise InputError(f"--require {name}: no such verdict; there is {', '.join(PASSES_WHEN)}")
         if any(number == 0 for number in self.std):
             raise InputError("--std: a standard deviation of zero cannot be divided by")
         if not all(math.isfinite(number) for number in (*self.mean, *self.std)):

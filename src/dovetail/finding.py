@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -84,29 +85,38 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer to one question about a run, with the reason, the threshold used and the evidence."""
+    """The answer to one question about a run, with the reason, the evidence, and by condition when it passes."""
 
     status: Status
     reason: str
-    threshold: str = ""
+    passes_when: Mapping[str, str] = field(default_factory=dict)
     evidence: str = ""
     numbers: Mapping[str, float] = field(default_factory=dict)
 
 
-# When a verdict passes: repeated in every result, so that a reader never has to guess what "pass" meant.
-VERDICT_TABLE: Mapping[str, str] = {
-    "normalized": "every float output of the normalized graph >= {normalized_db:g} dB against the original on "
-    "{normalized_samples} samples, integer outputs equal",
-    "compiled": "the target's compiler took the whole graph",
-    "fidelity": "no planned tensor was read back changed; where one was not found, the verdict is not checked",
-    "numerics": "for every output, target against float is at most {numerics_drop_db:g} dB below simulation "
-    "against float, or below {numerics_ceiling_db:g} dB where that is better than it; behind a TopK, on the rows that "
-    "float selected too, of which it misses at most twice as many as the simulation, and one a sample; of integers, "
-    "at most twice as many as in simulation and 5 % are others; it fails where "
-    "the simulation holds NaN or infinity and float does not, target or none",
-    "device": "for every output, device against float is at most {numerics_drop_db:g} dB below simulation "
-    "against float, or below {numerics_ceiling_db:g} dB where that is better than it; rows behind a TopK and integers "
-    "are judged as in numerics",
+_NUMERICS: Mapping[str, str] = {
+    "float outputs": "SQNR({side}) >= min(SQNR(simulation), {numerics_ceiling_db:g} dB, the target's float16 limit if "
+    "it computes in float16) - {numerics_drop_db:g} dB, both against float on the same samples",
+    "rows behind a TopK": "compared on the rows that both selected; other rows <= 2 x simulation + 1 per sample",
+    "integer outputs": "mismatches with float <= 2 x simulation + 5 %",
+    "NaN and infinity": "none where float has none, in the simulation too",
+}
+# When a verdict passes, condition by condition; repeated in every result, so that "pass" needs no guessing.
+PASSES_WHEN: Mapping[str, Mapping[str, str]] = {
+    "normalized": {
+        "float outputs": ">= {normalized_db:g} dB against the original model on {normalized_samples} samples",
+        "integer outputs": "equal to those of the original model",
+    },
+    "compiled": {"graph": "the target's compiler accepted all of it"},
+    "fidelity": {
+        "changed": "0 planned tensors and edges",
+        "not found": "0 planned tensors and edges, else the verdict is not checked",
+    },
+    "numerics": {name: text.replace("{side}", "target") for name, text in _NUMERICS.items()},
+    "device": {
+        **{name: text.replace("{side}", "device") for name, text in _NUMERICS.items()},
+        "evidence": "outputs of a device; those of an emulator are not checked",
+    },
 }
 
 
@@ -122,3 +132,9 @@ class Thresholds:
     normalized_samples: int = 3
     numerics_drop_db: float = 3.0
     numerics_ceiling_db: float = 60.0
+
+
+def passes_when(name: str, thresholds: Thresholds) -> dict[str, str]:
+    """The conditions of a verdict by name, with the figures in force."""
+    figures = dataclasses.asdict(thresholds)
+    return {condition: text.format(**figures) for condition, text in PASSES_WHEN[name].items()}

@@ -32,8 +32,8 @@ from dovetail.verify.verify import Evaluation
 class Job:
     """A run that can start.
 
-    ``refused``: why the target cannot do what was asked, which its result will say. ``given``: numbers that came with
-    the model, to be kept. ``keeps``: patterns that become pins of the request once the graph is rewritten.
+    ``refused``: why the target cannot do what was asked, for the result. ``imported``: quantization parameters that
+    came with the model, to be kept. ``keeps``: patterns that become pins of the request once the graph is rewritten.
     """
 
     path: Path
@@ -48,7 +48,7 @@ class Job:
     plan: Plan | None
     plan_key: str
     refused: str = ""
-    given: ImportedQParams | None = None
+    imported: ImportedQParams | None = None
 
     @property
     def target_key(self) -> str:

@@ -74,20 +74,20 @@ def _line(job: Job, run: RunDir, clock: Clock) -> Result:
     # Before the comparison, because it names the activation that is not finite.
     stats = _statistics(job, run, clock, stages, graph.model)
     with clock.stage("check_normalized"):
-        normalized = check_normalized(job.path, graph.parts, job.data, job.options.thresholds)
+        normalized = check_normalized(job.path, graph.split, job.data, job.options.thresholds)
     record = None
     if normalized.status is not Status.FAIL and not job.refused:
-        record = ship(job, run, clock, stages, ShipInputs(graph.model, stats, request, graph.parts, probe))
+        record = ship(job, run, clock, stages, ShipInputs(graph.model, stats, request, graph.split, probe))
     with clock.stage("report"):
-        return assemble(job, run.path, graph.parts, sha256, normalized, graph.passes, record, versions)
+        return assemble(job, run.path, graph.split, sha256, normalized, graph.passes, record, versions)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _FloatGraph:
-    """The graph that is quantized, the parts of the original that it belongs to, and what passes did."""
+    """The graph that is quantized, the original as it was split, and what passes did."""
 
     model: KeyedValue[ir.Model]
-    parts: SplitModel
+    split: SplitModel
     passes: tuple[PassRecord, ...]
 
 
@@ -96,29 +96,29 @@ def _float_graph(job: Job, run: RunDir, clock: Clock, stages: Stages, sha256: st
     source = KeyedValue(job.model, f"{sha256} {keyed(dict(job.options.shape)).key}")
     normalized = stages.make("normalize", normalize, passed_files(run.stages / "normalized.onnx"), model=source)
     with clock.stage("split"):
-        parts = cut(normalized.value[0], job.target)
-        _leave_tail(job, run, parts)
+        split = cut(normalized.value[0], job.target)
+        _leave_tail(job, run, split)
     rewritten = stages.make(
         "rewrite",
         rewrite,
         passed_files(run.stages / "rewritten.onnx"),
-        head=KeyedValue(parts.head, normalized.key),
+        head=KeyedValue(split.head, normalized.key),
         target=KeyedValue(job.target, job.target_key),
         original=source,
     )
     model, rewrites = rewritten.value
     require_quantizable(model)
-    return _FloatGraph(KeyedValue(model, rewritten.key), replace(parts, head=model), (*normalized.value[1], *rewrites))
+    return _FloatGraph(KeyedValue(model, rewritten.key), replace(split, head=model), (*normalized.value[1], *rewrites))
 
 
-def _leave_tail(job: Job, run: RunDir, parts: SplitModel) -> None:
+def _leave_tail(job: Job, run: RunDir, split: SplitModel) -> None:
     """Write down what the target cannot run, where there is such a part."""
     path = run.path / TAIL
     path.unlink(missing_ok=True)
-    if parts.tail is not None:
+    if split.tail is not None:
         if job.options.io == "quantized":
             raise InputError(f"--io quantized: the model is cut in two, and {TAIL} takes real numbers")
-        write(parts.tail, path)
+        write(split.tail, path)
 
 
 def _statistics(job: Job, run: RunDir, clock: Clock, stages: Stages, model: KeyedValue[ir.Model]) -> KeyedValue[Stats]:

@@ -84,7 +84,7 @@ def repair(
     Without calibration data no number may be missing: figures are then taken on noise, which the result says.
     """
     target = open_target(options.target, options.option)
-    model, given, passes = _read(path, options, target.rewrites.quantized)
+    model, imported, passes = _read(path, options, target.rewrites.quantized)
     records: list[Repair] = []
 
     def amend(result: Result, run: Path) -> Result:
@@ -92,7 +92,7 @@ def repair(
             shutil.copyfile(file, run / file.name.replace(path.name, FLOAT, 1))
         sha256 = file_sha256(path, *external_files(path))
         before = _as_given(path, target, Path(folder))
-        record = _compare(path, sha256, result, given, before, passes[:-1])  # the last one only changed types
+        record = _compare(path, sha256, result, imported, before, passes[:-1])  # the last one only changed types
         records.append(record)
         write_whole(run / RECORD, msgspec.json.format(msgspec.json.encode(record), indent=1))
         notes = (*result.notes, *((_NO_DATA,) if calibration is None else ()), *_words(record))
@@ -103,15 +103,15 @@ def repair(
         data = _NOISE if calibration is None else calibration
         job = prepare(written[0], options, calibration=data, evaluation=evaluation, metric=metric)
         request = replace(job.request, from_data=calibration is not None)
-        job = replace(job, given=given, request=request)
+        job = replace(job, imported=imported, request=request)
         result = fit(job, output, force=force, report=report, amend=amend)
     return result, records[0]
 
 
 def precision_of(path: Path, options_shape: dict[str, tuple[int, ...]] | None = None) -> str:
     """The precision that a quantized model has, by most of its activations."""
-    _, given, _ = _read(path, FitOptions(target="", shape=options_shape or {}))
-    counts = Counter(params.dtype for params in given.tensors.values())
+    _, imported, _ = _read(path, FitOptions(target="", shape=options_shape or {}))
+    counts = Counter(params.dtype for params in imported.tensors.values())
     if not counts:
         raise InputError(f"{path}: no activation is quantized: say --precision")
     dtype, count = counts.most_common(1)[0]
@@ -155,18 +155,18 @@ def _compare(
     path: Path,
     sha256: str,
     result: Result,
-    given: ImportedQParams,
+    imported: ImportedQParams,
     before: CompileResult,
     passes: tuple[PassRecord, ...],
 ) -> Repair:
     stored = [row for row in result.plan if row.dtype.is_quantized]
-    kept = [row for row in stored if row.scale_from is ScaleSource.GIVEN or _is_same(row, given)]
+    kept = [row for row in stored if row.scale_from is ScaleSource.GIVEN or _is_same(row, imported)]
     other = [row for row in stored if row not in kept]
-    had = {*given.tensors, *given.constants}
+    had = {*imported.tensors, *imported.constants}
     changed = {_name(row): row.detail for row in other if row.original_name in had}
     missing = {_name(row): row.detail for row in other if row.original_name not in had}
     names = {row.original_name for row in stored} | {row.tensor for row in stored}
-    removed = [name for name in given.tensors if name not in names]
+    removed = [name for name in imported.tensors if name not in names]
     said = (f"refused: {before.error}",) if before.error else before.notes
     later = (one for one in result.passes if one.name in _ON_ATTENTION)
     done = tuple(one for one in (*passes, *later) if one.changed or one.declined)
@@ -175,10 +175,10 @@ def _compare(
     )
 
 
-def _is_same(row: PlanRow, given: ImportedQParams) -> bool:
+def _is_same(row: PlanRow, imported: ImportedQParams) -> bool:
     """Whether a number that the target fixes is the one that came with the model, in float32 or in float16."""
-    had = given.tensors.get(row.original_name)
-    if had is None or row.original_name in given.several or had.axis is not None or row.scale is None:
+    had = imported.tensors.get(row.original_name)
+    if had is None or row.original_name in imported.several or had.axis is not None or row.scale is None:
         return False
     same = row.dtype is had.dtype and row.zero_point == int(had.zero_point)
     scale = np.asarray(row.scale)

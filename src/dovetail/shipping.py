@@ -49,16 +49,16 @@ class ShipInputs:
     model: KeyedValue[ir.Model]
     stats: KeyedValue[Stats]
     request: Request
-    parts: SplitModel
+    split: SplitModel
     probe: Probe
 
 
-def ship(job: Job, run: RunDir, clock: Clock, stages: Stages, given: ShipInputs) -> FitRecord:
+def ship(job: Job, run: RunDir, clock: Clock, stages: Stages, inputs: ShipInputs) -> FitRecord:
     """The build that ships, beside what it is compared with, and what is true of it."""
-    target, model, stats = job.target, given.model.value, given.stats.value
-    bench = _workbench(job, run, clock, model, given.probe)
-    judge = partial(_verify, job, clock, given.parts, given.probe)
-    shipment, verification = _shipment(job, run, clock, stages, given, bench, judge)
+    target, model, stats = job.target, inputs.model.value, inputs.stats.value
+    bench = _workbench(job, run, clock, model, inputs.probe)
+    judge = partial(_verify, job, clock, inputs.split, inputs.probe)
+    shipment, verification = _shipment(job, run, clock, stages, inputs, bench, judge)
     with clock.stage("check"):
         subject = CheckInput(model, target.table, target.facts, shipment.plan, stats)
         findings = check(subject, rules_for(target))
@@ -71,15 +71,15 @@ def ship(job: Job, run: RunDir, clock: Clock, stages: Stages, given: ShipInputs)
             verification = with_place(verification, shipment.located)
     with clock.stage("device"):
         data = job.data if job.evaluation is None else job.evaluation.data
-        inputs = _inputs(job, given.parts, given.probe, build)
-        device = leave_device_folder(run.path, inputs, target.backend, data, job.options.thresholds)
+        built = _build_inputs(job, inputs.split, inputs.probe, build)
+        device = leave_device_folder(run.path, built, target.backend, data, job.options.thresholds)
     return FitRecord(
         stats, shipment.plan, shipment.compiled, verification, findings, shipment.decisions, comparison, device
     )
 
 
 def _shipment(
-    job: Job, run: RunDir, clock: Clock, stages: Stages, given: ShipInputs, bench: Workbench, judge: Verify
+    job: Job, run: RunDir, clock: Clock, stages: Stages, inputs: ShipInputs, bench: Workbench, judge: Verify
 ) -> tuple[Shipment, Verification | None]:
     """What ships, and what is true of it where it was built just now."""
     seen: list[Verification] = []
@@ -87,35 +87,35 @@ def _shipment(
     def make(variant: Variant, target: Target, bench: Workbench, judge: Verify) -> Shipment:
         if variant.plan is not None:
             validate_plan(variant.plan, variant.model, target.table)
-        settled = run_trials(target.knobs, bench, variant, judge, clock.stage)
-        seen.append(settled.verification)
-        build = bench.ship(settled.build, run.path)
-        return Shipment(build.plan, build.compiled, settled.decisions, settled.located)
+        trial = run_trials(target.knobs, bench, variant, judge, clock.stage)
+        seen.append(trial.verification)
+        build = bench.ship(trial.build, run.path)
+        return Shipment(build.plan, build.compiled, trial.decisions, trial.located)
 
     shutil.rmtree(run.stages / TRIALS, ignore_errors=True)  # those of a run that was interrupted
     shipment = stages.make(
         "build",
         make,
-        shipment_files(run, given.model.value),
+        shipment_files(run, inputs.model.value),
         final=lambda record: record.compiled.finished,
-        variant=_variant(job, given),
+        variant=_variant(job, inputs),
         target=KeyedValue(job.target, job.target_key),
-        bench=KeyedValue(bench, keyed([given.probe.available, bench.wishes]).key),
+        bench=KeyedValue(bench, keyed([inputs.probe.available, bench.wishes]).key),
         judge=_judge_key(job, judge),
     ).value
     shutil.rmtree(run.stages / TRIALS, ignore_errors=True)
     return shipment, (seen[0] if seen else None)
 
 
-def _variant(job: Job, given: ShipInputs) -> KeyedValue[Variant]:
+def _variant(job: Job, inputs: ShipInputs) -> KeyedValue[Variant]:
     """What is tried first; scales that came with a model are of this run only."""
-    variant = Variant(given.model.value, given.stats.value, given.request, job.given, job.plan)
-    keys = [given.model.key, given.stats.key, repr(given.request), job.plan_key]
-    return KeyedValue(variant, keyed(keys).key) if job.given is None else unknown(variant)
+    variant = Variant(inputs.model.value, inputs.stats.value, inputs.request, job.imported, job.plan)
+    keys = [inputs.model.key, inputs.stats.key, repr(inputs.request), job.plan_key]
+    return KeyedValue(variant, keyed(keys).key) if job.imported is None else unknown(variant)
 
 
 def _judge_key(job: Job, judge: Verify) -> KeyedValue[Verify]:
-    """By what a build is judged, which decides about cures, and by what candidates are scored: held-out data and
+    """By what a build is judged, which decides about workarounds, and by what candidates are scored: held-out data and
     metric, thresholds, how many samples. Where it cannot be told whether data is the same, it is not."""
     if job.evaluation is not None and not job.evaluation.key:
         return unknown(judge)
@@ -130,19 +130,19 @@ def _workbench(job: Job, run: RunDir, clock: Clock, model: ir.Model, probe: Prob
         job.data.samples,
         run.stages / TRIALS,
         available=probe.available,
-        wishes={"operands": job.options.operands, "precision": job.options.precision},
+        wishes={"operands": job.options.operand_bits, "precision": job.options.precision},
         score=_score(job, model),
         progress=clock.progress,
     )
 
 
-def _inputs(job: Job, parts: SplitModel, probe: Probe, build: Build) -> BuildInputs:
-    return BuildInputs(job.path, parts.head, build.plan, build.compiled, probe, parts.tail)
+def _build_inputs(job: Job, split: SplitModel, probe: Probe, build: Build) -> BuildInputs:
+    return BuildInputs(job.path, split.head, build.plan, build.compiled, probe, split.tail)
 
 
-def _verify(job: Job, clock: Clock, parts: SplitModel, probe: Probe, build: Build) -> Verification:
+def _verify(job: Job, clock: Clock, split: SplitModel, probe: Probe, build: Build) -> Verification:
     with clock.stage("verify"):
-        inputs = _inputs(job, parts, probe, build)
+        inputs = _build_inputs(job, split, probe, build)
         return verify(inputs, job.target.backend, job.data, job.evaluation, job.options.thresholds, clock.progress)
 
 

@@ -65,7 +65,7 @@ def test_a_run_and_its_directory(run: Run, work: Path) -> None:
         "fidelity": "pass",
         "numerics": "pass",
     }
-    assert all(verdict["threshold"] for verdict in result["verdicts"].values())
+    assert all(verdict["passes_when"] for verdict in result["verdicts"].values())
     assert result["metrics"]["sqnr_db"]["simulation_vs_float"]["scores"] > 25
     assert set(result["metrics"]["accuracy"]["figures"]) == {"float", "simulation", "target"}
     assert result["metrics"]["accuracy"]["data"]["samples"] == 24
@@ -132,7 +132,7 @@ def test_a_failed_verdict_is_exit_code_1(run: Run, work: Path) -> None:
     assert "target and simulation part" in out
     verdicts = json.loads((work / "run/result.json").read_text())["verdicts"]
     assert verdicts["numerics"]["status"] == "fail"
-    assert "at most -500 dB below" in verdicts["numerics"]["threshold"]
+    assert "- -500 dB" in verdicts["numerics"]["passes_when"]["float outputs"]
 
 
 def test_a_config_file_says_the_same_as_options(run: Run, work: Path) -> None:

@@ -114,7 +114,7 @@ def lost_expectation(work: Path) -> None:
     [
         (no_run, "run/result.json: not a result"),
         (no_device_folder, "run: has no device/manifest.json"),
-        (another_schema, "run/result.json: not a result of schema version 2"),
+        (another_schema, "run/result.json: not a result of schema version 3"),
         (another_manifest, "run/device/manifest.json: not a device manifest of schema version 1"),
         (another_model, "back: comes from another model or other samples than those of run/device"),
         (no_outputs, "back: the outputs of the device cannot be read"),

@@ -77,7 +77,7 @@ def test_the_verdict_says_how_it_is_filled(toy: pytest.MonkeyPatch, tmp_path: Pa
     assert str(verdict.status) == "not_checked"
     assert "python run_on_device.py" in verdict.reason
     assert "dovetail verify run --device-outputs DIR" in verdict.reason
-    assert "at most 3 dB below" in verdict.threshold
+    assert "- 3 dB" in verdict.passes_when["float outputs"]
 
 
 def test_the_same_run_leaves_the_same_bytes_and_what_a_device_gave_stays(

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 import dovetail
-from dovetail.finding import VERDICT_TABLE, Status
+from dovetail.finding import PASSES_WHEN, Status
 from dovetail.model.read import read
 from dovetail.model.session import Mode, open_session
 from dovetail.passes.normalize import normalize
@@ -124,8 +124,8 @@ def test_the_hash_says_which_lines_were_read(fitted: Callable[[str], Result]) ->
 @pytest.mark.parametrize("precision", LOST_LINES)
 def test_every_verdict_is_there_and_passes(fitted: Callable[[str], Result], precision: str) -> None:
     result = fitted(precision)
-    assert set(result.verdicts) == set(VERDICT_TABLE) - {"device"}
-    assert all(verdict.reason and verdict.threshold for verdict in result.verdicts.values())
+    assert set(result.verdicts) == set(PASSES_WHEN) - {"device"}
+    assert all(verdict.reason and verdict.passes_when for verdict in result.verdicts.values())
     assert result.verdicts["normalized"].status is Status.PASS
     assert result.verdicts["compiled"].status is Status.PASS
     assert result.verdicts["fidelity"].status is Status.PASS

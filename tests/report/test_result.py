@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,6 +12,7 @@ import pytest
 
 import dovetail
 from dovetail.errors import InputError
+from dovetail.finding import PASSES_WHEN, Thresholds, passes_when
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,7 @@ def test_it_comes_back_whole(written: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"schema_version": 99}, "not a result of schema version 2"),
+        ({"schema_version": 99}, "not a result of schema version 3"),
         ({"target": 3}, "target"),
         ({"verdicts": {"numerics": {"status": "perhaps", "reason": ""}}}, "perhaps"),
     ],
@@ -51,12 +53,19 @@ def test_a_plan_without_integers_has_nothing_to_read_back(written: Path, tmp_pat
     assert str(result.verdicts["fidelity"].status) == "not_checked"
 
 
+def assert_same_verdicts(old: dict[str, Any], result: dovetail.Result) -> None:
+    for name, verdict in old["verdicts"].items():
+        read = result.verdicts[name]
+        before = (verdict["status"], verdict["reason"], verdict["evidence"], [verdict["threshold"]])
+        assert (str(read.status), read.reason, read.evidence, list(read.passes_when.values())) == before
+
+
 VERSION_1 = Path(__file__).parent / "result_v1.json"  # of a real run on qnn-htp, with fewer rows
 
 
 def test_a_result_of_version_1_is_read_and_nothing_of_it_is_lost(tmp_path: Path) -> None:
     old, result = json.loads(VERSION_1.read_text()), dovetail.load_result(VERSION_1)
-    assert (old["schema_version"], result.schema_version) == (1, 2)
+    assert (old["schema_version"], result.schema_version) == (1, 3)
     (before,), (finding,) = old["findings"], result.findings
     assert (before["code"], finding.code) == ("qnn-htp", "Q701")
     assert (str(finding.place), finding.message, finding.fix) == (before["where"], before["message"], before["fix"])
@@ -78,7 +87,8 @@ def test_a_result_of_version_1_is_read_and_nothing_of_it_is_lost(tmp_path: Path)
     assert dovetail.load_result(tmp_path / "again.json") == result
     now = json.loads(result.to_json())
     assert [(one.path, one.sha256) for one in result.artifacts] == [(o["path"], o["sha256"]) for o in old["artifacts"]]
-    changed = {"schema_version", "findings", "read_back", "metrics", "plan", "artifacts"}
+    changed = {"schema_version", "verdicts", "findings", "read_back", "metrics", "plan", "artifacts"}
+    assert_same_verdicts(old, result)
     assert {key: now[key] for key in old if key not in changed} == {key: old[key] for key in old if key not in changed}
 
 
@@ -104,3 +114,26 @@ def test_read_back_rows_have_the_callers_names_and_one_spelling_of_edges(written
 def _names(path: Path) -> set[str]:
     """Every tensor of a model."""
     return {name for node in onnx.load(path).graph.node for name in (*node.input, *node.output)}
+
+
+VERSION_2 = Path(__file__).parent / "result_v2.json"  # of a real run on xnnpack
+
+
+def test_a_result_of_version_2_is_read_and_nothing_of_it_is_lost() -> None:
+    old, result = json.loads(VERSION_2.read_text()), dovetail.load_result(VERSION_2)
+    assert (old["schema_version"], result.schema_version) == (2, 3)
+    assert_same_verdicts(old, result)
+    placement, before = result.metrics.placement, old["metrics"]["placement"]
+    assert placement is not None
+    assert (placement.partitions, placement.delegated) == (before["parts"], before["inside"])
+    assert [(op.node, op.operation, op.reason) for op in placement.undelegated] == [
+        (op["node"], op["operation"], op["why"]) for op in before["outside"]
+    ]
+    assert before["outside"], "an example without an undelegated operation shows nothing"
+
+
+def test_the_documentation_lists_every_condition_of_every_verdict() -> None:
+    text = (Path(__file__).parents[2] / "docs/result.md").read_text()
+    for name in PASSES_WHEN:
+        for condition, when in passes_when(name, Thresholds()).items():
+            assert f"| `{name}` | {condition} | {when} |" in text

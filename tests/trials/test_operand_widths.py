@@ -118,8 +118,8 @@ def test_operands_turn_narrow_where_it_costs_little_and_stay_wide_where_it_costs
     samples = samples_of(model, 8)
     plan, (together, *each) = decided(model, htp, tmp_path, count=8)
     assert [one.taken for one in each] == ["uint8", "int16", "int16"]
-    assert together.taken == "1 of 3 narrow"
-    assert {"wide", "1 of 3 narrow"} == {one.label for one in together.alternatives}
+    assert together.taken == "1 of 3 in 8 bit"
+    assert {"all in 16 bit", "1 of 3 in 8 bit"} == {one.label for one in together.alternatives}
     validate_plan(plan, model, htp.table)
     exact = list(SessionRun(model, Mode.FLOAT, tmp_path)(samples))
     wide = make_plan(model, htp.table, observe(model, htp, noise(model, 8)), Request(W8A16))
@@ -150,7 +150,7 @@ def test_nothing_is_searched_where_there_is_nothing_to_choose(htp: Target, tmp_p
     assert {c.storage.dtype for e, c in plan.edges.items() if e.node.startswith("MatMul")} == {DType.U8}
 
 
-@pytest.mark.parametrize(("wish", "dtype"), [("wide", DType.S16), ("narrow", DType.U8)])
+@pytest.mark.parametrize(("wish", "dtype"), [("16", DType.S16), ("8", DType.U8)])
 def test_the_caller_may_say_which(wish: str, dtype: DType, htp: Target, tmp_path: Path) -> None:
     model = graph(TWO)
     bench, variant = bench_of(model, htp, W8A16, tmp_path, wishes={"operands": wish})
@@ -160,6 +160,6 @@ def test_the_caller_may_say_which(wish: str, dtype: DType, htp: Target, tmp_path
     assert {c.storage.dtype for e, c in edges.items() if e.node.startswith("MatMul") and e.index == 1} == {dtype}
 
 
-def test_another_word_for_operands_is_refused() -> None:
-    with pytest.raises(InputError, match="unknown operands 'widest'; there is auto, wide and narrow"):
-        options_from({"target": "qnn-htp", "operands": "widest"})
+def test_another_width_is_refused() -> None:
+    with pytest.raises(InputError, match="--operand-bits 12: expected one of auto, 16, 8"):
+        options_from({"target": "qnn-htp", "operand_bits": "12"})

@@ -28,7 +28,7 @@ NOT_CHECKED = 3
 @click.option("--plan", type=click.Path(path_type=Path), help="An edited plan.json to carry out.")
 @click.option("--io", type=str, help="float (default) or quantized inputs and outputs.")
 @click.option("--baselines", type=str, help="Compare with first (default), none, all, or baselines by name.")
-@click.option("--operands", type=str, help="Second operand of a product: auto (default, searched), wide or narrow.")
+@click.option("--operand-bits", help="Second operand of activation-by-activation MatMuls: auto (default), 16 or 8.")
 @click.option("--emulate", type=int, metavar="N", help="Samples to run on an emulated target; one by default.")
 @click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Pin a symbolic input shape.")
 @click.option("--size", metavar="H,W", help="Size of pictures; checked against the model.")
@@ -62,7 +62,7 @@ def _values(given: dict[str, Any]) -> dict[str, Any]:
 
     values = read_config(given["config"]) if given["config"] is not None else {}
     plain = {"target": "target", "precision": "precision", "range_": "range", "metric": "metric", "io": "io"}
-    plain |= {"layout": "layout", "baselines": "baselines", "emulate": "emulate", "operands": "operands"}
+    plain |= {"layout": "layout", "baselines": "baselines", "emulate": "emulate", "operand_bits": "operand_bits"}
     values |= {key: given[name] for name, key in plain.items() if given[name] is not None}
     values |= {name: given[name] for name in ("keep", "require") if given[name]}
     values |= {name: parse_numbers(name, given[name]) for name in ("mean", "std") if given[name] is not None}

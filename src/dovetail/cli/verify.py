@@ -25,9 +25,9 @@ def verify_command(context: click.Context, run: Path, outputs: Path | None, requ
     """Compare what a device computed from RUN/device with the simulation, and write RUN/result.json again."""
     from dovetail.device.pack import FOLDER, OUTPUTS
     from dovetail.device.verify_device import verify_device
-    from dovetail.finding import VERDICT_TABLE
+    from dovetail.finding import PASSES_WHEN
 
     for name in require:
-        if name not in VERDICT_TABLE:
-            raise InputError(f"--require {name}: no such verdict; there is {', '.join(VERDICT_TABLE)}")
+        if name not in PASSES_WHEN:
+            raise InputError(f"--require {name}: no such verdict; there is {', '.join(PASSES_WHEN)}")
     context.exit(show(verify_device(run, outputs or run / FOLDER / OUTPUTS), run, require))

@@ -17,7 +17,7 @@ from dovetail.device import run_on_device
 from dovetail.device.manifest import MANIFEST, Manifest, file_names, sample_folder
 from dovetail.encoding import QParams
 from dovetail.files import file_sha256
-from dovetail.finding import Status, Thresholds, Verdict
+from dovetail.finding import Status, Thresholds, Verdict, passes_when
 from dovetail.model.class_scores import class_outputs
 from dovetail.model.edit import shape_of
 from dovetail.model.ranked import ranked_outputs
@@ -28,7 +28,6 @@ from dovetail.qdq.simulation import load_simulation
 from dovetail.stats import DataInfo
 from dovetail.storage import Plan
 from dovetail.verify.run import SessionRun
-from dovetail.verify.verdicts import words
 from dovetail.verify.verify import BuildInputs, keeps_float
 from dovetail.versions import core_versions
 
@@ -50,16 +49,16 @@ def leave_device_folder(
     """
     if backend.device is None:
         return None
-    folder, threshold = run / FOLDER, words("device", thresholds)
+    folder, conditions = run / FOLDER, passes_when("device", thresholds)
     _clear(folder)
     if built.compiled.error:
-        return Verdict(Status.NOT_CHECKED, f"nothing was compiled: {built.compiled.error}", threshold)
+        return Verdict(Status.NOT_CHECKED, f"nothing was compiled: {built.compiled.error}", conditions)
     shipped = next(a.path for a in built.compiled.artifacts if a.name == MODEL)
     graph = ir.load(shipped).graph
     loose = [value.name for value in (*graph.inputs, *graph.outputs) if shape_of(value) is None]
     if loose:
         reason = f"{loose[0]!r} has no static shape, so a device cannot be given raw files"
-        return Verdict(Status.NOT_CHECKED, reason, threshold)
+        return Verdict(Status.NOT_CHECKED, reason, conditions)
     reference = built.original if built.tail is None else built.model
     with tempfile.TemporaryDirectory(prefix="dovetail-") as work:
         streams = {
@@ -86,7 +85,7 @@ def leave_device_folder(
     )
     write_whole(folder / MANIFEST, manifest.to_json())
     how = f"python {SCRIPT} in {FOLDER}/ on the device, then dovetail verify {run.name} --device-outputs DIR"
-    return Verdict(Status.NOT_CHECKED, f"no device has run it yet: {how}", threshold)
+    return Verdict(Status.NOT_CHECKED, f"no device has run it yet: {how}", conditions)
 
 
 def _clear(folder: Path) -> None:

@@ -15,7 +15,7 @@ from dovetail.device.pack import FLOAT, FOLDER, SIMULATION
 from dovetail.device.read_outputs import Found, find_outputs, read_outputs
 from dovetail.errors import InputError
 from dovetail.files import file_sha256
-from dovetail.finding import Status, Thresholds, Verdict
+from dovetail.finding import Status, Thresholds, Verdict, passes_when
 from dovetail.model.write import write_whole
 from dovetail.plan.rows import read_plan
 from dovetail.report.assemble import columns
@@ -113,7 +113,7 @@ def _verdict(
         said = f"{worst!r}: device {device[worst]:.1f} dB, simulation {simulation[worst]:.1f} dB against float"
         passed = judged.status is Status.PASS
         reason = f"the device runs as simulated; {said}" if passed else f"device and simulation part; {said}"
-    return Verdict(judged.status, reason, verdicts.words("device", thresholds), evidence, judged.numbers)
+    return Verdict(judged.status, reason, passes_when("device", thresholds), evidence, judged.numbers)
 
 
 def _of_emulator(verdict: Verdict) -> Verdict:

@@ -27,18 +27,20 @@ _MARGIN = 1.01
 
 
 def make_plan(
-    model: ir.Model, table: OpTable, stats: Stats, request: Request, given: ImportedQParams | None = None
+    model: ir.Model, table: OpTable, stats: Stats, request: Request, imported: ImportedQParams | None = None
 ) -> Plan:
     """Decide how everything in the graph is stored, under the target's constraints; the model is not changed.
 
-    ``given``: numbers that came with the model, to be kept where they fit.
+    ``imported``: quantization parameters that came with the model, kept where they fit.
     """
     if not request.from_data:
         stats = replace(stats, tensors={})
     separate = _separate(model, table, stats, request)
     problem = build_problem(model, table, separate)
     solution = solve(problem, request)
-    writer = _Writer(problem, solution, QParamsBuilder(problem, stats, request.method, given), separate, request.pins)
+    writer = _Writer(
+        problem, solution, QParamsBuilder(problem, stats, request.method, imported), separate, request.pins
+    )
     return Plan(
         target=table.target,
         precision=request.precision.name,

@@ -51,7 +51,7 @@ class QParamsBuilder:
     problem: Problem
     stats: Stats
     method: str
-    given: ImportedQParams | None = None
+    imported: ImportedQParams | None = None
 
     def group_range(self, root: str, encoding: Encoding) -> tuple[Range, str]:
         """The union of the ranges of a group's sources, and the words that say where it comes from."""
@@ -118,7 +118,7 @@ class QParamsBuilder:
             label = self.problem.producer[sources[0]].label
             text = f"the scale of a {label} is always {entry.scale:.6g}"
             return SourcedQParams(QParams(encoding, scale, zero_point), ScaleSource.FIXED, text)
-        if (known := self._given(root, encoding)) is not None:
+        if (known := self._imported_params(root, encoding)) is not None:
             return known
         found, words = self.group_range(root, encoding)
         params = params_from_range(found.low, found.high, encoding)
@@ -130,15 +130,15 @@ class QParamsBuilder:
             words += f", scale grown {growth:.3g} times to what the target's kernel takes"
         return SourcedQParams(params, ScaleSource.CALIBRATED, words)
 
-    def _given(self, root: str, encoding: Encoding) -> SourcedQParams | None:
+    def _imported_params(self, root: str, encoding: Encoding) -> SourcedQParams | None:
         """What the model that was given says of a group, or of what its source is a multiple of.
 
         Where several tensors are merged, none of their numbers need serve the others: such a group is calibrated.
         """
-        if self.given is None or len(self.problem.sources[root]) != 1 or self._merges(root):
+        if self.imported is None or len(self.problem.sources[root]) != 1 or self._merges(root):
             return None
         names = [name for member in self._whole(root) for name in self._original(member)]
-        if (known := self.given.of_tensor(names, encoding)) is not None:
+        if (known := self.imported.of_tensor(names, encoding)) is not None:
             return known
         for source in self.problem.sources[root]:
             unit = self.problem.producer.get(source)
@@ -146,7 +146,7 @@ class QParamsBuilder:
             inside = None if scale is None else self.problem.group_of.get(str(scale.data.name))
             if scale is None or not scale.factor or inside is None:
                 continue
-            if (found := self._given(inside, encoding)) is not None:
+            if (found := self._imported_params(inside, encoding)) is not None:
                 factor = abs(scale.factor)
                 params = QParams(encoding, found.params.scale * np.float32(factor), found.params.zero_point)
                 return SourcedQParams(params, found.source, f"{found.detail}, times {factor:.4g}")
@@ -176,8 +176,8 @@ class QParamsBuilder:
         """The numbers of a constant: those given with it where it lies on their grid, else from its own values."""
         params = constant_params(node, operand, encoding, array, _of_constants(self.method))
         known = None
-        if self.given is not None:
-            known = self.given.of_constant(origin_of(operand.value), array, params)
+        if self.imported is not None:
+            known = self.imported.of_constant(origin_of(operand.value), array, params)
         if known is None:
             return SourcedQParams(params, ScaleSource.VALUES, "")
         return SourcedQParams(known, ScaleSource.GIVEN, ", as given")

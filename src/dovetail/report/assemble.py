@@ -12,7 +12,7 @@ import onnx_ir as ir
 import dovetail
 from dovetail.backend import Artifact, CompileResult, MeasuredLatency
 from dovetail.files import file_sha256
-from dovetail.finding import Finding, Status, Verdict
+from dovetail.finding import Finding, Status, Verdict, passes_when
 from dovetail.job import Job
 from dovetail.model.origin import origin_of
 from dovetail.model.split import SplitModel
@@ -26,7 +26,7 @@ from dovetail.storage import Plan
 from dovetail.trials.baselines import BaselineComparison
 from dovetail.trials.decision import Decision
 from dovetail.verify.compare import Agreement
-from dovetail.verify.verdicts import bounded_db, words
+from dovetail.verify.verdicts import bounded_db
 from dovetail.verify.verify import Verification
 
 # What the target cannot run, in the run directory.
@@ -59,7 +59,7 @@ class FitRecord:
 def assemble(
     job: Job,
     run: Path,
-    parts: SplitModel,
+    split: SplitModel,
     model_sha256: str,
     normalized: Verdict,
     passes: tuple[PassRecord, ...],
@@ -67,17 +67,17 @@ def assemble(
     versions: Mapping[str, str],
 ) -> Result:
     """Put a result together, but for the timings; a verdict that no stage reached is not checked."""
-    model = parts.head
+    model = split.head
     found = {"normalized": normalized, **(record.verification.verdicts if record else {})}
     if record is not None and record.device is not None:
         found[_DEVICE] = record.device
     asked = _VERDICTS if job.target.backend.device is None else (*_VERDICTS, _DEVICE)
     missing = "the run was refused: the graph to be quantized does not equal the original"
     if job.refused:
-        found["compiled"] = Verdict(Status.FAIL, job.refused, words("compiled", job.options.thresholds))
+        found["compiled"] = Verdict(Status.FAIL, job.refused, passes_when("compiled", job.options.thresholds))
         missing = f"nothing was compiled: {job.refused}"
     verdicts = {
-        name: found.get(name) or Verdict(Status.NOT_CHECKED, missing, words(name, job.options.thresholds))
+        name: found.get(name) or Verdict(Status.NOT_CHECKED, missing, passes_when(name, job.options.thresholds))
         for name in asked
     }
     return Result(
@@ -96,7 +96,7 @@ def assemble(
         passes=tuple(each for each in passes if each.changed or each.declined),
         artifacts=_artifacts(record.compiled, run) if record else (),
         decisions=record.decisions if record else (),
-        tail=parts.cut,
+        tail=split.cut,
         versions=versions,
         timings_s={},
         run=run.name,

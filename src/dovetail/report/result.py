@@ -20,7 +20,7 @@ from dovetail.stats import DataInfo
 from dovetail.trials.decision import Decision
 from dovetail.verify.metric import Accuracy
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)

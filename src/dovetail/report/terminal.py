@@ -110,12 +110,15 @@ def _print_estimates(metrics: Metrics, out: Console) -> None:
 def _print_placement(metrics: Metrics, out: Console) -> None:
     """What was left to slower kernels, and the latency that was measured here."""
     if metrics.placement is not None:
-        outside = metrics.placement.outside
-        kinds = Counter(f"{one.operation}: {one.why}" for one in outside)
-        total = metrics.placement.inside + len(outside)
-        parts = "one part" if metrics.placement.parts == 1 else f"{metrics.placement.parts} parts"
-        where = f"the others in {parts} of it" if outside else f"all in {parts} of it"
-        out.print(f"{len(outside)} of {total} operations run outside the backend, {where}")
+        undelegated = metrics.placement.undelegated
+        kinds = Counter(f"{op.operation}: {op.reason}" for op in undelegated)
+        partitions = (
+            "1 partition" if metrics.placement.partitions == 1 else f"{metrics.placement.partitions} partitions"
+        )
+        out.print(
+            f"{metrics.placement.delegated} operations are delegated to the backend in {partitions}, "
+            f"{len(undelegated)} are not"
+        )
         for kind, count in kinds.most_common(_SHOWN_FINDINGS):
             out.print(f"  {count} x {escape(kind)}")
     if metrics.latency_measured is not None:

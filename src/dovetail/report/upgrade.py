@@ -31,6 +31,25 @@ def from_version_1(raw: Raw) -> Raw:
     }
 
 
+def from_version_2(raw: Raw) -> Raw:
+    """The conditions of a verdict by name, and the placement in the words of delegates."""
+    verdicts = {name: _verdict_of_2(verdict) for name, verdict in raw["verdicts"].items()}
+    metrics = {**raw["metrics"], "placement": _placement_of_2(raw["metrics"].get("placement"))}
+    return {**raw, "verdicts": verdicts, "metrics": metrics}
+
+
+def _verdict_of_2(verdict: Raw) -> Raw:
+    kept = {key: value for key, value in verdict.items() if key != "threshold"}
+    return {**kept, "passes_when": {"condition": verdict["threshold"]} if verdict["threshold"] else {}}
+
+
+def _placement_of_2(placement: Raw | None) -> Raw | None:
+    if placement is None:
+        return None
+    ops = [{"node": op["node"], "operation": op["operation"], "reason": op["why"]} for op in placement["outside"]]
+    return {"partitions": placement["parts"], "delegated": placement["inside"], "undelegated": ops}
+
+
 def _finding_of_1(row: Raw) -> Raw:
     """The place of version 1 was a text; what it names is not said, so it stays one."""
     kept = {key: value for key, value in row.items() if key != "where"}
@@ -116,4 +135,4 @@ def _edge(written: Any) -> str | None:
 
 
 # Schema version -> what makes the next one of it.
-UPGRADES: Mapping[int, Upgrade] = {1: from_version_1}
+UPGRADES: Mapping[int, Upgrade] = {1: from_version_1, 2: from_version_2}

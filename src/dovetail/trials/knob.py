@@ -30,13 +30,13 @@ class Workaround:
 class Knob:
     """One thing that is chosen by trying.
 
-    ``decide``: the variant with what was found best, before anything ships. ``cure``: what to try about an operator
-    that was located as computed wrongly; None where nothing can be done about this one.
+    ``decide``: the variant with the best alternative, before anything ships. ``workaround``: what to try about an
+    operator that the target computes wrongly; None where this knob has nothing to offer.
     """
 
     name: str
     decide: Callable[[Workbench, Variant], Outcome] = leave
-    cure: Callable[[Variant, FaultLocation], Workaround | None] = lambda variant, located: None
+    workaround: Callable[[Variant, FaultLocation], Workaround | None] = lambda variant, located: None
 
 
 def decide_all(knobs: tuple[Knob, ...], bench: Workbench, variant: Variant) -> Outcome:

@@ -1,4 +1,4 @@
-"""From a variant to the build that ships: knobs turned, built, verified, and what was computed wrongly cured."""
+"""From a variant to the build that ships: knobs, build, verification, and a workaround for a wrong operator."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run_trials(
     A plan of the caller's own is carried out as it is, and one with scales that came with the model is not searched.
     """
     decisions: tuple[Decision, ...] = ()
-    if variant.plan is None and variant.given is None:
+    if variant.plan is None and variant.imported is None:
         with stage("decide"):
             variant, decisions = decide_all(knobs, bench, variant)
     validate_plan(bench.plan(variant), variant.model, bench.table)
@@ -59,9 +59,9 @@ def run_trials(
     if isinstance(located, str) or variant.plan is not None:
         return first
     for knob in knobs:
-        cure = knob.cure(variant, located)
-        if cure is not None:
-            other = _tried(knob.name, cure, bench, located, first, verify)
+        workaround = knob.workaround(variant, located)
+        if workaround is not None:
+            other = _tried(knob.name, workaround, bench, located, first, verify)
             if other.build is not first.build:
                 return other
             first = other
@@ -76,12 +76,12 @@ def with_place(verification: Verification, located: str) -> Verification:
 
 
 def _tried(
-    knob: str, cure: Workaround, bench: Workbench, located: FaultLocation, first: TrialResult, verify: Verify
+    knob: str, workaround: Workaround, bench: Workbench, located: FaultLocation, first: TrialResult, verify: Verify
 ) -> TrialResult:
-    """What was settled first, or the cure where it brings the numbers back; with the decision in either case."""
+    """What was settled first, or the workaround where it brings the numbers back; with the decision in either case."""
     before = first.verification.verdicts["numerics"]
     try:
-        build = bench.build(cure.variant)
+        build = bench.build(workaround.variant)
         verification = verify(build)
     except (BackendError, InputError, OSError, ValueError) as error:  # what ships does not hang on it
         build, verification, why_not = first.build, first.verification, str(error)
@@ -92,13 +92,13 @@ def _tried(
     decision = Decision(
         knob=knob,
         place=located.place,
-        taken=cure.label if helps else as_planned,
+        taken=workaround.label if helps else as_planned,
         alternatives=(
             Alternative(as_planned, {"target_sqnr_db": located.target_db, "simulation_sqnr_db": located.simulation_db}),
-            Alternative(cure.label, failure="" if helps else why_not),
+            Alternative(workaround.label, failure="" if helps else why_not),
         ),
         rule=_RULE,
-        reason=before.reason if helps else f"keeping it in {cure.label} was tried and does not help",
+        reason=before.reason if helps else f"keeping it in {workaround.label} was tried and does not help",
         samples=1,
     )
     chosen = TrialResult(build, first.decisions, verification) if helps else first

@@ -18,13 +18,13 @@ from dovetail.storage import Plan
 class Variant:
     """A float graph, what calibration saw of it, and what is asked of its plan.
 
-    ``given``: scales that came with the model. ``plan``: the caller's own, carried out as it is.
+    ``imported``: quantization parameters that came with the model. ``plan``: the caller's own, carried out as it is.
     """
 
     model: ir.Model
     stats: Stats
     request: Request
-    given: ImportedQParams | None = None
+    imported: ImportedQParams | None = None
     plan: Plan | None = None
 
 

@@ -99,7 +99,7 @@ class Workbench:
         """How a variant is stored."""
         if variant.plan is not None:
             return variant.plan
-        return make_plan(variant.model, self.table, variant.stats, variant.request, variant.given)
+        return make_plan(variant.model, self.table, variant.stats, variant.request, variant.imported)
 
     def compare(self, variant: Variant, count: int) -> Agreement:
         """The simulation of a variant against float, on the first samples."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dovetail.backend import CompileResult, Outcome, Probe, ReadBack
-from dovetail.finding import VERDICT_TABLE, Status, Thresholds, Verdict
+from dovetail.finding import Status, Thresholds, Verdict, passes_when
 from dovetail.numerics.metrics import Comparison
 from dovetail.verify.compare import Agreement
 
@@ -17,16 +17,6 @@ MAX_SQNR_DB = 200.0
 
 # The share of the integers of an output that may differ from float beyond twice what the simulation's do.
 _INTEGER_SLACK = 0.05
-
-
-def words(name: str, thresholds: Thresholds) -> str:
-    """When a verdict passes, with the figures that were in force."""
-    return VERDICT_TABLE[name].format(
-        normalized_db=thresholds.normalized_db,
-        normalized_samples=thresholds.normalized_samples,
-        numerics_drop_db=thresholds.numerics_drop_db,
-        numerics_ceiling_db=thresholds.numerics_ceiling_db,
-    )
 
 
 def bounded_db(value: float) -> float:
@@ -43,16 +33,16 @@ def normalized(agreement: Agreement, thresholds: Thresholds, source: str) -> Ver
     """Whether the rewritten float graph still is the caller's model."""
     numbers = {name: bounded_db(one.sqnr_db) for name, one in agreement.outputs.items()}
     bad = [name for name, one in agreement.outputs.items() if not _equal(one, name in agreement.integer, thresholds)]
-    threshold = words("normalized", thresholds)
+    conditions = passes_when("normalized", thresholds)
     evidence = f"{agreement.samples} samples of {source}, both graphs in ONNX Runtime"
     if not agreement.outputs or not agreement.samples:
-        return Verdict(Status.NOT_CHECKED, "there was nothing to compare", threshold, evidence)
+        return Verdict(Status.NOT_CHECKED, "there was nothing to compare", conditions, evidence)
     if bad:
         reason = f"output {bad[0]!r} differs from the original model: {numbers[bad[0]]:.1f} dB"
-        return Verdict(Status.FAIL, reason, threshold, evidence, numbers)
+        return Verdict(Status.FAIL, reason, conditions, evidence, numbers)
     worst = min((value for value in numbers.values() if not math.isnan(value)), default=MAX_SQNR_DB)
     reason = f"the graph that is quantized equals the original: {worst:.0f} dB or more on every output"
-    return Verdict(Status.PASS, reason, threshold, evidence, numbers)
+    return Verdict(Status.PASS, reason, conditions, evidence, numbers)
 
 
 def _equal(one: Comparison, integer: bool, thresholds: Thresholds) -> bool:
@@ -63,27 +53,27 @@ def _equal(one: Comparison, integer: bool, thresholds: Thresholds) -> bool:
 
 def compiled(result: CompileResult, probe: Probe, thresholds: Thresholds) -> Verdict:
     """Whether the target's compiler took the whole graph."""
-    threshold = words("compiled", thresholds)
+    conditions = passes_when("compiled", thresholds)
     if not probe.available:
-        return Verdict(Status.NOT_CHECKED, probe.missing, threshold)
+        return Verdict(Status.NOT_CHECKED, probe.missing, conditions)
     versions = ", ".join(f"{name} {version}" for name, version in probe.versions.items())
     if result.error:
         status = Status.FAIL if result.finished else Status.NOT_CHECKED
-        return Verdict(status, result.error, threshold, versions)
-    return Verdict(Status.PASS, "the compiler took the whole graph", threshold, versions)
+        return Verdict(status, result.error, conditions, versions)
+    return Verdict(Status.PASS, "the compiler took the whole graph", conditions, versions)
 
 
 def fidelity(read_back: ReadBack | None, thresholds: Thresholds, why_not: str = "") -> Verdict:
     """Whether what was compiled stores every planned tensor as planned."""
-    threshold = words("fidelity", thresholds)
+    conditions = passes_when("fidelity", thresholds)
     if read_back is None:
-        return Verdict(Status.NOT_CHECKED, why_not, threshold)
+        return Verdict(Status.NOT_CHECKED, why_not, conditions)
     if read_back.unparsed:
         reason = f"what was compiled could not be read: {read_back.unparsed}"
-        return Verdict(Status.NOT_CHECKED, reason, threshold, read_back.evidence)
+        return Verdict(Status.NOT_CHECKED, reason, conditions, read_back.evidence)
     if not read_back.tensors:
         reason = "nothing was read back: the target does not say how it stores this plan"
-        return Verdict(Status.NOT_CHECKED, reason, threshold, read_back.evidence)
+        return Verdict(Status.NOT_CHECKED, reason, conditions, read_back.evidence)
     counts = Counter(one.outcome for one in read_back.tensors)
     numbers = {str(outcome): float(counts[outcome]) for outcome in Outcome}
     changed = [one for one in read_back.tensors if one.outcome is Outcome.CHANGED]
@@ -91,19 +81,19 @@ def fidelity(read_back: ReadBack | None, thresholds: Thresholds, why_not: str = 
     if changed:
         first = changed[0]
         reason = f"{len(changed)} planned storages were changed; the first is {first.tensor!r}: {first.detail}"
-        return Verdict(Status.FAIL, reason, threshold, read_back.evidence, numbers)
+        return Verdict(Status.FAIL, reason, conditions, read_back.evidence, numbers)
     if missing:
         first = missing[0]
         reason = f"{len(missing)} planned storages were not found; the first is {first.tensor!r}: {first.detail}"
-        return Verdict(Status.NOT_CHECKED, reason, threshold, read_back.evidence, numbers)
+        return Verdict(Status.NOT_CHECKED, reason, conditions, read_back.evidence, numbers)
     reason = f"{counts[Outcome.MATCHED]} planned storages matched, {counts[Outcome.ABSORBED]} absorbed, none changed"
-    return Verdict(Status.PASS, reason, threshold, read_back.evidence, numbers)
+    return Verdict(Status.PASS, reason, conditions, read_back.evidence, numbers)
 
 
 def cannot_run(error: str, thresholds: Thresholds, *, finished: bool = True) -> Verdict:
     """A target that compiled a graph and then does not run it, or was not ``finished`` when it was stopped."""
     status, said = (Status.FAIL, "does not run") if finished else (Status.NOT_CHECKED, "was not run to the end")
-    return Verdict(status, f"the compiled graph {said}: {error}", words("numerics", thresholds))
+    return Verdict(status, f"the compiled graph {said}: {error}", passes_when("numerics", thresholds))
 
 
 def numerics(
@@ -117,16 +107,16 @@ def numerics(
 
     ``float_db``: no more is asked of a target whose floats are no better than that.
     """
-    threshold = words("numerics", thresholds)
+    conditions = passes_when("numerics", thresholds)
     if target is None:
-        return Verdict(Status.NOT_CHECKED, why_not, threshold)
+        return Verdict(Status.NOT_CHECKED, why_not, conditions)
     checked = {name: value for name, value in target.items() if not math.isnan(simulation[name])}
     if not checked:
-        return Verdict(Status.NOT_CHECKED, "no float output could be compared", threshold)
+        return Verdict(Status.NOT_CHECKED, "no float output could be compared", conditions)
     broken = [name for name, value in checked.items() if math.isnan(value)]
     if broken:
         return Verdict(
-            Status.FAIL, f"the target's output {broken[0]!r} holds NaN, the simulation's does not", threshold
+            Status.FAIL, f"the target's output {broken[0]!r} holds NaN, the simulation's does not", conditions
         )
     ceiling = min(thresholds.numerics_ceiling_db, math.inf if float_db is None else float_db)
     drops = {name: min(bounded_db(simulation[name]), ceiling) - bounded_db(value) for name, value in checked.items()}
@@ -136,7 +126,7 @@ def numerics(
         said += f", of which {float_db:g} dB are asked of float16"
     status = Status.PASS if drops[worst] <= thresholds.numerics_drop_db else Status.FAIL
     reason = f"the target runs as simulated; {said}" if status is Status.PASS else f"target and simulation part; {said}"
-    return Verdict(status, reason, threshold, "outputs of the compiled graph", drops)
+    return Verdict(status, reason, conditions, "outputs of the compiled graph", drops)
 
 
 def with_overflow(verdict: Verdict, simulation: Agreement) -> Verdict:

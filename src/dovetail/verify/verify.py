@@ -84,13 +84,13 @@ class Verification:
     failing: FailingSample | None = None
 
 
-def check_normalized(original: Path, parts: SplitModel, data: Data, thresholds: Thresholds) -> Verdict:
+def check_normalized(original: Path, split: SplitModel, data: Data, thresholds: Thresholds) -> Verdict:
     """Compare the graph that will be quantized, followed by its tail, with the caller's file, on real inputs."""
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
         samples = list(itertools.islice(data.samples(), thresholds.normalized_samples))
         before = SessionRun(original, Mode.FLOAT, Path(folder))
-        after = followed(SessionRun(parts.head, Mode.FLOAT, Path(folder)), parts.tail, Path(folder))
-        agreement = compare_runs(before(samples), after(samples), ranked_outputs(parts.head.graph))
+        after = followed(SessionRun(split.head, Mode.FLOAT, Path(folder)), split.tail, Path(folder))
+        agreement = compare_runs(before(samples), after(samples), ranked_outputs(split.head.graph))
     return verdicts.normalized(agreement, thresholds, data.source)
 
 

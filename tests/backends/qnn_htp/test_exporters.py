@@ -23,7 +23,7 @@ def test_the_estimate_does_not_depend_on_the_exporter(tmp_path: Path) -> None:
             export_vit(exporter, tmp_path, layers=1),
             target="qnn-htp:soc52",
             precision="w8a16",
-            operands="narrow",
+            operand_bits="8",
             calibration={"x": pictures(2)},
             output=tmp_path / exporter,
             baselines="all" if exporter == "dynamo-sdpa" else "none",

@@ -14,7 +14,7 @@ from dovetail.report.result import Result, load_result
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 
 
-def fitted(folder: Path, operands: str) -> Result:
+def fitted(folder: Path, bits: str) -> Result:
     path = save(folder, layers=1)
     return dovetail.fit(
         path,
@@ -22,13 +22,13 @@ def fitted(folder: Path, operands: str) -> Result:
         precision="w8a16",
         calibration={"image": pictures(2)},
         baselines="none",
-        operands=operands,
-        output=folder / operands,
+        operand_bits=bits,
+        output=folder / bits,
     )
 
 
 def test_operands_are_chosen_by_noise_and_estimate_and_both_are_in_the_result(tmp_path: Path) -> None:
-    wide, narrow, auto = (fitted(tmp_path, operands) for operands in ("wide", "narrow", "auto"))
+    wide, narrow, auto = (fitted(tmp_path, bits) for bits in ("16", "8", "auto"))
     times = {r.run: r.metrics.latency_estimate_us["fitted"].mid_us for r in (wide, narrow, auto)}
     assert times["narrow"] < times["wide"]
     assert wide.decisions == ()

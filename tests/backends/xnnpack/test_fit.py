@@ -140,7 +140,9 @@ def test_a_stock_program_of_the_normalized_graph_says_so(tmp_path: Path) -> None
     stock = baselines(asked)[0].build(BaselineCase(ir.load(path), path, "w8a8", [sample], {}), tmp_path)
     assert stock.error == ""
     assert stock.placement is not None
-    assert stock.placement.outside == (UndelegatedOp("norm", "native_layer_norm.default", "XNNPACK has no layer norm"),)
+    assert stock.placement.undelegated == (
+        UndelegatedOp("norm", "native_layer_norm.default", "XNNPACK has no layer norm"),
+    )
     measured = measure(asked, {STOCK: stock}, STOCK, sample)
     assert isinstance(measured, MeasuredLatency)
     (note,) = measured.notes
@@ -151,9 +153,9 @@ def test_a_stock_program_of_the_normalized_graph_says_so(tmp_path: Path) -> None
 def test_nothing_runs_outside(run: Path) -> None:
     placement = dovetail.load_result(run / "result.json").metrics.placement
     assert placement is not None
-    assert placement.outside == ()
-    assert placement.parts == 1
-    assert placement.inside > 20
+    assert placement.undelegated == ()
+    assert placement.partitions == 1
+    assert placement.delegated > 20
 
 
 def test_the_device_folder_runs_here_and_is_not_taken_for_a_device(run: Path, tmp_path: Path) -> None:

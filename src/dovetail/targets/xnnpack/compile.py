@@ -84,11 +84,11 @@ def _too_many_axes(emitted: Path) -> list[str]:
 def _placement(census: Mapping[str, Any], emitted: Path) -> Placement:
     """What runs in XNNPACK and what does not, in the caller's names, with the reason."""
     names = {node.name or "": ", ".join(nodes_of(node)) or node.name or "" for node in ir.load(emitted).graph}
-    outside = tuple(
+    undelegated = tuple(
         UndelegatedOp(names.get(each["node"], each["node"]), each["op"], each["why"] or _reason(each["op"]))
         for each in census["outside"]
     )
-    return Placement(census["delegates"], census["inside"], outside)
+    return Placement(census["delegates"], census["inside"], undelegated)
 
 
 def _reason(operation: str) -> str:

@@ -17,10 +17,10 @@ NAME = "island"
 
 def islands(precision: Precision) -> Knob:
     """The knob, for a target that can keep single operators in this precision."""
-    return Knob(NAME, cure=partial(_cure, precision))
+    return Knob(NAME, workaround=partial(_workaround, precision))
 
 
-def _cure(precision: Precision, variant: Variant, located: FaultLocation) -> Workaround | None:
+def _workaround(precision: Precision, variant: Variant, located: FaultLocation) -> Workaround | None:
     request = variant.request
     if located.unit in request.pins.units:  # the caller has said what it computes in
         return None

@@ -33,16 +33,16 @@ NAME = "operands"
 LOSS_DB = 1.0
 # Samples for the order of the operands, and for the noise of a set of them: a few say which is worse, not how bad.
 RANKING_SAMPLES, SAMPLES = 2, 16
+ALL_16_BIT = "all in 16 bit"
 RULE = f"8 bit, least noise per time saved first, as many as cost the worst output no more than {LOSS_DB:g} dB together"
-WIDE = "wide"
 
 
 def decide(bench: Workbench, variant: Variant) -> Outcome:
     """Pin every such operand to the width that pays, or to the one that was asked for."""
     wish = bench.wishes.get(NAME, "auto")
-    narrow = {} if wish == WIDE else narrower(variant.model, bench.table, variant.stats, variant.request)
-    if wish == "narrow":
-        pins = {edge: OperandPin(encoding, Reason.PINNED, "--operands narrow") for edge, encoding in narrow.items()}
+    narrow = {} if wish == "16" else narrower(variant.model, bench.table, variant.stats, variant.request)
+    if wish == "8":
+        pins = {edge: OperandPin(encoding, Reason.PINNED, "--operand-bits 8") for edge, encoding in narrow.items()}
         return pinned(Pins(operands=pins))(variant), ()
     if not narrow or not bench.samples(SAMPLES):
         return variant, ()
@@ -91,7 +91,7 @@ class _Search:
         return pinned(Pins(operands=pins))(self._variant), (together, *decisions)
 
     def _with(self, edges: Sequence[Edge]) -> Variant:
-        pins = {edge: OperandPin(self._narrow[edge], Reason.MEASURED, "narrow") for edge in edges}
+        pins = {edge: OperandPin(self._narrow[edge], Reason.MEASURED, "8 bit") for edge in edges}
         return pinned(Pins(operands=pins))(self._variant)
 
     def _alike(self) -> dict[str, list[int]]:
@@ -110,23 +110,23 @@ class _Search:
         first = self._bench.build(self._variant).compiled
         if not first.finished or first.estimate is None:
             return {}
-        found = {WIDE: first.estimate}
+        found = {ALL_16_BIT: first.estimate}
         groups, cores = list(self._groups.items()), os.cpu_count() or 1
         for some in (groups[start : start + cores] for start in range(0, len(groups), cores)):
             builds = self._bench.build_each([self._with([self._edges[n] for n in numbers]) for _, numbers in some])
             for (name, _), build in zip(some, builds, strict=True):
                 if build.compiled.estimate is not None:
-                    found[f"narrow {name}"] = build.compiled.estimate
+                    found[f"8 bit: {name}"] = build.compiled.estimate
             if not all(build.compiled.finished for build in builds):
                 break
         return found
 
     def _saved(self, estimates: Mapping[str, Estimate]) -> list[float]:
         """What each operand saves in its narrow form, in us; empty where the estimates cannot be compared."""
-        wide = estimates.get(WIDE)
+        wide = estimates.get(ALL_16_BIT)
         saved = [0.0] * len(self._edges)
         for name, numbers in self._groups.items():
-            narrow = estimates.get(f"narrow {name}")
+            narrow = estimates.get(f"8 bit: {name}")
             if wide is None or narrow is None or narrow.ops_without_cost != wide.ops_without_cost:
                 return []
             for number in numbers:
@@ -164,19 +164,19 @@ class _Search:
         """What all of them together do, with the estimates that decided."""
         wide_db, chosen_db = noise.worst_db(()), noise.worst_db(chosen)
         timed = {name: float(estimate.mid_us) for name, estimate in estimates.items()}
-        groups = [Alternative(name, {"estimate_us": us}) for name, us in timed.items() if name != WIDE]
-        taken = f"{len(chosen)} of {len(self._edges)} narrow"
+        groups = [Alternative(name, {"estimate_us": us}) for name, us in timed.items() if name != ALL_16_BIT]
+        taken = f"{len(chosen)} of {len(self._edges)} in 8 bit"
         return Decision(
             knob=NAME,
             place=WHOLE_MODEL,
             taken=taken,
             alternatives=(
-                Alternative(WIDE, _figures(sqnr_db=wide_db, estimate_us=timed.get(WIDE))),
+                Alternative(ALL_16_BIT, _figures(sqnr_db=wide_db, estimate_us=timed.get(ALL_16_BIT))),
                 *groups,
                 Alternative(taken, _figures(sqnr_db=chosen_db)),
             ),
             rule=RULE,
-            reason=f"what is narrow {_effect((wide_db or 0.0) - (chosen_db or 0.0))}",
+            reason=f"what is in 8 bit {_effect((wide_db or 0.0) - (chosen_db or 0.0))}",
             samples=len(self._bench.samples(SAMPLES)),
         )
 

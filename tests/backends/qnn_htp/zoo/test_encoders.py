@@ -135,7 +135,7 @@ def test_text_recogniser_runs_as_planned(precision: str, tmp_path: Path) -> None
         precision=precision,
         shape={"x": rendered_lines.SHAPE},
         calibration={"x": rendered_lines.clean(lines, seed=2)},
-        operands="narrow",
+        operand_bits="8",
         output=tmp_path / "run",
         emulate=1,
     )

@@ -1,4 +1,4 @@
-"""Settling: what a cure may and may not do to the build that ships."""
+"""Settling: what a workaround may and may not do to the build that ships."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def test_an_island_frees_the_operands_that_were_chosen_for_it(tensor: str, tmp_p
     variant, _ = OPERAND_WIDTHS.decide(bench, variant)
     node = next(node for node in model.graph if node.outputs[0].name == tensor)
     located = FaultLocation(Place(PlaceKind.NODE, (str(node.name),)), str(node.name), DType.U16, 0.0, 40.0)
-    cure = islands(FP16).cure(variant, located)
-    assert cure is not None
-    plan = bench.plan(cure.variant)
+    workaround = islands(FP16).workaround(variant, located)
+    assert workaround is not None
+    plan = bench.plan(workaround.variant)
     assert plan.tensors[tensor].storage.dtype is DType.F16
     others = [edge for edge, pin in variant.request.pins.operands.items() if edge.node != node.name]
     assert all(plan.edges[edge].why is Reason.MEASURED for edge in others), "the others are as they were chosen"
 
 
-def test_what_the_caller_has_pinned_is_not_cured(tmp_path: Path) -> None:
+def test_what_the_caller_has_pinned_gets_no_workaround(tmp_path: Path) -> None:
     htp, model = open_target("qnn-htp:sm8550"), graph(TWO)
     _, variant = bench_of(model, htp, W8A16, tmp_path)
     name = str(next(iter(model.graph)).name)
     variant = pinned(Pins({name: Pin(W8A16, Reason.PINNED, "--keep")}))(variant)
     located = FaultLocation(Place(PlaceKind.NODE, (name,)), name, DType.U16, 0.0, 40.0)
-    assert islands(FP16).cure(variant, located) is None
+    assert islands(FP16).workaround(variant, located) is None
