@@ -24,7 +24,7 @@ __all__ = [
     "verify_device",
 ]
 
-_HOMES = {
+_MODULES = {
     "fit": "dovetail.api",
     "check": "dovetail.api",
     "repair": "dovetail.api",
@@ -38,9 +38,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Public names, imported when first used: ``import dovetail`` stays instant."""
-    if name not in _HOMES:
+    """Import a public name when it is first used, so that ``import dovetail`` stays fast."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'dovetail' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)

@@ -1,4 +1,4 @@
-"""The Python API: the same powers as the command line, with arrays and functions in place of files."""
+"""The Python API: the commands as functions, which also accept arrays and functions in place of files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dovetail.config import options_from
 from dovetail.errors import InputError
 from dovetail.finding import Finding
 from dovetail.job import prepare
-from dovetail.pipeline import fit as run_line
+from dovetail.pipeline import fit as run_fit
 from dovetail.report.result import Result
 from dovetail.verify.metric import Metric
 
@@ -36,25 +36,25 @@ def fit(
     report: Reporter = silent,
     **options: Any,
 ) -> Result:
-    """Quantize a model for a target, compile it there, and say what is true of it.
+    """Quantize a model for a target, compile it with the target's compiler, and verify the result.
 
-    Further options are those of the command line: ``precision``, ``range``, ``keep``, ``io``, ``shape``, ``option``,
-    ``require``, ``thresholds``, and for pictures ``size``, ``mean``, ``std``, ``layout``.
+    ``options`` are those of the command line: ``precision``, ``range``, ``keep``, ``io``, ``shape``, ``option``,
+    ``require``, ``thresholds``, and for images ``size``, ``mean``, ``std``, ``layout``.
     """
     values = {"target": target, **options}
     if isinstance(metric, str):
         values["metric"] = metric
-    checked = options_from(values, planned=plan is not None)
+    fit_options = options_from(values, planned=plan is not None)
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
         job = prepare(
             _path(model, Path(folder)),
-            checked,
+            fit_options,
             calibration=calibration,
             evaluation=evaluation,
             metric=None if isinstance(metric, str) else metric,
             plan=None if plan is None else Path(plan),
         )
-        return run_line(job, Path(output), force=force, resume=resume, report=report)
+        return run_fit(job, Path(output), force=force, resume=resume, report=report)
 
 
 def check(
@@ -65,7 +65,7 @@ def check(
     shape: Mapping[str, tuple[int, ...]] | None = None,
     option: Mapping[str, str] | None = None,
 ) -> tuple[Finding, ...]:
-    """The findings of a model on a target, without quantizing it."""
+    """Return the findings on a model for a target, without quantizing it."""
     from dovetail.checking import check_file
     from dovetail.targets import open_target
 
@@ -85,9 +85,11 @@ def repair(
     report: Reporter = silent,
     **options: Any,
 ) -> Result:
-    """Put the pairs of a QDQ model where a target wants them, with the numbers that it has; ``repair.json`` lists what
-    was changed and what was missing. Without ``precision``, the one that most of its activations have; without
-    ``calibration``, no number may be missing, and figures are taken on noise."""
+    """Place the Q/DQ pairs of a QDQ model where the target expects them, and keep its scales and zero points.
+
+    ``repair.json`` lists what was changed and what was missing. ``precision`` defaults to that of most activations.
+    Without ``calibration`` no scale may be missing, and figures are measured on random inputs.
+    """
     from dovetail.repairs import precision_of
     from dovetail.repairs import repair as run_repair
 
@@ -112,19 +114,19 @@ def repair(
 
 
 def verify_device(run: str | Path, *, device_outputs: str | Path) -> Result:
-    """Fill the verdict ``device`` of a run from what a device gave back, and write its ``result.json`` again."""
+    """Set the verdict ``device`` of a run from the outputs of a device, and rewrite its ``result.json``."""
     from dovetail.device.verify_device import verify_device
 
     return verify_device(Path(run), Path(device_outputs))
 
 
 def _path(model: ModelLike, folder: Path) -> Path:
-    """A model in memory is written to a file of its own; the caller's object is not changed."""
+    """Return the path of a model; one in memory is written to a file, and the caller's object is not changed."""
     if isinstance(model, onnx.ModelProto):
         path = folder / "model.onnx"
         try:
             onnx.save(model, path)
         except ValueError as error:
-            raise InputError("a model above 2 GB cannot be given in memory: save it and give its path") from error
+            raise InputError("a model above 2 GB cannot be passed in memory: save it and pass its path") from error
         return path
     return Path(model)

@@ -1,4 +1,4 @@
-"""What goes to a backend and what comes back: files, what was compiled, read back and measured, what a device runs."""
+"""The records exchanged with a backend: files, compile results, read-back, measurements, and what a device runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Whether a backend can be reached from here, with its versions, or why not and what to install."""
+    """Whether a backend is available on this machine: its versions, or what is missing and how to install it."""
 
     available: bool
     versions: Mapping[str, str]
@@ -32,10 +32,10 @@ MODEL = "model"
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """One file that a run made.
+    """One file that a run wrote.
 
-    ``made_by``: the vendor's component that wrote it, with its version. ``shipped``: a device is given it; what is made
-    only to be looked at, or to be compiled, is not.
+    ``made_by``: the vendor's component that wrote it, with its version. ``shipped``: it goes to the device; compiler
+    input and files made for inspection do not.
     """
 
     name: str
@@ -46,9 +46,9 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A vendor's own estimate of latency and traffic, made at compile time: for comparing graphs, never a promise.
+    """A vendor's compile-time estimate of latency and memory traffic: for comparing graphs, not a measurement.
 
-    Two estimates may only be compared when the same operators are without a cost.
+    Two estimates are comparable only if they leave the same number of operators without a cost.
     """
 
     lower_us: int
@@ -59,13 +59,13 @@ class Estimate:
     spill_bytes: int
 
     def ratio_to(self, other: Estimate) -> float | None:
-        """This latency over the other one; None where they may not be compared."""
+        """Return this latency divided by the other; None if the two are not comparable."""
         return self.mid_us / other.mid_us if self.ops_without_cost == other.ops_without_cost else None
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a vendor's compiler says that one inference moves to and from memory."""
+    """The bytes that one inference moves to and from memory, as reported by the vendor's compiler."""
 
     read_bytes: int
     write_bytes: int
@@ -75,7 +75,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class UndelegatedOp:
-    """One operation of a node that was not delegated to the backend, so that it runs in slower kernels, and why."""
+    """One operation of a node that was not delegated to the backend and runs in slower kernels, with the reason."""
 
     node: str
     operation: str
@@ -93,10 +93,10 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLatency:
-    """Latency of several programs on this machine, by turns in one run: CPU time of one thread, by name.
+    """Latency of several programs on this machine, by name: CPU time of one thread, interleaved in one run.
 
-    ``ratios``: each program over the one that ``baseline`` names, the median over the rounds.
-    ``notes``: what must be known of the programs, such as that one is not made of the file as it is.
+    ``ratios``: latency relative to the program that ``baseline`` names, as the median over the rounds.
+    ``notes``: caveats, such as a program that is not built from the caller's file as it is.
     """
 
     baseline: str
@@ -108,11 +108,11 @@ class MeasuredLatency:
 
 @dataclass(frozen=True, slots=True)
 class CompileResult:
-    """What the vendor compiler said and made; ``error`` is empty when it took the whole graph.
+    """What the vendor's compiler reported and produced; ``error`` is empty if it accepted the whole graph.
 
-    ``not_estimated``: why there is no estimate or no traffic, where the target has such figures. ``finished``: the
-    compiler was run to its end; where it was not, ``error`` is no refusal and says why. ``notes``: what must be known
-    of what it made.
+    ``not_estimated``: why an estimate or traffic figure is missing, on a target that has them. ``finished``: the
+    compiler ran to the end; if it did not, ``error`` says why and does not mean that the graph was rejected.
+    ``notes``: caveats about what it produced.
     """
 
     artifacts: tuple[Artifact, ...] = ()
@@ -128,7 +128,7 @@ class CompileResult:
 
 
 class Outcome(StrEnum):
-    """How a planned tensor came back from what was compiled."""
+    """How a planned tensor was found in the compiled graph."""
 
     MATCHED = "matched"
     ABSORBED = "absorbed"
@@ -138,10 +138,11 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TensorReadBack:
-    """One planned tensor (or edge) as it was read back.
+    """One planned tensor (or edge) as it was read back from the compiled graph.
 
-    ``tensor``: the caller's name of it, or of what it was made from. ``detail``: into which operator it was absorbed,
-    or what it was changed to. ``emitted``: its name in the emitted graph, of the integers or of what is read.
+    ``tensor``: its name in the caller's model, or that of the tensor it was derived from. ``detail``: the operator that
+    absorbed it, or what it was changed to. ``emitted``: its name in the emitted graph, that of the quantized tensor or
+    of the one that consumers read.
     """
 
     tensor: str
@@ -153,7 +154,7 @@ class TensorReadBack:
 
 @dataclass(frozen=True, slots=True)
 class ReadBack:
-    """Everything that was read back, the evidence it was read from, and the line that could not be read, if any."""
+    """Everything that was read back, the evidence it was read from, and the line that could not be parsed, if any."""
 
     tensors: tuple[TensorReadBack, ...]
     evidence: str
@@ -165,9 +166,9 @@ Sample = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class DeviceTensor:
-    """An input or output of the shipped graph, as it goes to a device and comes back.
+    """An input or output of the shipped graph, as it is exchanged with a device.
 
-    ``file``: its name as a file, without suffix. ``scale`` and ``zero_point``: of one that is stored in integers.
+    ``file``: its file name, without suffix. ``scale`` and ``zero_point``: set if it is quantized.
     """
 
     name: str
@@ -180,7 +181,7 @@ class DeviceTensor:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCase:
-    """What a device is to run: the tensors, and per sample the raw file of every input, by name."""
+    """What a device runs: the input and output tensors, and per sample the raw file of every input, by input name."""
 
     inputs: tuple[DeviceTensor, ...]
     outputs: tuple[DeviceTensor, ...]
@@ -189,10 +190,10 @@ class DeviceCase:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFiles:
-    """What a target adds to the device folder: the files of the model, the one to run first, and texts by file name.
+    """What a target adds to the device folder: model files, of which the first one is run, and text files by name.
 
-    One text is ``device_session.py``: ``open_model(path, backend)`` gives a function from inputs to outputs,
-    ``emulated()`` says whether it was no device that ran, ``versions()`` what ran.
+    One text file is ``device_session.py``: ``open_model(path, backend)`` returns a function from inputs to outputs,
+    ``emulated()`` tells whether an emulator ran in place of a device, ``versions()`` returns the versions that ran.
     """
 
     models: tuple[Path, ...]
@@ -201,7 +202,7 @@ class DeviceFiles:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLatency:
-    """Latency on a device, by the vendor's tool (``source``): the medians over ``runs``, without and with copying."""
+    """Median latency on a device over ``runs``, by the vendor's tool (``source``): compute only, and with copies."""
 
     compute_us: float
     latency_us: float
@@ -211,9 +212,10 @@ class DeviceLatency:
 
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
-    """What files say that a vendor's tool left beside the outputs; ``not_measured``: why there is no latency.
+    """The content of the files that a vendor's tool wrote next to the outputs.
 
-    ``read_back``: None where there is no such file. ``findings`` replace all that have one of the ``codes``.
+    ``read_back``: None if the tool wrote no layer information. ``findings`` replace all earlier ones with one of the
+    ``codes``. ``not_measured``: why there is no latency.
     """
 
     read_back: ReadBack | None = None
@@ -228,7 +230,7 @@ class DeviceReport:
 class BaselineCase:
     """What a baseline is built from: the float graph that was fitted, and the caller's file.
 
-    ``shapes`` are those that the caller pinned; ``samples`` those that calibration may use.
+    ``shapes``: those that the caller pinned. ``samples``: those that the baseline may be calibrated on.
     """
 
     model: ir.Model
@@ -248,10 +250,10 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """How what was compiled runs here, or why it does not (``run`` is None).
+    """How the compiled graph runs on this machine, or why it cannot (``run`` is None).
 
-    ``samples``: how many it is given by default, because an emulator is slow; None for all. ``retry_samples``: how many
-    before a failed comparison stands. ``notes``: what must be known to deploy it as it was run.
+    ``samples``: how many to run by default, because an emulator is slow; None for all. ``retry_samples``: how many to
+    run before a failed comparison is accepted. ``notes``: settings that a deployment must use as well.
     """
 
     run: Callable[[CompileResult, Iterable[Sample]], Iterator[Sample]] | None
@@ -263,15 +265,19 @@ class Runner:
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """The compiler estimates latency (``CompileResult.estimate``); the programs whose estimates it is compared with."""
+    """The compiler estimates latency (``CompileResult.estimate``); ``baselines`` are compared by estimate."""
 
     baselines: tuple[Baseline, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """Measures the latency of programs by name, one of which is the baseline, on a sample, by turns in one run; or says
-    in one sentence why there is none. The first of ``baselines`` is what the vendor's own way gives in float."""
+    """How latency is measured on this machine.
+
+    ``time`` takes programs by name, the name of the baseline among them, and a sample, and measures all programs
+    interleaved in one run; it returns a sentence if that is not possible. The first of ``baselines`` is the float
+    program that the vendor's own flow produces.
+    """
 
     time: Callable[[Mapping[str, CompileResult], str, Sample], MeasuredLatency | str]
     baselines: tuple[Baseline, ...]
@@ -279,7 +285,7 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class DeviceKit:
-    """A target's part of the folder that goes to a device; ``read``: what its tool left beside the outputs."""
+    """A target's part of the device folder; ``read`` parses what the vendor's tool wrote next to the outputs."""
 
     files: Callable[[CompileResult, DeviceCase], DeviceFiles]
     read: Callable[[Path, CompileResult, Plan], DeviceReport] | None = None
@@ -291,10 +297,10 @@ def _as_compiled(compiled: CompileResult, folder: Path) -> CompileResult:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """How a vendor's tools are reached: ``probe``, ``emit``, ``compile`` and ``read_back``, and what else there is.
+    """How a vendor's tools are called: ``probe``, ``emit``, ``compile`` and ``read_back``, and optional capabilities.
 
-    ``package`` adds to a build what only the one that ships needs. ``float16_db``: how well float tensors are kept,
-    where the target computes them in float16.
+    ``package`` adds to a build what only the shipped one needs. ``float16_db``: the SQNR that float tensors can reach
+    on a target that computes them in float16.
     """
 
     probe: Callable[[], Probe]
@@ -311,4 +317,5 @@ class Backend:
     @property
     def baselines(self) -> tuple[Baseline, ...]:
         """All programs that a fitted one can be compared with."""
-        return tuple(b for each in (self.estimator, self.timer) if each is not None for b in each.baselines)
+        capabilities = (self.estimator, self.timer)
+        return tuple(b for capability in capabilities if capability is not None for b in capability.baselines)

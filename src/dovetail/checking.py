@@ -1,4 +1,4 @@
-"""``check``: what the rules find in a file, as ``fit`` would take it."""
+"""``check``: apply the rules to a model file, in the form that ``fit`` would quantize."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def check_file(
     shapes: Shapes = MappingProxyType({}),
     calibration: DataLike | None = None,
 ) -> tuple[Finding, ...]:
-    """The findings on a model file; the file is not changed.
+    """Return the findings on a model file; the file is not changed.
 
-    A float model is looked at in the form that would be quantized, so that what normalization cures is not found. A
-    QDQ model is looked at as it is. Shapes that are not known are a finding, unless there is calibration data: running
-    the model needs them.
+    A float model is checked in the form that would be quantized, so that what normalization fixes is not reported. A
+    QDQ model is checked as it is. An unknown input shape is a finding; with calibration data it is an error, because
+    the model cannot be run.
     """
     raw = read(path, shapes)
     model, plan = invert(_in_float32(raw)) if is_quantized(raw) else (_as_quantized(raw, target), None)
@@ -51,7 +51,7 @@ def check_file(
 
 
 def _in_float32(raw: ir.Model) -> ir.Model:
-    """The file as a plan can say it: what computes in float16 in float32, and saturating."""
+    """Return a QDQ graph that a plan can describe: float16 operators in float32, every QuantizeLinear saturating."""
     infer_shapes(raw)
     model = raw.clone()
     as_float32(model)
@@ -62,17 +62,17 @@ def _in_float32(raw: ir.Model) -> ir.Model:
 
 
 def _as_quantized(raw: ir.Model, target: Target) -> ir.Model:
-    """The float graph as ``fit`` would quantize it; as it was read where the inputs are open, which ``fit`` refuses."""
+    """Return the graph that ``fit`` would quantize, or the graph as read if an input shape is unknown."""
     if any(shape_of(value) is None for value in raw.graph.inputs):
         return raw.clone()
     try:
         return prepared(raw, target)
-    except InputError:  # what cannot be cut off is for the rules to find
+    except InputError:  # an unsupported operator that cannot be moved to the tail is reported by the rules
         return prepared(raw, replace(target, table=replace(target.table, unsupported={})))
 
 
 def _statistics(model: ir.Model, table: OpTable, calibration: DataLike) -> Stats | None:
-    """What calibration sees of the tensors whose shapes are known; None where there is nothing to look at."""
+    """Calibrate the tensors whose shapes are known; None if there are none."""
     data = open_data(calibration, input_specs(model))
     values = {v.name: v for v in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs))}
     names = [name for name in observed(model, table) if shape_of(values[name]) is not None]

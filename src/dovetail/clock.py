@@ -1,4 +1,4 @@
-"""CPU time per stage, and word to the caller of what is going on."""
+"""CPU time per stage, and progress reports to the caller."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Reporter = Callable[[str, int, int | None], None]
 
 
 def silent(stage: str, done: int, total: int | None) -> None:
-    """A reporter that says nothing."""
+    """A reporter that does nothing."""
 
 
 class Clock:
-    """CPU seconds per stage, children included: a stage inside another counts for itself only, so that they add up."""
+    """CPU seconds per stage, child processes included; time in a nested stage counts for that stage only."""
 
     def __init__(self, report: Reporter = silent) -> None:
         self.timings_s: dict[str, float] = {}
@@ -24,7 +24,7 @@ class Clock:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count what runs inside for this stage."""
+        """Count the CPU time of the block for this stage."""
         self._settle()
         self._open.append(name)
         self.timings_s.setdefault(name, 0.0)

@@ -1,6 +1,6 @@
-"""Our own JSON documents: one spelling of every record, and the schema version checked before anything else is.
+"""Reading and writing Dovetail's JSON documents; the schema version is checked before anything else.
 
-Records are written and read whole: a new field of one needs no edit here. Paths are kept relative to a folder.
+Records are converted field by field: a new field needs no edit here. Paths are stored relative to a folder.
 """
 
 from __future__ import annotations
@@ -16,72 +16,72 @@ from dovetail.edge import Edge
 from dovetail.errors import InputError
 
 T = TypeVar("T")
-# From a document of one schema version, as it was decoded, to the next one.
+# Converts a decoded document of one schema version to the next version.
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def encode(record: object, *, indent: int | None = None, base: Path | None = None) -> bytes:
-    """A record as JSON: its fields by name, an edge as ``node:index``, paths relative to a folder."""
-    text = msgspec.json.encode(record, enc_hook=_writer(base))
+    """Encode a record as JSON: its fields by name, an edge as ``node:index``, paths relative to ``base``."""
+    text = msgspec.json.encode(record, enc_hook=_encode_hook(base))
     return text if indent is None else msgspec.json.format(text, indent=indent)
 
 
 def builtins(record: object) -> Any:
-    """A record as it stands in JSON, for putting it into another document."""
-    return msgspec.to_builtins(record, enc_hook=_writer(None))
+    """Convert a record to dicts and lists, to be part of another document."""
+    return msgspec.to_builtins(record, enc_hook=_encode_hook(None))
 
 
 def convert(raw: object, kind: type[T]) -> T:
-    """What was decoded from JSON as a record; msgspec says where it is not one."""
-    return msgspec.convert(raw, kind, dec_hook=_reader(None))
+    """Convert decoded JSON to a record; msgspec's error says which field is wrong."""
+    return msgspec.convert(raw, kind, dec_hook=_decode_hook(None))
 
 
 def decode(text: bytes, kind: type[T], *, base: Path | None = None) -> T:
-    """What ``encode`` wrote: a record of one kind, with paths in a folder."""
-    return msgspec.json.decode(text, type=kind, dec_hook=_reader(base))
+    """Decode what ``encode`` wrote to a record of one type, with paths inside ``base``."""
+    return msgspec.json.decode(text, type=kind, dec_hook=_decode_hook(base))
 
 
 def moved(record: T, kind: type[T], before: Path, after: Path) -> T:
-    """A record whose files went from one folder to another."""
+    """Return a record with its paths moved from one folder to another."""
     return decode(encode(record, base=before), kind, base=after)
 
 
 def read_document(
-    path: Path, what: str, schema_version: int, upgrades: Mapping[int, Upgrade] = MappingProxyType({})
+    path: Path, document: str, schema_version: int, upgrades: Mapping[int, Upgrade] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """The content of a file that says it is ``what``, in this version of its schema or brought to it from an older."""
+    """Read a JSON document (``document`` names its kind in messages) and upgrade it to this schema version."""
     try:
         raw: Any = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError) as error:
-        raise InputError(f"{path}: not a {what} ({error})") from error
+        raise InputError(f"{path}: cannot be read as a {document} ({error})") from error
     while isinstance(raw, dict) and raw.get("schema_version") in upgrades:
-        raw = _upgraded(raw, upgrades[raw["schema_version"]], path, what)
+        raw = _upgraded(raw, upgrades[raw["schema_version"]], path, document)
     if not isinstance(raw, dict) or raw.get("schema_version") != schema_version:
-        raise InputError(f"{path}: not a {what} of schema version {schema_version}")
+        raise InputError(f"{path}: not a {document} of schema version {schema_version}")
     return raw
 
 
-def _upgraded(raw: dict[str, Any], upgrade: Upgrade, path: Path, what: str) -> dict[str, Any]:
+def _upgraded(raw: dict[str, Any], upgrade: Upgrade, path: Path, document: str) -> dict[str, Any]:
     version = raw["schema_version"]
     try:
         return {**upgrade(raw), "schema_version": version + 1}
     except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: not a whole {what} of schema version {version} ({error!r})") from error
+        raise InputError(f"{path}: not a complete {document} of schema version {version} ({error!r})") from error
 
 
-def _writer(base: Path | None) -> Callable[[Any], Any]:
-    def plain(value: Any) -> Any:
+def _encode_hook(base: Path | None) -> Callable[[Any], Any]:
+    def hook(value: Any) -> Any:
         if isinstance(value, Edge):
             return str(value)
         if isinstance(value, Path) and base is not None:
             return value.relative_to(base).as_posix()
         raise NotImplementedError(f"{type(value).__name__} cannot be written as JSON")
 
-    return plain
+    return hook
 
 
-def _reader(base: Path | None) -> Callable[[type, Any], Any]:
-    def special(kind: type, value: Any) -> Any:
+def _decode_hook(base: Path | None) -> Callable[[type, Any], Any]:
+    def hook(kind: type, value: Any) -> Any:
         if kind is Path and base is not None:
             return base / value
         if kind is not Edge:
@@ -91,6 +91,6 @@ def _reader(base: Path | None) -> Callable[[type, Any], Any]:
         try:
             return Edge.parse(value)
         except InputError as error:
-            raise ValueError(str(error)) from error  # which msgspec adds the place in the document to
+            raise ValueError(str(error)) from error  # msgspec adds the place in the document
 
-    return special
+    return hook

@@ -1,4 +1,4 @@
-"""One input of one node, and the one way in which it is written."""
+"""An edge, which is one input of one node, and how it is written: ``node:index``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dovetail.whole_number import whole_number
 
 
 class Edge:
-    """One input of one node: where a consumer may see another storage than the tensor's own.
+    """One input of one node: where a consumer may read the tensor in another storage than its own.
 
-    ``node:index`` in every document and message. Not a dataclass, because those are written field by field;
-    ``document`` writes and reads it through ``str`` and ``parse``.
+    It is written ``node:index`` in every document and message. It is not a dataclass, because those are written field
+    by field; ``document`` writes and reads it with ``str`` and ``parse``.
     """
 
     __slots__ = ("_index", "_node")
@@ -22,8 +22,8 @@ class Edge:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The edge that is written so; anything else is refused."""
-        node, _, digits = text.rpartition(":")  # a node's name may hold colons of its own
+        """Parse ``node:index``; anything else is refused."""
+        node, _, digits = text.rpartition(":")  # a node's name may itself contain colons
         index = whole_number(digits, least=0)
         if not node or index is None:
             raise InputError(f"{text!r} is not an edge: expected node:index, as in conv:1")

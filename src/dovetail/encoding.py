@@ -1,6 +1,6 @@
-"""How a tensor is stored: dtypes, encodings, and encodings with their numbers.
+"""How a tensor is stored: dtypes, encodings, and quantization parameters.
 
-This file imports nothing of ours; every stage speaks in these words.
+This file imports nothing else of Dovetail; every stage uses its types.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class IntGrid:
-    """The integers that a stored dtype can hold."""
+    """The range of integers that a dtype can hold."""
 
     bits: int
     signed: bool
@@ -33,7 +33,7 @@ class IntGrid:
 
 
 class DType(StrEnum):
-    """A stored dtype; the value is the word used in plans, tables and results."""
+    """The dtype in which a tensor is stored; the value is the name used in plans, tables and results."""
 
     U4 = "uint4"
     S4 = "int4"
@@ -52,7 +52,7 @@ class DType(StrEnum):
 
     @property
     def is_quantized(self) -> bool:
-        """Whether storing needs a scale; float16 and float32 are stored as they are."""
+        """Whether the dtype requires a scale; float16 and float32 do not."""
         return self not in (DType.F16, DType.F32)
 
     @property
@@ -95,7 +95,7 @@ _NUMPY: dict[DType, np.dtype[Any]] = {
 
 
 class Granularity(StrEnum):
-    """Over what one scale reaches."""
+    """What one scale applies to."""
 
     TENSOR = "tensor"
     AXIS = "axis"
@@ -105,7 +105,7 @@ class Granularity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """One way to store a tensor, without its numbers; the axis of a granularity belongs to the numbers."""
+    """One way to store a tensor, without scale and zero point; the axis of a granularity is part of ``QParams``."""
 
     dtype: DType
     symmetric: bool = False
@@ -114,12 +114,12 @@ class Encoding:
 
     def __post_init__(self) -> None:
         if not self.dtype.is_quantized and (self.symmetric or self.granularity is not Granularity.TENSOR):
-            raise ValueError(f"{self.dtype} is stored as it is: it has no symmetry and no granularity")
+            raise ValueError(f"{self.dtype} is not quantized: it cannot be symmetric or have a granularity")
         if self.dtype is DType.F8E4M3:
-            object.__setattr__(self, "symmetric", True)  # float8 has no zero point: one spelling only
+            object.__setattr__(self, "symmetric", True)  # float8 has no zero point, so both values mean the same
         blocked = self.granularity in (Granularity.BLOCK, Granularity.EXPANDED_BLOCK)
         if blocked != (self.block_size > 0):
-            raise ValueError(f"block_size {self.block_size} does not go with granularity {self.granularity}")
+            raise ValueError(f"block_size {self.block_size} is not valid for granularity {self.granularity}")
 
 
 FLOAT32 = Encoding(DType.F32)
@@ -128,7 +128,7 @@ FLOAT16 = Encoding(DType.F16)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QParams:
-    """A quantized encoding with its numbers.
+    """A quantized encoding with its scale and zero point.
 
     ``scale`` and ``zero_point`` have rank 0 (tensor), rank 1 along ``axis`` (axis), or the tensor's rank with
     ``axis`` divided by the block size (block). real = (stored - zero_point) * scale.
@@ -149,7 +149,7 @@ class QParams:
         if not np.all(np.isfinite(scale)) or not np.all(scale > 0):
             raise ValueError("a scale must be finite and above zero")
         if (self.axis is None) != (self.encoding.granularity is Granularity.TENSOR):
-            raise ValueError(f"axis {self.axis} does not go with granularity {self.encoding.granularity}")
+            raise ValueError(f"axis {self.axis} is not valid for granularity {self.encoding.granularity}")
         scale.setflags(write=False)
         zero_point.setflags(write=False)
         object.__setattr__(self, "scale", scale)

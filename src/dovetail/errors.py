@@ -1,13 +1,13 @@
-"""The one error a caller can cause: bad input, said in one sentence that names the culprit."""
+"""The errors that are reported to the caller in one sentence: bad input, and vendor components that fail."""
 
 
 class InputError(Exception):
-    """The caller gave something we cannot take; the text names the tensor, node, key or file."""
+    """The caller's input cannot be used; the message names the tensor, node, key or file."""
 
 
 class BackendError(Exception):
-    """A vendor component is missing, crashed or answered something we cannot read."""
+    """A vendor component is missing, crashed, or returned something that cannot be parsed."""
 
 
 class UnfinishedError(BackendError):
-    """A vendor component was stopped or crashed before it answered: what it would have answered is not known."""
+    """A vendor component was stopped or crashed before it finished, so its answer is unknown."""

@@ -1,4 +1,4 @@
-"""Files by their content."""
+"""Hashes of files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def file_sha256(*paths: Path) -> str:
-    """The SHA-256 of a file, or of several one behind the other, read in pieces."""
+    """Return the SHA-256 of a file, or of several concatenated, read in chunks."""
     state = hashlib.sha256()
     for path in paths:
         with path.open("rb") as stream:

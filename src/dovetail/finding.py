@@ -1,4 +1,4 @@
-"""What a run says: findings (one broken rule at one place) and verdicts (pass, fail or not checked)."""
+"""What a run reports: findings (one broken rule at one place) and verdicts (pass, fail or not checked)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dovetail.edge import Edge
 
 
 class Severity(StrEnum):
-    """How bad a finding is: an error cannot deploy, a warning costs accuracy or speed, a note is for the record."""
+    """How bad a finding is: an error prevents deployment, a warning costs accuracy or speed, a note is informative."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -19,7 +19,7 @@ class Severity(StrEnum):
 
 
 class PlaceKind(StrEnum):
-    """What a finding is about; ``TEXT`` is a place of which only the words are known, as in results of schema 1."""
+    """What a finding is about; ``TEXT`` is a place known only as text, as in results of schema version 1."""
 
     MODEL = "model"
     NODE = "node"
@@ -32,11 +32,11 @@ class PlaceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a finding stands, in the names of the caller's file; ``str`` of it is what a message says.
+    """Where a finding is, by the names of the caller's file; messages show it with ``str``.
 
-    ``nodes``: the caller's nodes; those that make the tensor, where that is what the finding is about. ``tensor``: the
-    caller's tensor; at a node the first that it writes. ``op_type``: the operator. ``edge``: the input that is meant,
-    where it is one, by the names of the planned graph, as in ``plan.json``. ``name``: of what is not in the graph.
+    ``nodes``: the caller's nodes; for a tensor, those that produce it. ``tensor``: the caller's tensor; for a node, its
+    first output. ``op_type``: the operator. ``edge``: the input concerned, if it is one, by the names of the planned
+    graph, as in ``plan.json``. ``name``: the name of something outside the graph.
     """
 
     kind: PlaceKind
@@ -51,7 +51,7 @@ class Place:
             case PlaceKind.MODEL:
                 return "the whole graph"
             case PlaceKind.NODE:
-                return ", ".join(self.nodes) or self.tensor or "a node without a name"
+                return ", ".join(self.nodes) or self.tensor or "an unnamed node"
             case PlaceKind.TENSOR:
                 return self.tensor
             case PlaceKind.EDGE:
@@ -76,7 +76,7 @@ class Finding:
 
 
 class Status(StrEnum):
-    """The three answers of a check; a missing backend is never a pass."""
+    """The status of a verdict; a missing backend is never a pass."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -85,7 +85,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer to one question about a run, with the reason, the evidence, and by condition when it passes."""
+    """The answer to one question about a run: status, reason, evidence, and by name the conditions to pass."""
 
     status: Status
     reason: str
@@ -97,11 +97,12 @@ class Verdict:
 _NUMERICS: Mapping[str, str] = {
     "float outputs": "SQNR({side}) >= min(SQNR(simulation), {numerics_ceiling_db:g} dB, the target's float16 limit if "
     "it computes in float16) - {numerics_drop_db:g} dB, both against float on the same samples",
-    "rows behind a TopK": "compared on the rows that both selected; other rows <= 2 x simulation + 1 per sample",
-    "integer outputs": "mismatches with float <= 2 x simulation + 5 %",
-    "NaN and infinity": "none where float has none, in the simulation too",
+    "rows after a TopK": "compared on the rows that both {side} and float selected; other rows <= 2 x simulation + 1 "
+    "per sample",
+    "integer outputs": "mismatches with float <= 2 x simulation + 5 % of the values",
+    "NaN and infinity": "none in {side} and simulation where float has none",
 }
-# When a verdict passes, condition by condition; repeated in every result, so that "pass" needs no guessing.
+# The conditions under which each verdict passes, by name; repeated in every result, so that it explains itself.
 PASSES_WHEN: Mapping[str, Mapping[str, str]] = {
     "normalized": {
         "float outputs": ">= {normalized_db:g} dB against the original model on {normalized_samples} samples",
@@ -110,22 +111,22 @@ PASSES_WHEN: Mapping[str, Mapping[str, str]] = {
     "compiled": {"graph": "the target's compiler accepted all of it"},
     "fidelity": {
         "changed": "0 planned tensors and edges",
-        "not found": "0 planned tensors and edges, else the verdict is not checked",
+        "not found": "0 planned tensors and edges; otherwise the verdict is not checked",
     },
     "numerics": {name: text.replace("{side}", "target") for name, text in _NUMERICS.items()},
     "device": {
         **{name: text.replace("{side}", "device") for name, text in _NUMERICS.items()},
-        "evidence": "outputs of a device; those of an emulator are not checked",
+        "evidence": "outputs of a device; outputs of an emulator never pass",
     },
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """The figures that verdicts are measured against; recorded in every result.
+    """The limits that verdicts apply; recorded in every result.
 
-    ``numerics_ceiling_db``: what a simulation is better than this is not asked of a target; 16-bit kernels round more
-    often than a simulation does, at 70 to 90 dB, where nobody can tell.
+    ``numerics_ceiling_db``: a target need not exceed this, however good the simulation is: 16-bit kernels round more
+    often than a simulation, which matters only at 70 to 90 dB, where it has no visible effect.
     """
 
     normalized_db: float = 80.0
@@ -135,6 +136,6 @@ class Thresholds:
 
 
 def passes_when(name: str, thresholds: Thresholds) -> dict[str, str]:
-    """The conditions of a verdict by name, with the figures in force."""
+    """The conditions of a verdict by name, with the limits in force."""
     figures = dataclasses.asdict(thresholds)
     return {condition: text.format(**figures) for condition, text in PASSES_WHEN[name].items()}

@@ -1,4 +1,4 @@
-"""From the caller's graph to the one that is quantized: normalized, cut where the target cannot run it, rewritten."""
+"""From the caller's graph to the one that is quantized: normalized, split from its unsupported tail, rewritten."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ Passed = tuple[ir.Model, tuple[PassRecord, ...]]
 
 
 def cut(normalized: ir.Model, target: Target) -> SplitModel:
-    """The normalized graph as head and tail: what the target cannot run, and all that depends on it, is the tail."""
+    """Split the normalized graph: operators that the target cannot run, and all that depends on them, are the tail."""
     return split(normalized, target.table.unsupported)
 
 
 def rewrite(head: ir.Model, target: Target, original: ir.Model) -> Passed:
-    """The head as the target wants it; names of the original that no tensor has any more go to those that took over."""
+    """Apply the target's rewrites to the head; an original name that is lost goes to the tensor that replaced it."""
     model = head.clone()
-    records = [each(model) for each in target.rewrites.graph] + [infer_shapes(model)]
+    records = [rewrite_pass(model) for rewrite_pass in target.rewrites.graph] + [infer_shapes(model)]
     adopt_lost(original.graph, model.graph)
     return model, tuple(records)
 
 
 def require_quantizable(model: ir.Model) -> None:
-    """Refuse a rewritten graph that is not float32 throughout, or has a shape that is not known."""
+    """Refuse a rewritten graph that is not float32 throughout or has an unknown shape."""
     require_float32(model)
     require_known_shapes(model)
 
 
 def prepared(original: ir.Model, target: Target) -> ir.Model:
-    """The whole of it, for a look at what would be quantized."""
+    """Return the graph that would be quantized: normalized, without its tail, rewritten."""
     normalized, _ = normalize(original)
     return rewrite(cut(normalized, target).head, target, original)[0]

@@ -1,4 +1,4 @@
-"""Everything about a run that can be refused before anything is written: model, target, data, wishes."""
+"""Everything about a run that can be refused before anything is written: model, target, data, options."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ from dovetail.verify.verify import Evaluation
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run that can start.
+    """The checked inputs of a run.
 
-    ``refused``: why the target cannot do what was asked, for the result. ``imported``: quantization parameters that
-    came with the model, to be kept. ``keeps``: patterns that become pins of the request once the graph is rewritten.
+    ``refused``: why the target cannot do what was requested; it goes into the result. ``imported``: quantization
+    parameters that came with the model and are kept. ``keeps``: patterns that become pins of the request once the graph
+    is rewritten.
     """
 
     path: Path
@@ -52,7 +53,7 @@ class Job:
 
     @property
     def target_key(self) -> str:
-        """What tells one target from another, its options included."""
+        """The key that identifies the target with its options."""
         return keyed([self.options.target, dict(self.options.option)]).key
 
 
@@ -65,33 +66,36 @@ def prepare(
     metric: Metric | None = None,
     plan: Path | None = None,
 ) -> Job:
-    """Read and check what was given; every refusal is one sentence that names the culprit."""
+    """Read and check the inputs of a run; every error is one sentence that names what is wrong."""
     target = open_target(options.target, options.option)
     if options.emulate is not None:
         target = _emulating(target, options.emulate)
     check_wish(options.baselines, target.backend, target.name)
     if options.io == "quantized" and target.table.quantizes_edges:
-        raise InputError(f"--io quantized: {target.name} takes and gives real numbers")
+        raise InputError(f"--io quantized: not supported by {target.name}, whose inputs and outputs are float")
     request, keeps = _request(options, target)
     model = read(path, options.shape)
     if is_quantized(model):
-        raise InputError(f"{path}: is quantized already: fit takes the float model, `dovetail check` takes this one")
+        raise InputError(
+            f"{path}: is already quantized: `dovetail fit` requires the float model; `dovetail check` and `dovetail "
+            "repair` accept this one"
+        )
     require_static(model)
     require_numbers(model)
     specs = input_specs(model)
     if calibration is None:
-        raise InputError("no calibration data: say --calib FILE, or --calib random if noise is really what is wanted")
+        raise InputError("no calibration data: add --calib DATA, or --calib random to calibrate on random noise")
     images = ImageOptions(options.size, options.mean, options.std, options.layout)
     data = open_data(calibration, specs, images=images)
     held_out = _evaluation(evaluation, metric, options.metric, specs, images)
-    given = None if plan is None else read_plan(plan, target.table.float_encoding.dtype)
-    if given is not None:
-        if given.target != target.name:
-            raise InputError(f"{plan}: is a plan for {given.target}, not for {target.name}")
-        options = replace(options, precision=given.precision, io="quantized" if given.quantized_io else "float")
+    user_plan = None if plan is None else read_plan(plan, target.table.float_encoding.dtype)
+    if user_plan is not None:
+        if user_plan.target != target.name:
+            raise InputError(f"{plan}: is a plan for {user_plan.target}, not for {target.name}")
+        options = replace(options, precision=user_plan.precision, io="quantized" if user_plan.quantized_io else "float")
     plan_key = "" if plan is None else file_sha256(*(p for p in (plan, plan.with_suffix(".npz")) if p.exists()))
-    key, refused = _data_key(calibration, images), _not_here(options, target)
-    return Job(path, model, options, target, request, keeps, data, key, held_out, given, plan_key, refused)
+    key, refused = _data_key(calibration, images), _unavailable(options, target)
+    return Job(path, model, options, target, request, keeps, data, key, held_out, user_plan, plan_key, refused)
 
 
 def _evaluation(
@@ -101,20 +105,20 @@ def _evaluation(
     specs: tuple[InputSpec, ...],
     images: ImageOptions,
 ) -> Evaluation | None:
-    """The held-out data with the metric, which is a function or the name of one."""
+    """Return the held-out data with the metric, which is a function or the name of one."""
     if evaluation is None:
         if metric_name is not None or metric is not None:
-            raise InputError("a metric needs held-out data: say --eval DATA")
+            raise InputError("a metric requires held-out data: add --eval DATA")
         return None
     name = metric_name or str(getattr(metric, "__qualname__", type(metric).__name__))
-    found = metric or (load_function(metric_name) if metric_name else None)
-    data_key, metric_key = _data_key(evaluation, images), _metric_key(found, metric_name)
+    function = metric or (load_function(metric_name) if metric_name else None)
+    data_key, metric_key = _data_key(evaluation, images), _metric_key(function, metric_name)
     key = f"{data_key}|{metric_key}" if data_key and metric_key else ""
-    return Evaluation(open_data(evaluation, specs, images=images, extra=True), found, name, key)
+    return Evaluation(open_data(evaluation, specs, images=images, extra=True), function, name, key)
 
 
 def _metric_key(metric: Metric | None, name: str | None) -> str:
-    """What tells whether a metric is that of an earlier run: its name and the file that it is in; else nothing does."""
+    """The key that identifies a metric: its name and the hash of its file; empty if there is no such file."""
     if metric is None:
         return "no metric"
     code = getattr(metric, "__code__", None)
@@ -135,7 +139,7 @@ def _request(options: FitOptions, target: Target) -> tuple[Request, tuple[Keep, 
 
 
 def _emulating(target: Target, samples: int) -> Target:
-    """The target with another number of samples on its emulator."""
+    """Return the target with another number of samples to run on its emulator."""
     runner = target.backend.runner
     if runner.samples is None:
         raise InputError(f"--emulate: {target.name} has no emulator")
@@ -144,25 +148,25 @@ def _emulating(target: Target, samples: int) -> Target:
 
 
 def _precision(name: str, table: OpTable) -> Precision:
-    found = table.precisions.get(name)
-    if found is None and name in table.unavailable:  # the result will say why, nothing is planned
+    precision = table.precisions.get(name)
+    if precision is None and name in table.unavailable:  # nothing is planned with it: the result says why
         return next(iter(table.precisions.values()))
-    if found is None:
-        known = ", ".join((*table.precisions, *table.choices))
-        raise InputError(f"unknown precision {name!r} for target {table.target}; there is {known}")
-    return found
+    if precision is None:
+        names = ", ".join((*table.precisions, *table.choices))
+        raise InputError(f"unknown precision {name!r} for target {table.target}; expected one of {names}")
+    return precision
 
 
-def _not_here(options: FitOptions, target: Target) -> str:
-    """Why a precision that was asked for is not to be had on this target; empty where it is."""
-    asked = (options.precision, *(text.rpartition("=")[2] for text in options.keep))
-    why = target.table.unavailable
-    name = next((name for name in asked if name in why), None)
-    return "" if name is None else f"{name} is not to be had on {target.name}: {why[name]}"
+def _unavailable(options: FitOptions, target: Target) -> str:
+    """Say why a requested precision is not available on this target; empty if all are."""
+    requested = (options.precision, *(text.rpartition("=")[2] for text in options.keep))
+    reasons = target.table.unavailable
+    name = next((name for name in requested if name in reasons), None)
+    return "" if name is None else f"{name} is not available on {target.name}: {reasons[name]}"
 
 
 def _data_key(data: DataLike, images: ImageOptions) -> str:
-    """What tells whether the samples of an earlier run are the same; empty when only reading them would tell."""
+    """The key that identifies the samples; empty if only reading them would tell whether they are the same."""
     if not isinstance(data, str | Path):
         return ""
     if is_random(str(data)):

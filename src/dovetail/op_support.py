@@ -1,4 +1,4 @@
-"""What a target accepts, over a small vocabulary: operators, the types of what they read and write, precisions."""
+"""What a target accepts: operators, the encodings of their inputs and outputs, and precisions."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ F16 = FLOAT16
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What one input or output of an operator takes.
+    """What one input of an operator accepts.
 
-    ``constant``: only constants may stand here. ``derived``: the numbers are not free but follow from the other
-    operands (an int32 bias has input scale x weight scale).
+    ``constant``: only constants are accepted. ``derived``: the scale follows from the other operands (an int32 bias has
+    input scale x weight scale).
     """
 
     encoding: Encoding
@@ -39,10 +39,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """One joint choice for the inputs and the outputs (all alike) of an operator.
+    """One combination of encodings for the inputs and the outputs (all the same) of an operator.
 
-    ``variadic``: the last input slot repeats; otherwise further inputs are none of the plan's business.
-    ``when``: asked per node, the empty string for yes, else why this choice is not open there.
+    ``variadic``: the last input slot repeats; otherwise further inputs are left as they are. ``when``: checked for each
+    node; returns the empty string if the signature applies there, else the reason why it does not.
     """
 
     inputs: tuple[Slot, ...]
@@ -51,7 +51,7 @@ class Signature:
     when: Callable[[ir.Node], str] | None = None
 
     def slot(self, index: int) -> Slot | None:
-        """What input ``index`` takes; None where it is left as it is."""
+        """Return the slot of input ``index``; None if that input is left as it is."""
         if index < len(self.inputs):
             return self.inputs[index]
         return self.inputs[-1] if self.variadic else None
@@ -74,7 +74,7 @@ def signature(*inputs: Encoding | Slot, out: Encoding) -> Signature:
 
 @dataclass(frozen=True, slots=True)
 class FixedQParams:
-    """Numbers that an operator's output always has on this target, by dtype."""
+    """The scale and zero point that an operator's output always has on this target, for one dtype."""
 
     dtype: DType
     scale: float
@@ -85,14 +85,14 @@ class FixedQParams:
 class OpSupport:
     """What a target accepts for one operator.
 
-    ``shares``: the inputs whose stored bytes the outputs carry on unchanged (empty: none; None: all inputs).
-    ``follows``: integer storage is not worth having here for its own sake: between float neighbours it stays float.
-    ``unclipped``: what goes in and out keeps its whole range, whatever method finds the others: the largest scores are
-    what a softmax is about.
-    ``joins``: constants are stored with the numbers of the output, so that nothing has to be converted beside them.
-    ``least_scale``: by dtype, what it reads with a smaller scale comes out wrong. ``scale_step``: by dtype, the scale
-    of what it writes has to be a multiple of this.
-    ``known_from``: the version and the way in which this is known; a fact without one is folklore.
+    ``shares``: the inputs whose quantization passes through to the outputs unchanged (empty: none; None: all inputs).
+    ``follows``: quantizing it alone gains nothing: between float neighbors it stays float.
+    ``unclipped``: its inputs and outputs keep their full range, whatever the range method: a softmax depends on the
+    largest scores.
+    ``joins``: constants are quantized with the scale and zero point of the output, so that no conversion is needed.
+    ``least_scale``: by dtype, the smallest input scale that gives correct results. ``scale_step``: by dtype, the output
+    scale must be a multiple of this.
+    ``known_from``: the version, and how this is known.
     """
 
     signatures: tuple[Signature, ...]
@@ -108,9 +108,9 @@ class OpSupport:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Operators that the target runs as one: what is between them is never stored.
+    """Operators that the target fuses: the tensors between them are never stored.
 
-    The first one's signature speaks for all. ``bias``: the second operator adds a constant, one number per output
+    The signature of the first one applies to all. ``bias``: the second operator adds a constant, one value per output
     channel, which takes the slot after the first one's inputs.
     """
 
@@ -120,7 +120,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What is wanted for activations and for weights; the op table says what is possible."""
+    """The requested encodings of activations and weights; the op table says what is possible."""
 
     name: str
     activation: Encoding
@@ -129,17 +129,17 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class OpTable:
-    """What a target accepts: all that planning and the rules need to know of it.
+    """What a target accepts: all that planning and the rules need to know about it.
 
-    ``target``: its name, for messages. ``chains``: operators that run as one. ``max_rank``: tensors of a higher rank
-    are refused. ``unsupported``: operators that it cannot run in any form, with the reason; they are cut off, with all
-    that depends on them. ``only``: the operators that it can be given at all; None where its compiler decides.
-    ``unavailable``: precisions that a caller may well ask for, with the reason why they cannot be had.
-    ``choices``: names that stand for several precisions, of which the best on the caller's data is taken.
+    ``target``: its name, for messages. ``chains``: operators that it fuses. ``max_rank``: tensors of a higher rank are
+    not supported. ``unsupported``: operators that it cannot run at any precision, with the reason; they are moved to
+    the tail, with all that depends on them. ``only``: the operators that can be lowered at all; None if its compiler
+    decides. ``unavailable``: precisions that a caller may request but that are not available, with the reason.
+    ``choices``: names for several precisions, of which the best one on the caller's data is used.
     ``float_encoding``: the type in which it computes what is not quantized.
-    ``quantizes_edges``: tensors stay float, and 8 bit stands on the edges into operators that compute in it: every
-    consumer converts for itself, equal conversions once. ``runs_float_between``: what has no integer form runs in float
-    between dequantize and quantize, slower and less exact, but right.
+    ``quantizes_edges``: tensors stay float and are quantized on the edges into operators that compute in 8 bit: every
+    consumer has its own Q/DQ pair, equal ones are shared. ``runs_float_between``: operators without an integer kernel
+    run in float between DequantizeLinear and QuantizeLinear, which is slower but correct.
     """
 
     target: str
@@ -166,14 +166,18 @@ FP16 = Precision("fp16", F16, F16)
 
 
 def computing_in(encoding: Encoding, ops: Mapping[str, OpSupport]) -> dict[str, OpSupport]:
-    """A table written with float32 for everything that is not quantized, in another float type."""
+    """Return a table in which another float encoding takes the place of float32."""
 
-    def other(given: Encoding) -> Encoding:
-        return encoding if given == F32 else given
+    def changed(current: Encoding) -> Encoding:
+        return encoding if current == F32 else current
 
     def signatures(support: OpSupport) -> tuple[Signature, ...]:
         return tuple(
-            replace(s, inputs=tuple(replace(i, encoding=other(i.encoding)) for i in s.inputs), output=other(s.output))
+            replace(
+                s,
+                inputs=tuple(replace(slot, encoding=changed(slot.encoding)) for slot in s.inputs),
+                output=changed(s.output),
+            )
             for s in support.signatures
         )
 

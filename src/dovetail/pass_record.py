@@ -1,4 +1,4 @@
-"""What a pass did: the sites it changed, and those it recognised but left alone, with the reason."""
+"""What a pass did: the sites it changed, and those it recognized but left unchanged, with the reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One place in the graph, by original tensor or node name, and what was done or why nothing was."""
+    """One place in the graph, by original tensor or node name, and what was changed or why nothing was."""
 
     where: str
     what: str

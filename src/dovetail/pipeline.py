@@ -1,4 +1,4 @@
-"""The straight line: read, normalize, rewrite, calibrate, decide, ship, verify, report."""
+"""The pipeline: read, normalize, rewrite, calibrate, decide, ship, verify, report."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def fit(
     report: Reporter = silent,
     amend: Callable[[Result, Path], Result] = lambda result, run: result,
 ) -> Result:
-    """Run the line into a run directory; a refusal leaves nothing behind, an interruption what can be resumed.
+    """Run all stages in a run directory; an error leaves nothing behind, an interrupted run can be resumed.
 
-    ``amend``: the last word on the result, before it is written.
+    ``amend`` changes the result before it is written.
     """
     if "device" in job.options.require and job.target.backend.device is None:
-        raise InputError(f"--require device: {job.target.name} has no device to bring outputs back from")
-    asked = {"model": job.path.name, "options": repr(job.options)}
+        raise InputError(f"--require device: {job.target.name} has no device verdict")
+    request = {"model": job.path.name, "options": repr(job.options)}
     clock = Clock(report)
-    with open_rundir(output, asked, force=force, resume=resume) as run:
-        result = _line(job, run, clock)
+    with open_rundir(output, request, force=force, resume=resume) as run:
+        result = _run_stages(job, run, clock)
         with clock.stage("report"):
             result = amend(result, run.path)
         result = replace(result, timings_s={name: round(seconds, 4) for name, seconds in clock.timings_s.items()})
@@ -63,7 +63,7 @@ def fit(
     return result
 
 
-def _line(job: Job, run: RunDir, clock: Clock) -> Result:
+def _run_stages(job: Job, run: RunDir, clock: Clock) -> Result:
     with clock.stage("probe"):
         probe = job.target.backend.probe()
         versions = {**core_versions(), **probe.versions}
@@ -71,7 +71,7 @@ def _line(job: Job, run: RunDir, clock: Clock) -> Result:
     stages = Stages(run, clock, versions)
     graph = _float_graph(job, run, clock, stages, sha256)
     request = job.request.pinned(resolve_keeps(build_problem(graph.model.value, job.target.table), job.keeps))
-    # Before the comparison, because it names the activation that is not finite.
+    # Before the comparison, because its error names the activation that is not finite.
     stats = _statistics(job, run, clock, stages, graph.model)
     with clock.stage("check_normalized"):
         normalized = check_normalized(job.path, graph.split, job.data, job.options.thresholds)
@@ -84,7 +84,7 @@ def _line(job: Job, run: RunDir, clock: Clock) -> Result:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _FloatGraph:
-    """The graph that is quantized, the original as it was split, and what passes did."""
+    """The graph that is quantized, the split original, and the records of the passes."""
 
     model: KeyedValue[ir.Model]
     split: SplitModel
@@ -92,12 +92,12 @@ class _FloatGraph:
 
 
 def _float_graph(job: Job, run: RunDir, clock: Clock, stages: Stages, sha256: str) -> _FloatGraph:
-    """The caller's model in canonical form, cut where the target cannot run it, then as the target wants it."""
+    """Normalize the caller's model, split off the tail that the target cannot run, and apply the target's rewrites."""
     source = KeyedValue(job.model, f"{sha256} {keyed(dict(job.options.shape)).key}")
     normalized = stages.make("normalize", normalize, passed_files(run.stages / "normalized.onnx"), model=source)
     with clock.stage("split"):
         split = cut(normalized.value[0], job.target)
-        _leave_tail(job, run, split)
+        _write_tail(job, run, split)
     rewritten = stages.make(
         "rewrite",
         rewrite,
@@ -111,18 +111,20 @@ def _float_graph(job: Job, run: RunDir, clock: Clock, stages: Stages, sha256: st
     return _FloatGraph(KeyedValue(model, rewritten.key), replace(split, head=model), (*normalized.value[1], *rewrites))
 
 
-def _leave_tail(job: Job, run: RunDir, split: SplitModel) -> None:
-    """Write down what the target cannot run, where there is such a part."""
+def _write_tail(job: Job, run: RunDir, split: SplitModel) -> None:
+    """Write the tail that the target cannot run, if there is one."""
     path = run.path / TAIL
     path.unlink(missing_ok=True)
     if split.tail is not None:
         if job.options.io == "quantized":
-            raise InputError(f"--io quantized: the model is cut in two, and {TAIL} takes real numbers")
+            raise InputError(
+                f"--io quantized: not possible for a model that is split, because {TAIL} takes float inputs"
+            )
         write(split.tail, path)
 
 
 def _statistics(job: Job, run: RunDir, clock: Clock, stages: Stages, model: KeyedValue[ir.Model]) -> KeyedValue[Stats]:
-    """What the float graph does on the calibration data, none of which may be held out for figures."""
+    """Calibrate the float graph, and refuse held-out samples that are also calibration samples."""
     names = observed(model.value, job.target.table)
     stats = stages.make(
         "calibrate",

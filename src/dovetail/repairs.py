@@ -1,5 +1,5 @@
-"""A model that another tool quantized, made to deploy: its weights and scales kept, its pairs put where the target
-wants them, and a list of what was changed and what was missing."""
+"""Repairing a model that another tool quantized: its weights and scales are kept, its Q/DQ pairs are placed where the
+target expects them, and a record lists what was changed and what was missing."""
 
 from __future__ import annotations
 
@@ -40,22 +40,25 @@ from dovetail.verify.metric import Metric
 
 RECORD = "repair.json"
 FLOAT = "float.onnx"
-# Passes of the line whose sites are part of what was done to the pairs of an attention.
+# Passes of the pipeline whose sites belong to the repair of an attention.
 _ON_ATTENTION = ("remove_nan_guard", "remove_zero_masks", "attention_scale")
-# What the graph is run on where there is no data, and what is said of that.
+# The data that the graph is run on if none is given, and the note about it.
 _NOISE = "random"
 _NO_DATA = (
-    "no calibration data was given: every scale came with the model or is fixed by the target, none is from noise"
+    "no calibration data was given: every scale came with the model or is fixed by the target, none was calibrated"
 )
-# The precision that a model has, by how its activations are stored.
+# Dtype of the activations -> the precision of the model.
 _PRECISIONS = {DType.F8E4M3: "fp8", DType.S8: "w8a8", DType.U8: "w8a8", DType.S16: "w8a16", DType.U16: "w8a16"}
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What was done to a model: pairs whose numbers were ``kept`` or ``changed``, pairs that were ``missing`` (with
-    where their numbers come from), pairs ``removed``; what the compiler said of the model as it was given; and the
-    ``rewrites`` of the graph, with where they were done and where they were declined."""
+    """What was done to a model.
+
+    Q/DQ pairs whose scale and zero point were ``kept`` or ``changed``, pairs that were ``missing`` (with where their
+    scale comes from) or ``removed``. ``as_given``: the compiler's messages about the model before the repair.
+    ``rewrites``: the passes over the graph, with the sites that they changed or declined.
+    """
 
     model: str
     model_sha256: str
@@ -79,9 +82,9 @@ def repair(
     force: bool = False,
     report: Reporter = silent,
 ) -> tuple[Result, Repair]:
-    """Run the line on the float model that a QDQ model stands for, with the numbers that came with it.
+    """Run ``fit`` on the float model that a QDQ model represents, with the scales and zero points that came with it.
 
-    Without calibration data no number may be missing: figures are then taken on noise, which the result says.
+    Without calibration data no scale may be missing; figures are then measured on random inputs, which the result says.
     """
     target = open_target(options.target, options.option)
     model, imported, passes = _read(path, options, target.rewrites.quantized)
@@ -95,7 +98,7 @@ def repair(
         record = _compare(path, sha256, result, imported, before, passes[:-1])  # the last one only changed types
         records.append(record)
         write_whole(run / RECORD, msgspec.json.format(msgspec.json.encode(record), indent=1))
-        notes = (*result.notes, *((_NO_DATA,) if calibration is None else ()), *_words(record))
+        notes = (*result.notes, *((_NO_DATA,) if calibration is None else ()), *_notes(record))
         return replace(result, model_sha256=sha256, passes=(*passes, *result.passes), notes=notes)
 
     with tempfile.TemporaryDirectory(prefix="dovetail-repair-") as folder:
@@ -109,16 +112,16 @@ def repair(
 
 
 def precision_of(path: Path, options_shape: dict[str, tuple[int, ...]] | None = None) -> str:
-    """The precision that a quantized model has, by most of its activations."""
+    """Return the precision of a quantized model, which is that of most of its activations."""
     _, imported, _ = _read(path, FitOptions(target="", shape=options_shape or {}))
     counts = Counter(params.dtype for params in imported.tensors.values())
     if not counts:
-        raise InputError(f"{path}: no activation is quantized: say --precision")
+        raise InputError(f"{path}: no activation is quantized, so the precision is unknown: add --precision")
     dtype, count = counts.most_common(1)[0]
     if dtype not in _PRECISIONS:
         raise InputError(
-            f"{path}: {count} of {counts.total()} quantized activations are {dtype}, which is no precision of a "
-            "target: say --precision, for example --precision w8a8"
+            f"{path}: {count} of {counts.total()} quantized activations are {dtype}, which no precision of a target "
+            "uses: add --precision, for example --precision w8a8"
         )
     return _PRECISIONS[dtype]
 
@@ -126,28 +129,32 @@ def precision_of(path: Path, options_shape: dict[str, tuple[int, ...]] | None = 
 def _read(
     path: Path, options: FitOptions, rewrites: tuple[Pass, ...] = ()
 ) -> tuple[ir.Model, ImportedQParams, tuple[PassRecord, ...]]:
-    """The float model that a QDQ model stands for, the numbers that came with it, and what was done to read them."""
+    """Return the float model that a QDQ model represents, its quantization parameters, and the records of the passes
+    that were applied to read them."""
     raw = read(path, options.shape)
     if not is_quantized(raw):
-        raise InputError(f"{path}: is not quantized: `dovetail fit` takes the float model")
-    records = tuple(each(raw) for each in (*rewrites, as_float32))
+        raise InputError(f"{path}: is not quantized: use `dovetail fit` for a float model")
+    records = tuple(rewrite(raw) for rewrite in (*rewrites, as_float32))
     model, plan = invert(raw)
     return model, imported_qparams(model, plan), records
 
 
 def _as_given(path: Path, target: Target, work: Path) -> CompileResult:
-    """What the target's compiler makes of the model before anything was changed: of a copy, because some write beside
-    the file; every node of it has a name of its own, by which a compiler speaks of it."""
-    found = target.backend.probe()
-    if not found.available:
-        return CompileResult(error=found.missing, finished=False)
+    """Compile the model as given, before the repair.
+
+    A copy is compiled, because some compilers write next to the file. Its nodes have unique names, which the compiler's
+    messages refer to.
+    """
+    probe = target.backend.probe()
+    if not probe.available:
+        return CompileResult(error=probe.missing, finished=False)
     folder = work / "as_given"
     folder.mkdir()
     model = ir.load(path)
     names = [node.name for node in model.graph]
     if not all(names) or len(set(names)) != len(names):
         name_nodes(model.graph)
-    bench = Workbench(target.table, target.backend, lambda: (), work, available=found.available)
+    bench = Workbench(target.table, target.backend, lambda: (), work, available=probe.available)
     return bench.compile((Artifact(MODEL, write(model, folder / path.name)[0]),), folder)
 
 
@@ -159,39 +166,48 @@ def _compare(
     before: CompileResult,
     passes: tuple[PassRecord, ...],
 ) -> Repair:
-    stored = [row for row in result.plan if row.dtype.is_quantized]
-    kept = [row for row in stored if row.scale_from is ScaleSource.GIVEN or _is_same(row, imported)]
-    other = [row for row in stored if row not in kept]
-    had = {*imported.tensors, *imported.constants}
-    changed = {_name(row): row.detail for row in other if row.original_name in had}
-    missing = {_name(row): row.detail for row in other if row.original_name not in had}
-    names = {row.original_name for row in stored} | {row.tensor for row in stored}
+    quantized = [row for row in result.plan if row.dtype.is_quantized]
+    kept = [row for row in quantized if row.scale_from is ScaleSource.GIVEN or _is_same(row, imported)]
+    not_kept = [row for row in quantized if row not in kept]
+    in_model = {*imported.tensors, *imported.constants}
+    changed = {_name(row): row.detail for row in not_kept if row.original_name in in_model}
+    missing = {_name(row): row.detail for row in not_kept if row.original_name not in in_model}
+    names = {row.original_name for row in quantized} | {row.tensor for row in quantized}
     removed = [name for name in imported.tensors if name not in names]
-    said = (f"refused: {before.error}",) if before.error else before.notes
-    later = (one for one in result.passes if one.name in _ON_ATTENTION)
-    done = tuple(one for one in (*passes, *later) if one.changed or one.declined)
+    messages = (f"not compiled: {before.error}",) if before.error else before.notes
+    later = (record for record in result.passes if record.name in _ON_ATTENTION)
+    rewrites = tuple(record for record in (*passes, *later) if record.changed or record.declined)
     return Repair(
-        path.name, sha256, tuple(map(_name, kept)), changed, missing, tuple(removed), said, before.findings, done
+        path.name,
+        sha256,
+        tuple(map(_name, kept)),
+        changed,
+        missing,
+        tuple(removed),
+        messages,
+        before.findings,
+        rewrites,
     )
 
 
 def _is_same(row: PlanRow, imported: ImportedQParams) -> bool:
-    """Whether a number that the target fixes is the one that came with the model, in float32 or in float16."""
-    had = imported.tensors.get(row.original_name)
-    if had is None or row.original_name in imported.several or had.axis is not None or row.scale is None:
+    """Whether a scale that the target fixes is the one that came with the model, in float32 or in float16."""
+    qparams = imported.tensors.get(row.original_name)
+    if qparams is None or row.original_name in imported.several or qparams.axis is not None or row.scale is None:
         return False
-    same = row.dtype is had.dtype and row.zero_point == int(had.zero_point)
+    same = row.dtype is qparams.dtype and row.zero_point == int(qparams.zero_point)
     scale = np.asarray(row.scale)
-    return same and bool(had.scale in (scale.astype(np.float32), scale.astype(np.float16)))
+    return same and bool(qparams.scale in (scale.astype(np.float32), scale.astype(np.float16)))
 
 
 def _name(row: PlanRow) -> str:
     return row.original_name if row.edge is None else f"{row.original_name} at {row.edge}"
 
 
-def _words(record: Repair) -> tuple[str, ...]:
+def _notes(record: Repair) -> tuple[str, ...]:
     return (
-        f"repaired: {len(record.kept)} pairs have the numbers that came with {record.model}, {len(record.changed)} "
-        f"have others, {len(record.missing)} were missing, {len(record.removed)} went; {RECORD} lists them",
-        *(f"as given: {text}" for text in record.as_given),
+        f"repaired: {len(record.kept)} Q/DQ pairs keep the scale and zero point of {record.model}, "
+        f"{len(record.changed)} have others, {len(record.missing)} were missing, {len(record.removed)} were removed; "
+        f"{RECORD} lists them",
+        *(f"the model as given: {message}" for message in record.as_given),
     )

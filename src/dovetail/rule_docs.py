@@ -1,4 +1,4 @@
-"""The documentation of the rules, made from docstrings and cases: ``python -m dovetail.rule_docs docs/rules``."""
+"""The documentation of the rules, generated from docstrings and cases: ``python -m dovetail.rule_docs docs/rules``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ INDEX = "README.md"
 
 
 def explain(rule: Rule) -> str:
-    """A rule in Markdown, from its docstring alone."""
-    whom = ", ".join(families_with(rule)) or "all targets"
-    about = f"Family: {FAMILIES[rule.code[:2]]}. For: {whom}."
+    """Return a rule in Markdown, from its docstring alone."""
+    targets = ", ".join(families_with(rule)) or "all targets"
+    about = f"Family: {FAMILIES[rule.code[:2]]}. For: {targets}."
     about += "" if rule.check is not None else " Found by a run that compiles; `dovetail check` cannot."
     parts = [f"# {rule.code} {rule.name}", rule.summary, about]
     parts += [f"## {heading}\n\n{rule.sections[heading]}" for heading in HEADINGS]
@@ -23,16 +23,16 @@ def explain(rule: Rule) -> str:
 
 
 def pages() -> dict[str, str]:
-    """Every page by file name: one per rule, with its cases, and the index."""
+    """Return every page by file name: one per rule, with its cases, and the index."""
     rules = all_rules()
     rows = [f"| [{rule.code}]({rule.code}.md) | `{rule.name}` | {rule.summary} |" for rule in rules]
     index = ["# Rules", _MADE, "\n".join(["| code | allow ... | |", "|---|---|---|", *rows])]
-    made = {f"{rule.code}.md": f"{explain(rule)}\n{_cases(rule)}{_MADE}\n" for rule in rules}
-    return {INDEX: "\n\n".join(index) + "\n", **made}
+    rule_pages = {f"{rule.code}.md": f"{explain(rule)}\n{_cases(rule)}{_MADE}\n" for rule in rules}
+    return {INDEX: "\n\n".join(index) + "\n", **rule_pages}
 
 
 def write_pages(folder: Path) -> None:
-    """Write every page, and remove the page of a rule that is gone."""
+    """Write every page, and remove the pages of rules that no longer exist."""
     folder.mkdir(parents=True, exist_ok=True)
     current = pages()
     for old in folder.glob("Q*.md"):
@@ -43,18 +43,18 @@ def write_pages(folder: Path) -> None:
 
 
 def case_texts(code: str, kind: str) -> dict[str, str]:
-    """A rule's ``bad`` or ``good`` cases in ONNX text, by file name."""
+    """Return a rule's ``bad`` or ``good`` cases in ONNX text, by file name."""
     folder = resources.files("dovetail.rules").joinpath("cases")
-    files = [each for each in folder.iterdir() if each.name.startswith(f"{code}.{kind}.")]
-    return {each.name: each.read_text(encoding="utf-8") for each in sorted(files, key=lambda each: each.name)}
+    files = [file for file in folder.iterdir() if file.name.startswith(f"{code}.{kind}.")]
+    return {file.name: file.read_text(encoding="utf-8") for file in sorted(files, key=lambda file: file.name)}
 
 
 def _cases(rule: Rule) -> str:
     if rule.check is None:
         return ""
     parts = ["## Cases"]
-    for kind, words in (("bad", "Found:"), ("good", "Not found:")):
-        parts += [f"{words}\n\n```text\n{text.strip()}\n```" for text in case_texts(rule.code, kind).values()]
+    for kind, heading in (("bad", "Found:"), ("good", "Not found:")):
+        parts += [f"{heading}\n\n```text\n{text.strip()}\n```" for text in case_texts(rule.code, kind).values()]
     return "\n\n".join(parts) + "\n\n"
 
 

@@ -1,4 +1,4 @@
-"""The run directory: every stage's record, written whole or not at all, so that a run can be looked at or resumed."""
+"""The run directory: every stage's record, written completely or not at all, so that a run can be resumed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
-    """A folder of ours: the marker says what was asked, ``stages/`` holds what each stage left."""
+    """A run directory: ``run.json`` holds the model's name and the options, ``stages/`` the files of each stage."""
 
     path: Path
     resume: bool
@@ -39,13 +39,13 @@ class RunDir:
         load: Callable[[], T],
         final: Callable[[T], bool] = lambda _: True,
     ) -> T:
-        """A stage's record: loaded when resuming, if it was made from the same things and its files are untouched.
+        """Return a stage's record: loaded when resuming, if the key is the same and its files are unchanged.
 
-        Otherwise it is made and saved; ``save`` gives the files that ``load`` will need. A record that is not ``final``
+        Otherwise it is made and saved; ``save`` returns the files that ``load`` needs. A record that is not ``final``
         is made again next time.
         """
         stamp = self.stages / f"{name}.key"
-        if self.resume and self._is_whole(stamp, key):
+        if self.resume and self._is_unchanged(stamp, key):
             return load()
         stamp.unlink(missing_ok=True)
         record = make()
@@ -54,23 +54,23 @@ class RunDir:
             write_whole(stamp, json.dumps({"key": key, "files": files}, indent=1).encode())
         return record
 
-    def _is_whole(self, stamp: Path, key: str) -> bool:
-        """Whether a stage was made from what the key says, and every file that it left is still as it was."""
+    def _is_unchanged(self, stamp: Path, key: str) -> bool:
+        """Whether a stage was made with this key, and none of its files has changed since."""
         try:
-            said = json.loads(stamp.read_bytes())
-            return bool(said["key"] == key) and all(
-                file_sha256(self.path / name) == digest for name, digest in said["files"].items()
+            stored = json.loads(stamp.read_bytes())
+            return bool(stored["key"] == key) and all(
+                file_sha256(self.path / name) == digest for name, digest in stored["files"].items()
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return False
 
 
 @contextmanager
-def open_rundir(path: Path, asked: Mapping[str, Any], *, force: bool, resume: bool) -> Iterator[RunDir]:
-    """A folder to run in, new or an old one of ours when told to; nothing that is not ours is ever removed.
+def open_rundir(path: Path, request: Mapping[str, Any], *, force: bool, resume: bool) -> Iterator[RunDir]:
+    """Open a new run directory, or an existing one to replace or resume; other files are never removed.
 
-    A refusal puts everything back as it was before. An earlier run that was to be replaced comes back whatever ended
-    the new one; without such a run, what an interruption leaves can be resumed.
+    An error restores everything as it was before. An earlier run that was to be replaced is restored whatever ended the
+    new one; without such a run, an interrupted one can be resumed.
     """
     old = _check_place(path, force=force, resume=resume)
     place = path.resolve()
@@ -83,11 +83,11 @@ def open_rundir(path: Path, asked: Mapping[str, Any], *, force: bool, resume: bo
                 place.rename(aside / "before")
             (place / "stages").mkdir(parents=True, exist_ok=True)
             if not old or not resume:
-                _mark(place, asked)
+                _mark(place, request)
         except OSError as error:
             raise InputError(f"{path}: cannot be written ({error.strerror})") from error
         yield RunDir(place, resume)
-        _mark(place, asked)
+        _mark(place, request)
     except BaseException as error:
         if aside is not None:
             _restore(place, aside)
@@ -99,7 +99,7 @@ def open_rundir(path: Path, asked: Mapping[str, Any], *, force: bool, resume: bo
 
 
 def _restore(place: Path, aside: Path) -> None:
-    """Put an earlier run back where it was; only renames, which need no space and are done or not."""
+    """Put an earlier run back in place, with renames only: they need no space and cannot stop half way."""
     before = aside / "before"
     try:
         if before.exists():
@@ -107,12 +107,12 @@ def _restore(place: Path, aside: Path) -> None:
                 place.rename(aside / "unfinished")
             before.rename(place)
     except OSError as error:
-        raise InputError(f"{place}: the earlier run could not be put back and is in {before} ({error})") from error
+        raise InputError(f"{place}: the earlier run could not be restored; it is in {before} ({error})") from error
     shutil.rmtree(aside, ignore_errors=True)
 
 
 def _undo(place: Path, top: Path | None, *, old: bool) -> None:
-    """Remove what a refused run has made: from the first new folder on, or inside of an empty one."""
+    """Remove what a failed run has created: the first new folder with its content, or the content of an empty one."""
     if top is not None:
         shutil.rmtree(top, ignore_errors=True)
     elif not old:
@@ -120,23 +120,23 @@ def _undo(place: Path, top: Path | None, *, old: bool) -> None:
 
 
 def _check_place(path: Path, *, force: bool, resume: bool) -> bool:
-    """Whether an earlier run of ours is there; anything else that is there is refused."""
+    """Whether there is an earlier run; a file or a folder with other content is refused."""
     try:
         if path.exists() and not path.is_dir():
-            raise InputError(f"{path}: is a file, the run directory must be a folder")
+            raise InputError(f"{path}: is a file; the run directory must be a folder")
         if not path.exists() or not any(path.iterdir()):
             return False
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     if not (path / _MARKER).is_file():
-        raise InputError(f"{path}: is not empty and not a run directory of ours; it is left alone")
+        raise InputError(f"{path}: is not empty and not a Dovetail run directory; choose another --output")
     if not force and not resume:
-        raise InputError(f"{path}: exists; say --force to replace it or --resume to continue it")
+        raise InputError(f"{path}: already contains a run; add --force to replace it or --resume to continue it")
     return True
 
 
-def _mark(path: Path, asked: Mapping[str, Any]) -> None:
-    write_whole(path / _MARKER, json.dumps(asked, indent=1, sort_keys=True, default=str).encode())
+def _mark(path: Path, request: Mapping[str, Any]) -> None:
+    write_whole(path / _MARKER, json.dumps(request, indent=1, sort_keys=True, default=str).encode())
 
 
 def _empty(folder: Path) -> None:

@@ -1,10 +1,10 @@
-"""Decide, build, ship, verify: from the float graph and its statistics to what is true of what ships."""
+"""Decide, build, ship, verify: from the float graph and its statistics to the verified build that ships."""
 
 from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,7 +13,7 @@ import onnx_ir as ir
 from dovetail.backend import BaselineCase, CompileResult, Probe, Sample
 from dovetail.catalog import rules_for
 from dovetail.clock import Clock
-from dovetail.device.pack import leave_device_folder
+from dovetail.device.pack import write_device_folder
 from dovetail.job import Job
 from dovetail.model.split import SplitModel
 from dovetail.plan.request import Request
@@ -33,18 +33,18 @@ from dovetail.trials.workbench import COMPILED, Build, Score, Workbench
 from dovetail.verify.metric import measure
 from dovetail.verify.verify import BuildInputs, Verification, verify
 
-# Where variants are built, in the folder of the stages.
+# The folder in ``stages/`` in which variants are built.
 TRIALS = "trials"
-# How many samples a baseline may calibrate on: its figures are of speed.
+# How many samples a baseline is calibrated on; few suffice, because only its speed is reported.
 BASELINE_SAMPLES = 8
-# How many held-out samples each of several precisions is scored on.
+# How many held-out samples each candidate precision is scored on.
 SCORED_SAMPLES = 500
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShipInputs:
-    """What there is before anything is decided: the float graph, its statistics, what is asked of its plan, the parts
-    of the original that it belongs to, and whether the target's tools are here."""
+    """The inputs of ``ship``: the float graph, its statistics, the request for its plan, the split original, and
+    whether the target's tools are installed."""
 
     model: KeyedValue[ir.Model]
     stats: KeyedValue[Stats]
@@ -54,25 +54,25 @@ class ShipInputs:
 
 
 def ship(job: Job, run: RunDir, clock: Clock, stages: Stages, inputs: ShipInputs) -> FitRecord:
-    """The build that ships, beside what it is compared with, and what is true of it."""
+    """Choose and make the build that ships, verify it, and compare it with baselines."""
     target, model, stats = job.target, inputs.model.value, inputs.stats.value
     bench = _workbench(job, run, clock, model, inputs.probe)
     judge = partial(_verify, job, clock, inputs.split, inputs.probe)
     shipment, verification = _shipment(job, run, clock, stages, inputs, bench, judge)
     with clock.stage("check"):
-        subject = CheckInput(model, target.table, target.facts, shipment.plan, stats)
-        findings = check(subject, rules_for(target))
+        check_input = CheckInput(model, target.table, target.facts, shipment.plan, stats)
+        findings = check(check_input, rules_for(target))
     with clock.stage("baselines"):
         comparison = _compared(job, run, bench, model, shipment.compiled)
     build = Build(shipment.plan, shipment.compiled, run.path)
-    if verification is None:  # the build is that of an earlier run
+    if verification is None:  # the build was loaded from an earlier run
         verification = judge(build)
         if verification.failing is not None and shipment.located:
             verification = with_place(verification, shipment.located)
     with clock.stage("device"):
         data = job.data if job.evaluation is None else job.evaluation.data
         built = _build_inputs(job, inputs.split, inputs.probe, build)
-        device = leave_device_folder(run.path, built, target.backend, data, job.options.thresholds)
+        device = write_device_folder(run.path, built, target.backend, data, job.options.thresholds)
     return FitRecord(
         stats, shipment.plan, shipment.compiled, verification, findings, shipment.decisions, comparison, device
     )
@@ -81,18 +81,18 @@ def ship(job: Job, run: RunDir, clock: Clock, stages: Stages, inputs: ShipInputs
 def _shipment(
     job: Job, run: RunDir, clock: Clock, stages: Stages, inputs: ShipInputs, bench: Workbench, judge: Verify
 ) -> tuple[Shipment, Verification | None]:
-    """What ships, and what is true of it where it was built just now."""
-    seen: list[Verification] = []
+    """Return what ships, and its verification if it was built in this run."""
+    verifications: list[Verification] = []
 
     def make(variant: Variant, target: Target, bench: Workbench, judge: Verify) -> Shipment:
         if variant.plan is not None:
             validate_plan(variant.plan, variant.model, target.table)
         trial = run_trials(target.knobs, bench, variant, judge, clock.stage)
-        seen.append(trial.verification)
+        verifications.append(trial.verification)
         build = bench.ship(trial.build, run.path)
         return Shipment(build.plan, build.compiled, trial.decisions, trial.located)
 
-    shutil.rmtree(run.stages / TRIALS, ignore_errors=True)  # those of a run that was interrupted
+    shutil.rmtree(run.stages / TRIALS, ignore_errors=True)  # left by an interrupted run
     shipment = stages.make(
         "build",
         make,
@@ -104,19 +104,21 @@ def _shipment(
         judge=_judge_key(job, judge),
     ).value
     shutil.rmtree(run.stages / TRIALS, ignore_errors=True)
-    return shipment, (seen[0] if seen else None)
+    return shipment, (verifications[0] if verifications else None)
 
 
 def _variant(job: Job, inputs: ShipInputs) -> KeyedValue[Variant]:
-    """What is tried first; scales that came with a model are of this run only."""
+    """Return the first variant; with scales that came with a model it is never loaded from an earlier run."""
     variant = Variant(inputs.model.value, inputs.stats.value, inputs.request, job.imported, job.plan)
     keys = [inputs.model.key, inputs.stats.key, repr(inputs.request), job.plan_key]
     return KeyedValue(variant, keyed(keys).key) if job.imported is None else unknown(variant)
 
 
 def _judge_key(job: Job, judge: Verify) -> KeyedValue[Verify]:
-    """By what a build is judged, which decides about workarounds, and by what candidates are scored: held-out data and
-    metric, thresholds, how many samples. Where it cannot be told whether data is the same, it is not."""
+    """Key of what a build is judged by: held-out data and metric, thresholds, number of emulated samples.
+
+    They decide about workarounds and candidates. Data that cannot be identified is never the same.
+    """
     if job.evaluation is not None and not job.evaluation.key:
         return unknown(judge)
     held_out = None if job.evaluation is None else job.evaluation.key
@@ -153,13 +155,13 @@ def _compared(job: Job, run: RunDir, bench: Workbench, model: ir.Model, fitted: 
 
 
 def _is_scored(job: Job) -> bool:
-    """Whether several precisions are scored by the caller's metric: not where a tail makes the outputs."""
+    """Whether candidate precisions are scored by the caller's metric; not if a tail computes the outputs."""
     metric = None if job.evaluation is None else job.evaluation.metric
     return metric is not None and not job.target.table.unsupported and job.options.precision in job.target.table.choices
 
 
 def _score(job: Job, model: ir.Model) -> Score | None:
-    """The caller's metric on some of the held-out samples, for every candidate alike."""
+    """Return the caller's metric on the first held-out samples, the same for every candidate."""
     held_out = job.evaluation
     if held_out is None or held_out.metric is None or not _is_scored(job):
         return None
@@ -170,8 +172,9 @@ def _score(job: Job, model: ir.Model) -> Score | None:
         return itertools.islice(data.samples(), SCORED_SAMPLES)
 
     def figures(outputs: Iterator[Sample]) -> Mapping[str, float]:
-        return measure(
-            metric, name, lambda some: (one for _, one in zip(some, outputs, strict=True)), samples(), inputs
-        )
+        def stream(inputs_of_model: Iterable[Sample]) -> Iterator[Sample]:
+            return (output for _, output in zip(inputs_of_model, outputs, strict=True))
+
+        return measure(metric, name, stream, samples(), inputs)
 
     return Score(samples, figures)

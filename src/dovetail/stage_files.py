@@ -1,4 +1,4 @@
-"""What stages leave on disk: models with their pass records, statistics, and the build that ships."""
+"""The files of the stages: models with their pass records, statistics, and the build that ships."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLAN = "plan.json"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shipment:
-    """What ships: the plan, what was compiled from it, how both were decided, and where its numbers go wrong, if so."""
+    """What ships: the plan, the compile result, the decisions behind them, and where the target goes wrong, if so."""
 
     plan: Plan
     compiled: CompileResult
@@ -35,26 +35,26 @@ class Shipment:
 
 
 def passed_files(path: Path) -> Codec[Passed]:
-    """A model, and beside it what the passes did."""
-    beside = path.with_suffix(".passes.json")
+    """A model, and the records of its passes in a file next to it."""
+    passes = path.with_suffix(".passes.json")
 
     def save(record: Passed) -> tuple[Path, ...]:
-        write_whole(beside, encode(record[1]))
-        return (*write(record[0], path), beside)
+        write_whole(passes, encode(record[1]))
+        return (*write(record[0], path), passes)
 
     def load() -> Passed:
-        return ir.load(path), decode(beside.read_bytes(), tuple[PassRecord, ...])
+        return ir.load(path), decode(passes.read_bytes(), tuple[PassRecord, ...])
 
     return Codec(save, load)
 
 
 def stats_files(path: Path) -> Codec[Stats]:
-    """What calibration saw."""
+    """The calibration statistics."""
     return Codec(lambda stats: save_stats(stats, path), lambda: load_stats(path))
 
 
 def shipment_files(run: RunDir, model: ir.Model) -> Codec[Shipment]:
-    """The plan where its user finds it, the compiler's log and files, and the decisions beside the stages."""
+    """The plan at the top of the run directory, the compiler's log and files, and the decisions with the stages."""
     decisions = run.stages / "decisions.json"
 
     def save(record: Shipment) -> tuple[Path, ...]:
@@ -63,14 +63,14 @@ def shipment_files(run: RunDir, model: ir.Model) -> Codec[Shipment]:
         return (*plan, *save_compiled(record.compiled, run.path), decisions)
 
     def load() -> Shipment:
-        made, located = decode(decisions.read_bytes(), tuple[tuple[Decision, ...], str])
-        return Shipment(read_plan(run.path / PLAN), load_compiled(run.path), made, located)
+        records, located = decode(decisions.read_bytes(), tuple[tuple[Decision, ...], str])
+        return Shipment(read_plan(run.path / PLAN), load_compiled(run.path), records, located)
 
     return Codec(save, load)
 
 
 def save_compiled(compiled: CompileResult, run: Path) -> tuple[Path, ...]:
-    """Write down what the compiler made in a run directory, and its log apart, for people."""
+    """Write the compile result to a run directory, and its log to a file of its own."""
     log, record = run / COMPILED / "compile.log", run / COMPILED / "compiled.json"
     log.parent.mkdir(exist_ok=True)
     write_whole(log, compiled.log.encode())

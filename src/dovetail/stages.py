@@ -1,4 +1,4 @@
-"""Stages: each declares its inputs, its key is derived from them, and its record is kept in the run directory."""
+"""Stages: each declares its inputs, its key is derived from them, and its record is stored in the run directory."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyedValue(Generic[T_co]):
-    """A value, and what tells whether an earlier run had the same one."""
+    """A value, and a key that is equal if an earlier run had the same value."""
 
     value: T_co
     key: str
 
 
 def keyed(value: T) -> KeyedValue[T]:
-    """A plain value, which is its own key; anything whose text could differ between two runs is refused."""
+    """Key a value of plain JSON types by its own text; other types, whose text may differ between runs, are refused."""
     return KeyedValue(value, json.dumps(value, sort_keys=True, default=_refuse))
 
 
 def unknown(value: T) -> KeyedValue[T]:
-    """A value of which nothing tells whether it is the same: never like that of an earlier run."""
+    """Key a value that cannot be identified: it never equals that of an earlier run."""
     return KeyedValue(value, os.urandom(8).hex())
 
 
 def _refuse(value: object) -> str:
-    raise TypeError(f"{type(value).__name__} is no plain value: give it a key")
+    raise TypeError(f"{type(value).__name__} is not a plain JSON type: give it a key")
 
 
 class Codec(NamedTuple, Generic[T]):
-    """How a record is written, as files that are named, and read again."""
+    """How a record is saved, returning the files, and loaded."""
 
     save: Callable[[T], tuple[Path, ...]]
     load: Callable[[], T]
 
 
 class Stages:
-    """Runs stages into a run directory; ``tools``: the versions of everything, part of every key."""
+    """Runs stages in a run directory; ``tools``: the versions of all packages, part of every key."""
 
     def __init__(self, run: RunDir, clock: Clock, tools: Mapping[str, str]) -> None:
         self._run, self._clock = run, clock
@@ -62,13 +62,14 @@ class Stages:
         final: Callable[[T], bool] = lambda _: True,
         **inputs: KeyedValue[Any],
     ) -> KeyedValue[T]:
-        """The record that a function makes of the inputs: loaded where an earlier run made it from the same ones.
+        """Return the record that a function makes from its inputs, or load it if an earlier run had the same inputs.
 
         A record that is not ``final`` is made again next time.
         """
-        text = json.dumps({"stage": name, "tools": self._tools, **{key: each.key for key, each in inputs.items()}})
+        keys = {argument: keyed_value.key for argument, keyed_value in inputs.items()}
+        text = json.dumps({"stage": name, "tools": self._tools, **keys})
         key = hashlib.sha256(text.encode()).hexdigest()
-        values = {name: each.value for name, each in inputs.items()}
+        values = {argument: keyed_value.value for argument, keyed_value in inputs.items()}
         with self._clock.stage(name):
             record = self._run.stage(name, key, lambda: function(**values), codec.save, codec.load, final)
         return KeyedValue(record, key)

@@ -1,4 +1,4 @@
-"""What calibration saw: per tensor the range and a histogram, and which data it was."""
+"""Calibration statistics: the range and histogram of each tensor, and the data they were taken from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dovetail.encoding import Array
 
 @dataclass(frozen=True, slots=True)
 class DataInfo:
-    """Which data was used; stands beside every figure that was made from it."""
+    """The data that was used; recorded with every figure that was measured on it."""
 
     source: str
     samples: int
@@ -29,7 +29,7 @@ class TensorStats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stats:
-    """Everything that calibration saw; the digests of the samples tell whether another set overlaps with it."""
+    """All calibration statistics; the digests of the samples tell whether another data set overlaps."""
 
     tensors: Mapping[str, TensorStats]
     data: DataInfo

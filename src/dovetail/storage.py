@@ -27,38 +27,38 @@ IN_FLOAT32 = FloatStorage(DType.F32)
 
 
 class Reason(StrEnum):
-    """What decided how a tensor or an edge is stored; a choice's detail text says it for people."""
+    """What decided how a tensor or an edge is stored; a choice's detail text explains it in words."""
 
-    PRECISION = "precision"  # the precision that was asked for
+    PRECISION = "precision"  # the requested precision
     PINNED = "pinned"  # the caller's --keep
-    MEASURED = "measured"  # a trial: it was measured and found better
+    MEASURED = "measured"  # a trial measured it to be better
     OUTPUT = "output"  # a graph output that stays float
-    INTERIOR = "interior"  # between operators that run as one: never stored
-    UNSUPPORTED = "unsupported"  # the target has no kernel for what was asked
-    NEIGHBOURS = "neighbours"  # between float operators an integer storage gains nothing
-    ON_EDGES = "on_edges"  # the target converts on the edges into its kernels, tensors stay float
+    INTERIOR = "interior"  # between fused operators: never stored
+    UNSUPPORTED = "unsupported"  # the target has no kernel for the requested precision
+    NEIGHBOURS = "neighbours"  # quantizing between float operators gains nothing
+    ON_EDGES = "on_edges"  # the target quantizes on the edges into its kernels, tensors stay float
     SHARED = "shared"  # an operator passes its input's quantization through
-    SEPARATE = "separate"  # sharing would cost too much or cannot be: an explicit conversion
-    OPERAND = "operand"  # what the operator takes on this input differs from how the tensor is stored
+    SEPARATE = "separate"  # sharing is impossible or costs too much: an explicit conversion
+    OPERAND = "operand"  # the operator requires another encoding on this input than the tensor's own
     CONSTANT = "constant"  # a weight or another constant operand
     BIAS = "bias"  # input scale x weight scale
-    RECORDED = "recorded"  # a QDQ model, or a plan of an earlier version, has it so
+    RECORDED = "recorded"  # taken from a QDQ model or from a plan of an earlier version
 
 
 class ScaleSource(StrEnum):
     """Where a scale and zero point come from."""
 
     NONE = "none"  # a float storage has none
-    CALIBRATED = "calibrated"  # the range that calibration saw
-    FIXED = "fixed"  # the target's kernel always has this one
+    CALIBRATED = "calibrated"  # the calibrated range
+    FIXED = "fixed"  # the target's kernel always uses this one
     GIVEN = "given"  # it came with a model that another tool quantized
-    GIVEN_CHANGED = "given_changed"  # the same, for another dtype or as the widest of several
+    GIVEN_CHANGED = "given_changed"  # the same, converted to another dtype or the widest of several
     VALUES = "values"  # a constant's own values
-    DERIVED = "derived"  # follows from others
+    DERIVED = "derived"  # follows from other scales
 
 
 class SourcedQParams(NamedTuple):
-    """A scale and zero point, where they come from, and what people are told of that."""
+    """A scale and zero point, where they come from, and a text that explains it."""
 
     params: QParams
     source: ScaleSource
@@ -67,7 +67,7 @@ class SourcedQParams(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One decision of the plan: the storage, why with a detail text, and the sharing group if there is one."""
+    """One decision of the plan: the storage, its reason with a detail text, and the sharing group if there is one."""
 
     storage: Storage
     why: Reason
@@ -84,9 +84,9 @@ class Choice:
 class Plan:
     """Every storage decision for one graph, by the names of that graph.
 
-    ``tensors``: a value's storage once it has been produced. ``edges``: the storage that one consumer sees, where it
-    differs from the tensor's (an explicit conversion) or where the tensor is a constant. ``stored``: the integers
-    of constants that are not simply the rounded float values (they came with a model that was already quantized).
+    ``tensors``: the storage of a tensor as it is produced. ``edges``: the storage that one consumer reads, if it
+    differs from the tensor's (an explicit conversion) or if the tensor is a constant. ``stored``: the integers of
+    constants that are not the rounded float values (they came with a model that was already quantized).
     """
 
     target: str

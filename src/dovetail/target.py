@@ -1,4 +1,4 @@
-"""What a target consists of: its name, the vendor's facts, what it accepts, how it is reached, what is done for it."""
+"""What a target consists of: its name, the vendor's facts, its op table, its backend, its rewrites, rules and knobs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dovetail.trials.knob import Knob
 
 @dataclass(frozen=True, slots=True)
 class Rewrites:
-    """The passes that make a graph as the target wants it: ``graph`` on the float graph before it is calibrated,
-    ``quantized`` on another tool's QDQ model before its scales are read."""
+    """The passes that a target requires: ``graph`` on the float graph before calibration, ``quantized`` on another
+    tool's QDQ model before its scales are read."""
 
     graph: tuple[Pass, ...]
     quantized: tuple[Pass, ...] = ()
@@ -25,8 +25,8 @@ class Rewrites:
 class Target:
     """One chip or runtime that models are fitted to.
 
-    ``facts``: the vendor's own typed record (chip, GPU, options), which the target's rules read. ``rules``: its own;
-    the generic ones hold everywhere. ``knobs``: what is chosen by trying, in this order.
+    ``facts``: the vendor's own typed record (chip, GPU, options), which the target's rules read. ``rules``: the rules
+    that apply in addition to the generic ones. ``knobs``: what is chosen by trial, in this order.
     """
 
     name: str
@@ -40,8 +40,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Targets that are opened by one name: what may stand behind its colon, the keys that ``--option`` takes, the
-    rules that hold for all of them, and codes of earlier versions."""
+    """Targets with a common name: ``variants`` that may follow it after a colon, the keys of ``--option``, the rules of
+    all variants, and the codes of earlier versions."""
 
     open: Callable[[str, Mapping[str, str]], Target]
     variants: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""A torch module as an ONNX model for any target; the module is left exactly as it was."""
+"""Exporting a torch module to an ONNX model for any target; the module itself is not changed."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from dovetail.errors import InputError
 
 _INSTALL = "pip install 'dovetail-fit[torch]'"
 _OPSET = 20
-# Where a tensor goes in a call.
+# Marks an argument that is a tensor.
 _TENSOR = object()
 
 
 def from_torch(module: Any, example: Any, *, opset: int = _OPSET) -> onnx.ModelProto:
     """Export an ``nn.Module`` or a Hugging Face vision model, for inference, in float32.
 
-    ``example``: what the module is called with: a tensor, several in a tuple, or by name in a dict; its shapes are the
-    shapes of the model, and what is no tensor is fixed as it is. A copy is exported: mode, dtypes, hooks and gradients
-    of the module stay as they are.
+    ``example``: the arguments of the module: a tensor, several in a tuple, or a dict by name. Its shapes become the
+    shapes of the model; arguments that are not tensors become constants. A copy is exported: mode, dtypes, hooks and
+    gradients of the module do not change.
     """
     for package in ("torch", "onnxscript"):
         if find_spec(package) is None:
@@ -39,17 +39,17 @@ def from_torch(module: Any, example: Any, *, opset: int = _OPSET) -> onnx.ModelP
     import torch
 
     if not isinstance(module, torch.nn.Module):
-        raise InputError(f"from_torch takes a module, not {type(module).__name__}: load the model first")
+        raise InputError(f"from_torch requires a torch.nn.Module, not {type(module).__name__}: load the model first")
     kind, call = type(module).__name__, _call(module, example)
     wrapped = _by_position(_copied(module), call)
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder, _quiet(), torch.no_grad():
         path = Path(folder) / "model.onnx"
         try:
             outputs = [name for name, _ in _tensors(wrapped.called(call.tensors))]
-        except Exception as error:  # whatever the caller's own code raises
+        except Exception as error:  # the caller's own code may raise anything
             raise InputError(f"{kind} cannot be called with the example: {_short(error)}") from error
         if not outputs:
-            raise InputError(f"{kind} gives no tensor")
+            raise InputError(f"{kind} returns no tensor")
         try:
             torch.onnx.export(
                 wrapped,
@@ -69,7 +69,7 @@ def from_torch(module: Any, example: Any, *, opset: int = _OPSET) -> onnx.ModelP
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """How a module is called: names and tensors of its inputs, and the arguments with a mark where a tensor goes."""
+    """How a module is called: names and tensors of its inputs, and the arguments with ``_TENSOR`` for each tensor."""
 
     names: tuple[str, ...]
     tensors: tuple[Any, ...]
@@ -77,50 +77,50 @@ class _Call:
     keywords: Mapping[str, Any]
 
     def filled(self, tensors: Iterable[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with tensors in their places."""
-        given = iter(tensors)
-        arguments = tuple(next(given) if one is _TENSOR else one for one in self.arguments)
-        return arguments, {key: next(given) if one is _TENSOR else one for key, one in self.keywords.items()}
+        """Return the arguments with tensors in their places."""
+        remaining = iter(tensors)
+        arguments = tuple(next(remaining) if value is _TENSOR else value for value in self.arguments)
+        return arguments, {key: next(remaining) if value is _TENSOR else value for key, value in self.keywords.items()}
 
 
 def _call(module: Any, example: Any) -> _Call:
-    """The call that an example stands for, reals in float32; only tensors and arrays are inputs."""
+    """Return the call that an example describes, floats in float32; only tensors and arrays are inputs."""
     import torch
 
     named = dict(example) if isinstance(example, Mapping) else {}
-    listed = () if isinstance(example, Mapping) else example if isinstance(example, tuple | list) else (example,)
-    parameters = _positions(module, len(listed))
-    if len(listed) > len(parameters):
-        raise InputError(f"{type(module).__name__} takes {len(parameters)} inputs, {len(listed)} were given")
+    positional = () if isinstance(example, Mapping) else example if isinstance(example, tuple | list) else (example,)
+    parameters = _positions(module, len(positional))
+    if len(positional) > len(parameters):
+        raise InputError(f"{type(module).__name__} takes {len(parameters)} inputs, {len(positional)} were given")
     names, tensors = [], []
-    for name, value in (*zip(parameters, listed, strict=False), *named.items()):
+    for name, value in (*zip(parameters, positional, strict=False), *named.items()):
         if isinstance(value, torch.Tensor | np.ndarray):
             tensor = torch.as_tensor(value).detach().clone()
             names.append(name)
             tensors.append(tensor.float() if tensor.is_floating_point() else tensor)
     if not names:
-        raise InputError("the example has no tensor")
+        raise InputError("the example contains no tensor")
 
     def marked(value: Any) -> Any:
         return _TENSOR if isinstance(value, torch.Tensor | np.ndarray) else value
 
     keywords = {name: marked(value) for name, value in named.items()}
-    return _Call(tuple(names), tuple(tensors), tuple(map(marked, listed)), keywords)
+    return _Call(tuple(names), tuple(tensors), tuple(map(marked, positional)), keywords)
 
 
 def _positions(module: Any, count: int) -> list[str]:
-    """The names of what a module takes by position; those behind a star are numbered."""
+    """Return the names of a module's positional parameters; those of a ``*args`` are numbered."""
     names = []
-    for name, one in inspect.signature(module.forward).parameters.items():
-        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD):
+    for name, parameter in inspect.signature(module.forward).parameters.items():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             names.append(name)
-        elif one.kind is one.VAR_POSITIONAL:
+        elif parameter.kind is parameter.VAR_POSITIONAL:
             names += [f"{name}_{number}" for number in range(count - len(names))]
     return names
 
 
 def _distinct(outputs: list[str], inputs: Iterable[str]) -> list[str]:
-    """Names of outputs, of which none is that of an input or of another output."""
+    """Return unique names of outputs, none of which is also the name of an input."""
     taken, names = set(inputs), []
     for name in outputs:
         while name in taken:
@@ -131,22 +131,22 @@ def _distinct(outputs: list[str], inputs: Iterable[str]) -> list[str]:
 
 
 def _short(error: BaseException) -> str:
-    """What went wrong in the first place, on one line: exporters wrap it in advice."""
+    """Return the original error on one line: exporters wrap it in others."""
     while error.__cause__ is not None:
         error = error.__cause__
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 def _copied(module: Any) -> Any:
-    """A copy for inference in float32."""
+    """Return a copy for inference in float32."""
     try:
         return copy.deepcopy(module).float().eval()
     except (RuntimeError, TypeError, NotImplementedError) as error:
-        raise InputError(f"{type(module).__name__} cannot be copied, and is not changed: {error}") from error
+        raise InputError(f"{type(module).__name__} cannot be copied for export: {error}") from error
 
 
 def _by_position(module: Any, call: _Call) -> Any:
-    """A module that takes tensors in order and gives tensors in order, whatever the other one gives them in."""
+    """Wrap a module so that it takes a flat list of tensors and returns one."""
     import torch
 
     class Plain(torch.nn.Module):  # type: ignore[misc]
@@ -165,7 +165,7 @@ def _by_position(module: Any, call: _Call) -> Any:
 
 
 def _tensors(outputs: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every tensor of an output with a name: the key in a dict or a Hugging Face output, else a number."""
+    """Yield every tensor of an output with a name: the key in a dict or a Hugging Face output, else a number."""
     import torch
 
     if isinstance(outputs, torch.Tensor):
@@ -180,7 +180,7 @@ def _tensors(outputs: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter's words, kept back, and the loggers put back as they were."""
+    """Suppress the exporter's output and warnings; the loggers are restored afterwards."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

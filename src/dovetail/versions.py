@@ -1,4 +1,4 @@
-"""Which versions made a result."""
+"""The versions that a result was made with."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ import dovetail
 
 
 def core_versions() -> dict[str, str]:
-    """The versions of the core and of Python."""
+    """Return the versions of Dovetail, Python and the core packages."""
     names = ("onnx", "onnx-ir", "onnxruntime", "numpy")
     return {"dovetail": dovetail.__version__, "python": platform.python_version()} | {n: version(n) for n in names}

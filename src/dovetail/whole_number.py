@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-# Sizes, indices and counts beyond this are typing errors; vendors' compilers count in 32 bit.
+# A larger size, index or count is a typing error; vendors' compilers use 32-bit integers.
 LARGEST = 2**31 - 1
 
 
 def whole_number(text: str, least: int = 1) -> int | None:
-    """The number that plain digits write, from ``least`` to ``LARGEST``; None for anything else.
+    """Parse plain digits as a number from ``least`` to ``LARGEST``; None for anything else.
 
-    ``str.isdigit`` would let "²" through, which ``int`` does not take.
+    ``str.isdigit`` would accept "²", which ``int`` does not.
     """
     if re.fullmatch("[0-9]{1,10}", text) is None:
         return None

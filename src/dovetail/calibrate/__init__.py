@@ -1,1 +1,1 @@
-"""Running the float model over streamed samples and keeping what the plan can need."""
+"""Calibration: run the float model on streamed samples and collect the statistics that planning needs."""

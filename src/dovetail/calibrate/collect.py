@@ -1,4 +1,4 @@
-"""The calibrate stage: one pass over the samples, watching only the tensors that the plan can need."""
+"""The calibrate stage: one pass over the samples, observing only the tensors that planning needs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Progress = Callable[[int, int | None], None]
 
 
 def quiet(done: int, total: int | None) -> None:
-    """A progress that says nothing."""
+    """A progress callback that does nothing."""
 
 
 @dataclass(slots=True)
-class _Seen:
-    """What has been seen of one tensor so far."""
+class _RunningStats:
+    """The statistics of one tensor so far."""
 
     low: float
     high: float
@@ -36,7 +36,7 @@ class _Seen:
         low, high = float(array.min()), float(array.max())
         if not np.isfinite(low) or not np.isfinite(high):
             kind = "NaN" if np.isnan(low) or np.isnan(high) else "infinity"
-            raise InputError(f"activation {name!r} holds {kind} on sample {sample}: a float model must be finite")
+            raise InputError(f"activation {name!r} contains {kind} on sample {sample}: the float model must be finite")
         self.low, self.high = min(self.low, low), max(self.high, high)
         if self.counts is not None:
             self.counts += histogram_of(array)
@@ -45,15 +45,17 @@ class _Seen:
 def collect(
     model: ir.Model, names: Sequence[str], data: Data, *, workdir: Path, histograms: bool, progress: Progress = quiet
 ) -> Stats:
-    """Run every sample through the float model and watch the named tensors; memory does not grow with the samples."""
+    """Run the float model on every sample and observe the named tensors; memory does not grow with the samples."""
     runner = ObservedRun(model, names, workdir)
     originals = {name: origin_of(value).name for name, value in runner.values.items()}
-    seen = {name: _Seen(np.inf, -np.inf, np.zeros(BINS, np.int64) if histograms else None) for name in runner.values}
+    running = {
+        name: _RunningStats(np.inf, -np.inf, np.zeros(BINS, np.int64) if histograms else None) for name in runner.values
+    }
     used = describe(data, model)
     for number, sample in enumerate(used.samples()):
         for name, array in runner.run(sample):
             if array.size:
-                seen[name].add(array, originals[name], number)
+                running[name].add(array, originals[name], number)
         progress(number + 1, data.count)
-    tensors = {name: TensorStats(s.low, s.high, s.counts) for name, s in seen.items() if s.low <= s.high}
+    tensors = {name: TensorStats(s.low, s.high, s.counts) for name, s in running.items() if s.low <= s.high}
     return Stats(tensors, used.info(), tuple(used.digests))

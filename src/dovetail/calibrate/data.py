@@ -1,4 +1,4 @@
-"""Samples from wherever the caller has them, one at a time, checked against the model's inputs."""
+"""Streams of samples, checked one at a time against the model's inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dovetail.stats import DataInfo
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """One model input: what every sample must bring."""
+    """The name, shape and dtype of one model input, which every sample must have."""
 
     name: str
     shape: tuple[int, ...]
@@ -27,9 +27,9 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A stream of samples that can be read again; ``count`` is None when only reading tells.
+    """A stream of samples that can be read repeatedly; ``count`` is None if it is known only after reading.
 
-    Keys of a sample that are not model inputs are targets for a metric.
+    Keys of a sample that are not model inputs are targets of a metric.
     """
 
     source: str
@@ -40,9 +40,9 @@ class Data:
 
 @dataclass(slots=True)
 class TrackedData:
-    """Data that remembers, while it is read, how many samples there were and what was in them.
+    """Data that records a digest of every sample while it is read.
 
-    One call of a model with a batch holds several samples, each with a digest of its own.
+    One call of a model with a batch contains several samples, each with a digest of its own.
     """
 
     data: Data
@@ -55,7 +55,7 @@ class TrackedData:
             self.digests.extend(digests({name: sample[name] for name in self.inputs}))
             yield sample
         if not self.digests:
-            raise InputError(f"{self.data.source}: there is not a single sample in it")
+            raise InputError(f"{self.data.source}: contains no samples")
 
     def info(self) -> DataInfo:
         total = hashlib.sha256(b"".join(self.digests)).hexdigest()
@@ -63,12 +63,12 @@ class TrackedData:
 
 
 def describe(data: Data, model: ir.Model) -> TrackedData:
-    """The same data, its model inputs counted and hashed as they are read."""
+    """Return the same data, its samples counted and their model inputs hashed as they are read."""
     return TrackedData(data, frozenset(v.name or "" for v in model.graph.inputs))
 
 
 def digests(call: Sample) -> Iterator[bytes]:
-    """What identifies the samples of one call: the rows along the first axis, where all inputs have equally many."""
+    """Yield a digest per sample of one call: its rows along the first axis, if all inputs have the same number."""
     counts = {array.shape[:1] for array in call.values()}
     rows = counts.pop()[0] if len(counts) == 1 and () not in counts else 1
     if rows < 2:
@@ -88,39 +88,41 @@ def _digest(sample: Sample) -> bytes:
 
 
 def input_specs(model: ir.Model) -> tuple[InputSpec, ...]:
-    """The inputs of a model whose shapes are static."""
+    """Return the inputs of a model; one without a static shape is refused."""
     specs = []
     for value in model.graph.inputs:
         shape = shape_of(value)
         if shape is None or value.dtype is None:
-            raise InputError(f"input {value.name!r} has no static shape: give one with --shape {value.name}=...")
+            raise InputError(f"input {value.name!r} has no static shape: set one with --shape {value.name}=...")
         specs.append(InputSpec(value.name or "", shape, value.dtype.numpy()))
     return tuple(specs)
 
 
 def check_sample(sample: Mapping[str, Array], specs: tuple[InputSpec, ...], source: str, number: int) -> Sample:
-    """The sample with every input contiguous and in the model's dtype; wrong names, shapes or types are refused."""
+    """Return the sample with contiguous inputs in the model's dtype; wrong names, shapes or dtypes are refused."""
     checked = {key: value for key, value in sample.items() if key not in {s.name for s in specs}}
     for spec in specs:
         if spec.name not in sample:
-            have = ", ".join(sorted(map(str, sample))) or "nothing"
-            raise InputError(f"{source}: no array for the model input {spec.name!r}; there is {have}")
+            names = ", ".join(sorted(map(str, sample))) or "no arrays"
+            raise InputError(f"{source}: no array for the model input {spec.name!r}; sample {number} has {names}")
         array = _as_array(sample[spec.name], f"{source}: {spec.name!r} of sample {number}")
         if array.shape != spec.shape:
             raise InputError(
-                f"{source}: {spec.name!r} of sample {number} is {array.shape}, the model takes {spec.shape}"
+                f"{source}: {spec.name!r} of sample {number} has shape {array.shape}, the model requires {spec.shape}"
             )
         if array.dtype != spec.dtype and not (array.dtype.kind == "f" and spec.dtype.kind == "f"):
-            raise InputError(f"{source}: {spec.name!r} is {array.dtype}, the model takes {spec.dtype}")
+            raise InputError(f"{source}: {spec.name!r} is {array.dtype}, the model requires {spec.dtype}")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             kind = "NaN" if np.isnan(array).any() else "infinity"
-            raise InputError(f"{source}: {spec.name!r} of sample {number} holds {kind}")
-        checked[spec.name] = np.asarray(array, dtype=spec.dtype, order="C")  # ascontiguousarray gives a scalar an axis
+            raise InputError(f"{source}: {spec.name!r} of sample {number} contains {kind}")
+        checked[spec.name] = np.asarray(
+            array, dtype=spec.dtype, order="C"
+        )  # ascontiguousarray adds an axis to a scalar
     return checked
 
 
-def _as_array(value: object, what: str) -> Array:
+def _as_array(value: object, label: str) -> Array:
     try:
         return np.asarray(value)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{what} is not an array ({error})") from error
+        raise InputError(f"{label} is not an array ({error})") from error

@@ -11,7 +11,7 @@ from dovetail.stats import DataInfo, Stats, TensorStats
 
 
 def save_stats(stats: Stats, path: Path) -> tuple[Path, ...]:
-    """Write everything that calibration saw."""
+    """Write the calibration statistics."""
     names = list(stats.tensors)
     info = stats.data
     header = {
@@ -20,16 +20,16 @@ def save_stats(stats: Stats, path: Path) -> tuple[Path, ...]:
         "digests": [digest.hex() for digest in stats.digests],
     }
     counts = {f"counts_{i}": s.counts for i, n in enumerate(names) if (s := stats.tensors[n]).counts is not None}
-    part = path.with_name(path.name + ".part.npz")
+    partial = path.with_name(path.name + ".part.npz")
     np.savez_compressed(
-        part,
+        partial,
         allow_pickle=False,
         header=np.frombuffer(json.dumps(header).encode(), np.uint8),
         low=np.asarray([stats.tensors[n].low for n in names]),
         high=np.asarray([stats.tensors[n].high for n in names]),
         **counts,
     )
-    part.replace(path)
+    partial.replace(path)
     return (path,)
 
 

@@ -1,4 +1,4 @@
-"""The caller's own functions: found by name, and whatever goes wrong in them said in one sentence."""
+"""The caller's own functions: loaded by name, and their errors reported in one sentence."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from dovetail.errors import BackendError, InputError
 
 
 @contextmanager
-def user_code(what: str) -> Iterator[None]:
-    """Whatever the caller's code raises in this block, an exit or an end of file included, named as its doing."""
+def user_code(label: str) -> Iterator[None]:
+    """Report whatever the caller's code raises in this block, an exit included, as an ``InputError`` with a label."""
     try:
         yield
     except (InputError, BackendError):
-        raise  # ours, from an iterator that we handed in
+        raise  # from an iterator of Dovetail that was passed to the caller's code
     except (Exception, SystemExit) as error:
-        raise InputError(f"{what}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+        raise InputError(f"{label}: {type(error).__name__}: {' '.join(str(error).split())}") from error
 
 
 def load_function(text: str) -> Callable[..., Any]:
-    """The function behind ``module:function``; the current folder can hold the module."""
+    """Load the function named ``module:function``; the module may be in the current folder."""
     module_name, _, name = text.partition(":")
     if not name or not all(part.isidentifier() for part in module_name.split(".")):
         raise InputError(f"{text}: must be module:function")
@@ -38,17 +38,17 @@ def load_function(text: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if not callable(function):
         raise InputError(f"{text}: {module_name!r} has no function {name!r}")
-    found: Callable[..., Any] = function
-    return found
+    loaded: Callable[..., Any] = function
+    return loaded
 
 
-def each_of(function: Callable[[], Any], name: str) -> Iterator[Any]:
-    """What the caller's function yields, one at a time."""
+def items_of(function: Callable[[], Any], name: str) -> Iterator[Any]:
+    """Yield what the caller's function yields."""
     with user_code(name):
-        made = function()
-        iterator = iter(made) if hasattr(made, "__iter__") else None
+        items = function()
+        iterator = iter(items) if hasattr(items, "__iter__") else None
     if iterator is None:
-        raise InputError(f"{name}: gives {type(made).__name__}, it must yield dicts of input name to array")
+        raise InputError(f"{name}: returns {type(items).__name__}, it must yield dicts of input name to array")
     end = object()
     while True:
         with user_code(name):

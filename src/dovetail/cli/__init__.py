@@ -1,1 +1,1 @@
-"""What a person calls; everything heavy is imported inside the commands, so that ``--help`` answers at once."""
+"""The command line; large modules are imported inside the commands, so that ``--help`` is fast."""

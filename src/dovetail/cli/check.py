@@ -1,4 +1,4 @@
-"""``dovetail check`` and ``dovetail explain``: what the rules find in a model, and what a rule says."""
+"""``dovetail check`` and ``dovetail explain``: the findings on a model, and the documentation of a rule."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ ERROR_FOUND = 1
 
 @click.command("check")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--target", required=True, help="What the model ships to, as in ort-cpu.")
-@click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Pin a symbolic input shape.")
-@click.option("--calib", metavar="DATA", help="Run the float model on this data, for the rules that look at ranges.")
-@click.option("--option", multiple=True, metavar="KEY=VALUE", help="An option of the target; unknown keys are refused.")
+@click.option("--target", required=True, help="Target to deploy to, for example ort-cpu; see `dovetail targets`.")
+@click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Static shape of an input.")
+@click.option("--calib", metavar="DATA", help="Calibration data, for the rules that check ranges.")
+@click.option("--option", multiple=True, metavar="KEY=VALUE", help="Option of the target; see `dovetail targets`.")
 @click.option(
     "--format", "format_", type=click.Choice(["text", "json", "sarif", "github"]), default="text", show_default=True
 )
@@ -28,9 +28,9 @@ def check_command(
     option: tuple[str, ...],
     format_: str,
 ) -> None:
-    """Find what keeps MODEL, float or QDQ, from running well on a target; nothing is written.
+    """Report what keeps MODEL (float or QDQ) from running well on a target.
 
-    Exit code 1 when there is a finding of severity error.
+    Nothing is written. The exit code is 1 if a finding has the severity error.
     """
     from dovetail.checking import check_file
     from dovetail.cli.findings import FORMATS
@@ -47,7 +47,10 @@ def check_command(
 @click.command("explain")
 @click.argument("code", required=False)
 def explain_command(code: str | None) -> None:
-    """Say what the rule CODE finds, why it matters, how to fix it and where it was seen; all rules without CODE."""
+    """Explain the rule CODE, or list all rules.
+
+    The text says what the rule finds, why it matters, how to fix it and on which versions it was observed.
+    """
     from dovetail.catalog import all_rules, find_rule
     from dovetail.rule_docs import explain
 
@@ -59,7 +62,7 @@ def explain_command(code: str | None) -> None:
 
 
 def _print_markdown(text: str) -> None:
-    """Rendered on a terminal, plain where it is read by a program or a file."""
+    """Print Markdown, rendered on a terminal and as plain text otherwise."""
     from rich.console import Console
     from rich.markdown import Markdown
 

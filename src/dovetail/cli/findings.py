@@ -1,4 +1,4 @@
-"""Findings on a model, as a person, a script, a code scanner or a build log reads them."""
+"""Findings on a model as text, JSON, SARIF or GitHub annotations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GITHUB_COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severi
 
 
 def as_text(findings: tuple[Finding, ...], model: Path, target: str) -> str:
-    """A block for every finding, and how many there are."""
+    """Format each finding as a block of text, and the number of findings."""
     blocks = []
     for finding in findings:
         lines = [f"{finding.code} {find_rule(finding.code).name} ({finding.severity})", f"  at:  {finding.place}"]
@@ -29,13 +29,13 @@ def as_text(findings: tuple[Finding, ...], model: Path, target: str) -> str:
 
 
 def as_json(findings: tuple[Finding, ...], model: Path, target: str) -> str:
-    """Every finding with its place as a record."""
+    """Format every finding with all of its fields."""
     rows = [{"name": find_rule(finding.code).name, **builtins(finding)} for finding in findings]
     return encode({"model": model.name, "target": target, "findings": rows}, indent=2).decode()
 
 
 def as_sarif(findings: tuple[Finding, ...], model: Path, target: str) -> str:
-    """SARIF 2.1.0, which code scanning takes: the file, and in it the node or tensor as a logical location."""
+    """Format as SARIF 2.1.0 for code scanning: the file, and in it the node or tensor as a logical location."""
     codes = sorted({finding.code for finding in findings})
     driver = {
         "name": "dovetail",
@@ -51,13 +51,13 @@ def as_sarif(findings: tuple[Finding, ...], model: Path, target: str) -> str:
 
 
 def as_github(findings: tuple[Finding, ...], model: Path, target: str) -> str:
-    """Workflow commands, which GitHub Actions shows as annotations."""
+    """Format as workflow commands, which GitHub Actions shows as annotations."""
     lines = []
     for finding in findings:
         title = _escaped(f"{finding.code} {find_rule(finding.code).name}", inside=True)
-        said = f"{finding.place}: {finding.message}" + (f" (fix: {finding.fix})" if finding.fix else "")
+        message = f"{finding.place}: {finding.message}" + (f" (fix: {finding.fix})" if finding.fix else "")
         command = _GITHUB_COMMANDS[finding.severity]
-        lines.append(f"::{command} file={_escaped(model.as_posix(), inside=True)},title={title}::{_escaped(said)}")
+        lines.append(f"::{command} file={_escaped(model.as_posix(), inside=True)},title={title}::{_escaped(message)}")
     return "\n".join([*lines, _count(findings, model, target)])
 
 
@@ -75,7 +75,7 @@ def _sarif_rule(code: str) -> dict[str, Any]:
 
 
 def _sarif_result(finding: Finding, rule_index: int, model: Path) -> dict[str, Any]:
-    said = finding.message + (f" Fix: {finding.fix}" if finding.fix else "")
+    message = finding.message + (f" Fix: {finding.fix}" if finding.fix else "")
     location: dict[str, Any] = {"physicalLocation": {"artifactLocation": {"uri": quote(model.as_posix())}}}
     if finding.place.kind is not PlaceKind.MODEL:
         location["logicalLocations"] = [{"fullyQualifiedName": str(finding.place), "kind": str(finding.place.kind)}]
@@ -83,14 +83,14 @@ def _sarif_result(finding: Finding, rule_index: int, model: Path) -> dict[str, A
         "ruleId": finding.code,
         "ruleIndex": rule_index,
         "level": str(finding.severity),
-        "message": {"text": said},
+        "message": {"text": message},
         "locations": [location],
         "properties": {"place": builtins(finding.place), "numbers": builtins(finding.numbers)},
     }
 
 
 def _escaped(text: str, *, inside: bool = False) -> str:
-    """Text as it stands in a workflow command; ``inside``: in a property, where colon and comma separate."""
+    """Escape text for a workflow command; ``inside`` a property also colon and comma, which are separators there."""
     marks = {"%": "%25", "\r": "%0D", "\n": "%0A", **({":": "%3A", ",": "%2C"} if inside else {})}
     return "".join(marks.get(character, character) for character in text)
 

@@ -1,4 +1,4 @@
-"""``dovetail fit`` and ``dovetail demo``: the whole line, with progress, ending in a table."""
+"""``dovetail fit`` and ``dovetail demo``: run all stages with progress, and print the result."""
 
 from __future__ import annotations
 
@@ -18,32 +18,45 @@ NOT_CHECKED = 3
 
 @click.command("fit")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--target", help="What the model ships to, as in ort-cpu.")
-@click.option("--precision", help="w8a8 (default), w8a16, fp32, ... as the target allows.")
-@click.option("--range", "range_", metavar="METHOD", help="minmax (default), percentile, mse or entropy.")
-@click.option("--calib", metavar="DATA", help=".npz, folder of .npy or pictures, module:function, or random.")
-@click.option("--eval", "eval_", metavar="DATA", help="Held-out data, with the metric's targets beside the inputs.")
-@click.option("--metric", metavar="MODULE:FUNCTION", help="Gets iterators of outputs and targets, gives named figures.")
-@click.option("--keep", multiple=True, metavar="GLOB=PRECISION", help="Pin tensors or nodes by original name.")
-@click.option("--plan", type=click.Path(path_type=Path), help="An edited plan.json to carry out.")
-@click.option("--io", type=str, help="float (default) or quantized inputs and outputs.")
-@click.option("--baselines", type=str, help="Compare with first (default), none, all, or baselines by name.")
+@click.option("--target", help="Target to deploy to, for example ort-cpu; see `dovetail targets`.")
+@click.option("--precision", help="w8a8 (default), w8a16, fp32, ...; `dovetail targets` lists those of each target.")
+@click.option("--range", "range_", metavar="METHOD", help="Range method: minmax (default), percentile, mse, entropy.")
+@click.option(
+    "--calib",
+    metavar="DATA",
+    help="Calibration data: .npz file, folder of .npy files or images, module:function, or random.",
+)
+@click.option("--eval", "eval_", metavar="DATA", help="Held-out data, including the targets of the metric.")
+@click.option(
+    "--metric",
+    metavar="MODULE:FUNCTION",
+    help="Function from iterators of outputs and of targets to a dict of named figures; requires --eval.",
+)
+@click.option(
+    "--keep",
+    multiple=True,
+    metavar="GLOB=PRECISION",
+    help="Keep tensors or nodes, by their names in MODEL, in a precision, for example 'decoder.*=fp16'.",
+)
+@click.option("--plan", type=click.Path(path_type=Path), help="Use this plan.json, which may be edited.")
+@click.option("--io", type=str, help="Graph inputs and outputs: float (default) or quantized.")
+@click.option("--baselines", type=str, help="Baselines to compare with: first (default), none, all, or names.")
 @click.option("--operand-bits", help="Second operand of activation-by-activation MatMuls: auto (default), 16 or 8.")
-@click.option("--emulate", type=int, metavar="N", help="Samples to run on an emulated target; one by default.")
-@click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Pin a symbolic input shape.")
-@click.option("--size", metavar="H,W", help="Size of pictures; checked against the model.")
-@click.option("--mean", metavar="M,...", help="Mean of pictures scaled to 0..1, per channel.")
-@click.option("--std", metavar="S,...", help="Standard deviation, likewise.")
-@click.option("--layout", help="nchw (default) or nhwc, for pictures.")
-@click.option("--option", multiple=True, metavar="KEY=VALUE", help="An option of the target; unknown keys are refused.")
-@click.option("--config", type=click.Path(path_type=Path), help="A TOML file with the same keys as these options.")
-@click.option("--require", multiple=True, metavar="VERDICT", help="Exit with 3 when this verdict is not checked.")
-@click.option("-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="The run directory.")
-@click.option("--force", is_flag=True, help="Replace an earlier run there.")
-@click.option("--resume", is_flag=True, help="Continue an earlier run there.")
+@click.option("--emulate", type=int, metavar="N", help="Number of samples to run on an emulator; by default one.")
+@click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Static shape of an input.")
+@click.option("--size", metavar="H,W", help="Size of images; must be that of the model input.")
+@click.option("--mean", metavar="M,...", help="Mean of images scaled to 0..1, per channel.")
+@click.option("--std", metavar="S,...", help="Standard deviation of images scaled to 0..1, per channel.")
+@click.option("--layout", help="Layout of the image input: nchw (default) or nhwc.")
+@click.option("--option", multiple=True, metavar="KEY=VALUE", help="Option of the target; see `dovetail targets`.")
+@click.option("--config", type=click.Path(path_type=Path), help="TOML file with the same keys as these options.")
+@click.option("--require", multiple=True, metavar="VERDICT", help="Exit with code 3 if this verdict is not checked.")
+@click.option("-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="Run directory.")
+@click.option("--force", is_flag=True, help="Replace an earlier run in the run directory.")
+@click.option("--resume", is_flag=True, help="Continue an earlier run in the run directory.")
 @click.pass_context
 def fit_command(context: click.Context, /, model: Path, output: Path, force: bool, resume: bool, **given: Any) -> None:
-    """Quantize MODEL for a target, compile it there, and say what is true of it."""
+    """Quantize MODEL for a target, compile it and verify the result."""
     from dovetail.cli.progress import showing_progress
     from dovetail.config import options_from
     from dovetail.job import prepare
@@ -57,7 +70,7 @@ def fit_command(context: click.Context, /, model: Path, output: Path, force: boo
 
 
 def _values(given: dict[str, Any]) -> dict[str, Any]:
-    """The options as the record wants them; what the command line says wins over the file."""
+    """Convert the options of the command line, which take precedence over the configuration file."""
     from dovetail.config import parse_numbers, parse_options, parse_shapes, parse_size, read_config
 
     values = read_config(given["config"]) if given["config"] is not None else {}
@@ -76,7 +89,7 @@ def _values(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def show(result: Result, output: Path, require: tuple[str, ...]) -> int:
-    """Print the result, and the exit code that follows from it."""
+    """Print the result, and return the exit code."""
     from dovetail.finding import Status
     from dovetail.report.terminal import print_result
 
@@ -88,13 +101,20 @@ def show(result: Result, output: Path, require: tuple[str, ...]) -> int:
 
 
 @click.command("demo")
-@click.option("--model", "name", default="vit_digits", show_default=True, help="A shipped model; see the README.")
-@click.option("--target", default="ort-cpu", show_default=True)
-@click.option("--precision", default="w8a8", show_default=True)
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("runs/demo"), show_default=True)
+@click.option("--model", "name", default="vit_digits", show_default=True, help="Shipped model; see the README.")
+@click.option("--target", default="ort-cpu", show_default=True, help="Target to deploy to.")
+@click.option("--precision", default="w8a8", show_default=True, help="Precision of weights and activations.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("runs/demo"),
+    show_default=True,
+    help="Run directory; an earlier run in it is replaced.",
+)
 @click.pass_context
 def demo_command(context: click.Context, name: str, target: str, precision: str, output: Path) -> None:
-    """The whole line on a small trained model that ships with the package, with real images and labels."""
+    """Fit a small trained model that ships with the package, with images and labels."""
     from dovetail import zoo
     from dovetail.calibrate.user_code import load_function
     from dovetail.cli.progress import showing_progress
@@ -103,7 +123,7 @@ def demo_command(context: click.Context, name: str, target: str, precision: str,
     from dovetail.pipeline import fit
 
     if name not in zoo.names():
-        raise InputError(f"--model {name}: no such shipped model; there is {', '.join(zoo.names())}")
+        raise InputError(f"--model {name}: unknown shipped model; expected one of {', '.join(zoo.names())}")
     shipped = zoo.load(name)
     options = FitOptions(target=target, precision=precision, range="mse")
     job = prepare(

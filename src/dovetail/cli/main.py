@@ -1,6 +1,6 @@
 """``dovetail``: the commands, and the one place where errors become exit codes.
 
-0 no verdict failed, 1 one did, 2 bad input, 3 a verdict named with --require is not checked.
+0: no verdict failed. 1: one did. 2: bad input. 3: a verdict named with --require is not checked. 130: interrupted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ for command in (
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command; bad input is one sentence, never a traceback."""
+    """Run a command; bad input is reported in one sentence, never as a traceback."""
     try:
         code = cli.main(arguments, standalone_mode=False)
     except click.exceptions.Exit as done:
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> None:
         code = BAD_INPUT
     except (KeyboardInterrupt, click.Abort):
         click.echo(
-            "dovetail: interrupted; continue a new run with --resume; a run that --force was to replace is back",
+            "dovetail: interrupted; continue a new run with --resume; a run that --force was replacing is restored",
             err=True,
         )
         code = INTERRUPTED
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _show(error: click.NoSuchOption) -> None:
-    """An option that there is not; where a target has one of that name, how it is said."""
+    """Report an unknown option; if a target has an option of that name, say how to set it."""
     from dovetail.targets import FAMILIES, family_named
 
     key = error.option_name.lstrip("-").replace("-", "_")
@@ -73,5 +73,5 @@ def _show(error: click.NoSuchOption) -> None:
         error.show()
     else:
         click.echo(
-            f"dovetail: {error.option_name} is an option of the target {owner}: say --option {key}=VALUE", err=True
+            f"dovetail: {error.option_name} is an option of the target {owner}: use --option {key}=VALUE", err=True
         )

@@ -1,4 +1,4 @@
-"""Progress on a terminal: the stage, a bar with rate and time left; nothing where nobody looks."""
+"""Progress on a terminal: the stage, and a bar with rate and remaining time; elsewhere nothing is shown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Rate(ProgressColumn):
 
 @contextmanager
 def showing_progress() -> Iterator[Reporter]:
-    """A reporter that draws on standard error while the block runs."""
+    """Yield a reporter that shows progress on standard error while the block runs."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield silent

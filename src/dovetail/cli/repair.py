@@ -1,4 +1,4 @@
-"""``dovetail repair``: a model that another tool quantized, made to deploy with its own numbers."""
+"""``dovetail repair``: make a model that another tool quantized deployable, with its own scales."""
 
 from __future__ import annotations
 
@@ -6,23 +6,29 @@ from pathlib import Path
 
 import click
 
-# How much of each list is printed.
+# How many lines of each list are printed.
 _LISTED = 12
 
 
 @click.command("repair")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--target", required=True, help="What the model ships to, as in ort-cpu.")
-@click.option("--precision", help="By default what most of its activations have.")
+@click.option("--target", required=True, help="Target to deploy to, for example ort-cpu; see `dovetail targets`.")
+@click.option("--precision", help="Precision; by default that of most activations of MODEL.")
 @click.option(
-    "--calib", metavar="DATA", help="For figures, and for ranges that are missing; without, figures are on noise."
+    "--calib",
+    metavar="DATA",
+    help="Calibration data for missing scales and for figures; without it, figures are measured on random inputs.",
 )
-@click.option("--eval", "eval_", metavar="DATA", help="Held-out data, with the metric's targets beside the inputs.")
-@click.option("--metric", metavar="MODULE:FUNCTION", help="Gets iterators of outputs and targets, gives named figures.")
-@click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Pin a symbolic input shape.")
-@click.option("--option", multiple=True, metavar="KEY=VALUE", help="An option of the target; unknown keys are refused.")
-@click.option("-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="The run directory.")
-@click.option("--force", is_flag=True, help="Replace an earlier run there.")
+@click.option("--eval", "eval_", metavar="DATA", help="Held-out data, including the targets of the metric.")
+@click.option(
+    "--metric",
+    metavar="MODULE:FUNCTION",
+    help="Function from iterators of outputs and of targets to a dict of named figures; requires --eval.",
+)
+@click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Static shape of an input.")
+@click.option("--option", multiple=True, metavar="KEY=VALUE", help="Option of the target; see `dovetail targets`.")
+@click.option("-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="Run directory.")
+@click.option("--force", is_flag=True, help="Replace an earlier run in the run directory.")
 @click.pass_context
 def repair_command(
     context: click.Context,
@@ -37,7 +43,10 @@ def repair_command(
     output: Path,
     force: bool,
 ) -> None:
-    """Put the Q/DQ pairs of MODEL, a QDQ model, where the target wants them; its weights and scales are kept."""
+    """Move the Q/DQ pairs of a quantized MODEL to where a target expects them.
+
+    The weights and scales of MODEL are kept; missing scales are calibrated.
+    """
     from dovetail.cli.fit import show
     from dovetail.cli.progress import showing_progress
     from dovetail.config import options_from, parse_options, parse_shapes
@@ -50,19 +59,21 @@ def repair_command(
     with showing_progress() as report:
         result, record = repair(model, options, output, calibration=calib, evaluation=eval_, force=force, report=report)
     code = show(result, output, ())
-    for one in record.rewrites:
-        click.echo(f"rewritten: {one.name}: {len(one.changed)} places, declined at {len(one.declined)}")
-        for site in one.declined:
-            click.echo(f"declined: {one.name} at {site.where}: {site.what}")
+    for rewrite in record.rewrites:
+        click.echo(
+            f"rewrite: {rewrite.name}: applied at {len(rewrite.changed)} sites, declined at {len(rewrite.declined)}"
+        )
+        for site in rewrite.declined:
+            click.echo(f"declined: {rewrite.name} at {site.where}: {site.what}")
     _list("missing", [f"{name}: {why}" for name, why in record.missing.items()])
     _list("changed", [f"{name}: {why}" for name, why in record.changed.items()])
-    _list("removed", [f"the pair on {name}" for name in record.removed])
+    _list("removed", [f"the Q/DQ pair on {name}" for name in record.removed])
     context.exit(code)
 
 
-def _list(word: str, lines: list[str]) -> None:
-    """Some lines of a list; the whole of it is in the run directory."""
+def _list(label: str, lines: list[str]) -> None:
+    """Print the first lines of a list; all of them are in the run directory."""
     for line in lines[:_LISTED]:
-        click.echo(f"{word}: {line}")
+        click.echo(f"{label}: {line}")
     if len(lines) > _LISTED:
-        click.echo(f"{word}: and {len(lines) - _LISTED} more, in repair.json")
+        click.echo(f"{label}: {len(lines) - _LISTED} more in repair.json")

@@ -1,4 +1,4 @@
-"""``dovetail targets``: what is installed, which versions, what can be checked here."""
+"""``dovetail targets``: the targets, and the backends that are installed, with their versions."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ import click
 
 @click.command("targets")
 def targets_command() -> None:
-    """List the targets, the backends that are installed here and their precisions."""
+    """List the targets with their installed backends, precisions and options."""
     from rich.console import Console
     from rich.table import Table
 
     from dovetail.targets import FAMILIES, family_named, open_target
 
     table = Table(title="Targets", title_justify="left")
-    for column in ("target", "backend here", "precisions"):
+    for column in ("target", "installed backend", "precisions"):
         table.add_column(column, overflow="fold")
-    more: list[str] = []
+    lines: list[str] = []
     for name in sorted(FAMILIES):
         target, family = open_target(name), family_named(name)
         probe = target.backend.probe()
         versions = ", ".join(f"{package} {version}" for package, version in probe.versions.items())
-        here = versions if probe.available else f"not checked: {probe.missing}"
-        table.add_row(name, here, ", ".join((*target.table.precisions, *target.table.choices)))
+        backend = versions if probe.available else f"not available: {probe.missing}"
+        table.add_row(name, backend, ", ".join((*target.table.precisions, *target.table.choices)))
         if family.variants:
-            more.append(f"{name}: may be followed by :{', :'.join(family.variants)}")
+            lines.append(f"{name} variants, as in {name}:{family.variants[0]}: {', '.join(family.variants)}")
         if family.option_keys:
-            more.append(f"{name}: --option takes {', '.join(family.option_keys)}")
+            keys = ", ".join(family.option_keys)
+            lines.append(f"{name} options, as in --option {family.option_keys[0]}=VALUE: {keys}")
     out = Console()
     out.print(table)
-    for line in more:
+    for line in lines:
         out.print(line, highlight=False)

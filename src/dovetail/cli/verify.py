@@ -1,4 +1,4 @@
-"""``dovetail verify``: fill a run's verdict ``device`` from what a device gave back."""
+"""``dovetail verify``: set the verdict ``device`` of a run from the outputs of a device."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from dovetail.errors import InputError
     "outputs",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="What run_on_device.py or the vendor's tool wrote; by default RUN/device/outputs.",
+    help="Folder that run_on_device.py or the vendor's tool wrote; by default RUN/device/outputs.",
 )
-@click.option("--require", multiple=True, metavar="VERDICT", help="Exit with 3 when this verdict is not checked.")
+@click.option("--require", multiple=True, metavar="VERDICT", help="Exit with code 3 if this verdict is not checked.")
 @click.pass_context
 def verify_command(context: click.Context, run: Path, outputs: Path | None, require: tuple[str, ...]) -> None:
-    """Compare what a device computed from RUN/device with the simulation, and write RUN/result.json again."""
+    """Compare the outputs of a device with the simulation.
+
+    The device must have run the folder RUN/device. RUN/result.json is rewritten with the verdict and the figures.
+    """
     from dovetail.device.pack import FOLDER, OUTPUTS
     from dovetail.device.verify_device import verify_device
     from dovetail.finding import PASSES_WHEN
 
     for name in require:
         if name not in PASSES_WHEN:
-            raise InputError(f"--require {name}: no such verdict; there is {', '.join(PASSES_WHEN)}")
+            raise InputError(f"--require {name}: unknown verdict; expected one of {', '.join(PASSES_WHEN)}")
     context.exit(show(verify_device(run, outputs or run / FOLDER / OUTPUTS), run, require))

@@ -1,1 +1,1 @@
-"""The way to a device and back: samples and expected outputs in a folder, and what is true of what came back."""
+"""Running on a device: a folder with samples and expected outputs, and the verification of its outputs."""

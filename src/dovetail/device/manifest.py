@@ -1,4 +1,4 @@
-"""``device/manifest.json``: what a device is given to run, so that what comes back can be told apart and compared."""
+"""``device/manifest.json``: what a device runs, so that its outputs can be identified and compared."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ SCHEMA_VERSION = 1
 class Manifest:
     """The content of ``manifest.json``.
 
-    ``model_sha256``: of the shipped QDQ graph. ``run``: the file that the script runs. ``models``: the SHA-256 of every
-    file of the model. ``ranked``: outputs behind a TopK -> the axis of their rows. ``classes``: outputs that are class
-    scores. ``float_db``: how well the target keeps float tensors, where the plan has some.
+    ``model_sha256``: that of the shipped QDQ graph. ``run``: the file that the script runs. ``models``: model file ->
+    SHA-256. ``ranked``: outputs after a TopK -> the axis of their rows. ``classes``: outputs that are class scores.
+    ``float_db``: the SQNR that float tensors can reach on the target, if the plan has any.
     """
 
     target: str
@@ -43,12 +43,12 @@ class Manifest:
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> bytes:
-        """The document as it is written."""
+        """Return the content of ``manifest.json``."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read a manifest; another schema version or a wrong field is refused by name."""
+    """Read a manifest; the error for another schema version or a wrong field names it."""
     raw = read_document(path, "device manifest", SCHEMA_VERSION)
     try:
         return msgspec.convert(raw, Manifest)
@@ -57,13 +57,13 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def file_name(name: str) -> str:
-    """A tensor's name as a file's name, as Qualcomm's tools write it too: letters, digits and underscores."""
+    """Convert a tensor name to a file name of letters, digits and underscores, as Qualcomm's tools do."""
     return re.sub(r"\W", "_", name, flags=re.ASCII)
 
 
 def file_names(names: Iterable[str]) -> dict[str, str]:
-    """Tensor names -> file names, all different, also where a file system does not tell A from a."""
-    found: dict[str, str] = {}
+    """Tensor names -> file names, all different, also on file systems that ignore case."""
+    files: dict[str, str] = {}
     taken: set[str] = set()
     for name in names:
         plain = file_name(name) or "_"
@@ -71,8 +71,8 @@ def file_names(names: Iterable[str]) -> dict[str, str]:
         while unique.lower() in taken:
             number, unique = number + 1, f"{plain}_{number}"
         taken.add(unique.lower())
-        found[name] = unique
-    return found
+        files[name] = unique
+    return files
 
 
 def sample_folder(number: int) -> str:

@@ -1,4 +1,4 @@
-"""The device folder: what a device runs, on which samples, and what the simulation and the float graph say to them."""
+"""Writing the device folder: what a device runs, the samples, and the outputs of simulation and float graph."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from dovetail.verify.verify import BuildInputs, keeps_float
 from dovetail.versions import core_versions
 
 FOLDER = "device"
-# Where the scripts in it leave what was computed.
+# Where the scripts in the folder write the outputs.
 OUTPUTS = "outputs"
 SCRIPT = "run_on_device.py"
 SIMULATION, FLOAT = "expected/simulation", "expected/float"
-# Raw pictures are large, and eight of them show whether a device computes what was simulated.
+# Raw images are large, and eight of them show whether a device computes what was simulated.
 MOST_SAMPLES = 8
 
 
-def leave_device_folder(
+def write_device_folder(
     run: Path, built: BuildInputs, backend: Backend, data: Data, thresholds: Thresholds
 ) -> Verdict | None:
-    """Write ``device/`` for a target that has a device side, and say how its verdict is filled.
+    """Write ``device/`` if the target supports it, and return the verdict that says how to run it.
 
-    What a device gave back to an earlier run is left where it is.
+    Outputs of a device that are already in the folder are kept.
     """
     if backend.device is None:
         return None
@@ -55,9 +55,9 @@ def leave_device_folder(
         return Verdict(Status.NOT_CHECKED, f"nothing was compiled: {built.compiled.error}", conditions)
     shipped = next(a.path for a in built.compiled.artifacts if a.name == MODEL)
     graph = ir.load(shipped).graph
-    loose = [value.name for value in (*graph.inputs, *graph.outputs) if shape_of(value) is None]
-    if loose:
-        reason = f"{loose[0]!r} has no static shape, so a device cannot be given raw files"
+    dynamic = [value.name for value in (*graph.inputs, *graph.outputs) if shape_of(value) is None]
+    if dynamic:
+        reason = f"{dynamic[0]!r} has no static shape, so raw files for a device cannot be written"
         return Verdict(Status.NOT_CHECKED, reason, conditions)
     reference = built.original if built.tail is None else built.model
     with tempfile.TemporaryDirectory(prefix="dovetail-") as work:
@@ -66,14 +66,14 @@ def leave_device_folder(
             SIMULATION: SessionRun(load_simulation(shipped), Mode.EXACT, Path(work)),
         }
         case, info = _write_samples(folder, graph, streams, data, built)
-    side = backend.device.files(built.compiled, case)
-    _write_side(folder, side)
+    device_files = backend.device.files(built.compiled, case)
+    _write_files(folder, device_files)
     manifest = Manifest(
         target=built.plan.target,
         precision=built.plan.precision,
         model_sha256=file_sha256(shipped),
-        run=side.models[0].name,
-        models={path.name: file_sha256(path) for path in side.models},
+        run=device_files.models[0].name,
+        models={path.name: file_sha256(path) for path in device_files.models},
         samples=len(case.samples),
         data=info,
         inputs=case.inputs,
@@ -84,53 +84,53 @@ def leave_device_folder(
         versions={**core_versions(), **built.probe.versions},
     )
     write_whole(folder / MANIFEST, manifest.to_json())
-    how = f"python {SCRIPT} in {FOLDER}/ on the device, then dovetail verify {run.name} --device-outputs DIR"
-    return Verdict(Status.NOT_CHECKED, f"no device has run it yet: {how}", conditions)
+    how = f"run {SCRIPT} in {FOLDER}/ on the device, then dovetail verify {run.name} --device-outputs DIR"
+    return Verdict(Status.NOT_CHECKED, f"not run on a device yet: {how}", conditions)
 
 
 def _clear(folder: Path) -> None:
-    """Take away what an earlier run left, the manifest first: without it nothing else counts."""
+    """Remove what an earlier run wrote, the manifest first: without it the folder is not used."""
     (folder / MANIFEST).unlink(missing_ok=True)
     for old in (*folder.glob("input_[0-9]*"), folder / "expected"):
         shutil.rmtree(old, ignore_errors=True)
 
 
 def _tensors(values: Sequence[ir.Value], plan: Plan) -> tuple[DeviceTensor, ...]:
-    """Inputs or outputs of the shipped graph, with their numbers where the plan has them stored in integers."""
+    """Describe inputs or outputs of the shipped graph, with scale and zero point if they are quantized."""
     files = file_names(value.name or "" for value in values)
-    found = []
+    tensors = []
     for value in values:
         name, dtype = value.name or "", value.dtype or ir.DataType.FLOAT
         choice = plan.tensors.get(name)
         storage = None if choice is None or not plan.quantized_io else choice.storage
-        numbers = (float(storage.scale), int(storage.zero_point)) if isinstance(storage, QParams) else (None, None)
-        found.append(DeviceTensor(name, files[name], shape_of(value) or (), dtype.numpy().name, *numbers))
-    return tuple(found)
+        qparams = (float(storage.scale), int(storage.zero_point)) if isinstance(storage, QParams) else (None, None)
+        tensors.append(DeviceTensor(name, files[name], shape_of(value) or (), dtype.numpy().name, *qparams))
+    return tuple(tensors)
 
 
 def _write_samples(
     folder: Path, graph: ir.Graph, streams: Mapping[str, SessionRun], data: Data, built: BuildInputs
 ) -> tuple[DeviceCase, DataInfo]:
-    """Inputs as raw files in the dtype of the shipped graph, and beside them what is expected."""
+    """Write the inputs as raw files in the dtype of the shipped graph, and the expected outputs."""
     inputs, outputs = _tensors(graph.inputs, built.plan), _tensors(graph.outputs, built.plan)
-    listed: list[dict[str, str]] = []
+    input_files: list[dict[str, str]] = []
     first = Data(data.source, lambda: itertools.islice(data.samples(), MOST_SAMPLES), None, data.random)
     used = describe(first, built.model)
     for number, sample in enumerate(used.samples()):
         stored = stored_sample(sample, built.plan)
-        listed.append({})
+        input_files.append({})
         for tensor in inputs:
             path = folder / f"input_{number:03d}" / f"{tensor.file}.raw"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(_little_endian(stored, tensor))
-            listed[-1][tensor.name] = path.relative_to(folder).as_posix()
-        for place, stream in streams.items():
-            (expected,) = stream([stored if place == SIMULATION else sample])
-            where = folder / place / sample_folder(number)
-            where.mkdir(parents=True, exist_ok=True)
+            input_files[-1][tensor.name] = path.relative_to(folder).as_posix()
+        for name, stream in streams.items():
+            (expected,) = stream([stored if name == SIMULATION else sample])
+            expected_folder = folder / name / sample_folder(number)
+            expected_folder.mkdir(parents=True, exist_ok=True)
             for tensor in outputs:
-                np.save(where / f"{tensor.file}.npy", expected[tensor.name], allow_pickle=False)
-    return DeviceCase(inputs, outputs, tuple(listed)), used.info()
+                np.save(expected_folder / f"{tensor.file}.npy", expected[tensor.name], allow_pickle=False)
+    return DeviceCase(inputs, outputs, tuple(input_files)), used.info()
 
 
 def _little_endian(stored: Sample, tensor: DeviceTensor) -> bytes:
@@ -138,10 +138,10 @@ def _little_endian(stored: Sample, tensor: DeviceTensor) -> bytes:
     return array.astype(np.dtype(tensor.dtype).newbyteorder("<"), casting="same_kind").tobytes()
 
 
-def _write_side(folder: Path, side: DeviceFiles) -> None:
-    """The target's own part, and the script that is the same for all."""
-    for path in side.models:
+def _write_files(folder: Path, device_files: DeviceFiles) -> None:
+    """Write the target's own files, and the script that is the same for all targets."""
+    for path in device_files.models:
         shutil.copyfile(path, folder / path.name)
-    texts = {SCRIPT: Path(run_on_device.__file__).read_text(), **side.texts}
+    texts = {SCRIPT: Path(run_on_device.__file__).read_text(), **device_files.texts}
     for name, text in texts.items():
         write_whole(folder / name, text.encode())

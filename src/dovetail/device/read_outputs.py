@@ -1,4 +1,4 @@
-"""What came back from a device: .npy, .npz or .raw per sample, every file accounted for before a number is compared."""
+"""Reading the outputs of a device: .npy, .npz, .json or .raw files per sample, all checked before any is compared."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from dovetail.encoding import Array, DType, Encoding, QParams
 from dovetail.errors import InputError
 from dovetail.numerics.affine import dequantize
 
-# As our script names a sample's folder, and as qnn-net-run does.
+# A sample's folder, as run_on_device.py names it, or qnn-net-run.
 _SAMPLE = re.compile(r"(?:Result_)?(\d+)")
 _SUFFIXES = (".npy", ".npz", ".raw", ".json")
 # Files that hold all outputs of a sample, by name; .json is what trtexec exports.
 _WHOLE = (".npz", ".json")
-# trtexec writes what JSON does not know as C does.
+# trtexec writes NaN and infinity as C does, which is not valid JSON.
 _NOT_JSON = re.compile(r"(?<=[\s,\[-])(nan|inf)(?=[\s,\]])")
 _JSON = {"nan": "NaN", "inf": "Infinity"}
-# What qnn-net-run appends when it is told to write integers as they are.
+# The suffix that qnn-net-run appends with --use_native_output_files, which writes quantized outputs as integers.
 _NATIVE = "_native"
 
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """Where one array is: a file, and its name in there if the file is an .npz."""
+    """Where one array is: a file, and its name in it if the file holds several."""
 
     path: Path
     name: str = ""
@@ -41,32 +41,34 @@ class OutputFile:
         return f"{self.path}:{self.name}" if self.name else str(self.path)
 
 
-Found = Mapping[str, OutputFile]
+# Output name -> where it is, for one sample.
+OutputFiles = Mapping[str, OutputFile]
 
 
-def find_outputs(folder: Path, manifest: Manifest) -> list[Found]:
-    """Per sample the place of every output; what is missing, or belongs to nothing, is refused by name."""
+def find_outputs(folder: Path, manifest: Manifest) -> list[OutputFiles]:
+    """Return per sample where every output is; a missing or unknown sample or output is refused by name."""
     places = _samples(folder, manifest.samples)
     if not places:
-        raise InputError(f"{folder}: no outputs are in it; they are read as 000/NAME.npy, 000.npz or Result_0/NAME.raw")
+        expected = "000/NAME.npy, 000.npz, 000.json or Result_0/NAME.raw"
+        raise InputError(f"{folder}: contains no outputs of a device; expected files such as {expected}")
     for number in range(manifest.samples):
         if number not in places:
-            raise InputError(f"{folder}: sample {number} is missing; the device was given {manifest.samples} samples")
+            raise InputError(f"{folder}: sample {number} is missing; the device folder has {manifest.samples} samples")
     return [_outputs(places[number], manifest) for number in range(manifest.samples)]
 
 
-def read_outputs(found: list[Found], manifest: Manifest) -> Iterator[Sample]:
-    """The outputs in real numbers, one sample at a time; an array of another size or type is refused."""
-    for files in found:
-        yield {tensor.name: _real(files[tensor.name], tensor) for tensor in manifest.outputs}
+def read_outputs(samples: list[OutputFiles], manifest: Manifest) -> Iterator[Sample]:
+    """Yield the dequantized outputs, one sample at a time; an array of another shape or dtype is refused."""
+    for files in samples:
+        yield {tensor.name: _dequantized(files[tensor.name], tensor) for tensor in manifest.outputs}
 
 
 def _samples(folder: Path, count: int) -> dict[int, Path]:
-    """Sample number -> its folder, or its .npz file."""
+    """Sample number -> its folder, or its .npz or .json file."""
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
-        raise InputError(f"{folder}: the outputs of the device cannot be read ({error.strerror})") from error
+        raise InputError(f"{folder}: the folder with the device outputs cannot be read ({error.strerror})") from error
     places: dict[int, Path] = {}
     for entry in entries:
         if not entry.is_dir() and entry.suffix not in _WHOLE:
@@ -78,30 +80,30 @@ def _samples(folder: Path, count: int) -> dict[int, Path]:
         if number in places:
             raise InputError(f"{folder}: {places[number].name} and {entry.name} are both sample {number}")
         if number >= count:
-            raise InputError(f"{entry}: there is no sample {number}; the device was given {count} samples")
+            raise InputError(f"{entry}: unknown sample {number}; the device folder has {count} samples")
         places[number] = entry
     return places
 
 
-def _outputs(place: Path, manifest: Manifest) -> Found:
-    """Where the outputs of one sample are."""
-    known = {variant: t.name for t in manifest.outputs for variant in (t.file, t.file + _NATIVE)}
-    found: dict[str, OutputFile] = {}
-    files = [place] if place.is_file() else sorted(path for path in place.iterdir() if path.suffix in _SUFFIXES)
-    for path in files:
+def _outputs(place: Path, manifest: Manifest) -> OutputFiles:
+    """Return where the outputs of one sample are."""
+    names = {variant: t.name for t in manifest.outputs for variant in (t.file, t.file + _NATIVE)}
+    output_files: dict[str, OutputFile] = {}
+    paths = [place] if place.is_file() else sorted(path for path in place.iterdir() if path.suffix in _SUFFIXES)
+    for path in paths:
         for file in _members(path):
-            said = file.name or path.stem
-            name = known.get(file_name(said))
+            label = file.name or path.stem
+            name = names.get(file_name(label))
             if name is None:
-                there = ", ".join(tensor.name for tensor in manifest.outputs)
-                raise InputError(f"{path}: the model has no output {said!r}; there is {there}")
-            if name in found:
-                raise InputError(f"{file}: output {name!r} is already in {found[name].path.name}")
-            found[name] = file
+                expected = ", ".join(tensor.name for tensor in manifest.outputs)
+                raise InputError(f"{path}: the model has no output {label!r}; expected one of {expected}")
+            if name in output_files:
+                raise InputError(f"{file}: output {name!r} is already in {output_files[name].path.name}")
+            output_files[name] = file
     for tensor in manifest.outputs:
-        if tensor.name not in found:
+        if tensor.name not in output_files:
             raise InputError(f"{place}: output {tensor.name!r} is missing")
-    return found
+    return output_files
 
 
 def _members(path: Path) -> list[OutputFile]:
@@ -117,19 +119,19 @@ def _members(path: Path) -> list[OutputFile]:
 
 
 def _exported(path: Path) -> dict[str, Array]:
-    """The outputs in a file that trtexec exported: name, dimensions as 1x10, values."""
+    """Read the outputs in a file that trtexec exported: name, dimensions as 1x10, values."""
     try:
-        rows = json.loads(_NOT_JSON.sub(lambda found: _JSON[found[1]], path.read_text()))
+        rows = json.loads(_NOT_JSON.sub(lambda match: _JSON[match[1]], path.read_text()))
         return {
             row["name"]: np.asarray(row["values"], np.float32).reshape([int(n) for n in row["dimensions"].split("x")])
             for row in rows
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: not what the vendor's tool exports ({error})") from error
+        raise InputError(f"{path}: not in the format that trtexec exports ({error})") from error
 
 
-def _real(file: OutputFile, tensor: DeviceTensor) -> Array:
-    """One output in real numbers, where the graph's own is an integer with a scale."""
+def _dequantized(file: OutputFile, tensor: DeviceTensor) -> Array:
+    """Read one output, dequantized if it is quantized in the graph."""
     array = _raw(file.path, tensor) if file.path.suffix == ".raw" else _load(file, tensor)
     if tensor.scale is None or tensor.zero_point is None or array.dtype.kind == "f":
         return array
@@ -138,14 +140,14 @@ def _real(file: OutputFile, tensor: DeviceTensor) -> Array:
 
 
 def _raw(path: Path, tensor: DeviceTensor) -> Array:
-    """A raw file, little endian; real numbers where a tool has written an integer output as float32."""
+    """Read a raw little-endian file; a tool may have written a quantized output as float32."""
     dtypes = [np.dtype(tensor.dtype)] + ([np.dtype(np.float32)] if tensor.scale is not None else [])
     content, count = _bytes(path), math.prod(tensor.shape)
     for dtype in dtypes:
         if len(content) == count * dtype.itemsize:
             return np.frombuffer(content, dtype.newbyteorder("<")).reshape(tensor.shape).astype(dtype)
     expected = count * dtypes[0].itemsize
-    raise InputError(f"{path}: has {len(content)} bytes; {_described(tensor)}, which takes {expected}")
+    raise InputError(f"{path}: has {len(content)} bytes; {_described(tensor)}, which requires {expected}")
 
 
 def _bytes(path: Path) -> bytes:
@@ -156,7 +158,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _load(file: OutputFile, tensor: DeviceTensor) -> Array:
-    """An array of NumPy's own formats, which say shape and type."""
+    """Load an array from a file that holds its shape."""
     if file.path.suffix == ".json":
         return _checked(file, _exported(file.path)[file.name], tensor)
     try:
@@ -168,8 +170,8 @@ def _load(file: OutputFile, tensor: DeviceTensor) -> Array:
 
 
 def _checked(file: OutputFile, array: Array, tensor: DeviceTensor) -> Array:
-    alike = array.dtype == np.dtype(tensor.dtype) or (array.dtype.kind == "f" and _takes_float(tensor))
-    if array.shape != tensor.shape or not alike:
+    same_dtype = array.dtype == np.dtype(tensor.dtype) or (array.dtype.kind == "f" and _takes_float(tensor))
+    if array.shape != tensor.shape or not same_dtype:
         raise InputError(f"{file}: is {array.dtype} {list(array.shape)}; {_described(tensor)}")
     return array
 

@@ -1,8 +1,9 @@
-"""Run the samples of this folder on the device, and leave its outputs beside them.
+"""Run the samples of this folder on the device, and write its outputs to a folder.
 
     python run_on_device.py [--model FILE] [--backend PATH] [--outputs DIR]
 
-Needs Python, NumPy and what device_session.py imports. Copy the outputs back, then, where the model was fitted:
+Requires Python, NumPy and what device_session.py imports. Copy the outputs to the PC on which the model was fitted, and
+run there:
 
     dovetail verify RUN --device-outputs DIR
 """
@@ -22,30 +23,30 @@ import numpy as np
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The whole run: read, compute, write; the record of it comes last."""
+    """Read the inputs, run the model and write the outputs; ``ran.json``, the record of the run, is written last."""
     here = Path(__file__).resolve().parent
     parser = argparse.ArgumentParser(description="Run the samples of this folder on the device.")
-    parser.add_argument("--model", type=Path, help="the file to run, instead of the one that the manifest names")
-    parser.add_argument("--backend", default="", help="the vendor's backend library, instead of the usual one")
-    parser.add_argument("--outputs", type=Path, default=here / "outputs", help="where the outputs go")
-    given = parser.parse_args(arguments)
+    parser.add_argument("--model", type=Path, help="model file to run; by default the one that the manifest names")
+    parser.add_argument("--backend", default="", help="the vendor's backend library; by default the one that is found")
+    parser.add_argument("--outputs", type=Path, default=here / "outputs", help="folder for the outputs")
+    options = parser.parse_args(arguments)
     content = (here / "manifest.json").read_bytes()
     manifest = json.loads(content)
-    changed = [name for name, digest in manifest["models"].items() if not _is_whole(here / name, digest)]
-    if changed and given.model is None:
-        print(f"{changed[0]} is missing, or not the file that this folder was made with", file=sys.stderr)
+    changed = [name for name, digest in manifest["models"].items() if not _is_unchanged(here / name, digest)]
+    if changed and options.model is None:
+        print(f"{changed[0]} is missing or was changed; copy the whole device folder again", file=sys.stderr)
         return 2
     sys.path.insert(0, str(here))
     session = importlib.import_module("device_session")
-    model = given.model or here / manifest["run"]
-    run = session.open_model(str(model), given.backend)
-    given.outputs.mkdir(parents=True, exist_ok=True)
-    if hasattr(session, "export_to"):  # its tool can say more than outputs
-        session.export_to(given.outputs)
+    model = options.model or here / manifest["run"]
+    run = session.open_model(str(model), options.backend)
+    options.outputs.mkdir(parents=True, exist_ok=True)
+    if hasattr(session, "export_to"):  # the vendor's tool also writes layer information and times
+        session.export_to(options.outputs)
     for number in range(manifest["samples"]):
         feed = {t["name"]: _read(here / f"input_{number:03d}" / f"{t['file']}.raw", t) for t in manifest["inputs"]}
         outputs = run(feed)
-        folder = given.outputs / f"{number:03d}"
+        folder = options.outputs / f"{number:03d}"
         folder.mkdir(exist_ok=True)
         for tensor in manifest["outputs"]:
             np.save(folder / f"{tensor['file']}.npy", outputs[tensor["name"]], allow_pickle=False)
@@ -57,23 +58,23 @@ def main(arguments: list[str] | None = None) -> int:
         "emulated": session.emulated(),
         "versions": session.versions(),
     }
-    (given.outputs / "ran.json").write_text(json.dumps(record, indent=1))
-    print(f"outputs are in {given.outputs}")
+    (options.outputs / "ran.json").write_text(json.dumps(record, indent=1))
+    print(f"outputs are in {options.outputs}")
     return 0
 
 
-def _is_whole(path: Path, digest: str) -> bool:
+def _is_unchanged(path: Path, digest: str) -> bool:
     state = hashlib.sha256()
     if not path.is_file():
         return False
     with path.open("rb") as stream:
-        while piece := stream.read(1 << 20):
-            state.update(piece)
+        while chunk := stream.read(1 << 20):
+            state.update(chunk)
     return state.hexdigest() == digest
 
 
 def _read(path: Path, tensor: dict[str, Any]) -> Any:
-    """A raw file: little endian, in C order."""
+    """Read a raw file: little endian, in C order."""
     array = np.fromfile(path, np.dtype(tensor["dtype"]).newbyteorder("<"))
     return array.reshape(tensor["shape"]).astype(tensor["dtype"])
 

@@ -1,1 +1,1 @@
-"""``result.json`` is the product; the terminal table and the page are views of it."""
+"""The result of a run: ``result.json``, and its view on the terminal."""

@@ -1,4 +1,4 @@
-"""From what the stages left to the result: the only place that knows both."""
+"""Assembling the result of a run from the records of its stages."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from dovetail.verify.compare import Agreement
 from dovetail.verify.verdicts import bounded_db
 from dovetail.verify.verify import Verification
 
-# What the target cannot run, in the run directory.
+# The model of what the target cannot run, in the run directory.
 TAIL = "tail.onnx"
 _VERDICTS = ("normalized", "compiled", "fidelity", "numerics")
 _DEVICE = "device"
-# Field of ``Metrics`` -> the figure in it.
+# Field of ``Metrics`` -> its figure in a comparison.
 _FIGURES: Mapping[str, Callable[[Comparison], float]] = {
-    "sqnr_db": lambda one: bounded_db(one.sqnr_db),
-    "cosine": lambda one: one.cosine,
-    "max_abs_error": lambda one: one.max_abs_error,
+    "sqnr_db": lambda comparison: bounded_db(comparison.sqnr_db),
+    "cosine": lambda comparison: comparison.cosine,
+    "max_abs_error": lambda comparison: comparison.max_abs_error,
 }
 _TOP1 = "top1_agreement"
 
 
 @dataclass(frozen=True, slots=True)
 class FitRecord:
-    """What the stages after normalization left; absent as a whole when the run was refused before them."""
+    """The records of the stages after normalization; there is none if the run stopped before them."""
 
     stats: Stats
     plan: Plan
@@ -66,19 +66,19 @@ def assemble(
     record: FitRecord | None,
     versions: Mapping[str, str],
 ) -> Result:
-    """Put a result together, but for the timings; a verdict that no stage reached is not checked."""
+    """Assemble a result, without the timings; a verdict that no stage reached is not checked."""
     model = split.head
-    found = {"normalized": normalized, **(record.verification.verdicts if record else {})}
+    known = {"normalized": normalized, **(record.verification.verdicts if record else {})}
     if record is not None and record.device is not None:
-        found[_DEVICE] = record.device
-    asked = _VERDICTS if job.target.backend.device is None else (*_VERDICTS, _DEVICE)
-    missing = "the run was refused: the graph to be quantized does not equal the original"
+        known[_DEVICE] = record.device
+    names = _VERDICTS if job.target.backend.device is None else (*_VERDICTS, _DEVICE)
+    not_reached = "the run stopped: the graph to be quantized differs from the original model"
     if job.refused:
-        found["compiled"] = Verdict(Status.FAIL, job.refused, passes_when("compiled", job.options.thresholds))
-        missing = f"nothing was compiled: {job.refused}"
+        known["compiled"] = Verdict(Status.FAIL, job.refused, passes_when("compiled", job.options.thresholds))
+        not_reached = f"nothing was compiled: {job.refused}"
     verdicts = {
-        name: found.get(name) or Verdict(Status.NOT_CHECKED, missing, passes_when(name, job.options.thresholds))
-        for name in asked
+        name: known.get(name) or Verdict(Status.NOT_CHECKED, not_reached, passes_when(name, job.options.thresholds))
+        for name in names
     }
     return Result(
         target=job.options.target,
@@ -93,7 +93,7 @@ def assemble(
         plan=tuple(plan_rows(record.plan, model)) if record else (),
         read_back=record.verification.read_back.tensors if record and record.verification.read_back else (),
         findings=(*record.findings, *record.compiled.findings) if record else (),
-        passes=tuple(each for each in passes if each.changed or each.declined),
+        passes=tuple(pass_record for pass_record in passes if pass_record.changed or pass_record.declined),
         artifacts=_artifacts(record.compiled, run) if record else (),
         decisions=record.decisions if record else (),
         tail=split.cut,
@@ -107,15 +107,15 @@ def assemble(
 def _notes(job: Job, record: FitRecord | None) -> tuple[str, ...]:
     notes = list(job.target.backend.runner.notes)
     if job.data.random:
-        notes.append("calibrated on random data: no figure here says anything about accuracy")
+        notes.append("calibrated on random data: the figures do not tell how accurate the model is")
     if job.options.baselines == "all" and not job.target.backend.baselines:
-        notes.append(f"--baselines all: {job.target.name} gives no estimate, so there is nothing to compare")
+        notes.append(f"--baselines all: {job.target.name} has no baselines, so nothing was compared")
     if job.options.emulate is not None and record is not None:
         ran = record.verification.target_vs_float
         if ran is not None and ran.samples < job.options.emulate:
-            notes.append(f"{ran.samples} samples were emulated, not {job.options.emulate}: there are no more")
+            notes.append(f"{ran.samples} samples were emulated, not {job.options.emulate}: the data has no more")
     if job.evaluation is None:
-        notes.append("no held-out data was given: figures per output were taken on calibration samples")
+        notes.append("no held-out data was given: the figures per output were measured on calibration samples")
     return tuple(notes)
 
 
@@ -130,12 +130,12 @@ def _artifacts(compiled: CompileResult, run: Path) -> tuple[ArtifactInfo, ...]:
             a.made_by or ours,
             a.shipped,
         )
-        for a in _made(compiled, run)
+        for a in _all_artifacts(compiled, run)
     )
 
 
-def _made(compiled: CompileResult, run: Path) -> tuple[Artifact, ...]:
-    """The files of a run, with what the target cannot run, which goes beside what it can."""
+def _all_artifacts(compiled: CompileResult, run: Path) -> tuple[Artifact, ...]:
+    """The artifacts of the compiler, and the tail if there is one, which ships too."""
     tail = [("tail" if path.name == TAIL else "tail_data", path) for path in sorted(run.glob(f"{TAIL}*"))]
     return (*compiled.artifacts, *(Artifact(name, path, shipped=True) for name, path in tail))
 
@@ -143,24 +143,28 @@ def _made(compiled: CompileResult, run: Path) -> tuple[Artifact, ...]:
 def _metrics(record: FitRecord, model: ir.Model, original: Path, run: Path) -> Metrics:
     verification, measured = record.verification, record.beside.measured
     estimated = record.beside.estimated
-    compared = _comparisons(verification)
+    comparisons = _comparisons(verification)
     origins = {
         v.name or "": origin_of(v).name for v in (*model.graph.inputs, *(o for n in model.graph for o in n.outputs))
     }
     return Metrics(
-        sqnr_db=compared["sqnr_db"],
-        cosine=compared["cosine"],
-        max_abs_error=compared["max_abs_error"],
-        top1_agreement=compared["top1_agreement"],
+        sqnr_db=comparisons["sqnr_db"],
+        cosine=comparisons["cosine"],
+        max_abs_error=comparisons["max_abs_error"],
+        top1_agreement=comparisons["top1_agreement"],
         data=verification.data,
         target_samples=None if verification.target_vs_float is None else verification.target_vs_float.samples,
         accuracy=verification.accuracy,
         accuracy_emulated=verification.emulated,
-        tensors=tuple(_quality(name, origins[name], one) for name, one in verification.tensors.items()),
+        tensors=tuple(_quality(name, origins[name], comparison) for name, comparison in verification.tensors.items()),
         size_bytes={"float": _size(original), **_shipped_bytes(record.compiled, run)},
-        latency_estimate_us={name: one.estimate for name, one in estimated.items() if one.estimate is not None},
-        traffic_bytes={name: one.traffic for name, one in estimated.items() if one.traffic is not None},
-        not_estimated={name: why for name, one in estimated.items() if (why := one.error or one.not_estimated)},
+        latency_estimate_us={
+            name: program.estimate for name, program in estimated.items() if program.estimate is not None
+        },
+        traffic_bytes={name: program.traffic for name, program in estimated.items() if program.traffic is not None},
+        not_estimated={
+            name: why for name, program in estimated.items() if (why := program.error or program.not_estimated)
+        },
         placement=record.compiled.placement,
         latency_measured=measured if isinstance(measured, MeasuredLatency) else None,
         not_measured=measured if isinstance(measured, str) else "",
@@ -168,9 +172,9 @@ def _metrics(record: FitRecord, model: ir.Model, original: Path, run: Path) -> M
 
 
 def _shipped_bytes(compiled: CompileResult, run: Path) -> dict[str, int]:
-    """The size of every file that ships, by its name; weights beside a file count as part of it."""
+    """The size of every shipped file by name, with its external data."""
     sizes: dict[str, int] = {}
-    for artifact in _made(compiled, run):
+    for artifact in _all_artifacts(compiled, run):
         if artifact.shipped and not compiled.error:
             name = artifact.path.name.removesuffix(DATA)
             sizes[name] = sizes.get(name, 0) + artifact.path.stat().st_size
@@ -178,10 +182,10 @@ def _shipped_bytes(compiled: CompileResult, run: Path) -> dict[str, int]:
 
 
 def _size(original: Path) -> int:
-    """A model's size with the weights beside it."""
+    """The size of a model with its external data."""
     model = ir.load(original)
-    outside = {t.path: Path(t.path).stat().st_size for t in _external(model)}
-    return original.stat().st_size + sum(outside.values())
+    external = {t.path: Path(t.path).stat().st_size for t in _external(model)}
+    return original.stat().st_size + sum(external.values())
 
 
 def _external(model: ir.Model) -> list[ir.ExternalTensor]:
@@ -190,27 +194,32 @@ def _external(model: ir.Model) -> list[ir.ExternalTensor]:
 
 
 def columns(agreement: Agreement | None) -> dict[str, dict[str, float | None] | None]:
-    """Field of ``Metrics`` -> its figure per output; None where nothing was compared."""
+    """Field of ``Metrics`` -> its figure per output; None if nothing was compared."""
     if agreement is None:
         return dict.fromkeys((*_FIGURES, _TOP1))
-    found = {
-        field: {name: _number(figure(one)) for name, one in agreement.outputs.items()}
+    figures = {
+        field: {name: _none_if_nan(figure(comparison)) for name, comparison in agreement.outputs.items()}
         for field, figure in _FIGURES.items()
     }
-    return {**found, _TOP1: dict(agreement.top1)}
+    return {**figures, _TOP1: dict(agreement.top1)}
 
 
 def _comparisons(verification: Verification) -> dict[str, Comparisons]:
-    """Field of ``Metrics`` -> what was compared here; a device comes later."""
-    simulated, ran = columns(verification.simulation_vs_float), columns(verification.target_vs_float)
-    apart = columns(verification.target_vs_simulation)
-    return {name: Comparisons(simulated[name] or {}, ran[name], apart[name]) for name in simulated}
+    """Field of ``Metrics`` -> its figures on this machine; ``dovetail verify`` adds those of a device."""
+    simulation_vs_float = columns(verification.simulation_vs_float)
+    target_vs_float = columns(verification.target_vs_float)
+    target_vs_simulation = columns(verification.target_vs_simulation)
+    return {
+        name: Comparisons(simulation_vs_float[name] or {}, target_vs_float[name], target_vs_simulation[name])
+        for name in simulation_vs_float
+    }
 
 
-def _quality(name: str, original_name: str, one: Comparison) -> TensorQuality:
-    return TensorQuality(name, original_name, _number(bounded_db(one.sqnr_db)), _number(one.cosine), one.max_abs_error)
+def _quality(name: str, original_name: str, comparison: Comparison) -> TensorQuality:
+    sqnr_db, cosine = _none_if_nan(bounded_db(comparison.sqnr_db)), _none_if_nan(comparison.cosine)
+    return TensorQuality(name, original_name, sqnr_db, cosine, comparison.max_abs_error)
 
 
-def _number(value: float) -> float | None:
-    """What JSON can hold: NaN is nothing."""
+def _none_if_nan(value: float) -> float | None:
+    """Replace NaN, which JSON cannot hold, by None."""
     return None if math.isnan(value) else value

@@ -1,4 +1,4 @@
-"""Everything that a run showed, as it stands in ``result.json``; documented in docs/result.md."""
+"""The result of a run, as written to ``result.json``; documented in docs/result.md."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ SCHEMA_VERSION = 3
 
 @dataclass(frozen=True, slots=True)
 class ArtifactInfo:
-    """One file that the run made, by its path inside the run directory.
+    """One file that the run wrote, by its path inside the run directory.
 
-    ``made_by``: what wrote it, with its version. ``shipped``: a device is given it.
+    ``made_by``: the component that wrote it, with its version. ``shipped``: it goes to the device.
     """
 
     name: str
@@ -40,7 +40,7 @@ class ArtifactInfo:
 
 @dataclass(frozen=True, slots=True)
 class TensorQuality:
-    """How far one stored tensor is from float, as its readers see it in the simulation."""
+    """How far one quantized tensor is from float in the simulation, as its consumers read it."""
 
     tensor: str
     original_name: str
@@ -51,7 +51,7 @@ class TensorQuality:
 
 @dataclass(frozen=True, slots=True)
 class Comparisons:
-    """Per output: simulation, target or device against float, or against simulation; None where not measured."""
+    """Figures per output of simulation, target and device against float or simulation; None if not measured."""
 
     simulation_vs_float: Mapping[str, float | None] = field(default_factory=dict)
     target_vs_float: Mapping[str, float | None] | None = None
@@ -62,7 +62,7 @@ class Comparisons:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Every figure that was measured, with the data it was measured on."""
+    """Every figure of a run, with the data it was measured on."""
 
     sqnr_db: Comparisons = field(default_factory=Comparisons)
     cosine: Comparisons = field(default_factory=Comparisons)
@@ -85,7 +85,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Everything that a run showed."""
+    """The result of a run."""
 
     target: str
     precision: str
@@ -115,12 +115,12 @@ class Result:
         return tuple(name for name, verdict in self.verdicts.items() if verdict.status is Status.FAIL)
 
     def to_json(self) -> bytes:
-        """The document as it is written."""
+        """Return the content of ``result.json``."""
         return encode(self, indent=1)
 
 
 def load_result(path: str | Path) -> Result:
-    """Read a ``result.json``, also one of an older schema version; a wrong field is refused by name."""
+    """Read a ``result.json`` of this or an older schema version; the error for a wrong field names it."""
     raw = read_document(Path(path), "result", SCHEMA_VERSION, UPGRADES)
     try:
         return convert(raw, Result)

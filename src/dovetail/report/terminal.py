@@ -1,4 +1,4 @@
-"""The result as a person reads it on a terminal."""
+"""Printing a result on a terminal."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from dovetail.trials.decision import Decision
 _COLOURS = {Status.PASS: "green", Status.FAIL: "red", Status.NOT_CHECKED: "yellow"}
 _SHOWN_FINDINGS = 8
 _SHOWN_DECISIONS = 4
-# What the figures of alternatives are called in a table.
+# Figure of an alternative -> its column header.
 _HEADERS = {
     "sqnr_db": "SQNR dB",
     "simulation_sqnr_db": "simulation dB",
     "target_sqnr_db": "target dB",
     "estimate_us": "estimate us",
     "latency_us": "latency us",
-    "time_ratio": "of the best",
+    "time_ratio": "time ratio",
 }
 
 
 def print_result(result: Result, run: Path, console: Console | None = None) -> None:
-    """Accuracy, SQNR, size, verdicts, findings, and where everything is."""
+    """Print accuracy, SQNR, sizes, estimates, decisions, verdicts, findings, notes and the run directory."""
     out = console or Console()
     out.print(f"\n[bold]{escape(result.model)}[/] on [bold]{escape(result.target)}[/] in [bold]{result.precision}[/]\n")
     out.print(_figures(result))
@@ -45,7 +45,7 @@ def print_result(result: Result, run: Path, console: Console | None = None) -> N
         out.print(f"note: {escape(note)}")
     if result.calibration is not None:
         data = result.calibration
-        out.print(f"calibrated on {data.samples} samples of {escape(data.source)} ({data.sha256[:12]})")
+        out.print(f"calibrated on {data.samples} samples of {escape(data.source)} (SHA-256 {data.sha256[:12]})")
     out.print(f"run directory: {escape(str(run))} (result.json, plan.json, model.onnx)\n", soft_wrap=True)
 
 
@@ -58,7 +58,7 @@ def _figures(result: Result) -> Table:
         if accuracy is None:
             continue
         for name in next(iter(accuracy.figures.values())):
-            row = [_figure(accuracy.figures.get(way, {}).get(name)) for way in ("float", "simulation", "target")]
+            row = [_figure(accuracy.figures.get(column, {}).get(name)) for column in ("float", "simulation", "target")]
             table.add_row(f"{name} on {accuracy.data.samples} {kind} samples", *row)
     for name, value in result.metrics.sqnr_db.simulation_vs_float.items():
         table.add_row(
@@ -80,35 +80,36 @@ def _figures(result: Result) -> Table:
 
 
 def _sizes(size_bytes: Mapping[str, int]) -> list[tuple[str, ...]]:
-    """The size of the float model, and below it of every file that ships."""
-    given = [("size of the float model", _kilobytes(size_bytes["float"]))] if size_bytes else []
+    """Rows with the size of the float model and of every shipped file."""
+    original = [("size of the float model", _kilobytes(size_bytes["float"]))] if size_bytes else []
     shipped = [(name, count) for name, count in size_bytes.items() if name != "float"]
-    return [*given, *((f"size of {escape(name)}, which ships", "", "", _kilobytes(count)) for name, count in shipped)]
+    return [*original, *((f"size of {escape(name)} (shipped)", "", "", _kilobytes(count)) for name, count in shipped)]
 
 
 def _print_estimates(metrics: Metrics, out: Console) -> None:
-    """Latency and bytes as the vendor's compiler puts them, and why a figure or a comparison is not there."""
+    """Print latency and traffic as estimated by the vendor's compiler, and why a figure is missing."""
     names = dict.fromkeys((*metrics.latency_estimate_us, *metrics.traffic_bytes, *metrics.not_estimated))
     if not names:
         return
     table = Table(title="Estimated by the vendor's compiler, not measured", title_justify="left")
-    for column in ("", "latency", "fitted against it", "read", "written", "spilled"):
+    for column in ("", "latency", "fitted / this", "read", "written", "spilled"):
         table.add_column(column, justify="left" if not column else "right")
     for name in names:
         estimate, traffic = metrics.latency_estimate_us.get(name), metrics.traffic_bytes.get(name)
-        moved = ["not checked"] * 3
+        bytes_moved = ["not checked"] * 3
         if traffic is not None:
-            moved = [_kilobytes(count) for count in (traffic.read_bytes, traffic.write_bytes, traffic.spill_bytes)]
+            counts = (traffic.read_bytes, traffic.write_bytes, traffic.spill_bytes)
+            bytes_moved = [_kilobytes(count) for count in counts]
         table.add_row(
-            name, "not checked" if estimate is None else f"{estimate.mid_us} us", _ratio(metrics, name), *moved
+            name, "not checked" if estimate is None else f"{estimate.mid_us} us", _ratio(metrics, name), *bytes_moved
         )
     out.print(table)
     for name, why in metrics.not_estimated.items():
-        out.print(f"no full estimate of {name}: {escape(why)}", soft_wrap=True)
+        out.print(f"no complete estimate of {name}: {escape(why)}", soft_wrap=True)
 
 
 def _print_placement(metrics: Metrics, out: Console) -> None:
-    """What was left to slower kernels, and the latency that was measured here."""
+    """Print what was not delegated to the backend, and the measured latency."""
     if metrics.placement is not None:
         undelegated = metrics.placement.undelegated
         kinds = Counter(f"{op.operation}: {op.reason}" for op in undelegated)
@@ -122,50 +123,50 @@ def _print_placement(metrics: Metrics, out: Console) -> None:
         for kind, count in kinds.most_common(_SHOWN_FINDINGS):
             out.print(f"  {count} x {escape(kind)}")
     if metrics.latency_measured is not None:
-        one = metrics.latency_measured
-        rows = ", ".join(f"{name} {us:.0f} us ({one.ratios[name]:.2f}x)" for name, us in one.median_us.items())
-        how = f"CPU time of one thread, {one.rounds} rounds by turns, against {one.baseline}"
-        out.print(f"measured here, {how}: {rows}", soft_wrap=True)
-        for note in one.notes:
+        here = metrics.latency_measured
+        rows = ", ".join(f"{name} {us:.0f} us ({here.ratios[name]:.2f}x)" for name, us in here.median_us.items())
+        how = f"CPU time of one thread, {here.rounds} interleaved rounds, relative to {here.baseline}"
+        out.print(f"measured on this machine ({how}): {rows}", soft_wrap=True)
+        for note in here.notes:
             out.print(f"  {escape(note)}", soft_wrap=True)
     if metrics.latency_device is not None:
-        two = metrics.latency_device
-        figures = f"{two.compute_us:.0f} us of compute, {two.latency_us:.0f} us with copying"
-        out.print(f"measured on the device, median of {two.runs} runs by {escape(two.source)}: {figures}")
+        device = metrics.latency_device
+        figures = f"{device.compute_us:.0f} us of compute, {device.latency_us:.0f} us with copies"
+        out.print(f"measured on the device, median of {device.runs} runs by {escape(device.source)}: {figures}")
     if metrics.not_measured:
         out.print(f"latency was not measured: {escape(metrics.not_measured)}", soft_wrap=True)
 
 
 def _print_decisions(decisions: tuple[Decision, ...], out: Console) -> None:
-    """What was chosen by trying: a table where it is about the whole model, a line for each part that changed by it."""
+    """Print what was chosen by trial: a table for the whole model, one line for each place where something changed."""
     for knob in dict.fromkeys(decision.knob for decision in decisions):
         group = [decision for decision in decisions if decision.knob == knob]
-        for decision in (one for one in group if one.is_whole):
+        for decision in (decision for decision in group if decision.is_whole):
             out.print(f"{decision.knob}: [bold]{escape(decision.taken)}[/], {escape(decision.reason)}")
             out.print(_alternatives(decision))
             out.print(f"  rule: {escape(decision.rule)} ({decision.samples} samples)")
-        changed = [one for one in group if not one.is_whole and one.taken != one.alternatives[0].label]
+        changed = [d for d in group if not d.is_whole and d.taken != d.alternatives[0].label]
         for decision in changed[:_SHOWN_DECISIONS]:
             out.print(f"  {escape(str(decision.place))}: {escape(decision.taken)}, {escape(decision.reason)}")
-        others = len(group) - len(changed[:_SHOWN_DECISIONS]) - sum(one.is_whole for one in group)
-        if others:
-            out.print(f"  {others} more decisions about {knob} in result.json")
+        not_shown = len(group) - len(changed[:_SHOWN_DECISIONS]) - sum(decision.is_whole for decision in group)
+        if not_shown:
+            out.print(f"  {not_shown} more decisions about {knob} in result.json")
 
 
 def _alternatives(decision: Decision) -> Table:
-    names = dict.fromkeys(name for one in decision.alternatives for name in one.figures)
+    names = dict.fromkeys(name for alternative in decision.alternatives for name in alternative.figures)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))
     for column in ("", *names):
         table.add_column(_HEADERS.get(column, column), justify="left" if not column else "right")
-    for one in decision.alternatives:
-        figures = [_decided_by(name, one.figures.get(name)) for name in names]
-        label = f"{one.label}: {one.failure}" if one.failure else one.label
-        table.add_row(escape(f"{'>' if one.label == decision.taken else ' '} {label}"), *figures)
+    for alternative in decision.alternatives:
+        figures = [_with_unit(name, alternative.figures.get(name)) for name in names]
+        label = f"{alternative.label}: {alternative.failure}" if alternative.failure else alternative.label
+        table.add_row(escape(f"{'>' if alternative.label == decision.taken else ' '} {label}"), *figures)
     return table
 
 
-def _decided_by(name: str, value: float | None) -> str:
-    """A figure by the unit in its name; blank where it does not apply."""
+def _with_unit(name: str, value: float | None) -> str:
+    """Format a figure by the unit in its name; empty if there is none."""
     if value is None:
         return ""
     if name.endswith("_db"):
@@ -181,7 +182,7 @@ def _ratio(metrics: Metrics, name: str) -> str:
         return ""
     ratio = fitted.ratio_to(other)
     if ratio is None:
-        return f"not comparable: {fitted.ops_without_cost} and {other.ops_without_cost} operators without a cost"
+        return f"not comparable: {fitted.ops_without_cost} and {other.ops_without_cost} operators have no cost"
     return f"{ratio:.2f}x"
 
 
@@ -190,17 +191,17 @@ def _kilobytes(count: int) -> str:
 
 
 def _sample_counts(metrics: Metrics) -> str | None:
-    """On how many samples simulation and target were compared with float, where these differ."""
-    data, ran = metrics.data, metrics.target_samples
-    if data is None or ran is None or ran == data.samples:
+    """Say on how many samples simulation and target were compared with float, if the numbers differ."""
+    data, on_target = metrics.data, metrics.target_samples
+    if data is None or on_target is None or on_target == data.samples:
         return None
-    return f"outputs against float: simulation on {data.samples} samples, target on {ran} of them"
+    return f"outputs against float: simulation on {data.samples} samples, target on {on_target} of them"
 
 
-def _measured(compared: Comparisons, name: str, unit: str = "") -> list[str]:
-    """Target against float, and device against float once there is one."""
-    columns = [compared.target_vs_float or {}]
-    columns += [] if compared.device_vs_float is None else [compared.device_vs_float]
+def _measured(comparisons: Comparisons, name: str, unit: str = "") -> list[str]:
+    """The figures of target against float, and of device against float if a device has run."""
+    columns = [comparisons.target_vs_float or {}]
+    columns += [] if comparisons.device_vs_float is None else [comparisons.device_vs_float]
     return [_figure(column.get(name), unit) for column in columns]
 
 
@@ -211,8 +212,8 @@ def _figure(value: float | None, unit: str = "") -> str:
 
 
 def _verdicts(result: Result) -> Table:
-    table = Table(title="What was checked", title_justify="left")
-    for column in ("question", "verdict", "because"):
+    table = Table(title="Verdicts", title_justify="left")
+    for column in ("verdict", "status", "reason"):
         table.add_column(column, overflow="fold")
     for name, verdict in result.verdicts.items():
         colour = _COLOURS[verdict.status]
@@ -221,16 +222,18 @@ def _verdicts(result: Result) -> Table:
 
 
 def _print_tail(cut: SplitPoint, out: Console) -> None:
-    """What was cut off: the nodes that cannot run, how much hangs on them, and what crosses the cut."""
-    first = [node for node in cut.nodes if not node.behind]
-    out.print(f"{len(cut.nodes)} nodes at the end do not run on the target and are left to tail.onnx:")
-    for node in first[:_SHOWN_FINDINGS]:
+    """Print what was moved to the tail: the unsupported nodes, how many depend on them, and the tail's inputs."""
+    unsupported = [node for node in cut.nodes if not node.behind]
+    out.print(f"{len(cut.nodes)} nodes at the end cannot run on the target and are moved to tail.onnx:")
+    for node in unsupported[:_SHOWN_FINDINGS]:
         out.print(f"  {escape(node.name)} ({node.op}): {escape(node.reason)}")
-    if len(first) > _SHOWN_FINDINGS:
-        out.print(f"  ... and {len(first) - _SHOWN_FINDINGS} more in result.json")
-    if len(cut.nodes) > len(first):
-        out.print(f"  {len(cut.nodes) - len(first)} more depend on what these give")
-    out.print(f"  it reads {escape(', '.join(one.tensor for one in cut.crossing))}", soft_wrap=True)
+    if len(unsupported) > _SHOWN_FINDINGS:
+        out.print(f"  {len(unsupported) - _SHOWN_FINDINGS} more in result.json")
+    if len(cut.nodes) > len(unsupported):
+        out.print(f"  {len(cut.nodes) - len(unsupported)} more depend on the outputs of these")
+    out.print(
+        f"  inputs of tail.onnx: {escape(', '.join(boundary.tensor for boundary in cut.crossing))}", soft_wrap=True
+    )
 
 
 def _print_findings(result: Result, out: Console) -> None:
@@ -238,9 +241,9 @@ def _print_findings(result: Result, out: Console) -> None:
     for finding in serious[:_SHOWN_FINDINGS]:
         out.print(f"{finding.code} {finding.severity}: {escape(str(finding.place))}: {escape(finding.message)}")
         if finding.fix:
-            out.print(f"  what to do: {escape(finding.fix)}")
+            out.print(f"  fix: {escape(finding.fix)}")
     if len(serious) > _SHOWN_FINDINGS:
-        out.print(f"... and {len(serious) - _SHOWN_FINDINGS} more findings in result.json")
+        out.print(f"{len(serious) - _SHOWN_FINDINGS} more findings in result.json")
     notes = len(result.findings) - len(serious)
     if notes:
-        out.print(f"{notes} further notes in result.json")
+        out.print(f"{notes} findings of severity note in result.json")

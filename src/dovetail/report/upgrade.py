@@ -1,6 +1,6 @@
-"""Results of older schema versions, brought to the next one: nothing that they say is lost.
+"""Upgrading results of older schema versions to the next one, without losing information.
 
-A document is upgraded as it was decoded, key by key, because the records of its time are gone.
+Decoded documents are upgraded key by key, because the record types of older versions no longer exist.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ Raw = dict[str, Any]
 
 
 def from_version_1(raw: Raw) -> Raw:
-    """Places as records, edges as ``node:index``, read-back rows in the caller's names, a code per kind of message, and
-    one list of decisions in place of two kinds of search."""
+    """Upgrade to version 2: places as records, edges as ``node:index``, read-back rows by the caller's names, a code
+    per kind of compiler message, and one list of decisions in place of two kinds of search."""
     names = {_edge(row["edge"]) or row["tensor"]: row["original_name"] for row in raw["plan"]}
     decisions = (_precision_of_1(raw["metrics"]), *_merges_of_1(raw["metrics"]), *_operands_of_1(raw["metrics"]))
     return {
@@ -32,7 +32,7 @@ def from_version_1(raw: Raw) -> Raw:
 
 
 def from_version_2(raw: Raw) -> Raw:
-    """The conditions of a verdict by name, and the placement in the words of delegates."""
+    """Upgrade to version 3: the conditions of a verdict by name, and a placement with ``delegated`` operations."""
     verdicts = {name: _verdict_of_2(verdict) for name, verdict in raw["verdicts"].items()}
     metrics = {**raw["metrics"], "placement": _placement_of_2(raw["metrics"].get("placement"))}
     return {**raw, "verdicts": verdicts, "metrics": metrics}
@@ -51,16 +51,16 @@ def _placement_of_2(placement: Raw | None) -> Raw | None:
 
 
 def _finding_of_1(row: Raw) -> Raw:
-    """The place of version 1 was a text; what it names is not said, so it stays one."""
+    """The place of version 1 was a text that does not say what it names, so it stays a text."""
     kept = {key: value for key, value in row.items() if key != "where"}
     place = {"kind": "text", "name": row["where"]}
     return {**kept, "code": _code_of_1(row["code"], row["message"]), "place": place}
 
 
 def _code_of_1(code: str, message: str) -> str:
-    """Version 1 had one code for all that a compiler said."""
-    known = [pair for one in retired_codes() if one.code == code for pair in one.now]
-    return next((now for pattern, now in known if re.search(pattern, message)), code)
+    """Version 1 had one code for all messages of a compiler."""
+    patterns = [pair for retired in retired_codes() if retired.code == code for pair in retired.now]
+    return next((now for pattern, now in patterns if re.search(pattern, message)), code)
 
 
 def _read_back_of_1(row: Raw, names: Mapping[str, str]) -> Raw:
@@ -73,14 +73,14 @@ def _precision_of_1(metrics: Raw) -> Raw | None:
     choices = metrics.get("choices")
     if choices is None or not choices["candidates"]:
         return None
-    named = {"simulation_sqnr_db": "simulation_sqnr_db", "target_sqnr_db": "target_sqnr_db", "median_us": "latency_us"}
-    named |= {"time_ratio": "time_ratio"}
+    names = {"simulation_sqnr_db": "simulation_sqnr_db", "target_sqnr_db": "target_sqnr_db", "median_us": "latency_us"}
+    names |= {"time_ratio": "time_ratio"}
     rows = [
-        _alternative(row["precision"], {new: row[old] for old, new in named.items()} | row["figures"], row["failure"])
+        _alternative(row["precision"], {new: row[old] for old, new in names.items()} | row["figures"], row["failure"])
         for row in choices["candidates"]
     ]
-    said = {"taken": choices["precision"], "rule": choices["rule"], "reason": choices["reason"]}
-    return {**_decision("precision", "", rows, choices["samples"], **said), "place": {"kind": "model"}}
+    outcome = {"taken": choices["precision"], "rule": choices["rule"], "reason": choices["reason"]}
+    return {**_decision("precision", "", rows, choices["samples"], **outcome), "place": {"kind": "model"}}
 
 
 def _merges_of_1(metrics: Raw) -> list[Raw]:
@@ -125,14 +125,14 @@ def _decision(
     knob: str, where: str, rows: list[Raw], samples: int, *, taken: str, rule: str = "", reason: str = ""
 ) -> Raw:
     place = {"kind": "text", "name": where}
-    named = {"knob": knob, "place": place, "taken": taken, "alternatives": rows, "samples": samples}
-    return {**named, "rule": rule, "reason": reason or "as recorded in schema version 1"}
+    decision = {"knob": knob, "place": place, "taken": taken, "alternatives": rows, "samples": samples}
+    return {**decision, "rule": rule, "reason": reason or "as recorded in schema version 1"}
 
 
 def _edge(written: Any) -> str | None:
-    """An edge as it is spelled now; version 1 wrote it as text in the plan and as a record elsewhere."""
+    """An edge as it is written now; version 1 wrote it as text in the plan and as a record elsewhere."""
     return f"{written['node']}:{written['index']}" if isinstance(written, dict) else written
 
 
-# Schema version -> what makes the next one of it.
+# Schema version -> the function that upgrades it to the next one.
 UPGRADES: Mapping[int, Upgrade] = {1: from_version_1, 2: from_version_2}

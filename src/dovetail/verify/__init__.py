@@ -1,1 +1,1 @@
-"""What is true of a run: float against simulation against target, and the verdicts."""
+"""Verifying a run: comparisons of float, simulation and target, and the verdicts."""

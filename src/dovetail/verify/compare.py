@@ -1,4 +1,4 @@
-"""Comparing two ways of running a model on the same samples: per output, per tensor, and the top class."""
+"""Comparing two runs of a model on the same samples: per output, per tensor, and the top class."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dovetail.verify.rows import match_rows, partnered
 
 
 class RowCounts(NamedTuple):
-    """The rows of an output behind a TopK: all, and those whose selection differs."""
+    """The number of rows of an output after a TopK, and of those that the two runs selected differently."""
 
     total: int = 0
     replaced: int = 0
@@ -41,10 +41,10 @@ class RowCounts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Two runs side by side: sums per output, and how often the largest class is the same, per classifier output.
+    """The comparison of two runs: sums per output, and per classifier output how often the top class is the same.
 
-    Of outputs behind a TopK also ``partnered``, the sums of the rows that both selected, and ``rows``: how many there
-    are, and for how many the other run selected something else.
+    For outputs after a TopK also ``partnered``, the sums over the rows that both selected, and ``rows``, how many rows
+    there are and how many the other run selected differently. ``integer``: outputs that are not float.
     """
 
     outputs: Mapping[str, Comparison] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Agreement:
 
     def sqnr_db(self) -> dict[str, float]:
         """SQNR of the float outputs; an index or a flag has none."""
-        return {name: one.sqnr_db for name, one in self.outputs.items() if name not in self.integer}
+        return {name: comparison.sqnr_db for name, comparison in self.outputs.items() if name not in self.integer}
 
 
 def compare_runs(
@@ -65,84 +65,83 @@ def compare_runs(
     ranked: Mapping[str, int] | None = None,
     classes: Collection[str] = (),
 ) -> Agreement:
-    """Walk two streams of outputs in step and add up; nothing but the sums is held.
+    """Compare two streams of outputs sample by sample; only the sums are kept in memory.
 
-    ``ranked`` outputs stand behind a TopK: their rows are matched first, because the order means nothing.
-    ``classes`` are the outputs of a classifier, [batch, classes] (``model.class_scores`` tells which): only they have a
-    top class, and each counts its own rows.
+    ``ranked`` outputs come after a TopK: their rows are matched first, because their order has no meaning. ``classes``
+    are the outputs of a classifier, [batch, classes] (see ``model.class_scores``): only they have a top class.
     """
     sums: dict[str, Comparison] = {}
     hits: dict[str, list[bool]] = {}
     integer: set[str] = set()
-    partners: dict[str, Comparison] = {}
-    selected: dict[str, RowCounts] = {}
+    partner_sums: dict[str, Comparison] = {}
+    rows: dict[str, RowCounts] = {}
     samples = 0
-    for one, other_one in zip(reference, other, strict=True):
+    for expected_outputs, other_outputs in zip(reference, other, strict=True):
         samples += 1
-        matched = match_rows(one, other_one, ranked or {})
-        two = matched.outputs
-        for name, marks in matched.replaced.items():
-            pair = [partnered(run[name], marks, (ranked or {})[name]) for run in (one, two)]
-            partners[name] = partners.get(name, Comparison()) + Comparison.of(*pair)
-            selected[name] = selected.get(name, RowCounts()) + RowCounts(marks.size, int(marks.sum()))
-        for name, expected in one.items():
-            sums[name] = sums.get(name, Comparison()) + _sums(expected, two[name])
+        matched = match_rows(expected_outputs, other_outputs, ranked or {})
+        outputs = matched.outputs
+        for name, replaced in matched.replaced.items():
+            both = [partnered(run[name], replaced, (ranked or {})[name]) for run in (expected_outputs, outputs)]
+            partner_sums[name] = partner_sums.get(name, Comparison()) + Comparison.of(*both)
+            rows[name] = rows.get(name, RowCounts()) + RowCounts(replaced.size, int(replaced.sum()))
+        for name, expected in expected_outputs.items():
+            sums[name] = sums.get(name, Comparison()) + _sums(expected, outputs[name])
             if expected.dtype.kind != "f":
                 integer.add(name)
             if name in classes:
-                hits.setdefault(name, []).extend(_same_class(expected, two[name]))
-    top1 = {name: sum(marks) / len(marks) for name, marks in hits.items() if marks}
-    return Agreement(sums, top1, samples, frozenset(integer), partners, selected)
+                hits.setdefault(name, []).extend(_same_class(expected, outputs[name]))
+    top1 = {name: sum(same) / len(same) for name, same in hits.items() if same}
+    return Agreement(sums, top1, samples, frozenset(integer), partner_sums, rows)
 
 
-def side_by_side(one: Agreement, two: Agreement) -> tuple[dict[str, float], dict[str, float]]:
-    """SQNR of two runs against the same reference, fit to be compared.
+def side_by_side(first: Agreement, second: Agreement) -> tuple[dict[str, float], dict[str, float]]:
+    """Return comparable SQNR figures of two runs, both taken against the same reference.
 
-    Which rows a TopK selects last is chance, and one that was exchanged drowns all the others: where most rows were
-    selected in both runs, only those count.
+    Which rows a TopK selects last is chance, and a single replaced row dominates the noise: if each run selected most
+    rows of the reference, only those rows count.
     """
-    found = one.sqnr_db(), two.sqnr_db()
-    for name in one.rows.keys() & two.rows.keys() & found[0].keys():
-        if one.rows[name].mostly_alike and two.rows[name].mostly_alike:
-            for figures, agreement in zip(found, (one, two), strict=True):
-                figures[name] = agreement.partnered[name].sqnr_db
-    return found
+    figures = first.sqnr_db(), second.sqnr_db()
+    for name in first.rows.keys() & second.rows.keys() & figures[0].keys():
+        if first.rows[name].mostly_alike and second.rows[name].mostly_alike:
+            for sqnr_db, agreement in zip(figures, (first, second), strict=True):
+                sqnr_db[name] = agreement.partnered[name].sqnr_db
+    return figures
 
 
-def _sums(expected: Array, found: Array) -> Comparison:
-    """The sums of one output; where it came out with another length, or integers as floats, nothing in it is equal."""
-    if expected.shape == found.shape and (expected.dtype.kind == "f") == (found.dtype.kind == "f"):
-        return Comparison.of(expected, found)
-    return Comparison(count=max(expected.size, found.size), signal=1.0, noise=math.inf, max_abs_error=math.inf)
+def _sums(expected: Array, output: Array) -> Comparison:
+    """Compare one output; if its shape differs, or only one of the two is float, nothing counts as equal."""
+    if expected.shape == output.shape and (expected.dtype.kind == "f") == (output.dtype.kind == "f"):
+        return Comparison.of(expected, output)
+    return Comparison(count=max(expected.size, output.size), signal=1.0, noise=math.inf, max_abs_error=math.inf)
 
 
-def _same_class(expected: Array, found: Array) -> list[bool]:
-    """Per row of scores, whether the largest one is the same; NaN has no largest one."""
-    if expected.shape != found.shape:
+def _same_class(expected: Array, output: Array) -> list[bool]:
+    """Per row of scores, whether the top class is the same; a row with NaN has none."""
+    if expected.shape != output.shape:
         return [False] * len(expected)
-    same: list[bool] = (np.argmax(expected, -1) == np.argmax(found, -1)) & ~np.isnan(found).any(-1)
+    same: list[bool] = (np.argmax(expected, -1) == np.argmax(output, -1)) & ~np.isnan(output).any(-1)
     return list(map(bool, same))
 
 
 def compare_tensors(
     model: ir.Model, simulation: ir.Model, plan: Plan, samples: Iterable[Sample], workdir: Path
 ) -> dict[str, Comparison]:
-    """Every stored tensor of the plan: float graph against simulation, as its readers see it."""
-    stored = [name for name, choice in plan.tensors.items() if isinstance(choice.storage, QParams)]
-    inside = {v.name for node in simulation.graph for v in node.outputs if is_float(v)}
-    seen = {name: read for name in stored if (read := _read_name(name, inside)) is not None}
-    if not seen:
+    """Compare every quantized tensor of the plan, as its consumers read it in the simulation, with the float graph."""
+    quantized = [name for name, choice in plan.tensors.items() if isinstance(choice.storage, QParams)]
+    float_names = {v.name for node in simulation.graph for v in node.outputs if is_float(v)}
+    read_names = {name: read for name in quantized if (read := _read_name(name, float_names)) is not None}
+    if not read_names:
         return {}
-    float_run = ObservedRun(model, list(seen), workdir)
-    quantized_run = ObservedRun(simulation, list(seen.values()), workdir, Mode.EXACT)
-    sums = {name: Comparison() for name in seen}
+    float_run = ObservedRun(model, list(read_names), workdir)
+    simulation_run = ObservedRun(simulation, list(read_names.values()), workdir, Mode.EXACT)
+    sums = {name: Comparison() for name in read_names}
     for sample in samples:
-        quantized = dict(quantized_run.run(stored_sample(sample, plan)))
+        simulated = dict(simulation_run.run(stored_sample(sample, plan)))
         for name, expected in float_run.run(sample):
-            sums[name] += Comparison.of(expected, quantized[seen[name]])
+            sums[name] += Comparison.of(expected, simulated[read_names[name]])
     return sums
 
 
-def _read_name(name: str, inside: set[str | None]) -> str | None:
-    """What readers of a stored tensor see: its own DequantizeLinear, which takes the tensor's name at an output."""
-    return next((read for read in (READ.format(name), name) if read in inside), None)
+def _read_name(name: str, float_names: set[str | None]) -> str | None:
+    """The output of the DequantizeLinear of a quantized tensor; at a graph output it has the tensor's own name."""
+    return next((read for read in (READ.format(name), name) if read in float_names), None)

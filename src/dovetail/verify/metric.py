@@ -1,4 +1,4 @@
-"""The caller's own metric, run on streams of outputs and targets, never on what calibration has seen."""
+"""The caller's metric, computed on streams of outputs and targets, never on calibration samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Metric = Callable[[Iterator[Sample], Iterator[Sample]], Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """The metric's figures for each way of running the model, and the data they were measured on."""
+    """The metric's figures for float, simulation and target, and the data they were measured on."""
 
     metric: str
     data: DataInfo
@@ -27,7 +27,7 @@ class Accuracy:
 def measure(
     metric: Metric, name: str, stream: Stream, samples: Iterable[Sample], inputs: frozenset[str]
 ) -> dict[str, float]:
-    """Run one way of running the model under the metric; outputs and targets arrive one sample at a time."""
+    """Compute the metric on one stream of outputs; outputs and targets are produced one sample at a time."""
     for_model, for_targets = itertools.tee(samples)
     targets = ({key: value for key, value in sample.items() if key not in inputs} for sample in for_targets)
     with user_code(f"metric {name}"):
@@ -41,8 +41,8 @@ def measure(
 
 
 def refuse_overlap(calibration: Iterable[bytes], evaluation: Iterable[bytes]) -> None:
-    """Refuse to take figures on samples that calibration has seen."""
-    seen = frozenset(calibration)
+    """Refuse held-out samples that are also calibration samples."""
+    calibrated = frozenset(calibration)
     for number, digest in enumerate(evaluation):
-        if digest in seen:
-            raise InputError(f"--eval: sample {number} was used for calibration; figures need samples held out")
+        if digest in calibrated:
+            raise InputError(f"--eval: sample {number} is also in the calibration data; held-out data must be separate")

@@ -1,4 +1,4 @@
-"""One tensor on the target beside its simulation: how far each is from float, and whether the target's is off."""
+"""One tensor on the target and in the simulation: how far each is from float, and whether the target is wrong."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dovetail.encoding import Array
 from dovetail.numerics.metrics import Comparison
 from dovetail.verify.verdicts import bounded_db
 
-# How far a tensor may be below its simulation; and a single channel, whose figure is from fewer numbers.
+# How far the SQNR of a tensor may be below its simulation, and that of a channel, which has fewer values.
 DROP_DB, CHANNEL_DROP_DB = 3.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class TensorAgreement:
-    """How far target and simulation are from float at one tensor."""
+    """How far target and simulation are from float at one tensor; ``is_off``: the target is wrong."""
 
     target_db: float
     simulation_db: float
@@ -25,28 +25,33 @@ class TensorAgreement:
 
 
 def quality_of(expected: Array, simulated: Array, found: Array, level_db: float) -> TensorAgreement:
-    """How a tensor on the target compares with its simulation, as a whole and at its worst channel."""
-    ours, theirs = (bounded_db(Comparison.of(expected, each).sqnr_db) for each in (found, simulated))
+    """Compare a tensor on the target (``found``) with its simulation, as a whole and per channel."""
+    target_db, simulation_db = (bounded_db(Comparison.of(expected, array).sqnr_db) for array in (found, simulated))
     if not np.all(np.isfinite(found)) and np.all(np.isfinite(simulated)):
-        return TensorAgreement(-bounded_db(math.inf) if math.isnan(ours) else ours, theirs, is_off=True)
-    off = theirs - ours > DROP_DB and ours < level_db
-    return TensorAgreement(ours, theirs, off or _has_wrong_channel(expected, simulated, found, level_db))
+        lowest = -bounded_db(math.inf)
+        return TensorAgreement(lowest if math.isnan(target_db) else target_db, simulation_db, is_off=True)
+    is_off = simulation_db - target_db > DROP_DB and target_db < level_db
+    is_off = is_off or _has_wrong_channel(expected, simulated, found, level_db)
+    return TensorAgreement(target_db, simulation_db, is_off)
 
 
 def _has_wrong_channel(expected: Array, simulated: Array, found: Array, level_db: float) -> bool:
-    """Whether one channel, along the second or the last axis, is far below its simulation: as a whole the tensor may
-    still look right."""
+    """Whether a channel, along the second or the last axis, is far below its simulation: the SQNR of the whole tensor
+    may hide it."""
     for axis in {1, expected.ndim - 1} if expected.ndim > 1 else set[int]():
-        exact, noisy, other = (_by_channel(each, axis) for each in (expected, simulated, found))
-        signal = np.sum(exact**2, axis=1)
-        noise, wrong = (np.sum((exact - each) ** 2, axis=1) for each in (noisy, other))
+        in_float, in_simulation, on_target = (_by_channel(array, axis) for array in (expected, simulated, found))
+        signal = np.sum(in_float**2, axis=1)
+        simulation_noise, target_noise = (
+            np.sum((in_float - array) ** 2, axis=1) for array in (in_simulation, on_target)
+        )
         scale = np.where(signal > 0, signal, 1.0)
-        floor = 10 ** (-level_db / 10)
-        if np.any((signal > 0) & (wrong > noise * 10 ** (CHANNEL_DROP_DB / 10)) & (wrong / scale > floor)):
+        below_simulation = target_noise > simulation_noise * 10 ** (CHANNEL_DROP_DB / 10)
+        below_level = target_noise / scale > 10 ** (-level_db / 10)
+        if np.any((signal > 0) & below_simulation & below_level):
             return True
     return False
 
 
 def _by_channel(array: Array, axis: int) -> Array:
-    """[channel, all else] in float64."""
+    """Reshape to [channel, values] in float64."""
     return np.moveaxis(array.astype(np.float64), axis, 0).reshape(array.shape[axis], -1)

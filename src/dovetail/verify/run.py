@@ -1,4 +1,4 @@
-"""Running a model over samples, for figures: the session is opened once, outputs come one sample at a time."""
+"""Running a model on samples: the session is opened once, outputs are produced one sample at a time."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class SessionRun:
 
 
 def followed(head: Stream, tail: ir.Model | None, workdir: Path) -> Stream:
-    """A head's stream with its tail behind it, which gives the caller's outputs."""
+    """Return the stream of a head followed by its tail, which computes the outputs of the caller's model."""
     if tail is None:
         return head
-    rest = SessionRun(tail, Mode.FLOAT, workdir)
+    tail_run = SessionRun(tail, Mode.FLOAT, workdir)
 
     def run(samples: Iterable[Sample]) -> Iterator[Sample]:
         for_head, for_tail = itertools.tee(samples)
-        for sample, given in zip(for_tail, head(for_head), strict=True):
-            yield from rest([{**sample, **given}])
+        for sample, head_outputs in zip(for_tail, head(for_head), strict=True):
+            yield from tail_run([{**sample, **head_outputs}])
 
     return run

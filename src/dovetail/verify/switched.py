@@ -1,4 +1,4 @@
-"""A simulation whose edges can be switched: the noise of many variants at the outputs, from one session."""
+"""A simulation with switchable edges: the output noise of many variants from one session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dovetail.verify.verdicts import bounded_db
 
 
 class SwitchedSimulation:
-    """The model's outputs against float, with any set of the edges, by number, switched."""
+    """Compares the outputs with float while any set of edges, by number, uses its other quantization parameters."""
 
     def __init__(
         self,
@@ -36,26 +36,26 @@ class SwitchedSimulation:
         self._run = real_stream(SessionRun(simulation, Mode.EXACT, workdir), plan)
         self._samples, self._float, self._ranked = samples, exact, ranked
         self._count = len(others)
-        self._known: dict[tuple[frozenset[int], int], dict[str, float]] = {}
+        self._cache: dict[tuple[frozenset[int], int], dict[str, float]] = {}
 
     def outputs(self, on: Collection[int], samples: int | None = None) -> dict[str, float]:
-        """SQNR per float output, in dB, with these edges switched, on the first samples or all."""
+        """Return the SQNR per float output, in dB, with these edges switched, on the first samples or all."""
         used = self._samples[:samples]
         key = (frozenset(on), len(used))
-        if key not in self._known:
+        if key not in self._cache:
             runs = self._run(switched(sample, self._count, on) for sample in used)
-            found = compare_runs(self._float[: len(used)], runs, self._ranked).sqnr_db()
-            self._known[key] = {name: bounded_db(value) for name, value in found.items() if not math.isnan(value)}
-        return self._known[key]
+            sqnr_db = compare_runs(self._float[: len(used)], runs, self._ranked).sqnr_db()
+            self._cache[key] = {name: bounded_db(value) for name, value in sqnr_db.items() if not math.isnan(value)}
+        return self._cache[key]
 
     def added_noise(self, on: Collection[int], samples: int | None = None) -> float:
-        """The noise that switching adds at the worst output, in units of what it has without."""
-        usual = self.outputs((), samples)
+        """Return the noise that switching adds at the worst output, relative to its noise without switching."""
+        before = self.outputs((), samples)
         ratios = [
-            10 ** ((usual[name] - db) / 10) - 1 for name, db in self.outputs(on, samples).items() if name in usual
+            10 ** ((before[name] - db) / 10) - 1 for name, db in self.outputs(on, samples).items() if name in before
         ]
         return max(ratios, default=0.0)
 
     def worst_db(self, on: Collection[int], samples: int | None = None) -> float | None:
-        """The SQNR of the worst output."""
+        """Return the SQNR of the worst output."""
         return min(self.outputs(on, samples).values(), default=None)

@@ -1,4 +1,4 @@
-"""Running the compiled model: once per sample, beside float and simulation on the same samples."""
+"""Running the compiled model once per sample, and comparing it with float and simulation on the same samples."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from dovetail.qdq.boundary import Stream
 from dovetail.verify import verdicts
 from dovetail.verify.compare import Agreement, compare_runs, side_by_side
 
-# Zeros, or numbers of another graph, are at 0 dB or below: a poor simulation must not let them pass.
+# Zeros, or the outputs of another graph, are at 0 dB or below: they must not pass because the simulation is poor.
 _UNRELATED_DB = 1.0
 
 Progress = Callable[[int, int | None], None]
 
 
 def quiet(done: int, total: int | None) -> None:
-    """Progress that nobody looks at."""
+    """A progress callback that does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetRun:
-    """What the target gave, and how it compares; nothing but the failure where it does not run its own graph.
+    """The outputs of the target and their comparisons; only ``failure`` is set if the compiled graph failed to run.
 
-    ``worst``: the sample on which it is least like the simulation.
+    ``worst``: the sample on which target and simulation differ most.
     """
 
     vs_float: Agreement | None = None
@@ -43,22 +43,22 @@ class TargetRun:
     finished: bool = True
 
     def level_db(self, thresholds: Thresholds) -> float:
-        """Half way between simulation and target, at the output where they are furthest apart.
+        """Return the SQNR half way between simulation and target, at the output where they differ most.
 
-        Where no float output can be compared, as with integers only, what is asked of a target at most.
+        If no float output can be compared, it is the highest SQNR that is required of a target.
         """
         if self.simulation is None or self.vs_float is None:
             return 0.0
-        simulated, ran = side_by_side(self.simulation, self.vs_float)
-        pairs = [
+        simulated, on_target = side_by_side(self.simulation, self.vs_float)
+        figures = [
             (verdicts.bounded_db(simulated[name]), verdicts.target_db(value, simulated[name]))
-            for name, value in ran.items()
+            for name, value in on_target.items()
             if not math.isnan(simulated[name])
         ]
-        if not pairs:
+        if not figures:
             return thresholds.numerics_ceiling_db
-        one, other = max(pairs, key=lambda pair: pair[0] - pair[1])
-        return (one + other) / 2
+        simulation_db, target_db = max(figures, key=lambda figure: figure[0] - figure[1])
+        return (simulation_db + target_db) / 2
 
 
 def run_on_target(
@@ -71,15 +71,15 @@ def run_on_target(
     progress: Progress,
     classes: Collection[str] = (),
 ) -> tuple[TargetRun, Verdict]:
-    """Run as many samples as the target is asked for, and more of them before a failure stands.
+    """Run the default number of samples, and more of them before a failure is accepted.
 
-    In 8 bit, one or two steps of rounding can pile up in one picture: a disagreement counts when it holds on several.
+    In 8 bit, rounding differences of one or two steps can add up in one image: a disagreement must hold on several.
     """
     ran = _run(streams, ranked, samples[: runner.samples], [], progress, classes)
     verdict = _judge(ran, float_db, thresholds)
-    again = samples[: runner.retry_samples]
-    if verdict.status is Status.FAIL and not ran.failure and len(again) > len(ran.outputs):
-        ran = _run(streams, ranked, again, ran.outputs, progress, classes)
+    retry = samples[: runner.retry_samples]
+    if verdict.status is Status.FAIL and not ran.failure and len(retry) > len(ran.outputs):
+        ran = _run(streams, ranked, retry, ran.outputs, progress, classes)
         verdict = _judge(ran, float_db, thresholds)
     return ran, verdict
 
@@ -88,13 +88,13 @@ def _run(
     streams: Mapping[str, Stream],
     ranked: Mapping[str, int],
     samples: list[Sample],
-    known: list[Sample],
+    earlier: list[Sample],
     progress: Progress,
     classes: Collection[str],
 ) -> TargetRun:
-    outputs = list(known)
+    outputs = list(earlier)
     try:
-        for output in streams["target"](samples[len(known) :]):
+        for output in streams["target"](samples[len(earlier) :]):
             outputs.append(output)
             progress(len(outputs), len(samples))
     except BackendError as error:
@@ -105,33 +105,33 @@ def _run(
         compare_runs(simulated, outputs, ranked, classes),
         compare_runs(exact, simulated, ranked, classes),
         outputs,
-        min(range(len(outputs)), key=lambda i: _likeness(simulated[i], outputs[i]), default=0),
+        min(range(len(outputs)), key=lambda i: _similarity(simulated[i], outputs[i]), default=0),
     )
 
 
-def _likeness(simulated: Sample, ran: Sample) -> float:
-    """How alike two runs of one sample are: the SQNR of the worst float output, or the share of equal integers."""
-    return min((_alike(simulated[name], ran[name]) for name in simulated), default=0.0)
+def _similarity(simulated: Sample, outputs: Sample) -> float:
+    """How similar two runs of one sample are: the SQNR of the worst float output, or the share of equal integers."""
+    return min((_output_similarity(simulated[name], outputs[name]) for name in simulated), default=0.0)
 
 
-def _alike(one: Array, other: Array) -> float:
-    if one.shape != other.shape:
+def _output_similarity(simulated: Array, output: Array) -> float:
+    if simulated.shape != output.shape:
         return -math.inf
-    if one.dtype.kind != "f":
-        return float(np.mean(one == other))
-    sqnr_db = Comparison.of(one, other).sqnr_db
+    if simulated.dtype.kind != "f":
+        return float(np.mean(simulated == output))
+    sqnr_db = Comparison.of(simulated, output).sqnr_db
     return -math.inf if math.isnan(sqnr_db) else sqnr_db
 
 
 def _judge(ran: TargetRun, float_db: float | None, thresholds: Thresholds) -> Verdict:
     if ran.vs_float is None or ran.simulation is None:
         return verdicts.cannot_run(ran.failure, thresholds, finished=ran.finished)
-    simulation, found = side_by_side(ran.simulation, ran.vs_float)
-    verdict = verdicts.numerics(simulation, found, thresholds, float_db=float_db)
+    simulation_db, target_db = side_by_side(ran.simulation, ran.vs_float)
+    verdict = verdicts.numerics(simulation_db, target_db, thresholds, float_db=float_db)
     unrelated = _unrelated(ran.vs_simulation)
     if unrelated and verdict.status is Status.PASS:
-        said = f"the target's output {unrelated!r} has nothing to do with the simulation's, bad as that is"
-        verdict = replace(verdict, status=Status.FAIL, reason=said)
+        reason = f"the target's output {unrelated!r} is unrelated to the simulation's: at most {_UNRELATED_DB:g} dB"
+        verdict = replace(verdict, status=Status.FAIL, reason=reason)
     count = len(ran.outputs)
     verdict = replace(verdict, evidence=f"outputs of the compiled graph on {count} sample{'s' * (count != 1)}")
     verdict = verdicts.with_integers(verdict, ran.simulation, ran.vs_float)
@@ -139,7 +139,7 @@ def _judge(ran: TargetRun, float_db: float | None, thresholds: Thresholds) -> Ve
 
 
 def _unrelated(vs_simulation: Agreement | None) -> str:
-    """The first output that is as far from the simulation as anything would be; rows behind a TopK may be others."""
-    found = {} if vs_simulation is None else vs_simulation.sqnr_db()
+    """Return the first output that is unrelated to the simulation's; after a TopK the rows may differ anyway."""
+    sqnr_db = {} if vs_simulation is None else vs_simulation.sqnr_db()
     rows = {} if vs_simulation is None else vs_simulation.rows
-    return next((name for name, value in found.items() if value <= _UNRELATED_DB and name not in rows), "")
+    return next((name for name, value in sqnr_db.items() if value <= _UNRELATED_DB and name not in rows), "")

@@ -1,4 +1,4 @@
-"""The verify stage: float against simulation against target, on the same samples, and the verdicts that follow."""
+"""The verify stage: compare float, simulation and target on the same samples, and derive the verdicts."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from dovetail.verify.metric import Accuracy, Metric, measure
 from dovetail.verify.run import SessionRun, followed
 from dovetail.verify.target_run import Progress, TargetRun, quiet, run_on_target
 
-# How many samples the figures per output and per tensor are taken on; a metric uses all of its data.
+# How many samples the figures per output and per tensor are measured on; a metric uses all of its data.
 COMPARED_SAMPLES = 16
 TENSOR_SAMPLES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The caller's held-out data and metric; ``key`` tells them from others, and is empty where nothing does."""
+    """The caller's held-out data and metric; ``key`` identifies them, and is empty if that is not possible."""
 
     data: Data
     metric: Metric | None
@@ -46,10 +46,10 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class BuildInputs:
-    """What there is to verify: the float graph, its plan, and what was emitted and compiled from them.
+    """What is verified: the float graph, its plan, and what was emitted and compiled from them.
 
-    With a ``tail``, the graph is the head of the original: outputs are compared where it ends, because behind it their
-    number depends on the data; a metric sees what the tail makes of them.
+    With a ``tail``, the graph is the head of the original. Its own outputs are compared, because the shapes of the
+    tail's outputs can depend on the data; a metric gets the outputs of the tail.
     """
 
     original: Path
@@ -62,7 +62,7 @@ class BuildInputs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FailingSample:
-    """A sample on which the target's numbers are not the simulation's, and the SQNR half way between the two."""
+    """A sample on which target and simulation disagree, and the SQNR half way between the two."""
 
     sample: Sample
     level_db: float
@@ -70,7 +70,7 @@ class FailingSample:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was measured and what follows from it."""
+    """The comparisons and the verdicts that follow from them."""
 
     verdicts: Mapping[str, Verdict]
     simulation_vs_float: Agreement
@@ -85,7 +85,7 @@ class Verification:
 
 
 def check_normalized(original: Path, split: SplitModel, data: Data, thresholds: Thresholds) -> Verdict:
-    """Compare the graph that will be quantized, followed by its tail, with the caller's file, on real inputs."""
+    """Compare the graph to be quantized, followed by its tail, with the caller's model on calibration samples."""
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
         samples = list(itertools.islice(data.samples(), thresholds.normalized_samples))
         before = SessionRun(original, Mode.FLOAT, Path(folder))
@@ -102,7 +102,7 @@ def verify(
     thresholds: Thresholds,
     progress: Progress = quiet,
 ) -> Verification:
-    """Run everything that can be run here, and say what could not."""
+    """Run and compare everything that can run on this machine; the verdicts say what could not."""
     compiled = verdicts.compiled(built.compiled, built.probe, thresholds)
     usable = compiled.status is Status.PASS
     why_not = "" if usable else f"nothing was compiled: {compiled.reason}"
@@ -127,26 +127,26 @@ def verify(
         ran = failing = None
         numerics = verdicts.numerics({}, None, thresholds, why_not or runner.why_not)
         if "target" in streams:
-            cap = backend.float16_db if keeps_float(built.plan) else None
-            ran, numerics = run_on_target(streams, ranked, samples, runner, cap, thresholds, progress, classes)
+            float_db = backend.float16_db if keeps_float(built.plan) else None
+            ran, numerics = run_on_target(streams, ranked, samples, runner, float_db, thresholds, progress, classes)
         if ran is not None and ran.outputs and numerics.status is Status.FAIL:
             failing = FailingSample(samples[ran.worst], ran.level_db(thresholds))
         numerics = verdicts.with_overflow(numerics, simulated)
-        whole = {name: followed(stream, built.tail, folder) for name, stream in streams.items()}
-        accuracy, emulated = _accuracies(evaluation, whole, built, samples, ran, runner, folder)
-    verdict = {
+        with_tail = {name: followed(stream, built.tail, folder) for name, stream in streams.items()}
+        accuracy, emulated = _accuracies(evaluation, with_tail, built, samples, ran, runner, folder)
+    all_verdicts = {
         "compiled": compiled,
         "fidelity": verdicts.fidelity(read_back, thresholds, why_not),
         "numerics": numerics,
     }
     vs_float, vs_simulation = (None, None) if ran is None else (ran.vs_float, ran.vs_simulation)
     return Verification(
-        verdict, simulated, vs_float, vs_simulation, tensors, used.info(), accuracy, emulated, read_back, failing
+        all_verdicts, simulated, vs_float, vs_simulation, tensors, used.info(), accuracy, emulated, read_back, failing
     )
 
 
 def keeps_float(plan: Plan) -> bool:
-    """Whether a tensor that is stored at all is stored in float."""
+    """Whether any stored tensor of the plan is float."""
     stored = [choice.storage for choice in plan.tensors.values() if choice.is_stored]
     return any(not storage.dtype.is_quantized for storage in stored)
 
@@ -160,18 +160,18 @@ def _accuracies(
     runner: Runner,
     folder: Path,
 ) -> tuple[Accuracy | None, Accuracy | None]:
-    """The caller's metric on all held-out data; where the target is slow, it has its own figures on what it ran."""
+    """Return the caller's metric on all held-out data, and for a slow target also on the samples that it ran."""
     if evaluation is None or evaluation.metric is None:
         return None, None
     outputs = [] if ran is None else ran.outputs
     slow = runner.samples is not None
     fast = {name: stream for name, stream in streams.items() if name != "target" or (outputs and not slow)}
     accuracy = _accuracy(evaluation, evaluation.data, fast, built)
-    if not slow or len(outputs) < 2:  # what one sample says is no accuracy
+    if not slow or len(outputs) < 2:  # one sample does not give an accuracy
         return accuracy, None
-    seen = Data(evaluation.data.source, lambda: iter(samples[: len(outputs)]), len(outputs), evaluation.data.random)
-    there = followed(lambda some: (one for _, one in zip(some, outputs, strict=True)), built.tail, folder)
-    return accuracy, _accuracy(evaluation, seen, {**fast, "target": there}, built)
+    ran_data = Data(evaluation.data.source, lambda: iter(samples[: len(outputs)]), len(outputs), evaluation.data.random)
+    recorded = followed(lambda inputs: (output for _, output in zip(inputs, outputs, strict=True)), built.tail, folder)
+    return accuracy, _accuracy(evaluation, ran_data, {**fast, "target": recorded}, built)
 
 
 def _accuracy(evaluation: Evaluation, data: Data, streams: Mapping[str, Stream], built: BuildInputs) -> Accuracy | None:

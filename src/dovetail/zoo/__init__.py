@@ -42,14 +42,14 @@ class ZooModel:
         return {self.input_name: self._images("eval_images")}
 
     def targets(self) -> dict[str, Array]:
-        """Return what the metric compares the outputs for the held-out inputs with."""
-        _, wanted = _MODELS[self.name]
+        """Return the targets of the metric for the held-out inputs, such as labels."""
+        _, targets = _MODELS[self.name]
         with np.load(self.data_path, allow_pickle=False) as data:
-            return {target: data[stored] for target, stored in wanted.items()}
+            return {target: data[array_name] for target, array_name in targets.items()}
 
-    def _images(self, stored: str) -> Array:
+    def _images(self, array_name: str) -> Array:
         with np.load(self.data_path, allow_pickle=False) as data:
-            return preprocess(data[stored], data["mean"], data["std"])
+            return preprocess(data[array_name], data["mean"], data["std"])
 
 
 def names() -> tuple[str, ...]:
@@ -60,7 +60,7 @@ def names() -> tuple[str, ...]:
 def load(name: str) -> ZooModel:
     """Return the shipped model of that name."""
     if name not in _MODELS:
-        raise KeyError(f"no zoo model is called {name!r}; there are: {', '.join(_MODELS)}")
+        raise KeyError(f"unknown zoo model {name!r}; expected one of {', '.join(_MODELS)}")
     metric, _ = _MODELS[name]
     return ZooModel(
         name=name,
@@ -77,14 +77,14 @@ def preprocess(
     """Apply `(x / 255 - mean) / std` per channel: uint8 [N,C,H,W] -> float32 [N,C,H,W]."""
     per_channel = (1, -1, 1, 1)
     scaled = images.astype(np.float32) / np.float32(255)
-    normal: npt.NDArray[np.float32] = (scaled - mean.reshape(per_channel)) / std.reshape(per_channel)
-    return normal
+    normalized: npt.NDArray[np.float32] = (scaled - mean.reshape(per_channel)) / std.reshape(per_channel)
+    return normalized
 
 
 def samples(arrays: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
     """Yield one dict per sample, each array keeping a first axis of 1: {name: [N,...]} -> N x {name: [1,...]}."""
     counts = {len(array) for array in arrays.values()}
     if len(counts) != 1:
-        raise ValueError(f"the arrays hold different numbers of samples: {sorted(counts)}")
+        raise ValueError(f"the arrays have different numbers of samples: {sorted(counts)}")
     for index in range(counts.pop()):
         yield {name: array[index : index + 1] for name, array in arrays.items()}

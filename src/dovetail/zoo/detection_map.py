@@ -1,8 +1,8 @@
 """Mean average precision of a detector, computed as the COCO evaluation does for boxes of all sizes.
 
-Within an image and a class, detections are taken by falling score and each claims the free true box it overlaps most,
-if the overlap reaches the threshold. Precision is made monotone from the right and read at 101 recalls; the mean runs
-over thresholds and over the classes that have at least one true box.
+Within an image and a class, detections are processed by descending score, and each is matched to the unmatched true box
+that it overlaps most, if the overlap reaches the threshold. Precision is made monotone from the right and sampled at
+101 recalls; the mean is over thresholds and over the classes that have at least one true box.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RECALLS = np.linspace(0.0, 1.0, 101)
 
 @dataclass
 class _ClassRecord:
-    """What one class has gathered: the IoU matrices [detections, true boxes] per image, by falling score."""
+    """The detections of one class: per image, by descending score, scores and IoU matrix [detections, true boxes]."""
 
     scores: list[Floats] = field(default_factory=list)
     ious: list[Floats] = field(default_factory=list)
@@ -33,7 +33,7 @@ class _ClassRecord:
 
 
 class DetectionMap:
-    """Gathers detections image by image and gives the mean average precision at the end."""
+    """Collects detections image by image and computes the mean average precision at the end."""
 
     def __init__(self) -> None:
         self._records: defaultdict[int, _ClassRecord] = defaultdict(_ClassRecord)
@@ -47,30 +47,30 @@ class DetectionMap:
         if not np.isfinite(scores).all() or not np.isfinite(boxes).all():
             raise ValueError("a detection has a score or box that is not finite")
         for label in np.union1d(classes, true_classes).tolist():
-            chosen = np.flatnonzero(classes == label)
-            chosen = chosen[np.argsort(-scores[chosen], kind="stable")]
+            detections = np.flatnonzero(classes == label)
+            detections = detections[np.argsort(-scores[detections], kind="stable")]
             truth = true_boxes[true_classes == label]
             record = self._records[int(label)]
-            record.scores.append(scores[chosen])
-            record.ious.append(box_iou(boxes[chosen], truth))
+            record.scores.append(scores[detections])
+            record.ious.append(box_iou(boxes[detections], truth))
             record.true_count += len(truth)
 
     def result(self, thresholds: Sequence[float] = COCO_THRESHOLDS) -> float:
-        """Return the mean average precision over the thresholds and the classes that occur in the truth."""
+        """Return the mean average precision over the thresholds and the classes that have a true box."""
         records = [record for record in self._records.values() if record.true_count]
         if not records:
-            raise ValueError("there is no true box to find")
+            raise ValueError("the targets contain no true box")
         return float(np.mean([_average_precision(record, limit) for record in records for limit in thresholds]))
 
 
 def box_iou(first: Floats, second: Floats) -> Floats:
-    """Return the overlap of every pair over its union: xyxy [A,4], xyxy [B,4] -> [A,B]."""
+    """Return the intersection over union of every pair of boxes: xyxy [A,4], xyxy [B,4] -> [A,B]."""
     low = np.maximum(first[:, None, :2], second[None, :, :2])
     high = np.minimum(first[:, None, 2:], second[None, :, 2:])
-    shared: Floats = np.clip(high - low, 0, None).prod(axis=2)
-    union = _area(first)[:, None] + _area(second)[None, :] - shared
-    overlap: Floats = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
-    return overlap
+    intersection: Floats = np.clip(high - low, 0, None).prod(axis=2)
+    union = _area(first)[:, None] + _area(second)[None, :] - intersection
+    iou: Floats = np.divide(intersection, union, out=np.zeros_like(intersection), where=union > 0)
+    return iou
 
 
 def _area(boxes: Floats) -> Floats:
@@ -78,27 +78,27 @@ def _area(boxes: Floats) -> Floats:
     return area
 
 
-def _claims(ious: Floats, threshold: float) -> npt.NDArray[np.bool_]:
-    """Say which detections of an image find a true box: [D,M] by falling score -> [D]."""
-    found = np.zeros(len(ious), dtype=np.bool_)
+def _matched(ious: Floats, threshold: float) -> npt.NDArray[np.bool_]:
+    """Return which detections of an image match a true box: [D,M] by descending score -> [D]."""
+    matched = np.zeros(len(ious), dtype=np.bool_)
     if not ious.size:
-        return found
+        return matched
     free = np.ones(ious.shape[1], dtype=np.bool_)
     for row in np.flatnonzero(ious.max(axis=1) >= threshold):
-        open_ious = np.where(free, ious[row], -1.0)
-        best = int(open_ious.argmax())
-        if open_ious[best] >= threshold:
-            found[row] = True
+        free_ious = np.where(free, ious[row], -1.0)
+        best = int(free_ious.argmax())
+        if free_ious[best] >= threshold:
+            matched[row] = True
             free[best] = False
-    return found
+    return matched
 
 
 def _average_precision(record: _ClassRecord, threshold: float) -> float:
     order = np.argsort(-np.concatenate(record.scores), kind="stable")
-    found = np.concatenate([_claims(ious, threshold) for ious in record.ious])[order]
-    if not len(found):
+    matched = np.concatenate([_matched(ious, threshold) for ious in record.ious])[order]
+    if not len(matched):
         return 0.0
-    hits = np.cumsum(found)
+    hits = np.cumsum(matched)
     recall = hits / record.true_count
     precision = np.maximum.accumulate((hits / np.arange(1, len(hits) + 1))[::-1])[::-1]
     index = np.searchsorted(recall, _RECALLS, side="left")
