@@ -54,6 +54,7 @@ NOT_CHECKED = 3
 @click.option("-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="Run directory.")
 @click.option("--force", is_flag=True, help="Replace an earlier run in the run directory.")
 @click.option("--resume", is_flag=True, help="Continue an earlier run in the run directory.")
+@click.option("--no-cache", is_flag=True, help="Compile everything again; neither read nor write the compile cache.")
 @click.pass_context
 def fit_command(context: click.Context, /, model: Path, output: Path, force: bool, resume: bool, **given: Any) -> None:
     """Quantize MODEL for a target, compile it and verify the result."""
@@ -78,6 +79,7 @@ def _values(given: dict[str, Any]) -> dict[str, Any]:
     plain |= {"layout": "layout", "baselines": "baselines", "emulate": "emulate", "operand_bits": "operand_bits"}
     values |= {key: given[name] for name, key in plain.items() if given[name] is not None}
     values |= {name: given[name] for name in ("keep", "require") if given[name]}
+    values |= {"cache": False} if given["no_cache"] else {}
     values |= {name: parse_numbers(name, given[name]) for name in ("mean", "std") if given[name] is not None}
     if given["shape"]:
         values["shape"] = parse_shapes(given["shape"])
@@ -112,8 +114,9 @@ def show(result: Result, output: Path, require: tuple[str, ...]) -> int:
     show_default=True,
     help="Run directory; an earlier run in it is replaced.",
 )
+@click.option("--no-cache", is_flag=True, help="Compile everything again; neither read nor write the compile cache.")
 @click.pass_context
-def demo_command(context: click.Context, name: str, target: str, precision: str, output: Path) -> None:
+def demo_command(context: click.Context, name: str, target: str, precision: str, output: Path, no_cache: bool) -> None:
     """Fit a small trained model that ships with the package, with images and labels."""
     from dovetail import zoo
     from dovetail.calibrate.user_code import load_function
@@ -125,7 +128,7 @@ def demo_command(context: click.Context, name: str, target: str, precision: str,
     if name not in zoo.names():
         raise InputError(f"--model {name}: unknown shipped model; expected one of {', '.join(zoo.names())}")
     shipped = zoo.load(name)
-    options = FitOptions(target=target, precision=precision, range="mse")
+    options = FitOptions(target=target, precision=precision, range="mse", cache=not no_cache)
     job = prepare(
         shipped.model_path,
         options,

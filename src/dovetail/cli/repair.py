@@ -29,6 +29,7 @@ _LISTED = 12
 @click.option("--option", multiple=True, metavar="KEY=VALUE", help="Option of the target; see `dovetail targets`.")
 @click.option("-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="Run directory.")
 @click.option("--force", is_flag=True, help="Replace an earlier run in the run directory.")
+@click.option("--no-cache", is_flag=True, help="Compile everything again; neither read nor write the compile cache.")
 @click.pass_context
 def repair_command(
     context: click.Context,
@@ -42,6 +43,7 @@ def repair_command(
     option: tuple[str, ...],
     output: Path,
     force: bool,
+    no_cache: bool,
 ) -> None:
     """Move the Q/DQ pairs of a quantized MODEL to where a target expects them.
 
@@ -55,7 +57,7 @@ def repair_command(
     shapes = parse_shapes(shape)
     values = {"target": target, "precision": precision or precision_of(model, shapes), "shape": shapes}
     values |= {"option": parse_options(option)} | ({"metric": metric} if metric else {})
-    options = options_from(values)
+    options = options_from({**values, "cache": not no_cache})
     with showing_progress() as report:
         result, record = repair(model, options, output, calibration=calib, evaluation=eval_, force=force, report=report)
     code = show(result, output, ())
