@@ -1,6 +1,6 @@
-"""What holds for every test: none is skipped under CI=true, and whole models are run without counting lines.
+"""Hooks for all tests: no test is skipped under CI=true, and tests of whole models run without coverage.
 
-With CI=true every backend is installed, so a skipped test, or a file skipped while it is collected, is a failure.
+With CI=true every backend is installed, so a skipped test, or a file skipped at collection, is a failure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 _HERE = Path(__file__).parent
-# Whole networks, exported and fitted. Smaller tests run the same lines, and counting takes a third of the time here.
+# Whole networks, exported and fitted. Smaller tests cover the same lines, and coverage takes a third of the time here.
 WITHOUT_COVERAGE = (
     "backends/qnn_htp/test_exporters.py",
     "backends/qnn_htp/test_naive.py",
@@ -33,7 +33,7 @@ WITHOUT_COVERAGE = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if any(item.path.is_relative_to(_HERE / place) for place in WITHOUT_COVERAGE):
+        if any(item.path.is_relative_to(_HERE / path) for path in WITHOUT_COVERAGE):
             item.add_marker("no_cover")
 
 

@@ -1,4 +1,4 @@
-"""The shape of the code, held by tests: imports go downwards, vendors stay in their target, public names are known."""
+"""The structure of the code: imports go downwards, vendor packages stay in their target, public names are listed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dovetail.target import Target
 from dovetail.targets import FAMILIES, open_target
 
 SOURCE = Path(dovetail.__file__).parent
-# From the bottom up: a module imports from its own layer and those above in this list, never from those below.
+# From the lowest layer to the highest: a module imports from its own layer and the lower ones, never from higher ones.
 LAYERS = (
     ("errors", "whole_number", "files", "clock"),
     ("edge", "encoding", "finding"),
@@ -45,7 +45,7 @@ LAYERS = (
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-# Where a vendor's package may be imported: in a target, and where a torch module becomes an ONNX model.
+# Where a vendor's package may be imported: in a target, and where a torch module is exported to ONNX.
 VENDOR_PLACES = ("targets", "torch_export")
 VENDORS = ("onnxruntime_qnn", "tensorrt", "tensorrt_rtx", "executorch", "torch", "torchao", "transformers")
 
@@ -74,7 +74,7 @@ def test_imports_go_downwards(path: Path) -> None:
     part = part_of(path)
     if part == "__init__":
         return
-    assert part in LEVEL, f"{part} is in no layer: say where it belongs"
+    assert part in LEVEL, f"{part} is in no layer: add it to LAYERS"
     for name in imports_of(path):
         parts = name.split(".")
         if parts[0] != "dovetail" or len(parts) < 2 or parts[1] not in LEVEL:
@@ -92,21 +92,21 @@ def test_vendor_packages_stay_lazy_in_their_target(path: Path) -> None:
 
 
 def test_no_cycle_between_packages() -> None:
-    """A package imports no other one that imports it, however far around; types of annotations count."""
+    """No package imports another one that imports it, directly or not; imports for annotations count."""
     uses: dict[str, set[str]] = {}
     for path in modules():
         names = (name.split(".") for name in imports_of(path))
-        found = {parts[1] for parts in names if parts[0] == "dovetail" and len(parts) > 1 and parts[1] in LEVEL}
-        uses.setdefault(part_of(path), set()).update(found - {part_of(path)})
+        packages = {parts[1] for parts in names if parts[0] == "dovetail" and len(parts) > 1 and parts[1] in LEVEL}
+        uses.setdefault(part_of(path), set()).update(packages - {part_of(path)})
     uses.pop("__init__")
     done: set[str] = set()
     while len(done) < len(uses):
-        free = {part for part, others in uses.items() if part not in done and others <= done}
+        free = {part for part, used in uses.items() if part not in done and used <= done}
         assert free, f"a cycle among {sorted(set(uses) - done)}"
         done |= free
 
 
-# Words of a backend: in no identifier, import or literal outside targets/; docstrings and comments may have them.
+# Names of a backend: in no identifier, import or literal outside targets/; docstrings and comments may have them.
 _BACKENDS = re.compile(r"qnn|htp|tensorrt|\btrt|xnnpack|executorch|qairt|qualcomm|nvidia", re.IGNORECASE)
 
 
@@ -129,23 +129,23 @@ def test_only_targets_name_a_backend(path: Path) -> None:
         return
     tree = ast.parse(path.read_text())
     docs = _docstrings(tree)
-    said = [(node, word) for node in ast.walk(tree) if node not in docs for word in _words(node)]
-    assert [(node.lineno, word) for node, word in said if _BACKENDS.search(word)] == []  # type: ignore[attr-defined]
+    words = [(node, word) for node in ast.walk(tree) if node not in docs for word in _words(node)]
+    assert [(node.lineno, word) for node, word in words if _BACKENDS.search(word)] == []  # type: ignore[attr-defined]
 
 
-def test_the_words_of_a_backend_are_found() -> None:
+def test_backend_names_are_detected() -> None:
     tree = ast.parse('def f(htp):\n    """About HTP."""\n    return x.qnn_option, "TensorRT says"\n')
-    said = [word for node in ast.walk(tree) if node not in _docstrings(tree) for word in _words(node)]
-    assert [word for word in said if _BACKENDS.search(word)] == ["htp", "qnn_option", "TensorRT says"]
+    words = [word for node in ast.walk(tree) if node not in _docstrings(tree) for word in _words(node)]
+    assert [word for word in words if _BACKENDS.search(word)] == ["htp", "qnn_option", "TensorRT says"]
 
 
 def test_no_field_of_a_target_is_set_by_one_target_only() -> None:
-    """What only one has belongs into its facts, its table or a capability."""
-    opened = [open_target(name) for name in FAMILIES]
+    """What only one target has belongs in its facts, its table or a capability."""
+    all_targets = [open_target(name) for name in FAMILIES]
     for field in dataclasses.fields(Target):
         if field.default is not dataclasses.MISSING:
-            setting = [target.name for target in opened if getattr(target, field.name) != field.default]
-            assert len(setting) > 1, f"{field.name} is set by {setting} only"
+            names = [target.name for target in all_targets if getattr(target, field.name) != field.default]
+            assert len(names) > 1, f"{field.name} is set by {names} only"
 
 
 def test_no_shell_and_no_catch_all_folders() -> None:
@@ -189,8 +189,8 @@ def test_a_child_process_imports_little(module: str) -> None:
     assert not {"onnx", "onnx_ir", "onnxscript", "sympy"} & set(loaded)
 
 
-def test_help_answers_at_once() -> None:
-    """In CPU time, so that a loaded machine does not decide."""
+def test_help_is_fast() -> None:
+    """Measured in CPU time, so that other load on the machine does not matter."""
     assert min(_cpu_seconds() for _ in range(3)) < 0.5
 
 

@@ -1,4 +1,4 @@
-"""A backend that is missing must not look like a backend that passed."""
+"""A missing backend must not look like one that passed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def test_a_skip_fails_under_ci(content: str, ci: str, passes: bool, tmp_path: Pa
     (tmp_path / "conftest.py").write_text((Path(__file__).parent / "conftest.py").read_text())
     (tmp_path / "test_it.py").write_text(content + "def test_other(): pass\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    done = subprocess.run(command, env={**os.environ, "CI": ci}, capture_output=True, text=True, check=False)
-    no_tests = content is WHOLE_FILE and done.returncode == 5  # nothing was left to run
-    assert (done.returncode == 0 or no_tests) is passes, done.stdout
-    assert ("skipped under CI=true" in done.stdout) is not passes
+    process = subprocess.run(command, env={**os.environ, "CI": ci}, capture_output=True, text=True, check=False)
+    no_tests = content is WHOLE_FILE and process.returncode == 5  # pytest's code for no tests collected
+    assert (process.returncode == 0 or no_tests) is passes, process.stdout
+    assert ("skipped under CI=true" in process.stdout) is not passes
 
 
-def test_what_runs_without_coverage_is_there() -> None:
+def test_paths_without_coverage_exist() -> None:
     here = Path(__file__).parent
-    assert [place for place in conftest.WITHOUT_COVERAGE if not (here / place).exists()] == []
+    assert [path for path in conftest.WITHOUT_COVERAGE if not (here / path).exists()] == []

@@ -1,4 +1,4 @@
-"""A torch module becomes an ONNX model, and is not changed by it."""
+"""Exporting a torch module to an ONNX model, which does not change the module."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torch import nn  # noqa: E402
 
 
 class Head(nn.Module):
-    """Two inputs, a dict of outputs, a layer that behaves otherwise in training."""
+    """Two inputs, a dict of outputs, a layer that behaves differently in training."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,20 +52,20 @@ def state(module: nn.Module) -> dict[str, object]:
     return {"tensors": tensors, "modes": modes, "grads": grads, "plain": dict(vars(module), _modules=None).keys()}
 
 
-def test_numbers_and_names_are_those_of_the_module() -> None:
+def test_values_and_names_are_those_of_the_module() -> None:
     module = Head().eval()
     pixels, mask = torch.randn(2, 8), torch.rand(2, 1)
     model = ir.from_proto(dovetail.from_torch(module, {"pixels": pixels, "mask": mask}))
     assert [value.name for value in model.graph.inputs] == ["pixels", "mask"]
-    found = run_graph(model, {"pixels": pixels.numpy(), "mask": mask.numpy()})
-    assert list(found) == ["logits", "parts_0", "parts_1"]
+    outputs = run_graph(model, {"pixels": pixels.numpy(), "mask": mask.numpy()})
+    assert list(outputs) == ["logits", "parts_0", "parts_1"]
     expected = module(pixels, mask)
-    assert sqnr_db(expected["logits"].detach().numpy(), found["logits"]) > 100
-    assert sqnr_db(expected["parts"][1].detach().numpy(), found["parts_1"]) > 100
+    assert sqnr_db(expected["logits"].detach().numpy(), outputs["logits"]) > 100
+    assert sqnr_db(expected["parts"][1].detach().numpy(), outputs["parts_1"]) > 100
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_the_module_is_left_as_it_was(dtype: torch.dtype) -> None:
+def test_the_module_is_not_changed(dtype: torch.dtype) -> None:
     module = Head().to(dtype).train()
     module.linear.register_forward_hook(lambda *_: None)
     module.linear.bias.requires_grad_(False)
@@ -80,62 +80,62 @@ def test_the_module_is_left_as_it_was(dtype: torch.dtype) -> None:
     assert {i.data_type for i in model.graph.initializer if i.name.startswith("inside")} <= {1}
 
 
-def test_a_hugging_face_model_gives_its_fields() -> None:
+def test_a_hugging_face_model_has_its_fields_as_outputs() -> None:
     transformers = pytest.importorskip("transformers", reason="needs the package transformers")
     config = transformers.ViTConfig(
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=8, patch_size=4
     )
     module = transformers.ViTForImageClassification(config).half().train()
     before = state(module)
-    pictures = torch.randn(1, 3, 8, 8)
-    model = ir.from_proto(dovetail.from_torch(module, pictures))
+    images = torch.randn(1, 3, 8, 8)
+    model = ir.from_proto(dovetail.from_torch(module, images))
     assert state(module) == before
-    found = run_graph(model, {"pixel_values": pictures.numpy()})
+    outputs = run_graph(model, {"pixel_values": images.numpy()})
     with torch.no_grad():
-        expected = module.float().eval()(pictures).logits.numpy()
-    assert list(found) == ["logits"]
-    assert sqnr_db(expected, found["logits"]) > 100
+        expected = module.float().eval()(images).logits.numpy()
+    assert list(outputs) == ["logits"]
+    assert sqnr_db(expected, outputs["logits"]) > 100
 
 
 @pytest.mark.parametrize(
-    ("module", "example", "why"),
+    ("module", "example", "message"),
     [
-        ("google/vit", torch.zeros(1), "takes a module, not str"),
-        (nn.Linear(2, 2), (), "has no tensor"),
+        ("google/vit", torch.zeros(1), r"requires a torch\.nn\.Module, not str: load the model first"),
+        (nn.Linear(2, 2), (), "the example contains no tensor"),
         (nn.Linear(2, 2), (torch.zeros(1, 2), torch.zeros(1)), "takes 1 inputs, 2 were given"),
     ],
 )
-def test_other_things_are_refused(module: object, example: object, why: str) -> None:
-    with pytest.raises(InputError, match=why):
+def test_bad_arguments_are_refused(module: object, example: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         dovetail.from_torch(module, example)
 
 
-def test_arrays_are_taken_too() -> None:
+def test_arrays_are_accepted_too() -> None:
     model = dovetail.from_torch(nn.Linear(2, 3), np.zeros((1, 2), np.float64))
     assert model.graph.input[0].type.tensor_type.elem_type == 1
 
 
-def test_no_code_of_others_is_ever_fetched_and_run() -> None:
+def test_remote_code_is_never_run() -> None:
     source = Path(dovetail.__file__).parent
     assert [path.name for path in source.rglob("*.py") if "trust_remote_code" in path.read_text()] == []
 
 
 class Called(torch.nn.Module):
-    """Takes tensors by position only and behind a star, and something that is no tensor."""
+    """Takes positional-only tensors, ``*args``, and an argument that is not a tensor."""
 
     def forward(self, x: torch.Tensor, /, *others: torch.Tensor, double: bool = True) -> dict[str, torch.Tensor]:
         return {"x": x * 2 if double is True else x * 3, "sum": sum(others, x)}
 
 
-def test_calls_of_every_kind_give_valid_models() -> None:
+def test_every_kind_of_argument_gives_a_valid_model() -> None:
     x, y = torch.arange(4.0), torch.ones(4)
     model = dovetail.from_torch(Called(), (x, y, y))
     onnx.checker.check_model(model)
-    assert [one.name for one in model.graph.input] == ["x", "others_0", "others_1"]
-    assert [one.name for one in model.graph.output] == ["x_output", "sum"]
-    found = run_graph(ir.from_proto(model), {"x": x.numpy(), "others_0": y.numpy(), "others_1": y.numpy()})
-    np.testing.assert_array_equal(found["x_output"], 2 * x.numpy())
-    np.testing.assert_array_equal(found["sum"], x.numpy() + 2)
+    assert [value.name for value in model.graph.input] == ["x", "others_0", "others_1"]
+    assert [value.name for value in model.graph.output] == ["x_output", "sum"]
+    outputs = run_graph(ir.from_proto(model), {"x": x.numpy(), "others_0": y.numpy(), "others_1": y.numpy()})
+    np.testing.assert_array_equal(outputs["x_output"], 2 * x.numpy())
+    np.testing.assert_array_equal(outputs["sum"], x.numpy() + 2)
 
 
 class Flagged(torch.nn.Module):
@@ -144,9 +144,9 @@ class Flagged(torch.nn.Module):
 
 
 @pytest.mark.parametrize(("flag", "factor"), [(True, 2), (False, 3)])
-def test_what_is_no_tensor_is_fixed_as_it_is(flag: bool, factor: int) -> None:
+def test_an_argument_that_is_not_a_tensor_becomes_a_constant(flag: bool, factor: int) -> None:
     model = dovetail.from_torch(Flagged(), {"x": torch.ones(2), "flag": flag})
-    assert [one.name for one in model.graph.input] == ["x"]
+    assert [value.name for value in model.graph.input] == ["x"]
     np.testing.assert_array_equal(
         run_graph(ir.from_proto(model), {"x": np.ones(2, np.float32)})["output"], [factor, factor]
     )
@@ -158,18 +158,18 @@ class Branches(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("module", "example", "said"),
+    ("module", "example", "message"),
     [
         (torch.nn.Linear(4, 4), torch.ones(2, 5), "Linear cannot be called with the example: RuntimeError: mat1"),
         (torch.nn.Linear(4, 4), {"z": torch.ones(2, 4)}, "Linear cannot be called with the example: TypeError"),
-        (torch.nn.Linear(4, 4), {"input": None}, "the example has no tensor"),
+        (torch.nn.Linear(4, 4), {"input": None}, "the example contains no tensor"),
         (Branches(), torch.ones(2), "torch cannot export Branches"),
     ],
 )
-def test_what_cannot_be_exported_is_one_sentence(
-    module: torch.nn.Module, example: object, said: str, capfd: pytest.CaptureFixture[str]
+def test_a_failed_export_is_reported_in_one_sentence(
+    module: torch.nn.Module, example: object, message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(InputError, match=said) as error:
+    with pytest.raises(InputError, match=message) as error:
         dovetail.from_torch(module, example)
     assert "\n" not in str(error.value)
     assert capfd.readouterr() == ("", "")

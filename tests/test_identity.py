@@ -1,4 +1,4 @@
-"""Planning and emitting give the bytes that are recorded in identity.jsonl; how to record anew: identity_hashes.py."""
+"""Planning and emitting give the bytes recorded in identity.jsonl; identity_hashes.py says how to record them again."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tests.identity_hashes import rows, stored
 
 
 @pytest.mark.parametrize("model", zoo.names())
-def test_what_is_emitted_is_as_recorded(model: str) -> None:
-    known, versions = stored()
-    wanted = {row: sha256 for row, sha256 in known.items() if row.startswith(f"{model}|")}
-    found = dict(rows(model))
-    changed = [row for row in {**wanted, **found} if wanted.get(row) != found.get(row)]
+def test_emitted_files_have_the_recorded_hashes(model: str) -> None:
+    recorded, versions = stored()
+    expected = {row: sha256 for row, sha256 in recorded.items() if row.startswith(f"{model}|")}
+    emitted = dict(rows(model))
+    changed = [row for row in {**expected, **emitted} if expected.get(row) != emitted.get(row)]
     now = core_versions()
     packages = [f"{name} {versions.get(name)} -> {now[name]}" for name in now if now[name] != versions.get(name)]
-    assert changed == [], f"other packages than when it was recorded: {', '.join(packages) or 'none'}"
+    assert changed == [], f"packages that changed since the recording: {', '.join(packages) or 'none'}"
 
 
-def test_every_row_is_of_a_shipped_model() -> None:
+def test_every_recorded_row_belongs_to_a_shipped_model() -> None:
     assert {row.partition("|")[0] for row in stored()[0]} == set(zoo.names())

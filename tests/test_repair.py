@@ -1,4 +1,4 @@
-"""``dovetail repair`` on the target that is always there: another tool's model keeps its numbers and runs."""
+"""``dovetail repair`` on ort-cpu: a model that another tool quantized keeps its scales and runs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from dovetail.repairs import FLOAT, RECORD, Repair
 from dovetail.storage import ScaleSource
 from tests.quantized_elsewhere import calibration, quantized_elsewhere
 
-# What ONNX Runtime's own quantizer reaches on these samples is 38 dB.
+# ONNX Runtime's own quantizer reaches 38 dB on these samples.
 FLOOR_DB = 35.0
 
 
-def test_numbers_are_kept_and_the_model_runs(tmp_path: Path) -> None:
+def test_scales_are_kept_and_the_model_runs(tmp_path: Path) -> None:
     path, run = quantized_elsewhere(tmp_path / "peer.onnx", signed=False), tmp_path / "run"
     before = hashlib.sha256(path.read_bytes()).hexdigest()
     result = dovetail.repair(path, target="ort-cpu", calibration=calibration(), output=run)
@@ -34,10 +34,10 @@ def test_numbers_are_kept_and_the_model_runs(tmp_path: Path) -> None:
     assert (result.model, result.precision) == ("peer.onnx", "w8a8")
     record = msgspec.json.decode((run / RECORD).read_bytes(), type=Repair)
     assert record.missing == {}
-    assert all("bias" in name for name in record.changed)  # their scale follows from the others'
+    assert all("bias" in name for name in record.changed)  # their scale follows from input and weight
     peer = {name: c.storage for name, c in invert(read(path))[1].tensors.items() if isinstance(c.storage, QParams)}
-    given = [row for row in result.plan if row.edge is None and row.scale_from is ScaleSource.GIVEN]
-    rows = [row for row in given if row.tensor in peer]
+    kept = [row for row in result.plan if row.edge is None and row.scale_from is ScaleSource.GIVEN]
+    rows = [row for row in kept if row.tensor in peer]
     assert len(rows) > 50
     for row in rows:
         assert (row.scale, row.zero_point) == (float(peer[row.tensor].scale), int(peer[row.tensor].zero_point))
@@ -47,16 +47,18 @@ def test_numbers_are_kept_and_the_model_runs(tmp_path: Path) -> None:
     assert (run / FLOAT).exists()
 
 
-def test_a_group_of_several_parts_takes_the_numbers_of_none(tmp_path: Path) -> None:
-    """q, k and v are cut from one layer: the scale of q, which is multiplied by 0.18, would clip the others."""
+def test_a_group_does_not_take_the_scale_of_one_member(tmp_path: Path) -> None:
+    """q, k and v are slices of one layer: the scale of q, which is multiplied by 0.18, would clip the others."""
     path = quantized_elsewhere(tmp_path / "peer.onnx", signed=False)
     result = dovetail.repair(path, target="ort-cpu", calibration=calibration(), output=tmp_path / "run")
-    tensors = {one.tensor: one.sqnr_db for one in result.metrics.tensors}
+    tensors = {quality.tensor: quality.sqnr_db for quality in result.metrics.tensors}
     assert min(value for value in tensors.values() if value is not None) > 20
 
 
 @pytest.mark.parametrize("stored", ["int4", "uint4", "int32"])
-def test_activations_of_no_precision_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], stored: str) -> None:
+def test_activations_that_no_precision_uses_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], stored: str
+) -> None:
     path = tmp_path / "model.onnx"
     text = f"""<ir_version: 10, opset_import: ["": 21]>
     g (float[1,2] x) => (float[1,2] y)
@@ -66,8 +68,8 @@ def test_activations_of_no_precision_are_named(tmp_path: Path, capsys: pytest.Ca
     with pytest.raises(SystemExit) as ended:
         main(["repair", str(path), "--target", "ort-cpu", "--calib", "random", "-o", str(tmp_path / "run")])
     assert ended.value.code == 2
-    said = f"1 of 1 quantized activations are {stored}, which is no precision of a target: say --precision"
-    assert said in capsys.readouterr().err
+    message = f"1 of 1 quantized activations are {stored}, which no precision of a target uses: add --precision"
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -77,5 +79,5 @@ def test_the_command_lists_what_was_changed(tmp_path: Path, capsys: pytest.Captu
         main(["repair", str(path), "--target", "ort-cpu", "--calib", "random", "-o", str(tmp_path / "run")])
     assert ended.value.code == 0
     printed = capsys.readouterr().out
-    assert "removed: the pair on blocks.0.attn.qkv/MatMul_out" in printed
+    assert "removed: the Q/DQ pair on blocks.0.attn.qkv/MatMul_out" in printed
     assert "changed: blocks.0.attn.proj.bias at" in printed

@@ -1,4 +1,4 @@
-"""The promises of a run: refused when the graph is no longer the model, resumable, the caller's things unchanged."""
+"""What a run guarantees: it stops if the graph is no longer the model, can be resumed, and changes no input."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def digits(tmp_path: Path) -> dict[str, object]:
     return {"model": shipped.model_path, "target": "ort-cpu", "calibration": calibration, "output": tmp_path / "run"}
 
 
-def test_a_graph_that_is_no_longer_the_model_is_refused(digits: dict[str, object]) -> None:
+def test_a_run_stops_if_the_graph_is_no_longer_the_model(digits: dict[str, object]) -> None:
     result = dovetail.fit(**digits, thresholds={"normalized_db": 199.0})
     assert result.failed == ("normalized",)
     assert result.artifacts == ()
@@ -53,17 +53,17 @@ def test_an_interrupted_run_is_resumed(digits: dict[str, object], monkeypatch: p
     ]
 
 
-def test_weights_beside_the_model(digits: dict[str, object], tmp_path: Path) -> None:
-    path = tmp_path / "outside" / "model.onnx"
+def test_weights_in_external_data(digits: dict[str, object], tmp_path: Path) -> None:
+    path = tmp_path / "external" / "model.onnx"
     path.parent.mkdir()
     onnx.save(
         onnx.load(str(digits["model"])), path, save_as_external_data=True, location="weights.bin", size_threshold=1024
     )
-    inside = dovetail.fit(**digits)
-    outside = dovetail.fit(**{**digits, "model": path, "output": tmp_path / "other"})
-    assert outside.metrics.size_bytes["float"] > 500_000
-    assert [a.sha256 for a in outside.artifacts if a.name == "model"] == [
-        a.sha256 for a in inside.artifacts if a.name == "model"
+    inline = dovetail.fit(**digits)
+    external = dovetail.fit(**{**digits, "model": path, "output": tmp_path / "other"})
+    assert external.metrics.size_bytes["float"] > 500_000
+    assert [a.sha256 for a in external.artifacts if a.name == "model"] == [
+        a.sha256 for a in inline.artifacts if a.name == "model"
     ]
 
 
@@ -107,7 +107,7 @@ def test_shapes_that_depend_on_data_are_refused_by_name(digits: dict[str, object
         dovetail.fit(**{**digits, "model": path, "calibration": {"x": np.ones((4, 4), np.float32)}})
 
 
-def test_weights_too_large_for_a_protobuf_go_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_too_large_for_a_protobuf_become_external_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dovetail.model import write
 
     monkeypatch.setattr(write, "_INLINE_LIMIT_BYTES", 100_000)
@@ -136,23 +136,23 @@ def small(folder: Path, text: str = SMALL) -> dict[str, object]:
     }
 
 
-def test_pictures_read_otherwise_are_other_samples(tmp_path: Path) -> None:
+def test_images_with_another_normalization_are_other_samples(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image", reason="needs the package pillow")
-    (tmp_path / "pictures").mkdir()
+    (tmp_path / "images").mkdir()
     for number in range(3):
         pixels = np.random.default_rng(number).integers(0, 255, (4, 4, 3), dtype=np.uint8)
-        image.fromarray(pixels).save(tmp_path / f"pictures/{number}.png")
+        image.fromarray(pixels).save(tmp_path / f"images/{number}.png")
     text = '<ir_version: 10, opset_import: ["": 21]> g (float[1,3,4,4] x) => (float[1,3,4,4] y) { y = Relu(x) }'
-    asked = {**small(tmp_path, text), "calibration": tmp_path / "pictures"}
-    plain = dovetail.fit(**asked)
-    shifted = dovetail.fit(**asked, mean=(0.5,), std=(0.01,), resume=True)
-    fresh = dovetail.fit(**{**asked, "output": tmp_path / "fresh"}, mean=(0.5,), std=(0.01,))
+    arguments = {**small(tmp_path, text), "calibration": tmp_path / "images"}
+    plain = dovetail.fit(**arguments)
+    shifted = dovetail.fit(**arguments, mean=(0.5,), std=(0.01,), resume=True)
+    fresh = dovetail.fit(**{**arguments, "output": tmp_path / "fresh"}, mean=(0.5,), std=(0.01,))
     assert shifted.calibration == fresh.calibration != plain.calibration
     assert shifted.plan == fresh.plan != plain.plan
 
 
-def test_weights_beside_the_model_are_part_of_it(tmp_path: Path) -> None:
-    asked = small(tmp_path)
+def test_changed_external_data_makes_another_model(tmp_path: Path) -> None:
+    arguments = small(tmp_path)
     results = []
     for scale in (1, 3):
         model = onnx.parser.parse_model(SMALL)
@@ -160,7 +160,7 @@ def test_weights_beside_the_model_are_part_of_it(tmp_path: Path) -> None:
         model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weight, "w"))
         (tmp_path / "w.bin").unlink(missing_ok=True)
         onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
-        results.append(dovetail.fit(**asked, resume=bool(results)))
+        results.append(dovetail.fit(**arguments, resume=bool(results)))
     first, second = results
     assert first.model_sha256 != second.model_sha256
     assert not second.failed
@@ -168,28 +168,28 @@ def test_weights_beside_the_model_are_part_of_it(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.asarray(scales[1]), 3 * np.asarray(scales[0]), rtol=1e-6)
 
 
-def test_numbers_that_are_not_finite_are_named(tmp_path: Path) -> None:
+def test_values_that_are_not_finite_are_named(tmp_path: Path) -> None:
     activation = SMALL.replace("h = Relu(x)", "c = Relu(x)  h = Log(c)")
-    with pytest.raises(InputError, match="activation 'h' holds infinity on sample 0"):
+    with pytest.raises(InputError, match="activation 'h' contains infinity on sample 0"):
         dovetail.fit(**small(tmp_path, activation))
-    with pytest.raises(InputError, match="activation 'h' holds NaN on sample 0"):
+    with pytest.raises(InputError, match="activation 'h' contains NaN on sample 0"):
         dovetail.fit(**small(tmp_path, activation.replace("c = Relu(x)", "c = Neg(x)").replace("Log(c)", "Sqrt(c)")))
-    asked = small(tmp_path)
-    model = onnx.load(str(asked["model"]))
+    arguments = small(tmp_path)
+    model = onnx.load(str(arguments["model"]))
     weight = onnx.numpy_helper.to_array(model.graph.initializer[0]).copy()
     weight[2, 1] = np.nan
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weight, "w"))
-    onnx.save(model, str(asked["model"]))
+    onnx.save(model, str(arguments["model"]))
     with pytest.raises(InputError, match="weight 'w' holds NaN"):
-        dovetail.fit(**asked)
+        dovetail.fit(**arguments)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_quantized_model_is_refused(tmp_path: Path) -> None:
-    asked = small(tmp_path)
-    dovetail.fit(**asked)
-    with pytest.raises(InputError, match=r"model\.onnx: is quantized already: fit takes the float model"):
-        dovetail.fit(**{**asked, "model": tmp_path / "run/model.onnx", "output": tmp_path / "again"})
+    arguments = small(tmp_path)
+    dovetail.fit(**arguments)
+    with pytest.raises(InputError, match=r"model\.onnx: is already quantized: `dovetail fit` requires the float model"):
+        dovetail.fit(**{**arguments, "model": tmp_path / "run/model.onnx", "output": tmp_path / "again"})
 
 
 def test_outputs_whose_size_depends_on_the_data_are_refused_before_calibration(
@@ -202,31 +202,31 @@ def test_outputs_whose_size_depends_on_the_data_are_refused_before_calibration(
         dovetail.fit(**small(tmp_path, text))
 
 
-def test_a_given_plan_says_the_precision(tmp_path: Path) -> None:
-    asked = small(tmp_path)
-    dovetail.fit(**asked, precision="w8a16", io="quantized")
-    given = {**asked, "output": tmp_path / "again", "plan": tmp_path / "run/plan.json"}
-    assert dovetail.fit(**given).precision == "w8a16"
+def test_a_plan_decides_the_precision(tmp_path: Path) -> None:
+    arguments = small(tmp_path)
+    dovetail.fit(**arguments, precision="w8a16", io="quantized")
+    with_plan = {**arguments, "output": tmp_path / "again", "plan": tmp_path / "run/plan.json"}
+    assert dovetail.fit(**with_plan).precision == "w8a16"
     for option in ({"precision": "w8a8"}, {"keep": ("h=fp32",)}, {"io": "float"}, {"range": "mse"}):
-        with pytest.raises(InputError, match=f"--{next(iter(option))} does not go with --plan"):
-            dovetail.fit(**given, **option, force=True)
+        with pytest.raises(InputError, match=f"--{next(iter(option))} cannot be combined with --plan"):
+            dovetail.fit(**with_plan, **option, force=True)
 
 
-def test_one_row_of_a_batch_that_calibration_has_seen_is_enough(tmp_path: Path) -> None:
-    asked = {**small(tmp_path, SMALL.replace("[1,", "[2,")), "calibration": {"x": ROWS[:6]}}
+def test_one_calibration_row_in_a_held_out_batch_is_refused(tmp_path: Path) -> None:
+    arguments = {**small(tmp_path, SMALL.replace("[1,", "[2,")), "calibration": {"x": ROWS[:6]}}
     held_out = {"x": np.concatenate([ROWS[6:], ROWS[5:6], ROWS[6:7] + 1])}
-    with pytest.raises(InputError, match="--eval: sample 2 was used for calibration"):
-        dovetail.fit(**asked, evaluation=held_out)
-    assert dovetail.fit(**asked, evaluation={"x": ROWS[6:]}).calibration.samples == 6
+    with pytest.raises(InputError, match="--eval: sample 2 is also in the calibration data"):
+        dovetail.fit(**arguments, evaluation=held_out)
+    assert dovetail.fit(**arguments, evaluation={"x": ROWS[6:]}).calibration.samples == 6
 
 
-def test_a_plan_that_cannot_be_carried_out_is_not_written(tmp_path: Path) -> None:
-    asked = small(tmp_path)
-    dovetail.fit(**asked)
+def test_an_invalid_plan_writes_nothing(tmp_path: Path) -> None:
+    arguments = small(tmp_path)
+    dovetail.fit(**arguments)
     edited = (tmp_path / "run/plan.json").read_text().replace(':1",', ':7",')
     (tmp_path / "edited.json").write_text(edited)
     with pytest.raises(InputError, match=r"names edge '.*:7'"):
-        dovetail.fit(**{**asked, "output": tmp_path / "again"}, plan=tmp_path / "edited.json")
+        dovetail.fit(**{**arguments, "output": tmp_path / "again"}, plan=tmp_path / "edited.json")
     assert not (tmp_path / "again").exists()
 
 
@@ -243,7 +243,7 @@ def cpu_seconds() -> float:
 
 
 def test_the_timings_cover_the_cpu_time_of_a_run(digits: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Comparing a large model takes long, as here."""
+    """The comparison of a large model takes long, which is imitated here."""
     compare = pipeline.check_normalized
 
     def slow(*arguments: object) -> object:
@@ -257,16 +257,16 @@ def test_the_timings_cover_the_cpu_time_of_a_run(digits: dict[str, object], monk
     job = prepare(path, FitOptions(target="ort-cpu"), calibration=calibration)  # type: ignore[arg-type]
     before = cpu_seconds()
     timings_s = pipeline.fit(job, Path(str(digits["output"]))).timings_s
-    taken = cpu_seconds() - before
-    assert sum(timings_s.values()) == pytest.approx(taken, rel=0.1)
+    elapsed_s = cpu_seconds() - before
+    assert sum(timings_s.values()) == pytest.approx(elapsed_s, rel=0.1)
     assert timings_s["check_normalized"] >= 0.49
 
 
-def test_a_stage_that_runs_twice_has_the_sum_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_a_stage_that_runs_twice_is_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     counted, now = clock.Clock(), iter([1.0, 3.0, 10.0, 12.0, 14.0, 15.0])
     monkeypatch.setattr(clock, "_cpu_seconds", lambda: next(now))
     with counted.stage("plan"):
         pass
     with counted.stage("plan"), counted.stage("inside"):
         pass
-    assert counted.timings_s == {"plan": 2.0 + 2.0 + 1.0, "inside": 2.0}, "a stage inside another counts for itself"
+    assert counted.timings_s == {"plan": 2.0 + 2.0 + 1.0, "inside": 2.0}, "a nested stage is counted separately"

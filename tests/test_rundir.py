@@ -1,4 +1,4 @@
-"""The run directory: a refusal leaves everything as it was, and resuming trusts nothing that has been touched."""
+"""The run directory: an error leaves everything as it was, and resuming does not use files that were changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> dict[str, object]:
+def arguments(tmp_path: Path) -> dict[str, object]:
     onnx.save(onnx.parser.parse_model(BODY), tmp_path / "model.onnx")
     np.savez(tmp_path / "calib.npz", x=ROWS)
     np.savez(tmp_path / "nan.npz", x=np.where(ROWS.max() == ROWS, np.nan, ROWS))
@@ -36,28 +36,28 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("wrong", [{"calibration": "nan.npz"}, {"keep": ("nobody=fp32",)}])
-def test_a_refused_replacement_leaves_the_earlier_run(
-    asked: dict[str, object], wrong: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_error_while_replacing_keeps_the_earlier_run(
+    arguments: dict[str, object], wrong: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    dovetail.fit(**asked)
+    dovetail.fit(**arguments)
     before = content(tmp_path)
     with pytest.raises(InputError):
-        dovetail.fit(**{**asked, **wrong}, force=True)
+        dovetail.fit(**{**arguments, **wrong}, force=True)
     assert content(tmp_path) == before
-    dovetail.fit(**asked, force=True)
+    dovetail.fit(**arguments, force=True)
     assert [p.name for p in (tmp_path / "runs").iterdir()] == ["run"]
 
 
-def test_a_refused_run_leaves_nothing(asked: dict[str, object], tmp_path: Path) -> None:
+def test_an_error_leaves_nothing(arguments: dict[str, object], tmp_path: Path) -> None:
     before = content(tmp_path)
-    bad = {**asked, "calibration": tmp_path / "nan.npz"}
+    bad = {**arguments, "calibration": tmp_path / "nan.npz"}
     for resume in (False, True):
-        with pytest.raises(InputError, match="holds NaN"):
+        with pytest.raises(InputError, match="contains NaN"):
             dovetail.fit(**bad, resume=resume)
-        assert content(tmp_path) == before  # the folder above it, which was made for it, included
+        assert content(tmp_path) == before  # including the parent folder, which was made for the run
     (tmp_path / "runs/run").mkdir(parents=True)
-    with pytest.raises(InputError, match="holds NaN"):
+    with pytest.raises(InputError, match="contains NaN"):
         dovetail.fit(**bad)
     assert list((tmp_path / "runs").rglob("*")) == [tmp_path / "runs/run"]
 
@@ -65,41 +65,41 @@ def test_a_refused_run_leaves_nothing(asked: dict[str, object], tmp_path: Path) 
 @pytest.mark.parametrize(
     "ended", [OSError(errno.ENOSPC, "No space left on device"), ValueError("a bug"), KeyboardInterrupt(), SystemExit(1)]
 )
-def test_an_earlier_run_comes_back_whatever_ends_its_replacement(
-    asked: dict[str, object], ended: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_earlier_run_is_restored_whatever_ends_its_replacement(
+    arguments: dict[str, object], ended: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def end(*arguments: object, **options: object) -> None:
+    def end(*_: object, **options: object) -> None:
         raise ended
 
-    dovetail.fit(**asked)
+    dovetail.fit(**arguments)
     before = content(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(shipping, "run_trials", end)
         with pytest.raises(type(ended)):
-            dovetail.fit(**asked, force=True)
+            dovetail.fit(**arguments, force=True)
     assert content(tmp_path) == before
-    assert not dovetail.fit(**asked, resume=True).failed
+    assert not dovetail.fit(**arguments, resume=True).failed
 
 
-def test_an_earlier_run_that_cannot_be_set_aside_is_left(
-    asked: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_earlier_run_that_cannot_be_moved_is_kept(
+    arguments: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: Path, target: Path) -> Path:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    dovetail.fit(**asked)
+    dovetail.fit(**arguments)
     before = content(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", refuse)
         with pytest.raises(InputError, match="cannot be written"):
-            dovetail.fit(**asked, force=True)
+            dovetail.fit(**arguments, force=True)
     assert content(tmp_path) == before
 
 
-def test_an_earlier_run_that_cannot_be_put_back_is_named(
-    asked: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_error_says_where_an_earlier_run_is_that_cannot_be_restored(
+    arguments: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run directory is kept from being renamed once the new run has begun."""
+    """The run directory cannot be renamed once the new run has begun."""
     rename = Path.rename
 
     def refuse(self: Path, target: Path) -> Path:
@@ -107,18 +107,18 @@ def test_an_earlier_run_that_cannot_be_put_back_is_named(
             raise PermissionError(errno.EPERM, "Operation not permitted")
         return rename(self, target)
 
-    dovetail.fit(**asked)
-    before = content(Path(str(asked["output"])))
+    dovetail.fit(**arguments)
+    before = content(Path(str(arguments["output"])))
     monkeypatch.setattr(Path, "rename", refuse)
-    with pytest.raises(InputError, match="the earlier run could not be put back and is in") as told:
-        dovetail.fit(**{**asked, "calibration": tmp_path / "nan.npz"}, force=True)
-    assert content(Path(str(told.value).partition(" is in ")[2].partition(" (")[0])) == before
+    with pytest.raises(InputError, match="the earlier run could not be restored; it is in") as error:
+        dovetail.fit(**{**arguments, "calibration": tmp_path / "nan.npz"}, force=True)
+    assert content(Path(str(error.value).partition(" is in ")[2].partition(" (")[0])) == before
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not what was written"])
-def test_a_stage_file_that_was_touched_is_made_again(asked: dict[str, object], content: bytes | None) -> None:
-    dovetail.fit(**asked)
-    run = Path(str(asked["output"]))
+def test_a_stage_file_that_was_changed_is_made_again(arguments: dict[str, object], content: bytes | None) -> None:
+    dovetail.fit(**arguments)
+    run = Path(str(arguments["output"]))
     files = [p for p in run.rglob("*") if p.is_file() and p.name != "run.json"]
     assert {"stats.npz", "normalized.onnx", "plan.json", "optimized.onnx", "compiled.json"} <= {p.name for p in files}
     before = {p: p.read_bytes() for p in files}
@@ -127,14 +127,14 @@ def test_a_stage_file_that_was_touched_is_made_again(asked: dict[str, object], c
             file.unlink()
         else:
             file.write_bytes(content)
-        assert not dovetail.fit(**asked, resume=True).failed, file
+        assert not dovetail.fit(**arguments, resume=True).failed, file
         assert file.exists()
         if file.suffix == ".onnx":
             assert file.read_bytes() == before[file]
 
 
-def test_resume_does_not_take_a_plan_that_was_edited_in_place(asked: dict[str, object]) -> None:
-    first = dovetail.fit(**asked)
-    path = Path(str(asked["output"])) / "plan.json"
+def test_resume_does_not_use_a_plan_that_was_edited_in_place(arguments: dict[str, object]) -> None:
+    first = dovetail.fit(**arguments)
+    path = Path(str(arguments["output"])) / "plan.json"
     path.write_text(path.read_text().replace('"zero_point": 0', '"zero_point": 7'))
-    assert dovetail.fit(**asked, resume=True).plan == first.plan
+    assert dovetail.fit(**arguments, resume=True).plan == first.plan

@@ -1,6 +1,6 @@
-"""Read this first: the whole line on a model of three operators, every stage by hand, and what each leaves.
+"""Read this first: the whole pipeline on a model of three operators, every stage called by hand.
 
-A float graph becomes a plan, the plan becomes a QDQ graph, and the QDQ graph is both what ships and what is simulated.
+A float graph becomes a plan, the plan becomes a QDQ graph, and the QDQ graph is both what ships and the simulation.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def samples() -> dict[str, np.ndarray]:
     return {"x": np.random.default_rng(0).normal(size=(32, 4)).astype(np.float32)}
 
 
-def test_the_line_by_hand(tiny: Path, samples: dict[str, np.ndarray], tmp_path: Path) -> None:
+def test_the_stages_by_hand(tiny: Path, samples: dict[str, np.ndarray], tmp_path: Path) -> None:
     target = open_target("ort-cpu")
 
     model, _ = normalize(read(tiny))
@@ -76,20 +76,20 @@ def test_the_line_by_hand(tiny: Path, samples: dict[str, np.ndarray], tmp_path: 
     session = open_session(artifact.path, Mode.EXACT)
     (y,) = session.run(None, {"x": samples["x"][:1]})
 
-    # The simulation is nothing but quantize and dequantize where the plan says so.
-    def stored(array: np.ndarray, name: str) -> np.ndarray:
+    # The simulation only quantizes and dequantizes the tensors of the plan.
+    def quantized(array: np.ndarray, name: str) -> np.ndarray:
         params = plan.tensors[name].storage
         assert isinstance(params, QParams)
         return dequantize(quantize(array, params), params)
 
     w, v = (np.array(model.graph.initializers[name].const_value.numpy()) for name in ("w", "v"))
     w_params, v_params = (plan.edges[Edge(node.name or "", 1)].storage for node in (model.graph[0], model.graph[2]))
-    h = stored(stored(samples["x"][:1], "x") @ dequantize(quantize(w, w_params), w_params), "h")
-    r = stored(np.maximum(h, 0), "r")
+    h = quantized(quantized(samples["x"][:1], "x") @ dequantize(quantize(w, w_params), w_params), "h")
+    r = quantized(np.maximum(h, 0), "r")
     np.testing.assert_allclose(y, r @ dequantize(quantize(v, v_params), v_params), rtol=1e-6)
 
 
-def test_the_line_in_one_call(tiny: Path, samples: dict[str, np.ndarray], tmp_path: Path) -> None:
+def test_the_pipeline_in_one_call(tiny: Path, samples: dict[str, np.ndarray], tmp_path: Path) -> None:
     before = tiny.read_bytes()
     result = dovetail.fit(tiny, target="ort-cpu", precision="w8a8", calibration=samples, output=tmp_path / "run")
     assert {name: str(verdict.status) for name, verdict in result.verdicts.items()} == {

@@ -1,4 +1,4 @@
-"""A target that is one file goes through every stage without a change in any of them."""
+"""A target in one file passes every stage without a change to any of them."""
 
 from __future__ import annotations
 
@@ -59,21 +59,21 @@ def test_the_toy_passes_every_verdict(model: Path) -> None:
     result = fit(model)
     assert {str(verdict.status) for verdict in result.verdicts.values()} == {"pass"}
     rows = {row.tensor: row for row in result.plan if row.edge is None}
-    assert rows["r"].scale == rows["c"].scale  # Concat only moves bytes here
+    assert rows["r"].scale == rows["c"].scale  # Concat passes its inputs' quantization through on this target
     assert [artifact.path for artifact in result.artifacts] == ["toy.onnx"]
 
 
-def test_its_options_are_its_own(model: Path) -> None:
+def test_the_target_checks_its_own_options(model: Path) -> None:
     assert not fit(model, option={"speed": "fast"}).failed
     with pytest.raises(InputError, match="toy has no 'sped'"):
         fit(model, option={"sped": "fast"}, force=True)
 
 
-def test_its_compiler_may_refuse(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_compiler_may_reject_a_graph(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import tests.toy_target as toy
 
-    refusing = changed(toy.TOY, compile=lambda artifacts, folder: CompileResult(artifacts, error="no kernel for Relu"))
-    monkeypatch.setattr(toy, "TOY", refusing)
+    rejecting = changed(toy.TOY, compile=lambda artifacts, folder: CompileResult(artifacts, error="no kernel for Relu"))
+    monkeypatch.setattr(toy, "TOY", rejecting)
     result = fit(model)
     assert result.failed == ("compiled",)
     assert str(result.verdicts["fidelity"].status) == "not_checked"
@@ -106,10 +106,10 @@ def test_its_backend_may_be_missing(
     assert "pip install toy-compiler" in capsys.readouterr().out
 
 
-def test_a_choice_that_was_interrupted_leaves_nothing_that_a_resumed_run_takes(
+def test_a_resumed_run_does_not_use_what_an_interrupted_choice_left(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first candidate is emitted and never compiled; the same precision is then asked for by name."""
+    """The first candidate is emitted and never compiled; the same precision is then requested by name."""
 
     def stopped(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
         raise KeyboardInterrupt
@@ -131,7 +131,7 @@ METRIC = "def {name}(outputs, targets):\n    return {{'mean': {value} + 0 * len(
 
 @pytest.fixture
 def choosing(model: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """A run that chooses between two precisions, with a metric by name on held-out data in a file."""
+    """Arguments of a run that chooses between two precisions, with a metric by name and held-out data in a file."""
     both = {"w8a8": toy_target.TOY.table.precisions["w8a8"], "fp32": FP32}
     auto = changed(toy_target.TOY, choices={"auto": ("w8a8", "fp32")}, precisions=both, knobs=(precisions(),))
     monkeypatch.setattr(toy_target, "TOY", auto)
@@ -156,10 +156,10 @@ def choosing(model: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
 
 
 def figures(result: dovetail.Result) -> set[float]:
-    """What the caller's metric says of the candidates."""
-    ours = {"simulation_sqnr_db", "target_sqnr_db"}
-    (decision,) = [one for one in result.decisions if one.knob == "precision"]
-    return {value for row in decision.alternatives for name, value in row.figures.items() if name not in ours}
+    """The figures of the caller's metric for the candidates."""
+    builtin = {"simulation_sqnr_db", "target_sqnr_db"}
+    (decision,) = [decision for decision in result.decisions if decision.knob == "precision"]
+    return {value for row in decision.alternatives for name, value in row.figures.items() if name not in builtin}
 
 
 def counted(outputs: object, targets: object) -> dict[str, float]:
@@ -177,9 +177,9 @@ def test_a_resumed_run_has_the_figures_of_its_own_metric(
 
     monkeypatch.setattr(toy_target, "TOY", changed(toy_target.TOY, compile=compile_model))
     assert figures(dovetail.fit(**choosing)) == {1.0}
-    done = len(compiled)
+    count = len(compiled)
     assert figures(dovetail.fit(**choosing, resume=True)) == {1.0}
-    assert len(compiled) == done, "nothing has changed"
+    assert len(compiled) == count, "nothing has changed"
     assert figures(dovetail.fit(**{**choosing, "metric": "its_metric:two"}, resume=True)) == {2.0}
     Path("its_metric.py").write_text(METRIC.format(name="two", value=33))
     monkeypatch.delitem(sys.modules, "its_metric")
@@ -189,17 +189,18 @@ def test_a_resumed_run_has_the_figures_of_its_own_metric(
 
 def test_a_resumed_run_has_the_figures_of_its_own_data(choosing: dict[str, object]) -> None:
     Path("its_metric.py").write_text("from tests.test_toy import counted\n")
-    asked = {**choosing, "metric": "its_metric:counted"}
-    assert figures(dovetail.fit(**asked)) == {3.0}
-    asked["evaluation"] = Path("b.npz")
-    assert figures(dovetail.fit(**asked, resume=True)) == {4.0}
-    asked["metric"] = lambda outputs, targets: {"samples": -counted(outputs, targets)["samples"]}
-    assert figures(dovetail.fit(**asked, resume=True)) == {-4.0}
+    arguments = {**choosing, "metric": "its_metric:counted"}
+    assert figures(dovetail.fit(**arguments)) == {3.0}
+    arguments["evaluation"] = Path("b.npz")
+    assert figures(dovetail.fit(**arguments, resume=True)) == {4.0}
+    arguments["metric"] = lambda outputs, targets: {"samples": -counted(outputs, targets)["samples"]}
+    assert figures(dovetail.fit(**arguments, resume=True)) == {-4.0}
 
 
-def test_the_size_is_that_of_what_ships(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_is_that_of_the_shipped_files(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def emit(*arguments: object) -> tuple[Artifact, ...]:
-        return tuple(dataclasses.replace(each, shipped=False) for each in toy_target.emit(*arguments))  # type: ignore[arg-type]
+        artifacts = toy_target.emit(*arguments)  # type: ignore[arg-type]
+        return tuple(dataclasses.replace(artifact, shipped=False) for artifact in artifacts)
 
     def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
         (folder / "program.bin").write_bytes(b"x" * 1234)
@@ -213,10 +214,10 @@ def test_the_size_is_that_of_what_ships(model: Path, monkeypatch: pytest.MonkeyP
         assert [a.path for a in result.artifacts if a.shipped] == ["compile/program.bin"]
     printed = io.StringIO()
     print_result(result, model.parent / "run", Console(file=printed, width=120))
-    assert re.search(r"size of program.bin, which ships .* 1 kB", printed.getvalue())
+    assert re.search(r"size of program\.bin \(shipped\) .* 1 kB", printed.getvalue())
 
 
-def test_nothing_ships_of_what_was_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refusing = changed(toy_target.TOY, compile=lambda artifacts, folder: CompileResult(artifacts, error="no"))
-    monkeypatch.setattr(toy_target, "TOY", refusing)
+def test_nothing_ships_if_the_graph_was_rejected(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rejecting = changed(toy_target.TOY, compile=lambda artifacts, folder: CompileResult(artifacts, error="no"))
+    monkeypatch.setattr(toy_target, "TOY", rejecting)
     assert fit(model).metrics.size_bytes.keys() == {"float"}

@@ -1,4 +1,4 @@
-"""Every capability that a target can have reaches the result, without a change in any stage: ``toy:full``."""
+"""Every capability of a target has its effect in the result, without a change to any stage: ``toy:full``."""
 
 from __future__ import annotations
 
@@ -66,24 +66,24 @@ def fit(model: Path, **options: object) -> dovetail.Result:
 
 
 def decisions(result: dovetail.Result, knob: str) -> list[Decision]:
-    return [each for each in result.decisions if each.knob == knob]
+    return [decision for decision in result.decisions if decision.knob == knob]
 
 
 def test_no_field_is_left_at_its_default() -> None:
-    """What a target can have, this one has; a capability that is added has to be added here."""
+    """This target has all that a target can have; a new capability must be added to it."""
     full = TOY_WITH_EVERYTHING
     bare = Target("bare", None, OpTable("bare", {}, {}), Backend(*[lambda *_: None] * 4, Runner(None)), Rewrites(()))  # type: ignore[arg-type]
-    for ours, empty, without in (
+    for record, empty, exceptions in (
         (full, bare, set()),
         (full.backend, bare.backend, {"float16_db"}),  # for targets that compute in float16
-        (full.backend.runner, bare.backend.runner, {"why_not"}),  # for targets that do not run here
+        (full.backend.runner, bare.backend.runner, {"why_not"}),  # for targets that cannot run on this machine
         (full.rewrites, bare.rewrites, set()),
     ):
-        same = {name for name in ours.__slots__ if getattr(ours, name) == getattr(empty, name)}
-        assert same == without
+        same = {name for name in record.__slots__ if getattr(record, name) == getattr(empty, name)}
+        assert same == exceptions
 
 
-def test_its_runner_is_given_few_samples_and_its_notes_are_passed_on(model: Path) -> None:
+def test_its_runner_gets_few_samples_and_its_notes_are_in_the_result(model: Path) -> None:
     result = fit(model)
     assert result.metrics.target_samples == 2
     assert result.notes[0] == "run by toyrun"
@@ -92,7 +92,7 @@ def test_its_runner_is_given_few_samples_and_its_notes_are_passed_on(model: Path
 
 
 def test_a_failed_comparison_is_repeated_on_more_samples_and_located(model: Path) -> None:
-    """A plan of the caller's own is carried out as it is: nothing is cured."""
+    """A plan of the caller is used as it is: no workaround is tried."""
     fit(model)
     plan = model.parent / "plan.json"
     plan.write_bytes((model.parent / "run/plan.json").read_bytes())
@@ -113,23 +113,23 @@ def test_an_operator_that_it_computes_wrongly_is_kept_in_float(model: Path) -> N
     assert str(result.verdicts["numerics"].status) == "pass"
 
 
-def test_a_resumed_run_with_other_held_out_data_is_judged_and_cured_anew(model: Path) -> None:
-    """On data that a Relu turns to zeros a wrong one does not show; what was built then is not taken for other data."""
+def test_a_resumed_run_with_other_held_out_data_is_verified_again_and_gets_its_own_workaround(model: Path) -> None:
+    """A wrong Relu has no effect on data that a Relu sets to zero; that build is not reused for other data."""
     random, folder = np.random.default_rng(0), model.parent
     np.savez(folder / "calib.npz", x=np.abs(random.normal(size=(8, 6, 4))).astype(np.float32))
-    np.savez(folder / "silent.npz", x=-1e-6 * np.abs(random.normal(size=(4, 6, 4))).astype(np.float32))
-    np.savez(folder / "telling.npz", x=0.1 + np.abs(random.normal(size=(4, 6, 4))).astype(np.float32))
-    asked = {"target": "toy:full", "option": {"wrong": "Relu"}, "calibration": folder / "calib.npz"}
+    np.savez(folder / "negative.npz", x=-1e-6 * np.abs(random.normal(size=(4, 6, 4))).astype(np.float32))
+    np.savez(folder / "positive.npz", x=0.1 + np.abs(random.normal(size=(4, 6, 4))).astype(np.float32))
+    arguments = {"target": "toy:full", "option": {"wrong": "Relu"}, "calibration": folder / "calib.npz"}
     first, second = (
-        dovetail.fit(model, **asked, evaluation=folder / name, output=folder / "held_out", resume=resume)
-        for name, resume in (("silent.npz", False), ("telling.npz", True))
+        dovetail.fit(model, **arguments, evaluation=folder / name, output=folder / "held_out", resume=resume)
+        for name, resume in (("negative.npz", False), ("positive.npz", True))
     )
     assert decisions(first, "island") == []
-    assert [one.taken for one in decisions(second, "island")] == ["fp32"]
+    assert [decision.taken for decision in decisions(second, "island")] == ["fp32"]
     assert str(second.verdicts["numerics"].status) == "pass"
 
 
-def test_estimates_stand_beside_those_of_its_baselines(model: Path) -> None:
+def test_estimates_are_compared_with_those_of_its_baselines(model: Path) -> None:
     result = fit(model, baselines="float")
     assert result.metrics.latency_estimate_us.keys() == {"fitted", "float"}
     assert result.metrics.latency_estimate_us["fitted"].mid_us < result.metrics.latency_estimate_us["float"].mid_us
@@ -138,7 +138,7 @@ def test_estimates_stand_beside_those_of_its_baselines(model: Path) -> None:
         fit(model, baselines="floats", force=True)
 
 
-def test_latency_is_measured_beside_its_baselines_where_there_is_no_estimate(model: Path) -> None:
+def test_latency_is_measured_with_its_baselines_if_there_is_no_estimate(model: Path) -> None:
     result = fit(model, option={"estimate": "no"}, baselines="stock")
     measured = result.metrics.latency_measured
     assert measured is not None
@@ -146,10 +146,10 @@ def test_latency_is_measured_beside_its_baselines_where_there_is_no_estimate(mod
     assert measured.median_us.keys() == measured.ratios.keys() == {"fitted", "stock"}
     assert result.metrics.not_estimated == {"fitted": "this chip has no estimates"}
     assert result.metrics.placement is not None
-    assert [each.operation for each in result.metrics.placement.undelegated] == ["Softmax"]
+    assert [op.operation for op in result.metrics.placement.undelegated] == ["Softmax"]
 
 
-def test_what_only_ships_is_packaged_once(model: Path) -> None:
+def test_only_the_shipped_build_is_packaged(model: Path) -> None:
     result = fit(model)
     shipped = {artifact.path: artifact.made_by for artifact in result.artifacts if artifact.shipped}
     assert shipped["compile/toy.bin"] == "toyc 1"
@@ -157,15 +157,16 @@ def test_what_only_ships_is_packaged_once(model: Path) -> None:
     assert not list((model.parent / "run").glob("stages/**/toy.bin"))
 
 
-def test_its_rule_sees_its_facts(model: Path) -> None:
+def test_its_rule_reads_its_facts(model: Path) -> None:
     (finding,) = [finding for finding in fit(model).findings if finding.code == "Q199"]
     assert (finding.place.op_type, finding.place.tensor) == ("Softmax", "p")
-    assert [each.code for each in dovetail.check(model, target="toy:full") if each.code == "Q199"] == ["Q199"]
+    codes = [finding.code for finding in dovetail.check(model, target="toy:full")]
+    assert codes.count("Q199") == 1
     assert find_rule("q199").summary == "A Softmax runs outside the toy's backend."
 
 
 def test_its_rewrites_are_in_the_result(model: Path) -> None:
-    (record,) = [each for each in fit(model).passes if each.name == "linear_as_gemm"]
+    (record,) = [record for record in fit(model).passes if record.name == "linear_as_gemm"]
     assert record.changed
 
 
@@ -173,32 +174,33 @@ def test_its_rewrites_of_a_quantized_model_come_before_the_scales_are_read(model
     onnx.save(onnx.parser.parse_model(QDQ), model)
     samples = {name: np.random.default_rng(0).normal(size=(4, 6, 4)).astype(np.float32) for name in "xy"}
     result = dovetail.repair(model, target="toy:full", calibration=samples, output=model.parent / "run")
-    (record,) = [each for each in result.passes if each.name == "transpose_before_quantize"]
+    (record,) = [record for record in result.passes if record.name == "transpose_before_quantize"]
     assert [site.where for site in record.changed] == ["t"]
     kept = {row.original_name: row.scale for row in result.plan if str(row.scale_from) == "given"}
     assert kept == {name: pytest.approx(0.05) for name in ("x", "y", "y/Transpose", "z")}
 
 
-def test_its_knobs_decide_and_say_so(model: Path) -> None:
+def test_its_knobs_decide_and_are_recorded(model: Path) -> None:
     result = fit(model, precision="auto")
     (precision,) = decisions(result, "precision")
-    assert {each.label for each in precision.alternatives} == {"w8a8", "w8a16"}
-    assert all({"target_sqnr_db", "latency_us", "time_ratio"} <= each.figures.keys() for each in precision.alternatives)
+    assert {alternative.label for alternative in precision.alternatives} == {"w8a8", "w8a16"}
+    for alternative in precision.alternatives:
+        assert {"target_sqnr_db", "latency_us", "time_ratio"} <= alternative.figures.keys()
     (merge,) = decisions(result, "merges")
-    assert {each.label for each in merge.alternatives} == {"one range for all inputs", "float"}
+    assert {alternative.label for alternative in merge.alternatives} == {"one range for all inputs", "float"}
 
 
-def test_the_width_of_operands_is_weighed_by_the_estimate(model: Path) -> None:
-    together, *each = decisions(fit(model, precision="w8a16"), "operands")
-    assert together.is_whole
-    assert len(each) == 2
-    for decision in each:
+def test_the_width_of_operands_is_chosen_by_the_estimate(model: Path) -> None:
+    whole_model, *per_operand = decisions(fit(model, precision="w8a16"), "operands")
+    assert whole_model.is_whole
+    assert len(per_operand) == 2
+    for decision in per_operand:
         wide, narrow = decision.alternatives
         assert (wide.label, narrow.label) == ("int16", "uint8")
         assert narrow.figures["saved_us"] == 1.0, "one byte less is read"
 
 
-def test_its_device_is_given_files_and_read_back(model: Path) -> None:
+def test_its_device_folder_is_written_and_its_outputs_are_read(model: Path) -> None:
     run = model.parent / "run"
     assert str(fit(model).verdicts["device"].status) == "not_checked"
     assert (run / "device/inputs.json").read_text() == '["x"]'

@@ -1,7 +1,7 @@
-"""A second target in one file: proof that a target needs no change in the stages.
+"""A target in one file, which shows that a new target needs no change to the stages.
 
-The toy only moves bytes in Concat too, has no 16 bit and no tensors above rank 4, and "compiles" by checking the file.
-``toy:full`` has every capability that a target can have, so that each is seen to reach the result.
+On the toy, Concat passes its inputs' quantization through; it has no 16 bit and no tensors above rank 4, and "compiles"
+by checking the file. ``toy:full`` has every capability that a target can have, so that tests cover each of them.
 """
 
 from __future__ import annotations
@@ -144,18 +144,18 @@ TOY = Target(
 
 @dataclass(frozen=True, slots=True)
 class ToyFacts:
-    """The vendor's own record: whether the compiler estimates latency, and an operator that it computes wrongly in
-    integers."""
+    """The vendor's facts: whether the compiler estimates latency, and an operator that it miscompiles if its output is
+    quantized."""
 
     estimates: bool = True
     wrong_op: str = ""
 
 
 def compile_program(facts: ToyFacts, artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
-    """A program beside the file, a place for every operator, an estimate; silently wrong where the facts say so."""
+    """Write a program next to the file, with placement and estimate; the operator of the facts is miscompiled."""
     model = ir.load(artifacts[0].path)
     operators = [node for node in model.graph if not is_quantize(node) and not is_dequantize(node)]
-    outside = tuple(
+    undelegated = tuple(
         UndelegatedOp(node.name or "", node.op_type, "slow") for node in operators if node.op_type == "Softmax"
     )
     estimate = _estimate(model) if facts.estimates else None
@@ -168,25 +168,26 @@ def compile_program(facts: ToyFacts, artifacts: tuple[Artifact, ...], folder: Pa
         traffic=None if estimate is None else Traffic(10, 20, 0, 0),
         not_estimated="" if facts.estimates else "this chip has no estimates",
         notes=("compiled by toyc",),
-        placement=Placement(1, len(operators) - len(outside), outside),
+        placement=Placement(1, len(operators) - len(undelegated), undelegated),
     )
 
 
 def _estimate(model: ir.Model) -> Estimate:
-    """What the file costs: the bytes that MatMul and Gemm read."""
+    """Estimate the cost of the file as the bytes that MatMul and Gemm read."""
     values = [v for node in model.graph if node.op_type in ("MatMul", "Gemm") for v in node.inputs if v is not None]
     cost = sum(_stored_bytes(value) for value in values)
     return Estimate(cost, cost, cost, ops_without_cost=0, fill_bytes=0, spill_bytes=0)
 
 
 def _stored_bytes(value: ir.Value) -> int:
-    maker = value.producer()
-    stored = value if maker is None or not is_dequantize(maker) or maker.inputs[0] is None else maker.inputs[0]
+    producer = value.producer()
+    is_float = producer is None or not is_dequantize(producer) or producer.inputs[0] is None
+    stored = value if is_float else producer.inputs[0]
     return int((stored.dtype or ir.DataType.FLOAT).itemsize)
 
 
 def _break(model: ir.Model, op_type: str) -> None:
-    """Give back the input of every such operator whose output is quantized, with its sign changed."""
+    """Replace every such operator whose output is quantized by Neg."""
     for node in model.graph:
         if node.op_type == op_type and any(is_quantize(use.node) for use in node.outputs[0].uses()):
             node.op_type = "Neg"
@@ -203,32 +204,32 @@ def _program(compiled: CompileResult) -> Path:
 
 
 def package(compiled: CompileResult, folder: Path) -> CompileResult:
-    """What a device is given: only the build that ships has it."""
+    """Add the file for the device, which only the shipped build has."""
     path = folder / "toy.bin"
     path.write_bytes(_program(compiled).read_bytes())
     return replace(compiled, artifacts=(*compiled.artifacts, Artifact("package", path, "toyc 1", shipped=True)))
 
 
 def build_float(facts: ToyFacts, case: BaselineCase, folder: Path) -> CompileResult:
-    """The graph that was fitted, in float."""
+    """Compile the fitted graph in float."""
     return compile_program(facts, emit(case.model, Plan("toy", FP32.name, {}), folder), folder)
 
 
 def build_stock(facts: ToyFacts, case: BaselineCase, folder: Path) -> CompileResult:
-    """The caller's file as it is."""
+    """Compile the caller's file as it is."""
     return compile_program(facts, (Artifact("model", case.original),), folder)
 
 
 def measure(programs: Mapping[str, CompileResult], baseline: str, sample: Sample) -> MeasuredLatency | str:
-    """CPU time of the programs by turns."""
-    sessions = {name: open_session(_program(each), Mode.EXACT) for name, each in programs.items()}
+    """Measure the CPU time of the programs, interleaved."""
+    sessions = {name: open_session(_program(program), Mode.EXACT) for name, program in programs.items()}
     rounds = []
     for _ in range(3):
         rounds.append([])
         for session in sessions.values():
             start = time.process_time()
             run_session(session, sample)
-            rounds[-1].append(time.process_time() - start + 1e-6)  # never zero, however coarse the clock is
+            rounds[-1].append(time.process_time() - start + 1e-6)  # never zero, even with a coarse clock
     medians = dict(zip(programs, np.median(rounds, axis=0) * 1e6, strict=True))
     ratios = {name: float(us / medians[baseline]) for name, us in medians.items()}
     return MeasuredLatency(baseline, {name: float(us) for name, us in medians.items()}, ratios, len(rounds), ("timed",))
@@ -267,10 +268,10 @@ def device_files(compiled: CompileResult, case: DeviceCase) -> DeviceFiles:
 
 
 def read_device(folder: Path, compiled: CompileResult, plan: Plan) -> DeviceReport:
-    """The latency that the toy's tool left beside the outputs."""
+    """Read the latency that the toy's tool wrote next to the outputs."""
     path = folder / "times.txt"
     if not path.exists():
-        return DeviceReport(not_measured="the device left no times")
+        return DeviceReport(not_measured="the device wrote no times")
     compute_us, latency_us, runs = path.read_text().split()
     return DeviceReport(
         notes=("timed by toytime",),
@@ -285,10 +286,10 @@ def softmax_on_a_chip_that_is_slow_at_it(subject: CheckInput) -> Iterator[Findin
     Every Softmax, on targets whose facts are those of the toy.
 
     ## Why it matters
-    It shows that a target's own rule sees the target's own facts.
+    It shows that a target's own rule can read the target's facts.
 
     ## How to fix it
-    Nothing is to be done: the toy is a test.
+    No fix is needed: the toy is a test.
 
     ## Seen on
     - toy: 1, by reading its compiler, which is in this file.
@@ -299,7 +300,7 @@ def softmax_on_a_chip_that_is_slow_at_it(subject: CheckInput) -> Iterator[Findin
                 yield Finding("Q199", at_node(node), "runs outside the toy", Severity.WARNING, fix="leave it")
 
 
-# Made by hand, not by ``@rule``: the registry is that of the package, whose codes and pages tests hold.
+# Not registered with ``@rule``, because tests check all registered codes and their documentation.
 SLOW_SOFTMAX = Rule(
     "Q199",
     softmax_on_a_chip_that_is_slow_at_it.__name__,
@@ -309,13 +310,13 @@ SLOW_SOFTMAX = Rule(
 _SAME_16 = (*_SAME, Signature((Slot(A16),), A16, variadic=True))
 _FIRST_16 = OpSupport((*_FIRST.signatures, signature(A16, out=A16)), shares=(0,))
 _LINEAR_16 = (*_LINEAR.signatures, signature(A16, const(W8), bias(B32), out=A16))
-# The second operand of two activations is converted, to 16 bits or to 8: that is what the knob chooses from.
+# The second operand of an activation-by-activation MatMul is requantized to int16 or uint8: the knob chooses which.
 _S16 = Encoding(DType.S16, symmetric=True)
 _MATMUL_16 = (signature(A16, _S16, out=A16), signature(A16, A8, out=A16))
 
 
 def with_everything(facts: ToyFacts) -> Target:
-    """The toy with every capability: 16 bit, its own rule, knobs, an estimate, a clock, a device."""
+    """Return the toy with every capability: 16 bit, its own rule, knobs, an estimator, a timer, a device."""
     floats = Baseline("float", partial(build_float, facts))
     stock = Baseline("stock", partial(build_stock, facts))
     return Target(
@@ -330,7 +331,7 @@ def with_everything(facts: ToyFacts) -> Target:
                 "MatMul": OpSupport((*_LINEAR_16, signature(A8, A8, out=A8), *_MATMUL_16)),
                 "Gemm": OpSupport(_LINEAR_16),
             },
-            precisions={each.name: each for each in (W8A8, W8A16, FP32)},
+            precisions={precision.name: precision for precision in (W8A8, W8A16, FP32)},
             choices={"auto": (W8A8.name, W8A16.name)},
             max_rank=4,
         ),

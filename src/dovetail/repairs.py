@@ -209,5 +209,5 @@ def _notes(record: Repair) -> tuple[str, ...]:
         f"repaired: {len(record.kept)} Q/DQ pairs keep the scale and zero point of {record.model}, "
         f"{len(record.changed)} have others, {len(record.missing)} were missing, {len(record.removed)} were removed; "
         f"{RECORD} lists them",
-        *(f"the model as given: {message}" for message in record.as_given),
+        *(f"as given: {message}" for message in record.as_given),
     )

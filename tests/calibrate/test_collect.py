@@ -1,4 +1,4 @@
-"""What calibration sees is what is in the tensors, and nothing more is watched than a plan can need."""
+"""Calibration statistics are exact, and only the tensors that planning needs are observed."""
 
 from __future__ import annotations
 
@@ -35,49 +35,49 @@ def test_ranges_and_histograms_are_exact() -> None:
     np.testing.assert_array_equal(stats.tensors["a"].counts, histogram_of(np.maximum(x, 0)))
 
 
-def test_layout_outputs_are_not_watched() -> None:
+def test_layout_outputs_are_not_observed() -> None:
     assert observed(graph(BODY), ORT_CPU.table) == ("x", "a", "z")
 
 
 def test_nan_in_an_activation_is_named_by_its_original_name() -> None:
     model = graph("g (float[1,2] x) => (float[1,2] y) { a = Log(x)  y = Relu(a) }")
-    with pytest.raises(InputError, match="activation 'a' holds NaN on sample 1"):
+    with pytest.raises(InputError, match="activation 'a' contains NaN on sample 1"):
         observe(model, ORT_CPU, {"x": np.float32([[1, 2], [-1, 1]])})
-    with pytest.raises(InputError, match="activation 'a' holds infinity on sample 0"):
+    with pytest.raises(InputError, match="activation 'a' contains infinity on sample 0"):
         observe(model, ORT_CPU, {"x": np.float32([[0, 2]])})
 
 
-def test_statistics_survive_the_disk(tmp_path: Path) -> None:
+def test_statistics_are_saved_and_loaded(tmp_path: Path) -> None:
     model = graph(BODY)
     stats = observe(model, ORT_CPU, noise(model), histograms=True)
     save_stats(stats, tmp_path / "stats.npz")
-    again = load_stats(tmp_path / "stats.npz")
-    assert (again.data, again.digests) == (stats.data, stats.digests)
-    for name, seen in stats.tensors.items():
-        assert (again.tensors[name].low, again.tensors[name].high) == (seen.low, seen.high)
-        np.testing.assert_array_equal(again.tensors[name].counts, seen.counts)
+    loaded = load_stats(tmp_path / "stats.npz")
+    assert (loaded.data, loaded.digests) == (stats.data, stats.digests)
+    for name, tensor in stats.tensors.items():
+        assert (loaded.tensors[name].low, loaded.tensors[name].high) == (tensor.low, tensor.high)
+        np.testing.assert_array_equal(loaded.tensors[name].counts, tensor.counts)
 
 
 def test_samples_are_streamed_one_at_a_time(tmp_path: Path) -> None:
     from dovetail.calibrate.collect import collect
 
     model = graph(BODY)
-    alive: list[int] = []
+    yielded: list[int] = []
 
     def samples():  # type: ignore[no-untyped-def]
         for number in range(3):
-            alive.append(number)
+            yielded.append(number)
             yield {"x": np.full((1, 4, 6), number, np.float32)}
 
-    seen: list[tuple[int, int | None]] = []
+    reported: list[tuple[int, int | None]] = []
     collect(
         model,
         ("x", "a"),
         Data("stream", samples, 3),
         workdir=tmp_path,
         histograms=False,
-        progress=lambda done, total: seen.append((done, total)) or None,
+        progress=lambda done, total: reported.append((done, total)) or None,
     )
-    assert seen == [(1, 3), (2, 3), (3, 3)]
-    assert alive == [0, 1, 2]
+    assert reported == [(1, 3), (2, 3), (3, 3)]
+    assert yielded == [0, 1, 2]
     assert list(tmp_path.iterdir()) == []

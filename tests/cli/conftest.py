@@ -1,4 +1,4 @@
-"""The command line as a person calls it: exit code, what is printed, what is complained of."""
+"""Runs the command line: exit code, standard output, standard error."""
 
 from __future__ import annotations
 

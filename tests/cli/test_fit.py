@@ -1,4 +1,4 @@
-"""``dovetail fit`` as a person meets it: what comes out, the exit codes, and one clear sentence for every bad input."""
+"""``dovetail fit``: the run directory, the exit codes, and one clear sentence for every bad input."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ g (float[1,3,8,8] image) => (float[1,5] scores)
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a small trained-looking model, calibration and held-out data, and a metric."""
+    """A folder with a small model, calibration and held-out data, and metrics."""
     random = np.random.default_rng(0)
     model = onnx.parser.parse_model(MODEL)
     for name, shape in (("k", (4, 3, 3, 3)), ("w", (144, 5))):
@@ -56,8 +56,8 @@ BASE = ("fit", "model.onnx", "--target", "ort-cpu", "--calib", "calib.npz", "-o"
 def test_a_run_and_its_directory(run: Run, work: Path) -> None:
     code, out, err = run(*BASE, "--eval", "eval.npz", "--metric", "my_metric:top1", "--range", "mse")
     assert (code, err) == (0, "")
-    words = ("top1 on 24 held-out samples", "SQNR of scores", "normalized", "fidelity", "numerics", "directory: run")
-    assert all(word in out for word in words)
+    texts = ("top1 on 24 held-out samples", "SQNR of scores", "normalized", "fidelity", "numerics", "directory: run")
+    assert all(text in out for text in texts)
     result = json.loads((work / "run/result.json").read_text())
     assert {name: verdict["status"] for name, verdict in result["verdicts"].items()} == {
         "normalized": "pass",
@@ -96,22 +96,22 @@ def test_random_data_is_marked_in_every_output(run: Run, work: Path) -> None:
     assert result["calibration"]["random"] is True
 
 
-def test_an_edited_plan_is_carried_out(run: Run, work: Path) -> None:
+def test_an_edited_plan_is_used(run: Run, work: Path) -> None:
     assert run(*BASE)[0] == 0
     plan = json.loads((work / "run/plan.json").read_text())
-    grown = 0.25 / next(row["scale"] for row in plan["rows"] if row["tensor"] == "r")
+    factor = 0.25 / next(row["scale"] for row in plan["rows"] if row["tensor"] == "r")
     for row in plan["rows"]:
         if row["tensor"] == "r" or row["original_name"] == "v":
             row.update(scale=0.25, zero_point=0)
-        if row["tensor"] == "c":  # the bias counts in input scale x weight scale
-            row["scale"] = [scale * grown for scale in row["scale"]]
+        if row["tensor"] == "c":  # the scale of the bias is input scale x weight scale
+            row["scale"] = [scale * factor for scale in row["scale"]]
     (work / "edited.json").write_text(json.dumps(plan))
     assert run(*BASE[:-1], "edited", "--plan", "edited.json")[0] == 0
     rows = json.loads((work / "edited/result.json").read_text())["plan"]
     assert {row["scale"] for row in rows if row["tensor"] == "r"} == {0.25}
 
 
-def test_resume_takes_finished_stages_and_makes_the_rest(run: Run, work: Path) -> None:
+def test_resume_loads_finished_stages_and_runs_the_rest(run: Run, work: Path) -> None:
     assert run(*BASE)[0] == 0
     stats = work / "run/stages/stats.npz"
     before, model = stats.stat().st_mtime_ns, (work / "run/model.onnx").read_bytes()
@@ -129,20 +129,20 @@ def test_a_failed_verdict_is_exit_code_1(run: Run, work: Path) -> None:
     (work / "strict.toml").write_text("[thresholds]\nnumerics_drop_db = -500\n")
     code, out, _ = run(*BASE, "--config", "strict.toml")
     assert code == 1
-    assert "target and simulation part" in out
+    assert "target and simulation disagree" in out
     verdicts = json.loads((work / "run/result.json").read_text())["verdicts"]
     assert verdicts["numerics"]["status"] == "fail"
     assert "- -500 dB" in verdicts["numerics"]["passes_when"]["float outputs"]
 
 
-def test_a_config_file_says_the_same_as_options(run: Run, work: Path) -> None:
+def test_a_config_file_sets_the_same_options(run: Run, work: Path) -> None:
     (work / "run.toml").write_text('target = "ort-cpu"\nprecision = "w8a16"\nkeep = ["scores=fp32"]\n')
     assert run("fit", "model.onnx", "--calib", "calib.npz", "-o", "run", "--config", "run.toml")[0] == 0
     assert json.loads((work / "run/result.json").read_text())["precision"] == "w8a16"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--precision", "w3a3"), "unknown precision 'w3a3' for target ort-cpu"),
         (("--target", "abacus"), "unknown target 'abacus'"),
@@ -154,23 +154,23 @@ def test_a_config_file_says_the_same_as_options(run: Run, work: Path) -> None:
         (("--keep", "conv"), "must be GLOB=PRECISION"),
         (("--keep", "conv=fp12"), "unknown precision 'fp12'"),
         (("--keep", "nobody=fp32"), "no tensor and no node has a name that matches 'nobody'"),
-        (("--require", "magic"), "no such verdict"),
+        (("--require", "magic"), "--require magic: unknown verdict; expected one of normalized"),
         (("--shape", "image"), "must be name=1,3,224,224"),
         (("--shape", "image=1,3,9,9"), "image"),
         (("--shape", "picture=1,3,8,8"), "no input 'picture'"),
-        (("--metric", "my_metric:top1"), "a metric needs held-out data"),
+        (("--metric", "my_metric:top1"), "a metric requires held-out data: add --eval DATA"),
         (("--eval", "eval.npz", "--metric", "my_metric:none"), "has no function 'none'"),
         (("--eval", "eval.npz", "--metric", "my_metric:bad"), "must return a dict of named figures"),
-        (("--eval", "same.npz", "--metric", "my_metric:top1"), "was used for calibration"),
+        (("--eval", "same.npz", "--metric", "my_metric:top1"), "sample 0 is also in the calibration data"),
         (("--calib", "none.npz"), "none.npz"),
         (("--calib", "wrong_name.npz"), "array 'picture' is not an input"),
-        (("--calib", "wrong_shape.npz"), "'image' is (4, 3, 9, 9)"),
-        (("--calib", "wrong_type.npz"), "'image' is int32, the model takes float32"),
-        (("--calib", "nan.npz"), "'image' of sample 2 holds NaN"),
-        (("--calib", "empty.npz"), "not a single sample"),
-        (("--plan", "model.onnx"), "not a plan"),
+        (("--calib", "wrong_shape.npz"), "'image' has shape (4, 3, 9, 9)"),
+        (("--calib", "wrong_type.npz"), "'image' is int32, the model requires float32"),
+        (("--calib", "nan.npz"), "'image' of sample 2 contains NaN"),
+        (("--calib", "empty.npz"), "empty.npz: contains no samples"),
+        (("--plan", "model.onnx"), "model.onnx: cannot be read as a plan"),
         (("--config", "bad.toml"), "unknown option 'precison'"),
-        (("--config", "worse.toml"), "not a configuration"),
+        (("--config", "worse.toml"), "worse.toml: cannot be read as a TOML configuration"),
         (("--config", "strict.toml"), "unknown threshold 'normal_db'"),
         (("--size", "8"), "must be height,width"),
         (("--size", "inf,3"), "--size inf,3: must be height,width with whole numbers"),
@@ -178,7 +178,7 @@ def test_a_config_file_says_the_same_as_options(run: Run, work: Path) -> None:
         (("--size", "8,²"), "--size 8,²: must be height,width with whole numbers"),
         (("--shape", "image=1,²"), "--shape image=1,²: must be name=1,3,224,224"),
         (("--shape", f"image=1,{'9' * 5000}"), "must be name=1,3,224,224 with whole numbers from 1 to 2147483647"),
-        (("--calib", "random:²"), "random:²: after random: comes how many samples"),
+        (("--calib", "random:²"), "random:²: expected random:N with N samples"),
         (
             ("--target", "xnnpack", "--option", "memory_limit_mb=²"),
             "--option memory_limit_mb=²: must be a whole number",
@@ -186,18 +186,19 @@ def test_a_config_file_says_the_same_as_options(run: Run, work: Path) -> None:
         (("--target", "xnnpack", "--option", "time_limit_s=1e300"), "--option time_limit_s=1e300: must be a number"),
         (("--target", "qnn-htp:sm8550", "--emulate", "9" * 20), "must be a whole number from 1 to 2147483647"),
         (("--mean", "a,b"), "must be numbers"),
-        (("--std", "0"), "cannot be divided by"),
+        (("--std", "0"), "--std: must not be zero"),
         (("--no-such-option",), "No such option"),
         (("--emulate", "3"), "--emulate: ort-cpu has no emulator"),
-        (("--option", "a=1", "--option", "a=2"), "--option a is said twice"),
+        (("--option", "a=1", "--option", "a=2"), "--option a is given twice"),
         (("--calib", ":f"), "must be module:function"),
         (("--calib", "my_metric:eof"), "my_metric:eof: EOFError: x"),
         (("--eval", "eval.npz", "--metric", "my_metric:boom"), "metric my_metric:boom: KeyError: 'label'"),
-        (("--eval", "calib.npz"), "sample 0 was used for calibration"),
-        (("--eval", "late.npz", "--metric", "my_metric:blind"), "sample 24 was used for calibration"),
-        (("--plan", "p.json", "--precision", "w8a8"), "--precision does not go with --plan"),
-        (("--plan", "p.json", "--keep", "f=fp32"), "--keep does not go with --plan"),
-        (("--plan", "p.json", "--io", "quantized"), "--io does not go with --plan"),
+        (("--eval", "calib.npz"), "sample 0 is also in the calibration data"),
+        (("--eval", "late.npz", "--metric", "my_metric:blind"), "sample 24 is also in the calibration data"),
+        (("--plan", "p.json", "--precision", "w8a8"), "--precision cannot be combined with --plan"),
+        (("--plan", "p.json", "--keep", "f=fp32"), "--keep cannot be combined with --plan"),
+        (("--plan", "p.json", "--io", "quantized"), "--io cannot be combined with --plan"),
+        (("--plan", "p.json", "--operand-bits", "8"), "--operand-bits cannot be combined with --plan"),
         (("--config", "toml:range = 3"), "option range = 3: Expected `str`"),
         (("--config", "toml:shape = 3"), "option shape = 3"),
         (("--config", 'toml:keep = "f=fp32"'), "option keep = 'f=fp32'"),
@@ -212,7 +213,7 @@ def test_a_config_file_says_the_same_as_options(run: Run, work: Path) -> None:
     ],
 )
 def test_bad_input_is_one_sentence_exit_2_and_nothing_written(
-    run: Run, work: Path, arguments: tuple[str, ...], said: str
+    run: Run, work: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     with np.load(work / "calib.npz") as data:
         image = data["image"]
@@ -229,17 +230,17 @@ def test_bad_input_is_one_sentence_exit_2_and_nothing_written(
     (work / "strict.toml").write_text("[thresholds]\nnormal_db = 5\n")
     with np.load(work / "eval.npz") as data:
         np.savez(work / "late.npz", image=np.concatenate([data["image"], image[:1]]))
-    (work / "given.toml").write_text(arguments[-1].removeprefix("toml:"))
-    arguments = tuple("given.toml" if text.startswith("toml:") else text for text in arguments)
+    (work / "case.toml").write_text(arguments[-1].removeprefix("toml:"))
+    arguments = tuple("case.toml" if text.startswith("toml:") else text for text in arguments)
     code, out, err = run(*BASE, *arguments)
     assert code == 2, (out, err)
-    assert said in err
+    assert message in err
     assert "Traceback" not in err
     assert not (work / "run").exists()
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"", "bad.onnx"),
         (b"this is no model", "bad.onnx"),
@@ -247,19 +248,19 @@ def test_bad_input_is_one_sentence_exit_2_and_nothing_written(
         (None, "bad.onnx"),
     ],
 )
-def test_a_bad_model_file_is_named(run: Run, work: Path, content: bytes | str | None, said: str) -> None:
+def test_a_bad_model_file_is_named(run: Run, work: Path, content: bytes | str | None, message: str) -> None:
     if content == "truncated":
         content = (work / "model.onnx").read_bytes()[:500]
     if isinstance(content, bytes):
         (work / "bad.onnx").write_bytes(content)
     code, _, err = run("fit", "bad.onnx", *BASE[2:])
     assert code == 2
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
     assert not (work / "run").exists()
 
 
-def test_a_shape_that_no_memory_holds_is_refused(run: Run, work: Path) -> None:
+def test_a_shape_that_is_too_large_is_refused(run: Run, work: Path) -> None:
     text = '<ir_version: 10, opset_import: ["": 21]> g (float[N,M] x) => (float[N,M] y) { y = Relu(x) }'
     onnx.save(onnx.parser.parse_model(text), work / "model.onnx")
     code, _, err = run(*BASE, "--calib", "random", "--shape", "x=2147483647,8")
@@ -273,32 +274,32 @@ def test_types_that_contradict_each_other_are_named(run: Run, work: Path, comman
     weight.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight).astype(np.float64), "w"))
     onnx.save(model, work / "model.onnx")
     code, _, err = run(command, *(BASE[1:] if command == "fit" else BASE[1:6]))
-    said = "node 'MatMul/m' (MatMul) takes tensors of one type: 'v' is float, 'w' is double"
-    assert (code, err) == (2, f"dovetail: {said}; export the model in one type, or add a Cast\n")
+    message = "node 'MatMul/m' (MatMul) takes tensors of one type: 'v' is float, 'w' is double"
+    assert (code, err) == (2, f"dovetail: {message}; export the model in one type, or add a Cast\n")
     assert not (work / "run").exists()
 
 
-def test_output_that_is_there_is_left_alone(run: Run, work: Path) -> None:
+def test_an_output_folder_with_other_content_is_not_touched(run: Run, work: Path) -> None:
     (work / "run").mkdir()
     (work / "run/precious.txt").write_text("mine")
     for arguments in ((), ("--force",), ("--resume",)):
         code, _, err = run(*BASE, *arguments)
         assert code == 2
-        assert "not a run directory of ours" in err
+        assert "is not empty and not a Dovetail run directory; choose another --output" in err
     assert (work / "run/precious.txt").read_text() == "mine"
     (work / "file").write_text("mine")
     assert "is a file" in run(*BASE[:-1], "file")[2]
 
 
-def test_an_earlier_run_needs_force(run: Run, work: Path) -> None:
+def test_replacing_an_earlier_run_requires_force(run: Run, work: Path) -> None:
     assert run(*BASE)[0] == 0
     code, _, err = run(*BASE)
     assert code == 2
-    assert "say --force to replace it or --resume" in err
+    assert "already contains a run; add --force to replace it or --resume to continue it" in err
     assert run(*BASE, "--force")[0] == 0
 
 
-def test_an_unwritable_place_is_named(run: Run, work: Path) -> None:
+def test_an_unwritable_output_is_named(run: Run, work: Path) -> None:
     (work / "file").write_text("mine")
     code, _, err = run(*BASE[:-1], "file/run")
     assert code == 2
@@ -308,7 +309,7 @@ def test_an_unwritable_place_is_named(run: Run, work: Path) -> None:
 def test_missing_calibration_says_what_to_do(run: Run, work: Path) -> None:
     code, _, err = run("fit", "model.onnx", "--target", "ort-cpu", "-o", "run")
     assert code == 2
-    assert "--calib random if noise is really what is wanted" in err
+    assert "no calibration data: add --calib DATA, or --calib random to calibrate on random noise" in err
     code, _, err = run("fit", "model.onnx", "--calib", "random", "-o", "run")
     assert code == 2
-    assert "no target given" in err
+    assert "no target: add --target, for example --target ort-cpu" in err

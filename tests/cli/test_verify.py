@@ -1,4 +1,4 @@
-"""``dovetail verify`` as a person meets it: the table, the exit codes, and one clear sentence for every bad input."""
+"""``dovetail verify``: the table, the exit codes, and one clear sentence for every bad input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.device import runs
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a run and, as a device gives them, the outputs of the float graph."""
+    """A folder with a run and, in place of those of a device, the outputs of the float graph."""
     runs.with_device(monkeypatch)
     runs.fit(tmp_path)
     shutil.copytree(tmp_path / "run/device/expected/float", tmp_path / "back")
@@ -31,24 +31,24 @@ def verdict(work: Path) -> str:
     return str(json.loads((work / "run/result.json").read_text())["verdicts"]["device"]["status"])
 
 
-def test_a_device_that_runs_as_simulated(run: Run, work: Path) -> None:
+def test_a_device_that_agrees_with_the_simulation(run: Run, work: Path) -> None:
     assert verdict(work) == "not_checked"
     code, out, err = run(*VERIFY, "--require", "device")
     assert (code, err) == (0, "")
     assert verdict(work) == "pass"
-    for word in ("device", "the device runs as simulated", "200.0 dB", "run directory: run"):
-        assert word in " ".join(out.split())
+    for text in ("device", "device and simulation agree", "200.0 dB", "run directory: run"):
+        assert text in " ".join(out.split())
 
 
-def test_a_device_that_does_not_is_exit_code_1(run: Run, work: Path) -> None:
+def test_a_device_that_disagrees_is_exit_code_1(run: Run, work: Path) -> None:
     np.save(work / "back/001/z.npy", np.ones((1, 6, 2), np.float32))
     code, out, err = run(*VERIFY)
     assert (code, err) == (1, "")
-    assert "device and simulation part" in " ".join(out.split())
+    assert "device and simulation disagree" in " ".join(out.split())
     assert verdict(work) == "fail"
 
 
-def test_what_only_an_emulator_ran_is_exit_code_3_when_required(run: Run, work: Path) -> None:
+def test_outputs_of_an_emulator_are_exit_code_3_if_a_device_is_required(run: Run, work: Path) -> None:
     shutil.rmtree(work / "back")
     assert runs.on_device(work / "run/device", "--outputs", work / "back").returncode == 0
     runs.change(work / "back/ran.json", emulated=True)
@@ -105,49 +105,49 @@ def short_file(work: Path) -> None:
     (work / "back/002/z.raw").write_bytes(bytes(44))
 
 
-def lost_expectation(work: Path) -> None:
+def no_expected_output(work: Path) -> None:
     shutil.rmtree(work / "run/device/expected/simulation/001")
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
-        (no_run, "run/result.json: not a result"),
+        (no_run, "run/result.json: cannot be read as a result"),
         (no_device_folder, "run: has no device/manifest.json"),
         (another_schema, "run/result.json: not a result of schema version 3"),
         (another_manifest, "run/device/manifest.json: not a device manifest of schema version 1"),
-        (another_model, "back: comes from another model or other samples than those of run/device"),
-        (no_outputs, "back: the outputs of the device cannot be read"),
+        (another_model, "back: outputs of another model or of other samples than those in run/device"),
+        (no_outputs, "back: the folder with the device outputs cannot be read"),
         (no_sample, "back: sample 2 is missing"),
         (no_output, "back/002: output 'sum:0' is missing"),
-        (unknown_output, "back/002/other.raw: the model has no output 'other'; there is z, sum:0"),
-        (short_file, "back/002/z.raw: has 44 bytes; output 'z' is float32 [1, 6, 2], which takes 48"),
-        (lost_expectation, "run/device/expected/simulation: sample 1 is missing"),
+        (unknown_output, "back/002/other.raw: the model has no output 'other'; expected one of z, sum:0"),
+        (short_file, "back/002/z.raw: has 44 bytes; output 'z' is float32 [1, 6, 2], which requires 48"),
+        (no_expected_output, "run/device/expected/simulation: sample 1 is missing"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
 def test_bad_input_is_one_sentence_and_the_result_stays(
-    run: Run, work: Path, spoil: Callable[[Path], None], said: str
+    run: Run, work: Path, spoil: Callable[[Path], None], message: str
 ) -> None:
     spoil(work)
     path = work / "run/result.json"
     before = path.read_bytes() if path.exists() else b""
     code, _, err = run(*VERIFY)
     assert code == 2
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
     assert (path.read_bytes() if path.exists() else b"") == before
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (("verify", "run"), "run/device/outputs: the outputs of the device cannot be read"),
-        ((*VERIFY, "--require", "magic"), "--require magic: no such verdict; there is normalized"),
+        (("verify", "run"), "run/device/outputs: the folder with the device outputs cannot be read"),
+        ((*VERIFY, "--require", "magic"), "--require magic: unknown verdict; expected one of normalized"),
     ],
 )
-def test_bad_arguments(run: Run, work: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_bad_arguments(run: Run, work: Path, arguments: tuple[str, ...], message: str) -> None:
     code, _, err = run(*arguments)
     assert code == 2
-    assert said in err
+    assert message in err
     assert "Traceback" not in err

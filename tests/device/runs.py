@@ -1,4 +1,4 @@
-"""A toy with a device side: a run of it, and the same machine as its device, in a process of its own."""
+"""A toy target with a device folder: a run of it, and its device, which is this machine in another process."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ import onnxruntime
 
 def open_model(model, backend=""):
     if backend == "broken":
-        raise RuntimeError("there is no such backend")
+        raise RuntimeError("unknown backend")
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.x64quantprecision", "1")  # without it, 8-bit sums saturate on some CPUs
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -71,7 +71,7 @@ def device_side(compiled: CompileResult, case: DeviceCase) -> DeviceFiles:
 
 
 def with_device(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
-    """The toy as a target that has a device side, where ``open_target`` finds it."""
+    """Register the toy as a target with a device folder."""
     monkeypatch.setitem(targets.FAMILIES, "toy", "tests.toy_target")
     toy = changed(toy_target.TOY, **{"device": DeviceKit(device_side), **changes})
     monkeypatch.setattr(toy_target, "TOY", toy)
@@ -99,11 +99,9 @@ def fit(folder: Path, *, count: int = 3, body: str = BODY, **options: object) ->
 def on_device(
     folder: Path, *arguments: object, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the script of a device folder as a person would, in a process that knows nothing of us."""
-    command = [sys.executable, folder / "run_on_device.py", *arguments]
-    return subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, check=False, env=environment, cwd=folder.parent
-    )
+    """Run the script of a device folder in another process."""
+    command = [str(argument) for argument in (sys.executable, folder / "run_on_device.py", *arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=folder.parent)
 
 
 def change(path: Path, **values: object) -> None:

@@ -1,4 +1,4 @@
-"""To a device and back: the script runs on its own, and what it leaves becomes the verdict ``device``."""
+"""The device loop: the script runs on its own, and its outputs give the verdict ``device``."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def came_back(run: Path) -> Path:
-    """The folder that the script leaves, from a copy of the device folder elsewhere."""
-    there = shutil.copytree(run / "device", run.parent / "phone")
-    done = runs.on_device(there)
-    assert done.returncode == 0, done.stderr
-    return there / "outputs"
+def device_outputs(run: Path) -> Path:
+    """Run the script in a copy of the device folder, and return the folder with its outputs."""
+    phone = shutil.copytree(run / "device", run.parent / "phone")
+    process = runs.on_device(phone)
+    assert process.returncode == 0, process.stderr
+    return phone / "outputs"
 
 
-def test_the_loop_fills_verdict_and_figures(run: Path) -> None:
-    outputs = came_back(run)
+def test_device_outputs_set_verdict_and_figures(run: Path) -> None:
+    outputs = device_outputs(run)
     before = dovetail.load_result(run / "result.json")
     result = dovetail.verify_device(run, device_outputs=outputs)
     verdict = result.verdicts["device"]
     assert verdict.status is Status.PASS, verdict.reason
-    assert verdict.reason.startswith("the device runs as simulated; ")
+    assert verdict.reason.startswith("device and simulation agree; ")
     assert "3 samples in outputs, toy.onnx on Linux" in verdict.evidence
     assert "onnxruntime 1." in verdict.evidence
     against_float, against_simulation = (
@@ -55,10 +55,10 @@ def test_the_loop_fills_verdict_and_figures(run: Path) -> None:
     assert not list(run.glob("*.part"))
 
 
-def test_quantized_outputs_are_compared_in_real_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_quantized_outputs_are_dequantized_before_comparing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     runs.with_device(monkeypatch)
     runs.fit(tmp_path, io="quantized")
-    outputs = came_back(tmp_path / "run")
+    outputs = device_outputs(tmp_path / "run")
     assert np.load(outputs / "000/z.npy").dtype == np.uint8
     result = dovetail.verify_device(tmp_path / "run", device_outputs=outputs)
     assert result.verdicts["device"].status is Status.PASS
@@ -67,11 +67,11 @@ def test_quantized_outputs_are_compared_in_real_numbers(monkeypatch: pytest.Monk
     assert 25 < (figures["z"] or 0) < 60
 
 
-def test_rows_behind_a_topk_are_matched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_rows_after_a_topk_are_matched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     runs.with_device(monkeypatch)
     runs.fit(tmp_path, body=runs.RANKED)
     run = tmp_path / "run"
-    outputs = came_back(run)
+    outputs = device_outputs(run)
     for name in ("scores", "rows"):
         path = outputs / f"001/{name}.npy"
         np.save(path, np.load(path)[:, ::-1])
@@ -83,34 +83,35 @@ def test_rows_behind_a_topk_are_matched(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [(3.0, "device and simulation part; 'z'"), (np.nan, "the device's output 'z' holds NaN")]
+    ("value", "message"),
+    [(3.0, "device and simulation disagree; 'z'"), (np.nan, "the device's output 'z' contains NaN")],
 )
-def test_a_device_that_computes_something_else_fails(run: Path, value: float, said: str) -> None:
-    outputs = came_back(run)
+def test_a_device_with_other_outputs_fails(run: Path, value: float, message: str) -> None:
+    outputs = device_outputs(run)
     array = np.load(outputs / "002/z.npy")
     array[0, 0] = value
     np.save(outputs / "002/z.npy", array)
     result = dovetail.verify_device(run, device_outputs=outputs)
     assert result.failed == ("device",)
-    assert result.verdicts["device"].reason.startswith(said)
+    assert result.verdicts["device"].reason.startswith(message)
 
 
-def test_an_emulator_is_no_device(run: Path) -> None:
-    outputs = came_back(run)
+def test_outputs_of_an_emulator_never_pass(run: Path) -> None:
+    outputs = device_outputs(run)
     runs.change(outputs / "ran.json", emulated=True)
     result = dovetail.verify_device(run, device_outputs=outputs)
     verdict = result.verdicts["device"]
     assert verdict.status is Status.NOT_CHECKED
     assert verdict.reason.startswith(
-        "the outputs come from an emulator, not from a device: the device runs as simulated"
+        "the outputs come from an emulator, not from a device: device and simulation agree"
     )
     assert result.metrics.sqnr_db.device_vs_float is None
     np.save(outputs / "000/z.npy", np.zeros((1, 6, 2), np.float32))
     assert dovetail.verify_device(run, device_outputs=outputs).verdicts["device"].status is Status.FAIL
 
 
-def test_float_tensors_are_asked_for_no_more_than_the_target_keeps(run: Path) -> None:
-    outputs = came_back(run)
+def test_no_more_is_required_than_float_tensors_can_reach_on_the_target(run: Path) -> None:
+    outputs = device_outputs(run)
     for path in outputs.glob("*/z.npy"):
         array = np.load(path)
         np.save(path, array + np.float32(0.02) * np.abs(array).max())  # about 10 dB below simulation
@@ -121,47 +122,47 @@ def test_float_tensors_are_asked_for_no_more_than_the_target_keeps(run: Path) ->
 
 
 def test_outputs_of_another_model_are_refused(run: Path, tmp_path: Path) -> None:
-    outputs = came_back(run)
+    outputs = device_outputs(run)
     runs.fit(tmp_path, force=True, keep=("z=w8a8",), count=2)
-    with pytest.raises(InputError, match="comes from another model or other samples than those of"):
-        dovetail.verify_device(run, device_outputs=shutil.copytree(outputs, tmp_path / "old", ignore=_third))
+    with pytest.raises(InputError, match="outputs of another model or of other samples than those in"):
+        dovetail.verify_device(run, device_outputs=shutil.copytree(outputs, tmp_path / "old", ignore=_third_sample))
 
 
-def _third(folder: str, names: list[str]) -> list[str]:
+def _third_sample(folder: str, names: list[str]) -> list[str]:
     return [name for name in names if name == "002"]
 
 
 def test_a_device_folder_of_another_model_is_refused(run: Path) -> None:
-    outputs = came_back(run)
+    outputs = device_outputs(run)
     runs.change(run / "device/manifest.json", model_sha256="0" * 64)
-    with pytest.raises(InputError, match=r"speaks of another model than result\.json"):
+    with pytest.raises(InputError, match=r"is for another model than result\.json \(SHA-256 0{12}\)"):
         dovetail.verify_device(run, device_outputs=outputs)
 
 
-def test_the_script_refuses_a_model_that_is_not_the_folder_s(run: Path) -> None:
+def test_the_script_refuses_a_model_that_was_changed(run: Path) -> None:
     (run / "device/toy.onnx").write_bytes(b"other")
-    done = runs.on_device(run / "device")
-    assert done.returncode == 2
-    assert done.stderr == "toy.onnx is missing, or not the file that this folder was made with\n"
+    process = runs.on_device(run / "device")
+    assert process.returncode == 2
+    assert process.stderr == "toy.onnx is missing or was changed; copy the whole device folder again\n"
     assert not (run / "device/outputs").exists()
 
 
-def test_the_script_takes_another_model_backend_and_place(run: Path) -> None:
-    done = runs.on_device(run / "device", "--backend", "broken")
-    assert done.returncode == 1
-    assert "there is no such backend" in done.stderr
-    place = run.parent / "elsewhere"
-    done = runs.on_device(run / "device", "--model", run / "toy.onnx", "--outputs", place)
-    assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in place.iterdir()) == ["000", "001", "002", "ran.json"]
+def test_the_script_accepts_another_model_backend_and_output_folder(run: Path) -> None:
+    process = runs.on_device(run / "device", "--backend", "broken")
+    assert process.returncode == 1
+    assert "unknown backend" in process.stderr
+    outputs = run.parent / "elsewhere"
+    process = runs.on_device(run / "device", "--model", run / "toy.onnx", "--outputs", outputs)
+    assert process.returncode == 0, process.stderr
+    assert sorted(path.name for path in outputs.iterdir()) == ["000", "001", "002", "ran.json"]
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [("[]", "not the record of a run"), ("{", "not the record of a run"), ("{}", "manifest_sha256")],
 )
-def test_a_record_that_is_none_is_refused(run: Path, content: str, said: str) -> None:
-    outputs = came_back(run)
+def test_a_bad_record_is_refused(run: Path, content: str, message: str) -> None:
+    outputs = device_outputs(run)
     (outputs / "ran.json").write_text(content)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         dovetail.verify_device(run, device_outputs=outputs)

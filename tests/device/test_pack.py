@@ -1,4 +1,4 @@
-"""``RUN/device`` holds what a device needs, in the bytes of the shipped graph, and nothing where there is no device."""
+"""``RUN/device`` holds what a device needs, in the dtypes of the shipped graph; other targets have no such folder."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_inputs_outputs_and_what_they_are(toy: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_manifest_inputs_and_model(toy: pytest.MonkeyPatch, tmp_path: Path) -> None:
     result = runs.fit(tmp_path, count=12)
-    device, given = tmp_path / "run/device", runs.samples(12)
+    device, samples = tmp_path / "run/device", runs.samples(12)
     manifest = read_manifest(device / "manifest.json")
     assert manifest.samples == 8 == len(list(device.glob("input_*")))
     assert [(t.name, t.file, t.shape, t.dtype, t.scale) for t in manifest.inputs] == [
@@ -36,7 +36,7 @@ def test_inputs_outputs_and_what_they_are(toy: pytest.MonkeyPatch, tmp_path: Pat
     ]
     for number in range(8):
         raw = np.fromfile(device / f"input_{number:03d}/in_y_2.raw", "<f4")
-        np.testing.assert_array_equal(raw, given["in/y.2"][number].reshape(-1))
+        np.testing.assert_array_equal(raw, samples["in/y.2"][number].reshape(-1))
     assert manifest.model_sha256 == next(a.sha256 for a in result.artifacts if a.name == "model")
     assert manifest.models == {"toy.onnx": manifest.model_sha256}
     assert manifest.versions["toy"] == "1"
@@ -47,42 +47,40 @@ def test_inputs_outputs_and_what_they_are(toy: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_expected_outputs_are_those_of_simulation_and_float(toy: pytest.MonkeyPatch, tmp_path: Path) -> None:
     runs.fit(tmp_path)
-    device, given = tmp_path / "run/device", runs.samples()
+    device, samples = tmp_path / "run/device", runs.samples()
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     for number in range(3):
-        real = session.run(["z"], {name: array[number : number + 1] for name, array in given.items()})[0]
+        in_float = session.run(["z"], {name: array[number : number + 1] for name, array in samples.items()})[0]
         expected = np.load(device / f"expected/float/{number:03d}/z.npy")
-        np.testing.assert_allclose(expected, real, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(expected, in_float, rtol=1e-5, atol=1e-5)
         simulated = np.load(device / f"expected/simulation/{number:03d}/z.npy")
-        assert 0 < np.abs(simulated - real).max() < 0.5
+        assert 0 < np.abs(simulated - in_float).max() < 0.5
     assert (device / "expected/simulation/000/sum_0.npy").exists()
 
 
-def test_quantized_inputs_go_as_the_integers_that_the_graph_takes(toy: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_quantized_inputs_are_written_as_integers(toy: pytest.MonkeyPatch, tmp_path: Path) -> None:
     runs.fit(tmp_path, io="quantized")
-    device, given = tmp_path / "run/device", runs.samples()
+    device, samples = tmp_path / "run/device", runs.samples()
     first = read_manifest(device / "manifest.json").inputs[0]
     assert first.dtype == "uint8"
     assert first.scale is not None
     assert first.zero_point is not None
     raw = np.fromfile(device / "input_001/x.raw", np.uint8)
-    real = (raw.astype(np.float32) - first.zero_point) * first.scale
-    np.testing.assert_allclose(real, given["x"][1].reshape(-1), atol=first.scale)
+    dequantized = (raw.astype(np.float32) - first.zero_point) * first.scale
+    np.testing.assert_allclose(dequantized, samples["x"][1].reshape(-1), atol=first.scale)
     assert np.load(device / "expected/simulation/000/z.npy").dtype == np.uint8
     assert np.load(device / "expected/float/000/z.npy").dtype == np.float32
 
 
-def test_the_verdict_says_how_it_is_filled(toy: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_verdict_says_how_to_run_on_a_device(toy: pytest.MonkeyPatch, tmp_path: Path) -> None:
     verdict = runs.fit(tmp_path).verdicts["device"]
     assert str(verdict.status) == "not_checked"
-    assert "python run_on_device.py" in verdict.reason
-    assert "dovetail verify run --device-outputs DIR" in verdict.reason
+    assert "not run on a device yet: run `python run_on_device.py` in device/" in verdict.reason
+    assert "then `dovetail verify run --device-outputs DIR`" in verdict.reason
     assert "- 3 dB" in verdict.passes_when["float outputs"]
 
 
-def test_the_same_run_leaves_the_same_bytes_and_what_a_device_gave_stays(
-    toy: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_same_run_writes_the_same_bytes_and_keeps_device_outputs(toy: pytest.MonkeyPatch, tmp_path: Path) -> None:
     runs.fit(tmp_path, count=4)
     device = tmp_path / "run/device"
     before = (device / "manifest.json").read_bytes()
@@ -96,29 +94,29 @@ def test_the_same_run_leaves_the_same_bytes_and_what_a_device_gave_stays(
     assert (device / "outputs/note.txt").exists()
 
 
-def test_what_was_not_compiled_has_no_device_folder(toy: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_rejected_graph_has_no_device_folder(toy: pytest.MonkeyPatch, tmp_path: Path) -> None:
     runs.with_device(toy, compile=lambda artifacts, folder: CompileResult(artifacts, error="no kernel for Relu"))
     result = runs.fit(tmp_path)
     assert result.verdicts["device"].reason == "nothing was compiled: no kernel for Relu"
     assert not (tmp_path / "run/device").exists()
 
 
-def test_a_missing_compiler_leaves_the_graph_to_the_device(toy: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_compiler_the_device_folder_has_the_graph(toy: pytest.MonkeyPatch, tmp_path: Path) -> None:
     runs.with_device(toy, probe=lambda: Probe(False, {}, "pip install toy-compiler"))
     result = runs.fit(tmp_path)
     assert str(result.verdicts["compiled"].status) == "not_checked"
     assert (tmp_path / "run/device/manifest.json").exists()
 
 
-def test_a_target_without_a_device_is_not_asked(toy: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_target_without_a_device_has_no_verdict(toy: pytest.MonkeyPatch, tmp_path: Path) -> None:
     runs.with_device(toy, device=None)
     assert "device" not in runs.fit(tmp_path).verdicts
     assert not (tmp_path / "run/device").exists()
-    with pytest.raises(InputError, match="--require device: toy has no device"):
+    with pytest.raises(InputError, match="--require device: toy has no device verdict"):
         runs.fit(tmp_path, require=("device",), force=True)
 
 
-def test_a_refused_graph_is_not_checked_on_a_device_either(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_run_that_stops_is_not_checked_on_a_device_either(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(ort_cpu, "ORT_CPU", changed(ort_cpu.ORT_CPU, device=DeviceKit(runs.device_side)))
     shipped = zoo.load("vit_digits")
     result = dovetail.fit(
@@ -133,7 +131,7 @@ def test_a_refused_graph_is_not_checked_on_a_device_either(monkeypatch: pytest.M
     assert not (tmp_path / "run/device").exists()
 
 
-def test_file_names_differ_where_names_do() -> None:
+def test_different_names_have_different_file_names() -> None:
     assert file_names(["a/b", "a.b", "A_b", "", "ü"]) == {
         "a/b": "a_b",
         "a.b": "a_b_2",
@@ -144,14 +142,14 @@ def test_file_names_differ_where_names_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [({"schema_version": 9}, "not a device manifest of schema version 1"), ({"samples": "x"}, "samples")],
 )
-def test_another_manifest_is_refused(
-    toy: pytest.MonkeyPatch, tmp_path: Path, changed: dict[str, object], said: str
+def test_a_bad_manifest_is_refused(
+    toy: pytest.MonkeyPatch, tmp_path: Path, changed: dict[str, object], message: str
 ) -> None:
     runs.fit(tmp_path)
     path = tmp_path / "run/device/manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         read_manifest(path)

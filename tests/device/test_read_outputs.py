@@ -1,4 +1,4 @@
-"""What comes back from a device is read in every layout that is written, and refused by name where it is not whole."""
+"""Outputs of a device are read in every supported layout; missing or wrong files are refused by name."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def values(tensor: DeviceTensor, number: int) -> np.ndarray:
 
 
 def read(folder: Path, *outputs: DeviceTensor) -> list[Sample]:
-    said = manifest(*(outputs or (SCORES,)))
-    return list(read_outputs(find_outputs(folder, said), said))
+    expected = manifest(*(outputs or (SCORES,)))
+    return list(read_outputs(find_outputs(folder, expected), expected))
 
 
 def npy(folder: Path, tensor: DeviceTensor, number: int) -> None:
@@ -71,7 +71,7 @@ def net_run_native(folder: Path, tensor: DeviceTensor, number: int) -> None:
 def test_every_layout(write: Callable[[Path, DeviceTensor, int], None], tensor: DeviceTensor, tmp_path: Path) -> None:
     for number in range(SAMPLES):
         write(tmp_path, tensor, number)
-    (tmp_path / "run.log").write_text("what the tool said")
+    (tmp_path / "run.log").write_text("output of the tool")
     (tmp_path / "profile").mkdir()
     for number, sample in enumerate(read(tmp_path, tensor)):
         expected = values(tensor, number)
@@ -81,13 +81,13 @@ def test_every_layout(write: Callable[[Path, DeviceTensor, int], None], tensor: 
         assert sample[tensor.name].dtype == expected.dtype
 
 
-def test_integers_that_a_tool_has_written_as_real_numbers(tmp_path: Path) -> None:
-    real = np.array([[0.5, -1.0], [2.0, 3.5]], np.float32)
+def test_quantized_outputs_that_a_tool_has_written_as_float32(tmp_path: Path) -> None:
+    dequantized = np.array([[0.5, -1.0], [2.0, 3.5]], np.float32)
     for number in range(SAMPLES):
         (tmp_path / f"Result_{number}").mkdir()
-        (tmp_path / f"Result_{number}/mask.raw").write_bytes(real.tobytes())
+        (tmp_path / f"Result_{number}/mask.raw").write_bytes(dequantized.tobytes())
     for sample in read(tmp_path, BYTES):
-        np.testing.assert_array_equal(sample["mask"], real)
+        np.testing.assert_array_equal(sample["mask"], dequantized)
 
 
 def missing_sample(folder: Path) -> None:
@@ -156,40 +156,40 @@ def nothing(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
-        (missing_sample, "sample 1 is missing; the device was given 2 samples"),
+        (missing_sample, "sample 1 is missing; the device folder has 2 samples"),
         (missing_output, "001: output 'head/scores' is missing"),
-        (one_too_many, "007: there is no sample 7; the device was given 2 samples"),
+        (one_too_many, "007: unknown sample 7; the device folder has 2 samples"),
         (twice, "001 and Result_1 are both sample 1"),
         (two_files, "head_scores.raw: output 'head/scores' is already in head_scores.npy"),
-        (unknown, "boxes.npy: the model has no output 'boxes'; there is head/scores"),
+        (unknown, "boxes.npy: the model has no output 'boxes'; expected one of head/scores"),
         (unknown_in_npz, "more.npz: the model has no output 'boxes'"),
         (wrong_shape, "is float32 [3, 1]; output 'head/scores' is float32 [1, 3]"),
         (wrong_type, "is int32 [1, 3]; output 'head/scores' is float32 [1, 3]"),
-        (wrong_size, "has 11 bytes; output 'head/scores' is float32 [1, 3], which takes 12"),
+        (wrong_size, "has 11 bytes; output 'head/scores' is float32 [1, 3], which requires 12"),
         (truncated, "head_scores.npy: not an array"),
         (empty_file, "head_scores.npy: not an array"),
         (pickled, "head_scores.npy: not an array"),
         (no_npz, "001.npz: not an .npz file"),
-        (nothing, "no outputs are in it; they are read as"),
+        (nothing, "contains no outputs of a device; expected files such as 000/NAME.npy"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_what_is_not_whole_is_named(spoil: Callable[[Path], None], said: str, tmp_path: Path) -> None:
+def test_missing_and_wrong_files_are_named(spoil: Callable[[Path], None], message: str, tmp_path: Path) -> None:
     for number in range(SAMPLES):
         npy(tmp_path, SCORES, number)
     assert len(read(tmp_path)) == SAMPLES
     spoil(tmp_path)
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(InputError) as error:
         read(tmp_path)
-    assert said in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"nowhere: the outputs of the device cannot be read \(No such file"):
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere: the folder with the device outputs cannot be read \(No such file"):
         read(tmp_path / "nowhere")
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="file: the outputs of the device cannot be read"):
+    with pytest.raises(InputError, match="file: the folder with the device outputs cannot be read"):
         read(tmp_path / "file")

@@ -107,7 +107,7 @@ def test_bad_files_are_refused_by_name(written: Path, change: object, said: str)
 def test_not_json(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text("{")
-    with pytest.raises(InputError, match="not a plan"):
+    with pytest.raises(InputError, match="cannot be read as a plan"):
         read_plan(path)
 
 

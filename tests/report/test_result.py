@@ -1,4 +1,4 @@
-"""``result.json`` is read back whole, and another document is refused by name."""
+"""``result.json`` is read completely, and any other document is refused."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run" / "result.json"
 
 
-def test_it_comes_back_whole(written: Path) -> None:
+def test_reading_and_writing_gives_the_same_bytes(written: Path) -> None:
     result = dovetail.load_result(written)
     assert result.to_json() == written.read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"schema_version": 99}, "not a result of schema version 3"),
         ({"target": 3}, "target"),
         ({"verdicts": {"numerics": {"status": "perhaps", "reason": ""}}}, "perhaps"),
     ],
 )
-def test_another_document_is_refused(written: Path, change: dict[str, object], said: str, tmp_path: Path) -> None:
+def test_another_document_is_refused(written: Path, change: dict[str, object], message: str, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text(json.dumps({**json.loads(written.read_text()), **change}))
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         dovetail.load_result(path)
 
 
-def test_a_plan_without_integers_has_nothing_to_read_back(written: Path, tmp_path: Path) -> None:
+def test_a_plan_that_quantizes_nothing_has_nothing_to_read_back(written: Path, tmp_path: Path) -> None:
     data = {"x": np.ones((2, 4), np.float32)}
     model = written.parents[1] / "model.onnx"
     result = dovetail.fit(model, target="ort-cpu", precision="fp32", calibration=data, output=tmp_path / "run")
@@ -63,44 +63,48 @@ def assert_same_verdicts(old: dict[str, Any], result: dovetail.Result) -> None:
 VERSION_1 = Path(__file__).parent / "result_v1.json"  # of a real run on qnn-htp, with fewer rows
 
 
-def test_a_result_of_version_1_is_read_and_nothing_of_it_is_lost(tmp_path: Path) -> None:
+def test_a_result_of_version_1_is_read_without_losing_information(tmp_path: Path) -> None:
     old, result = json.loads(VERSION_1.read_text()), dovetail.load_result(VERSION_1)
     assert (old["schema_version"], result.schema_version) == (1, 3)
     (before,), (finding,) = old["findings"], result.findings
     assert (before["code"], finding.code) == ("qnn-htp", "Q701")
     assert (str(finding.place), finding.message, finding.fix) == (before["where"], before["message"], before["fix"])
-    rows = {one.emitted: one for one in result.read_back}
+    rows = {row.emitted: row for row in result.read_back}
     assert [(row["tensor"], row["outcome"], row["detail"]) for row in old["read_back"]] == [
-        (one.emitted, one.outcome, one.detail) for one in result.read_back
+        (row.emitted, row.outcome, row.detail) for row in result.read_back
     ]
     assert (rows["patch_embed.weight__q"].tensor, str(rows["patch_embed.weight__q"].edge)) == (
         "patch_embed.weight",
         "patch_embed/Conv:1",
     )
     searched = old["metrics"]["operands"]["operands"]
-    assert [(one.knob, one.taken) for one in result.decisions] == [("operands", row["chosen"]) for row in searched]
-    assert [one.alternatives[1].figures["sqnr_db"] for one in result.decisions] == [
+    assert [(decision.knob, decision.taken) for decision in result.decisions] == [
+        ("operands", row["chosen"]) for row in searched
+    ]
+    assert [decision.alternatives[1].figures["sqnr_db"] for decision in result.decisions] == [
         row["narrow_sqnr_db"] for row in searched
     ]
     assert [row.detail for row in result.plan] == [row["reason"] for row in old["plan"]]
     (tmp_path / "again.json").write_bytes(result.to_json())
     assert dovetail.load_result(tmp_path / "again.json") == result
     now = json.loads(result.to_json())
-    assert [(one.path, one.sha256) for one in result.artifacts] == [(o["path"], o["sha256"]) for o in old["artifacts"]]
+    assert [(artifact.path, artifact.sha256) for artifact in result.artifacts] == [
+        (artifact["path"], artifact["sha256"]) for artifact in old["artifacts"]
+    ]
     changed = {"schema_version", "verdicts", "findings", "read_back", "metrics", "plan", "artifacts"}
     assert_same_verdicts(old, result)
     assert {key: now[key] for key in old if key not in changed} == {key: old[key] for key in old if key not in changed}
 
 
-def test_a_broken_result_of_version_1_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_incomplete_result_of_version_1_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     old = json.loads(VERSION_1.read_text())
     path.write_text(json.dumps({key: value for key, value in old.items() if key != "read_back"}))
-    with pytest.raises(InputError, match=r"not a whole result of schema version 1 .*read_back"):
+    with pytest.raises(InputError, match=r"not a complete result of schema version 1 .*read_back"):
         dovetail.load_result(path)
 
 
-def test_read_back_rows_have_the_callers_names_and_one_spelling_of_edges(written: Path) -> None:
+def test_read_back_rows_have_the_callers_names_and_edges_of_the_plan(written: Path) -> None:
     raw = json.loads(written.read_text())
     original, emitted = (_names(path) for path in (written.parents[1] / "model.onnx", written.parent / "model.onnx"))
     names = {row["edge"] or row["tensor"]: row["original_name"] for row in raw["plan"]}
@@ -112,14 +116,14 @@ def test_read_back_rows_have_the_callers_names_and_one_spelling_of_edges(written
 
 
 def _names(path: Path) -> set[str]:
-    """Every tensor of a model."""
+    """The names of all tensors of a model."""
     return {name for node in onnx.load(path).graph.node for name in (*node.input, *node.output)}
 
 
 VERSION_2 = Path(__file__).parent / "result_v2.json"  # of a real run on xnnpack
 
 
-def test_a_result_of_version_2_is_read_and_nothing_of_it_is_lost() -> None:
+def test_a_result_of_version_2_is_read_without_losing_information() -> None:
     old, result = json.loads(VERSION_2.read_text()), dovetail.load_result(VERSION_2)
     assert (old["schema_version"], result.schema_version) == (2, 3)
     assert_same_verdicts(old, result)
@@ -129,7 +133,7 @@ def test_a_result_of_version_2_is_read_and_nothing_of_it_is_lost() -> None:
     assert [(op.node, op.operation, op.reason) for op in placement.undelegated] == [
         (op["node"], op["operation"], op["why"]) for op in before["outside"]
     ]
-    assert before["outside"], "an example without an undelegated operation shows nothing"
+    assert before["outside"], "the example must have an undelegated operation"
 
 
 def test_the_documentation_lists_every_condition_of_every_verdict() -> None:

@@ -1,4 +1,4 @@
-"""A slow target whose outputs are NaN, or other integers: a failed verdict that names a tensor, and no crash."""
+"""A slow target with NaN or wrong integers in its outputs: the verdict fails and names a tensor; nothing crashes."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def all_nan(output: Array) -> Array:
     return np.full_like(output, np.nan) if output.dtype.kind == "f" else output
 
 
-def other_integers(output: Array) -> Array:
+def wrong_integers(output: Array) -> Array:
     return output if output.dtype.kind == "f" else 1 - output
 
 
 def fitted(
-    body: str, broken: Callable[[Array], Array], folder: Path, monkeypatch: pytest.MonkeyPatch, **more: Any
+    body: str, broken: Callable[[Array], Array], folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any
 ) -> dovetail.Result:
-    """The result of a run on a toy that emulates one sample and breaks what comes out."""
+    """Fit on a toy that emulates one sample and breaks its outputs."""
 
     def run(compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
         for outputs in toy_target.run(compiled, samples):
@@ -49,27 +49,27 @@ def fitted(
     slow = changed(toy_target.TOY, run=run, samples=1, retry_samples=2, runs_float_between=True)
     with monkeypatch.context() as patch:
         patch.setattr(toy_target, "TOY", slow)
-        return _fitted(body, folder, **more)
+        return _fitted(body, folder, **options)
 
 
-def _fitted(body: str, folder: Path, **more: Any) -> dovetail.Result:
+def _fitted(body: str, folder: Path, **options: Any) -> dovetail.Result:
     onnx.save(onnx.parser.parse_model(body), folder / "model.onnx")
     samples = {"x": np.random.default_rng(0).normal(size=(8, 16, 4)).astype(np.float32)}
-    given = {"calibration": samples, **more}
-    return dovetail.fit(folder / "model.onnx", target="toy", output=folder / "run", **given)
+    arguments = {"calibration": samples, **options}
+    return dovetail.fit(folder / "model.onnx", target="toy", output=folder / "run", **arguments)
 
 
 def test_nan_from_an_emulated_target_is_a_failed_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = fitted(FLOATS, all_nan, tmp_path, monkeypatch)
     assert result.failed == ("numerics",)
     reason = result.verdicts["numerics"].reason
-    assert "the target's output 'y' holds NaN, the simulation's does not" in reason
+    assert "the target's output 'y' contains NaN, the simulation's does not" in reason
     assert "the first tensor that is off is 'r', made by Relu" in reason
     loaded = dovetail.load_result(tmp_path / "run/result.json")
     assert loaded.metrics.sqnr_db.target_vs_float == {"y": None}
 
 
-def test_a_resumed_run_still_says_where_the_numbers_go_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_still_says_where_the_target_goes_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez(tmp_path / "calib.npz", x=np.random.default_rng(0).normal(size=(8, 16, 4)).astype(np.float32))
     first, second = (
         fitted(FLOATS, all_nan, tmp_path, monkeypatch, calibration=tmp_path / "calib.npz", resume=resume)
@@ -77,16 +77,16 @@ def test_a_resumed_run_still_says_where_the_numbers_go_wrong(tmp_path: Path, mon
     )
     assert second.verdicts["numerics"].reason == first.verdicts["numerics"].reason
     assert "the first tensor that is off is 'r'" in second.verdicts["numerics"].reason
-    assert "locate" not in second.timings_s, "what ships is that of the first run"
+    assert "locate" not in second.timings_s, "the build of the first run is used"
 
 
-def test_other_integers_and_no_float_output_are_a_failed_verdict(
+def test_wrong_integers_without_a_float_output_are_a_failed_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = fitted(INTEGERS, other_integers, tmp_path, monkeypatch)
+    result = fitted(INTEGERS, wrong_integers, tmp_path, monkeypatch)
     assert result.failed == ("numerics",)
     reason = result.verdicts["numerics"].reason
-    assert "32 of 32 integers of 'i' are not those of float" in reason
+    assert "32 of 32 integers of 'i' differ from float" in reason
     assert "only the whole graph is" in reason, "every float tensor is right"
 
 
@@ -103,12 +103,12 @@ def ran(exact: Array, simulated: Array, target: Array) -> TargetRun:
     ("simulated", "target", "level"),
     [
         ([1.1, 0.0], [2.0, 0.0], 10.0),  # 20 dB and 0 dB
-        ([1.1, 0.0], [np.nan, 0.0], -90.0),  # 20 dB and as bad as can be
+        ([1.1, 0.0], [np.nan, 0.0], -90.0),  # 20 dB and the lowest figure
         ([np.nan, 0.0], [1.0, 0.0], 60.0),
         ([1, 0], [0, 1], 60.0),
     ],
 )
 def test_the_level_that_a_located_tensor_is_below(simulated: list[float], target: list[float], level: float) -> None:
-    kind = np.int64 if isinstance(simulated[0], int) else np.float32
-    one, two, three = (np.array(values, kind) for values in ([1, 0], simulated, target))
-    assert ran(one, two, three).level_db(Thresholds()) == pytest.approx(level, abs=1e-4)
+    dtype = np.int64 if isinstance(simulated[0], int) else np.float32
+    arrays = (np.array(values, dtype) for values in ([1, 0], simulated, target))
+    assert ran(*arrays).level_db(Thresholds()) == pytest.approx(level, abs=1e-4)

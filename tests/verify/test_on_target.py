@@ -11,7 +11,7 @@ from dovetail.verify.target_run import quiet, run_on_target
 
 RANDOM = np.random.default_rng(0)
 FLOAT = RANDOM.standard_normal((1, 400)).astype(np.float32)
-# A simulation that is hardly better than nothing: 2 dB.
+# A poor simulation: 2 dB.
 POOR = FLOAT + 0.8 * RANDOM.standard_normal(FLOAT.shape).astype(np.float32)
 
 
@@ -23,15 +23,15 @@ def stream(array: np.ndarray):
 
 
 @pytest.mark.parametrize(
-    ("target", "status", "said"),
+    ("target", "status", "message"),
     [
-        (POOR, Status.PASS, "the target runs as simulated"),
-        (POOR + 0.1 * FLOAT, Status.PASS, "the target runs as simulated"),
-        (np.zeros_like(FLOAT), Status.FAIL, "'y' has nothing to do with the simulation's"),
+        (POOR, Status.PASS, "target and simulation agree"),
+        (POOR + 0.1 * FLOAT, Status.PASS, "target and simulation agree"),
+        (np.zeros_like(FLOAT), Status.FAIL, "the target's output 'y' is unrelated to the simulation's: at most 1 dB"),
     ],
 )
-def test_nothing_at_all_does_not_pass_for_a_poor_simulation(target: np.ndarray, status: Status, said: str) -> None:
+def test_zeros_do_not_pass_because_the_simulation_is_poor(target: np.ndarray, status: Status, message: str) -> None:
     streams = {"float": stream(FLOAT), "simulation": stream(POOR), "target": stream(target)}
     _, verdict = run_on_target(streams, {}, [{}], Runner(None), None, Thresholds(), quiet)
     assert verdict.status is status, verdict.reason
-    assert said in verdict.reason
+    assert message in verdict.reason

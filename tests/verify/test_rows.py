@@ -1,4 +1,4 @@
-"""Rows behind a TopK are matched before they are compared; nothing else is."""
+"""Rows after a TopK are matched before they are compared; other rows are not."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ g (float[1,6,2] scores, float[1,6,4] boxes) => (float[1,3] top, float[1,3,4] cho
 """
 
 
-def test_outputs_behind_a_topk_are_found() -> None:
+def test_outputs_after_a_topk_are_found() -> None:
     model = graph(DETECTOR.replace("three = {3}", "three = {3}, int64[1] last = {-1}"))
     assert ranked_outputs(model.graph) == {"top": 1, "chosen": 1}
 
 
-def test_flipped_rows_are_equal_and_changed_ones_are_not() -> None:
+def test_reordered_rows_are_equal_and_changed_ones_are_not() -> None:
     random = np.random.default_rng(0)
     boxes, scores = random.random((1, 20, 4)), random.random((1, 20))
     reference = {"boxes": boxes, "scores": scores, "free": scores}
@@ -42,12 +42,12 @@ def test_flipped_rows_are_equal_and_changed_ones_are_not() -> None:
     np.testing.assert_array_equal(matched["scores"], scores)
     result = compare_runs([reference], [other], ranked)
     assert result.outputs["boxes"].sqnr_db > 80
-    assert result.outputs["free"].sqnr_db < 20  # not behind a TopK: its order is its meaning
+    assert result.outputs["free"].sqnr_db < 20  # not after a TopK: the order matters
     other["boxes"][0, 3] += 0.5
     assert compare_runs([reference], [other], ranked).outputs["boxes"].sqnr_db < 40
 
 
-def test_nothing_ranked_is_left_alone() -> None:
+def test_outputs_that_are_not_ranked_are_not_changed() -> None:
     sample = {"y": np.ones((1, 3))}
     assert match_rows(sample, sample, {}).outputs["y"] is sample["y"]
 
@@ -55,22 +55,22 @@ def test_nothing_ranked_is_left_alone() -> None:
 RANKED = {"boxes": 1, "scores": 1}
 
 
-def detector(noise: float, exchanged: int, seed: int = 1) -> dict[str, np.ndarray]:
-    """Boxes and scores of 40 rows in some order, with noise, the last of them exchanged for others."""
-    kept, fresh = np.random.default_rng(0), np.random.default_rng(seed)
-    boxes, scores = kept.random((1, 40, 4)), kept.random((1, 40, 3))
-    if exchanged:
-        boxes[:, -exchanged:], scores[:, -exchanged:] = fresh.random((1, exchanged, 4)), fresh.random((1, exchanged, 3))
-    order = fresh.permutation(40) if seed else np.arange(40)
+def detector(noise: float, replaced: int, seed: int = 1) -> dict[str, np.ndarray]:
+    """Boxes and scores of 40 rows in random order, with noise, the last ones replaced by others."""
+    common, random = np.random.default_rng(0), np.random.default_rng(seed)
+    boxes, scores = common.random((1, 40, 4)), common.random((1, 40, 3))
+    if replaced:
+        boxes[:, -replaced:], scores[:, -replaced:] = random.random((1, replaced, 4)), random.random((1, replaced, 3))
+    order = random.permutation(40) if seed else np.arange(40)
     rows = {"boxes": boxes[:, order], "scores": scores[:, order]}
-    return {name: array + noise * fresh.standard_normal(array.shape) for name, array in rows.items()}
+    return {name: array + noise * random.standard_normal(array.shape) for name, array in rows.items()}
 
 
-def compared(noise: float, exchanged: int, seed: int = 1) -> Agreement:
-    return compare_runs([detector(0, 0, 0)], [detector(noise, exchanged, seed)], RANKED)
+def compared(noise: float, replaced: int, seed: int = 1) -> Agreement:
+    return compare_runs([detector(0, 0, 0)], [detector(noise, replaced, seed)], RANKED)
 
 
-def test_exchanged_rows_are_counted_and_do_not_drown_the_others() -> None:
+def test_replaced_rows_are_counted_and_do_not_dominate_the_noise() -> None:
     simulation, target = compared(1e-3, 3), compared(1e-3, 5, 2)
     assert (simulation.rows["boxes"].replaced, target.rows["scores"].replaced) == (3, 5)
     assert simulation.sqnr_db()["boxes"] < 20
@@ -78,28 +78,29 @@ def test_exchanged_rows_are_counted_and_do_not_drown_the_others() -> None:
         assert 50 < figures["boxes"] < 60
     verdict = with_selections(Verdict(Status.PASS, "fine"), simulation, target)
     assert verdict.status is Status.PASS
-    assert verdict.reason == "fine; 5 of 40 rows of 'boxes' are other selections, 3 in simulation"
+    counts = "5 of 40 rows of 'boxes' were selected differently from float, 3 in the simulation"
+    assert verdict.reason == f"fine; {counts}"
 
 
-def test_noise_on_the_rows_that_both_selected_is_seen() -> None:
-    simulated, ran = side_by_side(compared(1e-3, 3), compared(3e-3, 3, 2))
-    assert 8 < simulated["boxes"] - ran["boxes"] < 11
+def test_noise_on_the_rows_that_both_selected_is_measured() -> None:
+    simulated, on_target = side_by_side(compared(1e-3, 3), compared(3e-3, 3, 2))
+    assert 8 < simulated["boxes"] - on_target["boxes"] < 11
 
 
-def test_more_exchanged_rows_than_in_simulation_fail() -> None:
+def test_more_replaced_rows_than_in_simulation_fail() -> None:
     verdict = with_selections(Verdict(Status.PASS, "fine"), compared(1e-3, 2), compared(1e-3, 9, 2))
     assert verdict.status is Status.FAIL
-    assert "9 of 40 rows" in verdict.reason
+    assert "target and simulation select different rows; 9 of 40 rows" in verdict.reason
 
 
-def test_where_most_rows_are_exchanged_all_are_compared() -> None:
+def test_if_most_rows_are_replaced_all_are_compared() -> None:
     simulation, target = compared(1e-3, 30), compared(1e-3, 5, 2)
     assert side_by_side(simulation, target) == (simulation.sqnr_db(), target.sqnr_db())
 
 
 def test_a_row_does_not_take_the_partner_of_another() -> None:
     reference = {"boxes": np.array([[[0.0], [1.0], [2.0]]])}
-    other = {"boxes": np.array([[[1.0], [2.0], [9.0]]])}  # the first row was exchanged
+    other = {"boxes": np.array([[[1.0], [2.0], [9.0]]])}  # the first row was replaced
     matched = match_rows(reference, other, {"boxes": 1})
     assert matched.outputs["boxes"].ravel().tolist() == [9, 1, 2]
     assert matched.replaced["boxes"].tolist() == [[True, False, False]]

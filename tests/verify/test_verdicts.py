@@ -1,4 +1,4 @@
-"""When a verdict passes, fails, or was not checked."""
+"""When a verdict passes, fails, or is not checked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dovetail.verify import verdicts
 from dovetail.verify.compare import Agreement, compare_runs
 
 THRESHOLDS = Thresholds()
-HERE = Probe(True, {"backend": "1.0"})
+AVAILABLE = Probe(True, {"backend": "1.0"})
 
 
 def agreement(noise: float, integer: bool = False) -> Agreement:
@@ -42,18 +42,18 @@ def test_a_missing_backend_is_never_a_pass() -> None:
     assert (verdict.status, verdict.reason) == (Status.NOT_CHECKED, "pip install the-backend")
 
 
-def test_compiler_refusal_fails_with_its_words() -> None:
-    verdict = verdicts.compiled(CompileResult(error="no kernel for Erf"), HERE, THRESHOLDS)
+def test_a_rejected_graph_fails_with_the_compilers_message() -> None:
+    verdict = verdicts.compiled(CompileResult(error="no kernel for Erf"), AVAILABLE, THRESHOLDS)
     assert (verdict.status, verdict.reason, verdict.evidence) == (Status.FAIL, "no kernel for Erf", "backend 1.0")
 
 
-def test_a_compiler_that_was_not_run_to_its_end_is_not_checked() -> None:
-    verdict = verdicts.compiled(CompileResult(error="killed by signal 11", finished=False), HERE, THRESHOLDS)
+def test_a_compiler_that_did_not_finish_is_not_checked() -> None:
+    verdict = verdicts.compiled(CompileResult(error="killed by signal 11", finished=False), AVAILABLE, THRESHOLDS)
     assert (verdict.status, verdict.reason) == (Status.NOT_CHECKED, "killed by signal 11")
 
 
 @pytest.mark.parametrize(("finished", "status"), [(True, Status.FAIL), (False, Status.NOT_CHECKED)])
-def test_a_target_that_does_not_run_fails_unless_it_was_stopped(finished: bool, status: Status) -> None:
+def test_a_graph_that_fails_to_run_fails_unless_it_was_stopped(finished: bool, status: Status) -> None:
     verdict = verdicts.cannot_run("no answer within 600 s", THRESHOLDS, finished=finished)
     assert verdict.status is status
     assert "no answer within 600 s" in verdict.reason
@@ -65,20 +65,20 @@ def read(*outcomes: Outcome, unparsed: str = "") -> ReadBack:
 
 
 @pytest.mark.parametrize(
-    ("read_back", "status", "said"),
+    ("read_back", "status", "message"),
     [
-        (read(Outcome.MATCHED, Outcome.ABSORBED), Status.PASS, "1 planned storages matched, 1 absorbed"),
+        (read(Outcome.MATCHED, Outcome.ABSORBED), Status.PASS, "1 planned tensors and edges matched, 1 absorbed"),
         (read(Outcome.MATCHED, Outcome.CHANGED, Outcome.NOT_FOUND), Status.FAIL, "'t1': u8 instead of u16"),
-        (read(Outcome.MATCHED, Outcome.NOT_FOUND), Status.NOT_CHECKED, "1 planned storages were not found"),
-        (read(unparsed="line 812: ???"), Status.NOT_CHECKED, "could not be read: line 812: ???"),
+        (read(Outcome.MATCHED, Outcome.NOT_FOUND), Status.NOT_CHECKED, "1 planned tensors or edges were not found"),
+        (read(unparsed="line 812: ???"), Status.NOT_CHECKED, "could not be parsed: line 812: ???"),
         (read(), Status.NOT_CHECKED, "nothing was read back"),
         (None, Status.NOT_CHECKED, "nothing was compiled"),
     ],
 )
-def test_fidelity(read_back: ReadBack | None, status: Status, said: str) -> None:
+def test_fidelity(read_back: ReadBack | None, status: Status, message: str) -> None:
     verdict = verdicts.fidelity(read_back, THRESHOLDS, "nothing was compiled")
     assert verdict.status is status
-    assert said in verdict.reason
+    assert message in verdict.reason
 
 
 @pytest.mark.parametrize(
@@ -119,32 +119,31 @@ def test_every_output_counts_its_own_rows() -> None:
     assert compare_runs([run], [run], classes=run.keys()).top1 == {"five": 1.0, "one": 1.0}
 
 
-@pytest.mark.parametrize("found", [np.float32([[np.nan, 0]]), np.float32([[1, 0, 0]])])
-def test_scores_that_are_nan_or_of_another_length_are_another_class(found: np.ndarray) -> None:
-    assert compare_runs([{"s": np.float32([[1, 0]])}], [{"s": found}], classes={"s"}).top1 == {"s": 0.0}
+@pytest.mark.parametrize("scores", [np.float32([[np.nan, 0]]), np.float32([[1, 0, 0]])])
+def test_scores_with_nan_or_of_another_length_count_as_another_class(scores: np.ndarray) -> None:
+    assert compare_runs([{"s": np.float32([[1, 0]])}], [{"s": scores}], classes={"s"}).top1 == {"s": 0.0}
 
 
-@pytest.mark.parametrize("ran", [Status.PASS, Status.NOT_CHECKED])
+@pytest.mark.parametrize("status", [Status.PASS, Status.NOT_CHECKED])
 @pytest.mark.parametrize(
     ("exact", "simulated", "broken"),
     [(1.0, np.nan, True), (1.0, np.inf, True), (1.0, 3e38, False), (np.nan, np.nan, False), (np.inf, np.inf, False)],
 )
-def test_a_simulation_that_overflows_fails_whatever_the_target_did(
-    ran: Status, exact: float, simulated: float, broken: bool
+def test_a_simulation_that_overflows_fails_whatever_the_target_gives(
+    status: Status, exact: float, simulated: float, broken: bool
 ) -> None:
-    one, other = ({"y": np.array([1, value], np.float32), "n": np.arange(2)} for value in (exact, simulated))
-    verdict = verdicts.with_overflow(Verdict(ran, "as it was"), compare_runs([one], [other]))
-    said = "the simulation's output 'y' holds NaN or infinity, float's does not"
-    assert (verdict.status, verdict.reason) == ((Status.FAIL, said) if broken else (ran, "as it was"))
+    reference, simulation = ({"y": np.array([1, value], np.float32), "n": np.arange(2)} for value in (exact, simulated))
+    verdict = verdicts.with_overflow(Verdict(status, "unchanged"), compare_runs([reference], [simulation]))
+    message = "the simulation's output 'y' contains NaN or infinity, float's does not"
+    assert (verdict.status, verdict.reason) == ((Status.FAIL, message) if broken else (status, "unchanged"))
 
 
 def counted(reference: list[int], other: list[float], dtype: str = "i8") -> Agreement:
-    """Integers of one output in two runs, as one sample."""
-    one = {"classes": np.array(reference, "i8")}
-    return compare_runs([one], [{"classes": np.array(other, dtype)}])
+    """Compare the integers of one output in two runs of one sample."""
+    return compare_runs([{"classes": np.array(reference, "i8")}], [{"classes": np.array(other, dtype)}])
 
 
-def test_integers_that_part_from_the_simulation_fail() -> None:
+def test_integers_that_disagree_with_the_simulation_fail() -> None:
     fine, floats = Verdict(Status.PASS, "fine"), Verdict(Status.NOT_CHECKED, "no float output could be compared")
     classes = list(range(40))
     same, two_off, many_off = classes, [9, 9, *classes[2:]], [9] * 40
@@ -152,7 +151,8 @@ def test_integers_that_part_from_the_simulation_fail() -> None:
     assert verdicts.with_integers(fine, exact, counted(classes, two_off)) == fine  # 5 % of 40
     failed = verdicts.with_integers(fine, exact, counted(classes, many_off))
     assert failed.status is Status.FAIL
-    assert "39 of 40 integers of 'classes' are not those of float, 0 in simulation" in failed.reason
+    mismatches = "39 of 40 integers of 'classes' differ from float, 0 in the simulation"
+    assert failed.reason == f"target and simulation disagree; {mismatches}"
     assert verdicts.with_integers(fine, counted(classes, many_off), counted(classes, many_off)) == fine
     assert verdicts.with_integers(fine, exact, counted(classes, same, "f4")).status is Status.FAIL, "as floats"
     assert verdicts.with_integers(floats, exact, exact).status is Status.PASS

@@ -1,4 +1,4 @@
-"""The shipped models reach their figures, their files are clean, and the metrics are right on cases done by hand."""
+"""The shipped models reach their figures, their files are clean, and the metrics are right on hand-made cases."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_data_is_preprocessed_and_held_out(name: str) -> None:
     assert calib.shape[1:] == held_out.shape[1:]
     assert abs(float(calib.mean())) < 0.5
     assert 0.5 < float(calib.std()) < 1.5
-    seen = {sample.tobytes() for sample in calib}
-    assert not any(sample.tobytes() in seen for sample in held_out)
+    calibrated = {sample.tobytes() for sample in calib}
+    assert not any(sample.tobytes() in calibrated for sample in held_out)
 
 
 @pytest.mark.parametrize("name", zoo.names())
@@ -104,9 +104,9 @@ def test_attention_heads_are_32_wide_and_the_detector_samples_a_grid() -> None:
             value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in model.graph.value_info
         }
         softmaxes = {node.output[0] for node in model.graph.node if node.op_type == "Softmax"}
-        mixes = [node for node in model.graph.node if node.op_type == "MatMul" and node.input[0] in softmaxes]
-        assert mixes
-        assert all(shapes[node.input[1]][-1] == HEAD_DIM for node in mixes)
+        attentions = [node for node in model.graph.node if node.op_type == "MatMul" and node.input[0] in softmaxes]
+        assert attentions
+        assert all(shapes[node.input[1]][-1] == HEAD_DIM for node in attentions)
     assert any(node.op_type == "GridSample" for node in model.graph.node)
 
 
@@ -129,12 +129,12 @@ SQUARES = np.array([[0.0, 0.0, 10.0, 10.0], [20.0, 20.0, 30.0, 30.0]])
 
 
 def score_map(boxes: np.ndarray, scores: list[float], classes: list[int], truth: np.ndarray = SQUARES) -> DetectionMap:
-    gathered = DetectionMap()
-    gathered.add(
+    detections = DetectionMap()
+    detections.add(
         boxes=np.asarray(boxes, np.float64), scores=np.array(scores), classes=np.array(classes, np.int64),
         true_boxes=truth, true_classes=np.zeros(len(truth), np.int64),
     )  # fmt: skip
-    return gathered
+    return detections
 
 
 def test_iou_of_half_shifted_boxes_is_a_third() -> None:
@@ -155,13 +155,13 @@ def test_wrong_class_gives_nothing() -> None:
     assert score_map(SQUARES, [0.9, 0.8], [1, 1]).result() == 0.0
 
 
-def test_duplicate_before_the_second_find_costs_precision() -> None:
+def test_duplicate_before_the_second_hit_lowers_precision() -> None:
     # hit, duplicate, hit: precision 1 up to recall 0.5 (51 of 101 points), then 2/3 (50 points).
     boxes = np.stack([SQUARES[0], SQUARES[0], SQUARES[1]])
     assert score_map(boxes, [0.9, 0.8, 0.7], [0, 0, 0]).result() == pytest.approx((51 + 50 * 2 / 3) / 101)
 
 
-def test_duplicate_after_all_finds_costs_nothing() -> None:
+def test_duplicate_after_all_hits_has_no_effect() -> None:
     boxes = np.stack([SQUARES[0], SQUARES[1], SQUARES[0]])
     assert score_map(boxes, [0.9, 0.8, 0.7], [0, 0, 0]).result() == pytest.approx(1.0)
 
@@ -171,7 +171,7 @@ def test_missed_box_limits_recall() -> None:
 
 
 def random_detections(images: int, classes: int) -> Iterator[dict[str, np.ndarray]]:
-    """Images with jittered finds, false alarms, wrong classes and a duplicate; the legacy generator never changes."""
+    """Images with jittered hits, false positives, wrong classes and a duplicate; the legacy generator never changes."""
     rng = np.random.RandomState(7)
     for _ in range(images):
         count = rng.randint(1, 6)
@@ -179,11 +179,11 @@ def random_detections(images: int, classes: int) -> Iterator[dict[str, np.ndarra
         truth = np.concatenate([low, low + rng.uniform(8, 30, (count, 2))], axis=1)
         labels = rng.randint(0, classes, count).astype(np.int64)
         jittered = truth + rng.normal(0, 1.5, truth.shape)
-        guessed = np.where(rng.uniform(size=count) < 0.15, (labels + 1) % classes, labels)
+        predicted = np.where(rng.uniform(size=count) < 0.15, (labels + 1) % classes, labels)
         yield {
             "boxes": np.concatenate([jittered, truth[:1], truth[:1] + 40]),
             "scores": rng.uniform(size=count + 2),
-            "classes": np.concatenate([guessed, labels[:1], labels[:1]]),
+            "classes": np.concatenate([predicted, labels[:1], labels[:1]]),
             "true_boxes": truth,
             "true_classes": labels,
         }
@@ -191,21 +191,21 @@ def random_detections(images: int, classes: int) -> Iterator[dict[str, np.ndarra
 
 def test_agrees_with_the_reference_implementation() -> None:
     """The two figures were computed by pycocotools 2.0.11 (COCOeval, all areas) on the same boxes."""
-    gathered = DetectionMap()
+    detections = DetectionMap()
     for image in random_detections(images=40, classes=5):
-        gathered.add(**image)
-    assert gathered.result() == pytest.approx(PYCOCOTOOLS_MAP50_95, abs=1e-9)
-    assert gathered.result(thresholds=(0.5,)) == pytest.approx(PYCOCOTOOLS_MAP50, abs=1e-9)
+        detections.add(**image)
+    assert detections.result() == pytest.approx(PYCOCOTOOLS_MAP50_95, abs=1e-9)
+    assert detections.result(thresholds=(0.5,)) == pytest.approx(PYCOCOTOOLS_MAP50, abs=1e-9)
 
 
-def test_truth_is_required_and_numbers_must_be_finite() -> None:
+def test_a_true_box_is_required_and_values_must_be_finite() -> None:
     with pytest.raises(ValueError, match="no true box"):
         score_map(SQUARES, [0.9, 0.8], [0, 0], truth=np.zeros((0, 4))).result()
     with pytest.raises(ValueError, match="not finite"):
         score_map(SQUARES, [np.nan, 0.8], [0, 0])
 
 
-def test_detection_reads_logits_and_centre_boxes() -> None:
+def test_detection_reads_logits_and_center_boxes() -> None:
     boxes = np.array([[[0.3, 0.3, 0.2, 0.2], [0.7, 0.7, 0.2, 0.4]]], np.float32)
     logits = np.array([[[4.0, -4.0], [-4.0, 3.0]]], np.float32)
     padded = {

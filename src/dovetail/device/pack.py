@@ -84,7 +84,7 @@ def write_device_folder(
         versions={**core_versions(), **built.probe.versions},
     )
     write_whole(folder / MANIFEST, manifest.to_json())
-    how = f"run {SCRIPT} in {FOLDER}/ on the device, then dovetail verify {run.name} --device-outputs DIR"
+    how = f"run `python {SCRIPT}` in {FOLDER}/ on the device, then `dovetail verify {run.name} --device-outputs DIR`"
     return Verdict(Status.NOT_CHECKED, f"not run on a device yet: {how}", conditions)
 
 

@@ -127,7 +127,7 @@ def _exported(path: Path) -> dict[str, Array]:
             for row in rows
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: not in the format that trtexec exports ({error})") from error
+        raise InputError(f"{path}: not in the format that the vendor's tool exports ({error})") from error
 
 
 def _dequantized(file: OutputFile, tensor: DeviceTensor) -> Array:

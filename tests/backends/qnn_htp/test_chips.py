@@ -94,7 +94,7 @@ def test_limits_and_files_are_ours_and_not_told_to_the_provider() -> None:
 @pytest.mark.parametrize(
     ("chip", "said"),
     [
-        ("qcs6490", "fp16 is not to be had on qnn-htp:qcs6490: HTP v68 does not compute in float16"),
+        ("qcs6490", "fp16 is not available on qnn-htp:qcs6490: HTP v68 does not compute in float16"),
         ("v68", "HTP v68 does not compute in float16"),
         ("sm7550", "sm7550 computes in integers only"),
         ("v75", "float16 needs an SoC number, and v75 is an architecture: name the chip, as in qnn-htp:sm8650"),

@@ -259,13 +259,13 @@ def test_float16_is_a_precision_where_the_chip_has_it(tmp_path: Path) -> None:
     assert agreement["logits"] is not None
     assert 45 < agreement["logits"] < 100  # it did compute in float16
     assert result.verdicts["fidelity"].status is Status.PASS
-    assert "asked of float16" in result.verdicts["numerics"].reason
+    assert "of which float16 can reach 48 dB" in result.verdicts["numerics"].reason
 
 
 def test_float16_where_there_is_none_fails_and_the_run_is_kept(tmp_path: Path) -> None:
     result = fit_small(tmp_path, "qnn-htp:qcs6490", precision="fp16")
     assert result.verdicts["compiled"].status is Status.FAIL
-    said = "fp16 is not to be had on qnn-htp:qcs6490: HTP v68 does not compute in float16"
+    said = "fp16 is not available on qnn-htp:qcs6490: HTP v68 does not compute in float16"
     assert result.verdicts["compiled"].reason.startswith(said)
     assert {result.verdicts[name].status for name in ("fidelity", "numerics")} == {Status.NOT_CHECKED}
     assert dovetail.load_result(tmp_path / "run/result.json") == result

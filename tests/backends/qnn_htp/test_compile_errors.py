@@ -133,7 +133,7 @@ def test_a_refusal_names_the_node_the_reason_and_what_to_do(pattern: str, tmp_pa
 def test_a_node_without_a_name_is_told_by_the_line_of_the_log(tmp_path: Path) -> None:
     result = compile_text("g (float[1,8] x) => (float[1,8] y) { y = Erf(x) }", tmp_path)
     (finding,) = result.findings
-    assert str(finding.place) == "a node without a name"
+    assert str(finding.place) == "an unnamed node"
     assert "the log says: " in finding.message
     assert "Validation FAILED for 1 nodes in OrtNodeUnit (Erf)" in finding.message
 

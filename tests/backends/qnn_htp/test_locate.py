@@ -89,7 +89,7 @@ def test_wrong_numbers_are_located_to_the_tensor_where_they_start(tmp_path: Path
     assert good.status is Status.PASS, good.reason
     bad, found = located(model, on_wrong_axis(plan, model, "c"), htp, tmp_path)
     assert bad.status is Status.FAIL
-    assert "target and simulation part" in bad.reason
+    assert "target and simulation disagree" in bad.reason
     assert "the first tensor that is off is 'c', made by MatMul" in str(found)
 
 

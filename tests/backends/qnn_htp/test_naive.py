@@ -85,7 +85,7 @@ def test_a_chip_without_estimates_says_so_and_still_gives_bytes(tmp_path: Path) 
     assert result.metrics.not_estimated == {"fitted": "Performance Estimates unsupported on soc SM8550"}
     said = printed(result.metrics)
     assert "not checked" in said
-    assert "no full estimate of fitted: Performance Estimates unsupported on soc SM8550" in said
+    assert "no complete estimate of fitted: Performance Estimates unsupported on soc SM8550" in said
 
 
 def printed(metrics: Metrics) -> str:
@@ -102,7 +102,7 @@ def test_estimates_with_other_operators_left_out_are_not_compared() -> None:
     assert fitted.ratio_to(partial) is None
     said = printed(Metrics(latency_estimate_us={"fitted": fitted, "fp16": half, "naive": partial}))
     assert "0.50x" in said
-    assert "not comparable: 0 and 3 operators without a cost" in said
+    assert "not comparable: 0 and 3 operators have no cost" in said
     assert "5.00x" not in said
 
 

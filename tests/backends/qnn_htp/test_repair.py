@@ -21,6 +21,6 @@ def test_a_refused_model_compiles_after_repair(tmp_path: Path) -> None:
     for name in ("compiled", "fidelity", "numerics"):
         assert result.verdicts[name].status is Status.PASS, result.verdicts[name].reason
     record = msgspec.json.decode((tmp_path / "run" / RECORD).read_bytes(), type=Repair)
-    assert record.as_given[0].startswith("refused: blocks.0.norm1/LayerNormalization")
+    assert record.as_given[0].startswith("not compiled: blocks.0.norm1/LayerNormalization")
     assert len(record.kept) > 40
     assert record.missing == {}

@@ -118,7 +118,7 @@ def test_the_terminal_names_the_cut(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert {key: verdict.status for key, verdict in result.verdicts.items()} == ALL_PASS
     print_result(result, tmp_path / "run")
     said = capsys.readouterr().out
-    assert "3 nodes at the end do not run on the target and are left to tail.onnx" in said
+    assert "3 nodes at the end cannot run on the target and are moved to tail.onnx" in said
     assert "find (NonZero): HTP has no tensors whose size depends on the data" in said
     assert "it reads features, high, s" in said
 
@@ -152,7 +152,10 @@ def test_an_operator_in_front_of_everything_is_refused(tmp_path: Path) -> None:
 
 
 def test_quantized_outputs_do_not_go_with_a_tail(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--io quantized: the model is cut in two, and tail.onnx takes real numbers"):
+    with pytest.raises(
+        InputError,
+        match=r"--io quantized: not possible for a model that is split, because tail.onnx takes float inputs",
+    ):
         dovetail.fit(
             detector_with_nms(),
             target="qnn-htp:sm8550",

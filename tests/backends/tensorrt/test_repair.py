@@ -124,7 +124,7 @@ def test_without_data_nothing_may_be_missing(
     with pytest.raises(SystemExit) as ended:
         main(["repair", str(path), "--target", "tensorrt:sm89", "--option", "compute=fp32", "-o", str(run)])
     assert ended.value.code == 0
-    assert "no figure here says anything about accuracy" in " ".join(capsys.readouterr().out.split())
+    assert "the figures do not tell how accurate the model is" in " ".join(capsys.readouterr().out.split())
     result = load_result(run / "result.json")
     assert result.calibration is not None
     assert result.calibration.random
@@ -194,7 +194,7 @@ def test_casts_scales_and_transposes_between_pairs_and_products(tmp_path: Path) 
 
 def test_a_float_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = zoo.load("vit_digits").model_path
-    with pytest.raises(InputError, match="is not quantized: `dovetail fit` takes the float model"):
+    with pytest.raises(InputError, match="is not quantized: use `dovetail fit` for a float model"):
         precision_of(path)
     with pytest.raises(SystemExit) as ended:
         main(["repair", str(path), "--target", "tensorrt", "--calib", "random", "-o", str(tmp_path / "run")])

@@ -149,7 +149,7 @@ def test_a_device_folder_and_what_trtexec_brings_back(fitted: Callable[[str], tu
     (outputs / "003.json").write_text(
         '[ { "name" : "logits"\n , "dimensions" : "1x10"\n , "values" : [ nan, -inf ] } ]'
     )
-    with pytest.raises(InputError, match=r"003\.json: not what the vendor's tool exports"):
+    with pytest.raises(InputError, match=r"003\.json: not in the format that the vendor's tool exports"):
         dovetail.verify_device(run, device_outputs=outputs)
     values = ", ".join(["nan", "-inf", *["0.5"] * 8])
     (outputs / "003.json").write_text(f'[ {{ "name" : "logits", "dimensions" : "1x10", "values" : [ {values} ] }} ]')
@@ -231,7 +231,7 @@ def test_a_layer_list_of_another_form_is_not_checked_and_quoted(
         open_target("tensorrt").backend.read_back(replace(compiled, artifacts=artifacts), plan), Thresholds()
     )
     assert verdict.status is Status.NOT_CHECKED
-    assert verdict.reason.startswith("what was compiled could not be read: line 'Name: ")
+    assert verdict.reason.startswith("the compiled graph could not be parsed: line 'Name: ")
 
 
 @pytest.mark.parametrize(("sm", "precision", "word"), [("sm75", "w8a8", "Int8"), ("sm120", "fp8", "FP8")])
@@ -343,10 +343,12 @@ def test_what_is_not_to_be_had_is_one_sentence(tmp_path: Path, monkeypatch: pyte
     run = tmp_path / "sm86"
     result = dovetail.fit(model, target="tensorrt:sm86", precision="fp8", calibration="random", output=run)
     assert result.verdicts["compiled"].status is Status.FAIL
-    said = "fp8 is not to be had on tensorrt:sm86: sm86 has no FP8: sm89 is the first with it"
+    said = "fp8 is not available on tensorrt:sm86: sm86 has no FP8: sm89 is the first with it"
     assert result.verdicts["compiled"].reason == said
     assert (run / "result.json").exists()
-    with pytest.raises(InputError, match="--io quantized: tensorrt:sm89 takes and gives real numbers"):
+    with pytest.raises(
+        InputError, match="--io quantized: not supported by tensorrt:sm89, whose inputs and outputs are float"
+    ):
         dovetail.fit(model, target="tensorrt", io="quantized", calibration="random", output=tmp_path / "run")
     for variant in ("89", "sm8", "sm12", "rtx4090"):
         with pytest.raises(InputError, match="say smNN, as in tensorrt:sm89"):

@@ -166,7 +166,7 @@ def test_the_device_folder_runs_here_and_is_not_taken_for_a_device(run: Path, tm
     record = json.loads((phone / "outputs/ran.json").read_text())
     assert record["model"] == "model.pte"
     verdict = dovetail.verify_device(run, device_outputs=phone / "outputs").verdicts["device"]
-    assert "runs as simulated" in verdict.reason
+    assert "device and simulation agree" in verdict.reason
     assert verdict.status is (Status.NOT_CHECKED if record["emulated"] else Status.PASS)
 
 

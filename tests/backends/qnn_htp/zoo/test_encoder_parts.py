@@ -121,7 +121,7 @@ def test_a_narrow_layer_that_is_miscompiled_is_detected_located_and_cured(tmp_pa
     assert (island.place.op_type, island.place.tensor, island.taken) == ("Mul", "y", "fp16")
     wrong = island.alternatives[0].figures
     assert wrong["simulation_sqnr_db"] - wrong["target_sqnr_db"] > MISCOMPILED_DROP_DB
-    assert "target and simulation part; 'y'" in island.reason
+    assert "target and simulation disagree; 'y'" in island.reason
     assert result.verdicts["numerics"].status is Status.PASS, result.verdicts["numerics"].reason
 
 
