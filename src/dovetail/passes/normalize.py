@@ -39,6 +39,7 @@ from dovetail.passes.remove_nan_guard import remove_nan_guard
 from dovetail.passes.remove_noops import remove_noops
 from dovetail.passes.remove_unused import remove_unused
 from dovetail.passes.remove_zero_masks import remove_zero_masks
+from dovetail.passes.scalar_range import scalar_range
 from dovetail.passes.unify_arithmetic import unify_arithmetic
 from dovetail.passes.unify_casts import unify_casts
 from dovetail.passes.unify_linear import unify_linear
@@ -49,7 +50,7 @@ from dovetail.passes.windows_as_layout import windows_as_layout
 NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
     infer_shapes,
     # All that follows needs shapes and constants; an Identity hides a constant, and a branch holds more of them.
-    (remove_noops, unify_casts, fold_constants, inline_branches, einsum_as_matmul),
+    (remove_noops, unify_casts, scalar_range, fold_constants, inline_branches, einsum_as_matmul),
     merge_duplicates,  # one mean, one centred tensor: what the fusions look for
     unify_arithmetic,  # the constant second: what the fusions look for
     unify_linear,
