@@ -32,6 +32,7 @@ from dovetail.passes.fuse_layer_norm import fuse_layer_norm
 from dovetail.passes.gather_one import gather_one
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.inline_branches import CONTROL_FLOW, inline_branches
+from dovetail.passes.keep_padding import keep_padding
 from dovetail.passes.logit_of_sigmoid import logit_of_sigmoid
 from dovetail.passes.merge_duplicates import merge_duplicates
 from dovetail.passes.merge_layout import merge_layout
@@ -71,6 +72,7 @@ NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
     gather_one,
     windows_as_layout,
     (unify_reshapes, merge_layout, remove_noops),
+    keep_padding,
     copy_shared_constants,
     remove_unused,
     infer_shapes,
