@@ -89,6 +89,8 @@ def test_a_condition_from_the_inputs_may_mask_whole_rows(attributes: str, mask: 
     for name, wanted in expected.items():
         np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=1e-6)
     assert expected["y"][0, 0, 2].any() == bool(mask is TRIANGLE)
+    constants = [constant_of(value) for value in model.graph.initializers.values()]
+    assert all(np.isfinite(array).all() for array in constants if array is not None)  # a calibration can look at all
 
 
 def test_masks_shared_by_two_attentions_stay_for_the_other() -> None:
