@@ -120,7 +120,7 @@ def _hidden_fraction(box: np.ndarray, other: np.ndarray) -> float:
 
 
 def _paint(canvas: np.ndarray, mask: np.ndarray, top: int, left: int, rng: np.random.Generator) -> None:
-    """Blend the shape into the canvas with a plain, striped or gradient fill whose colors differ from the background."""
+    """Blend the shape in, with a plain, striped or gradient fill whose colors differ from the background."""
     fine = np.zeros((SIZE * _FINE, SIZE * _FINE), np.float32)
     fine[top : top + mask.shape[0], left : left + mask.shape[1]] = mask
     alpha = fine.reshape(SIZE, _FINE, SIZE, _FINE).mean((1, 3))

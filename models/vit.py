@@ -85,7 +85,7 @@ class VisionTransformer(nn.Module):
 
 
 def shift(images: Tensor, generator: torch.Generator, limit: int) -> Tensor:
-    """Shift each image by up to `limit` pixels in each direction, padded with the darkest value: [B,1,S,S] -> [B,1,S,S]."""
+    """Shift each image by up to `limit` pixels both ways, padded with the darkest value: [B,1,S,S] -> [B,1,S,S]."""
     count, _, size, _ = images.shape
     padded = F.pad(images, (limit,) * 4, value=float(images.min()))[:, 0]
     top, left = torch.randint(0, 2 * limit + 1, (2, count, 1), generator=generator)
