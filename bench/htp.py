@@ -172,9 +172,9 @@ def _detectors(runs: Path) -> None:
     for name, (path, shape) in networks.items():
         for target, option in ((PHONE, {}), (SOC, AUTOMOTIVE)):
             for precision in ("w8a16", "w8a8"):
-                place = runs / f"{path.stem}_{target.partition(':')[2]}_{precision}"
+                run = runs / f"{path.stem}_{target.partition(':')[2]}_{precision}"
                 result = fitted(
-                    path, shape, place, target, precision, option=option, operand_bits="auto", baselines="all"
+                    path, shape, run, target, precision, option=option, operand_bits="auto", baselines="all"
                 )
                 estimates = _estimates(result) if target == SOC else ""
                 label = f"{name:20}{target:16}{precision:7}{_target_vs_simulation_db(result):6.1f} dB"

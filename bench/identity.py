@@ -142,7 +142,7 @@ def make_row(case: Case, source: Source, *, quick: bool = False) -> tuple[Row, f
                 message = str(error).replace(str(run), "RUN").replace(str(model), model.name)
                 return {**row, "refused": message}, _cpu_seconds() - before
     raise RuntimeError(
-        f"{case.row}: {_ATTEMPTS} paths in a row have a short hash; expected one in twenty. Run it again"
+        f"{case.row}: the hashes of {_ATTEMPTS} paths were all too short (about one in twenty is); run it again"
     )
 
 

@@ -89,7 +89,7 @@ class _Timm(nn.Module):
 
 
 class _MatrixOperations(nn.Module):
-    """The last block has only keys and values: the rest of it is needed for one row only and costs almost nothing."""
+    """The matrix operations of a DeiT; of the last block only keys and values, as the rest is needed for one row."""
 
     def __init__(self, layers: int) -> None:
         super().__init__()
