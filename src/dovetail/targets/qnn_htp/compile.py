@@ -117,6 +117,7 @@ def _write_dlc(asked: HtpOptions, model: Path, folder: Path) -> tuple[Path, str]
         packages=(PACKAGE,),
         who="the DLC writer",
         limits=asked.limits,
+        is_final=lambda result: result.answer is not None,
     )
     written = compile_in_child(call, folder)
     if written.answer is None:
