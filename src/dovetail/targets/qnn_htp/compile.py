@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import onnx_ir as ir
 
@@ -16,7 +14,8 @@ from dovetail.finding import Finding, Place, PlaceKind, Severity
 from dovetail.model.origin import nodes_of
 from dovetail.model.place import at_node, at_tensor
 from dovetail.qdq.params import is_dequantize, is_quantize
-from dovetail.targets.child import ChildResult, run_child
+from dovetail.targets.child import ChildResult
+from dovetail.targets.compile_in_child import CompileCall, compile_in_child, model_inputs
 from dovetail.targets.htp.rules.compiler import NO_DLC, NOT_FOR_DEVICE, OTHER_ARCHITECTURE, QAIRT_VERSION_UNKNOWN
 from dovetail.targets.qnn_htp.estimate import read_estimate, read_traffic
 from dovetail.targets.qnn_htp.install import PACKAGE
@@ -26,7 +25,7 @@ from dovetail.targets.qnn_htp.qairt import DeviceFileKind, LoadExpectation, can_
 
 GRAPH = "qnn_graph"
 _DLC = "dlc"
-_SESSION = "dovetail.targets.qnn_htp.session"
+SESSION = "dovetail.targets.qnn_htp.session"
 _COMPILER = "the HTP compiler"
 # The files that a device loads, by suffix; the ONNX file next to a context binary only refers to it.
 _KINDS = {".bin": DeviceFileKind.CONTEXT, ".dlc": DeviceFileKind.DLC}
@@ -36,20 +35,30 @@ def compile_model(options: HtpOptions, artifacts: tuple[Artifact, ...], folder: 
     """Run the real compiler; keep its log, the dumped QNN graph and the context binary."""
     dump, profile = folder / GRAPH, folder / "profile.csv"
     _clear(folder)
-    provider_options = {**options.provider, "dump_json_qnn_graph": "1", "json_qnn_graph_dir": str(dump)}
-    provider_options |= {"profiling_level": "detailed", "profiling_file_path": str(profile)}
+    provider_options = {**options.provider, "dump_json_qnn_graph": "1", "json_qnn_graph_dir": dump.name}
+    provider_options |= {"profiling_level": "detailed", "profiling_file_path": profile.name}
     model = artifacts[0].path
-    arguments = {"model": str(model), "options": provider_options, "context": str(folder / "context.onnx")}
-    result = in_child(options, "build_in_child", arguments, _COMPILER)
+
+    def failed(result: ChildResult) -> CompileResult:
+        return failure(result, artifacts, _places(model))
+
+    call = CompileCall(
+        f"{SESSION}:build_in_child",
+        {"model": "model.onnx", "options": provider_options, "context": "context.onnx"},
+        inputs=model_inputs(model),
+        packages=(PACKAGE,),
+        who=_COMPILER,
+        limits=options.limits,
+        is_final=lambda result: result.answer is not None or failed(result).finished,
+    )
+    result = compile_in_child(call, folder)
     if result.answer is None:
-        failed = failure(result, artifacts, _places(model))
+        rejected = failed(result)
         mismatch = _architecture_mismatch(options, result.log)
-        if (
-            mismatch and failed.finished
-        ):  # what is rejected for a different architecture says little about the named one
-            error = f"{mismatch[0].message}; {mismatch[0].fix}; {failed.error}"
-            return replace(failed, error=error, findings=(*mismatch, *failed.findings))
-        return failed
+        if mismatch and rejected.finished:  # a node rejected for a different architecture may be fine on the named one
+            error = f"{mismatch[0].message}; {mismatch[0].fix}; {rejected.error}"
+            return replace(rejected, error=error, findings=(*mismatch, *rejected.findings))
+        return rejected
     files = [path for path in sorted(folder.glob("context*")) if path.is_file()]
     contexts = [Artifact(p.stem, p, _builder(p), shipped=p.suffix in _KINDS) for p in files]
     provider = f"{PACKAGE} {version(PACKAGE)}"
@@ -66,22 +75,10 @@ def compile_model(options: HtpOptions, artifacts: tuple[Artifact, ...], folder: 
     )
 
 
-def in_child(options: HtpOptions, function: str, arguments: Mapping[str, Any], who: str) -> ChildResult:
-    """Call a function of the session module in a child process, with the time and memory limits of the options."""
-    return run_child(
-        f"{_SESSION}:{function}",
-        arguments,
-        who=who,
-        time_limit_s=options.time_limit_s,
-        memory_limit_bytes=options.memory_limit_bytes,
-    )
-
-
 def _clear(folder: Path) -> None:
-    """Remove the files of an earlier run: the provider does not overwrite a context binary, and appends to the rest."""
+    """Remove the files of an earlier run."""
     for name in (GRAPH, _DLC):
         shutil.rmtree(folder / name, ignore_errors=True)
-    (folder / GRAPH).mkdir()
     for old in (*folder.glob("context*"), folder / "profile.csv"):
         old.unlink(missing_ok=True)
 
@@ -113,8 +110,15 @@ def _write_dlc(options: HtpOptions, model: Path, folder: Path) -> tuple[Path, st
     """Write the DLC of a model and return its path and an error; the serializer's file name is a number: rename it."""
     folder.mkdir()
     path = folder / "model.dlc"
-    arguments = {"model": str(model), "options": dict(options.provider), "folder": str(folder)}
-    result = in_child(options, "write_dlc_in_child", arguments, "the DLC writer")
+    call = CompileCall(
+        f"{SESSION}:write_dlc_in_child",
+        {"model": "model.onnx", "options": dict(options.provider), "folder": "."},
+        inputs=model_inputs(model),
+        packages=(PACKAGE,),
+        who="the DLC writer",
+        limits=options.limits,
+    )
+    result = compile_in_child(call, folder)
     if result.answer is None:
         return path, result.error
     files = result.answer["files"]
