@@ -1,4 +1,4 @@
-"""The width of second operands with the vendor's estimate beside the noise, on an SoC that gives one."""
+"""The bit width of second operands is chosen by noise and the compiler's estimate, on an SoC that has estimates."""
 
 from __future__ import annotations
 
