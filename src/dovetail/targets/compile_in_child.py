@@ -35,7 +35,8 @@ _CORE_PACKAGES = ("numpy", "onnx", "onnx-ir", "onnxruntime")
 # An error that is about this machine at this moment, and not about the model.
 _MACHINE_ERROR = re.compile(
     r"No space left on device|Too many open files|Read-only file system|Permission denied|Input/output error"
-    r"|Resource temporarily unavailable|[Oo]ut ?[Oo]f ?[Mm]emory|ModuleNotFoundError|ImportError|OSError"
+    r"|Resource temporarily unavailable|shared object file|[Oo]ut ?[Oo]f ?[Mm]emory|ModuleNotFoundError|ImportError"
+    r"|OSError"
 )
 
 

@@ -60,6 +60,7 @@ def test_no_dlc_is_written_by_default(tmp_path: Path) -> None:
     assert not (tmp_path / "dlc").exists()
 
 
+@pytest.mark.usefixtures("empty_cache")
 def test_a_dlc_that_cannot_be_written_is_a_finding_and_the_context_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

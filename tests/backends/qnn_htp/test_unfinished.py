@@ -28,6 +28,8 @@ from tests.backends.qnn_htp.real_compiler import RELU, compile_text
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 
+pytestmark = pytest.mark.usefixtures("empty_cache")
+
 SOURCE = Path(dovetail.__file__).parents[1]
 
 
@@ -131,7 +133,7 @@ def test_a_run_with_a_crashed_compiler_can_be_resumed(number: signal.Signals, tm
 
 def test_a_hung_emulator_does_not_mean_that_the_graph_does_not_run(tmp_path: Path) -> None:
     compiled = compile_text(RELU, tmp_path)
-    short_limit = open_target("qnn-htp:sm8550", {"time_limit_s": "0.2"})
+    short_limit = open_target("qnn-htp:sm8550", {"time_limit_s": "0.05"})
     with pytest.raises(UnfinishedError, match="the HTP emulator did not answer within"):
         list(short_limit.backend.runner.run(compiled, [{"x": np.zeros((1, 8, 16), np.float32)}]))
 

@@ -82,7 +82,7 @@ def images(shape: tuple[int, ...], count: int = 4) -> dict[str, Array]:
 
 def fitted(path: Path, shape: tuple[int, ...], run: Path, target: str, precision: str, **options: Any) -> Result:
     """Fit one network, with 8-bit second operands: other tests search their bit width, which takes time."""
-    chosen = {"operands": "narrow", **options}
+    chosen = {"operand_bits": "8", **options}
     return dovetail.fit(path, target=target, precision=precision, calibration=images(shape), output=run, **chosen)
 
 
