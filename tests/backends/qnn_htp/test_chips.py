@@ -73,7 +73,7 @@ def test_options_reach_the_provider_under_its_own_names() -> None:
         ({"device_qairt": "new"}, "--option device_qairt=new: must be a QAIRT version, as in 2.47"),
         (
             {"vtcm_mb": "9"},
-            "--option vtcm_mb=9: sm8550 has 8 MB; the compiler accepts more silently, but the device does not",
+            "--option vtcm_mb=9: sm8550 has 8 MB; use at most that, the compiler silently accepts more",
         ),
     ],
 )

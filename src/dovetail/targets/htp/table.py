@@ -138,7 +138,7 @@ def _not_cubic(node: ir.Node) -> str:
 
 
 def _scatter() -> tuple[Signature, ...]:
-    """Integers only where elements are replaced; with a reduction the written values are computed."""
+    """In integers only without a reduction: replaced elements keep their quantization, computed ones do not."""
     replacing = tuple(Signature((Slot(a), Slot(a), Slot(a)), a, when=_replaces) for a in (A8, A16))
     return (*replacing, signature(F32, F32, F32, out=F32))
 

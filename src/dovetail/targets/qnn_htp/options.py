@@ -64,8 +64,8 @@ def provider_options(chip: Chip, options: Mapping[str, str], *, float16: bool) -
         provider[name] = one_of(key, value, allowed) if allowed else str(whole(key, value))
     if chip.vtcm_mb is not None and int(provider.get("vtcm_mb", 0)) > chip.vtcm_mb:
         raise InputError(
-            f"--option vtcm_mb={provider['vtcm_mb']}: {chip.name} has {chip.vtcm_mb} MB; "
-            "the compiler accepts more silently, but the device does not"
+            f"--option vtcm_mb={provider['vtcm_mb']}: {chip.name} has {chip.vtcm_mb} MB; use at most that, the "
+            "compiler silently accepts more but the device does not"
         )
     if chip.soc is not None:
         provider["soc_model"] = str(chip.soc)
