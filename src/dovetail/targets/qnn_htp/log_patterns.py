@@ -33,7 +33,7 @@ REJECTIONS: tuple[LogPattern, ...] = (
         r"could not create op",
         DTYPES_NOT_SUPPORTED,
         "HTP has no kernel for this operator with these dtypes (the 1002 MEM_ALLOC that follows is not about memory): "
-        "to run it in float choose a chip with float16, to run it in integers quantize all inputs to the same bit width",
+        "to run in float choose a chip with float16, to run in integers quantize all inputs to the same bit width",
     ),
     LogPattern(
         r"not sufficiently tiled to fit in TCM",
