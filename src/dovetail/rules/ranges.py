@@ -36,8 +36,8 @@ def range_too_wide_to_quantize(subject: CheckInput) -> Iterator[Finding]:
     The check uses the planned scale and zero point. Without a plan, a tensor is reported only if every encoding in the
     target's table fails. The finding is an error if no encoding of the target is fine enough, and a warning if a
     different one than the planned one is. A constant mask that contains only zero and one large number is quantized
-    exactly and not reported; its sum with the scores is. For Softmax and Sigmoid only the range counts, because their
-    small outputs may round to zero.
+    exactly and not reported; its sum with the scores is. Outputs of Softmax and Sigmoid are judged only by their range,
+    because small probabilities may round to zero without harm.
 
     ## Why it matters
     The model returns noise, although every scale is finite and every compiler accepts the model. More bits do not help
@@ -103,9 +103,9 @@ def nan_or_infinity_in_constant(subject: CheckInput) -> Iterator[Finding]:
     an activation.
 
     ## How to fix it
-    Replace a mask of -inf by a finite number that is low enough, such as -100 before a Softmax: exp(-100) rounds to
-    zero. Replace +inf as an upper bound by the largest value that can occur. NaN comes from a faulty export or a folded
-    division by zero; find the operator that produced it.
+    Replace a mask of -inf with a finite number that is low enough, such as -100 before a Softmax: exp(-100) rounds to
+    zero. Replace +inf as an upper bound with the largest value that can occur. NaN comes from a faulty export or a
+    folded division by zero; find the operator that produced it.
 
     ## Seen on
     - ort-cpu: onnxruntime 1.31.1, measured (tests/numerics/test_affine.py): QuantizeLinear silently converts NaN to the
@@ -130,9 +130,9 @@ def _not_finite(value: ir.Value, array: Array) -> Finding:
     if counts["nan"]:
         fix = f"find the cause of the NaN in {name!r}: a faulty export, or a folded division by zero"
     elif counts["+inf"]:
-        fix = f"replace infinity in {name!r} by the largest value that can occur"
+        fix = f"replace infinity in {name!r} with the largest value that can occur"
     else:
-        fix = f"if {name!r} is a mask before a Softmax, replace -inf by -100: exp(-100) rounds to zero as well"
+        fix = f"if {name!r} is a mask before a Softmax, replace -inf with -100: exp(-100) rounds to zero as well"
     return Finding(
         "Q502",
         at_tensor(value),

@@ -61,7 +61,7 @@ def dynamic_shape(subject: CheckInput) -> Iterator[Finding]:
                     at_tensor(value),
                     f"{node.op_type} output {name!r} has the shape {_text(value.shape)}, which depends on the data",
                     Severity.ERROR,
-                    fix=f"replace {node.op_type} by an operator with a fixed output size, or split the model before it",
+                    fix=f"replace {node.op_type} with an operator of fixed output size, or split the model before it",
                 )
 
 

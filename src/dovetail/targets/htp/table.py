@@ -57,7 +57,7 @@ _ONE_INPUT = (
     "Softmax",
     "Sqrt",
 )
-# At 16 bits the provider silently replaces other scales and zero points by these; at 8 bits it keeps the model's.
+# At 16 bits the provider silently replaces other scales and zero points with these; at 8 bits it keeps the model's.
 _FIXED = {
     "HardSigmoid": (FixedQParams(DType.U16, 1 / 65536, 0),),
     "Sigmoid": (FixedQParams(DType.U16, 1 / 65536, 0),),

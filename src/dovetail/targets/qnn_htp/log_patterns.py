@@ -52,7 +52,7 @@ REJECTIONS: tuple[LogPattern, ...] = (
     LogPattern(
         r"are not supported by QNN EP",
         OPERATOR_NOT_SUPPORTED,
-        "HTP does not support this operator: replace it by other operators, or remove it from the model",
+        "HTP does not support this operator: replace it with other operators, or remove it from the model",
     ),
     LogPattern(
         r"per-channel quant",

@@ -100,7 +100,7 @@ NODE_REJECTED = explanation(
 
     ## How to fix it
     Read the compiler's error in the message and in `compile/compile.log`. Keep the operator in float (`--keep`),
-    replace it by other operators, or split the model before it.
+    replace it with other operators, or split the model before it.
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0): logs of a rejected node from which the line with the reason was
@@ -121,8 +121,8 @@ OPERATOR_NOT_SUPPORTED = explanation(
     If one node is rejected, the model is not compiled.
 
     ## How to fix it
-    Replace it by supported operators (Q101 reports known unsupported ones before compiling), or run it after the model,
-    outside the target.
+    Replace it with supported operators (Q101 reports known unsupported ones before compiling), or run it after the
+    model, outside the target.
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43: Erf ("are not supported by QNN EP"), NonMaxSuppression.

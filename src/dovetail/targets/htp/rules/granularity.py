@@ -144,7 +144,7 @@ def unsupported_block_quantized_weight(subject: CheckInput) -> Iterator[Finding]
       symmetric int4 blocks on axis 0 agrees to 67 to 69 dB; blocks on axis 1 give -26 to -32 dB, zero points from -4 to
       4 give -1 to 9 dB, uint4 with zero point 8 gives -11 dB; the same for Gemm with `transB`. uint8 activations: "BQ
       MatMul activation must be INT16-quantized"; blocks of 4: "must be a multiple of 8"; Conv 3 x 3: "BQ Conv scale
-      size mismatch". If the results are correct, the activations are dequantized to float16.
+      size mismatch". Wherever the results are correct, HTP dequantizes the activations to float16.
     - qnn-htp: the same with the provider's `enable_block_quant_weight_optimization`: axis 1 is rejected, zero points
       are still ignored.
     """

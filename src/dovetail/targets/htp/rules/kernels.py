@@ -101,7 +101,7 @@ def operator_not_supported_on_htp(subject: CheckInput) -> Iterator[Finding]:
     `dovetail fit` cannot work around it.
 
     ## How to fix it
-    Replace the operator by supported ones; the finding says how if a replacement is known. Otherwise split the model
+    Replace the operator with supported ones; the finding says how if a replacement is known. Otherwise split the model
     before the operator.
 
     ## Seen on
@@ -117,7 +117,7 @@ def operator_not_supported_on_htp(subject: CheckInput) -> Iterator[Finding]:
                 f"{say(node)}: HTP does not support {op.replace('::', '.')} in any precision",
                 Severity.ERROR,
                 fix=_REPLACEMENTS.get(
-                    op, f"replace {node.op_type} by supported operators, or split the model before it"
+                    op, f"replace {node.op_type} with supported operators, or split the model before it"
                 ),
             )
 
@@ -188,9 +188,9 @@ def quantized_float_only_operator(subject: CheckInput) -> Iterator[Finding]:
     planned. On a target without float16 some of these operators cannot be finalized (error 1002).
 
     ## How to fix it
-    Keep the operator in float explicitly, so that the plan shows the conversions, or replace it: ScatterND with
-    constant indices by a Concat of slices, ReduceL2 by Mul, ReduceSum and Sqrt. `dovetail fit` keeps these operators in
-    float.
+    Keep the operator in float explicitly, so that the plan shows the conversions, or replace it: write ScatterND with
+    constant indices as a Concat of slices, and ReduceL2 as Mul, ReduceSum and Sqrt. `dovetail fit` keeps these
+    operators in float.
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, one graph per operator, between 8-bit and between 16-bit
@@ -209,5 +209,5 @@ def quantized_float_only_operator(subject: CheckInput) -> Iterator[Finding]:
                 at_node(node),
                 f"{say(node)} is quantized, but HTP runs it in float only: {effect}",
                 Severity.WARNING if has_float16 else Severity.ERROR,
-                fix=f"remove the Q/DQ pairs around {node.op_type}, or replace it by operators with integer kernels",
+                fix=f"remove the Q/DQ pairs around {node.op_type}, or replace it with operators that run in integers",
             )

@@ -37,8 +37,8 @@ def unsupported_bias_quantization(subject: CheckInput) -> Iterator[Finding]:
     no integer kernel: it runs in float, or is rejected because its per-channel weight cannot be dequantized on its own.
 
     ## How to fix it
-    Combine MatMul and Add to one Gemm with an int32 bias, with scale = input scale x weight scale; `dovetail fit` does
-    this. Or quantize the constant of the separate Add to the dtype of its other operand.
+    Combine MatMul and Add into one Gemm with an int32 bias, with scale = input scale x weight scale; `dovetail fit`
+    does this. Or quantize the constant of the separate Add to the dtype of its other operand.
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43: an int32 bias with one scale or per-channel scales on an
@@ -65,7 +65,7 @@ def _int32_without_accumulator(operation: Operation, operand: Operand) -> Findin
         f"{say(operation.node)} has the int32 input {name!r}, which HTP supports only as the bias of Conv, Gemm or a "
         "normalization",
         Severity.ERROR,
-        fix=f"combine it with its MatMul to one Gemm, or quantize {name!r} to the dtype of the other operand",
+        fix=f"combine it with its MatMul into one Gemm, or quantize {name!r} to the dtype of the other operand",
     )
 
 
@@ -126,10 +126,12 @@ def qdq_pair_removed_by_compiler(subject: CheckInput) -> Iterator[Finding]:
         producer, computing = producers.get(value.name), list(_computing_consumers(value, consumers))
         neighbors = computing if producer is None else [producer, *computing]
         if not any(operation.in_integers for operation in neighbors) and (computing or producer is None):
-            yield _removed(value, "has no quantized operator next to it")
+            yield _removed(value, "has no quantized operator next to it: the compiler removes it")
         elif _is_followed_by_pair(value, choice.storage, consumers.get(value.name or "", []), plan):
             dtype = dtype_text(choice.storage)
-            yield _removed(value, f"is followed by a second Q/DQ pair in {dtype}, which is merged into it")
+            yield _removed(
+                value, f"is followed by a second Q/DQ pair in {dtype}: onnxruntime merges the second into it"
+            )
 
 
 def _computing_consumers(value: ir.Value, consumers: Mapping[str, list[Operation]]) -> Iterator[Operation]:
@@ -158,7 +160,7 @@ def _removed(value: ir.Value, reason: str) -> Finding:
     return Finding(
         "Q402",
         at_tensor(value),
-        f"the Q/DQ pair on {name!r} {reason}: the compiler removes it, so only the simulation rounds there",
+        f"the Q/DQ pair on {name!r} {reason}, so only the simulation rounds there",
         Severity.WARNING,
         fix=f"quantize the operators around {name!r} as well, or remove the Q/DQ pair",
     )
@@ -176,8 +178,8 @@ def batched_linear_as_matmul(subject: CheckInput) -> Iterator[Finding]:
     ## Why it matters
     This is a note about a different tool: Qualcomm's offline converter has failed on such layers when it finalizes the
     graph, with a message that names no layer of the model: `could not create op: q::linearclip`, input type
-    `QuantUint16_5D_TCM` or `QuantUint8_5D_TCM`. Keeping the failing layers in float moves the failure to others. The
-    QNN execution provider, which `dovetail fit` uses, translates the layer to a FullyConnected, which compiles.
+    `QuantUint16_5D_TCM` or `QuantUint8_5D_TCM`. Keeping the failing layers in float moves the failure to other layers.
+    The QNN execution provider, which `dovetail fit` uses, translates the layer to a FullyConnected, which compiles.
 
     ## How to fix it
     Compile with the execution provider, or write the layer as Reshape to [rows, channels], Gemm and Reshape, which is

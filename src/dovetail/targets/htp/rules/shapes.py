@@ -67,7 +67,7 @@ def unsupported_einsum_equation(subject: CheckInput) -> Iterator[Finding]:
     ## What it finds
     Einsum with any equation except the supported ones: `...ik,...kj->...ij` and `...ik,...jk->...ij` with equal leading
     letters in all three terms, `bchq,bkhc->bkhq` and `bhwc,hkc->bhwk`, which become a MatMul; and `bhwc,wkc->bhwk` in
-    float only. A float model is checked after the rewrites of `dovetail fit`, which replace most equations by other
+    float only. A float model is checked after the rewrites of `dovetail fit`, which replace most equations with other
     operators.
 
     ## Why it matters
