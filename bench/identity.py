@@ -148,7 +148,7 @@ def make_row(case: Case, source: Source, *, quick: bool = False) -> tuple[Row, f
 
 def _outcome(case: Case, model: Path, source: Source, run: Path, emit_only: bool) -> Row:
     """Run one case and return the hashes of its files and plan, and its verdicts (none if it is emit-only)."""
-    options: dict[str, Any] = {"range": "minmax", "baselines": "none", **case.options}
+    options: dict[str, Any] = {"range": "minmax", "baselines": "none", "cache": False, **case.options}
     if case.target.startswith("qnn-htp"):
         options["emulate"] = 1
     call = dovetail.repair if case.repair else partial(dovetail.fit, precision=case.precision)
