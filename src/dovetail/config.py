@@ -76,10 +76,10 @@ def options_from(values: Mapping[str, Any], *, planned: bool = False) -> FitOpti
 
     ``planned``: a plan is given, so that options on how tensors are stored are refused.
     """
-    known = {field.name for field in dataclasses.fields(FitOptions)}
+    names = {field.name for field in dataclasses.fields(FitOptions)}
     for key in values:
-        if key not in known:
-            raise InputError(f"unknown option {key!r}; expected one of {', '.join(sorted(known))}")
+        if key not in names:
+            raise InputError(f"unknown option {key!r}; expected one of {', '.join(sorted(names))}")
     if "target" not in values:
         raise InputError("no target: add --target, for example --target ort-cpu; `dovetail targets` lists all targets")
     set_values = {key: value for key, value in values.items() if value is not None}
@@ -151,10 +151,10 @@ def _whole_numbers(text: str) -> tuple[int, ...] | None:
 def _typed(key: str, value: Any, kind: Any) -> Any:
     """Convert a value to the type of its field, lists to tuples; a wrong type is refused, naming the key."""
     if key == "thresholds" and not isinstance(value, Thresholds):
-        known = {field.name for field in dataclasses.fields(Thresholds)}
-        unknown = sorted(set(value) - known) if isinstance(value, Mapping) else []
+        names = {field.name for field in dataclasses.fields(Thresholds)}
+        unknown = sorted(set(value) - names) if isinstance(value, Mapping) else []
         if unknown:
-            raise InputError(f"unknown threshold {unknown[0]!r}; expected one of {', '.join(sorted(known))}")
+            raise InputError(f"unknown threshold {unknown[0]!r}; expected one of {', '.join(sorted(names))}")
     try:
         return msgspec.convert(value, kind, from_attributes=isinstance(value, Thresholds))
     except msgspec.ValidationError as error:

@@ -115,9 +115,8 @@ def check_sample(sample: Mapping[str, Array], specs: tuple[InputSpec, ...], sour
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             kind = "NaN" if np.isnan(array).any() else "infinity"
             raise InputError(f"{source}: {spec.name!r} of sample {number} contains {kind}")
-        checked[spec.name] = np.asarray(
-            array, dtype=spec.dtype, order="C"
-        )  # ascontiguousarray adds an axis to a scalar
+        # Not ascontiguousarray, which adds an axis to a scalar.
+        checked[spec.name] = np.asarray(array, dtype=spec.dtype, order="C")
     return checked
 
 

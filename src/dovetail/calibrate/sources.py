@@ -121,10 +121,10 @@ class _Calls:
     extra: bool
 
     def __post_init__(self) -> None:
-        known = {spec.name for spec in self.specs}
-        unknown = sorted(set(self.members) - known)
+        input_names = {spec.name for spec in self.specs}
+        unknown = sorted(set(self.members) - input_names)
         if unknown and not self.extra:
-            inputs = ", ".join(sorted(known))
+            inputs = ", ".join(sorted(input_names))
             raise InputError(
                 f"{self.source}: array {unknown[0]!r} is not an input of the model; its inputs are {inputs}"
             )

@@ -9,14 +9,14 @@ import click
 def cache_command() -> None:
     """Show or clear the compile cache.
 
-    It holds the results of vendor compilers; `--no-cache` does not use it. DOVETAIL_CACHE_DIR sets another folder,
-    DOVETAIL_CACHE_LIMIT_MB another size limit.
+    It holds the results of vendor compilers; runs with `--no-cache` do not use it. DOVETAIL_CACHE_DIR sets another
+    folder, DOVETAIL_CACHE_LIMIT_MB another size limit.
     """
 
 
 @cache_command.command("info")
 def info_command() -> None:
-    """Show the folder, the number of compile results, the size and the size limit of the cache."""
+    """Show the folder, the number of compile results and the size."""
     from dovetail.targets.compile_cache import user_cache
 
     cache = user_cache()

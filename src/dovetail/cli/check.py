@@ -28,7 +28,7 @@ def check_command(
     option: tuple[str, ...],
     format_: str,
 ) -> None:
-    """Report what keeps MODEL (float or QDQ) from running well on a target.
+    """Report the problems of MODEL (float or QDQ) on a target.
 
     Nothing is written. The exit code is 1 if a finding has the severity error.
     """

@@ -56,37 +56,39 @@ NOT_CHECKED = 3
 @click.option("--resume", is_flag=True, help="Continue an earlier run in the run directory.")
 @click.option("--no-cache", is_flag=True, help="Compile everything again; neither read nor write the compile cache.")
 @click.pass_context
-def fit_command(context: click.Context, /, model: Path, output: Path, force: bool, resume: bool, **given: Any) -> None:
+def fit_command(
+    context: click.Context, /, model: Path, output: Path, force: bool, resume: bool, **arguments: Any
+) -> None:
     """Quantize MODEL for a target, compile it and verify the result."""
     from dovetail.cli.progress import showing_progress
     from dovetail.config import options_from
     from dovetail.job import prepare
     from dovetail.pipeline import fit
 
-    options = options_from(_values(given), planned=given["plan"] is not None)
-    job = prepare(model, options, calibration=given["calib"], evaluation=given["eval_"], plan=given["plan"])
+    options = options_from(_values(arguments), planned=arguments["plan"] is not None)
+    job = prepare(model, options, calibration=arguments["calib"], evaluation=arguments["eval_"], plan=arguments["plan"])
     with showing_progress() as report:
         result = fit(job, output, force=force, resume=resume, report=report)
     context.exit(show(result, output, options.require))
 
 
-def _values(given: dict[str, Any]) -> dict[str, Any]:
+def _values(arguments: dict[str, Any]) -> dict[str, Any]:
     """Convert the options of the command line, which take precedence over the configuration file."""
     from dovetail.config import parse_numbers, parse_options, parse_shapes, parse_size, read_config
 
-    values = read_config(given["config"]) if given["config"] is not None else {}
+    values = read_config(arguments["config"]) if arguments["config"] is not None else {}
     plain = {"target": "target", "precision": "precision", "range_": "range", "metric": "metric", "io": "io"}
     plain |= {"layout": "layout", "baselines": "baselines", "emulate": "emulate", "operand_bits": "operand_bits"}
-    values |= {key: given[name] for name, key in plain.items() if given[name] is not None}
-    values |= {name: given[name] for name in ("keep", "require") if given[name]}
-    values |= {"cache": False} if given["no_cache"] else {}
-    values |= {name: parse_numbers(name, given[name]) for name in ("mean", "std") if given[name] is not None}
-    if given["shape"]:
-        values["shape"] = parse_shapes(given["shape"])
-    if given["option"]:
-        values["option"] = parse_options(given["option"])
-    if given["size"] is not None:
-        values["size"] = parse_size(given["size"])
+    values |= {key: arguments[name] for name, key in plain.items() if arguments[name] is not None}
+    values |= {name: arguments[name] for name in ("keep", "require") if arguments[name]}
+    values |= {"cache": False} if arguments["no_cache"] else {}
+    values |= {name: parse_numbers(name, arguments[name]) for name in ("mean", "std") if arguments[name] is not None}
+    if arguments["shape"]:
+        values["shape"] = parse_shapes(arguments["shape"])
+    if arguments["option"]:
+        values["option"] = parse_options(arguments["option"])
+    if arguments["size"] is not None:
+        values["size"] = parse_size(arguments["size"])
     return values
 
 
@@ -117,7 +119,7 @@ def show(result: Result, output: Path, require: tuple[str, ...]) -> int:
 @click.option("--no-cache", is_flag=True, help="Compile everything again; neither read nor write the compile cache.")
 @click.pass_context
 def demo_command(context: click.Context, name: str, target: str, precision: str, output: Path, no_cache: bool) -> None:
-    """Fit a small trained model that ships with the package, with images and labels."""
+    """Fit a small trained model that ships with the package."""
     from dovetail import zoo
     from dovetail.calibrate.user_code import load_function
     from dovetail.cli.progress import showing_progress

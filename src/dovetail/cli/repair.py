@@ -45,9 +45,9 @@ def repair_command(
     force: bool,
     no_cache: bool,
 ) -> None:
-    """Move the Q/DQ pairs of a quantized MODEL to where a target expects them.
+    """Move the Q/DQ pairs of MODEL to where a target expects them.
 
-    The weights and scales of MODEL are kept; missing scales are calibrated.
+    MODEL was quantized by another tool. Its weights and scales are kept; missing scales are calibrated.
     """
     from dovetail.cli.fit import show
     from dovetail.cli.progress import showing_progress

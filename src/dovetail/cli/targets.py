@@ -7,7 +7,7 @@ import click
 
 @click.command("targets")
 def targets_command() -> None:
-    """List the targets with their installed backends, precisions and options."""
+    """List the targets with their backends, precisions and options."""
     from rich.console import Console
     from rich.table import Table
 

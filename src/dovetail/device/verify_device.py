@@ -127,7 +127,7 @@ def _manifest(run: Path, result: Result) -> Manifest:
     """Read the manifest of the run's device folder; one of another model is refused."""
     path = run / FOLDER / MANIFEST
     if not path.is_file():
-        why = "its target does not support it, or nothing was compiled"
+        why = "the target has no device folder, or nothing was compiled"
         raise InputError(f"{run}: has no {FOLDER}/{MANIFEST} to compare device outputs with: {why}")
     manifest = read_manifest(path)
     shipped = next((a.sha256 for a in result.artifacts if a.name == MODEL), "")

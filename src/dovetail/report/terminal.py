@@ -143,12 +143,12 @@ def _print_decisions(decisions: tuple[Decision, ...], out: Console) -> None:
     for knob in dict.fromkeys(decision.knob for decision in decisions):
         group = [decision for decision in decisions if decision.knob == knob]
         for decision in (decision for decision in group if decision.is_whole):
-            out.print(f"{decision.knob}: [bold]{escape(decision.taken)}[/], {escape(decision.reason)}")
+            out.print(f"{decision.knob}: [bold]{escape(decision.taken)}[/]; {escape(decision.reason)}")
             out.print(_alternatives(decision))
             out.print(f"  rule: {escape(decision.rule)} ({decision.samples} samples)")
         changed = [d for d in group if not d.is_whole and d.taken != d.alternatives[0].label]
         for decision in changed[:_SHOWN_DECISIONS]:
-            out.print(f"  {escape(str(decision.place))}: {escape(decision.taken)}, {escape(decision.reason)}")
+            out.print(f"  {escape(str(decision.place))}: {escape(decision.taken)}; {escape(decision.reason)}")
         not_shown = len(group) - len(changed[:_SHOWN_DECISIONS]) - sum(decision.is_whole for decision in group)
         if not_shown:
             out.print(f"  {not_shown} more decisions about {knob} in result.json")
@@ -228,7 +228,7 @@ def _print_compilations(compilations: Mapping[str, int], out: Console) -> None:
     if cached and not compiled:
         out.print(f"nothing was compiled: all results came from the compile cache ({cached} of {cached})")
     elif cached:
-        out.print(f"compile cache: {cached} of {compiled + cached} compilations were taken from it")
+        out.print(f"compile cache: {cached} of {compiled + cached} compile results came from it")
 
 
 def _print_tail(cut: SplitPoint, out: Console) -> None:

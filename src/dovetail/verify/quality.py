@@ -24,25 +24,25 @@ class TensorAgreement:
     is_off: bool
 
 
-def quality_of(expected: Array, simulated: Array, found: Array, level_db: float) -> TensorAgreement:
-    """Compare a tensor on the target (``found``) with its simulation, as a whole and per channel."""
-    target_db, simulation_db = (bounded_db(Comparison.of(expected, array).sqnr_db) for array in (found, simulated))
-    if not np.all(np.isfinite(found)) and np.all(np.isfinite(simulated)):
+def quality_of(expected: Array, simulated: Array, on_target: Array, level_db: float) -> TensorAgreement:
+    """Compare a tensor on the target with its simulation, as a whole and per channel."""
+    target_db, simulation_db = (bounded_db(Comparison.of(expected, array).sqnr_db) for array in (on_target, simulated))
+    if not np.all(np.isfinite(on_target)) and np.all(np.isfinite(simulated)):
         lowest = -bounded_db(math.inf)
         return TensorAgreement(lowest if math.isnan(target_db) else target_db, simulation_db, is_off=True)
     is_off = simulation_db - target_db > DROP_DB and target_db < level_db
-    is_off = is_off or _has_wrong_channel(expected, simulated, found, level_db)
+    is_off = is_off or _has_wrong_channel(expected, simulated, on_target, level_db)
     return TensorAgreement(target_db, simulation_db, is_off)
 
 
-def _has_wrong_channel(expected: Array, simulated: Array, found: Array, level_db: float) -> bool:
+def _has_wrong_channel(expected: Array, simulated: Array, on_target: Array, level_db: float) -> bool:
     """Whether a channel, along the second or the last axis, is far below its simulation: the SQNR of the whole tensor
     may hide it."""
     for axis in {1, expected.ndim - 1} if expected.ndim > 1 else set[int]():
-        in_float, in_simulation, on_target = (_by_channel(array, axis) for array in (expected, simulated, found))
-        signal = np.sum(in_float**2, axis=1)
+        exact = _by_channel(expected, axis)
+        signal = np.sum(exact**2, axis=1)
         simulation_noise, target_noise = (
-            np.sum((in_float - array) ** 2, axis=1) for array in (in_simulation, on_target)
+            np.sum((exact - _by_channel(array, axis)) ** 2, axis=1) for array in (simulated, on_target)
         )
         scale = np.where(signal > 0, signal, 1.0)
         below_simulation = target_noise > simulation_noise * 10 ** (CHANNEL_DROP_DB / 10)
