@@ -1,4 +1,4 @@
-"""The options of ``xnnpack``: known keys only, because a typo must not be silent."""
+"""The options of ``xnnpack``, checked: an unknown key is an error."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class XnnpackOptions:
-    """The limits of the child processes that lower and run."""
+    """The limits of the child processes that lower and run programs."""
 
     time_limit_s: float = DEFAULT_TIME_LIMIT_S
     memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES
 
 
-def read_options(given: Mapping[str, str]) -> XnnpackOptions:
-    """The checked record of what was given with ``--option``."""
-    for key in given:
+def read_options(values: Mapping[str, str]) -> XnnpackOptions:
+    """Check the values given with ``--option`` and return them as one record."""
+    for key in values:
         if key not in DEFAULTS:
-            raise InputError(f"target xnnpack has no option {key!r}; there is {', '.join(DEFAULTS)}")
-    told = {**DEFAULTS, **given}
+            raise InputError(f"target xnnpack has no option {key!r}: expected one of {', '.join(DEFAULTS)}")
+    values = {**DEFAULTS, **values}
     return XnnpackOptions(
-        seconds("time_limit_s", told["time_limit_s"]),
-        whole("memory_limit_mb", told["memory_limit_mb"]) << 20,
+        seconds("time_limit_s", values["time_limit_s"]),
+        whole("memory_limit_mb", values["memory_limit_mb"]) << 20,
     )
