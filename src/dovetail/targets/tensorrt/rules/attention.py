@@ -46,8 +46,8 @@ def attention_operand_without_qdq(subject: CheckInput) -> Iterator[Finding]:
     INT8. `dovetail repair` adds it.
 
     ## Seen on
-    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: without any one of the four pairs the engine has no `_gemm_mha_v2`,
-      in FP8 and in INT8; with all four it has.
+    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: if any one of the four pairs is missing, the engine has no layer
+      `_gemm_mha_v2`, in FP8 and in INT8; with all four it has one.
     """
     plan = subject.plan
     for attention in find_attention(subject.model.graph) if plan is not None else ():
@@ -77,7 +77,7 @@ def qdq_on_attention_scores(subject: CheckInput) -> Iterator[Finding]:
 
     ## Seen on
     - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: with a pair on the scores, or in front of the Add of a mask, the
-      engine has no `_gemm_mha_v2`; without it, it has.
+      engine has no layer `_gemm_mha_v2`; without the pair it has one.
     """
     plan = subject.plan
     for attention in find_attention(subject.model.graph) if plan is not None else ():
@@ -113,9 +113,9 @@ def nan_guard_in_attention(subject: CheckInput) -> Iterator[Finding]:
     `dovetail repair` do this.
 
     ## Seen on
-    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: with the Where the engine has no `_gemm_mha_v2` in FP8 and INT8,
-      without it, it has. nvidia-modelopt 0.47.0 leaves the Where in: 0 of 12 blocks of a ViT exported by dynamo with
-      SDPA are fused.
+    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: with the Where the engine has no layer `_gemm_mha_v2`, in FP8 and
+      in INT8; without the Where it has one. nvidia-modelopt 0.47.0 leaves the Where in: 0 of 12 blocks of a ViT
+      exported by dynamo with SDPA are fused.
     """
     plan = subject.plan
     for attention in find_attention(subject.model.graph) if plan is not None else ():
