@@ -345,6 +345,7 @@ def test_without_layers_from_the_device_the_built_engine_is_checked_again(
     assert (after.findings, after.read_back) == (before.findings, before.read_back)
 
 
+@pytest.mark.usefixtures("empty_cache")
 def test_a_builder_that_runs_out_of_memory_reports_it(tmp_path: Path) -> None:
     target, model = open_target("tensorrt", {"memory_limit_mb": "500", "time_limit_s": "60"}), layer()
     artifacts = target.backend.emit(model, planned(model, target, FP8, data=noise(model)), tmp_path)

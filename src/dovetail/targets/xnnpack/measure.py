@@ -69,8 +69,7 @@ def measure(
             "dovetail.targets.xnnpack.session:time_in_child",
             {"programs": files, "sample": str(sample_file), "inputs": len(inputs)},
             who="the ExecuTorch runtime",
-            time_limit_s=options.time_limit_s,
-            memory_limit_bytes=options.memory_limit_bytes,
+            limits=options.limits,
         )
     if result.answer is None:
         return result.error

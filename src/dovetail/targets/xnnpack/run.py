@@ -48,8 +48,7 @@ def _run_batch(
             "dovetail.targets.xnnpack.session:run_in_child",
             arguments,
             who="the ExecuTorch runtime",
-            time_limit_s=options.time_limit_s,
-            memory_limit_bytes=options.memory_limit_bytes,
+            limits=options.limits,
         )
         if result.answer is None:
             kind = BackendError if result.finished else UnfinishedError
