@@ -367,7 +367,7 @@ def test_unsupported_requests_are_refused_in_one_sentence(tmp_path: Path, monkey
     for variant in ("89", "sm8", "sm12", "rtx4090"):
         with pytest.raises(InputError, match="expected smNN, as in tensorrt:sm89"):
             open_target(f"tensorrt:{variant}")
-    with pytest.raises(InputError, match="target tensorrt has no option 'workspace': expected one of compute, time_"):
+    with pytest.raises(InputError, match="target tensorrt has no option 'workspace'; expected one of compute, time_"):
         open_target("tensorrt", {"workspace": "1"})
     with pytest.raises(InputError, match="memory_limit_mb=100: must be at least 400, which the builder's libraries"):
         open_target("tensorrt", {"memory_limit_mb": "100"})

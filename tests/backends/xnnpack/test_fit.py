@@ -29,8 +29,8 @@ _RANDOM = np.random.default_rng(0)
 
 
 def constant(name: str, *shape: int, size: float = 0.3) -> str:
-    numbers = ",".join(f"{number:.4f}" for number in size * _RANDOM.standard_normal(int(np.prod(shape))))
-    return f"float[{','.join(map(str, shape))}] {name} = {{{numbers}}}"
+    values = ",".join(f"{value:.4f}" for value in size * _RANDOM.standard_normal(int(np.prod(shape))))
+    return f"float[{','.join(map(str, shape))}] {name} = {{{values}}}"
 
 
 # Patches, a class token, one layer of attention with two heads from one projection, a head on the class token.

@@ -76,7 +76,7 @@ def read_optimized(emitted_path: Path, optimized_path: Path, plan: Plan) -> Read
     tensors = []
     for stored, row in rows:
         if row.outcome is Outcome.NOT_FOUND and stored.group in matched - changed:
-            detail = f"a layout operator inside group {stored.group!r}, whose other tensors were read back as planned"
+            detail = f"only moves data inside group {stored.group!r}, which was read back as planned"
             row = replace(row, outcome=Outcome.ABSORBED, detail=detail)
         tensors.append(row)
     tensors += graph.made_integer(plan)
@@ -206,17 +206,17 @@ def _axis(node: ir.Node, scale: int) -> int | None:
     return None if weight is None else len(weight) - 1
 
 
-def _difference(stored: StoredValue, found: _OperatorQParams) -> str:
+def _difference(stored: StoredValue, actual: _OperatorQParams) -> str:
     """How the qparams of an operator differ from the plan; empty if they do not."""
     params = stored.params
-    if found.scale.size != params.scale.size or not np.allclose(found.scale.ravel(), params.scale.ravel(), 1e-6, 0):
-        return f"scale {np.ravel(found.scale)[0]:.6g} instead of {np.ravel(params.scale)[0]:.6g}"
-    if found.axis is not None and found.axis != params.axis:
-        return f"scales along axis {found.axis} instead of {params.axis}"
-    if found.zero_point is None:
+    if actual.scale.size != params.scale.size or not np.allclose(actual.scale.ravel(), params.scale.ravel(), 1e-6, 0):
+        return f"scale {np.ravel(actual.scale)[0]:.6g} instead of {np.ravel(params.scale)[0]:.6g}"
+    if actual.axis is not None and actual.axis != params.axis:
+        return f"scales along axis {actual.axis} instead of {params.axis}"
+    if actual.zero_point is None:
         return "no zero point" if np.any(params.zero_point) else ""
-    dtype = found.zero_point.dtype
-    zero_point = np.ravel(found.zero_point).astype(np.int64)
+    dtype = actual.zero_point.dtype
+    zero_point = np.ravel(actual.zero_point).astype(np.int64)
     if dtype != params.dtype.numpy:
         if params.dtype is not DType.S8 or dtype != np.uint8:
             return f"{dtype} instead of {params.dtype}"

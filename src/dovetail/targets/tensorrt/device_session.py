@@ -48,7 +48,7 @@ def find_tool(backend: str = "") -> str:
 def open_model(model: str, backend: str = "") -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Open a model as a function from inputs by name to outputs by name."""
     tool = find_tool(backend)
-    numbers = itertools.count()
+    sample_numbers = itertools.count()
 
     def run(inputs: dict[str, Any]) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as name:
@@ -62,7 +62,7 @@ def open_model(model: str, backend: str = "") -> Callable[[dict[str, Any]], dict
             load = f"--loadEngine={model}" if not model.endswith(".onnx") else f"--onnx={model}"
             command = [tool, load, f"--loadInputs={','.join(files)}", f"--exportOutput={exported}"]
             command += [f"--iterations={_RUNS if _exported else 1}", "--duration=0"]
-            command += exports(str(_exported[-1]), next(numbers)) if _exported else []
+            command += exports(str(_exported[-1]), next(sample_numbers)) if _exported else []
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             return read_export(exported)
 

@@ -28,7 +28,7 @@ def read_options(gpu: Gpu, values: Mapping[str, str]) -> TrtOptions:
     """Check the values given with ``--option`` and return them as one record."""
     for key in values:
         if key not in DEFAULTS:
-            raise InputError(f"target tensorrt has no option {key!r}: expected one of {', '.join(DEFAULTS)}")
+            raise InputError(f"target tensorrt has no option {key!r}; expected one of {', '.join(DEFAULTS)}")
     values = {**DEFAULTS, **values}
     limits = read_limits(values)
     memory_mb = limits.memory_bytes >> 20

@@ -23,5 +23,5 @@ def read_options(values: Mapping[str, str]) -> XnnpackOptions:
     """Check the values given with ``--option`` and return them as one record."""
     for key in values:
         if key not in DEFAULTS:
-            raise InputError(f"target xnnpack has no option {key!r}: expected one of {', '.join(DEFAULTS)}")
+            raise InputError(f"target xnnpack has no option {key!r}; expected one of {', '.join(DEFAULTS)}")
     return XnnpackOptions(read_limits({**DEFAULTS, **values}))

@@ -37,9 +37,9 @@ class _Program:
         self._nodes = {node.name: node for node in emitted.graph}
         values = (*emitted.graph.inputs, *emitted.graph.initializers.values())
         self._values = {v.name: v for v in (*values, *(v for node in emitted.graph for v in node.outputs))}
-        self._made: dict[str, list[Operator]] = {}
+        self._operators: dict[str, list[Operator]] = {}
         for operator in operators:
-            self._made.setdefault(str(operator["node"]), []).append(operator)
+            self._operators.setdefault(str(operator["node"]), []).append(operator)
 
     def read(self, stored: StoredValue) -> TensorReadBack:
         """Compare one planned storage with the program."""
@@ -54,14 +54,14 @@ class _Program:
         source = quantize.inputs[0]
         producer = None if source is None else source.producer()
         if producer is not None and not is_dequantize(producer):
-            made = self._computing(producer) or self._computing(_producer_of_input(producer))
-            quantized = [operator for operator in made if operator["output"]["dtype"] != "fp32"]
+            operators = self._computing(producer) or self._computing(_producer_of_input(producer))
+            quantized = [operator for operator in operators if operator["output"]["dtype"] != "fp32"]
             if quantized:
                 return self._compare(stored, quantized[-1]["output"], f"written by {quantized[-1]['kind']}")
             # A storage of one edge is converted for one consumer: its producer is planned in float.
             if stored.edge is None and self._should_run_in_integers(producer):
                 return stored.as_read(Outcome.CHANGED, f"{producer.op_type} runs in float")
-        converted = self._made.get(quantize.name or "", [])
+        converted = self._operators.get(quantize.name or "", [])
         if converted:
             return self._compare(stored, converted[-1]["output"], "converted from float")
         return self._compare_input(stored, quantize.outputs[0])
@@ -79,7 +79,7 @@ class _Program:
     def _computing(self, node: ir.Node | None) -> list[Operator]:
         """The operators made for a node, without the conversions in front of and behind it."""
         name = "" if node is None else node.name or ""
-        return [operator for operator in self._made.get(name, []) if name and operator["kind"] != _CONVERT]
+        return [operator for operator in self._operators.get(name, []) if name and operator["kind"] != _CONVERT]
 
     def _should_run_in_integers(self, node: ir.Node) -> bool:
         """Whether all float inputs of a node are dequantized, so that it is planned to run in integers."""

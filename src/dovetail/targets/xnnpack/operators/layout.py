@@ -61,17 +61,17 @@ def slices(call: Call) -> Function:
     step_sizes = [1] * len(starts) if steps is None else steps.tolist()
     cuts = []
     for axis, start, end, step in zip(dims, starts.tolist(), ends.tolist(), step_sizes, strict=True):
-        taken = range(shape[axis])[start:end:step]
-        if len(taken) != shape[axis] or step != 1:
-            cuts.append((axis, taken))
+        selected = range(shape[axis])[start:end:step]
+        if len(selected) != shape[axis] or step != 1:
+            cuts.append((axis, selected))
     return partial(_slices, cuts=cuts)
 
 
 def _slices(x: Tensor, *_: Tensor, cuts: list[tuple[int, range]]) -> Tensor:
-    for axis, taken in cuts:
-        ordered = taken if taken.step > 0 else taken[::-1]
+    for axis, selected in cuts:
+        ordered = selected if selected.step > 0 else selected[::-1]
         x = cut(x, axis, ordered.start, ordered[-1] + 1 if ordered else ordered.start, ordered.step)
-        x = x if taken.step > 0 else torch.flip(x, [axis])
+        x = x if selected.step > 0 else torch.flip(x, [axis])
     return x if cuts else x.clone()
 
 
