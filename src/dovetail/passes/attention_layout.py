@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from dovetail.model import edit
 from dovetail.model.attention import each_attention
-from dovetail.model.layout import LAYOUT_OPS, Step, insert_step, shortest, step_of
+from dovetail.model.layout import LAYOUT_OPS, Step, insert_step, shortest_steps, step_of
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
 
@@ -64,7 +64,7 @@ def _is_layout(node: ir.Node) -> bool:
 def _shorten(chain: list[ir.Node], changed: list[Site]) -> None:
     if not chain or (source := chain[0].inputs[0]) is None:
         return
-    steps = shortest(source, chain)
+    steps = shortest_steps(source, chain)
     if len(steps) == len(chain):
         return
     end = chain[-1].outputs[0]

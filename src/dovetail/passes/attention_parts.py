@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from dovetail.model import edit
-from dovetail.model.attention import SAME_NUMBERS, find_attention
+from dovetail.model.attention import VALUE_PRESERVING_OPS, find_attention
 from dovetail.model.layout import Step, insert_step, perm_of
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
@@ -63,7 +63,7 @@ def _cut_tensors(graph: ir.Graph) -> list[ir.Value]:
     for attention in find_attention(graph):
         for operand in (attention.query, attention.key, attention.value):
             node = operand.producer()
-            while node is not None and edit.is_op(node, *SAME_NUMBERS):
+            while node is not None and edit.is_op(node, *VALUE_PRESERVING_OPS):
                 node = None if (above := node.inputs[0]) is None else above.producer()
             if node is not None and edit.is_op(node, "Gather", "Slice", "Split") and node.inputs[0] is not None:
                 tensors.append(node.inputs[0])

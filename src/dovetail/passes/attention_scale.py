@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from dovetail.encoding import Array
 from dovetail.model import edit
-from dovetail.model.attention import SAME_NUMBERS, Attention, ScalePlace, each_attention
+from dovetail.model.attention import VALUE_PRESERVING_OPS, Attention, ScalePlace, each_attention
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
 
@@ -108,7 +108,7 @@ def _unscaled(value: ir.Value | None, place: ScalePlace, attention: Attention) -
     for scale in attention.scales:
         if scale.node is node and scale.place is place:
             return _unscaled(scale.data, place, attention)
-    if node is None or not edit.is_op(node, *SAME_NUMBERS):
+    if node is None or not edit.is_op(node, *VALUE_PRESERVING_OPS):
         return value
     bare = _unscaled(node.inputs[0], place, attention)
     return value if bare is node.inputs[0] else edit.insert_copy(attention.scores, node, [bare, *node.inputs[1:]])

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from dovetail.model import edit
 from dovetail.model.edit import constant_of, shape_of
-from dovetail.model.equation import Equation, NotMatMulError, parse, product_of
+from dovetail.model.equation import Equation, NotMatMulError, matmul_axes, parse
 from dovetail.model.layout import Step, insert_step
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
@@ -42,14 +42,14 @@ def einsum_as_matmul(model: ir.Model) -> PassRecord:
 
 
 def _rewrite(node: ir.Node, equation: Equation) -> None:
-    first, first_axes = _summed(node, node.inputs[0], equation.first, equation.summed_alone(equation.first))
-    second, second_axes = _summed(node, node.inputs[1], equation.second, equation.summed_alone(equation.second))
+    first, first_axes = _summed(node, node.inputs[0], equation.first, equation.reduced_axes(equation.first))
+    second, second_axes = _summed(node, node.inputs[1], equation.second, equation.reduced_axes(equation.second))
     equation = Equation(first_axes, second_axes, equation.result)
     if _is_better_swapped(first, second, equation):
         first, second, equation = second, first, equation.swapped()
     sizes = dict(zip(equation.first, shape_of(first) or (), strict=True))
     sizes |= dict(zip(equation.second, shape_of(second) or (), strict=True))
-    parts, output = product_of(equation), node.outputs[0]
+    parts, output = matmul_axes(equation), node.outputs[0]
     lead = tuple(sizes[axis] for axis in parts.stacked)
     height, width, depth = (
         math.prod(sizes[axis] for axis in part) for part in (parts.rows, parts.columns, parts.inner)

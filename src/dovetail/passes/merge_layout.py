@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from dovetail.model import edit
 from dovetail.model.edit import is_op, shape_of
-from dovetail.model.layout import insert_step, shortest
+from dovetail.model.layout import insert_step, shortest_steps
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
 
@@ -48,7 +48,7 @@ def _merge(chain: list[ir.Node]) -> bool:
     source, last = chain[0].inputs[0], chain[-1]
     if source is None:
         return False
-    steps = shortest(source, chain)
+    steps = shortest_steps(source, chain)
     if len(steps) > 1:
         return False
     merged = insert_step(last, source, steps[0], replaces=chain) if steps else source
