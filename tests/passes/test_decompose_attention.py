@@ -1,4 +1,4 @@
-"""The Attention operator, written out, gives what ONNX Runtime's own kernel gives."""
+"""The decomposed Attention operator gives the same result as ONNX Runtime's own kernel."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("case", PLAIN)
-def test_attention_is_written_out(case: str) -> None:
+def test_attention_is_decomposed(case: str) -> None:
     text, constants = PLAIN[case]
     model = parse(text, opset=23, **constants)
     assert len(apply(model, decompose_attention).changed) == 1
-    (found,) = find_attention(model.graph)
-    assert len(found.masks) == (case not in ("plain", "scaled"))
+    (attention,) = find_attention(model.graph)
+    assert len(attention.masks) == (case not in ("plain", "scaled"))
     assert attention_scale(model).changed == ()
 
 
 def test_mask_from_the_inputs() -> None:
-    for kind in ("float", "bool"):
-        model = parse("y = Attention (q, k, v, m)", inputs=f"{INPUTS}, {kind}[5,7] m", opset=23)
+    for dtype in ("float", "bool"):
+        model = parse("y = Attention (q, k, v, m)", inputs=f"{INPUTS}, {dtype}[5,7] m", opset=23)
         assert len(apply(model, decompose_attention).changed) == 1
-        assert ops(model)["Where"] == (kind == "bool")
+        assert ops(model)["Where"] == (dtype == "bool")
 
 
-def test_folded_heads_are_split_and_merged() -> None:
+def test_heads_in_the_last_axis_are_split_and_merged() -> None:
     text = "y = Attention <q_num_heads = 2, kv_num_heads = 2> (q, k, v)"
     model = parse(text, inputs=FLAT, outputs="float[2,5,12] y", opset=23)
     assert len(apply(model, decompose_attention).changed) == 1
-    (found,) = find_attention(model.graph)
-    assert (found.heads, found.head_dim) == (2, 4)
+    (attention,) = find_attention(model.graph)
+    assert (attention.heads, attention.head_dim) == (2, 4)
 
 
 CACHE = f"{INPUTS}, float[1,2,3,4] pk, float[1,2,3,4] pv"
@@ -53,26 +53,31 @@ DECLINED = {
         "y, a, b = Attention (q, k, v, , pk, pv)",
         CACHE,
         "float[1,2,5,4] y, float[1,2,10,4] a, float[1,2,10,4] b",
-        "cache",
+        "uses a cache",
     ),
     "shared heads": (
         "y = Attention (q, k, v)",
         "float[1,4,5,4] q, float[1,2,7,4] k, float[1,2,7,4] v",
         "float[1,4,5,4] y",
-        "share",
+        "query heads share key heads",
     ),
-    "scores are read": (
+    "scores are used": (
         "y, , , s = Attention (q, k, v)",
         INPUTS,
         "float[1,2,5,4] y, float[1,2,5,7] s",
-        "read too",
+        "its other outputs (keys, values or scores) are used",
     ),
-    "precision": ("y = Attention <softmax_precision = 11> (q, k, v)", INPUTS, "float[1,2,5,4] y", "computed as 11"),
+    "precision": (
+        "y = Attention <softmax_precision = 11> (q, k, v)",
+        INPUTS,
+        "float[1,2,5,4] y",
+        "computed in another type (11)",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", DECLINED)
-def test_other_attention_declines(case: str) -> None:
+def test_unsupported_attention_is_declined(case: str) -> None:
     text, inputs, outputs, reason = DECLINED[case]
     model = parse(text, inputs=inputs, outputs=outputs, opset=23)
     record = decompose_attention(model)

@@ -1,7 +1,7 @@
-"""Write the ``Attention`` operator (opset 23) out as MatMul, Softmax and MatMul.
+"""Decompose the ``Attention`` operator (opset 23) into MatMul, Softmax and MatMul.
 
-No target takes it quantized: TensorRT does not lower QDQ in front of it, and the precision of the scores and of the
-probabilities could not be planned, because they are no tensors of the graph.
+No target runs it quantized: TensorRT does not lower QDQ in front of it, and the precision of the scores and of the
+probabilities could not be planned, because they are not tensors of the graph.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dovetail.pass_record import PassRecord, Site
 
 
 def decompose_attention(model: ir.Model) -> PassRecord:
-    """Replace every plain Attention node by its definition, with one scale on Q and an additive mask."""
+    """Replace Attention nodes without a cache or softcap by their definition, with one scale on Q and added masks."""
     changed: list[Site] = []
     declined: list[Site] = []
     for node in list(model.graph.all_nodes()):
@@ -29,7 +29,7 @@ def decompose_attention(model: ir.Model) -> PassRecord:
             declined.append(Site(where, reason))
             continue
         _decompose(node)
-        changed.append(Site(where, "Attention written out"))
+        changed.append(Site(where, "Attention decomposed into MatMul, Softmax and MatMul"))
     return PassRecord("decompose_attention", tuple(changed), tuple(declined))
 
 
@@ -45,20 +45,20 @@ def _heads(node: ir.Node, name: str, value: ir.Value | None) -> int:
 def _why_not(node: ir.Node) -> str | None:
     query, key, value, mask = (_input(node, index) for index in range(4))
     if any(edit.shape_of(operand) is None for operand in (query, key, value)):
-        return "the shape of Q, K or V is not known"
+        return "the shape of Q, K or V is unknown"
     if any(_input(node, index) is not None for index in (4, 5)):
-        return "it reads a cache of past keys and values"
+        return "it uses a cache of past keys and values"
     if _input(node, 6) is not None:
-        return "it reads the lengths of padded keys"
+        return "it uses the lengths of padded keys and values"
     if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
-        return "its keys, values or scores are read too"
+        return "its other outputs (keys, values or scores) are used"
     if edit.attribute(node, "softcap", 0.0):
-        return "it caps the scores"
+        return "it caps the scores (softcap)"
     if _heads(node, "q_num_heads", query) != _heads(node, "kv_num_heads", key):
-        return "query heads share key heads"
+        return "query heads share key heads (grouped-query attention)"
     precision = edit.attribute(node, "softmax_precision", None)
     if query is None or query.dtype is None or precision not in (None, query.dtype.value):
-        return f"its softmax is computed as {precision}"
+        return f"its softmax is computed in another type ({precision})"
     return None if mask is None else _why_not_mask(mask, query.dtype, (edit.shape_of(key) or (0, 0))[-2])
 
 
@@ -104,10 +104,10 @@ def _decompose(node: ir.Node) -> None:
 
 
 def _split_heads(node: ir.Node, value: ir.Value | None, heads_name: str) -> ir.Value:
-    """[B,T,H*D] -> [B,H,T,D]; a tensor with four axes is one already."""
+    """[B,T,H*D] -> [B,H,T,D]; a tensor of rank 4 already has that shape."""
     shape = edit.shape_of(value)
     if value is None or shape is None:
-        raise ValueError(f"{node.name!r} lacks an input")
+        raise ValueError(f"node {node.name!r} has a missing input")
     if len(shape) == 4:
         return value
     heads = _heads(node, heads_name, value)
@@ -116,7 +116,7 @@ def _split_heads(node: ir.Node, value: ir.Value | None, heads_name: str) -> ir.V
 
 
 def _masks(node: ir.Node, tokens: int, keys: int) -> list[ir.Value]:
-    """What has to be added to the scores."""
+    """The masks to add to the scores."""
     masks: list[ir.Value] = []
     mask = _input(node, 3)
     if mask is not None and mask.dtype == ir.DataType.BOOL:

@@ -1,4 +1,4 @@
-"""Merge neighbouring reshapes and transposes into one."""
+"""Merge consecutive Reshapes and Transposes into one."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ _LAYOUT = ("Reshape", "Transpose")
 
 
 def merge_layout(model: ir.Model) -> PassRecord:
-    """Let one node do the work of two layout nodes in a row, or of three (a Transpose between two Reshapes).
+    """Replace two consecutive layout nodes, or three (a Transpose between two Reshapes), by one.
 
-    Only where one node, or none, is enough: the nodes in front stay where another reader needs them, and the graph
-    never grows.
+    Only where one node, or none, is enough: earlier nodes stay if they have other consumers, and the graph never grows.
     """
     changed: list[Site] = []
     for node in model.graph:
         chain = _chain(node)
         for length in range(2, len(chain) + 1):
-            part = chain[-length:]
-            where, what = origin_of(node.outputs[0]).name, " and ".join(each.op_type for each in part)
-            if _merge(part):
-                changed.append(Site(where, f"{what} merged"))
+            last_nodes = chain[-length:]
+            where, op_types = origin_of(node.outputs[0]).name, " and ".join(n.op_type for n in last_nodes)
+            if _merge(last_nodes):
+                changed.append(Site(where, f"{op_types} merged"))
                 break
     return PassRecord("merge_layout", tuple(changed))
 
 
 def _chain(node: ir.Node) -> list[ir.Node]:
-    """The node and up to two layout nodes in front of it, first to last."""
+    """The node and up to two layout nodes before it, first to last."""
     chain: list[ir.Node] = []
     current: ir.Node | None = node
     while current is not None and is_op(current, *_LAYOUT) and len(chain) < 3:
