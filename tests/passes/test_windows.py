@@ -23,7 +23,7 @@ OVERLAPPING = {
 
 
 def unfold(kernel: int, stride: int, dilation: int, size: int, *, consumers: str = "", outputs: str = "") -> ir.Model:
-    """Unfold as exporters write it: Gathers of rows and of columns, then a Transpose that puts the kernel axes first."""
+    """Unfold as exporters write it: Gathers of rows and of columns, then a Transpose to kernel axes first."""
     count = (size - dilation * (kernel - 1) - 1) // stride + 1
     grid = np.arange(kernel)[:, None] * dilation + np.arange(count) * stride
     text = f"""g (float[2,3,{size},{size}] x) => (float[2,{3 * kernel**2},{count**2}] y {outputs})
