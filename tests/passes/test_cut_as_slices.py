@@ -11,7 +11,7 @@ def test_split_becomes_one_slice_per_output() -> None:
     text = text.replace("Split<axis=1>", "Split<axis=1, num_outputs=3>")
     after, record = changed_by(cut_as_slices, model_from(text))
     assert ops(after) == ["Slice"] * 3
-    assert record.changed[0].what == "Split rewritten as 3 plain Slice"
+    assert record.changed[0].what == "Split rewritten as plain Slices (3)"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_slice_of_several_axes_becomes_one_per_changed_axis() -> None:
     nodes = "{ u = Relu(x) v = Slice(u, s, e, a, t) y = Neg(v) z = Abs(v) }"
     after, record = changed_by(cut_as_slices, model_from(text + nodes))
     assert ops(after) == ["Relu", "Slice", "Slice", "Neg", "Abs"]
-    assert record.changed[0].what == "Slice rewritten as 2 plain Slice"
+    assert record.changed[0].what == "Slice rewritten as plain Slices (2)"
 
 
 def test_slice_without_axes_uses_the_first_ones() -> None:
@@ -70,7 +70,7 @@ def test_every_second_element_becomes_a_slice_of_an_axis_of_size_2() -> None:
     )
     after, record = changed_by(cut_as_slices, model_from(text))
     assert ops(after) == ["Relu", "Reshape", "Slice", "Reshape", "Neg"]
-    assert record.changed[0].what == "Slice rewritten as 1 plain Slice"
+    assert record.changed[0].what == "Slice rewritten as plain Slices (1)"
 
 
 def test_every_second_row_and_column_become_two_slices() -> None:

@@ -152,7 +152,7 @@ def replace_value(old: ir.Value, new: ir.Value) -> None:
 
 
 def remove_dead(graph: ir.Graph, nodes: Iterable[ir.Node]) -> None:
-    """Remove the given nodes that have no consumers, and the producers that are left without consumers by that."""
+    """Remove the given nodes that have no consumers, then their producers that have no consumers left."""
     pending = list(nodes)
     while pending:
         node = pending.pop()

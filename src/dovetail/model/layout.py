@@ -96,13 +96,13 @@ def _reshaped(axes: Sequence[_Axis], shape: tuple[int, ...]) -> list[_Axis] | No
         axis: _Axis = []
         while remaining > 1:
             size, stride = pieces.pop(0)
-            taken = min(size, remaining)
-            if size % taken or remaining % taken:
+            factor = min(size, remaining)
+            if size % factor or remaining % factor:
                 return None
-            if taken < size:
-                pieces.insert(0, (size // taken, stride))
-            _append(axis, (taken, stride * (size // taken)))
-            remaining //= taken
+            if factor < size:
+                pieces.insert(0, (size // factor, stride))
+            _append(axis, (factor, stride * (size // factor)))
+            remaining //= factor
         result.append(axis)
     return result
 

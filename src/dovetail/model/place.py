@@ -13,7 +13,7 @@ from dovetail.model.origin import nodes_of, origin_of
 
 
 def at_node(node: ir.Node, edge: Edge | None = None) -> Place:
-    """A node; ``edge`` names the input that is concerned, if it is only one."""
+    """A node; with ``edge`` if the place is one input of it."""
     tensor = origin_of(node.outputs[0]).name if node.outputs else ""
     return Place(PlaceKind.NODE, nodes_of(node), tensor, node.op_type, edge)
 

@@ -24,7 +24,7 @@ from dovetail.model.skeleton import skeleton
 from dovetail.whole_number import LARGEST
 
 Shapes = Mapping[str, tuple[int, ...]]
-# Metadata key for the opset of the file, which is raised on reading.
+# Key in ``model.meta``: the opset of the file, before it was raised.
 ORIGINAL_OPSET = "dovetail.opset"
 
 

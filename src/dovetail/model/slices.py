@@ -22,6 +22,6 @@ def cuts_of(node: ir.Node) -> dict[int, range] | None:
     return {axis: range(shape[axis])[slice(*bound)] for axis, bound in zip(along, bounds, strict=True)}
 
 
-def takes_one_of_each(size: int, taken: range) -> bool:
+def takes_one_of_each(size: int, indices: range) -> bool:
     """Whether a strided range selects one element of every ``step`` elements, with no remainder."""
-    return taken.step > 1 and size % taken.step == 0 and len(taken) == size // taken.step
+    return indices.step > 1 and size % indices.step == 0 and len(indices) == size // indices.step

@@ -21,7 +21,7 @@ class _SoftmaxInputs:
     edges: dict[tuple[ir.Node, int], float] = field(default_factory=dict)
     nodes: dict[ir.Node, float] = field(default_factory=dict)
 
-    def trace(self, value: ir.Value | None, factor: float) -> None:
+    def collect(self, value: ir.Value | None, factor: float) -> None:
         node = None if value is None else value.producer()
         if node is None or factor <= self.nodes.get(node, -1.0):
             return
@@ -39,14 +39,16 @@ class _SoftmaxInputs:
         self.nodes[node] = factor
         for index, input_factor in factors.items():
             if constant_of(node.inputs[index]) is None:
-                self.trace(node.inputs[index], input_factor)
+                self.collect(node.inputs[index], input_factor)
             elif is_op(node, "Add", "Where"):
                 self.edges[node, index] = max(input_factor, self.edges.get((node, index), 0.0))
 
 
 def mask_limits(graph: ir.Graph, room: float) -> dict[tuple[ir.Node, int], float]:
-    """Constant operands (node, input) that only affect a Softmax -> the largest magnitude that each may have below
-    zero, so that all of them together, after scaling, stay within ``room``; a single one gets half of it at most."""
+    """Constant operands (node, input) that only affect a Softmax -> how far below zero each may go.
+
+    All operands of a Softmax together, after scaling, stay within ``room``; a single one gets at most half of it.
+    """
     traces = list(_traces(graph))
     inside = {node for trace in traces for node in trace.nodes}
     while outside := {node for node in inside if not _stays_inside(node, inside)}:
@@ -65,7 +67,7 @@ def _traces(graph: ir.Graph) -> Iterator[_SoftmaxInputs]:
     for node in graph:
         if is_op(node, "Softmax"):
             trace = _SoftmaxInputs()
-            trace.trace(node.inputs[0], 1.0)
+            trace.collect(node.inputs[0], 1.0)
             yield trace
 
 

@@ -86,7 +86,7 @@ def _split_reshaped(
     parts_axis = axes.pop()
     part_shape = (*before[:-1], before[-1] // after[parts_axis])
     _replace_parts(reshape, source, parts, after[parts_axis], _steps(part_shape, after, perm, parts_axis))
-    changed.append(Site(where, f"{len(parts)} parts of the fused projection taken by one Split"))
+    changed.append(Site(where, f"{len(parts)} parts of the fused projection now come from one Split"))
 
 
 def _steps(part_shape: tuple[int, ...], after: tuple[int, ...], perm: tuple[int, ...], parts_axis: int) -> list[Step]:

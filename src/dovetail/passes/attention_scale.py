@@ -103,7 +103,7 @@ def _scaled(query: ir.Value, attention: Attention) -> ir.Value:
 def _unscaled(value: ir.Value | None, place: ScalePlace, attention: Attention) -> ir.Value:
     """The operand without its scales; nodes after a scale are copied, so that other consumers keep theirs."""
     if value is None:
-        raise ValueError(f"node {attention.scores.name!r} has a missing input")
+        raise ValueError(f"an input of node {attention.scores.name!r} is missing")
     node = value.producer()
     for scale in attention.scales:
         if scale.node is node and scale.place is place:

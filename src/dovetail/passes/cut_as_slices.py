@@ -35,16 +35,18 @@ def cut_as_slices(model: ir.Model) -> PassRecord:
             if reason or cuts is None:
                 declined.append(Site(where, reason))
             elif not _is_plain(cuts):
-                changed.append(Site(where, f"Slice rewritten as {_one_axis_each(model.graph, node, cuts)} plain Slice"))
+                changed.append(
+                    Site(where, f"Slice rewritten as plain Slices ({_one_axis_each(model.graph, node, cuts)})")
+                )
             continue
         runs = _split_runs(node) if node.op_type == "Split" else _gather_run(node)
         if isinstance(runs, str):
             declined.append(Site(where, runs))
             continue
-        for (start, end), part in zip(runs, list(node.outputs), strict=True):
-            edit.replace_value(part, _slice(model.graph, node, part, start, end))
+        for (start, end), output in zip(runs, list(node.outputs), strict=True):
+            edit.replace_value(output, _slice(model.graph, node, output, start, end))
         edit.remove_dead(model.graph, [node])
-        changed.append(Site(where, f"{node.op_type} rewritten as {len(runs)} plain Slice"))
+        changed.append(Site(where, f"{node.op_type} rewritten as plain Slices ({len(runs)})"))
     return PassRecord("cut_as_slices", tuple(changed), tuple(declined))
 
 
@@ -61,30 +63,30 @@ def _obstacle(node: ir.Node, cuts: dict[int, range] | None) -> str:
 
 def _is_plain(cuts: dict[int, range]) -> bool:
     """Whether a Slice has one axis and step 1."""
-    return len(cuts) == 1 and all(taken.step == 1 for taken in cuts.values())
+    return len(cuts) == 1 and all(indices.step == 1 for indices in cuts.values())
 
 
-def _can_be_plain(node: ir.Node, axis: int, taken: range) -> bool:
+def _can_be_plain(node: ir.Node, axis: int, indices: range) -> bool:
     """Whether an axis can be reshaped into two so that a Slice with a step becomes a plain one."""
     shape = shape_of(node.inputs[0]) or ()
-    return takes_one_of_each(shape[axis], taken) and len(shape) < MOST_AXES
+    return takes_one_of_each(shape[axis], indices) and len(shape) < MOST_AXES
 
 
 def _one_axis_each(graph: ir.Graph, node: ir.Node, cuts: dict[int, range]) -> int:
     """Rewrite a Slice as one per axis that it changes, and return their number."""
     output, value = node.outputs[0], node.inputs[0]
     shape = shape_of(value) or ()
-    changed_axes = [axis for axis, taken in cuts.items() if taken != range(shape[axis])] or list(cuts)[:1]
+    changed_axes = [axis for axis, indices in cuts.items() if indices != range(shape[axis])] or list(cuts)[:1]
     for axis in changed_axes:
-        taken, before, after = cuts[axis], shape[:axis], shape[axis + 1 :]
-        size, shape = shape[axis], (*before, len(taken), *after)
-        if value is None or not _can_be_plain(node, axis, taken):
-            value = _insert(graph, node, value, axis, taken, shape, size)
+        indices, before, after = cuts[axis], shape[:axis], shape[axis + 1 :]
+        size, shape = shape[axis], (*before, len(indices), *after)
+        if value is None or not _can_be_plain(node, axis, indices):
+            value = _insert(graph, node, value, axis, indices, shape, size)
             continue
-        split_axis = Step("Reshape", (*before, len(taken), taken.step, *after))
+        split_axis = Step("Reshape", (*before, len(indices), indices.step, *after))
         value = insert_step(node, value, split_axis, replaces=[])
-        selected = range(taken.start, taken.start + 1)
-        value = _insert(graph, node, value, axis + 1, selected, (*before, len(taken), 1, *after), taken.step)
+        selected = range(indices.start, indices.start + 1)
+        value = _insert(graph, node, value, axis + 1, selected, (*before, len(indices), 1, *after), indices.step)
         value = insert_step(node, value, Step("Reshape", shape), replaces=[])
     if value is not None:
         edit.replace_value(output, value)
@@ -93,14 +95,14 @@ def _one_axis_each(graph: ir.Graph, node: ir.Node, cuts: dict[int, range]) -> in
 
 
 def _insert(
-    graph: ir.Graph, node: ir.Node, value: ir.Value | None, axis: int, taken: range, shape: tuple[int, ...], size: int
+    graph: ir.Graph, node: ir.Node, value: ir.Value | None, axis: int, indices: range, shape: tuple[int, ...], size: int
 ) -> ir.Value:
     """Insert a Slice along an axis of ``size`` before the node that it replaces."""
     output = node.outputs[0]
-    end = taken.stop if taken.stop >= 0 else -size - 1  # before the first element, for negative steps
+    end = indices.stop if indices.stop >= 0 else -size - 1  # before the first element, for negative steps
     bounds = [
         edit.add_initializer(graph, np.array([number], np.int64), name=f"{output.name}/{name}", source=output)
-        for name, number in (("start", taken.start), ("end", end), ("axis", axis), ("step", taken.step))
+        for name, number in (("start", indices.start), ("end", end), ("axis", axis), ("step", indices.step))
     ]
     return edit.insert(node, "Slice", [value, *bounds], source=output, replaces=[node], shape=shape)
 
@@ -110,7 +112,7 @@ def _axis(node: ir.Node) -> int:
 
 
 def _split_runs(node: ir.Node) -> list[tuple[int, int]] | str:
-    shapes = [shape_of(part) for part in node.outputs]
+    shapes = [shape_of(output) for output in node.outputs]
     if shape_of(node.inputs[0]) is None or any(shape is None for shape in shapes):
         return "the sizes of its outputs are unknown"
     ends = list(itertools.accumulate((shape or ())[_axis(node)] for shape in shapes))
@@ -121,19 +123,19 @@ def _gather_run(node: ir.Node) -> list[tuple[int, int]] | str:
     shape, indices = shape_of(node.inputs[0]), constant_of(node.inputs[1])
     if shape is None or indices is None or constant_of(node.inputs[0]) is not None:
         return "its indices are not constant, or its data is a constant table"
-    chosen = indices.reshape(-1) % shape[_axis(node)]
-    if not chosen.size or not np.array_equal(chosen, np.arange(chosen[0], chosen[0] + chosen.size)):
+    selected = indices.reshape(-1) % shape[_axis(node)]
+    if not selected.size or not np.array_equal(selected, np.arange(selected[0], selected[0] + selected.size)):
         return "its indices are not consecutive"
-    return [(int(chosen[0]), int(chosen[0]) + chosen.size)]
+    return [(int(selected[0]), int(selected[0]) + selected.size)]
 
 
-def _slice(graph: ir.Graph, node: ir.Node, part: ir.Value, start: int, end: int) -> ir.Value:
+def _slice(graph: ir.Graph, node: ir.Node, output: ir.Value, start: int, end: int) -> ir.Value:
     source, axis = node.inputs[0], _axis(node)
-    before, after = shape_of(source) or (), shape_of(part)
+    before, after = shape_of(source) or (), shape_of(output)
     bounds = [
-        edit.add_initializer(graph, np.array([number], np.int64), name=f"{part.name}/{name}", source=part)
+        edit.add_initializer(graph, np.array([number], np.int64), name=f"{output.name}/{name}", source=output)
         for name, number in (("start", start), ("end", end), ("axis", axis))
     ]
     shape = (*before[:axis], end - start, *before[axis + 1 :])
-    sliced = edit.insert(node, "Slice", [source, *bounds], source=part, replaces=[node], shape=shape)
+    sliced = edit.insert(node, "Slice", [source, *bounds], source=output, replaces=[node], shape=shape)
     return sliced if after is None or after == shape else insert_step(node, sliced, Step("Reshape", after), replaces=[])

@@ -107,7 +107,7 @@ def _split_heads(node: ir.Node, value: ir.Value | None, heads_name: str) -> ir.V
     """[B,T,H*D] -> [B,H,T,D]; a tensor of rank 4 already has that shape."""
     shape = edit.shape_of(value)
     if value is None or shape is None:
-        raise ValueError(f"node {node.name!r} has a missing input")
+        raise ValueError(f"an input of node {node.name!r} is missing")
     if len(shape) == 4:
         return value
     heads = _heads(node, heads_name, value)

@@ -80,7 +80,7 @@ def _reduced(node: ir.Node, value: ir.Value | None, axes: str, reduced: str) -> 
     """The operand summed over the axes that only it has, and its remaining axes."""
     shape = shape_of(value)
     if value is None or shape is None:
-        raise TypeError(f"node {node.name!r} has a missing operand")
+        raise TypeError(f"an operand of node {node.name!r} is missing")
     if not reduced:
         return value, axes
     indices = np.array([axes.index(axis) for axis in reduced], dtype=np.int64)

@@ -18,7 +18,7 @@ from dovetail.model.layout import Step, insert_step
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
 
-# Supported for all (onnxruntime-qnn 2.7.0, soc 43: Gelu, HardSwish, LayerNorm, Neg, Sqrt and Tanh reject rank 5).
+# Supported by all of them (onnxruntime-qnn 2.7.0, soc 43: Gelu, HardSwish, LayerNorm, Neg, Sqrt, Tanh reject rank 5).
 MAX_RANK = 4
 # fmt: off
 _ELEMENTWISE = (

@@ -37,9 +37,8 @@ def _inline(graph: ir.Graph, node: ir.Node, branch: ir.Graph) -> None:
     taken = {value.name for outer in graph for value in outer.outputs} | set(graph.initializers)
     for value in constants:
         if value.const_value is not None:
-            value.const_value = ir.Tensor(
-                value.const_value.numpy(), value.const_value.dtype
-            )  # a copy, so that it can be renamed
+            # a copy, which can be renamed
+            value.const_value = ir.Tensor(value.const_value.numpy(), value.const_value.dtype)
         value.name = edit.free_name(graph, str(value.name)) if value.name in taken else value.name
         graph.register_initializer(value)
     taken_nodes = {outer.name for outer in graph}

@@ -97,9 +97,8 @@ def _axes_of_inputs(node: ir.Node, axis: int) -> dict[int, int] | None:
     if is_op(node, "Softmax", "LayerNormalization"):
         along = int(attribute(node, "axis", -1)) % len(first)
         independent = axis < along if node.op_type == "LayerNormalization" else axis != along
-        wide = any(
-            len(shape or ()) > len(first) - along for shape in shapes[1:]
-        )  # a scale or bias for more than the normalized axes
+        # A scale or bias that has more than the normalized axes would have to be sliced too.
+        wide = any(len(shape or ()) > len(first) - along for shape in shapes[1:])
         return {0: axis} if independent and not wide else None
     if is_op(node, "Transpose"):
         return {0: perm_of(node)[axis]}

@@ -56,7 +56,7 @@ def _is_linear(node: ir.Node) -> bool:
 def _rewrite(node: ir.Node, shape: Shape, padded: Shape, broadcast: list[int]) -> None:
     first, second, output = node.inputs[0], node.inputs[1], node.outputs[0]
     if first is None or second is None:
-        raise TypeError(f"node {node.name!r} has a missing operand")
+        raise TypeError(f"an operand of node {node.name!r} is missing")
     last = len(shape) - 1
     kept = [axis for axis in range(last - 1) if axis not in broadcast]
     order = (*kept, *broadcast, last - 1, last)

@@ -75,7 +75,7 @@ def _unfold(node: ir.Node, image: ir.Value, windows: Windows) -> None:
 def _fold(node: ir.Node, windows: Windows) -> None:
     source, shape = node.inputs[0], shape_of(node.inputs[0])
     if source is None or shape is None:
-        raise TypeError(f"node {node.name!r} has a missing input")
+        raise TypeError(f"an input of node {node.name!r} is missing")
     batch, size = shape[:2]
     channels = size // math.prod(windows.kernel)
     value = insert_step(node, source, Step("Reshape", (batch, size, *windows.positions)), replaces=[node])

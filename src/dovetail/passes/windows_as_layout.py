@@ -78,7 +78,7 @@ def _covers(steps: tuple[int, ...], sizes: tuple[int, ...], size: int) -> bool:
 def _unfold(chain: list[ir.Node], pieces: list[Piece]) -> None:
     source, last = chain[0].inputs[0], chain[-1]
     if source is None:
-        raise TypeError(f"node {last.name!r} has a missing input")
+        raise TypeError(f"an input of node {last.name!r} is missing")
     in_memory = sorted(range(len(pieces)), key=lambda i: (pieces[i][0], -pieces[i][1]))
     value = insert_step(last, source, Step("Reshape", tuple(pieces[i][2] for i in in_memory)), replaces=chain)
     perm = tuple(in_memory.index(i) for i in range(len(pieces)))
@@ -90,7 +90,7 @@ def _unfold(chain: list[ir.Node], pieces: list[Piece]) -> None:
 def _fold(node: ir.Node, image: tuple[int, int], kernel: tuple[int, int]) -> None:
     source, shape = node.inputs[0], shape_of(node.inputs[0])
     if source is None or shape is None:
-        raise TypeError(f"node {node.name!r} has a missing input")
+        raise TypeError(f"an input of node {node.name!r} is missing")
     batch, channels = shape[0], shape[1] // math.prod(kernel)
     rows, columns = (size // window for size, window in zip(image, kernel, strict=True))
     steps = (
