@@ -124,9 +124,8 @@ def _parts_of(value: ir.Value) -> Iterator[_Part]:
         for piece, axis, start in _pieces(node):
             for consumer, _ in list(piece.uses()):
                 squeezed = (*shape[:axis], *shape[axis + 1 :])
-                is_squeeze = edit.is_op(consumer, "Squeeze", "Reshape")
-                is_squeeze = is_squeeze and edit.shape_of(consumer.outputs[0]) == squeezed
-                if is_squeeze and edit.shape_of(piece) == (*shape[:axis], 1, *shape[axis + 1 :]):
+                squeezes = edit.is_op(consumer, "Squeeze", "Reshape") and edit.shape_of(consumer.outputs[0]) == squeezed
+                if squeezes and edit.shape_of(piece) == (*shape[:axis], 1, *shape[axis + 1 :]):
                     yield _Part(consumer.outputs[0], axis, start)
 
 
