@@ -30,6 +30,16 @@ def test_sentinels_before_a_sigmoid_are_bounded(sentinel: float) -> None:
     assert [site.where for site in record.changed] == ["anchors"]
 
 
+@pytest.mark.filterwarnings("error")
+def test_only_infinities_are_sentinels_in_float16() -> None:
+    anchors = np.array([np.inf, 65504, 1], np.float16)
+    model = model_from("g (float16[3] x) => (float16[3] y) { a = Add(x, anchors) y = Sigmoid(a) }", anchors=anchors)
+    after, _ = changed_by(bound_sentinels, model)
+    array = constant_of(after.graph.node(0).inputs[1])
+    assert array is not None
+    assert array.tolist() == [SATURATED, 65504, 1]
+
+
 def test_clip_to_a_smaller_range_saturates_too() -> None:
     body = "a = Add(x, anchors) s = Sigmoid(a) c = Clip(a, low, high) y = Mul(s, c)"
     after, record = changed_by(bound_sentinels, _model(body, LARGEST, -LARGEST), 90)

@@ -19,6 +19,8 @@ from dovetail.model.edit import attribute, constant_of, is_op, scalar_of, shape_
 
 _TRANSPARENT = ("Cast", "Dropout", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
 VALUE_PRESERVING_OPS = (*_TRANSPARENT, "Transpose")  # their output has the values of their first input
+# exp(-10 000) is zero in every float type, and scores are far smaller than 10 000: adding this is as good as replacing.
+MASKED = -1e4
 
 
 class ScalePlace(StrEnum):
