@@ -49,7 +49,7 @@ def bound_sentinels(model: ir.Model) -> PassRecord:
 
 
 def _is_sentinel(array: Array) -> Array:
-    sentinels: Array = np.abs(array) >= np.float64(SENTINEL)  # in float64: float16 has no such number
+    sentinels: Array = np.abs(array) >= np.float64(SENTINEL)  # in float64, because float16 cannot hold this value
     return sentinels
 
 
