@@ -7,6 +7,7 @@ exactly what its record says is removed and counts as missing. Where the disk do
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import shutil
@@ -82,9 +83,9 @@ class CompileCache:
             entry.parent.mkdir(exist_ok=True)
             try:
                 temporary.rename(entry)
-            except OSError:
-                if not entry.exists():  # where it does, another process was faster, and its entry is the same
-                    raise
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise  # otherwise another process was faster, and its entry is the same
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         self._trim()
@@ -171,9 +172,10 @@ def _used_at(path: Path) -> float:
 
 def _size_bytes(folder: Path) -> int:
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:  # removed by another process
-            continue
+    for parent, _, names in os.walk(folder):  # passes over what another process removes meanwhile
+        for name in names:
+            try:
+                total += os.stat(os.path.join(parent, name)).st_size
+            except FileNotFoundError:
+                continue
     return total

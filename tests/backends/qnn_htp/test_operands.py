@@ -1,4 +1,4 @@
-"""The width of second operands with the vendor's estimate beside the noise, on an SoC that gives one."""
+"""The bit width of second operands is chosen by noise and the compiler's estimate, on an SoC that has estimates."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def test_operands_are_chosen_by_noise_and_estimate_and_both_are_in_the_result(tm
     assert times["8"] < times["16"]
     assert wide.decisions == ()
     together, *each = auto.decisions
-    rows = {one.label: one.figures for one in together.alternatives}
+    rows = {alternative.label: alternative.figures for alternative in together.alternatives}
     assert rows["all in 16 bit"]["estimate_us"] == times["16"]
     assert any(label.startswith("8 bit: ") and "estimate_us" in figures for label, figures in rows.items())
     assert len(each) == 2  # scores, and scores by V
-    assert all({"saved_us", "sqnr_db"} == set(one.alternatives[1].figures) for one in each)
+    assert all({"saved_us", "sqnr_db"} == set(decision.alternatives[1].figures) for decision in each)
     assert rows["all in 16 bit"]["sqnr_db"] - rows[together.taken]["sqnr_db"] <= 1.0
     assert times["auto"] <= times["16"]
     for result in (wide, narrow, auto):
