@@ -138,7 +138,7 @@ def test_without_data_nothing_may_be_missing(
     with pytest.raises(SystemExit) as ended:
         main(["repair", str(path), "--target", "tensorrt:sm89", "-o", str(tmp_path / "other")])
     assert ended.value.code == 2
-    said = "the model has no scale for 'o', and there is no data to find it on: say --calib DATA"
+    said = "the model has no scale for 'o', and there is no calibration data to find one: pass --calib DATA"
     assert said in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "other").exists()
 
@@ -255,7 +255,7 @@ def test_different_pairs_on_one_tensor_are_not_called_kept(tmp_path: Path) -> No
     record = repaired(given_file(tmp_path / "given.onnx", np.int8(0), other_scale=0.004))
     said = {name: why for name, why in record.changed.items() if name.startswith("x at")}
     assert len(said) == 3
-    assert all("the widest of several given numbers" in why for why in said.values())
+    assert all("widest of several scales in the input model" in why for why in said.values())
     assert not any(name.startswith("x at") for name in record.kept)
 
 
