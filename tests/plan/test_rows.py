@@ -130,12 +130,12 @@ def test_not_json(tmp_path: Path) -> None:
         (lambda c: row(c, "t").update(scale=0.5), "passes its input's quantization through"),
         (lambda c: row(c, "r").update(dtype="int16", scale=0.1, zero_point=0), "ort-cpu has no kernel for"),
         (lambda c: row(c, "x").update(per_axis(1, 6)), "'x' as uint8 per axis"),
-        (lambda c: row(c, "x").update(per_axis(1, 3)), r"tensor 'x' of the plan: the axis scale .* not \(3,\)"),
-        (lambda c: row(c, "x").update(per_axis(9, 4)), "tensor 'x' of the plan: axis 9 is not an axis"),
-        (lambda c: row(c, "x").update(scale=[0.1], zero_point=[0]), "tensor 'x' of the plan: the tensor scale"),
+        (lambda c: row(c, "x").update(per_axis(1, 3)), r"tensor 'x' of the plan: the per-axis scale .* not \(3,\)"),
+        (lambda c: row(c, "x").update(per_axis(9, 4)), "tensor 'x' of the plan: axis 9 is out of range"),
+        (lambda c: row(c, "x").update(scale=[0.1], zero_point=[0]), "tensor 'x' of the plan: the per-tensor scale"),
         (
             lambda c: row(c, "x").update(granularity="block", axis=1, block_size=2, scale=[0.1], zero_point=[0]),
-            "tensor 'x' of the plan: the block scale",
+            "tensor 'x' of the plan: the per-block scale",
         ),
         (
             lambda c: row(c, "x").update(
@@ -145,7 +145,10 @@ def test_not_json(tmp_path: Path) -> None:
         ),
         (lambda c: row(c, "w", edge=True).update(edge=weight_edge(c).replace(":1", ":7")), "row for edge '.*:7'"),
         (lambda c: row(c, "w", edge=True).update(axis=0), "axis 0 of 'w' is not the output channel axis of"),
-        (lambda c: row(c, "w", edge=True).update(scale=[1], zero_point=[0]), "edge '.*:1' of the plan: the axis scale"),
+        (
+            lambda c: row(c, "w", edge=True).update(scale=[1], zero_point=[0]),
+            "edge '.*:1' of the plan: the per-axis scale",
+        ),
     ],
 )
 def test_plans_that_the_target_does_not_support(written: Path, change: object, message: str) -> None:
