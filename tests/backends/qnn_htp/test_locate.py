@@ -90,7 +90,7 @@ def test_wrong_numbers_are_located_to_the_tensor_where_they_start(tmp_path: Path
     bad, found = located(model, on_wrong_axis(plan, model, "c"), htp, tmp_path)
     assert bad.status is Status.FAIL
     assert "target and simulation part" in bad.reason
-    assert "the first tensor that is off is 'c', made by MatMul" in str(found)
+    assert "the first wrong tensor is 'c', computed by MatMul" in str(found)
 
 
 def test_what_was_located_is_not_lost_when_other_cuts_are_refused(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_what_was_located_is_not_lost_when_other_cuts_are_refused(tmp_path: Path
         return CompileResult(error="not this one") if ends & before else htp.backend.compile(artifacts, folder)
 
     _, found = located(model, on_wrong_axis(plan, model, "c"), changed(htp, compile=picky), tmp_path)
-    assert "the first tensor that is off is 'c'" in str(found)
+    assert "the first wrong tensor is 'c'" in str(found)
 
 
 def test_an_operator_that_is_computed_wrongly_is_kept_in_float16(tmp_path: Path) -> None:
@@ -121,6 +121,6 @@ def test_an_operator_that_is_computed_wrongly_is_kept_in_float16(tmp_path: Path)
     (decision,) = [one for one in result.decisions if one.knob == "island"]
     assert decision.place.op_type == "Log"
     assert decision.taken == "fp16"
-    assert "the first tensor that is off is 'l'" in decision.reason
+    assert "the first wrong tensor is 'l'" in decision.reason
     stored = {row.tensor: row.dtype for row in result.plan if row.edge is None}
     assert (stored["a"], stored["l"]) == ("uint16", "float16")
