@@ -1,4 +1,4 @@
-"""The examples of CONTRIBUTING.md: each runs as it is quoted, and is quoted as it runs."""
+"""The examples of CONTRIBUTING.md: the quoted code runs, and equals the code in the files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ g (float[1,4] image) => (float[1,2] logits)
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A model beside which both examples are listed, as one line each in ``targets/__init__.py`` would do."""
+    """A model file; both examples are registered, as with one line each in ``targets/__init__.py``."""
     monkeypatch.setitem(targets.FAMILIES, "example", "tests.worked_example.target")
     monkeypatch.setitem(targets.FAMILIES, "example-symmetric", "tests.worked_example.precision")
     path = tmp_path / "model.onnx"
@@ -41,7 +41,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def images(outlier: float = 1.0) -> dict[str, np.ndarray]:
-    """Noise, with a channel that the model does not look at, so large that one range for all spoils the others."""
+    """Random samples; a large ``outlier`` makes the range too wide through a channel that the model ignores."""
     samples = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
     samples[:, 3] *= outlier
     return {"image": samples}
@@ -58,7 +58,7 @@ def test_the_target_passes_every_verdict(model: Path) -> None:
     )
     rows = {row.tensor: row for row in result.plan if row.edge is None}
     assert rows["active"].dtype is DType.U8
-    with pytest.raises(InputError, match="target example has no 'fast'"):
+    with pytest.raises(InputError, match="target example has no variant or option 'fast'"):
         fit(model, "example:fast", force=True)
 
 
@@ -72,8 +72,8 @@ def test_the_knob_decides_by_what_it_measures(model: Path, outlier: float, taken
         taken,
         knob.RULE,
     )
-    before, after = (each.figures["simulation_sqnr_db"] for each in decision.alternatives)
-    assert (after - before > knob.GAIN_DB) == (taken == "float")
+    quantized_db, float_db = (alternative.figures["simulation_sqnr_db"] for alternative in decision.alternatives)
+    assert (float_db - quantized_db > knob.GAIN_DB) == (taken == "float")
     (row,) = [row for row in result.plan if row.tensor == "image" and row.edge is None]
     assert row.dtype is dtype
     assert str(row.why) == ("measured" if taken == "float" else "precision")
@@ -83,9 +83,9 @@ def test_the_knob_decides_by_what_it_measures(model: Path, outlier: float, taken
 def test_the_precision_is_in_the_plan(model: Path) -> None:
     result = fit(model, "example-symmetric", precision="w8a8-symmetric")
     assert not result.failed
-    stored = [row for row in result.plan if row.edge is None and row.dtype.is_quantized]
-    assert {(row.dtype, row.symmetric, row.zero_point) for row in stored} == {(DType.S8, True, 0)}
-    assert {"image", "active"} <= {row.tensor for row in stored}
+    quantized = [row for row in result.plan if row.edge is None and row.dtype.is_quantized]
+    assert {(row.dtype, row.symmetric, row.zero_point) for row in quantized} == {(DType.S8, True, 0)}
+    assert {"image", "active"} <= {row.tensor for row in quantized}
     with pytest.raises(InputError, match=r"unknown precision 'w8a8-symmetric' for target example; .* w8a8"):
         fit(model, "example", precision="w8a8-symmetric", force=True)
 
@@ -97,9 +97,9 @@ def test_every_example_is_quoted() -> None:
     assert {name for name, _ in QUOTES} == {
         f"tests/worked_example/{name}.py" for name in ("knob", "target", "precision")
     }
-    assert CONTRIBUTING.count("```python") == len(QUOTES), "a block of Python without the file that it is from"
+    assert CONTRIBUTING.count("```python") == len(QUOTES), "a block of Python without the name of its file"
 
 
 @pytest.mark.parametrize(("name", "text"), QUOTES, ids=[f"{name}:{n}" for n, (name, _) in enumerate(QUOTES)])
-def test_what_is_quoted_is_in_its_file(name: str, text: str) -> None:
+def test_quoted_code_is_in_its_file(name: str, text: str) -> None:
     assert text in (HERE.parent / name).read_text(encoding="utf-8")
