@@ -36,7 +36,7 @@ def test_qparams_propagate_across_layout_and_scaling_operators() -> None:
     sourced = imported.of_tensor(["a"], S8)
     assert sourced is not None
     assert sourced.source is ScaleSource.GIVEN
-    assert sourced.detail == "scale and zero point from the input model, across scaling or layout operators"
+    assert sourced.detail == "scale and zero point from the input model, propagated across scaling or layout operators"
 
 
 def test_of_several_qparams_of_one_tensor_the_widest_are_used_and_marked_as_changed() -> None:
@@ -59,7 +59,7 @@ def test_another_encoding_gets_the_range() -> None:
     assert sourced is not None
     params, source, detail = sourced
     assert source is ScaleSource.GIVEN_CHANGED
-    assert detail == "range of the scale and zero point from the input model, which are in another encoding"
+    assert detail == "same range as in the input model, in another encoding"
     assert float(params.scale) == pytest.approx(155 * 0.02 / 127)
     assert imported.of_tensor(["other"], S8) is None
 

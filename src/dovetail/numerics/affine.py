@@ -57,7 +57,7 @@ def dequantize(quantized: Array, qparams: QParams) -> Array:
 
 
 def fake_quantize(real: Array, qparams: QParams) -> Array:
-    """Real values -> their quantized values as float32, equal to dequantize(quantize(real))."""
+    """Real values -> float32 values after quantizing and dequantizing, equal to dequantize(quantize(real))."""
     real = np.asarray(real)
     if qparams.dtype in (DType.F8E4M3, DType.S32):
         return dequantize(quantize(real, qparams), qparams)

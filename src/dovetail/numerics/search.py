@@ -26,7 +26,7 @@ _COARSE_MERGE = 16
 # TensorRT's search does not count the error of clipped values; a range that clips more of the nonzero values than this
 # fraction is not a candidate.
 ENTROPY_MOST_CLIPPED = 0.01
-# Nor is one whose squared error is more than 6 dB above that of not clipping at all.
+# The result is discarded if its squared error is more than 6 dB above that of not clipping at all.
 ENTROPY_WORST_ERROR_RATIO = 4.0
 _ENTROPY_COARSE = -np.linspace(0.0, 6.0, 19)
 _ENTROPY_FINER = np.linspace(-1.0, 1.0, 9)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class UnionFind:
-    """Disjoint sets of names; a set's representative is its first member in insertion order, whatever the merges."""
+    """Disjoint sets of names; a set's representative is its first member in insertion order, not in merge order."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._parent = {name: name for name in names}

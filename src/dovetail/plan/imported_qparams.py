@@ -45,14 +45,14 @@ class ImportedQParams:
     def of_tensor(self, names: Iterable[str], encoding: Encoding) -> SourcedQParams | None:
         """The imported qparams of the first of these tensors that has any, converted to an encoding."""
         names = list(names)
-        across = f"{FROM_MODEL}, across scaling or layout operators"
-        for qparams, detail in ((self.tensors, FROM_MODEL), (self.implied, across)):
+        propagated = f"{FROM_MODEL}, propagated across scaling or layout operators"
+        for qparams, detail in ((self.tensors, FROM_MODEL), (self.implied, propagated)):
             name = next((name for name in names if name in qparams), None)
             if name is None:
                 continue
             exact = _in_encoding(qparams[name], encoding)
             if exact is None:
-                detail = f"range of the {FROM_MODEL}, which are in another encoding"
+                detail = "same range as in the input model, in another encoding"
                 return SourcedQParams(_by_range(qparams[name], encoding), ScaleSource.GIVEN_CHANGED, detail)
             if name in self.several:
                 return SourcedQParams(exact, ScaleSource.GIVEN_CHANGED, "widest of several scales in the input model")

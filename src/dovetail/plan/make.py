@@ -57,7 +57,7 @@ def narrower(model: ir.Model, table: OpTable, stats: Stats, request: Request) ->
 
 
 def _separate(model: ir.Model, table: OpTable, stats: Stats, request: Request) -> dict[Edge, str]:
-    """The edges that convert instead of sharing qparams: pinned to, or because sharing would cost too much."""
+    """The edges that convert instead of sharing qparams, because of a pin or because sharing would cost too much."""
     return {**request.pins.separate, **costly_merges(build_problem(model, table), stats)}
 
 

@@ -77,8 +77,8 @@ def _check_sharing(plan: Plan, unit: Unit) -> None:
         for name, storage in _written(plan, unit):
             if isinstance(storage, QParams) and isinstance(read, QParams) and read != storage:
                 raise InputError(
-                    f"the plan has different scales or zero points for {operand.name!r} and {name!r}, but {unit.label} "
-                    f"{unit.name!r} passes its input's quantization through: make them equal"
+                    f"the plan has different dtypes, scales or zero points for {operand.name!r} and {name!r}, but "
+                    f"{unit.label} {unit.name!r} passes its input's quantization through: make them equal"
                 )
 
 

@@ -97,7 +97,7 @@ def test_a_pair_on_scores_and_none_behind_the_softmax_in_float16(tmp_path: Path)
         f"there is a pair on the scores, in front of Add {add.name!r}"
     ]
     assert list(record.missing) == ["p0 at mix:0"]
-    assert record.missing["p0 at mix:0"].endswith("the scale of a Softmax is always 0.00223214")
+    assert record.missing["p0 at mix:0"].endswith("Softmax has the fixed output scale 0.00223214")
     assert record.removed == ("s0",)
     assert record.changed == {}
 
