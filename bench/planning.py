@@ -1,8 +1,8 @@
-"""How long planning takes, and how it grows: ``make_plan`` on a vision transformer of many small layers.
+"""CPU time of ``make_plan`` on a vision transformer of many small layers, and how it grows with the graph.
 
     python -m bench.planning
 
-CPU seconds, the best of three; the ratio is what a graph of twice the size takes.
+Prints CPU seconds, the best of three; the ratio is the time of a graph twice as large to that of the first.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from dovetail.targets import open_target
 
 CASES = (("ort-cpu", "w8a8"), ("qnn-htp:sm8550", "w8a16"), ("xnnpack", "w8a8"), ("tensorrt:sm89", "fp8"))
 NODES = 2800
-# Nodes of one block below.
-_PER_BLOCK = 14
+_NODES_PER_BLOCK = 14
 
 
 def main() -> None:
@@ -33,9 +32,9 @@ def main() -> None:
 
 
 def planning_s(name: str, precision: str, nodes: int) -> float:
-    """The CPU time of one plan."""
-    target, model = open_target(name), blocks(nodes // _PER_BLOCK)
-    stats = Stats({name: TensorStats(-1.0, 2.0) for name in observed(model, target.table)}, DataInfo("", 1, ""))
+    """CPU seconds of one ``make_plan``, the best of three."""
+    target, model = open_target(name), blocks(nodes // _NODES_PER_BLOCK)
+    stats = Stats({tensor: TensorStats(-1.0, 2.0) for tensor in observed(model, target.table)}, DataInfo("", 1, ""))
     request = Request(target.table.precisions[precision])
     times = []
     for _ in range(3):
@@ -46,7 +45,7 @@ def planning_s(name: str, precision: str, nodes: int) -> float:
 
 
 def blocks(count: int) -> ir.Model:
-    """Attention and a merge, block behind block, with a residual stream through all of them."""
+    """A chain of blocks on one residual stream; each has attention, a Concat and a Slice."""
     lines, weight = [], "float[8,8] w = {" + ",".join(["0.5"] * 64) + "}"
     for i in range(count):
         x, y = f"x{i}", f"x{i + 1}"

@@ -1,4 +1,4 @@
-"""A Hugging Face ViT-tiny with random weights from three exporters, and a windowed DINOv2-S block; needs torch."""
+"""Export a Hugging Face ViT-tiny with random weights in three ways, and a windowed DINOv2-S block; needs torch."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class WindowedBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         batch, tokens, dim = x.shape
         normed = self.norm1(x)
-        parts = [
+        qkv = [
             linear(normed).view(batch, tokens, self.heads, dim // self.heads).transpose(1, 2)
             for linear in (self.query, self.key, self.value)
         ]
-        mixed = functional.scaled_dot_product_attention(*parts).transpose(1, 2).reshape(batch, tokens, dim)
+        mixed = functional.scaled_dot_product_attention(*qkv).transpose(1, 2).reshape(batch, tokens, dim)
         x = x + self.scale1 * self.proj(mixed)
         return x + self.scale2 * self.fc2(functional.gelu(self.fc1(self.norm2(x))))
 
 
 def export_vit(exporter: str, folder: Path, layers: int = 12) -> Path:
-    """The same weights for every exporter."""
+    """Export the ViT-tiny; the weights are the same for all exporters."""
     from transformers import ViTConfig, ViTForImageClassification
 
     torch.manual_seed(0)
@@ -62,17 +62,17 @@ def export_vit(exporter: str, folder: Path, layers: int = 12) -> Path:
 
 
 def export_block(folder: Path, shape: tuple[int, ...]) -> Path:
-    """The windowed block, by dynamo with SDPA."""
+    """Export the windowed block with dynamo and SDPA."""
     torch.manual_seed(0)
     return export(WindowedBlock(), shape, folder / "block.onnx", dynamo=True)
 
 
 def export(model: nn.Module, shape: tuple[int, ...], path: Path, *, dynamo: bool) -> Path:
-    """A network with one input ``x``, as ONNX."""
+    """Export a network with one input ``x`` to ONNX."""
     model = model.eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.ndim == 1:  # fresh biases are zero, which exporters take out
+            if parameter.ndim == 1:  # exporters remove biases that are zero, as fresh ones are
                 parameter.add_(0.02 * torch.randn(parameter.shape))
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings(), torch.no_grad():

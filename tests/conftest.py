@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.targets.compile_cache import FOLDER_VARIABLE
+
 _HERE = Path(__file__).parent
 # Whole networks, exported and fitted. Smaller tests run the same lines, and counting takes a third of the time here.
 WITHOUT_COVERAGE = (
@@ -35,6 +37,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.path.is_relative_to(_HERE / place) for place in WITHOUT_COVERAGE):
             item.add_marker("no_cover")
+
+
+@pytest.fixture
+def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A compile cache of the test's own: for tests of what a compiler does that is stopped, killed or broken."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path_factory.mktemp("cache")))
 
 
 @pytest.hookimpl(hookwrapper=True)

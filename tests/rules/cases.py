@@ -1,8 +1,8 @@
 """Cases of rules: ONNX text whose leading comments say how to check it.
 
-``# target: ort-cpu``, ``# max_rank: 5`` (the target with another highest rank), ``# shape: x=1,4``,
-``# calib: random`` (statistics on seeded noise), ``# compiled: refused`` (what the target's compiler makes of it,
-proved by the tests of that target); other comments are for people.
+``# target: ort-cpu``, ``# max_rank: 5`` (overrides the target's maximum rank), ``# shape: x=1,4``, ``# calib: random``
+(calibrate with seeded noise), ``# compiled: refused`` (what the target's compiler does with it, verified by the backend
+tests of that target); other comments are for readers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.changed import changed
 
 
 def findings_in(text: str, folder: Path) -> tuple[Finding, ...]:
-    """What the rules find in a case."""
+    """Return the findings in a case."""
     head = head_of(text)
     target = open_target(head.get("target", "ort-cpu"))
     if "max_rank" in head:
@@ -32,25 +32,25 @@ def findings_in(text: str, folder: Path) -> tuple[Finding, ...]:
 
 
 def head_of(text: str) -> dict[str, str]:
-    """What the leading comments say, by key."""
+    """Return the values of the leading comments by key."""
     return dict(re.findall(r"^# (target|max_rank|shape|calib|compiled): (.+)$", text, flags=re.MULTILINE))
 
 
 def cases_of(family: str) -> list[tuple[str, str, str, str]]:
-    """Every case of every rule for a target: its name, the rule's code, ``bad`` or ``good``, its text."""
-    found = [
+    """Return every case for a target: its name, the rule's code, ``bad`` or ``good``, its text."""
+    cases = [
         (name.removesuffix(".onnxtxt"), rule.code, kind, text)
         for rule in all_rules()
         for kind in ("bad", "good")
         for name, text in docs.case_texts(rule.code, kind).items()
         if head_of(text).get("target", "").startswith(family)
     ]
-    assert found, f"no rule has a case for {family}"
-    return found
+    assert cases, f"no rule has a case for {family}"
+    return cases
 
 
 def write(text: str, folder: Path) -> Path:
-    """The model of an ONNX text as a file; nodes are named as reading the file names them."""
+    """Write the model of an ONNX text to a file, with the node names that ``read`` would give."""
     path = folder / "model.onnx"
     model = onnx.parser.parse_model(text)
     for node in model.graph.node:
@@ -62,10 +62,10 @@ def write(text: str, folder: Path) -> Path:
 
 
 def _pack(tensor: onnx.TensorProto) -> None:
-    """Put two 4-bit numbers into each byte: onnx 1.23's parser leaves one in each, which nothing reads."""
+    """Pack two 4-bit values into each byte: onnx 1.23's parser stores one in each, which no reader supports."""
     if tensor.data_type in (onnx.TensorProto.INT4, onnx.TensorProto.UINT4):
-        numbers = list(tensor.int32_data)
-        tensor.CopyFrom(onnx.helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, numbers))
+        values = list(tensor.int32_data)
+        tensor.CopyFrom(onnx.helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, values))
 
 
 def codes_in(findings: tuple[Finding, ...]) -> set[str]:

@@ -1,4 +1,4 @@
-"""HTP's facts, table and rules serve a second target that reaches the same hardware another way, as they are."""
+"""The HTP op table and rules also work for a second target that compiles for the same hardware with another tool."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tests.toy_target import TOY
 
 
 @dataclass(frozen=True)
-class OtherFacts:
-    """What another way to the same hardware knows: the chip, and an SDK."""
+class SecondFacts:
+    """The facts of the second target: the chip and an SDK version."""
 
     chip: Chip
     sdk: str
 
 
-def other(chip: str) -> Target:
-    """A target of another name, with the toy's tools."""
-    facts = OtherFacts(chip_named(chip), "2.33")
+def second_target(chip: str) -> Target:
+    """A target with a different name, with the backend of the toy target."""
+    facts = SecondFacts(chip_named(chip), "2.33")
     return Target("other-sdk:1", facts, htp_table("other-sdk:1", facts.chip), TOY.backend, Rewrites(REWRITES), RULES)
 
 
@@ -42,11 +42,11 @@ CASES = [
 
 
 @pytest.mark.parametrize(("code", "text"), CASES)
-def test_every_rule_fires_on_a_target_of_another_name(code: str, text: str, tmp_path: Path) -> None:
+def test_every_rule_fires_on_a_target_with_another_name(code: str, text: str, tmp_path: Path) -> None:
     _, _, chip = head_of(text)["target"].partition(":")
-    assert code in codes_in(check_file(write(text, tmp_path), other(chip)))
+    assert code in codes_in(check_file(write(text, tmp_path), second_target(chip)))
 
 
 def test_no_rule_is_left_out() -> None:
     assert {param.values[0] for param in CASES} == {rule.code for rule in RULES if rule.check is not None}
-    assert all(rule in rules_for(other("sm8550")) for rule in RULES)
+    assert all(rule in rules_for(second_target("sm8550")) for rule in RULES)

@@ -1,4 +1,4 @@
-"""What the first rules say, where they are silent, and how a model gets to them."""
+"""The findings of the generic rules, when they do not fire, and how ``check_file`` prepares a model."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ HEAD = '<ir_version: 10, opset_import: ["": 21]>\n'
 TARGET = open_target("ort-cpu")
 
 
-def _check(text: str, folder: Path, **given: object) -> tuple[Finding, ...]:
-    """The findings on a graph as it is written, with a plan or statistics."""
+def _check(text: str, folder: Path, **fields: object) -> tuple[Finding, ...]:
+    """Return the findings in a graph without normalization, with a plan or statistics."""
     model = read(write(HEAD + text, folder))
     infer_shapes(model)
-    return check(replace(CheckInput(model, TARGET.table), **given), rules_for(TARGET))
+    return check(replace(CheckInput(model, TARGET.table), **fields), rules_for(TARGET))
 
 
 def _stats(**ranges: tuple[float, float]) -> Stats:
@@ -48,17 +48,17 @@ def _plan(**scales: float) -> Plan:
 ADD = "g (float[1,4] x) => (float[1,4] y) { y = Add(x, x) }"
 
 
-def test_sentinel_is_said_with_its_numbers(tmp_path: Path) -> None:
+def test_sentinel_is_reported_with_range_and_step(tmp_path: Path) -> None:
     text = "g (float[1,4] x) => (float[1,4] y) <float[4] c = {1, -2, 3, 1e34}> { y = Add(x, c) }"
-    (found,) = _check(text, tmp_path)
-    assert (found.code, str(found.place), found.severity) == ("Q501", "c", Severity.ERROR)
-    assert found.numbers == pytest.approx(
+    (finding,) = _check(text, tmp_path)
+    assert (finding.code, str(finding.place), finding.severity) == ("Q501", "c", Severity.ERROR)
+    assert finding.numbers == pytest.approx(
         {"low": -2.0, "high": 1e34, "step": 1e34 / 65535, "lost_share": 1.0}, rel=1e-6
     )
-    assert "100 %" in found.message
+    assert "100 % of its smaller non-zero values become zero" in finding.message
 
 
-def test_mask_of_two_values_is_stored_exactly(tmp_path: Path) -> None:
+def test_mask_of_two_values_is_quantized_exactly(tmp_path: Path) -> None:
     text = "g (float[1,4] x) => (float[1,4] y) <float[4] mask = {0, 0, 0, -3.4e38}> { y = Add(x, mask) }"
     assert _check(text, tmp_path) == ()
 
@@ -77,18 +77,18 @@ def test_sentinel_in_one_channel_of_many(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("high", "fires"), [(1e34, True), (9e9, True), (8e9, False), (4.6e3, False)])
-def test_range_alone_must_be_beyond_float16(high: float, fires: bool, tmp_path: Path) -> None:
+def test_a_range_without_values_must_exceed_float16(high: float, fires: bool, tmp_path: Path) -> None:
     findings = _check(ADD, tmp_path, stats=_stats(x=(-1.0, 1.0), y=(0.0, high)))
     assert [str(finding.place) for finding in findings if finding.code == "Q501"] == (["y"] if fires else [])
 
 
-def test_planned_grid_that_fails_where_a_finer_one_serves_is_a_warning(tmp_path: Path) -> None:
+def test_planned_encoding_that_is_too_coarse_is_a_warning_if_a_finer_one_is_available(tmp_path: Path) -> None:
     plan, stats = _plan(x=0.01, y=1e8 / 255), _stats(x=(-1.0, 1.0), y=(0.0, 1e8))
-    (found,) = _check(ADD, tmp_path, plan=plan, stats=stats)
-    assert (found.code, str(found.place), found.severity) == ("Q501", "y", Severity.WARNING)
-    assert "store it as uint16" in found.fix
-    (found,) = _check(ADD, tmp_path, plan=_plan(x=0.01, y=1e30), stats=_stats(x=(-1.0, 1.0), y=(0.0, 1e32)))
-    assert found.severity is Severity.ERROR
+    (finding,) = _check(ADD, tmp_path, plan=plan, stats=stats)
+    assert (finding.code, str(finding.place), finding.severity) == ("Q501", "y", Severity.WARNING)
+    assert "quantize 'y' to uint16" in finding.fix
+    (finding,) = _check(ADD, tmp_path, plan=_plan(x=0.01, y=1e30), stats=_stats(x=(-1.0, 1.0), y=(0.0, 1e32)))
+    assert finding.severity is Severity.ERROR
 
 
 def test_planned_scale_is_enough_without_statistics(tmp_path: Path) -> None:
@@ -97,50 +97,51 @@ def test_planned_scale_is_enough_without_statistics(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("op", "fires"), [("Add(x, x)", True), ("Softmax<axis=-1>(x)", False), ("Sigmoid(x)", False)])
-def test_small_probabilities_are_meant_to_vanish(op: str, fires: bool, tmp_path: Path) -> None:
+def test_small_probabilities_may_quantize_to_zero(op: str, fires: bool, tmp_path: Path) -> None:
     values = np.asarray([1.0] + [1e-8] * 1000, np.float32)
-    seen = TensorStats(float(values.min()), 1.0, histogram_of(values))
-    stats = Stats({"y": seen}, DataInfo("made up", 1, ""))
+    tensor_stats = TensorStats(float(values.min()), 1.0, histogram_of(values))
+    stats = Stats({"y": tensor_stats}, DataInfo("made up", 1, ""))
     findings = _check(f"g (float[1,4] x) => (float[1,4] y) {{ y = {op} }}", tmp_path, stats=stats)
     assert [finding.code for finding in findings] == (["Q501"] if fires else [])
 
 
 def test_values_that_are_all_tiny_are_a_note(tmp_path: Path) -> None:
     text = "# calib: random\n" + HEAD + "g (float[1,4] x) => (float[1,4] y) <float k = {1e-22}> { y = Mul(x, k) }"
-    found = [finding for finding in findings_in(text, tmp_path) if str(finding.place) == "y"]
-    assert [(f.code, f.severity) for f in found] == [("Q503", Severity.NOTE)]
-    assert "as good as zero" in found[0].message
+    (finding,) = [finding for finding in findings_in(text, tmp_path) if str(finding.place) == "y"]
+    assert (finding.code, finding.severity) == ("Q503", Severity.NOTE)
+    assert "is practically zero, its largest magnitude is " in finding.message
 
 
 @pytest.mark.parametrize(("values", "fix"), [("-inf, 0", "mask"), ("inf, 1", "largest"), ("nan, -inf", "NaN")])
-def test_fix_goes_with_what_is_not_finite(values: str, fix: str, tmp_path: Path) -> None:
-    (found,) = _check(f"g (float[1,2] x) => (float[1,2] y) <float[2] c = {{{values}}}> {{ y = Add(x, c) }}", tmp_path)
-    assert (found.code, str(found.place), found.severity) == ("Q502", "c", Severity.ERROR)
-    assert fix in found.fix
+def test_fix_depends_on_which_value_is_not_finite(values: str, fix: str, tmp_path: Path) -> None:
+    text = f"g (float[1,2] x) => (float[1,2] y) <float[2] c = {{{values}}}> {{ y = Add(x, c) }}"
+    (finding,) = _check(text, tmp_path)
+    assert (finding.code, str(finding.place), finding.severity) == ("Q502", "c", Severity.ERROR)
+    assert fix in finding.fix
 
 
-def test_violation_is_an_error_where_the_target_only_moves_bytes(tmp_path: Path) -> None:
+def test_different_qparams_are_an_error_if_the_target_cannot_compute_in_float_between(tmp_path: Path) -> None:
     text = "g (float[1,4] x) => (float[4,1] y) { y = Transpose<perm=[1,0]>(x) }"
     assert [f.severity for f in _check(text, tmp_path, plan=_plan(x=0.01, y=0.02))] == [Severity.WARNING]
     strict = replace(TARGET.table, target="strict:v1", runs_float_between=False)
-    (found,) = _check(text, tmp_path, plan=_plan(x=0.01, y=0.02), table=strict)
-    assert (found.code, str(found.place), found.severity) == ("Q301", "y", Severity.ERROR)
-    assert "scale 0.01 " in found.message
-    assert "'x'" in found.fix
+    (finding,) = _check(text, tmp_path, plan=_plan(x=0.01, y=0.02), table=strict)
+    assert (finding.code, str(finding.place), finding.severity) == ("Q301", "y", Severity.ERROR)
+    assert "its input 'x' is uint8 with scale 0.01 " in finding.message
+    assert "'x'" in finding.fix
 
 
-def test_only_the_inputs_are_named_when_they_are_open(tmp_path: Path) -> None:
+def test_only_the_inputs_are_reported_if_they_have_dynamic_shapes(tmp_path: Path) -> None:
     findings = _check("g (float[batch,4] x) => (float[n,4] y) { a = Relu(x) y = Relu(a) }", tmp_path)
     assert [(finding.code, str(finding.place)) for finding in findings] == [("Q601", "x")]
     assert "--shape x=<batch>,4" in findings[0].fix
 
 
-def test_only_the_first_shape_that_follows_from_data_is_named(tmp_path: Path) -> None:
+def test_only_the_first_shape_that_depends_on_data_is_reported(tmp_path: Path) -> None:
     text = "g (float[1,4] x) => (int64[n,2] y) { a = NonZero(x) y = Transpose<perm=[1,0]>(a) }"
     assert [str(finding.place) for finding in _check(text, tmp_path)] == ["a"]
 
 
-def test_what_normalization_cures_is_not_found(tmp_path: Path) -> None:
+def test_problems_that_normalization_fixes_are_not_reported(tmp_path: Path) -> None:
     text = """g (float[1,8] x) => (float[m,n] y) <float[2] half = {2.5, 4.5}>
         { sizes = Floor(half) shape = Cast<to=7>(sizes) y = Reshape(x, shape) }"""
     assert [finding.code for finding in _check(text, tmp_path)] == ["Q601"]
@@ -154,19 +155,19 @@ def test_calibration_needs_shapes(tmp_path: Path) -> None:
     assert check_file(path, TARGET, {"x": (1, 4)}, calibration="random") == ()
 
 
-def test_calibration_of_another_float_type_is_refused_by_name(tmp_path: Path) -> None:
+def test_calibration_of_a_float16_tensor_is_an_error_that_names_it(tmp_path: Path) -> None:
     path = write(f"{HEAD}g (float16[1,4] x) => (float16[1,4] y) {{ y = Relu(x) }}", tmp_path)
     assert check_file(path, TARGET) == ()
     with pytest.raises(InputError, match="'x' is FLOAT16"):
         check_file(path, TARGET, calibration="random")
 
 
-def test_calibration_with_nothing_to_look_at(tmp_path: Path) -> None:
+def test_calibration_without_float_tensors(tmp_path: Path) -> None:
     path = write(f"{HEAD}g (int64[1,4] x) => (int64[1,4] y) {{ y = Add(x, x) }}", tmp_path)
     assert check_file(path, TARGET, calibration="random") == ()
 
 
-def test_order_and_choice_of_rules(tmp_path: Path) -> None:
+def test_findings_are_sorted_by_code_and_rules_can_be_selected(tmp_path: Path) -> None:
     text = "g (float[batch,2] x) => (float[batch,2] y) <float[2] b = {nan, 1}, float[2] a = {inf, 1}> " + (
         "{ z = Add(x, b) y = Add(z, a) }"
     )

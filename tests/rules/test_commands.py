@@ -1,4 +1,4 @@
-"""``dovetail check`` and ``dovetail explain`` as a person or a script sees them."""
+"""The output and exit codes of ``dovetail check`` and ``dovetail explain``."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def test_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     document = json.loads(out)
     assert code == 1
     assert (document["model"], document["target"]) == ("model.onnx", "ort-cpu")
-    (found,) = document["findings"]
-    assert (found["code"], found["name"], found["severity"]) == ("Q501", "range_beyond_any_grid", "error")
-    assert found["numbers"]["lost_share"] == 1.0
-    assert set(found) == {"code", "name", "place", "message", "severity", "numbers", "fix"}
-    assert set(found["place"]) == {"kind", "nodes", "tensor", "op_type", "edge", "name"}
-    assert (found["place"]["kind"], found["place"]["edge"]) == ("tensor", None)
+    (finding,) = document["findings"]
+    assert (finding["code"], finding["name"], finding["severity"]) == ("Q501", "range_too_wide_to_quantize", "error")
+    assert finding["numbers"]["lost_share"] == 1.0
+    assert set(finding) == {"code", "name", "place", "message", "severity", "numbers", "fix"}
+    assert set(finding["place"]) == {"kind", "nodes", "tensor", "op_type", "edge", "name"}
+    assert (finding["place"]["kind"], finding["place"]["edge"]) == ("tensor", None)
 
 
 def test_sarif(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -106,14 +106,14 @@ def test_bad_input_is_one_sentence(
     assert len(err.strip().splitlines()) == 1
 
 
-def test_explain_says_the_docstring(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_prints_the_docstring(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = _run(capsys, "explain", "q501")
     assert code == 0
     assert out == docs.explain(catalog.find_rule("Q501"))
 
 
 @pytest.mark.parametrize("code", ["qnn-htp", "TRT"])
-def test_a_code_of_older_results_says_which_codes_came_after_it(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_retired_code_names_the_codes_that_replaced_it(code: str, capsys: pytest.CaptureFixture[str]) -> None:
     exit_code, _, err = _run(capsys, "explain", code)
     assert exit_code == 2
     assert "is retired" in err
@@ -127,7 +127,9 @@ def test_explain_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"{rule.code}  {rule.name}\n" in out
 
 
-def test_retired_rule_says_what_to_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_retired_rule_says_what_to_read_instead(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(catalog, "RETIRED", {"Q598": "Q501 finds it now"})
     code, _, err = _run(capsys, "explain", "Q598")
     assert (code, "Q501 finds it now" in err) == (2, True)

@@ -1,10 +1,10 @@
-"""What only a compiler can find: every code is really emitted, from recorded logs and files, and none other is."""
+"""Findings that only a compiler can produce: recorded logs and files give every code, and only that code."""
 
 from __future__ import annotations
 
 import ast
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx_ir as ir
@@ -16,10 +16,11 @@ from dovetail.catalog import all_rules, find_rule
 from dovetail.finding import Finding, Place, PlaceKind
 from dovetail.targets import open_target
 from dovetail.targets.child import ChildResult
+from dovetail.targets.compile_in_child import CompileCall
 from dovetail.targets.htp.chips import chip_named
 from dovetail.targets.qnn_htp import compile as htp
 from dovetail.targets.qnn_htp.log import failure, warnings
-from dovetail.targets.qnn_htp.log_patterns import REFUSALS, WARNINGS
+from dovetail.targets.qnn_htp.log_patterns import REJECTIONS, WARNINGS
 from dovetail.targets.qnn_htp.options import read_options
 from dovetail.targets.tensorrt import coverage
 from dovetail.targets.tensorrt.layer_info import read_layer_info
@@ -30,8 +31,8 @@ from tests.planning import noise, planned
 from tests.rules.cases import write
 
 SOURCE = Path(dovetail.__file__).parent
-# Recorded from onnxruntime-qnn 2.7.0 with the graphs of tests/backends/qnn_htp/test_compile_errors.py; lines that are
-# neither of an error nor of a refusal are left out.
+# Recorded from onnxruntime-qnn 2.7.0 with the graphs of tests/backends/qnn_htp/test_compile_errors.py; only the lines
+# about errors and rejected nodes are kept.
 LOGS = Path(__file__).parent / "compiler_logs"
 LAYER_LISTS = Path(__file__).parents[1] / "backends" / "tensorrt" / "layer_info"
 RELU = '<ir_version: 10, opset_import: ["": 21]> g (float[1,4] x) => (float[1,4] y) { [act] y = Relu(x) }'
@@ -42,42 +43,42 @@ Findings = tuple[Finding, ...]
 
 def recorded(code: str, *without: str) -> str:
     lines = (LOGS / f"{code}.log").read_text().splitlines()
-    return "\n".join(line for line in lines if not any(words in line for words in without))
+    return "\n".join(line for line in lines if not any(text in line for text in without))
 
 
-def refused(log: str) -> Findings:
+def rejected(log: str) -> Findings:
     names = ("act", "curve", "norm", "store", "product")
     places = {name: Place(PlaceKind.NODE, (f"encoder.{name}",)) for name in names}
     return failure(ChildResult(None, "Fail: nodes are assigned to the CPU", log), (), places).findings
 
 
 class Compiler:
-    """The HTP compiler with its child processes played back: what they write, and what they print."""
+    """The HTP compiler with its child processes replaced: they write a given file and print a given log."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self._folder, self._patch = folder, patch
 
-    def run(self, context: bytes = BUILD, log: str = "", chip: str = "sm8550", **given: str) -> Findings:
-        def child(asked: object, function: str, arguments: Mapping[str, str], who: str) -> ChildResult:
-            if function == "write_dlc_in_child":
+    def run(self, context: bytes = BUILD, log: str = "", chip: str = "sm8550", **option: str) -> Findings:
+        def child(call: CompileCall, folder: Path) -> ChildResult:
+            if call.function.endswith(":write_dlc_in_child"):
                 return ChildResult(None, "libQnnIr.so: cannot open shared object file", "")
             (self._folder / "context_qnn.bin").write_bytes(context)
             return ChildResult({}, "", log)
 
-        self._patch.setattr(htp, "in_child", child)
+        self._patch.setattr(htp, "compile_in_child", child)
         self._patch.setattr(htp, "version", lambda package: "2.7.0")
         model = Artifact("model", write(RELU, self._folder))
-        asked = read_options(chip_named(chip), given)
-        return htp.package(asked, htp.compile_model(asked, (model,), self._folder), self._folder).findings
+        options = read_options(chip_named(chip), option)
+        return htp.package(options, htp.compile_model(options, (model,), self._folder), self._folder).findings
 
 
 def attention_in(folder: Path, *left_out: str) -> Findings:
-    """The findings on one attention from a list of layers that does not fuse it, beside one that does."""
+    """The findings for one attention from a layer list that does not fuse it, with one that does for comparison."""
     target, model = open_target("tensorrt"), layer()
     (emitted, *_) = target.backend.emit(model, planned(model, target, FP8, data=noise(model)), folder)
     plain = unquantized(ir.load(emitted.path))
     apart, fused = (read_layer_info(LAYER_LISTS / f"{name}.json") for name in ("apart", "fused"))
-    kept = tuple(one for one in apart if one.nodes.isdisjoint(left_out))
+    kept = tuple(layer_info for layer_info in apart if layer_info.nodes.isdisjoint(left_out))
     return coverage.findings(coverage.find_blocks(plain, kept, fused))
 
 
@@ -86,14 +87,14 @@ EMITTED: dict[str, Callable[[Path, pytest.MonkeyPatch], Findings]] = {
     "Q702": lambda folder, patch: Compiler(folder, patch).run(context=b"no version"),
     "Q703": lambda folder, patch: Compiler(folder, patch).run(dlc="1"),
     "Q704": lambda folder, patch: Compiler(folder, patch).run(log="options.cc:150:Option: arch = 75", chip="soc90/v73"),
-    "Q801": lambda *_: refused(recorded("Q802", "REASON :")),
-    "Q802": lambda *_: refused(recorded("Q802")),
-    "Q803": lambda *_: refused(recorded("Q803")),
-    "Q804": lambda *_: refused(recorded("Q804")),
-    "Q805": lambda *_: refused(recorded("Q805")),
-    "Q806": lambda *_: refused(recorded("Q806")),
-    "Q807": lambda *_: refused(recorded("Q802", "Validation FAILED", "Unsupported nodes")),
-    "Q808": lambda *_: warnings(recorded("Q809").replace("scale too large for requant", "words that are new")),
+    "Q801": lambda *_: rejected(recorded("Q802", "REASON :")),
+    "Q802": lambda *_: rejected(recorded("Q802")),
+    "Q803": lambda *_: rejected(recorded("Q803")),
+    "Q804": lambda *_: rejected(recorded("Q804")),
+    "Q805": lambda *_: rejected(recorded("Q805")),
+    "Q806": lambda *_: rejected(recorded("Q806")),
+    "Q807": lambda *_: rejected(recorded("Q802", "Validation FAILED", "Unsupported nodes")),
+    "Q808": lambda *_: warnings(recorded("Q809").replace("scale too large for requant", "an unknown error")),
     "Q809": lambda *_: warnings(recorded("Q809")),
     "Q821": lambda folder, _: attention_in(folder),
     "Q822": lambda folder, _: attention_in(folder, "scores", "mix"),
@@ -101,36 +102,36 @@ EMITTED: dict[str, Callable[[Path, pytest.MonkeyPatch], Findings]] = {
 
 
 @pytest.mark.parametrize("code", EMITTED)
-def test_a_code_is_emitted_and_no_other_with_it(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = EMITTED[code](tmp_path, monkeypatch)
-    assert [finding.code for finding in found] == [code]
-    assert str(found[0].place)
-    assert found[0].message
+def test_only_this_code_is_reported(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    findings = EMITTED[code](tmp_path, monkeypatch)
+    assert [finding.code for finding in findings] == [code]
+    assert str(findings[0].place)
+    assert findings[0].message
     assert find_rule(code).check is None
 
 
-def test_every_explanation_is_emitted_by_something() -> None:
+def test_every_explanation_has_a_recording() -> None:
     assert sorted(EMITTED) == [rule.code for rule in all_rules() if rule.check is None]
 
 
-def test_a_refused_node_is_a_place_in_the_callers_names() -> None:
-    (finding,) = refused(recorded("Q802"))
+def test_a_rejected_node_has_the_callers_name() -> None:
+    (finding,) = rejected(recorded("Q802"))
     assert finding.place == Place(PlaceKind.NODE, ("encoder.curve",))
 
 
-def test_every_meaning_has_a_code_that_is_explained() -> None:
-    for row in (*REFUSALS, *WARNINGS):
+def test_every_log_pattern_has_a_code_with_an_explanation() -> None:
+    for row in (*REJECTIONS, *WARNINGS):
         assert find_rule(row.code).check is None
 
 
 def _first_arguments() -> list[tuple[Path, ast.expr]]:
-    """What every ``Finding(...)`` in the source has as its code."""
-    found = []
+    """The code argument of every ``Finding(...)`` call in the source."""
+    arguments = []
     for path in sorted(SOURCE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding":
-                found.append((path, node.args[0]))
-    return found
+                arguments.append((path, node.args[0]))
+    return arguments
 
 
 def test_every_code_in_the_source_is_in_the_catalogue() -> None:
@@ -143,6 +144,6 @@ def test_every_code_in_the_source_is_in_the_catalogue() -> None:
             codes.add(getattr(importlib.import_module(module), argument.id))
         else:
             from_table.append((path.name, ast.unparse(argument)))
-    assert from_table == [("log.py", "row.code")] * 2  # rows of REFUSALS and WARNINGS
-    codes |= {row.code for row in (*REFUSALS, *WARNINGS)}
+    assert from_table == [("log.py", "row.code")] * 2  # rows of REJECTIONS and WARNINGS
+    codes |= {row.code for row in (*REJECTIONS, *WARNINGS)}
     assert codes | {"Q801", "Q808"} == {rule.code for rule in all_rules()}

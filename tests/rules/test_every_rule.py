@@ -1,4 +1,4 @@
-"""What holds for every rule: cases that fire it and cases that do not, a whole docstring, current documentation."""
+"""Tests of all rules: cases that fire and cases that do not, complete docstrings, up-to-date documentation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "rules"
 
 def _cases(kind: str) -> list[Any]:
     texts = [(rule.code, docs.case_texts(rule.code, kind)) for rule in CHECKED]
-    return [pytest.param(code, text, id=name) for code, each in texts for name, text in each.items()]
+    return [pytest.param(code, text, id=name) for code, cases in texts for name, text in cases.items()]
 
 
 @pytest.mark.parametrize(("code", "text"), _cases("bad"))
@@ -41,14 +41,14 @@ def test_bad_case_fires(code: str, text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("code", "text"), _cases("good"))
-def test_good_case_does_not(code: str, text: str, tmp_path: Path) -> None:
+def test_good_case_does_not_fire(code: str, text: str, tmp_path: Path) -> None:
     assert code not in codes_in(findings_in(text, tmp_path))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
-def test_rule_is_whole(rule: Rule) -> None:
+def test_rule_is_complete(rule: Rule) -> None:
     cases = [docs.case_texts(rule.code, kind) for kind in ("bad", "good")]
-    if rule.check is None:  # tests/rules/test_compiler_findings.py has what the compiler said
+    if rule.check is None:  # these have recorded compiler logs in tests/rules/test_compiler_findings.py
         assert not any(cases)
     else:
         assert all(cases)
@@ -92,7 +92,7 @@ def test_documentation_is_current() -> None:
         )
 
 
-def test_pages_of_gone_rules_are_removed(tmp_path: Path) -> None:
+def test_pages_of_removed_rules_are_deleted(tmp_path: Path) -> None:
     (tmp_path / "Q999.md").write_text("old")
     (tmp_path / "notes.md").write_text("mine")
     docs.write_pages(tmp_path)
@@ -103,25 +103,25 @@ DOC = "Says something.\n\n" + "\n\n".join(f"## {heading}\nText." for heading in 
 
 
 @pytest.mark.parametrize(
-    ("code", "name", "doc", "words"),
+    ("code", "name", "doc", "message"),
     [
-        ("Q501", "fresh", DOC, "taken"),
-        ("Q598", RULES[0].name, DOC, "taken"),
+        ("Q501", "fresh", DOC, "already taken"),
+        ("Q598", RULES[0].name, DOC, "already taken"),
         ("Q598", "fresh", DOC.replace("## Seen on", "## Seen"), "headings"),
-        ("Q598", "fresh", DOC.removesuffix("Text."), "says nothing under 'Seen on'"),
-        ("Q598", "fresh", DOC.removeprefix("Says something."), "says nothing under 'its first line'"),
-        ("Q998", "fresh", DOC, "family"),
-        ("501", "fresh", DOC, "family"),
+        ("Q598", "fresh", DOC.removesuffix("Text."), "no text for 'Seen on'"),
+        ("Q598", "fresh", DOC.removeprefix("Says something."), "no text for 'the summary'"),
+        ("Q998", "fresh", DOC, "of a known family"),
+        ("501", "fresh", DOC, "of a known family"),
     ],
 )
-def test_wrong_rule_is_refused(code: str, name: str, doc: str, words: str) -> None:
+def test_malformed_rule_is_an_error(code: str, name: str, doc: str, message: str) -> None:
     def check(subject: Any) -> Iterator[Any]:
         yield from ()
 
     check.__name__, check.__doc__ = name, doc
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         rule_module.rule(code)(check)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         rule_module.explanation(code, name, doc)
     assert all_rules() == RULES
 
@@ -131,12 +131,12 @@ def test_retired_code_is_never_reused(monkeypatch: pytest.MonkeyPatch) -> None:
         yield from ()
 
     fresh.__doc__ = DOC
-    monkeypatch.setattr(rule_module, "RETIRED", {"Q598": "Q501 says it"})
-    with pytest.raises(ValueError, match="taken"):
+    monkeypatch.setattr(rule_module, "RETIRED", {"Q598": "see Q501"})
+    with pytest.raises(ValueError, match="already taken"):
         rule_module.rule("Q598")(fresh)
 
 
-def test_rules_of_a_target_are_its_own() -> None:
+def test_a_target_has_the_generic_rules_and_its_own() -> None:
     of_htp = {rule.code for rule in rules_for(open_target("qnn-htp"))}
     of_cpu = {rule.code for rule in rules_for(open_target("ort-cpu"))}
     assert of_cpu == {rule.code for rule in GENERIC} < of_htp

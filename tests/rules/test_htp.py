@@ -1,4 +1,4 @@
-"""The rules for HTP where no compiler is needed: whole models, what runs as one, chips that differ, forms of Einsum."""
+"""The HTP rules without a compiler: whole models, fused layers, different chips, Einsum equations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
 from dovetail.targets import open_target
 from dovetail.targets.htp.chips import chip_named
-from dovetail.targets.htp.rules.shapes import narrow_operand
+from dovetail.targets.htp.rules.shapes import second_matmul_operand
 from dovetail.targets.qnn_htp.naive import export_naive
 from dovetail.targets.qnn_htp.options import read_options
 from tests.planning import planned
@@ -27,7 +27,7 @@ WEIGHT = "int8[2, 2] w = {1, 2, 3, 4}, float w_s = {0.01}, int8 w_z = {0}"
 BIAS = "int32[2] b = {1, 2}, float b_s = {0.000001}"
 
 
-def found(body: str, folder: Path, chip: str = "sm8550") -> list[tuple[str, Severity]]:
+def codes(body: str, folder: Path, chip: str = "sm8550") -> list[tuple[str, Severity]]:
     return [(finding.code, finding.severity) for finding in findings(body, folder, chip)]
 
 
@@ -35,13 +35,13 @@ def findings(body: str, folder: Path, chip: str = "sm8550") -> tuple[Finding, ..
     return check_file(write(HEAD + body, folder), open_target(f"qnn-htp:{chip}"))
 
 
-def pair(name: str, numbers: str = "s, z") -> str:
-    return f"{name}_q = QuantizeLinear({name}, {numbers}) {name}_dq = DequantizeLinear({name}_q, {numbers})"
+def qdq(name: str, qparams: str = "s, z") -> str:
+    return f"{name}_q = QuantizeLinear({name}, {qparams}) {name}_dq = DequantizeLinear({name}_q, {qparams})"
 
 
 @pytest.mark.parametrize("precision", ["w8a16", "w8a8"])
 @pytest.mark.parametrize("name", ["vit_digits", "detector_scenes"])
-def test_what_fit_emits_breaks_no_rule(name: str, precision: str, tmp_path: Path) -> None:
+def test_no_rule_fires_on_what_fit_emits(name: str, precision: str, tmp_path: Path) -> None:
     target, shipped = open_target("qnn-htp:sm8550"), zoo.load(name)
     model, _ = normalize(read(shipped.model_path))
     for rewrite in target.rewrites.graph:
@@ -52,8 +52,8 @@ def test_what_fit_emits_breaks_no_rule(name: str, precision: str, tmp_path: Path
     assert check_file(tmp_path / "model.onnx", target) == ()
 
 
-def test_a_naive_export_has_its_second_operands_named(tmp_path: Path) -> None:
-    """As the compiled graph of this export has it: a Convert to uint8 in front of all eight MatMuls."""
+def test_uint16_second_operands_of_a_naive_export_are_reported(tmp_path: Path) -> None:
+    """The compiled graph of this export has a Convert to uint8 before each of the eight MatMuls."""
     shipped = zoo.load("vit_digits")
     samples = [{key: array[i : i + 1] for key, array in shipped.calib().items()} for i in range(2)]
     assert (
@@ -62,39 +62,39 @@ def test_a_naive_export_has_its_second_operands_named(tmp_path: Path) -> None:
         )
         == ""
     )
-    told = check_file(tmp_path / "model.onnx", open_target("qnn-htp:sm8550"))
-    assert {finding.severity for finding in told} == {Severity.WARNING}
-    operands = [finding for finding in told if finding.code == "Q104"]
+    found = check_file(tmp_path / "model.onnx", open_target("qnn-htp:sm8550"))
+    assert {finding.severity for finding in found} == {Severity.WARNING}
+    operands = [finding for finding in found if finding.code == "Q104"]
     assert len(operands) == 8
     assert {str(finding.place).split(".attn/")[0] for finding in operands} == {f"blocks.{i}" for i in range(4)}
-    # The class token and the patches are put together with unequal numbers.
-    assert [finding.code for finding in told if finding not in operands] == ["Q301"]
+    # The Concat of class token and patches has inputs with different qparams.
+    assert [finding.code for finding in found if finding not in operands] == ["Q301"]
 
 
 def linear(behind: str) -> str:
     return f"""g (float[1,4,2] x) => (float[1,4,2] y) <{A16}, {WEIGHT}, {BIAS}>
-    {{ {pair("x")} w_dq = DequantizeLinear(w, w_s, w_z) b_dq = DequantizeLinear(b, b_s)
+    {{ {qdq("x")} w_dq = DequantizeLinear(w, w_s, w_z) b_dq = DequantizeLinear(b, b_s)
     m = MatMul(x_dq, w_dq) {behind} }}"""
 
 
-def test_matmul_add_and_relu_without_a_pair_are_one_layer(tmp_path: Path) -> None:
+def test_matmul_add_and_relu_without_a_qdq_pair_between_are_one_layer(tmp_path: Path) -> None:
     last = "y_q = QuantizeLinear(r, s, z) y = DequantizeLinear(y_q, s, z)"
-    assert found(linear(f"a = Add(m, b_dq) r = Relu(a) {last}"), tmp_path) == []
-    assert found(linear(f"a = Add(b_dq, m) r = Relu(a) {last}"), tmp_path) == []
-    stored = f"{pair('m')} a = Add(m_dq, b_dq) {pair('a')} r = Relu(a_dq) {last}"
-    assert found(linear(stored), tmp_path) == [("Q401", Severity.ERROR)]
+    assert codes(linear(f"a = Add(m, b_dq) r = Relu(a) {last}"), tmp_path) == []
+    assert codes(linear(f"a = Add(b_dq, m) r = Relu(a) {last}"), tmp_path) == []
+    separate = f"{qdq('m')} a = Add(m_dq, b_dq) {qdq('a')} r = Relu(a_dq) {last}"
+    assert codes(linear(separate), tmp_path) == [("Q401", Severity.ERROR)]
 
 
-def test_int32_on_another_operator_is_refused_there(tmp_path: Path) -> None:
-    body = f"g (float[1,4,2] x) => (float[1,4,2] y) <{A16}, {BIAS}> {{ {pair('x')} b_dq = DequantizeLinear(b, b_s) "
+def test_an_int32_input_of_another_operator_is_reported_there(tmp_path: Path) -> None:
+    body = f"g (float[1,4,2] x) => (float[1,4,2] y) <{A16}, {BIAS}> {{ {qdq('x')} b_dq = DequantizeLinear(b, b_s) "
     body += "m = Mul(x_dq, b_dq) y_q = QuantizeLinear(m, s, z) y = DequantizeLinear(y_q, s, z) }"
     (finding,) = findings(body, tmp_path)
     assert (finding.code, str(finding.place)) == ("Q401", "Mul/m")
-    assert "'b' as int32" in finding.message
+    assert "has the int32 input 'b'" in finding.message
 
 
-UNLIKE = f"""g (float[1,4,8] x) => (float[1,4,8] y) <{A16}, {A8}>
-{{ {pair("x")} r = %s(x_dq) y_q = QuantizeLinear(r, s8, z8) y = DequantizeLinear(y_q, s8, z8) }}"""
+MIXED_WIDTHS = f"""g (float[1,4,8] x) => (float[1,4,8] y) <{A16}, {A8}>
+{{ {qdq("x")} r = %s(x_dq) y_q = QuantizeLinear(r, s8, z8) y = DequantizeLinear(y_q, s8, z8) }}"""
 
 
 @pytest.mark.parametrize(
@@ -106,39 +106,39 @@ UNLIKE = f"""g (float[1,4,8] x) => (float[1,4,8] y) <{A16}, {A8}>
         ("qcs6490", "Relu", Severity.ERROR),
     ],
 )
-def test_unlike_dtypes_are_worse_without_float16(chip: str, op: str, severity: Severity, tmp_path: Path) -> None:
-    assert found(UNLIKE % op, tmp_path, chip) == [("Q105", severity)]
+def test_mixed_dtypes_are_an_error_without_float16(chip: str, op: str, severity: Severity, tmp_path: Path) -> None:
+    assert codes(MIXED_WIDTHS % op, tmp_path, chip) == [("Q105", severity)]
 
 
-MIXED = f"""g (float[1,4,8] q, float[1,8,4] k) => (float[1,4,4] y) <{A16}, {A8}, int16 off = {{100}}>
-{{ {pair("q", "%s")} {pair("k", "%s")} m = MatMul(q_dq, k_dq)
+MATMUL = f"""g (float[1,4,8] q, float[1,8,4] k) => (float[1,4,4] y) <{A16}, {A8}, int16 off = {{100}}>
+{{ {qdq("q", "%s")} {qdq("k", "%s")} m = MatMul(q_dq, k_dq)
 y_q = QuantizeLinear(m, %s) y = DequantizeLinear(y_q, %s) }}"""
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "severity", "words"),
+    ("first", "second", "severity", "message"),
     [
-        ("s, z", "s, off", Severity.ERROR, "zero point 100"),
-        ("s8, z8", "s, z", Severity.ERROR, "beside a first operand of uint8"),
-        ("s, z", "s, z", Severity.WARNING, "converts it to uint8"),
+        ("s, z", "s, off", Severity.ERROR, "rejects its zero point 100"),
+        ("s8, z8", "s, z", Severity.ERROR, "rejects it with a first operand in uint8"),
+        ("s, z", "s, z", Severity.WARNING, "silently converts it to uint8"),
     ],
 )
-def test_second_operands(first: str, second: str, severity: Severity, words: str, tmp_path: Path) -> None:
-    (finding,) = findings(MIXED % (first, first, second, second, first, first), tmp_path)
+def test_second_operands(first: str, second: str, severity: Severity, message: str, tmp_path: Path) -> None:
+    (finding,) = findings(MATMUL % (first, first, second, second, first, first), tmp_path)
     assert (finding.code, finding.severity) == ("Q104", severity)
-    assert words in finding.message
+    assert message in finding.message
 
 
-def test_a_pair_is_looked_at_through_layout(tmp_path: Path) -> None:
+def test_consumers_of_a_qdq_pair_are_found_behind_a_reshape(tmp_path: Path) -> None:
     body = f"""g (float[1,4,8] x) => (float[4,8] y) <{A16}, int64[2] rows = {{4, 8}}>
-    {{ g = Gelu(x) {pair("g")} f = Reshape(g_dq, rows) %s }}"""
-    assert found(body % "y = Neg(f)", tmp_path) == [("Q402", Severity.WARNING)]
-    assert found(body % "y = Identity(f)", tmp_path) == []
+    {{ g = Gelu(x) {qdq("g")} f = Reshape(g_dq, rows) %s }}"""
+    assert codes(body % "y = Neg(f)", tmp_path) == [("Q402", Severity.WARNING)]
+    assert codes(body % "y = Identity(f)", tmp_path) == []
 
 
-def test_every_layer_over_windows_is_counted_once(tmp_path: Path) -> None:
-    body = f"""g (float[4,3,2] x) => (float[4,3,2] y) <{A16}, {WEIGHT}> {{ {pair("x")}
-    w_dq = DequantizeLinear(w, w_s, w_z) a = MatMul(x_dq, w_dq) {pair("a")} v_dq = DequantizeLinear(w, w_s, w_z)
+def test_batched_linear_layers_are_counted_in_one_finding(tmp_path: Path) -> None:
+    body = f"""g (float[4,3,2] x) => (float[4,3,2] y) <{A16}, {WEIGHT}> {{ {qdq("x")}
+    w_dq = DequantizeLinear(w, w_s, w_z) a = MatMul(x_dq, w_dq) {qdq("a")} v_dq = DequantizeLinear(w, w_s, w_z)
     m = MatMul(a_dq, v_dq) y_q = QuantizeLinear(m, s, z) y = DequantizeLinear(y_q, s, z) }}"""
     (finding,) = findings(body, tmp_path)
     assert (finding.code, finding.severity, finding.numbers) == ("Q403", Severity.NOTE, {"layers": 2.0})
@@ -146,34 +146,34 @@ def test_every_layer_over_windows_is_counted_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "kernel", "words"), [(4, 1, "no multiple of 8"), (8, 2, "kernel larger"), (8, 1, None)]
+    ("block", "kernel", "message"), [(4, 1, "not a multiple of 8"), (8, 2, "kernel larger"), (8, 1, None)]
 )
-def test_block_weights_of_a_convolution(block: int, kernel: int, words: str | None, tmp_path: Path) -> None:
+def test_block_weights_of_a_convolution(block: int, kernel: int, message: str | None, tmp_path: Path) -> None:
     area, size = kernel * kernel, 5 - kernel
     body = f"""g (float[1,8,4,4] x) => (float[1,1,{size},{size}] y) <{A16},
     int4[1,8,{kernel},{kernel}] w = {{{", ".join(["3"] * 8 * area)}}},
     float[1,{8 // block},{kernel},{kernel}] w_s = {{{", ".join(["0.1"] * (8 // block) * area)}}}>
-    {{ {pair("x")} w_dq = DequantizeLinear<axis = 1, block_size = {block}>(w, w_s) m = Conv(x_dq, w_dq)
+    {{ {qdq("x")} w_dq = DequantizeLinear<axis = 1, block_size = {block}>(w, w_s) m = Conv(x_dq, w_dq)
     y_q = QuantizeLinear(m, s, z) y = DequantizeLinear(y_q, s, z) }}"""
-    told = findings(body, tmp_path)
-    assert [finding.code for finding in told] == ([] if words is None else ["Q203"])
-    assert words is None or words in told[0].message
+    found = findings(body, tmp_path)
+    assert [finding.code for finding in found] == ([] if message is None else ["Q203"])
+    assert message is None or message in found[0].message
 
 
-def test_a_scale_per_channel_on_an_edge(tmp_path: Path) -> None:
+def test_per_channel_scales_at_an_input(tmp_path: Path) -> None:
     body = f"""g (float[1,4,2] x) => (float[1,4,2] y, float[1,4,2] v) <{A16}, float[2] c = {{0.1, 0.2}},
-    uint16[2] c_z = {{0, 0}}> {{ {pair("x")} c_q = QuantizeLinear<axis = 2>(x_dq, c, c_z)
+    uint16[2] c_z = {{0, 0}}> {{ {qdq("x")} c_q = QuantizeLinear<axis = 2>(x_dq, c, c_z)
     c_dq = DequantizeLinear<axis = 2>(c_q, c, c_z) r = Relu(c_dq) y_q = QuantizeLinear(r, s, z)
     y = DequantizeLinear(y_q, s, z) n = Neg(x_dq) v_q = QuantizeLinear(n, s, z) v = DequantizeLinear(v_q, s, z) }}"""
     (finding,) = findings(body, tmp_path)
     assert (finding.code, str(finding.place)) == ("Q201", "x")
-    assert "in front of Relu 'Relu/r'" in finding.message
+    assert "input 'x' of Relu 'Relu/r' has more than one scale" in finding.message
 
 
-def test_a_float_model_is_judged_by_the_table(tmp_path: Path) -> None:
+def test_a_float_model_is_checked_with_the_op_table(tmp_path: Path) -> None:
     body = "g (float[1,4,8] x) => (float[1,4,8] y) { a = Relu(x) y = Tan(a) }"
-    assert found(body, tmp_path) == []
-    assert found(body, tmp_path, "qcs6490") == [("Q102", Severity.ERROR)]
+    assert codes(body, tmp_path) == []
+    assert codes(body, tmp_path, "qcs6490") == [("Q102", Severity.ERROR)]
 
 
 @pytest.mark.parametrize(
@@ -196,12 +196,12 @@ def test_a_float_model_is_judged_by_the_table(tmp_path: Path) -> None:
         ("ij->ji", None),
     ],
 )
-def test_forms_of_einsum_that_are_a_product(equation: str, operand: int | None) -> None:
-    assert narrow_operand(equation) == operand
+def test_equations_of_einsum_that_are_a_matmul(equation: str, operand: int | None) -> None:
+    assert second_matmul_operand(equation) == operand
 
 
-def test_an_einsum_in_float_may_be_a_sum_of_products(tmp_path: Path) -> None:
+def test_a_float_einsum_may_become_mul_and_reduce_sum(tmp_path: Path) -> None:
     body = f"""g (float[1,4,4,8] a, float[4,4,8] b) => (float[1,4,4,4] y) <{A16}>
-    {{ {pair("a")} r = Relu(a_dq) {pair("r")} y = Einsum<equation = "%s">(r_dq, b) }}"""
-    assert found(body % "bhwc,wkc->bhwk", tmp_path) == []
-    assert found(body % "bhwc,kwc->bhwk", tmp_path) == [("Q604", Severity.ERROR)]
+    {{ {qdq("a")} r = Relu(a_dq) {qdq("r")} y = Einsum<equation = "%s">(r_dq, b) }}"""
+    assert codes(body % "bhwc,wkc->bhwk", tmp_path) == []
+    assert codes(body % "bhwc,kwc->bhwk", tmp_path) == [("Q604", Severity.ERROR)]

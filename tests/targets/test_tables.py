@@ -1,4 +1,4 @@
-"""What a table says is known from somewhere: a fact without a version and a way of knowing is folklore."""
+"""Every row of every op table says how it is known: the package version and the method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checking a subject against rules."""
+"""Run rules on a model."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from dovetail.rules.rule import Rule
 
 
 def check(subject: CheckInput, rules: Iterable[Rule]) -> tuple[Finding, ...]:
-    """What these rules find, by code and then in graph order."""
+    """Return the findings of these rules, sorted by code and then in graph order."""
     ordered = sorted(rules, key=lambda rule: rule.code)
     return tuple(finding for rule in ordered if rule.check is not None for finding in rule.check(subject))

@@ -1,4 +1,4 @@
-"""What rules look at: a float graph on a target, with as much of the plan and the statistics as there is."""
+"""The input of a rule: a float graph and its target, with the plan and the calibration statistics if they exist."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dovetail.storage import Plan
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CheckInput:
-    """What is checked.
+    """What a rule checks.
 
-    ``table`` is what the target accepts, ``facts`` its vendor's own record.
-    ``model`` is the float graph: the one to be quantized, or the float part of a QDQ model. ``plan`` is how it is
-    stored, if that is decided. ``stats`` is what calibration saw, if there was any. ``raw`` is the file as it was read,
-    Q and DQ nodes included.
+    ``model`` is the float graph: the one to quantize, or a QDQ model without its Q and DQ nodes. ``table`` lists what
+    the target supports; ``facts`` is the target's own record (chip, options, SDK version). ``plan`` has the
+    quantization of every tensor, if it is decided; ``stats`` the calibration statistics, if the model was calibrated.
+    ``raw`` is the file as it was read, including its Q and DQ nodes.
     """
 
     model: ir.Model

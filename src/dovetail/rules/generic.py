@@ -1,4 +1,4 @@
-"""The rules that hold on every target."""
+"""The rules that apply to every target."""
 
 from __future__ import annotations
 

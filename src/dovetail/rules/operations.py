@@ -1,4 +1,4 @@
-"""Operators of a QDQ graph as a compiler gets them: what each reads and writes in stored form."""
+"""Operators of a QDQ graph as a compiler sees them: each with the quantization of its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ BIAS_INPUT = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """One operator, or a chain that runs as one, with the storage of every float operand and result.
+    """One operator, or a chain that runs as one, with the dtype and qparams of every float input and output.
 
-    ``op`` is what it runs as: MatMul and Add with nothing stored between them are a Gemm.
+    ``op`` is what it runs as: a MatMul and an Add without a Q/DQ pair between them are a Gemm.
     """
 
     op: str
@@ -46,23 +46,23 @@ class Operation:
 
     @property
     def in_integers(self) -> bool:
-        """Whether the model means it to run on integers: all activations and results are stored as such."""
-        stored = (*self.activations, *self.outputs)
-        return bool(self.activations and self.outputs) and all(isinstance(each, QParams) for each in stored)
+        """Whether the model intends an integer kernel: all activation inputs and all outputs are quantized."""
+        tensors = (*self.activations, *self.outputs)
+        return bool(self.activations and self.outputs) and all(isinstance(storage, QParams) for storage in tensors)
 
-    def read(self, index: int) -> tuple[Operand, Storage] | None:
+    def input_at(self, index: int) -> tuple[Operand, Storage] | None:
         """The operand at an input of the first node, with its storage."""
-        return next((each for each in self.inputs if each[0].slot == index), None)
+        return next(((operand, storage) for operand, storage in self.inputs if operand.slot == index), None)
 
     @property
-    def stranded(self) -> bool:
-        """Whether it reads a constant that only an integer kernel takes: in float, reading that back is refused."""
-        stored = [each for each in self.constants if isinstance(each, QParams)]
-        return any(each.dtype is DType.S32 or each.encoding.granularity is not Granularity.TENSOR for each in stored)
+    def needs_integer_kernel(self) -> bool:
+        """Whether it has an int32, per-channel or per-block constant, which a compiler cannot dequantize to float."""
+        quantized = [storage for storage in self.constants if isinstance(storage, QParams)]
+        return any(s.dtype is DType.S32 or s.encoding.granularity is not Granularity.TENSOR for s in quantized)
 
 
 def operations(subject: CheckInput) -> Iterator[Operation]:
-    """Every operator of a graph whose storage is decided; none of a graph that is still float."""
+    """Yield every operator of a graph that has a plan; nothing for a float graph without one."""
     plan = subject.plan
     if plan is None:
         return
@@ -75,13 +75,13 @@ def operations(subject: CheckInput) -> Iterator[Operation]:
         layer = _layer(unit, heads, plan)
         done.update(layer.nodes)
         inputs = tuple((operand, seen_on(plan, operand.edge, operand.name)) for operand in layer.operands)
-        chosen = [plan.tensors.get(value.name or "") for value in layer.outputs]
-        outputs = tuple(IN_FLOAT32 if choice is None else choice.storage for choice in chosen)
+        choices = [plan.tensors.get(value.name or "") for value in layer.outputs]
+        outputs = tuple(IN_FLOAT32 if choice is None else choice.storage for choice in choices)
         yield Operation("Gemm" if layer is not unit else op_key(unit.nodes[0]), layer, inputs, outputs)
 
 
 def _layer(unit: Unit, heads: Mapping[ir.Node, Unit], plan: Plan) -> Unit:
-    """The unit; MatMul by a matrix, Add of a vector and Relu as one, which onnxruntime makes a Gemm of."""
+    """The unit itself, or MatMul by a matrix, Add of a vector and Relu as one Gemm, as onnxruntime fuses them."""
     matmul = unit.nodes[0]
     add = _follower(unit, heads, plan, "Add") if is_op(matmul, "MatMul") else None
     if add is None or constant_of(matmul.inputs[1]) is None or len(shape_of(matmul.inputs[1]) or ()) != 2:
@@ -90,30 +90,30 @@ def _layer(unit: Unit, heads: Mapping[ir.Node, Unit], plan: Plan) -> Unit:
     if bias is None or len(shape_of(bias.value) or ()) != 1:
         return unit
     relu = _follower(add, heads, plan, "Relu")
-    parts = (unit, add) if relu is None else (unit, add, relu)
-    nodes = tuple(part.nodes[0] for part in parts)
-    return Unit(nodes, unit.support, (*unit.operands, replace(bias, slot=BIAS_INPUT)), parts[-1].outputs)
+    fused = (unit, add) if relu is None else (unit, add, relu)
+    nodes = tuple(member.nodes[0] for member in fused)
+    return Unit(nodes, unit.support, (*unit.operands, replace(bias, slot=BIAS_INPUT)), fused[-1].outputs)
 
 
 def _follower(unit: Unit, heads: Mapping[ir.Node, Unit], plan: Plan, op: str) -> Unit | None:
-    """The one operator that reads a result which is not stored, if it is the one that is asked for."""
+    """The only consumer of an output that is not quantized, if that consumer is an ``op``; None otherwise."""
     value = unit.outputs[0] if len(unit.outputs) == 1 else None
     node = None if value is None else sole_consumer(value)
     choice = None if value is None else plan.tensors.get(value.name or "")
-    stored = choice is not None and isinstance(choice.storage, QParams)
-    return heads.get(node) if node is not None and is_op(node, op) and not stored else None
+    quantized = choice is not None and isinstance(choice.storage, QParams)
+    return heads.get(node) if node is not None and is_op(node, op) and not quantized else None
 
 
 def say(node: ir.Node) -> str:
-    """A node in a sentence."""
+    """A node in a message: its operator type and its original name."""
     return f"{node.op_type} {str(at_node(node))!r}"
 
 
-def named(operand: Operand) -> str:
-    """The caller's name of an operand."""
+def original_name(operand: Operand) -> str:
+    """The name that an operand has in the caller's model."""
     return origin_of(operand.value).name
 
 
-def words(storage: Storage) -> str:
-    """A storage in a sentence."""
+def dtype_text(storage: Storage) -> str:
+    """The dtype of a storage in a message; ``float`` for every float dtype."""
     return str(storage.dtype) if storage.dtype.is_quantized else "float"

@@ -20,91 +20,96 @@ from dovetail.rules.stored import Activation, Constant, activations, constants
 
 
 @rule("Q501")
-def range_beyond_any_grid(subject: CheckInput) -> Iterator[Finding]:
-    """A range is so wide that nearly everything inside it becomes zero.
+def range_too_wide_to_quantize(subject: CheckInput) -> Iterator[Finding]:
+    """A tensor's range is so wide that nearly all of its values quantize to zero.
 
     ## What it finds
-    Tensors in which a few huge values (a sentinel of 1e34, a mask of -1e9) set the range and so the step of the integer
-    grid, and the values that carry the information round to zero. With the step of the grid in question, be it of 8
-    or 16 bits:
+    Tensors in which a few huge values (a sentinel of 1e34, a mask of -1e9) set the range and with it the scale, so that
+    the values that carry the information round to zero. The scale is the step between neighboring quantized values.
+    With 8-bit or 16-bit quantization, a tensor is reported if:
 
-    - where the values are known (constants, calibration that counts): at least 99 % of the non-zero values below half
-      of the largest magnitude become zero, or any value becomes zero under a step of 131 008 or more;
-    - where only the range or the scale is known: the step is 131 008 or more, twice the largest float16, so that every
-      number which float16 can hold becomes zero. That is a range of 3.3e7 at 8 bits and of 8.6e9 at 16.
+    - its values are known (a constant, or a calibration histogram), and at least 99 % of the non-zero values below half
+      of the largest magnitude quantize to zero, or any value quantizes to zero with a scale of 131 008 or more;
+    - only its range or its scale is known, and the scale is 131 008 or more. This is twice the largest float16 value,
+      so every value that float16 can represent quantizes to zero. It is a range of 3.3e7 at 8 bits and of 8.6e9 at 16.
 
-    The grid is the planned one. Without a plan, every grid that the target's table has there must fail. It is an error
-    when no grid of the target serves, a warning when another one than the planned would. A constant mask that holds
-    only zero and one large number is stored exactly and is not found; its sum with the scores is. Results of Softmax
-    and Sigmoid are judged by their range alone: their small values are meant to vanish.
+    The check uses the planned scale and zero point. Without a plan, a tensor is reported only if every encoding in the
+    target's table fails. The finding is an error if no encoding of the target is fine enough, and a warning if a
+    different one than the planned one is. A constant mask that contains only zero and one large number is quantized
+    exactly and not reported; its sum with the scores is. Outputs of Softmax and Sigmoid are judged only by their range,
+    because small probabilities may round to zero without harm.
 
     ## Why it matters
-    The model returns noise, although every scale is finite and every compiler accepts it. More bits do not help against
-    a sentinel: each bit halves the step, and 1e34 is 113 halvings away from 1.
+    The model returns noise, although every scale is finite and every compiler accepts the model. More bits do not help
+    against a sentinel: each bit halves the scale, and 1e34 is 113 halvings away from 1.
 
     ## How to fix it
-    Clamp the sentinel to what its reader can tell apart: in front of a Softmax, 20 below the largest score is already
-    nothing (exp(-20) = 2e-9); for anchors, a little outside the picture. Where the wide range is real (boxes before a
-    logarithm), keep the tensor in float with `--keep NAME=fp32`, or in 16 bits if the finding says that they serve.
+    Clamp the sentinel to a value that has the same effect on its consumers. Before a Softmax, 20 below the largest
+    score is enough (exp(-20) = 2e-9); for anchors, a value slightly outside the image. If the wide range is real (boxes
+    before a logarithm), keep the tensor in float with `--keep NAME=fp32`, or quantize it to 16 bits if the finding says
+    that this is enough.
 
     ## Seen on
-    - every target, by arithmetic: the step of a 16-bit grid over 1e34 is 1e34 / 65 535 = 1.5e29.
+    - every target, by arithmetic: the scale of a 16-bit tensor with a range of 1e34 is 1e34 / 65 535 = 1.5e29.
     - qairt: RT-DETRv2 with AIMET encodings, from a public report: decoder `Add_output_0` reaches 2.7e34 (anchors plus a
-      sentinel). AP50 is 0.499 in float, 0.011 with 16-bit weights and activations, 0.500 with W8A16 and the wide
+      sentinel). AP50 is 0.499 in float, 0.011 with 16-bit weights and activations, and 0.500 with W8A16 and the wide
       tensors in float16.
-    - xnnpack: executorch 1.5.1, x86-64: scores stored with a mask of -1e9 are all alike behind the Softmax (below 10 dB
-      against float), and the program loads and runs without a word.
+    - xnnpack: executorch 1.5.1, x86-64: if attention scores are quantized together with a mask of -1e9, the outputs of
+      the Softmax are all equal (below 10 dB against float); the program loads and runs without an error.
     """
     tensors: list[Constant | Activation] = [*constants(subject), *activations(subject)]
     for tensor in tensors:
-        grid = tensor.planned or tensor.params(tensor.encodings[-1])
-        loss = tensor.loss(grid)
-        if loss.unserved:
-            serving = next((e for e in tensor.encodings if not tensor.loss(tensor.params(e)).unserved), None)
-            if serving is None or tensor.planned is not None:
-                yield _beyond(tensor, grid.dtype, loss, serving)
+        params = tensor.planned or tensor.params(tensor.encodings[-1])
+        loss = tensor.loss(params)
+        if loss.too_coarse:
+            finer = next((e for e in tensor.encodings if not tensor.loss(tensor.params(e)).too_coarse), None)
+            if finer is None or tensor.planned is not None:
+                yield _too_wide(tensor, params.dtype, loss, finer)
 
 
-def _beyond(tensor: Constant | Activation, dtype: DType, loss: QuantizationLoss, serving: Encoding | None) -> Finding:
+def _too_wide(tensor: Constant | Activation, dtype: DType, loss: QuantizationLoss, finer: Encoding | None) -> Finding:
     name = origin_of(tensor.value).name
     numbers = {"low": tensor.low, "high": tensor.high, "step": loss.step}
-    if loss.share is None:
-        lost = "every number that float16 can hold becomes zero"
+    if loss.lost_share is None:
+        lost = "every value that float16 can represent becomes zero"
     else:
-        lost = f"{100 * loss.share:.4g} % of its smaller non-zero values become zero"
-        numbers["lost_share"] = loss.share
-    other = f"store it as {serving.dtype} over its own range, which serves it; or " if serving is not None else ""
+        lost = f"{100 * loss.lost_share:.4g} % of its smaller non-zero values become zero"
+        numbers["lost_share"] = loss.lost_share
+    fix = (
+        f"quantize {name!r} to {finer.dtype} over its own range, which is fine enough; or " if finer is not None else ""
+    )
     return Finding(
         "Q501",
         at_tensor(tensor.value),
-        f"{tensor.what} {name!r} reaches from {tensor.low:.4g} to {tensor.high:.4g}: stored as {dtype} its step is "
-        f"{loss.step:.3g}, and {lost}",
-        Severity.ERROR if serving is None else Severity.WARNING,
+        f"{tensor.kind} {name!r} has a range from {tensor.low:.4g} to {tensor.high:.4g}: quantized to {dtype} its "
+        f"scale is {loss.step:.3g}, and {lost}",
+        Severity.ERROR if finer is None else Severity.WARNING,
         numbers,
-        f"{other}clamp the value that sets the range to what its readers can tell apart, or keep {name!r} in float",
+        f"{fix}clamp the value that sets the range to one with the same effect on its consumers, or keep {name!r} in "
+        "float",
     )
 
 
 @rule("Q502")
 def nan_or_infinity_in_constant(subject: CheckInput) -> Iterator[Finding]:
-    """A constant holds NaN or infinity.
+    """A constant contains NaN or infinity.
 
     ## What it finds
-    Float initializers and constants, subgraphs included, with at least one value that is not finite.
+    Float initializers and constants, also in subgraphs, with at least one value that is not finite.
 
     ## Why it matters
-    No scale covers infinity, and NaN has no place on an integer grid. What was masked with -inf comes back as the
-    lowest integer of whatever range the rest has, or the range itself becomes infinite. `dovetail fit` refuses such a
-    model when the value reaches an activation.
+    No scale covers infinity, and integers cannot represent NaN. A mask of -inf becomes the lowest integer of the range
+    of the other values, or the range itself becomes infinite. `dovetail fit` refuses such a model if the value reaches
+    an activation.
 
     ## How to fix it
-    A mask of -inf: write a finite number that is low enough, such as -100 in front of a Softmax; what it masks is then
-    exp(-100), which is zero. +inf as an upper bound: write the largest value that can occur. NaN: the export went
-    wrong, or a division by zero was folded; find what wrote it.
+    Replace a mask of -inf with a finite number that is low enough, such as -100 before a Softmax: exp(-100) rounds to
+    zero. Replace +inf as an upper bound with the largest value that can occur. NaN comes from a faulty export or a
+    folded division by zero; find the operator that produced it.
 
     ## Seen on
-    - ort-cpu: onnxruntime 1.31.1, measured (tests/numerics/test_affine.py): QuantizeLinear stores NaN as the lowest
-      integer and saturates infinity, without a word.
+    - ort-cpu: onnxruntime 1.31.1, measured (tests/numerics/test_affine.py): QuantizeLinear silently converts NaN to the
+      lowest integer and saturates infinity.
     - every target, by arithmetic: (high - low) / steps is not finite.
     """
     for graph in subject.model.graphs():
@@ -121,17 +126,17 @@ def _not_finite(value: ir.Value, array: Array) -> Finding:
         "+inf": np.count_nonzero(np.isposinf(array)),
         "-inf": np.count_nonzero(np.isneginf(array)),
     }
-    words = ", ".join(f"{count} x {kind}" for kind, count in counts.items() if count)
+    summary = ", ".join(f"{count} x {kind}" for kind, count in counts.items() if count)
     if counts["nan"]:
-        fix = f"find what wrote NaN into {name!r}: the export, or a folded division by zero"
+        fix = f"find the cause of the NaN in {name!r}: a faulty export, or a folded division by zero"
     elif counts["+inf"]:
-        fix = f"write the largest value that can occur in place of infinity in {name!r}"
+        fix = f"replace infinity in {name!r} with the largest value that can occur"
     else:
-        fix = f"if {name!r} is a mask in front of a Softmax, write -100 in place of -inf: exp(-100) is zero as well"
+        fix = f"if {name!r} is a mask before a Softmax, replace -inf with -100: exp(-100) rounds to zero as well"
     return Finding(
         "Q502",
         at_tensor(value),
-        f"constant {name!r} holds {words} among {array.size} values",
+        f"constant {name!r} contains {summary} among {array.size} values",
         Severity.ERROR,
         {kind: float(count) for kind, count in counts.items()},
         fix,
@@ -140,45 +145,45 @@ def _not_finite(value: ir.Value, array: Array) -> Finding:
 
 @rule("Q503")
 def constant_tensor(subject: CheckInput) -> Iterator[Finding]:
-    """A tensor has no range: it is the same number everywhere.
+    """A quantized tensor has the same value in every element.
 
     ## What it finds
-    Activations that had one and the same value in every element of every calibration sample, or none above 1e-19 (the
-    smallest scale, 2**-63), and constants that hold only zeros, where they are stored as integers.
+    Quantized activations that have the same value in every element of every calibration sample, or no value above 1e-19
+    (the smallest scale, 2**-63), and quantized constants that contain only zeros.
 
     ## Why it matters
-    A range of zero width gives a scale of zero, and dividing by it is undefined. Dovetail widens every range to contain
-    zero, and gives all zeros the scale 1, so such a tensor is stored exactly: this is a note. But a part of the model
-    that is dead, or calibration data that never wakes it, is worth knowing about: whatever else comes at run time is
-    cut off at this range.
+    A range of width zero gives a scale of zero, and dividing by it is undefined. Dovetail extends every range to
+    contain zero and uses the scale 1 for a tensor of zeros, so such a tensor is quantized exactly and the finding is
+    only a note. But it may mean that a branch of the model is dead, or that the calibration data does not exercise it:
+    then all other values that occur at run time are clipped to this range.
 
     ## How to fix it
-    If it is constant by design, nothing. Otherwise calibrate with data that exercises this part of the model, or remove
-    the part.
+    Nothing, if the tensor is constant by design. Otherwise calibrate with data that exercises this branch of the model,
+    or remove the branch.
 
     ## Seen on
-    - ort-cpu: onnxruntime 1.31.1, measured: QuantizeLinear with scale 0 and zero point 3 stores 0.0 as 0, not as 3, and
-      1.0 as 255.
+    - ort-cpu: onnxruntime 1.31.1, measured: QuantizeLinear with scale 0 and zero point 3 converts 0.0 to 0 instead
+      of 3, and 1.0 to 255.
     """
     for constant in constants(subject):
         if not constant.array.any():
-            yield _constant(constant, f"holds nothing but zeros ({constant.array.size})")
+            yield _constant(constant, f"contains only zeros ({constant.array.size})")
     for tensor in activations(subject):
         largest = max(abs(tensor.low), abs(tensor.high))
         if tensor.low == tensor.high:
-            yield _constant(tensor, f"is {tensor.low:.6g} everywhere in every sample")
+            yield _constant(tensor, f"is {tensor.low:.6g} in every element of every sample")
         elif largest < SMALLEST_SCALE:
-            yield _constant(tensor, f"is as good as zero, never above {largest:.3g}")
+            yield _constant(tensor, f"is practically zero, its largest magnitude is {largest:.3g}")
 
 
-def _constant(tensor: Constant | Activation, words: str) -> Finding:
+def _constant(tensor: Constant | Activation, observation: str) -> Finding:
     name = origin_of(tensor.value).name
     params = tensor.planned or tensor.params(tensor.encodings[-1])
     return Finding(
         "Q503",
         at_tensor(tensor.value),
-        f"{tensor.what} {name!r} {words}: it gets a safe scale of {float(params.scale.max()):.6g}",
+        f"{tensor.kind} {name!r} {observation}: it gets the scale {float(params.scale.max()):.6g}",
         Severity.NOTE,
         {"value": tensor.low, "scale": float(params.scale.max())},
-        f"if {name!r} is not constant by design, calibrate with data that exercises it, or remove it",
+        f"if {name!r} is not constant by design, calibrate with data that exercises it, or remove it from the model",
     )

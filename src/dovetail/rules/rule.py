@@ -1,21 +1,21 @@
-"""What a rule is: a code, a name, a function that finds, and a docstring that says everything else.
+"""A rule: a code, a name, a function that yields findings, and a docstring that documents it.
 
-A rule is written once::
+A rule is a decorated function::
 
     @rule("Q602")
-    def rank_beyond_target(subject: Subject) -> Iterator[Finding]:
-        '''Tensors have more dimensions than the target takes.
+    def rank_above_target_limit(subject: CheckInput) -> Iterator[Finding]:
+        '''A tensor has more dimensions than the target supports.
 
         ## What it finds
         ...
         '''
 
-What only a compiler can find has no function, but is explained in the same way::
+A problem that only a compiler can find has no function, but is documented in the same way::
 
-    NODE_REFUSED = explanation("Q801", "node_refused_by_compiler", '''...''')
+    NODE_REJECTED = explanation("Q801", "node_rejected_by_compiler", '''...''')
 
-The name reads after "allow ...". The docstring has a first sentence and the four ``HEADINGS``; ``dovetail explain``,
-the page under ``docs/rules`` and the report are made from it.
+The name reads after "allow ...". The docstring has a summary and the four ``HEADINGS``; ``dovetail explain``, the page
+under ``docs/rules`` and the report are generated from it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dovetail.rules.check_input import CheckInput
 
 HEADINGS = ("What it finds", "Why it matters", "How to fix it", "Seen on")
 
-# The first digit of a code says what a rule is about.
+# The first digit of a code is the rule's family.
 FAMILIES: Mapping[str, str] = {
     "Q1": "dtypes and kernels",
     "Q2": "granularity",
@@ -40,10 +40,10 @@ FAMILIES: Mapping[str, str] = {
     "Q5": "ranges and numerics",
     "Q6": "shapes and rank",
     "Q7": "encodings files and SDK versions",
-    "Q8": "what a compiler said",
+    "Q8": "compiler messages",
 }
 
-# Codes of rules that are gone, with what to read instead: a code is never reused, because people write codes down.
+# Codes of removed rules, with what to read instead. A code is never reused: it may be in users' reports and scripts.
 RETIRED: Mapping[str, str] = {}
 
 Check = Callable[[CheckInput], Iterator[Finding]]
@@ -51,7 +51,7 @@ Check = Callable[[CheckInput], Iterator[Finding]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule; ``check`` is None where only the target's compiler can find it."""
+    """One rule; ``check`` is None if only the target's compiler can find the problem."""
 
     code: str
     name: str
@@ -62,8 +62,11 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class RetiredCode:
-    """A code of an earlier version that stood for several things: what to read instead, and by what a message says
-    (a pattern, the first that is found) the code that it has now."""
+    """A code of an earlier version that covered several problems and was split.
+
+    ``instead``: what to read now. ``now``: (pattern, code) pairs; the first pattern that matches the message of an old
+    finding gives its new code.
+    """
 
     code: str
     instead: str
@@ -74,7 +77,7 @@ _REGISTERED: dict[str, Rule] = {}
 
 
 def rule(code: str) -> Callable[[Check], Check]:
-    """Register a function as the rule with this code; a code or name that is taken or a wrong docstring is refused."""
+    """Register a function as the rule with this code; a duplicate code or name or a malformed docstring is an error."""
 
     def register(check: Check) -> Check:
         _register(code, check.__name__, check, inspect.getdoc(check) or "")
@@ -84,22 +87,24 @@ def rule(code: str) -> Callable[[Check], Check]:
 
 
 def explanation(code: str, name: str, text: str) -> str:
-    """Register what only a compiler can find, explained under the same headings; gives the code back."""
+    """Register the documentation of a problem that only a compiler can find, and return its code."""
     _register(code, name, None, inspect.cleandoc(text))
     return code
 
 
 def _register(code: str, name: str, check: Check | None, text: str) -> None:
     if not re.fullmatch(r"Q\d{3}", code) or code[:2] not in FAMILIES:
-        raise ValueError(f"rule {name}: {code!r} is not a code such as Q501 of a family that exists")
-    if code in RETIRED or code in _REGISTERED or any(name == other.name for other in _REGISTERED.values()):
-        raise ValueError(f"rule {code} {name}: the code or the name is taken, and neither is ever reused")
+        raise ValueError(
+            f"rule {name}: {code!r} is not a valid code; expected Q and three digits, of a known family, as in Q501"
+        )
+    if code in RETIRED or code in _REGISTERED or any(name == known.name for known in _REGISTERED.values()):
+        raise ValueError(f"rule {code} {name}: the code or the name is already taken, and neither is ever reused")
     summary, sections = parse_doc(f"rule {code} {name}", text)
     _REGISTERED[code] = Rule(code, name, check, summary, sections)
 
 
 def rules_in(*modules: ModuleType) -> tuple[Rule, ...]:
-    """The rules that these modules hold, and what they explain of a compiler, by code."""
+    """Return the rules and compiler explanations that these modules define, sorted by code."""
     codes = {value for module in modules for value in vars(module).values() if isinstance(value, str)}
     names = {module.__name__ for module in modules}
     return tuple(
@@ -109,14 +114,14 @@ def rules_in(*modules: ModuleType) -> tuple[Rule, ...]:
     )
 
 
-def parse_doc(what: str, text: str) -> tuple[str, dict[str, str]]:
-    """A rule's docstring -> its first sentence, and the text under each of the four headings."""
-    summary, *parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)
-    headings = tuple(heading.strip() for heading in parts[::2])
+def parse_doc(label: str, text: str) -> tuple[str, dict[str, str]]:
+    """Split a rule's docstring into its summary and the text under each of the four headings."""
+    summary, *rest = re.split(r"^## (.+)$", text, flags=re.MULTILINE)
+    headings = tuple(heading.strip() for heading in rest[::2])
     if headings != HEADINGS:
-        raise ValueError(f"{what}: the docstring has the headings {headings}, it must have {HEADINGS}")
-    sections = {heading: body.strip() for heading, body in zip(headings, parts[1::2], strict=True)}
+        raise ValueError(f"{label}: the docstring has the headings {headings}, expected {HEADINGS}")
+    sections = {heading: body.strip() for heading, body in zip(headings, rest[1::2], strict=True)}
     empty = next((heading for heading, body in sections.items() if not body), None)
     if empty is not None or not summary.strip():
-        raise ValueError(f"{what}: the docstring says nothing under {empty or 'its first line'!r}")
+        raise ValueError(f"{label}: the docstring has no text for {empty or 'the summary'!r}")
     return summary.strip(), sections

@@ -1,4 +1,4 @@
-"""Q3: sharing, where one storage has to serve several tensors."""
+"""Q3: sharing, where several tensors must have the same quantization."""
 
 from __future__ import annotations
 
@@ -17,61 +17,73 @@ from dovetail.rules.rule import rule
 
 
 @rule("Q301")
-def different_storage_around_byte_preserving_op(subject: CheckInput) -> Iterator[Finding]:
-    """An operator that only moves bytes has different scales, zero points or dtypes in and out.
+def different_quantization_around_data_movement_op(subject: CheckInput) -> Iterator[Finding]:
+    """An operator that only moves data has a different scale, zero point or dtype on its input and its output.
 
     ## What it finds
-    Transpose, Reshape and every other operator that the target's table marks as carrying stored bytes on, where the
-    data input and the output are both quantized, but not alike. An explicit conversion in front of the operator
-    (Q and DQ with the numbers of the output) is no violation.
+    Transpose, Reshape and every other operator that, according to the target's table, passes its input's quantization
+    through to its output, if the data input and the output are both quantized but with different scales, zero points
+    or dtypes. An explicit conversion before the operator (a Q/DQ pair with the output's scale and zero point) is
+    allowed.
 
     ## Why it matters
-    The kernel copies integers. With other numbers on the output the same integers mean other values, so a compiler
-    refuses the graph, or converts where nobody asked for it. The simulation shows nothing: it computes in float.
+    The kernel copies integers. If the output has a different scale or zero point, the same integers represent
+    different values. A compiler therefore rejects the graph or inserts a conversion that the model does not contain.
+    The simulation does not show the problem, because it computes the operator in float.
 
     ## How to fix it
-    Give the output the scale, zero point and dtype of the input; over a chain of such operators, all of them one and
-    the same, with a range that covers them all. Where the output must have others, convert explicitly in front of the
-    operator.
+    Give the output the scale, zero point and dtype of the input. In a chain of such operators, use one scale and zero
+    point for all tensors, with a range that covers them all. If the output must have a different quantization, insert
+    an explicit conversion (a Q/DQ pair) before the operator.
 
     ## Seen on
-    - xnnpack: executorch 1.5.1 with torchao 0.18.0, x86-64: a static transpose with different parameters is refused at
-      load (xnn_status_invalid_parameter), after a silent lowering and a simulation of 34.5 dB.
-    - ort-cpu: onnxruntime 1.31.1, optimized graphs read back: with equal numbers Transpose and Reshape run on the
-      integers; with different ones DequantizeLinear, the operator in float and QuantizeLinear stay. A warning there.
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graphs: with different numbers a Reshape runs in
-      float between Dequantize and Quantize, and a Transpose gets a Convert that nobody asked for.
+    - xnnpack: executorch 1.5.1 with torchao 0.18.0, x86-64: a static transpose with different parameters lowers
+      without an error and is rejected when the program is loaded (xnn_status_invalid_parameter); the simulation has
+      34.5 dB.
+    - ort-cpu: onnxruntime 1.31.1, optimized graphs read back: with equal scales and zero points Transpose and Reshape
+      run on integers; with different ones DequantizeLinear, the operator in float and QuantizeLinear remain. On this
+      target the finding is a warning.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graphs: with different scales or zero points a
+      Reshape runs in float between Dequantize and Quantize, and the compiler inserts a Convert at a Transpose.
     """
     if subject.plan is None:
         return
     severity = Severity.WARNING if subject.table.runs_float_between else Severity.ERROR
     for unit in build_problem(subject.model, subject.table).units:
         for operand in unit.shared():
-            seen = seen_on(subject.plan, operand.edge, operand.name)
+            input_qparams = seen_on(subject.plan, operand.edge, operand.name)
             for output in unit.outputs:
                 choice = subject.plan.tensors.get(output.name or "")
-                written = None if choice is None else choice.storage
-                if isinstance(seen, QParams) and isinstance(written, QParams) and seen != written:
-                    yield _finding(unit.nodes[0], operand.value, seen, output, written, severity)
+                output_qparams = None if choice is None else choice.storage
+                if not isinstance(input_qparams, QParams) or not isinstance(output_qparams, QParams):
+                    continue
+                if input_qparams != output_qparams:
+                    yield _finding(unit.nodes[0], operand.value, input_qparams, output, output_qparams, severity)
 
 
 def _finding(
-    node: ir.Node, source: ir.Value, seen: QParams, output: ir.Value, written: QParams, severity: Severity
+    node: ir.Node,
+    source: ir.Value,
+    input_qparams: QParams,
+    output: ir.Value,
+    output_qparams: QParams,
+    severity: Severity,
 ) -> Finding:
-    before, after = origin_of(source).name, origin_of(output).name
-    numbers = {"scale_in": float(seen.scale.max()), "scale_out": float(written.scale.max())}
+    input_name, output_name = origin_of(source).name, origin_of(output).name
+    scales = {"scale_in": float(input_qparams.scale.max()), "scale_out": float(output_qparams.scale.max())}
     return Finding(
         "Q301",
         at_tensor(output),
-        f"{node.op_type} {', '.join(nodes_of(node)) or node.name!r} only moves bytes, but reads {before!r} as "
-        f"{_text(seen)} and writes {after!r} as {_text(written)}",
+        f"{node.op_type} {', '.join(nodes_of(node)) or node.name!r} only moves data, but its input {input_name!r} is "
+        f"{_text(input_qparams)} and its output {output_name!r} is {_text(output_qparams)}",
         severity,
-        numbers,
-        f"store {after!r} like {before!r}, or convert {before!r} explicitly in front of {node.op_type}",
+        scales,
+        f"give {output_name!r} the scale, zero point and dtype of {input_name!r}, or insert a Q/DQ pair that converts "
+        f"{input_name!r} before {node.op_type}",
     )
 
 
-def _text(params: QParams) -> str:
-    if params.axis is not None:
-        return f"{params.dtype} with {params.scale.size} scales on axis {params.axis}"
-    return f"{params.dtype} with scale {float(params.scale):.6g} and zero point {int(params.zero_point)}"
+def _text(qparams: QParams) -> str:
+    if qparams.axis is not None:
+        return f"{qparams.dtype} with {qparams.scale.size} scales on axis {qparams.axis}"
+    return f"{qparams.dtype} with scale {float(qparams.scale):.6g} and zero point {int(qparams.zero_point)}"

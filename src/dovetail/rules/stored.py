@@ -1,4 +1,4 @@
-"""Tensors that are, or could be, stored as integers, and the grids for them: the planned one, those of the table."""
+"""Tensors that are or could be quantized, with their planned qparams and the encodings of the target's table."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ from dovetail.rules.check_input import CheckInput
 from dovetail.rules.loss import QuantizationLoss, loss_of_counts, loss_of_range, loss_of_tensor
 from dovetail.storage import Choice
 
-# Their small results are meant to vanish next to the large ones.
+# Operators whose small outputs may quantize to zero without harm.
 _BOUNDED = frozenset({"HardSigmoid", "Sigmoid", "Softmax"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Activation:
-    """An input or a result with bytes of its own, over its range; ``counts`` where calibration counted its values."""
+    """An input or an operator's output with its range and, if calibration collected one, its histogram (``counts``).
+
+    ``kind``: what it is in a message, such as ``Add output``.
+    """
 
     value: ir.Value
-    what: str
+    kind: str
     planned: QParams | None
     encodings: tuple[Encoding, ...]
     low: float
@@ -35,11 +38,11 @@ class Activation:
     counts: Array | None
 
     def params(self, encoding: Encoding) -> QParams:
-        """An encoding with the numbers for the whole range."""
+        """The qparams of an encoding over the whole range."""
         return params_from_range(self.low, self.high, encoding)
 
     def loss(self, params: QParams) -> QuantizationLoss:
-        """What a grid does to the values, as far as they are known."""
+        """What quantizing with these qparams loses, as far as the values are known."""
         if self.counts is None:
             return loss_of_range(params)
         return loss_of_counts(Histogram(self.counts, self.low, self.high), params)
@@ -47,14 +50,14 @@ class Activation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """A finite constant, not empty, as one reader has it stored."""
+    """A finite, non-empty constant as one of its consumers quantizes it."""
 
     operand: Operand
     node: ir.Node
     array: Array
     planned: QParams | None
     encodings: tuple[Encoding, ...]
-    what: str = "constant"
+    kind: str = "constant"
 
     @property
     def value(self) -> ir.Value:
@@ -69,33 +72,33 @@ class Constant:
         return float(self.array.max())
 
     def params(self, encoding: Encoding) -> QParams:
-        """An encoding with the numbers that the plan stage would choose."""
+        """The qparams that the plan stage would choose for an encoding."""
         return constant_params(self.node, self.operand, encoding, self.array)
 
     def loss(self, params: QParams) -> QuantizationLoss:
-        """What a grid does to the values."""
+        """What quantizing with these qparams loses."""
         return loss_of_tensor(self.array, params)
 
 
 def activations(subject: CheckInput) -> Iterator[Activation]:
-    """Those whose range is known from calibration or from their planned numbers, in graph order."""
+    """Yield the activations whose range is known from calibration or from their planned qparams, in graph order."""
     problem = build_problem(subject.model, subject.table)
-    for value, op_type, encodings in _made(problem):
+    for value, op_type, encodings in _own_ranges(problem):
         name = value.name or ""
         planned = None if subject.plan is None else _planned(subject.plan.tensors.get(name))
-        if not _is_stored(subject, planned, encodings):
+        if not _is_quantized(subject, planned, encodings):
             continue
-        what = f"{op_type} output" if op_type else "input"
-        seen = None if subject.stats is None else subject.stats.tensors.get(name)
-        if seen is not None:
-            counts = None if op_type in _BOUNDED else seen.counts
-            yield Activation(value, what, planned, encodings, seen.low, seen.high, counts)
+        kind = f"{op_type} output" if op_type else "input"
+        stats = None if subject.stats is None else subject.stats.tensors.get(name)
+        if stats is not None:
+            counts = None if op_type in _BOUNDED else stats.counts
+            yield Activation(value, kind, planned, encodings, stats.low, stats.high, counts)
         elif planned is not None:
-            yield Activation(value, what, planned, encodings, *_reach(planned), None)
+            yield Activation(value, kind, planned, encodings, *_representable_range(planned), None)
 
 
 def constants(subject: CheckInput) -> Iterator[Constant]:
-    """Once each, in the order of their first readers; not biases, whose scale is not their own."""
+    """Yield every constant once, in the order of their first consumers, except biases, whose scale is derived."""
     plan = subject.plan
     done: set[tuple[str, QParams | None]] = set()
     for unit in build_problem(subject.model, subject.table).units:
@@ -103,7 +106,7 @@ def constants(subject: CheckInput) -> Iterator[Constant]:
             planned = None if plan is None else _planned(plan.edges.get(operand.edge))
             encodings = _slot_encodings(unit, operand)
             key = (operand.name, planned)
-            if not operand.constant or key in done or not _is_stored(subject, planned, encodings):
+            if not operand.constant or key in done or not _is_quantized(subject, planned, encodings):
                 continue
             done.add(key)
             array = constant_of(operand.value)
@@ -111,15 +114,15 @@ def constants(subject: CheckInput) -> Iterator[Constant]:
                 yield Constant(operand, unit.nodes[0], array, planned, encodings)
 
 
-def _is_stored(subject: CheckInput, planned: QParams | None, encodings: tuple[Encoding, ...]) -> bool:
-    """Whether the plan has integers there or, without a plan, the target's table could."""
+def _is_quantized(subject: CheckInput, planned: QParams | None, encodings: tuple[Encoding, ...]) -> bool:
+    """Whether the plan quantizes the tensor or, without a plan, the target's table has an integer encoding for it."""
     return planned is not None if subject.plan is not None else bool(encodings)
 
 
-def _made(problem: Problem) -> Iterator[tuple[ir.Value, str, tuple[Encoding, ...]]]:
-    """Values whose bytes do not come from others, the operators that make them, and the grids they can have.
+def _own_ranges(problem: Problem) -> Iterator[tuple[ir.Value, str, tuple[Encoding, ...]]]:
+    """Tensors that do not take over their input's quantization, with the operator type and the possible encodings.
 
-    The table has none for what is inside a chain, but another tool may have stored it.
+    A tensor inside a fused chain has no encoding in the table, but another tool may have quantized it.
     """
     for value in problem.inputs:
         yield value, "", _integer(precision.activation for precision in problem.table.precisions.values())
@@ -139,24 +142,24 @@ def _slot_encodings(unit: Unit, operand: Operand) -> tuple[Encoding, ...]:
 
 
 def _integer(encodings: Iterable[Encoding]) -> tuple[Encoding, ...]:
-    """The integer grids among the encodings, once each, the coarsest first."""
-    found = dict.fromkeys(e for e in encodings if _is_grid(e.dtype))
-    return tuple(sorted(found, key=lambda e: e.dtype.bits))
+    """The integer encodings among these, each once, fewest bits first."""
+    unique = dict.fromkeys(e for e in encodings if _has_own_scale(e.dtype))
+    return tuple(sorted(unique, key=lambda e: e.dtype.bits))
 
 
 def _planned(choice: Choice | None) -> QParams | None:
-    """The numbers of a choice that is an integer grid."""
+    """The qparams of a choice that quantizes to integers; None otherwise."""
     storage = None if choice is None else choice.storage
-    return storage if isinstance(storage, QParams) and _is_grid(storage.dtype) else None
+    return storage if isinstance(storage, QParams) and _has_own_scale(storage.dtype) else None
 
 
-def _is_grid(dtype: DType) -> bool:
-    """Whether it is an integer dtype whose scale is free; that of int32 follows from others."""
+def _has_own_scale(dtype: DType) -> bool:
+    """Whether it is an integer dtype with a scale of its own; that of int32 is derived from input and weight."""
     return dtype.is_integer and dtype is not DType.S32
 
 
-def _reach(params: QParams) -> tuple[float, float]:
-    """The smallest and largest real value that a grid can hold."""
+def _representable_range(params: QParams) -> tuple[float, float]:
+    """The smallest and the largest real value that these qparams can represent."""
     grid = params.dtype.grid
     scale = params.scale.astype(np.float64)
     return float(((grid.low - params.zero_point) * scale).min()), float(((grid.high - params.zero_point) * scale).max())

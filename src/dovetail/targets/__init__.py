@@ -1,4 +1,4 @@
-"""The backends, one file or folder each; a target is named by one string, as in ``ort-cpu`` or ``qnn-htp:sm8550``."""
+"""The targets, one folder each; a target is named by one string, as in ``ort-cpu`` or ``qnn-htp:sm8550``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from dovetail.errors import InputError
 
-if TYPE_CHECKING:  # a vendor's child process imports this package, and nothing that is heavy
+if TYPE_CHECKING:  # child processes that run vendor tools import this package: keep it light
     from dovetail.target import Family, Target
 
-# Target family -> the module that has its ``FAMILY``; imported only when asked for.
+# Target family -> the module that defines its ``FAMILY``; imported only when it is used.
 FAMILIES: dict[str, str] = {
     "ort-cpu": "dovetail.targets.ort_cpu.target",
     "qnn-htp": "dovetail.targets.qnn_htp.target",
@@ -21,14 +21,14 @@ FAMILIES: dict[str, str] = {
 
 
 def open_target(spec: str, options: Mapping[str, str] | None = None) -> Target:
-    """The target that a string names; unknown names and options are refused, because a typo must not be silent."""
+    """Return the target that a string names; an unknown name or option is an error."""
     name, _, variant = spec.partition(":")
     if name not in FAMILIES:
-        raise InputError(f"unknown target {spec!r}; there is {', '.join(sorted(FAMILIES))}")
+        raise InputError(f"unknown target {spec!r}; expected one of {', '.join(sorted(FAMILIES))}")
     return family_named(name).open(variant, options or {})
 
 
 def family_named(name: str) -> Family:
-    """The targets that share the name in front of the colon."""
+    """Return the family of targets whose names start with this, before the colon."""
     family: Family = importlib.import_module(FAMILIES[name]).FAMILY
     return family

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -148,8 +149,9 @@ class Workbench:
 
     def build_each(self, variants: Sequence[Variant]) -> list[Build]:
         """Build several variants, one per core at a time; vendor tools run in child processes."""
+        contexts = [copy_context() for _ in variants]  # context variables of the run: whether it uses the compile cache
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return list(pool.map(self.build, variants))
+            return list(pool.map(lambda context, variant: context.run(self.build, variant), contexts, variants))
 
     def compile(self, artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
         """Compile files with the target's compiler; without a compiler, the result has only these files."""

@@ -1,4 +1,4 @@
-"""The real HTP compiler on a graph written down as ONNX text, float or with its own Q/DQ pairs."""
+"""Run the real HTP compiler on a graph in ONNX text, in float or with Q/DQ pairs."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ RELU = "g (float[1,8,16] x) => (float[1,8,16] y) { [act] y = Relu(x) }"
 ERF = "g (float[1,8,16] x) => (float[1,8,16] y) { [act] a = Relu(x)  [curve] y = Erf(a) }"
 
 
-def options(chip: str = "sm8550", **given: str) -> HtpOptions:
-    """What ``--option`` gives for a chip."""
-    return read_options(chip_named(chip), given)
+def options(chip: str = "sm8550", **option: str) -> HtpOptions:
+    """The options of a chip, as with ``--option``."""
+    return read_options(chip_named(chip), option)
 
 
 def wheel_without(library: str, folder: Path) -> Path:
-    """The installed package but for one library, in a folder that can be put on the path."""
+    """Link the installed package without one library into a folder, and return the folder for PYTHONPATH."""
     import onnxruntime_qnn
 
     package = folder / "onnxruntime_qnn"
     package.mkdir()
     libraries = Path(onnxruntime_qnn.__file__).parent
-    if (beside := libraries.with_suffix(".libs")).exists():  # what the others are linked with
-        (folder / beside.name).symlink_to(beside)
+    if (dependencies := libraries.with_suffix(".libs")).exists():  # the other libraries are linked with these
+        (folder / dependencies.name).symlink_to(dependencies)
     for path in libraries.iterdir():
         if path.name != library:
             (package / path.name).symlink_to(path)
     return folder
 
 
-def compile_text(body: str, folder: Path, asked: HtpOptions | None = None, opset: int = 21) -> CompileResult:
-    """Compile ``name (inputs) => (outputs) <initializers> { nodes }`` into a folder, as what ships."""
+def compile_text(body: str, folder: Path, htp_options: HtpOptions | None = None, opset: int = 21) -> CompileResult:
+    """Compile and package ``name (inputs) => (outputs) <initializers> { nodes }`` into a folder."""
     path = folder / "model.onnx"
     header = f'<ir_version: 10, opset_import: ["": {opset}, "com.microsoft": 1]>'
     onnx.save(onnx.parser.parse_model(f"{header} {body}"), path)
-    asked = asked or options()
-    compiled = compile_model(asked, (Artifact("model", path),), folder)
-    return compiled if compiled.error else package(asked, compiled, folder)
+    htp_options = htp_options or options()
+    compiled = compile_model(htp_options, (Artifact("model", path),), folder)
+    return compiled if compiled.error else package(htp_options, compiled, folder)

@@ -1,4 +1,4 @@
-"""Chips by name, architecture and number, from one table; options by known keys only."""
+"""Chips by name, architecture and SoC number; options and their errors."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ def test_names(text: str, architecture: int, soc: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
-        ("sm9999", "no such chip"),
-        ("v70", "no HTP v70"),
-        ("soc90", "say its architecture too, as in soc90/v75"),
-        ("soc52/v75", "soc52 is a v73 part"),
-        ("soc90/v70", "no HTP v70"),
+        ("sm9999", "unknown chip; expected one of sm8450, "),
+        ("v70", "unknown HTP architecture v70; expected one of v68, v69, "),
+        ("soc90", "this SoC number is not listed; add its architecture, as in soc90/v75"),
+        ("soc52/v75", "soc52 has the architecture v73"),
+        ("soc90/v70", "unknown HTP architecture v70"),
     ],
 )
-def test_unknown_chips_are_refused(text: str, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_unknown_chips_are_errors(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         chip_named(text)
 
 
-def test_what_a_chip_can_do_follows_from_its_architecture() -> None:
+def test_features_of_a_chip_follow_from_its_architecture() -> None:
     assert not CHIPS["qcs6490"].has_float16
     assert CHIPS["sm8550"].has_float16
-    assert not chip_named("v73").has_float16  # the provider wants an SoC number for it
+    assert not chip_named("v73").has_float16  # the provider requires an SoC number for it
     assert not CHIPS["sm8450"].has_int16_operands
     assert chip_named("v73").has_int16_operands
     assert CHIPS["soc52"].has_estimate
@@ -55,15 +55,15 @@ def test_what_a_chip_can_do_follows_from_its_architecture() -> None:
 
 
 def test_options_reach_the_provider_under_its_own_names() -> None:
-    told = provider_options(CHIPS["soc52"], {"vtcm_mb": "8"}, float16=False)
-    assert told == {"vtcm_mb": "8", "htp_graph_finalization_optimization_mode": "3", "soc_model": "52"}
+    provider = provider_options(CHIPS["soc52"], {"vtcm_mb": "8"}, float16=False)
+    assert provider == {"vtcm_mb": "8", "htp_graph_finalization_optimization_mode": "3", "soc_model": "52"}
     assert provider_options(chip_named("v75"), {}, float16=False)["htp_arch"] == "75"
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
-        ({"vtcm": "8"}, "no option 'vtcm'"),
+        ({"vtcm": "8"}, "no option 'vtcm'; expected one of vtcm_mb, optimization, dlc, "),
         ({"vtcm_mb": "lots"}, "must be a whole number from 1"),
         ({"optimization": "9"}, "must be one of 0, 1, 2, 3"),
         ({"dlc": "yes"}, "--option dlc=yes: must be one of 0, 1"),
@@ -71,24 +71,27 @@ def test_options_reach_the_provider_under_its_own_names() -> None:
         ({"time_limit_s": "nan"}, "must be a number above zero"),
         ({"memory_limit_mb": "1.5"}, "--option memory_limit_mb=1.5: must be a whole number from 1"),
         ({"device_qairt": "new"}, "--option device_qairt=new: must be a QAIRT version, as in 2.47"),
-        ({"vtcm_mb": "9"}, "--option vtcm_mb=9: sm8550 has 8 MB; the compiler would take it without a word"),
+        (
+            {"vtcm_mb": "9"},
+            "--option vtcm_mb=9: sm8550 has 8 MB; use at most that, the compiler silently accepts more",
+        ),
     ],
 )
-def test_typos_are_refused_because_the_provider_ignores_them(options: dict[str, str], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_invalid_options_are_errors_because_the_provider_ignores_them(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         open_target("qnn-htp:sm8550", options)
 
 
-def test_limits_and_files_are_ours_and_not_told_to_the_provider() -> None:
-    given = {"dlc": "1", "device_qairt": "2.47.0", "time_limit_s": "0.5", "memory_limit_mb": "512"}
-    asked = read_options(CHIPS["soc52"], given)
-    assert (asked.dlc, asked.device_qairt, asked.time_limit_s, asked.memory_limit_bytes) == (
+def test_limits_and_files_are_not_passed_to_the_provider() -> None:
+    option = {"dlc": "1", "device_qairt": "2.47.0", "time_limit_s": "0.5", "memory_limit_mb": "512"}
+    parsed = read_options(CHIPS["soc52"], option)
+    assert (parsed.dlc, parsed.device_qairt, parsed.limits.time_s, parsed.limits.memory_bytes) == (
         True,
         (2, 47),
         0.5,
         512 << 20,
     )
-    assert asked.provider == read_options(CHIPS["soc52"], {}).provider
+    assert parsed.provider == read_options(CHIPS["soc52"], {}).provider
 
 
 @pytest.mark.parametrize(
@@ -97,7 +100,7 @@ def test_limits_and_files_are_ours_and_not_told_to_the_provider() -> None:
         ("qcs6490", "fp16 is not to be had on qnn-htp:qcs6490: HTP v68 does not compute in float16"),
         ("v68", "HTP v68 does not compute in float16"),
         ("sm7550", "sm7550 computes in integers only"),
-        ("v75", "float16 needs an SoC number, and v75 is an architecture: name the chip, as in qnn-htp:sm8650"),
+        ("v75", "float16 requires an SoC number, and v75 is only an architecture: name the chip, as in qnn-htp:sm8650"),
     ],
 )
 @pytest.mark.parametrize("asked", [{"precision": "fp16"}, {"precision": "w8a8", "keep": ("*=fp16",)}])
@@ -107,7 +110,7 @@ def test_float16_where_there_is_none_is_refused_with_the_reason(chip: str, said:
     assert said in prepare(shipped.model_path, options, calibration=shipped.calib()).refused
 
 
-def test_the_provider_knows_every_key_that_it_is_told() -> None:
+def test_the_provider_knows_every_key_that_is_passed_to_it() -> None:
     qnn = pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
     library = Path(qnn.get_library_path()).read_bytes()
     for key in (*(name for name, _ in PROVIDER_KEYS.values()), "soc_model", "htp_arch", "enable_htp_fp16_precision"):
@@ -115,25 +118,25 @@ def test_the_provider_knows_every_key_that_it_is_told() -> None:
 
 
 @pytest.mark.parametrize("name", CHIPS)
-def test_the_compiler_takes_a_chip_for_what_our_table_says(name: str, tmp_path: Path) -> None:
+def test_the_compiler_agrees_with_the_table_of_chips(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
     chip = CHIPS[name]
-    # Float needs float16 on the chip; where there is none, the graph is in integers.
-    pair = "q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  a = Relu(d)  r = QuantizeLinear(a, s, z)"
-    stored = f"<float s = {{0.1}}, uint8 z = {{128}}> {{ {pair}  y = DequantizeLinear(r, s, z) }}"
-    body = "{ [act] y = Gelu(x) }" if chip.has_float16 else stored
+    # A float graph requires float16; without it, the graph is quantized.
+    nodes = "q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  a = Relu(d)  r = QuantizeLinear(a, s, z)"
+    quantized = f"<float s = {{0.1}}, uint8 z = {{128}}> {{ {nodes}  y = DequantizeLinear(r, s, z) }}"
+    body = "{ [act] y = Gelu(x) }" if chip.has_float16 else quantized
     result = compile_text(f"g (float[1,8,16] x) => (float[1,8,16] y) {body}", tmp_path, options(name))
     assert (result.error, result.findings) == ("", ())
-    said = {key: int(value) for key, value in re.findall(r"Option: (arch|vtcm_size) = (\d+)", result.log)}
-    assert said == {"arch": chip.architecture, "vtcm_size": (chip.vtcm_mb or 0) << 20}
+    logged = {key: int(value) for key, value in re.findall(r"Option: (arch|vtcm_size) = (\d+)", result.log)}
+    assert logged == {"arch": chip.architecture, "vtcm_size": (chip.vtcm_mb or 0) << 20}
     assert ("Performance Estimates unsupported" not in result.log) == chip.has_estimate
     assert name.startswith("soc") or f"SoC model name is {name.upper()}" in result.log
 
 
-def test_a_number_of_another_architecture_is_found_out(tmp_path: Path) -> None:
+def test_an_soc_number_of_a_different_architecture_is_reported(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
-    result = compile_text(RELU, tmp_path, options("soc90/v73"))  # it is a v75 part
+    result = compile_text(RELU, tmp_path, options("soc90/v73"))  # soc 90 is v75
     (finding,) = result.findings
-    assert finding.message == "it was compiled for HTP v75, which is what the compiler takes soc 90 for"
+    assert finding.message == "the compiler compiled for HTP v75, the architecture to which it maps soc 90"
     assert (finding.code, finding.place.kind) == ("Q704", PlaceKind.TARGET)
-    assert finding.fix == "say qnn-htp:soc90/v75"
+    assert finding.fix == "use the target qnn-htp:soc90/v75"

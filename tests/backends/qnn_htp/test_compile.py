@@ -1,4 +1,4 @@
-"""The real HTP compiler and emulator: what it takes as planned, and what it silently changes, caught by read-back."""
+"""The real HTP compiler and emulator: what it compiles as planned, and silent changes that read-back detects."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ g (float[1,8,16] x) => (float[1,8,16] y)
 
 
 def compiled(body: str, target: Target, folder: Path) -> tuple[ReadBack, str]:
-    """Plan for 16 bit, emit, run the real compiler, read back."""
+    """Plan with W8A16, emit, run the real compiler; return the read-back and the log."""
     model = graph(body)
     plan = planned(model, target, W8A16, data=noise(model))
     artifacts = target.backend.emit(model, plan, folder)
@@ -56,7 +56,7 @@ def compiled(body: str, target: Target, folder: Path) -> tuple[ReadBack, str]:
 
 def changed(read_back: ReadBack) -> list[str]:
     assert read_back.tensors
-    return [f"{one.tensor}: {one.detail}" for one in read_back.tensors if one.outcome is Outcome.CHANGED]
+    return [f"{row.tensor}: {row.detail}" for row in read_back.tensors if row.outcome is Outcome.CHANGED]
 
 
 def with_support(target: Target, op: str, support: OpSupport) -> Target:
@@ -68,32 +68,32 @@ def htp() -> Target:
     return open_target("qnn-htp:sm8550")
 
 
-def test_a_16_bit_second_operand_is_planned_not_left_to_the_compiler(htp: Target, tmp_path: Path) -> None:
+def test_the_dtype_of_a_16_bit_second_operand_is_planned_and_not_changed_by_the_compiler(
+    htp: Target, tmp_path: Path
+) -> None:
     naive = with_support(htp, "MatMul", OpSupport((signature(A16, A16, out=A16),)))
-    (only,) = changed(compiled(ATTENTION, naive, tmp_path)[0])
-    assert only == "k: converted to uint8 in front of MatMul"
+    assert changed(compiled(ATTENTION, naive, tmp_path)[0]) == ["k: converted to uint8 before MatMul"]
     assert changed(compiled(ATTENTION, htp, tmp_path)[0]) == []
 
 
-def test_layer_norm_stays_in_integers_only_with_an_int32_beta(htp: Target, tmp_path: Path) -> None:
+def test_layer_norm_runs_in_integers_only_with_an_int32_beta(htp: Target, tmp_path: Path) -> None:
     u16 = Slot(Encoding(DType.U16), constant=True)
     naive = with_support(htp, "LayerNormalization", OpSupport((Signature((Slot(A16), u16, u16), A16),)))
-    found = changed(compiled(NORM, naive, tmp_path)[0])
-    assert "a: read back into float in front of LayerNorm" in found
+    assert "a: dequantized to float before LayerNorm" in changed(compiled(NORM, naive, tmp_path)[0])
     assert changed(compiled(NORM, htp, tmp_path)[0]) == []
 
 
-def test_a_product_of_8_bit_that_writes_16_bit_runs_in_float(htp: Target, tmp_path: Path) -> None:
+def test_a_matmul_from_8_to_16_bits_runs_in_float(htp: Target, tmp_path: Path) -> None:
     body = """g (float[1,8,8] q, float[1,8,8] k) => (float[1,8,8] y)
     { a = Relu(q)  b = Relu(k)  m = MatMul(a, b)  y = Relu(m) }"""
     relu = OpSupport((signature(A8, out=A8), signature(A16, out=A16)))
     naive = with_support(with_support(htp, "Relu", relu), "MatMul", OpSupport((signature(A8, A8, out=A16),)))
-    found = changed(compiled(body, naive, tmp_path)[0])
-    assert [words.rpartition(": ")[2] for words in found] == ["read back into float in front of MatMul"] * 2
+    rows = changed(compiled(body, naive, tmp_path)[0])
+    assert [row.rpartition(": ")[2] for row in rows] == ["dequantized to float before MatMul"] * 2
     assert changed(compiled(body, htp, tmp_path)[0]) == []
 
 
-def test_a_pair_between_float_operators_is_taken_out(htp: Target, tmp_path: Path) -> None:
+def test_a_qdq_pair_between_float_operators_is_removed(htp: Target, tmp_path: Path) -> None:
     model = graph("g (float[1,8,8] x) => (float[1,8,8] y) { a = Relu(x)  b = Neg(a)  c = Softmax(b)  y = Neg(c) }")
     fitted = planned(model, htp, W8A16, data=noise(model))
     alone = {
@@ -103,9 +103,9 @@ def test_a_pair_between_float_operators_is_taken_out(htp: Target, tmp_path: Path
     naive = dataclasses.replace(fitted, tensors={**alone, "b": Choice(coarse, Reason.PINNED)})
     result = htp.backend.compile(htp.backend.emit(model, naive, tmp_path), tmp_path)
     assert changed(htp.backend.read_back(result, naive)) == [
-        "b: a pair between float operators, taken out in front of Softmax"
+        "b: a Q/DQ pair between float operators, removed before Softmax"
     ]
-    # The second witness: what is computed is the float graph, which the pair would put 31 dB away.
+    # The outputs confirm it: they are those of the float graph; with the Q/DQ pair the SQNR would be 31 dB.
     sample = {"x": noise(model)["x"][0]}
     (output,) = htp.backend.runner.run(result, [sample])
     (exact,) = SessionRun(model, Mode.FLOAT, tmp_path)([sample])
@@ -119,14 +119,14 @@ def compiled_plan(model: ir.Model, plan: Plan, target: Target, folder: Path) -> 
     return target.backend.read_back(result, plan)
 
 
-def test_16_bit_sigmoid_has_numbers_of_its_own(htp: Target, tmp_path: Path) -> None:
+def test_a_16_bit_sigmoid_has_fixed_qparams(htp: Target, tmp_path: Path) -> None:
     body = "g (float[1,4,8] x) => (float[1,4,8] y) { a = Sigmoid(x)  y = Relu(a) }"
     naive = with_support(htp, "Sigmoid", OpSupport((signature(A16, out=A16),)))
     assert changed(compiled(body, naive, tmp_path)[0]) == ["a: scale 1.52588e-05, zero point 0"]
     assert changed(compiled(body, htp, tmp_path)[0]) == []
 
 
-def test_a_refused_graph_fails_and_the_run_directory_is_kept(htp: Target, tmp_path: Path) -> None:
+def test_a_rejected_graph_is_an_error_that_names_the_node(htp: Target, tmp_path: Path) -> None:
     model = graph("g (float[1,4,8] x) => (float[1,4,8] y) { a = Relu(x)  b = Erf(a)  y = Relu(b) }")
     erf = with_support(htp, "Erf", OpSupport((signature(A16, out=A16),)))
     plan = planned(model, erf, data=noise(model))
@@ -134,17 +134,17 @@ def test_a_refused_graph_fails_and_the_run_directory_is_kept(htp: Target, tmp_pa
     (finding,) = result.findings
     assert str(finding.place) == "Erf/b"
     assert "Operators of type `Erf` are not supported by QNN EP" in finding.message
-    assert finding.fix.startswith("there is no such operator on HTP")
+    assert finding.fix.startswith("HTP does not support this operator")
     assert result.error == f"Erf/b: {finding.message}"
 
 
-def test_a_rank_above_5_is_named_with_what_to_do(htp: Target, tmp_path: Path) -> None:
+def test_a_rank_above_5_is_reported_with_the_fix(htp: Target, tmp_path: Path) -> None:
     body = "g (float[1,2,2,2,2,2] x) => (float[1,2,2,2,2,2] y) { [turn] y = Transpose <perm = [0, 2, 1, 3, 4, 5]> (x) }"
     model = graph(body)
     result = htp.backend.compile(htp.backend.emit(model, planned(model, htp, data=noise(model)), tmp_path), tmp_path)
     by_node = {str(finding.place): finding for finding in result.findings}
     assert "incorrect Rank 6" in by_node["turn"].message
-    assert by_node["turn"].fix == "HTP takes tensors up to rank 5: merge dimensions"
+    assert by_node["turn"].fix == "HTP supports tensors up to rank 5: merge dimensions with a Reshape"
 
 
 @pytest.mark.parametrize("precision", ["w8a16", "w8a8"])
@@ -169,7 +169,7 @@ def test_shipped_models_run_as_planned(name: str, precision: str, tmp_path: Path
         assert min(value for value in agreement.values() if value is not None) >= 45
 
 
-def test_accuracy_in_8_bit_through_the_emulator_is_that_of_the_simulation(tmp_path: Path) -> None:
+def test_8_bit_accuracy_on_the_emulator_is_that_of_the_simulation(tmp_path: Path) -> None:
     shipped, count = zoo.load("vit_digits"), 30
     result = dovetail.fit(
         shipped.model_path,
@@ -189,7 +189,7 @@ def test_accuracy_in_8_bit_through_the_emulator_is_that_of_the_simulation(tmp_pa
     assert target >= simulation - 1 / count - 1e-6  # 100 images and every shipped model: python -m bench.htp shipped
 
 
-def test_a_dump_that_cannot_be_read_is_not_checked(tmp_path: Path) -> None:
+def test_a_dump_that_cannot_be_parsed_is_not_checked(tmp_path: Path) -> None:
     model = tmp_path / "model.onnx"
     onnx.save(
         onnx.parser.parse_model(
@@ -198,7 +198,7 @@ def test_a_dump_that_cannot_be_read_is_not_checked(tmp_path: Path) -> None:
         model,
     )
     plan = planned(graph("g (float[1] x) => (float[1] y) { y = Relu(x) }"), open_target("qnn-htp"))
-    assert "0 graphs were dumped" in read_dump(model, tmp_path, plan, "").unparsed
+    assert "0 graphs were dumped, expected one" in read_dump(model, tmp_path, plan, "").unparsed
     (tmp_path / "graph.json").write_text(json.dumps({"graph": {"tensors": {"x": {}}, "nodes": {}}}))
     assert "KeyError 'quant_params'" in read_dump(model, tmp_path, plan, "").unparsed
     raw = {"data_type": 0x777, "quant_params": {"scale_offset": {"scale": 0.5, "offset": 0}}}
@@ -206,7 +206,7 @@ def test_a_dump_that_cannot_be_read_is_not_checked(tmp_path: Path) -> None:
     assert "tensor 'x' has the unknown data type 0x777" in read_dump(model, tmp_path, plan, "").unparsed
 
 
-def test_the_dump_names_what_was_moved_by_its_own_name(tmp_path: Path) -> None:
+def test_suffixes_of_moved_tensors_are_removed_from_dumped_names(tmp_path: Path) -> None:
     raw = {"data_type": 0x408, "quant_params": {"scale_offset": {"scale": 0.5, "offset": -3}}}
     node = {"type": "Relu", "input_names": ["x__q_token_7"], "output_names": ["y__q"]}
     content = {"graph": {"tensors": {"x__q_token_7": raw, "y__q": raw, "y__q_token_2": raw}, "nodes": {"n": node}}}
@@ -240,7 +240,7 @@ def fit_small(folder: Path, target: str, **options: object) -> dovetail.Result:
     return dovetail.fit(path, target=target, calibration={"image": pictures(2)}, output=folder / "run", **options)
 
 
-def test_the_estimate_stands_beside_that_of_float16(tmp_path: Path) -> None:
+def test_the_estimate_is_compared_with_that_of_float16(tmp_path: Path) -> None:
     result = fit_small(tmp_path, "qnn-htp:soc52", precision="w8a16", option={"vtcm_mb": "8"})
     assert not result.failed
     fitted, half = (result.metrics.latency_estimate_us[name] for name in ("fitted", "fp16"))
@@ -250,19 +250,19 @@ def test_the_estimate_stands_beside_that_of_float16(tmp_path: Path) -> None:
     assert dovetail.load_result(tmp_path / "run/result.json") == result
 
 
-def test_float16_is_a_precision_where_the_chip_has_it(tmp_path: Path) -> None:
+def test_float16_is_a_precision_if_the_chip_supports_it(tmp_path: Path) -> None:
     result = fit_small(tmp_path, "qnn-htp:sm8550", precision="fp16")
     assert not result.failed
-    assert result.metrics.latency_estimate_us == {}  # this SoC gives none
+    assert result.metrics.latency_estimate_us == {}  # this SoC has no estimates
     agreement = result.metrics.sqnr_db.target_vs_float
     assert agreement is not None
     assert agreement["logits"] is not None
-    assert 45 < agreement["logits"] < 100  # it did compute in float16
+    assert 45 < agreement["logits"] < 100  # it computes in float16
     assert result.verdicts["fidelity"].status is Status.PASS
     assert "asked of float16" in result.verdicts["numerics"].reason
 
 
-def test_float16_where_there_is_none_fails_and_the_run_is_kept(tmp_path: Path) -> None:
+def test_float16_on_a_chip_without_it_fails_and_the_run_is_kept(tmp_path: Path) -> None:
     result = fit_small(tmp_path, "qnn-htp:qcs6490", precision="fp16")
     assert result.verdicts["compiled"].status is Status.FAIL
     said = "fp16 is not to be had on qnn-htp:qcs6490: HTP v68 does not compute in float16"
@@ -290,27 +290,27 @@ def test_a_float16_island_in_an_integer_graph(tmp_path: Path) -> None:
 
 
 def test_an_island_of_one_operator_stays_float(htp: Target, tmp_path: Path) -> None:
-    """A plain QDQ graph cannot say it: Dequantize, Log, Quantize is an integer Log to the provider."""
+    """A plain QDQ graph cannot express it: the provider compiles Dequantize, Log, Quantize as an integer Log."""
     model = graph("g (float[1,8,16] x) => (float[1,8,16] y) { a = Sigmoid(x)  l = Log(a)  y = Neg(l) }")
     float_log = with_support(htp, "Log", OpSupport((signature(F16, out=F16),)))
     plan = planned(model, float_log, W8A16, data=noise(model))
     assert not plan.tensors["l"].storage.dtype.is_quantized
     naive = tuple(Artifact("model", path) for path in write(emit_qdq(model, plan), tmp_path / "naive.onnx"))
-    found = changed(htp.backend.read_back(htp.backend.compile(naive, tmp_path), plan))
-    assert found == ["l: Log writes uint16, it was planned in float"]
+    rows = changed(htp.backend.read_back(htp.backend.compile(naive, tmp_path), plan))
+    assert rows == ["l: Log writes uint16 instead of the planned float"]
     assert changed(compiled_plan(model, plan, htp, tmp_path)) == []
 
 
-def test_a_conversion_behind_a_layout_step_is_seen(htp: Target, tmp_path: Path) -> None:
+def test_a_conversion_behind_a_transpose_is_detected(htp: Target, tmp_path: Path) -> None:
     body = """g (float[1,8,2,16] q, float[1,8,2,16] k) => (float[1,2,8,8] s)
     { a = Relu(k)  t = Transpose <perm = [0, 2, 3, 1]> (a)  r = Transpose <perm = [0, 2, 1, 3]> (q)
       m = MatMul(r, t)  s = Softmax(m) }"""
     naive = with_support(htp, "MatMul", OpSupport((signature(A16, A16, out=A16),)))
-    found = changed(compiled(body, naive, tmp_path)[0])
-    assert any("converted to uint8 in front of MatMul" in words for words in found)
+    rows = changed(compiled(body, naive, tmp_path)[0])
+    assert any("converted to uint8 before MatMul" in row for row in rows)
     assert changed(compiled(body, htp, tmp_path)[0]) == []
 
 
 @pytest.mark.parametrize("chip", ["sm8450", "qcs6490"])
-def test_layer_norm_of_16_bit_stays_in_integers_on_older_chips(chip: str, tmp_path: Path) -> None:
+def test_a_16_bit_layer_norm_runs_in_integers_on_older_chips(chip: str, tmp_path: Path) -> None:
     assert changed(compiled(NORM, open_target(f"qnn-htp:{chip}"), tmp_path)[0]) == []

@@ -1,4 +1,4 @@
-"""What the real compiler refuses, in its words, with the node and what to do: one case per row of the meanings."""
+"""What the real compiler rejects, with its message, the node and the fix: one case per row of the log patterns."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from dovetail.finding import Severity
-from dovetail.targets.qnn_htp.log_patterns import NOT_STARTED, REFUSALS, WARNINGS
+from dovetail.targets.qnn_htp.log_patterns import NOT_STARTED, REJECTIONS, WARNINGS
 from tests.backends.qnn_htp.real_compiler import ERF, RELU, compile_text, options, wheel_without
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 
-NUMBERS = "float s = {0.1}, uint16 z = {32768}, int16 zs = {0}, int16 za = {5}, int32 zi = {0}"
+QPARAMS = "float s = {0.1}, uint16 z = {32768}, int16 zs = {0}, int16 za = {5}, int32 zi = {0}"
 
 
 def matmul(second: str) -> str:
-    """A product of two activations, the second stored with a zero point of its own."""
-    return f"""g (float[1,4,4] x, float[1,4,4] k) => (float[1,4,4] y) <{NUMBERS}> {{
+    """A MatMul of two activations, the second quantized with the given zero point."""
+    return f"""g (float[1,4,4] x, float[1,4,4] k) => (float[1,4,4] y) <{QPARAMS}> {{
       xq = QuantizeLinear(x, s, z)  xd = DequantizeLinear(xq, s, z)
       kq = QuantizeLinear(k, s, {second})  kd = DequantizeLinear(kq, s, {second})
       [product] m = MatMul(xd, kd)  mq = QuantizeLinear(m, s, z)  y = DequantizeLinear(mq, s, z) }}"""
@@ -26,11 +26,11 @@ def matmul(second: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A graph that is refused: the node that is named, and words of the compiler."""
+    """A graph that is rejected, the rejected node, and a part of the compiler's message."""
 
     body: str
     node: str
-    words: str
+    message: str
     chip: str = "sm8550"
     option: dict[str, str] = dataclasses.field(default_factory=dict)
 
@@ -43,7 +43,7 @@ CASES = {
         chip="v73",
     ),
     "not sufficiently tiled to fit in TCM": Case(
-        f"""g (float[1,1,1,900000] x) => (float[1,1,1,900000] y) <{NUMBERS}> {{
+        f"""g (float[1,1,1,900000] x) => (float[1,1,1,900000] y) <{QPARAMS}> {{
           [store] xq = QuantizeLinear(x, s, z)  xd = DequantizeLinear(xq, s, z)  [soft] a = Softmax(xd)
           aq = QuantizeLinear(a, s, z)  y = DequantizeLinear(aq, s, z) }}""",
         "store",
@@ -90,7 +90,7 @@ CASES = {
     r"incorrect Value -?\d+, expected equal to": Case(matmul("za"), "product", "expected equal to 0"),
     r"incorrect Value \d+, expected >= \d+": Case(matmul("zs"), "product", "Value 69, expected >= 73", chip="v69"),
     "Unsupported input/output datatypes": Case(
-        f"""g (float[1,4] x) => (float[1,4] y) <{NUMBERS}, int32[4] b = {{1,2,3,4}}> {{
+        f"""g (float[1,4] x) => (float[1,4] y) <{QPARAMS}, int32[4] b = {{1,2,3,4}}> {{
           xq = QuantizeLinear(x, s, z)  xd = DequantizeLinear(xq, s, z)  [bias] bd = DequantizeLinear(b, s, zi)
           [sum] a = Add(xd, bd)  aq = QuantizeLinear(a, s, z)  y = DequantizeLinear(aq, s, z) }}""",
         "bias",
@@ -112,66 +112,68 @@ CASES = {
 }
 
 
-def test_every_meaning_has_a_case() -> None:
-    assert list(CASES) == [row.pattern for row in REFUSALS]
+def test_every_log_pattern_has_a_case() -> None:
+    assert list(CASES) == [row.pattern for row in REJECTIONS]
 
 
 @pytest.mark.parametrize("pattern", CASES)
-def test_a_refusal_names_the_node_the_reason_and_what_to_do(pattern: str, tmp_path: Path) -> None:
+def test_a_rejected_node_is_reported_with_the_reason_and_the_fix(pattern: str, tmp_path: Path) -> None:
     case = CASES[pattern]
     result = compile_text(case.body, tmp_path, options(case.chip, **case.option))
-    found = {str(finding.place): finding for finding in result.findings}
-    assert case.words in found[case.node].message
-    row = next(row for row in REFUSALS if row.pattern == pattern)
-    assert (found[case.node].code, found[case.node].fix) == (row.code, row.fix)
-    assert found[case.node].severity is Severity.ERROR
-    assert "validateOpConfig failed" not in found[case.node].message  # said of every node, tells nothing
+    finding = {str(finding.place): finding for finding in result.findings}[case.node]
+    assert case.message in finding.message
+    row = next(row for row in REJECTIONS if row.pattern == pattern)
+    assert (finding.code, finding.fix) == (row.code, row.fix)
+    assert finding.severity is Severity.ERROR
+    assert "validateOpConfig failed" not in finding.message  # logged for every node
     assert result.finished
     assert result.error == f"{result.findings[0].place}: {result.findings[0].message}"
 
 
-def test_a_node_without_a_name_is_told_by_the_line_of_the_log(tmp_path: Path) -> None:
+def test_a_node_without_a_name_is_reported_with_the_log_line(tmp_path: Path) -> None:
     result = compile_text("g (float[1,8] x) => (float[1,8] y) { y = Erf(x) }", tmp_path)
     (finding,) = result.findings
     assert str(finding.place) == "a node without a name"
-    assert "the log says: " in finding.message
+    assert "the log line is: " in finding.message
     assert "Validation FAILED for 1 nodes in OrtNodeUnit (Erf)" in finding.message
 
 
-def test_an_error_in_a_graph_that_was_taken_is_a_warning(tmp_path: Path) -> None:
-    numbers = "<float fine = {0.0001}, float coarse = {1.3}, uint16 z = {32768}>"
-    body = f"""g (float[1,8,16] x) => (float[1,16,16] y) {numbers} {{
+def test_an_error_in_an_accepted_graph_is_a_warning(tmp_path: Path) -> None:
+    qparams = "<float fine = {0.0001}, float coarse = {1.3}, uint16 z = {32768}>"
+    body = f"""g (float[1,8,16] x) => (float[1,16,16] y) {qparams} {{
       xq = QuantizeLinear(x, coarse, z)  xd = DequantizeLinear(xq, coarse, z)  [act] a = Relu(xd)
       aq = QuantizeLinear(a, fine, z)  ad = DequantizeLinear(aq, fine, z)  [both] c = Concat <axis = 1> (xd, ad)
       cq = QuantizeLinear(c, fine, z)  y = DequantizeLinear(cq, fine, z) }}"""
     result = compile_text(body, tmp_path)
     assert result.error == ""
     (finding,) = result.findings
+    assert finding.message.startswith("the compiler accepted the graph, but logged the error: ")
     assert "scale too large for requant qu16->qu16: 13000.0" in finding.message
     assert (finding.code, finding.fix) == (WARNINGS[0].code, WARNINGS[0].fix)
     assert finding.severity is Severity.WARNING
 
 
-def test_a_graph_that_was_taken_without_complaint_has_no_findings(tmp_path: Path) -> None:
+def test_a_graph_that_compiles_without_errors_has_no_findings(tmp_path: Path) -> None:
     result = compile_text(RELU, tmp_path)
     assert (result.error, result.findings, result.notes) == ("", (), ())
 
 
+@pytest.mark.usefixtures("empty_cache")
 @pytest.mark.parametrize("row", range(len(NOT_STARTED)))
-def test_a_compiler_that_does_not_start_has_refused_nothing(
+def test_a_compiler_that_does_not_start_rejects_no_node(
     row: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pattern, sentence = NOT_STARTED[row]
-    asked = options()
+    pattern, reason = NOT_STARTED[row]
+    htp_options = options()
     if "socModel" in pattern:
-        asked = options("soc999/v75")
+        htp_options = options("soc999/v75")
     elif "load backend" in pattern:
-        asked = options(memory_limit_mb="600")
+        htp_options = options(memory_limit_mb="600")
     elif "shared object" in pattern:
         monkeypatch.setenv("PYTHONPATH", str(wheel_without("libonnxruntime_providers_qnn.so", tmp_path)))
     else:
-        asked = dataclasses.replace(asked, provider={"htp_arch": "73", "enable_htp_fp16_precision": "1"})
-    result = compile_text(RELU, tmp_path, asked)
+        htp_options = dataclasses.replace(htp_options, provider={"htp_arch": "73", "enable_htp_fp16_precision": "1"})
+    result = compile_text(RELU, tmp_path, htp_options)
     assert not result.finished
-    assert result.error.startswith(sentence)
-    assert "; it says: " in result.error
+    assert result.error.startswith(reason)
+    assert "; its error message is: " in result.error

@@ -1,4 +1,4 @@
-"""One network from three exporters: the same graph reaches the compiler, whatever the file looked like."""
+"""One network from three exporters: the compiler gets the same graph for each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dovetail.backend import Estimate
 
 
 def test_the_estimate_does_not_depend_on_the_exporter(tmp_path: Path) -> None:
-    found: dict[str, dict[str, Estimate]] = {}
+    by_exporter: dict[str, dict[str, Estimate]] = {}
     for exporter in EXPORTERS:
         result = dovetail.fit(
             export_vit(exporter, tmp_path, layers=1),
@@ -29,10 +29,10 @@ def test_the_estimate_does_not_depend_on_the_exporter(tmp_path: Path) -> None:
             baselines="all" if exporter == "dynamo-sdpa" else "none",
         )
         assert not result.failed, (exporter, result.verdicts)
-        found[exporter] = dict(result.metrics.latency_estimate_us)
-    times = [estimates["fitted"].mid_us for estimates in found.values()]
+        by_exporter[exporter] = dict(result.metrics.latency_estimate_us)
+    times = [estimates["fitted"].mid_us for estimates in by_exporter.values()]
     assert max(times) <= 1.05 * min(times)
-    estimates = found["dynamo-sdpa"]
+    estimates = by_exporter["dynamo-sdpa"]
     ratio = estimates["fitted"].ratio_to(estimates["naive"])
     assert ratio is not None
     assert ratio < 0.6  # with 12 layers 0.25: python -m bench.htp vit

@@ -1,4 +1,4 @@
-"""A silent miscompile of the real compiler: seen, and located to the tensor where it starts."""
+"""A silent miscompilation by the real compiler is detected and located to the first wrong tensor."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ g (float[1,8,16] x) => (float[1,8,16] y)
 
 def network() -> ir.Model:
     rng = np.random.default_rng(0)
-    # Channels of very different size: with their scales on the wrong axis the numbers cannot be right.
+    # Channels of very different magnitude: with scales on the wrong axis the outputs cannot be correct.
     weights = {name: rng.standard_normal((16, 16)) * np.logspace(-1.5, 0, 16) for name in ("first", "second", "third")}
     header = ", ".join(
         f"float[16,16] {name} = {{{','.join(f'{v:.6f}' for v in array.reshape(-1))}}}"
@@ -56,7 +56,7 @@ def network() -> ir.Model:
 
 
 def on_wrong_axis(plan: Plan, model: ir.Model, tensor: str) -> Plan:
-    """The plan with the weight scales of one MatMul along its rows, which the compiler takes and gets wrong."""
+    """The plan with the weight scales of one MatMul on axis 0, which the compiler accepts and computes wrongly."""
     node = next(n for n in model.graph if n.outputs[0].name == tensor)
     edge = Edge(node.name or "", 1)
     choice, array = plan.edges[edge], constant_of(node.inputs[1])
@@ -67,7 +67,7 @@ def on_wrong_axis(plan: Plan, model: ir.Model, tensor: str) -> Plan:
 
 
 def located(model: ir.Model, plan: Plan, target: Target, folder: Path) -> tuple[Verdict, FaultLocation | str]:
-    """The verdict on the numbers of a plan, and where they go wrong."""
+    """The verdict ``numerics`` of a plan, and the location of the first wrong tensor."""
     original = folder / "original.onnx"
     ir.save(model, original)
     bench, variant = bench_of(model, target, W8A16, folder / "trials")
@@ -78,37 +78,37 @@ def located(model: ir.Model, plan: Plan, target: Target, folder: Path) -> tuple[
     data = Data("noise", lambda: ({"x": array} for array in arrays), len(arrays), random=True)
     inputs = BuildInputs(original, model, plan, build.compiled, target.backend.probe())
     verification = verify(inputs, target.backend, data, None, Thresholds())
-    found = "" if verification.failing is None else locate(bench, variant, build, verification.failing)
-    return verification.verdicts["numerics"], found
+    location = "" if verification.failing is None else locate(bench, variant, build, verification.failing)
+    return verification.verdicts["numerics"], location
 
 
-def test_wrong_numbers_are_located_to_the_tensor_where_they_start(tmp_path: Path) -> None:
+def test_wrong_outputs_are_located_to_the_first_wrong_tensor(tmp_path: Path) -> None:
     htp, model = open_target("qnn-htp:sm8550"), network()
     plan = planned(model, htp, W8A16, data=noise(model))
     good, _ = located(model, plan, htp, tmp_path)
     assert good.status is Status.PASS, good.reason
-    bad, found = located(model, on_wrong_axis(plan, model, "c"), htp, tmp_path)
+    bad, location = located(model, on_wrong_axis(plan, model, "c"), htp, tmp_path)
     assert bad.status is Status.FAIL
     assert "target and simulation part" in bad.reason
-    assert "the first wrong tensor is 'c', computed by MatMul" in str(found)
+    assert "the first wrong tensor is 'c', computed by MatMul" in str(location)
 
 
-def test_what_was_located_is_not_lost_when_other_cuts_are_refused(tmp_path: Path) -> None:
+def test_the_location_is_found_even_if_other_subgraphs_are_rejected(tmp_path: Path) -> None:
     htp, model = open_target("qnn-htp:sm8550"), network()
     plan = planned(model, htp, W8A16, data=noise(model))
 
     def picky(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
-        """As the compiler, but it takes no graph that ends in front of the wrong tensor."""
+        """The compiler, except that it rejects every graph that ends before the wrong tensor."""
         ends = {value.name for value in ir.load(artifacts[0].path).graph.outputs}
         before = {f"{value.name}__dq" for node in model.graph for value in node.outputs} - {"c__dq", "y__dq"}
         return CompileResult(error="not this one") if ends & before else htp.backend.compile(artifacts, folder)
 
-    _, found = located(model, on_wrong_axis(plan, model, "c"), changed(htp, compile=picky), tmp_path)
-    assert "the first wrong tensor is 'c'" in str(found)
+    _, location = located(model, on_wrong_axis(plan, model, "c"), changed(htp, compile=picky), tmp_path)
+    assert "the first wrong tensor is 'c'" in str(location)
 
 
 def test_an_operator_that_is_computed_wrongly_is_kept_in_float16(tmp_path: Path) -> None:
-    """Log with 16 bit in and out is wrong for some numbers: the table does not offer it, so offer it here."""
+    """A 16-bit Log is wrong for some scales: the op table does not offer it, so this test adds it."""
     htp = open_target("qnn-htp:sm8550")
     wrong = with_op(htp, "Log", OpSupport((signature(A16, out=A16), signature(F16, out=F16))))
     path = tmp_path / "model.onnx"
@@ -118,9 +118,9 @@ def test_an_operator_that_is_computed_wrongly_is_kept_in_float16(tmp_path: Path)
     job = replace(prepare(path, options, calibration=data), target=wrong)
     result = fit(job, tmp_path / "run")
     assert result.verdicts["numerics"].status is Status.PASS, result.verdicts["numerics"].reason
-    (decision,) = [one for one in result.decisions if one.knob == "island"]
+    (decision,) = [decision for decision in result.decisions if decision.knob == "island"]
     assert decision.place.op_type == "Log"
     assert decision.taken == "fp16"
     assert "the first wrong tensor is 'l'" in decision.reason
-    stored = {row.tensor: row.dtype for row in result.plan if row.edge is None}
-    assert (stored["a"], stored["l"]) == ("uint16", "float16")
+    dtypes = {row.tensor: row.dtype for row in result.plan if row.edge is None}
+    assert (dtypes["a"], dtypes["l"]) == ("uint16", "float16")

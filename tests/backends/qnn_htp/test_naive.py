@@ -1,4 +1,4 @@
-"""The vendor's figures: fitted, in float16, of a naive export; and what is said where one is missing."""
+"""The compiler's estimates of the fitted model, of float16 and of a naive export; and the reason if one is missing."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tests.equality import model_from, normal
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 
-ASKED = read_options(chip_named("sm8550"), {})
+OPTIONS = read_options(chip_named("sm8550"), {})
 
 
-def stored_types(path: Path) -> set[str]:
-    """The dtypes that the QuantizeLinear of a model write."""
+def quantized_dtypes(path: Path) -> set[str]:
+    """The dtypes of all QuantizeLinear outputs of a model."""
     graph = onnx.load(path).graph
     types = {tensor.name: onnx.TensorProto.DataType.Name(tensor.data_type) for tensor in graph.initializer}
     return {types[node.input[2]] for node in graph.node if node.op_type == "QuantizeLinear"}
 
 
-def test_the_fitted_model_stands_beside_float16_and_a_naive_export(tmp_path: Path) -> None:
+def test_the_fitted_model_is_compared_with_float16_and_a_naive_export(tmp_path: Path) -> None:
     result = dovetail.fit(
         save(tmp_path, layers=1),
         target="qnn-htp:soc52",
@@ -50,11 +50,11 @@ def test_the_fitted_model_stands_beside_float16_and_a_naive_export(tmp_path: Pat
     assert result.metrics.not_estimated == {}
     traffic = result.metrics.traffic_bytes
     assert traffic["fitted"].read_bytes < traffic["fp16"].read_bytes  # half the weights
-    assert stored_types(tmp_path / "run/compile/baseline_naive/model.onnx") == {"UINT16"}
+    assert quantized_dtypes(tmp_path / "run/compile/baseline_naive/model.onnx") == {"UINT16"}
     assert dovetail.load_result(tmp_path / "run/result.json") == result
 
 
-def test_a_refused_baseline_is_reported_with_the_reason(tmp_path: Path) -> None:
+def test_a_rejected_baseline_is_reported_with_the_reason(tmp_path: Path) -> None:
     text = """
     g (float[1,8,16] x) => (float[N] picked)
     { m = MatMul(x, w)  s = Add(m, b)  [find] where = NonZero(s)  rows = Transpose(where)  picked = GatherND(s, rows) }
@@ -72,7 +72,7 @@ def test_a_refused_baseline_is_reported_with_the_reason(tmp_path: Path) -> None:
     assert "NonZero" in result.metrics.not_estimated["naive"]
 
 
-def test_a_chip_without_estimates_says_so_and_still_gives_bytes(tmp_path: Path) -> None:
+def test_a_chip_without_latency_estimates_has_memory_traffic(tmp_path: Path) -> None:
     text = "g (float[1,8,16] x) => (float[1,8,4] y) { m = MatMul(x, w)  s = Add(m, b)  y = Relu(s) }"
     result = dovetail.fit(
         ir.to_proto(model_from(text, w=normal(16, 4), b=normal(4))),
@@ -83,9 +83,9 @@ def test_a_chip_without_estimates_says_so_and_still_gives_bytes(tmp_path: Path) 
     assert result.metrics.latency_estimate_us == {}
     assert result.metrics.traffic_bytes["fitted"].read_bytes > 0
     assert result.metrics.not_estimated == {"fitted": "Performance Estimates unsupported on soc SM8550"}
-    said = printed(result.metrics)
-    assert "not checked" in said
-    assert "no full estimate of fitted: Performance Estimates unsupported on soc SM8550" in said
+    output = printed(result.metrics)
+    assert "not checked" in output
+    assert "no full estimate of fitted: Performance Estimates unsupported on soc SM8550" in output
 
 
 def printed(metrics: Metrics) -> str:
@@ -95,15 +95,15 @@ def printed(metrics: Metrics) -> str:
     return capture.get()
 
 
-def test_estimates_with_other_operators_left_out_are_not_compared() -> None:
+def test_estimates_that_leave_out_different_operators_are_not_compared() -> None:
     fitted, half = Estimate(90, 100, 110, 0, 0, 0), Estimate(180, 200, 220, 0, 0, 0)
     partial = Estimate(10, 20, 30, 3, 0, 0)
     assert fitted.ratio_to(half) == 0.5
     assert fitted.ratio_to(partial) is None
-    said = printed(Metrics(latency_estimate_us={"fitted": fitted, "fp16": half, "naive": partial}))
-    assert "0.50x" in said
-    assert "not comparable: 0 and 3 operators without a cost" in said
-    assert "5.00x" not in said
+    output = printed(Metrics(latency_estimate_us={"fitted": fitted, "fp16": half, "naive": partial}))
+    assert "0.50x" in output
+    assert "not comparable: 0 and 3 operators without a cost" in output
+    assert "5.00x" not in output
 
 
 ROWS = """Msg Timestamp,Message,Time,Unit of Measurement,Timing Source,Event Level,Event Identifier
@@ -120,55 +120,58 @@ ROWS = """Msg Timestamp,Message,Time,Unit of Measurement,Timing Source,Event Lev
 """
 
 
-def test_a_profile_is_read_or_the_line_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_profile_that_cannot_be_parsed_is_quoted(tmp_path: Path) -> None:
     profile = tmp_path / "profile.csv"
-    assert read_estimate(profile, "") == (None, "the profile could not be read: there is none")
+    assert read_estimate(profile, "") == (None, "the profile could not be read: profile.csv was not written")
     profile.write_text(ROWS)
     assert read_estimate(profile, "") == (Estimate(10, 20, 30, 5, 7, 56), "")
     profile.write_text(ROWS.replace(",10,", ",ten,"))
     bad = "0,BACKEND,ten,US,BACKEND,SUB-EVENT,Simulated (Accelerator exec time us (lower estimate))"
     assert read_estimate(profile, "") == (None, f"the profile could not be read: {bad}")
     profile.write_text(ROWS.replace("Output Spill", "Output Loss"))
-    assert read_estimate(profile, "") == (None, "the profile could not be read: there is no row 'Output Spill'")
+    assert read_estimate(profile, "") == (None, "the profile could not be read: the row 'Output Spill' is missing")
 
 
-def test_the_log_is_read_or_the_line_that_cannot_be_read_is_named() -> None:
+def test_a_log_that_cannot_be_parsed_is_quoted() -> None:
     log = "[V] spill_bytes=1\n[V] fill_bytes=2\n[V] write_total_bytes=3\n[V] read_total_bytes=4\n"
     assert read_traffic(log) == (Traffic(read_bytes=4, write_bytes=3, fill_bytes=2, spill_bytes=1), "")
-    said = read_traffic(log.replace("=3", "=many"))
-    assert said == (None, "the compiler's log could not be read: write_total_bytes=many")
-    said = read_traffic(log.replace("[V] fill_bytes=2\n", ""))
-    assert said == (None, "the compiler's log could not be read: there is no line fill_bytes=")
+    assert read_traffic(log.replace("=3", "=many")) == (
+        None,
+        "the compiler's log could not be read: write_total_bytes=many",
+    )
+    missing = read_traffic(log.replace("[V] fill_bytes=2\n", ""))
+    assert missing == (None, "the compiler's log could not be read: the line fill_bytes= is missing")
 
 
-def test_a_naive_export_pins_the_shapes_that_the_caller_pinned(tmp_path: Path) -> None:
+def test_a_naive_export_has_the_shapes_that_the_caller_pinned(tmp_path: Path) -> None:
     text = "g (float[N,8] x) => (float[N,4] y) { m = MatMul(x, w)  y = Relu(m) }"
     onnx.save(ir.to_proto(model_from(text, w=normal(8, 4))), tmp_path / "open.onnx")
     samples = [{"x": normal(2, 8, seed=seed)} for seed in range(2)]
     output = tmp_path / "naive.onnx"
-    assert export_naive(ASKED, tmp_path / "open.onnx", "w8a8", samples, {"x": (2, 8)}, output) == ""
+    assert export_naive(OPTIONS, tmp_path / "open.onnx", "w8a8", samples, {"x": (2, 8)}, output) == ""
     dims = onnx.load(output).graph.input[0].type.tensor_type.shape.dim
     assert [dim.dim_value for dim in dims] == [2, 8]
-    assert stored_types(output) == {"UINT8"}
+    assert quantized_dtypes(output) == {"UINT8"}
 
 
-def test_what_cannot_be_exported_says_why(tmp_path: Path) -> None:
+def test_an_export_that_fails_returns_the_reason(tmp_path: Path) -> None:
     text = "g (float[2,8] x) => (float[2,4] y) { y = MatMul(x, w) }"
     path = tmp_path / "model.onnx"
     onnx.save(ir.to_proto(model_from(text, w=normal(8, 4))), path)
     output = tmp_path / "naive.onnx"
-    assert export_naive(ASKED, path, "fp16", [], {}, output) == "there is no naive export in fp16"
+    unsupported = "the naive export does not support fp16; expected one of w8a8, w8a16"
+    assert export_naive(OPTIONS, path, "fp16", [], {}, output) == unsupported
     wrong = [{"x": np.zeros((3, 3), np.float32)}]
-    assert export_naive(ASKED, path, "w8a8", wrong, {}, output).startswith("there is no naive export: ")
+    assert export_naive(OPTIONS, path, "w8a8", wrong, {}, output).startswith("the naive export failed: ")
     assert not output.exists()
 
 
 @pytest.mark.parametrize(
-    ("target", "known"), [("qnn-htp:soc52", "none, first, all, fp16, naive"), ("qnn-htp:sm8550", "none, first, all")]
+    ("target", "expected"), [("qnn-htp:soc52", "none, first, all, fp16, naive"), ("qnn-htp:sm8550", "none, first, all")]
 )
-def test_other_baselines_are_refused(target: str, known: str, tmp_path: Path) -> None:
+def test_unknown_baselines_are_errors(target: str, expected: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         dovetail.fit(
             tmp_path / "no.onnx", target=target, baselines="fp8", calibration="random", output=tmp_path / "run"
         )
-    assert str(refused.value) == f"--baselines fp8: {target} has no such baseline; expected one of {known}"
+    assert str(refused.value) == f"--baselines fp8: {target} has no such baseline; expected one of {expected}"

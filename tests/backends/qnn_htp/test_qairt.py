@@ -1,4 +1,4 @@
-"""Which QAIRT made a file, and whether a device's runtime can load it: what the table says, and the runtime itself."""
+"""Which QAIRT version wrote a file and whether a device's runtime loads it: the table, and the real runtime."""
 
 from __future__ import annotations
 
@@ -54,13 +54,14 @@ def test_every_file_says_which_qairt_made_it(made: CompileResult) -> None:
     assert f"Backend build version: v{made_by(artifact(made, 'dlc'))}" in made.log
 
 
-def test_without_being_asked_for_there_is_no_dlc(tmp_path: Path) -> None:
+def test_no_dlc_is_written_by_default(tmp_path: Path) -> None:
     result = compile_text(RELU, tmp_path)
     assert [a.name for a in result.artifacts] == ["model", "context", "context_qnn", "qnn_graph"]
     assert not (tmp_path / "dlc").exists()
 
 
-def test_a_dlc_that_is_not_made_is_a_finding_and_the_context_stays(
+@pytest.mark.usefixtures("empty_cache")
+def test_a_dlc_that_cannot_be_written_is_a_finding_and_the_context_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(wheel_without("libQnnIr.so", tmp_path)))
@@ -69,7 +70,7 @@ def test_a_dlc_that_is_not_made_is_a_finding_and_the_context_stays(
     assert [a.name for a in result.artifacts] == ["model", "context", "context_qnn", "qnn_graph"]
     (finding,) = result.findings
     assert (finding.code, str(finding.place), finding.severity) == ("Q703", "DLC", Severity.ERROR)
-    assert finding.message.startswith("no DLC was made: ")
+    assert finding.message.startswith("no DLC was written: ")
 
 
 @pytest.mark.parametrize(
@@ -81,13 +82,13 @@ def test_a_dlc_that_is_not_made_is_a_finding_and_the_context_stays(
         (b"version 2.51.0", ""),
     ],
 )
-def test_a_file_that_names_no_build_or_two_is_not_guessed_at(content: bytes, build: str, tmp_path: Path) -> None:
+def test_a_file_without_a_unique_build_number_has_no_version(content: bytes, build: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(content)
     assert made_by(tmp_path / "file") == build
 
 
 def load(folder: Path) -> tuple[str, str]:
-    """Run the context binary of a folder on the emulator: the error and the log."""
+    """Run the context binary in a folder on the emulator; return the error and the log."""
     sample = folder / "sample.npz"
     np.savez(sample, x=np.zeros((1, 8, 16), np.float32))
     arguments = {"model": str(folder / "context.onnx"), "options": dict(options().provider), "sample": str(sample)}
@@ -97,10 +98,10 @@ def load(folder: Path) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(("change", "loads"), [((0, 0), True), ((0, 40), True), ((1, 0), False)])
-def test_the_runtime_refuses_a_newer_minor_version_and_takes_another_patch(
+def test_the_runtime_rejects_a_newer_minor_version_and_accepts_another_patch(
     change: tuple[int, int], loads: bool, made: CompileResult, tmp_path: Path
 ) -> None:
-    """The version that a runtime looks at is HTP's own, 5.MINOR.PATCH, in the head of the binary."""
+    """The runtime compares HTP's own version, 5.MINOR.PATCH, in the header of the binary."""
     for name in ("context", "context_qnn"):
         shutil.copy(artifact(made, name), tmp_path)
     minor = parse_version(probe().versions["qairt"])[1]
@@ -130,16 +131,16 @@ def test_the_runtime_refuses_a_newer_minor_version_and_takes_another_patch(
         (DeviceFileKind.DLC, "2.51", "2.60", LoadExpectation.YES),
     ],
 )
-def test_what_can_be_expected_of_a_device(
+def test_whether_a_device_is_expected_to_load_a_file(
     kind: DeviceFileKind, version: str, device: str, expected: LoadExpectation
 ) -> None:
-    answer, source = can_load(kind, parse_version(version), parse_version(device))
-    assert answer is expected
-    inside = {parse_version(version), parse_version(device)} <= set(MEASURED)
-    assert ("this pair was not measured" in source) == (not inside)
+    expectation, source = can_load(kind, parse_version(version), parse_version(device))
+    assert expectation is expected
+    measured = {parse_version(version), parse_version(device)} <= set(MEASURED)
+    assert ("this combination was not measured" in source) == (not measured)
 
 
-def test_the_table_answers_for_every_kind_and_says_from_where() -> None:
+def test_the_table_has_a_row_and_a_source_for_every_case() -> None:
     assert sorted((row.kind, row.older_runtime) for row in LOADING) == sorted(
         (kind, older) for kind in DeviceFileKind for older in (False, True)
     )
@@ -148,35 +149,35 @@ def test_the_table_answers_for_every_kind_and_says_from_where() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "2", "new", "2.x", "2.47-beta"])
-def test_a_version_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_version_is_an_error(text: str) -> None:
     with pytest.raises(InputError, match=f"--option device_qairt={text}: must be a QAIRT version"):
         parse_version(text)
 
 
-def test_an_older_device_is_an_error_for_the_context_binary_and_the_dlc_is_noted(tmp_path: Path) -> None:
+def test_an_older_device_is_an_error_for_the_context_binary_and_a_note_for_the_dlc(tmp_path: Path) -> None:
     result = compile_text(RELU, tmp_path, options(dlc="1", device_qairt="2.48"))
     (finding,) = result.findings
     assert (finding.code, finding.severity) == ("Q701", Severity.ERROR)
-    assert "context_qnn.bin was made by QAIRT 2.5" in finding.message
+    assert "context_qnn.bin was written by QAIRT 2.5" in finding.message
     assert "is not expected to load on QAIRT 2.48: measured" in finding.message
-    assert "onnxruntime-qnn 2.4.0, which carries it" in finding.fix
+    assert "compile model.onnx with QAIRT 2.48 (in onnxruntime-qnn 2.4.0)" in finding.fix
     (note,) = result.notes
-    assert "model.dlc was made by QAIRT 2.5" in note
+    assert "model.dlc was written by QAIRT 2.5" in note
     assert "is expected to load on QAIRT 2.48" in note
 
 
-def test_the_command_line_asks_with_an_option_of_its_own(tmp_path: Path) -> None:
+def test_the_command_line_has_options_for_the_dlc_and_the_device(tmp_path: Path) -> None:
     path = tmp_path / "float.onnx"
     onnx.save(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {RELU}'), path)
-    asked = ["fit", str(path), "--calib", "random", "--option", "dlc=1", "--option", "device_qairt=2.51", "-o"]
-    done = CliRunner().invoke(cli, [*asked, str(tmp_path / "run"), "--target", "qnn-htp:sm8550"])
+    command = ["fit", str(path), "--calib", "random", "--option", "dlc=1", "--option", "device_qairt=2.51", "-o"]
+    done = CliRunner().invoke(cli, [*command, str(tmp_path / "run"), "--target", "qnn-htp:sm8550"])
     assert done.exit_code == 0, done.output
     result = dovetail.load_result(tmp_path / "run" / "result.json")
     assert len([note for note in result.notes if "expected to load on QAIRT 2.51" in note]) == 2
     builders = {artifact.name: artifact.made_by for artifact in result.artifacts}
     assert builders["model"] == f"dovetail {dovetail.__version__}"
     assert builders["dlc"].startswith("QAIRT 2.")
-    refused = CliRunner().invoke(cli, [*asked, str(tmp_path / "other"), "--target", "ort-cpu"])
+    refused = CliRunner().invoke(cli, [*command, str(tmp_path / "other"), "--target", "ort-cpu"])
     assert str(refused.exception) == "target ort-cpu has no option 'device_qairt'"
 
 
@@ -191,8 +192,8 @@ def test_the_command_line_asks_with_an_option_of_its_own(tmp_path: Path) -> None
     ],
 )
 def test_a_wheel_too_old_for_the_runtime(wheel: str, runtime: str, old: bool) -> None:
-    said = too_old(wheel, runtime)
-    assert bool(said) == old
+    reason = too_old(wheel, runtime)
+    assert bool(reason) == old
     if old:
-        assert said.startswith(f"onnxruntime-qnn {wheel} is too old for onnxruntime {runtime}")
-        assert "pip install" in said
+        assert reason.startswith(f"onnxruntime-qnn {wheel} is too old for onnxruntime {runtime}")
+        assert "pip install" in reason

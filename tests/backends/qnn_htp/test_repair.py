@@ -1,4 +1,4 @@
-"""Another tool's model that the HTP compiler refuses, repaired with its numbers until it compiles and runs."""
+"""A model of another tool that the HTP compiler rejects, repaired with its scales so that it compiles and runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.quantized_elsewhere import calibration, quantized_elsewhere
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 
 
-def test_a_refused_model_compiles_after_repair(tmp_path: Path) -> None:
+def test_a_rejected_model_compiles_after_repair(tmp_path: Path) -> None:
     path = quantized_elsewhere(tmp_path / "peer.onnx", signed=False)
     result = dovetail.repair(path, target="qnn-htp:sm8550", calibration=calibration(), output=tmp_path / "run")
     for name in ("compiled", "fidelity", "numerics"):

@@ -1,7 +1,8 @@
-"""Every HTP case of every rule, held against the real compiler and emulator: the bad ones are bad, the good ones good.
+"""Every HTP case of every rule on the real compiler and emulator: bad cases have a problem, good cases do not.
 
-A case says in its head what becomes of it: ``refused``, ``apart`` (compiled, but the emulator's numbers are not the
-simulation's), ``changed`` (right numbers, but a stored tensor was read back as something else) or ``as planned``.
+The head of a case has the expected outcome: ``refused`` (by the compiler), ``differs`` (compiled, but the emulator's
+outputs differ from the simulation's), ``changed`` (correct outputs, but a quantized tensor was read back with a
+different quantization) or ``as planned``.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from tests.rules.cases import cases_of, head_of, write
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 
 FAMILY = "qnn-htp"
-# Everything between these is a case that proves nothing.
-APART_DB, TOGETHER_DB = 20.0, 40.0
-# Rules whose row is known from another tool and does not happen here: their bad case says what is true today.
+# An SQNR between these limits decides nothing.
+DIFFERENT_DB, EQUAL_DB = 20.0, 40.0
+# Rules about another tool: the provider compiles their bad case as planned.
 NOT_REPRODUCED = {"Q403"}
-# Block weights have no kernel for integer activations without an option of the provider's: their numbers are proved.
+# Block-quantized weights run with dequantized activations unless an option of the provider is set: only outputs count.
 IN_FLOAT_BY_DESIGN = {"Q203"}
 
 
 @dataclass(frozen=True)
-class Told:
-    """What became of a model: the compiler's refusal, the tensors read back changed, the agreement per output."""
+class Compilation:
+    """The outcome of a model: the compiler's error, the tensors that were read back as changed, the SQNR per output."""
 
     error: str
     changed: tuple[str, ...] = ()
@@ -49,43 +50,43 @@ class Told:
     agreement_db: tuple[float, ...] = ()
 
     @property
-    def word(self) -> str:
+    def outcome(self) -> str:
         if self.error:
             return "refused"
-        if min(self.agreement_db) < APART_DB:
-            return "apart"
+        if min(self.agreement_db) < DIFFERENT_DB:
+            return "differs"
         if self.changed:
             return "changed"
-        return "as planned" if min(self.agreement_db) >= TOGETHER_DB else "between"
+        return "as planned" if min(self.agreement_db) >= EQUAL_DB else "between"
 
 
-def compiled(model: Path, chip_name: str, folder: Path) -> Told:
-    """Compile a file as it is, with CPU fallback forbidden; emulate one sample and compare it with the simulation."""
+def compiled(model: Path, chip_name: str, folder: Path) -> Compilation:
+    """Compile a file unchanged, with CPU fallback disabled; emulate one sample and compare it with the simulation."""
     chip = chip_named(chip_name)
-    dump, given, answer = folder / "dump", folder / "sample.npz", folder / "outputs.npz"
+    dump, inputs, outputs = folder / "dump", folder / "sample.npz", folder / "outputs.npz"
     dump.mkdir()
     options = provider_options(chip, {}, float16=chip.has_float16)
     options |= {"dump_json_qnn_graph": "1", "json_qnn_graph_dir": str(dump)}
     sample = noise(onnx.load(model))
-    np.savez(given, allow_pickle=False, **sample)
-    arguments = {"model": str(model), "options": options, "sample": str(given), "outputs": str(answer)}
+    np.savez(inputs, allow_pickle=False, **sample)
+    arguments = {"model": str(model), "options": options, "sample": str(inputs), "outputs": str(outputs)}
     result = run_child("tests.backends.qnn_htp.case_session:build_and_run", arguments)
     if result.answer is None:
-        return Told(result.error)
+        return Compilation(result.error)
     simulated = simulate(str(model), sample)
-    with np.load(answer) as arrays:
+    with np.load(outputs) as arrays:
         agreement = tuple(sqnr_db(simulated[name], arrays[name]) for name in result.answer["outputs"])
     raw = read(model)
     if not is_quantized(raw):
-        return Told("", agreement_db=agreement)
+        return Compilation("", agreement_db=agreement)
     rows = read_dump(model, dump, invert(raw)[1], result.log)
     assert rows.unparsed == ""
     changed = tuple(f"{row.tensor}: {row.detail}" for row in rows.tensors if row.outcome is Outcome.CHANGED)
-    return Told("", changed, sum(row.outcome is Outcome.MATCHED for row in rows.tensors), agreement)
+    return Compilation("", changed, sum(row.outcome is Outcome.MATCHED for row in rows.tensors), agreement)
 
 
 def noise(model: onnx.ModelProto) -> dict[str, Array]:
-    """Seeded noise for every input, zeros for one of integers; 1 for an open size."""
+    """Seeded noise for every float input and zeros for integer inputs; dynamic dimensions are 1."""
     random = np.random.default_rng(0)
     sample: dict[str, Array] = {}
     for value in model.graph.input:
@@ -102,17 +103,17 @@ def cases() -> list[Any]:
 @pytest.mark.parametrize(("code", "kind", "text"), cases())
 def test_the_compiler_agrees_with_the_rule(code: str, kind: str, text: str, tmp_path: Path) -> None:
     head = head_of(text)
-    told = compiled(write(text, tmp_path), head["target"].partition(":")[2], tmp_path)
-    assert told.word == head["compiled"], told
+    compilation = compiled(write(text, tmp_path), head["target"].partition(":")[2], tmp_path)
+    assert compilation.outcome == head["compiled"], compilation
     if kind == "good":
-        assert min(told.agreement_db) >= TOGETHER_DB
-        assert told.matched > 0 or "QuantizeLinear" not in text
+        assert min(compilation.agreement_db) >= EQUAL_DB
+        assert compilation.matched > 0 or "QuantizeLinear" not in text
 
 
 @pytest.mark.parametrize(
     "rule", [r for r in all_rules() if r.check and FAMILY in families_with(r)], ids=lambda rule: rule.code
 )
-def test_every_rule_of_the_target_is_proved(rule: Any) -> None:
+def test_every_rule_of_the_target_has_cases_that_verify_it(rule: Any) -> None:
     bad, good = (
         {head_of(text)["compiled"] for text in docs.case_texts(rule.code, k).values()} for k in ("bad", "good")
     )
@@ -122,4 +123,4 @@ def test_every_rule_of_the_target_is_proved(rule: Any) -> None:
         assert "not reproduced" in rule.sections["Seen on"]
     else:
         assert bad
-        assert bad <= {"refused", "changed", "apart"}
+        assert bad <= {"refused", "changed", "differs"}

@@ -1,4 +1,4 @@
-"""A detector that ends in NonMaxSuppression or NonZero: the head runs on the real HTP, the tail is left and named."""
+"""A detector that ends in NonMaxSuppression or NonZero: the head runs on the real HTP, the tail is split off."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ALL_PASS = {
 
 
 def detector_with_nms() -> onnx.ModelProto:
-    """The shipped detector, whose boxes and scores go through a NonMaxSuppression at the end."""
+    """The shipped detector with a NonMaxSuppression of its boxes and scores at the end."""
     model = onnx.load(zoo.load("detector_scenes").model_path)
     constants = {"most": np.array([5]), "overlap": np.array([0.5], np.float32), "least": np.array([0.3], np.float32)}
     constants |= {"last": np.array([2]), "first": np.array([0])}
@@ -58,8 +58,8 @@ def outputs_of(model: onnx.ModelProto | Path, feed: dict[str, np.ndarray]) -> di
     source = str(model) if isinstance(model, Path) else model.SerializeToString()
     session = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    wanted = {value.name: feed[value.name] for value in session.get_inputs()}
-    return dict(zip(names, session.run(names, wanted), strict=True))
+    inputs = {value.name: feed[value.name] for value in session.get_inputs()}
+    return dict(zip(names, session.run(names, inputs), strict=True))
 
 
 def test_a_detector_that_ends_in_nms_is_fitted_without_it(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_detector_that_ends_in_nms_is_fitted_without_it(tmp_path: Path) -> Non
         precision="w8a16",
         calibration={key: array[:16] for key, array in shipped.calib().items()},
         evaluation=held_out,
-        metric=found_boxes,
+        metric=count_boxes,
         output=tmp_path / "run",
     )
     assert {key: verdict.status for key, verdict in result.verdicts.items()} == ALL_PASS
@@ -80,27 +80,27 @@ def test_a_detector_that_ends_in_nms_is_fitted_without_it(tmp_path: Path) -> Non
     assert cut["nms/chosen"] == ("NonMaxSuppression", False)
     assert cut["nms/chosen_boxes"] == ("Gather", True)
     assert "nms/by_class" not in cut
-    crossing = [one.tensor for one in result.tail.crossing]
+    crossing = [row.tensor for row in result.tail.crossing]
     assert crossing[:2] == ["boxes", "by_class"]
-    assert result.metrics.accuracy is not None  # the metric sees what the tail makes of the head's outputs
+    assert result.metrics.accuracy is not None  # computed on the outputs of the tail, run on those of the head
     figures = result.metrics.accuracy.figures
     assert figures["float"]["boxes"] > 10
     assert abs(figures["simulation"]["boxes"] - figures["float"]["boxes"]) <= 0.02 * figures["float"]["boxes"]
     sample = {key: array[:1] for key, array in shipped.eval().items()}
     head = outputs_of(tmp_path / "run/model.onnx", sample)
     assert list(head) == crossing
-    expected, found = outputs_of(model, sample), outputs_of(tmp_path / "run/tail.onnx", {**sample, **head})
-    assert list(found) == list(expected)
-    assert sqnr_db(expected["chosen_boxes"], found["chosen_boxes"]) > 35
+    expected, actual = outputs_of(model, sample), outputs_of(tmp_path / "run/tail.onnx", {**sample, **head})
+    assert list(actual) == list(expected)
+    assert sqnr_db(expected["chosen_boxes"], actual["chosen_boxes"]) > 35
     assert {"tail"} == {a.name for a in result.artifacts if a.path == "tail.onnx"}
     assert dovetail.load_result(tmp_path / "run/result.json") == result
 
 
-def found_boxes(outputs: Iterator[Sample], targets: Iterator[Sample]) -> dict[str, float]:
+def count_boxes(outputs: Iterator[Sample], targets: Iterator[Sample]) -> dict[str, float]:
     return {"boxes": float(sum(len(sample["chosen_boxes"]) for sample in outputs))}
 
 
-def test_the_terminal_names_the_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_terminal_shows_the_tail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = """
     g (float[1,8,16] x) => (float[1,8,4] features, float[N] picked)
     { [project] m = MatMul(x, w)  [shift] features = Add(m, b)  [spread] s = Softmax(features)
@@ -119,7 +119,7 @@ def test_the_terminal_names_the_cut(tmp_path: Path, capsys: pytest.CaptureFixtur
     print_result(result, tmp_path / "run")
     said = capsys.readouterr().out
     assert "3 nodes at the end do not run on the target and are left to tail.onnx" in said
-    assert "find (NonZero): HTP has no tensors whose size depends on the data" in said
+    assert "find (NonZero): HTP does not support tensors whose shape depends on data" in said
     assert "it reads features, high, s" in said
 
 
@@ -139,7 +139,7 @@ def test_a_model_without_such_operators_has_no_tail(tmp_path: Path) -> None:
     assert not (tmp_path / "run/tail.onnx").exists()
 
 
-def test_an_operator_in_front_of_everything_is_refused(tmp_path: Path) -> None:
+def test_an_unsupported_operator_at_the_start_is_an_error(tmp_path: Path) -> None:
     text = """
     g (float[8,4] x) => (float[N,3] y)
     { [first] where = NonZero(x)  rows = Transpose(where)  one = GatherND(x, rows)
@@ -151,7 +151,7 @@ def test_an_operator_in_front_of_everything_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_quantized_outputs_do_not_go_with_a_tail(tmp_path: Path) -> None:
+def test_quantized_outputs_cannot_be_combined_with_a_tail(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--io quantized: the model is cut in two, and tail.onnx takes real numbers"):
         dovetail.fit(
             detector_with_nms(),

@@ -1,4 +1,4 @@
-"""A compiler that hangs, crashes, starves or is not there: one sentence, not checked, and the run directory is kept."""
+"""A compiler that hangs, crashes, runs out of memory or is not installed: not checked, and the run is kept."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ from tests.backends.qnn_htp.real_compiler import RELU, compile_text
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 
+pytestmark = pytest.mark.usefixtures("empty_cache")
+
 SOURCE = Path(dovetail.__file__).parents[1]
 
 
@@ -51,7 +53,7 @@ def fitted(folder: Path, chip: str = "sm8550", resume: bool = False, **option: s
 
 
 def check_kept(folder: Path, result: dovetail.Result) -> None:
-    """The run directory has everything up to the compiler, and says what the result says."""
+    """The run directory has all files up to the compiler, and its result.json equals the result."""
     assert dovetail.load_result(folder / "run" / "result.json") == result
     for name in ("model.onnx", "plan.json", "compile/compile.log"):
         assert (folder / "run" / name).exists()
@@ -65,13 +67,13 @@ def test_a_hung_compiler(tmp_path: Path) -> None:
     result = fitted(tmp_path, time_limit_s="0.1")
     verdict = result.verdicts["compiled"]
     assert verdict.status is Status.NOT_CHECKED
-    said = "the HTP compiler did not answer within 0.1 s and was stopped; raise it with --option time_limit_s=N"
-    assert verdict.reason == said
+    reason = "the HTP compiler did not answer within 0.1 s and was stopped; raise it with --option time_limit_s=N"
+    assert verdict.reason == reason
     check_kept(tmp_path, result)
 
 
 @pytest.mark.parametrize("limit_mb", [300, 600])
-def test_a_compiler_without_memory(limit_mb: int, tmp_path: Path) -> None:
+def test_a_compiler_that_runs_out_of_memory(limit_mb: int, tmp_path: Path) -> None:
     result = fitted(tmp_path, memory_limit_mb=str(limit_mb))
     verdict = result.verdicts["compiled"]
     assert verdict.status is Status.NOT_CHECKED
@@ -82,15 +84,15 @@ def test_a_compiler_without_memory(limit_mb: int, tmp_path: Path) -> None:
 
 @contextmanager
 def killing(mark: str, number: signal.Signals) -> Iterator[None]:
-    """Send a signal to the first child of ours that compiles something of ``mark``."""
-    found, stop = threading.Event(), threading.Event()
+    """Send a signal to the first child process whose compiler call contains ``mark``."""
+    killed, stop = threading.Event(), threading.Event()
 
     def look() -> None:
-        while not (found.is_set() or stop.is_set()):
+        while not (killed.is_set() or stop.is_set()):
             for child in _children():
                 if _is_compiler(child, mark):
                     os.kill(child, number)
-                    found.set()
+                    killed.set()
                     return
             time.sleep(0.05)
 
@@ -101,7 +103,7 @@ def killing(mark: str, number: signal.Signals) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
-    assert found.is_set()
+    assert killed.is_set()
 
 
 def _children() -> list[int]:
@@ -111,14 +113,14 @@ def _children() -> list[int]:
 def _is_compiler(child: int, mark: str) -> bool:
     try:
         command = Path(f"/proc/{child}/cmdline").read_bytes().decode()
-    except OSError:  # it has ended meanwhile
+    except OSError:  # the process has ended
         return False
     return "build_in_child" in command and mark in command
 
 
 @pytest.mark.skipif(not list(Path("/proc/self/task").glob("*/children")), reason="needs Linux to find the child")
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])
-def test_a_crashed_compiler_and_the_run_goes_on_from_there(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_run_with_a_crashed_compiler_can_be_resumed(number: signal.Signals, tmp_path: Path) -> None:
     with killing(str(tmp_path), number):
         result = fitted(tmp_path)
     verdict = result.verdicts["compiled"]
@@ -129,11 +131,11 @@ def test_a_crashed_compiler_and_the_run_goes_on_from_there(number: signal.Signal
     assert again.verdicts["compiled"].status is Status.PASS
 
 
-def test_a_hung_emulator_is_no_proof_that_the_graph_does_not_run(tmp_path: Path) -> None:
+def test_a_hung_emulator_does_not_mean_that_the_graph_does_not_run(tmp_path: Path) -> None:
     compiled = compile_text(RELU, tmp_path)
-    hurried = open_target("qnn-htp:sm8550", {"time_limit_s": "0.2"})
+    short_limit = open_target("qnn-htp:sm8550", {"time_limit_s": "0.05"})
     with pytest.raises(UnfinishedError, match="the HTP emulator did not answer within"):
-        list(hurried.backend.runner.run(compiled, [{"x": np.zeros((1, 8, 16), np.float32)}]))
+        list(short_limit.backend.runner.run(compiled, [{"x": np.zeros((1, 8, 16), np.float32)}]))
 
 
 def test_an_unknown_soc_number(tmp_path: Path) -> None:
@@ -145,7 +147,7 @@ def test_an_unknown_soc_number(tmp_path: Path) -> None:
 
 
 def packages_but(folder: Path, left_out: str) -> Path:
-    """Links to everything that is installed here, but for the packages whose name starts so."""
+    """Link all installed packages into a folder, except those whose name starts with ``left_out``."""
     folder.mkdir()
     for path in Path(onnxruntime.__file__).parents[1].iterdir():
         if not path.name.startswith(left_out):
@@ -154,7 +156,7 @@ def packages_but(folder: Path, left_out: str) -> Path:
 
 
 def run_with(packages: Path, folder: Path, *more: str) -> tuple[int, dict[str, dict[str, str]]]:
-    """``dovetail fit`` where only these packages are installed: the exit code and the verdicts."""
+    """Run ``dovetail fit`` with only these packages installed; return the exit code and the verdicts."""
     command = [sys.executable, "-S", "-m", "dovetail.cli", "fit", str(model(folder)), "--target", "qnn-htp:sm8550"]
     command += ["--precision", "w8a16", "--calib", "random", "-o", str(folder / "run"), *more]
     environment = {**os.environ, "PYTHONPATH": f"{SOURCE}{os.pathsep}{packages}"}
@@ -178,7 +180,7 @@ def test_a_wheel_that_cannot_be_imported(tmp_path: Path) -> None:
     (packages / record.name).symlink_to(record)
     code, verdicts = run_with(packages, tmp_path, "--require", "compiled")
     assert code == 3
-    assert " is installed and cannot be imported (No module named 'onnxruntime_qnn')" in verdicts["compiled"]["reason"]
+    assert " is installed but cannot be imported (No module named 'onnxruntime_qnn')" in verdicts["compiled"]["reason"]
 
 
 def test_a_wheel_too_old_for_the_installed_onnxruntime(tmp_path: Path) -> None:
@@ -191,5 +193,7 @@ def test_a_wheel_too_old_for_the_installed_onnxruntime(tmp_path: Path) -> None:
     (old / "METADATA").write_text(text)
     code, verdicts = run_with(packages, tmp_path, "--require", "compiled")
     assert code == 3
-    said = f"onnxruntime-qnn 2.3.0 is too old for onnxruntime {onnxruntime.__version__}, its provider does not start: "
-    assert verdicts["compiled"]["reason"] == said + "pip install 'dovetail-fit[qnn]'"
+    reason = (
+        f"onnxruntime-qnn 2.3.0 is too old for onnxruntime {onnxruntime.__version__}, its provider does not start: "
+    )
+    assert verdicts["compiled"]["reason"] == reason + "pip install 'dovetail-fit[qnn]'"

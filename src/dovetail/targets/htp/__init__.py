@@ -1,1 +1,1 @@
-"""What is true of Qualcomm's HTP, whichever way it is reached: chips, the op table, rewrites, rules."""
+"""Qualcomm's HTP, independent of the tool that compiles for it: chips, the op table, rewrites, rules."""

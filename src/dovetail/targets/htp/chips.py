@@ -1,4 +1,4 @@
-"""The chips: names, SoC numbers and HTP architectures, all from one table; what differs is derived, not copied."""
+"""The chips: names, SoC numbers, HTP architectures, and what each supports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from dovetail.errors import InputError
 
 ARCHITECTURES = (68, 69, 73, 75, 79, 81)
-# Which architectures compute in float16 and take int16 second operands (onnxruntime-qnn 2.7.0, measured).
+# First architectures with float16 and with int16 second MatMul operands (onnxruntime-qnn 2.7.0, measured).
 _FLOAT16_FROM, _INT16_OPERAND_FROM = 69, 73
 # SoCs for which the compiler estimates latency (onnxruntime-qnn 2.7.0: others log "Performance Estimates unsupported").
 _ESTIMATED = frozenset((52, 62, 63, 72, 77, 95))
@@ -16,9 +16,9 @@ _ESTIMATED = frozenset((52, 62, 63, 72, 77, 95))
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """One thing to compile for: an HTP architecture, and where a part is meant its SoC number and its VTCM.
+    """One compilation target: an HTP architecture and, for a specific chip, its SoC number and VTCM size.
 
-    ``lacks_float16``: smaller parts compute in integers only, whatever their architecture.
+    ``lacks_float16``: smaller chips compute in integers only, whatever their architecture.
     """
 
     name: str
@@ -33,16 +33,16 @@ class Chip:
 
     @property
     def no_float16(self) -> str:
-        """Why there is no float16 here; empty where there is. Without an SoC number the provider does not start it."""
+        """Why float16 is not available; empty if it is. The provider enables it only with an SoC number."""
         if self.lacks_float16:
-            return f"{self.name} computes in integers only: choose w8a16 or w8a8, or another chip"
+            return f"{self.name} computes in integers only: choose w8a16 or w8a8, or a different chip"
         if self.architecture < _FLOAT16_FROM:
             return f"HTP v{self.architecture} does not compute in float16: choose w8a16 or w8a8, or a newer chip"
         if self.soc is None:
-            part = next(chip.name for chip in CHIPS.values() if chip.architecture == self.architecture)
+            example = next(chip.name for chip in CHIPS.values() if chip.architecture == self.architecture)
             return (
-                f"float16 needs an SoC number, and v{self.architecture} is an architecture: name the chip, as in "
-                f"qnn-htp:{part}, or its number, as in qnn-htp:socNN/v{self.architecture}"
+                f"float16 requires an SoC number, and v{self.architecture} is only an architecture: name the chip, as "
+                f"in qnn-htp:{example}, or its SoC number, as in qnn-htp:socNN/v{self.architecture}"
             )
         return ""
 
@@ -55,7 +55,7 @@ class Chip:
         return self.soc in _ESTIMATED
 
 
-# Number, architecture and memory are those that the compiler itself logs for the part (onnxruntime-qnn 2.7.0).
+# SoC number, architecture and VTCM size as the compiler logs them for the chip (onnxruntime-qnn 2.7.0).
 CHIPS = {
     chip.name: chip
     for chip in (
@@ -82,7 +82,7 @@ DEFAULT = "sm8550"
 
 
 def chip_named(text: str) -> Chip:
-    """``sm8550``, ``v75``, ``soc52``, or an unlisted number with its architecture, ``soc90/v75``."""
+    """Return the chip for ``sm8550``, ``v75``, ``soc52``, or ``soc90/v75`` (unlisted SoC number, architecture)."""
     name = text.lower() or DEFAULT
     if name in CHIPS:
         return CHIPS[name]
@@ -90,21 +90,22 @@ def chip_named(text: str) -> Chip:
         return Chip(name, _architecture(int(match[1]), text))
     if match := re.fullmatch(r"soc(\d+)(?:/v(\d+))?", name):
         number = int(match[1])
-        known = next((chip for chip in CHIPS.values() if chip.soc == number), None)
+        listed = next((chip for chip in CHIPS.values() if chip.soc == number), None)
         if match[2] is None:
-            if known is None:
+            if listed is None:
                 raise InputError(
-                    f"qnn-htp:{text}: this SoC is not listed, say its architecture too, as in soc{number}/v75"
+                    f"qnn-htp:{text}: this SoC number is not listed; add its architecture, as in soc{number}/v75"
                 )
-            return known
+            return listed
         architecture = _architecture(int(match[2]), text)
-        if known is not None and known.architecture != architecture:
-            raise InputError(f"qnn-htp:{text}: soc{number} is a v{known.architecture} part")
-        return Chip(name, architecture, number) if known is None else replace(known, name=name)
-    raise InputError(f"qnn-htp:{text}: no such chip; there is {', '.join(CHIPS)}, v68 to v81, or socNN/vNN")
+        if listed is not None and listed.architecture != architecture:
+            raise InputError(f"qnn-htp:{text}: soc{number} has the architecture v{listed.architecture}")
+        return Chip(name, architecture, number) if listed is None else replace(listed, name=name)
+    raise InputError(f"qnn-htp:{text}: unknown chip; expected one of {', '.join(CHIPS)}, v68 to v81, or socNN/vNN")
 
 
 def _architecture(number: int, text: str) -> int:
     if number not in ARCHITECTURES:
-        raise InputError(f"qnn-htp:{text}: no HTP v{number}; there is {', '.join(f'v{a}' for a in ARCHITECTURES)}")
+        listed = ", ".join(f"v{architecture}" for architecture in ARCHITECTURES)
+        raise InputError(f"qnn-htp:{text}: unknown HTP architecture v{number}; expected one of {listed}")
     return number

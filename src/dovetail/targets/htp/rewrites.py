@@ -1,4 +1,4 @@
-"""The passes that make a graph as HTP wants it, in order."""
+"""The graph rewrites for HTP, in the order in which they run."""
 
 from __future__ import annotations
 

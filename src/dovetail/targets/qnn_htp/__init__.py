@@ -1,1 +1,1 @@
-"""``qnn-htp:CHIP``: Qualcomm's HTP. Nothing is imported here, so that a child process of the vendor's stays light."""
+"""``qnn-htp:CHIP``: Qualcomm's HTP. Nothing is imported here, to keep the child processes of vendor tools light."""

@@ -1,13 +1,11 @@
-"""The HTP compiler, run in a child process, and what it makes: context binary, DLC, dumped graph, figures."""
+"""Run the HTP compiler in a child process; collect the context binary, DLC, dumped graph and estimates."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import onnx_ir as ir
 
@@ -16,38 +14,51 @@ from dovetail.finding import Finding, Place, PlaceKind, Severity
 from dovetail.model.origin import nodes_of
 from dovetail.model.place import at_node, at_tensor
 from dovetail.qdq.params import is_dequantize, is_quantize
-from dovetail.targets.child import ChildResult, run_child
-from dovetail.targets.htp.rules.compiler import BUILDER_NOT_KNOWN, NO_DLC, NOT_FOR_DEVICE, OTHER_ARCHITECTURE
+from dovetail.targets.child import ChildResult
+from dovetail.targets.compile_in_child import CompileCall, compile_in_child, model_inputs
+from dovetail.targets.htp.rules.compiler import NO_DLC, NOT_FOR_DEVICE, OTHER_ARCHITECTURE, QAIRT_VERSION_UNKNOWN
 from dovetail.targets.qnn_htp.estimate import read_estimate, read_traffic
 from dovetail.targets.qnn_htp.install import PACKAGE
 from dovetail.targets.qnn_htp.log import compiled_for, failure, warnings
 from dovetail.targets.qnn_htp.options import HtpOptions
-from dovetail.targets.qnn_htp.qairt import DeviceFileKind, LoadExpectation, can_load, instead, made_by, parse_version
+from dovetail.targets.qnn_htp.qairt import DeviceFileKind, LoadExpectation, can_load, load_fix, made_by, parse_version
 
 GRAPH = "qnn_graph"
 _DLC = "dlc"
-_SESSION = "dovetail.targets.qnn_htp.session"
+SESSION = "dovetail.targets.qnn_htp.session"
 _COMPILER = "the HTP compiler"
-# The files that a device loads, by suffix; the ONNX file beside a context binary only refers to it.
+# The files that a device loads, by suffix; the ONNX file next to a context binary only refers to it.
 _KINDS = {".bin": DeviceFileKind.CONTEXT, ".dlc": DeviceFileKind.DLC}
 
 
-def compile_model(asked: HtpOptions, artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
-    """Run the real compiler; its log, its graph and the context binary are kept."""
+def compile_model(options: HtpOptions, artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
+    """Run the real compiler; keep its log, the dumped QNN graph and the context binary."""
     dump, profile = folder / GRAPH, folder / "profile.csv"
     _clear(folder)
-    options = {**asked.provider, "dump_json_qnn_graph": "1", "json_qnn_graph_dir": str(dump)}
-    options |= {"profiling_level": "detailed", "profiling_file_path": str(profile)}
+    provider_options = {**options.provider, "dump_json_qnn_graph": "1", "json_qnn_graph_dir": dump.name}
+    provider_options |= {"profiling_level": "detailed", "profiling_file_path": profile.name}
     model = artifacts[0].path
-    arguments = {"model": str(model), "options": options, "context": str(folder / "context.onnx")}
-    result = in_child(asked, "build_in_child", arguments, _COMPILER)
+
+    def failed(result: ChildResult) -> CompileResult:
+        return failure(result, artifacts, _places(model))
+
+    call = CompileCall(
+        f"{SESSION}:build_in_child",
+        {"model": "model.onnx", "options": provider_options, "context": "context.onnx"},
+        inputs=model_inputs(model),
+        packages=(PACKAGE,),
+        who=_COMPILER,
+        limits=options.limits,
+        is_final=lambda result: result.answer is not None or failed(result).finished,
+    )
+    result = compile_in_child(call, folder)
     if result.answer is None:
-        refused = failure(result, artifacts, _places(model))
-        other = _another_architecture(asked, result.log)
-        if other and refused.finished:  # what it refuses says little about the chip that was named
-            error = f"{other[0].message}; {other[0].fix}; {refused.error}"
-            return replace(refused, error=error, findings=(*other, *refused.findings))
-        return refused
+        rejected = failed(result)
+        mismatch = _architecture_mismatch(options, result.log)
+        if mismatch and rejected.finished:  # a node rejected for a different architecture may be fine on the named one
+            error = f"{mismatch[0].message}; {mismatch[0].fix}; {rejected.error}"
+            return replace(rejected, error=error, findings=(*mismatch, *rejected.findings))
+        return rejected
     files = [path for path in sorted(folder.glob("context*")) if path.is_file()]
     contexts = [Artifact(p.stem, p, _builder(p), shipped=p.suffix in _KINDS) for p in files]
     provider = f"{PACKAGE} {version(PACKAGE)}"
@@ -57,48 +68,36 @@ def compile_model(asked: HtpOptions, artifacts: tuple[Artifact, ...], folder: Pa
     return CompileResult(
         artifacts=(*artifacts, *contexts, *graphs),
         log=result.log,
-        findings=(*warnings(result.log), *_another_architecture(asked, result.log)),
+        findings=(*warnings(result.log), *_architecture_mismatch(options, result.log)),
         estimate=estimate,
         traffic=traffic,
         not_estimated="; ".join(filter(None, (no_estimate, no_traffic))),
     )
 
 
-def in_child(asked: HtpOptions, function: str, arguments: Mapping[str, Any], who: str) -> ChildResult:
-    """Call a function of the session module within the limits that were asked for."""
-    return run_child(
-        f"{_SESSION}:{function}",
-        arguments,
-        who=who,
-        time_limit_s=asked.time_limit_s,
-        memory_limit_bytes=asked.memory_limit_bytes,
-    )
-
-
 def _clear(folder: Path) -> None:
-    """Remove what an earlier run left: the provider refuses to replace a context, and appends to the rest."""
+    """Remove the files of an earlier run."""
     for name in (GRAPH, _DLC):
         shutil.rmtree(folder / name, ignore_errors=True)
-    (folder / GRAPH).mkdir()
     for old in (*folder.glob("context*"), folder / "profile.csv"):
         old.unlink(missing_ok=True)
 
 
-def package(asked: HtpOptions, compiled: CompileResult, folder: Path) -> CompileResult:
-    """A build that ships: a DLC where one is wanted, and whether the device's runtime can load its files."""
+def package(options: HtpOptions, compiled: CompileResult, folder: Path) -> CompileResult:
+    """Complete a build that ships: write the DLC if requested, and check whether the device can load the files."""
     findings, notes, artifacts = list[Finding](), list[str](), list(compiled.artifacts)
-    if asked.dlc:
-        path, error = _write_dlc(asked, compiled.artifacts[0].path, folder / _DLC)
+    if options.dlc:
+        path, error = _write_dlc(options, compiled.artifacts[0].path, folder / _DLC)
         if error:
-            findings.append(Finding(NO_DLC, _file(DeviceFileKind.DLC), f"no DLC was made: {error}", Severity.ERROR))
+            findings.append(Finding(NO_DLC, _file(DeviceFileKind.DLC), f"no DLC was written: {error}", Severity.ERROR))
         else:
             artifacts.append(Artifact("dlc", path, _builder(path), shipped=True))
     for artifact in artifacts:
         kind = _KINDS.get(artifact.path.suffix)
         if kind is not None:
-            finding, note = _on_device(asked, kind, artifact)
-            findings += finding
-            notes += note
+            kind_findings, kind_notes = _check_device(options, kind, artifact)
+            findings += kind_findings
+            notes += kind_notes
     return replace(
         compiled,
         artifacts=tuple(artifacts),
@@ -107,17 +106,25 @@ def package(asked: HtpOptions, compiled: CompileResult, folder: Path) -> Compile
     )
 
 
-def _write_dlc(asked: HtpOptions, model: Path, folder: Path) -> tuple[Path, str]:
-    """The DLC of a model, or why there is none; the serializer names it by a number, so it is renamed."""
+def _write_dlc(options: HtpOptions, model: Path, folder: Path) -> tuple[Path, str]:
+    """Write the DLC of a model and return its path and an error; the serializer's file name is a number: rename it."""
     folder.mkdir()
     path = folder / "model.dlc"
-    arguments = {"model": str(model), "options": dict(asked.provider), "folder": str(folder)}
-    written = in_child(asked, "write_dlc_in_child", arguments, "the DLC writer")
-    if written.answer is None:
-        return path, written.error
-    files = written.answer["files"]
+    call = CompileCall(
+        f"{SESSION}:write_dlc_in_child",
+        {"model": "model.onnx", "options": dict(options.provider), "folder": "."},
+        inputs=model_inputs(model),
+        packages=(PACKAGE,),
+        who="the DLC writer",
+        limits=options.limits,
+        is_final=lambda result: result.answer is not None,
+    )
+    result = compile_in_child(call, folder)
+    if result.answer is None:
+        return path, result.error
+    files = result.answer["files"]
     if len(files) != 1:
-        return path, f"{len(files)} files were written, one was expected"
+        return path, f"the DLC writer wrote {len(files)} files, expected one"
     (folder / files[0]).rename(path)
     return path, ""
 
@@ -127,32 +134,32 @@ def _builder(path: Path) -> str:
     return f"QAIRT {build}" if build else ""
 
 
-def _on_device(asked: HtpOptions, kind: DeviceFileKind, artifact: Artifact) -> tuple[list[Finding], list[str]]:
-    """Whether the device's runtime can be expected to load a file: a note where it can, a finding where not."""
+def _check_device(options: HtpOptions, kind: DeviceFileKind, artifact: Artifact) -> tuple[list[Finding], list[str]]:
+    """Whether the device's runtime is expected to load a file: a note if it is, a finding if not."""
     if not artifact.made_by:
-        said = f"which QAIRT made {artifact.path.name} could not be read from it"
-        return [Finding(BUILDER_NOT_KNOWN, _file(kind), said, Severity.WARNING)], []
-    if asked.device_qairt is None:
+        message = f"the QAIRT version that wrote {artifact.path.name} could not be read from the file"
+        return [Finding(QAIRT_VERSION_UNKNOWN, _file(kind), message, Severity.WARNING)], []
+    if options.device_qairt is None:
         return [], []
     build = artifact.made_by.removeprefix("QAIRT ")
-    expected, source = can_load(kind, parse_version(build), asked.device_qairt)
-    device = ".".join(map(str, asked.device_qairt))
-    said = f"{artifact.path.name} was made by QAIRT {build} and is {expected} on QAIRT {device}: {source}"
+    expected, source = can_load(kind, parse_version(build), options.device_qairt)
+    device = ".".join(map(str, options.device_qairt))
+    message = f"{artifact.path.name} was written by QAIRT {build} and is {expected} on QAIRT {device}: {source}"
     if expected is LoadExpectation.YES:
-        return [], [said]
+        return [], [message]
     severity = Severity.ERROR if expected is LoadExpectation.NO else Severity.WARNING
-    return [Finding(NOT_FOR_DEVICE, _file(kind), said, severity, fix=instead(asked.device_qairt))], []
+    return [Finding(NOT_FOR_DEVICE, _file(kind), message, severity, fix=load_fix(options.device_qairt))], []
 
 
-def _another_architecture(asked: HtpOptions, log: str) -> list[Finding]:
-    """A number that is not in our table may belong to another architecture than its caller said."""
-    found = compiled_for(log)
-    if found in (None, asked.chip.architecture):
+def _architecture_mismatch(options: HtpOptions, log: str) -> list[Finding]:
+    """A finding if the compiler maps an unlisted SoC number to a different architecture than the target's name."""
+    chip, architecture = options.chip, compiled_for(log)
+    if architecture in (None, chip.architecture):
         return []
-    said = f"it was compiled for HTP v{found}, which is what the compiler takes soc {asked.chip.soc} for"
-    place = Place(PlaceKind.TARGET, name=asked.chip.name)
-    fix = f"say qnn-htp:soc{asked.chip.soc}/v{found}"
-    return [Finding(OTHER_ARCHITECTURE, place, said, Severity.WARNING, fix=fix)]
+    message = f"the compiler compiled for HTP v{architecture}, the architecture to which it maps soc {chip.soc}"
+    place = Place(PlaceKind.TARGET, name=chip.name)
+    fix = f"use the target qnn-htp:soc{chip.soc}/v{architecture}"
+    return [Finding(OTHER_ARCHITECTURE, place, message, Severity.WARNING, fix=fix)]
 
 
 def _file(kind: DeviceFileKind) -> Place:
@@ -160,16 +167,16 @@ def _file(kind: DeviceFileKind) -> Place:
 
 
 def _places(emitted: Path) -> dict[str, Place]:
-    """The nodes of an emitted graph in the caller's names: of what we put in, the tensor that it stands at."""
+    """The nodes of an emitted graph by name, as places in the caller's model; an inserted Q or DQ is at its tensor."""
     graph = ir.load(emitted).graph
-    ours = any(nodes_of(node) for node in graph)  # a naive export has no trail, and its own names
-    return {node.name or "": _place(node, ours) for node in graph}
+    has_origins = any(nodes_of(node) for node in graph)  # a naive export records no origins: its names are the caller's
+    return {node.name or "": _place(node, has_origins) for node in graph}
 
 
-def _place(node: ir.Node, ours: bool) -> Place:
+def _place(node: ir.Node, has_origins: bool) -> Place:
     if nodes_of(node):
         return at_node(node)
-    if not ours:
+    if not has_origins:
         return Place(PlaceKind.NODE, (node.name or "",), op_type=node.op_type)
     source = node.inputs[0] if is_quantize(node) or is_dequantize(node) else node.outputs[0]
     return at_tensor(node.outputs[0] if source is None else source)

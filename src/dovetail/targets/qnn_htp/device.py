@@ -1,4 +1,4 @@
-"""The device side of ``qnn-htp``: the context binary, a session with its options, and the input list of qnn-net-run."""
+"""The device files of ``qnn-htp``: the context binary, a session with its options, the input list of qnn-net-run."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from dovetail.targets.qnn_htp import device_session
 _OPTIONS = "PROVIDER_OPTIONS: dict[str, str] = {}\n"
 
 
-def device_side(told: Mapping[str, str], compiled: CompileResult, case: DeviceCase) -> DeviceFiles:
-    """The files of the model, the context binary first where there is one, and the texts that run them."""
+def device_side(provider_options: Mapping[str, str], compiled: CompileResult, case: DeviceCase) -> DeviceFiles:
+    """Return the model files, the context binary first if there is one, and the scripts that run them."""
     context = [a.path for a in compiled.artifacts if a.name.startswith("context")]
     shipped = [a.path for a in compiled.artifacts if a.name.startswith(MODEL)]
     models = sorted(context, key=_is_data) + sorted(shipped, key=_is_data)
-    texts = {"device_session.py": session_text(told), "input_list.txt": input_list(case)}
+    texts = {"device_session.py": session_text(provider_options), "input_list.txt": input_list(case)}
     return DeviceFiles(tuple(models), texts)
 
 
-def session_text(told: Mapping[str, str]) -> str:
-    """The session module with the options of this run written into it."""
+def session_text(provider_options: Mapping[str, str]) -> str:
+    """Return the source of the session module with the provider options of this run."""
     text = Path(device_session.__file__).read_text()
     if _OPTIONS not in text:
-        raise ValueError("device_session.py has no place for the options")
-    return text.replace(_OPTIONS, f"PROVIDER_OPTIONS = {json.dumps(dict(told), indent=4)}\n")
+        raise ValueError("device_session.py has no PROVIDER_OPTIONS line to replace")
+    return text.replace(_OPTIONS, f"PROVIDER_OPTIONS = {json.dumps(dict(provider_options), indent=4)}\n")
 
 
 def input_list(case: DeviceCase) -> str:
-    """One line per sample, ``name:=path`` for every input, as qnn-net-run reads it."""
+    """Return one line per sample, ``name:=path`` for every input, as qnn-net-run reads it."""
     return "".join(" ".join(f"{name}:={path}" for name, path in files.items()) + "\n" for files in case.samples)
 
 

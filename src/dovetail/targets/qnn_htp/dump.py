@@ -1,4 +1,4 @@
-"""The QNN graph that the provider dumps: its tensors and operators, and nothing that was not understood."""
+"""Parse the QNN graph that the provider dumps as JSON; anything unexpected in it is an error."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 from dovetail.encoding import DType
 
-# What ONNX Runtime moves to another place or turns (channels-last, a weight) keeps its name with such a suffix.
+# ONNX Runtime appends these suffixes to the names of nodes and tensors that it moves or transposes.
 MOVED = re.compile(r"(_token_\d+|_transpose)$")
-# QNN's numbers for data types, as they stand in the dump.
+# The codes of QNN data types in the dump.
 _DTYPES = {
     0x408: DType.U8,
     0x308: DType.S8,
@@ -26,9 +26,8 @@ _DTYPES = {
     0x232: DType.F32,
 }
 
-
-# Those in which nothing is planned: whole numbers, truth values, float64.
-_NOT_STORED = {0x008, 0x016, 0x032, 0x064, 0x108, 0x116, 0x132, 0x164, 0x264, 0x508}
+# Data types that are not planned: plain integers, booleans, float64.
+_NOT_PLANNED = {0x008, 0x016, 0x032, 0x064, 0x108, 0x116, 0x132, 0x164, 0x264, 0x508}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +52,26 @@ class QnnNode:
 
 @dataclass(frozen=True, slots=True)
 class QnnGraph:
-    """The dumped graph, its tensors by the names they had in the emitted one."""
+    """The dumped graph, with its tensors by their names in the emitted graph."""
 
     tensors: Mapping[str, QnnTensor]
     nodes: tuple[QnnNode, ...]
 
 
 class DumpError(Exception):
-    """The dump is not what it was in the versions this was written for; the text has the offending part."""
+    """The dump does not have the expected format; the message quotes the part that could not be parsed."""
 
 
 def load_dump(folder: Path) -> QnnGraph:
-    """The one graph in a dump folder; anything unexpected is said, never passed over."""
+    """Return the only graph in a dump folder; anything unexpected is an error."""
     files = sorted(f for f in folder.glob("*.json") if not f.name.endswith("tensor_log.json"))
     if len(files) != 1:
-        raise DumpError(f"{len(files)} graphs were dumped, one was expected")
+        raise DumpError(f"{len(files)} graphs were dumped, expected one")
     try:
         graph = json.loads(files[0].read_text())["graph"]
-        given = graph["tensors"]
-        names = {name: name if (plain := MOVED.sub("", name)) in given else plain for name in given}
-        tensors = {names[name]: _tensor(names[name], raw) for name, raw in given.items()}
+        dumped = graph["tensors"]
+        names = {name: name if (plain := MOVED.sub("", name)) in dumped else plain for name in dumped}
+        tensors = {names[name]: _tensor(names[name], raw) for name, raw in dumped.items()}
         nodes = tuple(
             QnnNode(name, raw["type"], _renamed(raw["input_names"], names), _renamed(raw["output_names"], names))
             for name, raw in graph["nodes"].items()
@@ -82,12 +81,12 @@ def load_dump(folder: Path) -> QnnGraph:
     return QnnGraph(tensors, nodes)
 
 
-def _renamed(given: list[str], names: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(names.get(name, name) for name in given)
+def _renamed(dumped: list[str], names: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(names.get(name, name) for name in dumped)
 
 
 def _tensor(name: str, raw: dict[str, Any]) -> QnnTensor:
-    numbers, code = raw["quant_params"]["scale_offset"], int(raw["data_type"])
-    if code not in _DTYPES and code not in _NOT_STORED:
+    qparams, code = raw["quant_params"]["scale_offset"], int(raw["data_type"])
+    if code not in _DTYPES and code not in _NOT_PLANNED:
         raise DumpError(f"tensor {name!r} has the unknown data type {code:#x}")
-    return QnnTensor(name, _DTYPES.get(code), float(numbers["scale"]), -int(numbers["offset"]))
+    return QnnTensor(name, _DTYPES.get(code), float(qparams["scale"]), -int(qparams["offset"]))

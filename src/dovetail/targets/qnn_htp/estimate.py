@@ -1,4 +1,4 @@
-"""The vendor's figures about a compiled graph: latency from the profile, bytes from the log; nothing is measured."""
+"""The compiler's own estimates for a graph: latency from the profile, memory traffic from the log; no measurements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROWS = {
 }
 _FILLS = ("Input Fill", "Intermediate Fill", "Inter HTP Fill")
 _SPILLS = ("Intermediate Spill", "Inter HTP Spill", "Output Spill")
-# How the log says that a SoC has no estimate, and how it says what a graph moves.
+# The log line for an SoC without latency estimates, and the log keys of the memory traffic.
 _UNSUPPORTED = re.compile(r"Performance Estimates unsupported.*")
 _BYTES = {
     "read_bytes": "read_total_bytes",
@@ -27,54 +27,54 @@ _BYTES = {
 
 
 class UnreadableError(Exception):
-    """A profile or a log is not what it was in the versions this was written for; the text has the offending line."""
+    """A profile or a log does not have the expected format; the message quotes the line that could not be parsed."""
 
 
 def read_estimate(profile: Path, log: str) -> tuple[Estimate | None, str]:
-    """The estimate in a profile, or why there is none: in the vendor's words, or the line that could not be read."""
-    if said := _UNSUPPORTED.search(log):
-        return None, said[0].strip()
+    """Return the estimate in a profile, or None and why: the compiler's message, or the line that is not readable."""
+    if match := _UNSUPPORTED.search(log):
+        return None, match[0].strip()
     try:
-        numbers = _profile_numbers(profile)
+        values = _profile_values(profile)
         estimate = Estimate(
-            **{field: _named(numbers, name) for field, name in _ROWS.items()},
-            fill_bytes=sum(_named(numbers, name) for name in _FILLS),
-            spill_bytes=sum(_named(numbers, name) for name in _SPILLS),
+            **{field: _value(values, name) for field, name in _ROWS.items()},
+            fill_bytes=sum(_value(values, name) for name in _FILLS),
+            spill_bytes=sum(_value(values, name) for name in _SPILLS),
         )
     except UnreadableError as error:
         return None, f"the profile could not be read: {error}"
     return estimate, ""
 
 
-def _profile_numbers(profile: Path) -> dict[str, int]:
-    """The rows that an estimate is made of."""
+def _profile_values(profile: Path) -> dict[str, int]:
+    """The values of the rows that an estimate needs, by row name."""
     if not profile.exists():
-        raise UnreadableError("there is none")
-    wanted, numbers = {*_ROWS.values(), *_FILLS, *_SPILLS}, {}
+        raise UnreadableError(f"{profile.name} was not written")
+    needed, values = {*_ROWS.values(), *_FILLS, *_SPILLS}, {}
     with profile.open(newline="") as stream:
         for row in csv.reader(stream):
-            if len(row) < 7 or row[6] not in wanted:
+            if len(row) < 7 or row[6] not in needed:
                 continue
             if not row[2].isdigit():
                 raise UnreadableError(",".join(row))
-            numbers[row[6]] = int(row[2])
-    return numbers
+            values[row[6]] = int(row[2])
+    return values
 
 
-def _named(numbers: dict[str, int], name: str) -> int:
-    if name not in numbers:
-        raise UnreadableError(f"there is no row {name!r}")
-    return numbers[name]
+def _value(values: dict[str, int], name: str) -> int:
+    if name not in values:
+        raise UnreadableError(f"the row {name!r} is missing")
+    return values[name]
 
 
 def read_traffic(log: str) -> tuple[Traffic | None, str]:
-    """The bytes that the compiler says a graph moves, or why they are not known."""
-    found = {}
+    """Return the memory traffic of a graph according to the compiler's log, or None and why it is not known."""
+    traffic = {}
     for field, name in _BYTES.items():
         lines = re.findall(rf"(?<!\w){name}=(.*)", log)
         bad = [line for line in lines if not line.strip().isdigit()]
         if bad or not lines:
-            missing = f"{name}={bad[0].strip()}" if bad else f"there is no line {name}="
-            return None, f"the compiler's log could not be read: {missing}"
-        found[field] = sum(int(line) for line in lines)
-    return Traffic(**found), ""
+            problem = f"{name}={bad[0].strip()}" if bad else f"the line {name}= is missing"
+            return None, f"the compiler's log could not be read: {problem}"
+        traffic[field] = sum(int(line) for line in lines)
+    return Traffic(**traffic), ""

@@ -1,6 +1,6 @@
-"""Reading back what was planned in float: that nothing of it was taken for integers, and that it is float16.
+"""Verify tensors that are planned in float: they must not be quantized in the compiled graph, and must be float16.
 
-In the dumped graph float tensors are float32; the compiler says in its log in which precision it took each operator.
+In the dumped graph float tensors are float32; the compiler's log has the precision in which it compiles each operator.
 """
 
 from __future__ import annotations
@@ -18,64 +18,64 @@ from dovetail.model.origin import origin_of
 from dovetail.storage import Plan
 from dovetail.targets.qnn_htp.dump import MOVED, QnnGraph, QnnTensor
 
-# Operators that only move numbers: the compiler merges and drops them.
+# Operators that only move data: the compiler merges and removes them.
 _LAYOUT = {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Split", "Slice", "Expand"}
-# "Validating Op blocks.1.attn.proj/Add_out/Gemm with precision FP16" (onnxruntime-qnn 2.7.0); of an operator that only
-# moves numbers it says OTHERS.
+# "Validating Op blocks.1.attn.proj/Add_out/Gemm with precision FP16" (onnxruntime-qnn 2.7.0); for an operator that only
+# moves data the precision is OTHERS.
 _VALIDATED = re.compile(r"Validating Op (.+?) with precision (\w+)")
-_IN_FLOAT16, _MOVED_ONLY = "FP16", "OTHERS"
+_FLOAT16_PRECISION, _DATA_MOVEMENT = "FP16", "OTHERS"
 
 
 @dataclass(frozen=True, slots=True)
 class FloatReader:
-    """Looks up float tensors in a dumped graph, beside what the compiler's log says of its operators."""
+    """Looks up float tensors in a dumped graph; ``precisions`` are those of its operators in the compiler's log."""
 
     graph: QnnGraph
     precisions: Mapping[str, str]
 
     def rows(self, emitted: ir.Model, plan: Plan) -> Iterator[TensorReadBack]:
-        """Every tensor and every operand that is planned in float and that something reads."""
-        made = {v.name: v for v in (*emitted.graph.inputs, *(v for node in emitted.graph for v in node.outputs))}
+        """Yield every tensor and every operand that is planned in float and has a consumer."""
+        values = {v.name: v for v in (*emitted.graph.inputs, *(v for node in emitted.graph for v in node.outputs))}
         for name, choice in plan.tensors.items():
-            value = made[name]
-            read = value.uses() or value.is_graph_output()
-            if choice.is_stored and not choice.storage.dtype.is_quantized and is_float(value) and read:
-                outcome, detail = self._found(value, choice.storage.dtype)
+            value = values[name]
+            used = value.uses() or value.is_graph_output()
+            if choice.is_stored and not choice.storage.dtype.is_quantized and is_float(value) and used:
+                outcome, detail = self._outcome(value, choice.storage.dtype)
                 yield TensorReadBack(origin_of(value).name, outcome, detail, None, name)
         nodes = {node.name: node for node in emitted.graph}
         for edge, choice in plan.edges.items():
             operand = nodes[edge.node].inputs[edge.index]
             if not choice.storage.dtype.is_quantized and operand is not None:
-                outcome, detail = self._found(operand, choice.storage.dtype)
+                outcome, detail = self._outcome(operand, choice.storage.dtype)
                 yield TensorReadBack(origin_of(operand).name, outcome, detail, edge, operand.name or "")
 
-    def _found(self, value: ir.Value, planned: DType) -> tuple[Outcome, str]:
+    def _outcome(self, value: ir.Value, planned: DType) -> tuple[Outcome, str]:
         producer = value.producer()
         tensor = self.graph.tensors.get(value.name or "") or self._written_by(producer)
-        op = "it" if producer is None else producer.op_type
+        op = "the producer" if producer is None else producer.op_type
         if tensor is not None and tensor.dtype is not None and tensor.dtype.is_quantized:
-            return Outcome.CHANGED, f"{op} writes {tensor.dtype}, it was planned in float"
+            return Outcome.CHANGED, f"{op} writes {tensor.dtype} instead of the planned float"
         if tensor is not None:
-            return self._computed(tensor, planned)
+            return self._computed_in(tensor, planned)
         if producer is not None and producer.op_type in _LAYOUT:
-            return Outcome.ABSORBED, f"a {producer.op_type} of floats, merged with its neighbours"
+            return Outcome.ABSORBED, f"a {producer.op_type} in float, merged with its neighbors"
         return Outcome.NOT_FOUND, "not in the dumped graph"
 
-    def _computed(self, tensor: QnnTensor, planned: DType) -> tuple[Outcome, str]:
-        """Whether a float tensor is of the type that was planned, by the operators that write or read it."""
+    def _computed_in(self, tensor: QnnTensor, planned: DType) -> tuple[Outcome, str]:
+        """Whether a float tensor has the planned dtype, judged by its producer and its consumers."""
         if planned is DType.F32 or tensor.dtype is planned:
             return Outcome.MATCHED, str(planned)
-        around = [node for node in self.graph.nodes if tensor.name in (*node.outputs, *node.inputs)]
-        said = {node.name: self.precisions[node.name] for node in around if node.name in self.precisions}
-        computing = next((name for name, precision in said.items() if precision == _IN_FLOAT16), None)
-        if computing is not None:
-            return Outcome.MATCHED, f"{planned}: the compiler took {computing} with precision {_IN_FLOAT16}"
-        if said and set(said.values()) == {_MOVED_ONLY}:
-            return Outcome.MATCHED, "float, which is only moved here"
-        return Outcome.NOT_FOUND, f"float, but the log does not say that it is computed in {planned}"
+        neighbors = [node for node in self.graph.nodes if tensor.name in (*node.outputs, *node.inputs)]
+        logged = {node.name: self.precisions[node.name] for node in neighbors if node.name in self.precisions}
+        in_float16 = next((name for name, precision in logged.items() if precision == _FLOAT16_PRECISION), None)
+        if in_float16 is not None:
+            return Outcome.MATCHED, f"{planned}: the compiler compiled {in_float16} with precision {_FLOAT16_PRECISION}"
+        if logged and set(logged.values()) == {_DATA_MOVEMENT}:
+            return Outcome.MATCHED, "float, moved but not computed"
+        return Outcome.NOT_FOUND, f"float, but the log does not show that it is computed in {planned}"
 
     def _written_by(self, producer: ir.Node | None) -> QnnTensor | None:
-        """What the operator of that name writes, where its output has another name."""
+        """The output of the node with the producer's name, for a tensor whose name differs in the dump."""
         name = None if producer is None else producer.name
         node = next((n for n in self.graph.nodes if name in (n.name, MOVED.sub("", n.name))), None)
         tensors = self.graph.tensors
@@ -83,5 +83,5 @@ class FloatReader:
 
 
 def validated(log: str) -> dict[str, str]:
-    """The precision in which the compiler took each operator, by its name."""
+    """Return the precision in which the compiler compiles each operator, by the operator's name."""
     return dict(_VALIDATED.findall(log))

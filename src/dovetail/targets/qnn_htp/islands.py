@@ -1,8 +1,8 @@
-"""Keeping a float operator float: alone between two conversions, the provider takes it for an integer one.
+"""Keep a single float operator between quantized ones in float, by inserting Cast nodes after it.
 
-``Dequantize -> op -> Quantize`` is how a QDQ graph says "integer operator", so an island of one operator is compiled in
-integers, without a word. Two casts, to float16 and back, in front of the Quantize tell them apart (onnxruntime-qnn
-2.7.0, soc 43: Log compiled as float, 72 dB from the simulation); a float16 island loses nothing by them.
+In a QDQ graph ``Dequantize -> op -> Quantize`` means an integer operator, so the provider silently compiles a float
+island of one operator in integers. Two Casts, to float16 and back, before the Quantize prevent this (onnxruntime-qnn
+2.7.0, soc 43: Log is compiled in float and agrees with the simulation to 72 dB); in a float16 island they lose nothing.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dovetail.storage import Plan
 
 
 def hold_islands(emitted: ir.Model, plan: Plan) -> None:
-    """Put the casts behind every operator that is planned in float and would be taken for an integer one."""
+    """Insert the Casts after every operator that is planned in float and would be compiled in integers."""
     for node in lone_islands(emitted, plan):
         for output in node.outputs:
-            readers = output.uses()
-            if not readers or not is_float(output):  # indices stay whole
+            uses = output.uses()
+            if not uses or not is_float(output):  # integer outputs such as indices need no Cast
                 continue
-            first = min((reader for reader, _ in readers), key=list(emitted.graph).index)
+            first = min((consumer for consumer, _ in uses), key=list(emitted.graph).index)
             shape = shape_of(output)
             half = insert(
                 first,
@@ -44,24 +44,25 @@ def hold_islands(emitted: ir.Model, plan: Plan) -> None:
                 replaces=[],
                 shape=shape,
             )
-            for reader, index in readers:
-                reader.replace_input_with(index, back)
+            for consumer, index in uses:
+                consumer.replace_input_with(index, back)
 
 
 def lone_islands(emitted: ir.Model, plan: Plan) -> Iterator[ir.Node]:
-    """Operators planned in float whose inputs all come from Dequantize and whose outputs all go to Quantize."""
+    """Yield operators planned in float whose inputs all come from Dequantize and whose outputs all go to Quantize."""
     for node in list(emitted.graph):
         outputs = [v for v in node.outputs if is_float(v)]
         if is_dequantize(node) or is_quantize(node) or not outputs:
             continue
-        fed = [v for v in node.inputs if v is not None and is_float(v) and constant_of(v) is None]
-        if fed and all(is_dequantize(v.producer()) for v in fed) and all(_leaves(v, plan) for v in outputs):
+        inputs = [v for v in node.inputs if v is not None and is_float(v) and constant_of(v) is None]
+        dequantized = bool(inputs) and all(is_dequantize(v.producer()) for v in inputs)
+        if dequantized and all(_is_quantized_again(v, plan) for v in outputs):
             yield node
 
 
-def _leaves(value: ir.Value, plan: Plan) -> bool:
-    """Whether a value is planned in float and only ever read into integers."""
+def _is_quantized_again(value: ir.Value, plan: Plan) -> bool:
+    """Whether a tensor is planned in float and all of its consumers are Quantize nodes."""
     choice = plan.tensors.get(value.name or "")
     if choice is None or choice.storage.dtype.is_quantized or value.is_graph_output():
         return False
-    return all(is_quantize(reader) for reader, _ in value.uses())
+    return all(is_quantize(consumer) for consumer, _ in value.uses())

@@ -1,7 +1,7 @@
-"""The compiler's log as findings: which node of the caller's model, in the compiler's words, and what to do.
+"""Turn the compiler's log into findings: the node in the caller's model, the compiler's message, and what to do.
 
-What was refused is said in three forms: by the validation of a node, by adding it to the graph, and by finalizing the
-graph. A line of one of these forms that cannot be read, or whose node is not known, is repeated as it stands.
+The compiler rejects a node at one of three steps, each with its own log format: validating the node, adding it to the
+graph, or finalizing the graph. A line that cannot be parsed, or that names an unknown node, is quoted.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from dovetail.backend import Artifact, CompileResult
 from dovetail.finding import WHOLE_MODEL, Finding, Place, PlaceKind, Severity
 from dovetail.targets.child import ChildResult, Limit
-from dovetail.targets.htp.rules.compiler import ERROR_BUT_TAKEN, NO_NODE_NAMED, NODE_REFUSED
-from dovetail.targets.qnn_htp.log_patterns import HARMLESS, REFUSALS, WARNINGS, meaning, why_not_started
+from dovetail.targets.htp.rules.compiler import ERROR_IN_ACCEPTED_GRAPH, NO_NODE_NAMED, NODE_REJECTED
+from dovetail.targets.qnn_htp.log_patterns import HARMLESS, REJECTIONS, WARNINGS, matching_row, why_not_started
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_STAMP = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
-_REFUSED = re.compile(r"Validation FAILED for \d+ nodes? in OrtNodeUnit \((\w+)\)")
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
+_TIMESTAMP = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+_REJECTED = re.compile(r"Validation FAILED for \d+ nodes? in OrtNodeUnit \((\w+)\)")
 _NODE = re.compile(r"Operator type: (\w+) Node name: (.*) Node index: \d+")
 _REASON = re.compile(r"REASON : (.*)")
 _NOT_ADDED = re.compile(r"graphAddNode\(\) failed for node `(.*)` of type `(\w+)`.*")
@@ -29,54 +29,55 @@ _ERROR = re.compile(r"(?:<E>|\[E:[^\]]*\]|::ERROR:) ?(.*)")
 _KERNEL = re.compile(r"could not create op: (\S+)")
 _KERNEL_INPUT = re.compile(r"Input \d+: .*Tdefs\d+(\w+?)E+\]")
 _ARCHITECTURE = re.compile(r"Option: arch = (\d+)")
-# What was accepted and fused is listed among the refused, under a name that nobody gave.
+# The provider lists fused partitions that it accepted among the rejected nodes, under a generated name.
 _PARTITION = re.compile(r"QNNExecutionProvider_")
-# What ONNX Runtime and the provider append to a node's name.
+# Suffixes that ONNX Runtime and the provider append to a node's name.
 _SUFFIX = re.compile(r"(?:_token_\d+|_\d+)$")
-# What is said of every refused node, and tells nothing where there is something else.
-_EMPTY_WORDS = re.compile(
+# Messages that are logged for every rejected node; left out if there is a more specific one.
+_UNSPECIFIC = re.compile(
     r"validateOpConfig failed \d+|Failed to validate op .* with error|^Failed to (?:add|create) .*node\.?$"
     r"|^Please refer to|^Supported I/O datatype sets|^Failed to construct common node|^Failed to add node with err"
 )
 _LIMITS = {Limit.TIME: "time_limit_s", Limit.MEMORY: "memory_limit_mb"}
-_PLACEHOLDER = re.compile(r"\[4294967295\] ")  # an index of -1: of no tensor in particular
+_PLACEHOLDER = re.compile(r"\[4294967295\] ")  # an index of -1, for no specific tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """One node that was refused; ``line`` is where the log says so."""
+class Rejection:
+    """A node that the compiler rejects, the reason that it logs, and the log line."""
 
     node: str
     operator: str
-    words: str
+    reason: str
     line: str
 
 
 def plain(log: str) -> list[str]:
-    """The lines of a log, without colours."""
-    return _COLOURS.sub("", log).splitlines()
+    """Return the lines of a log without color codes."""
+    return _COLORS.sub("", log).splitlines()
 
 
 def log_findings(log: str, places: Mapping[str, Place]) -> tuple[Finding, ...]:
-    """Every refusal in a log, once; ``places`` has the nodes of the emitted graph, in the caller's names."""
-    found: dict[tuple[str, str], Finding] = {}
-    for one in _refusals(plain(log)):
-        if _PARTITION.match(one.node):
+    """Return a finding for every rejected node in a log; ``places`` are the nodes of the emitted graph by name."""
+    findings: dict[tuple[str, str], Finding] = {}
+    for rejection in _rejections(plain(log)):
+        if _PARTITION.match(rejection.node):
             continue
-        place = place_of(one.node, places)
-        said = f"{one.operator} is refused by the compiler: {one.words}"
+        place = place_of(rejection.node, places)
+        message = f"{rejection.operator} is rejected by the compiler: {rejection.reason}"
         if place is None:
-            said += f" (no node of the model has that name; the log says: {one.line})"
-            place = Place(PlaceKind.NODE, (one.node,) if one.node else ())
-        row = meaning(REFUSALS, one.words, NODE_REFUSED)
-        found.setdefault((str(place), one.operator), Finding(row.code, place, said, Severity.ERROR, fix=row.fix))
-    return tuple(found.values())
+            message += f" (the model has no node of that name; the log line is: {rejection.line})"
+            place = Place(PlaceKind.NODE, (rejection.node,) if rejection.node else ())
+        row = matching_row(REJECTIONS, rejection.reason, NODE_REJECTED)
+        finding = Finding(row.code, place, message, Severity.ERROR, fix=row.fix)
+        findings.setdefault((str(place), rejection.operator), finding)
+    return tuple(findings.values())
 
 
 def failure(result: ChildResult, artifacts: tuple[Artifact, ...], places: Mapping[str, Place]) -> CompileResult:
-    """What a compiler that made nothing has said: a refusal, or that it was not run to its end.
+    """Return the result of a compilation that failed: rejected nodes, or why the compiler did not finish.
 
-    An error that is neither is not taken for a refusal: the line that could not be read is repeated.
+    An error that is neither does not count as a rejection: the log line that could not be parsed is quoted.
     """
     if not result.finished:
         hint = "" if result.limit is None else f"; raise it with --option {_LIMITS[result.limit]}=N"
@@ -86,62 +87,68 @@ def failure(result: ChildResult, artifacts: tuple[Artifact, ...], places: Mappin
     findings = log_findings(result.log, places)
     if findings:
         return CompileResult(artifacts, f"{findings[0].place}: {findings[0].message}", result.log, findings)
-    said = f"the compiler's log names no refused node; it ends in: {last_error(result.log) or result.error}"
-    unread = Finding(NO_NODE_NAMED, WHOLE_MODEL, said, Severity.ERROR)
-    return CompileResult(artifacts, f"{said}; {result.error}", result.log, (unread,), finished=False)
+    message = f"the compiler's log names no rejected node; its last error is: {last_error(result.log) or result.error}"
+    unknown = Finding(NO_NODE_NAMED, WHOLE_MODEL, message, Severity.ERROR)
+    return CompileResult(artifacts, f"{message}; {result.error}", result.log, (unknown,), finished=False)
 
 
 def place_of(node: str, places: Mapping[str, Place]) -> Place | None:
-    """Where a node stands that the log names, with or without what was appended; None when there is none."""
+    """Return the place of a node that the log names, with or without appended suffixes; None if it is unknown."""
     while node and node not in places and _SUFFIX.search(node):
         node = _SUFFIX.sub("", node)
     return places.get(node) if node else None
 
 
 def not_started(error: str, log: str) -> str:
-    """Why the compiler did not look at the graph at all, from its error and its log; empty when it did."""
-    said = [error, *(match[1] for line in plain(log) if (match := _ERROR.search(line)))]
-    for words in said:
-        if why := why_not_started(words):
-            return f"{why}; it says: {words.strip()}"
+    """Return why the compiler did not start, from its error and its log; empty if it did."""
+    messages = [error, *(match[1] for line in plain(log) if (match := _ERROR.search(line)))]
+    for message in messages:
+        if why := why_not_started(message):
+            return f"{why}; its error message is: {message.strip()}"
     return ""
 
 
 def compiled_for(log: str) -> int | None:
-    """The HTP architecture that the compiler says it worked for."""
-    found = _ARCHITECTURE.search(log)
-    return None if found is None else int(found[1])
+    """Return the HTP architecture that the log says the graph was compiled for."""
+    match = _ARCHITECTURE.search(log)
+    return None if match is None else int(match[1])
 
 
 def last_error(log: str) -> str:
-    """The last line that says error, for when nothing else can be made of a log."""
-    said = [match[1].strip() for line in plain(log) if not HARMLESS.search(line) and (match := _ERROR.search(line))]
-    return said[-1] if said else ""
+    """Return the last error in a log, for when no rejected node is found in it."""
+    errors = _errors(log)
+    return errors[-1] if errors else ""
 
 
 def warnings(log: str) -> tuple[Finding, ...]:
-    """What the compiler called an error in a graph that it took: the words once each."""
-    lines = (match[1].strip() for line in plain(log) if not HARMLESS.search(line) and (match := _ERROR.search(line)))
-    said = dict.fromkeys(re.sub(r"0x[0-9a-f]+", "0x..", line) for line in lines if line)
-    rows = [(words, meaning(WARNINGS, words, ERROR_BUT_TAKEN)) for words in said]
+    """Return a finding for each different error that the compiler logs for a graph that it accepts."""
+    errors = dict.fromkeys(re.sub(r"0x[0-9a-f]+", "0x..", error) for error in _errors(log) if error)
+    rows = [(error, matching_row(WARNINGS, error, ERROR_IN_ACCEPTED_GRAPH)) for error in errors]
     return tuple(
-        Finding(row.code, WHOLE_MODEL, f"the compiler took it and said: {words}", fix=row.fix) for words, row in rows
+        Finding(row.code, WHOLE_MODEL, f"the compiler accepted the graph, but logged the error: {error}", fix=row.fix)
+        for error, row in rows
     )
 
 
-def _refusals(lines: list[str]) -> Iterator[Refusal]:
-    """The refusals of a log: the error lines in front of one belong to it."""
+def _errors(log: str) -> list[str]:
+    """The messages of the error lines in a log, without those that are logged for every graph."""
+    lines = (line for line in plain(log) if not HARMLESS.search(line))
+    return [match[1].strip() for line in lines if (match := _ERROR.search(line))]
+
+
+def _rejections(lines: list[str]) -> Iterator[Rejection]:
+    """The rejected nodes in a log; the error lines before a rejection belong to it."""
     errors: list[str] = []
     kernel: list[str] = []
     seen: set[str] = set()
     for number, line in enumerate(lines):
-        one = None
+        rejection = None
         if match := _FINALIZE.search(line):
-            one = Refusal(match[1], "the node", _kernel(match[2], kernel), line.strip())
+            rejection = Rejection(match[1], "the node", _with_kernel(match[2], kernel), line.strip())
         elif match := _NOT_ADDED.search(line):
-            one = Refusal(match[1], match[2], _joined([*errors, match[0]]), line.strip())
-        elif match := _REFUSED.search(line):
-            one = _validated(match[1], lines[number:], errors)
+            rejection = Rejection(match[1], match[2], _joined([*errors, match[0]]), line.strip())
+        elif match := _REJECTED.search(line):
+            rejection = _failed_validation(match[1], lines[number:], errors)
         elif match := _SUMMARY.search(line):
             yield from (r for r in _listed(match[1], line) if r.node not in seen)
         elif (match := _KERNEL.search(line)) or (match := _KERNEL_INPUT.search(line)):
@@ -150,58 +157,58 @@ def _refusals(lines: list[str]) -> Iterator[Refusal]:
             errors.append(_with_continuation(match[1], lines[number + 1 :]))
         elif "Validation PASSED" in line:
             errors.clear()
-        if one is not None:
-            seen.add(one.node)
-            yield one
+        if rejection is not None:
+            seen.add(rejection.node)
+            yield rejection
             errors.clear()
             kernel.clear()
 
 
-def _kernel(words: str, kernel: list[str]) -> str:
-    """Which kernel finalizing did not find, and the types that it was asked for."""
+def _with_kernel(error: str, kernel: list[str]) -> str:
+    """An error of finalizing the graph, with the kernel that does not exist and its input types."""
     if not kernel:
-        return words.strip()
+        return error.strip()
     types = f" for {', '.join(kernel[1:])}" if kernel[1:] else ""
-    return f"{words.strip()}: {kernel[0]}{types}"
+    return f"{error.strip()}: {kernel[0]}{types}"
 
 
-def _validated(operator: str, lines: list[str], errors: list[str]) -> Refusal:
-    """A unit of nodes whose validation failed: the indented lines behind the first name the nodes and the reason."""
+def _failed_validation(operator: str, lines: list[str], errors: list[str]) -> Rejection:
+    """A group of nodes that failed validation: the indented lines after the first name the nodes and the reason."""
     node, reason = "", ""
     for line in lines[1:]:
-        if _STAMP.match(line):
+        if _TIMESTAMP.match(line):
             break
         if (match := _NODE.search(line)) and match[1] == operator:
             node = match[2]
         if match := _REASON.search(line):
             reason = match[1].strip()
-    words = _joined([*errors, reason]) if reason else f"no reason could be read behind {lines[0].strip()!r}"
-    return Refusal(node, operator, words, lines[0].strip())
+    text = _joined([*errors, reason]) if reason else f"the log has no reason after the line {lines[0].strip()!r}"
+    return Rejection(node, operator, text, lines[0].strip())
 
 
-def _listed(text: str, line: str) -> Iterator[Refusal]:
-    """The provider's own list of refused nodes: a cross-check, because none may be missed."""
+def _listed(text: str, line: str) -> Iterator[Rejection]:
+    """The provider's own list of rejected nodes, as a cross-check that none is missed."""
     nodes = _SUMMARY_NODE.findall(text)
     if not nodes:
-        yield Refusal("", "a node", "the list of refused nodes could not be read", line.strip())
+        yield Rejection("", "a node", "the list of rejected nodes could not be read", line.strip())
     for node, operator in nodes:
-        yield Refusal(node, operator, "no reason is given", line.strip())
+        yield Rejection(node, operator, "the log gives no reason", line.strip())
 
 
-def _with_continuation(words: str, following: list[str]) -> str:
-    """An error line that announces a list, with the list."""
-    if not words.rstrip().endswith("datatype set:"):
-        return words.strip()
+def _with_continuation(error: str, following: list[str]) -> str:
+    """An error line, with the lines of the list that follows if it announces one."""
+    if not error.rstrip().endswith("datatype set:"):
+        return error.strip()
     items = []
     for line in following:
-        if _STAMP.match(line):
+        if _TIMESTAMP.match(line):
             break
         items.append(line.strip())
-    return " ".join(filter(None, [words.strip(), *items]))
+    return " ".join(filter(None, [error.strip(), *items]))
 
 
-def _joined(words: list[str]) -> str:
-    """The compiler's words, once each, without those that are said of every node."""
-    clean = [_PLACEHOLDER.sub("", one.strip()) for one in dict.fromkeys(words) if one.strip()]
-    telling = [one for one in clean if not _EMPTY_WORDS.search(one)]
-    return "; ".join(telling or clean)
+def _joined(messages: list[str]) -> str:
+    """The compiler's messages, each once, without the unspecific ones if there are others."""
+    clean = [_PLACEHOLDER.sub("", message.strip()) for message in dict.fromkeys(messages) if message.strip()]
+    specific = [message for message in clean if not _UNSPECIFIC.search(message)]
+    return "; ".join(specific or clean)

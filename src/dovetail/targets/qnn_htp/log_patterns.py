@@ -1,6 +1,6 @@
-"""What the compiler's words mean and what to do about them; every row is provoked on the real compiler by a test.
+"""Known messages of the compiler, with the rule code and the fix; a test triggers every row on the real compiler.
 
-The words are those of onnxruntime-qnn 2.7.0 (QAIRT 2.51).
+The messages are those of onnxruntime-qnn 2.7.0 (QAIRT 2.51).
 """
 
 from __future__ import annotations
@@ -9,127 +9,138 @@ import re
 from dataclasses import dataclass
 
 from dovetail.targets.htp.rules.compiler import (
-    ARCHITECTURE_REFUSED,
-    MEMORY_REFUSED,
-    OPERATOR_REFUSED,
-    RATIO_OF_SCALES,
-    SHAPE_REFUSED,
-    TYPES_REFUSED,
+    DTYPES_NOT_SUPPORTED,
+    NEEDS_NEWER_ARCHITECTURE,
+    OPERATOR_NOT_SUPPORTED,
+    SCALE_RATIO_TOO_LARGE,
+    SHAPE_NOT_SUPPORTED,
+    TOO_LARGE_FOR_VTCM,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class LogPattern:
-    """Words of the compiler, as a pattern: the code under which they are explained, and what to do."""
+    """A pattern for a message of the compiler, the code of the rule that explains it, and the fix."""
 
     pattern: str
     code: str
     fix: str
 
 
-# A refusal. The first row that fits counts.
-REFUSALS: tuple[LogPattern, ...] = (
+# Messages about a rejected node; the first matching row counts.
+REJECTIONS: tuple[LogPattern, ...] = (
     LogPattern(
         r"could not create op",
-        TYPES_REFUSED,
-        "there is no kernel for this operator with these types; the 1002 MEM_ALLOC that follows means this, memory is "
-        "not short: float needs a chip with float16, integers need inputs of one width",
+        DTYPES_NOT_SUPPORTED,
+        "HTP has no kernel for this operator with these dtypes (the 1002 MEM_ALLOC that follows is not about memory): "
+        "to run in float choose a chip with float16, to run in integers quantize all inputs to the same bit width",
     ),
     LogPattern(
         r"not sufficiently tiled to fit in TCM",
-        MEMORY_REFUSED,
-        "one operator needs more tightly coupled memory than it may have: raise --option vtcm_mb, or split the tensor",
+        TOO_LARGE_FOR_VTCM,
+        "the operator needs more tightly coupled memory (VTCM) than is available: raise --option vtcm_mb, or split the "
+        "tensor",
     ),
     LogPattern(
         r"incorrect Rank 5",
-        SHAPE_REFUSED,
-        "this operator stops at rank 4 on HTP: merge dimensions with a Reshape in front of it",
+        SHAPE_NOT_SUPPORTED,
+        "HTP supports this operator only up to rank 4: merge dimensions with a Reshape before it",
     ),
-    LogPattern(r"incorrect Rank", SHAPE_REFUSED, "HTP takes tensors up to rank 5: merge dimensions"),
+    LogPattern(
+        r"incorrect Rank", SHAPE_NOT_SUPPORTED, "HTP supports tensors up to rank 5: merge dimensions with a Reshape"
+    ),
     LogPattern(
         r"are not supported by QNN EP",
-        OPERATOR_REFUSED,
-        "there is no such operator on HTP: rewrite it, or keep it out of the model",
+        OPERATOR_NOT_SUPPORTED,
+        "HTP does not support this operator: replace it with other operators, or remove it from the model",
     ),
     LogPattern(
-        r"per-channel quant", TYPES_REFUSED, "only weights may have a scale per channel: give activations one scale"
+        r"per-channel quant",
+        DTYPES_NOT_SUPPORTED,
+        "HTP supports per-channel scales only for weights: give activations one scale",
     ),
-    LogPattern(r"along the last axis", SHAPE_REFUSED, "Transpose the axis to the end, normalize, and Transpose back"),
-    LogPattern(r"unsupported equation", SHAPE_REFUSED, "write this Einsum as Transpose and MatMul"),
+    LogPattern(
+        r"along the last axis",
+        SHAPE_NOT_SUPPORTED,
+        "move the axis to the end with a Transpose, normalize, and Transpose back",
+    ),
+    LogPattern(r"unsupported equation", SHAPE_NOT_SUPPORTED, "write this Einsum as Transpose and MatMul"),
     LogPattern(
         r"master op validator .*MatMul failed",
-        SHAPE_REFUSED,
-        "the operands of a MatMul must have the same rank: Reshape them first",
+        SHAPE_NOT_SUPPORTED,
+        "the operands of a MatMul must have the same rank: Reshape them before it",
     ),
     LogPattern(
         r"incorrect Value -?\d+, expected equal to",
-        TYPES_REFUSED,
-        "a 16-bit operand must be symmetric here: int16 with zero point 0, or uint16 with 32768",
+        DTYPES_NOT_SUPPORTED,
+        "this operand must be symmetric: for 16 bits int16 with zero point 0, or uint16 with zero point 32768",
     ),
     LogPattern(
         r"incorrect Value \d+, expected >= \d+",
-        ARCHITECTURE_REFUSED,
-        "this needs a newer HTP architecture: the first number is the chip's, the second the least that has it",
+        NEEDS_NEWER_ARCHITECTURE,
+        "this requires a newer HTP architecture (the first number is the chip's, the second the oldest that supports "
+        "it): quantize the operands differently, or choose a newer chip",
     ),
     LogPattern(
         r"Unsupported input/output datatypes",
-        TYPES_REFUSED,
-        "there is no kernel for this set of types; int32 in particular is taken only as the bias of Conv and Gemm",
+        DTYPES_NOT_SUPPORTED,
+        "HTP has no kernel for these dtypes: use the same bit width for all inputs, and int32 only for the bias of "
+        "Conv and Gemm",
     ),
     LogPattern(
         r"SocModel doesn't support FP16",
-        TYPES_REFUSED,
-        "this chip does not compute in float16: keep the tensor in integers, or choose a newer chip",
+        DTYPES_NOT_SUPPORTED,
+        "this chip does not support float16: quantize the tensor, or choose a chip with float16",
     ),
     LogPattern(
         r"NonMaxSuppression: max_output_boxes_per_class",
-        OPERATOR_REFUSED,
-        "leave NonMaxSuppression behind the model: how many boxes it keeps is not known when it is compiled",
+        OPERATOR_NOT_SUPPORTED,
+        "the number of boxes is not known at compile time: run NonMaxSuppression after the model, outside the target",
     ),
     LogPattern(
         r"output shape must be static|Cannot get shape",
-        SHAPE_REFUSED,
-        "every shape must be known when it is compiled: pin inputs with --shape, leave such operators behind the model",
+        SHAPE_NOT_SUPPORTED,
+        "every shape must be known at compile time: pin inputs with --shape, or run the operator after the model",
     ),
 )
 
-# The compiler did not come so far as to look at the graph: words -> the sentence.
+# Messages with which the compiler does not start, and what to tell the user.
 NOT_STARTED: tuple[tuple[str, str], ...] = (
     (
         r"cannot open shared object file|Failed to load library",
-        "a library of the compiler is missing: install it again, pip install 'dovetail-fit[qnn]'",
+        "a library of the compiler is missing: install it again with pip install 'dovetail-fit[qnn]'",
     ),
     (
         r"Unknown config socModel|Failed to create device",
-        "the compiler does not know this SoC number: look it up, or name the architecture alone, as in qnn-htp:v73",
+        "the compiler does not know this SoC number: check it, or name only the architecture, as in qnn-htp:v73",
     ),
     (
         r"Unable to load backend|HTP Prepare backend loading failed",
-        "a library of the compiler could not be loaded, most likely because memory is short: raise "
+        "a library of the compiler could not be loaded, probably because of the memory limit: raise "
         "--option memory_limit_mb",
     ),
-    (r"Error creating execution provider", "the provider does not start"),
+    (r"Error creating execution provider", "the QNN execution provider does not start"),
 )
 
-# Said of a graph that was taken all the same: words -> what it means.
+# Errors that are logged for a graph that is accepted.
 WARNINGS: tuple[LogPattern, ...] = (
     LogPattern(
         r"scale too large for requant",
-        RATIO_OF_SCALES,
-        "an operator's output has a scale so much finer than its input's that the kernel cannot represent the ratio: "
-        "its range is far too small, or the input's is blown up by outliers",
+        SCALE_RATIO_TOO_LARGE,
+        "the ratio of an operator's input scale and output scale is too large for its kernel: check whether the "
+        "output's range is far too small, or outliers make the input's far too large",
     ),
 )
 
-# Said of every graph, and of no interest.
+# Errors that are logged for every graph and mean nothing.
 HARMLESS = re.compile(r"unexpected GraphHtpSettings option 66|no properties registered for")
 
 
-def meaning(table: tuple[LogPattern, ...], words: str, otherwise: str) -> LogPattern:
-    """The row of a table that fits some words; one with the code ``otherwise`` and nothing to do where none does."""
-    return next((row for row in table if re.search(row.pattern, words)), LogPattern("", otherwise, ""))
+def matching_row(table: tuple[LogPattern, ...], message: str, default_code: str) -> LogPattern:
+    """Return the first row of a table that matches a message, or one with the default code and no fix."""
+    return next((row for row in table if re.search(row.pattern, message)), LogPattern("", default_code, ""))
 
 
-def why_not_started(words: str) -> str:
-    """What is said of words with which the compiler does not start; empty when they are none."""
-    return next((text for pattern, text in NOT_STARTED if re.search(pattern, words)), "")
+def why_not_started(message: str) -> str:
+    """Return why the compiler does not start, for one of its messages; empty if the message is about something else."""
+    return next((text for pattern, text in NOT_STARTED if re.search(pattern, message)), "")

@@ -1,7 +1,7 @@
-"""The naive export: what a caller gets from ``onnxruntime.quantization`` and its QNN helpers, for comparison.
+"""The naive export, for comparison: the caller's file quantized by ``onnxruntime.quantization`` and its QNN helpers.
 
-The caller's own file goes in, as its documentation shows: ``qnn_preprocess_model``, ``get_qnn_qdq_config`` with uint8
-weights and uint8 or uint16 activations, ``quantize``.
+It follows onnxruntime's documentation: ``qnn_preprocess_model``, ``get_qnn_qdq_config`` with uint8 weights and uint8 or
+uint16 activations, ``quantize``.
 """
 
 from __future__ import annotations
@@ -14,47 +14,51 @@ from typing import Any
 import numpy as np
 
 from dovetail.backend import Sample
-from dovetail.targets.child import run_child
+from dovetail.targets.compile_in_child import CompileCall, compile_in_child, model_inputs
 from dovetail.targets.qnn_htp.options import HtpOptions
 
-# What the helpers are told about activations, by our name of the precision.
+# The activation type of the helpers, by the name of the precision.
 _ACTIVATIONS = {"w8a8": "QUInt8", "w8a16": "QUInt16"}
+_ORIGINAL, _SAMPLES = "original.onnx", "samples"
 
 
 def export_naive(
-    asked: HtpOptions,
+    options: HtpOptions,
     original: Path,
     precision: str,
     samples: Iterable[Sample],
     shapes: Mapping[str, tuple[int, ...]],
     output: Path,
 ) -> str:
-    """Write a naive QDQ export of the caller's file, within the limits; the empty string, or why there is none."""
+    """Write a naive QDQ export of the caller's file; return an empty string, or why there is no export."""
     if precision not in _ACTIVATIONS:
-        return f"there is no naive export in {precision}"
+        return f"the naive export does not support {precision}; expected one of {', '.join(_ACTIVATIONS)}"
     with tempfile.TemporaryDirectory(prefix="dovetail-naive-") as folder:
+        files = {}
         for number, sample in enumerate(samples):
-            np.savez(Path(folder) / f"{number:04d}.npz", allow_pickle=False, **sample)
-        arguments: dict[str, Any] = {"model": str(original), "output": str(output), "samples": folder}
-        arguments |= {"activation": _ACTIVATIONS[precision], "shapes": _texts(shapes)}
-        result = run_child(
+            files[f"{_SAMPLES}/{number:04d}.npz"] = path = Path(folder) / f"{number:04d}.npz"
+            np.savez(path, allow_pickle=False, **sample)
+        arguments: dict[str, Any] = {"model": _ORIGINAL, "output": output.name, "samples": _SAMPLES}
+        call = CompileCall(
             "dovetail.targets.qnn_htp.naive:export_in_child",
-            arguments,
+            {**arguments, "activation": _ACTIVATIONS[precision], "shapes": _shape_texts(shapes)},
+            inputs={**model_inputs(original, _ORIGINAL), **files},
+            packages=("onnxruntime",),
             who="onnxruntime.quantization",
-            time_limit_s=asked.time_limit_s,
-            memory_limit_bytes=asked.memory_limit_bytes,
+            limits=options.limits,
         )
-    return "" if result.answer is not None else f"there is no naive export: {result.error}"
+        result = compile_in_child(call, output.parent)
+    return "" if result.answer is not None else f"the naive export failed: {result.error}"
 
 
-def _texts(shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[str, str]]:
+def _shape_texts(shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[str, str]]:
     return [(name, ",".join(map(str, shape))) for name, shape in shapes.items()]
 
 
 def export_in_child(
     model: str, output: str, samples: str, activation: str, shapes: list[tuple[str, str]]
 ) -> dict[str, Any]:
-    """The export itself, in a child process: it needs several times the memory of the model."""
+    """Run the export in a child process, because it needs several times the memory of the model."""
     from onnxruntime.quantization import QuantType, quantize
     from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config, qnn_preprocess_model
 
@@ -62,16 +66,17 @@ def export_in_child(
     pinned = [(name, shape) for name, shape in shapes]
     changed = qnn_preprocess_model(model, prepared, dynamic_input_shapes=pinned or None)
     source = str(prepared) if changed else model
-    reader = _Reader(Path(samples), source)
+    reader = _SampleReader(Path(samples), source)
     config = get_qnn_qdq_config(
         source, reader, activation_type=getattr(QuantType, activation), weight_type=QuantType.QUInt8
     )
     quantize(source, output, config)
+    prepared.unlink(missing_ok=True)
     return {"preprocessed": changed}
 
 
-class _Reader:
-    """The samples as ``onnxruntime.quantization`` asks for them: one after the other, then None."""
+class _SampleReader:
+    """A ``CalibrationDataReader`` of ``onnxruntime.quantization``: returns one sample after the other, then None."""
 
     def __init__(self, folder: Path, model: str) -> None:
         import onnx
@@ -87,5 +92,5 @@ class _Reader:
                 yield {name: arrays[name] for name in self._names}
 
     def get_next(self) -> dict[str, Any] | None:
-        """The next sample."""
+        """Return the next sample, or None after the last."""
         return next(self._feeds, None)

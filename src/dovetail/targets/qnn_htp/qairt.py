@@ -1,4 +1,4 @@
-"""QAIRT versions: which one made a file, and whether the one on a device can be expected to load it."""
+"""QAIRT versions: which one wrote a file, and whether the one on a device is expected to load it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 from dovetail.errors import InputError
 
 Version = tuple[int, int]
-# A build as it stands in what QAIRT writes: v2.51.0.260929181845 in a context binary, without the v in a DLC.
+# The build number in the files that QAIRT writes: v2.51.0.260929181845 in a context binary, without the v in a DLC.
 _BUILD = re.compile(rb"(?<![\d.])(\d+\.\d+\.\d+\.\d{12})(?!\d)")
 
 
 class DeviceFileKind(StrEnum):
-    """What a device may be given."""
+    """The kinds of compiled files that a device loads."""
 
     CONTEXT = "context binary"
     DLC = "DLC"
 
 
 class LoadExpectation(StrEnum):
-    """Whether a runtime can be expected to load a file."""
+    """Whether a runtime is expected to load a file."""
 
     YES = "expected to load"
     NO = "not expected to load"
@@ -32,60 +32,63 @@ class LoadExpectation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoadSupport:
-    """What is known of one kind of file on a runtime that is older or newer than what made it, and from where."""
+    """Whether a runtime that is older (or not older) than a file's QAIRT loads the file, and how this is known.
+
+    ``measured`` applies if both versions were measured, ``extrapolated`` otherwise.
+    """
 
     kind: DeviceFileKind
     older_runtime: bool
     measured: LoadExpectation
-    beyond: LoadExpectation
+    extrapolated: LoadExpectation
     source: str
 
 
-# The wheels onnxruntime-qnn 2.3.0 to 2.7.0 carry QAIRT 2.47 to 2.51. Every file was made by each of the five and given
-# to each of the five: a graph of three operators and a whole ViT. ``measured`` holds between these, ``beyond`` outside.
+# The wheels onnxruntime-qnn 2.3.0 to 2.7.0 contain QAIRT 2.47 to 2.51. Each of the five compiled a graph of three
+# operators and a whole ViT, and each of the five loaded all of these files.
 MEASURED: tuple[Version, ...] = ((2, 47), (2, 48), (2, 49), (2, 50), (2, 51))
 LOADING = (
     LoadSupport(
         DeviceFileKind.CONTEXT,
         older_runtime=True,
         measured=LoadExpectation.NO,
-        beyond=LoadExpectation.NO,
-        source="measured on the emulator with QAIRT 2.47 to 2.51: all 10 such pairs are refused with 'Using newer "
-        "context binary on old SDK'; the check compares major and minor number, not the patch",
+        extrapolated=LoadExpectation.NO,
+        source="measured on the emulator with QAIRT 2.47 to 2.51: all 10 such combinations are rejected with "
+        "'Using newer context binary on old SDK'; the runtime compares the major and minor version, not the patch",
     ),
     LoadSupport(
         DeviceFileKind.CONTEXT,
         older_runtime=False,
         measured=LoadExpectation.YES,
-        beyond=LoadExpectation.YES,
-        source="measured on the emulator with QAIRT 2.47 to 2.51: all 15 such pairs load and run; Qualcomm's "
-        "maintainers ask for a runtime at least as new (ai-hub-apps issue 148)",
+        extrapolated=LoadExpectation.YES,
+        source="measured on the emulator with QAIRT 2.47 to 2.51: all 15 such combinations load and run; "
+        "Qualcomm's maintainers require a runtime that is at least as new (ai-hub-apps issue 148)",
     ),
     LoadSupport(
         DeviceFileKind.DLC,
         older_runtime=True,
         measured=LoadExpectation.YES,
-        beyond=LoadExpectation.NOT_KNOWN,
-        source="measured with QAIRT 2.47 to 2.51: all 10 such pairs open, compose and finalize, as far as the older "
-        "runtime has every operator; nothing is documented",
+        extrapolated=LoadExpectation.NOT_KNOWN,
+        source="measured with QAIRT 2.47 to 2.51: all 10 such combinations open, compose and finalize, if the older "
+        "runtime supports every operator; this is not documented",
     ),
     LoadSupport(
         DeviceFileKind.DLC,
         older_runtime=False,
         measured=LoadExpectation.YES,
-        beyond=LoadExpectation.YES,
-        source="measured with QAIRT 2.47 to 2.51: all 15 such pairs open, compose and finalize; documented for DLCs of "
-        "earlier releases (80-63442-10, Application Integration Tips)",
+        extrapolated=LoadExpectation.YES,
+        source="measured with QAIRT 2.47 to 2.51: all 15 such combinations open, compose and finalize; documented "
+        "for DLCs of earlier releases (80-63442-10, Application Integration Tips)",
     ),
 )
 
 
-# Which wheel carries which QAIRT, as the wheels say themselves.
+# The onnxruntime-qnn wheel for each QAIRT version, from the wheels' own metadata.
 WHEELS: dict[Version, str] = dict(zip(MEASURED, ("2.3.0", "2.4.0", "2.5.0", "2.6.0", "2.7.0"), strict=True))
 
 
 def parse_version(text: str) -> Version:
-    """``2.47`` or ``2.47.0`` -> major and minor, which is what a runtime looks at."""
+    """Return the major and minor version of ``2.47`` or ``2.47.0``; a runtime compares only these."""
     match = re.fullmatch(r"v?(\d+)\.(\d+)(?:\.\d+)*", text.strip())
     if match is None:
         raise InputError(f"--option device_qairt={text}: must be a QAIRT version, as in 2.47")
@@ -93,23 +96,23 @@ def parse_version(text: str) -> Version:
 
 
 def made_by(path: Path) -> str:
-    """The QAIRT build that wrote a file, as it says itself; empty when it names none or more than one."""
+    """Return the QAIRT build number in a file; empty if the file contains none or more than one."""
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
         builds = set(_BUILD.findall(content))
     return builds.pop().decode() if len(builds) == 1 else ""
 
 
-def instead(device: Version) -> str:
-    """What to do where a device's runtime is not expected to load what was made here."""
+def load_fix(device: Version) -> str:
+    """Return what to do if the device's runtime is not expected to load a compiled file."""
     name = ".".join(map(str, device))
     wheel = WHEELS.get(device)
-    compiler = f"onnxruntime-qnn {wheel}, which carries it" if wheel else "its SDK, no wheel carries it"
+    compiler = f"in onnxruntime-qnn {wheel}" if wheel else "in its SDK, no onnxruntime-qnn wheel contains it"
     return f"compile model.onnx with QAIRT {name} ({compiler}), compile it on the device, or update the device's QAIRT"
 
 
 def can_load(kind: DeviceFileKind, made: Version, device: Version) -> tuple[LoadExpectation, str]:
-    """Whether a device's runtime can be expected to load a file, and from where that is known."""
+    """Return whether a device's runtime is expected to load a file, and how this is known."""
     row = next(row for row in LOADING if row.kind is kind and row.older_runtime == (device < made))
     if made in MEASURED and device in MEASURED:
         return row.measured, row.source
-    return row.beyond, f"{row.source}; this pair was not measured"
+    return row.extrapolated, f"{row.source}; this combination was not measured"

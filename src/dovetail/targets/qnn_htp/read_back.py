@@ -1,4 +1,4 @@
-"""Reading back what was asked of the HTP compiler, from the QNN graph that the provider dumps."""
+"""Compare the plan with the QNN graph that the provider dumps."""
 
 from __future__ import annotations
 
@@ -17,102 +17,104 @@ from dovetail.storage import Plan
 from dovetail.targets.qnn_htp.dump import DumpError, QnnGraph, QnnNode, load_dump
 from dovetail.targets.qnn_htp.floats import FloatReader, validated
 
-EVIDENCE = "the QNN graph that the provider handed to the HTP compiler, and the compiler's log"
-# QNN operators that only move bytes.
+EVIDENCE = "the QNN graph that the provider passed to the HTP compiler, and the compiler's log"
+# QNN operators that only move data.
 _LAYOUT = ("Reshape", "Transpose")
 
 
 def read_dump(emitted_path: Path, dump: Path, plan: Plan, log: str) -> ReadBack:
-    """Every planned storage, looked up in the dump, and every operator that got something else than planned."""
+    """Look up every planned tensor in the dump, and find operators that do not use it as planned."""
     try:
         graph = load_dump(dump)
     except DumpError as error:
         return ReadBack((), EVIDENCE, unparsed=str(error))
     emitted = ir.load(emitted_path)
     stored = list(stored_values(emitted, plan))
-    silent = dict(_silent_changes(graph, {one.name for one in stored}, plan))
-    found = [_read(one, graph, silent) for one in stored]
-    matched = {one.group for one, read in zip(stored, found, strict=True) if read.outcome is Outcome.MATCHED}
+    changes = dict(_silent_changes(graph, {value.name for value in stored}, plan))
+    looked_up = [_look_up(value, graph, changes) for value in stored]
+    matched = {value.group for value, row in zip(stored, looked_up, strict=True) if row.outcome is Outcome.MATCHED}
     rows = []
-    for one, read in zip(stored, found, strict=True):
-        if read.outcome is Outcome.NOT_FOUND and one.group is not None and one.group in matched:
-            detail = f"a layout step inside group {one.group!r}, whose bytes were read back as planned"
-            read = replace(read, outcome=Outcome.ABSORBED, detail=detail)
-        rows.append(read)
+    for value, row in zip(stored, looked_up, strict=True):
+        if row.outcome is Outcome.NOT_FOUND and value.group is not None and value.group in matched:
+            detail = f"only moves data inside group {value.group!r}, which was read back as planned"
+            row = replace(row, outcome=Outcome.ABSORBED, detail=detail)
+        rows.append(row)
     return ReadBack((*rows, *FloatReader(graph, validated(log)).rows(emitted, plan)), EVIDENCE)
 
 
-def _read(one: StoredValue, graph: QnnGraph, silent: Mapping[str, str]) -> TensorReadBack:
-    tensor = graph.tensors.get(one.name)
+def _look_up(value: StoredValue, graph: QnnGraph, changes: Mapping[str, str]) -> TensorReadBack:
+    tensor = graph.tensors.get(value.name)
     if tensor is None:
-        return one.as_read(Outcome.NOT_FOUND, "not in the dumped graph")
-    if tensor.dtype is not one.params.dtype:
-        found = "plain numbers" if tensor.dtype is None else str(tensor.dtype)
-        return one.as_read(Outcome.CHANGED, f"{found} instead of {one.params.dtype}")
-    per_tensor = one.params.encoding.granularity is Granularity.TENSOR
+        return value.as_read(Outcome.NOT_FOUND, "not in the dumped graph")
+    if tensor.dtype is not value.params.dtype:
+        dtype = "a dtype without scale and zero point" if tensor.dtype is None else str(tensor.dtype)
+        return value.as_read(Outcome.CHANGED, f"{dtype} instead of {value.params.dtype}")
+    per_tensor = value.params.encoding.granularity is Granularity.TENSOR
     if per_tensor:
-        same_scale = np.isclose(tensor.scale, float(one.params.scale), rtol=1e-6)
-        if not same_scale or tensor.zero_point != int(one.params.zero_point):
-            return one.as_read(Outcome.CHANGED, f"scale {tensor.scale:.6g}, zero point {tensor.zero_point}")
-    if one.name in silent:
-        return one.as_read(Outcome.CHANGED, silent[one.name])
-    readers = sorted({node.type for node in graph.nodes if one.name in node.inputs})
-    detail = f"read by {', '.join(readers)}" if readers else "output"
+        same_scale = np.isclose(tensor.scale, float(value.params.scale), rtol=1e-6)
+        if not same_scale or tensor.zero_point != int(value.params.zero_point):
+            return value.as_read(Outcome.CHANGED, f"scale {tensor.scale:.6g}, zero point {tensor.zero_point}")
+    if value.name in changes:
+        return value.as_read(Outcome.CHANGED, changes[value.name])
+    consumers = sorted({node.type for node in graph.nodes if value.name in node.inputs})
+    detail = f"input of {', '.join(consumers)}" if consumers else "output"
     if not per_tensor:
-        detail += "; by its type only, the dump has no scales per channel"
-    return one.as_read(Outcome.MATCHED, detail)
+        detail += "; only the dtype was compared, the dump has no per-channel scales"
+    return value.as_read(Outcome.MATCHED, detail)
 
 
 def _silent_changes(graph: QnnGraph, planned: set[str], plan: Plan) -> Iterator[tuple[str, str]]:
-    """Planned storages that are there, but that the provider converts or reads back in front of an operator.
+    """Planned tensors that are in the dump, but that the provider converts or dequantizes before an operator.
 
-    A Convert that no plan asked for is another precision; a Dequantize inside the graph means that what reads it runs
-    in float; a pair with float on both sides is taken out.
+    A Convert that is not planned changes the precision; after a Dequantize inside the graph the consumer runs in float;
+    the compiler removes a Q/DQ pair between float operators.
     """
-    readers: dict[str, list[QnnNode]] = defaultdict(list)
+    consumers: dict[str, list[QnnNode]] = defaultdict(list)
     for node in graph.nodes:
         for name in node.inputs:
-            readers[name].append(node)
-    makers = {name: node for node in graph.nodes for name in node.outputs}
+            consumers[name].append(node)
+    producers = {name: node for node in graph.nodes for name in node.outputs}
     kept_float = {edge.node for edge, choice in plan.edges.items() if not choice.storage.dtype.is_quantized}
     kept_float |= {name for name, choice in plan.tensors.items() if not choice.storage.dtype.is_quantized}
-    yield from _elided(graph, readers, planned)
+    yield from _removed_pairs(graph, consumers, planned)
     for node in graph.nodes:
         if not node.inputs or not node.outputs:
             continue
-        source, result = _carried_from(node.inputs[0], makers, planned), node.outputs[0]
+        source, result = _planned_source(node.inputs[0], producers, planned), node.outputs[0]
         if source is None:
             continue
-        users = [user for user in readers[result] if user.type != "Quantize"]
+        users = [user for user in consumers[result] if user.type != "Quantize"]
         if node.type == "Convert" and result not in planned:
             tensor = graph.tensors.get(result)
-            found = "another type" if tensor is None or tensor.dtype is None else str(tensor.dtype)
-            yield source, f"converted to {found} in front of {', '.join(u.type for u in users)}"
+            dtype = "an unknown dtype" if tensor is None or tensor.dtype is None else str(tensor.dtype)
+            yield source, f"converted to {dtype} before {', '.join(u.type for u in users)}"
         elif node.type == "Dequantize" and users and not any({u.name, *u.outputs} & kept_float for u in users):
-            yield source, f"read back into float in front of {', '.join(sorted({u.type for u in users}))}"
+            yield source, f"dequantized to float before {', '.join(sorted({u.type for u in users}))}"
 
 
-def _carried_from(name: str, makers: Mapping[str, QnnNode], planned: set[str]) -> str | None:
-    """The planned storage whose bytes a tensor has, behind any layout steps that ONNX Runtime put in between."""
+def _planned_source(name: str, producers: Mapping[str, QnnNode], planned: set[str]) -> str | None:
+    """The planned tensor that a tensor is a copy of, looking through layout operators that ONNX Runtime inserted."""
     while name not in planned:
-        maker = makers.get(name)
-        if maker is None or maker.type not in _LAYOUT or not maker.inputs:
+        producer = producers.get(name)
+        if producer is None or producer.type not in _LAYOUT or not producer.inputs:
             return None
-        name = maker.inputs[0]
+        name = producer.inputs[0]
     return name
 
 
-def _elided(graph: QnnGraph, readers: Mapping[str, list[QnnNode]], planned: set[str]) -> Iterator[tuple[str, str]]:
-    """Pairs with float on both sides: the dump still has them, the compiler takes them out.
+def _removed_pairs(
+    graph: QnnGraph, consumers: Mapping[str, list[QnnNode]], planned: set[str]
+) -> Iterator[tuple[str, str]]:
+    """Q/DQ pairs between float operators: they are in the dump, but the compiler removes them.
 
-    Seen in the emulator's numbers (onnxruntime-qnn 2.7.0, soc 43): 58 dB against float where the pair costs 31. At a
-    graph output the pair is kept.
+    Seen in the emulator's outputs (onnxruntime-qnn 2.7.0, soc 43): 58 dB against float, where the Q/DQ pair would give
+    31 dB. A pair before a graph output is kept.
     """
     for node in graph.nodes:
         if node.type != "Quantize" or not node.outputs or node.outputs[0] not in planned:
             continue
-        readings = readers.get(node.outputs[0], [])
-        further = [user for reading in readings for name in reading.outputs for user in readers.get(name, [])]
-        if readings and further and all(reading.type == "Dequantize" for reading in readings):
-            users = ", ".join(sorted({user.type for user in further}))
-            yield node.outputs[0], f"a pair between float operators, taken out in front of {users}"
+        direct = consumers.get(node.outputs[0], [])
+        users = [user for consumer in direct for name in consumer.outputs for user in consumers.get(name, [])]
+        if direct and users and all(consumer.type == "Dequantize" for consumer in direct):
+            types = ", ".join(sorted({user.type for user in users}))
+            yield node.outputs[0], f"a Q/DQ pair between float operators, removed before {types}"

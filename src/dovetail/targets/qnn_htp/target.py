@@ -30,12 +30,13 @@ from dovetail.op_support import FP16
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
 from dovetail.target import Family, Rewrites, Target
+from dovetail.targets.child import run_child
 from dovetail.targets.htp.chips import ARCHITECTURES, CHIPS, chip_named
 from dovetail.targets.htp.rewrites import REWRITES
 from dovetail.targets.htp.rules import RULES
 from dovetail.targets.htp.rules.retired import RETIRED
 from dovetail.targets.htp.table import htp_table
-from dovetail.targets.qnn_htp.compile import GRAPH, compile_model, in_child, package
+from dovetail.targets.qnn_htp.compile import GRAPH, SESSION, compile_model, package
 from dovetail.targets.qnn_htp.device import device_side
 from dovetail.targets.qnn_htp.install import probe
 from dovetail.targets.qnn_htp.islands import hold_islands
@@ -45,19 +46,19 @@ from dovetail.targets.qnn_htp.read_back import EVIDENCE, read_dump
 from dovetail.trials.knobs.islands import islands
 from dovetail.trials.knobs.operand_widths import OPERAND_WIDTHS
 
-# A ViT in float16 on the emulator is 51 dB from float32 (onnxruntime-qnn 2.7.0); three less are asked of a graph.
+# A ViT in float16 on the emulator agrees with float32 to 51 dB (onnxruntime-qnn 2.7.0); a graph must reach 3 dB less.
 _FLOAT16_DB = 48.0
 
 
 def open_target(variant: str, options: Mapping[str, str]) -> Target:
-    """The target of one chip; its table follows from the architecture."""
+    """Return the target for one chip, with the op table of its architecture."""
     chip = chip_named(variant)
-    asked = read_options(chip, options)
+    htp_options = read_options(chip, options)
     return Target(
         name=f"qnn-htp:{chip.name}",
-        facts=asked,
+        facts=htp_options,
         table=htp_table(f"qnn-htp:{chip.name}", chip),
-        backend=_backend(asked),
+        backend=_backend(htp_options),
         rewrites=Rewrites(REWRITES),
         rules=RULES,
         knobs=(OPERAND_WIDTHS, *((islands(FP16),) if chip.has_float16 else ())),
@@ -69,65 +70,66 @@ FAMILY = Family(
 )
 
 
-def _backend(asked: HtpOptions) -> Backend:
-    """How the compiler and the emulator are reached; one sample by default, because each takes seconds."""
-    baselines = (Baseline(FP16.name, partial(_float16, asked)), Baseline("naive", partial(_naive, asked)))
+def _backend(options: HtpOptions) -> Backend:
+    """The compiler and the emulator; by default one sample is emulated, because each takes seconds."""
+    baselines = (Baseline(FP16.name, partial(_float16, options)), Baseline("naive", partial(_naive, options)))
     return Backend(
         probe=probe,
         emit=emit,
-        compile=partial(compile_model, asked),
+        compile=partial(compile_model, options),
         read_back=read_back,
-        runner=Runner(partial(run, asked), samples=1, retry_samples=8),
-        package=partial(package, asked),
-        estimator=Estimator(baselines) if asked.chip.has_estimate else None,
-        device=DeviceKit(partial(device_side, asked.provider)),
+        runner=Runner(partial(run, options), samples=1, retry_samples=8),
+        package=partial(package, options),
+        estimator=Estimator(baselines) if options.chip.has_estimate else None,
+        device=DeviceKit(partial(device_side, options.provider)),
         float16_db=_FLOAT16_DB,
     )
 
 
 def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
-    """QDQ ONNX with integer weights, in which float operators stay float."""
+    """Write a QDQ ONNX model with integer weights; operators planned in float stay in float."""
     emitted = emit_qdq(model, plan)
     hold_islands(emitted, plan)
     written = write(emitted, folder / "model.onnx")
     return tuple(Artifact("model" if path.suffix == ".onnx" else "model_data", path) for path in written)
 
 
-def _float16(asked: HtpOptions, case: BaselineCase, folder: Path) -> CompileResult:
-    """The same graph in float16."""
-    return compile_model(asked, emit(case.model, Plan("qnn-htp", FP16.name, {}), folder), folder)
+def _float16(options: HtpOptions, case: BaselineCase, folder: Path) -> CompileResult:
+    """Compile the same graph in float16."""
+    return compile_model(options, emit(case.model, Plan("qnn-htp", FP16.name, {}), folder), folder)
 
 
-def _naive(asked: HtpOptions, case: BaselineCase, folder: Path) -> CompileResult:
-    """A naive export of the caller's file."""
+def _naive(options: HtpOptions, case: BaselineCase, folder: Path) -> CompileResult:
+    """Compile a naive export of the caller's file."""
     path = folder / "model.onnx"
-    error = export_naive(asked, case.original, case.precision, case.samples, case.shapes, path)
-    return CompileResult(error=error) if error else compile_model(asked, (Artifact("model", path),), folder)
+    error = export_naive(options, case.original, case.precision, case.samples, case.shapes, path)
+    return CompileResult(error=error) if error else compile_model(options, (Artifact("model", path),), folder)
 
 
 def read_back(compiled: CompileResult, plan: Plan) -> ReadBack:
-    """Every planned tensor, looked up in the graph that the compiler was given."""
+    """Look up every planned tensor in the graph that was passed to the compiler."""
     dump = next((a.path.parent for a in compiled.artifacts if a.name == GRAPH), None)
     if dump is None:
-        return ReadBack((), EVIDENCE, unparsed="no graph was dumped")
+        return ReadBack((), EVIDENCE, unparsed="the provider dumped no graph")
     return read_dump(compiled.artifacts[0].path, dump, plan, compiled.log)
 
 
-def run(asked: HtpOptions, compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
-    """Emulate what ships, every sample in a fresh process, as many at once as there are cores."""
+def run(options: HtpOptions, compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
+    """Emulate the compiled model, each sample in a fresh process, as many in parallel as there are cores."""
     model = next((a.path for a in compiled.artifacts if a.name == "context"), compiled.artifacts[0].path)
     with ThreadPoolExecutor(os.cpu_count()) as cores:
-        yield from cores.map(partial(_emulate, asked, model), samples)
+        yield from cores.map(partial(_emulate, options, model), samples)
 
 
-def _emulate(asked: HtpOptions, model: Path, sample: Sample) -> Sample:
+def _emulate(options: HtpOptions, model: Path, sample: Sample) -> Sample:
     with tempfile.TemporaryDirectory(prefix="dovetail-htp-") as name:
-        given, answer = Path(name) / "sample.npz", Path(name) / "outputs.npz"
-        np.savez(given, allow_pickle=False, **sample)
-        arguments = {"model": str(model), "options": dict(asked.provider), "sample": str(given), "outputs": str(answer)}
-        result = in_child(asked, "run_in_child", arguments, "the HTP emulator")
+        inputs, outputs = Path(name) / "sample.npz", Path(name) / "outputs.npz"
+        np.savez(inputs, allow_pickle=False, **sample)
+        arguments = {"model": str(model), "options": dict(options.provider)}
+        arguments |= {"sample": str(inputs), "outputs": str(outputs)}
+        result = run_child(f"{SESSION}:run_in_child", arguments, who="the HTP emulator", limits=options.limits)
         if result.answer is None:
-            kind = BackendError if result.finished else UnfinishedError
-            raise kind(f"the HTP emulator did not run the model: {result.error}")
-        with np.load(answer) as arrays:
+            error = BackendError if result.finished else UnfinishedError
+            raise error(f"the HTP emulator did not run the model: {result.error}")
+        with np.load(outputs) as arrays:
             return {key: arrays[key] for key in arrays.files}

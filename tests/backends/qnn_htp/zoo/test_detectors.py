@@ -1,4 +1,4 @@
-"""RT-DETRv2 and RF-DETR, whole: backbone, query selection by TopK, deformable decoder; boxes and classes out."""
+"""Complete RT-DETRv2 and RF-DETR: backbone, query selection by TopK, deformable decoder, boxes and classes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.backends.qnn_htp.zoo.fitting import (  # noqa: E402
 )
 
 FIELDS = ("logits", "pred_boxes")
-# So wide that the outermost anchors are outside the valid part of the picture, as in a picture of 640 x 640.
+# So wide that the outermost anchors are outside the valid area of the image, as in an image of 640 x 640.
 RT_SHAPE = (1, 3, 64, 416)
 RF_SHAPE = (1, 3, 112, 112)
 
@@ -55,7 +55,7 @@ def rt_detr() -> nn.Module:
         anchor_image_size=list(RT_SHAPE[2:]),
     )
     model = Outputs(transformers.RTDetrV2ForObjectDetection(config), FIELDS)
-    run_trials(model, torch.from_numpy(images(RT_SHAPE)["x"]))
+    set_batch_norm_statistics(model, torch.from_numpy(images(RT_SHAPE)["x"]))
     return model
 
 
@@ -84,15 +84,16 @@ def rf_detr() -> nn.Module:
         decoder_n_points=2,
     )
     model = Outputs(transformers.RfDetrForObjectDetection(config), FIELDS)
-    with torch.no_grad():  # as large as trained ones, or all proposals score alike and the selection is chance
+    # Weights of the magnitude of trained ones: otherwise all proposals score the same, and the selection is random.
+    with torch.no_grad():
         for layer in model.modules():
             if isinstance(layer, nn.Linear | nn.Conv2d):
                 layer.weight.normal_(0, layer.weight[0].numel() ** -0.5)
     return model
 
 
-def run_trials(model: nn.Module, pictures: Tensor) -> None:
-    """Give batch normalization the statistics that training would: without them the features fade away."""
+def set_batch_norm_statistics(model: nn.Module, batch: Tensor) -> None:
+    """Give batch normalization the statistics that training would: without them the features vanish."""
 
     def observe(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         layer.running_mean.copy_(inputs[0].mean((0, 2, 3)))
@@ -104,7 +105,7 @@ def run_trials(model: nn.Module, pictures: Tensor) -> None:
         for layer in layers:
             layer.weight.copy_(1 + 0.1 * torch.randn(layer.weight.shape))
             layer.bias.copy_(0.1 * torch.randn(layer.bias.shape))
-        model(pictures)
+        model(batch)
     for hook in hooks:
         hook.remove()
 
@@ -118,12 +119,12 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, 
 
 
 def shared_detectors(factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The files of both."""
+    """The files of both networks."""
     return shared_exports(factory, list(SHAPES), lambda f: {name: path for name, (path, _) in export_both(f).items()})
 
 
 def export_both(folder: Path) -> dict[str, tuple[Path, tuple[int, ...]]]:
-    """Both networks, each by the exporter that takes it, and the shape of its input."""
+    """Export both networks, each with the exporter that supports it; return the files and input shapes."""
     torch.manual_seed(0)
     return {
         "RT-DETRv2": (export(rt_detr(), RT_SHAPE, folder / "rt_detr.onnx", dynamo=False), RT_SHAPE),
@@ -135,28 +136,28 @@ def assert_right(result: Result, precision: str) -> None:
     assert_as_planned(result)
     numerics = result.verdicts["numerics"]
     assert numerics.status is Status.PASS, numerics.reason
-    apart = result.metrics.sqnr_db.target_vs_simulation
-    assert apart is not None
+    agreement = result.metrics.sqnr_db.target_vs_simulation
+    assert agreement is not None
     if precision == "w8a16":
-        assert min(value for value in apart.values() if value is not None) >= 45
+        assert min(value for value in agreement.values() if value is not None) >= 45
     kept = {
         row.original_name
         for row in result.plan
         if str(row.dtype).startswith("float") and row.why is not Reason.INTERIOR
     }
-    assert len(kept) == 1  # the scores that TopK gives back, which nobody reads
+    assert len(kept) == 1  # the values output of TopK, which has no consumer
 
 
 @pytest.mark.parametrize("name", ["RT-DETRv2", "RF-DETR"])
 def test_detectors_run_as_planned(name: str, exported: dict[str, tuple[Path, tuple[int, ...]]], tmp_path: Path) -> None:
-    """On a phone; w8a8 is the same architecture's below, and python -m bench.htp detectors."""
+    """On a phone chip; w8a8 on the same architecture is tested below and in python -m bench.htp detectors."""
     path, shape = exported[name]
     assert_right(fitted(path, shape, tmp_path / "run", "qnn-htp:sm8550", "w8a16"), "w8a16")
 
 
 @pytest.mark.parametrize("precision", ["w8a16", "w8a8"])
 @pytest.mark.parametrize("name", ["RT-DETRv2", "RF-DETR"])
-def test_detectors_run_on_the_automotive_part(
+def test_detectors_run_on_the_automotive_chip(
     name: str, precision: str, exported: dict[str, tuple[Path, tuple[int, ...]]], tmp_path: Path
 ) -> None:
     path, shape = exported[name]

@@ -1,4 +1,4 @@
-"""Single operators of image encoders that the real HTP compiler refuses or gets wrong, and what is done about each."""
+"""Operators of image encoders that the real HTP compiler rejects or computes wrongly, and how ``fit`` avoids this."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn
 
 WRONG_DB, RIGHT_DB = 10.0, 60.0
 MISCOMPILED_DROP_DB = 30.0
-# The same positions for every sample, as SAM has them: rows of the image have a table each.
+# Relative positions as in SAM: the same for every sample, with a table for each row of the image.
 REPEATED = """g (float[2,36,16] x) => (float[2,6,6,6] y) <int64[4] rows = {2, 6, 6, 16}>
 { a = Relu(x)  r = Reshape(a, rows)  y = MatMul(r, table) }"""
 PADDED = """g (float[1,8,6,6] x) => (float[1,8,8,8] y) <int64[8] pads = {0,0,1,1,0,0,1,1}, float filling = {-1.0}>
@@ -54,22 +54,22 @@ def compiled(model: ir.Model, target: Target, folder: Path) -> CompileResult:
 
 
 def agreement_db(model: ir.Model, target: Target, folder: Path) -> float:
-    """The emulator against the simulation of the same emitted graph."""
+    """The SQNR of the emulator against the simulation of the same emitted graph."""
     result = compiled(model, target, folder)
     assert result.error == ""
     sample = {name: array[0] for name, array in noise(model).items()}
-    (found,) = target.backend.runner.run(result, [sample])
-    return sqnr_db(run(ir.load(result.artifacts[0].path), sample)["y"], found["y"])
+    (emulated,) = target.backend.runner.run(result, [sample])
+    return sqnr_db(run(ir.load(result.artifacts[0].path), sample)["y"], emulated["y"])
 
 
 def rewritten(model: ir.Model, target: Target) -> ir.Model:
-    for each in target.rewrites.graph:
-        each(model)
+    for rewrite in target.rewrites.graph:
+        rewrite(model)
     infer_shapes(model)
     return model
 
 
-def test_a_reshape_in_front_of_a_repeated_operand_is_lost(htp: Target, tmp_path: Path) -> None:
+def test_a_reshape_before_a_broadcast_matmul_is_lost(htp: Target, tmp_path: Path) -> None:
     def model() -> ir.Model:
         return model_from(REPEATED, table=normal(6, 16, 6))
 
@@ -77,19 +77,21 @@ def test_a_reshape_in_front_of_a_repeated_operand_is_lost(htp: Target, tmp_path:
     assert agreement_db(rewritten(model(), htp), htp, tmp_path) > RIGHT_DB
 
 
-def test_what_is_padded_with_must_be_in_the_range_of_the_input(htp: Target, tmp_path: Path) -> None:
+def test_the_padding_value_must_be_in_the_range_of_the_input(htp: Target, tmp_path: Path) -> None:
     naive = with_op(htp, "Pad", OpSupport((signature(A16, out=A16),)))
     assert agreement_db(model_from(PADDED), naive, tmp_path) < WRONG_DB
     assert agreement_db(model_from(PADDED), htp, tmp_path) > RIGHT_DB
 
 
-def test_a_table_as_second_operand_is_planned_not_left_to_the_compiler(htp: Target, tmp_path: Path) -> None:
+def test_the_dtype_of_a_constant_second_operand_is_planned_and_not_changed_by_the_compiler(
+    htp: Target, tmp_path: Path
+) -> None:
     model = model_from(TABLE, table=normal(6, 16, 6))
     naive = with_op(htp, "MatMul", OpSupport((signature(A16, A16, out=A16),)))
-    for target, wanted in ((naive, ["converted to int16 in front of MatMul"]), (htp, [])):
+    for target, expected in ((naive, ["converted to int16 before MatMul"]), (htp, [])):
         plan = planned(model, target, W8A16, data=noise(model))
         read = target.backend.read_back(compiled(model, target, tmp_path), plan)
-        assert [one.detail for one in read.tensors if one.outcome is Outcome.CHANGED] == wanted
+        assert [row.detail for row in read.tensors if row.outcome is Outcome.CHANGED] == expected
 
 
 def fitted_feed_forward(batch: int, outputs: int, folder: Path, **more: Any) -> Result:
@@ -111,10 +113,10 @@ def fitted_feed_forward(batch: int, outputs: int, folder: Path, **more: Any) -> 
     return result
 
 
-def test_a_narrow_layer_that_is_miscompiled_is_detected_located_and_cured(tmp_path: Path) -> None:
-    """LayerNorm, a linear layer with 32 outputs and SiLU in 16 bit, with a batch: wrong, where 45 dB are simulated.
+def test_a_small_layer_that_is_miscompiled_is_detected_located_and_fixed(tmp_path: Path) -> None:
+    """LayerNorm, a linear layer with 32 outputs and SiLU in 16 bits, with a batch: wrong, the simulation has 45 dB.
 
-    No rewrite is known that avoids it. It is the last operator that comes out wrong; in float16 it is right.
+    No rewrite is known that avoids it. The last operator is computed wrongly; in float16 it is correct.
     """
     result = fitted_feed_forward(4, 32, tmp_path)
     (island,) = [decision for decision in result.decisions if decision.knob == "island"]
@@ -125,8 +127,8 @@ def test_a_narrow_layer_that_is_miscompiled_is_detected_located_and_cured(tmp_pa
     assert result.verdicts["numerics"].status is Status.PASS, result.verdicts["numerics"].reason
 
 
-def test_with_a_plan_of_the_callers_own_the_same_layer_fails_numerics(tmp_path: Path) -> None:
-    """Nothing is cured in a plan that is carried out as it is: the verdict says that it is wrong, and where."""
+def test_with_the_callers_own_plan_the_same_layer_fails_numerics(tmp_path: Path) -> None:
+    """A plan from the caller is not changed: the verdict says that the outputs are wrong, and where."""
     fitted_feed_forward(1, 32, tmp_path)
     (tmp_path / "run" / "plan.json").rename(tmp_path / "plan.json")
     numerics = fitted_feed_forward(4, 32, tmp_path, plan=tmp_path / "plan.json", force=True).verdicts["numerics"]
@@ -136,17 +138,17 @@ def test_with_a_plan_of_the_callers_own_the_same_layer_fails_numerics(tmp_path: 
 
 
 @pytest.mark.parametrize(("batch", "outputs"), [(1, 32), (4, 64)])
-def test_the_same_layer_without_a_batch_or_wider_is_right(batch: int, outputs: int, tmp_path: Path) -> None:
+def test_the_same_layer_without_a_batch_or_wider_is_correct(batch: int, outputs: int, tmp_path: Path) -> None:
     numerics = fitted_feed_forward(batch, outputs, tmp_path).verdicts["numerics"]
     assert numerics.status is Status.PASS, numerics.reason
 
 
-@pytest.mark.parametrize(("text", "refused"), [(FOLDED, "Col2Im"), (UNFOLDED, "Gather")], ids=["fold", "unfold"])
-def test_windows_that_overlap_are_convolutions(text: str, refused: str, htp: Target, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "rejected"), [(FOLDED, "Col2Im"), (UNFOLDED, "Gather")], ids=["fold", "unfold"])
+def test_overlapping_windows_become_convolutions(text: str, rejected: str, htp: Target, tmp_path: Path) -> None:
     def model() -> ir.Model:
-        return model_from(text, **({"grid": GRID} if refused == "Gather" else {}))
+        return model_from(text, **({"grid": GRID} if rejected == "Gather" else {}))
 
     findings = compiled(model(), htp, tmp_path).findings
-    assert refused in {finding.message.split()[0] for finding in findings}
+    assert rejected in {finding.message.split()[0] for finding in findings}
     assert windows_as_conv in htp.rewrites.graph
     assert agreement_db(rewritten(model(), htp), htp, tmp_path) > RIGHT_DB

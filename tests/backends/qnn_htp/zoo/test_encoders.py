@@ -1,7 +1,7 @@
-"""Image encoders on the real HTP compiler: CLIP, SigLIP, MobileViT, SAM and the PP-OCRv6 recogniser, as planned.
+"""Image encoders on the real HTP compiler: CLIP, SigLIP, MobileViT, SAM and the PP-OCRv6 text recognizer.
 
-Two layers with random weights each, but every operator, rank and window that the real ones have. Their weights keep
-the size of what passes through, or the simulation of a deep random network would say nothing.
+Each has two layers with random weights, but every operator, rank and window of the real network. The weights keep the
+magnitude of the activations; otherwise the simulation of a deep random network would be meaningless.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def clip() -> nn.Module:
 
 
 def siglip() -> nn.Module:
-    """With the head that pools by attention."""
+    """With the attention pooling head."""
     from transformers import SiglipVisionConfig, SiglipVisionModel
 
     config = SiglipVisionConfig(
@@ -56,8 +56,8 @@ def siglip() -> nn.Module:
 
 
 def mobilevit() -> nn.Module:
-    """The sizes of MobileViT-XXS, with one transformer layer in each stage: a narrower one that is miscompiled is
-    tested in test_encoder_parts.py."""
+    """The sizes of MobileViT-XXS, with one transformer layer per stage; test_encoder_parts.py tests a narrower layer,
+    which is miscompiled."""
     from transformers import MobileViTConfig, MobileViTModel
 
     config = MobileViTConfig(
@@ -75,7 +75,7 @@ def mobilevit() -> nn.Module:
 
 
 def sam() -> nn.Module:
-    """A layer with windows, which do not fill the image, and a global one; both with relative positions."""
+    """A layer with windows that do not divide the image evenly, and a global one; both with relative positions."""
     from transformers import SamVisionConfig, SamVisionModel
 
     config = SamVisionConfig(
@@ -92,7 +92,7 @@ def sam() -> nn.Module:
     return Outputs(SamVisionModel(config), ("last_hidden_state",))
 
 
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, bool]] = {  # how it is made, image size, exported by dynamo
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, bool]] = {  # factory, image size, exported by dynamo
     "clip": (clip, 32, False),
     "siglip": (siglip, 32, True),
     "mobilevit": (mobilevit, 64, False),
@@ -111,7 +111,7 @@ def export_network(name: str, place: Path) -> Path:
     return export(keep_sizes(make()), (1, 3, size, size), place, dynamo=dynamo)
 
 
-def normal_operators(run: Path) -> set[str]:
+def normalized_operators(run: Path) -> set[str]:
     return {node.op_type for node in ir.load(run / "stages" / "normalized.onnx").graph}
 
 
@@ -122,12 +122,12 @@ def test_encoder_runs_as_planned(name: str, precision: str, exported: Callable[[
     result = fitted(exported(name), (1, 3, size, size), tmp_path / "run", TARGET, precision, emulate=1)
     assert_as_planned(result)
     assert result.verdicts["numerics"].status is Status.PASS, result.verdicts["numerics"].reason
-    assert "Einsum" not in normal_operators(tmp_path / "run")
+    assert "Einsum" not in normalized_operators(tmp_path / "run")
     assert {row.dtype for row in result.plan if row.edge is None} == {DType.U16 if precision == "w8a16" else DType.U8}
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_text_recogniser_runs_as_planned(precision: str, tmp_path: Path) -> None:
+def test_text_recognizer_runs_as_planned(precision: str, tmp_path: Path) -> None:
     lines = rendered_lines.texts(4, seed=1)
     result: Result = dovetail.fit(
         ocr_model(rendered_lines.MODEL),

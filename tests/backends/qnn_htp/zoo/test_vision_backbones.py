@@ -1,6 +1,6 @@
-"""Vision backbones on the real HTP compiler: ViT, DeiT, DINOv2 in windows (as in RF-DETR), Swin and SegFormer.
+"""Vision backbones on the real HTP compiler: ViT, DeiT, DINOv2 with windows (as in RF-DETR), Swin and SegFormer.
 
-Two layers or stages with random weights each, but every operator, rank and window that the real ones have.
+Each has two layers or stages with random weights, but every operator, rank and window of the real network.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ pytest.importorskip("transformers", reason="needs the package transformers")
 TARGET = "qnn-htp:sm8550"
 LARGE = (1, 3, 512, 512)
 PRECISIONS = ("w8a16", "w8a8")
-# Some 8-bit kernels round with a bias (Gemm of [49,128] by [128,512]: +0.24 steps on average; [196,64] by [64,64]:
-# none), which random weights pile up and Swin's mean over the tokens does not average out: target 24.8 dB, simulation
-# 31.2 on the same sample. No single tensor before the mean is more than 2 dB behind its simulation. The verdict fails,
-# as it should, by a drop of 6.3 dB; that of a miscompile is tens of dB.
+# Some 8-bit kernels have a rounding bias (Gemm of [49,128] by [128,512]: +0.24 steps on average; [196,64] by [64,64]:
+# none), which accumulates with random weights, and which Swin's mean over the tokens does not remove: target 24.8 dB,
+# simulation 31.2 on the same sample. No single tensor before the mean is more than 2 dB worse than its simulation. The
+# verdict fails, as it should, by a drop of 6.3 dB; the drop of a miscompilation is tens of dB.
 BIASED = {("swin", "w8a8")}
 BIASED_DROP_DB = 10.0
 
@@ -85,7 +85,7 @@ def swin() -> nn.Module:
 
 
 def segformer() -> nn.Module:
-    """The sizes of SegFormer-B0, with one layer in each stage."""
+    """The sizes of SegFormer-B0, with one layer per stage."""
     from transformers import SegformerConfig, SegformerForSemanticSegmentation
 
     config = SegformerConfig(depths=[1, 1, 1, 1], decoder_hidden_size=64, num_labels=10)
@@ -93,7 +93,7 @@ def segformer() -> nn.Module:
 
 
 class FeatureMaps(nn.Module):
-    """A backbone from one image tensor to its feature maps."""
+    """A backbone as a function from one image tensor to its feature maps."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class FeatureMaps(nn.Module):
         return tuple(self.model(x).feature_maps)
 
 
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {  # how it is made, image size
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {  # factory, image size
     "vit": (vit, 64),
     "deit": (deit, 64),
     "dinov2": (dinov2, 96),
@@ -123,8 +123,8 @@ def export_network(name: str, place: Path) -> Path:
     return export(keep_sizes(make()), (1, 3, size, size), place)
 
 
-def test_the_backbone_of_rf_detr_at_its_sizes(tmp_path: Path) -> None:
-    """On the automotive part; in other precisions and on a phone: python -m bench.htp detectors."""
+def test_the_backbone_of_rf_detr_at_its_real_sizes(tmp_path: Path) -> None:
+    """On the automotive chip; python -m bench.htp detectors has other precisions and a phone chip."""
     path = export(keep_sizes(dinov2(384, 6, LARGE[-1])), LARGE, tmp_path / "model.onnx")
     run, option = tmp_path / "run", {"vtcm_mb": "8", "optimization": "3"}
     result = fitted(path, LARGE, run, "qnn-htp:soc52", "w8a16", option=option, baselines="none")
@@ -147,8 +147,8 @@ def test_backbone_runs_as_planned(
 ) -> None:
     size = NETWORKS[name][1]
     if (name, precision) in BIASED:
-        # Where a failure starts is looked for in test_locate.py; here the bisection would only take minutes.
-        monkeypatch.setattr("dovetail.trials.run_trials.locate", lambda *_: "not looked for")
+        # test_locate.py tests how a failure is located; here it would only take minutes.
+        monkeypatch.setattr("dovetail.trials.run_trials.locate", lambda *_: "not located")
     result = fitted(exported(name), (1, 3, size, size), tmp_path / "run", TARGET, precision, emulate=1)
     assert_as_planned(result)
     numerics = result.verdicts["numerics"]
@@ -158,6 +158,6 @@ def test_backbone_runs_as_planned(
         assert Thresholds().numerics_drop_db < drop_db < BIASED_DROP_DB
     else:
         assert numerics.status is Status.PASS, numerics.reason
-    stored = {row.dtype for row in result.plan if row.edge is None and row.why is not Reason.INTERIOR}
-    assert stored == {DType.U16 if precision == "w8a16" else DType.U8}
+    dtypes = {row.dtype for row in result.plan if row.edge is None and row.why is not Reason.INTERIOR}
+    assert dtypes == {DType.U16 if precision == "w8a16" else DType.U8}
     assert max(ranks(tmp_path / "run")) <= 4

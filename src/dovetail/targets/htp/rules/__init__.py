@@ -1,4 +1,4 @@
-"""The rules for HTP."""
+"""The rules for HTP targets."""
 
 from __future__ import annotations
 

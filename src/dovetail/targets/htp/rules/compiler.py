@@ -1,4 +1,4 @@
-"""Q7 and Q8 on HTP: what its compiler says, and what becomes of its files on a device."""
+"""Q7 and Q8 on HTP: messages of its compiler, and whether a device can load the compiled files."""
 
 from __future__ import annotations
 
@@ -6,142 +6,145 @@ from dovetail.rules.rule import explanation
 
 NOT_FOR_DEVICE = explanation(
     "Q701",
-    "file_that_device_may_not_load",
-    """A compiled file was made by a QAIRT version that the device's runtime is not known to load.
+    "device_qairt_version_mismatch",
+    """A compiled file was written by a QAIRT version whose files the device's runtime is not known to load.
 
     ## What it finds
-    With `--option device_qairt=V`: the context binary or DLC was written by a QAIRT that is too new for the one on the
-    device (an error), or the pair of versions was never tried (a warning).
+    With `--option device_qairt=V`: the context binary or DLC was written by a QAIRT version that is too new for the
+    device (an error), or this combination of versions was never tested (a warning).
 
     ## Why it matters
-    A runtime refuses a context binary of a newer QAIRT when it is loaded, which is the first time that a device shows
-    it. The check compares major and minor version, not the patch.
+    A runtime rejects a context binary of a newer QAIRT when it loads the file, so the problem only appears on the
+    device. The runtime compares the major and minor version, not the patch.
 
     ## How to fix it
-    Compile with the onnxruntime-qnn that carries the device's QAIRT, compile on the device, or update its QAIRT. A DLC
-    is less strict than a context binary (`--option dlc=1`).
+    Compile with the onnxruntime-qnn version that contains the device's QAIRT version, compile on the device, or update
+    QAIRT on the device. A DLC is less strict than a context binary (`--option dlc=1`).
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.3.0 to 2.7.0 (QAIRT 2.47 to 2.51), every file given to each of the five: a newer
-      context binary is refused 10 times of 10 ("Using newer context binary on old SDK"), a DLC never.
+    - qnn-htp: onnxruntime-qnn 2.3.0 to 2.7.0 (QAIRT 2.47 to 2.51), files of each version loaded by each of the five: a
+      newer context binary is rejected in 10 of 10 combinations ("Using newer context binary on old SDK"), a newer DLC
+      in none.
     """,
 )
 
-BUILDER_NOT_KNOWN = explanation(
+QAIRT_VERSION_UNKNOWN = explanation(
     "Q702",
-    "file_without_qairt_version",
-    """Which QAIRT version made a compiled file cannot be read from it.
+    "compiled_file_without_qairt_version",
+    """The QAIRT version that wrote a compiled file cannot be read from the file.
 
     ## What it finds
-    Context binaries and DLCs in which no build number of QAIRT is written, or more than one.
+    Context binaries and DLCs that contain no QAIRT build number, or more than one.
 
     ## Why it matters
-    Whether a device can load the file depends on that version, so it cannot be said here.
+    Whether a device can load the file depends on this version, so it cannot be checked.
 
     ## How to fix it
-    Compile again with a released onnxruntime-qnn, and try the file on the device before it ships.
+    Compile again with a released version of onnxruntime-qnn, and test the file on the device before it ships.
 
     ## Seen on
-    - qnn-htp: files of QAIRT 2.47 to 2.51 have one build number each; not seen in a file of these versions.
+    - qnn-htp: files of QAIRT 2.47 to 2.51 contain exactly one build number; this finding was not seen with them.
     """,
 )
 
 NO_DLC = explanation(
     "Q703",
-    "dlc_that_was_not_written",
-    """A DLC was asked for and was not written.
+    "dlc_not_written",
+    """A DLC was requested but could not be written.
 
     ## What it finds
-    `--option dlc=1` where the writer of onnxruntime-qnn ends with an error. The context binary is there all the same.
+    `--option dlc=1`, if the DLC serializer of onnxruntime-qnn ends with an error. The context binary is written anyway.
 
     ## Why it matters
-    There is nothing to ship where the device is to compile the graph itself.
+    Without a DLC, a device that compiles the graph itself has no file to compile.
 
     ## How to fix it
     Read the error in the message. A missing library means a broken installation: install `dovetail-fit[qnn]` again.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0) with libQnnIr.so taken away.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0) with libQnnIr.so removed.
     """,
 )
 
 OTHER_ARCHITECTURE = explanation(
     "Q704",
-    "compiled_for_another_architecture",
-    """The compiler worked for another HTP architecture than the one that was named.
+    "compiled_for_different_architecture",
+    """The compiler compiled for a different HTP architecture than the target names.
 
     ## What it finds
-    A target such as `qnn-htp:soc90/v73` where the compiler takes the SoC number for another architecture.
+    A target such as `qnn-htp:soc90/v73`, if the compiler maps the SoC number to a different architecture.
 
     ## Why it matters
-    The compiler goes by the number. Kernels, float16 and memory differ between architectures, and so does what it
-    refuses: nothing that it said is about the chip that was meant.
+    The compiler uses the SoC number only. Kernels, float16 support and memory differ between architectures, so its
+    results, including what it rejects, do not apply to the architecture in the target's name.
 
     ## How to fix it
-    Name the architecture that the compiler reports, if the SoC number is right; else correct the number.
+    If the SoC number is right, use the architecture that the compiler reports; otherwise correct the number.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0): SoC 90 named as v73 is compiled for v75 ("Option: arch = 75").
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0): `soc90/v73` is compiled for v75 ("Option: arch = 75").
     """,
 )
 
-NODE_REFUSED = explanation(
+NODE_REJECTED = explanation(
     "Q801",
-    "node_refused_by_compiler",
-    """The compiler refuses a node for a reason that is not known here.
+    "node_rejected_by_compiler",
+    """The compiler rejects a node, and the reason is missing or not known.
 
     ## What it finds
-    Nodes that fail validation, cannot be added to the graph or stop it from being finalized, where the compiler gives
+    Nodes that fail validation, cannot be added to the graph, or prevent it from being finalized, if the compiler gives
     no reason or one that has no code of its own (Q802 to Q806).
 
     ## Why it matters
-    One refused node is enough for there to be no compiled model.
+    If one node is rejected, the model is not compiled.
 
     ## How to fix it
-    Read the compiler's words in the message and `compile/compile.log`. Keep the operator in float (`--keep`), write it
-    in other operators, or cut the model in front of it.
+    Read the compiler's error in the message and in `compile/compile.log`. Keep the operator in float (`--keep`),
+    replace it with other operators, or split the model before it.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0): refusals whose line with the reason is missing.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0): logs of a rejected node from which the line with the reason was
+      removed.
     """,
 )
 
-OPERATOR_REFUSED = explanation(
+OPERATOR_NOT_SUPPORTED = explanation(
     "Q802",
-    "operator_refused_by_compiler",
-    """The compiler has no such operator.
+    "operator_not_supported_by_compiler",
+    """The compiler does not support an operator.
 
     ## What it finds
-    Nodes that are refused because onnxruntime-qnn has no translation of the operator, in any precision, or none
-    without a size that is known beforehand (NonMaxSuppression).
+    Nodes that are rejected because onnxruntime-qnn does not translate the operator in any precision, or only with a
+    fixed output size (NonMaxSuppression).
 
     ## Why it matters
-    One refused node is enough for there to be no compiled model.
+    If one node is rejected, the model is not compiled.
 
     ## How to fix it
-    Write it in operators that exist (Q101 has a list of what lacks), or leave it behind the end of the model.
+    Replace it with supported operators (Q101 reports known unsupported ones before compiling), or run it after the
+    model, outside the target.
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43: Erf ("are not supported by QNN EP"), NonMaxSuppression.
     """,
 )
 
-TYPES_REFUSED = explanation(
+DTYPES_NOT_SUPPORTED = explanation(
     "Q803",
-    "types_refused_by_compiler",
-    """The compiler has the operator, but no kernel for these types and scales.
+    "dtypes_not_supported_by_compiler",
+    """The compiler supports the operator, but has no kernel for its dtypes, scales or zero points.
 
     ## What it finds
-    Nodes that are refused for the dtypes of what they read and write, for scales per channel on an activation, for a
-    zero point where the kernel is symmetric, or for float on a chip without float16.
+    Nodes that are rejected because of the dtypes of their inputs and outputs, per-channel scales on an activation, a
+    zero point where the kernel requires symmetric quantization, or float on a chip without float16.
 
     ## Why it matters
-    One refused node is enough for there to be no compiled model. Where the graph is finalized the error is
-    1002 MEM_ALLOC, although memory is not short.
+    If one node is rejected, the model is not compiled. If this happens when the graph is finalized, the error is
+    1002 MEM_ALLOC, although memory is not the problem.
 
     ## How to fix it
-    The message says which types were asked for. Store all that the operator reads in one width, activations with one
-    scale, and int32 only as the bias of Conv and Gemm; for float choose a chip with float16.
+    The message contains the requested dtypes. Quantize all inputs of the operator to the same bit width, activations
+    with one scale, and use int32 only for the bias of Conv and Gemm. To run in float, choose a chip with float16.
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0): "could not create op", "Unsupported input/output datatypes",
@@ -149,21 +152,21 @@ TYPES_REFUSED = explanation(
     """,
 )
 
-SHAPE_REFUSED = explanation(
+SHAPE_NOT_SUPPORTED = explanation(
     "Q804",
-    "shape_refused_by_compiler",
-    """The compiler has the operator, but not for this rank, axis, equation or open shape.
+    "shape_not_supported_by_compiler",
+    """The compiler supports the operator, but not with this rank, axis, equation or dynamic shape.
 
     ## What it finds
-    Nodes that are refused for the rank of a tensor, for the axis of a normalization, for the equation of an Einsum, for
-    MatMul operands of unlike rank, or because a shape is not known when it is compiled.
+    Nodes that are rejected because of the rank of a tensor, the axis of a normalization, the equation of an Einsum,
+    MatMul operands of different rank, or a shape that is not known at compile time.
 
     ## Why it matters
-    One refused node is enough for there to be no compiled model.
+    If one node is rejected, the model is not compiled.
 
     ## How to fix it
-    Merge dimensions with a Reshape, bring the axis to the end with a Transpose, write an Einsum as MatMul, pin shapes
-    with `--shape`. Rules Q601 to Q604 find most of these before anything is compiled.
+    Merge dimensions with a Reshape, move the axis to the end with a Transpose, write an Einsum as MatMul, or pin shapes
+    with `--shape`. Rules Q601 to Q604 find most of these problems before compiling.
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43: "incorrect Rank 6", "along the last axis", "unsupported
@@ -171,98 +174,99 @@ SHAPE_REFUSED = explanation(
     """,
 )
 
-MEMORY_REFUSED = explanation(
+TOO_LARGE_FOR_VTCM = explanation(
     "Q805",
-    "operator_too_large_for_compiler",
-    """One operator needs more tightly coupled memory (VTCM) than it may have.
+    "operator_too_large_for_vtcm",
+    """An operator needs more tightly coupled memory (VTCM) than is available.
 
     ## What it finds
-    Nodes for which finalizing the graph ends in "not sufficiently tiled to fit in TCM".
+    Nodes for which finalizing the graph fails with "not sufficiently tiled to fit in TCM".
 
     ## Why it matters
-    The compiler cuts most operators into tiles, but not all: one row of a Softmax has to fit as a whole.
+    The compiler splits most operators into tiles, but not all of them: one row of a Softmax must fit as a whole.
 
     ## How to fix it
-    Raise `--option vtcm_mb` to what the chip has, or split the tensor.
+    Raise `--option vtcm_mb` up to the VTCM size of the chip, or split the tensor.
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, vtcm_mb=1: a Softmax over 900 000 16-bit values.
     """,
 )
 
-ARCHITECTURE_REFUSED = explanation(
+NEEDS_NEWER_ARCHITECTURE = explanation(
     "Q806",
-    "operator_of_newer_architecture",
-    """An operator in this form needs a newer HTP architecture than the chip has.
+    "operator_requiring_newer_architecture",
+    """An operator with these dtypes requires a newer HTP architecture than the chip has.
 
     ## What it finds
-    Nodes that are refused with "incorrect Value 69, expected >= 73": the first number is the chip's architecture.
+    Nodes that are rejected with "incorrect Value 69, expected >= 73": the first number is the chip's architecture.
 
     ## Why it matters
-    A plan that compiles for one chip does not for an older one.
+    A plan that compiles for one chip may not compile for an older one.
 
     ## How to fix it
-    Store the operands in another form (a MatMul of 16 by 8 bit in place of 16 by 16), or name a newer chip.
+    Quantize the operands differently (a MatMul of 16 by 8 bits instead of 16 by 16), or choose a newer chip.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), v69: MatMul of two 16-bit activations needs v73.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), v69: MatMul of two 16-bit activations requires v73.
     """,
 )
 
 NO_NODE_NAMED = explanation(
     "Q807",
-    "compiler_error_without_a_node",
-    """The compiler failed, and its log does not say at which node.
+    "compiler_error_without_node_name",
+    """The compiler failed, and its log does not name the node.
 
     ## What it finds
-    Runs that made nothing, where no line of the log is a refusal in a form that is known. The last line that says
-    error is repeated.
+    Compilations without a result, if no line of the log reports a rejected node in a known format. The message quotes
+    the last error line of the log.
 
     ## Why it matters
-    Whether the model can be compiled is then not known: the verdict `compiled` is `not_checked`, not a failure.
+    Whether the model can be compiled is then unknown: the verdict `compiled` is `not_checked`, not `fail`.
 
     ## How to fix it
-    Read `compile/compile.log`. Where it names a node after all, the log has a form that is new: please report it.
+    Read `compile/compile.log`. If it does name a node, Dovetail does not know the format of this log: please report it.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0): logs with the lines of the refusal taken out.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0): logs from which the lines about the rejected node were removed.
     """,
 )
 
-ERROR_BUT_TAKEN = explanation(
+ERROR_IN_ACCEPTED_GRAPH = explanation(
     "Q808",
     "error_in_accepted_graph",
-    """The compiler took the graph, and called something in it an error.
+    """The compiler accepted the graph, but logged an error.
 
     ## What it finds
-    Lines of the log that say error although the compiler made a context binary; each once. What has a known meaning has
-    a code of its own (Q809).
+    Error lines in the log of a compilation that wrote a context binary; each line is reported once. A line with a known
+    meaning has a code of its own (Q809).
 
     ## Why it matters
-    What it means for the numbers is not known. The verdict `numerics` says whether they hold.
+    The effect on the results is unknown. The verdict `numerics` shows whether they are correct.
 
     ## How to fix it
-    Look at `numerics`; where it fails, at the tensor that it names.
+    Check the verdict `numerics`; if it fails, check the tensor that it names.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0); of the lines that every graph gets, none is reported.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0). Error lines that appear for every graph are not reported.
     """,
 )
 
-RATIO_OF_SCALES = explanation(
+SCALE_RATIO_TOO_LARGE = explanation(
     "Q809",
-    "scales_too_far_apart",
-    """An operator's output has a scale so much finer than its input's that the kernel cannot represent the ratio.
+    "scale_ratio_too_large",
+    """The input scale of an operator is so much larger than its output scale that the kernel cannot requantize.
 
     ## What it finds
-    "scale too large for requant" in the log of a graph that was taken.
+    "scale too large for requant" in the log of an accepted graph.
 
     ## Why it matters
-    What the kernel computes with a ratio that it cannot represent is not documented; the verdict `numerics` shows it.
+    Requantization multiplies by the ratio of input scale and output scale. What the kernel computes with a ratio that
+    it cannot represent is not documented; the verdict `numerics` shows whether the results are correct.
 
     ## How to fix it
-    Find out why the output's range is so small, or the input's so large: a few outliers blow up a range
-    (`--range percentile`), and a tensor that is nearly constant gets a tiny one.
+    Find out why the output's range is so small or the input's so large. A few outliers widen a range
+    (`--range percentile` excludes them), and a nearly constant tensor has a tiny one.
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43: a Concat of 16-bit tensors with scales 1.3 and 0.0001

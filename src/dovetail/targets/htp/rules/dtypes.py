@@ -1,4 +1,4 @@
-"""Q1 on HTP: combinations of stored dtypes for which an operator has no integer kernel."""
+"""Q1 on HTP: combinations of dtypes for which an operator has no integer kernel."""
 
 from __future__ import annotations
 
@@ -10,195 +10,201 @@ from dovetail.model.edit import attribute
 from dovetail.model.place import at_node
 from dovetail.op_support import OpTable
 from dovetail.rules.check_input import CheckInput
-from dovetail.rules.operations import LINEAR, Operation, named, operations, say, words
+from dovetail.rules.operations import LINEAR, Operation, dtype_text, operations, original_name, say
 from dovetail.rules.rule import rule
 from dovetail.storage import Storage
-from dovetail.targets.htp.rules.in_float import severity_in_float, what_in_float
+from dovetail.targets.htp.rules.in_float import float_fallback_severity, float_fallback_text
 from dovetail.targets.htp.rules.kernels import IN_FLOAT_ONLY
-from dovetail.targets.htp.rules.shapes import narrow_operand
+from dovetail.targets.htp.rules.shapes import second_matmul_operand
 
 _16_BIT = (DType.U16, DType.S16)
-# Operators whose constants must be stored like everything else around them.
+# Operators whose constants must have the dtype of the other inputs and the output.
 _ELEMENTWISE = frozenset(("Add", "Concat", "Div", "Max", "Min", "Mul", "Pow", "Sub"))
 _NORMS = frozenset(("InstanceNormalization", "LayerNormalization"))
-# Operators of which only the first operand is compared with the result: the others have rules of their own.
+# Operators whose first input alone must match the output: the dtypes of the others are checked by separate rules.
 _FIRST_ONLY = LINEAR | _NORMS | {"Einsum", "PRelu", "RMSNormalization"}
 
 
 @rule("Q104")
-def wide_second_operand(subject: CheckInput) -> Iterator[Finding]:
-    """The second operand of a MatMul of two activations is 16 bit in a way that HTP does not multiply with.
+def unsupported_16_bit_matmul_operand(subject: CheckInput) -> Iterator[Finding]:
+    """The second operand of an activation-by-activation MatMul has a 16-bit quantization that HTP does not support.
 
     ## What it finds
-    In QDQ models, MatMul and Einsum of two activations whose second operand is uint16; is int16 with a zero point other
-    than 0; is 16 bit on a chip before v73; or is 16 bit beside an 8-bit first operand.
+    In QDQ models: MatMul and Einsum of two activations whose second operand is uint16; is int16 with a zero point other
+    than 0; is 16-bit on an architecture before v73; or is 16-bit while the first operand is 8-bit.
 
     ## Why it matters
-    QK^T and attention times V are such products. A uint16 second operand is converted to uint8 without a word: the
-    simulation has 16 bits, the chip 8. The other combinations are refused, and so is an Einsum whose uint16 operand has
-    a zero point other than 32768 ("expected equal to -32768").
+    QK^T and the MatMul of attention weights and V are such operators. The compiler silently converts a uint16 second
+    operand to uint8: the simulation computes with 16 bits, the chip with 8. It rejects the other combinations, and also
+    an Einsum whose uint16 operand has a zero point other than 32768 ("expected equal to -32768").
 
     ## How to fix it
-    Say which one is meant: an 8-bit operand, or, from v73 on, a symmetric int16 one, as a further Q/DQ pair on the edge
-    into the MatMul behind the uint16 pair. `dovetail fit` plans one of the two for every MatMul.
+    Choose the dtype explicitly: an 8-bit operand or, from v73 on, a symmetric int16 operand. Add it as a second Q/DQ
+    pair after the uint16 pair, on the input of the MatMul. `dovetail fit` plans one of the two for every MatMul.
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43: uint16 x uint16 gets a Convert to uint8 in the dumped graph
-      and agrees with the simulation to 41 dB; with a symmetric int16 operand 70 to 77 dB. v68 and v69 convert alike,
-      and refuse int16 ("expected >= 73").
+      and agrees with the simulation to 41 dB; with a symmetric int16 operand it is 70 to 77 dB. v68 and v69 also
+      convert uint16, and reject int16 ("expected >= 73").
     """
     for operation in operations(subject):
         if not operation.in_integers or operation.op not in ("MatMul", "Einsum"):
             continue
-        narrow = _narrow(operation)
-        second = None if narrow is None else operation.read(narrow)
-        other = None if narrow is None else operation.read(1 - narrow)
-        if second is None or other is None or second[0].constant or other[0].constant:
+        index = _second_operand_index(operation)
+        second = None if index is None else operation.input_at(index)
+        first = None if index is None else operation.input_at(1 - index)
+        if second is None or first is None or second[0].constant or first[0].constant:
             continue
-        found = _obstacle(operation, second[1], other[1], subject.table)
-        if found is not None:
-            severity, message = found
+        problem = _operand_problem(operation, second[1], first[1], subject.table)
+        if problem is not None:
+            severity, message = problem
+            name = original_name(second[0])
             yield Finding(
                 "Q104",
                 at_node(operation.node, second[0].edge),
-                f"{say(operation.node)} reads its second operand {named(second[0])!r} as {words(second[1])}: {message}",
+                f"{say(operation.node)} has the second operand {name!r} in {dtype_text(second[1])}: {message}",
                 severity,
-                fix=f"store {named(second[0])!r} as uint8 on this edge{_or_int16(subject.table)}",
+                fix=f"quantize {name!r} to uint8 at this input{_or_int16(subject.table)}",
             )
 
 
-def _narrow(operation: Operation) -> int | None:
-    return 1 if operation.op == "MatMul" else narrow_operand(str(attribute(operation.node, "equation", "")))
+def _second_operand_index(operation: Operation) -> int | None:
+    return 1 if operation.op == "MatMul" else second_matmul_operand(str(attribute(operation.node, "equation", "")))
 
 
-def _obstacle(operation: Operation, second: Storage, other: Storage, table: OpTable) -> tuple[Severity, str] | None:
-    """What the compiler does with a 16-bit second operand; None where it does what was asked."""
+def _operand_problem(
+    operation: Operation, second: Storage, first: Storage, table: OpTable
+) -> tuple[Severity, str] | None:
+    """What the compiler does with a 16-bit second operand; None if it uses the operand as it is."""
     if not isinstance(second, QParams) or second.dtype not in _16_BIT:
         return None
-    if other.dtype not in _16_BIT:
-        return Severity.ERROR, f"HTP refuses it beside a first operand of {words(other)}"
+    if first.dtype not in _16_BIT:
+        return Severity.ERROR, f"HTP rejects it with a first operand in {dtype_text(first)}"
     if operation.op == "MatMul" and second.dtype is DType.U16:
-        return Severity.WARNING, "HTP converts it to uint8 without a word"
-    if not _takes_16_bit(table):
-        return Severity.ERROR, f"{table.target} takes an 8-bit one only"
+        return Severity.WARNING, "HTP silently converts it to uint8"
+    if not _supports_16_bit(table):
+        return Severity.ERROR, f"{table.target} supports only an 8-bit second operand"
     if not second.encoding.symmetric:
-        return Severity.ERROR, f"HTP refuses its zero point {int(second.zero_point)}, it must be symmetric"
+        return Severity.ERROR, f"HTP rejects its zero point {int(second.zero_point)}, the operand must be symmetric"
     return None
 
 
-def _takes_16_bit(table: OpTable) -> bool:
+def _supports_16_bit(table: OpTable) -> bool:
     slots = [signature.slot(1) for signature in table.ops["MatMul"].signatures]
     return any(slot is not None and slot.encoding.dtype is DType.S16 and not slot.constant for slot in slots)
 
 
 def _or_int16(table: OpTable) -> str:
-    return ", or as int16 with zero point 0" if _takes_16_bit(table) else ""
+    return ", or to int16 with zero point 0" if _supports_16_bit(table) else ""
 
 
 @rule("Q105")
-def unlike_dtypes_around_operator(subject: CheckInput) -> Iterator[Finding]:
-    """An operator reads one integer dtype and writes another, or mixes integers with a float constant.
+def mixed_dtypes_at_operator(subject: CheckInput) -> Iterator[Finding]:
+    """The inputs and outputs of a quantized operator have different dtypes, or one of its constants is float.
 
     ## What it finds
-    In QDQ models: operators whose stored inputs and outputs differ in width or sign (a MatMul from uint8 to uint16,
-    a Gemm from uint16 to int16, GridSample with uint8 data and a uint16 grid, Add of uint8 and uint16), and Add, Mul,
-    Concat and the like, or a linear layer, with a constant that is still float. Operators that only move bytes are
-    Q301's business, the second operand of a MatMul is Q104's.
+    In QDQ models: operators whose quantized inputs and outputs differ in bit width or signedness (a MatMul from uint8
+    to uint16, a Gemm from uint16 to int16, GridSample with uint8 data and a uint16 grid, Add of uint8 and uint16); and
+    elementwise operators, Concat, Conv, Gemm and MatMul with a constant that is not quantized. Operators that only
+    move data are covered by Q301, the second operand of an activation-by-activation MatMul by Q104.
 
     ## Why it matters
-    HTP has integer kernels for one dtype on all sides. The provider sees no integer operator here and builds a float
-    one between Dequantize and Quantize: speed is lost, silently. Where the operator has an int32 bias or per-channel
-    weights it is refused instead, because these cannot be read back on their own; and on a chip without float16 there
-    is no kernel (GridSample: 1002).
+    HTP's integer kernels require the same dtype for inputs and outputs. Otherwise the provider silently builds a
+    float operator between Dequantize and Quantize, which is slower. An operator with an int32 bias or per-channel
+    weights is rejected instead, because these cannot be dequantized on their own; and on a target without float16 the
+    float kernel may not exist (GridSample: error 1002).
 
     ## How to fix it
-    Store inputs, constants and outputs in one dtype, and change width with a further Q/DQ pair behind the operator's
-    own. `dovetail fit` does so.
+    Quantize inputs, constants and outputs to one dtype. To change the bit width, add a second Q/DQ pair after the one
+    on the operator's output. `dovetail fit` does this.
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graphs: MatMul, Relu, Gelu, Softmax, Sigmoid, Add,
-      Mul, Concat, GridSample and Resize with unlike dtypes run in float; Gemm and LayerNormalization with int32 biases
-      and a MatMul with per-channel weights are refused ("standalone DQ op with per-channel quantization").
+      Mul, Concat, GridSample and Resize with different dtypes run in float; Gemm and LayerNormalization with int32
+      biases and a MatMul with per-channel weights are rejected ("standalone DQ op with per-channel quantization").
     """
     for operation in operations(subject):
         if not operation.in_integers or operation.op in IN_FLOAT_ONLY or operation.unit.shared():
             continue
-        compared = _compared(operation)
-        dtypes = dict.fromkeys(words(storage) for storage in compared)
+        dtypes = dict.fromkeys(dtype_text(storage) for storage in _must_match(operation))
         if len(dtypes) > 1:
             node = operation.node
             yield Finding(
                 "Q105",
                 at_node(node),
-                f"{say(node)} has {' and '.join(dtypes)} around it: {what_in_float(operation, subject)}",
-                severity_in_float(operation, subject),
-                fix=f"store what {node.op_type} reads and writes in one dtype, and convert behind it where another one "
-                "is wanted",
+                f"{say(node)} mixes {' and '.join(dtypes)} in its inputs and outputs: "
+                f"{float_fallback_text(operation, subject)}",
+                float_fallback_severity(operation, subject),
+                fix=f"quantize the inputs and outputs of {node.op_type} to one dtype; to get a different one, add a "
+                "second Q/DQ pair after its output",
             )
 
 
-def _compared(operation: Operation) -> list[Storage]:
-    """The storages that must be of one dtype, and float constants that must not be there."""
+def _must_match(operation: Operation) -> list[Storage]:
+    """The storages of the inputs and outputs that must have the same dtype, including constants left in float."""
     if operation.op in _ELEMENTWISE:
-        read = [storage for _, storage in operation.inputs if storage.dtype is not DType.S32]  # that is Q401
+        inputs = [storage for _, storage in operation.inputs if storage.dtype is not DType.S32]  # int32: see Q401
     elif operation.op in _FIRST_ONLY:
-        read = [storage for operand, storage in operation.inputs if operand.slot == 0]
+        inputs = [storage for operand, storage in operation.inputs if operand.slot == 0]
         if operation.op in LINEAR:
-            read += [s for operand, s in operation.inputs if operand.slot == 1 and not s.dtype.is_quantized]
+            inputs += [s for operand, s in operation.inputs if operand.slot == 1 and not s.dtype.is_quantized]
     else:
-        read = list(operation.activations)
-    return [*read, *operation.outputs]
+        inputs = list(operation.activations)
+    return [*inputs, *operation.outputs]
 
 
 @rule("Q106")
-def norm_constants_without_kernel(subject: CheckInput) -> Iterator[Finding]:
-    """A LayerNormalization in integers has a beta that is not int32, or a gamma that HTP does not take.
+def unsupported_norm_gamma_or_beta(subject: CheckInput) -> Iterator[Finding]:
+    """A quantized normalization has a beta that is not int32, or a gamma with a quantization that HTP does not support.
 
     ## What it finds
-    In QDQ models, LayerNormalization (and InstanceNormalization, for its beta) between integers whose beta is stored as
-    uint8, uint16 or float, and LayerNormalization whose gamma is none of: uint8, or with 16-bit activations int16 with
-    zero point 0 or uint16 with zero point 32768.
+    In QDQ models: quantized LayerNormalization and InstanceNormalization whose beta (bias) is uint8, uint16 or float;
+    and quantized LayerNormalization whose gamma (scale) is neither uint8 nor, with 16-bit activations, int16 with zero
+    point 0 or uint16 with zero point 32768.
 
     ## Why it matters
-    With any other beta the normalization runs in float, silently. With an int32 beta and another gamma the node is
-    refused.
+    If beta is not int32, the normalization silently runs in float. If beta is int32 and gamma has an unsupported
+    quantization, the node is rejected.
 
     ## How to fix it
-    Store beta as int32 with scale = input scale x gamma scale, and gamma as int16 with zero point 0 (16-bit
-    activations) or uint8 (8-bit ones). `dovetail fit` does so.
+    Quantize beta to int32 with scale = input scale x gamma scale, and gamma to int16 with zero point 0 (16-bit
+    activations) or to uint8 (8-bit activations). `dovetail fit` does this.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graphs: any beta but int32 gives Dequantize,
-      LayerNorm in float, Quantize. With an int32 beta, int8 gamma ("None of the combinations match"), int16 gamma with
-      zero point 7 and uint16 gamma with zero point 0 ("expected equal to -32768") are refused, and beside uint8
-      activations every gamma but uint8.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graphs: with any beta other than int32 the graph has
+      Dequantize, LayerNorm in float, Quantize. With an int32 beta, int8 gamma ("None of the combinations match"), int16
+      gamma with zero point 7 and uint16 gamma with zero point 0 ("expected equal to -32768") are rejected; with uint8
+      activations every gamma other than uint8 is rejected.
     - qnn-htp: vendor's estimate for SoC 52, one windowed DINOv2 block: 2478 us with a float norm, 1901 us in integers.
     """
     for operation in operations(subject):
         if not operation.in_integers or operation.op not in _NORMS:
             continue
-        node, beta, gamma = operation.node, operation.read(2), operation.read(1)
+        node, beta, gamma = operation.node, operation.input_at(2), operation.input_at(1)
         if beta is not None and beta[1].dtype is not DType.S32:
             yield Finding(
                 "Q106",
                 at_node(node, beta[0].edge),
-                f"{say(node)} has its beta {named(beta[0])!r} as {words(beta[1])} and not as int32: "
-                f"{what_in_float(operation, subject)}",
-                severity_in_float(operation, subject),
-                fix=f"store {named(beta[0])!r} as int32 with scale = input scale x gamma scale",
+                f"{say(node)} has the beta {original_name(beta[0])!r} in {dtype_text(beta[1])} instead of int32: "
+                f"{float_fallback_text(operation, subject)}",
+                float_fallback_severity(operation, subject),
+                fix=f"quantize {original_name(beta[0])!r} to int32 with scale = input scale x gamma scale",
             )
-        elif gamma is not None and node.op_type == "LayerNormalization" and not _is_gamma(operation, gamma[1]):
+        elif (
+            gamma is not None and node.op_type == "LayerNormalization" and not _is_supported_gamma(operation, gamma[1])
+        ):
             yield Finding(
                 "Q106",
                 at_node(node, gamma[0].edge),
-                f"{say(node)} has its gamma {named(gamma[0])!r} as {words(gamma[1])}, for which HTP has no kernel "
-                f"beside {words(operation.outputs[0])}",
+                f"{say(node)} has the gamma {original_name(gamma[0])!r} in {dtype_text(gamma[1])}, for which HTP has "
+                f"no kernel with {dtype_text(operation.outputs[0])} activations",
                 Severity.ERROR,
-                fix=f"store {named(gamma[0])!r} as int16 with zero point 0 where activations are 16 bit, else as uint8",
+                fix=f"quantize {original_name(gamma[0])!r} to int16 with zero point 0 if the activations are 16-bit, "
+                "otherwise to uint8",
             )
 
 
-def _is_gamma(operation: Operation, gamma: Storage) -> bool:
+def _is_supported_gamma(operation: Operation, gamma: Storage) -> bool:
     if not isinstance(gamma, QParams):
         return False
     wide = operation.outputs[0].dtype in _16_BIT

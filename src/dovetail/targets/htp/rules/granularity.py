@@ -1,4 +1,4 @@
-"""Q2 on HTP: scales per channel and per block where it does not take them, or reads them wrongly."""
+"""Q2 on HTP: per-channel and per-block scales that it does not support, or computes wrongly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dovetail.model.place import at_node, at_tensor
 from dovetail.plan.constraints import Operand
 from dovetail.plan.qparams import channel_axis
 from dovetail.rules.check_input import CheckInput
-from dovetail.rules.operations import LINEAR, Operation, named, operations, say, words
+from dovetail.rules.operations import LINEAR, Operation, dtype_text, operations, original_name, say
 from dovetail.rules.rule import rule
 
 _4_BIT = (DType.S4, DType.U4)
@@ -23,24 +23,25 @@ _BLOCK_MULTIPLE = 8
 
 
 @rule("Q201")
-def scales_per_channel_beside_weights(subject: CheckInput) -> Iterator[Finding]:
-    """An activation, or a constant that is no weight, has a scale per channel.
+def per_channel_scales_on_non_weight(subject: CheckInput) -> Iterator[Finding]:
+    """An activation, or a constant that is not a weight, is quantized per channel or per block.
 
     ## What it finds
-    In QDQ models: Q and DQ of activations with a scale per axis or block, and constants of Add, Mul and the like with
-    more than one scale.
+    In QDQ models: Q and DQ nodes of activations with per-channel or per-block scales, and constants of Add, Mul and
+    other elementwise operators with more than one scale.
 
     ## Why it matters
-    HTP has scales per channel for weights of linear layers only. It refuses the Q ("standalone Q op with per-channel
-    quantization"), or the operator that reads it ("does not support per-channel quant tensor").
+    HTP supports per-channel scales only for the weights of Conv, ConvTranspose, Gemm and MatMul. The compiler rejects
+    the QuantizeLinear ("standalone Q op with per-channel quantization") or its consumer ("does not support per-channel
+    quant tensor").
 
     ## How to fix it
-    Give the tensor one scale. Where its channels differ too much for one, widen it to 16 bit, or move the difference
-    into the weights on either side. `dovetail fit` gives every activation one scale.
+    Quantize the tensor with one scale. If its channels differ too much for that, quantize it to 16 bits, or equalize
+    the channels by moving their scales into the neighboring weights. `dovetail fit` gives every activation one scale.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43: Relu with a per-axis uint8 input and Mul with
-      a per-axis constant are refused.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43: Relu with a per-channel uint8 input and Mul
+      with a per-channel constant are rejected.
     """
     plan = subject.plan
     if plan is None:
@@ -48,17 +49,19 @@ def scales_per_channel_beside_weights(subject: CheckInput) -> Iterator[Finding]:
     graph = subject.model.graph
     for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
         choice = plan.tensors.get(value.name or "")
-        if choice is not None and _is_fine(choice.storage):
-            yield _fine(at_tensor(value), f"activation {origin_of(value).name!r}", origin_of(value).name)
+        if choice is not None and _has_many_scales(choice.storage):
+            name = origin_of(value).name
+            yield _many_scales(at_tensor(value), f"activation {name!r}", name)
     for operation in operations(subject):
         for operand, storage in operation.inputs:
             weight = operand.constant and (operation.op in LINEAR or storage.dtype is DType.S32)
             on_edge = operand.constant or operand.edge in plan.edges
-            if on_edge and not weight and _is_fine(storage):
-                yield _fine(_operand(operand), f"{named(operand)!r} in front of {say(operation.node)}", named(operand))
+            if on_edge and not weight and _has_many_scales(storage):
+                name = original_name(operand)
+                yield _many_scales(_operand(operand), f"input {name!r} of {say(operation.node)}", name)
 
 
-def _is_fine(storage: object) -> bool:
+def _has_many_scales(storage: object) -> bool:
     return isinstance(storage, QParams) and storage.encoding.granularity is not Granularity.TENSOR
 
 
@@ -66,113 +69,119 @@ def _operand(operand: Operand) -> Place:
     return replace(at_tensor(operand.value), edge=operand.edge)
 
 
-def _fine(at: Place, what: str, name: str) -> Finding:
+def _many_scales(at: Place, label: str, name: str) -> Finding:
     return Finding(
         "Q201",
         at,
-        f"{what} has more than one scale, HTP takes these for weights of linear layers only",
+        f"{label} has more than one scale, HTP supports this only for the weights of Conv, Gemm and MatMul",
         Severity.ERROR,
-        fix=f"give {name!r} one scale for all, and 16 bit if that is too coarse",
+        fix=f"quantize {name!r} with one scale, and to 16 bits if one 8-bit scale is too coarse",
     )
 
 
 @rule("Q202")
 def weight_scales_on_wrong_axis(subject: CheckInput) -> Iterator[Finding]:
-    """The scales of a weight do not count the output channels.
+    """The per-channel scales of a weight are not on the axis of its output channels.
 
     ## What it finds
-    In QDQ models: Conv, ConvTranspose, Gemm and MatMul whose constant weight has a scale per channel along another axis
+    In QDQ models: Conv, ConvTranspose, Gemm and MatMul whose constant weight has per-channel scales on an axis other
     than that of the output channels (MatMul: the last; Gemm: the second, with `transB` the first; Conv: the first;
     ConvTranspose: the second).
 
     ## Why it matters
-    A kernel multiplies the sum over input channels by one scale per output channel; along another axis the scales are
-    inside of the sum. MatMul and Gemm compile and return wrong numbers, without a word; Conv and ConvTranspose are
-    refused. The simulation shows nothing.
+    A kernel accumulates over the input channels and multiplies the sum by one scale per output channel. Scales on a
+    different axis would have to be applied inside the sum. MatMul and Gemm compile and silently return wrong results;
+    Conv and ConvTranspose are rejected. The simulation does not show the problem.
 
     ## How to fix it
-    Quantize the weight along its output channels. `dovetail fit` does so.
+    Quantize the weight along its output channels. `dovetail fit` does this.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated against the simulation: MatMul [8,4] with scales
-      on axis 0 agrees to 4 dB, on axis 1 to 72 dB; Gemm and `transB` alike. Conv: "must be use axis == 0".
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated and compared with the simulation: MatMul [8,4]
+      with scales on axis 0 agrees to 4 dB, on axis 1 to 72 dB; the same for Gemm with and without `transB`. Conv: "must
+      be use axis == 0".
     """
     for operation, operand, params in _weights(subject, Granularity.AXIS):
         shape = shape_of(operand.value)
-        wanted = None if shape is None else channel_axis(operation.node, operand.edge.index, len(shape))
-        if shape is not None and params.axis is not None and params.axis % len(shape) != wanted:
-            refused = operation.op in ("Conv", "ConvTranspose")
+        axis = None if shape is None else channel_axis(operation.node, operand.edge.index, len(shape))
+        if shape is not None and params.axis is not None and params.axis % len(shape) != axis:
+            rejected = operation.op in ("Conv", "ConvTranspose")
+            name = original_name(operand)
             yield Finding(
                 "Q202",
                 at_node(operation.node, operand.edge),
-                f"{say(operation.node)} has the scales of its weight {named(operand)!r} on axis {params.axis}, its "
-                f"output channels are axis {wanted}: {'HTP refuses it' if refused else 'HTP returns wrong numbers'}",
+                f"{say(operation.node)} has the scales of its weight {name!r} on axis {params.axis}, but its output "
+                f"channels are axis {axis}: {'HTP rejects it' if rejected else 'HTP returns wrong results'}",
                 Severity.ERROR,
-                {"axis": float(params.axis), "channel_axis": float(wanted or 0)},
-                f"quantize {named(operand)!r} along axis {wanted}",
+                {"axis": float(params.axis), "channel_axis": float(axis or 0)},
+                f"quantize {name!r} along axis {axis}",
             )
 
 
 @rule("Q203")
-def block_weights_read_wrongly(subject: CheckInput) -> Iterator[Finding]:
-    """Weights with a scale per block are stored in a form that HTP reads wrongly or refuses.
+def unsupported_block_quantized_weight(subject: CheckInput) -> Iterator[Finding]:
+    """A weight is quantized per block in a way that HTP computes wrongly or rejects.
 
     ## What it finds
-    In QDQ models: linear layers whose weight has block scales along another axis than that of the input channels; has
-    zero points other than 0 (uint4 with zero point 8 is one); stands beside 8-bit activations; has 4 bits and a block
-    size that is no multiple of 8; or belongs to a Conv with a kernel larger than 1 x 1.
+    In QDQ models: Conv, ConvTranspose, Gemm and MatMul with a block-quantized weight
+
+    - whose blocks are on an axis other than that of the input channels;
+    - with zero points other than 0 (for example uint4 with zero point 8);
+    - with 8-bit activations;
+    - with 4 bits and a block size that is not a multiple of 8;
+    - of a Conv with a kernel larger than 1 x 1.
 
     ## Why it matters
-    The provider takes the scales and forgets the axis and the zero points: the model compiles and returns noise. The
-    last three are refused.
+    The provider uses the scales but ignores their axis and the zero points: in the first two cases the model compiles
+    and returns noise. The last three are rejected.
 
     ## How to fix it
-    int4, symmetric (zero points 0), blocks of 16 or more along the input channels, 16-bit activations. A uint4 weight
-    with zero point 8 becomes int4 with zero point 0 by subtracting 8 from its integers.
+    Use symmetric int4 (zero points 0), blocks of 16 or more along the input channels, and 16-bit activations. To
+    convert a uint4 weight with zero point 8 to int4 with zero point 0, subtract 8 from its integers.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated against the simulation: MatMul with symmetric int4
-      blocks on axis 0 agrees to 67 to 69 dB; blocks on axis 1 give -26 to -32 dB, zero points from -4 to 4 give -1 to
-      9 dB, uint4 with zero point 8 gives -11 dB; Gemm with `transB` alike. uint8 activations: "BQ MatMul activation
-      must be INT16-quantized"; blocks of 4: "must be a multiple of 8"; Conv 3 x 3: "BQ Conv scale size mismatch". Those
-      that are right read their activations back into float16.
-    - qnn-htp: the same with the provider's `enable_block_quant_weight_optimization`: axis 1 is refused, the zero points
-      are still forgotten.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated and compared with the simulation: MatMul with
+      symmetric int4 blocks on axis 0 agrees to 67 to 69 dB; blocks on axis 1 give -26 to -32 dB, zero points from -4 to
+      4 give -1 to 9 dB, uint4 with zero point 8 gives -11 dB; the same for Gemm with `transB`. uint8 activations: "BQ
+      MatMul activation must be INT16-quantized"; blocks of 4: "must be a multiple of 8"; Conv 3 x 3: "BQ Conv scale
+      size mismatch". Wherever the results are correct, HTP dequantizes the activations to float16.
+    - qnn-htp: the same with the provider's `enable_block_quant_weight_optimization`: axis 1 is rejected, zero points
+      are still ignored.
     """
     for operation, operand, params in _weights(subject, Granularity.BLOCK):
-        obstacle = _block_obstacle(operation, operand, params)
-        if obstacle:
+        problem = _block_problem(operation, operand, params)
+        if problem:
             yield Finding(
                 "Q203",
                 at_node(operation.node, operand.edge),
-                f"{say(operation.node)} has block scales on its weight {named(operand)!r}, {obstacle}",
+                f"{say(operation.node)} has the block-quantized weight {original_name(operand)!r} {problem}",
                 Severity.ERROR,
-                fix="store it as int4 with zero points 0, blocks of 16 or more along the input channels, beside 16-bit "
-                "activations; or with one scale per output channel",
+                fix="quantize it to int4 with zero points 0 and blocks of 16 or more along the input channels, with "
+                "16-bit activations; or use one scale per output channel",
             )
 
 
-def _block_obstacle(operation: Operation, operand: Operand, params: QParams) -> str:
-    """Why block weights do not come out right; empty if they do."""
+def _block_problem(operation: Operation, operand: Operand, params: QParams) -> str:
+    """Why HTP does not compute a block-quantized weight correctly; empty if it does."""
     shape = shape_of(operand.value)
     if shape is None or params.axis is None:
         return ""
     axis, inner = params.axis % len(shape), _input_axis(operation, operand, len(shape))
     if axis != inner:
-        return f"along axis {axis} and not along its input channels, axis {inner}: HTP returns wrong numbers"
+        return f"with blocks on axis {axis} instead of its input channels, axis {inner}: HTP returns wrong results"
     if params.zero_point.any():
-        return f"with zero points other than 0 ({words(params)}), which HTP forgets: it returns wrong numbers"
+        return f"with zero points other than 0 ({dtype_text(params)}), which HTP ignores: it returns wrong results"
     if params.dtype in _4_BIT and params.encoding.block_size % _BLOCK_MULTIPLE:
-        return f"in blocks of {params.encoding.block_size}, no multiple of {_BLOCK_MULTIPLE}: HTP refuses it"
+        return f"in blocks of {params.encoding.block_size}, not a multiple of {_BLOCK_MULTIPLE}: HTP rejects it"
     if operation.op in ("Conv", "ConvTranspose") and math.prod(shape[2:]) > 1:
-        return "and a kernel larger than 1 x 1: HTP refuses it"
-    if any(each.dtype in (DType.U8, DType.S8) for each in operation.activations):
-        return "beside 8-bit activations: HTP refuses it"
+        return "and a kernel larger than 1 x 1: HTP rejects it"
+    if any(storage.dtype in (DType.U8, DType.S8) for storage in operation.activations):
+        return "with 8-bit activations: HTP rejects it"
     return ""
 
 
 def _input_axis(operation: Operation, operand: Operand, rank: int) -> int:
-    """The axis of a weight that is summed over."""
+    """The input-channel axis of a weight, over which the kernel accumulates."""
     outputs = channel_axis(operation.node, operand.edge.index, rank)
     if operation.op in ("Conv", "ConvTranspose", "Gemm"):
         return 1 - outputs
@@ -180,39 +189,40 @@ def _input_axis(operation: Operation, operand: Operand, rank: int) -> int:
 
 
 @rule("Q204")
-def zero_points_per_channel(subject: CheckInput) -> Iterator[Finding]:
-    """A weight with a scale per channel is not symmetric.
+def asymmetric_per_channel_weight(subject: CheckInput) -> Iterator[Finding]:
+    """A per-channel quantized weight is not symmetric.
 
     ## What it finds
-    In QDQ models: linear layers whose weight has a scale per channel and zero points other than the middle of its dtype
-    (0 for int8, 128 for uint8).
+    In QDQ models: Conv, ConvTranspose, Gemm and MatMul whose weight has per-channel scales and zero points other than
+    the middle of its dtype (0 for int8, 128 for uint8).
 
     ## Why it matters
-    HTP's per-channel weights have no zero points: the node is refused ("has incorrect Value -20, expected equal to 0").
+    HTP's per-channel weights must be symmetric: the node is rejected ("has incorrect Value -20, expected equal to 0").
 
     ## How to fix it
-    Quantize weights symmetrically; at 8 bits per channel the finer grid of an asymmetric range is worth little.
-    `dovetail fit` does so.
+    Quantize weights symmetrically. With per-channel 8-bit weights, an asymmetric range gains little accuracy.
+    `dovetail fit` quantizes weights symmetrically.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43: Conv, Gemm and MatMul with int8 weights and
-      zero points other than 0 per channel are refused; with 0, or uint8 with 128, they compile.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43: Conv, Gemm and MatMul with per-channel int8
+      weights and zero points other than 0 are rejected; with 0, or uint8 with 128, they compile.
     """
     for operation, operand, params in _weights(subject, Granularity.AXIS):
         if not params.encoding.symmetric:
+            name = original_name(operand)
             yield Finding(
                 "Q204",
                 at_node(operation.node, operand.edge),
-                f"{say(operation.node)} has zero points per channel on its weight {named(operand)!r}: HTP refuses it",
+                f"{say(operation.node)} has the asymmetric per-channel weight {name!r}: HTP rejects it",
                 Severity.ERROR,
-                fix=f"quantize {named(operand)!r} symmetrically, with zero points 0",
+                fix=f"quantize {name!r} symmetrically, with zero points 0",
             )
 
 
 def _weights(subject: CheckInput, granularity: Granularity) -> Iterator[tuple[Operation, Operand, QParams]]:
-    """The constant weights of linear layers with scales of one granularity."""
+    """Yield the constant weights of Conv, ConvTranspose, Gemm and MatMul that have scales of one granularity."""
     for operation in operations(subject):
-        weight = operation.read(1) if operation.op in LINEAR else None
+        weight = operation.input_at(1) if operation.op in LINEAR else None
         if weight is None or not weight[0].constant or not isinstance(weight[1], QParams):
             continue
         if weight[1].encoding.granularity is granularity:

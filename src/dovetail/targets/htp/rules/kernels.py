@@ -1,4 +1,4 @@
-"""Q1 on HTP: operators that it lacks, or has in float only."""
+"""Q1 on HTP: operators that it does not support, or supports in float only."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from dovetail.rules.operations import operations, say
 from dovetail.rules.rule import rule
 from dovetail.targets.htp.rules.in_float import chip_of, runs_in_float
 
-# onnxruntime-qnn 2.7.0 on SoC 43: one node of every operator in a float graph, the provider's log read.
-_LACKING = frozenset(
+# onnxruntime-qnn 2.7.0 on SoC 43: one float graph per operator, compiled; the provider's log says "not supported".
+_NOT_SUPPORTED = frozenset(
     (
         "Acos",
         "Acosh",
@@ -54,7 +54,7 @@ _LACKING = frozenset(
         "com.microsoft::SkipLayerNormalization",
     )
 )
-# Operators that read back into float although their inputs and outputs are stored in integers, 8 and 16 bit alike.
+# Operators that run in float even if their inputs and outputs are quantized, to 8 or to 16 bits.
 IN_FLOAT_ONLY = frozenset(
     (
         "GatherND",
@@ -73,9 +73,9 @@ IN_FLOAT_ONLY = frozenset(
         "com.microsoft::QuickGelu",
     )
 )
-_INSTEAD = {
-    "Col2Im": "write the fold as Reshape, Transpose and Reshape where windows do not overlap",
-    "Erf": "write the GELU around it as one Gelu (opset 20); `dovetail fit` does so where it recognises one",
+_REPLACEMENTS = {
+    "Col2Im": "if the windows do not overlap, write the fold as Reshape, Transpose and Reshape",
+    "Erf": "write the GELU that contains it as one Gelu (opset 20); `dovetail fit` does this if it recognizes it",
     "com.microsoft::FastGelu": 'write it as Gelu with approximate="tanh"',
     "com.microsoft::MultiHeadAttention": "export without onnxruntime's transformer fusions, or write it as Attention "
     "(opset 23) or as MatMul, Softmax and MatMul",
@@ -87,62 +87,67 @@ _INSTEAD = {
 
 
 @rule("Q101")
-def operator_that_htp_lacks(subject: CheckInput) -> Iterator[Finding]:
-    """An operator does not exist on HTP, in no precision.
+def operator_not_supported_on_htp(subject: CheckInput) -> Iterator[Finding]:
+    """HTP does not support an operator in any precision.
 
     ## What it finds
-    Nodes whose operator the QNN execution provider does not take at all: Erf outside of a GELU, the fused operators of
-    `com.microsoft` that onnxruntime's transformer optimizer leaves behind (MultiHeadAttention,
-    SkipLayerNormalization), Col2Im, DeformConv, Mish and some thirty others. A float model is looked at after
-    `dovetail fit`'s own rewrites, so that an Erf inside of a GELU is not found.
+    Nodes whose operator the QNN execution provider does not support at all: Erf outside of a GELU, the fused
+    `com.microsoft` operators that onnxruntime's transformer optimizer creates (MultiHeadAttention,
+    SkipLayerNormalization), Col2Im, DeformConv, Mish and about thirty others. A float model is checked after the
+    rewrites of `dovetail fit`, so an Erf that is part of a GELU is not reported.
 
     ## Why it matters
-    The node goes to the CPU with a copy there and back, or, with fallback forbidden, the model does not load. Nothing
-    that `dovetail fit` does helps.
+    The node runs on the CPU, with a copy to the CPU and back, or, if CPU fallback is disabled, the model does not load.
+    `dovetail fit` cannot work around it.
 
     ## How to fix it
-    Write the operator in others that exist; the finding says how where a way is known. Otherwise cut the model there.
+    Replace the operator with supported ones; the finding says how if a replacement is known. Otherwise split the model
+    before the operator.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43, every operator alone in a float graph:
-      "Operators of type `Erf` are not supported by QNN EP". The cases are compiled in the tests.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43, one float graph per operator: "Operators of
+      type `Erf` are not supported by QNN EP". The cases below are compiled in the tests.
     """
     for node in subject.model.graph.all_nodes():
         op = op_key(node)
-        if op in _LACKING:
+        if op in _NOT_SUPPORTED:
             yield Finding(
                 "Q101",
                 at_node(node),
-                f"{say(node)}: HTP has no {op.replace('::', '.')}, in no precision",
+                f"{say(node)}: HTP does not support {op.replace('::', '.')} in any precision",
                 Severity.ERROR,
-                fix=_INSTEAD.get(op, f"write {node.op_type} in operators that exist, or cut the model in front of it"),
+                fix=_REPLACEMENTS.get(
+                    op, f"replace {node.op_type} with supported operators, or split the model before it"
+                ),
             )
 
 
 @rule("Q102")
-def float_without_float16(subject: CheckInput) -> Iterator[Finding]:
-    """An operator has to run in float on a chip that does not compute in float16.
+def float_operator_on_chip_without_float16(subject: CheckInput) -> Iterator[Finding]:
+    """An operator must run in float on a target that does not support float16.
 
     ## What it finds
-    On targets without float16 (v68 parts such as qcs6490, and bare architectures such as v73, for which float16 needs
-    an SoC number): operators that the model leaves in float and, in a float model, operators for which the target's
-    table has no integer form. On a part that is every operator that computes; on a bare architecture only those for
-    which the compiler has no float32 kernel either (Gelu, Gather, GridSample, ScatterND, Where and others).
+    On targets without float16 (v68 chips such as qcs6490, and targets that name only an architecture such as v73,
+    because float16 requires an SoC number): operators that the model leaves in float and, in a float model, operators
+    for which the target has no integer kernel. On a chip this is every operator except those that only change the shape
+    or layout. On an architecture without a chip it is only the operators that have no float32 kernel either (Gelu,
+    Gather, GridSample, ScatterND, Where and others).
 
     ## Why it matters
-    A part refuses the node ("The SocModel doesn't support FP16"). On a bare architecture the compiler fails at the end
-    with `MEM_ALLOC, Code: 1002`, which says nothing of memory: there is no kernel.
+    For a chip, the compiler rejects the node ("The SocModel doesn't support FP16"). For an architecture, it fails when
+    it finalizes the graph, with `MEM_ALLOC, Code: 1002`. Despite its name this error is not about memory: the kernel
+    does not exist.
 
     ## How to fix it
-    Store the inputs and outputs of the operator in integers, where it has an integer form. Where it has none, name a
-    chip with float16 (`qnn-htp:sm8550` in place of `qnn-htp:v73`), or cut the model in front of it.
+    If the operator has an integer kernel, quantize its inputs and outputs. If not, choose a chip with float16
+    (`qnn-htp:sm8550` instead of `qnn-htp:v73`), or split the model before the operator.
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), for v73 and v68 without an SoC number: float Gelu, GridSample,
-      Gather, ScatterND and 17 others fail with 1002; for SoC 93 every operator but Reshape and Transpose is refused.
+      Gather, ScatterND and 17 others fail with 1002; for SoC 93 every operator but Reshape and Transpose is rejected.
       For SoC 43 all of them compile.
-    - qnn-htp: an earlier measurement blamed int64 indices for the 1002 of a Gather; with 2.7.0 it is the float data:
-      int32 and constant indices fail as well, and integer data compiles with int64 indices.
+    - qnn-htp: an earlier measurement attributed the 1002 of a Gather to int64 indices. With 2.7.0 the cause is the
+      float data: int32 and constant indices fail as well, and quantized data compiles with int64 indices.
     """
     if chip_of(subject).has_float16:
         return
@@ -151,15 +156,15 @@ def float_without_float16(subject: CheckInput) -> Iterator[Finding]:
             yield Finding(
                 "Q102",
                 at_node(node),
-                f"{say(node)} has to run in float, for which {subject.table.target} has no kernel",
+                f"{say(node)} must run in float, for which {subject.table.target} has no kernel",
                 Severity.ERROR,
-                fix="store what it reads and writes in integers if it has an integer form; otherwise name a chip with "
-                "float16, such as qnn-htp:sm8550, or cut the model there",
+                fix="quantize its inputs and outputs if it has an integer kernel; otherwise choose a chip with "
+                "float16, such as qnn-htp:sm8550, or split the model before it",
             )
 
 
 def _float_nodes(subject: CheckInput) -> Iterator[ir.Node]:
-    """The nodes that run in float, as is planned; without a plan, those that the table has in float only."""
+    """Yield the nodes that run in float according to the plan or, without a plan, according to the op table."""
     if subject.plan is None:
         for unit in build_problem(subject.model, subject.table).units:
             if unit.operands and unit.outputs and not any(s.output.dtype.is_quantized for s in unit.signatures):
@@ -171,36 +176,38 @@ def _float_nodes(subject: CheckInput) -> Iterator[ir.Node]:
 
 
 @rule("Q103")
-def integers_around_float_operator(subject: CheckInput) -> Iterator[Finding]:
-    """The inputs and outputs of an operator are stored in integers, but HTP has it in float only.
+def quantized_float_only_operator(subject: CheckInput) -> Iterator[Finding]:
+    """The inputs and outputs of an operator are quantized, but HTP runs the operator in float only.
 
     ## What it finds
     In QDQ models: TopK, ScatterND, ReduceL2, GatherND, RoiAlign and a few others between DequantizeLinear
     and QuantizeLinear.
 
     ## Why it matters
-    The simulation looks like integers, the compiled graph converts to float16 and back: slower, and not what was
-    planned. On a chip without float16 some of them do not finalize (1002).
+    The QDQ graph describes an integer operator, but the compiled graph converts to float16 and back. It is slower than
+    planned. On a target without float16 some of these operators cannot be finalized (error 1002).
 
     ## How to fix it
-    Leave the operator in float on purpose, so that the conversions are counted and nothing is claimed, or write it in
-    others: ScatterND with constant indices as Concat of slices, ReduceL2 as Mul, ReduceSum and Sqrt. `dovetail fit`
-    leaves these operators in float.
+    Keep the operator in float explicitly, so that the plan shows the conversions, or replace it: write ScatterND with
+    constant indices as a Concat of slices, and ReduceL2 as Mul, ReduceSum and Sqrt. `dovetail fit` keeps these
+    operators in float.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, every operator alone between 8-bit and 16-bit pairs: the
-      dumped graph has Dequantize, the operator in float, Quantize.
-    - qnn-htp: the same for v73 without an SoC number: ScatterND, and ReduceL2 in front of a 16-bit Div, fail with 1002.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, one graph per operator, between 8-bit and between 16-bit
+      Q/DQ pairs: the dumped graph has Dequantize, the operator in float, Quantize.
+    - qnn-htp: the same for v73 without an SoC number: ScatterND, and ReduceL2 before a 16-bit Div, fail with 1002.
     """
-    slow = chip_of(subject).has_float16
+    has_float16 = chip_of(subject).has_float16
     for operation in operations(subject):
         if operation.in_integers and operation.op in IN_FLOAT_ONLY:
             node = operation.node
-            then = "Dequantize and Quantize go around it" if slow else f"{subject.table.target} has no float16 for that"
+            effect = "the compiler inserts Dequantize and Quantize around it"
+            if not has_float16:
+                effect = f"{subject.table.target} does not support float16"
             yield Finding(
                 "Q103",
                 at_node(node),
-                f"{say(node)} is stored in integers, but HTP runs it in float only: {then}",
-                Severity.WARNING if slow else Severity.ERROR,
-                fix=f"take the pairs around {node.op_type} away, or write it in operators that HTP runs on integers",
+                f"{say(node)} is quantized, but HTP runs it in float only: {effect}",
+                Severity.WARNING if has_float16 else Severity.ERROR,
+                fix=f"remove the Q/DQ pairs around {node.op_type}, or replace it with operators that run in integers",
             )

@@ -1,4 +1,4 @@
-"""Q5 on HTP: numbers that differ although nothing was changed."""
+"""Q5 on HTP: outputs that differ from ONNX although the graph is compiled as planned."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ from dovetail.rules.rule import rule
 
 
 @rule("Q504")
-def order_of_equal_scores(subject: CheckInput) -> Iterator[Finding]:
-    """A TopK orders equal values in its own way.
+def topk_tie_order(subject: CheckInput) -> Iterator[Finding]:
+    """HTP's TopK returns equal values in a different order than ONNX.
 
     ## What it finds
     Every TopK, in float and in QDQ models.
 
     ## Why it matters
-    ONNX lets the lower index win among equal values, HTP does not. Quantized scores are often equal, and float16 makes
-    more of them so: the boxes of a detector come out in another order, and element by element the outputs look wrong
-    where they are not. The operator runs in float (Q103).
+    Among equal values ONNX returns the lower index first; HTP does not. Quantized scores are often equal, and float16
+    adds more ties. The boxes of a detector are then returned in a different order, and an element-by-element comparison
+    of the outputs fails although they are correct. The operator runs in float (Q103).
 
     ## How to fix it
-    Nothing, if the rows are a set: compare them matched by score and box, as `dovetail fit` does, or in front of the
-    TopK. Where the order matters, leave the TopK out of the model and sort on the CPU.
+    Nothing, if the order of the rows does not matter: match the rows by score and box before comparing them, as
+    `dovetail fit` does, or compare the inputs of the TopK. If the order matters, remove the TopK from the model and
+    sort on the CPU.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: TopK of rounded scores returns equal values and
-      other indices than onnxruntime 1.31.1 on the CPU.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: TopK of rounded scores returns the same values
+      but different indices than onnxruntime 1.31.1 on the CPU.
     """
     for node in subject.model.graph.all_nodes():
         if is_op(node, "TopK"):
             yield Finding(
                 "Q504",
                 at_node(node),
-                f"{say(node)}: among equal values HTP does not return the lowest index first, as ONNX says",
+                f"{say(node)}: among equal values HTP does not return the lowest index first, as ONNX specifies",
                 Severity.NOTE,
-                fix="compare the rows as a set, or leave the TopK out of the model",
+                fix="match the rows before comparing them, or remove the TopK from the model",
             )

@@ -1,4 +1,4 @@
-"""Codes of earlier versions: one stood for all that the HTP compiler said."""
+"""Retired codes: earlier versions had one code for all messages of the HTP compiler."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dovetail.rules.rule import RetiredCode
 RETIRED = (
     RetiredCode(
         "qnn-htp",
-        "what the HTP compiler says has the codes Q701 to Q704 and Q801 to Q809",
+        "messages of the HTP compiler have the codes Q701 to Q704 and Q801 to Q809",
         (
             (r"was made by QAIRT", "Q701"),
             (r"could not be read from it$", "Q702"),

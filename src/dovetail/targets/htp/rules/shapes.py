@@ -1,4 +1,4 @@
-"""Q6 on HTP: shapes that an operator is refused for."""
+"""Q6 on HTP: ranks, axes and equations for which an operator is rejected."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _NORM_RANK = 4
 
 
 @rule("Q603")
-def layer_norm_rank_or_axis(subject: CheckInput) -> Iterator[Finding]:
-    """A LayerNormalization has more than four dimensions, or does not normalize over the last one alone.
+def unsupported_layer_norm_rank_or_axis(subject: CheckInput) -> Iterator[Finding]:
+    """A LayerNormalization has more than four dimensions, or does not normalize over the last axis only.
 
     ## What it finds
-    LayerNormalization of rank 5 and more, and one whose `axis` is not the last. A float model is looked at after
-    `dovetail fit`'s own rewrites: what they bring to rank 3 is not found.
+    LayerNormalization of rank 5 or more, or with an `axis` other than the last. A float model is checked after the
+    rewrites of `dovetail fit`: a LayerNormalization that they bring to rank 3 is not reported.
 
     ## Why it matters
-    HTP takes other operators up to rank 5, but this one only up to 4 ("incorrect Rank 5"), and "only supports
-    normalization along the last axis". The node goes to the CPU, or the model does not load.
+    HTP supports most operators up to rank 5, but this one only up to rank 4 ("incorrect Rank 5"), and "only supports
+    normalization along the last axis". The node runs on the CPU, or the model does not load.
 
     ## How to fix it
-    Rank: Reshape to [rows, channels] in front of it and back behind it; the numbers are the same. Axis: merge the
-    normalized axes to one with a Reshape, or bring the one that is meant to the end with a Transpose.
+    Rank: insert a Reshape to [rows, channels] before it and a Reshape back after it; the results are the same. Axis:
+    merge the normalized axes into one with a Reshape, or move the normalized axis to the end with a Transpose.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43, in float and between pairs: rank 5 and axis -2
-      are refused, rank 2 to 4 over the last axis compile.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43, in float and between Q/DQ pairs: rank 5 and
+      axis -2 are rejected; rank 2 to 4 over the last axis compile.
     """
     for node in subject.model.graph.all_nodes():
         shape = node.inputs[0].shape if is_op(node, "LayerNormalization") and node.inputs[0] is not None else None
@@ -44,61 +44,62 @@ def layer_norm_rank_or_axis(subject: CheckInput) -> Iterator[Finding]:
             yield Finding(
                 "Q603",
                 at_node(node),
-                f"{say(node)} has {rank} dimensions, HTP normalizes up to {_NORM_RANK}",
+                f"{say(node)} has {rank} dimensions, HTP supports at most {_NORM_RANK} for it",
                 Severity.ERROR,
                 {"rank": float(rank)},
-                "Reshape to rank 3 in front of it and back behind it",
+                "insert a Reshape to rank 3 before it and a Reshape back after it",
             )
         elif axis not in (-1, rank - 1):
             yield Finding(
                 "Q603",
                 at_node(node),
-                f"{say(node)} normalizes from axis {axis} of {rank}, HTP over the last one only",
+                f"{say(node)} normalizes from axis {axis} of {rank} dimensions, HTP supports only the last axis",
                 Severity.ERROR,
                 {"axis": float(axis), "rank": float(rank)},
-                "merge the normalized axes with a Reshape, or bring the one that is meant to the end with a Transpose",
+                "merge the normalized axes with a Reshape, or move the normalized axis to the end with a Transpose",
             )
 
 
 @rule("Q604")
-def einsum_without_product(subject: CheckInput) -> Iterator[Finding]:
-    """An Einsum has an equation that HTP does not take.
+def unsupported_einsum_equation(subject: CheckInput) -> Iterator[Finding]:
+    """An Einsum has an equation that HTP does not support.
 
     ## What it finds
-    Einsum whose equation is none of the few that become a MatMul as they stand: `...ik,...kj->...ij` and
-    `...ik,...jk->...ij` with equal leading letters in all three, `bchq,bkhc->bkhq`, `bhwc,hkc->bhwk`, and in float
-    `bhwc,wkc->bhwk`. A float model is looked at after `dovetail fit`'s own rewrites, which write most equations out.
+    Einsum with any equation except the supported ones: `...ik,...kj->...ij` and `...ik,...jk->...ij` with equal leading
+    letters in all three terms, `bchq,bkhc->bkhq` and `bhwc,hkc->bhwk`, which become a MatMul; and `bhwc,wkc->bhwk` in
+    float only. A float model is checked after the rewrites of `dovetail fit`, which replace most equations with other
+    operators.
 
     ## Why it matters
-    Attention scores as `bqhd,bkhd->bhqk` (heads behind the tokens) and mask heads as `bqc,bchw->bqhw` are refused:
-    the node goes to the CPU, or the model does not load.
+    Attention scores as `bqhd,bkhd->bhqk` (heads after tokens) and mask heads as `bqc,bchw->bqhw` are rejected: the node
+    runs on the CPU, or the model does not load.
 
     ## How to fix it
     Write it as Transpose, Reshape and MatMul.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43, in float and between 16-bit pairs:
-      `bqhd,bkhd->bhqk` "unsupported equation", `bqc,bchw->bqhw` MatMul 3110, `bhwc,wkc->bhwk` "unsupported equation
-      for quantized inputs"; the others above compile.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43, in float and between 16-bit Q/DQ pairs:
+      `bqhd,bkhd->bhqk` is rejected with "unsupported equation", `bqc,bchw->bqhw` with "MatMul failed 3110",
+      `bhwc,wkc->bhwk` with "unsupported equation for quantized inputs"; the equations listed above compile.
     """
     for node in subject.model.graph.all_nodes():
         if not is_op(node, "Einsum"):
             continue
         equation = str(attribute(node, "equation", ""))
-        stored = None if subject.plan is None else subject.plan.tensors.get(node.outputs[0].name or "")
-        in_float = stored is None or not isinstance(stored.storage, QParams)
-        if narrow_operand(equation) is None and not (in_float and _is_multiply_and_sum(equation)):
+        choice = None if subject.plan is None else subject.plan.tensors.get(node.outputs[0].name or "")
+        in_float = choice is None or not isinstance(choice.storage, QParams)
+        if second_matmul_operand(equation) is None and not (in_float and _is_multiply_and_sum(equation)):
             yield Finding(
                 "Q604",
                 at_node(node),
-                f"{say(node)}: HTP does not take the equation {equation!r}{'' if in_float else ' in integers'}",
+                f"{say(node)}: HTP does not support the equation {equation!r}{'' if in_float else ' in integers'}",
                 Severity.ERROR,
-                fix="write it as Transpose, Reshape and MatMul, as `dovetail fit` does with the float model",
+                fix="write it as Transpose, Reshape and MatMul; `dovetail fit` does this for a float model",
             )
 
 
-def narrow_operand(equation: str) -> int | None:
-    """The operand that becomes the second one of HTP's MatMul; None for an equation that becomes none."""
+def second_matmul_operand(equation: str) -> int | None:
+    """The index of the operand that becomes the second one of HTP's MatMul; None if the equation is not supported."""
     terms = _terms(equation)
     if terms is None:
         return None
@@ -108,7 +109,7 @@ def narrow_operand(equation: str) -> int | None:
         rows, inner = first[-2], first[-1]
         if stacked and second[-2:] in (inner + result[-1], result[-1] + inner) and result[-2] == rows:
             return 1
-        if len(first) == 4 and _is_turned(first, second, result):
+        if len(first) == 4 and _has_heads_between(first, second, result):
             return 0
     windows = len(first) == len(result) == 4 and len(second) == 3
     if windows and first[:3] == result[:3] and second == first[1] + result[3] + first[3]:
@@ -116,14 +117,14 @@ def narrow_operand(equation: str) -> int | None:
     return None
 
 
-def _is_turned(first: str, second: str, result: str) -> bool:
-    """``bchq,bkhc->bkhq``: the heads stand between rows and columns."""
+def _has_heads_between(first: str, second: str, result: str) -> bool:
+    """``bchq,bkhc->bkhq``: the heads are between rows and columns."""
     batch, inner, heads, columns, rows = first[0], first[1], first[2], first[3], second[1]
     return second == batch + rows + heads + inner and result == batch + rows + heads + columns
 
 
 def _is_multiply_and_sum(equation: str) -> bool:
-    """``bhwc,wkc->bhwk``, which becomes Mul and ReduceSum, in float only."""
+    """``bhwc,wkc->bhwk``, which the provider translates to Mul and ReduceSum, in float only."""
     terms = _terms(equation)
     if terms is None or [len(term) for term in terms] != [4, 3, 4]:
         return False
@@ -132,7 +133,7 @@ def _is_multiply_and_sum(equation: str) -> bool:
 
 
 def _terms(equation: str) -> tuple[str, str, str] | None:
-    """``ij,jk->ik`` -> its three terms, where they are plain letters and at least two each."""
+    """Split ``ij,jk->ik`` into its three terms; None unless each has at least two letters, all different."""
     left, arrow, result = equation.replace(" ", "").partition("->")
     operands = left.split(",")
     terms = [*operands, result]
