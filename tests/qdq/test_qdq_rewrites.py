@@ -59,7 +59,7 @@ def both(first: Pass, second: Pass) -> Pass:
 
 # Cast folding.
 
-BEHIND = """g (float[4,8] x) => (float16[4,6] y{more})
+AFTER = """g (float[4,8] x) => (float16[4,6] y{more})
 {{ q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) c = Cast<to = 10>(d)
   wd = DequantizeLinear<axis = 1>(w, ws) wc = Cast<to = 10>(wd) [matmul] y = MatMul(c, wc) {tail} }}"""
 AROUND = """g (float16[4,8] x) => (float16[4,8] y{more})
@@ -69,7 +69,7 @@ WEIGHT = {"w": integers(8, 6), "ws": np.full(6, 0.0078125, np.float32)}
 
 
 def test_a_cast_after_a_pair_and_after_a_weight_is_folded() -> None:
-    given = model_from(BEHIND.format(more="", tail=""), s=S, z=Z, **WEIGHT)
+    given = model_from(AFTER.format(more="", tail=""), s=S, z=Z, **WEIGHT)
     model, record = changed_by(fold_casts, given, SAME_DB)
     assert "Cast" not in ops(model)
     assert {node.outputs[0].dtype for node in model.graph if is_dequantize(node)} == {HALF}
@@ -105,7 +105,7 @@ def test_a_consumer_without_a_cast_keeps_the_float32_pair_and_its_scale() -> Non
 def test_a_tied_weight_is_read_in_both_types() -> None:
     tail = "[other] t = MatMul(d, wd)"
     model, record = changed_by(
-        fold_casts, model_from(BEHIND.format(more=", float[4,6] t", tail=tail), s=S, z=Z, **WEIGHT), SAME_DB
+        fold_casts, model_from(AFTER.format(more=", float[4,6] t", tail=tail), s=S, z=Z, **WEIGHT), SAME_DB
     )
     assert producer_of(model, "matmul", 1).outputs[0].dtype is HALF
     assert producer_of(model, "other", 1).outputs[0].dtype is FLOAT
@@ -115,7 +115,7 @@ def test_a_tied_weight_is_read_in_both_types() -> None:
 
 def test_a_scale_with_another_consumer_is_copied() -> None:
     tail = "t = Mul(x, s)"
-    given = model_from(BEHIND.format(more=", float[4,8] t", tail=tail), s=S, z=Z, **WEIGHT)
+    given = model_from(AFTER.format(more=", float[4,8] t", tail=tail), s=S, z=Z, **WEIGHT)
     model = changed_by(fold_casts, given, SAME_DB)[0]
     assert model.graph.initializers["s"].dtype is FLOAT
 
@@ -150,7 +150,7 @@ def test_a_cast_only_before_the_pair_is_folded_if_float16_does_not_round_the_sca
     ],
 )
 def test_casts_that_are_kept(scale: float, opset: int, why: str) -> None:
-    given = model_from(BEHIND.format(more="", tail=""), opset=opset, s=np.float32(scale), z=Z, **WEIGHT)
+    given = model_from(AFTER.format(more="", tail=""), opset=opset, s=np.float32(scale), z=Z, **WEIGHT)
     model = given.clone()
     record = fold_casts(model)
     check_valid(model)
@@ -173,14 +173,14 @@ def test_a_cast_from_integers_is_kept() -> None:
 SCALED = """g (float[2,4,8] a, float[2,6,8] b) => (float[2,4,6] y{more})
 {{ qa = QuantizeLinear(a, s, z) da = DequantizeLinear(qa, s, z)
   qb = QuantizeLinear(b, s, z) db = DequantizeLinear(qb, s, z)
-  {scaled} bt = Transpose<perm = [0,2,1]>(db) [scores] s0 = MatMul({query}, bt) {behind} {tail} }}"""
+  {scaled} bt = Transpose<perm = [0,2,1]>(db) [scores] s0 = MatMul({query}, bt) {after} {tail} }}"""
 FACTOR: dict[str, Any] = {"f": np.float32(0.37), "s": S, "z": Z}
 
 
 def scaled(
-    op: str = "m = Mul(da, f)", *, query: str = "m", behind: str = "y = Softmax<axis = -1>(s0)", **text: str
+    op: str = "m = Mul(da, f)", *, query: str = "m", after: str = "y = Softmax<axis = -1>(s0)", **text: str
 ) -> str:
-    return SCALED.format(scaled=op, query=query, behind=behind, more=text.get("more", ""), tail=text.get("tail", ""))
+    return SCALED.format(scaled=op, query=query, after=after, more=text.get("more", ""), tail=text.get("tail", ""))
 
 
 @pytest.mark.parametrize("op", ["Mul(da, f)", "Mul(f, da)", "Div(da, f)"])
@@ -202,7 +202,7 @@ def test_a_power_of_two_changes_no_quantized_value() -> None:
 
 @pytest.mark.parametrize("op", ["Mul", "Div"])
 def test_a_scale_on_the_scores_is_moved_to_the_query(op: str) -> None:
-    text = scaled("", query="da", behind=f"s1 = {op}(s0, f) s2 = Add(s1, mask) y = Softmax<axis = -1>(s2)")
+    text = scaled("", query="da", after=f"s1 = {op}(s0, f) s2 = Add(s1, mask) y = Softmax<axis = -1>(s2)")
     given = model_from(text, mask=np.zeros((4, 6), np.float32) - 1, **FACTOR)
     model, record = changed_by(scale_before_quantize, given, 60)
     assert [n.op_type for n in model.graph if n.op_type in ("Mul", "Div", "MatMul")] == ["Mul", "MatMul"]
@@ -217,7 +217,7 @@ def test_a_second_consumer_of_the_pair_or_of_the_scaled_value_is_unaffected() ->
 
 
 def test_scores_with_an_unscaled_consumer_keep_their_scale() -> None:
-    text = scaled("", query="da", behind="s1 = Mul(s0, f) y = Softmax<axis = -1>(s1)", more=", float[2,4,6] s0")
+    text = scaled("", query="da", after="s1 = Mul(s0, f) y = Softmax<axis = -1>(s1)", more=", float[2,4,6] s0")
     record = changed_by(scale_before_quantize, model_from(text, **FACTOR))[1]
     assert record.changed == ()
 

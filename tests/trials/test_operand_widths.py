@@ -117,8 +117,9 @@ def test_operands_are_8_bit_where_it_costs_little_and_16_bit_where_it_costs_much
     samples = samples_of(model, 8)
     plan, (together, *decisions) = decided(model, htp, tmp_path, count=8)
     assert [decision.taken for decision in decisions] == ["uint8", "int16", "int16"]
-    assert together.taken == "1 of 3 8-bit"
-    assert {"all 16-bit", "1 of 3 8-bit"} == {alternative.label for alternative in together.alternatives}
+    assert together.taken == "1 of 3 operands 8-bit"
+    labels = {alternative.label for alternative in together.alternatives}
+    assert labels == {"all operands 16-bit", "1 of 3 operands 8-bit"}
     validate_plan(plan, model, htp.table)
     exact = list(SessionRun(model, Mode.FLOAT, tmp_path)(samples))
     wide = make_plan(model, htp.table, observe(model, htp, noise(model, 8)), Request(W8A16))

@@ -57,8 +57,7 @@ def stored_values(emitted: ir.Model, plan: Plan) -> Iterator[StoredValue]:
 
 
 def _quantized(value: ir.Value) -> ir.Value | None:
-    """The quantized value of a planned tensor: the tensor itself if it is an integer input or output, else next to Q
-    or DQ."""
+    """The quantized value of a planned tensor: itself if it is an integer input or output, else the output of its Q."""
     if value.dtype in STORED_TYPES:
         return value
     producer = value.producer()

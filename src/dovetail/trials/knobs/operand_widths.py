@@ -33,7 +33,7 @@ NAME = "operands"
 LOSS_DB = 1.0
 # Samples for the order of the operands, and for the noise of a set of them: a few suffice to rank, not to measure.
 RANKING_SAMPLES, SAMPLES = 2, 16
-ALL_16_BIT = "all 16-bit"
+ALL_16_BIT = "all operands 16-bit"
 RULE = (
     "8 bits in order of noise per time saved, as long as all 8-bit operands together cost the worst output at most "
     f"{LOSS_DB:g} dB"
@@ -170,7 +170,7 @@ class _WidthSearch:
         wide_db, chosen_db = noise.worst_db(()), noise.worst_db(chosen)
         estimate_us = {label: float(estimate.mid_us) for label, estimate in estimates.items()}
         groups = [Alternative(label, {"estimate_us": us}) for label, us in estimate_us.items() if label != ALL_16_BIT]
-        taken = f"{len(chosen)} of {len(self._edges)} 8-bit"
+        taken = f"{len(chosen)} of {len(self._edges)} operands 8-bit"
         return Decision(
             knob=NAME,
             place=WHOLE_MODEL,
