@@ -85,7 +85,7 @@ def test_half_precision_models_are_refused_by_name(digits: dict[str, object], tm
     path = tmp_path / "half.onnx"
     text = '<ir_version: 10, opset_import: ["": 21]> g (float16[1,3] x) => (float16[1,3] y) { y = Relu(x) }'
     onnx.save(onnx.parser.parse_model(text), path)
-    with pytest.raises(InputError, match="'y' is float16: give the float32 model"):
+    with pytest.raises(InputError, match="'y' is float16; provide the float32 model"):
         dovetail.fit(**{**digits, "model": path, "calibration": {"x": np.zeros((4, 3), np.float16)}})
     assert not Path(str(digits["output"])).exists()
 
@@ -198,7 +198,7 @@ def test_outputs_whose_size_depends_on_the_data_are_refused_before_calibration(
     text = '<ir_version: 10, opset_import: ["": 21]> g (float[1,4] x) => (float[1,4] y, int64[2,n] i) '
     text += "{ y = Relu(x)  i = NonZero(y) }"
     monkeypatch.delattr(pipeline, "collect")
-    with pytest.raises(InputError, match="tensor 'i' has no static shape: it depends on the data"):
+    with pytest.raises(InputError, match="tensor 'i' has no static shape: its shape depends on the data"):
         dovetail.fit(**small(tmp_path, text))
 
 

@@ -273,7 +273,7 @@ def test_types_that_contradict_each_other_are_named(run: Run, work: Path, comman
     weight.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight).astype(np.float64), "w"))
     onnx.save(model, work / "model.onnx")
     code, _, err = run(command, *(BASE[1:] if command == "fit" else BASE[1:6]))
-    said = "node 'MatMul/m' (MatMul) takes tensors of one type: 'v' is float, 'w' is double"
+    said = "node 'MatMul/m' (MatMul) requires inputs of one type, but 'v' is float and 'w' is double"
     assert (code, err) == (2, f"dovetail: {said}; export the model in one type, or add a Cast\n")
     assert not (work / "run").exists()
 

@@ -1,1 +1,1 @@
-"""Graphs of the same models from different exporters; all local, seeded, with random weights."""
+"""Graphs of the same models from different exporters; built locally, seeded, with random weights."""

@@ -35,7 +35,7 @@ def vit(style: str, exporter: str, depth: int = 2) -> bytes:
 
 @functools.cache
 def fused_block(take: str, exporter: str) -> bytes:
-    """One block with a fused qkv projection whose parts are taken by ``unbind``, ``index`` or ``chunk``."""
+    """One block with a fused QKV projection that is split by ``unbind``, ``index`` or ``chunk``."""
     sdpa = not exporter.endswith("eager")
     return _export(
         lambda: networks.Block(networks.FusedAttention(sdpa=sdpa, take=take)), torch.zeros(1, 50, 192), exporter
@@ -76,7 +76,7 @@ def _export(build: Callable[[], nn.Module], example: Tensor, exporter: str) -> b
     model = build().eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.ndim == 1:  # fresh biases are zero: exporters and folding would take them out
+            if parameter.ndim == 1:  # fresh biases are zero: exporters and folding would remove them
                 parameter.add_(0.02 * torch.randn(parameter.shape))
     opset = ATTENTION_OPSET if exporter == ATTENTION_OP else OPSET
     buffer = io.BytesIO()

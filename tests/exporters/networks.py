@@ -12,7 +12,7 @@ HEAD_DIM = DIM // HEADS
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, sdpa: bool) -> Tensor:
-    """Scaled dot-product attention over [B,H,T,D], by hand or by PyTorch's own function."""
+    """Scaled dot-product attention on [B,H,T,D], written out or by PyTorch's own function."""
     if sdpa:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)
@@ -20,7 +20,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, sd
 
 
 class FusedAttention(nn.Module):
-    """Self attention with one fused qkv projection, as in timm: [B,T,C] -> [B,T,C]."""
+    """Self-attention with one fused QKV projection, as in timm: [B,T,C] -> [B,T,C]."""
 
     def __init__(self, *, sdpa: bool, take: str = "unbind", mask: Tensor | None = None) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class FusedAttention(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Learned queries that read image tokens, as in a DETR decoder: [B,T,C] -> [B,Q,C]."""
+    """Learned queries that attend to image tokens, as in a DETR decoder: [B,T,C] -> [B,Q,C]."""
 
     def __init__(self, *, sdpa: bool, queries: int = 10) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class TimmVit(nn.Module):
 
 
 def shifted_window_mask(tokens: int) -> Tensor:
-    """The mask of a shifted window: each half of the tokens may read only its own half; [1,1,T,T]."""
+    """The mask of a shifted window: each half of the tokens attends only to its own half; [1,1,T,T]."""
     half = torch.arange(tokens) >= tokens // 2
     return torch.where(half[:, None] == half[None, :], 0.0, -100.0)[None, None]
 

@@ -24,7 +24,7 @@ def graph(body: str, name: str, shape: str, batch: int = 1) -> ir.Graph:
 
 
 @pytest.mark.parametrize(
-    ("body", "name", "shape", "batch", "taken"),
+    ("body", "name", "shape", "batch", "is_class_output"),
     [
         (LINEAR, "logits", "1,3", 1, True),
         (LINEAR, "class_scores", "1,3", 1, True),
@@ -35,13 +35,13 @@ def graph(body: str, name: str, shape: str, batch: int = 1) -> ir.Graph:
         (LINEAR, "classify", "1,3", 1, False),
         (LINEAR, "logits", "1,1", 1, False),
         (BOXES, "boxes", "6,4", 1, False),
-        (BOXES, "scores", "6,4", 1, False),  # six rows are no six samples
+        (BOXES, "scores", "6,4", 1, False),  # the six rows are not six samples
     ],
 )
-def test_class_scores_are_told_by_shape_and_by_softmax_or_name(
-    body: str, name: str, shape: str, batch: int, taken: bool
+def test_class_scores_are_recognized_by_shape_and_by_softmax_or_name(
+    body: str, name: str, shape: str, batch: int, is_class_output: bool
 ) -> None:
-    assert class_outputs(graph(body, name, shape, batch)) == ({name} if taken else set())
+    assert class_outputs(graph(body, name, shape, batch)) == ({name} if is_class_output else set())
 
 
 @pytest.mark.parametrize(

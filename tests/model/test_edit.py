@@ -13,7 +13,7 @@ def _value(model: ir.Model, name: str) -> ir.Value:
     return next(value for node in model.graph for value in node.outputs if value.name == name)
 
 
-def test_new_value_takes_over_name_and_trail() -> None:
+def test_new_value_takes_over_name_and_origin() -> None:
     model = model_from("g (float[3] x) => (float[3] y) { a = Neg(x) y = Abs(a) }")
     old = _value(model, "a")
     node = model.graph.node(0)
@@ -26,7 +26,7 @@ def test_new_value_takes_over_name_and_trail() -> None:
     assert origin_of(new).exact
 
 
-def test_value_inside_the_graph_takes_the_name_of_an_output() -> None:
+def test_inner_value_takes_the_name_of_a_graph_output() -> None:
     model = model_from("g (float[3] x) => (float[3] y) { a = Neg(x) y = Identity(a) }")
     edit.replace_value(_value(model, "y"), _value(model, "a"))
     edit.remove_dead(model.graph, [model.graph.node(1)])
@@ -46,7 +46,7 @@ def test_output_that_equals_an_input_or_output_gets_an_identity(kept: str) -> No
     assert [value.name for value in model.graph.outputs] == ["y", "z"]
 
 
-def test_folded_value_keeps_name_and_trail() -> None:
+def test_folded_value_keeps_name_and_origin() -> None:
     model = model_from("g (float[3] x) => (float[3] y) { a = Neg(k) y = Add(x, a) }", k=normal(3))
     edit.fold(_value(model, "a"), ir.Tensor(normal(3)))
     constant = model.graph.node(1).inputs[1]
@@ -71,14 +71,14 @@ def test_constant_of_a_node(body: str, expected: object) -> None:
     assert (None if array is None else array.tolist()) == expected
 
 
-def test_looking_at_a_constant_changes_nothing() -> None:
+def test_reading_a_constant_changes_nothing() -> None:
     model = model_from("g (float[3] x) => (float[3] y) { k = Constant<value = float[3] {1, 2, 3}>() y = Add(x, k) }")
     before = ir.to_proto(model).SerializeToString()
     edit.constant_of(_value(model, "k"))
     assert ir.to_proto(model).SerializeToString() == before
 
 
-def test_names_stay_free_of_clashes_and_scalars_stay_scalars() -> None:
+def test_names_are_unique_and_scalars_stay_scalars() -> None:
     model = model_from("g (float[3] x) => (float[3] y) { y = Neg(x) }")
     values = [edit.add_initializer(model.graph, np.float32(1), name="y", source=model.graph.inputs[0]) for _ in "ab"]
     assert [value.name for value in values] == ["y.1", "y.2"]

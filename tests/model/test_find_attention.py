@@ -1,4 +1,4 @@
-"""Attention is found wherever its scale and mask stand, and a Softmax that is something else is not."""
+"""Attention is found wherever its scale and mask are; other uses of Softmax are not attention."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ SCALED = {
         [ScalePlace.QUERY],
     ),
 }
-NUMBERS = {"half": np.float32(0.5), "two": np.float32(2), "root": np.float32(0.5**0.5)}
+CONSTANTS = {"half": np.float32(0.5), "two": np.float32(2), "root": np.float32(0.5**0.5)}
 
 
 @pytest.mark.parametrize("case", SCALED)
 def test_scale_is_found_in_every_place(case: str) -> None:
     text, places = SCALED[case]
-    used = {name: number for name, number in NUMBERS.items() if name in text}
-    (found,) = find_attention(parse(KT + text + END, **used).graph)
-    assert [scale.place for scale in found.scales] == places
-    assert found.scale == pytest.approx(0.5)
-    assert (found.heads, found.head_dim) == (2, 4)
-    assert found.masks == ()
-    assert found.key_transpose is not None
+    used = {name: array for name, array in CONSTANTS.items() if name in text}
+    (attention,) = find_attention(parse(KT + text + END, **used).graph)
+    assert [scale.place for scale in attention.scales] == places
+    assert attention.scale == pytest.approx(0.5)
+    assert (attention.heads, attention.head_dim) == (2, 4)
+    assert attention.masks == ()
+    assert attention.key_transpose is not None
 
 
 MASKED = {
@@ -45,7 +45,7 @@ MASKED = {
     "added, mask first": "s = MatMul (q, kt) z = Add (mask, s)",
     "before the scale": "s = MatMul (q, kt) m = Add (s, mask) z = Mul (m, half)",
     "after the scale": "s = MatMul (q, kt) m = Mul (s, half) z = Add (m, mask)",
-    "behind a cast and a reshape": "s = MatMul (q, kt) c = Cast <to = 1> (s) r = Reshape (c, five) m = Add (r, mask)"
+    "after a cast and a reshape": "s = MatMul (q, kt) c = Cast <to = 1> (s) r = Reshape (c, five) m = Add (r, mask)"
     " z = Reshape (m, four)",
 }
 
@@ -59,35 +59,35 @@ def test_added_mask_is_found(case: str) -> None:
         "four": np.array([1, 2, 5, 7]),
     }
     used = {name: array for name, array in constants.items() if name in MASKED[case]}
-    (found,) = find_attention(parse(KT + MASKED[case] + END, **used).graph)
-    (mask,) = found.masks
+    (attention,) = find_attention(parse(KT + MASKED[case] + END, **used).graph)
+    (mask,) = attention.masks
     assert (mask.value.name, mask.fill) == ("mask", None)
 
 
 @pytest.mark.parametrize(("branches", "keep"), [("s, low", True), ("low, s", False)])
 def test_condition_is_found(branches: str, keep: bool) -> None:
     text = f"{KT} s = MatMul (q, kt) z = Where (mask, {branches}) {END}"
-    (found,) = find_attention(parse(text, mask=np.ones((5, 7), np.bool_), low=np.float32(-1e9)).graph)
-    (mask,) = found.masks
+    (attention,) = find_attention(parse(text, mask=np.ones((5, 7), np.bool_), low=np.float32(-1e9)).graph)
+    (mask,) = attention.masks
     assert mask.value.name == "mask"
     assert mask.keep is keep
     assert mask.fill is not None
 
 
-def test_guard_dropout_and_casts_lie_between() -> None:
+def test_guard_dropout_and_casts_may_be_in_between() -> None:
     text = f"""{KT} z = MatMul (q, kt) p = Softmax <axis = 3> (z) n = IsNaN (p) g = Where (n, zero, p)
         c = Cast <to = 1> (g) d = Dropout (c) i = Identity (d) y = MatMul (i, v)"""
-    (found,) = find_attention(parse(text, zero=np.float32(0)).graph)
-    assert found.guard is not None
-    assert [node.op_type for node in found.path] == ["Softmax", "Where", "Cast", "Dropout", "Identity"]
+    (attention,) = find_attention(parse(text, zero=np.float32(0)).graph)
+    assert attention.guard is not None
+    assert [node.op_type for node in attention.path] == ["Softmax", "Where", "Cast", "Dropout", "Identity"]
 
 
-def test_learned_query_and_folded_heads() -> None:
+def test_learned_query_and_heads_merged_into_the_batch() -> None:
     text = "kt = Transpose <perm = [0,2,1]> (k) z = MatMul (probe, kt) p = Softmax (z) y = MatMul (p, v)"
     probe = np.ones((1, 4), np.float32)
     inputs = "float[2,7,4] k, float[2,7,4] v"
-    (found,) = find_attention(parse(text, inputs=inputs, outputs="float[2,1,4] y", probe=probe).graph)
-    assert (found.heads, found.head_dim) == (None, 4)
+    (attention,) = find_attention(parse(text, inputs=inputs, outputs="float[2,1,4] y", probe=probe).graph)
+    assert (attention.heads, attention.head_dim) == (None, 4)
 
 
 def test_attention_inside_a_branch_is_found() -> None:
@@ -101,7 +101,7 @@ def test_attention_inside_a_branch_is_found() -> None:
 NOT_ATTENTION = {
     "gate": "g = MatMul (q, w) p = Softmax (g) y = MatMul (p, v7)",
     "classifier": "g = MatMul (q, w) y = Softmax (g)",
-    "decoder of boxes": "kt = Transpose <perm = [0,1,3,2]> (k) s = MatMul (q, kt) p = Softmax (s) y = MatMul (p, bins)",
+    "box decoder": "kt = Transpose <perm = [0,1,3,2]> (k) s = MatMul (q, kt) p = Softmax (s) y = MatMul (p, bins)",
     "over the wrong axis": "kt = Transpose <perm = [0,1,3,2]> (k) s = MatMul (q, kt) p = Softmax <axis = 2> (s)"
     " y = MatMul (p, v)",
     "linear attention": "p = Softmax (q) kt = Transpose <perm = [0,1,3,2]> (k) c = MatMul (kt, v) y = MatMul (p, c)",
@@ -113,7 +113,7 @@ def test_other_softmaxes_are_not_attention(case: str) -> None:
     text = NOT_ATTENTION[case]
     constants = {"w": np.ones((4, 7), np.float32), "bins": np.ones((7, 1), np.float32)}
     used = {name: array for name, array in constants.items() if f" {name})" in text}
-    shape = {"classifier": "1,2,5,7", "decoder of boxes": "1,2,5,1"}.get(case, "1,2,5,4")
+    shape = {"classifier": "1,2,5,7", "box decoder": "1,2,5,1"}.get(case, "1,2,5,4")
     model = parse(text.replace("v7", "v"), outputs=f"float[{shape}] y", **used)
     assert find_attention(model.graph) == ()
 
@@ -121,11 +121,11 @@ def test_other_softmaxes_are_not_attention(case: str) -> None:
 def test_attentions_come_in_graph_order() -> None:
     text = f"""{KT} a = MatMul (q, kt) pa = Softmax (a) qa = MatMul (pa, v)
         b = MatMul (qa, kt) pb = Softmax (b) y = MatMul (pb, v)"""
-    found = find_attention(parse(text).graph)
-    assert [attention.softmax.outputs[0].name for attention in found] == ["pa", "pb"]
+    attentions = find_attention(parse(text).graph)
+    assert [attention.softmax.outputs[0].name for attention in attentions] == ["pa", "pb"]
 
 
 def test_records_are_frozen() -> None:
-    (found,) = find_attention(parse(KT + "z = MatMul (q, kt)" + END).graph)
+    (attention,) = find_attention(parse(KT + "z = MatMul (q, kt)" + END).graph)
     with pytest.raises(AttributeError):
-        found.guard = ir.node("Where", [])  # type: ignore[misc]
+        attention.guard = ir.node("Where", [])  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""A model past the 2 GB that protobuf can hold; its weight file is sparse, so that no disk is used."""
+"""A model larger than the 2 GB limit of protobuf; its weight file is sparse, so that it needs no disk space."""
 
 from __future__ import annotations
 

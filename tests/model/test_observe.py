@@ -1,4 +1,4 @@
-"""What ONNX Runtime cannot run is one sentence."""
+"""Errors of ONNX Runtime are one-line messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dovetail.model.observe import ObservedRun
 from tests.planning import graph
 
 
-def test_an_error_of_onnx_runtime_is_a_sentence(tmp_path: Path) -> None:
+def test_error_of_onnx_runtime_is_one_message(tmp_path: Path) -> None:
     model = graph("g (float[4] x) => (float[4] y) { i = Cast <to = 7> (x)  y = Gather(x, i) }")
     run = ObservedRun(model, ["y"], tmp_path)
     assert [name for name, _ in run.run({"x": np.zeros(4, np.float32)})] == ["y"]

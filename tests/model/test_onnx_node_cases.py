@@ -1,7 +1,7 @@
-"""ONNX's own node cases, read and normalized: the same outputs by ONNX Runtime, or one sentence that says why not.
+"""ONNX's own node test cases, read and normalized: ONNX Runtime gives the same outputs, or one message says why not.
 
-A case that ONNX Runtime does not run as given (opsets it does not know yet, types it has no kernel for or does not take
-from Python) has no outputs to compare with: it is read and normalized all the same.
+A case that ONNX Runtime cannot run as it is (opsets it does not support yet, types it has no kernel for or does not
+accept from Python) has no outputs to compare with: it is read and normalized all the same.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from dovetail.model.session import Mode
 from dovetail.passes.normalize import normalize
 from dovetail.verify.run import SessionRun
 
-# Every eighth case is one test: few enough that the cases are collected once or twice, enough for two workers to share.
+# Every eighth case is in one test: few tests, so that cases are collected rarely, but enough for two workers.
 CHUNKS = 8
 FEWEST_CASES = 1884  # onnx 1.23.2
-# Of each chunk's 235: with ONNX Runtime 1.31.1 it is 172 to 184 that run as given, of which 163 to 177 are equal.
+# Of the 235 cases of a chunk, with ONNX Runtime 1.31.1: 172 to 184 run as they are, of which 163 to 177 are equal.
 FEWEST_RUN, FEWEST_EQUAL = 170, 160
-TOLERANCE = {2: 2e-3, 4: 1e-5, 8: 1e-9}  # by the bytes of a float type, of the number and absolute
+TOLERANCE = {2: 2e-3, 4: 1e-5, 8: 1e-9}  # by the size of a float type in bytes; relative and absolute
 
 NOT_RUN = "not run by ONNX Runtime"
-# What is refused, by its sentence; known_refusal says which cases.
+# The messages of refused cases; known_refusal says which cases they are for.
 OLD_OPSET = "the model uses opset"
 NO_TENSOR = "is not a tensor"
 CONTROL_FLOW = "is control flow that depends on the inputs"
@@ -50,56 +50,57 @@ WITH_CONTROL_FLOW = (
 @cache
 def cases() -> tuple[TestCase, ...]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the reference implementation, which divides by zero on purpose
+        warnings.simplefilter("ignore")  # from the reference implementation, which divides by zero on purpose
         return tuple(sorted(collect_testcases(), key=lambda case: case.name))
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_node_cases_are_equal_or_refused_in_a_sentence(chunk: int, tmp_path: Path) -> None:
+def test_node_cases_are_equal_or_refused_with_a_message(chunk: int, tmp_path: Path) -> None:
     outcomes: Counter[str] = Counter()
-    wrong: list[Exception] = []
+    failures: list[Exception] = []
     for case in cases()[chunk::CHUNKS]:
         try:
             outcomes[outcome(case, tmp_path)] += 1
-        except Exception as error:  # noqa: BLE001 - all that a case raises is gathered, so that each wrong case is named
+        except Exception as error:  # noqa: BLE001 - every error is collected, so that each failed case is named
             error.add_note(f"case {case.name}")
-            wrong.append(error)
-    if wrong:
-        raise ExceptionGroup(f"wrong: {', '.join(note for error in wrong for note in error.__notes__)}", wrong)
+            failures.append(error)
+    if failures:
+        notes = ", ".join(note for error in failures for note in error.__notes__)
+        raise ExceptionGroup(f"failed: {notes}", failures)
     assert outcomes.total() - outcomes[NOT_RUN] >= FEWEST_RUN, outcomes
     assert outcomes["equal"] >= FEWEST_EQUAL, outcomes
 
 
 def outcome(case: TestCase, folder: Path) -> str:
-    """What becomes of a case; raises where that is neither its own outputs nor the refusal that is known of it."""
+    """The outcome of a case; raises if that is neither its own outputs nor its known refusal."""
     path = folder / "case.onnx"
     onnx.save(case.model, path)
     names = [value.name for value in case.model.graph.input]
-    feed = dict(zip(names, map(given, case.data_sets[0][0]), strict=True))
-    expected = run_as_given(path, feed, folder)
+    feed = dict(zip(names, map(as_input, case.data_sets[0][0]), strict=True))
+    expected = run_original(path, feed, folder)
     refusal = known_refusal(case)
     try:
         normalized, _ = normalize(read(path))
     except InputError as error:
-        sentence = str(error)
-        assert sentence.strip()
-        assert "\n" not in sentence
+        message = str(error)
+        assert message.strip()
+        assert "\n" not in message
         if expected is None:
             return NOT_RUN
-        assert refusal, f"a new refusal: {sentence}"
-        assert refusal in sentence, sentence
+        assert refusal, f"a new refusal: {message}"
+        assert refusal in message, message
         return f"refused: {refusal}"
     if expected is None:
         return NOT_RUN
-    assert not refusal, f"is taken now, and was refused: {refusal}"
-    (found,) = SessionRun(normalized, Mode.FLOAT, folder)([feed])
-    assert list(found) == list(expected)
-    for name, wanted in expected.items():
-        assert_same(found[name], wanted)
+    assert not refusal, f"accepted now, but listed as refused: {refusal}"
+    (actual,) = SessionRun(normalized, Mode.FLOAT, folder)([feed])
+    assert list(actual) == list(expected)
+    for name, value in expected.items():
+        assert_same(actual[name], value)
     return "equal"
 
 
-def run_as_given(path: Path, feed: dict[str, Any], folder: Path) -> dict[str, Any] | None:
+def run_original(path: Path, feed: dict[str, Any], folder: Path) -> dict[str, Any] | None:
     try:
         (outputs,) = SessionRun(path, Mode.FLOAT, folder)([feed])
     except BackendError:
@@ -107,8 +108,8 @@ def run_as_given(path: Path, feed: dict[str, Any], folder: Path) -> dict[str, An
     return outputs
 
 
-def given(data: Any) -> Any:
-    """An input as ONNX Runtime takes it: cases also hold tensors as protos, and numbers."""
+def as_input(data: Any) -> Any:
+    """An input as ONNX Runtime accepts it: cases also hold tensors as protos, and plain numbers."""
     if isinstance(data, onnx.TensorProto):
         return onnx.numpy_helper.to_array(data)
     if data is None or isinstance(data, list):
@@ -125,22 +126,22 @@ def known_refusal(case: TestCase) -> str | None:
     return CONTROL_FLOW if case.name in WITH_CONTROL_FLOW else None
 
 
-def assert_same(found: Any, wanted: Any) -> None:
-    """Integers, booleans and texts are equal, floats are close, NaN is where NaN was."""
-    if isinstance(wanted, list):
-        assert isinstance(found, list)
-        for one, other in zip(found, wanted, strict=True):
-            assert_same(one, other)
+def assert_same(actual: Any, expected: Any) -> None:
+    """Integers, booleans and strings are equal, floats are close, NaN is where NaN was."""
+    if isinstance(expected, list):
+        assert isinstance(actual, list)
+        for actual_item, expected_item in zip(actual, expected, strict=True):
+            assert_same(actual_item, expected_item)
         return
-    if wanted is None:
-        assert found is None
+    if expected is None:
+        assert actual is None
         return
-    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
-    if wanted.dtype.kind == "f":
-        tolerance = TOLERANCE[wanted.dtype.itemsize]
-        np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance, equal_nan=True)
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+    if expected.dtype.kind == "f":
+        tolerance = TOLERANCE[expected.dtype.itemsize]
+        np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
     else:
-        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(actual, expected)
 
 
 def test_every_case_is_in_a_chunk() -> None:
@@ -151,7 +152,7 @@ def test_every_case_is_in_a_chunk() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted"),
+    ("actual", "expected"),
     [
         (np.float32([1.0001, 2]), np.float32([1, 2])),
         (np.float32([0, 2]), np.float32([np.nan, 2])),
@@ -164,19 +165,19 @@ def test_every_case_is_in_a_chunk() -> None:
         (np.float32([1]), None),
     ],
 )
-def test_the_comparison_can_fail(found: Any, wanted: Any) -> None:
-    assert_same(wanted, wanted)
+def test_comparison_can_fail(actual: Any, expected: Any) -> None:
+    assert_same(expected, expected)
     with pytest.raises((AssertionError, ValueError)):
-        assert_same(found, wanted)
+        assert_same(actual, expected)
 
 
-def test_a_wrong_case_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_failed_case_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def broken(model: ir.Model) -> tuple[ir.Model, tuple[()]]:
-        raise KeyError("a pass tripped")
+        raise KeyError("a pass failed")
 
     monkeypatch.setattr(f"{__name__}.normalize", broken)
     monkeypatch.setattr(
         f"{__name__}.cases", lambda: tuple(case for case in collect_testcases() if case.name == "test_abs")
     )
     with pytest.raises(ExceptionGroup, match="case test_abs"):
-        test_node_cases_are_equal_or_refused_in_a_sentence(0, tmp_path)
+        test_node_cases_are_equal_or_refused_with_a_message(0, tmp_path)

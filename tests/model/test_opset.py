@@ -23,7 +23,7 @@ def test_old_model_computes_the_same(opset: int) -> None:
     assert_equal(model, raised)
 
 
-def test_weights_come_back_as_they_were() -> None:
+def test_weights_are_not_changed() -> None:
     model = model_from("g (float[1,40] x) => (float[1,40] y) { y = MatMul(x, w) }", opset=13, w=normal(40, 40))
     raised = raise_opset(model)
     assert raised.graph.initializers["w"].const_value is model.graph.initializers["w"].const_value
@@ -38,7 +38,7 @@ def test_newer_model_keeps_its_opset(opset: int) -> None:
     assert raised is not model
 
 
-def test_contributed_operators_pass_through() -> None:
+def test_contrib_operators_are_kept() -> None:
     text = """g (float[2,3] x) => (float[2,1] y) <float[2,3] q>
         { q = com.microsoft.QuickGelu(x) y = ReduceMean<axes=[1]>(q) }"""
     raised = raise_opset(model_from(text, opset=13))

@@ -1,4 +1,4 @@
-"""What a target cannot run is cut off at the end: head followed by tail is the model, and the cut is named."""
+"""Unsupported nodes are split off into a tail: head followed by tail equals the model, and the split is reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dovetail.model.split import BoundaryTensor, SplitModel, TailNode, split
 from tests.equality import assert_equal, check_valid, model_from, normal, ops, random_inputs, run
 
 OUTSIDE = {"NonZero": "no tensors whose size depends on the data", "NonMaxSuppression": "likewise"}
-# Where a score is high: positions and features, whose number only the data tells.
+# The features at the positions with a high score; their number depends on the data.
 PEAKS = """
 g (float[1,8,16] x, float[1,8,1] bias) => (float[1,8,4] features, float[N,4] picked)
 {
@@ -36,28 +36,28 @@ CONSTANTS = {
 }
 
 
-def both(parts: SplitModel, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def run_both(split_model: SplitModel, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The outputs of a head followed by its tail."""
-    assert parts.tail is not None
-    check_valid(parts.head)
-    check_valid(parts.tail)
-    between = run(parts.head, {str(v.name): inputs[str(v.name)] for v in parts.head.graph.inputs})
-    given = {**inputs, **between}
-    return run(parts.tail, {str(v.name): given[str(v.name)] for v in parts.tail.graph.inputs})
+    head, tail = split_model.head, split_model.tail
+    assert tail is not None
+    check_valid(head)
+    check_valid(tail)
+    available = {**inputs, **run(head, {str(v.name): inputs[str(v.name)] for v in head.graph.inputs})}
+    return run(tail, {str(v.name): available[str(v.name)] for v in tail.graph.inputs})
 
 
 @pytest.mark.parametrize("seed", [10, 11, 12])
-def test_head_followed_by_tail_is_the_model(seed: int) -> None:
+def test_head_followed_by_tail_equals_the_model(seed: int) -> None:
     model = model_from(PEAKS, **CONSTANTS)
     inputs = random_inputs(model, seed)
-    expected, found = run(model, inputs), both(split(model, OUTSIDE), inputs)
-    assert list(expected) == list(found)
+    expected, outputs = run(model, inputs), run_both(split(model, OUTSIDE), inputs)
+    assert list(expected) == list(outputs)
     assert expected["picked"].shape[0] > 0
     for name, array in expected.items():
-        np.testing.assert_array_equal(array, found[name])
+        np.testing.assert_array_equal(array, outputs[name])
 
 
-def test_the_cut_is_named_in_the_callers_words() -> None:
+def test_split_is_reported_in_original_names() -> None:
     parts = split(model_from(PEAKS, **CONSTANTS), OUTSIDE)
     assert ops(parts.head) == ["MatMul", "MatMul", "Add", "Greater"]
     assert parts.cut is not None
@@ -72,14 +72,14 @@ def test_the_cut_is_named_in_the_callers_words() -> None:
     assert [value.name for value in parts.head.graph.outputs] == ["features", "high"]
 
 
-def test_the_model_given_is_not_changed() -> None:
+def test_input_model_is_not_changed() -> None:
     model, same = model_from(PEAKS, **CONSTANTS), model_from(PEAKS, **CONSTANTS)
     split(model, OUTSIDE)
     assert ops(model) == ops(same)
     assert_equal(same, model)
 
 
-def test_a_model_without_such_nodes_is_its_own_head() -> None:
+def test_model_without_unsupported_nodes_is_its_own_head() -> None:
     model = model_from("g (float[2,4] x) => (float[2,3] y) { y = MatMul(x, w) }", w=normal(4, 3))
     assert split(model, OUTSIDE) == SplitModel(model)
 
@@ -90,22 +90,23 @@ def test_inputs_go_to_the_side_that_reads_them() -> None:
     { s = MatMul(x, w)  where = NonZero(s)  rows = Transpose(where)  z = Cast <to = 1> (rows)
       two = Slice(z, from, to, axis)  y = Mul(two, size) }
     """
-    numbers = {"from": np.array([0]), "to": np.array([2]), "axis": np.array([1])}
-    model = model_from(text, w=normal(4, 1), **numbers)
+    bounds = {"from": np.array([0]), "to": np.array([2]), "axis": np.array([1])}
+    model = model_from(text, w=normal(4, 1), **bounds)
     parts = split(model, OUTSIDE)
     assert parts.tail is not None
     assert [v.name for v in parts.head.graph.inputs] == ["x"]
     assert [v.name for v in parts.tail.graph.inputs] == ["s", "size"]
     inputs = random_inputs(model)
-    np.testing.assert_array_equal(both(parts, inputs)["y"], run(model, inputs)["y"])
+    np.testing.assert_array_equal(run_both(parts, inputs)["y"], run(model, inputs)["y"])
 
 
-def test_a_node_in_front_of_everything_is_refused_by_name() -> None:
+def test_unsupported_node_before_everything_is_refused_by_name() -> None:
     text = """
     g (float[8,4] x) => (float[N,3] y)
     { [first] where = NonZero(x)  rows = Transpose(where)  one = GatherND(x, rows)
       few = Unsqueeze(one, last)  wide = Expand(few, shape)  [project] y = MatMul(wide, w) }
     """
     model = model_from(text, last=np.array([1]), shape=np.array([1, 4]), w=normal(4, 3))
-    with pytest.raises(InputError, match=r"node 'first' \(NonZero\) cannot be cut off .* no Conv or MatMul is left"):
+    match = r"node 'first' \(NonZero\) is not supported: .* cannot be split before it, because no Conv or MatMul would"
+    with pytest.raises(InputError, match=match):
         split(model, OUTSIDE)

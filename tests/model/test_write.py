@@ -1,4 +1,4 @@
-"""Models are written whole or not at all, with the weights beside them too."""
+"""Models are written completely or not at all, including external weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.planning import graph
 BODY = "g (float[1,2] x) => (float[1,2] y) <float[2,2] w = {1,2,3,4}> { y = MatMul(x, w) }"
 
 
-def test_a_failed_write_leaves_the_earlier_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_the_previous_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "_INLINE_LIMIT_BYTES", 0)
     path = tmp_path / "model.onnx"
     assert write.write(graph(BODY), path) == (path, tmp_path / "model.onnx.data")
@@ -37,9 +37,7 @@ def test_a_failed_write_leaves_the_earlier_files(tmp_path: Path, monkeypatch: py
     np.testing.assert_array_equal(weight.numpy(), [[5, 6], [7, 8]])
 
 
-def test_a_model_can_be_written_over_the_file_that_it_was_read_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_model_can_overwrite_the_file_that_it_was_read_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "_INLINE_LIMIT_BYTES", 0)
     path = tmp_path / "model.onnx"
     write.write(graph(BODY), path)

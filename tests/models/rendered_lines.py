@@ -1,6 +1,6 @@
-"""Lines of text drawn by Pillow, as the PP-OCRv6 recogniser takes them, and how its output is read.
+"""Lines of text drawn by Pillow as input of the PP-OCRv6 recognizer, and the decoding of its output.
 
-The recogniser takes pictures of height 48 with values (v / 255 - 0.5) / 0.5, padded with zeros on the right.
+The recognizer takes images of height 48 with values (v / 255 - 0.5) / 0.5, padded with zeros on the right.
 Its output is one distribution per column over blank, the characters in the file's metadata, and space.
 """
 
@@ -30,7 +30,7 @@ Metric = Callable[[Iterator[Mapping[str, Array]], Iterator[Mapping[str, Array]]]
 
 _HEIGHT, _WIDTH = SHAPE[2:]
 _BLANK = 0
-_LONGEST = 16  # characters: what fits the width in the largest font
+_LONGEST = 16  # characters that fit the width in the largest font
 _CLEAN_SIZES, _SMALL_SIZES = (26, 32), (10, 13)
 _WORDS = (
     *("amber", "bridge", "copper", "dovetail", "engine", "forest", "granite", "harbor", "island", "joint", "kernel"),
@@ -60,17 +60,17 @@ def texts(count: int, seed: int) -> list[str]:
 def clean(lines: list[str], seed: int) -> Array:
     """Dark text on a bright page, large and sharp: N lines -> float32 [N,3,48,320]."""
     draw = random.Random(seed)
-    return np.stack([_as_input(_drawn(line, draw.randint(*_CLEAN_SIZES), draw)) for line in lines])
+    return np.stack([_as_input(_draw(line, draw.randint(*_CLEAN_SIZES), draw)) for line in lines])
 
 
 def degraded(lines: list[str], seed: int) -> Array:
-    """A small font enlarged, blurred, of low contrast, with noise: N lines -> float32 [N,3,48,320]."""
+    """Small text, enlarged, blurred, with low contrast and noise: N lines -> float32 [N,3,48,320]."""
     draw = random.Random(seed)
-    return np.stack([_as_input(_worn(_drawn(line, draw.randint(*_SMALL_SIZES), draw), draw)) for line in lines])
+    return np.stack([_as_input(_degrade(_draw(line, draw.randint(*_SMALL_SIZES), draw), draw)) for line in lines])
 
 
-def _drawn(line: str, size: int, draw: random.Random) -> Image.Image:
-    """One line, dark on bright with a margin, as wide as it needs to be."""
+def _draw(line: str, size: int, draw: random.Random) -> Image.Image:
+    """One line, dark on bright with a margin, as wide as the text needs."""
     font = ImageFont.load_default(size=size)
     left, top, right, bottom = font.getbbox(line)
     margin = max(2, size // 4)
@@ -79,7 +79,7 @@ def _drawn(line: str, size: int, draw: random.Random) -> Image.Image:
     return image
 
 
-def _worn(image: Image.Image, draw: random.Random) -> Image.Image:
+def _degrade(image: Image.Image, draw: random.Random) -> Image.Image:
     blurred = np.asarray(image.filter(ImageFilter.GaussianBlur(draw.uniform(0.4, 0.8))), dtype=np.float32)
     noise = np.random.default_rng(draw.getrandbits(32)).normal(0, draw.uniform(4, 16), blurred.shape)
     flat = 128 + (blurred - 128) * draw.uniform(0.4, 0.9) + noise
@@ -95,15 +95,15 @@ def _as_input(image: Image.Image) -> Array:
 
 
 def characters(model: Path) -> list[str]:
-    """What every class of the recogniser stands for, from the model file's own metadata."""
-    listed = {prop.key: prop.value for prop in onnx.load(model).metadata_props}["character"]
-    return ["", *listed.split("\n"), " "]
+    """The character of every class of the recognizer, from the metadata of the model file."""
+    characters_text = {prop.key: prop.value for prop in onnx.load(model).metadata_props}["character"]
+    return ["", *characters_text.split("\n"), " "]
 
 
 def read_line(output: Array, dictionary: list[str]) -> str:
-    """Greedy CTC, the best class per column, repeats as one, blanks dropped: [1,T,C] -> text."""
+    """Greedy CTC decoding: the best class per column, repeats merged, blanks dropped: [1,T,C] -> text."""
     best = [_BLANK, *output[0].argmax(axis=-1).tolist()]
-    return "".join(dictionary[now] for before, now in pairwise(best) if now not in (before, _BLANK))
+    return "".join(dictionary[current] for previous, current in pairwise(best) if current not in (previous, _BLANK))
 
 
 def encode(lines: list[str]) -> Array:
@@ -115,13 +115,13 @@ def encode(lines: list[str]) -> Array:
 
 
 def exact_lines(dictionary: list[str]) -> Metric:
-    """The metric: the share of lines read without a single wrong character, against `text` as code points."""
+    """The metric: the share of lines read without a wrong character, compared with `text` as code points."""
 
     def metric(outputs: Iterator[Mapping[str, Array]], targets: Iterator[Mapping[str, Array]]) -> dict[str, float]:
         exact = []
         for output, target in zip(outputs, targets, strict=True):
-            wanted = "".join(chr(code) for code in target["text"].reshape(-1) if code != NO_CHARACTER)
-            exact.append(read_line(output[OUTPUT], dictionary) == wanted)
+            expected = "".join(chr(code) for code in target["text"].reshape(-1) if code != NO_CHARACTER)
+            exact.append(read_line(output[OUTPUT], dictionary) == expected)
         return {"exact_lines": sum(exact) / len(exact)}
 
     return metric

@@ -1,4 +1,4 @@
-"""The PP-OCRv6 recogniser reads the same text after normalization, and nearly the same after quantization."""
+"""The PP-OCRv6 recognizer reads the same text after normalization, and nearly the same after quantization."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.ocr_wheel import ocr_model
 CLEAN_LINES = 40
 DEGRADED_LINES = 80
 CALIBRATION_LINES = 40
-# Measured, exact of 80 degraded lines: float 67; w8a8 62 simulated and 63 on the target; w8a16 66 on both.
+# Measured, exact lines of 80 degraded ones: float 67; w8a8 62 simulated and 63 on the target; w8a16 66 on both.
 FLOAT_LINES = 60
 LOST_LINES = {"w8a8": 10, "w8a16": 2}
 NUMERICS_SPREAD_DB = 6.0
 
 
 @pytest.fixture(scope="module")
-def recogniser() -> Path:
+def recognizer() -> Path:
     return ocr_model(rendered_lines.MODEL)
 
 
@@ -41,33 +41,33 @@ def held_out() -> dict[str, Array]:
 
 @pytest.fixture(scope="module")
 def fitted(
-    recogniser: Path, held_out: dict[str, Array], tmp_path_factory: pytest.TempPathFactory
+    recognizer: Path, held_out: dict[str, Array], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Result]:
-    """The result of a run in a precision; each runs once."""
+    """The result of a run with a precision; each runs once."""
     lines = rendered_lines.texts(CALIBRATION_LINES, seed=1)
-    pictures = [rendered_lines.clean(lines[::2], seed=2), rendered_lines.degraded(lines[1::2], seed=2)]
-    done: dict[str, Result] = {}
+    images = [rendered_lines.clean(lines[::2], seed=2), rendered_lines.degraded(lines[1::2], seed=2)]
+    results: dict[str, Result] = {}
 
     def run(precision: str) -> Result:
-        if precision not in done:
-            done[precision] = dovetail.fit(
-                recogniser,
+        if precision not in results:
+            results[precision] = dovetail.fit(
+                recognizer,
                 target="ort-cpu",
                 precision=precision,
                 shape={"x": rendered_lines.SHAPE},
-                calibration={"x": np.concatenate(pictures)},
+                calibration={"x": np.concatenate(images)},
                 evaluation=held_out,
-                metric=rendered_lines.exact_lines(rendered_lines.characters(recogniser)),
+                metric=rendered_lines.exact_lines(rendered_lines.characters(recognizer)),
                 output=tmp_path_factory.mktemp(precision) / "run",
             )
-        return done[precision]
+        return results[precision]
 
     return run
 
 
-def _read_by(model: Path | bytes, pictures: Array, dictionary: list[str]) -> list[str]:
+def _read_lines(model: Path | bytes, images: Array, dictionary: list[str]) -> list[str]:
     session = open_session(model, Mode.FLOAT)
-    return [rendered_lines.read_line(session.run(None, {"x": one[None]})[0], dictionary) for one in pictures]
+    return [rendered_lines.read_line(session.run(None, {"x": image[None]})[0], dictionary) for image in images]
 
 
 @pytest.mark.parametrize(
@@ -76,19 +76,19 @@ def _read_by(model: Path | bytes, pictures: Array, dictionary: list[str]) -> lis
     ids=["clean", "degraded"],
 )
 def test_normalization_does_not_change_the_text(
-    recogniser: Path, draw: Callable[[list[str], int], Array], count: int, floor: int
+    recognizer: Path, draw: Callable[[list[str], int], Array], count: int, floor: int
 ) -> None:
     lines = rendered_lines.texts(count, seed=7)
-    pictures = draw(lines, 8)
-    dictionary = rendered_lines.characters(recogniser)
-    normalized, _ = normalize(read(recogniser, {"x": rendered_lines.SHAPE}))
-    before = _read_by(recogniser, pictures, dictionary)
-    assert _read_by(ir.to_proto(normalized).SerializeToString(), pictures, dictionary) == before
-    assert sum(found == wanted for found, wanted in zip(before, lines, strict=True)) >= floor
+    images = draw(lines, 8)
+    dictionary = rendered_lines.characters(recognizer)
+    normalized, _ = normalize(read(recognizer, {"x": rendered_lines.SHAPE}))
+    before = _read_lines(recognizer, images, dictionary)
+    assert _read_lines(ir.to_proto(normalized).SerializeToString(), images, dictionary) == before
+    assert sum(text == line for text, line in zip(before, lines, strict=True)) >= floor
 
 
 @pytest.mark.parametrize("precision", LOST_LINES)
-def test_exact_lines_are_reported_and_nearly_all_survive(
+def test_exact_lines_are_reported_and_few_are_lost(
     fitted: Callable[[str], Result],
     held_out: dict[str, Array],
     precision: str,
@@ -97,20 +97,20 @@ def test_exact_lines_are_reported_and_nearly_all_survive(
     result = fitted(precision)
     accuracy = result.metrics.accuracy
     assert accuracy is not None
-    lines = {way: round(figures["exact_lines"] * DEGRADED_LINES) for way, figures in accuracy.figures.items()}
-    for way, count in lines.items():
-        record_property(f"{precision}_{way}_exact_lines_of_{DEGRADED_LINES}", count)
+    lines = {graph: round(figures["exact_lines"] * DEGRADED_LINES) for graph, figures in accuracy.figures.items()}
+    for graph, count in lines.items():
+        record_property(f"{precision}_{graph}_exact_lines_of_{DEGRADED_LINES}", count)
     print(f"{precision}: exact lines of {DEGRADED_LINES}: {lines}")
     assert set(lines) == {"float", "simulation", "target"}
     assert lines["float"] >= FLOAT_LINES
-    for way in ("simulation", "target"):
-        assert lines[way] >= lines["float"] - LOST_LINES[precision], lines
+    for graph in ("simulation", "target"):
+        assert lines[graph] >= lines["float"] - LOST_LINES[precision], lines
     assert "exact_lines" in accuracy.metric
     assert accuracy.data.samples == len(held_out["x"]) == DEGRADED_LINES
     assert not accuracy.data.random
 
 
-def test_the_hash_says_which_lines_were_read(fitted: Callable[[str], Result]) -> None:
+def test_hash_identifies_the_evaluation_data(fitted: Callable[[str], Result]) -> None:
     w8a8, w8a16 = (fitted(precision) for precision in LOST_LINES)
     assert w8a8.metrics.accuracy is not None
     assert w8a16.metrics.accuracy is not None
@@ -122,20 +122,20 @@ def test_the_hash_says_which_lines_were_read(fitted: Callable[[str], Result]) ->
 
 
 @pytest.mark.parametrize("precision", LOST_LINES)
-def test_every_verdict_is_there_and_passes(fitted: Callable[[str], Result], precision: str) -> None:
+def test_every_verdict_passes(fitted: Callable[[str], Result], precision: str) -> None:
     result = fitted(precision)
     assert set(result.verdicts) == set(PASSES_WHEN) - {"device"}
     assert all(verdict.reason and verdict.passes_when for verdict in result.verdicts.values())
     assert result.verdicts["normalized"].status is Status.PASS
     assert result.verdicts["compiled"].status is Status.PASS
     assert result.verdicts["fidelity"].status is Status.PASS
-    # The output is a distribution: one character that flips moves it by decibels, so the figure itself is not held.
+    # The output is a distribution: one changed character moves its SQNR by decibels, so only the difference is checked.
     simulated = result.metrics.sqnr_db.simulation_vs_float[rendered_lines.OUTPUT]
     assert result.metrics.sqnr_db.target_vs_float is not None
-    ran = result.metrics.sqnr_db.target_vs_float[rendered_lines.OUTPUT]
+    on_target = result.metrics.sqnr_db.target_vs_float[rendered_lines.OUTPUT]
     assert simulated is not None
-    assert ran is not None
-    assert abs(simulated - ran) <= NUMERICS_SPREAD_DB
+    assert on_target is not None
+    assert abs(simulated - on_target) <= NUMERICS_SPREAD_DB
     # Measured: w8a8 runs 2 dB better than its simulation, w8a16 as simulated.
     assert result.verdicts["numerics"].status is Status.PASS, result.verdicts["numerics"].reason
 
@@ -145,11 +145,11 @@ def test_sixteen_bit_activations_run_as_simulated(fitted: Callable[[str], Result
     assert result.verdicts["fidelity"].status is Status.PASS
     assert result.verdicts["numerics"].status is Status.PASS
     assert result.metrics.sqnr_db.target_vs_simulation is not None
-    between = result.metrics.sqnr_db.target_vs_simulation[rendered_lines.OUTPUT]
-    assert between is not None
-    assert between > 40
+    agreement = result.metrics.sqnr_db.target_vs_simulation[rendered_lines.OUTPUT]
+    assert agreement is not None
+    assert agreement > 40
 
 
-def test_the_weights_are_a_quarter_of_their_size(fitted: Callable[[str], Result]) -> None:
+def test_weights_are_a_quarter_of_their_size(fitted: Callable[[str], Result]) -> None:
     size_bytes = fitted("w8a8").metrics.size_bytes
     assert size_bytes["model.onnx"] < 0.3 * size_bytes["float"]

@@ -1,4 +1,4 @@
-"""The shipped models through the whole line: verdicts pass, accuracy stays, and the same input gives the same bytes."""
+"""The shipped models through the whole pipeline: verdicts pass, accuracy stays, results are reproducible."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ MAX_SPREAD_DB = 3.0
 
 @dataclass(frozen=True)
 class Bound:
-    """The figure that is tracked, how much of it may be lost, and the least SQNR of any output in the simulation."""
+    """The tracked metric, how much of it may be lost, and the lowest SQNR of any output in the simulation."""
 
     figure: str
     loss: float
     sqnr_db: float
 
 
-# Measured on AVX2 with minmax, simulation and target the same to the last digit shown unless both are given:
-# digits 0.9956 of 450 in all; fashion on 2500: float 0.8876, w8a8 0.8864 / 0.8868, w8a16 0.8884;
+# Measured on AVX2 with minmax; simulation / target where they differ in the digits shown:
+# digits 0.9956 on 450 for all; fashion on 2500: float 0.8876, w8a8 0.8864 / 0.8868, w8a16 0.8884;
 # detector map50_95: float 0.7253, w8a8 0.7176 / 0.7175, w8a16 0.7252.
-# SQNR in dB, the worst output: digits 38.2 and 50.5, fashion 32.3 and 44.2, detector 36.8 and 48.6.
+# SQNR in dB of the worst output, w8a8 and w8a16: digits 38.2 and 50.5, fashion 32.3 and 44.2, detector 36.8 and 48.6.
 BOUNDS = {
     ("vit_digits", "w8a8"): Bound("top1", 2 / 450, 34),
     ("vit_digits", "w8a16"): Bound("top1", 1 / 450, 46),
@@ -44,7 +44,7 @@ BOUNDS = {
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run and where it is."""
+    """A finished run and its folder."""
 
     folder: Path
     result: Result
@@ -52,22 +52,22 @@ class Run:
 
 @pytest.fixture(scope="module", params=[(m, p) for m in MODELS for p in PRECISIONS], ids="-".join)
 def case(request: pytest.FixtureRequest) -> tuple[str, str]:
-    found: tuple[str, str] = request.param
-    return found
+    model_and_precision: tuple[str, str] = request.param
+    return model_and_precision
 
 
 @pytest.fixture(scope="module")
 def run(case: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Run:
     name, precision = case
     entry = zoo.load(name)
-    everything = {**entry.eval(), **entry.targets()}
+    evaluation = {**entry.eval(), **entry.targets()}
     folder = tmp_path_factory.mktemp(name) / "run"
     result = dovetail.fit(
         entry.model_path,
         target="ort-cpu",
         precision=precision,
         calibration=entry.calib(),
-        evaluation={key: array[: EVALUATED[name]] for key, array in everything.items()},
+        evaluation={key: array[: EVALUATED[name]] for key, array in evaluation.items()},
         metric=entry.metric,
         output=folder,
     )
@@ -87,27 +87,27 @@ def test_accuracy_stays_close_to_float(
     assert accuracy is not None
     assert accuracy.data.samples == EVALUATED[case[0]]
     bound = BOUNDS[case]
-    figures = {way: found[bound.figure] for way, found in accuracy.figures.items()}
-    for way, figure in figures.items():
-        record_property(f"{'-'.join(case)}_{way}_{bound.figure}", figure)
+    figures = {graph: metrics[bound.figure] for graph, metrics in accuracy.figures.items()}
+    for graph, figure in figures.items():
+        record_property(f"{'-'.join(case)}_{graph}_{bound.figure}", figure)
     assert set(figures) == {"float", "simulation", "target"}
-    for way in ("simulation", "target"):
-        assert figures[way] >= figures["float"] - bound.loss - 1e-9, figures
+    for graph in ("simulation", "target"):
+        assert figures[graph] >= figures["float"] - bound.loss - 1e-9, figures
 
 
-def test_the_target_is_as_good_as_the_simulation(case: tuple[str, str], run: Run) -> None:
+def test_target_is_as_good_as_the_simulation(case: tuple[str, str], run: Run) -> None:
     sqnr_db = run.result.metrics.sqnr_db
     assert sqnr_db.target_vs_float is not None
     assert set(sqnr_db.target_vs_float) == set(sqnr_db.simulation_vs_float)
     for output, simulated in sqnr_db.simulation_vs_float.items():
-        ran = sqnr_db.target_vs_float[output]
+        on_target = sqnr_db.target_vs_float[output]
         assert simulated is not None
-        assert ran is not None
+        assert on_target is not None
         assert simulated >= BOUNDS[case].sqnr_db, output
-        assert abs(ran - simulated) <= MAX_SPREAD_DB, output
+        assert abs(on_target - simulated) <= MAX_SPREAD_DB, output
 
 
-def test_the_same_input_gives_the_same_artifacts(case: tuple[str, str], run: Run, tmp_path: Path) -> None:
+def test_same_input_gives_the_same_artifacts(case: tuple[str, str], run: Run, tmp_path: Path) -> None:
     name, precision = case
     entry = zoo.load(name)
     again = dovetail.fit(

@@ -1,4 +1,4 @@
-"""A graph in float16: numbers, ends, what must stay in float32, and scales that ONNX allows."""
+"""Conversion to float16: values, inputs and outputs, nodes that must stay in float32, and scales that ONNX allows."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ def float32_inside(model: ir.Model) -> list[str]:
     return [node.op_type for node in model.graph for v in node.outputs if v.dtype is ir.DataType.FLOAT]
 
 
-def test_everything_inside_is_float16_and_both_ends_are_not() -> None:
-    given = model_from(MLP, w=normal(8, 16), b=normal(16), v=normal(16, 8))
-    model, record = changed_by(as_float16, given, FLOOR_DB)
-    assert float32_inside(model) == ["Cast", "Cast"]  # the two outputs; one of them is also read inside
+def test_everything_inside_is_float16_but_inputs_and_outputs_are_not() -> None:
+    original = model_from(MLP, w=normal(8, 16), b=normal(16), v=normal(16, 8))
+    model, record = changed_by(as_float16, original, FLOOR_DB)
+    assert float32_inside(model) == ["Cast", "Cast"]  # the two outputs; one of them is also used inside
     assert ops(model).count("Cast") == 3
     assert record.declined == ()
 
 
-def test_scales_become_float16_and_stay_legal() -> None:
-    numbers = {"s": np.float32(0.03125), "z": np.int8(0), "ws": np.full(6, 0.0078125, np.float32)}
+def test_scales_become_float16_and_stay_valid() -> None:
+    qparams = {"s": np.float32(0.03125), "z": np.int8(0), "ws": np.full(6, 0.0078125, np.float32)}
     weight = np.random.default_rng(0).integers(-127, 128, (8, 6)).astype(np.int8)
-    # A value half way between two steps may be rounded the other way.
-    model, record = changed_by(as_float16, model_from(QDQ, w=weight, **numbers), 35.0)
+    # A value halfway between two quantization steps may be rounded the other way.
+    model, record = changed_by(as_float16, model_from(QDQ, w=weight, **qparams), 35.0)
     assert record.declined == ()
     for node in model.graph:
         if node.op_type == "QuantizeLinear":
             assert [v.dtype for v in node.inputs if v is not None][:2] == [ir.DataType.FLOAT16] * 2
 
 
-def test_a_scale_that_would_vanish_stays_in_float32_between_casts() -> None:
-    numbers = {"s": np.float32(1e-9), "z": np.int8(0), "ws": np.full(6, 0.01, np.float32)}
+def test_scale_that_would_underflow_stays_in_float32_between_casts() -> None:
+    qparams = {"s": np.float32(1e-9), "z": np.int8(0), "ws": np.full(6, 0.01, np.float32)}
     weight = np.random.default_rng(0).integers(-127, 128, (8, 6)).astype(np.int8)
-    given = model_from(QDQ, w=weight, **numbers)
-    model = given.clone()
+    original = model_from(QDQ, w=weight, **qparams)
+    model = original.clone()
     record = as_float16(model)
     check_valid(model)
     assert [site.where for site in record.declined] == ["q", "d"]
@@ -58,19 +58,19 @@ def test_a_scale_that_would_vanish_stays_in_float32_between_casts() -> None:
     assert quantize.inputs[1].dtype is ir.DataType.FLOAT
 
 
-def test_a_scale_that_another_node_reads_is_copied() -> None:
+def test_scale_with_another_consumer_is_copied() -> None:
     text = """g (float[4,8] x) => (float[4,8] y, float[4,8] t)
     { q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) t = Mul(x, s) }"""
-    given = model_from(text, s=np.float32(1e-6), z=np.int8(0))
-    model = given.clone()
+    original = model_from(text, s=np.float32(1e-6), z=np.int8(0))
+    model = original.clone()
     record = as_float16(model)
     check_valid(model)
     assert {site.where for site in record.declined} == {"q", "y", "t"}
-    given = model_from(text, s=np.float32(0.25), z=np.int8(0))
-    changed_by(as_float16, given, FLOOR_DB)
+    original = model_from(text, s=np.float32(0.25), z=np.int8(0))
+    changed_by(as_float16, original, FLOOR_DB)
 
 
-def test_an_epsilon_keeps_its_operator_in_float32() -> None:
+def test_epsilon_keeps_its_operator_in_float32() -> None:
     text = "g (float[4,8] x) => (float[4,8] y) <float eps = {1e-12}> { a = Mul(x, x) b = Add(a, eps) y = Sqrt(b) }"
     model, record = changed_by(as_float16, model_from(text), FLOOR_DB)
     assert [site.where for site in record.declined] == ["b"]
@@ -78,16 +78,16 @@ def test_an_epsilon_keeps_its_operator_in_float32() -> None:
     assert all(v is not None and v.dtype is ir.DataType.FLOAT for v in (*add.inputs, *add.outputs))
 
 
-def halves(model: ir.Model) -> dict[str, np.ndarray]:
-    """The float16 constants by the names that they had."""
+def float16_constants(model: ir.Model) -> dict[str, np.ndarray]:
+    """The float16 constants, by their original names."""
     arrays = {str(v.name): v.const_value.numpy() for v in model.graph.initializers.values() if v.const_value}
     return {name.partition("/half")[0]: array for name, array in arrays.items() if array.dtype == np.float16}
 
 
-# A row that is wholly masked stands among others. Its numbers mean nothing: how much of the scores a mask swallows
-# depends on how it is added. They must be numbers.
+# One row is completely masked. The values of that row have no meaning, because it depends on the rounding of the sum
+# how much of the scores is left, but they must be finite.
 ROWS = np.where(np.arange(4)[:, None] == 2, False, np.tri(4, dtype=bool))
-CHOSEN = "m = Where(c, zero, low) e = Unsqueeze(m, axis)"
+SELECTED_MASK = "m = Where(c, zero, low) e = Unsqueeze(m, axis)"
 
 
 @pytest.mark.parametrize("low", [-65504.0, -1e9, float(np.finfo(np.float32).min)])
@@ -98,11 +98,11 @@ CHOSEN = "m = Where(c, zero, low) e = Unsqueeze(m, axis)"
         ("t = Add(x, mask) s = Add(t, mask) y = Softmax(s)", 2),
         ("t = Add(x, mask) s = Add(t, mask) u = Add(s, mask) y = Softmax(u)", 3),
         ("s = Where(c, x, low) y = Softmax(s)", 1),
-        (f"{CHOSEN} s = Add(e, x) y = Softmax(s)", 1),
+        (f"{SELECTED_MASK} s = Add(e, x) y = Softmax(s)", 1),
         ("t = Add(x, mask) s = Mul(t, four) y = Softmax(s)", 4),
     ],
 )
-def test_a_row_that_is_wholly_masked_stays_finite(text: str, count: int, low: float) -> None:
+def test_completely_masked_row_stays_finite(text: str, count: int, low: float) -> None:
     constants = {
         "mask": np.where(ROWS, 0, np.float32(low if count == 1 else max(low, -1e30))).astype(np.float32),
         "c": ROWS[None, None],
@@ -114,22 +114,22 @@ def test_a_row_that_is_wholly_masked_stays_finite(text: str, count: int, low: fl
     used = {name: array for name, array in constants.items() if re.search(rf"\b{name}\b", text)}
     if "Unsqueeze" in text:
         used["c"] = ROWS[None]
-    given = model_from(f"g (float[1,2,4,4] x) => (float[1,2,4,4] y) {{ {text} }}", **used)
-    model = given.clone()
+    original = model_from(f"g (float[1,2,4,4] x) => (float[1,2,4,4] y) {{ {text} }}", **used)
+    model = original.clone()
     as_float16(model)
     check_valid(model)
-    inputs = random_inputs(given)
-    expected, found = (run(one, inputs)["y"] for one in (given, model))
-    alive = ROWS.any(axis=-1)
-    assert sqnr_db(expected[:, :, alive], found[:, :, alive]) >= FLOOR_DB
-    assert found[:, :, ~alive].sum(axis=-1) == pytest.approx(1, abs=1e-2)
-    lowest = halves(model)["mask" if "mask" in used else "low"].min()
-    # In true float16: all masks together, and scores far below any that there are.
+    inputs = random_inputs(original)
+    expected, actual = (run(variant, inputs)["y"] for variant in (original, model))
+    unmasked = ROWS.any(axis=-1)
+    assert sqnr_db(expected[:, :, unmasked], actual[:, :, unmasked]) >= FLOOR_DB
+    assert actual[:, :, ~unmasked].sum(axis=-1) == pytest.approx(1, abs=1e-2)
+    lowest = float16_constants(model)["mask" if "mask" in used else "low"].min()
+    # In true float16 arithmetic: all masks together, plus a score far below any in this test.
     assert np.isfinite(np.float16(count * float(lowest)) + np.float16(-5000))
     assert count * float(lowest) <= -30000
 
 
-def test_a_mask_that_something_else_reads_is_raised_for_the_softmax_only() -> None:
+def test_mask_with_other_consumers_is_raised_for_the_softmax_only() -> None:
     text = """g (float[1,2,4,4] x) => (float[1,2,4,4] y, float[1,2,4,4] u, float[1,2,4,4] v)
     { s = Add(x, mask) y = Softmax(s) u = Add(x, mask) t = Add(x, other) z = Softmax(t) v = Add(t, z) }"""
     mask = np.where(ROWS, 0, np.float32(-50000)).astype(np.float32)
@@ -138,47 +138,47 @@ def test_a_mask_that_something_else_reads_is_raised_for_the_softmax_only() -> No
     assert sorted(stored) == [np.float16(-50000), np.float16(-50000), -30000]
 
 
-def test_integers_and_their_casts_are_left_alone() -> None:
+def test_integers_and_their_casts_are_not_changed() -> None:
     text = """g (int64[4] i) => (float[4] y, int64[4] j) <int64 one = {1}>
     { j = Add(i, one) f = Cast<to = 1>(j) y = Sqrt(f) }"""
     model, _ = changed_by(as_float16, model_from(text), FLOOR_DB)
     assert next(n for n in model.graph if n.op_type == "Cast").outputs[0].dtype is ir.DataType.FLOAT16
 
 
-def test_an_old_opset_is_refused_where_there_are_scales() -> None:
-    pair = "<float s = {0.5}, int8 z = {0}> { q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }"
-    with pytest.raises(InputError, match="opset 17: float16 scales need opset 19"):
-        as_float16(model_from(f"g (float[4] x) => (float[4] y) {pair}", opset=17))
+def test_old_opset_is_refused_for_a_graph_with_scales() -> None:
+    qdq = "<float s = {0.5}, int8 z = {0}> { q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }"
+    with pytest.raises(InputError, match="the model uses opset 17, but float16 scales require opset 19"):
+        as_float16(model_from(f"g (float[4] x) => (float[4] y) {qdq}", opset=17))
     changed_by(as_float16, model_from("g (float[4] x) => (float[4] y) { y = Relu(x) }", opset=17), FLOOR_DB)
 
 
-@pytest.mark.parametrize(("number", "why"), [(0.5, ""), (0.0, ""), (6e-8, "below"), (1e6, "above"), (6.2e-5, "")])
-def test_what_float16_can_hold(number: float, why: str) -> None:
-    assert why in survives(np.asarray(number, np.float32))
-    assert bool(why) == bool(survives(np.asarray(number, np.float32)))
+@pytest.mark.parametrize(("value", "reason"), [(0.5, ""), (0.0, ""), (6e-8, "below"), (1e6, "above"), (6.2e-5, "")])
+def test_values_that_float16_can_hold(value: float, reason: str) -> None:
+    assert reason in survives(np.asarray(value, np.float32))
+    assert bool(reason) == bool(survives(np.asarray(value, np.float32)))
 
 
-def test_a_tied_weight_is_converted_once_for_all_its_readers() -> None:
+def test_shared_weight_is_converted_once_for_all_its_consumers() -> None:
     text = "g (float[4,8] x) => (float[4,8] y, float[4,8] u) { y = MatMul(x, w) u = MatMul(y, w) }"
     model, _ = changed_by(as_float16, model_from(text, w=normal(8, 8) / 8), FLOOR_DB)
-    products = [node for node in model.graph if node.op_type == "MatMul"]
-    assert products[0].inputs[1] is products[1].inputs[1]
+    matmuls = [node for node in model.graph if node.op_type == "MatMul"]
+    assert matmuls[0].inputs[1] is matmuls[1].inputs[1]
     assert len(model.graph.initializers) == 1
 
 
-def test_a_tied_stored_weight_keeps_both_its_scales() -> None:
-    """One reading fits into float16, the other stays in float32 between Casts; the integers are the same."""
+def test_shared_quantized_weight_keeps_both_its_scales() -> None:
+    """One scale fits into float16, the other stays in float32 between Casts; both use the same integers."""
     text = """g (float[4,8] x) => (float[4,6] y, float[4,6] u)
     { a = DequantizeLinear(w, s) b = DequantizeLinear(w, tiny) y = MatMul(x, a) u = MatMul(x, b) }"""
     weight = np.random.default_rng(0).integers(-127, 128, (8, 6)).astype(np.int8)
-    given = model_from(text, w=weight, s=np.float32(0.03125), tiny=np.float32(2**-20))
-    model, record = changed_by(as_float16, given, 35.0)
+    original = model_from(text, w=weight, s=np.float32(0.03125), tiny=np.float32(2**-20))
+    model, record = changed_by(as_float16, original, 35.0)
     assert [site.where for site in record.declined] == ["b"]
-    reads = [node for node in model.graph if node.op_type == "DequantizeLinear"]
-    assert reads[0].inputs[0] is reads[1].inputs[0]
+    dequantizes = [node for node in model.graph if node.op_type == "DequantizeLinear"]
+    assert dequantizes[0].inputs[0] is dequantizes[1].inputs[0]
 
 
-def test_casts_and_transposes_in_a_row_end_in_float16() -> None:
+def test_consecutive_casts_and_transposes_end_in_float16() -> None:
     text = """g (float[4,8] x, int64[8,4] i) => (float[8,4] y)
     { c = Cast<to = 1>(i) t = Transpose<perm = [1,0]>(x) h = Cast<to = 10>(t) f = Cast<to = 1>(h) y = Add(f, c) }"""
     model, _ = changed_by(as_float16, model_from(text), FLOOR_DB)

@@ -1,4 +1,4 @@
-"""Layout changes around attention end in one form, and what others read of them stays."""
+"""Layout nodes around attention end in one form, and tensors with other consumers stay."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ KEYS = {
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("case", KEYS)
-@pytest.mark.parametrize("read_too", ["", "t", "h", "kt"])
-def test_key_arrives_by_one_transpose(case: str, batch: int, read_too: str) -> None:
+@pytest.mark.parametrize("extra_output", ["", "t", "h", "kt"])
+def test_key_arrives_by_one_transpose(case: str, batch: int, extra_output: str) -> None:
     text, shapes = KEYS[case]
     constants = {name: np.array(shape(batch)) for name, shape in shapes.items()}
     sizes = {"t": f"{batch},2,7,4", "h": f"{batch},7,2,4", "kt": f"{batch},2,4,7"}
-    extra = f", float[{sizes[read_too]}] {read_too}" if read_too else ""
+    extra = f", float[{sizes[extra_output]}] {extra_output}" if extra_output else ""
     model = parse(
         HEADS + text + TAIL + OUT,
         inputs=f"float[{batch},7,8] x, float[{batch},2,5,4] q, float[{batch},2,7,4] v",
@@ -44,11 +44,11 @@ def test_key_arrives_by_one_transpose(case: str, batch: int, read_too: str) -> N
     )
     record = apply(model, attention_layout)
     assert len(record.changed) == (case != "one transpose")
-    (found,) = find_attention(model.graph)
-    assert found.key_transpose is not None
-    assert list(edit.attribute(found.key_transpose, "perm", ())) == [0, 2, 3, 1]
-    transposes_wanted = 2 + (read_too == "t" or (case == "one transpose"))  # HEADS' own, dead where nothing reads it
-    assert ops(model)["Transpose"] == transposes_wanted
+    (attention,) = find_attention(model.graph)
+    assert attention.key_transpose is not None
+    assert list(edit.attribute(attention.key_transpose, "perm", ())) == [0, 2, 3, 1]
+    transposes = 2 + (extra_output == "t" or (case == "one transpose"))  # the one in HEADS is removed if it is unused
+    assert ops(model)["Transpose"] == transposes
     assert ops(model)["Reshape"] == 2
 
 
@@ -66,7 +66,7 @@ def test_merging_of_heads_is_shortened() -> None:
     assert (ops(model)["Transpose"], ops(model)["Reshape"], ops(model)["Squeeze"]) == (2, 1, 0)
 
 
-def test_channels_first_value_is_turned() -> None:
+def test_channels_first_value_is_transposed() -> None:
     text = """kt = Transpose <perm = [0,1,3,2]> (k) z = MatMul (q, kt) p = Softmax (z)
         pt = Transpose <perm = [0,1,3,2]> (p) y = MatMul (v, pt)"""
     inputs = "float[1,2,5,4] q, float[1,2,7,4] k, float[1,2,6,7] v"
@@ -77,17 +77,17 @@ def test_channels_first_value_is_turned() -> None:
         assert len(find_attention(model.graph)) == 1
 
 
-def test_softmax_counts_its_axis_from_the_back() -> None:
+def test_softmax_axis_becomes_negative() -> None:
     text = "kt = Transpose <perm = [0,1,3,2]> (k) z = MatMul (q, kt) p = Softmax <axis = 3> (z) y = MatMul (p, v)"
     model = parse(text)
     assert len(apply(model, attention_softmax).changed) == 1
-    (found,) = find_attention(model.graph)
-    assert edit.attribute(found.softmax, "axis", None) == -1
+    (attention,) = find_attention(model.graph)
+    assert edit.attribute(attention.softmax, "axis", None) == -1
 
 
 REST = "kt = Transpose <perm = [0,1,3,2]> (k) z = MatMul (q, kt) p = Softmax (z) m = MatMul (p, v)" + OUT
 PERMUTED = "r = Reshape (x, shape) t = Transpose <perm = [2,0,3,1,4]> (r)\n"
-TAKEN = {
+SELECTED = {
     "gather": PERMUTED + "q = Gather (t, n0) k = Gather (t, n1) v = Gather (t, n2)",
     "gather from the back": PERMUTED + "q = Gather (t, m3) k = Gather (t, n1) v = Gather (t, m1)",
     "split and squeeze": PERMUTED + "a, b, c = Split <axis = 0, num_outputs = 3> (t)"
@@ -96,7 +96,7 @@ TAKEN = {
     " q = Squeeze (a, i0) k = Squeeze (b, i0) v = Squeeze (c, i0)",
     "slice and reshape": PERMUTED + "a = Slice (t, i0, i1, i0) b = Slice (t, i1, i2, i0) c = Slice (t, i2, i3, i0)"
     " q = Reshape (a, four) k = Reshape (b, four) v = Reshape (c, four)",
-    "unbound before the transpose": "t = Reshape (x, shape) a = Gather <axis = 2> (t, n0)"
+    "selected before the transpose": "t = Reshape (x, shape) a = Gather <axis = 2> (t, n0)"
     " b = Gather <axis = 2> (t, n1) c = Gather <axis = 2> (t, n2) q = Transpose <perm = [0,2,1,3]> (a)"
     " k = Transpose <perm = [0,2,1,3]> (b) v = Transpose <perm = [0,2,1,3]> (c)",
     "sliced projection": "a = Slice (x, i0, i8, i2) b = Slice (x, i8, i16, i2) c = Slice (x, i16, i24, i2)"
@@ -110,18 +110,18 @@ def fused(text: str, *, batch: int = 2, outputs: str = "", **more: np.ndarray) -
     constants |= {f"n{n}": np.array(n) for n in (0, 1, 2)} | {"m1": np.array(-1), "m3": np.array(-3)}
     constants |= {"shape": np.array([batch, 7, 3, 2, 4]), "four": np.array([batch, 2, 7, 4])}
     constants |= {"heads": np.array([batch, 7, 2, 4]), "merged": np.array([batch, 7, 8])}
-    words = (text + REST).replace("(", " ").replace(")", " ").replace(",", " ").split()
-    return {name: array for name, array in constants.items() if name in words} | more
+    tokens = (text + REST).replace("(", " ").replace(")", " ").replace(",", " ").split()
+    return {name: array for name, array in constants.items() if name in tokens} | more
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize("case", TAKEN)
-def test_parts_are_taken_by_one_split(case: str, batch: int) -> None:
+@pytest.mark.parametrize("case", SELECTED)
+def test_q_k_and_v_come_from_one_split(case: str, batch: int) -> None:
     model = parse(
-        TAKEN[case] + REST,
+        SELECTED[case] + REST,
         inputs=f"float[{batch},7,24] x",
         outputs=f"float[{batch},7,8] y",
-        **fused(TAKEN[case], batch=batch),
+        **fused(SELECTED[case], batch=batch),
     )
     assert len(apply(model, attention_parts, attention_layout).changed) == 1
     assert ops(model) == {"Split": 1, "Reshape": 4, "Transpose": 4, "MatMul": 2, "Softmax": 1}
@@ -130,7 +130,7 @@ def test_parts_are_taken_by_one_split(case: str, batch: int) -> None:
 
 @pytest.mark.parametrize("tokens", ["7", "7,1"], ids=["sequence", "window"])
 @pytest.mark.parametrize("batch", [1, 2])
-def test_parts_whose_heads_are_merged_into_the_batch(batch: int, tokens: str) -> None:
+def test_heads_merged_into_the_batch(batch: int, tokens: str) -> None:
     text = (
         PERMUTED
         + """u = Reshape (t, folded) a = Gather (u, n0) b = Gather (u, n1) c = Gather (u, n2)
@@ -147,39 +147,39 @@ def test_parts_whose_heads_are_merged_into_the_batch(batch: int, tokens: str) ->
     assert ops(model) == {"Split": 1, "Reshape": 4, "Transpose": 4, "MatMul": 2, "Softmax": 1}
 
 
-def test_parts_keep_other_readers() -> None:
-    text = TAKEN["slice and squeeze"]
-    for read_too in ("float[3,2,2,7,4] t", "float[1,2,2,7,4] b", "float[2,2,7,4] k"):
+def test_other_consumers_are_kept() -> None:
+    text = SELECTED["slice and squeeze"]
+    for extra_output in ("float[3,2,2,7,4] t", "float[1,2,2,7,4] b", "float[2,2,7,4] k"):
         model = parse(
-            text + REST, inputs="float[2,7,24] x", outputs=f"float[2,7,8] y, {read_too}", **fused(text, batch=2)
+            text + REST, inputs="float[2,7,24] x", outputs=f"float[2,7,8] y, {extra_output}", **fused(text, batch=2)
         )
         assert len(apply(model, attention_parts).changed) == 1
 
 
-def test_interleaved_parts_decline() -> None:
+def test_interleaved_projection_is_declined() -> None:
     text = "r = Reshape (x, shape) t = Transpose <perm = [3,0,2,1,4]> (r) q = Gather (t, n0) k = Gather (t, n1)"
     text += " v = Gather (t, n2)"
     constants = fused(text) | {"shape": np.array([2, 7, 2, 3, 4])}
     model = parse(text + REST, inputs="float[2,7,24] x", outputs="float[2,7,8] y", **constants)
     record = apply(model, attention_parts)
     assert record.changed == ()
-    assert "interleaved" in record.declined[0].what
+    assert "Q, K and V are interleaved" in record.declined[0].what
 
 
-def test_slices_that_leave_something_out_stay() -> None:
-    text = TAKEN["sliced projection"]
+def test_slices_that_do_not_cover_the_axis_stay() -> None:
+    text = SELECTED["sliced projection"]
     model = parse(text + REST, inputs="float[2,7,32] x", outputs="float[2,7,8] y", **fused(text))
     assert apply(model, attention_parts).changed == ()
 
 
-def test_parts_of_something_else_stay() -> None:
+def test_slices_outside_attention_stay() -> None:
     text = PERMUTED + "a = Gather (t, n0) b = Gather (t, n1) y = Add (a, b)"
     constants = {name: array for name, array in fused(text).items() if name != "merged"}
     model = parse(text, inputs="float[2,7,24] x", outputs="float[2,2,7,4] y", **constants)
     assert apply(model, attention_parts).changed == ()
 
 
-def test_a_key_with_a_cast_between_its_transposes_is_left_as_it_is() -> None:
+def test_key_with_a_cast_between_its_transposes_is_not_changed() -> None:
     text = HEADS + "c = Cast <to = 10> (t) kt = Transpose <perm = [0,1,3,2]> (c) qh = Cast <to = 10> (q)\n"
     text += "zh = MatMul (qh, kt) z = Cast <to = 1> (zh) p = Softmax (z) y = MatMul (p, v)"
     model = parse(
@@ -189,13 +189,13 @@ def test_a_key_with_a_cast_between_its_transposes_is_left_as_it_is() -> None:
         split=np.array([1, 7, 2, 4]),
     )
     record = apply(model, attention_layout)
-    (found,) = find_attention(model.graph)
-    assert found.key_transpose is not None
-    assert [site.what for site in record.declined] == ["a Cast stands between the layout nodes"]
+    (attention,) = find_attention(model.graph)
+    assert attention.key_transpose is not None
+    assert [site.what for site in record.declined] == ["there is a Cast between the layout nodes"]
     assert (record.changed, ops(model)["Transpose"]) == ((), 2)
 
 
-def test_two_attentions_that_share_a_key_each_get_it() -> None:
+def test_two_attentions_that_share_a_key_are_both_found() -> None:
     text = HEADS + "kt = Transpose <perm = [0,1,3,2]> (t)" + TAIL + OUT
     text += " z2 = MatMul (v2, kt) p2 = Softmax (z2) w = MatMul (p2, v)"
     model = parse(

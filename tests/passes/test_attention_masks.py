@@ -1,4 +1,4 @@
-"""Masks that mask nothing and guards that cannot fire go; every other one stays, with the reason."""
+"""Masks that mask nothing and guards without effect are removed; all others stay, with the reason."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ GUARDED = "p = Softmax <axis = -1> (z) n = IsNaN (p) g = Where (n, zero, p) y = 
 ZERO = np.float32(0)
 INF = np.float32(-np.inf)
 TRIANGLE = np.tril(np.ones((5, 7), np.bool_), 2)
-ONE_DEAD_ROW = np.where(np.arange(5)[:, None] == 3, False, TRIANGLE)
+ONE_MASKED_ROW = np.where(np.arange(5)[:, None] == 3, False, TRIANGLE)
 
 
 @pytest.mark.parametrize("zeros", [np.zeros((5, 7)), np.zeros(()), np.zeros((1, 1, 1, 7)), np.full((5, 7), -0.0)])
-def test_added_zeros_go(zeros: np.ndarray) -> None:
+def test_added_zeros_are_removed(zeros: np.ndarray) -> None:
     model = parse(SCORES + "z = Add (s, mask)" + END, mask=zeros)
     assert len(apply(model, remove_zero_masks).changed) == 1
     assert ops(model)["Add"] == 0
 
 
 @pytest.mark.parametrize(("branches", "condition"), [("s, low", True), ("low, s", False)])
-def test_conditions_that_keep_all_go(branches: str, condition: bool) -> None:
+def test_conditions_that_keep_everything_are_removed(branches: str, condition: bool) -> None:
     text = SCORES + f"z = Where (mask, {branches})" + END
     model = parse(text, mask=np.full((5, 7), condition), low=INF)
     assert len(apply(model, remove_zero_masks).changed) == 1
     assert ops(model)["Where"] == 0
 
 
-def test_several_zero_masks_go_and_the_real_one_stays() -> None:
+def test_several_zero_masks_are_removed_and_the_real_one_stays() -> None:
     text = SCORES + "a = Add (s, none) b = Add (a, real) z = Add (b, none)" + END
     model = parse(text, none=np.zeros((5, 7)), real=np.where(TRIANGLE, 0.0, -100.0))
     assert len(apply(model, remove_zero_masks).changed) == 2
@@ -48,14 +48,14 @@ def test_real_masks_stay() -> None:
         assert (record.changed, record.declined) == ((), ())
 
 
-def test_zero_mask_with_a_second_reader_of_the_scores() -> None:
+def test_zero_mask_with_a_second_consumer_of_the_scores() -> None:
     text = SCORES + "z = Add (s, mask)" + END
     outputs = "float[1,2,5,4] y, float[1,2,5,7] s, float[1,2,5,7] z"
     model = parse(text, outputs=outputs, mask=np.zeros((5, 7)))
     assert len(apply(model, remove_zero_masks).changed) == 1
 
 
-def test_zero_mask_that_broadcasts_declines() -> None:
+def test_zero_mask_that_broadcasts_is_declined() -> None:
     text = SCORES + "z = Add (s, mask)" + END
     model = parse(text, outputs="float[3,2,5,4] y", mask=np.zeros((3, 1, 5, 7)))
     record = apply(model, remove_zero_masks)
@@ -63,16 +63,16 @@ def test_zero_mask_that_broadcasts_declines() -> None:
     assert "another shape" in record.declined[0].what
 
 
-DEAD = {
+REMOVABLE = {
     "no mask": ("z = Identity (s)", {}),
     "finite mask": ("z = Add (s, mask)", {"mask": np.full((5, 7), -3.4e38)}),
-    "every row alive": ("z = Add (s, mask)", {"mask": np.where(TRIANGLE, 0.0, -np.inf)}),
-    "condition, every row alive": ("z = Where (mask, s, low)", {"mask": TRIANGLE, "low": INF}),
-    "finite fill": ("z = Where (mask, s, low)", {"mask": ONE_DEAD_ROW, "low": np.float32(-1e9)}),
-    "chosen from finite numbers": ("m = Where (c, zero, low) z = Add (s, m)", {"low": np.float32(-3.4e38)}),
-    "finite masks instead of each other": (
+    "no row masked": ("z = Add (s, mask)", {"mask": np.where(TRIANGLE, 0.0, -np.inf)}),
+    "condition, no row masked": ("z = Where (mask, s, low)", {"mask": TRIANGLE, "low": INF}),
+    "finite fill": ("z = Where (mask, s, low)", {"mask": ONE_MASKED_ROW, "low": np.float32(-1e9)}),
+    "selected from finite values": ("m = Where (c, zero, low) z = Add (s, m)", {"low": np.float32(-3.4e38)}),
+    "finite fills one after the other": (
         "a = Where (mask, s, low) z = Where (mask, a, low)",
-        {"mask": ONE_DEAD_ROW, "low": np.float32(-3e38)},
+        {"mask": ONE_MASKED_ROW, "low": np.float32(-3e38)},
     ),
     "a finite mask, scaled down": (
         "a = Add (s, mask) z = Div (a, four)",
@@ -85,21 +85,21 @@ DEAD = {
 }
 
 
-@pytest.mark.parametrize("case", DEAD)
-def test_dead_guard_goes(case: str) -> None:
-    text, constants = DEAD[case]
+@pytest.mark.parametrize("case", REMOVABLE)
+def test_guard_without_effect_is_removed(case: str) -> None:
+    text, constants = REMOVABLE[case]
     inputs = f"{INPUTS}, bool[5,7] c" if "(c," in text else INPUTS
     model = parse(SCORES + text + GUARDED, inputs=inputs, zero=ZERO, **constants)
     (site,) = apply(model, remove_nan_guard).changed
-    assert site.what == "NaN guard removed: no row can be -inf throughout"
+    assert site.what == "NaN guard removed: no row of scores can be all -inf"
     assert ops(model)["IsNaN"] == 0
 
 
-ALIVE = {
-    "a row wholly masked": ("z = Add (s, mask)", {"mask": np.where(ONE_DEAD_ROW, 0.0, -np.inf)}, "masks a whole row"),
-    "condition, a row wholly masked": (
+NEEDED = {
+    "a whole row masked": ("z = Add (s, mask)", {"mask": np.where(ONE_MASKED_ROW, 0.0, -np.inf)}, "masks a whole row"),
+    "condition, a whole row masked": (
         "z = Where (mask, s, low)",
-        {"mask": ONE_DEAD_ROW, "low": INF},
+        {"mask": ONE_MASKED_ROW, "low": INF},
         "masks a whole row",
     ),
     "mask from the inputs": ("z = Add (s, m)", {}, "depends on the inputs"),
@@ -109,7 +109,7 @@ ALIVE = {
         {"one": np.where(TRIANGLE, 0.0, -np.inf), "two": np.where(TRIANGLE[:, ::-1], 0.0, -np.inf)},
         "several masks",
     ),
-    "fill infinite upwards": ("z = Where (mask, s, low)", {"mask": TRIANGLE, "low": np.float32(np.inf)}, "+inf"),
+    "fill of +inf": ("z = Where (mask, s, low)", {"mask": TRIANGLE, "low": np.float32(np.inf)}, "+inf"),
     "finite masks that overflow together": (
         "a = Add (s, mask) z = Add (a, mask)",
         {"mask": np.full((5, 7), -3e38)},
@@ -125,18 +125,18 @@ ALIVE = {
         {"mask": np.full((5, 7), -1e9)},
         "finite masks reach 1e+09 at Cast",
     ),
-    "an infinite mask and a scale that turns it": (
+    "an infinite mask and a negative scale": (
         "a = Add (s, mask) z = Mul (a, minus)",
         {"mask": np.where(TRIANGLE, 0.0, -np.inf), "minus": np.float32(-1)},
-        "turns -inf of a mask to NaN or +inf",
+        "turns the -inf of a mask into NaN or +inf",
     ),
-    "infinite upwards": ("z = Add (s, mask)", {"mask": np.where(TRIANGLE, 0.0, np.inf)}, "+inf"),
+    "mask of +inf": ("z = Add (s, mask)", {"mask": np.where(TRIANGLE, 0.0, np.inf)}, "+inf"),
 }
 
 
-@pytest.mark.parametrize("case", ALIVE)
-def test_live_guard_stays(case: str) -> None:
-    text, constants, reason = ALIVE[case]
+@pytest.mark.parametrize("case", NEEDED)
+def test_needed_guard_stays(case: str) -> None:
+    text, constants, reason = NEEDED[case]
     inputs = f"{INPUTS}, bool[5,7] c" if "(c," in text else f"{INPUTS}, float[5,7] m"
     model = parse(SCORES + text + GUARDED, inputs=inputs, zero=ZERO, **constants)
     record = apply(model, remove_nan_guard)
@@ -168,7 +168,7 @@ def test_condition_becomes_an_added_mask(branches: str, mask: np.ndarray) -> Non
     ("mask", "low", "reason"),
     [
         (TRIANGLE, np.float32(-5), "too large"),
-        (ONE_DEAD_ROW, np.float32(-1e9), "masks a whole row"),
+        (ONE_MASKED_ROW, np.float32(-1e9), "masks a whole row"),
         (None, np.float32(-1e9), "depends on the inputs"),
     ],
 )
@@ -189,17 +189,17 @@ TWO = (
 TWO_OUTPUTS = "float[1,2,5,4] y, float[1,2,5,4] w"
 
 
-def test_a_mask_that_two_attentions_share_is_judged_for_each() -> None:
+def test_mask_shared_by_two_attentions_is_checked_for_each() -> None:
     model = parse(TWO, outputs=TWO_OUTPUTS, mask=np.zeros((5, 7)), zero=ZERO)
     assert len(apply(model, remove_zero_masks).changed) == 2
     model = parse(TWO, outputs=TWO_OUTPUTS, mask=np.where(TRIANGLE, 0.0, -np.inf), zero=ZERO)
     assert len(apply(model, remove_nan_guard).changed) == 2
     assert ops(model)["Add"] == 2
-    model = parse(TWO, outputs=TWO_OUTPUTS, mask=np.where(ONE_DEAD_ROW, 0.0, -np.inf), zero=ZERO)
+    model = parse(TWO, outputs=TWO_OUTPUTS, mask=np.where(ONE_MASKED_ROW, 0.0, -np.inf), zero=ZERO)
     assert len(apply(model, remove_nan_guard).declined) == 2
 
 
-def test_a_zero_mask_and_a_guard_go_where_casts_and_transposes_lie_between() -> None:
+def test_zero_mask_and_guard_are_removed_between_casts_and_transposes() -> None:
     text = """kh = Cast <to = 10> (k) kt = Transpose <perm = [0,1,3,2]> (kh) qh = Cast <to = 10> (q)
         sh = MatMul (qh, kt) s = Cast <to = 1> (sh) z = Add (s, mask) p = Softmax <axis = -1> (z)
         n = IsNaN (p) g = Where (n, zero, p) y = MatMul (g, v)"""
@@ -208,7 +208,7 @@ def test_a_zero_mask_and_a_guard_go_where_casts_and_transposes_lie_between() -> 
     assert (ops(model)["Add"], ops(model)["Where"], ops(model)["Cast"]) == (0, 0, 3)
 
 
-def test_a_second_reader_of_the_unguarded_probabilities_is_left_alone() -> None:
+def test_second_consumer_of_the_unguarded_probabilities_is_kept() -> None:
     text = SCORES + "z = Add (s, mask)" + GUARDED + " u = Relu (p) w = Neg (g)"
     outputs = "float[1,2,5,4] y, float[1,2,5,7] u, float[1,2,5,7] w"
     model = parse(text, outputs=outputs, mask=np.where(TRIANGLE, 0.0, -np.inf), zero=ZERO)

@@ -1,4 +1,4 @@
-"""The scale ends as one Mul on Q, equal to what it was, and other readers keep what they read."""
+"""The scale becomes one Mul on Q with the same result, and other consumers are not changed."""
 
 from __future__ import annotations
 
@@ -54,45 +54,45 @@ def test_scale_moves_to_the_query(case: str) -> None:
     model = parse(text, **used(MOVED[case]))
     record = apply(model, attention_scale)
     assert len(record.changed) == 1
-    (found,) = find_attention(model.graph)
-    (scale,) = found.scales
+    (attention,) = find_attention(model.graph)
+    (scale,) = attention.scales
     assert scale.node.op_type == "Mul"
-    assert scale.node.outputs[0] is found.scores.inputs[0]
+    assert scale.node.outputs[0] is attention.scores.inputs[0]
     assert edit.shape_of(scale.node.inputs[1]) == ()
     assert ops(model)["Mul"] + ops(model)["Div"] == 1
     assert attention_scale(model).changed == ()
 
 
 @pytest.mark.parametrize("place", ["s = MatMul (q, kt) z = Mul (s, ones)", "qs = Mul (q, ones) z = MatMul (qs, kt)"])
-def test_scale_of_one_goes_away(place: str) -> None:
+def test_scale_of_one_is_removed(place: str) -> None:
     model = parse(KT + place + END, ones=np.float32(1))
     apply(model, attention_scale)
     assert ops(model)["Mul"] == 0
 
 
-def test_nothing_to_do_is_left_alone() -> None:
+def test_canonical_scale_is_not_changed() -> None:
     for text in ("z = MatMul (q, kt)", "qs = Mul (q, third) z = MatMul (qs, kt)"):
         record = apply(parse(KT + text + END, **used(text)), attention_scale)
         assert (record.changed, record.declined) == ((), ())
 
 
-def test_unscaled_scores_that_are_read_too_decline() -> None:
+def test_unscaled_scores_with_another_consumer_are_declined() -> None:
     text = KT + "s = MatMul (q, kt) z = Mul (s, third)" + END
     model = parse(text, outputs="float[1,2,5,4] y, float[1,2,5,7] s", third=np.float32(1 / 3))
     record = apply(model, attention_scale)
     assert record.changed == ()
-    assert "'s'" in record.declined[0].what
+    assert record.declined[0].what == "the unscaled scores 's' are used elsewhere too"
     assert ops(model)["MatMul"] == 2
 
 
-def test_scaled_scores_that_are_read_too_stay_what_they_were() -> None:
+def test_scaled_scores_with_another_consumer_keep_their_value() -> None:
     text = KT + "s = MatMul (q, kt) z = Mul (s, third)" + END
     model = parse(text, outputs="float[1,2,5,4] y, float[1,2,5,7] z", third=np.float32(1 / 3))
     record = apply(model, attention_scale)
     assert len(record.changed) == 1
 
 
-def test_scaled_key_that_is_read_too_keeps_its_scale() -> None:
+def test_scaled_key_with_another_consumer_keeps_its_scale() -> None:
     text = KT + "ks = Mul (kt, third) z = MatMul (q, ks)" + END
     model = parse(text, outputs="float[1,2,5,4] y, float[1,2,4,7] ks", third=np.float32(1 / 3))
     record = apply(model, attention_scale)
@@ -100,38 +100,38 @@ def test_scaled_key_that_is_read_too_keeps_its_scale() -> None:
     assert ops(model)["Mul"] == 2
 
 
-def test_scaled_query_behind_layout_that_is_read_too_keeps_its_scale() -> None:
+def test_scaled_query_with_layout_and_another_consumer_keeps_its_scale() -> None:
     text = KT + MOVED["query before its layout"] + END
     model = parse(text, outputs="float[1,2,5,4] y, float[1,2,5,4] q2", **used(text))
     record = apply(model, attention_scale)
     assert len(record.changed) == 1
 
 
-def test_scale_per_head_declines() -> None:
+def test_scale_per_head_is_declined() -> None:
     text = KT + "s = MatMul (q, kt) z = Mul (s, perhead)" + END
     record = apply(parse(text, **used(text)), attention_scale)
-    assert record.declined[0].what == "a scale is not one constant number"
+    assert record.declined[0].what == "a scale is not one constant scalar"
 
 
-def test_scale_after_a_mask_from_the_inputs_declines() -> None:
+def test_scale_after_a_mask_from_the_inputs_is_declined() -> None:
     text = KT + "s = MatMul (q, kt) m = Add (s, bias) z = Mul (m, third)" + END
     inputs = "float[1,2,5,4] q, float[1,2,7,4] k, float[1,2,7,4] v, float[5,7] bias"
     record = apply(parse(text, inputs=inputs, third=np.float32(1 / 3)), attention_scale)
     assert "'bias'" in record.declined[0].what
 
 
-def test_scale_in_another_type_declines() -> None:
+def test_scale_in_another_type_is_declined() -> None:
     text = """kt = Transpose <perm = [0,1,3,2]> (k) qh = Cast <to = 10> (q) kh = Cast <to = 10> (kt) s = MatMul (qh, kh)
         f = Cast <to = 1> (s) z = Mul (f, third) p = Softmax (z) y = MatMul (p, v)"""
     record = apply(parse(text, third=np.float32(1 / 3)), attention_scale)
     assert "FLOAT16" in record.declined[0].what
 
 
-def test_scale_before_a_cast_declines() -> None:
+def test_scale_before_a_cast_is_declined() -> None:
     text = """kt = Transpose <perm = [0,1,3,2]> (k) qs = Mul (q, third) qh = Cast <to = 10> (qs)
         kh = Cast <to = 10> (kt) s = MatMul (qh, kh) z = Cast <to = 1> (s) p = Softmax (z) y = MatMul (p, v)"""
     record = apply(parse(text, third=np.float32(1 / 3)), attention_scale)
-    assert record.declined[0].what == "scaled as FLOAT, but the query is FLOAT16"
+    assert record.declined[0].what == "the scale is applied in FLOAT, but the query is FLOAT16"
 
 
 def test_scale_of_zero_stays_zero() -> None:
@@ -140,8 +140,8 @@ def test_scale_of_zero_stays_zero() -> None:
     assert len(apply(model, attention_scale).changed) == 1
 
 
-def test_scale_of_the_tensor_that_makes_the_query_stays() -> None:
-    """K is the scaled tensor itself; Q is a projection of it, whose scale is not the attention's."""
+def test_scale_of_the_input_of_the_query_projection_stays() -> None:
+    """K is the scaled tensor itself; Q is a projection of it, so that scale is not a scale of the query."""
     text = """x = Mul (k, third) q = MatMul (x, weight) kt = Transpose <perm = [0,1,3,2]> (x)
         z = MatMul (q, kt) p = Softmax (z) y = MatMul (p, v)"""
     weight = np.random.default_rng(1).standard_normal((4, 4))
@@ -150,14 +150,14 @@ def test_scale_of_the_tensor_that_makes_the_query_stays() -> None:
     assert len(apply(model, attention_scale).changed) == 1
 
 
-def test_one_scaled_tensor_as_query_and_key() -> None:
+def test_same_scaled_tensor_as_query_and_key() -> None:
     text = """x = Mul (k, third) kt = Transpose <perm = [0,1,3,2]> (x) z = MatMul (x, kt) p = Softmax (z)
         y = MatMul (p, v)"""
     inputs = "float[1,2,7,4] k, float[1,2,7,4] v"
     model = parse(text, inputs=inputs, outputs="float[1,2,7,4] y", third=np.float32(1 / 3))
     apply(model, attention_scale)
-    (found,) = find_attention(model.graph)
-    assert found.scale == pytest.approx(1 / 9)
+    (attention,) = find_attention(model.graph)
+    assert attention.scale == pytest.approx(1 / 9)
 
 
 def test_two_attentions_that_share_a_scaled_key() -> None:

@@ -1,4 +1,4 @@
-"""The passes around the others: shapes, branches, shared constants, what nothing reads."""
+"""The cleanup passes: shapes, branches, shared constants, unused values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_weights_shared_by_layers_are_copied() -> None:
     assert first is not second
     assert origin_of(second).name == "w"
     assert origin_of(second).exact
-    assert record.changed[0].what == "copied for 2 kinds of readers"
+    assert record.changed[0].what == "copied for 2 kinds of consumers"
 
 
 def test_table_that_is_also_a_weight_is_copied() -> None:
@@ -46,10 +46,10 @@ def test_mask_scalar_and_shape_stay_shared() -> None:
     assert not record.changed
 
 
-def test_chosen_branch_is_inlined() -> None:
-    for value, left in ((1, ["Neg", "Constant", "Squeeze", "Mul", "Abs"]), (0, ["Neg", "Squeeze", "Abs"])):
+def test_selected_branch_is_inlined() -> None:
+    for value, remaining in ((1, ["Neg", "Constant", "Squeeze", "Mul", "Abs"]), (0, ["Neg", "Squeeze", "Abs"])):
         after, record = changed_by(inline_branches, model_from(BRANCH.replace("VALUE", str(value))))
-        assert ops(after) == left
+        assert ops(after) == remaining
         assert len(record.changed) == 1
 
 
@@ -62,7 +62,7 @@ def test_branches_with_the_same_names_are_inlined_side_by_side() -> None:
     assert ops(after) == ["Constant", "Mul", "Constant", "Mul", "Add"]
 
 
-def test_branch_that_gives_back_an_outer_tensor() -> None:
+def test_branch_that_returns_an_outer_tensor() -> None:
     text = """g (float[3] x) => (float[3] y) <bool c = {1}>
         { t = Neg(x) y = If(c) <then_branch = a () => (float[3] z) { z = Identity(t) },
                                 else_branch = b () => (float[3] z) { z = Abs(t) }> }"""
@@ -70,19 +70,19 @@ def test_branch_that_gives_back_an_outer_tensor() -> None:
     assert ops(after) == ["Neg", "Identity"]
 
 
-def test_branch_chosen_by_an_input_is_declined() -> None:
+def test_branch_selected_by_an_input_is_declined() -> None:
     text = BRANCH.replace("float[1,4] x", "float[1,4] x, bool c").replace(", bool c = {VALUE}", "")
     record = inline_branches(model_from(text))
     assert "depends on the inputs" in record.declined[0].what
 
 
-def test_shapes_come_from_the_inputs_alone() -> None:
+def test_shapes_are_inferred_from_the_inputs_alone() -> None:
     model = model_from("g (float[2,3] x) => (float[A,B] y) <float[9,9] n> { n = Neg(x) y = Abs(n) }")
     assert shape_of(model.graph.node(0).outputs[0]) == (2, 3)
     assert shape_of(model.graph.outputs[0]) == (2, 3)
 
 
-def test_shape_behind_a_contributed_operator_is_believed() -> None:
+def test_recorded_shape_after_a_contrib_operator_is_kept() -> None:
     text = "g (float[2,3] x) => (float[2,3] y) <float[2,3] q> { q = com.microsoft.QuickGelu(x) y = Abs(q) }"
     model = model_from(text)
     assert shape_of(model.graph.node(0).outputs[0]) == (2, 3)
@@ -96,7 +96,7 @@ def test_shape_that_depends_on_data_is_declined() -> None:
     assert "depends on data" in record.declined[0].what
 
 
-def test_contradiction_is_named() -> None:
+def test_shape_mismatch_is_in_the_reason() -> None:
     model = model_from("g (float[2,3] x) => (float[A,B] y) { y = MatMul(x, w) }", w=normal(4, 5))
     assert "Incompatible dimensions" in infer_shapes(model).declined[0].what
 
@@ -114,7 +114,7 @@ def test_nothing_to_remove() -> None:
     assert not remove_unused(model).changed
 
 
-def test_constants_of_a_branch_come_along() -> None:
+def test_constants_of_a_branch_are_inlined_too() -> None:
     branch = "then_branch = a () => (float[3] z) <float[3] k = {1, 2, 3}> { z = Mul(x, k) }"
     text = f"""g (float[3] x) => (float[3] y) <bool c = {{1}}>
         {{ p = If(c) <{branch}, {branch.replace("then", "else")}> q = If(c) <{branch}, {branch.replace("then", "else")}>

@@ -1,4 +1,4 @@
-"""The Attention operator, written out, gives what ONNX Runtime's own kernel gives."""
+"""The decomposed Attention operator gives the same result as ONNX Runtime's own kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.passes.attention_cases import INPUTS, apply, ops, parse
 
 TRIANGLE = np.tril(np.ones((5, 7), np.bool_), 2)
 ROW_MASKED = np.where(np.arange(5)[:, None] == 2, False, TRIANGLE)
-LATE = np.arange(7) >= np.arange(5)[:, None] + (np.arange(5)[:, None] == 2)  # with is_causal, row 2 sees no key
+# With is_causal, all keys of row 2 are masked.
+LATE = np.arange(7) >= np.arange(5)[:, None] + (np.arange(5)[:, None] == 2)
 LOWEST = np.finfo(np.float32).min
 FLAT = "float[2,5,8] q, float[2,7,8] k, float[2,7,12] v"
 PLAIN = {
@@ -28,48 +29,48 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("case", PLAIN)
-def test_attention_is_written_out(case: str) -> None:
+def test_attention_is_decomposed(case: str) -> None:
     text, constants = PLAIN[case]
     model = parse(text, opset=23, **constants)
     assert len(apply(model, decompose_attention).changed) == 1
-    (found,) = find_attention(model.graph)
-    assert len(found.masks) == (case not in ("plain", "scaled"))
+    (attention,) = find_attention(model.graph)
+    assert len(attention.masks) == (case not in ("plain", "scaled"))
     assert attention_scale(model).changed == ()
 
 
 def test_mask_from_the_inputs() -> None:
-    for kind in ("float", "bool"):
-        model = parse("y = Attention (q, k, v, m)", inputs=f"{INPUTS}, {kind}[5,7] m", opset=23)
+    for dtype in ("float", "bool"):
+        model = parse("y = Attention (q, k, v, m)", inputs=f"{INPUTS}, {dtype}[5,7] m", opset=23)
         assert len(apply(model, decompose_attention).changed) == 1
-        assert ops(model)["Where"] == (kind == "bool")
+        assert ops(model)["Where"] == (dtype == "bool")
 
 
-WHOLE_ROWS = {
+FULLY_MASKED_ROWS = {
     "condition": ("", ROW_MASKED),
     "condition per head": ("", np.stack([TRIANGLE, ROW_MASKED])[None]),
     "-inf": ("", np.where(ROW_MASKED, 0.5, -np.inf)),
-    "lowest number": ("", np.where(ROW_MASKED, 0.5, LOWEST)),
+    "lowest float": ("", np.where(ROW_MASKED, 0.5, LOWEST)),
     "condition, causal": ("<is_causal = 1>", LATE),
     "-inf, causal": ("<is_causal = 1>", np.where(LATE, 0.5, -np.inf)),
 }
 
 
-@pytest.mark.parametrize("case", WHOLE_ROWS)
-def test_a_query_that_sees_no_key_gives_zeros(case: str) -> None:
-    attributes, mask = WHOLE_ROWS[case]
+@pytest.mark.parametrize("case", FULLY_MASKED_ROWS)
+def test_query_with_all_keys_masked_gives_zeros(case: str) -> None:
+    attributes, mask = FULLY_MASKED_ROWS[case]
     model = parse(f"y = Attention {attributes} (q, k, v, mask)", opset=23, mask=mask)
     before = model.clone()
     assert len(apply(model, decompose_attention).changed) == 1
-    assert ops(model)["Mul"] == 2  # the scale, and the rows
+    assert ops(model)["Mul"] == 2  # the scale, and the factor of the rows
     after, _ = normalize(before)
     constants = [constant_of(value) for value in after.graph.initializers.values()]
     assert all(np.isfinite(array).all() for array in constants if array is not None)
-    found = equality.run(after, equality.random_inputs(after))["y"]
-    assert not found[0, 1, 2].any()
-    assert found[0, 1, 3].any()
+    output = equality.run(after, equality.random_inputs(after))["y"]
+    assert not output[0, 1, 2].any()
+    assert output[0, 1, 3].any()
 
 
-def test_a_low_but_finite_mask_is_only_added() -> None:
+def test_low_but_finite_mask_is_only_added() -> None:
     model = parse("y = Attention (q, k, v, mask)", opset=23, mask=np.where(ROW_MASKED, 0.0, -1e30))
     apply(model, decompose_attention)
     assert ops(model)["Mul"] == 1
@@ -77,36 +78,38 @@ def test_a_low_but_finite_mask_is_only_added() -> None:
 
 
 @pytest.mark.parametrize(("attributes", "mask"), [("", ROW_MASKED), ("<is_causal = 1>", LATE), ("", TRIANGLE)])
-def test_a_condition_from_the_inputs_may_mask_whole_rows(attributes: str, mask: np.ndarray) -> None:
-    """The condition and the result have a second reader each."""
+def test_condition_from_the_inputs_may_mask_whole_rows(attributes: str, mask: np.ndarray) -> None:
+    """The condition and the result have a second consumer each."""
     body = f"y = Attention {attributes} (q, k, v, m) z = Neg (y) f = Cast <to = 1> (m) n = Neg (f)"
     outputs = "float[1,2,5,4] y, float[1,2,5,4] z, float[5,7] n"
     model = parse(body, inputs=f"{INPUTS}, bool[5,7] m", outputs=outputs, opset=23)
     before = model.clone()
     apply(model, decompose_attention)
     feed = equality.random_inputs(before) | {"m": mask}
-    expected, found = equality.run(before, feed), equality.run(model, feed)
-    for name, wanted in expected.items():
-        np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=1e-6)
+    expected, actual = equality.run(before, feed), equality.run(model, feed)
+    for name, array in expected.items():
+        np.testing.assert_allclose(actual[name], array, rtol=1e-5, atol=1e-6)
     assert expected["y"][0, 0, 2].any() == bool(mask is TRIANGLE)
     constants = [constant_of(value) for value in model.graph.initializers.values()]
-    assert all(np.isfinite(array).all() for array in constants if array is not None)  # a calibration can look at all
+    assert all(
+        np.isfinite(array).all() for array in constants if array is not None
+    )  # so that all of them can be calibrated
 
 
-def test_masks_shared_by_two_attentions_stay_for_the_other() -> None:
-    """One is written out, the other declines, and both read the same condition, of which a row masks all keys."""
+def test_mask_shared_by_two_attentions_stays_for_the_other() -> None:
+    """One is decomposed, the other is declined, and both use the same condition, which masks all keys of a row."""
     body = "y = Attention (q, k, v, mask) z = Attention <softcap = 2.0> (q, k, v, mask)"
     model = parse(body, outputs="float[1,2,5,4] y, float[1,2,5,4] z", opset=23, mask=ROW_MASKED)
     record = apply(model, decompose_attention)
     assert (len(record.changed), len(record.declined)) == (1, 1)
 
 
-def test_folded_heads_are_split_and_merged() -> None:
+def test_heads_in_the_last_axis_are_split_and_merged() -> None:
     text = "y = Attention <q_num_heads = 2, kv_num_heads = 2> (q, k, v)"
     model = parse(text, inputs=FLAT, outputs="float[2,5,12] y", opset=23)
     assert len(apply(model, decompose_attention).changed) == 1
-    (found,) = find_attention(model.graph)
-    assert (found.heads, found.head_dim) == (2, 4)
+    (attention,) = find_attention(model.graph)
+    assert (attention.heads, attention.head_dim) == (2, 4)
 
 
 CACHE = f"{INPUTS}, float[1,2,3,4] pk, float[1,2,3,4] pv"
@@ -116,26 +119,31 @@ DECLINED = {
         "y, a, b = Attention (q, k, v, , pk, pv)",
         CACHE,
         "float[1,2,5,4] y, float[1,2,10,4] a, float[1,2,10,4] b",
-        "cache",
+        "uses a cache",
     ),
     "shared heads": (
         "y = Attention (q, k, v)",
         "float[1,4,5,4] q, float[1,2,7,4] k, float[1,2,7,4] v",
         "float[1,4,5,4] y",
-        "share",
+        "query heads share key heads",
     ),
-    "scores are read": (
+    "scores are used": (
         "y, , , s = Attention (q, k, v)",
         INPUTS,
         "float[1,2,5,4] y, float[1,2,5,7] s",
-        "read too",
+        "its other outputs (keys, values or scores) are used",
     ),
-    "precision": ("y = Attention <softmax_precision = 11> (q, k, v)", INPUTS, "float[1,2,5,4] y", "computed as 11"),
+    "precision": (
+        "y = Attention <softmax_precision = 11> (q, k, v)",
+        INPUTS,
+        "float[1,2,5,4] y",
+        "computed in another type (11)",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", DECLINED)
-def test_other_attention_declines(case: str) -> None:
+def test_unsupported_attention_is_declined(case: str) -> None:
     text, inputs, outputs, reason = DECLINED[case]
     model = parse(text, inputs=inputs, outputs=outputs, opset=23)
     record = decompose_attention(model)

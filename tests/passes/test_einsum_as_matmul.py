@@ -14,22 +14,22 @@ from tests.equality import assert_equal, changed_by, model_from, normal, ops
 
 SIZES = {"b": 2, "h": 3, "w": 4, "c": 5, "k": 6, "q": 7, "d": 8}
 EQUATIONS = {
-    # decomposed relative positions (SAM): the table is the same for every sample
+    # decomposed relative positions (SAM): one table for all samples
     "bhwc,hkc->bhwk": ["Transpose", "MatMul"],
     "bhwc,wkc->bhwk": ["Transpose", "Transpose", "MatMul", "Transpose"],
-    # attention with the heads behind the tokens
+    # attention with the heads after the tokens
     "bqhd,bkhd->bhqk": ["Transpose", "Transpose", "MatMul"],
     "bhqk,bkhd->bqhd": ["Transpose", "MatMul", "Transpose"],
-    # masks from queries, either way round
+    # masks from queries, with the operands in either order
     "bqc,bchw->bqhw": ["Reshape", "MatMul", "Reshape"],
     "bchw,bqc->bqhw": ["Reshape", "MatMul", "Reshape"],
-    # one matrix for all, no batch
+    # one matrix for all samples
     "bhwc,ck->bhwk": ["MatMul"],
     "bchw,kc->bkhw": None,
-    # rows that stand together, several summed axes
+    # adjacent row axes, several summed axes
     "bhwc,bkc->bhwk": ["Reshape", "Transpose", "MatMul", "Reshape"],
     "bhwc,khwc->bk": None,
-    # no rows, no columns, nothing summed together, a sum in one operand alone, everything summed
+    # no rows, no columns, nothing summed, a sum in one operand alone, everything summed
     "bc,bck->bk": None,
     "bkc,bc->bk": None,
     "bc,bc->b": None,
@@ -55,16 +55,16 @@ def einsum(equation: str) -> ir.Model:
 
 
 @pytest.mark.parametrize("equation", EQUATIONS)
-def test_any_product_of_two(equation: str) -> None:
+def test_einsum_of_two_operands_is_rewritten(equation: str) -> None:
     after, record = changed_by(einsum_as_matmul, einsum(equation))
     assert len(record.changed) == 1
     assert "Einsum" not in ops(after)
-    wanted = EQUATIONS[equation]
-    assert wanted is None or sorted(ops(after)) == sorted(wanted)
+    expected = EQUATIONS[equation]
+    assert expected is None or sorted(ops(after)) == sorted(expected)
     assert all("Einsum_0" in nodes_of(node) for node in after.graph)
 
 
-def test_a_constant_becomes_the_second_operand_and_its_layout_is_folded() -> None:
+def test_constant_becomes_the_second_operand_and_its_layout_is_folded() -> None:
     text = """g (float[2,5,3,4] x) => (float[2,6,3,4] y) { y = Einsum <equation = "kc,bchw->bkhw"> (t, x) }"""
     model = model_from(text, t=normal(6, 5))
     after, _ = normalize(model)
@@ -75,7 +75,7 @@ def test_a_constant_becomes_the_second_operand_and_its_layout_is_folded() -> Non
     assert matmul.inputs[1].const_value.shape.numpy() == (5, 6)
 
 
-def test_other_readers_of_the_operands_see_what_they_saw() -> None:
+def test_other_consumers_of_the_operands_are_not_changed() -> None:
     text = """g (float[2,7,3,8] q, float[2,6,3,8] k)
     => (float[2,3,7,6] s, float[2,7,3,8] r, float[2,6,3,8] t, float[2,3,7,6] u)
     { x = Relu(q)  z = Relu(k)  r = Neg(x)  t = Neg(z)
@@ -90,19 +90,19 @@ def test_other_readers_of_the_operands_see_what_they_saw() -> None:
     [
         (
             """g (float[3,3] x, float[3] z) => (float[3] y) { y = Einsum <equation = "ii,i->i"> (x, z) }""",
-            "it takes a diagonal",
+            "the Einsum repeats an axis within one operand (a diagonal)",
         ),
         (
             """g (float[2,3] x, float[1,4] z) => (float[2,3,4] y) { y = Einsum <equation = "bi,bj->bij"> (x, z) }""",
-            "it repeats an axis of one element",
+            "the Einsum broadcasts an axis of size 1",
         ),
         (
             """g (float[2,3] x) => (float[3,2] y) { y = Einsum <equation = "ij->ji"> (x) }""",
-            "it has 1 operands",
+            "the Einsum has 1 operands, not 2",
         ),
     ],
 )
-def test_what_is_no_product_of_two_stays(text: str, reason: str) -> None:
+def test_unsupported_equation_is_declined(text: str, reason: str) -> None:
     after, record = changed_by(einsum_as_matmul, model_from(text))
     assert ops(after) == ["Einsum"]
     assert [site.what for site in record.declined] == [reason]
@@ -111,7 +111,7 @@ def test_what_is_no_product_of_two_stays(text: str, reason: str) -> None:
 def test_unknown_shapes_are_declined() -> None:
     text = """g (float[N,3] x, float[3,4] z) => (float[N,4] y) { y = Einsum <equation = "ni,ij->nj"> (x, z) }"""
     record = einsum_as_matmul(model_from(text))
-    assert [site.what for site in record.declined] == ["the shape of an operand is not known"]
+    assert [site.what for site in record.declined] == ["the shape of an operand is unknown"]
 
 
 def test_attention_written_with_einsum_is_found() -> None:

@@ -1,4 +1,4 @@
-"""Work that is done row by row, on flat rows."""
+"""Row-wise operators run on flat rows."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def test_everything_between_linear_layers_is_flat() -> None:
     assert ops(after) == ["Gemm", "LayerNormalization", "Gemm", "Gelu", "Gemm", "Mul", "Add", "Reshape"]
 
 
-def test_a_second_reader_still_sees_the_old_shape() -> None:
+def test_second_consumer_still_gets_the_old_shape() -> None:
     text = MLP.replace("(float[2,3,4] y)", "(float[2,3,4] y, float[2,8,3] z)")
     after, _ = _flattened(text.replace("y = Add", "z = Transpose<perm=[0,2,1]>(a) y = Add"), **WEIGHTS)
     assert "Transpose" in ops(after)
     assert ops(after).count("Reshape") == 2
 
 
-def test_nothing_is_flattened_that_saves_no_reshape() -> None:
+def test_nodes_are_not_flattened_if_that_saves_no_reshape() -> None:
     text = "g (float[2,3,4] x) => (float[2,3,4] y) { a = Neg(x) n = LayerNormalization<axis=-1>(a, g, b) y = Abs(n) }"
     after, where = _flattened(text, **{"g": normal(4), "b": normal(4)})
     assert ops(after) == ["Neg", "LayerNormalization", "Abs"]
@@ -61,19 +61,19 @@ CONSTANTS = {"scalar": (), "one": (1,), "channels": (4,), "padded": (1, 1, 4), "
 
 
 @pytest.mark.parametrize("case", CONSTANTS)
-def test_constants_follow(case: str) -> None:
+def test_constants_are_reshaped_too(case: str) -> None:
     after, _ = _flattened(FACTOR, c=normal(*CONSTANTS[case]))
     assert ops(after) == ["Mul"]
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 4), (3, 4), (3, 1)])
-def test_a_constant_that_is_repeated_along_some_rows_is_left_alone(shape: tuple[int, ...]) -> None:
+def test_constant_that_is_broadcast_along_some_row_axes_is_not_flattened(shape: tuple[int, ...]) -> None:
     after, where = _flattened(FACTOR, c=normal(*shape))
     assert ops(after) == ["Reshape", "Mul", "Reshape"]
     assert not where
 
 
-def test_operands_of_other_rows_are_left_alone() -> None:
+def test_operands_with_other_row_axes_are_not_flattened() -> None:
     text = f"""g (float[6,4] x, float[1,3,4] z) => (float[6,4] y) {SHAPES}
         {{ t = Reshape(x, tokens) a = Add(t, z) y = Reshape(a, flat) }}"""
     after, _ = _flattened(text)

@@ -58,14 +58,14 @@ def test_without_a_convolution_it_is_mul_and_add(shape: tuple[int, ...]) -> None
         fold_batch_norm, model_from(f"g (float[{dims}] c) => (float[{dims}] y) {{ {NORM} }}", **_statistics(6))
     )
     assert ops(after) == ["Mul", "Add"]
-    assert record.changed[0].what == "BatchNormalization is Mul and Add: no convolution comes before"
+    assert record.changed[0].what == "BatchNormalization rewritten as Mul and Add: it does not follow a convolution"
 
 
-def test_convolution_with_a_second_reader_keeps_its_numbers() -> None:
+def test_convolution_with_a_second_consumer_keeps_its_weight() -> None:
     text = f"g (float[1,4,5,5] x) => (float[1,6,3,3] y, float[1,6,3,3] z) {{ c = Conv(x, w) {NORM} z = Relu(c) }}"
     after, record = changed_by(fold_batch_norm, model_from(text, w=normal(6, 4, 3, 3), **_statistics(6)))
     assert sorted(ops(after)) == ["Add", "Conv", "Mul", "Relu"]
-    assert "read elsewhere" in record.changed[0].what
+    assert record.changed[0].what.endswith("the output of the convolution has other consumers")
 
 
 def test_shared_weight_is_not_changed_for_the_other_convolution() -> None:
@@ -75,7 +75,7 @@ def test_shared_weight_is_not_changed_for_the_other_convolution() -> None:
     assert ops(after) == ["Conv", "Conv"]
 
 
-def test_constant_along_the_width_is_left() -> None:
+def test_constant_along_the_width_is_not_folded() -> None:
     text = "g (float[1,4,5,5] x) => (float[1,6,3,3] y) { c = Conv(x, w) y = Mul(c, k) }"
     after, record = changed_by(fold_batch_norm, model_from(text, w=normal(6, 4, 3, 3), k=normal(3)))
     assert ops(after) == ["Conv", "Mul"]
@@ -84,7 +84,7 @@ def test_constant_along_the_width_is_left() -> None:
 
 def test_statistics_that_are_inputs_are_declined() -> None:
     text = f"g (float[1,6,3,3] c, float[6] mean) => (float[1,6,3,3] y) {{ {NORM} }}"
-    numbers = _statistics(6)
-    del numbers["mean"]
-    _, record = changed_by(fold_batch_norm, model_from(text, **numbers))
+    statistics = _statistics(6)
+    del statistics["mean"]
+    _, record = changed_by(fold_batch_norm, model_from(text, **statistics))
     assert record.declined[0].where == "y"

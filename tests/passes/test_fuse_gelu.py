@@ -42,13 +42,13 @@ def test_fuses_every_form_with_tanh(form: str) -> None:
     assert after.graph.node(0).attributes["approximate"].value == "tanh"
 
 
-def test_input_made_by_arithmetic_is_found() -> None:
+def test_input_computed_by_arithmetic_is_found() -> None:
     text = "w = Mul(i, two) x = Add(w, w)" + ERF["torch"]
     after, _ = changed_by(fuse_gelu, model_from(f"g (float[4,8] i) => (float[4,8] y) {CONSTANTS} {{ {text} }}"))
     assert ops(after) == ["Mul", "Add", "Gelu"]
 
 
-def test_inner_tensor_with_a_second_reader_stays_for_it() -> None:
+def test_inner_tensor_with_a_second_consumer_stays() -> None:
     text = f"g (float[4,8] x) => (float[4,8] y, float[4,8] z) {CONSTANTS} {{ {ERF['torch']} z = Neg(c) }}"
     after, record = changed_by(fuse_gelu, model_from(text))
     assert sorted(ops(after)) == ["Add", "Div", "Erf", "Gelu", "Neg"]
@@ -63,9 +63,9 @@ def _declined(body: str) -> PassRecord:
     return record
 
 
-def test_erf_of_another_slope_is_declined() -> None:
+def test_erf_with_another_slope_is_declined() -> None:
     record = _declined("a = Div(x, two) b = Erf(a) c = Add(b, one) d = Mul(x, c) y = Mul(d, half)")
-    assert record.declined[0].what == "the Erf is in no GELU"
+    assert record.declined[0].what == "the Erf is not part of a GELU"
 
 
 def test_gate_of_another_tensor_is_declined() -> None:
@@ -78,5 +78,5 @@ def test_sigmoid_approximation_is_declined() -> None:
     assert "approximates" in record.declined[0].what
 
 
-def test_plain_tanh_is_none_of_its_business() -> None:
+def test_plain_tanh_is_ignored() -> None:
     assert not _declined("y = Tanh(x)").declined

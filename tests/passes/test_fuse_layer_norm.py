@@ -72,38 +72,38 @@ def test_half_precision_with_casts_around_the_square() -> None:
     assert ops(after) == ["LayerNormalization"]
 
 
-def test_inner_tensor_with_a_second_reader_stays_for_it() -> None:
+def test_inner_tensor_with_a_second_consumer_stays() -> None:
     model = model_from(_text(f"{TORCH} z = Neg(d)", "float[2,5,8] y, float[2,5,8] z"), **AFFINE)
     after, _ = changed_by(fuse_layer_norm, model)
     assert sorted(ops(after)) == ["LayerNormalization", "Neg", "ReduceMean", "Sub"]
 
 
-def test_normalized_tensor_with_a_second_reader_is_fused_without_scale() -> None:
+def test_normalized_tensor_with_a_second_consumer_is_fused_without_scale() -> None:
     model = model_from(_text(f"{TORCH} z = Neg(n)", "float[2,5,8] y, float[2,5,8] z"), **AFFINE)
     after, _ = changed_by(fuse_layer_norm, model)
     assert sorted(ops(after)) == ["Add", "LayerNormalization", "Mul", "Neg"]
 
 
 @pytest.mark.parametrize("shape", [(5, 1), (1, 5, 1)], ids=["broadcast", "whole rank"])
-def test_channels_in_the_middle_are_turned_to_the_end(shape: tuple[int, ...]) -> None:
+def test_channels_in_the_middle_are_transposed_to_the_end(shape: tuple[int, ...]) -> None:
     scalars = SCALARS.replace("{-1}", "{1}")
     model = model_from(_text(TORCH, scalars=scalars), gamma=normal(*shape), beta=normal(*shape, seed=2))
     after, record = changed_by(fuse_layer_norm, model)
     assert ops(after) == ["Transpose", "LayerNormalization", "Transpose"]
     node = after.graph.node(1)
     assert [value.shape.numpy() for value in node.inputs[1:] if value and value.shape] == [(5,), (5,)]
-    assert record.changed[0].what == "layer normalization fused, axes [1] turned to the end"
+    assert record.changed[0].what == "layer normalization fused, axes [1] transposed to the end"
 
 
-def test_a_scale_along_another_axis_stays_outside() -> None:
+def test_scale_along_another_axis_is_not_fused() -> None:
     scalars = SCALARS.replace("{-1}", "{1}")
     model = model_from(_text(f"{TORCH} z = Neg(d)", "float[2,5,8] y, float[2,5,8] z", scalars), **AFFINE)
     after, _ = changed_by(fuse_layer_norm, model)
-    found = sorted(ops(after))
-    assert found == ["Add", "LayerNormalization", "Mul", "Neg", "ReduceMean", "Sub", "Transpose", "Transpose"]
+    remaining = sorted(ops(after))
+    assert remaining == ["Add", "LayerNormalization", "Mul", "Neg", "ReduceMean", "Sub", "Transpose", "Transpose"]
 
 
-def test_variance_of_another_tensor_is_left() -> None:
+def test_variance_of_another_tensor_is_not_fused() -> None:
     body = TORCH.replace("Pow(d, two)", "Pow(x, two)")
     model = model_from(_text(body), **AFFINE)
     after, record = changed_by(fuse_layer_norm, model)
@@ -111,16 +111,16 @@ def test_variance_of_another_tensor_is_left() -> None:
     assert not record.changed
 
 
-def test_exported_operator_gets_the_one_form() -> None:
+def test_exported_operator_is_brought_to_the_canonical_form() -> None:
     model = model_from(_text("y = LayerNormalization<axis=2, stash_type=1>(x, gamma)"), gamma=AFFINE["gamma"])
     after, record = changed_by(fuse_layer_norm, model)
     node = after.graph.node(0)
     assert {name: attr.value for name, attr in node.attributes.items()} == {"axis": -1, "epsilon": pytest.approx(1e-5)}
     assert len(node.inputs) == 3
-    assert record.changed[0].what == "attributes written out, bias of zeros added"
+    assert record.changed[0].what == "attributes made explicit, bias of zeros added"
 
 
-def test_half_precision_with_casts_around_it_all() -> None:
+def test_half_precision_with_casts_around_the_normalization() -> None:
     end = "k = Cast<to=10>(n) g1 = Mul(k, gamma) y = Add(g1, beta)"
     body = f"x = Cast<to=1>(h) {SQUARES['Pow']} {ROOTS['Div']} {end}"
     half = {name: array.astype("float16") for name, array in AFFINE.items()}
@@ -129,7 +129,7 @@ def test_half_precision_with_casts_around_it_all() -> None:
     assert ops(after) == ["LayerNormalization"]
 
 
-def test_scale_of_a_higher_rank_stays_outside() -> None:
+def test_scale_of_a_higher_rank_is_not_fused() -> None:
     model = model_from(_text(TORCH, "float[1,2,5,8] y"), gamma=normal(1, 1, 1, 8), beta=normal(8))
     after, _ = changed_by(fuse_layer_norm, model)
     assert ops(after) == ["LayerNormalization", "Mul", "Add"]

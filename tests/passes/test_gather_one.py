@@ -6,11 +6,11 @@ from dovetail.passes.gather_one import gather_one
 from tests.equality import changed_by, model_from, ops
 
 CONSTANTS = "<int64 none = {0}, int64 second = {1}, int64 last = {-1}, int64[1] listed = {1}, int64[2] both = {0,1}>"
-STACK = "a = Neg(x) b = Relu(x)"
+BRANCHES = "a = Neg(x) b = Relu(x)"
 
 
 @pytest.mark.parametrize(
-    ("body", "left"),
+    ("body", "selected"),
     [
         ("s = Concat<axis=1>(a, b) y = Gather<axis=1>(s, last)", "Relu"),
         ("s = Concat<axis=1>(a, b) y = Gather<axis=-2>(s, none)", "Neg"),
@@ -19,17 +19,17 @@ STACK = "a = Neg(x) b = Relu(x)"
         ("y = Gather<axis=1>(b, last)", "Relu"),
     ],
 )
-def test_what_is_taken_is_read_directly(body: str, left: str) -> None:
-    text = f"g (float[2,1,3] x) => (float[2,3] y) {CONSTANTS} {{ {STACK} {body} }}"
+def test_selected_input_is_used_directly(body: str, selected: str) -> None:
+    text = f"g (float[2,1,3] x) => (float[2,3] y) {CONSTANTS} {{ {BRANCHES} {body} }}"
     after, record = changed_by(gather_one, model_from(text))
     assert "Gather" not in ops(after)
-    assert left in ops(after)
+    assert selected in ops(after)
     assert record.changed[-1].where == "y"
 
 
-def test_a_second_reader_keeps_the_stack() -> None:
+def test_second_consumer_keeps_the_concat() -> None:
     text = f"""g (float[2,1,3] x) => (float[2,3] y, float[2,2,3] z) {CONSTANTS}
-        {{ {STACK} s = Concat<axis=1>(a, b) y = Gather<axis=1>(s, last) z = Abs(s) }}"""
+        {{ {BRANCHES} s = Concat<axis=1>(a, b) y = Gather<axis=1>(s, last) z = Abs(s) }}"""
     after, _ = changed_by(gather_one, model_from(text))
     assert sorted(ops(after)) == ["Abs", "Concat", "Neg", "Relu", "Reshape"]
 
@@ -43,14 +43,14 @@ def test_a_second_reader_keeps_the_stack() -> None:
     ],
 )
 def test_one_of_several_is_declined(body: str, shape: str) -> None:
-    text = f"g (float[2,1,3] x) => (float[{shape}] y) {CONSTANTS} {{ {STACK} {body} }}"
+    text = f"g (float[2,1,3] x) => (float[{shape}] y) {CONSTANTS} {{ {BRANCHES} {body} }}"
     after, record = changed_by(gather_one, model_from(text))
     assert "Gather" in ops(after)
     assert [site.where for site in record.declined] == ["y"]
 
 
-def test_several_indices_are_not_its_business() -> None:
-    body = f"{STACK} s = Concat<axis=1>(a, b) y = Gather<axis=1>(s, both)"
+def test_several_indices_are_ignored() -> None:
+    body = f"{BRANCHES} s = Concat<axis=1>(a, b) y = Gather<axis=1>(s, both)"
     text = f"g (float[2,1,3] x) => (float[2,2,3] y) {CONSTANTS} {{ {body} }}"
     after, record = changed_by(gather_one, model_from(text))
     assert "Gather" in ops(after)

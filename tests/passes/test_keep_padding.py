@@ -1,4 +1,4 @@
-"""A Pad in front of a pooling operator pads with zeros in ONNX Runtime as well, with all of its optimizations."""
+"""A Pad before a pooling operator pads with zeros in ONNX Runtime too, with all of its optimizations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEPT = {
         "p = Pad(x, pads) y = AveragePool<kernel_shape=[2,2], strides=[2,2]>(p)",
         AS_LARGE_AS_THE_KERNEL,
     ),
-    "with the pads of the pool": (
+    "added to the pads of the pool": (
         "r = Relu(x) p = Pad(r, pads) y = MaxPool<kernel_shape=[3,3], pads=[2,2,2,2]>(p)",
         SMALL,
     ),
@@ -40,7 +40,7 @@ KEPT = {
         "r = Relu(x) p = Pad(r, pads) y = MaxPool<kernel_shape=[3,3], strides=[3,3], ceil_mode=1>(p)",
         np.array([0, 0, 0, 0, 0, 0, 2, 2]),
     ),
-    "a Cast between": (
+    "a Cast in between": (
         "p = Pad(x, pads) c = Cast<to=11>(p) m = MaxPool<kernel_shape=[2,2]>(c) y = Cast<to=1>(m)",
         SMALL,
     ),
@@ -48,7 +48,7 @@ KEPT = {
 
 
 def deployed(model: ir.Model, inputs: dict[str, Array]) -> dict[str, Array]:
-    """What a session with default options gives, as a caller would open it."""
+    """The outputs of a session with default options, as a user would open it."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     data = ir.to_proto(model).SerializeToString()
@@ -61,19 +61,19 @@ def graph(body: str, pads: Array, *, outputs: str = "float[1,2,H,W] y", inputs: 
     return model_from(f"g ({inputs}) => ({outputs}) {{ {body} }}", **{k: v for k, v in constants.items() if k in body})
 
 
-def below_zero(model: ir.Model) -> dict[str, Array]:
+def negative_inputs(model: ir.Model) -> dict[str, Array]:
     return {name: -np.abs(array) for name, array in random_inputs(model).items()}
 
 
 @pytest.mark.parametrize("case", KEPT)
-def test_padding_that_would_be_lost_stays(case: str) -> None:
+def test_pad_that_must_not_be_folded_is_kept(case: str) -> None:
     model = graph(*KEPT[case])
     after, record = changed_by(keep_padding, model)
     assert [site.what.split("'")[0] for site in record.changed] in (
-        ["stays in front of MaxPool "],
-        ["stays in front of AveragePool "],
+        ["Pad kept before MaxPool "],
+        ["Pad kept before AveragePool "],
     )
-    inputs = below_zero(model)
+    inputs = negative_inputs(model)
     np.testing.assert_array_equal(deployed(after, inputs)["y"], run(model, inputs)["y"])
     assert keep_padding(after).changed == ()
 
@@ -89,7 +89,7 @@ DECLINED = {
 
 
 @pytest.mark.parametrize("case", DECLINED)
-def test_padding_that_can_be_folded_declines(case: str) -> None:
+def test_pad_that_can_be_folded_is_declined(case: str) -> None:
     body, reason = DECLINED[case]
     _, record = changed_by(keep_padding, graph(body, SMALL))
     assert record.changed == ()
@@ -105,20 +105,22 @@ def test_padding_that_can_be_folded_declines(case: str) -> None:
         "p = Pad(x, pads) y, i = MaxPool<kernel_shape=[2,2]>(p)",
     ],
 )
-def test_padding_that_is_not_folded_is_left(body: str) -> None:
+def test_pad_that_is_not_folded_is_ignored(body: str) -> None:
     model = graph(body, SMALL)
     _, record = changed_by(keep_padding, model)
     assert (record.changed, record.declined) == ((), ())
-    np.testing.assert_allclose(deployed(model, below_zero(model))["y"], run(model, below_zero(model))["y"], rtol=1e-5)
+    np.testing.assert_allclose(
+        deployed(model, negative_inputs(model))["y"], run(model, negative_inputs(model))["y"], rtol=1e-5
+    )
 
 
-def test_a_second_reader_of_the_padded_tensor() -> None:
-    """ONNX Runtime folds no Pad that others read, and a zero value that others read stays a plain zero."""
+def test_second_consumer_of_the_padded_tensor() -> None:
+    """ONNX Runtime folds no Pad with other consumers, and a shared padding value stays a plain zero."""
     shared = "p = Pad(x, pads, zero) y = MaxPool<kernel_shape=[2,2]>(p) z = Neg(p)"
     model = graph(shared, AS_LARGE_AS_THE_KERNEL, outputs="float[1,2,10,10] y, float[1,2,11,11] z")
     after, record = changed_by(keep_padding, model)
     assert record.changed == ()
-    np.testing.assert_array_equal(deployed(after, below_zero(model))["y"], run(model, below_zero(model))["y"])
+    np.testing.assert_array_equal(deployed(after, negative_inputs(model))["y"], run(model, negative_inputs(model))["y"])
 
     body = "p = Pad(x, pads, zero) y = MaxPool<kernel_shape=[2,2]>(p) z = Add(x, zero)"
     model = graph(body, SMALL, outputs="float[1,2,8,8] y, float[1,2,7,7] z")
@@ -131,7 +133,9 @@ def test_a_second_reader_of_the_padded_tensor() -> None:
 
 @pytest.mark.parametrize("mode", [Mode.FLOAT, Mode.EXACT])
 @pytest.mark.parametrize("case", ["negative inputs", "MaxPool, as large as the kernel"])
-def test_the_model_as_given_runs_with_its_padding(case: str, mode: Mode) -> None:
+def test_original_model_runs_with_its_padding(case: str, mode: Mode) -> None:
     model = graph(*KEPT[case])
     session = open_session(ir.to_proto(model).SerializeToString(), mode)
-    np.testing.assert_array_equal(run_session(session, below_zero(model))["y"], run(model, below_zero(model))["y"])
+    np.testing.assert_array_equal(
+        run_session(session, negative_inputs(model))["y"], run(model, negative_inputs(model))["y"]
+    )

@@ -19,7 +19,7 @@ def test_several_axes_are_normalized_as_one(axis: int, shape: tuple[int, ...]) -
     assert [site.where for site in record.changed] == ["n"]
 
 
-def test_a_second_reader_of_the_data_still_sees_its_shape() -> None:
+def test_second_consumer_of_the_input_still_gets_its_shape() -> None:
     text = """g (float[2,3,4] x) => (float[2,3,4] y, float[2,4,3] z)
         { a = Neg(x) y = LayerNormalization<axis=-2>(a, g, b) z = Transpose<perm=[0,2,1]>(a) }"""
     after, _ = changed_by(layer_norm_last_axis, model_from(text, g=normal(3, 4), b=normal(3, 4, seed=1)))
@@ -27,13 +27,13 @@ def test_a_second_reader_of_the_data_still_sees_its_shape() -> None:
 
 
 @pytest.mark.parametrize("axis", [-1, 3])
-def test_the_last_axis_is_left_alone(axis: int) -> None:
+def test_last_axis_is_not_changed(axis: int) -> None:
     model = model_from(BODY.replace("AXIS", str(axis)), g=normal(5), b=normal(5, seed=1))
     _, record = changed_by(layer_norm_last_axis, model)
     assert not record.changed
 
 
-def test_numbers_that_are_not_constant_are_declined() -> None:
+def test_scale_that_is_not_constant_is_declined() -> None:
     text = "g (float[2,3,4] x, float[3,4] g) => (float[2,3,4] y) { y = LayerNormalization<axis=-2>(x, g) }"
     after, record = changed_by(layer_norm_last_axis, model_from(text))
     assert ops(after) == ["LayerNormalization"]

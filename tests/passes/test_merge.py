@@ -1,4 +1,4 @@
-"""The passes that merge: neighbouring layout nodes, and nodes that repeat each other."""
+"""The passes that merge consecutive layout nodes and duplicate nodes."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ EXACT_DB = 250.0
 SHAPES = "<int64[2] flat = {6,20}, int64[3] heads = {6,4,5}, int64[4] turned = {2,3,5,4}, int64[4] other = {2,3,4,5}>"
 MERGED = {
     "two reshapes": ("a = Reshape(x, flat) b = Reshape(a, heads)", ["Reshape"]),
-    "reshape there and back": ("a = Reshape(x, flat) b = Reshape(a, other)", []),
+    "reshape and back": ("a = Reshape(x, flat) b = Reshape(a, other)", []),
     "two transposes": ("a = Transpose<perm=[0,2,1,3]>(x) b = Transpose<perm=[0,2,3,1]>(a)", ["Transpose"]),
-    "transpose there and back": ("a = Transpose<perm=[1,2,3,0]>(x) b = Transpose<perm=[3,0,1,2]>(a)", []),
+    "transpose and back": ("a = Transpose<perm=[1,2,3,0]>(x) b = Transpose<perm=[3,0,1,2]>(a)", []),
     "default transposes": ("a = Transpose(x) b = Transpose(a)", []),
     "three": ("h = Reshape(x, heads) t = Transpose<perm=[0,2,1]>(h) b = Reshape(t, turned)", ["Transpose"]),
 }
 
 
 @pytest.mark.parametrize("case", MERGED)
-def test_one_node_does_the_work(case: str) -> None:
-    body, left = MERGED[case]
+def test_layout_nodes_are_merged(case: str) -> None:
+    body, remaining = MERGED[case]
     model = model_from(f"g (float[2,3,4,5] i) => (float[A,B,C,D] y) {SHAPES} {{ x = Neg(i) {body} y = Abs(b) }}")
     after, record = changed_by(merge_layout, model, EXACT_DB)
-    assert ops(after) == ["Neg", *left, "Abs"]
+    assert ops(after) == ["Neg", *remaining, "Abs"]
     assert record.changed[0].where == "b"
 
 
-def test_first_node_stays_for_its_second_reader() -> None:
+def test_first_node_stays_for_its_second_consumer() -> None:
     text = f"""g (float[2,3,4,5] x) => (float[6,4,5] y, float[6,20] z) {SHAPES}
         {{ a = Reshape(x, flat) y = Reshape(a, heads) z = Neg(a) }}"""
     after, _ = changed_by(merge_layout, model_from(text), EXACT_DB)
@@ -46,7 +46,7 @@ def test_chain_that_needs_two_nodes_stays() -> None:
     assert not record.changed
 
 
-def test_repeated_nodes_are_one() -> None:
+def test_duplicate_nodes_are_merged() -> None:
     text = """g (float[2,3] x) => (float[3,2] y) <int64[2] s1 = {3,2}, int64[2] s2 = {3,2}>
         { a = Reshape(x, s1) b = Reshape(x, s2) c = Neg(a) d = Neg(b) y = Add(c, d) }"""
     after, record = changed_by(merge_duplicates, model_from(text), EXACT_DB)
@@ -63,14 +63,14 @@ def test_repeated_nodes_are_one() -> None:
         "a = RandomNormalLike(x) b = RandomNormalLike(x)",
     ],
 )
-def test_different_nodes_stay_two(body: str) -> None:
+def test_different_nodes_are_not_merged(body: str) -> None:
     model = model_from(
         f"g (float[20,20] x) => (float[20,20] y) {{ {body} y = Add(a, b) }}", w=normal(20, 20), v=normal(20, 20)
     )
     assert not merge_duplicates(model).changed
 
 
-def test_repeated_output_of_the_graph_stays() -> None:
+def test_duplicate_graph_output_stays() -> None:
     model = model_from("g (float[3] x) => (float[3] y, float[3] z) { y = Neg(x) z = Neg(x) }")
     after, record = changed_by(merge_duplicates, model)
     assert ops(after) == ["Neg", "Neg"]

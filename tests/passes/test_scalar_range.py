@@ -1,4 +1,4 @@
-"""A Range reads scalars, whatever shape the exporter gave to its bounds, and the graph loads when they are folded."""
+"""A Range gets scalars, whatever shape the exporter gave its inputs, and the graph loads after folding."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from dovetail.passes.scalar_range import scalar_range
 from tests.equality import assert_equal, changed_by, check_valid, model_from, ops, run
 
 
-def test_a_constant_bound_of_one_element_is_a_scalar_for_the_range_and_stays_for_others() -> None:
+def test_constant_of_one_element_becomes_a_scalar_for_the_range_only() -> None:
     text = """g (int64[1] x) => (int64[N] y, int64[1] z) <int64 zero = {0}, int64 one = {1}, int64[1] three = {3}>
         { r = Range(zero, three, one) y = Add(r, x) z = Add(three, x) }"""
     model = model_from(text)
     record = scalar_range(model)
-    assert [site.what for site in record.changed] == ["'three' is a scalar"]
+    assert [site.what for site in record.changed] == ["'three' replaced by a scalar"]
     shapes = {node.op_type: [edit.shape_of(value) for value in node.inputs] for node in model.graph}
     assert shapes["Range"] == [(), (), ()]
     assert shapes["Add"][0] == (1,)
     check_valid(model)
-    found = run(model, {"x": np.array([1])})
-    np.testing.assert_array_equal(found["y"], [1, 2, 3])
-    np.testing.assert_array_equal(found["z"], [4])
+    outputs = run(model, {"x": np.array([1])})
+    np.testing.assert_array_equal(outputs["y"], [1, 2, 3])
+    np.testing.assert_array_equal(outputs["z"], [4])
 
 
-def test_scalars_and_computed_bounds_stay() -> None:
+def test_scalars_and_computed_inputs_stay() -> None:
     text = """g (int64[1] x, int64[1] n) => (int64[N] y, int64[M] z)
         <int64 zero = {0}, int64 one = {1}, int64 five = {5}>
         { a = Range(zero, five, one) y = Add(a, x) z = Range(zero, n, one) }"""
@@ -34,8 +34,8 @@ def test_scalars_and_computed_bounds_stay() -> None:
     assert (record.changed, record.declined) == ((), ())
 
 
-def test_a_bound_that_is_folded_to_one_element_gives_a_graph_that_loads() -> None:
-    """As the AffineGrid function of ONNX: its depth is a slice of a shape."""
+def test_graph_with_an_input_folded_to_one_element_loads() -> None:
+    """As in the AffineGrid function of ONNX, whose depth is a slice of a shape."""
     text = """g (float[3,4] x) => (float[3,4] y, float[N] z)
         <int64 zero = {0}, int64 one = {1}, int64[1] first = {1}, int64[1] last = {2}>
         { s = Shape(x) n = Slice(s, first, last) r = Range(zero, n, one) f = Cast<to = 1>(r) y = Add(x, f)

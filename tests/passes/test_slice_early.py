@@ -10,7 +10,7 @@ from dovetail.passes.slice_early import slice_early
 from tests.equality import changed_by, model_from, ops
 
 FIRST = "int64[1] s = {0}, int64[1] e = {1}, int64[1] a = {1}"
-CUT = "Slice(h, s, e, a)"
+SLICE = "Slice(h, s, e, a)"
 
 
 def shapes(model: ir.Model, op: str) -> list[tuple[int, ...] | None]:
@@ -18,7 +18,7 @@ def shapes(model: ir.Model, op: str) -> list[tuple[int, ...] | None]:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "nodes", "part"),
+    ("inputs", "nodes", "shape"),
     [
         ("float[2,6,4] x", "h = Gelu(x)", [2, 1, 4]),
         ("float[2,6,4] x, float[6,4] z", "h = Add(x, z)", [2, 1, 4]),
@@ -42,25 +42,27 @@ def shapes(model: ir.Model, op: str) -> list[tuple[int, ...] | None]:
         ("float[3,6] x, float[2,4,3] z", "p = MatMul(z, x) h = Transpose<perm=[0,2,1]>(p)", [2, 4, 6]),
     ],
 )
-def test_what_is_read_in_part_is_computed_in_part(inputs: str, nodes: str, part: list[int] | None) -> None:
+def test_only_the_used_rows_are_computed(inputs: str, nodes: str, shape: list[int] | None) -> None:
     constants = f"<{FIRST}, int64[3] rows = {{2,6,4}}, float low = {{-0.5}}, float[4] four = {{1,2,3,4}}>"
-    text = f"g ({inputs}) => (float[2,1,4] y) {constants} {{ {nodes} v = {CUT} y = Relu(v) }}"
+    text = f"g ({inputs}) => (float[2,1,4] y) {constants} {{ {nodes} v = {SLICE} y = Relu(v) }}"
     before = model_from(text)
     after, record = changed_by(slice_early, before)
-    if part is None:
+    if shape is None:
         assert ops(after) == ops(before)
         assert record.changed == ()
         return
     first = next(node for node in after.graph if node.op_type != "Slice")
-    assert shape_of(first.outputs[0]) == tuple(part)
-    assert record.changed[-1].what.startswith("computed for 0 to 1 of axis")
+    assert shape_of(first.outputs[0]) == tuple(shape)
+    assert record.changed[-1].what.startswith("computed only for indices 0 to 1 of axis")
 
 
-def test_rows_of_a_linear_layer_unless_something_is_added_to_each() -> None:
-    numbers = "float[3,4] w = {1,2,3,4,5,6,7,8,9,1,2,3}, float[4] b = {1,2,3,4}, int64[1] s = {2}, int64[1] e = {-1}"
+def test_rows_of_a_linear_layer_unless_the_bias_has_rows() -> None:
+    constants = "float[3,4] w = {1,2,3,4,5,6,7,8,9,1,2,3}, float[4] b = {1,2,3,4}, int64[1] s = {2}, int64[1] e = {-1}"
     for added, changed in (("", True), (", b", True), (", row", True), (", rows", False)):
         inputs = "float[6,3] x, float[1,4] row, float[6,4] rows"
-        text = f"g ({inputs}) => (float[3,4] y) <{numbers}> {{ h = Gemm(x, w{added}) v = Slice(h, s, e) y = Relu(v) }}"
+        text = (
+            f"g ({inputs}) => (float[3,4] y) <{constants}> {{ h = Gemm(x, w{added}) v = Slice(h, s, e) y = Relu(v) }}"
+        )
         after, _ = changed_by(slice_early, model_from(text))
         assert shapes(after, "Gemm") == [(3, 4) if changed else (6, 4)]
 
@@ -77,7 +79,7 @@ BLOCK = """g (float[1,6,8] x) => (float[1,1,8] y) <int64[1] s = {0}, int64[1] e 
 }"""
 
 
-def test_the_last_block_is_computed_for_the_class_token() -> None:
+def test_last_block_is_computed_for_the_class_token_only() -> None:
     random = np.random.default_rng(0)
     weights = {name: random.standard_normal((8, 8), np.float32) for name in ("qw", "kw", "vw")}
     after, record = changed_by(slice_early, model_from(BLOCK, g=np.ones(8, np.float32), **weights))
@@ -92,15 +94,15 @@ def test_the_last_block_is_computed_for_the_class_token() -> None:
 @pytest.mark.parametrize(
     ("outputs", "nodes"),
     [
-        ("float[2,1,4] y, float[2,6,4] z", f"h = Gelu(x) y = {CUT} z = Relu(h)"),
-        ("float[2,1,4] y, float[2,6,4] h", f"h = Gelu(x) y = {CUT}"),
-        ("float[2,1,4] y, float[2,1,4] z", f"h = Gelu(x) y = {CUT} z = Slice(h, e, two, a)"),
+        ("float[2,1,4] y, float[2,6,4] z", f"h = Gelu(x) y = {SLICE} z = Relu(h)"),
+        ("float[2,1,4] y, float[2,6,4] h", f"h = Gelu(x) y = {SLICE}"),
+        ("float[2,1,4] y, float[2,1,4] z", f"h = Gelu(x) y = {SLICE} z = Slice(h, e, two, a)"),
         ("float[2,4,4] y", "h = Gelu(x) y = Slice(h, two, six, a)"),
         ("float[2,3,4] y", "h = Gelu(x) y = Slice(h, s, six, a, two)"),
         ("float[n,m,k] y", "h = Gelu(x) y = Slice(h, i, e, a)"),
     ],
 )
-def test_what_is_read_otherwise_too_or_mostly_stays(outputs: str, nodes: str) -> None:
+def test_node_with_other_consumers_or_a_large_slice_stays(outputs: str, nodes: str) -> None:
     constants = f"<{FIRST}, int64[1] two = {{2}}, int64[1] six = {{6}}>"
     before = model_from(f"g (float[2,6,4] x, int64[1] i) => ({outputs}) {constants} {{ {nodes} }}")
     after, record = changed_by(slice_early, before)
@@ -108,28 +110,28 @@ def test_what_is_read_otherwise_too_or_mostly_stays(outputs: str, nodes: str) ->
     assert record.changed == ()
 
 
-def test_readers_of_the_same_part_share_it() -> None:
+def test_slices_of_the_same_range_are_shared() -> None:
     text = f"g (float[2,6,4] x) => (float[2,1,4] y, float[2,1,4] z) <{FIRST}> "
     after, _ = changed_by(
-        slice_early, model_from(text + f"{{ h = Gelu(x) u = {CUT} v = {CUT} y = Relu(u) z = Neg(v) }}")
+        slice_early, model_from(text + f"{{ h = Gelu(x) u = {SLICE} v = {SLICE} y = Relu(u) z = Neg(v) }}")
     )
     assert ops(after) == ["Slice", "Gelu", "Relu", "Neg"]
 
 
-def test_a_part_is_cut_once_and_answers_for_the_whole() -> None:
+def test_input_is_sliced_once_and_takes_over_the_origin() -> None:
     text = f"g (float[2,6,4] x) => (float[2,1,4] y) <{FIRST}> "
     text += "{ h = Relu(x) q = Mul(h, h) v = Slice(q, s, e, a) y = Neg(v) }"
     after, _ = changed_by(slice_early, model_from(text))
     assert ops(after) == ["Slice", "Relu", "Mul", "Neg"]
-    relu, product = (next(node for node in after.graph if node.op_type == op) for op in ("Relu", "Mul"))
-    for node, name in ((relu, "h"), (product, "q")):
-        trail = origin_of(node.outputs[0])
-        assert trail.exact
-        assert name in trail.names
+    relu, mul = (next(node for node in after.graph if node.op_type == op) for op in ("Relu", "Mul"))
+    for node, name in ((relu, "h"), (mul, "q")):
+        origin = origin_of(node.outputs[0])
+        assert origin.exact
+        assert name in origin.names
 
 
-def test_a_layer_and_its_clamp_stay_together() -> None:
-    text = f"g (float[1,4,6,6] x) => (float[1,1,6,6] y) <{FIRST}> {{ c = Conv(x, w) h = Relu(c) y = {CUT} }}"
+def test_layer_and_its_relu_stay_together() -> None:
+    text = f"g (float[1,4,6,6] x) => (float[1,1,6,6] y) <{FIRST}> {{ c = Conv(x, w) h = Relu(c) y = {SLICE} }}"
     after, record = changed_by(slice_early, model_from(text, w=np.ones((4, 4, 1, 1), np.float32)))
     assert ops(after) == ["Conv", "Relu", "Slice"]
     assert record.changed == ()

@@ -1,4 +1,4 @@
-"""A linear layer that is only cut apart, as one layer per part."""
+"""A linear layer that is only split becomes one layer per part."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ TIED = """g (float[1,5,8] x, float[1,3,8] z) => (float[1,5,8] a, float[1,5,8] b,
 WHOLE = "<int64[3] sizes = {2, 4, 6}, int64[3] wide = {2, 3, 12}>"
 
 
-def test_a_fused_projection_becomes_one_layer_per_part() -> None:
+def test_fused_projection_becomes_one_layer_per_part() -> None:
     text = f"""g (float[6,5] x) => (float[2,3,2] q, float[2,3,4] k, float[2,3,6] v) {WHOLE}
         {{ h = Gemm(x, w, b) r = Reshape(h, wide) q, k, v = Split<axis=-1>(r, sizes) }}"""
     after, record = changed_by(split_linear, model_from(text, w=normal(5, 12), b=normal(12, seed=1)))
     assert ops(after) == ["Gemm", "Reshape"] * 3
-    assert record.changed[0].what == "3 layers in place of one"
+    assert record.changed[0].what == "linear layer split into 3"
 
 
-def test_a_transposed_weight_is_cut_along_its_rows() -> None:
+def test_transposed_weight_is_split_along_its_rows() -> None:
     text = f"""g (float[6,5] x) => (float[6,2] q, float[6,4] k, float[6,6] v) {WHOLE}
         {{ h = Gemm<transB=1>(x, w, b) q, k, v = Split<axis=1>(h, sizes) }}"""
     after, _ = changed_by(split_linear, model_from(text, w=normal(12, 5), b=normal(12, seed=1)))
@@ -37,27 +37,30 @@ def test_a_transposed_weight_is_cut_along_its_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "why"),
+    ("body", "reason"),
     [
-        ("h = Gemm(x, w, b) z = Relu(h) q, k, v = Split<axis=-1>(h, sizes)", "the whole is read elsewhere too"),
+        (
+            "h = Gemm(x, w, b) z = Relu(h) q, k, v = Split<axis=-1>(h, sizes)",
+            "the unsplit output is used elsewhere too",
+        ),
         ("h = Gemm(x, w, b) z = Relu(h) q, k, v = Split<axis=-1>(z, sizes)", "does not come from a linear layer"),
     ],
 )
-def test_what_others_read_stays_whole(body: str, why: str) -> None:
+def test_layer_with_other_consumers_is_declined(body: str, reason: str) -> None:
     text = f"g (float[6,5] x) => (float[6,2] q, float[6,4] k, float[6,6] v, float[6,12] z) {WHOLE} {{ {body} }}"
     after, record = changed_by(split_linear, model_from(text, w=normal(5, 12), b=normal(12, seed=1)))
     assert "Split" in ops(after)
-    assert why in record.declined[0].what
+    assert reason in record.declined[0].what
 
 
-def test_rows_are_not_cut() -> None:
+def test_rows_are_not_split() -> None:
     text = """g (float[6,5] x) => (float[3,4] a, float[3,4] b)
         { h = MatMul(x, w) a, b = Split<axis=0, num_outputs=2>(h) }"""
     _, record = changed_by(split_linear, model_from(text, w=normal(5, 4)))
-    assert record.declined[0].what == "it does not cut the last axis"
+    assert record.declined[0].what == "it does not split the last axis"
 
 
-def test_every_part_is_a_layer_of_its_own() -> None:
+def test_every_part_has_its_own_layer() -> None:
     model, record = changed_by(split_linear, model_from(FUSED, w=normal(8, 16), bias=normal(16)))
     assert ops(model) == ["MatMul", "Add"] * 3
     assert len(record.changed) == 1
@@ -71,27 +74,27 @@ def test_without_a_bias() -> None:
     assert record.declined == ()
 
 
-def test_a_weight_with_a_second_reader_stays_whole_for_it() -> None:
+def test_weight_with_a_second_consumer_stays() -> None:
     model, record = changed_by(split_linear, model_from(TIED, w=normal(8, 16), bias=normal(16)))
     assert len(record.changed) == 1
-    other = next(node for node in model.graph if node.outputs[0].name == "y")
-    assert other.inputs[1] is not None
-    assert other.inputs[1].name == "w"
+    consumer = next(node for node in model.graph if node.outputs[0].name == "y")
+    assert consumer.inputs[1] is not None
+    assert consumer.inputs[1].name == "w"
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (SECOND, "the whole is read elsewhere too"),
-        (ROWS, "it does not cut the last axis"),
-        (PER_TOKEN, "what is added is not one number per output"),
+        (SECOND, "the unsplit output is used elsewhere too"),
+        (ROWS, "it does not split the last axis"),
+        (PER_TOKEN, "the added operand is not one constant per output"),
     ],
-    ids=["second reader", "rows", "table"],
+    ids=["second consumer", "rows", "table"],
 )
 def test_declined(text: str, reason: str) -> None:
-    given = model_from(
+    original = model_from(
         text, w=normal(8, 16), **({"table": normal(5, 16)} if text is PER_TOKEN else {"bias": normal(16)})
     )
-    model, record = changed_by(split_linear, given)
+    model, record = changed_by(split_linear, original)
     assert [site.what for site in record.declined] == [reason]
-    assert ops(model) == ops(given)
+    assert ops(model) == ops(original)

@@ -9,26 +9,26 @@ CONSTANTS = "<int64[1] last = {-1}, int64[1] third = {2}, int64[1] first = {0}, 
 
 
 @pytest.mark.parametrize(
-    ("body", "shape", "left"),
+    ("body", "shape", "expected"),
     [
         ("y = ReduceSum<keepdims=0>(a, last)", "2,3", ["Relu", "Reshape", "MatMul", "Reshape"]),
         ("y = ReduceSum(a, third)", "2,3,1", ["Relu", "Reshape", "MatMul", "Reshape"]),
     ],
 )
-def test_a_row_is_summed_by_a_product(body: str, shape: str, left: list[str]) -> None:
+def test_sum_over_the_last_axis_becomes_a_matmul(body: str, shape: str, expected: list[str]) -> None:
     text = f"g (float[2,3,4] x) => (float[{shape}] y) {CONSTANTS} {{ a = Relu(x) {body} }}"
     after, record = changed_by(sum_as_matmul, model_from(text))
-    assert ops(after) == left
+    assert ops(after) == expected
     assert record.changed[0].where == "y"
 
 
-def test_a_matrix_needs_no_other_shape() -> None:
+def test_matrix_needs_no_reshape() -> None:
     text = f"g (float[3,4] x) => (float[3,1] y) {CONSTANTS} {{ a = Relu(x) y = ReduceSum(a, last) }}"
     after, _ = changed_by(sum_as_matmul, model_from(text))
     assert ops(after) == ["Relu", "MatMul"]
 
 
-def test_other_readers_see_what_they_saw() -> None:
+def test_other_consumers_are_not_changed() -> None:
     text = f"""g (float[2,3,4] x) => (float[2,3] y, float[2,3,4] z, float[2,3] w) {CONSTANTS}
         {{ a = Relu(x) y = ReduceSum<keepdims=0>(a, last) z = Neg(a) w = Abs(y) }}"""
     after, _ = changed_by(sum_as_matmul, model_from(text))
@@ -51,7 +51,7 @@ def test_other_axes_are_declined(inputs: str, body: str, shape: str) -> None:
     assert [site.where for site in record.declined] == ["y"]
 
 
-def test_integers_are_not_its_business() -> None:
+def test_integers_are_ignored() -> None:
     text = f"g (int64[2,3] x) => (int64[2] y) {CONSTANTS} {{ y = ReduceSum<keepdims=0>(x, last) }}"
     after, record = changed_by(sum_as_matmul, model_from(text))
     assert ops(after) == ["ReduceSum"]

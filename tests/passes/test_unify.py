@@ -1,4 +1,4 @@
-"""The passes that write one thing in one way: arithmetic, casts, linear layers, reshapes."""
+"""The passes that unify how things are written: arithmetic, casts, linear layers, reshapes."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def test_constant_comes_second_in_add_and_mul(body: str, op: str, constant: list
 
 
 @pytest.mark.parametrize("body", ["y = Sub(k, x)", "y = Div(k, x)", "y = Div(x, k)", "y = Add(x, z)"])
-def test_what_would_not_be_exact_or_is_not_constant_stays(body: str) -> None:
+def test_inexact_or_non_constant_arithmetic_stays(body: str) -> None:
     model = model_from(f"g (float[3] x, float[3] z) => (float[3] y) {{ {body} }}", k=np.float32([3, 5, 7]))
     after, record = changed_by(unify_arithmetic, model, EXACT_DB)
     assert ops(after) == ops(model)
     assert not record.changed
 
 
-@pytest.mark.parametrize("smallest", [1e-40, 2.0**127])
-def test_reciprocal_outside_the_normal_range_stays(smallest: float) -> None:
-    model = model_from("g (float[1] x) => (float[1] y) { y = Div(x, k) }", k=np.float32(smallest))
+@pytest.mark.parametrize("divisor", [1e-40, 2.0**127])
+def test_reciprocal_outside_the_normal_range_stays(divisor: float) -> None:
+    model = model_from("g (float[1] x) => (float[1] y) { y = Div(x, k) }", k=np.float32(divisor))
     record = unify_arithmetic(model)
     assert not record.changed
 
@@ -84,7 +84,7 @@ def test_rank_that_the_result_needs_stays() -> None:
     assert not record.changed
 
 
-def test_second_reader_of_the_constant_sees_the_old_one() -> None:
+def test_second_consumer_of_the_constant_is_not_changed() -> None:
     text = "g (float[3] x) => (float[3] y, float[3] z) { y = Sub(x, k) z = Mul(x, k) }"
     after, _ = changed_by(unify_arithmetic, model_from(text, k=normal(3)), EXACT_DB)
     assert ops(after) == ["Add", "Mul"]
@@ -92,7 +92,7 @@ def test_second_reader_of_the_constant_sees_the_old_one() -> None:
 
 @pytest.mark.parametrize("bias", [None, (5,), (1, 5), (1,), (), (2, 1), (2, 5)])
 @pytest.mark.parametrize("attributes", ["", "transB=1", "transA=1", "alpha=0.5, beta=2.0, transB=1"])
-def test_gemm_is_matmul_and_add(attributes: str, bias: tuple[int, ...] | None) -> None:
+def test_gemm_becomes_matmul_and_add(attributes: str, bias: tuple[int, ...] | None) -> None:
     rows = "3,2" if "transA" in attributes else "2,3"
     text = f"""g (float[{rows}] x) => (float[2,5] y)
         {{ y = Gemm{f"<{attributes}>" if attributes else ""}(x, w{", b" if bias is not None else ""}) }}"""
@@ -100,21 +100,21 @@ def test_gemm_is_matmul_and_add(attributes: str, bias: tuple[int, ...] | None) -
     if bias is not None:
         constants["b"] = normal(*bias, seed=1)
     after, record = changed_by(unify_linear, model_from(text, **constants))
-    turned = ["Transpose"] if "transA" in attributes else []
-    assert ops(after) == [*turned, "MatMul", *([] if bias is None else ["Add"])]
-    assert _operand(after, len(turned)).shape == (3, 5)
+    transposes = ["Transpose"] if "transA" in attributes else []
+    assert ops(after) == [*transposes, "MatMul", *([] if bias is None else ["Add"])]
+    assert _operand(after, len(transposes)).shape == (3, 5)
     if bias is not None and bias not in ((2, 1), (2, 5)):
-        assert _operand(after, len(turned) + 1).shape == (5,)
+        assert _operand(after, len(transposes) + 1).shape == (5,)
     assert len(record.changed) == 1
 
 
-def test_gemm_adds_an_activation() -> None:
+def test_gemm_that_adds_an_activation() -> None:
     text = "g (float[2,3] x, float[2,5] c) => (float[2,5] y) { y = Gemm<beta=0.5>(x, w, c) }"
     after, _ = changed_by(unify_linear, model_from(text, w=normal(3, 5)))
     assert ops(after) == ["MatMul", "Mul", "Add"]
 
 
-def test_gemm_whose_weight_and_input_have_other_readers() -> None:
+def test_gemm_whose_weight_and_input_have_other_consumers() -> None:
     text = """g (float[2,3] x) => (float[2,5] y, float[5,3] z, float[2,3] u)
         { y = Gemm<transB=1>(x, w) z = Neg(w) u = Neg(x) }"""
     after, _ = changed_by(unify_linear, model_from(text, w=normal(5, 3)))
@@ -139,7 +139,7 @@ def test_gemm_of_two_activations_is_declined() -> None:
         "t = Flatten<axis=2>(x) y = Reshape(t, plain)",
     ],
 )
-def test_every_change_of_shape_is_a_reshape_to_plain_sizes(body: str) -> None:
+def test_every_change_of_shape_becomes_a_reshape_to_explicit_sizes(body: str) -> None:
     text = f"""g (float[1,3,4] x) => (float[3,4] y)
         <int64[1] axes = {{0}}, int64[2] plain = {{3,4}}, int64[2] lazy = {{3,-1}}> {{ {body} }}"""
     after, record = changed_by(unify_reshapes, model_from(text), EXACT_DB)
@@ -163,14 +163,14 @@ def test_reshape_to_an_unknown_shape_is_declined() -> None:
     assert len(unify_reshapes(model).declined) == 1
 
 
-def test_castlike_is_a_cast() -> None:
+def test_castlike_becomes_a_cast() -> None:
     text = "g (float16[3] x) => (float16[3] y, float[3] z) { c = CastLike(k, x) y = Mul(x, c) z = Neg(k) }"
     after, record = changed_by(unify_casts, model_from(text, k=normal(3)), EXACT_DB)
     assert ops(after) == ["Cast", "Mul", "Neg"]
-    assert record.changed[0].what == "CastLike is a Cast to float16"
+    assert record.changed[0].what == "CastLike rewritten as Cast to float16"
 
 
-def test_castlike_of_an_unknown_type_is_declined() -> None:
+def test_castlike_to_an_unknown_type_is_declined() -> None:
     model = model_from("g (float[3] x, float[3] t) => (float[3] y) { y = CastLike(x, t) }")
     model.graph.inputs[1].type = None
     assert len(unify_casts(model).declined) == 1

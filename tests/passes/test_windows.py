@@ -1,4 +1,4 @@
-"""Windows of an image, unfolded by Gathers and folded by Col2Im: layout where they tile it, else convolutions."""
+"""Windows of an image (unfold by Gathers, fold by Col2Im): Reshape and Transpose if they tile it, else convolutions."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from tests.equality import assert_equal, changed_by, model_from, ops
 OVERLAPPING = {
     "every pixel": (3, 1, 1, 1, 8),
     "strided": (3, 2, 1, 1, 9),
-    "strided, with a rest": (3, 2, 1, 1, 8),
+    "strided, with a remainder": (3, 2, 1, 1, 8),
     "dilated": (3, 1, 2, 2, 8),
     "gaps": (2, 3, 1, 0, 8),
 }
 
 
-def unfold(kernel: int, stride: int, dilation: int, size: int, *, readers: str = "", outputs: str = "") -> ir.Model:
-    """What exporters write for unfold: a grid of rows, then a grid of columns, then kernel places before positions."""
+def unfold(kernel: int, stride: int, dilation: int, size: int, *, consumers: str = "", outputs: str = "") -> ir.Model:
+    """Unfold as exporters write it: Gathers of rows and of columns, then a Transpose to kernel axes first."""
     count = (size - dilation * (kernel - 1) - 1) // stride + 1
     grid = np.arange(kernel)[:, None] * dilation + np.arange(count) * stride
     text = f"""g (float[2,3,{size},{size}] x) => (float[2,{3 * kernel**2},{count**2}] y {outputs})
     {{ a = Relu(x)  r = Gather <axis = 2> (a, grid)  c = Gather <axis = 4> (r, grid)
-       t = Transpose <perm = [0, 1, 2, 4, 3, 5]> (c)  y = Reshape(t, flat) {readers} }}"""
+       t = Transpose <perm = [0, 1, 2, 4, 3, 5]> (c)  y = Reshape(t, flat) {consumers} }}"""
     return model_from(text, grid=grid, flat=np.array([2, 3 * kernel**2, count**2]))
 
 
 def fold(kernel: int, stride: int, dilation: int, padding: int, size: int) -> ir.Model:
     count = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-    numbers = f"strides = [{stride},{stride}], dilations = [{dilation},{dilation}], pads = {[padding] * 4}"
+    attributes = f"strides = [{stride},{stride}], dilations = [{dilation},{dilation}], pads = {[padding] * 4}"
     text = f"""g (float[2,{3 * kernel**2},{count**2}] x) => (float[2,3,{size},{size}] y, float[2,3,{size},{size}] z)
     <int64[2] image = {{{size},{size}}}, int64[2] block = {{{kernel},{kernel}}}>
-    {{ a = Relu(x)  y = Col2Im <{numbers}> (a, image, block)  z = Neg(y) }}"""
+    {{ a = Relu(x)  y = Col2Im <{attributes}> (a, image, block)  z = Neg(y) }}"""
     return model_from(text)
 
 
-def test_windows_that_tile_are_unfolded_by_layout() -> None:
+def test_tiling_windows_are_unfolded_by_layout() -> None:
     model = unfold(2, 2, 1, 8)
     after, record = changed_by(windows_as_layout, model)
     assert len(record.changed) == 1
@@ -50,21 +50,21 @@ def test_windows_that_tile_are_unfolded_by_layout() -> None:
     assert ops(merged) == ["Relu", "Reshape", "Transpose", "Reshape"]
 
 
-def test_what_the_first_gather_makes_may_be_read_by_others() -> None:
-    model = unfold(2, 2, 1, 8, readers="n = Neg(r)  m = Neg(c)", outputs=", float[2,3,2,4,8] n, float[2,3,2,4,2,4] m")
+def test_output_of_the_first_gather_may_have_other_consumers() -> None:
+    model = unfold(2, 2, 1, 8, consumers="n = Neg(r)  m = Neg(c)", outputs=", float[2,3,2,4,8] n, float[2,3,2,4,2,4] m")
     after, record = changed_by(windows_as_layout, model)
     assert len(record.changed) == 2
     assert "Gather" not in ops(after)
 
 
-def test_an_axis_cut_in_two_is_a_reshape() -> None:
+def test_axis_divided_in_two_becomes_a_reshape() -> None:
     text = "g (float[2,6] x) => (float[2,2,3] y) { y = Gather <axis = 1> (x, grid) }"
     after, record = changed_by(windows_as_layout, model_from(text, grid=np.arange(6).reshape(2, 3)))
     assert len(record.changed) == 1
     assert "Gather" not in ops(after)
 
 
-def test_windows_that_tile_are_folded_by_layout() -> None:
+def test_tiling_windows_are_folded_by_layout() -> None:
     after, record = changed_by(windows_as_layout, fold(2, 2, 1, 0, 8))
     assert len(record.changed) == 1
     assert ops(after) == ["Relu", "Reshape", "Transpose", "Reshape", "Neg"]
@@ -81,8 +81,8 @@ def test_other_windows_are_unfolded_by_a_convolution(case: str) -> None:
     assert ops(merged) == ["Relu", "Conv", "Reshape"]
 
 
-def test_the_convolution_leaves_other_readers_what_they_read() -> None:
-    model = unfold(3, 1, 1, 8, readers="n = Neg(r)  m = Neg(c)", outputs=", float[2,3,3,6,8] n, float[2,3,3,6,3,6] m")
+def test_other_consumers_of_the_gathers_are_not_changed() -> None:
+    model = unfold(3, 1, 1, 8, consumers="n = Neg(r)  m = Neg(c)", outputs=", float[2,3,3,6,8] n, float[2,3,3,6,3,6] m")
     after, record = changed_by(windows_as_conv, model)
     assert len(record.changed) == 1
     assert ops(after).count("Gather") == 1
@@ -93,7 +93,7 @@ def test_other_windows_are_folded_by_a_transposed_convolution(case: str) -> None
     model = fold(*OVERLAPPING[case])
     layout = windows_as_layout(model.clone())
     assert layout.changed == ()
-    assert [site.what for site in layout.declined] == ["the windows overlap, leave gaps, or are not known"]
+    assert [site.what for site in layout.declined] == ["its windows overlap, leave gaps, or are unknown"]
     after, record = changed_by(windows_as_conv, model)
     assert len(record.changed) == 1
     assert ops(after) == ["Relu", "Reshape", "ConvTranspose", "Neg"]
@@ -102,17 +102,17 @@ def test_other_windows_are_folded_by_a_transposed_convolution(case: str) -> None
 @pytest.mark.parametrize(
     "grid",
     [[[0, 1], [3, 2]], [[0, 2], [1, 4]], [[1, 2], [3, 4]], [[0, 1], [1, 2]]],
-    ids=["order", "gap", "rest", "twice"],
+    ids=["order", "gap", "offset", "repeated"],
 )
 def test_other_indices_stay(grid: list[list[int]]) -> None:
     model = model_from("g (float[2,6] x) => (float[2,2,2] y) { y = Gather <axis = 1> (x, grid) }", grid=np.array(grid))
-    for each in (windows_as_layout, windows_as_conv):
-        after, record = changed_by(each, model)
+    for run_pass in (windows_as_layout, windows_as_conv):
+        after, record = changed_by(run_pass, model)
         assert record.changed == ()
         assert ops(after) == ["Gather"]
 
 
-def test_the_canonical_form_of_unfold_has_no_gather() -> None:
+def test_canonical_form_of_unfold_has_no_gather() -> None:
     model = unfold(2, 2, 1, 8)
     after, _ = normalize(model)
     assert_equal(model, after)

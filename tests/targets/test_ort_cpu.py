@@ -1,4 +1,4 @@
-"""ort-cpu: what was compiled is read back honestly, and graphs that it once refused are taken."""
+"""ort-cpu: read-back reports every difference, and graphs that once failed compile and run."""
 
 from __future__ import annotations
 
@@ -84,12 +84,14 @@ def test_tied_weights_and_weights_with_equal_scales(body: str, tmp_path: Path) -
         ),
     ],
 )
-def test_odd_operands(body: str, shape: tuple[int, ...], weights: dict[str, tuple[int, ...]], tmp_path: Path) -> None:
+def test_unusual_operands(
+    body: str, shape: tuple[int, ...], weights: dict[str, tuple[int, ...]], tmp_path: Path
+) -> None:
     arrays = {name: RANDOM.normal(size=size) for name, size in weights.items()}
     assert_passes(fit(save(tmp_path / "odd.onnx", f"g {body}", **arrays), shape))
 
 
-def test_a_padding_value_outside_the_range_is_not_cut_off(tmp_path: Path) -> None:
+def test_a_padding_value_outside_the_range_does_not_saturate(tmp_path: Path) -> None:
     body = """g (float[1,4,6,6] x) => (float[1,4,8,8] y) <int64[8] pads = {0,0,1,1,0,0,1,1}, float five = {5}>
     { s = Sigmoid(x) p = Pad(s, pads, five) y = Conv(p, w) }"""
     result = fit(save(tmp_path / "pad.onnx", body, w=RANDOM.normal(size=(4, 4, 1, 1))), (4, 6, 6))
@@ -100,12 +102,12 @@ def test_a_padding_value_outside_the_range_is_not_cut_off(tmp_path: Path) -> Non
 
 
 def tamper(folder: Path, change: object) -> list[str]:
-    """What read-back says when the optimized graph is not what was planned."""
+    """The details of the changed tensors when read-back gets an optimized graph that was tampered with."""
     model = onnx.load(folder / "optimized.onnx")
     change(model)  # type: ignore[operator]
     onnx.save(model, folder / "tampered.onnx")
     read = read_optimized(folder / "model.onnx", folder / "tampered.onnx", read_plan(folder / "plan.json"))
-    return [one.detail for one in read.tensors if one.outcome is Outcome.CHANGED]
+    return [row.detail for row in read.tensors if row.outcome is Outcome.CHANGED]
 
 
 def set_initializer(suffix: str, change: object) -> object:
@@ -117,30 +119,30 @@ def set_initializer(suffix: str, change: object) -> object:
     return apply
 
 
-def test_read_back_sees_what_was_changed(tmp_path: Path) -> None:
+def test_read_back_reports_changed_qparams(tmp_path: Path) -> None:
     body = "g (float[1,4,6,6] x) => (float[1,4,6,6] y) { [a] p = Conv(x, w, b) [c] y = Conv(p, v) }"
     weights = {"w": (4, 4, 1, 1), "v": (4, 4, 1, 1), "b": (4,)}
     path = save(tmp_path / "m.onnx", body, **{name: RANDOM.normal(size=size) for name, size in weights.items()})
     assert_passes(fit(path, (4, 6, 6), io="quantized"))
     run = tmp_path / "run"
     assert tamper(run, lambda model: None) == []
-    assert any("scale" in said for said in tamper(run, set_initializer("x__scale", lambda a: a * 2)))
-    assert any("zero point" in said for said in tamper(run, set_initializer("x__zero_point", lambda a: a + 1)))
-    assert any("scale" in said for said in tamper(run, set_initializer("w__scale", lambda a: a * 2)))
+    assert any("scale" in detail for detail in tamper(run, set_initializer("x__scale", lambda a: a * 2)))
+    assert any("zero point" in detail for detail in tamper(run, set_initializer("x__zero_point", lambda a: a + 1)))
+    assert any("scale" in detail for detail in tamper(run, set_initializer("w__scale", lambda a: a * 2)))
 
 
-def test_read_back_sees_another_axis(tmp_path: Path) -> None:
+def test_read_back_reports_a_changed_axis(tmp_path: Path) -> None:
     body = "g (float[1,4] x) => (float[1,4] y) { y = MatMul(x, w) }"
     assert_passes(fit(save(tmp_path / "m.onnx", body, w=RANDOM.normal(size=(4, 4))), (4,), precision="w8a16"))
 
-    def turn(model: onnx.ModelProto) -> None:
-        readers = [n for n in model.graph.node if n.op_type == "DequantizeLinear"]
-        next(a for n in readers for a in n.attribute if a.name == "axis").i = 0
+    def change_axis(model: onnx.ModelProto) -> None:
+        dequantizes = [n for n in model.graph.node if n.op_type == "DequantizeLinear"]
+        next(a for n in dequantizes for a in n.attribute if a.name == "axis").i = 0
 
-    assert tamper(tmp_path / "run", turn) == ["scales along axis 0 instead of 1"]
+    assert tamper(tmp_path / "run", change_axis) == ["scales along axis 0 instead of 1"]
 
 
-def test_a_planned_float_weight_that_became_integer_is_seen(tmp_path: Path) -> None:
+def test_a_planned_float_weight_that_became_integer_is_reported(tmp_path: Path) -> None:
     assert_passes(fit(convs(tmp_path), (4, 6, 6), keep=("b=fp32",)))
     run = tmp_path / "run"
     plan = read_plan(run / "plan.json")
@@ -150,7 +152,7 @@ def test_a_planned_float_weight_that_became_integer_is_seen(tmp_path: Path) -> N
         node = next(n for n in model.graph.node if n.op_type == "Conv")
         node.name, node.op_type = "b", "QLinearConv"  # as ONNX Runtime does when WeightBiasQuantization is on
 
-    assert "kept in float, but runs as QLinearConv" in tamper(run, integer)
+    assert "planned in float, but runs as QLinearConv" in tamper(run, integer)
 
 
 @pytest.mark.parametrize("precision", ["w8a8", "fp32"])

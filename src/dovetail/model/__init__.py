@@ -1,1 +1,1 @@
-"""The ONNX model: reading, writing, editing it in place, and the trail back to its original names."""
+"""The ONNX model: reading it, writing it, editing it in place, and mapping it back to its original names."""

@@ -1,8 +1,8 @@
-"""Attention as it stands in a graph: ``Softmax(Q K^T, scaled and masked) V``, found by structure, never by name.
+"""Find attention in a graph, ``Softmax(Q K^T, scaled and masked) V``, by structure and never by name.
 
-Scales may sit on Q, on K, on the scores before or after the mask, or on several of them; masks may be added or
-Where-ed; Cast, Dropout, Identity and reshapes may lie anywhere between. A Softmax whose input is not the product of
-two activations (a gate, a classifier) or whose output multiplies a constant (a box decoder) is not attention.
+Scales may be on Q, on K, on the scores before or after the mask, or on several of them; masks may be applied by Add or
+by Where; Cast, Dropout, Identity and reshapes may be anywhere in between. A Softmax whose input is not a MatMul of two
+activations (a gate, a classifier) or whose output is multiplied by a constant (a box decoder) is not attention.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dovetail.encoding import Array
 from dovetail.model.edit import attribute, constant_of, is_op, scalar_of, shape_of
 
 _TRANSPARENT = ("Cast", "Dropout", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
-SAME_NUMBERS = (*_TRANSPARENT, "Transpose")  # operators that hand on the numbers they read
-# exp(-10 000) is zero in every float type, and scores are far from 10 000: adding this masks as replacing by it does.
+VALUE_PRESERVING_OPS = (*_TRANSPARENT, "Transpose")  # their output has the values of their first input
+# exp(-10 000) is zero in every float type, and scores are far smaller than 10 000: adding this is as good as replacing.
 MASKED = -1e4
 
 
@@ -33,7 +33,7 @@ class ScalePlace(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scale:
-    """One Mul or Div that scales; ``factor`` is None where it is not one constant number."""
+    """A Mul or Div that scales; ``factor`` is None unless it is one constant number."""
 
     place: ScalePlace
     node: ir.Node
@@ -43,9 +43,9 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mask:
-    """One mask: ``value`` is added to the scores (Add), or chooses between them and ``fill`` (Where).
+    """A mask: ``value`` is added to the scores (Add), or is the condition that selects them or ``fill`` (Where).
 
-    For a Where, ``keep`` says which condition keeps the score.
+    For a Where, ``keep`` is the value of the condition that keeps the score.
     """
 
     node: ir.Node
@@ -57,12 +57,12 @@ class Mask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attention:
-    """One attention: where each part of it stands in the graph.
+    """The nodes and tensors of one attention.
 
-    ``query``, ``key`` and ``value`` are what the two MatMuls read, without any scale that stands directly in front:
+    ``query``, ``key`` and ``value`` are the operands of the two MatMuls, before any scale directly in front of them:
     [..., Tq, D], [..., D, Tk] and [..., Tk, Dv]. ``scales`` and ``masks`` are ordered from the inputs to the Softmax;
-    ``path`` holds every node between the two MatMuls, Softmax included, in order; ``guard`` is the Where that turns
-    NaN to zero; ``key_transpose`` is the Transpose nearest in front of K.
+    ``path`` holds every node between the two MatMuls, Softmax included, in order; ``guard`` is the Where that replaces
+    NaN by zero; ``key_transpose`` is the last Transpose before K.
     """
 
     scores: ir.Node
@@ -79,13 +79,13 @@ class Attention:
 
     @property
     def operands(self) -> dict[str, tuple[ir.Node, int]]:
-        """The four operands of the two products, by what they are: the node, and which input of it."""
+        """The four operands of the two MatMuls, by role: the MatMul and the index of its input."""
         first, second = self.scores, self.mix
         return {"query": (first, 0), "key": (first, 1), "softmax output": (second, 0), "value": (second, 1)}
 
     @property
     def scale(self) -> float | None:
-        """The product of all scales; None where one of them is not a constant number."""
+        """The product of all scales, or None if one of them is not one constant number."""
         product = 1.0
         for scale in self.scales:
             if scale.factor is None:
@@ -95,77 +95,77 @@ class Attention:
 
     @property
     def head_dim(self) -> int | None:
-        """The length of one query vector, where it is known."""
+        """The length of one query vector, or None if the shape is unknown."""
         shape = shape_of(self.query)
         return shape[-1] if shape else None
 
     @property
     def heads(self) -> int | None:
-        """The number of heads; None where they are folded into the batch, or the shape is unknown."""
+        """The number of heads, or None if they are merged into the batch or the shape is unknown."""
         shape = shape_of(self.query)
         return shape[-3] if shape and len(shape) >= 4 else None
 
 
 def find_attention(graph: ir.Graph) -> tuple[Attention, ...]:
-    """Every attention in the graph and in the graphs inside it, in graph order."""
+    """Every attention in the graph and its subgraphs, in graph order."""
     return tuple(each_attention(graph))
 
 
 def each_attention(graph: ir.Graph) -> Iterator[Attention]:
-    """The same one by one, each looked at when its turn comes: for passes, which change the graph in between."""
+    """Yield every attention, matching each only when it is reached: for passes, which change the graph in between."""
     for node in [node for node in graph.all_nodes() if is_op(node, "Softmax")]:
-        if (found := match_attention(node)) is not None:
-            yield found
+        if (attention := match_attention(node)) is not None:
+            yield attention
 
 
 def match_attention(softmax: ir.Node) -> Attention | None:
-    """The attention that a Softmax belongs to, or None when it is something else."""
+    """The attention that a Softmax belongs to, or None if it belongs to none."""
     probabilities = softmax.outputs[0]
     axis = attribute(softmax, "axis", -1)
     rank = None if probabilities.shape is None else len(probabilities.shape)
     if axis != -1 and axis + 1 != rank:
         return None
-    above = _above(softmax.inputs[0])
-    below = _below(probabilities)
-    if above is None or below is None or not _over_keys(softmax, above.scores):
+    before = _trace_scores(softmax.inputs[0])
+    after = _trace_probabilities(probabilities)
+    if before is None or after is None or not _over_keys(softmax, before.scores):
         return None
-    mix = below.nodes[-1]
-    query_scales, query, _ = _operand(above.scores.inputs[0], ScalePlace.QUERY)
-    key_scales, key, key_transpose = _operand(above.scores.inputs[1], ScalePlace.KEY)
+    mix = after.nodes[-1]
+    query_scales, query, _ = _trace_operand(before.scores.inputs[0], ScalePlace.QUERY)
+    key_scales, key, key_transpose = _trace_operand(before.scores.inputs[1], ScalePlace.KEY)
     if query is None or key is None or mix.inputs[1] is None:
         return None
     return Attention(
-        scores=above.scores,
+        scores=before.scores,
         softmax=softmax,
         mix=mix,
         query=query,
         key=key,
         value=mix.inputs[1],
-        scales=(*query_scales, *key_scales, *above.scales),
-        masks=above.masks,
-        path=(*above.nodes, softmax, *below.nodes[:-1]),
-        guard=below.guard,
+        scales=(*query_scales, *key_scales, *before.scales),
+        masks=before.masks,
+        path=(*before.nodes, softmax, *after.nodes[:-1]),
+        guard=after.guard,
         key_transpose=key_transpose,
     )
 
 
 def _over_keys(softmax: ir.Node, scores: ir.Node) -> bool:
-    """Whether the last axis is still that of the keys, whatever reshapes lie between."""
-    normalized, product = shape_of(softmax.inputs[0]), shape_of(scores.outputs[0])
-    return normalized is None or product is None or normalized[-1] == product[-1]
+    """Whether the last axis of the Softmax is still the key axis, after any reshapes in between."""
+    softmax_shape, scores_shape = shape_of(softmax.inputs[0]), shape_of(scores.outputs[0])
+    return softmax_shape is None or scores_shape is None or softmax_shape[-1] == scores_shape[-1]
 
 
 @dataclass(frozen=True, slots=True)
-class _Above:
-    """From the scores MatMul down to (not including) the Softmax."""
+class _ScorePath:
+    """The nodes from the scores MatMul to the Softmax, without these two."""
 
     scores: ir.Node
     nodes: tuple[ir.Node, ...] = ()
     scales: tuple[Scale, ...] = ()
     masks: tuple[Mask, ...] = ()
 
-    def then(self, node: ir.Node, *, scale: Scale | None = None, mask: Mask | None = None) -> _Above:
-        return _Above(
+    def then(self, node: ir.Node, *, scale: Scale | None = None, mask: Mask | None = None) -> _ScorePath:
+        return _ScorePath(
             self.scores,
             (*self.nodes, node),
             self.scales if scale is None else (*self.scales, scale),
@@ -173,27 +173,28 @@ class _Above:
         )
 
 
-def _above(value: ir.Value | None) -> _Above | None:
+def _trace_scores(value: ir.Value | None) -> _ScorePath | None:
+    """The path back from the Softmax input to the scores MatMul, or None if there is none."""
     node = None if value is None else value.producer()
     if node is None:
         return None
     if is_op(node, "MatMul"):
-        # Keys come from the image; a constant here is the weight of a linear layer. A learned query is fine.
-        return _Above(node) if constant_of(node.inputs[1]) is None else None
+        # Keys are activations; a constant here is the weight of a linear layer. A learned (constant) query is fine.
+        return _ScorePath(node) if constant_of(node.inputs[1]) is None else None
     if is_op(node, *_TRANSPARENT):
-        above = _above(node.inputs[0])
-        return above and above.then(node)
+        path = _trace_scores(node.inputs[0])
+        return path and path.then(node)
     scale = scale_at(node, ScalePlace.SCORES)
-    if scale is not None and (above := _above(scale.data)) is not None:
-        return above.then(node, scale=scale)
+    if scale is not None and (path := _trace_scores(scale.data)) is not None:
+        return path.then(node, scale=scale)
     for mask in _masks_at(node):
-        if (above := _above(mask.data)) is not None:
-            return above.then(node, mask=mask)
+        if (path := _trace_scores(mask.data)) is not None:
+            return path.then(node, mask=mask)
     return None
 
 
 def scale_at(node: ir.Node, place: ScalePlace) -> Scale | None:
-    """The scale that a Mul or Div applies: by one constant number, or by a constant per head."""
+    """The scale that a Mul or Div applies, by one constant or by one constant per head; None for any other node."""
     if not is_op(node, "Mul", "Div"):
         return None
     left, right = node.inputs
@@ -207,19 +208,19 @@ def scale_at(node: ir.Node, place: ScalePlace) -> Scale | None:
         return None
     if factor.size != 1:
         return Scale(place, node, data, None)
-    number = float(factor.reshape(-1)[0])
+    scale = float(factor.reshape(-1)[0])
     if node.op_type == "Div":
-        number = 1.0 / number if number else float("nan")
-    return Scale(place, node, data, number if np.isfinite(number) else None)
+        scale = 1.0 / scale if scale else float("nan")
+    return Scale(place, node, data, scale if np.isfinite(scale) else None)
 
 
 def _adds_axes(factor: Array, data: ir.Value) -> bool:
-    """Whether a product with these numbers has a higher rank than what is multiplied."""
+    """Whether multiplying by the factor would raise the rank of the data."""
     return data.shape is not None and factor.ndim > len(data.shape)
 
 
 def _masks_at(node: ir.Node) -> tuple[Mask, ...]:
-    """The ways to read a node as a mask: an Add has two, of which one leads to the scores."""
+    """The possible readings of a node as a mask: either input of an Add may be the scores."""
     if is_op(node, "Add"):
         left, right = node.inputs
         if left is not None and right is not None:
@@ -234,27 +235,28 @@ def _masks_at(node: ir.Node) -> tuple[Mask, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Below:
-    """From (not including) the Softmax down to the MatMul with V, which is the last node."""
+class _ProbabilityPath:
+    """The nodes after the Softmax, up to and including the MatMul with V."""
 
     nodes: tuple[ir.Node, ...]
     guard: ir.Node | None = None
 
 
-def _below(value: ir.Value) -> _Below | None:
+def _trace_probabilities(value: ir.Value) -> _ProbabilityPath | None:
+    """The path from the Softmax output to the MatMul with V, or None if there is none."""
     for node, index in value.uses():
         if is_op(node, "MatMul") and index == 0 and constant_of(node.inputs[1]) is None:
-            return _Below((node,))
+            return _ProbabilityPath((node,))
         is_guard = is_op(node, "Where") and index == 2 and _guards(node, value)
         if is_guard or (index == 0 and is_op(node, *_TRANSPARENT)):
-            below = _below(node.outputs[0])
-            if below is not None:
-                return _Below((node, *below.nodes), node if is_guard else below.guard)
+            path = _trace_probabilities(node.outputs[0])
+            if path is not None:
+                return _ProbabilityPath((node, *path.nodes), node if is_guard else path.guard)
     return None
 
 
 def _guards(where: ir.Node, probabilities: ir.Value) -> bool:
-    """Whether a Where puts zeros where the probabilities are NaN."""
+    """Whether a Where replaces NaN probabilities by zero."""
     condition = where.inputs[0]
     test = None if condition is None else condition.producer()
     return (
@@ -265,10 +267,12 @@ def _guards(where: ir.Node, probabilities: ir.Value) -> bool:
     )
 
 
-def _operand(value: ir.Value | None, place: ScalePlace) -> tuple[tuple[Scale, ...], ir.Value | None, ir.Node | None]:
-    """The scales in front of a MatMul operand, the operand without those that stand directly there, its Transpose.
+def _trace_operand(
+    value: ir.Value | None, place: ScalePlace
+) -> tuple[tuple[Scale, ...], ir.Value | None, ir.Node | None]:
+    """The scales on a MatMul operand, the operand before the scales directly in front of the MatMul, its Transpose.
 
-    Scales are looked for through layout nodes: `(x W) * s -> Reshape -> Transpose -> MatMul` scales Q as well.
+    Scales are also found through layout nodes: `(x W) * s -> Reshape -> Transpose -> MatMul` scales Q as well.
     """
     scales: list[Scale] = []
     bare, transpose = value, None
@@ -278,7 +282,7 @@ def _operand(value: ir.Value | None, place: ScalePlace) -> tuple[tuple[Scale, ..
             scales.insert(0, scale)
             bare = scale.data if bare is value else bare
             value = scale.data
-        elif is_op(node, *SAME_NUMBERS):
+        elif is_op(node, *VALUE_PRESERVING_OPS):
             transpose = node if transpose is None and is_op(node, "Transpose") else transpose
             value = node.inputs[0]
         else:

@@ -1,4 +1,4 @@
-"""Checks of a parsed file that come before anything trusts it: text is text, and tensors have the size they say."""
+"""Check a parsed ONNX file before it is used: names are valid text, and tensors hold the data their shapes need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dovetail.errors import InputError
 
 
 def check_proto(proto: onnx.ModelProto) -> None:
-    """Refuse a file whose bytes parse as ONNX but make no sense, as damaged files do."""
+    """Refuse a file that parses as ONNX but is inconsistent, as damaged files are."""
     for function in proto.functions:
         _check_text([function.name, function.domain, *function.input, *function.output], "a function")
         _check_nodes(function.node, set(function.input), function.output)
@@ -26,30 +26,32 @@ def _check_graph(graph: onnx.GraphProto, outer: set[str]) -> None:
     for tensor in graph.initializer:
         _check_text([tensor.name], "an initializer")
         _check_tensor(tensor)
-    given = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
-    _check_nodes(graph.node, outer | given, [info.name for info in graph.output])
+    own = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
+    _check_nodes(graph.node, outer | own, [info.name for info in graph.output])
 
 
-def _check_nodes(nodes: Sequence[onnx.NodeProto], given: set[str], outputs: Iterable[str]) -> None:
-    """Refuse nodes that read what nothing makes or make what is there already; their order is not looked at."""
-    made = set(given)
+def _check_nodes(nodes: Sequence[onnx.NodeProto], available: set[str], outputs: Iterable[str]) -> None:
+    """Refuse nodes that read an undefined tensor or write a defined one again; their order is not checked."""
+    defined = set(available)
     for node in nodes:
         _check_text([node.name, node.op_type, node.domain, node.overload, *node.input, *node.output], "a node")
         if not any(node.output):
             raise InputError(f"node {node.name!r} ({node.op_type!r}) has no output")
         for name in filter(None, node.output):
-            if name in made:
-                raise InputError(f"tensor {name!r} is made twice, the second time by node {node.name!r}")
-            made.add(name)
+            if name in defined:
+                raise InputError(f"tensor {name!r} is written twice, the second time by node {node.name!r}")
+            defined.add(name)
     for node in nodes:
         for name in filter(None, node.input):
-            if name not in made:
-                raise InputError(f"node {node.name!r} ({node.op_type!r}) reads {name!r}, which nothing makes")
+            if name not in defined:
+                raise InputError(
+                    f"node {node.name!r} ({node.op_type!r}) reads {name!r}, which the graph does not define"
+                )
         for attr in node.attribute:
-            _check_attribute(attr, node, made)
+            _check_attribute(attr, node, defined)
     for name in outputs:
-        if name not in made:
-            raise InputError(f"output {name!r} is made by no node")
+        if name not in defined:
+            raise InputError(f"graph output {name!r} is not written by any node")
 
 
 def _check_attribute(attr: onnx.AttributeProto, node: onnx.NodeProto, outer: set[str]) -> None:
@@ -69,20 +71,20 @@ def _tensors(attr: onnx.AttributeProto) -> Iterator[onnx.TensorProto]:
     yield from attr.tensors
 
 
-def _check_text(texts: Iterable[object], what: str) -> None:
-    """Refuse names that are not UTF-8: protobuf gives those as bytes."""
+def _check_text(texts: Iterable[object], owner: str) -> None:
+    """Refuse names that are not UTF-8, which protobuf returns as bytes."""
     for text in texts:
         if not isinstance(text, str):
-            raise InputError(f"the name {text!r} of {what} is not text: the file is damaged")
+            raise InputError(f"the name {text!r} of {owner} is not valid UTF-8: the file is damaged")
 
 
 def _check_tensor(tensor: onnx.TensorProto) -> None:
     _check_text([tensor.name, *(entry.key for entry in tensor.external_data)], "a tensor")
-    what = f"tensor {tensor.name!r}"
+    label = f"tensor {tensor.name!r}"
     if any(size < 0 for size in tensor.dims):
-        raise InputError(f"{what} has a negative dimension")
+        raise InputError(f"{label} has a negative dimension")
     if tensor.data_type not in onnx.TensorProto.DataType.values() or tensor.data_type == onnx.TensorProto.UNDEFINED:
-        raise InputError(f"{what} is of the unknown type {tensor.data_type}")
+        raise InputError(f"{label} has the unknown data type {tensor.data_type}")
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return
     size = math.prod(tensor.dims)
@@ -93,11 +95,11 @@ def _check_tensor(tensor: onnx.TensorProto) -> None:
         field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
         have, need = len(getattr(tensor, field)), _entries(tensor.data_type, size, bits)
     if have != need:
-        raise InputError(f"{what} holds {have} numbers or bytes where its shape {list(tensor.dims)} needs {need}")
+        raise InputError(f"{label} holds {have} elements or bytes, but its shape {list(tensor.dims)} needs {need}")
 
 
 def _entries(data_type: int, size: int, bits: int) -> int:
-    """How many entries of its typed field a tensor fills: sub-byte types are packed, complex ones take two."""
+    """How many entries a tensor needs in its typed data field: sub-byte types are packed, complex types need two."""
     if data_type in (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128):
         return 2 * size
     return math.ceil(size * bits / 8) if bits < 8 else size

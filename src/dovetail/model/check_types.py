@@ -1,4 +1,4 @@
-"""Check that the tensor types of a model go together, before a pass or a runtime trips over one that does not."""
+"""Check that the tensor types of a model match its operators, before a pass or a runtime fails on one that does not."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import onnx_ir as ir
 from dovetail.errors import InputError
 from dovetail.model.edit import attribute
 
-# Their types have rules of their own (Q123, Q124): compilers take mixtures that ONNX does not know.
+# Rules Q123 and Q124 check their types: compilers accept combinations that ONNX does not define.
 _NOT_CHECKED = ("QuantizeLinear", "DequantizeLinear")
 _Formal = onnx.defs.OpSchema.FormalParameter
 _Types = dict[ir.Value, ir.DataType]
 
 
 def check_types(model: ir.Model) -> None:
-    """Refuse a node whose inputs are of types that its operator does not take together, as float32 times float64.
+    """Refuse a node whose operator does not accept the types of its inputs together, such as float32 and float64.
 
-    Nodes are in order. Of operators outside ONNX nothing is known: what they make is of the type that is declared.
+    Nodes must be in topological order. Operators outside ONNX are not checked: their outputs have the declared type.
     """
     types: _Types = {}
     for node in model.graph.all_nodes():
@@ -31,47 +31,48 @@ def check_types(model: ir.Model) -> None:
 
 
 def _check_node(node: ir.Node, schema: onnx.defs.OpSchema, types: _Types) -> None:
-    bound: dict[str, ir.Value] = {}  # a type parameter of the operator, as T -> the first input that is of it
+    bound: dict[str, ir.Value] = {}  # type parameter of the operator, such as T -> its first input
     for value, formal in _pairs(node.inputs, schema.inputs):
         dtype = _type_of(value, types)
         if dtype is None:
             continue
-        if formal.types and _word(dtype) not in formal.types:
-            raise InputError(f"{_where(node)} does not take {value.name!r}, which is {_name(dtype)}")
+        if formal.types and _type_string(dtype) not in formal.types:
+            raise InputError(f"{_where(node)} does not accept its input {value.name!r}, which is {_name(dtype)}")
         first = bound.setdefault(formal.type_str, value)
         if formal.is_homogeneous and _type_of(first, types) is not dtype:
             raise InputError(
-                f"{_where(node)} takes tensors of one type: {first.name!r} is {_name(_type_of(first, types))}, "
-                f"{value.name!r} is {_name(dtype)}; export the model in one type, or add a Cast"
+                f"{_where(node)} requires inputs of one type, but {first.name!r} is {_name(_type_of(first, types))} "
+                f"and {value.name!r} is {_name(dtype)}; export the model in one type, or add a Cast"
             )
     for value, formal in _pairs(node.outputs, schema.outputs):
-        made = _made(node, formal, bound, types)
-        if made is None:
+        inferred = _output_type(node, formal, bound, types)
+        if inferred is None:
             continue
-        if value.dtype not in (None, made):
+        if value.dtype not in (None, inferred):
             raise InputError(
-                f"{_where(node)} makes {value.name!r} as {_name(made)}: it is declared {_name(value.dtype)}"
+                f"{_where(node)} outputs {value.name!r} as {_name(inferred)}, "
+                f"but the model declares it as {_name(value.dtype)}; export the model again"
             )
-        types[value] = made
+        types[value] = inferred
 
 
-def _made(node: ir.Node, formal: _Formal, bound: dict[str, ir.Value], types: _Types) -> ir.DataType | None:
-    """The type of an output, where that of an input or the operator itself says it."""
+def _output_type(node: ir.Node, formal: _Formal, bound: dict[str, ir.Value], types: _Types) -> ir.DataType | None:
+    """The type of an output, where the operator or the type of an input determines it."""
     if node.op_type == "Cast":
-        return _known_type(attribute(node, "to", 0), node)
+        return _cast_type(attribute(node, "to", 0), node)
     if formal.is_homogeneous and formal.type_str in bound:
         return _type_of(bound[formal.type_str], types)
     return None
 
 
-def _known_type(code: int, node: ir.Node) -> ir.DataType:
+def _cast_type(code: int, node: ir.Node) -> ir.DataType:
     if not code or code not in onnx.TensorProto.DataType.values():
-        raise InputError(f"{_where(node)} gives the unknown type {code}")
+        raise InputError(f"{_where(node)} casts to the unknown data type {code}")
     return ir.DataType(code)
 
 
 def _pairs(values: Sequence[ir.Value | None], formals: Sequence[_Formal]) -> Iterator[tuple[ir.Value, _Formal]]:
-    """Each tensor with what the operator's schema says of its place; the last place may stand for many."""
+    """Each tensor with its parameter in the operator's schema; the last parameter may be variadic."""
     for index, value in enumerate(values):
         if value is not None and value.name and formals:
             yield value, formals[min(index, len(formals) - 1)]
@@ -83,12 +84,12 @@ def _type_of(value: ir.Value, types: _Types) -> ir.DataType | None:
     return types.get(value, value.dtype if isinstance(value.type, ir.TensorType) else None)
 
 
-def _word(dtype: ir.DataType) -> str:
+def _type_string(dtype: ir.DataType) -> str:
     return f"tensor({_name(dtype)})"
 
 
 def _name(dtype: ir.DataType | None) -> str:
-    return "of no known type" if dtype is None else dtype.name.lower()
+    return "of unknown type" if dtype is None else dtype.name.lower()
 
 
 def _where(node: ir.Node) -> str:

@@ -1,4 +1,4 @@
-"""Outputs that are class scores: of which the largest one in a row is the answer."""
+"""Find the outputs that are class scores: the largest score in a row is the predicted class."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ import onnx_ir as ir
 from dovetail.model.edit import is_float, is_op, shape_of
 
 _NORMALIZED = ("LogSoftmax", "Softmax")
-# What may stand between the operator that makes the scores and the output.
+# Operators that may be between the one that computes the scores and the output.
 _BETWEEN = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 _WORDS = {"class", "classes", "logit", "logits", "prob", "probs", "probability", "probabilities"}
 _WORDS |= {"score", "scores", "softmax"}
 
 
 def class_outputs(graph: ir.Graph) -> frozenset[str]:
-    """The graph outputs that hold one score per class and sample, as far as the graph says so.
+    """The graph outputs that hold one score per class and sample, as far as the graph shows it.
 
-    - They are float and [batch, classes] with two classes or more, where the batch is that of every input: the rows
-      [N, 4] of a detector's boxes are no samples.
-    - A Softmax or LogSoftmax makes them, or a word of their name is ``logits``, ``scores``, ``probs``, ``classes`` or
-      the like. An embedding or a regression is [batch, n] too, made by the same operators, and has no top class: where
-      nothing tells, nothing is taken for a class.
+    - They are float and [batch, classes] with two classes or more, where every input has the same batch size: the
+      rows [N, 4] of a detector's boxes are not samples.
+    - They come from a Softmax or LogSoftmax, or their name contains a word such as ``logits``, ``scores``, ``probs`` or
+      ``classes``. An embedding or a regression output is [batch, n] too, comes from the same operators and has no top
+      class, so an output without such a sign does not count.
     """
     batches = {(shape_of(value) or ())[:1] for value in graph.inputs}
     return frozenset(
-        output.name or "" for output in graph.outputs if _one_row_per_sample(output, batches) and _says_classes(output)
+        output.name or ""
+        for output in graph.outputs
+        if _one_row_per_sample(output, batches) and _has_class_sign(output)
     )
 
 
@@ -35,7 +37,7 @@ def _one_row_per_sample(output: ir.Value, batches: set[tuple[int, ...]]) -> bool
     return is_float(output) and len(shape) == 2 and shape[1] > 1 and batches == {shape[:1]}
 
 
-def _says_classes(output: ir.Value) -> bool:
+def _has_class_sign(output: ir.Value) -> bool:
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", output.name or "")
     if _WORDS & set(re.split(r"[^a-z]+", spaced.lower())):
         return True

@@ -1,4 +1,4 @@
-"""In-place edits of a graph that keep names, shapes and the trail: the only way in which passes change a model."""
+"""In-place edits of a graph that keep names, shapes and origins: the only way in which passes change a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMES = "dovetail.names"
 
 
 def constant_of(value: ir.Value | None) -> Array | None:
-    """The array of an initializer (or of a Constant node), or None when the value depends on the inputs."""
+    """The array of an initializer or of a Constant node, or None if the value is not a constant."""
     if value is None or value.is_graph_input():
         return None
     if value.const_value is not None:
@@ -25,7 +25,7 @@ def constant_of(value: ir.Value | None) -> Array | None:
 
 
 def _constant_node(node: ir.Node) -> Array | None:
-    """The array of a Constant node of numbers; onnx_ir's own function would rename the node's tensor."""
+    """The array of a numeric Constant node; onnx_ir's own function would rename the node's tensor."""
     name, attr = next(iter(node.attributes.items()), ("", None))
     if attr is None or attr.is_ref() or "string" in name or "sparse" in name:
         return None
@@ -35,58 +35,58 @@ def _constant_node(node: ir.Node) -> Array | None:
 
 
 def scalar_of(value: ir.Value | None) -> float | None:
-    """The number of a constant with one element, else None."""
+    """The value of a constant with one element, else None."""
     array = constant_of(value)
     return float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
 
 
 def is_op(node: ir.Node | None, *op_types: str) -> bool:
-    """Whether the node is one of these operators of the ONNX domain."""
+    """Whether the node is one of these operators in the ONNX domain."""
     return node is not None and node.domain in ("", "ai.onnx") and node.op_type in op_types
 
 
 def shape_of(value: ir.Value | None) -> tuple[int, ...] | None:
-    """The static shape, or None when any dimension is unknown."""
+    """The static shape, or None if any dimension is unknown."""
     if value is None or value.shape is None or not value.shape.is_static():
         return None
     return value.shape.numpy()
 
 
 def sole_consumer(value: ir.Value) -> ir.Node | None:
-    """The only node that reads the value, once; None when others, several inputs or a graph output do."""
+    """The node that is the only use of the value; None if it has several uses or is a graph output."""
     uses = value.uses()
     return next(iter(uses))[0] if len(uses) == 1 and not value.is_graph_output() else None
 
 
 def graph_of(node: ir.Node) -> ir.Graph:
-    """The graph that a node is in."""
+    """The graph that a node belongs to."""
     if not isinstance(node.graph, ir.Graph):
-        raise TypeError(f"node {node.name!r} is in no graph")
+        raise TypeError(f"node {node.name!r} does not belong to a graph")
     return node.graph
 
 
 def attribute(node: ir.Node, name: str, default: Any) -> Any:
-    """An attribute's value, or the default when it is absent."""
+    """An attribute's value, or the default if it is absent."""
     attr = node.attributes.get(name)
     return default if attr is None else attr.value
 
 
 def add_initializer(graph: ir.Graph, array: Array, *, name: str, source: ir.Value) -> ir.Value:
-    """Register a new constant, under a free name, derived from ``source``."""
-    free = free_name(graph, name)
+    """Register a new constant under an unused name, derived from ``source``."""
+    unused = free_name(graph, name)
     # A copy, so that no view holds a mapped weight file open; ascontiguousarray would make a scalar rank 1.
-    tensor = ir.Tensor(np.array(array, order="C"), name=free)
-    value = ir.Value(name=free, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=tensor.shape)
+    tensor = ir.Tensor(np.array(array, order="C"), name=unused)
+    value = ir.Value(name=unused, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=tensor.shape)
     graph.register_initializer(value)
     origin.derive(value, source)
     return value
 
 
 def fold(value: ir.Value, tensor: ir.TensorProtocol) -> None:
-    """Make a node's output a constant with these numbers, under the same name and trail; the node becomes dead."""
+    """Replace a node's output by a constant with the same name and origin; the node becomes dead."""
     graph = value.graph
     if not isinstance(graph, ir.Graph):
-        raise TypeError(f"{value.name!r} is in no graph")
+        raise TypeError(f"{value.name!r} does not belong to a graph")
     name, value.name = str(value.name), f"{value.name}/folded"
     shape = ir.Shape(tensor.shape.numpy())
     constant = ir.Value(name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=shape)
@@ -108,7 +108,7 @@ def insert(
     dtype: ir.DataType | None = None,
     domain: str = "",
 ) -> ir.Value:
-    """Insert a one-output node in front of another and return its output, derived from ``source``."""
+    """Insert a one-output node before another and return its output, derived from ``source``."""
     graph = graph_of(before)
     stem = free_name(graph, name or f"{source.name}/{op_type}")
     node = ir.node(op_type, inputs=inputs, attributes=attributes or {}, domain=domain, name=stem)
@@ -124,18 +124,18 @@ def insert(
 
 
 def replace_value(old: ir.Value, new: ir.Value) -> None:
-    """Give every reader of ``old`` the equal value ``new``, which takes over its name, type, shape and trail.
+    """Replace ``old`` in all consumers by the equal value ``new``, which takes over its name, type, shape and origin.
 
-    Where ``new`` already stands for another original tensor (an input, an initializer, a value that was there
-    before), it keeps its own name. Names of graph outputs never change: a value inside the graph takes the output's
-    name, an input, an initializer or another output gets an Identity.
+    If ``new`` already has an original tensor of its own (an input, an initializer, a value of the original graph), it
+    keeps its name. Names of graph outputs never change: an inner value takes the name of the output; an input, an
+    initializer or another output is connected through an Identity.
     """
     fixed = new.producer() is None or new.is_graph_output()
     keeps_name = fixed or (origin.origin_of(new).exact and not old.is_graph_output())
     if old.is_graph_output() and keeps_name:
         producer = old.producer()
         if producer is None:
-            raise ValueError(f"{old.name!r} is an input: it cannot be replaced")
+            raise ValueError(f"{old.name!r} is a graph input and cannot be replaced")
         new = insert(producer, "Identity", [new], source=old, replaces=[producer])
         keeps_name = False
     if not keeps_name:
@@ -152,19 +152,19 @@ def replace_value(old: ir.Value, new: ir.Value) -> None:
 
 
 def remove_dead(graph: ir.Graph, nodes: Iterable[ir.Node]) -> None:
-    """Remove those of the nodes, and what only fed them, whose outputs nobody reads."""
+    """Remove the given nodes that have no consumers, then their producers that have no consumers left."""
     pending = list(nodes)
     while pending:
         node = pending.pop()
         if node.graph is not graph or any(v.uses() or v.is_graph_output() for v in node.outputs):
             continue
-        feeders = [v.producer() for v in node.inputs if v is not None]
+        producers = [v.producer() for v in node.inputs if v is not None]
         graph.remove(node, safe=True)
-        pending.extend(feeder for feeder in feeders if feeder is not None)
+        pending.extend(producer for producer in producers if producer is not None)
 
 
-def free_name(graph: ir.Graph, wanted: str) -> str:
-    """``wanted``, or ``wanted.1``, ``wanted.2`` ... when it is taken."""
+def free_name(graph: ir.Graph, preferred: str) -> str:
+    """``preferred``, or ``preferred.1``, ``preferred.2`` ... if it is in use; the result is then in use."""
     taken: set[str] | None = graph.meta.get(_NAMES)
     if taken is None:
         taken = {v.name or "" for v in (*graph.inputs, *graph.initializers.values())}
@@ -172,21 +172,21 @@ def free_name(graph: ir.Graph, wanted: str) -> str:
             taken.add(node.name or "")
             taken.update(v.name or "" for v in node.outputs)
         graph.meta[_NAMES] = taken
-    name, number = wanted, 0
+    name, number = preferred, 0
     while name in taken:
         number += 1
-        name = f"{wanted}.{number}"
+        name = f"{preferred}.{number}"
     taken.add(name)
     return name
 
 
 def is_float(value: ir.Value) -> bool:
-    """Whether the value holds floating point numbers, and so has to be stored somehow."""
+    """Whether the value is a floating-point tensor."""
     return value.dtype is not None and value.dtype.is_floating_point()
 
 
 def insert_copy(before: ir.Node, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Value:
-    """Insert a copy of a one-output node that reads other inputs of the same shapes."""
+    """Insert a copy of a one-output node that has other inputs of the same shapes."""
     return insert(
         before,
         node.op_type,
@@ -202,7 +202,7 @@ def insert_copy(before: ir.Node, node: ir.Node, inputs: Sequence[ir.Value | None
 def insert_split(
     before: ir.Node, source: ir.Value, sizes: Sequence[int], *, replaces: Iterable[ir.Node]
 ) -> tuple[ir.Value, ...]:
-    """Insert a Split of the last axis into parts of these sizes and return the parts, derived from ``source``."""
+    """Insert a Split of the last axis into these sizes and return its outputs, derived from ``source``."""
     graph = graph_of(before)
     stem = free_name(graph, f"{source.name}/Split")
     lengths = add_initializer(graph, np.array(sizes, dtype=np.int64), name=f"{stem}/sizes", source=source)
@@ -219,11 +219,11 @@ def insert_split(
 
 
 def forget_names(graph: ir.Graph) -> None:
-    """Forget the names in use, which a clone shares with its original; they are collected again when needed."""
+    """Drop the cached set of names in use, which a clone shares with its original; it is built again when needed."""
     graph.meta.pop(_NAMES, None)
 
 
 def weight_is_matrix(node: ir.Node) -> str:
-    """Whether the second operand has rank 2, as per-channel weights of a MatMul must; the empty string for yes."""
+    """Why the second operand does not have rank 2, as per-channel weights of a MatMul must; empty if it has."""
     shape = shape_of(node.inputs[1])
     return "" if shape is not None and len(shape) == 2 else "its weight is not a matrix"

@@ -1,4 +1,4 @@
-"""Operators whose result has, at every place, what their inputs have there, as ONNX broadcasts them."""
+"""Elementwise operators: each output element depends only on the input elements at the same position, broadcast."""
 
 from __future__ import annotations
 

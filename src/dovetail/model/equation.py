@@ -1,16 +1,16 @@
-"""The equation of an Einsum: which axis of which operand goes where, and the matrix product that does the same."""
+"""The equation of an Einsum: the axes of its operands and its result, and the MatMul that computes the same."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Names for the axes under an ellipsis, the last axis first: an equation itself has letters only.
+# Names for the axes that an ellipsis covers, the last axis first; the equation itself names axes by letters only.
 _ELLIPSIS = "0123456789"
 
 
 class NotMatMulError(Exception):
-    """Why an equation is no product of two matrices."""
+    """The equation cannot be computed by one MatMul; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Equation:
     def swapped(self) -> Equation:
         return Equation(self.second, self.first, self.result)
 
-    def summed_alone(self, axes: str) -> str:
-        """The axes of one operand that neither the other one nor the result has."""
+    def reduced_axes(self, axes: str) -> str:
+        """Those of one operand's axes that neither the other operand nor the result has."""
         return "".join(
             axis for axis in axes if axis not in self.result and (axis in self.first) != (axis in self.second)
         )
@@ -33,10 +33,10 @@ class Equation:
 
 @dataclass(frozen=True, slots=True)
 class MatMulAxes:
-    """[stacked, rows, inner] x [stacked, inner, columns] -> [stacked, rows, columns]; each part is a string of axes.
+    """[stacked, rows, inner] x [stacked, inner, columns] -> [stacked, rows, columns]; each field is a string of axes.
 
-    ``rows``, ``inner`` and ``columns`` are merged to one axis each; the second operand need not have all the stacked
-    axes, and is the same along those that it lacks.
+    ``rows``, ``inner`` and ``columns`` are merged to one axis each; the second operand may lack some of the stacked
+    axes, and is broadcast along those.
     """
 
     stacked: str
@@ -46,25 +46,25 @@ class MatMulAxes:
 
 
 def parse(text: str, shapes: Sequence[tuple[int, ...]]) -> Equation:
-    """The equation of two operands of these shapes, with every axis named."""
+    """Parse the equation of two operands of these shapes, naming every axis."""
     terms, arrow, result = text.replace(" ", "").partition("->")
     operands = terms.split(",")
     if len(operands) != 2 or len(shapes) != 2:
-        raise NotMatMulError(f"it has {len(operands)} operands")
+        raise NotMatMulError(f"the Einsum has {len(operands)} operands, not 2")
     named = [_named(term, len(shape)) for term, shape in zip(operands, shapes, strict=True)]
-    hidden = max((_under_ellipsis(term, len(shape)) for term, shape in zip(operands, shapes, strict=True)), key=len)
-    if not arrow:  # by the definition: what stands under an ellipsis, then every letter that occurs once
+    covered = max((_under_ellipsis(term, len(shape)) for term, shape in zip(operands, shapes, strict=True)), key=len)
+    if not arrow:  # the ONNX definition: the axes of the ellipsis, then every letter that occurs once
         letters = sorted("".join(operands).replace(".", ""))
         result = "..." + "".join(letter for letter in letters if letters.count(letter) == 1)
     if any(len(set(term)) != len(term) for term in named):
-        raise NotMatMulError("it takes a diagonal")
+        raise NotMatMulError("the Einsum repeats an axis within one operand (a diagonal)")
     sizes: dict[str, int] = {}
     for axis, size in (
-        pair for term, shape in zip(named, shapes, strict=True) for pair in zip(term, shape, strict=True)
+        axis_size for term, shape in zip(named, shapes, strict=True) for axis_size in zip(term, shape, strict=True)
     ):
         if sizes.setdefault(axis, size) != size:
-            raise NotMatMulError("it repeats an axis of one element")
-    return Equation(named[0], named[1], result.replace("...", hidden))
+            raise NotMatMulError("the Einsum broadcasts an axis of size 1")
+    return Equation(named[0], named[1], result.replace("...", covered))
 
 
 def _under_ellipsis(term: str, rank: int) -> str:
@@ -76,19 +76,19 @@ def _named(term: str, rank: int) -> str:
     return term.replace("...", _under_ellipsis(term, rank))
 
 
-def product_of(equation: Equation) -> MatMulAxes:
-    """The matrix product of an equation in which no operand sums an axis alone.
+def matmul_axes(equation: Equation) -> MatMulAxes:
+    """The MatMul of an equation in which neither operand has axes to reduce on its own.
 
-    Rows that stand together at the end of the result, in front of the columns, are merged to one matrix; else the last
-    one is taken and the others are stacked, which takes fewer Transposes.
+    Row axes that are adjacent at the end of the result, before the columns, are merged to one; otherwise only the last
+    row axis becomes the rows and the others are stacked, which needs fewer Transposes.
     """
     first, second, result = equation.first, equation.second, equation.result
     columns = "".join(axis for axis in result if axis not in first)
     inner = "".join(axis for axis in first if axis not in result)
     left = "".join(axis for axis in result if axis in first)
-    alone = "".join(axis for axis in left if axis not in second)
-    rows = alone[-1:]
-    if len(alone) < len(left):
-        rows = left[len(left.rstrip(alone)) :] or rows
+    only_first = "".join(axis for axis in left if axis not in second)
+    rows = only_first[-1:]
+    if len(only_first) < len(left):
+        rows = left[len(left.rstrip(only_first)) :] or rows
     stacked = "".join(axis for axis in left if axis not in rows)
     return MatMulAxes(stacked, rows, columns, inner)

@@ -1,4 +1,4 @@
-"""One node at a time: the types of its results, and their numbers by ONNX Runtime."""
+"""Evaluate a single node: infer the types of its outputs, or compute them with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dovetail.model.edit import shape_of
 
 TypeAndShape = tuple[ir.TensorType, ir.Shape]
 _IR_VERSION = 10
-# Only these are given to shape inference as numbers: shapes, axes, repeats and the like are short.
-_SHORT = 1024
+# Shape inference gets the values of constants up to this many elements: shapes, axes and repeats are short.
+_MAX_ELEMENTS = 1024
 
 
-# Operators that may give something else each time they run.
+# Operators whose outputs may differ from run to run.
 RANDOM = (
     "RandomNormal",
     "RandomNormalLike",
@@ -34,7 +34,7 @@ class CannotEvaluate(Exception):
 
 
 def evaluate(node: ir.Node, inputs: Mapping[str, Array], imports: Mapping[str, int]) -> tuple[Array, ...]:
-    """The results of a node for these inputs, one for each output that has a name."""
+    """The results of a node for these inputs, one for each named output."""
     import onnxruntime
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
@@ -50,23 +50,29 @@ def evaluate(node: ir.Node, inputs: Mapping[str, Array], imports: Mapping[str, i
         )
         results = session.run(names, {name: np.asarray(array, order="C") for name, array in inputs.items()})
     except (*errors, RuntimeError, TypeError, ValueError) as error:
-        raise CannotEvaluate(f"ONNX Runtime cannot compute it: {str(error).strip().splitlines()[0]}") from error
+        raise CannotEvaluate(f"ONNX Runtime cannot compute the node: {str(error).strip().splitlines()[0]}") from error
     return tuple(np.asarray(result) for result in results)
 
 
-def result_types(node: ir.Node, known: Mapping[str, Array], imports: Mapping[str, int]) -> list[TypeAndShape | None]:
-    """The type and shape of every output, as far as the inputs' shapes and known numbers tell them."""
+def result_types(
+    node: ir.Node, constants: Mapping[str, Array], imports: Mapping[str, int]
+) -> list[TypeAndShape | None]:
+    """The type and shape of every output that the inputs' shapes and the values of constant inputs determine."""
     if not onnx.defs.has(node.op_type, imports[""]):
         return [None] * len(node.outputs)
     types: dict[str, onnx.TypeProto] = {}
     for value in node.inputs:
         if value is None:
             continue
-        shape = known[str(value.name)].shape if str(value.name) in known else shape_of(value)
+        shape = constants[str(value.name)].shape if str(value.name) in constants else shape_of(value)
         if shape is None or value.dtype is None:
             return [None] * len(node.outputs)
         types[str(value.name)] = onnx.helper.make_tensor_type_proto(int(value.dtype), shape)
-    short = {name: onnx.numpy_helper.from_array(a, name) for name, a in known.items() if a.size <= _SHORT}
+    short = {
+        name: onnx.numpy_helper.from_array(array, name)
+        for name, array in constants.items()
+        if array.size <= _MAX_ELEMENTS
+    }
     try:
         inferred = onnx.shape_inference.infer_node_outputs(
             onnx.defs.get_schema(node.op_type, imports[""]),

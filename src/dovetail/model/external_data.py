@@ -1,4 +1,4 @@
-"""Checks of the files beside a model that hold its weights, made before any of them is opened."""
+"""Check the external data files of a model before any of them is opened."""
 
 from __future__ import annotations
 
@@ -11,38 +11,42 @@ from dovetail.errors import InputError
 
 
 def check_external_data(model: ir.Model, folder: Path) -> None:
-    """Refuse weights that lie outside the model's folder, are missing, or are shorter than their shape says."""
+    """Refuse external data that is outside the model's folder, is missing, or has the wrong size for its shape."""
     for tensor in _external_tensors(model):
-        _check_place(tensor, folder)
+        _check_location(tensor, folder)
         _check_size(tensor)
 
 
 def external_files(path: Path) -> tuple[Path, ...]:
-    """The files beside a model that hold its weights, each once, in the order in which the model names them."""
+    """The external data files of a model, each once, in the order in which the model names them."""
     return tuple(dict.fromkeys(Path(tensor.path) for tensor in _external_tensors(ir.load(path))))
 
 
-def _check_place(tensor: ir.ExternalTensor, folder: Path) -> None:
+def _check_location(tensor: ir.ExternalTensor, folder: Path) -> None:
     location = Path(tensor.location)
-    what = f"external data {str(location)!r} of tensor {tensor.name!r}"
+    label = f"external data {str(location)!r} of tensor {tensor.name!r}"
     path = folder / location
     if location.is_absolute() or not path.resolve().is_relative_to(folder.resolve()) or ".." in location.parts:
-        raise InputError(f"{what} is outside the model's folder")
+        raise InputError(
+            f"{label} is outside the model's folder; move the file beside the model and correct its location"
+        )
     if not path.is_file():
-        raise InputError(f"{what} is missing: there is no file {str(path)!r}")
+        raise InputError(f"{label} is missing: the file {str(path)!r} does not exist")
     if path.stat().st_nlink > 1:
         # onnx and onnx_ir refuse these when the data is used: a hard link can point anywhere on the disk.
-        raise InputError(f"{what} has several hard links, which ONNX does not allow: copy the file")
+        raise InputError(f"{label} has several hard links, which ONNX does not allow; copy the file")
 
 
 def _check_size(tensor: ir.ExternalTensor) -> None:
     offset = tensor.offset or 0
     have = Path(tensor.path).stat().st_size
-    what = f"external data {str(tensor.location)!r} of tensor {tensor.name!r}"
+    label = f"external data {str(tensor.location)!r} of tensor {tensor.name!r}"
     if offset < 0 or offset + tensor.nbytes > have:
-        raise InputError(f"{what} is too short: {tensor.nbytes} bytes from {offset} are needed and the file has {have}")
+        raise InputError(
+            f"{label} is too short: the tensor needs {tensor.nbytes} bytes from offset {offset}, the file has {have}"
+        )
     if tensor.length is not None and tensor.length != tensor.nbytes:
-        raise InputError(f"{what} is {tensor.length} bytes long, but the tensor's shape needs {tensor.nbytes}")
+        raise InputError(f"{label} is {tensor.length} bytes long, but the tensor's shape needs {tensor.nbytes}")
 
 
 def _external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:

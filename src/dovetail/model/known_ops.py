@@ -1,4 +1,4 @@
-"""Which opsets and operators can be taken: those that the installed onnx and ONNX Runtime both know."""
+"""Which opsets and operators are supported: those that the installed onnx and ONNX Runtime both support."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", _CONTRIBUTED)
 
 
 def check_opset(model: ir.Model) -> None:
-    """Refuse an opset that is too old to convert or too new to run; the alias ``ai.onnx`` is spelt ``""`` after it."""
+    """Refuse an opset that is too old to convert or too new to run; also write the domain ``ai.onnx`` as ``""``."""
     for node in model.graph.all_nodes():
         node.domain = "" if node.domain == "ai.onnx" else node.domain
     imports = model.graph.opset_imports
@@ -23,7 +23,10 @@ def check_opset(model: ir.Model) -> None:
         imports[""] = imports.pop("ai.onnx")
     version = imports.setdefault("", newest_opset())
     if not OLDEST_OPSET <= version <= newest_opset():
-        raise InputError(f"the model uses opset {version}: {OLDEST_OPSET} to {newest_opset()} can be taken")
+        raise InputError(
+            f"the model uses opset {version}, which is not supported; export it with an opset from {OLDEST_OPSET} to "
+            f"{newest_opset()}"
+        )
 
 
 def check_ops(model: ir.Model) -> None:
@@ -31,23 +34,24 @@ def check_ops(model: ir.Model) -> None:
     bodies = [model.graph, *(function.graph for function in model.functions.values())]
     for body in bodies:
         for node in body.all_nodes():
-            if node.op_identifier() not in model.functions and not _is_known(node, model.graph.opset_imports):
+            if node.op_identifier() not in model.functions and not _is_supported(node, model.graph.opset_imports):
                 raise InputError(
                     f"node {node.name or str(node.outputs[0].name)!r} uses the operator "
-                    f"{(node.domain + '.' if node.domain else '') + node.op_type!r}, which ONNX Runtime does not know"
+                    f"{(node.domain + '.' if node.domain else '') + node.op_type!r}, "
+                    "which ONNX Runtime does not support"
                 )
 
 
 @cache
 def newest_opset() -> int:
-    """The newest opset that both onnx and ONNX Runtime take."""
+    """The newest opset that both onnx and ONNX Runtime support."""
     version = onnx.defs.onnx_opset_version()
-    while not _runtime_takes(version):
+    while not _runtime_supports(version):
         version -= 1
     return version
 
 
-def _runtime_takes(opset: int) -> bool:
+def _runtime_supports(opset: int) -> bool:
     import onnxruntime
     from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
@@ -61,7 +65,7 @@ def _runtime_takes(opset: int) -> bool:
     return True
 
 
-def _is_known(node: ir.Node, imports: dict[str, int]) -> bool:
+def _is_supported(node: ir.Node, imports: dict[str, int]) -> bool:
     if node.domain not in _DOMAINS:
         return False
     if node.domain == _CONTRIBUTED:

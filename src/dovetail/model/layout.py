@@ -16,21 +16,21 @@ LAYOUT_OPS = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A Reshape to ``numbers``, or a Transpose by them."""
+    """A Reshape to the shape ``numbers``, or a Transpose by the permutation ``numbers``."""
 
     op_type: str
     numbers: tuple[int, ...]
 
 
 def step_of(node: ir.Node) -> Step:
-    """What a layout node does, as a step."""
+    """The step that a layout node performs."""
     if node.op_type == "Transpose":
         return Step("Transpose", perm_of(node))
     return Step("Reshape", edit.shape_of(node.outputs[0]) or ())
 
 
 def insert_step(before: ir.Node, value: ir.Value, step: Step, *, replaces: Iterable[ir.Node]) -> ir.Value:
-    """Insert the node that does a step and return its output."""
+    """Insert the node for a step and return its output."""
     if step.op_type == "Transpose":
         old = edit.shape_of(value) or ()
         shape = [old[axis] for axis in step.numbers]
@@ -48,12 +48,12 @@ def perm_of(node: ir.Node) -> tuple[int, ...]:
     return tuple(edit.attribute(node, "perm", tuple(reversed(range(rank)))))
 
 
-def shortest(source: ir.Value, chain: Sequence[ir.Node]) -> list[Step]:
-    """The fewest Reshapes and Transposes that do what a chain of layout nodes does.
+def shortest_steps(source: ir.Value, chain: Sequence[ir.Node]) -> list[Step]:
+    """The fewest Reshapes and Transposes that compute the same as a chain of layout nodes.
 
-    Every axis is followed as the pieces of memory that it walks over. Where each ends as one piece, a Reshape and a
-    Transpose make them; where pieces from apart were merged, a Reshape has to follow. A chain that is as short as
-    that stays as it is.
+    Every axis is tracked as the pieces of the source's memory that it covers. If each axis of the result is one piece,
+    a Reshape and a Transpose are enough; if an axis merges pieces that are not adjacent in memory, a Reshape has to
+    follow. A chain that is already this short is returned as it is.
     """
     start = edit.shape_of(source) or ()
     steps: list[Step] = []
@@ -64,11 +64,11 @@ def shortest(source: ir.Value, chain: Sequence[ir.Node]) -> list[Step]:
             continue
         shape = edit.shape_of(node.outputs[0]) or ()
         reshaped = _reshaped(axes, shape)
-        if reshaped is None:  # the new axes cut across pieces: nothing merges over this Reshape
+        if reshaped is None:  # the new axes would cut a piece in its middle: nothing merges across this Reshape
             steps += _steps(start, axes)
             start = _shape(axes)
             reshaped = _reshaped(_axes(start), shape)
-        if reshaped is None:  # nor can it be cut from contiguous memory, as 6 x 4 to 8 x 3
+        if reshaped is None:  # contiguous memory cannot be cut so either, such as 6 x 4 to 8 x 3
             steps.append(Step("Reshape", shape))
             start, reshaped = shape, _axes(shape)
         axes = reshaped
@@ -77,7 +77,7 @@ def shortest(source: ir.Value, chain: Sequence[ir.Node]) -> list[Step]:
 
 
 _Piece = tuple[int, int]  # length and stride, in elements of the contiguous source
-_Axis = list[_Piece]  # outermost piece first; empty for an axis of one element
+_Axis = list[_Piece]  # outermost piece first; empty for an axis of size 1
 
 
 def _axes(shape: tuple[int, ...]) -> list[_Axis]:
@@ -89,26 +89,26 @@ def _shape(axes: Iterable[_Axis]) -> tuple[int, ...]:
 
 
 def _reshaped(axes: Sequence[_Axis], shape: tuple[int, ...]) -> list[_Axis] | None:
-    """The axes of a Reshape, or None where one would end inside a piece that cannot be cut there."""
+    """The axes after a Reshape, or None if one would end inside a piece that cannot be divided there."""
     pieces = [piece for axis in axes for piece in axis]
     result: list[_Axis] = []
-    for wanted in shape:
+    for remaining in shape:
         axis: _Axis = []
-        while wanted > 1:
+        while remaining > 1:
             size, stride = pieces.pop(0)
-            taken = min(size, wanted)
-            if size % taken or wanted % taken:
+            factor = min(size, remaining)
+            if size % factor or remaining % factor:
                 return None
-            if taken < size:
-                pieces.insert(0, (size // taken, stride))
-            _append(axis, (taken, stride * (size // taken)))
-            wanted //= taken
+            if factor < size:
+                pieces.insert(0, (size // factor, stride))
+            _append(axis, (factor, stride * (size // factor)))
+            remaining //= factor
         result.append(axis)
     return result
 
 
 def _append(axis: _Axis, piece: _Piece) -> None:
-    """Add an inner piece; it joins the one outside it when they are one run of memory."""
+    """Append an inner piece, merged with the one outside it if the two are adjacent in memory."""
     size, stride = piece
     if axis and axis[-1][1] == size * stride:
         axis[-1] = (axis[-1][0] * size, stride)
@@ -125,7 +125,7 @@ def _steps(start: tuple[int, ...], axes: Sequence[_Axis]) -> list[Step]:
         ones = [axis for axis, size in enumerate(start) if size == 1]
     else:
         ones = [] if merges else [axis for axis, pieces in enumerate(axes) if not pieces]
-    # An axis of one element may stand anywhere: it is left where it comes from, or where it ends.
+    # An axis of size 1 may be anywhere: it stays where it is in the source, or where it is in the result.
     before = _with_ones(in_memory, ones)
     after = _with_ones([stride for axis in axes for _, stride in axis], ones)
     shape = tuple(1 if key < 0 else strides[key] for key in before)
@@ -137,7 +137,7 @@ def _steps(start: tuple[int, ...], axes: Sequence[_Axis]) -> list[Step]:
 
 
 def _with_ones(strides: Iterable[int], ones: Iterable[int]) -> list[int]:
-    """The strides as keys of axes, with the axes of one element, keyed -1, -2 ..., at their positions."""
+    """The strides as keys of axes, with the axes of size 1, keyed -1, -2, ..., inserted at their positions."""
     keys = list(strides)
     for axis in ones:
         keys.insert(axis, -1 - axis)

@@ -1,4 +1,4 @@
-"""Operators that only choose and move elements of their first input, by the definition of ONNX."""
+"""Operators that only select and move elements of their first input, by their ONNX definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running a graph and looking at tensors inside it."""
+"""Run a graph and read its intermediate tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dovetail.model.write import write
 
 
 class ObservedRun:
-    """A session whose inner tensors land in buffers that are allocated once."""
+    """A session that writes the named intermediate tensors to buffers, which are allocated once."""
 
     def __init__(self, model: ir.Model, names: Sequence[str], workdir: Path, mode: Mode = Mode.FLOAT) -> None:
         observed = model.clone()
@@ -26,8 +26,8 @@ class ObservedRun:
         self.values = {name: by_name[name] for name in names}
         self._inputs = {v.name or "" for v in observed.graph.inputs}
         outputs = {v.name for v in observed.graph.outputs}
-        wanted = [name for name in names if name not in self._inputs]
-        observed.graph.outputs.extend(by_name[name] for name in wanted if name not in outputs)
+        computed = [name for name in names if name not in self._inputs]
+        observed.graph.outputs.extend(by_name[name] for name in computed if name not in outputs)
         path = workdir / "observed.onnx"
         written = write(observed, path)
         try:
@@ -36,12 +36,12 @@ class ObservedRun:
             for file in written:
                 file.unlink()
         self._binding = self._session.io_binding()
-        self._buffers = {name: np.empty(_shape(by_name[name]), _dtype(by_name[name])) for name in wanted}
+        self._buffers = {name: np.empty(_shape(by_name[name]), _dtype(by_name[name])) for name in computed}
         for name, buffer in self._buffers.items():
             self._binding.bind_output(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
 
     def run(self, sample: Sample) -> Iterable[tuple[str, Array]]:
-        """The named tensors of one sample; the arrays are overwritten by the next."""
+        """The named tensors for one sample; the next run overwrites the arrays."""
         with runtime_errors("run the model"):
             for name in self._inputs:
                 self._binding.bind_cpu_input(name, sample[name])
@@ -52,7 +52,7 @@ class ObservedRun:
 
 
 def _dtype(value: ir.Value) -> type[np.floating]:
-    """Graphs that ship may compute in float16."""
+    """The dtype of a buffer: float16 in emitted graphs that compute in it, else float32."""
     return np.float16 if value.dtype is ir.DataType.FLOAT16 else np.float32
 
 

@@ -1,4 +1,4 @@
-"""One opset for every model: the passes are written against opset 21 and later."""
+"""Raise every model to one opset: the passes are written for opset 21 and later."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dovetail.model.skeleton import refill, skeleton
 
 OPSET = 21
 OLDEST_OPSET = 11
-_IR_VERSION = 10  # the first that carries opset 21, and metadata on every value
+_IR_VERSION = 10  # the first that allows opset 21, and metadata on every value
 
 
 def raise_opset(model: ir.Model) -> ir.Model:
-    """A model of opset 21 or later, with the names, the weights and the metadata of the one given.
+    """A copy of the model at opset 21 or later, with the same names, weights and metadata.
 
-    onnx's own converter is used; it drops model functions and node metadata, so functions are inlined and origins
-    are stamped around it.
+    onnx's own version converter drops model functions and node metadata, so functions are inlined before it and
+    origins are stamped after it.
     """
     version = model.opset_imports[""]
     if version >= OPSET:
@@ -28,7 +28,7 @@ def raise_opset(model: ir.Model) -> ir.Model:
             proto = version_converter.convert_version(skeleton(model), OPSET)
         except (RuntimeError, version_converter.ConvertError, onnx.shape_inference.InferenceError) as error:
             reason = str(error).strip().splitlines()[0]
-            raise InputError(f"the model's opset {version} could not be raised to {OPSET}: {reason}") from error
+            raise InputError(f"the model's opset {version} could not be converted to {OPSET}: {reason}") from error
         raised = ir.from_proto(proto)
         refill(raised, model)
         raised.metadata_props.update(model.metadata_props)

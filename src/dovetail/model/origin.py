@@ -1,8 +1,7 @@
-"""The trail from every tensor and node back to its name in the caller's file.
+"""The origin of every tensor and node: its name in the user's file.
 
-The trail is kept in ``metadata_props``, so it survives saving and loading. A value whose numbers are those of an
-original tensor, or of the only part of it that is read, is *exact*; a value that a pass made is *derived* from the
-original tensor named.
+Origins are kept in ``metadata_props``, so they survive saving and loading. A value that equals an original tensor, or
+the only part of it that is used, is *exact*; any other value that a pass created is *derived* from an original tensor.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ _INSIDE = "dovetail.inside"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a tensor comes from: its original name, whether it is that tensor or made from it, and further original
-    tensors that were found equal to it."""
+    """Where a tensor comes from: the name of the original tensor, whether it equals that tensor or is derived from it,
+    and the names of further original tensors that are equal to it."""
 
     name: str
     exact: bool = True
@@ -33,10 +32,10 @@ class Origin:
 
 
 def stamp(model: ir.Model, names: Container[str] | None = None) -> None:
-    """Write every value's and node's own name into its trail; called once, when the model is read.
+    """Record every value's and node's own name as its origin; called once, when the model is read.
 
-    ``names`` are those in the caller's file: a value that is not among them (made by inlining a function or raising
-    the opset) is derived from the nearest one that it feeds.
+    ``names`` are those in the user's file: a value that is not among them (created by inlining a function or raising
+    the opset) is derived from the nearest such value downstream.
     """
     for value in each_value(model.graph):
         nearest = value if names is None else _nearest(model.graph, value, names)
@@ -48,16 +47,16 @@ def stamp(model: ir.Model, names: Container[str] | None = None) -> None:
 
 
 def origin_of(value: ir.Value) -> Origin:
-    """The original tensor of a value; a value without a trail is its own origin."""
-    trail = value.metadata_props.get(_NAME)
-    if trail is None:
+    """The original tensor of a value; a value without a recorded origin is its own origin."""
+    recorded = value.metadata_props.get(_NAME)
+    if recorded is None:
         return Origin(value.name or "", exact=False)
-    name, *aliases = trail.split("\n")
+    name, *aliases = recorded.split("\n")
     return Origin(name, _DERIVED not in value.metadata_props, tuple(aliases))
 
 
 def carry(new: ir.Value, old: ir.Value) -> None:
-    """Say that ``new`` is what ``old`` was."""
+    """Record that ``new`` has the origin of ``old``."""
     new.metadata_props[_NAME] = "\n".join(origin_of(old).names)
     if origin_of(old).exact:
         new.metadata_props.pop(_DERIVED, None)
@@ -66,85 +65,87 @@ def carry(new: ir.Value, old: ir.Value) -> None:
 
 
 def add_alias(kept: ir.Value, removed: ir.Value) -> None:
-    """Say that ``removed`` held the same numbers as ``kept``, so that it is still found by its name."""
+    """Record that ``removed`` was equal to ``kept``, so that ``kept`` is found by both names."""
     if origin_of(removed).exact:
         names = dict.fromkeys((*origin_of(kept).names, *origin_of(removed).names))
         kept.metadata_props[_NAME] = "\n".join(names)
 
 
 def derive(new: ir.Value, source: ir.Value) -> None:
-    """Say that a pass made ``new`` from ``source``."""
+    """Record that a pass derived ``new`` from ``source``."""
     new.metadata_props[_NAME] = origin_of(source).name
     new.metadata_props[_DERIVED] = "1"
 
 
 def nodes_of(node: ir.Node) -> tuple[str, ...]:
-    """The original nodes that a node stands for."""
-    trail = node.metadata_props.get(_NODES)
-    return tuple(trail.split("\n")) if trail else ()
+    """The names of the original nodes that a node replaces."""
+    recorded = node.metadata_props.get(_NODES)
+    return tuple(recorded.split("\n")) if recorded else ()
 
 
 def stand_for(new: ir.Node, old: Iterable[ir.Node]) -> None:
-    """Say that ``new`` does the work of the ``old`` nodes."""
+    """Record that ``new`` replaces the ``old`` nodes."""
     names = dict.fromkeys(name for node in old for name in nodes_of(node))
     new.metadata_props[_NODES] = "\n".join(names)
 
 
 def _nearest(graph: ir.Graph, value: ir.Value, names: Container[str]) -> ir.Value:
     while value.name not in names:
-        reader = next(iter(value.uses()), None)
-        if reader is None:  # an output of a subgraph, or read by nobody
+        use = next(iter(value.uses()), None)
+        if use is None:  # an output of a subgraph, or without consumers
             return graph.outputs[0]
-        value = reader.node.outputs[0]
+        value = use.node.outputs[0]
     return value
 
 
 def adopt_lost(before: ir.Graph, after: ir.Graph) -> None:
-    """Let what is left answer to the names of what was fused away.
+    """Record the names of nodes and tensors that were fused away on the nodes that remain.
 
-    A node of the original that no node stands for, and its tensors, go to the nearest node behind it that still writes
-    an original tensor: a GELU made of five nodes is found by the name of any of them.
+    An original node that no remaining node replaces, and its tensors, are recorded on the nearest nodes downstream that
+    still write an original tensor: a GELU fused from five nodes is found by the name of any of them.
     """
     kept = {name for node in after.all_nodes() for name in nodes_of(node)}
-    writers = {name: node for node in after for v in node.outputs if origin_of(v).exact for name in origin_of(v).names}
+    producers = {
+        name: node for node in after for v in node.outputs if origin_of(v).exact for name in origin_of(v).names
+    }
     for node in before:
-        lost = [v for v in node.outputs if v.name not in writers]
+        lost = [v for v in node.outputs if v.name not in producers]
         if (not lost and node.name in kept) or not any(v is not None and not v.is_initializer() for v in node.inputs):
             continue
-        own = [writers[v.name] for v in node.outputs if v.name in writers]
-        for heir in own or _nearest_writers(lost, writers):
+        own = [producers[v.name] for v in node.outputs if v.name in producers]
+        for owner in own or _nearest_producers(lost, producers):
             if node.name and node.name not in kept:
-                heir.metadata_props[_NODES] = "\n".join(dict.fromkeys((*nodes_of(heir), node.name)))
+                owner.metadata_props[_NODES] = "\n".join(dict.fromkeys((*nodes_of(owner), node.name)))
             if lost:
-                tensors = dict.fromkeys((*inside_of(heir), *(v.name or "" for v in lost)))
-                heir.metadata_props[_INSIDE] = "\n".join(tensors)
+                tensors = dict.fromkeys((*inside_of(owner), *(v.name or "" for v in lost)))
+                owner.metadata_props[_INSIDE] = "\n".join(tensors)
 
 
 def inside_of(node: ir.Node) -> tuple[str, ...]:
     """The original tensors that were fused into a node."""
-    trail = node.metadata_props.get(_INSIDE)
-    return tuple(trail.split("\n")) if trail else ()
+    recorded = node.metadata_props.get(_INSIDE)
+    return tuple(recorded.split("\n")) if recorded else ()
 
 
-def _nearest_writers(lost: list[ir.Value], writers: dict[str, ir.Node]) -> list[ir.Node]:
-    found: dict[ir.Node, None] = {}
+def _nearest_producers(lost: list[ir.Value], producers: dict[str, ir.Node]) -> list[ir.Node]:
+    nearest: dict[ir.Node, None] = {}
     pending, seen = [node for value in lost for node, _ in value.uses()], set[ir.Node]()
     while pending:
         node = pending.pop()
         if node in seen:
             continue
         seen.add(node)
-        heirs = [writers[v.name] for v in node.outputs if v.name in writers]
-        found.update(dict.fromkeys(heirs))
-        if not heirs:
-            pending += [user for v in node.outputs for user, _ in v.uses()]
-    return list(found)
+        remaining = [producers[v.name] for v in node.outputs if v.name in producers]
+        nearest.update(dict.fromkeys(remaining))
+        if not remaining:
+            pending += [consumer for v in node.outputs for consumer, _ in v.uses()]
+    return list(nearest)
 
 
 def each_value(graph: ir.Graph) -> Iterable[ir.Value]:
-    """Every value of a graph: inputs, constants, then what the nodes write, subgraphs included."""
-    for each in (graph, *graph.subgraphs()):
-        yield from each.inputs
-        yield from each.initializers.values()
-        for node in each:
+    """Every value of a graph and its subgraphs: inputs, initializers, then the outputs of the nodes."""
+    for scope in (graph, *graph.subgraphs()):
+        yield from scope.inputs
+        yield from scope.initializers.values()
+        for node in scope:
             yield from node.outputs

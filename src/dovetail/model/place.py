@@ -1,4 +1,4 @@
-"""Places of a graph, in the names of the caller's file."""
+"""Places in a graph, by the names in the user's file."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from dovetail.model.origin import nodes_of, origin_of
 
 
 def at_node(node: ir.Node, edge: Edge | None = None) -> Place:
-    """A node; with the ``edge`` that is meant, where it is about one of its inputs."""
+    """A node; with ``edge`` if the place is one input of it."""
     tensor = origin_of(node.outputs[0]).name if node.outputs else ""
     return Place(PlaceKind.NODE, nodes_of(node), tensor, node.op_type, edge)
 
 
 def at_tensor(value: ir.Value) -> Place:
-    """A tensor, with what writes it."""
+    """A tensor, with its producer."""
     producer = value.producer()
     nodes, op_type = ((), "") if producer is None else (nodes_of(producer), producer.op_type)
     return Place(PlaceKind.TENSOR, nodes, origin_of(value).name, op_type)
 
 
 def at_attention(attention: Attention) -> Place:
-    """An attention: the tensor that it writes, and the nodes of its two products and its softmax."""
-    parts = (attention.scores, attention.softmax, attention.mix)
-    nodes = dict.fromkeys(name for node in parts for name in nodes_of(node))
+    """An attention: its output tensor, and the nodes of its two MatMuls and its Softmax."""
+    main_nodes = (attention.scores, attention.softmax, attention.mix)
+    nodes = dict.fromkeys(name for node in main_nodes for name in nodes_of(node))
     return replace(at_tensor(attention.mix.outputs[0]), nodes=tuple(nodes), op_type="Attention")
 
 

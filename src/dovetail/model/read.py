@@ -1,4 +1,4 @@
-"""Read an ONNX file into a model whose every name, opset and weight is known to be in order."""
+"""Read an ONNX file and check its names, operators, types, opset and weights."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from dovetail.model.skeleton import skeleton
 from dovetail.whole_number import LARGEST
 
 Shapes = Mapping[str, tuple[int, ...]]
-# What a model remembers of its file, once its opset is raised: the opset that it had.
+# Key in ``model.meta``: the opset of the file, before it was raised.
 ORIGINAL_OPSET = "dovetail.opset"
 
 
 def read(path: str | Path, shapes: Shapes = MappingProxyType({})) -> ir.Model:
-    """Load a model, pin the shapes of its inputs, raise its opset and stamp every name as the original one.
+    """Load a model, set the shapes of its inputs, raise its opset and record every name as the original one.
 
-    Weights beside the file stay there and are mapped when used. Initializers that are also listed as inputs (as every
-    file before IR version 4 had to) are constants. Functions are inlined.
+    External data stays in its files, which are memory-mapped when used. Initializers that are also listed as inputs
+    (which files before IR version 4 required) are constants. Functions are inlined.
     """
     path = Path(path)
     model = _load(path)
@@ -55,59 +55,62 @@ def read(path: str | Path, shapes: Shapes = MappingProxyType({})) -> ir.Model:
 
 
 def pin_shapes(model: ir.Model, shapes: Shapes) -> None:
-    """Give inputs their static shapes; an input that shares a named dimension with a pinned one is bound too."""
+    """Set the static shapes of inputs; their named dimensions get the same size in all other inputs."""
     inputs = {str(value.name): value for value in model.graph.inputs}
     bound: dict[str, int] = {}
-    for name, wanted in shapes.items():
+    for name, shape in shapes.items():
         if name not in inputs:
-            raise InputError(f"--shape {name}: the model has no input {name!r}, it has {', '.join(inputs)}")
+            raise InputError(f"--shape {name}: the model has no input {name!r}; its inputs are {', '.join(inputs)}")
         declared = inputs[name].shape
-        if any(size < 1 for size in wanted):
-            raise InputError(f"--shape {name}: {_text(wanted)} has a dimension below 1")
-        if math.prod(wanted) > LARGEST:
-            raise InputError(f"--shape {name}: {_text(wanted)} has more than {LARGEST} elements")
+        if any(size < 1 for size in shape):
+            raise InputError(f"--shape {name}: {_text(shape)} has a dimension below 1")
+        if math.prod(shape) > LARGEST:
+            raise InputError(f"--shape {name}: {_text(shape)} has more than {LARGEST} elements")
         if declared is not None:
-            _bind(name, declared, wanted, bound)
-        inputs[name].shape = ir.Shape(wanted)
+            _bind(name, declared, shape, bound)
+        inputs[name].shape = ir.Shape(shape)
     for value in inputs.values():
         if value.shape is not None:
             value.shape = ir.Shape([bound.get(_symbol(dim), dim) for dim in value.shape])
 
 
 def require_static(model: ir.Model) -> None:
-    """Refuse a model with an input whose shape is not fully known."""
+    """Refuse a model with an input whose shape is not static."""
     for value in model.graph.inputs:
         if value.shape is None or not value.shape.is_static():
-            found = "unknown" if value.shape is None else _text(value.shape)
+            shape = "unknown" if value.shape is None else _text(value.shape)
             raise InputError(
-                f"input {value.name!r} has the shape {found}: pin it, for example --shape {value.name}=1,3,224,224"
+                f"input {value.name!r} has no static shape ({shape}); "
+                f"set it, for example with --shape {value.name}=1,3,224,224"
             )
 
 
 def require_float32(model: ir.Model) -> None:
-    """Refuse a graph that computes in another float type: half precision is the target's business, not the model's."""
+    """Refuse a graph that does not compute in float32: the target decides where float16 is used, not the model."""
     for node in model.graph:
         for value in node.outputs:
             if value.dtype is not None and value.dtype.is_floating_point() and value.dtype is not ir.DataType.FLOAT:
                 raise InputError(
-                    f"tensor {origin.origin_of(value).name!r} is {value.dtype.name.lower()}: give the float32 model"
+                    f"tensor {origin.origin_of(value).name!r} is {value.dtype.name.lower()}; provide the float32 model"
                 )
 
 
 def require_known_shapes(model: ir.Model) -> None:
-    """Refuse a graph in which the size of a float tensor or of an output is only known once the data is."""
+    """Refuse a graph in which the shape of a float tensor or of an output depends on the data."""
     for value in (*model.graph.outputs, *(v for node in model.graph for v in node.outputs if is_float(v))):
         if shape_of(value) is None:
-            raise InputError(f"tensor {origin.origin_of(value).name!r} has no static shape: it depends on the data")
+            raise InputError(
+                f"tensor {origin.origin_of(value).name!r} has no static shape: its shape depends on the data"
+            )
 
 
 def require_numbers(model: ir.Model) -> None:
-    """Refuse a model with NaN in its weights; an infinite bound or mask can be right, and is seen where it acts."""
+    """Refuse a model with NaN in its weights; infinities can be valid bounds or masks, and other checks cover them."""
     for graph in model.graphs():
         for value in graph.initializers.values():
             array = constant_of(value) if is_float(value) else None
             if array is not None and array.size and np.isnan(array.min()):
-                raise InputError(f"weight {origin.origin_of(value).name!r} holds NaN: a float model must be finite")
+                raise InputError(f"weight {origin.origin_of(value).name!r} holds NaN; fix the float model first")
 
 
 def _load(path: Path) -> ir.Model:
@@ -118,13 +121,13 @@ def _load(path: Path) -> ir.Model:
     try:
         proto = onnx.ModelProto.FromString(data)
     except DecodeError as error:
-        raise InputError(f"{str(path)!r} is not an ONNX file, or it is cut short") from error
+        raise InputError(f"{str(path)!r} is not an ONNX file, or is truncated") from error
     del data
     if not proto.opset_import or not proto.graph.node:
-        raise InputError(f"{str(path)!r} holds no graph: it is not an ONNX model, or it is cut short")
+        raise InputError(f"{str(path)!r} contains no graph: it is not an ONNX model, or is truncated")
     if proto.graph.sparse_initializer:
         name = proto.graph.sparse_initializer[0].values.name
-        raise InputError(f"initializer {name!r} is sparse, which is not supported")
+        raise InputError(f"initializer {name!r} is sparse, which is not supported; store it as a dense tensor")
     check_proto(proto)
     try:
         model: ir.Model = ir.from_proto(proto)
@@ -135,28 +138,30 @@ def _load(path: Path) -> ir.Model:
 
 
 def _put_in_order(model: ir.Model) -> None:
-    """Sort the nodes, inline functions, move big Constant nodes to initializers, drop initializers from the inputs."""
+    """Sort the nodes, inline functions, make large Constant nodes initializers, drop initializers from the inputs."""
     _check_inputs(model)
     try:
         model.graph.sort()
     except ValueError as error:
-        raise InputError(f"node {_node_in_cycle(model.graph).name!r} depends on its own output") from error
+        raise InputError(
+            f"node {_node_in_cycle(model.graph).name!r} depends on its own output: the graph has a cycle"
+        ) from error
     try:
         common.InlinePass()(model)
         common.LiftConstantsToInitializersPass()(model)
-    except (TypeError, ValueError, RuntimeError, ir.passes.InvariantError) as error:  # all that onnx_ir raises
+    except (TypeError, ValueError, RuntimeError, ir.passes.InvariantError) as error:  # everything that onnx_ir raises
         raise InputError(f"the model's functions or constants are damaged: {_first_line(error)}") from error
     common.RemoveInitializersFromInputsPass()(model)
 
 
 def _node_in_cycle(graph: ir.Graph) -> ir.Node:
-    """A node that would be left when all that can be computed has been, and its feeders followed round once."""
+    """A node of a cycle: one that is reached by following producers from a node that cannot be computed."""
     pending = set(graph)
-    while ready := [each for each in pending if not pending & set(each.predecessors())]:
+    while ready := [node for node in pending if not pending & set(node.predecessors())]:
         pending.difference_update(ready)
-    node = next(each for each in graph if each in pending)
-    for _ in pending:  # what merely hangs below a cycle leads up into it
-        node = next(each for each in node.predecessors() if each in pending)
+    node = next(node for node in graph if node in pending)
+    for _ in pending:  # from a node downstream of a cycle, enough steps upstream end in the cycle
+        node = next(producer for producer in node.predecessors() if producer in pending)
     return node
 
 
@@ -174,7 +179,7 @@ def _check_valid(model: ir.Model, path: Path) -> None:
 
 
 def name_nodes(graph: ir.Graph) -> None:
-    """Give every node a name of its own: an unnamed one is called after its operator and output."""
+    """Give every node a unique name: an unnamed node is named after its operator and output."""
     nodes = list(graph.all_nodes())
     taken = {node.name for node in nodes}
     seen: set[str] = set()
@@ -201,16 +206,17 @@ def _values(model: ir.Model) -> Iterator[ir.Value]:
             yield from node.outputs
 
 
-def _bind(name: str, declared: ir.Shape, wanted: Sequence[int], bound: dict[str, int]) -> None:
-    what = f"--shape {name}: {_text(wanted)} does not go with the model's {_text(declared)}"
-    if len(declared) != len(wanted):
-        raise InputError(f"{what}: it has {len(declared)} dimensions")
-    for dim, size in zip(declared, wanted, strict=True):
+def _bind(name: str, declared: ir.Shape, shape: Sequence[int], bound: dict[str, int]) -> None:
+    """Check the shape set for an input against the declared one, and record the sizes of named dimensions."""
+    message = f"--shape {name}: {_text(shape)} does not match the model's {_text(declared)}"
+    if len(declared) != len(shape):
+        raise InputError(f"{message}: expected {len(declared)} dimensions")
+    for dim, size in zip(declared, shape, strict=True):
         symbol = _symbol(dim)
         if isinstance(dim, int) and dim != size:
-            raise InputError(f"{what}: {dim} is fixed")
+            raise InputError(f"{message}: dimension {dim} is fixed")
         if symbol and bound.setdefault(symbol, size) != size:
-            raise InputError(f"{what}: {symbol!r} is already {bound[symbol]}")
+            raise InputError(f"{message}: dimension {symbol!r} is already {bound[symbol]}")
 
 
 def _symbol(dim: int | ir.SymbolicDim) -> str:
@@ -218,7 +224,7 @@ def _symbol(dim: int | ir.SymbolicDim) -> str:
 
 
 def _forget_placeholders(model: ir.Model) -> None:
-    """Make the ways in which exporters write an unknown size (-1, 0, ``?``) plainly unknown."""
+    """Replace the placeholders that exporters write for an unknown size (-1, 0, ``?``) by unknown dimensions."""
     for value in model.graph.inputs:
         if value.shape is not None:
             unknown = [(isinstance(dim, int) and dim < 1) or _symbol(dim) == "?" for dim in value.shape]
@@ -231,7 +237,7 @@ def _text(shape: ir.Shape | Sequence[int]) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """The first line of what went wrong first."""
+    """The first line of the message of the root cause."""
     while error.__cause__ is not None:
         error = error.__cause__
     return (str(error).strip() or type(error).__name__).splitlines()[0]

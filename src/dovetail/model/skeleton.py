@@ -1,4 +1,4 @@
-"""A model's proto without its weights, for the tools of the onnx package, which serialize whatever they are given."""
+"""A model's proto without its weights, for the tools of the onnx package, which serialize the whole model."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-# Shape constants and scalars stay inside, because inference and conversion look at their numbers.
-_INSIDE_BYTES = 1024
+# Shape constants and scalars stay, because shape inference and opset conversion read their values.
+_INLINE_BYTES = 1024
 
 
 def skeleton(model: ir.Model) -> onnx.ModelProto:
-    """The model with every initializer above a kilobyte turned into an input; the model itself is not touched."""
+    """The model with every initializer above a kilobyte turned into an input; the model itself is not changed."""
     bare = model.clone()
     for value in list(bare.graph.initializers.values()):
         if value.const_value is None:
             continue
-        if value.const_value.nbytes <= _INSIDE_BYTES:
-            # A copy, because external data is out of the tools' reach and a tensor's name is written when serialized.
+        if value.const_value.nbytes <= _INLINE_BYTES:
+            # A copy, because the tools cannot read external data, and because the tensor's own name is serialized.
             array = np.array(value.const_value.numpy())
             value.const_value = ir.Tensor(array, value.const_value.dtype, name=value.name)
         else:
@@ -29,7 +29,7 @@ def skeleton(model: ir.Model) -> onnx.ModelProto:
 
 
 def refill(bare: ir.Model, model: ir.Model) -> None:
-    """Give a model that was made from the skeleton of ``model`` its weights and its own inputs back, in place."""
+    """Restore the weights and inputs of ``model``, in place, in a model that was made from its skeleton."""
     inputs = {value.name for value in model.graph.inputs}
     for value in list(bare.graph.inputs):
         if value.name in inputs:

@@ -1,4 +1,4 @@
-"""Constants that mask: those that are only added to, or chosen instead of, what a Softmax reads."""
+"""Constants that are masks: they are only added to the input of a Softmax, or selected in its place."""
 
 from __future__ import annotations
 
@@ -8,67 +8,72 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from dovetail.model.attention import SAME_NUMBERS, ScalePlace, scale_at
+from dovetail.model.attention import VALUE_PRESERVING_OPS, ScalePlace, scale_at
 from dovetail.model.edit import constant_of, is_op
 
-_HANDED_ON = (*SAME_NUMBERS, "Expand")
+_PASSED_THROUGH = (*VALUE_PRESERVING_OPS, "Expand")
 
 
 @dataclass(slots=True)
-class _Walk:
-    """From one Softmax up: constant operands, and the nodes passed, with the factor that each is scaled by below."""
+class _SoftmaxInputs:
+    """The nodes upstream of one Softmax and their constant operands, with the factor that scales each downstream."""
 
     edges: dict[tuple[ir.Node, int], float] = field(default_factory=dict)
-    passed: dict[ir.Node, float] = field(default_factory=dict)
+    nodes: dict[ir.Node, float] = field(default_factory=dict)
 
-    def up(self, value: ir.Value | None, factor: float) -> None:
+    def collect(self, value: ir.Value | None, factor: float) -> None:
         node = None if value is None else value.producer()
-        if node is None or factor <= self.passed.get(node, -1.0):
+        if node is None or factor <= self.nodes.get(node, -1.0):
             return
         scale = scale_at(node, ScalePlace.SCORES)
-        if is_op(node, *_HANDED_ON):
-            read = {0: factor}
+        if is_op(node, *_PASSED_THROUGH):
+            factors = {0: factor}
         elif is_op(node, "Add"):
-            read = {0: factor, 1: factor}
+            factors = {0: factor, 1: factor}
         elif is_op(node, "Where"):
-            read = {1: factor, 2: factor}
+            factors = {1: factor, 2: factor}
         elif scale is not None and scale.factor is not None:
-            read = {node.inputs.index(scale.data): factor * abs(scale.factor)}
+            factors = {node.inputs.index(scale.data): factor * abs(scale.factor)}
         else:
             return
-        self.passed[node] = factor
-        for index, below in read.items():
+        self.nodes[node] = factor
+        for index, input_factor in factors.items():
             if constant_of(node.inputs[index]) is None:
-                self.up(node.inputs[index], below)
+                self.collect(node.inputs[index], input_factor)
             elif is_op(node, "Add", "Where"):
-                self.edges[node, index] = max(below, self.edges.get((node, index), 0.0))
+                self.edges[node, index] = max(input_factor, self.edges.get((node, index), 0.0))
 
 
 def mask_limits(graph: ir.Graph, room: float) -> dict[tuple[ir.Node, int], float]:
-    """Constant operands (node, input) that nothing but a Softmax sees -> how far down each may reach, so that all of
-    them together, scaled as they are, stay within ``room``; half of it is the most that one takes."""
-    walks = list(_walks(graph))
-    passed = {node for walk in walks for node in walk.passed}
-    while outside := {node for node in passed if not _stays_inside(node, passed)}:
-        passed -= outside
+    """Constant operands (node, input) that only affect a Softmax -> how far below zero each may go.
+
+    All operands of a Softmax together, after scaling, stay within ``room``; a single one gets at most half of it.
+    """
+    traces = list(_traces(graph))
+    inside = {node for trace in traces for node in trace.nodes}
+    while outside := {node for node in inside if not _stays_inside(node, inside)}:
+        inside -= outside
     limits: dict[tuple[ir.Node, int], float] = {}
-    for walk in walks:
-        added = sum(is_op(node, "Add") for node in walk.passed)
-        for (node, index), factor in walk.edges.items():
-            if node in passed:
-                limit = room / max(2, added) / max(1.0, factor)
+    for trace in traces:
+        adds = sum(is_op(node, "Add") for node in trace.nodes)
+        for (node, index), factor in trace.edges.items():
+            if node in inside:
+                limit = room / max(2, adds) / max(1.0, factor)
                 limits[node, index] = min(limit, limits.get((node, index), math.inf))
     return limits
 
 
-def _walks(graph: ir.Graph) -> Iterator[_Walk]:
+def _traces(graph: ir.Graph) -> Iterator[_SoftmaxInputs]:
     for node in graph:
         if is_op(node, "Softmax"):
-            walk = _Walk()
-            walk.up(node.inputs[0], 1.0)
-            yield walk
+            trace = _SoftmaxInputs()
+            trace.collect(node.inputs[0], 1.0)
+            yield trace
 
 
-def _stays_inside(node: ir.Node, passed: set[ir.Node]) -> bool:
+def _stays_inside(node: ir.Node, inside: set[ir.Node]) -> bool:
+    """Whether the output is only used by nodes of the set and by Softmax."""
     output = node.outputs[0]
-    return not output.is_graph_output() and all(user in passed or is_op(user, "Softmax") for user, _ in output.uses())
+    return not output.is_graph_output() and all(
+        consumer in inside or is_op(consumer, "Softmax") for consumer, _ in output.uses()
+    )

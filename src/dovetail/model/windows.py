@@ -1,4 +1,4 @@
-"""Windows of an image, as exporters write them: grids of indices (unfold) and Col2Im (fold)."""
+"""Windows of an image, as exporters write them: Gather with index grids (unfold) and Col2Im (fold)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Where windows lie in an image: two numbers each, rows first; ``pads`` are before and after, in that order."""
+    """The windows of an image; each field is (rows, columns), and ``before`` and ``after`` are the padding."""
 
     image: Pair
     kernel: Pair
@@ -27,7 +27,7 @@ class Windows:
 
     @property
     def positions(self) -> Pair:
-        """How many windows there are along each axis."""
+        """The number of windows along each axis."""
         rows, columns = (
             (size + before + after - dilation * (kernel - 1) - 1) // stride + 1
             for size, before, after, dilation, kernel, stride in zip(
@@ -38,13 +38,13 @@ class Windows:
 
     @property
     def tiles(self) -> bool:
-        """Whether every pixel is in one window."""
+        """Whether every pixel is in exactly one window."""
         dense = self.strides == self.kernel and self.dilations == (1, 1) and not any((*self.before, *self.after))
-        return dense and all(size % part == 0 for size, part in zip(self.image, self.kernel, strict=True))
+        return dense and all(size % kernel == 0 for size, kernel in zip(self.image, self.kernel, strict=True))
 
 
 def folded_windows(node: ir.Node) -> Windows | None:
-    """The windows that a Col2Im adds up; None where they are not known, or the image has not two axes."""
+    """The windows that a Col2Im sums; None if they are unknown or the image is not two-dimensional."""
     image, kernel = constant_of(node.inputs[1]), constant_of(node.inputs[2])
     if image is None or kernel is None or image.size != 2 or shape_of(node.inputs[0]) is None:
         return None
@@ -59,16 +59,16 @@ def folded_windows(node: ir.Node) -> Windows | None:
     )
 
 
-def _pair(numbers: Iterable[int]) -> Pair:
-    first, second = (int(number) for number in numbers)
+def _pair(values: Iterable[int]) -> Pair:
+    first, second = (int(value) for value in values)
     return first, second
 
 
 def grid_steps(indices: Array) -> tuple[int, ...] | None:
-    """The step of every axis of a grid of indices that starts at 0 and counts evenly along each; None for others."""
+    """The step along each axis of an index grid that starts at 0 and is evenly spaced; None for other indices."""
     if indices.ndim == 0 or indices.size == 0:
         return None
     steps = tuple(int(indices.take(1, axis).flat[0]) if size > 1 else 0 for axis, size in enumerate(indices.shape))
-    places = np.indices(indices.shape)
-    even = sum(step * place for step, place in zip(steps, places, strict=True))
-    return steps if np.array_equal(indices, even) else None
+    positions = np.indices(indices.shape)
+    grid = sum(step * position for step, position in zip(steps, positions, strict=True))
+    return steps if np.array_equal(indices, grid) else None

@@ -1,4 +1,4 @@
-"""Writing a model whole or not at all, the same bytes for the same model."""
+"""Write a model completely or not at all, and the same model as the same bytes."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-# Protobuf refuses messages of 2 GiB; past this size the weights go to a file beside the model.
+# Protobuf rejects messages of 2 GiB; above this size the weights go to a file beside the model.
 _INLINE_LIMIT_BYTES = 1_500_000_000
-# What the name of that file ends in, behind the model's.
+# The suffix of that file, after the name of the model file.
 DATA = ".data"
 
 
 def write(model: ir.Model, path: Path) -> tuple[Path, ...]:
-    """Write ``path`` (and ``path.data`` when the weights do not fit a protobuf), by a temporary name and a rename."""
+    """Write ``path`` (and ``path.data`` if the weights do not fit a protobuf) under a temporary name, then rename."""
     if weight_bytes(model) <= _INLINE_LIMIT_BYTES:
         write_whole(path, serialized(model))
         return (path,)
     data = path.with_name(path.name + DATA)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as part:
-        ir.save(model, Path(part) / path.name, external_data=data.name)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+        ir.save(model, Path(folder) / path.name, external_data=data.name)
         for file in (data, path):
-            os.replace(Path(part) / file.name, file)
+            os.replace(Path(folder) / file.name, file)
     return (path, data)
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file by a temporary name and a rename."""
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(content)
-    os.replace(part, path)
+    """Write a file under a temporary name, then rename it."""
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_bytes(content)
+    os.replace(temporary, path)
 
 
 def weight_bytes(model: ir.Model) -> int:
-    """How much the constants of a model take."""
+    """The size of the initializers of a model in bytes."""
     return sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
 
 
 def serialized(model: ir.Model) -> bytes:
-    """The model as bytes, weights that stand in a file of their own taken in."""
+    """The model as bytes, with external weights included."""
     proto = ir.to_proto(model)
     for tensor in proto.graph.initializer:
         value = model.graph.initializers[tensor.name].const_value

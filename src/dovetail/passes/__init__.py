@@ -1,1 +1,1 @@
-"""One graph change per file: each edits the model in place and reports where it fired and where it declined."""
+"""One graph pass per file: each edits the model in place and records what it changed and what it declined, and why."""

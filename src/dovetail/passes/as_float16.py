@@ -1,8 +1,9 @@
-"""A graph that computes in float32 as one in float16, float32 at its ends: what strongly typed builds read.
+"""Convert a float32 graph to float16, with float32 inputs and outputs, for strongly typed builds.
 
-Scales of Quantize and Dequantize become float16 too, which ONNX allows from opset 19 on. What float16 cannot hold (a
-scale or an epsilon that would become zero, a number above 65504 that is no mask) stays in float32 between two Casts.
-Masks are raised until they leave room for the scores: at -65504 a score of -20 more is -inf, and a row of them NaN.
+Scales of QuantizeLinear and DequantizeLinear become float16 too, which ONNX allows from opset 19 on. A node with a
+constant that float16 cannot hold (a scale or an epsilon that would become zero, a number above 65504 that is not a
+mask) stays in float32 between two Casts. Masks are raised to leave room for the scores: -65504 plus a score of -20 is
+-inf, and a row of -inf becomes NaN.
 """
 
 from __future__ import annotations
@@ -19,41 +20,44 @@ from dovetail.model.softmax_masks import mask_limits
 from dovetail.pass_record import PassRecord, Site
 
 _FLOAT, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
-# From this opset on Quantize and Dequantize take float16.
+# From this opset on QuantizeLinear and DequantizeLinear accept float16 scales.
 HALF_SCALES_OPSET = 19
 LARGEST = float(np.finfo(np.float16).max)
 SMALLEST_NORMAL = float(np.finfo(np.float16).smallest_normal)
-# Inputs that ONNX wants in float32 whatever the data is: operator -> indices.
+# Inputs that ONNX requires in float32, whatever the type of the data: operator -> input indices.
 _ALWAYS_FLOAT = {"Resize": (2,), "Upsample": (1,)}
 _FLOAT_OPS = ("NonMaxSuppression",)
 _SCALED = ("QuantizeLinear", "DequantizeLinear")
-# A constant that is added to scores, or chosen instead of them, only has to be far away.
+# Operators that apply masks: the exact value of a masking constant does not matter, as long as it is very low.
 _MASKS = ("Add", "Where")
-# What all masks of one Softmax may reach together; exp(-30 000) is zero in every float type.
+# The largest magnitude of all masks of one Softmax together; exp(-30 000) is zero in every float type.
 _MASK_ROOM = 60000.0
 
 
 def as_float16(model: ir.Model) -> PassRecord:
-    """Turn every float32 tensor inside the graph into float16; the record names what stayed in float32, and why."""
+    """Convert every float32 tensor inside the graph to float16; the record lists the nodes kept in float32, and why."""
     scaled = any(is_op(node, *_SCALED) for node in model.graph)
     if scaled and model.opset_imports.get("", 0) < HALF_SCALES_OPSET:
-        raise InputError(f"opset {model.opset_imports.get('', 0)}: float16 scales need opset {HALF_SCALES_OPSET}")
-    return _Halver(model.graph).run()
+        raise InputError(
+            f"the model uses opset {model.opset_imports.get('', 0)}, but float16 scales require opset "
+            f"{HALF_SCALES_OPSET}"
+        )
+    return _Float16Converter(model.graph).run()
 
 
 def survives(array: Array) -> str:
-    """Why numbers cannot be kept as float16 scales or factors; empty if they can."""
-    size = np.abs(np.asarray(array, np.float64))
-    if size.size and float(size.max()) > LARGEST and np.isfinite(size).all():
-        return f"{float(size.max()):.4g} is above the largest float16, {LARGEST:g}"
-    small = size[(size > 0) & (size < SMALLEST_NORMAL)]
+    """Why an array cannot be kept in float16 as scales or factors; empty if it can."""
+    magnitude = np.abs(np.asarray(array, np.float64))
+    if magnitude.size and float(magnitude.max()) > LARGEST and np.isfinite(magnitude).all():
+        return f"{float(magnitude.max()):.4g} is above the largest float16, {LARGEST:g}"
+    small = magnitude[(magnitude > 0) & (magnitude < SMALLEST_NORMAL)]
     if small.size:
         return f"{float(small.min()):.4g} is below the smallest normal float16, {SMALLEST_NORMAL:.4g}"
     return ""
 
 
-class _Halver:
-    """Changes one graph; every new Cast and every converted constant is made once."""
+class _Float16Converter:
+    """Converts one graph; every new Cast and every converted constant is created once and shared."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
@@ -69,30 +73,30 @@ class _Halver:
         for node in nodes:
             for index, value in enumerate(node.inputs):
                 if value is not None and value.dtype in (_FLOAT, _HALF):
-                    self._read(node, index, value)
-            self._write(node)
+                    self._convert_input(node, index, value)
+            self._convert_outputs(node)
         for value, index in outputs.items():
             self._as_output(value, index)
         for name, value in list(self._graph.initializers.items()):
             if not value.uses() and not value.is_graph_output():
                 del self._graph.initializers[name]
         halved = len(nodes) - len(self._kept)
-        changed = (Site("graph", f"{halved} of {len(nodes)} operators in float16"),) if halved else ()
+        changed = (Site("graph", f"{halved} of {len(nodes)} operators converted to float16"),) if halved else ()
         declined = tuple(Site(_where(node), f"kept in float32: {why}") for node, why in self._kept.items())
         return PassRecord("as_float16", changed, declined)
 
-    def _read(self, node: ir.Node, index: int, value: ir.Value) -> None:
-        """Let a node see an input in the type that it computes in."""
-        wanted = _FLOAT if node in self._kept or index in _ALWAYS_FLOAT.get(node.op_type, ()) else _HALF
-        if is_op(node, "Cast") or value.dtype is wanted:
+    def _convert_input(self, node: ir.Node, index: int, value: ir.Value) -> None:
+        """Give a node its input in the type that it computes in."""
+        dtype = _FLOAT if node in self._kept or index in _ALWAYS_FLOAT.get(node.op_type, ()) else _HALF
+        if is_op(node, "Cast") or value.dtype is dtype:
             return
         array = constant_of(value)
-        if array is not None and wanted is _HALF:
+        if array is not None and dtype is _HALF:
             node.replace_input_with(index, self._half(value, array, self._mask_limits.get((node, index), LARGEST)))
         else:
-            node.replace_input_with(index, self._cast(node, value, wanted))
+            node.replace_input_with(index, self._cast(node, value, dtype))
 
-    def _write(self, node: ir.Node) -> None:
+    def _convert_outputs(self, node: ir.Node) -> None:
         if node in self._kept or (is_op(node, "Cast") and attribute(node, "to", 0) != _FLOAT):
             return
         for name in ("to", "dtype"):
@@ -108,31 +112,31 @@ class _Halver:
                 output.type = ir.TensorType(_HALF)
 
     def _half(self, value: ir.Value, array: Array, reach: float) -> ir.Value:
-        """The constant in float16; an edge on which it masks gets one of its own where it reaches too far down."""
-        finite = np.where(np.isfinite(array), np.clip(array, -reach, LARGEST), array).astype(np.float16)
+        """The constant in float16; a mask with values below ``-reach`` is clipped there, in a copy of its own."""
+        clipped = np.where(np.isfinite(array), np.clip(array, -reach, LARGEST), array).astype(np.float16)
         key = value, reach if (array[np.isfinite(array)] < -reach).any() else LARGEST
         if key not in self._halves:
             name = f"{value.name}/half"
-            self._halves[key] = edit.add_initializer(self._graph, finite, name=name, source=value)
+            self._halves[key] = edit.add_initializer(self._graph, clipped, name=name, source=value)
         return self._halves[key]
 
-    def _cast(self, before: ir.Node, value: ir.Value, wanted: ir.DataType) -> ir.Value:
-        """The value in another type; sorted into place by the first reader, which is the first to ask."""
-        if (value, wanted) not in self._casts:
-            self._casts[value, wanted] = edit.insert(
+    def _cast(self, before: ir.Node, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """The value cast to another type; the Cast is inserted before the first consumer and shared by all."""
+        if (value, dtype) not in self._casts:
+            self._casts[value, dtype] = edit.insert(
                 before,
                 "Cast",
                 [value],
-                attributes={"to": int(wanted)},
+                attributes={"to": int(dtype)},
                 source=value,
                 replaces=[],
                 shape=edit.shape_of(value),
-                dtype=wanted,
+                dtype=dtype,
             )
-        return self._casts[value, wanted]
+        return self._casts[value, dtype]
 
     def _as_output(self, value: ir.Value, index: int) -> None:
-        """Give the graph its float32 output back, under its name."""
+        """Restore a float32 output of the graph, under its name."""
         if value.dtype is _FLOAT:
             return
         name = str(value.name)
@@ -146,9 +150,9 @@ class _Halver:
 
 
 def _why_kept(node: ir.Node) -> str:
-    """Why a node has to compute in float32; empty if it does not."""
+    """Why a node must compute in float32; empty if it need not."""
     if is_op(node, *_FLOAT_OPS):
-        return f"{node.op_type} takes float32 only"
+        return f"{node.op_type} supports float32 only"
     for index, value in enumerate(node.inputs):
         array = constant_of(value)
         if array is None or array.dtype != np.float32 or index in _ALWAYS_FLOAT.get(node.op_type, ()):

@@ -1,6 +1,7 @@
-"""A graph that computes in float16 as one in float32: other tools' files for GPUs come that way, with float16 scales.
+"""Convert a float16 graph to float32: other tools write files for GPUs in float16, including the scales.
 
-Every float16 number is a float32 number, so constants and scales keep their values; only rounding in between goes.
+Float32 holds every float16 value exactly, so constants and scales keep their values; only the rounding of intermediate
+results disappears.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _FLOAT, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 
 
 def as_float32(model: ir.Model) -> PassRecord:
-    """Turn every float16 tensor, ends included, into float32; Casts between the two go."""
+    """Convert every float16 tensor, inputs and outputs included, to float32; remove the Casts between the two."""
     infer_shapes(model)
     graph = model.graph
     changed: list[Site] = []
@@ -29,7 +30,7 @@ def as_float32(model: ir.Model) -> PassRecord:
             tensor = ir.Tensor(value.const_value.numpy().astype(np.float32), name=value.name)
             value.const_value = tensor
         value.type = ir.TensorType(_FLOAT)
-        changed.append(Site(str(value.name), "float16 as float32"))
+        changed.append(Site(str(value.name), "converted from float16 to float32"))
     for node in list(graph):
         for name in ("to", "dtype", "output_dtype", "precision"):
             if attribute(node, name, 0) == _HALF:

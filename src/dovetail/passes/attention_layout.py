@@ -1,4 +1,4 @@
-"""Bring the layout changes around attention to one form: at most one Reshape, then at most one Transpose."""
+"""Bring the layout nodes around attention to one form: at most one Reshape, then at most one Transpose."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import onnx_ir as ir
 
 from dovetail.model import edit
 from dovetail.model.attention import each_attention
-from dovetail.model.layout import LAYOUT_OPS, Step, insert_step, shortest, step_of
+from dovetail.model.layout import LAYOUT_OPS, Step, insert_step, shortest_steps, step_of
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
 
 
 def attention_layout(model: ir.Model) -> PassRecord:
-    """Shorten the chains of layout nodes in front of Q, K and V and behind the MatMul with V.
+    """Shorten the chains of layout nodes before Q, K and V and after the MatMul with V.
 
-    Heads are then split by `Reshape -> Transpose(0,2,1,3)`, K arrives by one `Transpose(0,2,3,1)`, and heads are
-    merged by `Transpose(0,2,1,3) -> Reshape`, whatever detours the exporter took.
+    Heads are then split by `Reshape -> Transpose(0,2,1,3)`, K comes from one `Transpose(0,2,3,1)`, and heads are
+    merged by `Transpose(0,2,1,3) -> Reshape`, whatever the exporter wrote.
     """
     changed: list[Site] = []
     declined: list[Site] = []
@@ -25,7 +25,7 @@ def attention_layout(model: ir.Model) -> PassRecord:
         for operand in (attention.query, attention.key, attention.value):
             chain = _chain_above(operand)
             if chain and _is_cast_of_layout(chain[0].inputs[0]):
-                declined.append(Site(origin_of(operand).name, "a Cast stands between the layout nodes"))
+                declined.append(Site(origin_of(operand).name, "there is a Cast between the layout nodes"))
             _shorten(chain, changed)
         _shorten(_chain_below(attention.mix.outputs[0]), changed)
     return PassRecord("attention_layout", tuple(changed), tuple(declined))
@@ -48,7 +48,7 @@ def _chain_above(value: ir.Value) -> list[ir.Node]:
 
 
 def _chain_below(value: ir.Value) -> list[ir.Node]:
-    """The layout nodes that alone read a value, one after the other."""
+    """The chain of layout nodes after a value, each the only consumer of the one before."""
     chain: list[ir.Node] = []
     while (node := edit.sole_consumer(value)) is not None and _is_layout(node) and node.inputs[0] is value:
         chain.append(node)
@@ -57,24 +57,24 @@ def _chain_below(value: ir.Value) -> list[ir.Node]:
 
 
 def _is_layout(node: ir.Node) -> bool:
-    known = edit.shape_of(node.inputs[0]) is not None and edit.shape_of(node.outputs[0]) is not None
-    return edit.is_op(node, *LAYOUT_OPS) and known
+    is_static = edit.shape_of(node.inputs[0]) is not None and edit.shape_of(node.outputs[0]) is not None
+    return edit.is_op(node, *LAYOUT_OPS) and is_static
 
 
 def _shorten(chain: list[ir.Node], changed: list[Site]) -> None:
     if not chain or (source := chain[0].inputs[0]) is None:
         return
-    steps = shortest(source, chain)
+    steps = shortest_steps(source, chain)
     if len(steps) == len(chain):
         return
     end = chain[-1].outputs[0]
-    changed.append(Site(origin_of(end).name, f"{len(chain)} layout nodes made {len(steps)}"))
+    changed.append(Site(origin_of(end).name, f"{len(chain)} layout nodes reduced to {len(steps)}"))
     edit.replace_value(end, _build(source, chain, steps))
     edit.remove_dead(edit.graph_of(chain[-1]), [chain[-1]])
 
 
 def _build(source: ir.Value, chain: Sequence[ir.Node], steps: Sequence[Step]) -> ir.Value:
-    """The steps as nodes; those with which the chain begins are used again."""
+    """Insert the nodes for the steps; leading nodes of the chain that match are reused."""
     value, reusing = source, True
     for position, step in enumerate(steps):
         reusing = reusing and step_of(chain[position]) == step

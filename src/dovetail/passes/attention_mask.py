@@ -1,4 +1,4 @@
-"""Write masks as something that is added to the scores, no further down than a softmax can tell."""
+"""Write masks as constants that are added to the scores, with masking values no lower than a Softmax needs."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ from dovetail.pass_record import PassRecord, Site
 
 
 def attention_mask(model: ir.Model) -> PassRecord:
-    """Replace `Where(condition, scores, fill)` by `scores + constant`, and -inf and the like by -10 000.
+    """Replace `Where(condition, scores, fill)` by `scores + constant`, and masking values such as -inf by -10 000.
 
-    A sentinel such as -3.4e38 would leave no grid for the scores that it is added to.
+    With a sentinel such as -3.4e38 in its range, a quantized tensor has no resolution left for the scores.
     """
     changed: list[Site] = []
     declined: list[Site] = []
     for attention in each_attention(model.graph):
-        for mask in reversed(attention.masks):  # from below, so that the values above still stand
+        for mask in reversed(attention.masks):  # last to first, so that the tensors of earlier masks stay valid
             where = origin_of(mask.node.outputs[0]).name
             if mask.fill is None:
                 if _clamp(mask):
-                    changed.append(Site(where, f"what masks in {origin_of(mask.value).name!r} raised to {MASKED:g}"))
+                    changed.append(
+                        Site(where, f"masking values of {origin_of(mask.value).name!r} raised to {MASKED:g}")
+                    )
                 continue
             reason = _why_not(mask)
             if reason is not None:
                 declined.append(Site(where, reason))
                 continue
             _add(mask)
-            changed.append(Site(where, f"condition {origin_of(mask.value).name!r} made an added mask"))
+            changed.append(Site(where, f"condition {origin_of(mask.value).name!r} replaced by an added mask"))
     return PassRecord("attention_mask", tuple(changed), tuple(declined))
 
 
 def _clamp(mask: Mask) -> bool:
-    """Raise the masking numbers of an added constant on this edge, unless a row has nothing else."""
+    """Raise the masking values of an added constant on this edge, unless some row has only such values."""
     array = edit.constant_of(mask.value)
     if array is None or array.ndim == 0 or not (array < MASKED).any() or not (array > MASKED).any(axis=-1).all():
         return False
@@ -55,7 +57,7 @@ def _why_not(mask: Mask) -> str | None:
     if condition is None:
         return f"the condition {name!r} depends on the inputs"
     if fill is None or fill > MASKED:
-        return f"the fill {fill} is too large to mask when it is added"
+        return f"the fill value {fill} is too large to mask when it is added"
     if not _kept(condition, mask).any(axis=-1).all():
         return f"the condition {name!r} masks a whole row"
     if edit.shape_of(mask.data) is None or edit.shape_of(mask.data) != edit.shape_of(mask.node.outputs[0]):

@@ -1,4 +1,4 @@
-"""Write ``V P^T`` as ``(P V^T)^T``, so that the probabilities are always the left operand."""
+"""Write ``V P^T`` as ``(P V^T)^T``, so that the probabilities are always the left operand of the MatMul."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dovetail.pass_record import PassRecord, Site
 
 
 def attention_order(model: ir.Model) -> PassRecord:
-    """Transpose V and the result in place of the probabilities: YOLO detectors keep the channels before the pixels.
+    """Transpose V and the result instead of the probabilities: YOLO detectors have the channels before the pixels.
 
-    The probabilities are the larger tensor, and both new transposes can merge with the layout changes around them.
+    The probabilities are the larger tensor, and both new Transposes can merge with the layout nodes around them.
     """
     changed: list[Site] = []
     for node in list(model.graph.all_nodes()):
@@ -24,9 +24,9 @@ def attention_order(model: ir.Model) -> PassRecord:
         shape, result = edit.shape_of(left), edit.shape_of(mixed)
         if left is None or shape is None or result is None or edit.constant_of(left) is not None:
             continue
-        changed.append(Site(origin_of(mixed).name, "V P^T written as (P V^T)^T"))
+        changed.append(Site(origin_of(mixed).name, "V P^T rewritten as (P V^T)^T"))
         value = insert_step(node, left, _swap(len(shape)), replaces=[node])
-        product = edit.insert(
+        matmul = edit.insert(
             node,
             "MatMul",
             [probabilities, value],
@@ -34,7 +34,7 @@ def attention_order(model: ir.Model) -> PassRecord:
             replaces=[node],
             shape=(*result[:-2], result[-1], result[-2]),
         )
-        edit.replace_value(mixed, insert_step(node, product, _swap(len(result)), replaces=[node, transpose]))
+        edit.replace_value(mixed, insert_step(node, matmul, _swap(len(result)), replaces=[node, transpose]))
         edit.remove_dead(edit.graph_of(node), [node])
     return PassRecord("attention_order", tuple(changed))
 
@@ -44,7 +44,7 @@ def _swap(rank: int) -> Step:
 
 
 def _transposed_probabilities(node: ir.Node) -> ir.Node | None:
-    """The Transpose of a Softmax that a MatMul reads on its right."""
+    """The Transpose of Softmax probabilities that is the right operand of a MatMul."""
     right = node.inputs[1] if edit.is_op(node, "MatMul") else None
     transpose = None if right is None else right.producer()
     if transpose is None or not edit.is_op(transpose, "Transpose"):

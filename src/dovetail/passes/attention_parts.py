@@ -1,4 +1,4 @@
-"""Take the parts of a fused qkv projection in one way: one Split of the projection's last axis."""
+"""Split a fused QKV projection in one canonical way: by one Split of the projection's last axis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from dovetail.model import edit
-from dovetail.model.attention import SAME_NUMBERS, find_attention
+from dovetail.model.attention import VALUE_PRESERVING_OPS, find_attention
 from dovetail.model.layout import Step, insert_step, perm_of
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
@@ -18,7 +18,7 @@ from dovetail.pass_record import PassRecord, Site
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A value that is element ``index`` of another along ``axis``, without that axis."""
+    """A value that is element ``index`` of another tensor along ``axis``, without that axis: Q, K or V."""
 
     value: ir.Value
     axis: int
@@ -26,15 +26,15 @@ class _Part:
 
 
 def attention_parts(model: ir.Model) -> PassRecord:
-    """Rewrite `Reshape [..,3,H,D] -> Transpose -> parts` as `Split -> Reshape [..,H,D] -> Transpose`, for each part.
+    """Rewrite `Reshape [..,3,H,D] -> Transpose -> Q, K, V` as `Split`, then `Reshape [..,H,D] -> Transpose` for each.
 
-    Exporters take the parts by Split and Squeeze, by Slice and Squeeze, by Gather, or slice the projection itself.
-    After this pass a fused projection looks like three separate ones behind a Split: no tensor has rank 5, K's
-    transpose can merge with its own head split, and splitting the weights later removes nothing but the Split.
+    Exporters select Q, K and V by Split and Squeeze, by Slice and Squeeze, by Gather, or slice the projection itself.
+    After this pass a fused projection looks like three separate ones after a Split: no tensor has rank 5, the
+    Transpose of K can merge with its head split, and splitting the weights later removes nothing but the Split.
     """
     changed: list[Site] = []
     declined: list[Site] = []
-    for tensor in _cut_tensors(model.graph):
+    for tensor in _split_tensors(model.graph):
         parts = list(_parts_of(tensor))
         if len(parts) < 2:
             _split_sliced(tensor, changed)
@@ -48,7 +48,7 @@ def attention_parts(model: ir.Model) -> PassRecord:
 
 
 def _transpose_above(tensor: ir.Value, axis: int) -> ir.Node | None:
-    """The Transpose that made a tensor, also through a Reshape behind ``axis`` (which merges heads into the batch)."""
+    """The Transpose that writes a tensor, also through a Reshape after ``axis`` that merges heads into the batch."""
     node = tensor.producer()
     if node is not None and edit.is_op(node, "Reshape") and node.inputs[0] is not None:
         before, after = edit.shape_of(node.inputs[0]), edit.shape_of(tensor)
@@ -57,13 +57,13 @@ def _transpose_above(tensor: ir.Value, axis: int) -> ir.Node | None:
     return node if node is not None and edit.is_op(node, "Transpose") else None
 
 
-def _cut_tensors(graph: ir.Graph) -> list[ir.Value]:
-    """The tensors from which a Q, K or V is cut."""
+def _split_tensors(graph: ir.Graph) -> list[ir.Value]:
+    """The tensors from which Q, K or V is selected."""
     tensors: list[ir.Value] = []
     for attention in find_attention(graph):
         for operand in (attention.query, attention.key, attention.value):
             node = operand.producer()
-            while node is not None and edit.is_op(node, *SAME_NUMBERS):
+            while node is not None and edit.is_op(node, *VALUE_PRESERVING_OPS):
                 node = None if (above := node.inputs[0]) is None else above.producer()
             if node is not None and edit.is_op(node, "Gather", "Slice", "Split") and node.inputs[0] is not None:
                 tensors.append(node.inputs[0])
@@ -79,21 +79,21 @@ def _split_reshaped(
         return
     perm = tuple(range(len(after))) if transpose is None else perm_of(transpose)
     where = origin_of(source).name
-    cut = {perm[part.axis] for part in parts}
-    if len(cut) > 1 or math.prod(after[: min(cut)]) != math.prod(before[:-1]):
-        declined.append(Site(where, "the parts are interleaved: they are no ranges of the projection's last axis"))
+    axes = {perm[part.axis] for part in parts}
+    if len(axes) > 1 or math.prod(after[: min(axes)]) != math.prod(before[:-1]):
+        declined.append(Site(where, "Q, K and V are interleaved: they are not ranges of the projection's last axis"))
         return
-    gone = cut.pop()
-    part = (*before[:-1], before[-1] // after[gone])
-    _replace_parts(reshape, source, parts, after[gone], _steps(part, after, perm, gone))
-    changed.append(Site(where, f"{len(parts)} parts taken by one Split"))
+    parts_axis = axes.pop()
+    part_shape = (*before[:-1], before[-1] // after[parts_axis])
+    _replace_parts(reshape, source, parts, after[parts_axis], _steps(part_shape, after, perm, parts_axis))
+    changed.append(Site(where, f"{len(parts)} parts of the fused projection now come from one Split"))
 
 
-def _steps(part: tuple[int, ...], after: tuple[int, ...], perm: tuple[int, ...], gone: int) -> list[Step]:
-    """What is left of the Reshape to ``after`` and the Transpose for one part, without the axis that counted them."""
-    shape = (*after[:gone], *after[gone + 1 :])
-    rest = tuple(old - (old > gone) for old in perm if old != gone)
-    steps = [Step("Reshape", shape)] if shape != part else []
+def _steps(part_shape: tuple[int, ...], after: tuple[int, ...], perm: tuple[int, ...], parts_axis: int) -> list[Step]:
+    """The Reshape to ``after`` and the Transpose for one part, without the axis of the parts."""
+    shape = (*after[:parts_axis], *after[parts_axis + 1 :])
+    rest = tuple(old - (old > parts_axis) for old in perm if old != parts_axis)
+    steps = [Step("Reshape", shape)] if shape != part_shape else []
     return steps + ([Step("Transpose", rest)] if rest != tuple(range(len(rest))) else [])
 
 
@@ -113,7 +113,7 @@ def _replace_parts(reshape: ir.Node, source: ir.Value, parts: list[_Part], count
 
 
 def _parts_of(value: ir.Value) -> Iterator[_Part]:
-    """Every single element, without its axis, that is taken of a tensor."""
+    """Every single element along an axis, without that axis, that is selected from a tensor."""
     shape = edit.shape_of(value) or ()
     for node, position in list(value.uses()):
         index = edit.constant_of(node.inputs[1]) if edit.is_op(node, "Gather") else None
@@ -121,16 +121,16 @@ def _parts_of(value: ir.Value) -> Iterator[_Part]:
             axis = edit.attribute(node, "axis", 0) % len(shape)
             yield _Part(node.outputs[0], axis, int(index) % shape[axis])
             continue
-        for narrow, axis, start in _narrowed(node):
-            for reader, _ in list(narrow.uses()):
-                bare = (*shape[:axis], *shape[axis + 1 :])
-                squeezes = edit.is_op(reader, "Squeeze", "Reshape") and edit.shape_of(reader.outputs[0]) == bare
-                if squeezes and edit.shape_of(narrow) == (*shape[:axis], 1, *shape[axis + 1 :]):
-                    yield _Part(reader.outputs[0], axis, start)
+        for piece, axis, start in _pieces(node):
+            for consumer, _ in list(piece.uses()):
+                squeezed = (*shape[:axis], *shape[axis + 1 :])
+                squeezes = edit.is_op(consumer, "Squeeze", "Reshape") and edit.shape_of(consumer.outputs[0]) == squeezed
+                if squeezes and edit.shape_of(piece) == (*shape[:axis], 1, *shape[axis + 1 :]):
+                    yield _Part(consumer.outputs[0], axis, start)
 
 
-def _narrowed(node: ir.Node) -> Iterator[tuple[ir.Value, int, int]]:
-    """The outputs of a Slice or Split with the axis they were cut on and where they start."""
+def _pieces(node: ir.Node) -> Iterator[tuple[ir.Value, int, int]]:
+    """The outputs of a Slice or Split, each with its axis and its start along that axis."""
     shape = edit.shape_of(node.inputs[0]) if node.inputs else None
     if shape is None:
         return
@@ -153,25 +153,25 @@ def _slice_inputs(node: ir.Node) -> list[ir.Value | None]:
 
 
 def _split_sliced(value: ir.Value, changed: list[Site]) -> None:
-    """Make one Split of the Slices that cut a tensor's last axis into equal parts."""
+    """Replace the Slices that divide a tensor's last axis into equal parts by one Split."""
     shape = edit.shape_of(value)
     slices: dict[int, list[ir.Node]] = defaultdict(list)
     for node, _ in list(value.uses()):
         if shape is not None and edit.is_op(node, "Slice"):
-            for _, axis, start in _narrowed(node):
+            for _, axis, start in _pieces(node):
                 if axis == len(shape) - 1:
                     slices[start].append(node)
     if shape is None or len(slices) < 2 or shape[-1] % len(slices):
         return
     size = shape[-1] // len(slices)
-    cuts = [node for nodes in slices.values() for node in nodes]
-    shapes = {edit.shape_of(node.outputs[0]) for node in cuts}
+    slice_nodes = [node for nodes in slices.values() for node in nodes]
+    shapes = {edit.shape_of(node.outputs[0]) for node in slice_nodes}
     if sorted(slices) != list(range(0, shape[-1], size)) or shapes != {(*shape[:-1], size)}:
         return
-    first = min(cuts, key=list(edit.graph_of(cuts[0])).index)
-    parts = edit.insert_split(first, value, [size] * len(slices), replaces=cuts)
+    first = min(slice_nodes, key=list(edit.graph_of(slice_nodes[0])).index)
+    parts = edit.insert_split(first, value, [size] * len(slices), replaces=slice_nodes)
     for start, nodes in slices.items():
         for node in nodes:
             edit.replace_value(node.outputs[0], parts[start // size])
-    edit.remove_dead(edit.graph_of(first), cuts)
-    changed.append(Site(origin_of(value).name, f"{len(slices)} slices made one Split"))
+    edit.remove_dead(edit.graph_of(first), slice_nodes)
+    changed.append(Site(origin_of(value).name, f"{len(slices)} Slices replaced by one Split"))

@@ -1,4 +1,4 @@
-"""Scale every attention once: one scalar Mul on Q, directly in front of the MatMul with K."""
+"""Scale every attention once: by one scalar Mul on Q, directly before the MatMul with K."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import onnx_ir as ir
 
 from dovetail.encoding import Array
 from dovetail.model import edit
-from dovetail.model.attention import SAME_NUMBERS, Attention, ScalePlace, each_attention
+from dovetail.model.attention import VALUE_PRESERVING_OPS, Attention, ScalePlace, each_attention
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
 
 
 def attention_scale(model: ir.Model) -> PassRecord:
-    """Merge the scales on Q, K and the scores into one Mul on Q; a scale of one goes away.
+    """Merge the scales on Q, K and the scores into one Mul on Q; a scale of 1 is removed.
 
-    On Q, not on the scores, because they are larger wherever there are more tokens than channels per head; not on K,
-    whose transposes can then merge. From Q the Mul can later be folded into the weights of the query projection.
+    On Q, not on the scores, because the scores are larger wherever there are more tokens than channels per head; not on
+    K, so that its Transposes can merge. From Q the Mul can later be folded into the weights of the query projection.
     """
     changed: list[Site] = []
     declined: list[Site] = []
     for attention in each_attention(model.graph):
-        if _is_one_form(attention):
+        if _is_canonical(attention):
             continue
         where = origin_of(attention.scores.outputs[0]).name
         reason = _why_not(attention)
@@ -34,7 +34,7 @@ def attention_scale(model: ir.Model) -> PassRecord:
     return PassRecord("attention_scale", tuple(changed), tuple(declined))
 
 
-def _is_one_form(attention: Attention) -> bool:
+def _is_canonical(attention: Attention) -> bool:
     if not attention.scales:
         return True
     scale = attention.scales[0]
@@ -50,22 +50,22 @@ def _is_one_form(attention: Attention) -> bool:
 
 def _why_not(attention: Attention) -> str | None:
     if attention.scale is None:
-        return "a scale is not one constant number"
+        return "a scale is not one constant scalar"
     for scale in attention.scales:
         if attention.query.dtype is None or scale.data.dtype != attention.query.dtype:
-            return f"scaled as {scale.data.dtype}, but the query is {attention.query.dtype}"
+            return f"the scale is applied in {scale.data.dtype}, but the query is {attention.query.dtype}"
     moved = _moved_path(attention)
     for node in (attention.scores, *moved[:-1]) if moved else ():
         if edit.sole_consumer(node.outputs[0]) is None:
-            return f"the scores are also read before they are scaled, as {origin_of(node.outputs[0]).name!r}"
+            return f"the unscaled scores {origin_of(node.outputs[0]).name!r} are used elsewhere too"
     for mask in attention.masks:
         if mask.node in moved and mask.fill is None and edit.constant_of(mask.value) is None:
-            return f"the scale comes after the mask {origin_of(mask.value).name!r}, which depends on the inputs"
+            return f"the scale is applied after the mask {origin_of(mask.value).name!r}, which depends on the inputs"
     return None
 
 
 def _moved_path(attention: Attention) -> tuple[ir.Node, ...]:
-    """The nodes from below the scores MatMul to the last scale on the scores."""
+    """The nodes after the scores MatMul, up to the last scale on the scores."""
     scaling = [scale.node for scale in attention.scales if scale.place is ScalePlace.SCORES]
     return attention.path[: attention.path.index(scaling[-1]) + 1] if scaling else ()
 
@@ -101,21 +101,21 @@ def _scaled(query: ir.Value, attention: Attention) -> ir.Value:
 
 
 def _unscaled(value: ir.Value | None, place: ScalePlace, attention: Attention) -> ir.Value:
-    """The operand with its scales left out; nodes below a scale are copied, so that others keep theirs."""
+    """The operand without its scales; nodes after a scale are copied, so that other consumers keep theirs."""
     if value is None:
-        raise ValueError(f"{attention.scores.name!r} lacks an input")
+        raise ValueError(f"an input of node {attention.scores.name!r} is missing")
     node = value.producer()
     for scale in attention.scales:
         if scale.node is node and scale.place is place:
             return _unscaled(scale.data, place, attention)
-    if node is None or not edit.is_op(node, *SAME_NUMBERS):
+    if node is None or not edit.is_op(node, *VALUE_PRESERVING_OPS):
         return value
     bare = _unscaled(node.inputs[0], place, attention)
     return value if bare is node.inputs[0] else edit.insert_copy(attention.scores, node, [bare, *node.inputs[1:]])
 
 
 def _rebuilt(attention: Attention, moved: tuple[ir.Node, ...], query: ir.Value, key: ir.Value) -> ir.Value:
-    """The scores and what followed them down to the last scale, again, without scales; masks shrink with the scale."""
+    """Copies of the scores and the nodes up to the last scale, without scales; masks are scaled instead."""
     scores, last = attention.scores, moved[-1]
     factors = {scale.node: scale.factor for scale in attention.scales if scale.factor is not None}
     masks = {mask.node: mask for mask in attention.masks}
@@ -124,7 +124,7 @@ def _rebuilt(attention: Attention, moved: tuple[ir.Node, ...], query: ir.Value, 
         if node not in factors:
             inputs = [current if value is above else value for value in node.inputs]
             if node in masks:
-                later = float(np.prod([factors.get(other, 1.0) for other in moved[position:]]))
+                later = float(np.prod([factors.get(later_node, 1.0) for later_node in moved[position:]]))
                 old = masks[node].value if masks[node].fill is None else masks[node].fill
                 inputs = [_times(value, later, last) if value is old else value for value in inputs]
             current = edit.insert_copy(last, node, inputs)
@@ -137,5 +137,5 @@ def _times(value: ir.Value | None, factor: float, before: ir.Node) -> ir.Value |
     if value is None or array is None or factor == 1.0:
         return value
     with np.errstate(over="ignore"):
-        product = (array * factor).astype(array.dtype)
-    return edit.add_initializer(edit.graph_of(before), product, name=f"{value.name}/scaled", source=value)
+        scaled = (array * factor).astype(array.dtype)
+    return edit.add_initializer(edit.graph_of(before), scaled, name=f"{value.name}/scaled", source=value)

@@ -1,4 +1,4 @@
-"""Say the Softmax axis in one way."""
+"""Write the axis of every attention Softmax in one way."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dovetail.pass_record import PassRecord, Site
 
 
 def attention_softmax(model: ir.Model) -> PassRecord:
-    """Give the Softmax of every attention the axis -1; some exporters count from the front."""
+    """Set the axis of every attention Softmax to -1; some exporters count it from the front."""
     changed: list[Site] = []
     for attention in each_attention(model.graph):
         axis = edit.attribute(attention.softmax, "axis", None)
         if axis != -1:
             attention.softmax.attributes["axis"] = ir.AttrInt64("axis", -1)
-            changed.append(Site(origin_of(attention.softmax.outputs[0]).name, f"axis {axis} made -1"))
+            changed.append(Site(origin_of(attention.softmax.outputs[0]).name, f"axis {axis} written as -1"))
     return PassRecord("attention_softmax", tuple(changed))

@@ -1,4 +1,4 @@
-"""Give every reader that may need its own storage its own constant."""
+"""Give consumers that may need different quantization parameters their own copy of a constant."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import onnx_ir as ir
 from dovetail.model import edit, origin
 from dovetail.pass_record import PassRecord, Site
 
-# A weight is stored to suit the one layer that it is in: rounding and equalisation look at that layer's inputs.
+# A weight is quantized for the one layer that uses it: rounding and equalization depend on that layer's inputs.
 _LAYERS = ("MatMul", "Conv", "ConvTranspose", "Gemm")
 
 
 def copy_shared_constants(model: ir.Model) -> PassRecord:
-    """Copy float constants of more than one element that readers of different kinds share.
+    """Copy float constants of more than one element that consumers of different kinds share.
 
-    Readers are of one kind when they have the same operator and read the constant at the same place (a mask that
-    twelve layers add stays one tensor), except that every linear layer and convolution is a kind of its own.
-    Scalars, and integers, which are shapes and indices, stay shared.
+    Consumers are of one kind if they have the same operator and use the constant as the same input (a mask that twelve
+    layers add stays one tensor), except that every MatMul, Gemm and Conv is a kind of its own. Scalars stay shared, and
+    so do integers, which are shapes and indices.
     """
     changed: list[Site] = []
     for value in list(model.graph.initializers.values()):
@@ -34,7 +34,7 @@ def copy_shared_constants(model: ir.Model) -> PassRecord:
             for node, index in uses:
                 node.replace_input_with(index, copy)
         if len(kinds) > 1:
-            changed.append(Site(origin.origin_of(value).name, f"copied for {len(kinds)} kinds of readers"))
+            changed.append(Site(origin.origin_of(value).name, f"copied for {len(kinds)} kinds of consumers"))
     return PassRecord("copy_shared_constants", tuple(changed))
 
 

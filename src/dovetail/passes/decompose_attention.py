@@ -1,7 +1,7 @@
-"""Write the ``Attention`` operator (opset 23) out as MatMul, Softmax and MatMul.
+"""Decompose the ``Attention`` operator (opset 23) into MatMul, Softmax and MatMul.
 
-No target takes it quantized: TensorRT does not lower QDQ in front of it, and the precision of the scores and of the
-probabilities could not be planned, because they are no tensors of the graph.
+No target runs it quantized: TensorRT does not lower QDQ in front of it, and the precision of the scores and of the
+probabilities could not be planned, because they are not tensors of the graph.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dovetail.pass_record import PassRecord, Site
 
 
 def decompose_attention(model: ir.Model) -> PassRecord:
-    """Replace every plain Attention node by its definition, with one scale on Q and an additive mask."""
+    """Replace Attention nodes without a cache or softcap by their definition, with one scale on Q and added masks."""
     changed: list[Site] = []
     declined: list[Site] = []
     for node in list(model.graph.all_nodes()):
@@ -30,7 +30,7 @@ def decompose_attention(model: ir.Model) -> PassRecord:
             declined.append(Site(where, reason))
             continue
         _decompose(node)
-        changed.append(Site(where, "Attention written out"))
+        changed.append(Site(where, "Attention decomposed into MatMul, Softmax and MatMul"))
     return PassRecord("decompose_attention", tuple(changed), tuple(declined))
 
 
@@ -46,20 +46,20 @@ def _heads(node: ir.Node, name: str, value: ir.Value | None) -> int:
 def _why_not(node: ir.Node) -> str | None:
     query, key, value, mask = (_input(node, index) for index in range(4))
     if any(edit.shape_of(operand) is None for operand in (query, key, value)):
-        return "the shape of Q, K or V is not known"
+        return "the shape of Q, K or V is unknown"
     if any(_input(node, index) is not None for index in (4, 5)):
-        return "it reads a cache of past keys and values"
+        return "it uses a cache of past keys and values"
     if _input(node, 6) is not None:
-        return "it reads the lengths of padded keys"
+        return "it uses the lengths of padded keys and values"
     if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
-        return "its keys, values or scores are read too"
+        return "its other outputs (keys, values or scores) are used"
     if edit.attribute(node, "softcap", 0.0):
-        return "it caps the scores"
+        return "it caps the scores (softcap)"
     if _heads(node, "q_num_heads", query) != _heads(node, "kv_num_heads", key):
-        return "query heads share key heads"
+        return "query heads share key heads (grouped-query attention)"
     precision = edit.attribute(node, "softmax_precision", None)
     if query is None or query.dtype is None or precision not in (None, query.dtype.value):
-        return f"its softmax is computed as {precision}"
+        return f"its softmax is computed in another type ({precision})"
     return None if mask is None else _why_not_mask(mask, query.dtype, (edit.shape_of(key) or (0, 0))[-2])
 
 
@@ -84,7 +84,7 @@ def _decompose(node: ir.Node) -> None:
     key = insert_step(node, key, Step("Transpose", (0, 1, 3, 2)), replaces=[node])
     shape = (batch, heads, tokens, keys)
     scores = edit.insert(node, "MatMul", [scaled, key], source=output, replaces=[node], shape=shape)
-    masks, seen = _masking(node, tokens, keys)
+    masks, row_factor = _masking(node, tokens, keys)
     for mask in masks:
         scores = edit.insert(node, "Add", [scores, mask], source=output, replaces=[node], shape=shape)
     probabilities = edit.insert(
@@ -92,8 +92,8 @@ def _decompose(node: ir.Node) -> None:
     )
     shape = (batch, heads, tokens, channels)
     mixed = edit.insert(node, "MatMul", [probabilities, value], source=output, replaces=[node], shape=shape)
-    if seen is not None:
-        mixed = edit.insert(node, "Mul", [mixed, seen], source=output, replaces=[node], shape=shape)
+    if row_factor is not None:
+        mixed = edit.insert(node, "Mul", [mixed, row_factor], source=output, replaces=[node], shape=shape)
     if len(edit.shape_of(_input(node, 0)) or ()) == 3:
         mixed = insert_step(node, mixed, Step("Transpose", (0, 2, 1, 3)), replaces=[node])
         mixed = insert_step(node, mixed, Step("Reshape", (batch, tokens, heads * channels)), replaces=[node])
@@ -102,10 +102,10 @@ def _decompose(node: ir.Node) -> None:
 
 
 def _split_heads(node: ir.Node, value: ir.Value | None, heads_name: str) -> ir.Value:
-    """[B,T,H*D] -> [B,H,T,D]; a tensor with four axes is one already."""
+    """[B,T,H*D] -> [B,H,T,D]; a tensor of rank 4 already has that shape."""
     shape = edit.shape_of(value)
     if value is None or shape is None:
-        raise ValueError(f"{node.name!r} lacks an input")
+        raise ValueError(f"an input of node {node.name!r} is missing")
     if len(shape) == 4:
         return value
     heads = _heads(node, heads_name, value)
@@ -114,11 +114,11 @@ def _split_heads(node: ir.Node, value: ir.Value | None, heads_name: str) -> ir.V
 
 
 def _masking(node: ir.Node, tokens: int, keys: int) -> tuple[list[ir.Value], ir.Value | None]:
-    """What is added to the scores, and what the rows of the result are multiplied by.
+    """The masks to add to the scores, and the factor by which the rows of the result are multiplied.
 
-    A query that sees no key gives a row of zeros (ONNX 1.23), where a Softmax of nothing but -inf would give NaN: such
-    a row is not masked at all, and its result is multiplied by zero. The factor is None where every query sees a key,
-    and for a float mask from the inputs: that may be a bias as well, and is added as it is.
+    A query for which all keys are masked gives a row of zeros (ONNX 1.23), where a Softmax of a row of -inf would give
+    NaN: such a row is not masked at all, and its result is multiplied by zero. The factor is None if no row is
+    completely masked, and for a float mask from the inputs, which may also be a bias and is added as it is.
     """
     mask = _input(node, 3)
     causal = np.tril(np.ones((tokens, keys), np.bool_)) if edit.attribute(node, "is_causal", 0) else None
@@ -127,42 +127,42 @@ def _masking(node: ir.Node, tokens: int, keys: int) -> tuple[list[ir.Value], ir.
     if (array := edit.constant_of(mask)) is not None:
         return _constant_masking(node, mask, array, causal)
     if mask.dtype == ir.DataType.BOOL:
-        return _chosen_masking(node, mask, causal)
+        return _input_masking(node, mask, causal)
     return [mask] if causal is None else [mask, _constant(node, _additive(causal), "mask")], None
 
 
 def _constant_masking(
     node: ir.Node, mask: ir.Value, array: Array, causal: Array | None
 ) -> tuple[list[ir.Value], ir.Value | None]:
-    numbers = _additive(array) if array.dtype == np.bool_ else array
+    additive = _additive(array) if array.dtype == np.bool_ else array
     if causal is not None:
-        numbers = np.where(causal, numbers, -np.inf)
-    # ONNX Runtime takes the lowest number of a type for -inf here.
-    seen: Array = np.any(numbers > _dtype(node).min, axis=-1, keepdims=True)
-    if seen.all():
-        return [mask if numbers is array else _constant(node, numbers, "mask", source=mask)], None
-    added = _constant(node, np.where(seen, numbers, 0.0), "mask", source=mask)
-    return [added], _constant(node, seen, "seen", source=mask)
+        additive = np.where(causal, additive, -np.inf)
+    # ONNX Runtime treats the lowest value of a type as -inf here.
+    has_keys: Array = np.any(additive > _dtype(node).min, axis=-1, keepdims=True)
+    if has_keys.all():
+        return [mask if additive is array else _constant(node, additive, "mask", source=mask)], None
+    added = _constant(node, np.where(has_keys, additive, 0.0), "mask", source=mask)
+    return [added], _constant(node, has_keys, "seen", source=mask)
 
 
-def _chosen_masking(node: ir.Node, mask: ir.Value, causal: Array | None) -> tuple[list[ir.Value], ir.Value | None]:
-    """The same for a condition that depends on the inputs; finite, as only the data tells which rows are masked."""
+def _input_masking(node: ir.Node, mask: ir.Value, causal: Array | None) -> tuple[list[ir.Value], ir.Value | None]:
+    """The masks and the factor of a condition from the inputs; finite, because any row may be completely masked."""
     graph, shape = edit.graph_of(node), edit.shape_of(mask) or ()
     if causal is not None:
-        below = edit.add_initializer(graph, causal, name=f"{node.outputs[0].name}/causal", source=mask)
+        triangle = edit.add_initializer(graph, causal, name=f"{node.outputs[0].name}/causal", source=mask)
         shape = np.broadcast_shapes(shape, causal.shape)
-        mask = edit.insert(node, "And", [mask, below], source=mask, replaces=[node], shape=shape)
-    kept, dropped = (_constant(node, np.array(number), "mask", source=mask) for number in (0.0, MASKED))
+        mask = edit.insert(node, "And", [mask, triangle], source=mask, replaces=[node], shape=shape)
+    kept, dropped = (_constant(node, np.array(value), "mask", source=mask) for value in (0.0, MASKED))
     dtype = _dtype(node)
     added = edit.insert(node, "Where", [mask, kept, dropped], source=mask, replaces=[node], shape=shape, dtype=dtype)
-    number = edit.insert(
+    as_float = edit.insert(
         node, "Cast", [mask], attributes={"to": int(dtype)}, source=mask, replaces=[node], shape=shape, dtype=dtype
     )
     axes = edit.add_initializer(graph, np.array([-1]), name=f"{mask.name}/axes", source=mask)
-    seen = edit.insert(
-        node, "ReduceMax", [number, axes], source=mask, replaces=[node], shape=(*shape[:-1], 1), dtype=dtype
+    has_keys = edit.insert(
+        node, "ReduceMax", [as_float, axes], source=mask, replaces=[node], shape=(*shape[:-1], 1), dtype=dtype
     )
-    return [added], seen
+    return [added], has_keys
 
 
 def _additive(keep: Array) -> Array:

@@ -1,8 +1,8 @@
-"""Work that is done row by row (elementwise, LayerNormalization, products with a matrix) on [rows, channels].
+"""Run row-wise operators (elementwise, LayerNormalization, MatMul with a constant matrix) on [rows, channels].
 
-Linear layers are Gemm on flat rows. On HTP a Reshape between [4,257,384] and [1028,384] moves every byte, so what
-stands between two linear layers stays flat too. Some operators (Gelu, LayerNormalization) are refused in rank 5 and
-come down to two in any case.
+Linear layers are Gemm on flat rows. On HTP a Reshape between [4,257,384] and [1028,384] moves every byte, so the nodes
+between two linear layers are flattened too. HTP rejects some operators (Gelu, LayerNormalization) in rank 5; those are
+always flattened to rank 2.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dovetail.model.layout import Step, insert_step
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
 
-# What every operator takes (onnxruntime-qnn 2.7.0, soc 43: Gelu, HardSwish, LayerNorm, Neg, Sqrt, Tanh refuse rank 5).
+# Supported by all of them (onnxruntime-qnn 2.7.0, soc 43: Gelu, HardSwish, LayerNorm, Neg, Sqrt, Tanh reject rank 5).
 MAX_RANK = 4
 # fmt: off
 _ELEMENTWISE = (
@@ -32,7 +32,7 @@ Shape = tuple[int, ...]
 
 @dataclass
 class _Region:
-    """Neighbouring nodes that work on the same rows, in the order of the graph; ``lead`` are the axes of the rows."""
+    """Connected nodes that work on the same rows, in graph order; ``lead`` holds the sizes of the row axes."""
 
     lead: Shape
     nodes: list[ir.Node] = field(default_factory=list)
@@ -41,8 +41,8 @@ class _Region:
         return (math.prod(self.lead), (shape_of(value) or ())[-1])
 
     def entering(self) -> list[ir.Value]:
-        made = {node.outputs[0] for node in self.nodes}
-        return [v for v in dict.fromkeys(v for node in self.nodes for v in _data(node)) if v not in made]
+        written = {node.outputs[0] for node in self.nodes}
+        return [v for v in dict.fromkeys(v for node in self.nodes for v in _data(node)) if v not in written]
 
     def leaving(self) -> list[ir.Value]:
         members = set(self.nodes)
@@ -51,7 +51,7 @@ class _Region:
 
 
 def flatten_rows(model: ir.Model) -> PassRecord:
-    """Flatten neighbouring nodes where that takes more Reshapes away than it adds, or where their rank is above 4."""
+    """Flatten connected nodes where that removes more Reshapes than it adds, or where their rank is above 4."""
     changed: list[Site] = []
     seen: set[ir.Node] = set()
     for node in list(model.graph):
@@ -62,13 +62,17 @@ def flatten_rows(model: ir.Model) -> PassRecord:
         seen.update(region.nodes)
         if len(lead) < MAX_RANK and _reshapes_added(region) >= 0:
             continue
-        changed.append(Site(origin_of(node.outputs[0]).name, f"{len(region.nodes)} nodes on {list(lead)} made flat"))
+        changed.append(
+            Site(
+                origin_of(node.outputs[0]).name, f"{len(region.nodes)} nodes with rows {list(lead)} flattened to rank 2"
+            )
+        )
         _rewrite(model.graph, region)
     return PassRecord("flatten_rows", tuple(changed))
 
 
 def _lead(node: ir.Node) -> Shape | None:
-    """The axes of the rows that a node works on one by one; None where it does something else."""
+    """The row axes of a node that computes every row on its own; None for any other node."""
     shape = shape_of(node.outputs[0]) if len(node.outputs) == 1 else None
     if shape is None or len(shape) < 3 or not _is_row_by_row(node):
         return None
@@ -89,12 +93,12 @@ def _is_row_by_row(node: ir.Node) -> bool:
 
 
 def _data(node: ir.Node) -> list[ir.Value]:
-    """The inputs that are no constants."""
+    """The inputs that are not constants."""
     return [value for value in node.inputs if value is not None and constant_of(value) is None]
 
 
 def _flat_constant(value: ir.Value, lead: Shape) -> Shape | None:
-    """The shape of a constant beside flat rows; None where it is repeated along some axes of the rows only."""
+    """The shape of a constant for flat rows; None if it is broadcast along only some of the row axes."""
     shape = shape_of(value)
     if shape is None or len(shape) > len(lead) + 1:
         return None
@@ -108,15 +112,15 @@ def _grow(start: ir.Node, lead: Shape) -> _Region:
     while pending:
         node = pending.pop()
         for value in (*_data(node), node.outputs[0]):
-            for other in (value.producer(), *(use.node for use in value.uses())):
-                if other is not None and other not in members and _lead(other) == lead:
-                    members.add(other)
-                    pending.append(other)
+            for neighbor in (value.producer(), *(use.node for use in value.uses())):
+                if neighbor is not None and neighbor not in members and _lead(neighbor) == lead:
+                    members.add(neighbor)
+                    pending.append(neighbor)
     return _Region(lead, [node for node in edit.graph_of(start) if node in members])
 
 
 def _reshapes_added(region: _Region) -> int:
-    """How many Reshapes there will be more: one that is there already serves, one from or to flat rows goes."""
+    """How many Reshapes flattening adds: an existing one is reused, one from or to flat rows disappears."""
     added = 0
     for value in region.entering():
         producer = value.producer()
@@ -126,11 +130,11 @@ def _reshapes_added(region: _Region) -> int:
             added -= 1
     members = set(region.nodes)
     for value in region.leaving():
-        readers = [use.node for use in value.uses() if use.node not in members]
+        consumers = [use.node for use in value.uses() if use.node not in members]
         added -= sum(
-            is_op(reader, "Reshape") and shape_of(reader.outputs[0]) == region.flat(value) for reader in readers
+            is_op(consumer, "Reshape") and shape_of(consumer.outputs[0]) == region.flat(value) for consumer in consumers
         )
-        added += value.is_graph_output() or not all(is_op(reader, "Reshape") for reader in readers)
+        added += value.is_graph_output() or not all(is_op(consumer, "Reshape") for consumer in consumers)
     return added
 
 

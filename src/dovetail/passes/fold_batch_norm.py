@@ -1,4 +1,4 @@
-"""Fold BatchNormalization, and constant factors and offsets per channel, into the convolution before them."""
+"""Fold BatchNormalization, and constant per-channel factors and offsets, into the convolution before them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from dovetail.model.edit import attribute, constant_of, shape_of
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
 
-# y = x * scale + shift, one number per channel, in float64
+# y = x * scale + shift, one value per channel, in float64
 Affine = tuple[Array, Array]
 
 
 def fold_batch_norm(model: ir.Model) -> PassRecord:
-    """Put what follows a convolution channel by channel into its weight and bias.
+    """Fold per-channel operations after a convolution into its weight and bias.
 
-    A BatchNormalization that follows no convolution, or one whose output is read elsewhere too, becomes Mul and Add.
+    A BatchNormalization that does not follow a convolution, or follows one whose output has other consumers, becomes
+    Mul and Add.
     """
     changed: list[Site] = []
     declined: list[Site] = []
@@ -26,7 +27,9 @@ def fold_batch_norm(model: ir.Model) -> PassRecord:
         affine = _affine(node)
         if affine is None:
             if edit.is_op(node, "BatchNormalization"):
-                declined.append(Site(origin_of(node.outputs[0]).name, "its numbers are not constant, or it trains"))
+                declined.append(
+                    Site(origin_of(node.outputs[0]).name, "its parameters are not constant, or it is in training mode")
+                )
             continue
         where = origin_of(node.outputs[0]).name
         convolution = _producer(node)
@@ -36,12 +39,12 @@ def fold_batch_norm(model: ir.Model) -> PassRecord:
             changed.append(Site(where, f"{node.op_type} folded into the {convolution.op_type}"))
         elif edit.is_op(node, "BatchNormalization"):
             _expand(model.graph, node, affine)
-            changed.append(Site(where, f"BatchNormalization is Mul and Add: {reason}"))
+            changed.append(Site(where, f"BatchNormalization rewritten as Mul and Add: {reason}"))
     return PassRecord("fold_batch_norm", tuple(changed), tuple(declined))
 
 
 def _affine(node: ir.Node) -> Affine | None:
-    """The factor and offset per channel that a node applies, or None when it does something else."""
+    """The factor and offset per channel that a node applies, or None for any other node."""
     if edit.is_op(node, "BatchNormalization"):
         return _batch_norm(node)
     if not edit.is_op(node, "Mul", "Add", "Sub", "Div"):
@@ -65,7 +68,7 @@ def _batch_norm(node: ir.Node) -> Affine | None:
 
 
 def _per_channel(node: ir.Node) -> Array | None:
-    """The second operand, flat, when it is a scalar or has one number for each channel (axis 1) of the first."""
+    """The second operand, flat, if it is a scalar or has one value per channel (axis 1) of the first."""
     array, shape = constant_of(node.inputs[1]), shape_of(node.inputs[0])
     if array is None or array.dtype.kind != "f" or shape is None or len(shape) < 3 or array.ndim > len(shape):
         return None
@@ -81,11 +84,11 @@ def _producer(node: ir.Node) -> ir.Node | None:
 
 def _why_not(convolution: ir.Node | None, node: ir.Node) -> str | None:
     if convolution is None or not edit.is_op(convolution, "Conv", "ConvTranspose"):
-        return "no convolution comes before"
+        return "it does not follow a convolution"
     if edit.sole_consumer(convolution.outputs[0]) is not node:
-        return "the convolution's output is read elsewhere too"
+        return "the output of the convolution has other consumers"
     if any(constant_of(value) is None for value in convolution.inputs[1:] if value is not None):
-        return "the convolution's weight is no constant"
+        return "the weight or bias of the convolution is not constant"
     return None
 
 
@@ -95,14 +98,14 @@ def _fold(graph: ir.Graph, convolution: ir.Node, node: ir.Node, affine: Affine) 
     old_bias = rest[0] if rest else None
     array, bias = constant_of(weight), constant_of(old_bias)
     if weight is None or array is None:
-        raise TypeError(f"the weight of {convolution.name!r} is no constant")
+        raise TypeError(f"the weight of {convolution.name!r} is not constant")
     if not np.all(scale == 1):
         scaled = _scaled(array, scale, convolution)
         weight = edit.add_initializer(graph, scaled, name=f"{weight.name}/scaled", source=weight)
-    moved = (0.0 if bias is None else bias.astype(np.float64)) * scale + shift
+    folded = (0.0 if bias is None else bias.astype(np.float64)) * scale + shift
     name = f"{convolution.outputs[0].name}/bias" if old_bias is None else f"{old_bias.name}/folded"
     source = convolution.outputs[0] if old_bias is None else old_bias
-    new_bias = edit.add_initializer(graph, moved.astype(array.dtype), name=name, source=source)
+    new_bias = edit.add_initializer(graph, folded.astype(array.dtype), name=name, source=source)
     output = node.outputs[0]
     new = edit.insert(
         node,
@@ -130,7 +133,7 @@ def _scaled(weight: Array, scale: Array, convolution: ir.Node) -> Array:
 
 
 def _expand(graph: ir.Graph, node: ir.Node, affine: Affine) -> None:
-    """Write a lone BatchNormalization as Mul and Add of [C,1,...] constants."""
+    """Rewrite a BatchNormalization that cannot be folded as Mul and Add of [C,1,...] constants."""
     output, value = node.outputs[0], node.inputs[0]
     rank = len(value.shape) if value is not None and value.shape is not None else 2
     dtype = np.float32 if output.dtype is None else output.dtype.numpy()

@@ -1,6 +1,6 @@
-"""Fold a constant factor behind a linear layer into its weight and bias: layer scale, and the scale of the attention.
+"""Fold a constant factor after a linear layer into its weight and bias: layer scale, and the scale of attention.
 
-A Mul over a whole activation costs time and one more rounding; in a weight with one scale per channel it costs nothing.
+A Mul over a whole activation costs time and one more rounding; in a weight with per-channel scales it costs nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from dovetail.pass_record import PassRecord, Site
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Found:
-    """A linear layer, the nodes from it to the factor, and the factor over the layer's outputs (or one number)."""
+class _FoldTarget:
+    """A linear layer, the nodes between it and the Mul, and the factor: per output of the layer, or one scalar."""
 
     linear: ir.Node
     between: tuple[ir.Node, ...]
@@ -32,8 +32,8 @@ class _Found:
 def fold_scale(model: ir.Model) -> PassRecord:
     """Fold every Mul by a constant whose data comes from a linear layer, through reshapes, transposes and a Split.
 
-    The constant is one number, or has one number per output of the layer. What lies between must be read by nothing
-    else.
+    The constant is a scalar, or has one value per output of the layer. The tensors in between must have no other
+    consumers.
     """
     changed: list[Site] = []
     declined: list[Site] = []
@@ -41,36 +41,36 @@ def fold_scale(model: ir.Model) -> PassRecord:
         if not is_op(node, "Mul") or constant_of(node.inputs[1]) is None:
             continue
         where = origin_of(node.outputs[0]).name
-        found = _look_back(node)
-        if isinstance(found, str):
-            declined.append(Site(where, found))
+        target = _find_linear(node)
+        if isinstance(target, str):
+            declined.append(Site(where, target))
             continue
-        _fold(model.graph, node, found)
-        changed.append(Site(where, f"folded into the {found.linear.op_type} before it"))
+        _fold(model.graph, node, target)
+        changed.append(Site(where, f"folded into the {target.linear.op_type} before it"))
     return PassRecord("fold_scale", tuple(changed), tuple(declined))
 
 
-def _look_back(node: ir.Node) -> _Found | str:
-    """The linear layer that a factor can go into, or why there is none."""
+def _find_linear(node: ir.Node) -> _FoldTarget | str:
+    """The linear layer that a factor can be folded into, or why there is none."""
     factor = _per_output(node)
     if factor is None:
-        return "the factor is neither one number nor one per output"
+        return "the factor is neither a scalar nor one value per output"
     between: list[ir.Node] = []
-    for value, producer in _behind(node):
+    for value, producer in _upstream(node):
         if _is_linear(producer):
-            return _Found(producer, tuple(reversed(between)), factor)
+            return _FoldTarget(producer, tuple(reversed(between)), factor)
         if is_op(producer, "Split"):
             factor = _before_split(producer, value, factor)
-        elif not is_op(producer, "Reshape", "Transpose") or (factor.size > 1 and not _keeps_last(producer)):
+        elif not is_op(producer, "Reshape", "Transpose") or (factor.size > 1 and not _keeps_last_axis(producer)):
             break
         if factor is None:
             break
         between.append(producer)
-    return "its data does not come from a linear layer for it alone"
+    return "it does not follow a linear layer, or a tensor in between has other consumers"
 
 
-def _behind(node: ir.Node) -> Iterator[tuple[ir.Value, ir.Node]]:
-    """Values that are read by what was behind them alone, and their producers, from a node's data backwards."""
+def _upstream(node: ir.Node) -> Iterator[tuple[ir.Value, ir.Node]]:
+    """The values upstream of a node's first input that have one consumer each, with their producers."""
     value = node.inputs[0]
     while value is not None and edit.sole_consumer(value) is node and (producer := value.producer()) is not None:
         yield value, producer
@@ -94,39 +94,39 @@ def _is_linear(node: ir.Node) -> bool:
     return all(constant_of(value) is not None for value in node.inputs[1:] if value is not None)
 
 
-def _keeps_last(node: ir.Node) -> bool:
-    """Whether the last axis stays what it is."""
+def _keeps_last_axis(node: ir.Node) -> bool:
+    """Whether a Reshape or Transpose keeps the last axis."""
     before, after = shape_of(node.inputs[0]), shape_of(node.outputs[0])
     if node.op_type == "Transpose":
         return before is not None and perm_of(node)[-1] == len(before) - 1
     return bool(before and after) and (before or ())[-1] == (after or ())[-1]
 
 
-def _before_split(split: ir.Node, part: ir.Value, factor: Array) -> Array | None:
-    """The factor of one part of a Split as a factor of the whole; None where the split is not of the last axis."""
-    whole, shapes = shape_of(split.inputs[0]), [shape_of(value) for value in split.outputs]
-    if whole is None or attribute(split, "axis", 0) not in (-1, len(whole) - 1):
+def _before_split(split: ir.Node, output: ir.Value, factor: Array) -> Array | None:
+    """The factor of one output of a Split as a factor of its input; None if the Split is not along the last axis."""
+    input_shape, shapes = shape_of(split.inputs[0]), [shape_of(value) for value in split.outputs]
+    if input_shape is None or attribute(split, "axis", 0) not in (-1, len(input_shape) - 1):
         return None
-    ones = [np.ones(shape[-1]) for shape in shapes if shape is not None]
-    if len(ones) != len(shapes):
+    factors = [np.ones(shape[-1]) for shape in shapes if shape is not None]
+    if len(factors) != len(shapes):
         return None
-    ones[split.outputs.index(part)] *= factor
-    return np.concatenate(ones)
+    factors[split.outputs.index(output)] *= factor
+    return np.concatenate(factors)
 
 
-def _fold(graph: ir.Graph, node: ir.Node, found: _Found) -> None:
-    value = _scaled_linear(graph, found.linear, found.factor)
-    for one, following in itertools.pairwise((*found.between, node)):
-        if is_op(one, "Split"):
-            sizes = [(shape_of(part) or ())[-1] for part in one.outputs]
-            parts = edit.insert_split(one, value, sizes, replaces=[one])
-            index = next(i for i, part in enumerate(one.outputs) if part is following.inputs[0])
-            for number, (old, new) in enumerate(zip(one.outputs, parts, strict=True)):
-                if number != index:
+def _fold(graph: ir.Graph, node: ir.Node, target: _FoldTarget) -> None:
+    value = _scaled_linear(graph, target.linear, target.factor)
+    for current, following in itertools.pairwise((*target.between, node)):
+        if is_op(current, "Split"):
+            sizes = [(shape_of(output) or ())[-1] for output in current.outputs]
+            outputs = edit.insert_split(current, value, sizes, replaces=[current])
+            scaled = next(i for i, output in enumerate(current.outputs) if output is following.inputs[0])
+            for index, (old, new) in enumerate(zip(current.outputs, outputs, strict=True)):
+                if index != scaled:
                     edit.replace_value(old, new)
-            value = parts[index]
+            value = outputs[scaled]
         else:
-            value = edit.insert_copy(one, one, [value, *one.inputs[1:]])
+            value = edit.insert_copy(current, current, [value, *current.inputs[1:]])
     edit.replace_value(node.outputs[0], value)
     edit.remove_dead(graph, [node])
 

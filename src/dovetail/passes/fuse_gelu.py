@@ -1,4 +1,4 @@
-"""Fuse the parts of a GELU, exact or by tanh, into Gelu."""
+"""Fuse the operators of a GELU, exact or with tanh, into Gelu."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dovetail.model.edit import is_op, scalar_of, shape_of
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
 
-# A polynomial in two variables, the input x and the curve e: (power of x, power of e) -> coefficient.
+# A polynomial in two variables, the input x and the curve e (its Erf or Tanh): (power of x, of e) -> coefficient.
 Polynomial = dict[tuple[int, int], float]
 
 _TANH_SLOPE = math.sqrt(2 / math.pi)
-# The argument of the curve, as a polynomial in x, and the attribute of Gelu that says so.
+# Curve -> the attribute ``approximate`` of Gelu, and the argument of the curve as a polynomial in x.
 _ARGUMENTS: dict[str, tuple[str, Polynomial]] = {
     "Erf": ("none", {(1, 0): math.sqrt(0.5)}),
     "Tanh": ("tanh", {(1, 0): _TANH_SLOPE, (3, 0): _TANH_SLOPE * 0.044715}),
@@ -27,22 +27,22 @@ _DEPTH = 6
 
 
 def fuse_gelu(model: ir.Model) -> PassRecord:
-    """Replace x/2 (1 + erf(x/sqrt 2)), or its tanh form, by Gelu, however it is associated.
+    """Replace x/2 (1 + erf(x/sqrt 2)), or its tanh approximation, by Gelu, however the expression is written.
 
     The expressions are compared as polynomials: the argument of the curve in x, and the result in x and the curve, so
-    that the order of factors, Div or Mul, Pow or Mul, and where the half is put do not matter.
+    that the order of factors, Div or Mul, Pow or Mul, and the position of the factor 1/2 do not matter.
     """
     changed: list[Site] = []
     declined: list[Site] = []
     for node in model.graph:
         if is_op(node, *_ARGUMENTS):
             approximate, argument = _ARGUMENTS[node.op_type]
-            found = _find(node, argument)
-            if found is not None:
-                changed.append(Site(origin_of(found[1]).name, f"GELU ({node.op_type}) fused"))
-                _fuse(model.graph, node, *found, approximate)
+            gelu = _find(node, argument)
+            if gelu is not None:
+                changed.append(Site(origin_of(gelu[1]).name, f"GELU ({node.op_type}) fused"))
+                _fuse(model.graph, node, *gelu, approximate)
             elif node.op_type == "Erf":
-                declined.append(Site(origin_of(node.outputs[0]).name, "the Erf is in no GELU"))
+                declined.append(Site(origin_of(node.outputs[0]).name, "the Erf is not part of a GELU"))
         elif _is_sigmoid_gelu(node):
             declined.append(Site(origin_of(node.outputs[0]).name, "x sigmoid(1.702 x) only approximates Gelu"))
     return PassRecord("fuse_gelu", tuple(changed), tuple(declined))
@@ -62,7 +62,7 @@ def _find(curve: ir.Node, argument: Polynomial) -> tuple[ir.Value, ir.Value] | N
 def _fuse(graph: ir.Graph, curve: ir.Node, x: ir.Value, result: ir.Value, approximate: str) -> None:
     last = result.producer()
     if last is None:
-        raise TypeError(f"{result.name!r} is made by no node")
+        raise TypeError(f"{result.name!r} has no producer")
     new = edit.insert(
         last,
         "Gelu",
@@ -77,37 +77,37 @@ def _fuse(graph: ir.Graph, curve: ir.Node, x: ir.Value, result: ir.Value, approx
 
 
 def _sources(value: ir.Value | None) -> list[ir.Value]:
-    """What an expression may be a polynomial of: itself and all that arithmetic made it from, nearest first."""
-    found: dict[ir.Value, None] = {}
+    """The values that an expression may be a polynomial of: itself and its arithmetic inputs, nearest first."""
+    sources: dict[ir.Value, None] = {}
     layer = [value]
     for _ in range(_DEPTH):
-        known = [v for v in layer if v is not None and edit.constant_of(v) is None]
-        found.update(dict.fromkeys(known))
-        producers = [v.producer() for v in known]
+        variables = [v for v in layer if v is not None and edit.constant_of(v) is None]
+        sources.update(dict.fromkeys(variables))
+        producers = [v.producer() for v in variables]
         layer = [v for node in producers if node is not None and is_op(node, *_ARITHMETIC) for v in node.inputs]
-    return list(found)
+    return list(sources)
 
 
 def _results(value: ir.Value) -> list[ir.Value]:
-    """What arithmetic makes of a value, nearest first."""
-    found: dict[ir.Value, None] = {}
+    """The values that arithmetic computes from a value, nearest first."""
+    results: dict[ir.Value, None] = {}
     layer = [value]
     for _ in range(_DEPTH):
-        readers = dict.fromkeys(node for v in layer for node in v.consumers() if is_op(node, *_ARITHMETIC))
-        layer = [node.outputs[0] for node in readers]
-        found.update(dict.fromkeys(layer))
-    return list(found)
+        consumers = dict.fromkeys(node for v in layer for node in v.consumers() if is_op(node, *_ARITHMETIC))
+        layer = [node.outputs[0] for node in consumers]
+        results.update(dict.fromkeys(layer))
+    return list(results)
 
 
 def _polynomial(value: ir.Value | None, x: ir.Value, e: ir.Value | None, depth: int = _DEPTH) -> Polynomial | None:
-    """The value as a polynomial of x and e, or None when it is made of anything else."""
+    """The value as a polynomial of x and e, or None if it depends on anything else."""
     if value is x:
         return {(1, 0): 1.0}
     if value is not None and value is e:
         return {(0, 1): 1.0}
-    number = scalar_of(value)
-    if number is not None:
-        return {(0, 0): number}
+    constant = scalar_of(value)
+    if constant is not None:
+        return {(0, 0): constant}
     node = value.producer() if value is not None else None
     if node is None or depth == 0 or not is_op(node, *_ARITHMETIC):
         return None
@@ -139,12 +139,12 @@ def _product(left: Polynomial, right: Polynomial) -> Polynomial:
     return result
 
 
-def _equal(found: Polynomial | None, wanted: Polynomial, x: ir.Value) -> bool:
-    """Whether two polynomials agree to what the constants of x's type, written with a few digits, can say."""
-    if found is None or not set(wanted) <= set(found):
+def _equal(actual: Polynomial | None, expected: Polynomial, x: ir.Value) -> bool:
+    """Whether two polynomials agree to the precision of constants in x's type that are written with a few digits."""
+    if actual is None or not set(expected) <= set(actual):
         return False
     tolerance = 1e-3 if x.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else 2e-6
-    return all(abs(factor - wanted.get(power, 0.0)) <= tolerance * abs(factor) for power, factor in found.items())
+    return all(abs(factor - expected.get(power, 0.0)) <= tolerance * abs(factor) for power, factor in actual.items())
 
 
 def _is_sigmoid_gelu(node: ir.Node) -> bool:

@@ -1,4 +1,4 @@
-"""Fuse the parts of a layer normalization into LayerNormalization, and give every one the same form."""
+"""Fuse decomposed layer normalization into LayerNormalization, and bring every LayerNormalization to one form."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dovetail.pass_record import PassRecord, Site
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Parts:
-    """A normalization as it stands: (data - mean) / sqrt(variance + epsilon) over ``axes``, made by ``last``."""
+class _DecomposedNorm:
+    """A decomposed normalization, (data - mean) / sqrt(variance + epsilon) over ``axes``; ``last`` is its last node."""
 
     data: ir.Value
     axes: tuple[int, ...]
@@ -26,37 +26,37 @@ class _Parts:
 
 
 def fuse_layer_norm(model: ir.Model) -> PassRecord:
-    """Replace mean, variance, root and division, and the factor and offset that follow, by one LayerNormalization.
+    """Replace mean, variance, square root and division, and the scale and bias after them, by one LayerNormalization.
 
-    One form: a negative axis, an explicit epsilon, a scale and a bias of exactly the normalized shape (ones and zeros
-    where there were none); over other axes than the last (the channels of an image), between Transposes. Inner tensors
-    that others read stay for them.
+    Its form: a negative axis, an explicit epsilon, a scale and a bias of exactly the normalized shape (ones and zeros
+    where there were none). Normalization over other axes than the last (the channels of an image) is put between
+    Transposes. Intermediate tensors with other consumers stay.
     """
     changed: list[Site] = []
     declined: list[Site] = []
     for node in model.graph:
         if is_op(node, "LayerNormalization"):
-            what = _complete(model.graph, node)
-            changed += [Site(origin_of(node.outputs[0]).name, what)] if what else []
+            change = _complete(model.graph, node)
+            changed += [Site(origin_of(node.outputs[0]).name, change)] if change else []
             continue
-        parts = _match(node)
-        if parts is None:
+        norm = _match(node)
+        if norm is None:
             continue
         where = origin_of(node.outputs[0]).name
-        shape = shape_of(parts.data)
+        shape = shape_of(norm.data)
         if shape is None:
-            declined.append(Site(where, "the shape of the layer normalization's input is not known"))
+            declined.append(Site(where, "the shape of the layer normalization's input is unknown"))
         else:
-            order = (*(axis for axis in range(len(shape)) if axis not in parts.axes), *parts.axes)
-            _fuse(model.graph, parts, order, tuple(shape[axis] for axis in parts.axes))
-            turned = "" if order == tuple(range(len(shape))) else f", axes {list(parts.axes)} turned to the end"
-            changed.append(Site(where, f"layer normalization fused{turned}"))
+            order = (*(axis for axis in range(len(shape)) if axis not in norm.axes), *norm.axes)
+            _fuse(model.graph, norm, order, tuple(shape[axis] for axis in norm.axes))
+            moved = "" if order == tuple(range(len(shape))) else f", axes {list(norm.axes)} transposed to the end"
+            changed.append(Site(where, f"layer normalization fused{moved}"))
     return PassRecord("fuse_layer_norm", tuple(changed), tuple(declined))
 
 
-def _match(node: ir.Node) -> _Parts | None:
-    """The normalization whose division this node is."""
-    for centred, root in _centred_and_root(node):
+def _match(node: ir.Node) -> _DecomposedNorm | None:
+    """The normalization that ends with this node, its division."""
+    for centered, root in _centered_and_root(node):
         spread = root.producer()
         if spread is None or not is_op(spread, "Add"):
             continue
@@ -65,29 +65,29 @@ def _match(node: ir.Node) -> _Parts | None:
             variance, epsilon = spread.inputs[1], scalar_of(spread.inputs[0])
         if epsilon is None or variance is None:
             continue
-        data_axes = _data_and_axes(centred)
+        data_axes = _data_and_axes(centered)
         squared, axes = _mean_of(variance)
         if data_axes is None or squared is None or axes != data_axes[1]:
             continue
         if _data_and_axes(_base_of_square(squared)) == data_axes:
-            return _Parts(data_axes[0], data_axes[1], epsilon, node)
+            return _DecomposedNorm(data_axes[0], data_axes[1], epsilon, node)
     return None
 
 
-def _centred_and_root(node: ir.Node) -> list[tuple[ir.Value, ir.Value]]:
-    """Readings of a node as ``a / sqrt(b)``, as (a, b)."""
+def _centered_and_root(node: ir.Node) -> list[tuple[ir.Value, ir.Value]]:
+    """The ways to read a node as ``a / sqrt(b)``, each as (a, b)."""
     if not is_op(node, "Div", "Mul") or node.inputs[0] is None or node.inputs[1] is None:
         return []
     left, right = node.inputs[0], node.inputs[1]
     if node.op_type == "Div":
-        pairs = [(left, _root(_without_cast(right), 0.5))]
+        candidates = [(left, _root(_without_cast(right), 0.5))]
     else:
-        pairs = [(left, _inverse_root(_without_cast(right))), (right, _inverse_root(_without_cast(left)))]
-    return [(centred, root) for centred, root in pairs if root is not None]
+        candidates = [(left, _inverse_root(_without_cast(right))), (right, _inverse_root(_without_cast(left)))]
+    return [(centered, root) for centered, root in candidates if root is not None]
 
 
 def _root(value: ir.Value | None, power: float) -> ir.Value | None:
-    """The ``b`` of a value that is b to this power."""
+    """The ``b`` of a value that is b raised to this power; None for any other value."""
     node = value.producer() if value is not None else None
     if is_op(node, "Pow") and node is not None and scalar_of(node.inputs[1]) == power:
         return node.inputs[0]
@@ -103,9 +103,9 @@ def _inverse_root(value: ir.Value | None) -> ir.Value | None:
     return _root(value, -0.5)
 
 
-def _data_and_axes(centred: ir.Value | None) -> tuple[ir.Value, tuple[int, ...]] | None:
-    """The ``x`` and the axes of a value that is x - mean(x)."""
-    node = centred.producer() if centred is not None else None
+def _data_and_axes(centered: ir.Value | None) -> tuple[ir.Value, tuple[int, ...]] | None:
+    """The ``x`` and the axes of a value that is x - mean(x); None for any other value."""
+    node = centered.producer() if centered is not None else None
     if node is None or not is_op(node, "Sub") or node.inputs[0] is None:
         return None
     data, axes = _mean_of(node.inputs[1])
@@ -113,15 +113,15 @@ def _data_and_axes(centred: ir.Value | None) -> tuple[ir.Value, tuple[int, ...]]
 
 
 def _mean_of(value: ir.Value | None) -> tuple[ir.Value | None, tuple[int, ...]]:
-    """What a value is the mean of, and over which axes, counted from the front and sorted."""
+    """The tensor that a value is the mean of, and the axes of the mean, non-negative and sorted."""
     node = value.producer() if value is not None else None
     if node is None or not is_op(node, "ReduceMean") or not attribute(node, "keepdims", 1) or node.inputs[0] is None:
         return None, ()
-    given = constant_of(node.inputs[1]) if len(node.inputs) > 1 else attribute(node, "axes", None)
+    axes = constant_of(node.inputs[1]) if len(node.inputs) > 1 else attribute(node, "axes", None)
     shape = node.inputs[0].shape
-    if given is None or shape is None:
+    if axes is None or shape is None:
         return None, ()
-    return node.inputs[0], tuple(sorted(int(axis) % len(shape) for axis in given))
+    return node.inputs[0], tuple(sorted(int(axis) % len(shape) for axis in axes))
 
 
 def _base_of_square(value: ir.Value) -> ir.Value | None:
@@ -134,14 +134,14 @@ def _base_of_square(value: ir.Value) -> ir.Value | None:
 
 
 def _without_cast(value: ir.Value | None) -> ir.Value | None:
-    """What a value was before a change of float type; the fused operator computes in float32 throughout."""
+    """The value before a Cast of its float type; the fused operator computes in float32 throughout."""
     node = value.producer() if value is not None else None
     return node.inputs[0] if node is not None and is_op(node, "Cast") else value
 
 
-def _fuse(graph: ir.Graph, parts: _Parts, order: tuple[int, ...], normalized: tuple[int, ...]) -> None:
-    data, last = _between_casts(parts)
-    nodes = [parts.last] if last is parts.last else [parts.last, last]
+def _fuse(graph: ir.Graph, norm: _DecomposedNorm, order: tuple[int, ...], normalized: tuple[int, ...]) -> None:
+    data, last = _between_casts(norm)
+    nodes = [norm.last] if last is norm.last else [norm.last, last]
     scale, last = _affine(last, "Mul", order, normalized)
     if scale is not None:
         nodes.append(last)
@@ -149,41 +149,41 @@ def _fuse(graph: ir.Graph, parts: _Parts, order: tuple[int, ...], normalized: tu
     if bias is not None:
         nodes.append(end)
     output, shape = end.outputs[0], shape_of(end.outputs[0])
-    turns = order != tuple(range(len(order)))
-    if turns:
+    needs_transpose = order != tuple(range(len(order)))
+    if needs_transpose:
         data = insert_step(end, data, Step("Transpose", order), replaces=nodes)
         shape = shape_of(data)
     new = edit.insert(
         end,
         "LayerNormalization",
         [data, _filled(graph, output, scale, normalized, 1.0), _filled(graph, output, bias, normalized, 0.0)],
-        attributes={"axis": -len(normalized), "epsilon": parts.epsilon},
+        attributes={"axis": -len(normalized), "epsilon": norm.epsilon},
         source=output,
         replaces=nodes,
         shape=shape,
     )
-    if turns:
+    if needs_transpose:
         back = tuple(order.index(axis) for axis in range(len(order)))
         new = insert_step(end, new, Step("Transpose", back), replaces=nodes)
     edit.replace_value(output, new)
     edit.remove_dead(graph, [end])
 
 
-def _between_casts(parts: _Parts) -> tuple[ir.Value, ir.Node]:
-    """The narrow input and the cast back, where casts surround it: LayerNormalization computes in float32 by itself."""
-    before, after = parts.data.producer(), edit.sole_consumer(parts.last.outputs[0])
+def _between_casts(norm: _DecomposedNorm) -> tuple[ir.Value, ir.Node]:
+    """The input before and the Cast after, if Casts to float32 and back surround it: the operator needs no Casts."""
+    before, after = norm.data.producer(), edit.sole_consumer(norm.last.outputs[0])
     if before is None or after is None or not is_op(before, "Cast") or not is_op(after, "Cast"):
-        return parts.data, parts.last
+        return norm.data, norm.last
     narrow = before.inputs[0]
-    widened = parts.data.dtype == ir.DataType.FLOAT
+    widened = norm.data.dtype == ir.DataType.FLOAT
     if narrow is None or not widened or narrow.dtype != after.outputs[0].dtype or not edit.is_float(narrow):
-        return parts.data, parts.last
+        return norm.data, norm.last
     return narrow, after
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Factor:
-    """A constant of a normalization, and its array with the axes in the order of the normalized tensor."""
+    """The scale or bias of a normalization, and its array with the axes in the order of the normalized tensor."""
 
     value: ir.Value
     array: Array
@@ -192,17 +192,17 @@ class _Factor:
 def _affine(
     node: ir.Node, op_type: str, order: tuple[int, ...], normalized: tuple[int, ...]
 ) -> tuple[_Factor | None, ir.Node]:
-    """The constant that the only reader of a node multiplies or adds, and that reader; else None and the node."""
-    reader = edit.sole_consumer(node.outputs[0])
-    if reader is None or not is_op(reader, op_type):
+    """The constant that the only consumer of a node multiplies or adds, and that consumer; else None and the node."""
+    consumer = edit.sole_consumer(node.outputs[0])
+    if consumer is None or not is_op(consumer, op_type):
         return None, node
-    other = reader.inputs[1] if reader.inputs[0] is node.outputs[0] else reader.inputs[0]
-    array = constant_of(other)
-    if other is None or array is None or shape_of(reader.outputs[0]) != shape_of(node.outputs[0]):
+    constant = consumer.inputs[1] if consumer.inputs[0] is node.outputs[0] else consumer.inputs[0]
+    array = constant_of(constant)
+    if constant is None or array is None or shape_of(consumer.outputs[0]) != shape_of(node.outputs[0]):
         return None, node
     if order != tuple(range(len(order))):
         array = array.reshape((1,) * (len(order) - array.ndim) + array.shape).transpose(order)
-    return (_Factor(other, array), reader) if _fits(array, normalized) else (None, node)
+    return (_Factor(constant, array), consumer) if _fits(array, normalized) else (None, node)
 
 
 def _fits(array: Array, normalized: tuple[int, ...]) -> bool:
@@ -232,22 +232,22 @@ def _filled(
 
 
 def _complete(graph: ir.Graph, node: ir.Node) -> str:
-    """Bring a LayerNormalization of the exporter to the one form, in place."""
+    """Bring an exported LayerNormalization to the canonical form, in place; returns what was changed."""
     shape = shape_of(node.inputs[0])
     axis = attribute(node, "axis", -1)
     if shape is None:
         return ""
-    done: list[str] = []
+    changes: list[str] = []
     if axis >= 0 or "axis" not in node.attributes or "epsilon" not in node.attributes:
         epsilon = attribute(node, "epsilon", 1e-5)
         node.attributes["axis"] = ir.AttrInt64("axis", axis if axis < 0 else axis - len(shape))
         node.attributes["epsilon"] = ir.AttrFloat32("epsilon", epsilon)
-        done.append("attributes written out")
+        changes.append("attributes made explicit")
     if attribute(node, "stash_type", None) == 1:
         del node.attributes["stash_type"]
     normalized = shape[edit.attribute(node, "axis", -1) :]
     if len(node.inputs) < 3 or node.inputs[2] is None:
         node.resize_inputs(3)
         node.replace_input_with(2, _filled(graph, node.outputs[0], None, normalized, 0.0))
-        done.append("bias of zeros added")
-    return ", ".join(done)
+        changes.append("bias of zeros added")
+    return ", ".join(changes)

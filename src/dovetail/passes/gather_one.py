@@ -1,4 +1,4 @@
-"""Taking one thing out of a stack: the decoder's last answer from all of them, the only level of a pyramid."""
+"""Bypass a Gather that selects one input of a Concat: the last of several decoder outputs, the only pyramid level."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dovetail.pass_record import PassRecord, Site
 
 
 def gather_one(model: ir.Model) -> PassRecord:
-    """Replace a Gather of one constant index by a Reshape, where the axis, or the part of a Concat, has that one only.
+    """Replace a Gather of one index by a Reshape, where the axis, or the selected input of a Concat, has size 1.
 
-    In integers the parts of a Concat share one grid, so what nobody asked for would coarsen what is taken.
+    Quantized inputs of a Concat share one scale, so unselected inputs would make the selected one coarser.
     """
     changed: list[Site] = []
     declined: list[Site] = []
@@ -23,32 +23,32 @@ def gather_one(model: ir.Model) -> PassRecord:
             continue
         output = node.outputs[0]
         where = origin_of(output).name
-        taken = _taken(node)
-        if taken is None:
-            declined.append(Site(where, "it takes one of several that were not put together by a Concat"))
+        selected = _selected(node)
+        if selected is None:
+            declined.append(Site(where, "the element that it selects is not a whole input of a Concat"))
             continue
         step = Step("Reshape", shape_of(output) or ())
-        edit.replace_value(output, insert_step(node, taken, step, replaces=[node]))
+        edit.replace_value(output, insert_step(node, selected, step, replaces=[node]))
         edit.remove_dead(model.graph, [node])
-        changed.append(Site(where, f"is {origin_of(taken).name!r} in another shape"))
+        changed.append(Site(where, f"replaced by a Reshape of {origin_of(selected).name!r}"))
     return PassRecord("gather_one", tuple(changed), tuple(declined))
 
 
-def _taken(node: ir.Node) -> ir.Value | None:
-    """The tensor whose only slice along the axis is what the Gather takes."""
+def _selected(node: ir.Node) -> ir.Value | None:
+    """The tensor of size 1 along the axis that the Gather selects; None if there is none."""
     value, index = node.inputs[0], int(scalar_of(node.inputs[1]) or 0)
     axis = int(attribute(node, "axis", 0))
     while value is not None and (shape := shape_of(value)) is not None:
         index, axis = index % shape[axis], axis % len(shape)
         if shape[axis] == 1:
             return value
-        stack = value.producer()
-        if stack is None or not is_op(stack, "Concat") or int(attribute(stack, "axis", 0)) % len(shape) != axis:
+        concat = value.producer()
+        if concat is None or not is_op(concat, "Concat") or int(attribute(concat, "axis", 0)) % len(shape) != axis:
             return None
         value = None
-        for part in stack.inputs:
+        for part in concat.inputs:
             size = (shape_of(part) or (0,) * len(shape))[axis]
-            if size == 0:  # unknown, so what follows cannot be counted either
+            if size == 0:  # unknown, so the position of the next inputs is unknown too
                 return None
             if index < size:
                 value = part

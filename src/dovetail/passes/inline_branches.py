@@ -1,4 +1,4 @@
-"""Inline the branch that an If with a constant condition takes."""
+"""Inline the branch that an If with a constant condition selects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")
 
 
 def inline_branches(model: ir.Model) -> PassRecord:
-    """Put the nodes of the chosen branch in the place of the If; other control flow is declined."""
+    """Replace every If with a constant condition by the nodes of its branch; other control flow is declined."""
     changed: list[Site] = []
     declined: list[Site] = []
     for node in list(model.graph):
@@ -33,11 +33,12 @@ def _inline(graph: ir.Graph, node: ir.Node, branch: ir.Graph) -> None:
     branch.outputs.clear()
     branch.initializers.clear()
     branch.remove(nodes)
-    # Names are free of those around the If, as ONNX demands, but not of those in a branch that was inlined before.
+    # ONNX requires names in a branch to differ from those around the If, but a branch inlined before may have them.
     taken = {value.name for outer in graph for value in outer.outputs} | set(graph.initializers)
     for value in constants:
         if value.const_value is not None:
-            value.const_value = ir.Tensor(value.const_value.numpy(), value.const_value.dtype)  # to be renamed freely
+            # a copy, which can be renamed
+            value.const_value = ir.Tensor(value.const_value.numpy(), value.const_value.dtype)
         value.name = edit.free_name(graph, str(value.name)) if value.name in taken else value.name
         graph.register_initializer(value)
     taken_nodes = {outer.name for outer in graph}

@@ -1,4 +1,4 @@
-"""LayerNormalization over several axes as one over the last: HTP has no other."""
+"""Rewrite LayerNormalization over several axes as one over the last axis, the only one that HTP supports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dovetail.pass_record import PassRecord, Site
 
 
 def layer_norm_last_axis(model: ir.Model) -> PassRecord:
-    """Reshape in front of and behind every LayerNormalization over more than the last axis."""
+    """Insert a Reshape before and after every LayerNormalization over more than the last axis."""
     changed: list[Site] = []
     declined: list[Site] = []
     for node in list(model.graph):
@@ -23,17 +23,17 @@ def layer_norm_last_axis(model: ir.Model) -> PassRecord:
         where, shape = origin_of(node.outputs[0]).name, shape_of(node.inputs[0])
         axes = 0 if shape is None else len(shape) - int(attribute(node, "axis", -1)) % len(shape)
         if shape is None or len(node.outputs) > 1 or any(constant_of(value) is None for value in node.inputs[1:]):
-            declined.append(Site(where, "its shape or its numbers are not known, or its mean is read too"))
+            declined.append(Site(where, "its shape is unknown, its scale or bias is not constant, or its mean is used"))
         elif axes > 1:
             _rewrite(model.graph, node, shape, shape[len(shape) - axes :])
-            changed.append(Site(where, f"{axes} axes normalized as one"))
+            changed.append(Site(where, f"{axes} normalized axes reshaped to one"))
     return PassRecord("layer_norm_last_axis", tuple(changed), tuple(declined))
 
 
 def _rewrite(graph: ir.Graph, node: ir.Node, shape: tuple[int, ...], normalized: tuple[int, ...]) -> None:
     data, output = node.inputs[0], node.outputs[0]
     if data is None:
-        raise TypeError(f"{node.name!r} has no data")
+        raise TypeError(f"node {node.name!r} has no input")
     flat = (*shape[: len(shape) - len(normalized)], math.prod(normalized))
     inputs = [insert_step(node, data, Step("Reshape", flat), replaces=[])]
     for value in node.inputs[1:]:

@@ -1,7 +1,7 @@
-"""Linear layers as Gemm, the one form in which backends take an int32 bias with integer inputs.
+"""Rewrite linear layers as Gemm, the only form in which backends accept an int32 bias with quantized inputs.
 
-``MatMul(x, W) + b`` with x of rank above 2 becomes ``Reshape, Gemm, Reshape``. A bias on a separate Add is refused or
-run in float elsewhere: ONNX Runtime 1.31.1 fails at load ("Scale and Zero-point must be a scalar"), HTP refuses it.
+``MatMul(x, W) + b`` with x of rank above 2 becomes ``Reshape, Gemm, Reshape``. A bias in a separate Add is rejected or
+run in float: ONNX Runtime 1.31.1 fails at load ("Scale and Zero-point must be a scalar"), HTP rejects it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dovetail.pass_record import PassRecord, Site
 
 
 def linear_as_gemm(model: ir.Model) -> PassRecord:
-    """Rewrite every ``MatMul(x, constant) + bias`` whose product nobody else reads."""
+    """Rewrite every ``MatMul(x, constant) + bias`` in which the Add is the only consumer of the MatMul."""
     graph = model.graph
     changed: list[Site] = []
     declined: list[Site] = []
@@ -36,24 +36,24 @@ def linear_as_gemm(model: ir.Model) -> PassRecord:
         add = sole_consumer(matmul.outputs[0])
         reason = _obstacle(matmul, add)
         if reason or add is None:
-            declined.append(Site(where, reason or "its product is read by several"))
+            declined.append(Site(where, reason or "its output has several consumers"))
             continue
         _rewrite(graph, matmul, add, flattened)
-        changed.append(Site(where, "MatMul and Add made one Gemm"))
+        changed.append(Site(where, "MatMul and Add rewritten as one Gemm"))
     return PassRecord("linear_as_gemm", tuple(changed), tuple(declined))
 
 
 def _obstacle(matmul: ir.Node, add: ir.Node | None) -> str:
-    """Why this product cannot become a Gemm; empty if it can."""
+    """Why this MatMul cannot become a Gemm; empty if it can."""
     source, weight = matmul.inputs
     if add is None or not is_op(add, "Add"):
-        return "no bias follows"
+        return "a bias Add is not its only consumer"
     shape, weight_shape = shape_of(source), shape_of(weight)
     if shape is None or weight_shape is None or len(weight_shape) != 2 or len(shape) < 2:
-        return "weight is not a matrix, or the input's shape is unknown"
+        return "its weight is not a matrix, or the shape of its input is unknown"
     bias = _bias(matmul, add)
     if bias is None or constant_of(bias) is None or shape_of(bias) != weight_shape[1:]:
-        return "what is added is not one constant per output channel"
+        return "the added operand is not one constant per output channel"
     return ""
 
 

@@ -1,7 +1,7 @@
-"""The logit of a sigmoid, which detectors take to refine boxes, is the sigmoid's own input within bounds.
+"""Replace the logit of a Sigmoid, which detectors compute to refine boxes, by the input of the Sigmoid, clipped.
 
-``Log(Clip(s, eps) / Clip(1 - s, eps))`` goes from 1e-5 to 1e5 on its way: no integer grid holds that, and HTP
-computes a 16-bit Log wrong without a word (onnxruntime-qnn 2.7.0).
+The quotient in ``Log(Clip(s, eps) / Clip(1 - s, eps))`` ranges from 1e-5 to 1e5, which no integer type can represent,
+and HTP silently computes a 16-bit Log wrong (onnxruntime-qnn 2.7.0).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dovetail.model.edit import is_op, scalar_of, shape_of
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
 
-# Beyond its bounds the logit still moves by as much as the bound on s: what Clip leaves out.
+# Beyond its bounds the original logit still changes, by about the bound on s; the Clip ignores that.
 _LARGEST_EPSILON = 1e-3
 
 
 class _Bounded(NamedTuple):
-    """A value within constant bounds."""
+    """A value and its constant bounds."""
 
     value: ir.Value
     low: float
@@ -30,21 +30,21 @@ class _Bounded(NamedTuple):
 
 
 def logit_of_sigmoid(model: ir.Model) -> PassRecord:
-    """Replace the logit of a Sigmoid by a Clip of what the Sigmoid reads."""
+    """Replace the logit of a Sigmoid by a Clip of the Sigmoid's input."""
     changed: list[Site] = []
     declined: list[Site] = []
     for node in list(model.graph):
-        parts = _ratio(node)
-        if parts is None:
+        ratio = _ratio(node)
+        if ratio is None:
             continue
         output = node.outputs[0]
-        found = _inside(*parts)
-        if isinstance(found, str):
-            declined.append(Site(origin_of(output).name, found))
+        logit = _sigmoid_input(*ratio)
+        if isinstance(logit, str):
+            declined.append(Site(origin_of(output).name, logit))
             continue
-        edit.replace_value(output, _clip(node, found))
+        edit.replace_value(output, _clip(node, logit))
         edit.remove_dead(model.graph, [node])
-        changed.append(Site(origin_of(output).name, f"is {origin_of(found.value).name!r} within its bounds"))
+        changed.append(Site(origin_of(output).name, f"replaced by {origin_of(logit.value).name!r} within its bounds"))
     return PassRecord("logit_of_sigmoid", tuple(changed), tuple(declined))
 
 
@@ -60,27 +60,27 @@ def _ratio(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
     return (values[0], values[1]) if len(values) == 2 and values[0] and values[1] else None
 
 
-def _inside(top: ir.Value, bottom: ir.Value) -> _Bounded | str:
-    """What the Sigmoid reads, with the bounds of the logit; or why this is not the logit of a Sigmoid."""
-    above, below = _bounds(top), _bounds(bottom)
+def _sigmoid_input(numerator: ir.Value, denominator: ir.Value) -> _Bounded | str:
+    """The input of the Sigmoid, with the bounds of the logit; or why this is not the logit of a Sigmoid."""
+    above, below = _bounds(numerator), _bounds(denominator)
     minus = _producer(below.value, "Sub")
     if minus is None or scalar_of(minus.inputs[0]) != 1 or minus.inputs[1] is None:
         return "the denominator is not one minus a value"
-    other = _bounds(minus.inputs[1])
+    subtracted = _bounds(minus.inputs[1])
     sigmoid = _producer(above.value, "Sigmoid")
-    if sigmoid is None or sigmoid.inputs[0] is None or other.value is not above.value:
-        return "numerator and denominator are not made of one Sigmoid"
-    low, high = max(0.0, above.low), min(1.0, other.high, 1 - below.low)
-    inner = max(0.0, other.low, 1 - below.high, 1 - min(1.0, above.high))  # the bounds that must not matter
-    if max(low, 1 - high, inner) > _LARGEST_EPSILON:
-        return "its bounds cut into the range of the Sigmoid"
+    if sigmoid is None or sigmoid.inputs[0] is None or subtracted.value is not above.value:
+        return "numerator and denominator do not come from the same Sigmoid"
+    low, high = max(0.0, above.low), min(1.0, subtracted.high, 1 - below.low)
+    redundant = max(0.0, subtracted.low, 1 - below.high, 1 - min(1.0, above.high))  # bounds that must not take effect
+    if max(low, 1 - high, redundant) > _LARGEST_EPSILON:
+        return "its bounds clip the range of the Sigmoid"
     lowest = math.log(low / (1 - low)) if low > 0 else -math.inf
     highest = math.log(high / (1 - high)) if high < 1 else math.inf
     return _Bounded(sigmoid.inputs[0], lowest, highest)
 
 
 def _bounds(value: ir.Value) -> _Bounded:
-    """Look through the Clips (and Max, Min with a constant) that a value came through."""
+    """The value before the Clips (and Max or Min with a constant) that produced it, with their bounds."""
     low, high = -math.inf, math.inf
     while (limits := _limits(value.producer())) is not None:
         value, least, most = limits
@@ -89,7 +89,7 @@ def _bounds(value: ir.Value) -> _Bounded:
 
 
 def _limits(node: ir.Node | None) -> _Bounded | None:
-    """What a Clip, or a Max or Min with a constant, reads, and its bounds; None for any other node."""
+    """The input and the bounds of a Clip, or of a Max or Min with a constant; None for any other node."""
     if node is None or not node.inputs or node.inputs[0] is None:
         return None
     ends: list[float | None] = [-math.inf, math.inf]
@@ -104,17 +104,17 @@ def _limits(node: ir.Node | None) -> _Bounded | None:
     return None if low is None or high is None else _Bounded(node.inputs[0], low, high)
 
 
-def _clip(node: ir.Node, found: _Bounded) -> ir.Value:
+def _clip(node: ir.Node, logit: _Bounded) -> ir.Value:
     output, graph = node.outputs[0], edit.graph_of(node)
-    if math.isinf(found.low) and math.isinf(found.high):
-        return found.value
+    if math.isinf(logit.low) and math.isinf(logit.high):
+        return logit.value
     ends: list[ir.Value | None] = []
-    for tag, number in (("low", found.low), ("high", found.high)):
+    for tag, number in (("low", logit.low), ("high", logit.high)):
         array = np.asarray(number, np.float32)
         name = f"{output.name}/{tag}"
         ends.append(None if math.isinf(number) else edit.add_initializer(graph, array, name=name, source=output))
     shape = shape_of(output)
-    return edit.insert(node, "Clip", [found.value, *ends], source=output, replaces=[node], shape=shape)
+    return edit.insert(node, "Clip", [logit.value, *ends], source=output, replaces=[node], shape=shape)
 
 
 def _both(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:

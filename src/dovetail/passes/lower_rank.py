@@ -1,8 +1,8 @@
-"""Elementwise work on tensors of rank 6 and more, done in rank 5: HTP takes no more.
+"""Compute elementwise operators on tensors of rank 6 and more in rank 5, the highest rank that HTP supports.
 
-Deformable attention computes its sampling points as [batch, query, head, level, point, 2]. Axes of one element go
-first, then neighbours merge that are broadcast together. Reshapes stand only where the merged tensors come in and go
-out; chains of layout nodes alone are not this pass's business.
+Deformable attention computes its sampling points as [batch, query, head, level, point, 2]. Axes of size 1 are removed
+first, then adjacent axes that are broadcast together are merged. Reshapes are inserted only at the inputs and outputs
+of the merged region; chains of layout nodes alone are left to other passes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Shape = tuple[int, ...]
 
 @dataclass
 class _Region:
-    """Neighbouring nodes on tensors of one rank; ``pinned`` are the axes that a node works along."""
+    """Connected nodes on tensors of one rank; ``pinned`` holds the axes that a node works along."""
 
     rank: int
     nodes: list[ir.Node] = field(default_factory=list)
     pinned: set[int] = field(default_factory=set)
 
     def shapes(self) -> list[Shape]:
-        """The shapes of all operands and results, ones in front where they are broadcast."""
+        """The shapes of all operands and results, padded with leading ones to the same rank."""
         values = {v for node in self.nodes for v in (*_operands(node), *node.outputs)}
         return [self.padded(shape_of(v) or ()) for v in values]
 
@@ -45,7 +45,7 @@ class _Region:
 
 
 def lower_rank(model: ir.Model) -> PassRecord:
-    """Bring elementwise operators, and Slice, Concat and Softmax between them, to rank 5."""
+    """Reduce elementwise operators, and Slice, Concat and Softmax between them, to rank 5."""
     changed: list[Site] = []
     declined: list[Site] = []
     seen: set[ir.Node] = set()
@@ -57,10 +57,15 @@ def lower_rank(model: ir.Model) -> PassRecord:
         where = origin_of(region.nodes[0].outputs[0]).name
         groups = _groups(region)
         if groups is None:
-            declined.append(Site(where, f"the rank stays above {MAX_RANK}: its axes are broadcast one by one"))
+            declined.append(
+                Site(
+                    where,
+                    f"the rank stays above {MAX_RANK}: its axes are broadcast differently, so they cannot be merged",
+                )
+            )
             continue
         _rewrite(model.graph, region, groups)
-        changed.append(Site(where, f"{len(region.nodes)} nodes of rank {region.rank} brought to {len(groups)}"))
+        changed.append(Site(where, f"{len(region.nodes)} nodes of rank {region.rank} reduced to rank {len(groups)}"))
     return PassRecord("lower_rank", tuple(changed), tuple(declined))
 
 
@@ -69,7 +74,7 @@ def _rank(node: ir.Node) -> int:
 
 
 def _operands(node: ir.Node) -> tuple[ir.Value, ...]:
-    """The inputs that have the axes of the result."""
+    """The inputs that are broadcast to the axes of the result."""
     data = node.inputs[:1] if is_op(node, "Slice", "Clip") else node.inputs
     return tuple(v for v in data if v is not None)
 
@@ -91,7 +96,7 @@ def _axes(node: ir.Node) -> set[int] | None:
 
 
 def _grow(start: ir.Node) -> _Region:
-    """The node and all that is tied to it by tensors of its rank, in the order of the graph."""
+    """The node and all nodes that are connected to it by tensors of its rank, in graph order."""
     region = _Region(_rank(start))
     members, pending = {start}, [start]
     while pending:
@@ -100,34 +105,34 @@ def _grow(start: ir.Node) -> _Region:
         for value in (*_operands(node), *node.outputs):
             if len(shape_of(value) or ()) <= MAX_RANK:
                 continue
-            for other in (value.producer(), *(use.node for use in value.uses())):
-                if other is None or other in members or _axes(other) is None or _rank(other) != region.rank:
+            for neighbor in (value.producer(), *(use.node for use in value.uses())):
+                if neighbor is None or neighbor in members or _axes(neighbor) is None or _rank(neighbor) != region.rank:
                     continue
-                members.add(other)
-                pending.append(other)
+                members.add(neighbor)
+                pending.append(neighbor)
     region.nodes = [node for node in edit.graph_of(start) if node in members]
     return region
 
 
 def _groups(region: _Region) -> list[list[int]] | None:
-    """The axes of the lower rank, each as the old axes that it is made of; None where it cannot be reached."""
+    """The axes of the lower rank, each as the old axes that it merges; None if rank 5 cannot be reached."""
     shapes = region.shapes()
     single = [all(shape[axis] == 1 for shape in shapes) and axis not in region.pinned for axis in range(region.rank)]
     groups = [[axis] for axis in range(region.rank)]
-    for axis in reversed(range(region.rank)):  # the inner ones first: the batch is the one to keep
+    for axis in reversed(range(region.rank)):  # inner axes first, so that the batch axis is kept
         if len(groups) > MAX_RANK and single[axis]:
             groups.remove([axis])
     while len(groups) > MAX_RANK:
-        pairs = itertools.pairwise(groups)
-        place = next((i for i, (left, right) in enumerate(pairs) if _alike(region, shapes, left, right)), None)
-        if place is None:
+        adjacent = itertools.pairwise(groups)
+        index = next((i for i, (left, right) in enumerate(adjacent) if _can_merge(region, shapes, left, right)), None)
+        if index is None:
             return None
-        groups[place : place + 2] = [groups[place] + groups[place + 1]]
+        groups[index : index + 2] = [groups[index] + groups[index + 1]]
     return groups
 
 
-def _alike(region: _Region, shapes: list[Shape], left: list[int], right: list[int]) -> bool:
-    """Whether every tensor is broadcast along both of two groups of axes, or along neither."""
+def _can_merge(region: _Region, shapes: list[Shape], left: list[int], right: list[int]) -> bool:
+    """Whether every tensor is broadcast along both groups of axes, or along neither."""
     if region.pinned & {*left, *right}:
         return False
     return all((_size(shape, left) == 1) == (_size(shape, right) == 1) for shape in shapes)
@@ -168,7 +173,7 @@ def _rewrite(graph: ir.Graph, region: _Region, groups: list[list[int]]) -> None:
 
 
 def _entering(node: ir.Node, value: ir.Value, region: _Region, groups: list[list[int]]) -> ir.Value:
-    """A value that comes into the region, in the merged shape; a single number stays as it is."""
+    """An input of the region in the merged shape; a single element stays as it is."""
     old, shape = shape_of(value) or (), _merged_shape(region, groups, value)
     array = constant_of(value)
     if math.prod(old) == 1 and len(old) <= MAX_RANK:

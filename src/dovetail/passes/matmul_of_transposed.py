@@ -1,8 +1,9 @@
-"""Products with a transposed second operand as ``Einsum(..qd, ..kd -> ..qk)``: attention scores on HTP.
+"""Rewrite MatMul with a transposed second operand as ``Einsum(..qd, ..kd -> ..qk)``: attention scores on HTP.
 
-The provider makes a MatMul of it that reads its second operand as it lies in memory. Written as Transpose and MatMul,
-ONNX Runtime moves the Transpose behind the operand's conversion to 8 bit, where it is slow: a ViT-tiny in W8A16 is
-estimated at 1053 us instead of 1231, in float16 at 1478 instead of 1585 (onnxruntime-qnn 2.7.0, soc 52).
+The QNN execution provider turns the Einsum into a MatMul that reads its second operand untransposed. Written as
+Transpose and MatMul, ONNX Runtime moves the Transpose after the operand's conversion to 8 bit, where it is slow: a
+ViT-tiny in W8A16 is estimated at 1053 us instead of 1231, in float16 at 1478 instead of 1585 (onnxruntime-qnn 2.7.0,
+soc 52).
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from dovetail.model.layout import Step, insert_step, perm_of
 from dovetail.model.origin import nodes_of
 from dovetail.pass_record import PassRecord, Site
 
-# By the rank of the operands; the letters stand for the axes in front, rows, columns and what is summed over.
+# By the rank of the operands: a and b are the batch axes, q the rows, k the columns, d the axis that is summed.
 EQUATIONS = {3: "aqd,akd->aqk", 4: "abqd,abkd->abqk"}
 
 
 def matmul_of_transposed(model: ir.Model) -> PassRecord:
-    """Rewrite every MatMul whose second operand is a Transpose that brings the last axis in front of another."""
+    """Rewrite every MatMul whose second operand is a Transpose that makes the last axis the second last."""
     changed: list[Site] = []
     declined: list[Site] = []
     for node in list(model.graph):
@@ -33,18 +34,18 @@ def matmul_of_transposed(model: ir.Model) -> PassRecord:
             declined.append(Site(where, reason))
             continue
         _rewrite(node, transpose)
-        changed.append(Site(where, "the second operand is read as it was before its Transpose"))
-    return PassRecord("product_of_transposed", tuple(changed), tuple(declined))
+        changed.append(Site(where, "MatMul and the Transpose of its second operand rewritten as Einsum"))
+    return PassRecord("matmul_of_transposed", tuple(changed), tuple(declined))
 
 
 def _obstacle(node: ir.Node, transpose: ir.Node) -> str:
     first, second = shape_of(node.inputs[0]), shape_of(node.inputs[1])
     if first is None or second is None:
-        return "a shape is not known"
+        return "the shape of an operand is unknown"
     if len(first) != len(second) or len(first) not in EQUATIONS or first[:-2] != second[:-2]:
-        return "the operands are not stacks of equally many matrices"
+        return "the operands do not have the same batch axes, or their rank is not 3 or 4"
     if perm_of(transpose)[-2] != len(second) - 1:
-        return "what is summed over is not the last axis in front of the Transpose"
+        return "the summed axis is not the last axis before the Transpose"
     return ""
 
 
@@ -56,7 +57,7 @@ def _rewrite(node: ir.Node, transpose: ir.Node) -> None:
     perm = (*stacked, columns, inner)
     if perm != tuple(range(len(perm))):
         source = insert_step(node, source, Step("Transpose", perm), replaces=[transpose])
-    product = edit.insert(
+    einsum = edit.insert(
         node,
         "Einsum",
         [node.inputs[0], source],
@@ -65,5 +66,5 @@ def _rewrite(node: ir.Node, transpose: ir.Node) -> None:
         replaces=[node],
         shape=shape_of(output),
     )
-    edit.replace_value(output, product)
-    edit.remove_dead(edit.graph_of(product.producer() or node), [node])
+    edit.replace_value(output, einsum)
+    edit.remove_dead(edit.graph_of(einsum.producer() or node), [node])

@@ -11,12 +11,12 @@ from dovetail.model.evaluate import RANDOM
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
 
-# Constants up to this size are compared by their numbers: exporters share shapes and axes, or do not.
+# Constants up to this size are compared by value: exporters may or may not share shapes and axes.
 _COMPARED_BYTES = 1024
 
 
 def merge_duplicates(model: ir.Model) -> PassRecord:
-    """Let the readers of a repeated node read the first one; exporters differ in how often they repeat themselves."""
+    """Replace a repeated node by the first one; exporters differ in how often they repeat a computation."""
     changed: list[Site] = []
     first: dict[Hashable, ir.Node] = {}
     for node in model.graph:
@@ -26,7 +26,9 @@ def merge_duplicates(model: ir.Model) -> PassRecord:
         kept = first.setdefault(key, node)
         if kept is node or any(value.is_graph_output() for value in node.outputs):
             continue
-        changed.append(Site(origin_of(node.outputs[0]).name, f"the same as {origin_of(kept.outputs[0]).name!r}"))
+        changed.append(
+            Site(origin_of(node.outputs[0]).name, f"merged into its duplicate {origin_of(kept.outputs[0]).name!r}")
+        )
         for old, new in zip(node.outputs, kept.outputs, strict=True):
             edit.replace_value(old, new)
         edit.remove_dead(model.graph, [node])
@@ -34,7 +36,7 @@ def merge_duplicates(model: ir.Model) -> PassRecord:
 
 
 def _key(node: ir.Node) -> Hashable | None:
-    """What a node does, or None when two runs of it may differ."""
+    """A key for what a node computes, or None if two runs of it may differ."""
     if node.op_type in RANDOM or any(attr.type in _GRAPHS for attr in node.attributes.values()):
         return None
     attributes = tuple(sorted((attr.name, _attribute_key(attr)) for attr in node.attributes.values()))

@@ -1,4 +1,4 @@
-"""Merge neighbouring reshapes and transposes into one."""
+"""Merge consecutive Reshapes and Transposes into one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from dovetail.model import edit
 from dovetail.model.edit import is_op, shape_of
-from dovetail.model.layout import insert_step, shortest
+from dovetail.model.layout import insert_step, shortest_steps
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
 
@@ -14,25 +14,24 @@ _LAYOUT = ("Reshape", "Transpose")
 
 
 def merge_layout(model: ir.Model) -> PassRecord:
-    """Let one node do the work of two layout nodes in a row, or of three (a Transpose between two Reshapes).
+    """Replace two consecutive layout nodes, or three (a Transpose between two Reshapes), by one.
 
-    Only where one node, or none, is enough: the nodes in front stay where another reader needs them, and the graph
-    never grows.
+    Only where one node, or none, is enough: earlier nodes stay if they have other consumers, and the graph never grows.
     """
     changed: list[Site] = []
     for node in model.graph:
         chain = _chain(node)
         for length in range(2, len(chain) + 1):
-            part = chain[-length:]
-            where, what = origin_of(node.outputs[0]).name, " and ".join(each.op_type for each in part)
-            if _merge(part):
-                changed.append(Site(where, f"{what} merged"))
+            last_nodes = chain[-length:]
+            where, op_types = origin_of(node.outputs[0]).name, " and ".join(n.op_type for n in last_nodes)
+            if _merge(last_nodes):
+                changed.append(Site(where, f"{op_types} merged"))
                 break
     return PassRecord("merge_layout", tuple(changed))
 
 
 def _chain(node: ir.Node) -> list[ir.Node]:
-    """The node and up to two layout nodes in front of it, first to last."""
+    """The node and up to two layout nodes before it, first to last."""
     chain: list[ir.Node] = []
     current: ir.Node | None = node
     while current is not None and is_op(current, *_LAYOUT) and len(chain) < 3:
@@ -48,7 +47,7 @@ def _merge(chain: list[ir.Node]) -> bool:
     source, last = chain[0].inputs[0], chain[-1]
     if source is None:
         return False
-    steps = shortest(source, chain)
+    steps = shortest_steps(source, chain)
     if len(steps) > 1:
         return False
     merged = insert_step(last, source, steps[0], replaces=chain) if steps else source

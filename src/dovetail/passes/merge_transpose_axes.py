@@ -1,7 +1,7 @@
-"""Transposes of rank 6 and more in fewer axes: the windows of Swin are [batch, rows, row, columns, column, channels].
+"""Rewrite Transposes of rank 6 and more with fewer axes: Swin has [batch, rows, row, columns, column, channels].
 
-Axes of one element go, and neighbours that stay neighbours are one axis: the windows above need rank 4. A permutation
-that mixes more axes than that is done in several steps.
+Axes of size 1 are removed, and adjacent axes that stay adjacent are merged: its windows need rank 4. A
+permutation that still needs more than 5 axes is done in several steps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Order = tuple[int, ...]
 
 
 def merge_transpose_axes(model: ir.Model) -> PassRecord:
-    """Write every Transpose of rank 6 and more as Reshapes and Transposes in between whose rank is 5 at most."""
+    """Rewrite every Transpose of rank 6 and more as Reshapes and Transposes of rank 5 at most."""
     changed: list[Site] = []
     declined: list[Site] = []
     for node in list(model.graph):
@@ -33,7 +33,7 @@ def merge_transpose_axes(model: ir.Model) -> PassRecord:
         output = node.outputs[0]
         shape, where = shape_of(source), origin_of(output).name
         if shape is None or 0 in shape:
-            declined.append(Site(where, "the shape is not known, or nothing is in it"))
+            declined.append(Site(where, "the shape is unknown, or the tensor is empty"))
             continue
         steps = transpose_steps(shape, perm_of(node))
         value = source
@@ -42,16 +42,16 @@ def merge_transpose_axes(model: ir.Model) -> PassRecord:
         edit.replace_value(output, value)
         edit.remove_dead(model.graph, [node])
         ranks = [len(step.numbers) for step in steps if step.op_type == "Transpose"]
-        changed.append(Site(where, f"rank {len(shape)} made {', '.join(map(str, ranks)) or 'a Reshape'}"))
+        changed.append(Site(where, f"rank {len(shape)} reduced to {', '.join(map(str, ranks)) or 'a Reshape'}"))
     return PassRecord("merge_transpose_axes", tuple(changed), tuple(declined))
 
 
 def transpose_steps(shape: tuple[int, ...], perm: tuple[int, ...]) -> list[Step]:
-    """The steps that permute a tensor with no Transpose of a rank above 5."""
-    real = [axis for axis, size in enumerate(shape) if size != 1]
-    sizes = [shape[axis] for axis in real]
+    """The steps that permute a tensor without a Transpose of a rank above 5."""
+    kept = [axis for axis, size in enumerate(shape) if size != 1]
+    sizes = [shape[axis] for axis in kept]
     steps: list[Step] = []
-    for order in _parts(tuple(real.index(axis) for axis in perm if axis in real)):
+    for order in _split_order(tuple(kept.index(axis) for axis in perm if axis in kept)):
         runs = _runs(order)
         in_memory = sorted(runs)
         steps.append(Step("Reshape", tuple(math.prod(sizes[axis] for axis in run) for run in in_memory)))
@@ -60,30 +60,30 @@ def transpose_steps(shape: tuple[int, ...], perm: tuple[int, ...]) -> list[Step]
     return [*steps, Step("Reshape", tuple(shape[axis] for axis in perm))]
 
 
-def _parts(order: _Order) -> list[_Order]:
-    """An order as orders to be done one after another, each of no more runs than a Transpose may have axes."""
-    parts: list[_Order] = []
+def _split_order(order: _Order) -> list[_Order]:
+    """An order as a sequence of orders, each with no more runs than a Transpose may have axes."""
+    orders: list[_Order] = []
     while len(_runs(order)) > MAX_RANK:
         rests = {swap: _rest(order, swap) for swap in _swaps(len(order))}
         best = min(rests, key=lambda swap: len(_runs(rests[swap])))  # some swap always joins two runs
-        parts.append(best)
+        orders.append(best)
         order = rests[best]
-    return [*parts, order] if len(_runs(order)) > 1 else parts
+    return [*orders, order] if len(_runs(order)) > 1 else orders
 
 
 def _runs(order: _Order) -> list[_Order]:
-    """The longest stretches of an order that count up by one: the axes that stay together."""
+    """The longest runs of consecutive axes in an order: the axes that stay adjacent."""
     cuts = [i for i in range(1, len(order)) if order[i] != order[i - 1] + 1]
     return [order[a:b] for a, b in itertools.pairwise([0, *cuts, len(order)])]
 
 
 def _swaps(rank: int) -> Iterator[_Order]:
-    """Every order in which two neighbouring blocks of axes change places."""
+    """Every order that swaps two adjacent blocks of axes."""
     axes = tuple(range(rank))
     for a, b, c in itertools.combinations(range(rank + 1), 3):
         yield (*axes[:a], *axes[b:c], *axes[a:b], *axes[c:])
 
 
 def _rest(order: _Order, done: _Order) -> _Order:
-    """What is left of an order when another one is done first."""
+    """The order that remains after another one is applied first."""
     return tuple(done.index(axis) for axis in order)

@@ -1,7 +1,7 @@
-"""GatherND and ScatterND as Gather, which keeps the bytes of what it moves: HTP runs the other two in float.
+"""Rewrite GatherND and ScatterND, which HTP runs in float, as Gather, which passes its input's quantization through.
 
 Assigning to a slice is exported as ScatterND with constant indices: every row of the result is a row of the data or of
-the updates, so it is one Gather from both.
+the updates, so it is one Gather from their Concat.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 
 
 def nd_as_gather(model: ir.Model) -> PassRecord:
-    """Replace every ScatterND with constant indices, and every GatherND that one axis can address."""
+    """Replace every ScatterND with constant indices, and every GatherND that can index a single axis."""
     changed: list[Site] = []
     declined: list[Site] = []
     for node in list(model.graph):
@@ -36,25 +36,25 @@ def nd_as_gather(model: ir.Model) -> PassRecord:
             continue
         edit.replace_value(output, _scatter(node) if node.op_type == "ScatterND" else _gather(node))
         edit.remove_dead(model.graph, [node])
-        changed.append(Site(where, f"{node.op_type} made a Gather"))
+        changed.append(Site(where, f"{node.op_type} rewritten as Gather"))
     return PassRecord("nd_as_gather", tuple(changed), tuple(declined))
 
 
 def _obstacle(node: ir.Node) -> str:
     shapes = [shape_of(value) for value in (*node.inputs, *node.outputs)]
     if any(shape is None or 0 in shape for shape in shapes):
-        return "its shapes are not known, or empty"
+        return "its shapes are unknown or empty"
     if attribute(node, "reduction", "none") != "none":
-        return "what it writes is computed"
+        return "it has a reduction"
     if attribute(node, "batch_dims", 0):
-        return "it gathers from every sample on its own"
+        return "it has batch dimensions (batch_dims)"
     if constant_of(node.inputs[1]) is None and (node.op_type == "ScatterND" or _depth(node) > 1):
         return "its indices depend on the inputs"
     return ""
 
 
 def _depth(node: ir.Node) -> int:
-    """How many leading axes an index addresses."""
+    """How many leading axes one index covers."""
     return _shape(node.inputs[1])[-1]
 
 
@@ -63,7 +63,7 @@ def _shape(value: ir.Value | None) -> Shape:
 
 
 def _rows(node: ir.Node) -> Array | None:
-    """Constant indices as row numbers, over the leading axes as one; counted from the end where negative."""
+    """Constant indices as row numbers over the merged leading axes; negative indices count from the end."""
     indices = constant_of(node.inputs[1])
     if indices is None:
         return None
@@ -78,16 +78,16 @@ def _gather(node: ir.Node) -> ir.Value:
     if data is None or indices is None:
         raise TypeError(f"node {node.name!r} has no inputs")
     if rows is None:
-        places = insert_step(node, indices, Step("Reshape", _shape(indices)[:-1]), replaces=[])
+        row_indices = insert_step(node, indices, Step("Reshape", _shape(indices)[:-1]), replaces=[])
     else:
         name = f"{indices.name}/rows"
-        places = edit.add_initializer(edit.graph_of(node), rows.astype(np.int64), name=name, source=indices)
+        row_indices = edit.add_initializer(edit.graph_of(node), rows.astype(np.int64), name=name, source=indices)
     leading, rest = _shape(data)[: _depth(node)], _shape(data)[_depth(node) :]
     flat = _reshaped(node, data, (math.prod(leading), *rest))
     shape = _shape(output)
     attributes = {"axis": 0}
     return edit.insert(
-        node, "Gather", [flat, places], attributes=attributes, source=output, replaces=[node], shape=shape
+        node, "Gather", [flat, row_indices], attributes=attributes, source=output, replaces=[node], shape=shape
     )
 
 
@@ -101,13 +101,19 @@ def _scatter(node: ir.Node) -> ir.Value:
     order = np.arange(count)
     order[rows.reshape(-1)] = count + np.arange(rows.size)
     name = f"{indices.name}/order"
-    places = edit.add_initializer(edit.graph_of(node), order.astype(np.int64), name=name, source=indices)
-    parts = [_reshaped(node, data, (count, width)), _reshaped(node, updates, (rows.size, width))]
+    row_indices = edit.add_initializer(edit.graph_of(node), order.astype(np.int64), name=name, source=indices)
+    operands = [_reshaped(node, data, (count, width)), _reshaped(node, updates, (rows.size, width))]
     both = edit.insert(
-        node, "Concat", parts, attributes={"axis": 0}, source=output, replaces=[], shape=(count + rows.size, width)
+        node, "Concat", operands, attributes={"axis": 0}, source=output, replaces=[], shape=(count + rows.size, width)
     )
     chosen = edit.insert(
-        node, "Gather", [both, places], attributes={"axis": 0}, source=output, replaces=[node], shape=(count, width)
+        node,
+        "Gather",
+        [both, row_indices],
+        attributes={"axis": 0},
+        source=output,
+        replaces=[node],
+        shape=(count, width),
     )
     return _reshaped(node, chosen, shape)
 

@@ -1,11 +1,11 @@
-"""The normalize stage: any exporter's graph in, one canonical form out.
+"""The normalize stage: bring the graph of any exporter to one canonical form.
 
 The form, where shapes are static: no functions, branches, Constant nodes or foldable chains; a linear layer is MatMul
-by a [K,N] constant and Add of a [N] constant, with the constant second there and in every Add and Mul; Sub of a
-constant is Add, Div by powers of two is Mul; LayerNormalization has a scale, a bias and a negative axis; Gelu is one
-node; BatchNormalization is in its convolution, or Mul and Add; a product of two tensors is MatMul, never Einsum;
-windows that tile an image are cut and put together by layout; every change of shape is a Reshape to plain sizes;
-weights belong to one layer.
+with a [K,N] constant and Add of a [N] constant; the constant is the second operand, there and in every Add and Mul; Sub
+of a constant is Add, Div by powers of two is Mul; LayerNormalization has a scale, a bias and a negative axis; Gelu is
+one node; BatchNormalization is folded into its convolution, or is Mul and Add; an Einsum of two tensors is MatMul;
+windows that tile an image are split and merged by Reshape and Transpose; every change of shape is a Reshape to explicit
+sizes; every weight belongs to one layer.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ from dovetail.passes.unify_linear import unify_linear
 from dovetail.passes.unify_reshapes import unify_reshapes
 from dovetail.passes.windows_as_layout import windows_as_layout
 
-# The whole stage, in order; a group in brackets is repeated until none of its passes changes anything.
+# The whole stage, in order; a tuple of passes is repeated until none of them changes anything.
 NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
     infer_shapes,
-    # All that follows needs shapes and constants; an Identity hides a constant, and a branch holds more of them.
+    # All later passes need shapes and constants; an Identity hides a constant, and a branch contains more of them.
     (remove_noops, unify_casts, scalar_range, fold_constants, inline_branches, einsum_as_matmul),
-    merge_duplicates,  # one mean, one centred tensor: what the fusions look for
-    unify_arithmetic,  # the constant second: what the fusions look for
+    merge_duplicates,  # one mean, one centered tensor: the fusions match these
+    unify_arithmetic,  # constants as the second operand: the fusions match these
     unify_linear,
     fold_batch_norm,
     fuse_layer_norm,
     fuse_gelu,
     logit_of_sigmoid,
-    bound_sentinels,  # behind the above: a Clip saturates where a Log would not
+    bound_sentinels,  # after logit_of_sigmoid: a Clip saturates, a Log does not
     decompose_attention,
     attention_order,
     remove_nan_guard,
     remove_zero_masks,
     attention_mask,
-    attention_scale,  # off K, so that only layout nodes are left in front of it
+    attention_scale,  # moves scales off K, so that only layout nodes are left before it
     attention_parts,
     attention_layout,
     attention_softmax,
@@ -80,7 +80,7 @@ NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
 
 
 def normalize(model: ir.Model) -> tuple[ir.Model, tuple[PassRecord, ...]]:
-    """The canonical form of a model, and what every pass did; the model given is not changed."""
+    """The canonical form of a model, and the records of all passes; the given model is not changed."""
     model = model.clone()
     edit.forget_names(model.graph)
     records: list[PassRecord] = []
@@ -93,12 +93,12 @@ def normalize(model: ir.Model) -> tuple[ir.Model, tuple[PassRecord, ...]]:
     return model, tuple(records)
 
 
-def _repeat(group: tuple[Pass, ...], model: ir.Model) -> list[PassRecord]:
+def _repeat(passes: tuple[Pass, ...], model: ir.Model) -> list[PassRecord]:
     records: list[PassRecord] = []
     while True:
-        turn = [each(model) for each in group]
-        records += turn
-        if not any(record.changed for record in turn):
+        latest = [apply_pass(model) for apply_pass in passes]
+        records += latest
+        if not any(record.changed for record in latest):
             return records
 
 
@@ -107,5 +107,5 @@ def _refuse_control_flow(model: ir.Model) -> None:
         if edit.is_op(node, *CONTROL_FLOW):
             raise InputError(
                 f"node {node.name!r} ({node.op_type}) is control flow that depends on the inputs, "
-                "which no quantized target runs"
+                "which no quantized target supports; export the model without it"
             )

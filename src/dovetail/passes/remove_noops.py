@@ -1,4 +1,4 @@
-"""Remove operators that give back what they read."""
+"""Remove operators that return their input unchanged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dovetail.model.edit import attribute, constant_of, shape_of
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
 
-# A float type that holds every number of another: going there and back changes nothing.
+# Float type -> the wider types that hold all of its values: a Cast there and back changes nothing.
 _WIDER = {
     ir.DataType.FLOAT16: (ir.DataType.FLOAT, ir.DataType.DOUBLE),
     ir.DataType.BFLOAT16: (ir.DataType.FLOAT, ir.DataType.DOUBLE),
@@ -21,11 +21,11 @@ _WIDER = {
 
 
 def remove_noops(model: ir.Model) -> PassRecord:
-    """Let the readers of a node that changes nothing read its input.
+    """Connect the consumers of a node that changes nothing to its input.
 
-    Identity, Dropout, casts to the same type (or to a wider one and back), reshapes, transposes, expands, slices and
-    pads that change nothing, Concat, Sum, Max, Min of one input, arithmetic with zero and one, Where that always
-    chooses one side. The shape and the type must be known to stay.
+    Identity, Dropout, Cast to the same type (or to a wider one and back), Reshape, Transpose, Expand, Slice and Pad
+    that change nothing, Concat, Sum, Max, Min of one input, arithmetic with zero and one, Where that always selects one
+    side. The shape and the type must be known to stay the same.
     """
     changed: list[Site] = []
     declined: list[Site] = []
@@ -36,14 +36,16 @@ def remove_noops(model: ir.Model) -> PassRecord:
         output = node.outputs[0]
         where = origin_of(output).name
         if len(node.outputs) > 1 and any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
-            declined.append(Site(where, f"another output of the {node.op_type} is read"))
+            declined.append(Site(where, f"another output of the {node.op_type} is used"))
         elif output.is_graph_output() and (kept.producer() is None or kept.is_graph_output()):
             if node.op_type != "Identity":
-                declined.append(Site(where, "it gives an input or another output the name of this output"))
+                declined.append(
+                    Site(where, "it is needed to give an input or another output the name of this graph output")
+                )
         else:
             edit.replace_value(output, kept)
             edit.remove_dead(model.graph, [node])
-            changed.append(Site(where, f"{node.op_type} changes nothing"))
+            changed.append(Site(where, f"{node.op_type} removed: it changes nothing"))
     return PassRecord("remove_noops", tuple(changed), tuple(declined))
 
 
@@ -74,7 +76,7 @@ def _dropout(node: ir.Node) -> ir.Value | None:
 
 
 def _cast(node: ir.Node) -> ir.Value | None:
-    """The input of a cast, or of the cast before it when that one only widened."""
+    """The input of a Cast, or of the Cast before it if that one only widened the type."""
     value = node.inputs[0]
     first = value.producer() if value is not None else None
     if value is not None and value.dtype != node.outputs[0].dtype and edit.is_op(first, "Cast"):
@@ -90,7 +92,7 @@ def _transpose(node: ir.Node) -> ir.Value | None:
 
 
 def _slice(node: ir.Node) -> ir.Value | None:
-    """A slice that keeps the shape keeps everything, unless it runs backwards."""
+    """A Slice that keeps the shape keeps every element in place, unless its step is negative."""
     steps = constant_of(node.inputs[4]) if len(node.inputs) > 4 else np.ones(1)
     return node.inputs[0] if steps is not None and bool(np.all(steps > 0)) else None
 
@@ -101,7 +103,7 @@ def _pad(node: ir.Node) -> ir.Value | None:
 
 
 def _where(node: ir.Node) -> ir.Value | None:
-    """The side that a constant condition chooses everywhere."""
+    """The side that a constant condition always selects."""
     condition = constant_of(node.inputs[0])
     if condition is None or condition.size == 0 or condition.all() != condition.any():
         return None

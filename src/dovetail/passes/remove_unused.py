@@ -1,4 +1,4 @@
-"""Remove nodes, constants and optional outputs that nothing reads."""
+"""Remove nodes, constants and optional outputs that are not used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dovetail.pass_record import PassRecord, Site
 
 
 def remove_unused(model: ir.Model) -> PassRecord:
-    """Remove whatever no output depends on; inputs and outputs of the model stay."""
+    """Remove everything that no graph output depends on; inputs and outputs of the model stay."""
     before = _contents(model)
     common.RemoveUnusedNodesPass()(model)
     common.RemoveUnusedOpsetsPass()(model)
@@ -19,6 +19,6 @@ def remove_unused(model: ir.Model) -> PassRecord:
 
 
 def _contents(model: ir.Model) -> dict[str, None]:
-    """The original names of all that is there."""
+    """The original names of all constants and node outputs."""
     values = [*model.graph.initializers.values(), *(value for node in model.graph for value in node.outputs)]
     return dict.fromkeys(origin_of(value).name for value in values)

@@ -1,4 +1,4 @@
-"""Remove attention masks that mask nothing: constants of zeros that are added, conditions that are always true."""
+"""Remove attention masks that mask nothing: added constants of zeros, and conditions that are always true."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dovetail.pass_record import PassRecord, Site
 
 
 def remove_zero_masks(model: ir.Model) -> PassRecord:
-    """Take every mask that changes no score out of the graph; masks that mask something stay."""
+    """Remove every mask that changes no score."""
     changed: list[Site] = []
     declined: list[Site] = []
     for attention in each_attention(model.graph):
-        for mask in reversed(attention.masks):  # from below, so that the values above still stand
+        for mask in reversed(attention.masks):  # last to first, so that the tensors of earlier masks stay valid
             if not _masks_nothing(mask):
                 continue
             where = origin_of(mask.node.outputs[0]).name
@@ -24,7 +24,7 @@ def remove_zero_masks(model: ir.Model) -> PassRecord:
                 continue
             edit.replace_value(mask.node.outputs[0], mask.data)
             edit.remove_dead(edit.graph_of(mask.node), [mask.node])
-            changed.append(Site(where, f"mask {origin_of(mask.value).name!r} masks nothing"))
+            changed.append(Site(where, f"mask {origin_of(mask.value).name!r} removed: it masks nothing"))
     return PassRecord("remove_zero_masks", tuple(changed), tuple(declined))
 
 

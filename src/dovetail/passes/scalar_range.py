@@ -1,4 +1,4 @@
-"""Give a Range the scalars that ONNX asks for."""
+"""Give a Range the scalar inputs that ONNX requires."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dovetail.pass_record import PassRecord, Site
 
 
 def scalar_range(model: ir.Model) -> PassRecord:
-    """Write a constant start, limit or step of one element as a scalar, for the Range alone.
+    """Replace a constant start, limit or step of one element by a scalar; other consumers of the constant keep it.
 
-    ONNX Runtime takes a computed tensor of one element there, and refuses to load a constant one: without this pass,
-    folding such a tensor would make a graph that does not load, and the size of the Range could not be inferred.
+    ONNX Runtime accepts a computed tensor of one element there, but refuses to load a constant one: without this pass,
+    folding such a tensor would give a graph that does not load, and the size of the Range could not be inferred.
     """
     changed: list[Site] = []
     for node in model.graph:
@@ -23,5 +23,5 @@ def scalar_range(model: ir.Model) -> PassRecord:
                 continue
             scalar = edit.add_initializer(model.graph, array.reshape(()), name=f"{value.name}/scalar", source=value)
             node.replace_input_with(index, scalar)
-            changed.append(Site(origin_of(node.outputs[0]).name, f"{origin_of(value).name!r} is a scalar"))
+            changed.append(Site(origin_of(node.outputs[0]).name, f"{origin_of(value).name!r} replaced by a scalar"))
     return PassRecord("scalar_range", tuple(changed))

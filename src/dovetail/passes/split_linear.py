@@ -1,8 +1,8 @@
-"""One linear layer per part of a Split behind it: Q, K and V of a fused projection.
+"""Replace a linear layer that a Split follows by one layer per output of the Split: Q, K and V of a fused projection.
 
-XNNPACK (executorch 1.5.1) copies every part out of the fused result; three layers write them where they are read. In
-TensorRT-RTX 1.7.1 a fused layer with one scale per channel is not computed in 8 bit, while layers that read the same
-tensor are put together again. Each part also gets a range of its own.
+XNNPACK (executorch 1.5.1) copies every part out of the fused output; separate layers write each part directly.
+TensorRT-RTX 1.7.1 does not compute a fused layer with per-channel scales in 8 bit, and fuses separate layers on the
+same tensor by itself. Each part also gets a range of its own.
 """
 
 from __future__ import annotations
@@ -19,53 +19,53 @@ from dovetail.pass_record import PassRecord, Site
 
 
 def split_linear(model: ir.Model) -> PassRecord:
-    """Cut the weight instead of the result, where a Split of the last axis is all that reads a linear layer."""
+    """Split the weight instead of the output, where a Split of the last axis is the only consumer of a linear layer."""
     changed: list[Site] = []
     declined: list[Site] = []
     for split in list(model.graph):
         if not is_op(split, "Split"):
             continue
         where = origin_of(split.outputs[0]).name
-        found = _layer(split)
-        if isinstance(found, str):
-            declined.append(Site(where, found))
+        layer = _layer(split)
+        if isinstance(layer, str):
+            declined.append(Site(where, layer))
             continue
-        _cut(model.graph, *found, split)
-        changed.append(Site(where, f"{len(split.outputs)} layers in place of one"))
+        _split_weight(model.graph, *layer, split)
+        changed.append(Site(where, f"linear layer split into {len(split.outputs)}"))
     return PassRecord("split_linear", tuple(changed), tuple(declined))
 
 
 def _layer(split: ir.Node) -> tuple[ir.Node, ir.Node | None] | str:
-    """The linear layer that a Split cuts and the bias behind it, or why there is none.
+    """The linear layer before a Split and its bias Add, or why there is none.
 
-    One Reshape that leaves the last axis alone may stand in between.
+    One Reshape that keeps the last axis may be in between.
     """
     value = split.inputs[0]
     shape = shape_of(value)
     if value is None or shape is None or int(attribute(split, "axis", 0)) % len(shape) != len(shape) - 1:
-        return "it does not cut the last axis"
+        return "it does not split the last axis"
     if any(shape_of(part) is None for part in split.outputs):
-        return "the sizes of its parts are not known"
+        return "the sizes of its outputs are unknown"
     chain = [split]
     producer = value.producer()
     if producer is not None and is_op(producer, "Reshape") and (shape_of(producer.inputs[0]) or (0,))[-1] == shape[-1]:
         chain.append(producer)
-        producer = _maker(producer.inputs[0])
+        producer = _producer_of(producer.inputs[0])
     bias = producer if is_op(producer, "Add") else None
     if bias is not None:
         chain.append(bias)
         if [shape_of(v) for v in bias.inputs if constant_of(v) is not None] != [shape[-1:]]:
-            return "what is added is not one number per output"
-        producer = _maker(next(v for v in bias.inputs if constant_of(v) is None))
+            return "the added operand is not one constant per output"
+        producer = _producer_of(next(v for v in bias.inputs if constant_of(v) is None))
     if producer is None or not _is_linear(producer):
-        return "what it cuts does not come from a linear layer"
-    made = [producer, *reversed(chain)]
-    if any(sole_consumer(one.outputs[0]) is not other for one, other in itertools.pairwise(made)):
-        return "the whole is read elsewhere too"
+        return "its input does not come from a linear layer"
+    nodes = [producer, *reversed(chain)]
+    if any(sole_consumer(node.outputs[0]) is not following for node, following in itertools.pairwise(nodes)):
+        return "the unsplit output is used elsewhere too"
     return producer, bias
 
 
-def _maker(value: ir.Value | None) -> ir.Node | None:
+def _producer_of(value: ir.Value | None) -> ir.Node | None:
     return None if value is None else value.producer()
 
 
@@ -78,17 +78,17 @@ def _is_linear(node: ir.Node) -> bool:
     )
 
 
-def _cut(graph: ir.Graph, linear: ir.Node, bias: ir.Node | None, split: ir.Node) -> None:
-    whole, rows = shape_of(linear.outputs[0]) or (), bool(attribute(linear, "transB", 0))
+def _split_weight(graph: ir.Graph, linear: ir.Node, bias: ir.Node | None, split: ir.Node) -> None:
+    full_shape, rows = shape_of(linear.outputs[0]) or (), bool(attribute(linear, "transB", 0))
     ends = list(itertools.accumulate((shape_of(part) or ())[-1] for part in split.outputs))
-    replaced = [one for one in (linear, bias) if one is not None]
+    replaced = [node for node in (linear, bias) if node is not None]
     for start, end, part in zip([0, *ends], ends, list(split.outputs), strict=False):
         inputs: list[ir.Value | None] = [linear.inputs[0]]
         inputs += [
             _piece(graph, value, start, end, rows=rows and index == 0) for index, value in enumerate(linear.inputs[1:])
         ]
-        shape = (*whole[:-1], end - start)
-        made = edit.insert(
+        shape = (*full_shape[:-1], end - start)
+        layer = edit.insert(
             split,
             linear.op_type,
             inputs,
@@ -98,18 +98,18 @@ def _cut(graph: ir.Graph, linear: ir.Node, bias: ir.Node | None, split: ir.Node)
             shape=shape,
         )
         if bias is not None:
-            added = next(v for v in bias.inputs if constant_of(v) is not None)
-            number = _piece(graph, added, start, end, rows=False)
-            made = edit.insert(split, "Add", [made, number], source=part, replaces=replaced, shape=shape)
-        wanted = shape_of(part) or ()
-        if shape != wanted:
-            made = insert_step(split, made, Step("Reshape", wanted), replaces=[])
-        edit.replace_value(part, made)
+            full_bias = next(v for v in bias.inputs if constant_of(v) is not None)
+            part_bias = _piece(graph, full_bias, start, end, rows=False)
+            layer = edit.insert(split, "Add", [layer, part_bias], source=part, replaces=replaced, shape=shape)
+        part_shape = shape_of(part) or ()
+        if shape != part_shape:
+            layer = insert_step(split, layer, Step("Reshape", part_shape), replaces=[])
+        edit.replace_value(part, layer)
     edit.remove_dead(graph, [split])
 
 
 def _piece(graph: ir.Graph, value: ir.Value | None, start: int, end: int, *, rows: bool) -> ir.Value | None:
-    """The part of a constant that belongs to some outputs: of its rows, or of its last axis."""
+    """The part of a constant for the outputs from ``start`` to ``end``: of its rows, or of its last axis."""
     array = constant_of(value)
     if value is None or array is None:
         return None

@@ -1,7 +1,7 @@
-"""Sums along rows as a product with ones, which HTP does in half the time of a ReduceSum over the last axis.
+"""Rewrite ReduceSum over the last axis as MatMul with ones, which HTP runs in half the time.
 
 The vendor's estimates on SoC 52 for the weighted sum of deformable attention ([8, 32, 300, 12], then its layout): in 8
-bit 843 us with ReduceSum and 382 with a product, in 16 bit 737 and 471. A small RT-DETRv2 in 8 bit: 1560 and 622.
+bit 843 us with ReduceSum and 382 us with MatMul, in 16 bit 737 and 471. A small RT-DETRv2 in 8 bit: 1560 and 622.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dovetail.pass_record import PassRecord, Site
 
 
 def sum_as_matmul(model: ir.Model) -> PassRecord:
-    """Replace every ReduceSum of floats over the last axis of a tensor with several."""
+    """Replace every float ReduceSum over the last axis of a tensor of rank 2 or more."""
     changed: list[Site] = []
     declined: list[Site] = []
     for node in list(model.graph):
@@ -27,10 +27,10 @@ def sum_as_matmul(model: ir.Model) -> PassRecord:
             continue
         where, shape = origin_of(node.outputs[0]).name, shape_of(node.inputs[0])
         if shape is None or len(shape) < 2 or not _over_last(node, len(shape)):
-            declined.append(Site(where, "it sums over other axes than the last, or its shape is not known"))
+            declined.append(Site(where, "it sums over other axes than the last, or its shape is unknown"))
             continue
         _rewrite(model.graph, node, shape)
-        changed.append(Site(where, f"a sum of {shape[-1]} as a product with ones"))
+        changed.append(Site(where, f"ReduceSum of {shape[-1]} elements rewritten as MatMul with ones"))
     return PassRecord("sum_as_matmul", tuple(changed), tuple(declined))
 
 
@@ -42,9 +42,9 @@ def _over_last(node: ir.Node, rank: int) -> bool:
 def _rewrite(graph: ir.Graph, node: ir.Node, shape: tuple[int, ...]) -> None:
     data, output = node.inputs[0], node.outputs[0]
     if data is None:
-        raise TypeError(f"{node.name!r} has no data")
-    kind = np.dtype(output.dtype.numpy()) if output.dtype is not None else np.dtype(np.float32)
-    ones = edit.add_initializer(graph, np.ones((shape[-1], 1), kind), name=f"{output.name}/ones", source=output)
+        raise TypeError(f"node {node.name!r} has no input")
+    dtype = np.dtype(output.dtype.numpy()) if output.dtype is not None else np.dtype(np.float32)
+    ones = edit.add_initializer(graph, np.ones((shape[-1], 1), dtype), name=f"{output.name}/ones", source=output)
     rows = math.prod(shape[:-1])
     flat = data if len(shape) == 2 else insert_step(node, data, Step("Reshape", (rows, shape[-1])), replaces=[])
     new = edit.insert(node, "MatMul", [flat, ones], source=output, replaces=[node], shape=(rows, 1))

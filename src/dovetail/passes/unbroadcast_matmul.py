@@ -1,8 +1,8 @@
-"""Products whose second operand is repeated along leading axes, without the repetition.
+"""Rewrite MatMul whose second operand is broadcast along leading axes as MatMul without broadcasting.
 
-The HTP compiler (onnxruntime-qnn 2.7.0) loses a Reshape in front of such a MatMul and computes wrong numbers without a
-word: ``Reshape [b,hw,c] -> [b,h,w,c]``, then MatMul by [h,c,k], is -9 dB from its simulation. As [h,bw,c] by [h,c,k]
-it is 80 dB. Where no Reshape stands in front the repetition is right, and faster.
+The HTP compiler (onnxruntime-qnn 2.7.0) loses a Reshape in front of such a MatMul and silently computes wrong values:
+``Reshape [b,hw,c] -> [b,h,w,c]``, then MatMul by [h,c,k], has an SQNR of -9 dB against its simulation. As [h,bw,c] by
+[h,c,k] it has 80 dB. Without a Reshape in front, the broadcast is computed correctly, and faster.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ Shape = tuple[int, ...]
 
 
 def unbroadcast_matmul(model: ir.Model) -> PassRecord:
-    """Make the axes along which the second operand is repeated rows of the first, where that is a reshaped tensor."""
+    """Merge the axes along which the second operand is broadcast into the rows of the first, if that is a Reshape."""
     changed: list[Site] = []
     declined: list[Site] = []
     for node in list(model.graph):
         if not edit.is_op(node, "MatMul") or not _is_reshaped(node.inputs[0]) or _is_linear(node):
             continue
-        shape, beside = shape_of(node.inputs[0]), shape_of(node.inputs[1])
-        if shape is None or beside is None or min(len(shape), len(beside)) < 2:
+        shape, second_shape = shape_of(node.inputs[0]), shape_of(node.inputs[1])
+        if shape is None or second_shape is None or min(len(shape), len(second_shape)) < 2:
             continue
         where = ", ".join(nodes_of(node)) or node.name or ""
-        padded = (1,) * (len(shape) - len(beside)) + beside
-        repeated = [axis for axis in range(len(shape) - 2) if padded[axis] == 1 < shape[axis]]
-        if not repeated:
+        padded = (1,) * (len(shape) - len(second_shape)) + second_shape
+        broadcast = [axis for axis in range(len(shape) - 2) if padded[axis] == 1 < shape[axis]]
+        if not broadcast:
             continue
-        if len(beside) > len(shape) or any(a == 1 < b for a, b in zip(shape[:-2], padded[:-2], strict=True)):
-            declined.append(Site(where, "the first operand is repeated too"))
+        if len(second_shape) > len(shape) or any(a == 1 < b for a, b in zip(shape[:-2], padded[:-2], strict=True)):
+            declined.append(Site(where, "the first operand is broadcast too"))
             continue
-        _rewrite(node, shape, padded, repeated)
-        changed.append(Site(where, "the axes along which the second operand is repeated made rows"))
+        _rewrite(node, shape, padded, broadcast)
+        changed.append(Site(where, "axes along which the second operand is broadcast merged into the rows"))
     return PassRecord("unbroadcast_matmul", tuple(changed), tuple(declined))
 
 
@@ -49,19 +49,19 @@ def _is_reshaped(value: ir.Value | None) -> bool:
 
 
 def _is_linear(node: ir.Node) -> bool:
-    """Whether one weight serves all: the compiler has a form of its own for that."""
+    """Whether the second operand is one constant matrix, which the compiler handles separately and correctly."""
     return constant_of(node.inputs[1]) is not None and len(shape_of(node.inputs[1]) or ()) == 2
 
 
-def _rewrite(node: ir.Node, shape: Shape, padded: Shape, repeated: list[int]) -> None:
+def _rewrite(node: ir.Node, shape: Shape, padded: Shape, broadcast: list[int]) -> None:
     first, second, output = node.inputs[0], node.inputs[1], node.outputs[0]
     if first is None or second is None:
-        raise TypeError(f"{node.name!r} lacks an operand")
+        raise TypeError(f"an operand of node {node.name!r} is missing")
     last = len(shape) - 1
-    kept = [axis for axis in range(last - 1) if axis not in repeated]
-    order = (*kept, *repeated, last - 1, last)
+    kept = [axis for axis in range(last - 1) if axis not in broadcast]
+    order = (*kept, *broadcast, last - 1, last)
     stacked = tuple(shape[axis] for axis in kept)
-    rows = math.prod(shape[axis] for axis in (*repeated, last - 1))
+    rows = math.prod(shape[axis] for axis in (*broadcast, last - 1))
     left = _step(node, _step(node, first, Step("Transpose", order)), Step("Reshape", (*stacked, rows, shape[-1])))
     right = _second(node, second, (*stacked, *padded[-2:]))
     merged = (*stacked, rows, padded[-1])
@@ -80,6 +80,6 @@ def _second(node: ir.Node, value: ir.Value, shape: Shape) -> ir.Value:
 
 
 def _step(node: ir.Node, value: ir.Value, step: Step) -> ir.Value:
-    """The value after a step; itself where the step changes nothing."""
+    """The value after a step; the value itself if the step changes nothing."""
     same = shape_of(value) if step.op_type == "Reshape" else tuple(range(len(step.numbers)))
     return value if step.numbers == same else insert_step(node, value, step, replaces=[node])

@@ -1,4 +1,4 @@
-"""Write a cast to the type of another tensor as a cast to that type."""
+"""Write CastLike as Cast."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dovetail.pass_record import PassRecord, Site
 
 
 def unify_casts(model: ir.Model) -> PassRecord:
-    """Turn CastLike into Cast, so that a constant that is cast does not depend on the tensor whose type it takes."""
+    """Rewrite CastLike as Cast, so that a constant can be folded without the tensor whose type it is cast to."""
     changed: list[Site] = []
     declined: list[Site] = []
     for node in model.graph:
@@ -20,7 +20,7 @@ def unify_casts(model: ir.Model) -> PassRecord:
         output, dtype = node.outputs[0], node.inputs[1].dtype
         where = origin_of(output).name
         if dtype is None:
-            declined.append(Site(where, f"the type of {node.inputs[1].name!r} is not known"))
+            declined.append(Site(where, f"the type of {node.inputs[1].name!r} is unknown"))
             continue
         new = edit.insert(
             node,
@@ -34,5 +34,5 @@ def unify_casts(model: ir.Model) -> PassRecord:
         )
         edit.replace_value(output, new)
         edit.remove_dead(model.graph, [node])
-        changed.append(Site(where, f"CastLike is a Cast to {dtype.name.lower()}"))
+        changed.append(Site(where, f"CastLike rewritten as Cast to {dtype.name.lower()}"))
     return PassRecord("unify_casts", tuple(changed), tuple(declined))

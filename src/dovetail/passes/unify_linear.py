@@ -1,4 +1,4 @@
-"""Write every linear layer as MatMul with a [K,N] constant, then Add of a [N] constant."""
+"""Write every linear layer as MatMul with a [K,N] constant, followed by Add of a [N] constant."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dovetail.pass_record import PassRecord, Site
 
 
 def unify_linear(model: ir.Model) -> PassRecord:
-    """Replace Gemm with a constant weight; its factors and its transposition go into the constants."""
+    """Rewrite Gemm with a constant weight; alpha, beta and transB are folded into the constants."""
     changed: list[Site] = []
     declined: list[Site] = []
     for node in model.graph:
@@ -21,12 +21,12 @@ def unify_linear(model: ir.Model) -> PassRecord:
             continue
         where = origin_of(node.outputs[0]).name
         if constant_of(node.inputs[1]) is None:
-            declined.append(Site(where, "the second operand of the Gemm is no constant"))
+            declined.append(Site(where, "the second operand of the Gemm is not constant"))
         elif shape_of(node.inputs[0]) is None:
-            declined.append(Site(where, "the shape of the Gemm's input is not known"))
+            declined.append(Site(where, "the shape of the Gemm's input is unknown"))
         else:
             _split(model.graph, node)
-            changed.append(Site(where, "Gemm is MatMul and Add"))
+            changed.append(Site(where, "Gemm rewritten as MatMul and Add"))
     return PassRecord("unify_linear", tuple(changed), tuple(declined))
 
 
@@ -34,25 +34,25 @@ def _split(graph: ir.Graph, node: ir.Node) -> None:
     data, weight, *rest = node.inputs
     output, shape = node.outputs[0], shape_of(node.outputs[0])
     if attribute(node, "transA", 0):
-        turned = tuple(reversed(shape_of(data) or ()))
+        transposed = tuple(reversed(shape_of(data) or ()))
         data = edit.insert(
-            node, "Transpose", [data], attributes={"perm": [1, 0]}, source=output, replaces=[node], shape=turned
+            node, "Transpose", [data], attributes={"perm": [1, 0]}, source=output, replaces=[node], shape=transposed
         )
-    product = edit.insert(
+    result = edit.insert(
         node, "MatMul", [data, _weight(graph, node, weight)], source=output, replaces=[node], shape=shape
     )
     bias = rest[0] if rest else None
     if bias is not None:
         bias = _bias(graph, node, bias)
-        product = edit.insert(node, "Add", [product, bias], source=output, replaces=[node], shape=shape)
-    edit.replace_value(output, product)
+        result = edit.insert(node, "Add", [result, bias], source=output, replaces=[node], shape=shape)
+    edit.replace_value(output, result)
     edit.remove_dead(graph, [node])
 
 
 def _weight(graph: ir.Graph, node: ir.Node, weight: ir.Value | None) -> ir.Value:
     array, alpha = constant_of(weight), attribute(node, "alpha", 1.0)
     if weight is None or array is None:
-        raise TypeError(f"the weight of {node.name!r} is no constant")
+        raise TypeError(f"the weight of {node.name!r} is not constant")
     if not attribute(node, "transB", 0) and alpha == 1.0:
         return weight
     array = array.T if attribute(node, "transB", 0) else array
@@ -67,13 +67,13 @@ def _bias(graph: ir.Graph, node: ir.Node, bias: ir.Value) -> ir.Value:
         factor = np.array(beta, dtype=np.float32 if bias.dtype is None else bias.dtype.numpy())
         constant = edit.add_initializer(graph, factor, name=f"{bias.name}/beta", source=bias)
         return edit.insert(node, "Mul", [bias, constant], source=bias, replaces=[node], shape=shape_of(bias))
-    columns = constant_of(node.inputs[1])
-    width = columns.shape[0 if attribute(node, "transB", 0) else 1] if columns is not None else 0
+    weight = constant_of(node.inputs[1])
+    width = weight.shape[0 if attribute(node, "transB", 0) else 1] if weight is not None else 0
     per_row = array.ndim == 2 and array.shape[0] != 1
-    wanted = array if per_row else np.broadcast_to(array.reshape(-1), (width,))
-    if beta == 1.0 and wanted.shape == array.shape:
+    broadcast = array if per_row else np.broadcast_to(array.reshape(-1), (width,))
+    if beta == 1.0 and broadcast.shape == array.shape:
         return bias
-    return edit.add_initializer(graph, _scaled(wanted, beta), name=f"{bias.name}/bias", source=bias)
+    return edit.add_initializer(graph, _scaled(broadcast, beta), name=f"{bias.name}/bias", source=bias)
 
 
 def _scaled(array: Array, factor: float) -> Array:

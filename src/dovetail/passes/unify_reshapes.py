@@ -14,10 +14,10 @@ _RESHAPING = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 
 
 def unify_reshapes(model: ir.Model) -> PassRecord:
-    """Turn Squeeze, Unsqueeze, Flatten, and Reshape with 0, -1 or a computed shape, into Reshape to plain sizes.
+    """Rewrite Squeeze, Unsqueeze, Flatten, and Reshape with 0, -1 or a computed shape as Reshape to explicit sizes.
 
-    Reshape is the form that says all the others; which of them an exporter writes is chance. Each gets its own
-    constant, so that none is changed through another.
+    Reshape can express all the others; which of them an exporter writes is arbitrary. Each gets its own shape constant,
+    so that changing one does not change another.
     """
     changed: list[Site] = []
     declined: list[Site] = []
@@ -28,14 +28,14 @@ def unify_reshapes(model: ir.Model) -> PassRecord:
         shape = shape_of(output)
         where = origin_of(output).name
         if shape is None or 0 in shape:
-            declined.append(Site(where, f"the shape of the {node.op_type} is not known, or empty"))
-        elif not _is_plain(node, shape):
+            declined.append(Site(where, f"the output shape of the {node.op_type} is unknown or empty"))
+        elif not _is_explicit(node, shape):
             _rewrite(model.graph, node, shape)
-            changed.append(Site(where, f"{node.op_type} is a Reshape to {list(shape)}"))
+            changed.append(Site(where, f"{node.op_type} rewritten as Reshape to {list(shape)}"))
     return PassRecord("unify_reshapes", tuple(changed), tuple(declined))
 
 
-def _is_plain(node: ir.Node, shape: tuple[int, ...]) -> bool:
+def _is_explicit(node: ir.Node, shape: tuple[int, ...]) -> bool:
     if node.op_type != "Reshape" or "allowzero" in node.attributes:
         return False
     sizes = edit.constant_of(node.inputs[1])

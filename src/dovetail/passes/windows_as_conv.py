@@ -1,6 +1,6 @@
-"""Windows that overlap as convolutions with one 1 per kernel: unfold is a Conv, fold (Col2Im) a ConvTranspose.
+"""Rewrite overlapping windows as convolutions whose kernels hold a single 1: unfold as Conv, Col2Im as ConvTranspose.
 
-HTP has no Col2Im, and refuses the rank 6 of the Gathers that exporters write for unfold; 1 is exact in 8 bits.
+HTP does not support Col2Im, and rejects the rank 6 of the Gathers that exporters write for unfold; 1 is exact in int8.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ from dovetail.pass_record import PassRecord, Site
 
 
 def windows_as_conv(model: ir.Model) -> PassRecord:
-    """Rewrite pairs of Gathers that take windows of an image, and every Col2Im."""
+    """Rewrite two consecutive Gathers that extract windows of an image, and every Col2Im."""
     changed: list[Site] = []
     declined: list[Site] = []
     for node in list(model.graph):
         where = origin_of(node.outputs[0]).name
-        if is_op(node, "Gather") and (found := _unfolded(node)) is not None:
-            changed.append(Site(where, "Gathers of windows made a Conv"))
-            _unfold(node, *found)
+        if is_op(node, "Gather") and (unfolded := _unfolded(node)) is not None:
+            changed.append(Site(where, "Gathers of windows rewritten as Conv"))
+            _unfold(node, *unfolded)
         elif is_op(node, "Col2Im"):
             windows = folded_windows(node)
             if windows is None:
-                declined.append(Site(where, "the windows are not known, or the image has not two axes"))
+                declined.append(Site(where, "its windows are unknown, or the image is not two-dimensional"))
                 continue
-            changed.append(Site(where, "Col2Im made a ConvTranspose"))
+            changed.append(Site(where, "Col2Im rewritten as ConvTranspose"))
             _fold(node, windows)
     return PassRecord("windows_as_conv", tuple(changed), tuple(declined))
 
 
 def _unfolded(last: ir.Node) -> tuple[ir.Value, Windows] | None:
-    """The image and the windows that two Gathers take, of its rows and then of its columns: [N,C,k,o,k,o]."""
+    """The image and the windows that two Gathers extract, of its rows and then of its columns: [N,C,k,o,k,o]."""
     first = None if last.inputs[0] is None else last.inputs[0].producer()
     if first is None or not is_op(first, "Gather") or first.inputs[0] is None:
         return None
     shape = shape_of(first.inputs[0])
     indices = [constant_of(node.inputs[1]) for node in (first, last)]
-    known = [array for array in indices if array is not None and array.ndim == 2]
+    grids = [array for array in indices if array is not None and array.ndim == 2]
     axes = [int(attribute(node, "axis", 0)) % rank for node, rank in ((first, 4), (last, 5))]
-    if shape is None or len(shape) != 4 or len(known) != 2 or axes != [2, 4]:
+    if shape is None or len(shape) != 4 or len(grids) != 2 or axes != [2, 4]:
         return None
-    steps = [grid_steps(array) for array in known]
+    steps = [grid_steps(array) for array in grids]
     if steps[0] is None or steps[1] is None:
         return None
     windows = Windows(
         image=(shape[2], shape[3]),
-        kernel=(known[0].shape[0], known[1].shape[0]),
+        kernel=(grids[0].shape[0], grids[1].shape[0]),
         dilations=(max(steps[0][0], 1), max(steps[1][0], 1)),
         strides=(max(steps[0][1], 1), max(steps[1][1], 1)),
     )
-    return (first.inputs[0], windows) if windows.positions == tuple(array.shape[1] for array in known) else None
+    return (first.inputs[0], windows) if windows.positions == tuple(array.shape[1] for array in grids) else None
 
 
 def _unfold(node: ir.Node, image: ir.Value, windows: Windows) -> None:
@@ -75,11 +75,11 @@ def _unfold(node: ir.Node, image: ir.Value, windows: Windows) -> None:
 def _fold(node: ir.Node, windows: Windows) -> None:
     source, shape = node.inputs[0], shape_of(node.inputs[0])
     if source is None or shape is None:
-        raise TypeError(f"{node.name!r} lacks its input")
+        raise TypeError(f"an input of node {node.name!r} is missing")
     batch, size = shape[:2]
     channels = size // math.prod(windows.kernel)
     value = insert_step(node, source, Step("Reshape", (batch, size, *windows.positions)), replaces=[node])
-    reached = (
+    covered = (
         (count - 1) * stride + dilation * (kernel - 1) + 1
         for count, stride, dilation, kernel in zip(
             windows.positions, windows.strides, windows.dilations, windows.kernel, strict=True
@@ -94,7 +94,7 @@ def _fold(node: ir.Node, windows: Windows) -> None:
         (batch, channels, *windows.image),
         group=channels,
         pads=(*windows.before, *windows.after),
-        output_padding=tuple(whole - part for whole, part in zip(padded, reached, strict=True)),
+        output_padding=tuple(size - extent for size, extent in zip(padded, covered, strict=True)),
     )
     edit.replace_value(node.outputs[0], value)
     edit.remove_dead(edit.graph_of(node), [node])
@@ -103,19 +103,21 @@ def _fold(node: ir.Node, windows: Windows) -> None:
 def _convolve(
     node: ir.Node, op_type: str, value: ir.Value, windows: Windows, shape: tuple[int, ...], **attributes: Any
 ) -> ir.Value:
-    """A grouped convolution whose kernels, one for each place in a window and channel, hold a single 1.
+    """Insert a grouped convolution whose kernels, one per channel and position in a window, hold a single 1.
 
-    Zeros stand for the dilation, which HTP does not take in a ConvTranspose.
+    A dilation is written as zeros in the kernels, because HTP does not support it in ConvTranspose.
     """
     output, kernel = node.outputs[0], windows.kernel
-    places = np.indices(kernel).reshape(2, -1)
-    spread = [dilation * (size - 1) + 1 for dilation, size in zip(windows.dilations, kernel, strict=True)]
-    ones = np.zeros((places.shape[1], 1, *spread), np.float32 if value.dtype is None else value.dtype.numpy())
-    rows, columns = (dilation * place for dilation, place in zip(windows.dilations, places, strict=True))
-    ones[np.arange(len(ones)), 0, rows, columns] = 1
-    weight = np.tile(ones, (attributes["group"], 1, 1, 1))
+    positions = np.indices(kernel).reshape(2, -1)
+    kernel_shape = [dilation * (size - 1) + 1 for dilation, size in zip(windows.dilations, kernel, strict=True)]
+    kernels = np.zeros(
+        (positions.shape[1], 1, *kernel_shape), np.float32 if value.dtype is None else value.dtype.numpy()
+    )
+    rows, columns = (dilation * position for dilation, position in zip(windows.dilations, positions, strict=True))
+    kernels[np.arange(len(kernels)), 0, rows, columns] = 1
+    weight = np.tile(kernels, (attributes["group"], 1, 1, 1))
     constant = edit.add_initializer(edit.graph_of(node), weight, name=f"{output.name}/places", source=output)
-    attributes |= {"strides": windows.strides, "kernel_shape": spread}
+    attributes |= {"strides": windows.strides, "kernel_shape": kernel_shape}
     return edit.insert(
         node, op_type, [value, constant], attributes=attributes, source=output, replaces=[node], shape=shape
     )

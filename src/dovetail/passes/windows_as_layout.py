@@ -1,6 +1,6 @@
-"""Windows that do not overlap as Reshape and Transpose: what exporters write as Gather (unfold) and Col2Im (fold).
+"""Rewrite windows that do not overlap, exported as Gather (unfold) and Col2Im (fold), as Reshape and Transpose.
 
-Every target can move a tensor's axes; few have Col2Im, and an index of rank 2 for each axis makes rank 6.
+Every target supports Reshape and Transpose; few support Col2Im, and Gathers with rank-2 indices produce rank 6.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ Piece = tuple[int, int, int]  # axis of the source, step along it, size
 
 
 def windows_as_layout(model: ir.Model) -> PassRecord:
-    """Rewrite Gathers whose indices only cut an axis into parts, and Col2Im of windows that tile the image."""
+    """Rewrite Gathers whose indices only divide an axis, and Col2Im of windows that tile the image."""
     changed: list[Site] = []
     declined: list[Site] = []
     for node in list(model.graph):
         where = origin_of(node.outputs[0]).name
         if is_op(node, "Gather") and not _continues(node):
-            chain, pieces = _cut(node)
+            chain, pieces = _gather_chain(node)
             if pieces is not None:
-                changed.append(Site(where, f"{len(chain)} Gathers of whole windows made Reshape and Transpose"))
+                changed.append(Site(where, f"{len(chain)} Gathers of windows rewritten as Reshape and Transpose"))
                 _unfold(chain, pieces)
         elif is_op(node, "Col2Im"):
             windows = folded_windows(node)
             if windows is None or not windows.tiles:
-                declined.append(Site(where, "the windows overlap, leave gaps, or are not known"))
+                declined.append(Site(where, "its windows overlap, leave gaps, or are unknown"))
                 continue
-            changed.append(Site(where, "Col2Im of windows that tile the image made Reshape and Transpose"))
+            changed.append(Site(where, "Col2Im of windows that tile the image rewritten as Reshape and Transpose"))
             _fold(node, windows.image, windows.kernel)
     return PassRecord("windows_as_layout", tuple(changed), tuple(declined))
 
 
 def _continues(node: ir.Node) -> bool:
-    """Whether another Gather of windows goes on with what this one cut, so that both are done at once."""
-    reader = sole_consumer(node.outputs[0])
-    return reader is not None and is_op(reader, "Gather") and _cut(reader)[1] is not None
+    """Whether the only consumer is another Gather of windows, so that both are rewritten together."""
+    consumer = sole_consumer(node.outputs[0])
+    return consumer is not None and is_op(consumer, "Gather") and _gather_chain(consumer)[1] is not None
 
 
-def _cut(node: ir.Node) -> tuple[list[ir.Node], list[Piece] | None]:
-    """The Gathers up from here, first to last, and the pieces of the source's axes that the result is made of."""
+def _gather_chain(node: ir.Node) -> tuple[list[ir.Node], list[Piece] | None]:
+    """The Gathers up to this one, first to last, and the result's axes as pieces of the axes of their source."""
     source, indices = node.inputs[0], constant_of(node.inputs[1])
     shape = shape_of(source)
     steps = None if indices is None or indices.ndim < 2 else grid_steps(indices)
@@ -57,28 +57,28 @@ def _cut(node: ir.Node) -> tuple[list[ir.Node], list[Piece] | None]:
     if not _covers(steps, indices.shape, shape[axis]):
         return [node], None
     above = source.producer()
-    chain, pieces = _cut(above) if above is not None and is_op(above, "Gather") else ([], None)
+    chain, pieces = _gather_chain(above) if above is not None and is_op(above, "Gather") else ([], None)
     if pieces is None or sole_consumer(source) is not node or [p[0] for p in pieces].count(pieces[axis][0]) > 1:
         chain, pieces = [], [(number, 1, size) for number, size in enumerate(shape)]
-    of = pieces[axis][0]
-    parts = [(of, step, size) for step, size in zip(steps, indices.shape, strict=True)]
+    source_axis = pieces[axis][0]
+    parts = [(source_axis, step, size) for step, size in zip(steps, indices.shape, strict=True)]
     return [*chain, node], [*pieces[:axis], *parts, *pieces[axis + 1 :]]
 
 
 def _covers(steps: tuple[int, ...], sizes: tuple[int, ...], size: int) -> bool:
-    """Whether every element of an axis is taken once: the steps are those of the sizes, in some order."""
-    step = 1
-    for wanted, count in sorted(zip(steps, sizes, strict=True)):
-        if count > 1 and wanted != step:
+    """Whether every element of an axis is selected once: the steps are products of the sizes, in some order."""
+    expected = 1
+    for step, count in sorted(zip(steps, sizes, strict=True)):
+        if count > 1 and step != expected:
             return False
-        step *= count
-    return step == size
+        expected *= count
+    return expected == size
 
 
 def _unfold(chain: list[ir.Node], pieces: list[Piece]) -> None:
     source, last = chain[0].inputs[0], chain[-1]
     if source is None:
-        raise TypeError(f"{last.name!r} lacks its input")
+        raise TypeError(f"an input of node {last.name!r} is missing")
     in_memory = sorted(range(len(pieces)), key=lambda i: (pieces[i][0], -pieces[i][1]))
     value = insert_step(last, source, Step("Reshape", tuple(pieces[i][2] for i in in_memory)), replaces=chain)
     perm = tuple(in_memory.index(i) for i in range(len(pieces)))
@@ -90,9 +90,9 @@ def _unfold(chain: list[ir.Node], pieces: list[Piece]) -> None:
 def _fold(node: ir.Node, image: tuple[int, int], kernel: tuple[int, int]) -> None:
     source, shape = node.inputs[0], shape_of(node.inputs[0])
     if source is None or shape is None:
-        raise TypeError(f"{node.name!r} lacks its input")
+        raise TypeError(f"an input of node {node.name!r} is missing")
     batch, channels = shape[0], shape[1] // math.prod(kernel)
-    rows, columns = (size // part for size, part in zip(image, kernel, strict=True))
+    rows, columns = (size // window for size, window in zip(image, kernel, strict=True))
     steps = (
         Step("Reshape", (batch, channels, *kernel, rows, columns)),
         Step("Transpose", (0, 1, 4, 2, 5, 3)),

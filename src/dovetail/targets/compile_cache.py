@@ -172,9 +172,10 @@ def _used_at(path: Path) -> float:
 
 def _size_bytes(folder: Path) -> int:
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:  # removed by another process
-            continue
+    for parent, _, names in os.walk(folder):  # passes over what another process removes meanwhile
+        for name in names:
+            try:
+                total += os.stat(os.path.join(parent, name)).st_size
+            except FileNotFoundError:
+                continue
     return total

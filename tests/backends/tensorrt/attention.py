@@ -1,4 +1,4 @@
-"""One attention layer in text form, with what breaks its kernel to be put in; and what the real builder makes of it."""
+"""One attention layer in text form, optionally with what breaks its kernel; and how the real builder compiles it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def layer(
     mask_is_input: bool = False,
     guarded: bool = False,
 ) -> ir.Model:
-    """Pre-norm attention with a residual: over itself, or over ``keys`` others; a mask is a constant, or ``c``."""
+    """Pre-norm attention with a residual, over its own rows or ``keys`` rows of ``c``; a mask is constant or ``c``."""
     width, heads = 2 * size, 2
     table = "c" if mask_is_input else "table"
     text = LAYER.format(
@@ -67,7 +67,12 @@ def built(model: ir.Model, target: Target, precision: Precision, folder: Path) -
 
 
 def built_plan(model: ir.Model, plan: Plan, target: Target, folder: Path) -> tuple[CompileResult, ReadBack]:
-    """The same for a plan that is given."""
+    """Emit a given plan, run the real builder, read back."""
     compiled = target.backend.compile(target.backend.emit(model, plan, folder), folder)
     assert compiled.error == ""
     return compiled, target.backend.read_back(compiled, plan)
+
+
+def attention_note(blocks: int, fused: str) -> str:
+    """The note of a compile result in whose float16 engine every attention block is one kernel."""
+    return f"{blocks} attention blocks: as one kernel in the planned type: {fused}; in the float16 engine: {blocks}"

@@ -1,4 +1,4 @@
-"""Files as trtexec leaves them, from the layers that the builder printed.
+"""Files as trtexec writes them, made from the layers that the builder printed.
 
 ``--exportLayerInfo`` writes the engine inspector's JSON (NVIDIA's documentation of the engine inspector): a list
 ``Layers`` of objects with ``Format/Datatype``, and ``Bindings``. ``--exportTimes`` writes one object per run, as in
@@ -13,7 +13,7 @@ from typing import Any
 
 from dovetail.targets.tensorrt.layers import Layer, Tensor, parse_layers
 
-# How the inspector puts the types of the builder's list, in its long form and its short one.
+# The inspector's long names for the types of the builder's list; its short names are those of the list.
 LONG = {"FP8": "Row major linear FP8 format", "Int8": "Row major linear INT8 format",
         "Half": "Row major linear FP16 format", "Float": "Row major linear FP32"}  # fmt: skip
 
@@ -21,30 +21,31 @@ ENDS = ("start", "end")
 
 
 def layer_info(layers: Path, *, long: bool = False) -> dict[str, Any]:
-    """The builder's list as the inspector would give it."""
-    return {"Layers": [_layer(one, long) for one in parse_layers(layers.read_text())], "Bindings": ["images", "logits"]}
+    """The builder's layer list in the format of the inspector."""
+    rows = [_layer(layer, long) for layer in parse_layers(layers.read_text())]
+    return {"Layers": rows, "Bindings": ["images", "logits"]}
 
 
-def _layer(one: Layer, long: bool) -> dict[str, Any]:
+def _layer(layer: Layer, long: bool) -> dict[str, Any]:
     return {
-        "Name": one.name,
-        "LayerType": one.kind,
-        "Inputs": [_tensor(tensor, long) for tensor in one.inputs],
-        "Outputs": [_tensor(tensor, long) for tensor in one.outputs],
-        "Constants": [_tensor(tensor, long) for tensor in one.constants],
-        "TacticName": one.name,
+        "Name": layer.name,
+        "LayerType": layer.kind,
+        "Inputs": [_tensor(tensor, long) for tensor in layer.inputs],
+        "Outputs": [_tensor(tensor, long) for tensor in layer.outputs],
+        "Constants": [_tensor(tensor, long) for tensor in layer.constants],
+        "TacticName": layer.name,
         "StreamId": 0,
-        "Metadata": "\x1f".join(f"[ONNX Layer: {node}]" for node in sorted(one.nodes)),
+        "Metadata": "\x1f".join(f"[ONNX Layer: {node}]" for node in sorted(layer.nodes)),
     }
 
 
 def _tensor(tensor: Tensor, long: bool) -> dict[str, Any]:
-    said = LONG.get(tensor.dtype, tensor.dtype) if long else tensor.dtype
-    return {"Name": "t", "Location": "Device", "Dimensions": list(tensor.shape), "Format/Datatype": said}
+    dtype = LONG.get(tensor.dtype, tensor.dtype) if long else tensor.dtype
+    return {"Name": "t", "Location": "Device", "Dimensions": list(tensor.shape), "Format/Datatype": dtype}
 
 
 def times(compute_ms: float, runs: int = 3) -> str:
-    """One line per run, commas in front, as the tool writes them."""
+    """One line per run with leading commas, as trtexec writes them."""
     spans = {"Enq": (0.0, 0.1), "H2d": (0.0, 0.2), "Compute": (0.2, 0.2 + compute_ms), "D2h": (1.0, 1.1)}
     lengths = {"h2d": 0.2, "compute": compute_ms, "d2h": 0.1, "latency": compute_ms + 0.3}
     lines = []

@@ -1,4 +1,4 @@
-"""Layer lists: of a device, written by hand or spoilt, and of products that are not in 8 bit."""
+"""Layer lists: from a device, written by hand or incomplete, and of matrix operations that are not quantized."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dovetail.targets.tensorrt.compile import FLOAT16_LAYERS, LAYERS
 from dovetail.targets.tensorrt.table import FP8
 from dovetail.verify.verdicts import fidelity
 from tests.backends.tensorrt import device_files
-from tests.backends.tensorrt.attention import layer
+from tests.backends.tensorrt.attention import attention_note, layer
 from tests.equality import model_from, normal
 from tests.planning import noise, planned
 
@@ -33,14 +33,14 @@ pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12"
 
 @pytest.fixture(scope="module")
 def attention(tmp_path_factory: pytest.TempPathFactory) -> tuple[CompileResult, Plan]:
-    """What the layer lists in ``layer_info/`` are of."""
+    """The compiled model that the layer lists in ``layer_info/`` describe."""
     target, model, folder = open_target("tensorrt"), layer(), tmp_path_factory.mktemp("attention")
     plan = planned(model, target, FP8, data=noise(model))
     return target.backend.compile(target.backend.emit(model, plan, folder), folder), plan
 
 
-def listed(compiled: CompileResult) -> dict[str, Any]:
-    """The builder's list as the SDK's tool would export it."""
+def exported_layers(compiled: CompileResult) -> dict[str, Any]:
+    """The builder's layer list as trtexec would export it."""
     return device_files.layer_info(next(a.path for a in compiled.artifacts if a.name == LAYERS))
 
 
@@ -53,61 +53,61 @@ def read_info(info: dict[str, Any], attention: tuple[CompileResult, Plan], folde
 
 
 def read_by_hand(name: str, attention: tuple[CompileResult, Plan], folder: Path, *without: str) -> DeviceReport:
-    """A file of ``layer_info/``, written by hand in the form of NVIDIA's documentation of the engine inspector, which
-    also is that of the files in tools/experimental/trt-engine-explorer of NVIDIA/TensorRT."""
+    """Read a file of ``layer_info/``, written by hand in the format of NVIDIA's documentation of the engine inspector,
+    which is also that of the files in tools/experimental/trt-engine-explorer of NVIDIA/TensorRT."""
     info = json.loads((Path(__file__).parent / "layer_info" / f"{name}.json").read_text())
-    info["Layers"] = [{key: said for key, said in one.items() if key not in without} for one in info["Layers"]]
+    info["Layers"] = [{key: field for key, field in row.items() if key not in without} for row in info["Layers"]]
     return read_info(info, attention, folder)
 
 
-def as_rows(said: DeviceReport) -> dict[str, tuple[Outcome, str]]:
-    assert said.read_back is not None
-    assert said.read_back.unparsed == ""
-    rows = said.read_back.tensors
-    return {one.tensor if one.edge is None else str(one.edge): (one.outcome, one.detail) for one in rows}
+def as_rows(report: DeviceReport) -> dict[str, tuple[Outcome, str]]:
+    assert report.read_back is not None
+    assert report.read_back.unparsed == ""
+    rows = report.read_back.tensors
+    return {row.tensor if row.edge is None else str(row.edge): (row.outcome, row.detail) for row in rows}
 
 
 def test_a_fused_attention_in_a_file_written_by_hand(attention: tuple[CompileResult, Plan], tmp_path: Path) -> None:
-    said = read_by_hand("fused", attention, tmp_path)
+    report = read_by_hand("fused", attention, tmp_path)
     projected, fused = "FP8 in gemm to_v+to_k+to_q_myl0_1", "FP8 in the attention _gemm_mha_v2_myl0_2"
     details = {"to_q": projected, "to_k": projected, "to_v": projected, "scores": fused, "mix": fused}
     details["out"] = "FP8 in gemm out_myl0_3"
     expected = {f"{node}:{index}": (Outcome.MATCHED, text) for node, text in details.items() for index in (0, 1)}
-    assert as_rows(said) == {**expected, "o": (Outcome.MATCHED, "one attention kernel, FP8 -> FP8")}
-    assert said.read_back is not None
-    named = {str(one.edge): (one.tensor, one.emitted) for one in said.read_back.tensors}
-    assert (named["to_q:1"], named["scores:0"]) == (("wq", "wq__dq"), ("q", "q"))
-    assert said.findings == ()
-    assert said.notes[1] == "1 attention blocks: as one kernel as planned 1 FP8 -> FP8; in float16 1"
+    assert as_rows(report) == {**expected, "o": (Outcome.MATCHED, "one attention kernel, FP8 -> FP8")}
+    assert report.read_back is not None
+    names = {str(row.edge): (row.tensor, row.emitted) for row in report.read_back.tensors}
+    assert (names["to_q:1"], names["scores:0"]) == (("wq", "wq__dq"), ("q", "q"))
+    assert report.findings == ()
+    assert report.notes[1] == attention_note(1, "1 (FP8 -> FP8)")
 
 
-def test_an_attention_in_parts_in_a_file_written_by_hand(attention: tuple[CompileResult, Plan], tmp_path: Path) -> None:
-    said = read_by_hand("apart", attention, tmp_path)
-    bad = {name: detail for name, (outcome, detail) in as_rows(said).items() if outcome is Outcome.CHANGED}
-    product = "gemm mix_myl0_6 computes FP8 x Half"
-    assert bad == {
-        "mix:0": product,
-        "mix:1": product,
-        "o": "attention is not one kernel: the builder does not say why",
+def test_an_unfused_attention_in_a_file_written_by_hand(attention: tuple[CompileResult, Plan], tmp_path: Path) -> None:
+    report = read_by_hand("apart", attention, tmp_path)
+    changed = {name: detail for name, (outcome, detail) in as_rows(report).items() if outcome is Outcome.CHANGED}
+    matmul = "gemm mix_myl0_6 computes FP8 x Half"
+    assert changed == {
+        "mix:0": matmul,
+        "mix:1": matmul,
+        "o": "attention is not one fused kernel: the builder gives no reason",
     }
-    assert [finding.severity for finding in said.findings] == [Severity.ERROR]
-    assert fidelity(said.read_back, Thresholds()).status is Status.FAIL
+    assert [finding.severity for finding in report.findings] == [Severity.ERROR]
+    assert fidelity(report.read_back, Thresholds()).status is Status.FAIL
 
 
-def test_a_list_without_constants_says_nothing_of_weights(
+def test_a_list_without_constants_leaves_weights_unchecked(
     attention: tuple[CompileResult, Plan], tmp_path: Path
 ) -> None:
-    said = read_by_hand("fused", attention, tmp_path, "Constants", "Weights")
-    rows = as_rows(said)
+    report = read_by_hand("fused", attention, tmp_path, "Constants", "Weights")
+    rows = as_rows(report)
     assert {rows[f"{node}:0"][0] for node in ("to_q", "to_k", "to_v", "out")} == {Outcome.MATCHED}
     unknown = {name: detail for name, (outcome, detail) in rows.items() if outcome is not Outcome.MATCHED}
     assert list(unknown) == ["to_q:1", "to_k:1", "to_v:1", "out:1"]
-    assert unknown["out:1"] == "the list does not say in which type gemm out_myl0_3 has its constants"
-    assert fidelity(said.read_back, Thresholds()).status is Status.NOT_CHECKED
+    assert unknown["out:1"] == "the list does not give the type of the constants of gemm out_myl0_3"
+    assert fidelity(report.read_back, Thresholds()).status is Status.NOT_CHECKED
 
 
 def attentions(info: dict[str, Any]) -> list[dict[str, Any]]:
-    return [one for one in info["Layers"] if "_mha" in one["Name"]]
+    return [row for row in info["Layers"] if "_mha" in row["Name"]]
 
 
 def no_inputs(info: dict[str, Any]) -> None:
@@ -115,7 +115,7 @@ def no_inputs(info: dict[str, Any]) -> None:
 
 
 def no_attention(info: dict[str, Any]) -> None:
-    info["Layers"] = [one for one in info["Layers"] if "_mha" not in one["Name"]]
+    info["Layers"] = [row for row in info["Layers"] if "_mha" not in row["Name"]]
 
 
 def first_layers(info: dict[str, Any]) -> None:
@@ -123,74 +123,77 @@ def first_layers(info: dict[str, Any]) -> None:
 
 
 def no_metadata(info: dict[str, Any]) -> None:
-    for one in info["Layers"]:
-        one.pop("Metadata")
+    for row in info["Layers"]:
+        row.pop("Metadata")
 
 
 def other_nodes(info: dict[str, Any]) -> None:
-    for one in info["Layers"]:
-        one["Metadata"] = "[ONNX Layer: elsewhere]"
+    for row in info["Layers"]:
+        row["Metadata"] = "[ONNX Layer: elsewhere]"
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("change", "reason"),
     [
-        (no_inputs, "a product without inputs or outputs: "),
-        (no_attention, "no layer does the work of this operator"),
-        (first_layers, "no layer does the work of this operator"),
-        (no_metadata, "no layer of layer_info.json says in its Metadata which nodes it does the work of"),
-        (other_nodes, "layer_info.json is of another engine: 'elsewhere' is no node of this model, nor any other"),
+        (no_inputs, "a matrix operation without inputs or outputs: "),
+        (no_attention, "no layer in the list computes this operator"),
+        (first_layers, "no layer in the list computes this operator"),
+        (no_metadata, "no layer of layer_info.json names its ONNX nodes in its Metadata"),
+        (
+            other_nodes,
+            "layer_info.json is of another engine: none of its nodes is in this model, the first is 'elsewhere'",
+        ),
     ],
 )
-def test_layers_that_do_not_say_enough_are_not_checked(
-    spoil: Callable[[dict[str, Any]], None], said: str, attention: tuple[CompileResult, Plan], tmp_path: Path
+def test_an_incomplete_layer_list_is_not_checked(
+    change: Callable[[dict[str, Any]], None], reason: str, attention: tuple[CompileResult, Plan], tmp_path: Path
 ) -> None:
-    info = listed(attention[0])
-    spoil(info)
-    read = read_info(info, attention, tmp_path)
-    verdict = fidelity(read.read_back, Thresholds())
+    info = exported_layers(attention[0])
+    change(info)
+    report = read_info(info, attention, tmp_path)
+    verdict = fidelity(report.read_back, Thresholds())
     assert verdict.status is Status.NOT_CHECKED
-    assert said in verdict.reason
-    assert Severity.ERROR not in {finding.severity for finding in read.findings}
+    assert reason in verdict.reason
+    assert Severity.ERROR not in {finding.severity for finding in report.findings}
 
 
-def test_a_block_is_not_judged_without_the_list_of_float16(
+def test_a_block_is_not_checked_without_the_float16_layer_list(
     attention: tuple[CompileResult, Plan], tmp_path: Path
 ) -> None:
     compiled, plan = attention
-    alone = replace(compiled, artifacts=tuple(a for a in compiled.artifacts if a.name != FLOAT16_LAYERS))
-    info = listed(compiled)
+    without = replace(compiled, artifacts=tuple(a for a in compiled.artifacts if a.name != FLOAT16_LAYERS))
+    info = exported_layers(compiled)
     attentions(info)[0].update(Name="__myl_Fc", LayerType="gemm")
-    read = read_info(info, (alone, plan), tmp_path)
-    (finding,) = read.findings
+    report = read_info(info, (without, plan), tmp_path)
+    (finding,) = report.findings
     assert (finding.severity, "not known" in finding.message) == (Severity.WARNING, True)
-    assert read.read_back is not None
-    lost = {one.detail for one in read.read_back.tensors if one.outcome is Outcome.NOT_FOUND}
-    assert {detail.rpartition("; ")[2] for detail in lost} == {"whether it is in float16 is not known"}
-    built = open_target("tensorrt").backend.read_back(alone, plan)
-    said = "there is no layer list of the same graph in float16 to compare with"
-    for read_back, words in ((read.read_back, "not known"), (built, said)):
+    assert report.read_back is not None
+    details = {row.detail for row in report.read_back.tensors if row.outcome is Outcome.NOT_FOUND}
+    assert {detail.rpartition("; ")[2] for detail in details} == {"whether it is in float16 is not known"}
+    built = open_target("tensorrt").backend.read_back(without, plan)
+    no_list = "there is no layer list of the same graph in float16 to compare with"
+    for read_back, reason in ((report.read_back, "not known"), (built, no_list)):
         verdict = fidelity(read_back, Thresholds())
         assert verdict.status is Status.NOT_CHECKED, verdict.reason
-        assert verdict.reason.endswith(words)
+        assert verdict.reason.endswith(reason)
 
 
-def test_products_in_float16_are_looked_up_too(tmp_path: Path) -> None:
-    """A model without attention, of which nothing is in 8 bit; the second product is a single row."""
+def test_matmuls_in_float16_are_looked_up_too(tmp_path: Path) -> None:
+    """A model without attention and without Q/DQ pairs; the second MatMul has a single row."""
     text = """g (float[1,64,64] x) => (float[1,8] y) <int64 first = {0}>
     { [wide] a = MatMul(x, w) r = Relu(a) s = Softmax<axis = -1>(r) t = Gather<axis = 1>(s, first)
       [row] y = MatMul(t, v) }"""
     target, model = open_target("tensorrt"), model_from(text, w=normal(64, 64), v=normal(64, 8))
     plan = planned(model, target, FP16, data=noise(model))
     compiled = target.backend.compile(target.backend.emit(model, plan, tmp_path), tmp_path)
-    found = {one.tensor: (one.outcome, one.detail.split(" ")[0].strip(",")) for one in read_all(target, compiled, plan)}
-    assert found == {"a": (Outcome.MATCHED, "Half"), "y": (Outcome.MATCHED, "Half")}
-    listed = tmp_path / "layers.txt"
-    listed.write_text(listed.read_text().replace("Datatype: Half", "Datatype: Float"))
-    assert {one.outcome for one in read_all(target, compiled, plan)} == {Outcome.CHANGED}
+    rows = {row.tensor: (row.outcome, row.detail.split(" ")[0].strip(",")) for row in read_all(target, compiled, plan)}
+    assert rows == {"a": (Outcome.MATCHED, "Half"), "y": (Outcome.MATCHED, "Half")}
+    layers = tmp_path / "layers.txt"
+    layers.write_text(layers.read_text().replace("Datatype: Half", "Datatype: Float"))
+    assert {row.outcome for row in read_all(target, compiled, plan)} == {Outcome.CHANGED}
     assert fidelity(target.backend.read_back(compiled, plan), Thresholds()).status is Status.FAIL
-    listed.write_text(re.sub(r"Metadata: .*", "Metadata: ", listed.read_text()))
-    assert {one.outcome for one in read_all(target, compiled, plan)} == {Outcome.NOT_FOUND}
+    layers.write_text(re.sub(r"Metadata: .*", "Metadata: ", layers.read_text()))
+    assert {row.outcome for row in read_all(target, compiled, plan)} == {Outcome.NOT_FOUND}
 
 
 def read_all(target: Target, compiled: CompileResult, plan: Plan) -> tuple[TensorReadBack, ...]:
@@ -199,8 +202,8 @@ def read_all(target: Target, compiled: CompileResult, plan: Plan) -> tuple[Tenso
     return read_back.tensors
 
 
-def test_numbers_that_float16_cannot_hold_fail_without_a_gpu(tmp_path: Path) -> None:
-    """A square above 65504 is infinite in float16, and the norm behind it NaN."""
+def test_values_beyond_float16_fail_without_a_gpu(tmp_path: Path) -> None:
+    """A square above 65504 is infinite in float16, and the LayerNorm behind it gives NaN."""
     text = """g (float[1,4,32] x) => (float[1,4,32] y)
     { a = MatMul(x, w) b = MatMul(a, w) r = Mul(b, b) y = LayerNormalization<axis = -1>(r, ones) }"""
     data = {"x": np.random.default_rng(0).standard_normal((2, 1, 4, 32)).astype(np.float32)}

@@ -1,7 +1,7 @@
 """Models as exporters write them, on the real builder: every attention is one kernel in the planned type.
 
-One layer with random weights; `python -m bench.tensorrt models` has twelve, every model from two exporters in both
-precisions, with heads of 32 and of 64 channels.
+One layer with random weights; `python -m bench.tensorrt models` has twelve layers, every model from two exporters in
+both precisions, with heads of 32 and of 64 channels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt.table import FP8, W8A8
-from tests.backends.tensorrt.attention import built
+from tests.backends.tensorrt.attention import attention_note, built
 
 pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12")
 pytest.importorskip("transformers", reason="needs the package transformers")
@@ -31,16 +31,15 @@ PRECISIONS = {"fp8": (FP8, "FP8 -> FP8"), "w8a8": (W8A8, "Int8 -> Int8")}
 
 
 def assert_fused(path: Path, precision: str, blocks: int, folder: Path) -> None:
-    """Normalize, plan, emit, build, read back: every block and every product."""
+    """Normalize, plan, emit, build and read back: every attention block and every operand is as planned."""
     target, model = open_target("tensorrt:sm89"), normalize(read(path))[0]
     for rewrite in (*target.rewrites.graph, infer_shapes):
         rewrite(model)
-    wanted, kind = PRECISIONS[precision]
-    compiled, read_back, _ = built(model, target, wanted, folder)
+    planned, types = PRECISIONS[precision]
+    compiled, read_back, _ = built(model, target, planned, folder)
     assert compiled.findings == ()
-    assert {one.outcome for one in read_back.tensors} == {Outcome.MATCHED}
-    said = f"{blocks} attention blocks: as one kernel as planned {blocks} {kind}; in float16 {blocks}"
-    assert compiled.notes[1] == said
+    assert {row.outcome for row in read_back.tensors} == {Outcome.MATCHED}
+    assert compiled.notes[1] == attention_note(blocks, f"{blocks} ({types})")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,7 @@ def assert_fused(path: Path, precision: str, blocks: int, folder: Path) -> None:
         ("clip", "torchscript-eager", "w8a8", 64, 1),
         ("beit", "torchscript-eager", "fp8", 32, 1),
         ("yolos", "torchscript-sdpa", "w8a8", 32, 1),
-        ("detr", "torchscript-eager", "w8a8", 32, 2),  # the decoder looks at constants first, which are folded
+        ("detr", "torchscript-eager", "w8a8", 32, 2),  # the decoder's first attention has constant inputs: it is folded
     ],
 )
 def test_every_attention_is_one_kernel(
@@ -61,8 +60,8 @@ def test_every_attention_is_one_kernel(
     assert_fused(path, precision, blocks, tmp_path)
 
 
-def test_the_attention_operator_is_taken_apart(tmp_path: Path) -> None:
-    """Opset 23 has one operator for it, which the builder does not compute in 8 bit."""
+def test_the_attention_operator_is_decomposed(tmp_path: Path) -> None:
+    """Opset 23 has an Attention operator, which the builder does not compute in 8 bit."""
     from tests.exporters.export import ATTENTION_OP, vit
 
     path = tmp_path / "model.onnx"
@@ -72,7 +71,7 @@ def test_the_attention_operator_is_taken_apart(tmp_path: Path) -> None:
 
 
 def hugging_face(name: str) -> Any:
-    """A library's model as its users have it, with one layer and random weights."""
+    """A Hugging Face model with one layer and random weights."""
     import transformers
 
     sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
@@ -82,10 +81,10 @@ def hugging_face(name: str) -> Any:
 
 
 def digest(module: Any) -> str:
-    """All that a module holds: names, modes, types and bytes."""
+    """A hash of everything in a module: names, modes, types and bytes."""
     state = hashlib.sha256()
-    for name, part in module.named_modules():
-        state.update(f"{name} {type(part)} {part.training}".encode())
+    for name, submodule in module.named_modules():
+        state.update(f"{name} {type(submodule)} {submodule.training}".encode())
     for name, tensor in module.state_dict().items():
         state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + tensor.contiguous().numpy().tobytes())
     return state.hexdigest()
@@ -96,7 +95,7 @@ def digest(module: Any) -> str:
     [("ViT", "eager", 1), ("DeiT", "sdpa", 1), ("Dinov2", "sdpa", 1), ("SiglipVision", "sdpa", 2)],
 )
 def test_from_torch(name: str, attention: str, blocks: int, tmp_path: Path) -> None:
-    """A module of Hugging Face, in training mode, to an engine; SigLIP has a second attention that pools."""
+    """A Hugging Face module in training mode becomes an engine; SigLIP has a second attention, which pools."""
     import torch
 
     module = hugging_face(name).train()
@@ -108,7 +107,7 @@ def test_from_torch(name: str, attention: str, blocks: int, tmp_path: Path) -> N
 
 
 def test_one_attention_module_that_is_called_twice_is_two_blocks(tmp_path: Path) -> None:
-    """Attention is found in the graph, however deep the module is and however often it is called; by the whole line."""
+    """Attention is found in the graph, however deep its module is and however often it is called, by the pipeline."""
     import torch
 
     class Twice(torch.nn.Module):
@@ -119,10 +118,10 @@ def test_one_attention_module_that_is_called_twice_is_two_blocks(tmp_path: Path)
         def forward(self, x: Any) -> Any:
             vit = self.inner["deep"][0].vit
             hidden = vit.embeddings(x)
-            layer = next(part for name, part in vit.named_modules() if type(part).__name__ == "ViTLayer")
+            layer = next(module for module in vit.modules() if type(module).__name__ == "ViTLayer")
             for _ in range(2):
-                found = layer(hidden)
-                hidden = found[0] if isinstance(found, tuple) else found
+                output = layer(hidden)
+                hidden = output[0] if isinstance(output, tuple) else output
             return hidden
 
     module = Twice()
@@ -132,6 +131,6 @@ def test_one_attention_module_that_is_called_twice_is_two_blocks(tmp_path: Path)
     data = {"x": np.random.default_rng(0).standard_normal((2, 3, 96, 96)).astype(np.float32)}
     result = dovetail.fit(model, target="tensorrt", precision="fp8", calibration=data, output=tmp_path / "run")
     assert result.verdicts["fidelity"].status is Status.PASS
-    assert "2 attention blocks: as one kernel as planned 2 FP8 -> FP8; in float16 2" in result.notes
+    assert attention_note(2, "2 (FP8 -> FP8)") in result.notes
     assert digest(module) == before
     assert model.SerializeToString(deterministic=True) == content

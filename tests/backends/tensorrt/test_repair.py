@@ -1,4 +1,4 @@
-"""Models that other tools quantized, repaired with their own numbers on the real builder: pairs in wrong places."""
+"""Models that other tools quantized, with Q/DQ pairs in the wrong places, repaired with their own scales and built."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dovetail.report.result import load_result
 from dovetail.storage import Choice, ScaleSource
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt.table import F8, FP8
-from tests.backends.tensorrt.attention import layer
+from tests.backends.tensorrt.attention import attention_note, layer
 from tests.equality import model_from
 from tests.planning import noise, planned
 from tests.quantized_elsewhere import calibration, quantized_elsewhere
@@ -36,7 +36,7 @@ from tests.quantized_elsewhere import calibration, quantized_elsewhere
 pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12")
 
 
-def test_another_tools_int8_vit_is_made_to_fuse_with_its_own_numbers(tmp_path: Path) -> None:
+def test_an_int8_vit_of_another_tool_is_fused_with_its_own_scales(tmp_path: Path) -> None:
     path = quantized_elsewhere(tmp_path / "peer.onnx", signed=True)
     before = hashlib.sha256(path.read_bytes()).hexdigest()
     assert precision_of(path) == "w8a8"
@@ -44,7 +44,7 @@ def test_another_tools_int8_vit_is_made_to_fuse_with_its_own_numbers(tmp_path: P
     record = msgspec.json.decode((tmp_path / "run" / RECORD).read_bytes(), type=Repair)
     assert hashlib.sha256(path.read_bytes()).hexdigest() == before == result.model_sha256
     assert result.verdicts["fidelity"].status is Status.PASS
-    assert "4 attention blocks: as one kernel as planned 4 Int8 -> Int8; in float16 4" in result.notes
+    assert attention_note(4, "4 (Int8 -> Int8)") in result.notes
     assert [text.split(":")[0] for text in record.as_given] == ["refused"]
     assert (record.changed, record.missing) == ({}, {})
     assert {f"blocks.{i}.attn/Softmax_out at blocks.{i}.attn/MatMul_2:0" for i in range(4)} <= set(record.kept)
@@ -59,8 +59,8 @@ def test_another_tools_int8_vit_is_made_to_fuse_with_its_own_numbers(tmp_path: P
         assert rows[name] == float(storage.scale)
 
 
-def test_what_deploys_already_stays_as_it_is(tmp_path: Path) -> None:
-    """A file of ours that computes in float32: every number is kept, and both columns are of float16."""
+def test_a_model_that_already_deploys_keeps_its_scales(tmp_path: Path) -> None:
+    """A float32 file of our own: every scale is kept, and both notes compare with a float16 engine."""
     images = calibration()
     dovetail.fit(
         zoo.load("vit_digits").model_path,
@@ -75,12 +75,12 @@ def test_what_deploys_already_stays_as_it_is(tmp_path: Path) -> None:
     record = msgspec.json.decode((tmp_path / "run" / RECORD).read_bytes(), type=Repair)
     assert (record.changed, record.missing, record.removed) == ({}, {}, ())
     assert len(record.kept) == 68
-    said = "4 attention blocks: as one kernel as planned 4 Int8 -> Int8; in float16 4"
-    assert {said, f"as given: {said}"} <= set(result.notes)
+    note = attention_note(4, "4 (Int8 -> Int8)")
+    assert {note, f"as given: {note}"} <= set(result.notes)
 
 
-def test_a_pair_on_scores_and_none_behind_the_softmax_in_float16(tmp_path: Path) -> None:
-    """What a peer's export of scaled_dot_product_attention looks like: half precision, 0 blocks fused."""
+def test_a_qdq_pair_on_the_scores_and_none_on_the_softmax_output_in_float16(tmp_path: Path) -> None:
+    """Another tool's export of scaled_dot_product_attention: float16, 0 blocks fused."""
     target = open_target("tensorrt")
     model = layer(masked=True)
     plan = planned(model, target, FP8, data=noise(model))
@@ -91,10 +91,10 @@ def test_a_pair_on_scores_and_none_behind_the_softmax_in_float16(tmp_path: Path)
     result, record = repair(
         artifact.path, FitOptions("tensorrt:sm89", "fp8"), tmp_path / "run", calibration=noise(model)
     )
-    assert "1 attention blocks: as one kernel as planned none; in float16 1" in record.as_given
-    assert "1 attention blocks: as one kernel as planned 1 FP8 -> FP8; in float16 1" in result.notes
+    assert attention_note(1, "none") in record.as_given
+    assert attention_note(1, "1 (FP8 -> FP8)") in result.notes
     assert [finding.message.rpartition(": ")[2] for finding in record.findings_as_given] == [
-        f"there is a pair on the scores, in front of Add {add.name!r}"
+        f"there is a Q/DQ pair on the scores, in front of Add {add.name!r}"
     ]
     assert list(record.missing) == ["p0 at mix:0"]
     assert record.missing["p0 at mix:0"].endswith("Softmax has the fixed output scale 0.00223214")
@@ -104,7 +104,7 @@ def test_a_pair_on_scores_and_none_behind_the_softmax_in_float16(tmp_path: Path)
 
 @pytest.fixture
 def in_fp8(tmp_path: Path) -> Callable[..., Path]:
-    """One attention layer of ours in a file, without the pairs on some edges."""
+    """One emitted attention layer, without the Q/DQ pairs on some edges."""
 
     def save(*without: Edge) -> Path:
         model = layer()
@@ -116,10 +116,10 @@ def in_fp8(tmp_path: Path) -> Callable[..., Path]:
     return save
 
 
-def test_without_data_nothing_may_be_missing(
+def test_without_data_no_scale_may_be_missing(
     in_fp8: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = in_fp8(Edge("mix", 0))  # whose number the target fixes
+    path = in_fp8(Edge("mix", 0))  # the target fixes the scale of this edge
     run = tmp_path / "run"
     with pytest.raises(SystemExit) as ended:
         main(["repair", str(path), "--target", "tensorrt:sm89", "--option", "compute=fp32", "-o", str(run)])
@@ -131,15 +131,15 @@ def test_without_data_nothing_may_be_missing(
     assert any(note.startswith("no calibration data was given: every scale came with") for note in result.notes)
     record = msgspec.json.decode((run / RECORD).read_bytes(), type=Repair)
     assert (record.changed, list(record.missing)) == ({}, ["p0 at mix:0"])
-    assert "1 attention blocks: as one kernel as planned 1 FP8 -> FP8; in float16 1" in result.notes
+    assert attention_note(1, "1 (FP8 -> FP8)") in result.notes
     assert not [v for node in ir.load(run / "model.onnx").graph for v in node.outputs if v.dtype is ir.DataType.FLOAT16]
 
     path = in_fp8(Edge("out", 0))
     with pytest.raises(SystemExit) as ended:
         main(["repair", str(path), "--target", "tensorrt:sm89", "-o", str(tmp_path / "other")])
     assert ended.value.code == 2
-    said = "the model has no scale for 'o', and there is no calibration data to find one: pass --calib DATA"
-    assert said in " ".join(capsys.readouterr().err.split())
+    error = "the model has no scale for 'o', and there is no calibration data to find one: pass --calib DATA"
+    assert error in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "other").exists()
 
 
@@ -163,8 +163,8 @@ AWKWARD = """g (float16[1,64,64] x) => (float16[1,64,64] y)
   o6 = Cast<to = 10>(o5) [out] y0 = MatMul(o6, wot) y = Add(y0, x) }"""
 
 
-def test_casts_scales_and_transposes_between_pairs_and_products(tmp_path: Path) -> None:
-    """A float16 conversion behind a quantizer: no pair stands directly in front of its product, a weight is tied."""
+def test_casts_scales_and_transposes_between_qdq_pairs_and_matmuls(tmp_path: Path) -> None:
+    """A quantized model that was converted to float16: no Q/DQ pair feeds its MatMul directly, and a weight is tied."""
     random = np.random.default_rng(0)
     weights = {name: random.integers(-127, 128, (64, 64)).astype(np.int8) for name in ("wq", "wk", "wo")}
     scales = {f"{name}s": random.uniform(0.001, 0.002, 64).astype(np.float32) for name in weights}
@@ -175,20 +175,20 @@ def test_casts_scales_and_transposes_between_pairs_and_products(tmp_path: Path) 
     data = {"x": random.standard_normal((2, 1, 64, 64)).astype(np.float32)}
     result, record = repair(path, FitOptions("tensorrt:sm89", "w8a8"), tmp_path / "run", calibration=data)
     assert hashlib.sha256(path.read_bytes()).hexdigest() == before
-    assert "1 attention blocks: as one kernel as planned 1 Int8 -> Int8; in float16 1" in result.notes
-    done = {one.name: (len(one.changed), len(one.declined)) for one in record.rewrites}
-    assert done["fold_casts"] == (9, 0)
-    assert done["scale_before_quantize"] == (1, 0)
-    assert done["transpose_before_quantize"] == (1, 0)
-    assert done["transpose_stored_weights"] == (4, 0)
+    assert attention_note(1, "1 (Int8 -> Int8)") in result.notes
+    counts = {rewrite.name: (len(rewrite.changed), len(rewrite.declined)) for rewrite in record.rewrites}
+    assert counts["fold_casts"] == (9, 0)
+    assert counts["scale_before_quantize"] == (1, 0)
+    assert counts["transpose_before_quantize"] == (1, 0)
+    assert counts["transpose_stored_weights"] == (4, 0)
     assert list(record.missing) == ["p at mix:0"]
     assert record.changed == {}
     emitted = ir.load(tmp_path / "run" / "model.onnx").graph
-    for node in (one for one in emitted if one.op_type == "MatMul"):
+    for node in (node for node in emitted if node.op_type == "MatMul"):
         assert {str(v.producer().op_type) for v in node.inputs} == {"DequantizeLinear"}  # type: ignore[union-attr]
-    assert [one.op_type for one in emitted].count("Cast") == 2  # at both ends
-    stored = {row.tensor: row.scale for row in result.plan if row.edge and row.dtype.is_quantized}
-    query = next(scale for name, scale in stored.items() if name.startswith("q"))
+    assert [node.op_type for node in emitted].count("Cast") == 2  # of the input and of the output
+    scales = {row.tensor: row.scale for row in result.plan if row.edge and row.dtype.is_quantized}
+    query = next(scale for name, scale in scales.items() if name.startswith("q"))
     assert query == pytest.approx(float(np.float16(0.03)) * float(np.float16(0.1768)), rel=1e-3)
 
 
@@ -220,13 +220,14 @@ GIVEN = """g (float[1,64,64] x) => (float[1,64,64] y)
 
 
 def given_file(path: Path, zero_point: np.generic, other_scale: float = 0.03) -> Path:
-    """One block in 8 bit whose nodes have no names, in float32, with a scale and a Transpose behind their pairs."""
+    """One int8 block in float32 without node names, with a Mul and a Transpose behind the Q/DQ pairs of q and k."""
     random = np.random.default_rng(0)
     weights = {name: random.integers(-127, 128, (64, 64)).astype(np.int8) for name in ("wq", "wk", "wv", "wo")}
     scales = {"s": np.float32(0.03), "t": np.float32(other_scale), "h": np.float32(1 / 127)}
     proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {GIVEN}')
     constants = {**weights, **scales, "u": random.uniform(0.001, 0.002, 64).astype(np.float32), "z": zero_point}
-    proto.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(one), key) for key, one in constants.items())
+    tensors = (onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items())
+    proto.graph.initializer.extend(tensors)
     onnx.save(proto, path)
     return path
 
@@ -237,32 +238,32 @@ def repaired(path: Path) -> Repair:
     return repair(path, FitOptions("tensorrt:sm89", "w8a8"), output, calibration=images)[1]
 
 
-def test_the_model_as_it_was_is_looked_up_as_the_builder_sees_it(tmp_path: Path) -> None:
+def test_the_model_as_given_is_looked_up_as_the_builder_fuses_it(tmp_path: Path) -> None:
     record = repaired(given_file(tmp_path / "given.onnx", np.int8(0)))
-    assert record.as_given[1] == "1 attention blocks: as one kernel as planned 1 Int8 -> Int8; in float16 1"
+    assert record.as_given[1] == attention_note(1, "1 (Int8 -> Int8)")
     assert record.findings_as_given == ()
     assert (record.changed, record.missing, record.removed) == ({}, {}, ())
 
 
-def test_unsigned_without_a_zero_point_is_said_and_mended(tmp_path: Path) -> None:
+def test_uint8_with_zero_point_0_is_reported_and_repaired(tmp_path: Path) -> None:
     record = repaired(given_file(tmp_path / "given.onnx", np.uint8(0)))
     (finding,) = record.findings_as_given
-    assert "an engine has no uint8" in finding.message
+    assert "TensorRT has no uint8 and reads these tensors as another type" in finding.message
     assert {name.split()[0] for name in record.changed} >= {"x", "v2", "o2"}
 
 
-def test_different_pairs_on_one_tensor_are_not_called_kept(tmp_path: Path) -> None:
+def test_different_qdq_pairs_on_one_tensor_are_not_reported_as_kept(tmp_path: Path) -> None:
     record = repaired(given_file(tmp_path / "given.onnx", np.int8(0), other_scale=0.004))
-    said = {name: why for name, why in record.changed.items() if name.startswith("x at")}
-    assert len(said) == 3
-    assert all("widest of several scales in the input model" in why for why in said.values())
+    reasons = {name: why for name, why in record.changed.items() if name.startswith("x at")}
+    assert len(reasons) == 3
+    assert all("widest of several scales in the input model" in why for why in reasons.values())
     assert not any(name.startswith("x at") for name in record.kept)
 
 
-def test_a_stored_value_that_is_also_an_output_is_taken_apart(tmp_path: Path) -> None:
+def test_a_quantized_tensor_that_is_also_an_output_is_not_fused(tmp_path: Path) -> None:
     path = given_file(tmp_path / "given.onnx", np.int8(0))
     proto = onnx.load(path)
     proto.graph.output.append(onnx.helper.make_tensor_value_info("p", onnx.TensorProto.FLOAT, (1, 2, 64, 64)))
     onnx.save(proto, path)
     record = repaired(path)
-    assert record.as_given[1].startswith("1 attention blocks: as one kernel as planned none")
+    assert record.as_given[1].startswith("1 attention blocks: as one kernel in the planned type: none")

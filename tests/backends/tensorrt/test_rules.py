@@ -1,8 +1,9 @@
-"""Every TensorRT case of every rule, held against the real builder: the bad ones are bad, the good ones good.
+"""Every TensorRT case of every rule on the real builder: bad cases do not compile as written, good cases do.
 
-A case says in its head what becomes of it: ``refused``; ``changed`` (built, but a product or an attention is not in the
-type that its pairs say); ``ignored`` (the engine is the same without what is wrong); ``accepted`` (built, though ONNX
-Runtime does not load the file); ``refused in float16`` (refused once its scales are float16); or ``as planned``.
+The head of a case states the expected result: ``refused`` (rejected by the parser or the builder); ``changed`` (built,
+but a MatMul or an attention does not run in the type of its Q/DQ pairs); ``ignored`` (the engine is the same without
+the fault); ``accepted`` (built, although ONNX Runtime does not load the file); ``refused in float16`` (rejected once
+its scales are float16); or ``as planned``.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from tests.rules.cases import cases_of, head_of, write
 pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12")
 
 FAMILY = "tensorrt"
-# Types of ONNX in the words of the layer list.
-WORDS = {"INT8": "Int8", "UINT8": "UInt8", "FLOAT8E4M3FN": "FP8"}
+# ONNX types -> type names of the layer list.
+TYPE_NAMES = {"INT8": "Int8", "UINT8": "UInt8", "FLOAT8E4M3FN": "FP8"}
 
 
 def built(path: Path, folder: Path) -> CompileResult:
@@ -43,37 +44,37 @@ def artifact(compiled: CompileResult, name: str) -> Path:
     return next(a.path for a in compiled.artifacts if a.name == name)
 
 
-def products_as_said(path: Path, compiled: CompileResult) -> bool:
-    """Whether every product has both operands in the type of the pairs in front of it."""
+def matmuls_as_quantized(path: Path, compiled: CompileResult) -> bool:
+    """Whether both operands of every MatMul have the type of the Q/DQ pairs in front of it."""
     layers = parse_layers(artifact(compiled, LAYERS).read_text())
-    seen = 0
+    checked = 0
     types = {
         v.name: v.type.tensor_type.elem_type
         for v in onnx.shape_inference.infer_shapes(onnx.load(path)).graph.value_info
     }
     for node in ir.load(path).graph:
-        reads = [v.producer() for v in node.inputs if v is not None]
-        if node.op_type != "MatMul" or not all(is_dequantize(read) for read in reads):
+        producers = [v.producer() for v in node.inputs if v is not None]
+        if node.op_type != "MatMul" or not all(is_dequantize(producer) for producer in producers):
             continue
-        stored = {read.inputs[0] for read in reads if read is not None}
-        words = {WORDS[ir.DataType(v.dtype or types[v.name]).name] for v in stored if v is not None}
-        found = [layer for layer in layers if layer.is_product and node.name in layer.nodes]
-        if not found:
+        quantized = {producer.inputs[0] for producer in producers if producer is not None}
+        expected = {TYPE_NAMES[ir.DataType(v.dtype or types[v.name]).name] for v in quantized if v is not None}
+        of_node = [layer for layer in layers if layer.is_matrix_op and node.name in layer.nodes]
+        if not of_node:
             return False
-        for layer in found:
+        for layer in of_node:
             weights = () if layer.is_attention or len(layer.inputs) > 1 else layer.constants[:1]
-            seen += 1
-            if {tensor.dtype for tensor in (*layer.inputs, *weights)} != words:
+            checked += 1
+            if {tensor.dtype for tensor in (*layer.inputs, *weights)} != expected:
                 return False
-    return seen > 0
+    return checked > 0
 
 
-def what_becomes_of(path: Path, folder: Path) -> str:
+def compile_outcome(path: Path, folder: Path) -> str:
     compiled = built(path, folder)
     if compiled.error:
         return "refused"
-    lost = [finding for finding in compiled.findings if finding.severity is Severity.ERROR]
-    return "changed" if lost or not products_as_said(path, compiled) else "as planned"
+    errors = [finding for finding in compiled.findings if finding.severity is Severity.ERROR]
+    return "changed" if errors or not matmuls_as_quantized(path, compiled) else "as planned"
 
 
 def is_loadable(path: Path) -> bool:
@@ -90,13 +91,13 @@ def without_saturate(path: Path) -> Path:
         kept = [attribute for attribute in node.attribute if attribute.name != "saturate"]
         del node.attribute[:]
         node.attribute.extend(kept)
-    other = path.with_name("without.onnx")
-    onnx.save(model, other)
-    return other
+    without = path.with_name("without.onnx")
+    onnx.save(model, without)
+    return without
 
 
 def with_half_scales(path: Path) -> Path:
-    """The file converted to float16 without a look at its scales."""
+    """The file converted to float16 without checking its scales."""
     model = onnx.load(path)
     for tensor in model.graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT:
@@ -105,9 +106,9 @@ def with_half_scales(path: Path) -> Path:
             tensor.CopyFrom(onnx.numpy_helper.from_array(half, tensor.name))
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
-    other = path.with_name("half.onnx")
-    onnx.save(model, other)
-    return other
+    converted = path.with_name("half.onnx")
+    onnx.save(model, converted)
+    return converted
 
 
 def cases() -> list[Any]:
@@ -116,25 +117,25 @@ def cases() -> list[Any]:
 
 @pytest.mark.parametrize("text", cases())
 def test_the_builder_agrees_with_the_rule(text: str, tmp_path: Path) -> None:
-    path, said = write(text, tmp_path), head_of(text)["compiled"]
-    if said == "accepted":
+    path, expected = write(text, tmp_path), head_of(text)["compiled"]
+    if expected == "accepted":
         assert built(path, tmp_path / "built").error == ""
         assert not is_loadable(path)
-    elif said == "ignored":
-        one, two = built(path, tmp_path / "one"), built(without_saturate(path), tmp_path / "two")
-        assert artifact(one, ENGINE).read_bytes() == artifact(two, ENGINE).read_bytes()
-    elif said == "refused in float16":
+    elif expected == "ignored":
+        as_given, without = built(path, tmp_path / "given"), built(without_saturate(path), tmp_path / "without")
+        assert artifact(as_given, ENGINE).read_bytes() == artifact(without, ENGINE).read_bytes()
+    elif expected == "refused in float16":
         assert built(path, tmp_path / "built").error == ""
         assert "Scale coefficients must all be positive" in built(with_half_scales(path), tmp_path / "half").error
     else:
-        assert what_becomes_of(path, tmp_path / "built") == said
+        assert compile_outcome(path, tmp_path / "built") == expected
         assert is_loadable(path)
 
 
 @pytest.mark.parametrize(
     "rule", [r for r in all_rules() if r.check and FAMILY in families_with(r)], ids=lambda rule: rule.code
 )
-def test_every_rule_of_the_target_is_proved(rule: Any) -> None:
+def test_every_rule_of_the_target_has_cases_for_the_builder(rule: Any) -> None:
     bad, good = (
         {head_of(t)["compiled"] for t in docs.case_texts(rule.code, kind).values()} for kind in ("bad", "good")
     )

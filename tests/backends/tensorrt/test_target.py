@@ -1,4 +1,4 @@
-"""The target as a user meets it: shipped models, limits, what is not to be had, the device folder and back."""
+"""The target as a user meets it: shipped models, limits, unsupported requests, the device folder and its outputs."""
 
 from __future__ import annotations
 
@@ -38,16 +38,15 @@ from dovetail.targets.tensorrt.layers import UnreadableError, parse_layers
 from dovetail.targets.tensorrt.table import FP8
 from dovetail.verify.verdicts import fidelity
 from tests.backends.tensorrt import device_files
-from tests.backends.tensorrt.attention import layer
+from tests.backends.tensorrt.attention import attention_note, layer
 from tests.planning import noise, planned
 
 pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12")
 
-# Of the held-out ones; `python -m bench.tensorrt` takes all.
-PICTURES = 500
-# On which decibels are taken.
+# Held-out images for accuracy (`python -m bench.tensorrt` takes all), and for SQNR.
+IMAGES = 500
 COMPARED = 100
-# In points of accuracy, and in pictures where there are few.
+# The largest drop of accuracy, as a fraction and, for the small set of digits, in images.
 MOST_LOST_POINTS, MOST_LOST_DIGITS = 0.003, 2
 LINE = (
     "Name: a b, LayerType: gemm, Inputs: [ { Name: x, Dimensions: [1,4], Strides: [4,1], Datatype: FP8, Format: f }], "
@@ -58,7 +57,7 @@ LINE = (
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Result, Path]]:
-    """A shipped model in FP8, with its held-out data and metric."""
+    """Fit a shipped model in FP8, with its held-out data and metric."""
     done: dict[str, tuple[Result, Path]] = {}
 
     def fit(name: str) -> tuple[Result, Path]:
@@ -71,7 +70,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Re
                     precision="fp8",
                     range="mse",
                     calibration=shipped.calib(),
-                    evaluation={k: v[:PICTURES] for k, v in {**shipped.eval(), **shipped.targets()}.items()},
+                    evaluation={k: v[:IMAGES] for k, v in {**shipped.eval(), **shipped.targets()}.items()},
                     metric=load_function(shipped.metric),
                     output=run,
                 ),
@@ -88,16 +87,16 @@ def test_shipped_models_in_fp8(name: str, fitted: Callable[[str], tuple[Result, 
     statuses = {key: verdict.status for key, verdict in result.verdicts.items()}
     passed = dict.fromkeys(("normalized", "compiled", "fidelity"), Status.PASS)
     assert statuses == {**passed, "numerics": Status.NOT_CHECKED, "device": Status.NOT_CHECKED}
-    assert result.verdicts["numerics"].reason.startswith("an engine runs on its GPU only")
+    assert result.verdicts["numerics"].reason.startswith("an engine runs only on its GPU")
     assert result.metrics.accuracy is not None
     figures = result.metrics.accuracy.figures
     lost = figures["float"]["top1"] - figures["simulation"]["top1"]
     assert lost <= (MOST_LOST_DIGITS / 450 + 1e-9 if name == "vit_digits" else MOST_LOST_POINTS)
-    kind = "Half -> FP8" if name == "vit_digits" else "FP8 -> FP8"  # 17 tokens are too few for a kernel in FP8
-    assert f"4 attention blocks: as one kernel as planned 4 {kind}; in float16 4" in result.notes
+    types = "Half -> FP8" if name == "vit_digits" else "FP8 -> FP8"  # 17 tokens are too few for the FP8 kernel
+    assert attention_note(4, f"4 ({types})") in result.notes
 
 
-def test_the_shipped_file_is_not_touched_and_the_engine_is_what_ships(
+def test_the_model_file_is_unchanged_and_the_engine_ships(
     fitted: Callable[[str], tuple[Result, Path]],
 ) -> None:
     result, run = fitted("vit_digits")
@@ -107,7 +106,7 @@ def test_the_shipped_file_is_not_touched_and_the_engine_is_what_ships(
 
 
 @pytest.mark.parametrize("name", ["vit_digits", "vit_fashion"])
-def test_no_worse_than_one_scale_by_maximum_for_every_tensor(
+def test_no_worse_than_per_tensor_scales_from_the_maximum(
     name: str, fitted: Callable[[str], tuple[Result, Path]], tmp_path: Path
 ) -> None:
     from bench.tensorrt_baseline import max_calibrated, sqnr_db
@@ -120,8 +119,8 @@ def test_no_worse_than_one_scale_by_maximum_for_every_tensor(
     assert ours >= base > 20
 
 
-def brought_back(run: Path) -> Path:
-    """Outputs as trtexec exports them: those of the simulation."""
+def device_outputs(run: Path) -> Path:
+    """The outputs of the simulation, written as trtexec exports them."""
     folder, outputs = run / "device", run / "outputs"
     outputs.mkdir(exist_ok=True)
     for number in range(8):
@@ -131,7 +130,7 @@ def brought_back(run: Path) -> Path:
     return outputs
 
 
-def test_a_device_folder_and_what_trtexec_brings_back(fitted: Callable[[str], tuple[Result, Path]]) -> None:
+def test_the_device_folder_and_the_outputs_of_trtexec(fitted: Callable[[str], tuple[Result, Path]]) -> None:
     _, run = fitted("vit_digits")
     commands = (run / "device" / "trtexec.sh").read_text().splitlines()
     assert commands[3].split()[1:] == [
@@ -142,7 +141,7 @@ def test_a_device_folder_and_what_trtexec_brings_back(fitted: Callable[[str], tu
         "--exportLayerInfo=outputs/layer_info.json",
         "--profilingVerbosity=detailed",
     ]
-    outputs = brought_back(run)
+    outputs = device_outputs(run)
     result = dovetail.verify_device(run, device_outputs=outputs)
     assert result.verdicts["device"].status is Status.PASS
     assert result.metrics.latency_device is None
@@ -157,26 +156,26 @@ def test_a_device_folder_and_what_trtexec_brings_back(fitted: Callable[[str], tu
     assert dovetail.verify_device(run, device_outputs=outputs).verdicts["device"].status is Status.FAIL
 
 
-# Stands for the SDK's tool, which is not to be had here: it takes the options and leaves the files that they name.
+# Stands in for the SDK's tool, which is not available here: it takes the options and writes the files they name.
 TOOL = """#!{python}
 import json, pathlib, re, sys
 import numpy as np
 if "--help" in sys.argv:
     sys.exit(print("&&&& RUNNING TensorRT.trtexec [TensorRT v101200] # trtexec --help"))
-given = dict(word.lstrip("-").split("=", 1) for word in sys.argv[1:])
-assert given["loadEngine"].endswith("engine.trt") and given["profilingVerbosity"] == "detailed"
-name, file = given["loadInputs"].split(":", 1)
+options = dict(argument.lstrip("-").split("=", 1) for argument in sys.argv[1:])
+assert options["loadEngine"].endswith("engine.trt") and options["profilingVerbosity"] == "detailed"
+name, file = options["loadInputs"].split(":", 1)
 assert name == "'images'" and np.fromfile(file, np.float32).size
-number = re.search(r"times_(\\d+)", given["exportTimes"])[1]
-found = np.load(pathlib.Path(given["loadEngine"]).parent / "expected" / "simulation" / number / "logits.npy")
-rows = [dict(name="logits", dimensions="x".join(map(str, found.shape)), values=found.ravel().tolist())]
-pathlib.Path(given["exportOutput"]).write_text(json.dumps(rows))
-pathlib.Path(given["exportTimes"]).write_text('[ {{ "computeMs" : 0.25, "latencyMs" : 0.5 }} ]')
-pathlib.Path(given["exportLayerInfo"]).write_text(pathlib.Path({info!r}).read_text())
+number = re.search(r"times_(\\d+)", options["exportTimes"])[1]
+logits = np.load(pathlib.Path(options["loadEngine"]).parent / "expected" / "simulation" / number / "logits.npy")
+rows = [dict(name="logits", dimensions="x".join(map(str, logits.shape)), values=logits.ravel().tolist())]
+pathlib.Path(options["exportOutput"]).write_text(json.dumps(rows))
+pathlib.Path(options["exportTimes"]).write_text('[ {{ "computeMs" : 0.25, "latencyMs" : 0.5 }} ]')
+pathlib.Path(options["exportLayerInfo"]).write_text(pathlib.Path({info!r}).read_text())
 """
 
 
-def test_the_script_of_the_folder_leaves_all_that_verify_reads(
+def test_the_script_in_the_device_folder_writes_all_files_that_verify_reads(
     fitted: Callable[[str], tuple[Result, Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, run = fitted("vit_fashion")
@@ -199,18 +198,18 @@ def test_the_script_of_the_folder_leaves_all_that_verify_reads(
 
 
 @pytest.mark.parametrize("long", [False, True])
-def test_layers_and_times_of_the_device_fill_the_same_fields(
+def test_layers_and_times_from_the_device_fill_the_same_fields(
     long: bool, fitted: Callable[[str], tuple[Result, Path]]
 ) -> None:
     before, run = fitted("vit_fashion")
-    outputs, info = brought_back(run), device_files.layer_info(run / "compile" / "layers.txt", long=long)
+    outputs, info = device_outputs(run), device_files.layer_info(run / "compile" / "layers.txt", long=long)
     device_files.write(outputs, info, compute_ms=0.5)
     (outputs / "times_001.json").write_text(device_files.times(0.7, runs=4))
     result = dovetail.verify_device(run, device_outputs=outputs)
     assert result.read_back == before.read_back
     assert result.verdicts["fidelity"].status is Status.PASS
     assert result.verdicts["fidelity"].evidence.startswith("layer_info.json")
-    blocks = "4 attention blocks: as one kernel as planned 4 FP8 -> FP8; in float16 4"
+    blocks = attention_note(4, "4 (FP8 -> FP8)")
     assert f"on the device: {blocks}" in result.notes
     assert result.metrics.latency_device == DeviceLatency(700.0, 1000.0, 7, "trtexec --exportTimes")
     printed = io.StringIO()
@@ -218,105 +217,121 @@ def test_layers_and_times_of_the_device_fill_the_same_fields(
     assert "measured on the device, median of 7 runs by trtexec --exportTimes: 700 us of compute" in printed.getvalue()
 
 
-def test_a_layer_list_of_another_form_is_not_checked_and_quoted(
+def test_a_layer_list_in_an_unknown_format_is_not_checked_and_quoted(
     fitted: Callable[[str], tuple[Result, Path]], tmp_path: Path
 ) -> None:
     _, run = fitted("vit_digits")
     compiled, plan = load_compiled(run), read_plan(run / "plan.json")
-    listed = next(a for a in compiled.artifacts if a.name == LAYERS).path
+    layers = next(a for a in compiled.artifacts if a.name == LAYERS).path
     broken = tmp_path / "layers.txt"
-    broken.write_text(listed.read_text().replace("LayerType: gemm", "Kind: gemm", 1))
+    broken.write_text(layers.read_text().replace("LayerType: gemm", "Kind: gemm", 1))
     artifacts = tuple(replace(a, path=broken) if a.name == LAYERS else a for a in compiled.artifacts)
     verdict = fidelity(
         open_target("tensorrt").backend.read_back(replace(compiled, artifacts=artifacts), plan), Thresholds()
     )
     assert verdict.status is Status.NOT_CHECKED
-    assert verdict.reason.startswith("what was compiled could not be read: line 'Name: ")
+    assert verdict.reason.startswith("what was compiled could not be read: unknown format in line 'Name: ")
 
 
-@pytest.mark.parametrize(("sm", "precision", "word"), [("sm75", "w8a8", "Int8"), ("sm120", "fp8", "FP8")])
-def test_other_gpus(sm: str, precision: str, word: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("sm", "precision", "dtype"), [("sm75", "w8a8", "Int8"), ("sm120", "fp8", "FP8")])
+def test_other_gpus(sm: str, precision: str, dtype: str, tmp_path: Path) -> None:
     target, model = open_target(f"tensorrt:{sm}"), layer(64, 64)
     plan = planned(model, target, target.table.precisions[precision], data=noise(model))
     compiled = target.backend.compile(target.backend.emit(model, plan, tmp_path), tmp_path)
     assert compiled.error == ""
     assert fidelity(target.backend.read_back(compiled, plan), Thresholds()).status is Status.PASS
-    assert f"1 attention blocks: as one kernel as planned 1 {word} -> {word}; in float16 1" in compiled.notes
+    assert attention_note(1, f"1 ({dtype} -> {dtype})") in compiled.notes
 
 
-def test_an_engine_that_lost_an_attention_on_the_device_fails(fitted: Callable[[str], tuple[Result, Path]]) -> None:
+def test_an_attention_that_is_not_fused_on_the_device_fails(fitted: Callable[[str], tuple[Result, Path]]) -> None:
     _, run = fitted("vit_fashion")
-    outputs, info = brought_back(run), device_files.layer_info(run / "compile" / "layers.txt")
-    lost = next(one for one in info["Layers"] if "_mha" in one["Name"])
-    lost["Name"], lost["Inputs"][0]["Format/Datatype"] = "__myl_Fc", "Half"
+    outputs, info = device_outputs(run), device_files.layer_info(run / "compile" / "layers.txt")
+    (attention, *_) = attentions(info)
+    attention["Name"], attention["Inputs"][0]["Format/Datatype"] = "__myl_Fc", "Half"
     device_files.write(outputs, info)
     result = dovetail.verify_device(run, device_outputs=outputs)
     assert result.verdicts["fidelity"].status is Status.FAIL
-    assert "on the device: 4 attention blocks: as one kernel as planned 3 FP8 -> FP8; in float16 4" in result.notes
+    assert f"on the device: {attention_note(4, '3 (FP8 -> FP8)')}" in result.notes
     assert [finding.severity for finding in result.findings if finding.code == "Q821"] == [Severity.ERROR]
 
 
-def test_without_a_float16_engine_a_lost_attention_is_not_checked(
+def test_without_a_float16_engine_an_unfused_attention_is_not_checked(
     fitted: Callable[[str], tuple[Result, Path]], tmp_path: Path
 ) -> None:
-    """A GPU that the builder does not know: only the device can say what became of the model."""
+    """For a GPU that the builder does not support, the layer list comes from the device only."""
     _, run = fitted("vit_fashion")
     compiled, plan = load_compiled(run), read_plan(run / "plan.json")
     emitted = replace(compiled, artifacts=compiled.artifacts[:1])
     info = device_files.layer_info(run / "compile" / "layers.txt")
     device_files.write(tmp_path, info)
-    said = read_device(tmp_path, emitted, plan)
-    assert said.notes[1] == "4 attention blocks: as one kernel as planned 4 FP8 -> FP8"
-    assert said.read_back is not None
-    assert fidelity(said.read_back, Thresholds()).status is Status.PASS
-    # Its two products in FP8 all the same, but a kernel each.
-    lost = next(one for one in info["Layers"] if "_mha" in one["Name"])
-    lost["Name"] = lost["LayerType"] = "gemm"
+    report = read_device(tmp_path, emitted, plan)
+    assert report.notes[1] == "4 attention blocks: as one kernel in the planned type: 4 (FP8 -> FP8)"
+    assert report.read_back is not None
+    assert fidelity(report.read_back, Thresholds()).status is Status.PASS
+    # Its two MatMuls still run in FP8, but as separate kernels.
+    (attention, *_) = attentions(info)
+    attention["Name"] = attention["LayerType"] = "gemm"
     device_files.write(tmp_path, info)
-    said = read_device(tmp_path, emitted, plan)
-    assert said.read_back is not None
-    assert fidelity(said.read_back, Thresholds()).status is Status.NOT_CHECKED
-    assert [finding.severity for finding in said.findings] == [Severity.WARNING]
+    report = read_device(tmp_path, emitted, plan)
+    assert report.read_back is not None
+    assert fidelity(report.read_back, Thresholds()).status is Status.NOT_CHECKED
+    assert [finding.severity for finding in report.findings] == [Severity.WARNING]
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "said"),
+    ("file", "content", "reason"),
     [
-        ("layer_info.json", '{"Layers": [\n {"Name": "a",\n oops', "layer_info.json, line 3: 'oops'"),
-        ("layer_info.json", '{"Layers": ["only a name"]}', "names only, it wants --profilingVerbosity=detailed: 'only"),
-        ("layer_info.json", '{"Layers": [{"Name": "a"}]}', 'layer_info.json, layer \'{"Name": "a"}\''),
+        (
+            "layer_info.json",
+            '{"Layers": [\n {"Name": "a",\n oops',
+            "layer_info.json is not valid JSON, line 3: 'oops'",
+        ),
+        (
+            "layer_info.json",
+            '{"Layers": ["only a name"]}',
+            "only names of layers, export it with --profilingVerbosity=detailed: 'only",
+        ),
+        (
+            "layer_info.json",
+            '{"Layers": [{"Name": "a"}]}',
+            'layer_info.json: unknown format of layer \'{"Name": "a"}\'',
+        ),
         ("layer_info.json", "[]", "layer_info.json has no list of layers: '[]'"),
-        ("times_000.json", '[\n { "computeMs" : 1,\n', "times_000.json, line 2: '{ \"computeMs\" : 1,'"),
+        (
+            "times_000.json",
+            '[\n { "computeMs" : 1,\n',
+            "times_000.json is not valid JSON, line 2: '{ \"computeMs\" : 1,'",
+        ),
         ("times_000.json", '[{"computeMs": 1}]', "a run without computeMs and latencyMs"),
     ],
 )
-def test_a_file_of_another_form_is_not_checked_and_quoted(
-    file: str, content: str, said: str, fitted: Callable[[str], tuple[Result, Path]]
+def test_a_file_in_an_unknown_format_is_not_checked_and_quoted(
+    file: str, content: str, reason: str, fitted: Callable[[str], tuple[Result, Path]]
 ) -> None:
     _, run = fitted("vit_fashion")
-    outputs = brought_back(run)
+    outputs = device_outputs(run)
     device_files.write(outputs, device_files.layer_info(run / "compile" / "layers.txt"))
     (outputs / file).write_text(content)
     result = dovetail.verify_device(run, device_outputs=outputs)
     assert result.verdicts["device"].status is Status.PASS
     if file.startswith("times"):
-        assert said in result.metrics.not_measured
+        assert reason in result.metrics.not_measured
         assert result.metrics.latency_device is None
     else:
         assert result.verdicts["fidelity"].status is Status.NOT_CHECKED
-        assert said in result.verdicts["fidelity"].reason
+        assert reason in result.verdicts["fidelity"].reason
         assert result.metrics.latency_device is not None
 
 
 def attentions(info: dict[str, Any]) -> list[dict[str, Any]]:
-    return [one for one in info["Layers"] if "_mha" in one["Name"]]
+    return [row for row in info["Layers"] if "_mha" in row["Name"]]
 
 
-def test_without_the_layers_of_the_device_what_was_built_is_judged_again(
+def test_without_layers_from_the_device_the_built_engine_is_checked_again(
     fitted: Callable[[str], tuple[Result, Path]],
 ) -> None:
     before, run = fitted("vit_fashion")
-    outputs, info = brought_back(run), device_files.layer_info(run / "compile" / "layers.txt")
+    outputs, info = device_outputs(run), device_files.layer_info(run / "compile" / "layers.txt")
     attentions(info)[0].update(Name="__myl_Fc", LayerType="gemm")
     device_files.write(outputs, info)
     assert dovetail.verify_device(run, device_outputs=outputs).verdicts["fidelity"].status is Status.FAIL
@@ -331,7 +346,7 @@ def test_without_the_layers_of_the_device_what_was_built_is_judged_again(
 
 
 @pytest.mark.usefixtures("empty_cache")
-def test_a_builder_without_memory_says_so(tmp_path: Path) -> None:
+def test_a_builder_that_runs_out_of_memory_reports_it(tmp_path: Path) -> None:
     target, model = open_target("tensorrt", {"memory_limit_mb": "500", "time_limit_s": "60"}), layer()
     artifacts = target.backend.emit(model, planned(model, target, FP8, data=noise(model)), tmp_path)
     compiled = target.backend.compile(artifacts, tmp_path)
@@ -339,26 +354,26 @@ def test_a_builder_without_memory_says_so(tmp_path: Path) -> None:
     assert not compiled.finished
 
 
-def test_what_is_not_to_be_had_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_requests_are_refused_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = zoo.load("vit_digits").model_path
     run = tmp_path / "sm86"
     result = dovetail.fit(model, target="tensorrt:sm86", precision="fp8", calibration="random", output=run)
     assert result.verdicts["compiled"].status is Status.FAIL
-    said = "fp8 is not to be had on tensorrt:sm86: sm86 has no FP8: sm89 is the first with it"
-    assert result.verdicts["compiled"].reason == said
+    reason = "fp8 is not to be had on tensorrt:sm86: sm86 does not support FP8, sm89 and later do"
+    assert result.verdicts["compiled"].reason == reason
     assert (run / "result.json").exists()
     with pytest.raises(InputError, match="--io quantized: tensorrt:sm89 takes and gives real numbers"):
         dovetail.fit(model, target="tensorrt", io="quantized", calibration="random", output=tmp_path / "run")
     for variant in ("89", "sm8", "sm12", "rtx4090"):
-        with pytest.raises(InputError, match="say smNN, as in tensorrt:sm89"):
+        with pytest.raises(InputError, match="expected smNN, as in tensorrt:sm89"):
             open_target(f"tensorrt:{variant}")
-    with pytest.raises(InputError, match="target tensorrt has no option 'workspace'"):
+    with pytest.raises(InputError, match="target tensorrt has no option 'workspace'; expected one of compute, time_"):
         open_target("tensorrt", {"workspace": "1"})
-    with pytest.raises(InputError, match="memory_limit_mb=100: the builder's libraries alone take 400 MB"):
+    with pytest.raises(InputError, match="memory_limit_mb=100: must be at least 400, which the builder's libraries"):
         open_target("tensorrt", {"memory_limit_mb": "100"})
     with pytest.raises(InputError, match="compute=bf16: must be one of fp16, fp32"):
         open_target("tensorrt", {"compute": "bf16"})
-    assert "for sm90 the ONNX file is only written" in open_target("tensorrt:sm90").backend.probe().missing
+    assert "for sm90 only the ONNX file is written" in open_target("tensorrt:sm90").backend.probe().missing
 
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
@@ -372,10 +387,10 @@ def test_what_is_not_to_be_had_is_one_sentence(tmp_path: Path, monkeypatch: pyte
     assert (run / "model.onnx").exists()
 
 
-def test_a_line_of_another_form_is_quoted() -> None:
-    (only,) = parse_layers(f"Layers:\n{LINE}\n\nI/O Tensors:\nanything")
-    assert (only.kind, only.types, only.nodes) == ("gemm", "FP8 -> Half", frozenset(("n[0]", "m")))
-    with pytest.raises(UnreadableError, match="line 'Name: only a name'"):
+def test_a_line_in_an_unknown_format_is_quoted() -> None:
+    (row,) = parse_layers(f"Layers:\n{LINE}\n\nI/O Tensors:\nanything")
+    assert (row.kind, row.types, row.nodes) == ("gemm", "FP8 -> Half", frozenset(("n[0]", "m")))
+    with pytest.raises(UnreadableError, match="unknown format in line 'Name: only a name'"):
         parse_layers(f"Layers:\n{LINE}\nName: only a name")
     with pytest.raises(UnreadableError, match="printed no layer list"):
         parse_layers("")
@@ -386,19 +401,19 @@ def test_float32_compute_is_an_option(tmp_path: Path) -> None:
     plan = planned(model, target, FP8, data=noise(model))
     compiled = target.backend.compile(target.backend.emit(model, plan, tmp_path), tmp_path)
     assert compiled.error == ""
-    (attention,) = [one for one in target.backend.read_back(compiled, plan).tensors if one.edge is None]
+    (attention,) = [row for row in target.backend.read_back(compiled, plan).tensors if row.edge is None]
     assert attention.detail == "one attention kernel, FP8 -> FP8"
     assert list(target.table.precisions) == ["fp8", "w8a8"]
-    few = layer(17)
-    plan = planned(few, target, FP8, data=noise(few))
-    compiled = target.backend.compile(target.backend.emit(few, plan, tmp_path), tmp_path)
+    model = layer(17)  # tokens, too few for the FP8 kernel
+    plan = planned(model, target, FP8, data=noise(model))
+    compiled = target.backend.compile(target.backend.emit(model, plan, tmp_path), tmp_path)
     (finding,) = compiled.findings
     assert finding.severity is Severity.NOTE
     assert finding.message == (
-        "attention is not one kernel in Float (in float16 it is): "
-        "it computes in float32 as asked, for which there is no fused kernel"
+        "attention is not one fused Float kernel (in float16 it is): "
+        "it runs in float32 like the whole graph, and there is no fused float32 kernel"
     )
     read_back = target.backend.read_back(compiled, plan)
-    assert {one.outcome for one in read_back.tensors} == {Outcome.MATCHED}
+    assert {row.outcome for row in read_back.tensors} == {Outcome.MATCHED}
     assert fidelity(read_back, Thresholds()).status is Status.PASS
-    assert "1 attention blocks: as one kernel as planned none; in float16 1" in compiled.notes
+    assert attention_note(1, "none") in compiled.notes

@@ -1,4 +1,4 @@
-"""Plans lowered in this process, so that the vendor's packages are imported once for all tests."""
+"""Lower plans in this process, so that executorch is imported once for all tests."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from dovetail.backend import ReadBack, Sample
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.storage import Plan
 from dovetail.target import Target
-from dovetail.targets.xnnpack.census import PlacementRecord, take_census
+from dovetail.targets.xnnpack.census import PlacementRecord, list_operators
 from dovetail.targets.xnnpack.lower import lower
-from dovetail.targets.xnnpack.read_back import read_census
+from dovetail.targets.xnnpack.read_back import read_operator_list
 from dovetail.targets.xnnpack.session import load_program
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A loaded program and everything that is known of it."""
+    """A loaded program, its placement, its operators and what was read back."""
 
     emitted: Path
     program: Path
-    placed: PlacementRecord
+    placement: PlacementRecord
     census: dict[str, Any]
     read_back: ReadBack
     method: Any
@@ -36,16 +36,16 @@ class Lowered:
 
         outputs = self.method.execute([torch.from_numpy(array) for array in sample.values()])
         names = [str(value.name) for value in ir.load(self.emitted).graph.outputs]
-        return {name: np.array(one.numpy()) for name, one in zip(names, outputs, strict=True)}
+        return {name: np.array(tensor.numpy()) for name, tensor in zip(names, outputs, strict=True)}
 
     def simulate(self, sample: Sample) -> dict[str, np.ndarray]:
         return run_session(open_session(self.emitted, Mode.EXACT), sample)
 
     def kinds(self) -> list[str]:
-        """Every operator with the types of what it reads and writes."""
+        """Every operator with the types of its inputs and output."""
         return [
-            f"{each['kind']} {' '.join(v['dtype'] for v in each['inputs'].values())} -> {each['output']['dtype']}"
-            for each in self.census["operators"]
+            f"{row['kind']} {' '.join(v['dtype'] for v in row['inputs'].values())} -> {row['output']['dtype']}"
+            for row in self.census["operators"]
         ]
 
 
@@ -53,8 +53,8 @@ def lowered(model: ir.Model, plan: Plan, target: Target, folder: Path) -> Lowere
     """Emit, lower, load and read back."""
     emitted = target.backend.emit(model, plan, folder)[0].path
     program, census = folder / "model.pte", folder / "census.json"
-    placed = lower(ir.load(emitted), program)
+    placement = lower(ir.load(emitted), program)
     method = load_program(program)
-    found = take_census(program, placed)
-    census.write_text(json.dumps(found))
-    return Lowered(emitted, program, placed, found, read_census(emitted, census, plan), method)
+    operators = list_operators(program, placement)
+    census.write_text(json.dumps(operators))
+    return Lowered(emitted, program, placement, operators, read_operator_list(emitted, census, plan), method)

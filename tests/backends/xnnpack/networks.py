@@ -1,4 +1,4 @@
-"""Networks that the tests of other targets export too, as ONNX files: small, with every operator of the real ones."""
+"""Networks that the tests of other targets export too, as ONNX files: small, with all operators of the real ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NETWORKS = (
 
 
 def exported(name: str, factory: pytest.TempPathFactory) -> Path:
-    """The file of a network; where the HTP tests have it, the same file."""
+    """The ONNX file of a network, shared with the HTP tests if they have it."""
     if name in detectors.SHAPES:
         return detectors.shared_detectors(factory)[name]
     return shared_export(factory, name, lambda place: _export(name, place))

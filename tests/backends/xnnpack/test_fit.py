@@ -1,4 +1,4 @@
-"""The whole line for XNNPACK on a small vision transformer, and its device folder on this machine."""
+"""The whole pipeline for XNNPACK on a small vision transformer, and its device folder on this machine."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _RANDOM = np.random.default_rng(0)
 
 
 def constant(name: str, *shape: int, size: float = 0.3) -> str:
-    numbers = ",".join(f"{number:.4f}" for number in size * _RANDOM.standard_normal(int(np.prod(shape))))
-    return f"float[{','.join(map(str, shape))}] {name} = {{{numbers}}}"
+    values = ",".join(f"{value:.4f}" for value in size * _RANDOM.standard_normal(int(np.prod(shape))))
+    return f"float[{','.join(map(str, shape))}] {name} = {{{values}}}"
 
 
 # Patches, a class token, one layer of attention with two heads from one projection, a head on the class token.
@@ -78,7 +78,7 @@ def first_class(outputs: Iterator[Sample], targets: Iterator[Sample]) -> dict[st
     return {"first": float(np.mean(hits))}
 
 
-def test_every_verdict_passes_and_the_choice_is_said(run: Path) -> None:
+def test_every_verdict_passes(run: Path) -> None:
     result = dovetail.load_result(run / "result.json")
     for name in ("normalized", "compiled", "fidelity", "numerics"):
         assert result.verdicts[name].status is Status.PASS, (name, result.verdicts[name].reason)
@@ -88,16 +88,16 @@ def test_every_verdict_passes_and_the_choice_is_said(run: Path) -> None:
     assert (agreement["logits"] or 0) > 60
 
 
-def test_auto_measured_both_in_the_runtime_and_says_why(run: Path) -> None:
+def test_auto_measures_both_precisions_in_the_runtime_and_gives_the_reason(run: Path) -> None:
     result = dovetail.load_result(run / "result.json")
     (decision, *_) = result.decisions
-    assert [one.label for one in decision.alternatives] == ["w8a8", "w8a8-dynamic"]
-    for one in decision.alternatives:
-        assert one.failure == ""
-        assert abs(one.figures["target_sqnr_db"] - one.figures["simulation_sqnr_db"]) < 1
-        assert one.figures["latency_us"] > 0
-        assert "first" in one.figures
-    best = max(decision.alternatives, key=lambda one: one.figures["target_sqnr_db"])
+    assert [alternative.label for alternative in decision.alternatives] == ["w8a8", "w8a8-dynamic"]
+    for alternative in decision.alternatives:
+        assert alternative.failure == ""
+        assert abs(alternative.figures["target_sqnr_db"] - alternative.figures["simulation_sqnr_db"]) < 1
+        assert alternative.figures["latency_us"] > 0
+        assert "first" in alternative.figures
+    best = max(decision.alternatives, key=lambda alternative: alternative.figures["target_sqnr_db"])
     assert best.figures["time_ratio"] == 1.0
     assert decision.taken == pick(decision.alternatives)[0].label
     assert decision.rule == RULE
@@ -107,10 +107,10 @@ def test_auto_measured_both_in_the_runtime_and_says_why(run: Path) -> None:
     assert f"precision: {decision.taken}, " in text
     assert f"> {decision.taken}" in text
     assert "operations are delegated to the backend in 1 partition, 0 are not" in text
-    assert not (run / "stages/trials").exists(), "what was compiled for the choice is used or removed"
+    assert not (run / "stages/trials").exists(), "the programs compiled for the choice are used or removed"
 
 
-def test_the_file_as_it_was_given_is_what_latency_is_compared_with(run: Path) -> None:
+def test_latency_is_compared_with_the_file_as_given(run: Path) -> None:
     measured = dovetail.load_result(run / "result.json").metrics.latency_measured
     assert measured is not None
     assert measured.baseline == "stock-fp32"
@@ -120,11 +120,11 @@ def test_the_file_as_it_was_given_is_what_latency_is_compared_with(run: Path) ->
     assert measured.notes == ()
     assert 0 < measured.ratios["fitted"] < 2
     stock = json.loads((run / "compile/baseline_stock-fp32/census.json").read_text())
-    kinds = {each["op"] for each in stock["outside"]}
-    assert {"expand_copy.default", "select_copy.int", "split_with_sizes_copy.default"} <= kinds
-    assert {each["output"]["dtype"] for each in stock["operators"]} == {"fp32"}
-    given = {node.op_type for node in onnx.load(run / "compile/baseline_stock-fp32/model.onnx").graph.node}
-    assert {"Gather", "Split"} <= given, "none of our rewrites was done to it"
+    undelegated = {row["op"] for row in stock["outside"]}
+    assert {"expand_copy.default", "select_copy.int", "split_with_sizes_copy.default"} <= undelegated
+    assert {row["output"]["dtype"] for row in stock["operators"]} == {"fp32"}
+    ops = {node.op_type for node in onnx.load(run / "compile/baseline_stock-fp32/model.onnx").graph.node}
+    assert {"Gather", "Split"} <= ops, "the stock program has none of our rewrites"
 
 
 UNMAPPED = """<ir_version: 10, opset_import: ["": 20]>
@@ -133,24 +133,24 @@ g (float[2,3] x) => (float[2,3] y) {
 }"""
 
 
-def test_a_stock_program_of_the_normalized_graph_says_so(tmp_path: Path) -> None:
-    path, asked = tmp_path / "model.onnx", read_options({})
+def test_a_stock_program_of_the_normalized_graph_has_a_note(tmp_path: Path) -> None:
+    path, options = tmp_path / "model.onnx", read_options({})
     onnx.save(onnx.parser.parse_model(UNMAPPED), path)
     sample = {"x": np.ones((2, 3), np.float32)}
-    stock = baselines(asked)[0].build(BaselineCase(ir.load(path), path, "w8a8", [sample], {}), tmp_path)
+    stock = baselines(options)[0].build(BaselineCase(ir.load(path), path, "w8a8", [sample], {}), tmp_path)
     assert stock.error == ""
     assert stock.placement is not None
     assert stock.placement.undelegated == (
         UndelegatedOp("norm", "native_layer_norm.default", "XNNPACK has no layer norm"),
     )
-    measured = measure(asked, {STOCK: stock}, STOCK, sample)
+    measured = measure(options, {STOCK: stock}, STOCK, sample)
     assert isinstance(measured, MeasuredLatency)
     (note,) = measured.notes
-    assert note.startswith("stock-fp32 is the normalized graph, because")
-    assert "'Dropout'" in note, "a Constant has a form"
+    assert note.startswith("stock-fp32 is the normalized graph, because the file as given could not be lowered: ")
+    assert "'Dropout', which has no mapping to torch" in note, "a Constant is supported"
 
 
-def test_nothing_runs_outside(run: Path) -> None:
+def test_everything_is_delegated(run: Path) -> None:
     placement = dovetail.load_result(run / "result.json").metrics.placement
     assert placement is not None
     assert placement.undelegated == ()
@@ -158,7 +158,7 @@ def test_nothing_runs_outside(run: Path) -> None:
     assert placement.delegated > 20
 
 
-def test_the_device_folder_runs_here_and_is_not_taken_for_a_device(run: Path, tmp_path: Path) -> None:
+def test_the_device_folder_runs_on_this_machine_which_is_no_device(run: Path, tmp_path: Path) -> None:
     phone = shutil.copytree(run / "device", tmp_path / "phone")
     assert "dovetail" not in (phone / "device_session.py").read_text()
     done = runs.on_device(phone)
@@ -176,8 +176,8 @@ for flag in "$@"; do case $flag in --output_file=*) printf 1234 > "${flag#--outp
 """
 
 
-def test_the_script_for_executor_runner_leaves_what_verify_reads(run: Path, tmp_path: Path) -> None:
-    """The binary is not in the wheel, so what stands in for it only takes its flags and writes where it would."""
+def test_the_script_for_executor_runner_writes_the_files_that_verify_reads(run: Path, tmp_path: Path) -> None:
+    """The binary is not in the wheel: a script stands in for it, which takes its flags and writes its output files."""
     phone = shutil.copytree(run / "device", tmp_path / "phone")
     runner = phone / "executor_runner"
     runner.write_text(RUNNER)

@@ -1,4 +1,4 @@
-"""Graphs on the real lowering and in the real runtime: what is int8, what is exact, what is refused."""
+"""Graphs through the real lowering and runtime: what runs in int8, what is exact, what is rejected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dovetail.passes.cut_as_slices import cut_as_slices
 from dovetail.storage import Choice, Plan, Reason
 from dovetail.target import Target
 from dovetail.targets import open_target
-from dovetail.targets.xnnpack.compile import refusal
+from dovetail.targets.xnnpack.compile import error_message
 from dovetail.targets.xnnpack.session import time_in_child
 from dovetail.targets.xnnpack.table import DYNAMIC, STATIC, TABLE
 from tests.backends.xnnpack.lowering import Lowered, lowered
@@ -28,11 +28,11 @@ _RANDOM = np.random.default_rng(0)
 
 def constant(name: str, *shape: int, size: float = 1.0) -> str:
     """An initializer in text form."""
-    numbers = ",".join(f"{number:.4f}" for number in size * _RANDOM.standard_normal(int(np.prod(shape))))
-    return f"float[{','.join(map(str, shape))}] {name} = {{{numbers}}}"
+    values = ",".join(f"{value:.4f}" for value in size * _RANDOM.standard_normal(int(np.prod(shape))))
+    return f"float[{','.join(map(str, shape))}] {name} = {{{values}}}"
 
 
-# Every branch is one kind of operator, from a linear layer on: what is wrong in one does not hide in another.
+# Every branch has one kind of operator behind a layer, so that a fault in one branch is not hidden by another.
 LAYERS = f"""
 g (float[1,3,8,8] p, float[6,8] x) => (float[1,8,8,8] conv, float[1,8,7,7] uneven, float[1,8,4,4] pooled,
    float[1,8,1,1] mean, float[8,6] turned, float[3,8] cut, float[16,6] joined, float[6,8] summed, float[1,4,16,16] up,
@@ -76,15 +76,15 @@ def layers(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Lowered:
     return lowered(model, plan, target, tmp_path_factory.mktemp("layers"))
 
 
-def test_every_planned_storage_stands_in_the_file(layers: Lowered) -> None:
+def test_every_planned_storage_is_in_the_file(layers: Lowered) -> None:
     assert len(layers.read_back.tensors) > 20
     assert [row for row in layers.read_back.tensors if row.outcome is not Outcome.MATCHED] == []
-    assert layers.placed.outside == ()
+    assert layers.placement.outside == ()
 
 
 def test_layers_and_layout_run_in_int8(layers: Lowered) -> None:
     kinds = set(layers.kinds())
-    wanted = {
+    expected = {
         "Conv2d qint8 qcint8 qcint32 -> qint8",
         "ConvTranspose2d qint8 qcint8 -> qint8",
         "FullyConnected qint8 qcint8 qcint32 -> qint8",
@@ -96,7 +96,7 @@ def test_layers_and_layout_run_in_int8(layers: Lowered) -> None:
         "GlobalAvgPooling2d qint8 -> qint8",
         "Add qint8 qint8 -> qint8",
     }
-    assert wanted - kinds == set()
+    assert expected - kinds == set()
     assert not {kind for kind in kinds if "fp32" in kind and not kind.startswith("Convert")}
 
 
@@ -118,26 +118,25 @@ EXACT = (
 )
 
 
-def test_every_layer_and_layout_of_the_table_is_among_them() -> None:
-    wanted = {op for op, support in TABLE.items() if not support.follows}
-    assert [op for op in sorted(wanted) if f"= {op}" not in LAYERS] == []
+def test_every_layer_and_layout_operator_of_the_table_is_tested() -> None:
+    ops = {op for op, support in TABLE.items() if not support.follows}
+    assert [op for op in sorted(ops) if f"= {op}" not in LAYERS] == []
 
 
 @pytest.mark.parametrize("output", EXACT)
-def test_layers_and_layout_are_exact_to_the_bit(layers: Lowered, output: str) -> None:
+def test_layers_and_layout_are_bit_exact(layers: Lowered, output: str) -> None:
     for number in range(3):
         sample = _sample(layers, number)
         np.testing.assert_array_equal(layers.run(sample)[output], layers.simulate(sample)[output])
 
 
 @pytest.mark.parametrize("output", ["mean", "summed"])
-def test_sums_are_within_a_step(layers: Lowered, output: str) -> None:
+def test_sums_are_within_a_quantization_step(layers: Lowered, output: str) -> None:
     sample = _sample(layers, 0)
-    expected, found = layers.simulate(sample)[output], layers.run(sample)[output]
-    assert sqnr_db(expected, found) > 30
+    assert sqnr_db(layers.simulate(sample)[output], layers.run(sample)[output]) > 30
 
 
-def test_programs_are_timed_by_turns(layers: Lowered, tmp_path: Path) -> None:
+def test_programs_are_timed_in_turn(layers: Lowered, tmp_path: Path) -> None:
     path, sample = tmp_path / "sample.npz", _sample(layers, 0)
     np.savez(path, **{f"{i}": array for i, array in enumerate(sample.values())})
     rounds = time_in_child([str(layers.program)] * 2, str(path), len(sample))["seconds"]
@@ -149,11 +148,11 @@ def _sample(layers: Lowered, number: int) -> dict[str, np.ndarray]:
     return {name: array[number] for name, array in noise(graph(LAYERS)).items()}
 
 
-def test_dynamic_rows_are_simulated_as_they_run(target: Target, tmp_path: Path) -> None:
+def test_the_simulation_of_dynamic_rows_matches_the_runtime(target: Target, tmp_path: Path) -> None:
     model = graph(f"""g (float[5,8] x) => (float[5,4] y) <{constant("l", 8, 4)}, {constant("b", 4)}>
         {{ s = Softmax(x)  a = Add(s, x)  y = Gemm(a, l, b) }}""")
     data = noise(model)
-    data["x"][:, 1] = 0.0  # a row without a range
+    data["x"][:, 1] = 0.0  # a row whose range is zero
     program = lowered(model, planned(model, target, DYNAMIC, data=data), target, tmp_path)
     assert "FullyConnected qdint8 qcint8 fp32 -> fp32" in program.kinds()
     assert [row.outcome for row in program.read_back.tensors] == [Outcome.MATCHED]
@@ -165,7 +164,7 @@ BROKEN = f"""g (float[6,8] x) => (float[6,8] y) <{constant("l", 8, 8)}, {constan
     {{ h = MatMul(x, l)  t = Transpose<perm=[1,0]>(h)  y = MatMul(t, m) }}"""
 
 
-def test_other_numbers_behind_a_transpose_are_refused_at_load(target: Target, tmp_path: Path) -> None:
+def test_a_transpose_that_changes_the_scale_is_rejected_at_load(target: Target, tmp_path: Path) -> None:
     model = graph(BROKEN)
     plan = planned(model, target, STATIC, data=noise(model))
     stored = plan.tensors["t"].storage
@@ -178,23 +177,23 @@ def test_other_numbers_behind_a_transpose_are_refused_at_load(target: Target, tm
     assert result.finished
 
 
-def test_more_axes_than_xnnpack_takes_are_refused_by_node(
+def test_the_error_names_a_node_with_too_many_axes(
     target: Target, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     model = graph("""g (float[4,4] x) => (float[1,1,1,4,1,2,2] y) <int64[7] s = {1,1,1,2,2,4,1}>
         { r = Relu(x)  [many] h = Reshape(r, s)  y = Transpose<perm=[0,1,2,5,6,3,4]>(h) }""")
     plan = planned(model, target, STATIC)
-    with pytest.raises(RuntimeError) as told:
+    with pytest.raises(RuntimeError) as raised:
         lowered(model, plan, target, tmp_path)
     printed = capfd.readouterr()
-    error = refusal(printed.out + printed.err, str(told.value), tmp_path / "model.onnx")
-    assert error.startswith("node 'many' (Reshape) has 7 axes, XNNPACK takes 6; ")
+    error = error_message(printed.out + printed.err, str(raised.value), tmp_path / "model.onnx")
+    assert error.startswith("node 'many' (Reshape) has 7 axes, XNNPACK supports at most 6; ")
     assert "Failed to define tensor" in error
     assert "::" not in error
 
 
-def test_what_the_vendor_gets_wrong_is_lowered_otherwise(target: Target, tmp_path: Path) -> None:
-    """A softmax behind a pooling runs over the channels, and zeros around what was int8 are refused at load."""
+def test_faults_of_the_vendor_lowering_are_worked_around(target: Target, tmp_path: Path) -> None:
+    """XNNPACK runs a softmax behind a pooling over the channels, and rejects zero padding of int8 at load."""
     model = graph(f"""g (float[1,3,8,8] p) => (float[1,3,4,4] s, float[1,3,10,9] z, float[1,3,8,8] d)
         <{constant("w", 3, 3, 1, 1)}, int64[8] pads = {{0,0,1,0,0,0,1,1}}>
         {{ c = Conv(p, w)  k = Neg(c)  m = MaxPool<kernel_shape=[2,2], strides=[2,2]>(k)  s = Softmax(m)
@@ -202,16 +201,16 @@ def test_what_the_vendor_gets_wrong_is_lowered_otherwise(target: Target, tmp_pat
     data = noise(model)
     program = lowered(model, planned(model, target, STATIC, data=data), target, tmp_path)
     sample = {"p": data["p"][0]}
-    expected, found = program.simulate(sample), program.run(sample)
-    assert min(sqnr_db(expected[name], found[name]) for name in ("s", "z")) > 100
-    # Float between integers is what was planned for the Gelu, and is no change.
+    simulated, outputs = program.simulate(sample), program.run(sample)
+    assert min(sqnr_db(simulated[name], outputs[name]) for name in ("s", "z")) > 100
+    # The Gelu is planned in float between int8 layers, so it is not a change.
     assert [
         row.tensor for row in program.read_back.tensors if row.edge is not None and row.tensor.startswith("e")
     ] != []
     assert [row for row in program.read_back.tensors if row.outcome is not Outcome.MATCHED] == []
 
 
-FORMS = {
+REWRITTEN = {
     "n": ("1,4,6,6", "LayerNormalization(x, six, six)"),
     "nb": ("1,4,6,6", "LayerNormalization<axis=2>(x, six)"),
     "nr": ("1,16,1,9", "LayerNormalization(r, nine)"),
@@ -234,21 +233,22 @@ FORMS = {
 }
 
 
-def test_what_xnnpack_lacks_is_written_in_what_it_has(target: Target, tmp_path: Path) -> None:
-    outputs = ", ".join(f"float[{shape}] {name}" for name, (shape, _) in FORMS.items())
-    steps = " ".join(f"{name} = {text}" for name, (_, text) in FORMS.items())
-    numbers = "int64[1] one = {1}, int64[3] some = {0,2,3}, int64[1] last = {-1}, int64[2] hw = {3,2}, "
-    numbers += "int64[4] thrice = {3,1,1,1}, "
-    numbers += "int64[4] twos = {1,2,1,2}, float[4] wider = {1,1,2,3}, int64[4] rows = {1,16,1,9}, "
-    numbers += "int64[1] i1 = {1}, int64[1] i9 = {9}, int64[1] i2 = {2}, "
-    numbers += ", ".join(constant(*each) for each in (("six", 6), ("four", 4), ("nine", 9), ("two", 2, 1, 6, 6)))
-    model = graph(f"""g (float[1,4,6,6] x) => ({outputs}) <{numbers}>
-        {{ r = Reshape(x, rows)  p = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)  {steps} }}""")
-    for each in target.rewrites.graph:
-        each(model)
+def test_operators_that_xnnpack_lacks_are_written_with_operators_it_has(target: Target, tmp_path: Path) -> None:
+    declared = ", ".join(f"float[{shape}] {name}" for name, (shape, _) in REWRITTEN.items())
+    nodes = " ".join(f"{name} = {text}" for name, (_, text) in REWRITTEN.items())
+    constants = "int64[1] one = {1}, int64[3] some = {0,2,3}, int64[1] last = {-1}, int64[2] hw = {3,2}, "
+    constants += "int64[4] thrice = {3,1,1,1}, "
+    constants += "int64[4] twos = {1,2,1,2}, float[4] wider = {1,1,2,3}, int64[4] rows = {1,16,1,9}, "
+    constants += "int64[1] i1 = {1}, int64[1] i9 = {9}, int64[1] i2 = {2}, "
+    weights = (("six", 6), ("four", 4), ("nine", 9), ("two", 2, 1, 6, 6))
+    constants += ", ".join(constant(*name_and_shape) for name_and_shape in weights)
+    model = graph(f"""g (float[1,4,6,6] x) => ({declared}) <{constants}>
+        {{ r = Reshape(x, rows)  p = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)  {nodes} }}""")
+    for rewrite in target.rewrites.graph:
+        rewrite(model)
     program = lowered(model, Plan("xnnpack", "fp32", {}), target, tmp_path)
-    assert program.placed.outside == ()
-    assert program.placed.parts == 1
+    assert program.placement.outside == ()
+    assert program.placement.parts == 1
     sample = {"x": noise(model)["x"][0]}
-    expected, found = program.simulate(sample), program.run(sample)
-    assert {name for name in FORMS if sqnr_db(expected[name], found[name]) < 100} == set()
+    simulated, outputs = program.simulate(sample), program.run(sample)
+    assert {name for name in REWRITTEN if sqnr_db(simulated[name], outputs[name]) < 100} == set()

@@ -1,6 +1,6 @@
-"""Whole networks through the ONNX -> torch step, in float, against ONNX Runtime: every one of the HTP tests, and more.
+"""Whole networks mapped from ONNX to torch, in float, against ONNX Runtime: all networks of the HTP tests, and more.
 
-The graphs are those that would be planned. Nothing is lowered here: that takes a minute each.
+The graphs are normalized and rewritten as for a plan. Nothing is lowered, which takes a minute for each network.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from tests.backends.xnnpack.networks import NETWORKS, exported  # noqa: E402
 FLOOR_DB = 90.0
 
 
-def assert_as_in_onnx_runtime(path: Path, shapes: dict[str, tuple[int, ...]] | None = None) -> ir.Model:
+def assert_matches_onnx_runtime(path: Path, shapes: dict[str, tuple[int, ...]] | None = None) -> ir.Model:
     model, _ = normalize(read(path, shapes or {}))
-    for each in (*open_target("xnnpack").rewrites.graph, infer_shapes):
-        each(model)
+    for rewrite in (*open_target("xnnpack").rewrites.graph, infer_shapes):
+        rewrite(model)
     inputs = random_inputs(model)
     with torch.no_grad():
-        found = build_module(model)(*(torch.from_numpy(array) for array in inputs.values()))
+        outputs = build_module(model)(*(torch.from_numpy(array) for array in inputs.values()))
     expected = run(model, inputs)
     assert expected
-    for (name, wanted), tensor in zip(expected.items(), found, strict=True):
-        assert np.isfinite(wanted).all()
-        assert np.abs(wanted).max() > 0
-        assert sqnr_db(wanted, tensor.numpy()) > FLOOR_DB, name
+    for (name, array), tensor in zip(expected.items(), outputs, strict=True):
+        assert np.isfinite(array).all()
+        assert np.abs(array).max() > 0
+        assert sqnr_db(array, tensor.numpy()) > FLOOR_DB, name
     return model
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_network_is_that_of_onnx_runtime(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    assert_as_in_onnx_runtime(exported(name, tmp_path_factory))
+def test_network_matches_onnx_runtime(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert_matches_onnx_runtime(exported(name, tmp_path_factory))
 
 
-def test_text_recogniser_is_that_of_onnx_runtime() -> None:
-    assert_as_in_onnx_runtime(ocr_model(rendered_lines.MODEL), {"x": rendered_lines.SHAPE})
+def test_text_recognizer_matches_onnx_runtime() -> None:
+    assert_matches_onnx_runtime(ocr_model(rendered_lines.MODEL), {"x": rendered_lines.SHAPE})

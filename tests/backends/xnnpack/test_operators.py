@@ -1,4 +1,4 @@
-"""Every operator of the ONNX -> torch step against ONNX Runtime, in float."""
+"""Every mapping of an ONNX operator to torch against ONNX Runtime, in float."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.equality import model_from, normal, random_inputs, run, sqnr_db
 torch = pytest.importorskip("torch", reason="needs the package torch")
 pytest.importorskip("executorch", reason="needs the package executorch")
 
-PICTURE, ROWS = "float[1,4,6,8] x", "float[2,3,4] x"
+IMAGE, ROWS = "float[1,4,6,8] x", "float[2,3,4] x"
 NORM = "<float[4] s = {1,2,3,4}, float[4] b = {1,2,3,4}>"
 BACKWARDS = "<int64[2] s = {1,-1}, int64[2] e = {3,-9}, int64[2] a = {1,2}, int64[2] t = {1,-2}>"
 GROWN, GROW = "<float[1,1,1,1] w = {1}>", 'ConvTranspose<auto_pad="SAME_UPPER">(x, w)'
@@ -24,9 +24,9 @@ ALIGNED = 'Resize<mode="linear", axes=[2,3], coordinate_transformation_mode="ali
 POOL = "AveragePool<kernel_shape=[2,2], strides=[2,2], pads=[0,0,1,1]>(x)"
 HOLES = "AveragePool<kernel_shape=[3,3], dilations=[2,2]>(x)"
 SIZED, MOMENTS = "ConvTranspose<output_shape=[4,4]>(x, w)", "LayerNormalization(x, s, b)"
-RATIO, CENTRED = 'keep_aspect_ratio_policy="not_larger"', 'coordinate_transformation_mode="pytorch_half_pixel"'
+RATIO, CENTERED = 'keep_aspect_ratio_policy="not_larger"', 'coordinate_transformation_mode="pytorch_half_pixel"'
 COUNT = "p = Greater(x, o) f = Cast<to=1>(p) n = ReduceSum<keepdims=0>(f, a)"
-# Operator -> inputs, output, constants, nodes.
+# Inputs, outputs, constants, nodes.
 CASES: list[tuple[str, str, str, str]] = [
     *(
         (ROWS, "float[2,3,4] y", "", f"y = {op}(x)")
@@ -83,11 +83,11 @@ CASES: list[tuple[str, str, str, str]] = [
     (f"{ROWS}, int64[5,2] i", "float[5,4] y", "", "y = GatherND(x, i)"),
     (f"{ROWS}, int64[2,1,4] i, float[2,1,4] u", "float[2,3,4] y", "", "y = ScatterElements<axis=1>(x, i, u)"),
     (ROWS, "float[2,3,4] y", "<int64[2,2] i = {0,1,1,2}, float[2,4] u = {1,2,3,4,5,6,7,8}>", "y = ScatterND(x, i, u)"),
-    (PICTURE, "float[1,4,9,9] y", "<int64[8] p = {0,0,1,0,0,0,2,1}, float v = {0.5}>", "y = Pad(x, p, v)"),
-    (PICTURE, "float[1,4,8,8] y", "<int64[4] p = {1,0,1,0}, int64[2] a = {2,3}>", 'y = Pad<mode="reflect">(x, p, , a)'),
-    (PICTURE, "float[1,1,12,16] y", "", "y = DepthToSpace<blocksize=2>(x)"),
-    (PICTURE, "float[1,1,12,16] y", "", 'y = DepthToSpace<blocksize=2, mode="CRD">(x)'),
-    (PICTURE, "float[1,16,3,4] y", "", "y = SpaceToDepth<blocksize=2>(x)"),
+    (IMAGE, "float[1,4,9,9] y", "<int64[8] p = {0,0,1,0,0,0,2,1}, float v = {0.5}>", "y = Pad(x, p, v)"),
+    (IMAGE, "float[1,4,8,8] y", "<int64[4] p = {1,0,1,0}, int64[2] a = {2,3}>", 'y = Pad<mode="reflect">(x, p, , a)'),
+    (IMAGE, "float[1,1,12,16] y", "", "y = DepthToSpace<blocksize=2>(x)"),
+    (IMAGE, "float[1,1,12,16] y", "", 'y = DepthToSpace<blocksize=2, mode="CRD">(x)'),
+    (IMAGE, "float[1,16,3,4] y", "", "y = SpaceToDepth<blocksize=2>(x)"),
     (f"{ROWS}, float[4,5] z", "float[2,3,5] y", "", "y = MatMul(x, z)"),
     ("float[2,3,5,4] x, float[2,1,4,5] z", "float[2,3,5,5] y", "", "y = MatMul(x, z)"),
     (f"{ROWS}, float[2,5,4] z", "float[2,3,5] y", "", 'y = Einsum<equation="bnc,bmc->bnm">(x, z)'),
@@ -97,19 +97,19 @@ CASES: list[tuple[str, str, str, str]] = [
         "<float[3,1] c = {1,2,3}>",
         "y = Gemm<transA=1, transB=1, alpha=2.0>(x, z, c)",
     ),
-    (PICTURE, "float[1,4,6,8] y", "", "y = Mul(x, x)"),
-    (PICTURE, "float[1,4,3,4] y", "", "y = MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(x)"),
-    (PICTURE, "float[1,4,3,4] y", "", 'y = MaxPool<auto_pad="SAME_UPPER", kernel_shape=[3,3], strides=[2,2]>(x)'),
-    (PICTURE, "float[1,4,3,4] y", "", "y = AveragePool<kernel_shape=[2,2], strides=[2,2]>(x)"),
-    (PICTURE, "float[1,4,1,1] y", "", "y = GlobalAveragePool(x)"),
-    (PICTURE, "float[1,4,6,8] y", NORM, "y = InstanceNormalization(x, s, b)"),
-    (PICTURE, "float[1,4,6,8] y", NORM, "y = GroupNormalization<num_groups=2>(x,s,b)"),
-    (PICTURE, "float[1,4,6,8] y", NORM, "y = BatchNormalization(x, s, b, b, s)"),
+    (IMAGE, "float[1,4,6,8] y", "", "y = Mul(x, x)"),
+    (IMAGE, "float[1,4,3,4] y", "", "y = MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(x)"),
+    (IMAGE, "float[1,4,3,4] y", "", 'y = MaxPool<auto_pad="SAME_UPPER", kernel_shape=[3,3], strides=[2,2]>(x)'),
+    (IMAGE, "float[1,4,3,4] y", "", "y = AveragePool<kernel_shape=[2,2], strides=[2,2]>(x)"),
+    (IMAGE, "float[1,4,1,1] y", "", "y = GlobalAveragePool(x)"),
+    (IMAGE, "float[1,4,6,8] y", NORM, "y = InstanceNormalization(x, s, b)"),
+    (IMAGE, "float[1,4,6,8] y", NORM, "y = GroupNormalization<num_groups=2>(x,s,b)"),
+    (IMAGE, "float[1,4,6,8] y", NORM, "y = BatchNormalization(x, s, b, b, s)"),
     (ROWS, "float[2,3,4] y", NORM, "y = LayerNormalization(x, s, b)"),
-    (f"{PICTURE}, float[1,5,5,2] g", "float[1,4,5,5] y", "", "y = GridSample(x, g)"),
-    (PICTURE, "float[1,4,12,16] y", "<float[4] s = {1,1,2,2}>", 'y = Resize<mode="linear">(x, , s)'),
-    (PICTURE, "float[1,4,12,16] y", "<float[4] s = {1,1,2,2}>", 'y = Resize<mode="nearest">(x, , s)'),
-    (PICTURE, "float[1,4,7,11] y", "<float[2] s = {1.3,1.4}>", f"y = {ALIGNED}(x, , s)"),
+    (f"{IMAGE}, float[1,5,5,2] g", "float[1,4,5,5] y", "", "y = GridSample(x, g)"),
+    (IMAGE, "float[1,4,12,16] y", "<float[4] s = {1,1,2,2}>", 'y = Resize<mode="linear">(x, , s)'),
+    (IMAGE, "float[1,4,12,16] y", "<float[4] s = {1,1,2,2}>", 'y = Resize<mode="nearest">(x, , s)'),
+    (IMAGE, "float[1,4,7,11] y", "<float[2] s = {1.3,1.4}>", f"y = {ALIGNED}(x, , s)"),
     *((INTEGERS, "int64[6] y", "<int64 o = {5}, int64[1] k = {3}>", f"d = Sub(x, o) y = {op}(d, k)") for op in HALVES),
     (INTEGERS, "int64[6] y", "<int64 lo = {-1}>", "y = Clip(x, lo)"),
     *(("int32[2,3] x", "int32[2,1] y", "<int64[1] a = {1}>", f"y = {op}(x, a)") for op in ("ReduceSum", "ReduceMax")),
@@ -121,8 +121,8 @@ CASES: list[tuple[str, str, str, str]] = [
     ("float[2,4,4] x", "float[2,4,4] y", NORM, "y = LayerNormalization<axis=1>(x, s, b)"),
     (ROWS, "float[1,2,2] y", "<int64[1,2,2] i = {-1,0,1,-3}>", "y = GatherElements<axis=1>(x, i)"),
     (f"{ROWS}, float[1,1,2] u", "float[2,3,4] y", "<int64[1,1,2] i = {-1,-3}>", f"y = {SCATTER}(x, i, u)"),
-    (PICTURE, "float[1,4,6,10] y", "<int64[8] p = {0,0,0,1,0,0,0,1}>", 'y = Pad<mode="wrap">(x, p)'),
-    (PICTURE, "float[1,4,6,10] y", "<int64[8] p = {0,0,0,1,0,0,0,1}>", 'y = Pad<mode="reflect">(x, p)'),
+    (IMAGE, "float[1,4,6,10] y", "<int64[8] p = {0,0,0,1,0,0,0,1}>", 'y = Pad<mode="wrap">(x, p)'),
+    (IMAGE, "float[1,4,6,10] y", "<int64[8] p = {0,0,0,1,0,0,0,1}>", 'y = Pad<mode="reflect">(x, p)'),
     ("uint8[1,2,3,4] x", "uint8[1,2,6,12] y", "<float[4] f = {1,1,2,3}>", 'y = Resize<mode="nearest">(x, , f)'),
     ("int64[2,3,4] x, int64[4,5] z", "int64[2,3,5] y", "", "y = MatMul(x, z)"),
     ("int64[2,1,4] x", "int64[2,3,4] y", "<int64[3] s = {2,3,4}>", "y = Expand(x, s)"),
@@ -133,8 +133,8 @@ CASES: list[tuple[str, str, str, str]] = [
     ("float[1,2,1,2,1,2,3] x", "float[1,2,1,2,1,2,3] y", "", "h = Softmax<axis=1>(x) y = Softmax(h)"),
     ("float[1,2,1,2,1,2,3] x", "float[1,2,1,2,1,2,3] y", "<float[3] s = {1,2,3}>", "y = LayerNormalization(x, s)"),
     ("float[2,4,5] x", "float[2,4,1] y", "", "y = GlobalAveragePool(x)"),
-    (PICTURE, "float[1,4,3,4] y", "", "y = AveragePool<kernel_shape=[2,2], strides=[2,2], ceil_mode=1>(x)"),
-    (PICTURE, "float[1,4,2,3] y", "", "y = AveragePool<kernel_shape=[3,3], strides=[3,3], ceil_mode=1>(x)"),
+    (IMAGE, "float[1,4,3,4] y", "", "y = AveragePool<kernel_shape=[2,2], strides=[2,2], ceil_mode=1>(x)"),
+    (IMAGE, "float[1,4,2,3] y", "", "y = AveragePool<kernel_shape=[3,3], strides=[3,3], ceil_mode=1>(x)"),
     (ROWS, "float[2,3,4] y", "", "k = Constant<value = float[4] {1,2,3,4}>() y = Mul(x, k)"),
 ]
 WEIGHTED = [
@@ -148,11 +148,11 @@ WEIGHTED = [
     ("float[3,4] x", "float[3,4] y", "y = Gemm(x, w, b)", (4, 4), (1, 4)),
     ("float[3,4] x", "float[3,4] y", "y = Gemm(x, w, b)", (4, 4), (3, 1)),
     ("float[3,4] x", "float[3,4] y", "y = Gemm(x, w, b)", (4, 4), (1,)),
-    (PICTURE, "float[1,6,4,7] y", "y = Conv<pads=[0,1,0,0], group=2>(x, w, b)", (6, 2, 3, 2), (6,)),
-    (PICTURE, "float[1,6,3,4] y", 'y = Conv<auto_pad="SAME_UPPER", strides=[2,2]>(x, w, b)', (6, 4, 3, 2), (6,)),
-    (PICTURE, "float[1,6,6,8] y", 'y = Conv<auto_pad="SAME_LOWER">(x, w)', (6, 4, 2, 2), None),
+    (IMAGE, "float[1,6,4,7] y", "y = Conv<pads=[0,1,0,0], group=2>(x, w, b)", (6, 2, 3, 2), (6,)),
+    (IMAGE, "float[1,6,3,4] y", 'y = Conv<auto_pad="SAME_UPPER", strides=[2,2]>(x, w, b)', (6, 4, 3, 2), (6,)),
+    (IMAGE, "float[1,6,6,8] y", 'y = Conv<auto_pad="SAME_LOWER">(x, w)', (6, 4, 2, 2), None),
     ("float[1,4,8] x", "float[1,6,4] y", "y = Conv<strides=[2], pads=[1,1]>(x, w, b)", (6, 4, 3), (6,)),
-    (PICTURE, "float[1,3,12,16] y", "y = ConvTranspose<strides=[2,2]>(x, w, b)", (4, 3, 2, 2), (3,)),
+    (IMAGE, "float[1,3,12,16] y", "y = ConvTranspose<strides=[2,2]>(x, w, b)", (4, 3, 2, 2), (3,)),
 ]
 
 
@@ -160,35 +160,35 @@ def resized(constant: str, size: str, attributes: str, inputs: str) -> str:
     return f"g (float[1,2,6,6] x) => (float[1,2,{size}] y) <{constant}> {{ [odd] y = Resize<{attributes}>{inputs} }}"
 
 
-def agree(text: str, **constants: np.ndarray) -> None:
+def assert_matches_onnx_runtime(text: str, **constants: np.ndarray) -> None:
     model = model_from(text, opset=21, **constants)
     inputs = random_inputs(model)
     expected = run(model, inputs)
     with torch.no_grad():
-        found = build_module(model)(*(torch.from_numpy(array) for array in inputs.values()))
-    for (name, wanted), tensor in zip(expected.items(), found, strict=True):
-        assert tuple(tensor.shape) == wanted.shape, name
-        assert tensor.numpy().dtype == wanted.dtype, name
-        if wanted.dtype.kind == "f":
-            assert sqnr_db(wanted, tensor.numpy()) > 100
+        outputs = build_module(model)(*(torch.from_numpy(array) for array in inputs.values()))
+    for (name, array), tensor in zip(expected.items(), outputs, strict=True):
+        assert tuple(tensor.shape) == array.shape, name
+        assert tensor.numpy().dtype == array.dtype, name
+        if array.dtype.kind == "f":
+            assert sqnr_db(array, tensor.numpy()) > 100
         else:
-            np.testing.assert_array_equal(wanted, tensor.numpy())
+            np.testing.assert_array_equal(array, tensor.numpy())
 
 
 @pytest.mark.parametrize(("inputs", "outputs", "constants", "nodes"), CASES, ids=lambda text: text[-40:])
-def test_operator_is_that_of_onnx_runtime(inputs: str, outputs: str, constants: str, nodes: str) -> None:
-    agree(f"g ({inputs}) => ({outputs}) {constants} {{ {nodes} }}")
+def test_operator_matches_onnx_runtime(inputs: str, outputs: str, constants: str, nodes: str) -> None:
+    assert_matches_onnx_runtime(f"g ({inputs}) => ({outputs}) {constants} {{ {nodes} }}")
 
 
-@pytest.mark.parametrize(("inputs", "outputs", "nodes", "weight", "bias"), WEIGHTED, ids=lambda one: str(one)[-30:])
-def test_layers_are_those_of_onnx_runtime(
+@pytest.mark.parametrize(("inputs", "outputs", "nodes", "weight", "bias"), WEIGHTED, ids=lambda field: str(field)[-30:])
+def test_layers_match_onnx_runtime(
     inputs: str, outputs: str, nodes: str, weight: tuple[int, ...], bias: tuple[int, ...] | None
 ) -> None:
     constants = {"w": normal(*weight), **({} if bias is None else {"b": normal(*bias, seed=1)})}
-    agree(f"g ({inputs}) => ({outputs}) {{ {nodes} }}", **constants)
+    assert_matches_onnx_runtime(f"g ({inputs}) => ({outputs}) {{ {nodes} }}", **constants)
 
 
-# Operator -> what a model's author has in torch.
+# Node -> the torch function that a model's author uses.
 STOCK = {
     "y = AveragePool<kernel_shape=[2,2], strides=[2,2], ceil_mode=1>(x)": "avg_pool2d",
     "y = Expand(x, wide)": "expand",
@@ -205,15 +205,16 @@ STOCK = {
 
 
 @pytest.mark.parametrize(("node", "function"), STOCK.items())
-def test_a_stock_program_has_what_an_author_writes(node: str, function: str) -> None:
-    numbers = "float[4] s = {1,2,3,4}, float[8] e = {1,2,3,4,5,6,7,8}, int64[1] a = {-1}, float[4] f = {1,1,2,2}"
-    numbers += ", int64[4] wide = {3,4,6,8}, int64[4] r = {1,2,1,1}"
-    model = model_from(f"g ({PICTURE}) => (float[a,b,c,d] y) <{numbers}> {{ {node} }}")
+def test_a_stock_program_calls_the_functions_of_a_models_author(node: str, function: str) -> None:
+    constants = "float[4] s = {1,2,3,4}, float[8] e = {1,2,3,4,5,6,7,8}, int64[1] a = {-1}, float[4] f = {1,1,2,2}"
+    constants += ", int64[4] wide = {3,4,6,8}, int64[4] r = {1,2,1,1}"
+    model = model_from(f"g ({IMAGE}) => (float[a,b,c,d] y) <{constants}> {{ {node} }}")
     infer_shapes(model)
     exported = torch.export.export(build_module(model, PLAIN), (torch.zeros(1, 4, 6, 8),))
-    called = [str(each.target) for each in exported.graph.nodes if each.op == "call_function"]
-    assert any(function in one for one in called), called
-    assert not any(one.startswith(("aten.permute", "aten.view", "aten.rsqrt", "aten.linear")) for one in called), called
+    calls = [str(torch_node.target) for torch_node in exported.graph.nodes if torch_node.op == "call_function"]
+    assert any(function in call for call in calls), calls
+    rewritten = ("aten.permute", "aten.view", "aten.rsqrt", "aten.linear")
+    assert not any(call.startswith(rewritten) for call in calls), calls
 
 
 def test_every_operator_has_a_case() -> None:
@@ -224,32 +225,44 @@ def test_every_operator_has_a_case() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("g (float[2] x) => (float[2] y) { [odd] y = Acosh(x) }", "node 'odd' uses the operator 'Acosh'"),
-        ("g (float[2] x, float l, float h) => (float[2] y) { [odd] y = Clip(x, l, h) }", "'odd'.*is not a constant"),
-        (f"g (float[1,2,4,4] x) => (float[1,2,2,2] y) {{ [odd] y = {POOL} }}", "'odd'.*padded alike"),
-        (f"g (float[1,1,4,4] x) => (float[1,1,4,4] y) {GROWN} {{ [odd] y = {GROW} }}", "'odd'.*automatic padding"),
-        (resized("float[4] s = {1,1,1.3,1.3}", "7,7", 'mode="linear"', "(x, , s)"), "'odd'.*not a whole number"),
-        (resized("float[4] s = {1,1,3.1,3.1}", "18,18", 'mode="nearest"', "(x, , s)"), "'odd'.*not a whole number"),
-        (resized("int64[4] z = {1,2,4,4}", "4,4", 'mode="linear", antialias=1', "(x, , , z)"), "'odd'.*smoothed"),
-        (resized("int64[4] z = {1,2,8,9}", "8,9", 'mode="cubic", exclude_outside=1', "(x, , , z)"), "'odd'.*outside"),
+        (
+            "g (float[2] x) => (float[2] y) { [odd] y = Acosh(x) }",
+            "node 'odd' uses the operator 'Acosh', which has no mapping to torch",
+        ),
+        (
+            "g (float[2] x, float l, float h) => (float[2] y) { [odd] y = Clip(x, l, h) }",
+            "'odd'.*input 1 must be a constant",
+        ),
+        (f"g (float[1,2,4,4] x) => (float[1,2,2,2] y) {{ [odd] y = {POOL} }}", "'odd'.*different padding on the two"),
+        (f"g (float[1,1,4,4] x) => (float[1,1,4,4] y) {GROWN} {{ [odd] y = {GROW} }}", "'odd'.*auto_pad SAME_UPPER"),
+        (resized("float[4] s = {1,1,1.3,1.3}", "7,7", 'mode="linear"', "(x, , s)"), "'odd'.*is not an integer"),
+        (resized("float[4] s = {1,1,3.1,3.1}", "18,18", 'mode="nearest"', "(x, , s)"), "'odd'.*is not an integer"),
+        (resized("int64[4] z = {1,2,4,4}", "4,4", 'mode="linear", antialias=1', "(x, , , z)"), "'odd'.*antialias"),
+        (
+            resized("int64[4] z = {1,2,8,9}", "8,9", 'mode="cubic", exclude_outside=1', "(x, , , z)"),
+            "'odd'.*exclude_outside",
+        ),
         (
             resized("int64[2] z = {4,9}", "4,4", f'mode="linear", axes=[2,3], {RATIO}', "(x, , , z)"),
-            "'odd'.*aspect ratio",
+            "'odd'.*keep_aspect_ratio_policy",
         ),
         (
-            resized("int64[4] z = {1,2,1,8}", "1,8", f'mode="linear", {CENTRED}', "(x, , , z)"),
-            "'odd'.*a single row",
+            resized("int64[4] z = {1,2,1,8}", "1,8", f'mode="linear", {CENTERED}', "(x, , , z)"),
+            "'odd'.*an output of size 1",
         ),
-        (f"g (float[1,2,8,8] x) => (float[1,2,4,4] y) {{ [odd] y = {HOLES} }}", "'odd'.*leaves elements out"),
+        (f"g (float[1,2,8,8] x) => (float[1,2,4,4] y) {{ [odd] y = {HOLES} }}", "'odd'.*dilations"),
         (f"g (float[1,1,4,4] x) => (float[1,1,4,4] y) {GROWN} {{ [odd] y = {SIZED} }}", "'odd'.*output_shape"),
-        (f"g (float[2,4] x) => (float[2,4] y, float[2,1] m) {NORM} {{ [odd] y, m = {MOMENTS} }}", "'odd'.*mean"),
+        (
+            f"g (float[2,4] x) => (float[2,4] y, float[2,1] m) {NORM} {{ [odd] y, m = {MOMENTS} }}",
+            "'odd'.*the outputs Mean and InvStdDev",
+        ),
         (
             "g (float[2] x) => (float[2] y) <int64[0] a = {}> { [odd] y = ReduceL2<noop_with_empty_axes=1>(x, a) }",
-            "'odd'",
+            "'odd'.*reducing no axes",
         ),
     ],
 )
-def test_what_has_no_form_is_refused_by_name(text: str, why: str) -> None:
+def test_unsupported_nodes_are_refused_by_name(text: str, why: str) -> None:
     with pytest.raises(InputError, match=why):
         build_module(model_from(text))
 
@@ -265,14 +278,14 @@ def test_what_has_no_form_is_refused_by_name(text: str, why: str) -> None:
         ),
     ],
 )
-def test_what_fails_as_it_runs_names_its_node(text: str, why: str) -> None:
+def test_an_error_at_run_time_names_the_node(text: str, why: str) -> None:
     model = model_from(text)
     with pytest.raises(InputError, match=why):
         build_module(model)(*(torch.from_numpy(array) for array in random_inputs(model).values()))
 
 
-def test_a_softmax_behind_many_branches_is_built_at_once() -> None:
-    """Every Add reads the one before it twice: one walk per path would be 2^64 of them."""
+def test_a_softmax_behind_many_branches_is_built_quickly() -> None:
+    """Every Add reads the one before it twice, so there are 2^64 paths: the search must visit every value once."""
     adds = " ".join(f"a{i + 1} = Add(a{i}, a{i})" for i in range(64))
     text = f"g (float[1,2,3,4] x) => (float[1,2,3,4] y) {{ a0 = Relu(x) {adds} y = Softmax(a64) }}"
     build_module(model_from(text))

@@ -1,9 +1,8 @@
-"""Every XNNPACK case of every rule on the real lowering and runtime: the bad ones are bad, the good ones good.
+"""Every XNNPACK case of every rule on the real lowering and runtime: bad cases do not run as written, good cases do.
 
-A case says in its head what becomes of it: ``no form`` (no torch graph can be made of it), ``refused`` at load,
-``changed`` (a planned storage was read back as
-something else), ``outside`` (every node of it runs outside XNNPACK), ``useless`` (as planned, but the outputs are far
-from those of the float graph) or ``as planned``.
+The head of a case states the expected result: ``no form`` (it has no mapping to torch), ``refused`` (rejected at load),
+``changed`` (a planned storage was read back as something else), ``outside`` (no node of it is delegated), ``useless``
+(as planned, but the outputs are far from those of the float graph) or ``as planned``.
 """
 
 from __future__ import annotations
@@ -38,42 +37,42 @@ USELESS_DB, TOGETHER_DB = 10.0, 40.0
 
 
 def _cases() -> list[Any]:
-    found = []
+    cases = []
     for rule in all_rules():
         for kind in ("bad", "good"):
             for name, text in docs.case_texts(rule.code, kind).items():
                 if head_of(text).get("target") == "xnnpack":
-                    found.append(pytest.param(kind, text, id=name))
-    return found
+                    cases.append(pytest.param(kind, text, id=name))
+    return cases
 
 
-def _what_becomes(text: str, folder: Path) -> str:
+def _outcome(text: str, folder: Path) -> str:
     target, raw = open_target("xnnpack"), read(write(text, folder))
     model, plan = invert(raw) if is_quantized(raw) else (raw, Plan("xnnpack", "fp32", {}))
     infer_shapes(model)
     try:
         program = lowered(model, plan, target, folder)
     except InputError as error:
-        return "no form" if "no form in torch" in str(error) else str(error)
+        return "no form" if "has no mapping to torch" in str(error) else str(error)
     except RuntimeError as error:
         return "refused" if "Failed to load method" in str(error) else str(error)
     inputs = random_inputs(model)
-    found, simulated, exact = program.run(inputs), program.simulate(inputs), run(model, inputs)
-    assert min(sqnr_db(simulated[name], found[name]) for name in found) >= TOGETHER_DB
+    outputs, simulated, in_float = program.run(inputs), program.simulate(inputs), run(model, inputs)
+    assert min(sqnr_db(simulated[name], outputs[name]) for name in outputs) >= TOGETHER_DB
     if any(row.outcome is Outcome.CHANGED for row in program.read_back.tensors):
         return "changed"
-    if {each["node"] for each in program.placed.outside} == {node.name for node in model.graph}:
+    if {row["node"] for row in program.placement.outside} == {node.name for node in model.graph}:
         return "outside"
-    assert program.placed.outside == ()
-    worst = min(sqnr_db(exact[name], found[name]) for name in found)
-    return "useless" if worst < USELESS_DB else "as planned"
+    assert program.placement.outside == ()
+    worst_db = min(sqnr_db(in_float[name], outputs[name]) for name in outputs)
+    return "useless" if worst_db < USELESS_DB else "as planned"
 
 
 @pytest.mark.parametrize(("kind", "text"), _cases())
-def test_a_case_is_what_it_says(kind: str, text: str, tmp_path: Path) -> None:
-    said = head_of(text)["compiled"]
-    assert (said == "as planned") is (kind == "good")
-    assert _what_becomes(text, tmp_path) == said
+def test_a_case_has_the_result_that_its_head_states(kind: str, text: str, tmp_path: Path) -> None:
+    expected = head_of(text)["compiled"]
+    assert (expected == "as planned") is (kind == "good")
+    assert _outcome(text, tmp_path) == expected
 
 
 def test_there_are_cases() -> None:
@@ -101,7 +100,7 @@ CONSTANTS = """float lo = {-1}, float hi = {1}, int64[1] zero = {0}, int64[1] on
     float[4] four = {1,2,3,4}, float[8] eight = {1,2,3,4,5,6,7,8}"""
 
 
-def test_the_rule_says_of_every_operator_what_the_partitioner_does(tmp_path: Path) -> None:
+def test_the_rule_agrees_with_the_partitioner_on_every_operator(tmp_path: Path) -> None:
     nodes = [f"one{number} = {op}(x)" for number, op in enumerate(UNARY.split())]
     nodes += [
         f"two{number} = {op}(x, z)" for number, op in enumerate(("Add", "Div", "Max", "Min", "Mul", "Pow", "Sub"))
@@ -116,11 +115,10 @@ def test_the_rule_says_of_every_operator_what_the_partitioner_does(tmp_path: Pat
     for node in model.graph:
         node.name = f"{node.op_type} {node.outputs[0].name}"
     infer_shapes(model)
-    outside = {each["node"].split()[1] for each in lower(model, tmp_path / "model.pte").outside}
-    assert {
-        str(found.place) for found in check(CheckInput(model, open_target("xnnpack").table), [find_rule("Q431")])
-    } == outside
-    assert len(outside) == 10
+    undelegated = {row["node"].split()[1] for row in lower(model, tmp_path / "model.pte").outside}
+    findings = check(CheckInput(model, open_target("xnnpack").table), [find_rule("Q431")])
+    assert {str(finding.place) for finding in findings} == undelegated
+    assert len(undelegated) == 10
 
 
 POOL = "AveragePool<ceil_mode=1, kernel_shape=[2,2], strides=[2,2]>(x)"
@@ -129,7 +127,7 @@ OPEN = "g (float[1,2,n,m] x) => (float[1,2,8,8] y) <int64[4] z = {1,2,8,8}>"
 
 
 @pytest.mark.parametrize(
-    ("text", "outside"),
+    ("text", "undelegated"),
     [
         (f'{OPEN} {{ y = Resize<mode="nearest">(x, , , z) }}', 1),
         ("g (int64[1,4] x) => (int64[3,4] y) <int64[2] z = {3,4}> { y = Expand(x, z) }", 1),
@@ -140,7 +138,7 @@ OPEN = "g (float[1,2,n,m] x) => (float[1,2,8,8] y) <int64[4] z = {1,2,8,8}>"
         (f"g (float[6,4] x) => (float[3,4] y) {STEPS} {{ y = Slice(x, s, e, a, t) }}", 0),
     ],
 )
-def test_shapes_and_types_decide_what_is_outside(text: str, outside: int) -> None:
+def test_shapes_and_types_decide_what_is_delegated(text: str, undelegated: int) -> None:
     model = ir.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}'))
     infer_shapes(model)
-    assert len(list(check(CheckInput(model, open_target("xnnpack").table), [find_rule("Q431")]))) == outside
+    assert len(list(check(CheckInput(model, open_target("xnnpack").table), [find_rule("Q431")]))) == undelegated

@@ -1,4 +1,4 @@
-"""What ONNX Runtime does in a child process."""
+"""Building an ONNX Runtime session, called in a child process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dovetail.model.session import Mode, open_session
 
 
 def build_in_child(model: str, optimized: str) -> dict[str, Any]:
-    """The child's part of compiling."""
+    """Build a session, and write the optimized graph."""
     import onnxruntime
 
     open_session(Path(model), Mode.DEPLOYED, optimized_to=Path(optimized))

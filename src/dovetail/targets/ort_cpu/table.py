@@ -1,4 +1,4 @@
-"""What ONNX Runtime's CPU kernels take: the op table of ``ort-cpu``."""
+"""The op table of ``ort-cpu``: what ONNX Runtime's CPU kernels support."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ _FOLLOWERS = (
     "Sub",
     "Tanh",
 )
-# Further inputs of these are sizes, bounds or axes, not data.
+# The other inputs of these operators are sizes, bounds or axes, not data.
 _ONE_DATA_INPUT = frozenset(
     ("AveragePool", "Clip", "Gelu", "GlobalAveragePool", "HardSigmoid", "HardSwish", "LeakyRelu", "Pad", "ReduceMean")
 ) | frozenset(("Relu", "Resize", "Sigmoid", "Softmax", "Tanh"))
 
 
-# What goes in and what comes out need not be alike: what has no integer kernel runs in float between the two. What is
-# alike stands first, so that it is taken where nothing else decides.
-_MIXES = [(inside, out) for inside in (A8, A16, F32) for out in (A8, A16, F32)]
-_MIXES.sort(key=lambda mix: mix[0] != mix[1])
+# Inputs and output may have different encodings: without an integer kernel an operator runs in float between them.
+# Equal encodings come first, so that they are chosen where nothing else decides.
+_COMBINATIONS = [(inputs, out) for inputs in (A8, A16, F32) for out in (A8, A16, F32)]
+_COMBINATIONS.sort(key=lambda encodings: encodings[0] != encodings[1])
 
 
 def _elementwise(one_input: bool) -> tuple[Signature, ...]:
-    return tuple(Signature((Slot(inside),), out, variadic=not one_input) for inside, out in _MIXES)
+    return tuple(Signature((Slot(inputs),), out, variadic=not one_input) for inputs, out in _COMBINATIONS)
 
 
-def _linear(inside: Encoding, out: Encoding) -> Signature:
-    if inside == F32:
+def _linear(activation: Encoding, out: Encoding) -> Signature:
+    if activation == F32:
         return signature(F32, F32, F32, out=out)
-    return signature(inside, const(W8), bias(B32), out=out)
+    return signature(activation, const(W8), bias(B32), out=out)
 
 
 def _table() -> dict[str, OpSupport]:
-    linear = tuple(_linear(*mix) for mix in _MIXES)
-    matmul = tuple(signature(inside, inside, out=out) for inside, out in _MIXES if inside != F32)
-    norm = tuple(signature(inside, const(F32), const(F32), out=out) for inside, out in _MIXES)
-    carried = tuple(signature(e, out=e) for e in (A8, A16, F32))
-    table = {op: OpSupport(carried, shares=(0,), known_from=_KNOWN) for op in MOVERS}
+    linear = tuple(_linear(*encodings) for encodings in _COMBINATIONS)
+    matmul = tuple(signature(inputs, inputs, out=out) for inputs, out in _COMBINATIONS if inputs != F32)
+    norm = tuple(signature(data, const(F32), const(F32), out=out) for data, out in _COMBINATIONS)
+    same = tuple(signature(encoding, out=encoding) for encoding in (A8, A16, F32))
+    table = {op: OpSupport(same, shares=(0,), known_from=_KNOWN) for op in MOVERS}
     table |= {op: OpSupport(_elementwise(op in _ONE_DATA_INPUT), follows=True, known_from=_KNOWN) for op in _FOLLOWERS}
     table |= {op: OpSupport(linear, known_from=_KNOWN) for op in ("Conv", "ConvTranspose", "Gemm")}
-    matrices = tuple(replace(one, when=weight_is_matrix) for one in linear)
-    table["MatMul"] = OpSupport((*matrices, *matmul), known_from=_KNOWN)
+    by_weight = tuple(replace(row, when=weight_is_matrix) for row in linear)
+    table["MatMul"] = OpSupport((*by_weight, *matmul), known_from=_KNOWN)
     table["Softmax"] = replace(table["Softmax"], unclipped=True)
     table["LayerNormalization"] = OpSupport(norm, follows=True, known_from=_KNOWN)
     return table

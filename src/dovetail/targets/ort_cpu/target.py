@@ -1,7 +1,7 @@
-"""``ort-cpu``: ONNX Runtime's own CPU kernels, the target that is always there.
+"""``ort-cpu``: ONNX Runtime's own CPU kernels, the target that is always available.
 
-Every operator can hold 8- or 16-bit storage, because ONNX Runtime runs in float, between dequantize and quantize,
-what it has no integer kernel for; the table says where storing in integers is worth it.
+Every operator can have 8- or 16-bit inputs and outputs, because ONNX Runtime runs an operator without an integer kernel
+in float between DequantizeLinear and QuantizeLinear; the table has the operators for which quantizing is worth it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dovetail.targets.ort_cpu.table import TABLE
 
 
 def open_target(variant: str, options: Mapping[str, str]) -> Target:
-    """The one variant of this target; it takes no options."""
+    """Return the target, which has no variants and no options."""
     if variant:
         raise InputError(f"target ort-cpu has no variant {variant!r}")
     if options:
@@ -37,23 +37,23 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
 
 
 def probe() -> Probe:
-    """ONNX Runtime is part of the core, so it is always there."""
+    """Always available: ONNX Runtime is a dependency of Dovetail itself."""
     import onnxruntime
 
     return Probe(True, {"onnxruntime": onnxruntime.__version__})
 
 
 def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
-    """QDQ ONNX with integer weights, which ships as it is."""
+    """Write QDQ ONNX with integer weights, which ships as it is."""
     written = write(emit_qdq(model, plan), folder / "model.onnx")
     names = ["model" if path.suffix == ".onnx" else "model_data" for path in written]
     return tuple(Artifact(name, path, shipped=True) for name, path in zip(names, written, strict=True))
 
 
 def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
-    """Let ONNX Runtime build and optimize the graph in a child process, and keep what it made of it."""
+    """Let ONNX Runtime build a session in a child process, and keep the optimized graph."""
     model = artifacts[0].path
-    optimized = model.with_name("optimized.onnx")  # beside the model, whose weight file it may refer to
+    optimized = model.with_name("optimized.onnx")  # beside the model, because it may refer to the model's weight file
     call = CompileCall(
         "dovetail.targets.ort_cpu.build:build_in_child",
         {"model": "model.onnx", "optimized": optimized.name},
@@ -69,19 +69,22 @@ def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResul
 
 
 def read_back(compiled: CompileResult, plan: Plan) -> ReadBack:
-    """Every planned tensor, looked up in the graph that ONNX Runtime really runs."""
+    """Look up every planned tensor in the optimized graph, which ONNX Runtime runs."""
     optimized = next(a.path for a in compiled.artifacts if a.name == "optimized")
     return read_optimized(compiled.artifacts[0].path, optimized, plan)
 
 
 def run(compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
-    """The outputs of the deployed graph, integer kernels and all, sample by sample."""
+    """Run the deployed graph with its integer kernels, and yield its outputs sample by sample."""
     session = open_session(compiled.artifacts[0].path, Mode.DEPLOYED)
     for sample in samples:
         yield run_session(session, sample)
 
 
-_NOTE = "checked with session.x64quantprecision=1 and without the optimizer WeightBiasQuantization: deploy it so"
+_NOTE = (
+    "checked with session.x64quantprecision=1 and with the optimizer WeightBiasQuantization disabled: "
+    "deploy it with the same session options"
+)
 ORT_CPU = Target(
     name="ort-cpu",
     facts=None,

@@ -1,1 +1,1 @@
-"""``tensorrt``: NVIDIA GPUs, built ahead of time on the CPU by TensorRT-RTX."""
+"""``tensorrt``: NVIDIA GPUs, with engines built ahead of time on the CPU by TensorRT-RTX."""

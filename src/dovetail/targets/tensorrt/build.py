@@ -1,4 +1,4 @@
-"""What the TensorRT-RTX builder does in a child process: parse, build ahead of time, and say what it made."""
+"""The TensorRT-RTX builder, called in a child process: parse, build ahead of time, write the engine and its layers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 _LAYERS = "Layers:"
-# The builder waits for ever for a thread of its own that got no memory: it is stopped this far below the limit.
+# The builder waits forever for a thread of its own whose allocation failed, so it is stopped this far below the limit.
 _HEADROOM_BYTES = 64 << 20
 _POLL_S = 0.02
 
 
 def _watch_memory() -> None:
-    """End the process, saying why, when its address space comes near to its limit."""
+    """End the process with an error message when its address space comes close to the limit."""
     try:
         import resource
-    except ImportError:  # not on Windows, where there is no limit either
+    except ImportError:  # Windows, which has no such limit either
         return
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     statm = Path("/proc/self/statm")
@@ -35,36 +35,36 @@ def build_in_child(model: str, engine: str, layers: str, sm: int) -> dict[str, A
     import tensorrt_rtx as trt
 
     threading.Thread(target=_watch_memory, daemon=True).start()
-    said: list[tuple[Any, str]] = []
+    messages: list[tuple[Any, str]] = []
 
-    class Listener(trt.ILogger):  # type: ignore[misc]
-        """Keeps what the builder says, in order."""
+    class Logger(trt.ILogger):  # type: ignore[misc]
+        """Keeps the builder's messages, in order."""
 
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
 
         def log(self, severity: Any, message: str) -> None:
-            said.append((severity, message))
+            messages.append((severity, message))
 
-    listener = Listener()
-    builder = trt.Builder(listener)
+    logger = Logger()
+    builder = trt.Builder(logger)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    parser = trt.OnnxParser(network, listener)
+    parser = trt.OnnxParser(network, logger)
     if not parser.parse_from_file(model):
         errors = [parser.get_error(index).desc() for index in range(parser.num_errors)]
-        return {"error": f"the parser refuses it: {_one_line(errors)}", "version": trt.__version__}
+        return {"error": f"the parser rejects the model: {_one_line(errors)}", "version": trt.__version__}
     config = builder.create_builder_config()
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     config.num_compute_capabilities = 1
     config.set_compute_capability(getattr(trt.ComputeCapability, f"SM{sm}"), 0)
-    built = builder.build_serialized_network(network, config)
-    errors = [text for severity, text in said if severity in (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR)]
-    _print([text for severity, text in said if severity == trt.ILogger.WARNING] + errors)
-    if built is None:
-        return {"error": f"the builder refuses it: {_one_line(errors)}", "version": trt.__version__}
-    Path(engine).write_bytes(bytes(built))
-    listed = next((text for _, text in said if text.lstrip().startswith(_LAYERS)), "")
-    Path(layers).write_text(listed)
+    serialized = builder.build_serialized_network(network, config)
+    errors = [text for severity, text in messages if severity in (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR)]
+    _print([text for severity, text in messages if severity == trt.ILogger.WARNING] + errors)
+    if serialized is None:
+        return {"error": f"the builder rejects the model: {_one_line(errors)}", "version": trt.__version__}
+    Path(engine).write_bytes(bytes(serialized))
+    layer_list = next((text for _, text in messages if text.lstrip().startswith(_LAYERS)), "")
+    Path(layers).write_text(layer_list)
     return {"error": "", "version": trt.__version__}
 
 
@@ -74,4 +74,4 @@ def _one_line(errors: list[str]) -> str:
 
 def _print(lines: list[str]) -> None:
     for line in dict.fromkeys(lines):
-        print(line)  # what a child prints is its log
+        print(line)  # the parent keeps what the child prints as its log

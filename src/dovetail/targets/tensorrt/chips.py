@@ -1,4 +1,4 @@
-"""GPUs by compute capability: which the ahead-of-time builder knows, and what they can."""
+"""GPUs by compute capability: which ones the ahead-of-time builder supports, and what they support."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from dovetail.errors import InputError
 
-# What tensorrt-rtx 1.7.1.116 builds for without a GPU at hand.
+# The compute capabilities that tensorrt-rtx 1.7.1.116 builds for without a GPU in the machine.
 BUILT = (75, 80, 86, 89, 120, 121)
 DEFAULT = 89
-# The first with FP8 tensor cores; the builder refuses FP8 below ("FP8 is not supported").
+# The first compute capability with FP8 tensor cores; below it the builder rejects FP8 ("FP8 is not supported").
 _FIRST_FP8 = 89
 _OLDEST = 50
 
@@ -35,10 +35,10 @@ class Gpu:
 
 
 def gpu_named(variant: str) -> Gpu:
-    """``sm89`` -> the GPU; the empty string is the default."""
+    """Parse ``sm89`` into its GPU; the empty string is the default."""
     if not variant:
         return Gpu(DEFAULT)
-    found = re.fullmatch(r"sm(\d{2,3})", variant)
-    if found is None or int(found[1]) < _OLDEST:
-        raise InputError(f"target tensorrt has no variant {variant!r}: say smNN, as in tensorrt:sm{DEFAULT}")
-    return Gpu(int(found[1]))
+    match = re.fullmatch(r"sm(\d{2,3})", variant)
+    if match is None or int(match[1]) < _OLDEST:
+        raise InputError(f"target tensorrt has no variant {variant!r}: expected smNN, as in tensorrt:sm{DEFAULT}")
+    return Gpu(int(match[1]))

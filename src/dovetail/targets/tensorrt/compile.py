@@ -1,4 +1,4 @@
-"""The TensorRT-RTX builder in a child process: the engine, its layer list, and that of the same graph in float16."""
+"""Run the TensorRT-RTX builder in a child process: on the emitted graph, and on the same graph in float16."""
 
 from __future__ import annotations
 
@@ -22,68 +22,71 @@ from dovetail.targets.tensorrt.options import TrtOptions
 from dovetail.targets.tensorrt.unquantized import unquantized
 
 ENGINE, LAYERS, FLOAT16_LAYERS = "engine", "layers", "float16_layers"
-_PRODUCTS = ("Conv", "Gemm", "MatMul")
+_MATRIX_OPS = ("Conv", "Gemm", "MatMul")
 _BUILDER = "the TensorRT-RTX builder"
 _ENGINE_FILE, _LAYERS_FILE = "engine.trt", "layers.txt"
 
 
-def compile_model(asked: TrtOptions, artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
-    """Build the engine and, to compare, one of the same graph without 8 bit."""
+def compile_model(options: TrtOptions, artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
+    """Build the engine and, for comparison, an engine of the same graph without Q/DQ pairs."""
     emitted = ir.load(artifacts[0].path)
     engine, layers, plain_layers = (folder / name for name in (_ENGINE_FILE, _LAYERS_FILE, "float16_layers.txt"))
-    for old in (engine, layers, plain_layers):
-        old.unlink(missing_ok=True)
-    result = _build(asked, artifacts[0].path, folder)
+    for stale in (engine, layers, plain_layers):
+        stale.unlink(missing_ok=True)
+    result = _build(options, artifacts[0].path, folder)
     if error := _error(result):
         return CompileResult(artifacts, error=error, log=result.log, finished=result.finished)
     plain = unquantized(emitted)
-    beside = _build_float16(asked, plain.model, plain_layers)
+    float16_result = _build_float16(options, plain.model, plain_layers)
     made_by = f"{PACKAGE} {(result.answer or {})['version']}"
     files = [(ENGINE, engine), (LAYERS, layers), (FLOAT16_LAYERS, plain_layers)]
-    made = (
+    all_artifacts = (
         *artifacts,
         *(Artifact(name, path, made_by, shipped=name == ENGINE) for name, path in files if path.exists()),
     )
-    if error := _error(beside):
-        return CompileResult(made, log=result.log, notes=(f"there is no float16 engine to compare with: {error}",))
+    if error := _error(float16_result):
+        note = f"the float16 engine to compare with could not be built: {error}"
+        return CompileResult(all_artifacts, log=result.log, notes=(note,))
     try:
         built, in_float16 = (parse_layers(path.read_text()) for path in (layers, plain_layers))
     except UnreadableError as unreadable:
-        return CompileResult(made, log=result.log, notes=(f"the layer list could not be read: {unreadable}",))
+        return CompileResult(all_artifacts, log=result.log, notes=(f"the layer list could not be read: {unreadable}",))
     blocks = find_blocks(plain, built, in_float16)
-    return CompileResult(made, log=result.log, findings=findings(blocks), notes=notes_on(blocks, built, in_float16))
+    return CompileResult(
+        all_artifacts, log=result.log, findings=findings(blocks), notes=notes_on(blocks, built, in_float16)
+    )
 
 
-def _build(asked: TrtOptions, model: Path, folder: Path) -> ChildResult:
+def _build(options: TrtOptions, model: Path, folder: Path) -> ChildResult:
     """Build the engine of a model, and write it and its layer list into a folder."""
     call = CompileCall(
         "dovetail.targets.tensorrt.build:build_in_child",
-        {"model": "model.onnx", "engine": _ENGINE_FILE, "layers": _LAYERS_FILE, "sm": asked.gpu.sm},
+        {"model": "model.onnx", "engine": _ENGINE_FILE, "layers": _LAYERS_FILE, "sm": options.gpu.sm},
         inputs=model_inputs(model),
         packages=(PACKAGE,),
         who=_BUILDER,
-        limits=asked.limits,
+        limits=options.limits,
     )
     return compile_in_child(call, folder)
 
 
-def _build_float16(asked: TrtOptions, plain: ir.Model, layers: Path) -> ChildResult:
-    """The same graph in float16; of what is built only the layer list is kept."""
-    if all(_in_float32(node) for node in plain.graph if is_op(node, *_PRODUCTS)):
+def _build_float16(options: TrtOptions, plain: ir.Model, layers: Path) -> ChildResult:
+    """Build the same graph in float16, and keep only the layer list."""
+    if all(_in_float32(node) for node in plain.graph if is_op(node, *_MATRIX_OPS)):
         plain = plain.clone()
         forget_names(plain.graph)
         as_float16(plain)
     with tempfile.TemporaryDirectory(prefix="dovetail-trt-") as name:
         written = write(plain, Path(name) / "float16.onnx")
-        result = _build(asked, written[0], Path(name))
+        result = _build(options, written[0], Path(name))
         if result.answer is not None and not result.answer["error"]:
             shutil.move(Path(name) / _LAYERS_FILE, layers)
         return result
 
 
-def _in_float32(product: ir.Node) -> bool:
-    """Whether a product is computed in float32: all are with ``compute=fp32``, and in most files of other tools."""
-    return product.outputs[0].dtype is ir.DataType.FLOAT
+def _in_float32(node: ir.Node) -> bool:
+    """Whether a node writes float32, as with ``compute=fp32`` and in most files of other tools."""
+    return node.outputs[0].dtype is ir.DataType.FLOAT
 
 
 def _error(result: ChildResult) -> str:
@@ -93,11 +96,12 @@ def _error(result: ChildResult) -> str:
 def notes_on(
     blocks: tuple[Block, ...], built: tuple[Layer, ...], in_float16: tuple[Layer, ...] | None
 ) -> tuple[str, ...]:
-    """Layers and blocks, here and in float16, if that was built."""
-    notes = [f"the engine has {len(built)} layers" + (f", in float16 {len(in_float16)}" if in_float16 else "")]
+    """Count layers and fused attention blocks, in this engine and in the float16 engine if it was built."""
+    notes = [f"the engine has {len(built)} layers" + (f", the float16 engine {len(in_float16)}" if in_float16 else "")]
     if blocks:
-        kinds = Counter(block.layer.types for block in blocks if block.as_planned and block.layer is not None)
-        fused = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "none"
-        beside = f"; in float16 {sum(bool(block.fused_in_float16) for block in blocks)}" if in_float16 else ""
-        notes.append(f"{len(blocks)} attention blocks: as one kernel as planned {fused}{beside}")
+        types = Counter(block.layer.types for block in blocks if block.as_planned and block.layer is not None)
+        fused = ", ".join(f"{count} ({kind})" for kind, count in types.items()) or "none"
+        count = sum(bool(block.fused_in_float16) for block in blocks)
+        in_float = f"; in the float16 engine: {count}" if in_float16 else ""
+        notes.append(f"{len(blocks)} attention blocks: as one kernel in the planned type: {fused}{in_float}")
     return tuple(notes)

@@ -1,4 +1,4 @@
-"""What the SDK's tool leaves beside the outputs on a GPU: the layers of the engine that ran, and times."""
+"""Read what trtexec writes beside the outputs on a GPU: the layers of the engine that ran, and times."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from dovetail.targets.tensorrt.read_back import as_planned
 from dovetail.targets.tensorrt.unquantized import UnquantizedModel, unquantized
 
 TIMES = "times_*.json"
-_EVIDENCE = f"{LAYER_INFO}, the layers of the engine that ran on the device, by the SDK's tool"
+_EVIDENCE = f"{LAYER_INFO}, the layers of the engine that ran on the device, exported by trtexec"
 _SOURCE = "trtexec --exportTimes"
 
 
 def read_device(outputs: Path, compiled: CompileResult, plan: Plan) -> DeviceReport:
-    """Coverage and types of the engine that ran, and its latency; what cannot be read is said, with the line."""
-    read_back, found, notes = _layers(outputs / LAYER_INFO, compiled, plan)
+    """The fusions and types of the engine that ran, and its latency; the report quotes a line that cannot be read."""
+    read_back, device_findings, notes = _layers(outputs / LAYER_INFO, compiled, plan)
     try:
-        return DeviceReport(read_back, found, CODES, notes, latency=_latency(outputs))
+        return DeviceReport(read_back, device_findings, CODES, notes, latency=_latency(outputs))
     except UnreadableError as error:
-        return DeviceReport(read_back, found, CODES, notes, not_measured=str(error))
+        return DeviceReport(read_back, device_findings, CODES, notes, not_measured=str(error))
 
 
 def _layers(
@@ -37,35 +37,35 @@ def _layers(
 ) -> tuple[ReadBack | None, tuple[Finding, ...], tuple[str, ...]]:
     if not path.is_file():
         return None, (), ()
-    beside = next((a.path for a in compiled.artifacts if a.name == FLOAT16_LAYERS), None)
+    float16_layers = next((a.path for a in compiled.artifacts if a.name == FLOAT16_LAYERS), None)
     plain = unquantized(ir.load(compiled.artifacts[0].path))
     try:
         built = read_layer_info(path)
-        in_float16 = parse_layers(beside.read_text()) if beside is not None else None
-        _require_of_this_model(built, plain)
+        in_float16 = parse_layers(float16_layers.read_text()) if float16_layers is not None else None
+        _require_nodes_of_model(built, plain)
     except UnreadableError as error:
         return ReadBack((), _EVIDENCE, unparsed=str(error)), (), ()
     blocks = find_blocks(plain, built, in_float16)
     return as_planned(plain, blocks, built, plan, _EVIDENCE), findings(blocks), notes_on(blocks, built, in_float16)
 
 
-def _require_of_this_model(built: tuple[Layer, ...], plain: UnquantizedModel) -> None:
-    """A list that names no node of the model is that of another engine, or has no metadata."""
-    named = {name for layer in built for name in layer.nodes}
-    if not named:
-        raise UnreadableError(f"no layer of {LAYER_INFO} says in its Metadata which nodes it does the work of")
-    if named.isdisjoint(node.name for node in plain.model.graph):
+def _require_nodes_of_model(built: tuple[Layer, ...], plain: UnquantizedModel) -> None:
+    """Refuse a list that names no node of the model: it is that of another engine, or it has no metadata."""
+    names = {name for layer in built for name in layer.nodes}
+    if not names:
+        raise UnreadableError(f"no layer of {LAYER_INFO} names its ONNX nodes in its Metadata")
+    if names.isdisjoint(node.name for node in plain.model.graph):
         raise UnreadableError(
-            f"{LAYER_INFO} is of another engine: {min(named)!r} is no node of this model, nor any other"
+            f"{LAYER_INFO} is of another engine: none of its nodes is in this model, the first is {min(names)!r}"
         )
 
 
 def _latency(outputs: Path) -> DeviceLatency | None:
-    """The medians over all runs of all samples."""
+    """The median latency over all runs of all samples."""
     rows: list[tuple[float, float]] = []
     for path in sorted(outputs.glob(TIMES)):
-        listed = read_json(path)
-        for row in listed if isinstance(listed, list) else [listed]:
+        content = read_json(path)
+        for row in content if isinstance(content, list) else [content]:
             try:
                 rows.append((float(row["computeMs"]), float(row["latencyMs"])))
             except (KeyError, TypeError, ValueError) as error:
@@ -74,5 +74,5 @@ def _latency(outputs: Path) -> DeviceLatency | None:
                 ) from error
     if not rows:
         return None
-    compute, whole = (statistics.median(column) * 1e3 for column in zip(*rows, strict=True))
-    return DeviceLatency(compute, whole, len(rows), _SOURCE)
+    compute_us, total_us = (statistics.median(column) * 1e3 for column in zip(*rows, strict=True))
+    return DeviceLatency(compute_us, total_us, len(rows), _SOURCE)

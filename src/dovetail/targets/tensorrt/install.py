@@ -1,4 +1,4 @@
-"""Whether the ``tensorrt-rtx`` wheel is installed here, and whether it builds for a GPU."""
+"""Whether the ``tensorrt-rtx`` wheel is installed, and whether it builds for a GPU."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ _INSTALL = "pip install 'dovetail-fit[tensorrt]'"
 
 
 def probe(gpu: Gpu) -> Probe:
-    """Whether an engine can be built here; nothing of the wheel is loaded for it."""
+    """Whether an engine can be built on this machine; the wheel is not imported."""
     try:
         versions = {PACKAGE: version(PACKAGE)}
     except PackageNotFoundError:
         return Probe(False, {}, f"{PACKAGE} is not installed: {_INSTALL}")
     if not gpu.is_built:
-        known = ", ".join(f"sm{sm}" for sm in BUILT)
-        missing = f"{PACKAGE} {versions[PACKAGE]} builds for {known}: for {gpu.name} the ONNX file is only written"
+        supported = ", ".join(f"sm{sm}" for sm in BUILT)
+        missing = (
+            f"{PACKAGE} {versions[PACKAGE]} builds for {supported} only: for {gpu.name} only the ONNX file is written"
+        )
         return Probe(False, versions, missing)
     return Probe(True, versions)

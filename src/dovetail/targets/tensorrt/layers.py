@@ -1,4 +1,4 @@
-"""The builder's layer list, read: every layer with its types and the ONNX nodes that it does the work of."""
+"""Parse the builder's layer list: every layer with its types and the ONNX nodes that it computes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from dovetail.encoding import DType
 
-# The words of the list -> ours.
+# Type names in the layer list -> our dtypes, and back.
 DTYPES = {"FP8": DType.F8E4M3, "Int8": DType.S8, "Half": DType.F16, "Float": DType.F32}
-WORDS = {dtype: word for word, dtype in DTYPES.items()}
+TYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LAYER = re.compile(
     r"Name: (?P<name>.*?), LayerType: (?P<kind>\w+), Inputs: \[(?P<inputs>.*?)\]"
     r"(?:, Constants: \[(?P<constants>.*?)\])?, Outputs: \[(?P<outputs>.*?)\], TacticName: .*?, StreamId: -?\d+"
@@ -19,14 +19,15 @@ _LAYER = re.compile(
 _TENSOR = re.compile(r"\{ Name: .*?, Dimensions: \[(?P<shape>[-\d,]*)\].*?Datatype: (?P<dtype>\w+)")
 _NODE = re.compile(r"\[ONNX Layer: (.*)\]", re.DOTALL)
 _BETWEEN_NODES = "\x1f"
-# A fused attention, and layers that multiply matrices; what is generated computes element by element.
+# Part of the name of a fused attention layer, and the kinds of layers that run a matrix operation. The layers that the
+# builder generates itself compute element by element.
 _ATTENTION = "_mha"
-_PRODUCTS = ("gemm", "correlation", "runtime_fusion")
+_MATRIX_KINDS = ("gemm", "correlation", "runtime_fusion")
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An operand of a layer: its type in the builder's word, and its shape."""
+    """An operand of a layer: its type as the builder names it, and its shape."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -34,7 +35,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer of an engine; ``nodes`` are the names of the ONNX nodes that are in it."""
+    """One layer of an engine; ``nodes`` are the names of the ONNX nodes that it computes."""
 
     name: str
     kind: str
@@ -48,22 +49,22 @@ class Layer:
         return _ATTENTION in self.name
 
     @property
-    def is_product(self) -> bool:
-        return self.is_attention or self.kind in _PRODUCTS
+    def is_matrix_op(self) -> bool:
+        return self.is_attention or self.kind in _MATRIX_KINDS
 
     @property
     def types(self) -> str:
-        """``FP8 -> Half``, as far as its data goes."""
-        inside = "/".join(dict.fromkeys(t.dtype for t in self.inputs)) or "constants"
-        return f"{inside} -> {'/'.join(dict.fromkeys(t.dtype for t in self.outputs))}"
+        """The types of inputs and outputs, as in ``FP8 -> Half``."""
+        inputs = "/".join(dict.fromkeys(tensor.dtype for tensor in self.inputs)) or "constants"
+        return f"{inputs} -> {'/'.join(dict.fromkeys(tensor.dtype for tensor in self.outputs))}"
 
 
 class UnreadableError(ValueError):
-    """A line of the list that is not of the form known."""
+    """A layer list, or a line of it, that does not have the expected format."""
 
 
 def parse_layers(text: str) -> tuple[Layer, ...]:
-    """The layers of a list; a line of another form is an error that quotes it."""
+    """Parse a layer list; a line in an unknown format raises an error that quotes it."""
     lines = text.strip().splitlines()
     if not lines or lines[0].strip() != "Layers:":
         raise UnreadableError("the builder printed no layer list")
@@ -72,21 +73,23 @@ def parse_layers(text: str) -> tuple[Layer, ...]:
 
 
 def _layer(line: str) -> Layer:
-    found = _LAYER.fullmatch(line)
-    if found is None:
-        raise UnreadableError(f"line {line[:200]!r}")
-    tensors = {key: _tensors(found[key] or "", line) for key in ("inputs", "constants", "outputs")}
-    if _ATTENTION in found["name"] and not tensors["inputs"]:
-        raise UnreadableError(f"an attention without inputs: line {line[:200]!r}")
-    named = (_NODE.fullmatch(one) for one in (found["metadata"] or "").split(_BETWEEN_NODES))
-    return Layer(found["name"], found["kind"], nodes=frozenset(one[1] for one in named if one is not None), **tensors)
+    match = _LAYER.fullmatch(line)
+    if match is None:
+        raise UnreadableError(f"unknown format in line {line[:200]!r}")
+    tensors = {key: _tensors(match[key] or "", line) for key in ("inputs", "constants", "outputs")}
+    if _ATTENTION in match["name"] and not tensors["inputs"]:
+        raise UnreadableError(f"attention layer without inputs in line {line[:200]!r}")
+    nodes = (_NODE.fullmatch(entry) for entry in (match["metadata"] or "").split(_BETWEEN_NODES))
+    return Layer(
+        match["name"], match["kind"], nodes=frozenset(node[1] for node in nodes if node is not None), **tensors
+    )
 
 
 def _tensors(text: str, line: str) -> tuple[Tensor, ...]:
-    found = tuple(
-        Tensor(one["dtype"], tuple(int(size) for size in one["shape"].split(",") if size))
-        for one in _TENSOR.finditer(text)
+    tensors = tuple(
+        Tensor(match["dtype"], tuple(int(size) for size in match["shape"].split(",") if size))
+        for match in _TENSOR.finditer(text)
     )
-    if len(found) != text.count("{ Name: "):
-        raise UnreadableError(f"line {line[:200]!r}")
-    return found
+    if len(tensors) != text.count("{ Name: "):
+        raise UnreadableError(f"unknown format in line {line[:200]!r}")
+    return tensors

@@ -1,7 +1,8 @@
-"""What TensorRT computes in 8 bit: products, between Quantize/Dequantize on their inputs; everything else is float.
+"""The op table of ``tensorrt``: MatMul, Gemm and Conv run in 8 bit with Q/DQ pairs on their inputs, all else in float.
 
-Two products around a softmax are one kernel where the builder has one of that type and size; where it has none, they
-stay in float16, in which it has one, because two products in 8 bit around a softmax in float are slower than that.
+The two MatMuls and the Softmax of an attention are one kernel where the builder has one for the 8-bit type and the
+size. Where it has none, they stay in float16, for which it has one: that kernel is faster than two 8-bit MatMuls around
+a float Softmax.
 """
 
 from __future__ import annotations
@@ -25,74 +26,77 @@ WF8 = Encoding(DType.F8E4M3, granularity=Granularity.AXIS)
 S8 = Encoding(DType.S8, symmetric=True)
 W8 = Encoding(DType.S8, symmetric=True, granularity=Granularity.AXIS)
 
-# A softmax lies in [0, 1]: the largest stored value stands for one.
+# The output of a Softmax is in [0, 1]: the largest quantized value represents 1.
 SOFTMAX_SCALE_FP8 = 1 / FLOAT8_HIGHEST
 SOFTMAX_SCALE_INT8 = 1 / 127
-# Sizes with a fused attention kernel (sm89: head sizes 8 to 256, 1 to 2048 keys; the others: three sizes each).
+# Sizes that have a fused attention kernel (engines built for sm89 with head sizes 8 to 256 and 1 to 2048 keys; for the
+# other GPUs with three sizes each).
 FP8_LEAST_KEYS = 32
 INT8_MOST_KEYS = 512
 INT8_HEAD_SIZES = (16, 32, 64)
-# Above this the builder computes a convolution in float16, without a word (measured: 4 x 8 and 5 x 6, not 3 x 11).
-FP8_LARGEST_WINDOW = 32
-# How far from a product its softmax may be: reshapes, casts, scales and masks lie between.
-_REACH = 8
+# The builder silently runs convolutions with larger kernels in float16 (engines built for sm89: 4 x 8 and 5 x 6 run in
+# FP8, 3 x 11 does not).
+FP8_LARGEST_CONV_KERNEL = 32
+# How many nodes may be between a MatMul and its Softmax: reshapes, casts, scales and masks.
+_MOST_NODES_BETWEEN = 8
 
 FP8 = Precision("fp8", F8, WF8)
 W8A8 = Precision("w8a8", S8, W8)
 
 
 def table(float8: bool) -> Mapping[str, OpSupport]:
-    """Products take 8 bit on both sides and write float, so that a bias or a residual is added in float."""
+    """MatMul, Gemm and Conv read 8 bit on both inputs and write float: biases and residuals are added in float."""
     ops = {op: OpSupport((signature(F32, out=F32),), shares=(0,), known_from=_KNOWN) for op in MOVERS}
-    pairs = ((F8, WF8), (S8, W8)) if float8 else ((S8, W8),)
-    linear = tuple(signature(a, const(w), F32, out=F32) for a, w in pairs)
+    encodings = ((F8, WF8), (S8, W8)) if float8 else ((S8, W8),)
+    linear = tuple(signature(a, const(w), F32, out=F32) for a, w in encodings)
     plain = signature(F32, F32, F32, out=F32)
     ops["Gemm"] = OpSupport((*linear, plain), known_from=_KNOWN)
-    windows = tuple(replace(one, when=_small_window) if one.inputs[0].encoding == F8 else one for one in linear)
-    ops["Conv"] = OpSupport((*windows, plain), known_from=_KNOWN)
-    matrices = tuple(Signature((Slot(a), const(w)), F32, when=weight_is_matrix) for a, w in pairs)
-    products = tuple(Signature((Slot(a), Slot(a)), F32, when=_fuses(a.dtype)) for a, _ in pairs)
-    ops["MatMul"] = OpSupport((*matrices, *products, signature(F32, F32, out=F32)), known_from=_KNOWN)
+    conv = tuple(replace(row, when=_small_conv_kernel) if row.inputs[0].encoding == F8 else row for row in linear)
+    ops["Conv"] = OpSupport((*conv, plain), known_from=_KNOWN)
+    by_weight = tuple(Signature((Slot(a), const(w)), F32, when=weight_is_matrix) for a, w in encodings)
+    by_activation = tuple(Signature((Slot(a), Slot(a)), F32, when=_fuses(a.dtype)) for a, _ in encodings)
+    ops["MatMul"] = OpSupport((*by_weight, *by_activation, signature(F32, F32, out=F32)), known_from=_KNOWN)
     fixed = (FixedQParams(DType.F8E4M3, SOFTMAX_SCALE_FP8, 0), FixedQParams(DType.S8, SOFTMAX_SCALE_INT8, 0))
     ops["Softmax"] = OpSupport((signature(F32, out=F32),), fixed=fixed, known_from=_KNOWN)
     return ops
 
 
 def no_kernel(attention: Attention, dtype: DType) -> str:
-    """Why the builder has no fused kernel of this type for an attention; empty where it has one."""
+    """Why the builder has no fused kernel of this type for an attention; empty if it has one."""
     key = shape_of(attention.key)
     keys, size = (key[-1] if key else None), attention.head_dim
     if dtype is DType.F8E4M3 and keys is not None and keys < FP8_LEAST_KEYS:
-        return f"FP8 attention is fused from {FP8_LEAST_KEYS} keys on, here are {keys}"
+        return f"FP8 attention is fused only with {FP8_LEAST_KEYS} keys or more, this one has {keys}"
     if dtype is DType.S8 and keys is not None and keys > INT8_MOST_KEYS:
-        return f"INT8 attention is fused up to {INT8_MOST_KEYS} keys, here are {keys}"
+        return f"INT8 attention is fused only with {INT8_MOST_KEYS} keys or fewer, this one has {keys}"
     if dtype is DType.S8 and size is not None and size not in INT8_HEAD_SIZES:
-        return f"INT8 attention is fused at head sizes {', '.join(map(str, INT8_HEAD_SIZES))}, here it is {size}"
-    if dtype is DType.S8 and not _feeds_products(attention.mix.outputs[0]):
-        return "INT8 attention is fused only in front of a product in INT8"
+        sizes = ", ".join(map(str, INT8_HEAD_SIZES))
+        return f"INT8 attention is fused only with head sizes {sizes}, this one has {size}"
+    if dtype is DType.S8 and not _feeds_matrix_ops(attention.mix.outputs[0]):
+        return "INT8 attention is fused only if all consumers of its output are INT8 MatMul, Gemm or Conv"
     return ""
 
 
-def _feeds_products(value: ir.Value) -> bool:
-    """Whether everything that reads a value, moved or not, is a product."""
+def _feeds_matrix_ops(value: ir.Value) -> bool:
+    """Whether all consumers of a value, also behind layout operators, are MatMul, Gemm or Conv."""
     users = [user for user, _ in value.uses()]
     return (
         bool(users)
         and not value.is_graph_output()
         and all(
             is_op(user, "Conv", "Gemm", "MatMul")
-            or (is_op(user, *MOVERS) and all(_feeds_products(output) for output in user.outputs))
+            or (is_op(user, *MOVERS) and all(_feeds_matrix_ops(output) for output in user.outputs))
             for user in users
         )
     )
 
 
-def _small_window(node: ir.Node) -> str:
+def _small_conv_kernel(node: ir.Node) -> str:
     weight = shape_of(node.inputs[1])
-    window = math.prod(weight[2:]) if weight else FP8_LARGEST_WINDOW + 1
-    if window <= FP8_LARGEST_WINDOW:
+    size = math.prod(weight[2:]) if weight else FP8_LARGEST_CONV_KERNEL + 1
+    if size <= FP8_LARGEST_CONV_KERNEL:
         return ""
-    return f"an FP8 convolution has windows of at most {FP8_LARGEST_WINDOW} places, here are {window}"
+    return f"FP8 convolution supports kernels of at most {FP8_LARGEST_CONV_KERNEL} elements, this one has {size}"
 
 
 def _fuses(dtype: DType) -> Callable[[ir.Node], str]:
@@ -104,29 +108,31 @@ def _fuses(dtype: DType) -> Callable[[ir.Node], str]:
 
 
 def attention_of(node: ir.Node) -> Attention | None:
-    """The attention that a product belongs to, as the one in front of its softmax or behind it."""
-    for softmax in (*_softmaxes_behind(node.outputs[0], _REACH), *_softmaxes_before(node.inputs[0], _REACH)):
-        found = match_attention(softmax)
-        if found is not None and node in (found.scores, found.mix):
-            return found
+    """The attention that a MatMul belongs to, either in front of its Softmax or behind it."""
+    after = _softmaxes_after(node.outputs[0], _MOST_NODES_BETWEEN)
+    before = _softmaxes_before(node.inputs[0], _MOST_NODES_BETWEEN)
+    for softmax in (*after, *before):
+        attention = match_attention(softmax)
+        if attention is not None and node in (attention.scores, attention.mix):
+            return attention
     return None
 
 
-def _softmaxes_behind(value: ir.Value, reach: int) -> list[ir.Node]:
-    found: list[ir.Node] = []
-    for user, _ in value.uses() if reach else ():
+def _softmaxes_after(value: ir.Value, distance: int) -> list[ir.Node]:
+    softmaxes: list[ir.Node] = []
+    for user, _ in value.uses() if distance else ():
         if is_op(user, "Softmax"):
-            found.append(user)
+            softmaxes.append(user)
         elif not is_op(user, "MatMul") and user.outputs:
-            found += _softmaxes_behind(user.outputs[0], reach - 1)
-    return found
+            softmaxes += _softmaxes_after(user.outputs[0], distance - 1)
+    return softmaxes
 
 
-def _softmaxes_before(value: ir.Value | None, reach: int) -> list[ir.Node]:
+def _softmaxes_before(value: ir.Value | None, distance: int) -> list[ir.Node]:
     node = None if value is None else value.producer()
-    if node is None or not reach:
+    if node is None or not distance:
         return []
     if is_op(node, "Softmax"):
         return [node]
-    # Behind a softmax the data is input 0, or the last input of the Where that guards it.
-    return _softmaxes_before(node.inputs[2 if is_op(node, "Where") else 0], reach - 1) if node.inputs else []
+    # Behind a Softmax the data is input 0, or the last input of the Where that replaces NaN.
+    return _softmaxes_before(node.inputs[2 if is_op(node, "Where") else 0], distance - 1) if node.inputs else []

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs by TensorRT-RTX, whose builder works ahead of time and without a GPU."""
+"""``tensorrt``: NVIDIA GPUs through TensorRT-RTX, whose builder works ahead of time and without a GPU."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from dovetail.targets.tensorrt.rules import RULES
 from dovetail.targets.tensorrt.rules.retired import RETIRED
 from dovetail.targets.tensorrt.table import FP8, W8A8, table
 
-# So that every pair stands directly in front of its product. TensorRT-RTX sees through all of these; classic TensorRT
-# is said not to (docs/tensorrt.md has the sources).
-_GIVEN = (fold_casts, scale_before_quantize, transpose_before_quantize, transpose_stored_weights)
-_NO_RUN = "an engine runs on its GPU only, and the builder has none here: see device/"
-# Float tensors in float16: a ViT is 68 dB from float32 (onnxruntime 1.31.1, the emitted graph).
+# Rewrites of quantized models, so that every Q/DQ pair is directly in front of its MatMul, Gemm or Conv. TensorRT-RTX
+# fuses without them too; according to NVIDIA classic TensorRT does not (sources: docs/tensorrt.md).
+_QDQ_REWRITES = (fold_casts, scale_before_quantize, transpose_before_quantize, transpose_stored_weights)
+_NO_RUN = "an engine runs only on its GPU, which is not available here: run the files in device/ on it"
+# With float tensors in float16 a ViT has 68 dB against float32 (onnxruntime 1.31.1, the emitted graph).
 _FLOAT16_DB = 60.0
 
 
 def open_target(variant: str, options: Mapping[str, str]) -> Target:
-    """The target of one compute capability."""
+    """Open the target for one compute capability."""
     gpu = gpu_named(variant)
-    asked = read_options(gpu, options)
-    in_float = F16 if asked.half else F32
-    precisions = (*((FP8,) if gpu.has_fp8 else ()), W8A8, *((FP16,) if asked.half else ()))
-    unavailable = {} if gpu.has_fp8 else {FP8.name: f"{gpu.name} has no FP8: sm89 is the first with it"}
-    unavailable |= {} if asked.half else {FP16.name: "compute=fp32 computes in float32"}
+    checked = read_options(gpu, options)
+    in_float = F16 if checked.half else F32
+    precisions = (*((FP8,) if gpu.has_fp8 else ()), W8A8, *((FP16,) if checked.half else ()))
+    unavailable = {} if gpu.has_fp8 else {FP8.name: f"{gpu.name} does not support FP8, sm89 and later do"}
+    unavailable |= {} if checked.half else {FP16.name: "--option compute=fp32 runs float operators in float32"}
     return Target(
         name=f"tensorrt:{gpu.name}",
         facts=gpu,
@@ -65,14 +65,14 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
         ),
         backend=Backend(
             probe=partial(probe, gpu),
-            emit=partial(emit, asked),
-            compile=partial(compile_model, asked),
+            emit=partial(emit, checked),
+            compile=partial(compile_model, checked),
             read_back=read_back,
             runner=Runner(None, why_not=_NO_RUN),
             device=DeviceKit(device_side, read_device),
-            float16_db=_FLOAT16_DB if asked.half else None,
+            float16_db=_FLOAT16_DB if checked.half else None,
         ),
-        rewrites=Rewrites((split_linear, merge_layout, remove_unused), quantized=_GIVEN),
+        rewrites=Rewrites((split_linear, merge_layout, remove_unused), quantized=_QDQ_REWRITES),
         rules=RULES,
     )
 
@@ -80,10 +80,10 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
 FAMILY = Family(open_target, tuple(f"sm{number}" for number in BUILT), tuple(DEFAULTS), RULES, RETIRED)
 
 
-def emit(asked: TrtOptions, model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
-    """Strongly typed QDQ ONNX: 8 bit where planned, float16 (or float32) in between, float32 at both ends."""
-    emitted = emit_qdq(model, _half_scales(plan) if asked.half else plan)
-    if asked.half:
+def emit(options: TrtOptions, model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
+    """Write strongly typed QDQ ONNX: 8 bit where planned, else float16 (or float32); inputs and outputs in float32."""
+    emitted = emit_qdq(model, _half_scales(plan) if options.half else plan)
+    if options.half:
         as_float16(emitted)
         emitted.graph.sort()
     written = write(emitted, folder / "model.onnx")
@@ -91,9 +91,9 @@ def emit(asked: TrtOptions, model: ir.Model, plan: Plan, folder: Path) -> tuple[
 
 
 def _half_scales(plan: Plan) -> Plan:
-    """The plan with scales that float16 can hold exactly, so that constants are rounded with what they are read by."""
+    """Round the scales of a plan to float16, so that constants are quantized with the scale that dequantizes them."""
     edges = {edge: _half_scale(choice) for edge, choice in plan.edges.items()}
-    return replace(plan, tensors={name: _half_scale(c) for name, c in plan.tensors.items()}, edges=edges)
+    return replace(plan, tensors={name: _half_scale(choice) for name, choice in plan.tensors.items()}, edges=edges)
 
 
 def _half_scale(choice: Choice) -> Choice:
@@ -105,10 +105,10 @@ def _half_scale(choice: Choice) -> Choice:
 
 
 def read_back(compiled: CompileResult, plan: Plan) -> ReadBack:
-    """Every planned operand and every attention, looked up in the engine's layer list."""
-    paths = {a.name: a.path for a in compiled.artifacts}
+    """Look up every planned operand and every attention in the engine's layer list."""
+    paths = {artifact.name: artifact.path for artifact in compiled.artifacts}
     if LAYERS not in paths:
-        return ReadBack((), EVIDENCE, unparsed="there is no layer list")
+        return ReadBack((), EVIDENCE, unparsed="the builder wrote no layer list")
     if FLOAT16_LAYERS not in paths:
         return ReadBack((), EVIDENCE, unparsed=NO_FLOAT16_LIST)
     return read_layers(compiled.artifacts[0].path, paths[LAYERS], paths[FLOAT16_LAYERS], plan)

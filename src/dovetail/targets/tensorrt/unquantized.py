@@ -1,4 +1,4 @@
-"""An emitted graph without its Quantize/Dequantize pairs: what float16 would be, and where 8 bit stands in it."""
+"""Remove the Q/DQ pairs of an emitted graph: the float graph to compare with, and which edges were 8 bit."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class UnquantizedModel:
 
 
 def unquantized(emitted: ir.Model) -> UnquantizedModel:
-    """Take every pair out of a copy; stored constants are read back."""
+    """Remove every Q/DQ pair from a copy; quantized constants become float constants."""
     model = emitted.clone()
-    infer_shapes(model)  # another tool's file need not say its types
+    infer_shapes(model)  # a file of another tool may have no types
     graph = model.graph
-    reads = [node for node in graph if is_dequantize(node)]
-    edges = {edge: qparams_of(node).dtype for node in reads for edge in _readers(node.outputs[0])}
-    for node in reads:
+    dequantizes = [node for node in graph if is_dequantize(node)]
+    edges = {edge: qparams_of(node).dtype for node in dequantizes for edge in _consumers(node.outputs[0])}
+    for node in dequantizes:
         source = node.inputs[0]
         array = constant_of(source)
-        maker = None if source is None else source.producer()
+        producer = None if source is None else source.producer()
         if array is not None:
-            _read_back(node)
-        elif maker is not None and is_quantize(maker) and maker.inputs[0] is not None:
-            _bypass(graph, node.outputs[0], maker.inputs[0])
+            _fold(node)
+        elif producer is not None and is_quantize(producer) and producer.inputs[0] is not None:
+            _bypass(graph, node.outputs[0], producer.inputs[0])
         else:
             continue
         graph.remove(node, safe=True)
@@ -51,24 +51,25 @@ def unquantized(emitted: ir.Model) -> UnquantizedModel:
     return UnquantizedModel(model, edges)
 
 
-def _readers(value: ir.Value) -> list[Edge]:
-    """The edges that read a value as it is, moved, cast, or times one number: the builder looks through all these."""
-    found: list[Edge] = []
+def _consumers(value: ir.Value) -> list[Edge]:
+    """The edges that read a value, also behind layout operators, Casts and a scalar Mul, as the builder fuses them."""
+    edges: list[Edge] = []
     for node, index in value.uses():
-        found.append(Edge(node.name or "", index))
+        edges.append(Edge(node.name or "", index))
         scale = scale_at(node, ScalePlace.QUERY)
         if (is_op(node, "Cast", *MOVERS) and not index) or (scale is not None and scale.data is value):
-            found += [edge for output in node.outputs for edge in _readers(output)]
-    return found
+            edges += [edge for output in node.outputs for edge in _consumers(output)]
+    return edges
 
 
-def _read_back(node: ir.Node) -> None:
+def _fold(node: ir.Node) -> None:
+    """Replace the dequantized constant of a DequantizeLinear by a float constant."""
     output, stored = node.outputs[0], constant_of(node.inputs[0])
     if stored is None or node.graph is None:
-        raise ValueError(f"{node.name!r} reads no constant")
-    scale = constant_of(node.inputs[1])  # says the type, also below opset 19, where none is inferred from it
-    real = np.float16 if scale is not None and scale.dtype == np.float16 else np.float32
-    tensor = ir.Tensor(dequantize(stored, qparams_of(node)).astype(real), name=output.name)
+        raise ValueError(f"the input of {node.name!r} is not a constant")
+    scale = constant_of(node.inputs[1])  # has the type of the output, also below opset 19, where it is not inferred
+    dtype = np.float16 if scale is not None and scale.dtype == np.float16 else np.float32
+    tensor = ir.Tensor(dequantize(stored, qparams_of(node)).astype(dtype), name=output.name)
     value = ir.Value(name=output.name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=tensor.shape)
     carry(value, output)
     output.name = f"{output.name}/folded"
@@ -76,18 +77,18 @@ def _read_back(node: ir.Node) -> None:
     node.graph.register_initializer(value)
 
 
-def _bypass(graph: ir.Graph, read: ir.Value, real: ir.Value) -> None:
-    """Give the readers of a pair what was stored; at a graph's output an Identity keeps the name."""
-    if read.is_graph_output():
-        for user, index in tuple(read.uses()):
-            user.replace_input_with(index, real)
-        node = ir.node("Identity", [real], name=f"{read.name}/Identity")
+def _bypass(graph: ir.Graph, dequantized: ir.Value, source: ir.Value) -> None:
+    """Let the consumers of a Q/DQ pair read its input; an Identity keeps the name of a graph output."""
+    if dequantized.is_graph_output():
+        for user, index in tuple(dequantized.uses()):
+            user.replace_input_with(index, source)
+        node = ir.node("Identity", [source], name=f"{dequantized.name}/Identity")
         final = node.outputs[0]
-        final.name, final.type, final.shape = read.name, read.type, read.shape
-        read.name = f"{read.name}/read"
+        final.name, final.type, final.shape = dequantized.name, dequantized.type, dequantized.shape
+        dequantized.name = f"{dequantized.name}/read"
         graph.append(node)
         for index, output in enumerate(graph.outputs):
-            if output is read:
+            if output is dequantized:
                 graph.outputs[index] = final
         return
-    read.replace_all_uses_with(real)
+    dequantized.replace_all_uses_with(source)

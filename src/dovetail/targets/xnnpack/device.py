@@ -1,4 +1,4 @@
-"""The part of the device folder that is XNNPACK's: the program, how it is opened in Python, and a script without."""
+"""The device files of ``xnnpack``: the program, a Python session that runs it, and a script for executor_runner."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _NAMES = "INPUTS: list[str] = []\nOUTPUTS: list[str] = []\n"
 
 
 def device_side(compiled: CompileResult, case: DeviceCase) -> DeviceFiles:
-    """The program, or the QDQ graph where none could be lowered here, and the texts that run it."""
+    """The program, or the QDQ graph if it could not be lowered on this machine, and the scripts that run it."""
     program = [a.path for a in compiled.artifacts if a.name == PROGRAM]
     models = program or [a.path for a in compiled.artifacts if a.name.startswith(MODEL)]
     return DeviceFiles(tuple(models), {"device_session.py": session_text(case), SCRIPT: runner_text(case)})
 
 
 def session_text(case: DeviceCase) -> str:
-    """The session module with the names of inputs and outputs, which a program does not know."""
+    """The session module with the names of inputs and outputs, which a program does not contain."""
     text = Path(device_session.__file__).read_text()
     if _NAMES not in text:
-        raise ValueError("device_session.py has no place for the names")
-    inputs, outputs = (json.dumps([tensor.name for tensor in part]) for part in (case.inputs, case.outputs))
+        raise ValueError("device_session.py has no lines INPUTS and OUTPUTS to fill in")
+    inputs, outputs = (json.dumps([tensor.name for tensor in tensors]) for tensors in (case.inputs, case.outputs))
     return text.replace(_NAMES, f"INPUTS = {inputs}\nOUTPUTS = {outputs}\n")
 
 
 def runner_text(case: DeviceCase) -> str:
-    """A shell script for a phone: executor_runner on every sample, its outputs named as ``verify`` reads them."""
+    """A shell script for a phone that runs executor_runner on every sample and names the outputs for ``verify``."""
     lines = [
         "#!/bin/sh",
         "# Runs the samples of this folder with executor_runner, which is built from ExecuTorch for the device:",
@@ -44,8 +44,8 @@ def runner_text(case: DeviceCase) -> str:
     ]
     for number, files in enumerate(case.samples):
         folder = f"outputs/{number:03d}"
-        given = shlex.quote(",".join(files[tensor.name] for tensor in case.inputs))
+        inputs = shlex.quote(",".join(files[tensor.name] for tensor in case.inputs))
         lines.append(f"mkdir -p {folder}")
-        lines.append(f'"$runner" --model_path=model.pte --inputs={given} --output_file={folder}/output')
+        lines.append(f'"$runner" --model_path=model.pte --inputs={inputs} --output_file={folder}/output')
         lines += [f"mv {folder}/output-{i}.bin {folder}/{tensor.file}.raw" for i, tensor in enumerate(case.outputs)]
     return "\n".join(lines) + "\n"

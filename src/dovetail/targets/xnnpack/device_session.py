@@ -1,4 +1,4 @@
-"""An ExecuTorch program on the CPU of the device, as it was checked. Stands alone: needs the package executorch."""
+"""Run an ExecuTorch program on the CPU of the device. Requires only the package executorch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ OUTPUTS: list[str] = []
 
 
 def open_model(model: str, backend: str = "") -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """A function from inputs by name to outputs by name; XNNPACK is part of the runtime, so no backend can be named."""
+    """Open a program as a function from inputs by name to outputs by name; ``backend`` must be empty."""
     if backend:
-        raise ValueError("XNNPACK is part of the ExecuTorch runtime: there is no backend to name")
+        raise ValueError("XNNPACK is part of the ExecuTorch runtime: leave out --backend")
     import torch
     from executorch.runtime import Runtime
 
@@ -28,10 +28,10 @@ def open_model(model: str, backend: str = "") -> Callable[[dict[str, Any]], dict
 
 
 def emulated() -> bool:
-    """Whether what ran was an ordinary PC, whose kernels are not those of a phone."""
+    """Whether this machine is an x86 PC, whose kernels are not those of a phone."""
     return platform.machine().lower() in ("x86_64", "amd64")
 
 
 def versions() -> dict[str, str]:
-    """What ran it."""
+    """The versions of the packages that ran the program."""
     return {name: version(name) for name in ("executorch", "torch", "numpy")}

@@ -1,7 +1,7 @@
-"""Dynamic quantization in the emitted graph: every row of what a linear layer reads gets its own scale as it runs.
+"""Dynamic quantization in the emitted graph: every row of a linear layer's input gets its own qparams at run time.
 
-XNNPACK quantizes row by row, whatever the graph says. An ONNX function says exactly that, so that the simulation does
-the same.
+XNNPACK quantizes row by row, whatever the graph says. The emitted graph has an ONNX function that does exactly that, so
+that the simulation computes the same values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dovetail.qdq.params import is_dequantize, is_quantize
 
 DOMAIN, ROWS = "dovetail", "DynamicRows"
 _LINEAR = ("Gemm", "MatMul")
-# The numbers of torch's choose_qparams_per_token_asymmetric, which are XNNPACK's.
+# The scale and zero point of torch's choose_qparams_per_token_asymmetric, which XNNPACK uses.
 _BODY = f"""
 <opset_import: ["" : 18], domain: "{DOMAIN}">
 {ROWS} (x) => (y) {{
@@ -54,12 +54,12 @@ _BODY = f"""
 
 
 def insert_dynamic(emitted: ir.Model) -> None:
-    """Put the function in front of every linear layer whose weight is stored in integers and whose input is float."""
+    """Put the function in front of every linear layer whose weight is quantized and whose input is float."""
     graph = emitted.graph
     for node in [node for node in graph if _is_dynamic(node)]:
         source = node.inputs[0]
         if source is None:
-            raise TypeError(f"{node.name!r} reads nothing")
+            raise TypeError(f"{node.name!r} has no input 0")
         name = free_name(graph, f"{source.name}__rows")
         rows = ir.node(ROWS, [source], domain=DOMAIN, name=name)
         output = rows.outputs[0]
@@ -79,17 +79,17 @@ def _is_dynamic(node: ir.Node) -> bool:
     source, weight = node.inputs[0].producer(), node.inputs[1].producer()
     if weight is None or not is_dequantize(weight) or constant_of(weight.inputs[0]) is None:
         return False
-    return source is None or not is_dequantize(source) or not _is_stored(node)
+    return source is None or not is_dequantize(source) or not _output_is_quantized(node)
 
 
-def _is_stored(node: ir.Node) -> bool:
-    """Whether what a layer gives, or what a Relu makes of it, goes nowhere but into integers."""
-    follower = sole_consumer(node.outputs[0])
-    if follower is not None and is_op(follower, "Relu"):
-        follower = sole_consumer(follower.outputs[0])
-    return is_quantize(follower)
+def _output_is_quantized(node: ir.Node) -> bool:
+    """Whether the only consumer of a layer, or of the Relu behind it, is a QuantizeLinear."""
+    consumer = sole_consumer(node.outputs[0])
+    if consumer is not None and is_op(consumer, "Relu"):
+        consumer = sole_consumer(consumer.outputs[0])
+    return is_quantize(consumer)
 
 
 def is_rows(node: ir.Node) -> bool:
-    """Whether a node is that function."""
+    """Whether a node calls the function."""
     return node.domain == DOMAIN and node.op_type == ROWS

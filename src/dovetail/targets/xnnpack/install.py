@@ -1,4 +1,4 @@
-"""Whether executorch, torch and torchao are installed here, and go together."""
+"""Whether executorch, torch and torchao are installed, in compatible versions."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from importlib.metadata import PackageNotFoundError, version
 from dovetail.backend import Probe
 
 _INSTALL = "pip install 'dovetail-fit[xnnpack]'"
-# The versions that everything here was measured with: an executorch wheel is built against one torch.
+# The versions that everything was measured with: an executorch wheel is built against one version of torch.
 PACKAGES = {"executorch": "1.5.1", "torch": "2.13.0", "torchao": "0.18.0"}
 
 
 def probe() -> Probe:
-    """Whether the three packages are here in versions that go together; none of them is imported for it."""
-    found = {name: _version(name) for name in PACKAGES}
-    versions = {name: number for name, number in found.items() if number}
-    return Probe(not (missing := obstacle(found)), versions, missing)
+    """Whether the three packages are installed in compatible versions; none of them is imported."""
+    installed = {name: _version(name) for name in PACKAGES}
+    versions = {name: number for name, number in installed.items() if number}
+    return Probe(not (missing := problem(installed)), versions, missing)
 
 
-def obstacle(found: dict[str, str]) -> str:
-    """What is missing or does not go together, in one sentence with the line that installs it; empty if nothing."""
-    absent = [name for name, number in found.items() if not number]
+def problem(installed: dict[str, str]) -> str:
+    """Which packages are missing or incompatible, with the command that installs them; empty if none is."""
+    absent = [name for name, number in installed.items() if not number]
     if absent:
         return f"{' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} not installed: {_INSTALL}"
-    other = [
-        f"{name} {number} is installed, {PACKAGES[name]} is needed"
-        for name, number in found.items()
+    incompatible = [
+        f"{name} {number} is installed, {PACKAGES[name]} is required"
+        for name, number in installed.items()
         if _release(number) != PACKAGES[name]
     ]
-    return f"{', '.join(other)}: {_INSTALL}" if other else ""
+    return f"{', '.join(incompatible)}: {_INSTALL}" if incompatible else ""
 
 
 def _release(number: str) -> str:
-    """A version without its build, as in ``2.13.0+cpu``."""
+    """A version without its local part: ``2.13.0+cpu`` -> ``2.13.0``."""
     return number.partition("+")[0]
 
 

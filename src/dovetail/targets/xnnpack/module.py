@@ -1,8 +1,8 @@
-"""The planned ONNX graph as a torch module that runs it node by node: what ``torch.export`` flattens.
+"""The planned ONNX graph as a torch module that runs it node by node, for ``torch.export``.
 
-What the lowering asks for, each found by failing (executorch 1.5.1): integers are read back once per reader, or
-"Invalid partition, found dependency cycles"; the zero points of a weight are a buffer; a linear layer's weight is
-[outputs, inputs], or the product falls out of int8; its bias is in float, and XNNPACK makes it int32.
+Requirements of the lowering, each found by a failure (executorch 1.5.1): every consumer has a dequantize of its own, or
+the lowering fails with "Invalid partition, found dependency cycles"; the zero points of a weight are a buffer; a linear
+layer's weight is [outputs, inputs], or the layer does not run in int8; its bias is float, and XNNPACK makes it int32.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from dovetail.targets.xnnpack.operators import arithmetic, layout, linear, norm,
 from dovetail.targets.xnnpack.operators.registry import OPERATORS, Call, Operator, Tensor, torch
 
 _REGISTERED = (arithmetic, layout, linear, norm, reduce, repeat)  # importing them fills the registry
-# The module of a node is called this and its number; the name survives lowering and leads back to the node.
+# The submodule of a node is named by this and the node's number; the name survives lowering and identifies the node.
 STEP = "step"
+# The module itself quantizes and dequantizes, so these two pass their input through.
 _QUANTIZE, _DEQUANTIZE = Operator(lambda call: lambda x, *_: x), Operator(lambda call: lambda x, *_: x)
-_NUMBERS = (1, 2)
+_QPARAMS_INPUTS = (1, 2)
 _INDEXED = ("Gather", "GatherElements", "ScatterElements")
 
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """Where an input comes from: the value to read, or the buffer; and its numbers, where it is stored in integers."""
+    """Where an input comes from: a value or a buffer; and its quantization parameters if it is quantized."""
 
     value: str = ""
     buffer: str = ""
@@ -41,17 +42,17 @@ class _Operand:
 
 
 def input_names(model: ir.Model) -> list[str]:
-    """The inputs of a graph in the order in which the module takes them."""
+    """The names of a graph's inputs, in the order of the module's arguments."""
     return [str(value.name) for value in model.graph.inputs]
 
 
 def output_names(model: ir.Model) -> list[str]:
-    """The outputs of a graph in the order in which the module gives them."""
+    """The names of a graph's outputs, in the order in which the module returns them."""
     return [str(value.name) for value in model.graph.outputs]
 
 
 def build_module(model: ir.Model, operators: Mapping[str, Operator] = OPERATORS) -> Any:
-    """A torch module that computes what the graph computes; an operator without a mapping is refused by name."""
+    """Build a torch module that computes what the graph computes; an operator without a mapping is an error."""
     steps, names = [], {}
     for number, node in enumerate(executed(model)):
         names[f"{STEP}{number}"] = node
@@ -68,67 +69,67 @@ def build_module(model: ir.Model, operators: Mapping[str, Operator] = OPERATORS)
         def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
             values = dict(zip(input_names(model), inputs, strict=True))
             for (name, node), (_, operands) in zip(names.items(), steps, strict=True):
-                given = [values[operand.value] for operand in operands if operand is not None and operand.value]
-                outputs = getattr(self, name)(*given)
-                several = outputs if isinstance(outputs, tuple | list) else (outputs,)
-                if any(value.name for value in node.outputs[len(several) :]):
-                    raise Call(node, {}).refuse(f"only its first {len(several)} outputs have a form here")
-                values.update(zip((str(value.name) for value in node.outputs), several, strict=False))
+                arguments = [values[operand.value] for operand in operands if operand is not None and operand.value]
+                result = getattr(self, name)(*arguments)
+                outputs = result if isinstance(result, tuple | list) else (result,)
+                if any(value.name for value in node.outputs[len(outputs) :]):
+                    raise Call(node, {}).unsupported(f"only its first {len(outputs)} outputs are supported")
+                values.update(zip((str(value.name) for value in node.outputs), outputs, strict=False))
             return tuple(values[name] for name in output_names(model))
 
     return Planned().eval()
 
 
 def known_operators() -> frozenset[str]:
-    """The ONNX operators that have a mapping."""
+    """The ONNX operators that have a mapping to torch."""
     return frozenset(OPERATORS)
 
 
 def executed(model: ir.Model) -> list[ir.Node]:
-    """The nodes that the module runs, in order: all but constants, and those that read integers back for others."""
+    """The nodes that the module runs, in order: all but constants and the dequantizes that consumers run themselves."""
     outputs = set(model.graph.outputs)
-    return [node for node in model.graph if not _is_read_by_others(node) or node.outputs[0] in outputs]
+    return [node for node in model.graph if not _is_run_by_consumers(node) or node.outputs[0] in outputs]
 
 
-def _is_read_by_others(node: ir.Node) -> bool:
+def _is_run_by_consumers(node: ir.Node) -> bool:
     return is_dequantize(node) or (is_op(node, "Constant") and constant_of(node.outputs[0]) is not None)
 
 
 def _step(node: ir.Node, operators: Mapping[str, Operator]) -> tuple[Any, list[_Operand | None]]:
-    """The module of one node, with its constants as buffers, and where its inputs come from."""
+    """The submodule of one node, with its constants as buffers, and where its inputs come from."""
     mapping = _mapping(node, operators)
-    numbers = {
+    constants = {
         index: array
         for index in range(len(node.inputs))
-        if (array := constant_of(node.inputs[index])) is not None and _takes_number(node, mapping, index)
+        if (array := constant_of(node.inputs[index])) is not None and _reads_constant(node, mapping, index)
     }
-    for index in mapping.numbers:
-        if index < len(node.inputs) and node.inputs[index] is not None and index not in numbers:
-            raise InputError(f"node {node.name!r} ({node.op_type}): its input {index} is not a constant")
+    for index in mapping.constants:
+        if index < len(node.inputs) and node.inputs[index] is not None and index not in constants:
+            raise InputError(f"node {node.name!r} ({node.op_type}): input {index} must be a constant")
     buffers: dict[str, Array] = {}
     operands: list[_Operand | None] = []
     for index in range(len(node.inputs)):
-        absent = node.inputs[index] is None or index in mapping.numbers
+        absent = node.inputs[index] is None or index in mapping.constants
         operands.append(None if absent else _operand(node, index, buffers))
-    return _module(mapping.build(Call(node, numbers)), node, operands, buffers), operands
+    return _module(mapping.build(Call(node, constants)), node, operands, buffers), operands
 
 
 def _mapping(node: ir.Node, operators: Mapping[str, Operator]) -> Operator:
     if is_quantize(node):
-        return Operator(_QUANTIZE.build, _NUMBERS)
+        return Operator(_QUANTIZE.build, _QPARAMS_INPUTS)
     if is_dequantize(node):
-        return Operator(_DEQUANTIZE.build, _NUMBERS)
+        return Operator(_DEQUANTIZE.build, _QPARAMS_INPUTS)
     if is_rows(node):
         return Operator(lambda call: _dynamic_rows)
-    found = operators.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-    if found is None:
-        raise InputError(f"node {node.name!r} uses the operator {node.op_type!r}, which has no form in torch here")
-    return found
+    mapping = operators.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    if mapping is None:
+        raise InputError(f"node {node.name!r} uses the operator {node.op_type!r}, which has no mapping to torch")
+    return mapping
 
 
-def _takes_number(node: ir.Node, mapping: Operator, index: int) -> bool:
-    """Whether a mapping looks at a constant: where it must, and at indices, which may be a plain range."""
-    return index in mapping.numbers or (node.op_type in _INDEXED and index == 1)
+def _reads_constant(node: ir.Node, mapping: Operator, index: int) -> bool:
+    """Whether a mapping reads a constant input as an array: where it must, and indices, which may be a range."""
+    return index in mapping.constants or (node.op_type in _INDEXED and index == 1)
 
 
 def _operand(node: ir.Node, index: int, buffers: dict[str, Array]) -> _Operand:
@@ -170,7 +171,7 @@ def _rows_first(node: ir.Node, array: Array, params: QParams | None) -> tuple[Ar
 
 
 def _module(function: Any, node: ir.Node, operands: Sequence[_Operand | None], buffers: dict[str, Array]) -> Any:
-    stored = qparams_of(node) if is_quantize(node) else None
+    output_params = qparams_of(node) if is_quantize(node) else None
 
     class Step(torch.nn.Module):  # type: ignore[misc]
         """One node."""
@@ -180,14 +181,14 @@ def _module(function: Any, node: ir.Node, operands: Sequence[_Operand | None], b
             for name, array in buffers.items():
                 self.register_buffer(name, torch.from_numpy(np.array(array)))
 
-        def forward(self, *given: Tensor) -> Any:
-            values = iter(given)
+        def forward(self, *inputs: Tensor) -> Any:
+            values = iter(inputs)
             arguments = [None if operand is None else self._read(operand, values) for operand in operands]
             try:
                 result = function(*arguments)
             except (IndexError, RuntimeError, TypeError, ValueError) as error:
-                raise Call(node, {}).refuse(f"torch says: {' '.join(str(error).split())[:300]}") from error
-            return result if stored is None else _quantized(result, stored)
+                raise Call(node, {}).unsupported(f"torch fails with: {' '.join(str(error).split())[:300]}") from error
+            return result if output_params is None else _quantized(result, output_params)
 
         def _read(self, operand: _Operand, values: Any) -> Tensor:
             value = next(values) if operand.value else getattr(self, operand.buffer)
@@ -195,7 +196,7 @@ def _module(function: Any, node: ir.Node, operands: Sequence[_Operand | None], b
                 return value
             if operand.params.axis is None:
                 return _dequantized(value, operand.params)
-            scale, zero_point = (getattr(self, f"{operand.buffer}_{part}") for part in ("scale", "zero_point"))
+            scale, zero_point = (getattr(self, f"{operand.buffer}_{name}") for name in ("scale", "zero_point"))
             return _dequantized_channels(value, operand.params, scale, zero_point)
 
     return Step()
@@ -207,21 +208,21 @@ def _grid(params: QParams) -> tuple[int, int, Any]:
 
 
 def _quantized(x: Tensor, params: QParams) -> Tensor:
-    numbers = float(params.scale), int(params.zero_point), *_grid(params)
-    return torch.ops.quantized_decomposed.quantize_per_tensor.default(x, *numbers)
+    arguments = float(params.scale), int(params.zero_point), *_grid(params)
+    return torch.ops.quantized_decomposed.quantize_per_tensor.default(x, *arguments)
 
 
 def _dequantized(x: Tensor, params: QParams) -> Tensor:
-    numbers = float(params.scale), int(params.zero_point), *_grid(params)
-    return torch.ops.quantized_decomposed.dequantize_per_tensor.default(x, *numbers)
+    arguments = float(params.scale), int(params.zero_point), *_grid(params)
+    return torch.ops.quantized_decomposed.dequantize_per_tensor.default(x, *arguments)
 
 
 def _dynamic_rows(x: Tensor) -> Tensor:
-    """What comes back from storing every row in int8 with numbers of its own."""
-    kit, grid = torch.ops.quantized_decomposed, (-128, 127, torch.int8)
-    scale, zero_point = kit.choose_qparams_per_token_asymmetric.default(x, torch.int8)
-    stored = kit.quantize_per_token.default(x, scale, zero_point, *grid)
-    return kit.dequantize_per_token.default(stored, scale, zero_point, *grid, torch.float32)
+    """Quantize every row to int8 with its own qparams, and dequantize it."""
+    ops, grid = torch.ops.quantized_decomposed, (-128, 127, torch.int8)
+    scale, zero_point = ops.choose_qparams_per_token_asymmetric.default(x, torch.int8)
+    quantized = ops.quantize_per_token.default(x, scale, zero_point, *grid)
+    return ops.dequantize_per_token.default(quantized, scale, zero_point, *grid, torch.float32)
 
 
 def _dequantized_channels(x: Tensor, params: QParams, scale: Tensor, zero_point: Tensor) -> Tensor:

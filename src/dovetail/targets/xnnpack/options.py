@@ -1,4 +1,4 @@
-"""The options of ``xnnpack``: known keys only, because a typo must not be silent."""
+"""The options of ``xnnpack``, checked: an unknown key is an error."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ DEFAULTS = LIMITS
 
 @dataclass(frozen=True, slots=True)
 class XnnpackOptions:
-    """The limits of the child processes that lower and run."""
+    """The limits of the child processes that lower and run programs."""
 
     limits: Limits = DEFAULT_LIMITS
 
 
-def read_options(given: Mapping[str, str]) -> XnnpackOptions:
-    """The checked record of what was given with ``--option``."""
-    for key in given:
+def read_options(values: Mapping[str, str]) -> XnnpackOptions:
+    """Check the values given with ``--option`` and return them as one record."""
+    for key in values:
         if key not in DEFAULTS:
-            raise InputError(f"target xnnpack has no option {key!r}; there is {', '.join(DEFAULTS)}")
-    return XnnpackOptions(read_limits({**DEFAULTS, **given}))
+            raise InputError(f"target xnnpack has no option {key!r}; expected one of {', '.join(DEFAULTS)}")
+    return XnnpackOptions(read_limits({**DEFAULTS, **values}))

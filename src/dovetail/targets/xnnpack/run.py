@@ -1,4 +1,4 @@
-"""Running a program in the ExecuTorch runtime: the child's side loads it once and runs many samples."""
+"""Run a program in the ExecuTorch runtime: a child process loads it once and runs many samples."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from dovetail.errors import BackendError, UnfinishedError
 from dovetail.targets.child import run_child
 from dovetail.targets.xnnpack.options import XnnpackOptions
 
-# How much goes to one child: its start costs seconds, and its samples stand in memory.
+# The size of a batch for one child process: starting it takes seconds, and it holds its samples in memory.
 _BATCH_SAMPLES, _BATCH_BYTES = 512, 256 << 20
 
 
 def run_program(
-    asked: XnnpackOptions, program: Path, names: tuple[list[str], list[str]], samples: Iterable[Sample]
+    options: XnnpackOptions, program: Path, names: tuple[list[str], list[str]], samples: Iterable[Sample]
 ) -> Iterator[Sample]:
-    """The outputs of a program, sample by sample; ``names`` are those of its inputs and outputs, in order."""
+    """Yield the outputs of a program, sample by sample; ``names``: of its inputs and of its outputs, in order."""
     inputs, outputs = names
     for batch in _batches(samples):
-        yield from _run_batch(asked, program, inputs, outputs, batch)
+        yield from _run_batch(options, program, inputs, outputs, batch)
 
 
 def _batches(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
@@ -37,23 +37,22 @@ def _batches(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
 
 
 def _run_batch(
-    asked: XnnpackOptions, program: Path, inputs: list[str], outputs: list[str], batch: list[Sample]
+    options: XnnpackOptions, program: Path, inputs: list[str], outputs: list[str], batch: list[Sample]
 ) -> list[Sample]:
     with tempfile.TemporaryDirectory(prefix="dovetail-xnnpack-") as name:
-        given, answer = Path(name) / "samples.npz", Path(name) / "outputs.npz"
-        np.savez(
-            given, allow_pickle=False, **{f"{i}": np.stack([s[key] for s in batch]) for i, key in enumerate(inputs)}
-        )
-        arguments = {"program": str(program), "samples": str(given), "outputs": str(answer), "inputs": len(inputs)}
+        samples, results = Path(name) / "samples.npz", Path(name) / "outputs.npz"
+        stacked = {f"{i}": np.stack([sample[key] for sample in batch]) for i, key in enumerate(inputs)}
+        np.savez(samples, allow_pickle=False, **stacked)
+        arguments = {"program": str(program), "samples": str(samples), "outputs": str(results), "inputs": len(inputs)}
         result = run_child(
             "dovetail.targets.xnnpack.session:run_in_child",
             arguments,
             who="the ExecuTorch runtime",
-            limits=asked.limits,
+            limits=options.limits,
         )
         if result.answer is None:
             kind = BackendError if result.finished else UnfinishedError
             raise kind(f"the ExecuTorch runtime did not run the program: {result.error}")
-        with np.load(answer) as arrays:
-            found: list[Array] = [arrays[f"{i}"] for i in range(len(outputs))]
-        return [{key: each[i] for key, each in zip(outputs, found, strict=True)} for i in range(len(batch))]
+        with np.load(results) as file:
+            arrays: list[Array] = [file[f"{i}"] for i in range(len(outputs))]
+        return [{key: array[i] for key, array in zip(outputs, arrays, strict=True)} for i in range(len(batch))]

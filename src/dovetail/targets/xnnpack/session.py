@@ -1,4 +1,4 @@
-"""The ExecuTorch runtime, only ever called in a child process."""
+"""The ExecuTorch runtime, called only in a child process."""
 
 from __future__ import annotations
 
@@ -11,70 +11,71 @@ from typing import Any
 import numpy as np
 
 METHOD = "forward"
-# How often a program is run before and while it is timed.
+# Runs before timing, the fewest and the most timed rounds, and the seconds after which timing ends.
 _WARM_UP, _LEAST_ROUNDS, _MOST_ROUNDS, _SECONDS = 3, 11, 201, 6.0
 
 
 class LoadedProgram:
-    """A program, every delegate initialized."""
+    """A program whose delegates are all initialized."""
 
     def __init__(self, program: Any) -> None:
         self._program, self._method = program, program.load_method(METHOD)
 
     def execute(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Run it; what it gives out is its own memory, which the next run overwrites."""
+        """Run the program; the outputs are in its own memory, which the next run overwrites."""
         outputs: Sequence[Any] = self._method(inputs)
         return outputs
 
 
 def runtime() -> Any:
-    """The runtime's own extension: ``executorch.runtime`` is the same, but takes six seconds to import the export."""
-    importlib.import_module("torch")  # first, because the extension needs its libraries
+    """The runtime's extension module; ``executorch.runtime`` wraps it, but importing that takes six seconds."""
+    importlib.import_module("torch")  # first, because the extension requires its libraries
     return importlib.import_module("executorch.extension.pybindings._C")
 
 
 def load_program(program: Path) -> LoadedProgram:
-    """The method of a program: what XNNPACK refuses, it refuses here."""
-    kit = runtime()
-    return LoadedProgram(kit._load_program(str(program), program_verification=kit.Verification.InternalConsistency))
+    """Load a program and its method; XNNPACK rejects an operator at this point, not when the program is lowered."""
+    extension = runtime()
+    verification = extension.Verification.InternalConsistency
+    return LoadedProgram(extension._load_program(str(program), program_verification=verification))
 
 
 def run_in_child(program: str, samples: str, outputs: str, inputs: int) -> dict[str, Any]:
-    """Run all samples, which stand one behind the other along the first axis of each input."""
+    """Run all samples, which are stacked along the first axis of each input."""
     import torch
 
     method = load_program(Path(program))
-    with np.load(samples) as arrays:
-        given = [arrays[f"{i}"] for i in range(inputs)]
-    found: list[list[Any]] = []
-    for index in range(len(given[0])):
-        # Copied, because the runtime gives out its own memory, which the next sample overwrites.
-        ran = method.execute([torch.from_numpy(np.ascontiguousarray(array[index])) for array in given])
-        found.append([np.array(tensor.numpy()) for tensor in ran])
-    stacked = {f"{i}": np.stack(column) for i, column in enumerate(zip(*found, strict=True))}
+    with np.load(samples) as file:
+        arrays = [file[f"{i}"] for i in range(inputs)]
+    results: list[list[Any]] = []
+    for index in range(len(arrays[0])):
+        # Copied, because the outputs are in the runtime's memory, which the next sample overwrites.
+        tensors = method.execute([torch.from_numpy(np.ascontiguousarray(array[index])) for array in arrays])
+        results.append([np.array(tensor.numpy()) for tensor in tensors])
+    stacked = {f"{i}": np.stack(column) for i, column in enumerate(zip(*results, strict=True))}
     np.savez(outputs, allow_pickle=False, **stacked)
-    return {"samples": len(found)}
+    return {"samples": len(results)}
 
 
 def time_in_child(programs: list[str], sample: str, inputs: int) -> dict[str, Any]:
-    """CPU seconds of every program, by turns, on one thread: [rounds, programs]."""
+    """Measure the CPU seconds of every program, in turn, on one thread: [rounds, programs]."""
     import torch
 
     runtime()._unsafe_reset_threadpool(1)
-    with np.load(sample) as arrays:
-        given = [torch.from_numpy(np.ascontiguousarray(arrays[f"{i}"])) for i in range(inputs)]
+    with np.load(sample) as file:
+        tensors = [torch.from_numpy(np.ascontiguousarray(file[f"{i}"])) for i in range(inputs)]
     methods = [load_program(Path(program)) for program in programs]
     for method in methods:
         for _ in range(_WARM_UP):
-            method.execute(given)
+            method.execute(tensors)
     rounds: list[list[float]] = []
     started = time.process_time()
     while len(rounds) < _LEAST_ROUNDS or (time.process_time() - started < _SECONDS and len(rounds) < _MOST_ROUNDS):
-        rounds.append([_seconds(method, given) for method in methods])
+        rounds.append([_seconds(method, tensors) for method in methods])
     return {"seconds": rounds}
 
 
-def _seconds(method: Any, given: list[Any]) -> float:
-    before = time.process_time()
-    method.execute(given)
-    return time.process_time() - before
+def _seconds(method: Any, tensors: list[Any]) -> float:
+    started = time.process_time()
+    method.execute(tensors)
+    return time.process_time() - started

@@ -1,4 +1,4 @@
-"""``xnnpack``: a planned ONNX graph as an ExecuTorch program for XNNPACK, run in the real runtime on this machine."""
+"""``xnnpack``: lowers a planned ONNX graph to an ExecuTorch program for XNNPACK and runs it on this machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dovetail.targets.xnnpack.install import probe
 from dovetail.targets.xnnpack.measure import baselines, measure
 from dovetail.targets.xnnpack.module import known_operators
 from dovetail.targets.xnnpack.options import DEFAULTS, XnnpackOptions, read_options
-from dovetail.targets.xnnpack.read_back import read_census
+from dovetail.targets.xnnpack.read_back import read_operator_list
 from dovetail.targets.xnnpack.rules import RULES
 from dovetail.targets.xnnpack.run import run_program
 from dovetail.targets.xnnpack.table import DYNAMIC, STATIC, TABLE
@@ -39,13 +39,13 @@ from dovetail.trials.knobs.precisions import precisions
 
 
 def open_target(variant: str, options: Mapping[str, str]) -> Target:
-    """The one variant of this target."""
+    """Open the target, which has no variants."""
     if variant:
         raise InputError(f"target xnnpack has no variant {variant!r}")
-    asked = read_options(options)
+    checked = read_options(options)
     return Target(
         name="xnnpack",
-        facts=asked,
+        facts=checked,
         table=OpTable(
             target="xnnpack",
             ops=TABLE,
@@ -57,10 +57,10 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
         backend=Backend(
             probe=probe,
             emit=emit,
-            compile=partial(compile_model, asked),
+            compile=partial(compile_model, checked),
             read_back=read_back,
-            runner=Runner(partial(run, asked)),
-            timer=Timer(partial(measure, asked), baselines(asked)),
+            runner=Runner(partial(run, checked)),
+            timer=Timer(partial(measure, checked), baselines(checked)),
             device=DeviceKit(device_side),
         ),
         rewrites=Rewrites(
@@ -84,7 +84,7 @@ FAMILY = Family(open_target, option_keys=tuple(DEFAULTS), rules=RULES)
 
 
 def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
-    """QDQ ONNX with integer weights: the simulation, and what is lowered."""
+    """Write QDQ ONNX with integer weights, which is both the simulation and the input of the lowering."""
     emitted = emit_qdq(model, plan)
     insert_dynamic(emitted)
     written = write(emitted, folder / "model.onnx")
@@ -92,15 +92,15 @@ def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
 
 
 def read_back(compiled: CompileResult, plan: Plan) -> ReadBack:
-    """Every planned tensor, looked up in the program that was written."""
-    return read_census(compiled.artifacts[0].path, _file(compiled, CENSUS), plan)
+    """Look up every planned tensor in the program."""
+    return read_operator_list(compiled.artifacts[0].path, _file(compiled, CENSUS), plan)
 
 
-def run(asked: XnnpackOptions, compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
-    """The outputs of the program in the ExecuTorch runtime."""
+def run(options: XnnpackOptions, compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
+    """Run the program in the ExecuTorch runtime, and yield its outputs sample by sample."""
     graph = ir.load(compiled.artifacts[0].path).graph
     names = [str(v.name) for v in graph.inputs], [str(v.name) for v in graph.outputs]
-    return run_program(asked, _file(compiled, PROGRAM), names, samples)
+    return run_program(options, _file(compiled, PROGRAM), names, samples)
 
 
 def _file(compiled: CompileResult, name: str) -> Path:

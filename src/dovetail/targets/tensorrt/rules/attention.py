@@ -1,4 +1,4 @@
-"""Q4 and Q6 on TensorRT: what keeps an attention from being one kernel."""
+"""Q4 and Q6 on TensorRT: what keeps an attention from being one fused kernel."""
 
 from __future__ import annotations
 
@@ -18,142 +18,152 @@ from dovetail.rules.rule import rule
 from dovetail.storage import Plan, Storage
 
 
-def _operands(found: Attention, plan: Plan) -> dict[str, Storage]:
-    """How the four operands of the two products are stored."""
-    return {part: _seen(node, index, plan) for part, (node, index) in found.operands.items()}
+def _operands(attention: Attention, plan: Plan) -> dict[str, Storage]:
+    """How the four operands of the two MatMuls are stored."""
+    return {name: _input_storage(node, index, plan) for name, (node, index) in attention.operands.items()}
 
 
-def _seen(node: ir.Node, index: int, plan: Plan) -> Storage:
+def _input_storage(node: ir.Node, index: int, plan: Plan) -> Storage:
     value = node.inputs[index]
     return seen_on(plan, Edge(node.name or "", index), "" if value is None else str(value.name))
 
 
 @rule("Q421")
-def attention_operand_without_pair(subject: CheckInput) -> Iterator[Finding]:
-    """Some operands of an attention are in 8 bit and others are not.
+def attention_operand_without_qdq(subject: CheckInput) -> Iterator[Finding]:
+    """Some operands of an attention are quantized and others are not.
 
     ## What it finds
-    Attention in which query, key, value or, most often, the output of the softmax has no Q/DQ pair while the others
-    have one.
+    Attention in which the query, the key, the value or, most often, the output of the Softmax has no Q/DQ pair while
+    the other operands have one.
 
     ## Why it matters
-    The builder makes one kernel of the two products and the softmax only if all four operands have the same 8-bit type,
-    or none has. With one missing there are three kernels and float16 in between: slower than without 8 bit. The count
-    of products with pairs looks healthy all the same.
+    The builder fuses the two MatMuls and the Softmax into one kernel only if all four operands have the same 8-bit type
+    or none is quantized. With one Q/DQ pair missing it builds three kernels with float16 tensors between them, which is
+    slower than the model without quantization. Counting the quantized MatMuls does not show this.
 
     ## How to fix it
-    A pair on all four. The softmax lies in [0, 1]: scale 1/448 in FP8, 1/127 in INT8. `dovetail repair` puts it there.
+    Add a Q/DQ pair to all four operands. The output of the Softmax is in [0, 1]: use scale 1/448 in FP8 and 1/127 in
+    INT8. `dovetail repair` adds it.
 
     ## Seen on
-    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: without any one of the four there is no `_gemm_mha_v2`, in FP8 and
-      in INT8; with all four there is.
+    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: if any one of the four pairs is missing, the engine has no layer
+      `_gemm_mha_v2`, in FP8 and in INT8; with all four it has one.
     """
-    for found in find_attention(subject.model.graph) if subject.plan is not None else ():
-        stored = _operands(found, subject.plan) if subject.plan is not None else {}
-        bare = [part for part, storage in stored.items() if not isinstance(storage, QParams)]
-        if 0 < len(bare) < len(stored):
-            message = f"the attention has no pair on its {' and its '.join(bare)}, so it is not one kernel"
-            yield Finding("Q421", at_attention(found), message, Severity.ERROR, fix=f"a pair on its {bare[0]} too")
+    plan = subject.plan
+    for attention in find_attention(subject.model.graph) if plan is not None else ():
+        operands = _operands(attention, plan) if plan is not None else {}
+        missing = [name for name, storage in operands.items() if not isinstance(storage, QParams)]
+        if 0 < len(missing) < len(operands):
+            names = " and its ".join(missing)
+            message = f"the attention has no Q/DQ pair on its {names}, so it is not fused into one kernel"
+            fix = f"add a Q/DQ pair to its {names}"
+            yield Finding("Q421", at_attention(attention), message, Severity.ERROR, fix=fix)
 
 
 @rule("Q422")
-def pair_on_scores(subject: CheckInput) -> Iterator[Finding]:
-    """A pair stands on the scores of an attention, in front of its mask or softmax.
+def qdq_on_attention_scores(subject: CheckInput) -> Iterator[Finding]:
+    """The scores of an attention have a Q/DQ pair, in front of the mask or the Softmax.
 
     ## What it finds
-    Q/DQ pairs between the first product of an attention and its softmax: on the scores, on a mask, in front of the Add
-    of the mask.
+    Q/DQ pairs between the first MatMul of an attention and its Softmax: on the scores, on a mask, or in front of the
+    Add of the mask.
 
     ## Why it matters
-    Inside the fused kernel the scores are never stored. A pair asks for them, and the attention falls apart into three
-    kernels. Quantizers that put a pair in front of every Add do this to exports with a mask.
+    The fused kernel does not write the scores to memory. A Q/DQ pair needs them there, so the attention is built as
+    three kernels. Quantizers that put a Q/DQ pair in front of every Add cause this in exports with a mask.
 
     ## How to fix it
-    Take the pair away; `dovetail repair` does.
+    Remove the Q/DQ pair; `dovetail repair` does this.
 
     ## Seen on
-    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: a pair on the scores, or in front of the Add of a mask, and there
-      is no `_gemm_mha_v2`; without it there is.
+    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: with a pair on the scores, or in front of the Add of a mask, the
+      engine has no layer `_gemm_mha_v2`; without the pair it has one.
     """
     plan = subject.plan
-    for found in find_attention(subject.model.graph) if plan is not None else ():
-        inside = found.path[: found.path.index(found.softmax) + 1]
-        paired = [node for node in inside if plan is not None and _reads_stored(node, plan)]
-        if paired:
-            node = paired[0]
+    for attention in find_attention(subject.model.graph) if plan is not None else ():
+        path = attention.path[: attention.path.index(attention.softmax) + 1]
+        quantized = [node for node in path if plan is not None and _reads_quantized(node, plan)]
+        if quantized:
+            node = quantized[0]
             message = (
-                f"there is a pair on the scores, in front of {node.op_type} {node.name!r}: they are not one kernel"
+                f"there is a Q/DQ pair on the scores, in front of {node.op_type} {node.name!r}, "
+                "so the attention is not fused into one kernel"
             )
-            yield Finding("Q422", at_attention(found), message, Severity.ERROR, fix="take the pair away")
+            yield Finding("Q422", at_attention(attention), message, Severity.ERROR, fix="remove the Q/DQ pair")
 
 
-def _reads_stored(node: ir.Node, plan: Plan) -> bool:
-    return any(isinstance(_seen(node, index, plan), QParams) for index in range(len(node.inputs)))
+def _reads_quantized(node: ir.Node, plan: Plan) -> bool:
+    return any(isinstance(_input_storage(node, index, plan), QParams) for index in range(len(node.inputs)))
 
 
 @rule("Q423")
-def guard_against_nan_in_attention(subject: CheckInput) -> Iterator[Finding]:
-    """A Where that replaces NaN stands between the softmax and the second product of an attention in 8 bit.
+def nan_guard_in_attention(subject: CheckInput) -> Iterator[Finding]:
+    """A Where that replaces NaN is between the Softmax and the second MatMul of a quantized attention.
 
     ## What it finds
     `Softmax -> IsNaN -> Where` in an attention whose operands have Q/DQ pairs, as torch exports
     scaled_dot_product_attention with a mask.
 
     ## Why it matters
-    The builder does not see through it: the attention is three kernels and more. In float16 it is one all the same, so
-    that only the quantized model becomes slow.
+    The builder does not fuse a quantized attention across this Where: it builds three kernels or more. In float16 it
+    does fuse it, so only the quantized model becomes slow.
 
     ## How to fix it
-    Take the Where away where no row can be masked as a whole, which is the only way to a NaN; `dovetail fit` and
-    `dovetail repair` do.
+    Remove the Where if no row can be masked completely, which is the only way to get a NaN; `dovetail fit` and
+    `dovetail repair` do this.
 
     ## Seen on
-    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: with the Where there is no `_gemm_mha_v2` in FP8 and INT8, without
-      it there is. nvidia-modelopt 0.47.0 leaves it in: 0 of 12 blocks of a ViT exported by dynamo with SDPA.
+    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: with the Where the engine has no layer `_gemm_mha_v2`, in FP8 and
+      in INT8; without the Where it has one. nvidia-modelopt 0.47.0 leaves the Where in: 0 of 12 blocks of a ViT
+      exported by dynamo with SDPA are fused.
     """
     plan = subject.plan
-    for found in find_attention(subject.model.graph) if plan is not None else ():
-        stored = _operands(found, plan).values() if plan is not None else ()
-        if found.guard is not None and any(isinstance(storage, QParams) for storage in stored):
-            message = f"{found.guard.op_type} {found.guard.name!r} stands between softmax and product: not one kernel"
-            yield Finding(
-                "Q423", at_attention(found), message, Severity.ERROR, fix="take it away: `dovetail repair` does"
+    for attention in find_attention(subject.model.graph) if plan is not None else ():
+        operands = _operands(attention, plan).values() if plan is not None else ()
+        guard = attention.guard
+        if guard is not None and any(isinstance(storage, QParams) for storage in operands):
+            message = (
+                f"{guard.op_type} {guard.name!r} is between the Softmax and the second MatMul, "
+                "so the attention is not fused into one kernel"
             )
+            fix = "remove it: `dovetail repair` does this"
+            yield Finding("Q423", at_attention(attention), message, Severity.ERROR, fix=fix)
 
 
 @rule("Q621")
-def attention_without_kernel(subject: CheckInput) -> Iterator[Finding]:
-    """An attention in 8 bit has a size for which there is no kernel.
+def attention_without_fused_kernel(subject: CheckInput) -> Iterator[Finding]:
+    """A quantized attention has a size for which there is no fused kernel.
 
     ## What it finds
-    Attention with all operands in one 8-bit type where the builder has no fused kernel: INT8 with a head size other
-    than 16, 32 and 64, with more than 512 keys, or not in front of a product; FP8 with fewer than 32 keys.
+    Attention with all operands in one 8-bit type for which the builder has no fused kernel: INT8 with a head size other
+    than 16, 32 and 64, with more than 512 keys, or whose output is not read by an INT8 MatMul, Gemm or Conv; FP8 with
+    fewer than 32 keys.
 
     ## Why it matters
-    In float16 it is one kernel at all these sizes. In 8 bit it is three, and slower.
+    In float16 the attention is one kernel at all these sizes. In 8 bit it is three, and slower.
 
     ## How to fix it
-    Leave the pairs of this attention out: `dovetail fit` does. Or use FP8 for INT8, or the other way round.
+    Remove the Q/DQ pairs of this attention, as `dovetail fit` does. Or use FP8 instead of INT8, or INT8 instead of FP8.
 
     ## Seen on
-    - tensorrt: tensorrt-rtx 1.7.1.116, built for sm89: head sizes 8 to 256, 1 to 2048 keys; the number of queries does
-      not matter. BuildInputs for sm75, sm80, sm86, sm120 and sm121 at three sizes each, which agree.
+    - tensorrt: tensorrt-rtx 1.7.1.116, built for sm89 with head sizes 8 to 256 and 1 to 2048 keys; the number of
+      queries does not matter. Built for sm75, sm80, sm86, sm120 and sm121 with three sizes each, with the same results.
     """
     plan = subject.plan
-    for found in find_attention(subject.model.graph) if plan is not None else ():
-        stored = list(_operands(found, plan).values()) if plan is not None else []
-        dtypes = {storage.dtype for storage in stored if isinstance(storage, QParams)}
-        if len(dtypes) != 1 or not all(isinstance(storage, QParams) for storage in stored):
+    for attention in find_attention(subject.model.graph) if plan is not None else ():
+        operands = list(_operands(attention, plan).values()) if plan is not None else []
+        dtypes = {storage.dtype for storage in operands if isinstance(storage, QParams)}
+        if len(dtypes) != 1 or not all(isinstance(storage, QParams) for storage in operands):
             continue
-        why = _no_kernel(subject.table, found.scores, stored[0])
+        why = _no_kernel(subject.table, attention.scores, operands[0])
         if why:
-            yield Finding("Q621", at_attention(found), why, Severity.ERROR, fix="leave this attention in float16")
+            yield Finding("Q621", at_attention(attention), why, Severity.ERROR, fix="keep this attention in float16")
 
 
 def _no_kernel(table: OpTable, node: ir.Node, storage: Storage) -> str:
-    """Why the target's table does not take a product of two activations in this type."""
+    """Why the target's table does not support an activation-by-activation MatMul in this type."""
     for signature in table.ops["MatMul"].signatures:
-        both = [slot.encoding.dtype for slot in signature.inputs if not slot.constant]
-        if both == [storage.dtype, storage.dtype] and signature.when is not None:
+        dtypes = [slot.encoding.dtype for slot in signature.inputs if not slot.constant]
+        if dtypes == [storage.dtype, storage.dtype] and signature.when is not None:
             return signature.when(node)
     return ""

@@ -4,45 +4,47 @@ from __future__ import annotations
 
 from dovetail.rules.rule import explanation
 
-NOT_ONE_KERNEL = explanation(
+NOT_FUSED = explanation(
     "Q821",
-    "attention_not_one_kernel",
+    "attention_not_fused",
     """An attention is not the one fused kernel that was planned.
 
     ## What it finds
-    In the layer list of the engine: attention blocks that are several layers, or one in another type than planned. It
-    is an error where the same graph in float16 has one kernel, so that 8 bit cost it; a note where float16 has none
-    either; a warning where there is no list of float16 to compare with.
+    Attention blocks that are several layers in the engine's layer list, or one layer in another type than planned. It
+    is an error if the attention is one kernel in the same graph in float16, because then quantization broke it; a note
+    if it is not one kernel in float16 either; a warning if there is no float16 layer list to compare with.
 
     ## Why it matters
-    Three kernels with float16 between them are slower than one in float16: the quantized model is then slower than
-    the model it was made from, although every MatMul in it runs in 8 bit.
+    Three kernels with float16 tensors between them are slower than one float16 kernel: the quantized model is slower
+    than the float model, although every MatMul in it runs in 8 bit.
 
     ## How to fix it
-    The message names the operand without a Q/DQ pair, the pair on the scores, the Where against NaN, or the size for
-    which there is no kernel; rules Q421 to Q423 and Q621 say what to do about each. `dovetail repair` does most of it.
+    The message names the cause: an operand without a Q/DQ pair, a Q/DQ pair on the scores, a Where that replaces NaN,
+    or a size for which there is no fused kernel. Rules Q421, Q422, Q423 and Q621 explain how to fix each of them.
+    `dovetail repair` fixes most of them.
 
     ## Seen on
-    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: the layer list has `_gemm_mha_v2`, or the parts of the attention.
+    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: the layer list has `_gemm_mha_v2`, or a layer for each operator of
+      the attention.
     """,
 )
 
 NOT_IN_LAYER_LIST = explanation(
     "Q822",
     "attention_not_in_layer_list",
-    """No layer of the engine says that it does the work of an attention.
+    """No layer of the engine names the nodes of an attention.
 
     ## What it finds
-    Attention blocks none of whose two MatMuls is named by a layer of the list.
+    Attention blocks whose two MatMuls are not named by any layer in the engine's layer list.
 
     ## Why it matters
-    What became of the attention is not known, so `fidelity` is not checked for it.
+    It is not known how the engine computes the attention, so `fidelity` is not checked for it.
 
     ## How to fix it
-    Nothing is wrong with the model as such. Read the layer list (`layers.txt`, or `layer_info.json` of a device):
-    where the attention is there under another name, please report it.
+    This is not a problem of the model. Read the layer list (`layers.txt`, or `layer_info.json` from a device): if the
+    attention is there under another name, please report it.
 
     ## Seen on
-    - tensorrt: tensorrt-rtx 1.7.1.116, sm89: lists from which the layers of the attention were taken out.
+    - tensorrt: tensorrt-rtx 1.7.1.116, sm89: layer lists from which the layers of the attention were removed.
     """,
 )

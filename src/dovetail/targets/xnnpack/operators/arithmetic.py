@@ -1,4 +1,4 @@
-"""Elementwise operators, activations, comparisons."""
+"""Mappings of elementwise operators, activations and comparisons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dovetail.targets.xnnpack.operators.registry import (
     torch,
 )
 
-# Operators with the same meaning, and no attributes, in torch -> the function's name.
+# ONNX operators without attributes -> the torch function that computes the same.
 _SAME = {
     "Abs": "abs",
     "Add": "add",
@@ -51,7 +51,7 @@ _SAME = {
     "Where": "where",
     "Xor": "logical_xor",
 }
-# Operators that XNNPACK runs with the channels last, and those in front of which it brings the order back.
+# Operators that XNNPACK runs in channels-last layout, and operators in front of which it restores the layout.
 _CHANNELS_LAST = (
     "AveragePool",
     "Conv",
@@ -67,7 +67,7 @@ _CHANNELS_LAST = (
     "ReduceSum",
     "Resize",
 )
-_ORDERED = ("Flatten", "Gemm", "MatMul", "Reshape", "Squeeze", "Unsqueeze")
+_CHANNELS_FIRST = ("Flatten", "Gemm", "MatMul", "Reshape", "Squeeze", "Unsqueeze")
 _TYPES = {1: "float32", 6: "int32", 7: "int64", 9: "bool", 2: "uint8", 3: "int8", 11: "float64"}
 
 
@@ -86,7 +86,7 @@ def extreme(call: Call) -> Function:
 
 @operator("Div")
 def divide(call: Call) -> Function:
-    """True for floats; integers are cut toward zero, in a form of its own, which XNNPACK does not take."""
+    """Integers are divided with truncation, which is another torch operator that XNNPACK does not support."""
     return lambda x, y: torch.div(x, y) if x.is_floating_point() else torch.div(x, y, rounding_mode="trunc")
 
 
@@ -95,18 +95,18 @@ def power(call: Call) -> Function:
     return lambda x, y: torch.pow(x, y)
 
 
-@operator("Clip", numbers=(1, 2))
+@operator("Clip", constants=(1, 2))
 def clip(call: Call) -> Function:
-    low, high = (None if (n := call.number(i)) is None else n.reshape(()).item() for i in (1, 2))
+    low, high = (None if (bound := call.constant(i)) is None else bound.reshape(()).item() for i in (1, 2))
     return lambda x, *_: torch.clamp(x, low, high)
 
 
 @operator("Cast")
 def cast(call: Call) -> Function:
-    wanted = int(call.attribute("to", 1))
-    if wanted not in _TYPES:
-        raise call.refuse(f"casts to ONNX type {wanted}, which has no form here")
-    return lambda x: x.to(getattr(torch, _TYPES[wanted]))
+    dtype = int(call.attribute("to", 1))
+    if dtype not in _TYPES:
+        raise call.unsupported(f"a cast to ONNX type {dtype} is not supported")
+    return lambda x: x.to(getattr(torch, _TYPES[dtype]))
 
 
 @operator("Gelu")
@@ -151,38 +151,38 @@ def log_softmax(call: Call) -> Function:
 
 @operator("Softmax")
 def softmax(call: Call) -> Function:
-    """Over the last axis, which is the one that XNNPACK takes."""
+    """Permute and reshape so that the softmax is over the last axis, the only one that XNNPACK supports."""
     shape, axis = call.shape(), call.axis(-1)
     last = len(shape) - 1
-    as_it_is = axis == last and not (last == 3 and _is_channels_last(call.node.inputs[0]))
-    if as_it_is or 0 in shape or len(shape) > MOST_AXES:
+    supported = axis == last and not (last == 3 and _is_channels_last(call.node.inputs[0]))
+    if supported or 0 in shape or len(shape) > MOST_AXES:
         return lambda x: torch.softmax(x, axis)
     order = [*(i for i in range(len(shape)) if i != axis), axis]
-    back, turned = [order.index(i) for i in range(len(shape))], [shape[i] for i in order]
+    inverse, permuted = [order.index(i) for i in range(len(shape))], [shape[i] for i in order]
 
-    def of_rows(x: Tensor) -> Tensor:
-        rows = (x if axis == last else x.permute(order)).reshape(-1, turned[-1])
-        found = torch.softmax(rows, 1).reshape(turned)
-        return found if axis == last else found.permute(back)
+    def over_rows(x: Tensor) -> Tensor:
+        rows = (x if axis == last else x.permute(order)).reshape(-1, permuted[-1])
+        result = torch.softmax(rows, 1).reshape(permuted)
+        return result if axis == last else result.permute(inverse)
 
-    return of_rows
+    return over_rows
 
 
 def _is_channels_last(value: ir.Value | None) -> bool:
-    """Whether XNNPACK may hold a tensor with its channels last.
+    """Whether XNNPACK may hold a tensor in channels-last layout.
 
-    A softmax there runs over the channels, whatever its axis (executorch 1.5.1: 12 dB and less, and nothing is said);
-    a reshape in front brings the order back.
+    There a softmax silently runs over the channels, whatever its axis (executorch 1.5.1: 12 dB and less); a reshape in
+    front of it restores the layout.
     """
-    seen, ahead = {value}, [value]
-    while ahead:
-        one = ahead.pop()
-        producer = None if one is None else one.producer()
-        if producer is None or is_op(producer, *_ORDERED):
+    seen, pending = {value}, [value]
+    while pending:
+        current = pending.pop()
+        producer = None if current is None else current.producer()
+        if producer is None or is_op(producer, *_CHANNELS_FIRST):
             continue
         if is_op(producer, *_CHANNELS_LAST):
             return True
-        ahead.extend(dict.fromkeys(each for each in producer.inputs if each not in seen))
+        pending.extend(dict.fromkeys(source for source in producer.inputs if source not in seen))
         seen.update(producer.inputs)
     return False
 

@@ -1,4 +1,4 @@
-"""Normalizations. XNNPACK (executorch 1.5.1) has none: they are written as means and arithmetic, which it has."""
+"""Mappings of normalizations: XNNPACK (executorch 1.5.1) has none, so they are written as means and arithmetic."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dovetail.targets.xnnpack.operators.registry import MOST_AXES, Call, Functio
 
 @operator("LayerNormalization")
 def layer_norm(call: Call) -> Function:
-    """Over the last axes, each with a factor of its own."""
+    """Normalize over the last axes, with a weight per element."""
     if 0 in call.shape() or len(call.shape()) > MOST_AXES:
         return native_layer_norm(call)
-    shape, number = _normalized(call)
-    count, epsilon = math.prod(shape), _small(number)
+    shape, value = _normalized(call)
+    count, epsilon = math.prod(shape), _epsilon(value)
 
     def normalize(x: Tensor, weight: Tensor, bias: Tensor = None) -> Tensor:
         scaled = _standardized(x, count, epsilon) * weight
@@ -23,44 +23,44 @@ def layer_norm(call: Call) -> Function:
     return normalize
 
 
-def _small(number: float) -> Tensor:
-    """A number with as many axes as the means have: XNNPACK would turn them twice to add a scalar."""
-    return torch.full((1, 1, 1, 1), number)
+def _epsilon(value: float) -> Tensor:
+    """Epsilon with the rank of the means: to add a scalar XNNPACK would transpose them twice."""
+    return torch.full((1, 1, 1, 1), value)
 
 
 def _standardized(x: Tensor, count: int, epsilon: Tensor) -> Tensor:
-    """So many numbers each, one behind the other, brought to mean 0 and variance 1."""
+    """Bring every ``count`` consecutive elements to mean 0 and variance 1."""
     flat = x.reshape(1, -1, 1, count)
-    centred = flat - mean_of_rows(flat)
-    return (centred * torch.rsqrt(mean_of_rows(centred * centred) + epsilon)).reshape(x.shape)
+    centered = flat - mean_of_rows(flat)
+    return (centered * torch.rsqrt(mean_of_rows(centered * centered) + epsilon)).reshape(x.shape)
 
 
 def native_layer_norm(call: Call) -> Function:
-    """As a model's author writes it; runs outside XNNPACK."""
+    """The torch function that a model's author uses; it is not delegated."""
     shape, epsilon = _normalized(call)
 
     def normalize(x: Tensor, weight: Tensor, bias: Tensor = None) -> Tensor:
-        return torch.nn.functional.layer_norm(x, shape, _whole(weight, shape), _whole(bias, shape), epsilon)
+        return torch.nn.functional.layer_norm(x, shape, _expanded(weight, shape), _expanded(bias, shape), epsilon)
 
     return normalize
 
 
 def _normalized(call: Call) -> tuple[tuple[int, ...], float]:
-    """The shape of the axes that are normalized together, and what is added to their variance."""
+    """The shape of the normalized axes, and epsilon."""
     if sum(bool(value.name) for value in call.node.outputs) > 1:
-        raise call.refuse("its mean and its deviation have no form here")
+        raise call.unsupported("the outputs Mean and InvStdDev are not supported")
     return call.shape()[call.axis(-1) :], float(call.attribute("epsilon", 1e-5))
 
 
-def _whole(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A tensor repeated to a shape, where it does not have it yet."""
+def _expanded(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Expand a tensor to a shape, if it does not have it."""
     return x if x is None or tuple(x.shape) == shape else x.expand(shape)
 
 
 @operator("InstanceNormalization", "GroupNormalization")
 def group_norm(call: Call) -> Function:
-    """Over groups of channels and all positions; a factor per channel."""
-    shape, epsilon = call.shape(), _small(float(call.attribute("epsilon", 1e-5)))
+    """Normalize over groups of channels and all positions, with a weight per channel."""
+    shape, epsilon = call.shape(), _epsilon(float(call.attribute("epsilon", 1e-5)))
     groups = int(call.attribute("num_groups", shape[1]))
     if 0 in shape or shape[1] % groups or len(shape) > MOST_AXES:
         return native_group_norm(call)
@@ -69,12 +69,12 @@ def group_norm(call: Call) -> Function:
 
 
 def native_group_norm(call: Call) -> Function:
-    """As a model's author writes it; runs outside XNNPACK."""
+    """The torch function that a model's author uses; it is not delegated."""
     groups, epsilon = call.attribute("num_groups", None), float(call.attribute("epsilon", 1e-5))
-    kit = torch.nn.functional
+    functional = torch.nn.functional
     if groups is None:
-        return lambda x, weight, bias: kit.instance_norm(x, None, None, weight, bias, True, 0.0, epsilon)
-    return lambda x, weight, bias: kit.group_norm(x, int(groups), weight, bias, epsilon)
+        return lambda x, weight, bias: functional.instance_norm(x, None, None, weight, bias, True, 0.0, epsilon)
+    return lambda x, weight, bias: functional.group_norm(x, int(groups), weight, bias, epsilon)
 
 
 @operator("BatchNormalization")

@@ -1,4 +1,4 @@
-"""Operators as a model's author writes them in torch: for the stock program that ours is compared with."""
+"""Mappings to the torch functions that a model's author uses, for the stock program to compare with."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ def _softmax(call: Call) -> Function:
 
 def _split(call: Call) -> Function:
     axis = call.axis(0)
-    sizes = [call.output(i)[axis] for i in range(len(call.node.outputs))]
+    sizes = [call.output_shape(i)[axis] for i in range(len(call.node.outputs))]
     return lambda x, *_: torch.split(x, sizes, axis)
 
 
 def _gather(call: Call) -> Function:
-    index = call.number(1)
+    index = call.constant(1)
     if index is None or index.ndim:
         gather: Function = layout.gather(call)
         return gather
-    axis, chosen = call.axis(0), int(index)
-    return lambda x, *_: torch.select(x, axis, chosen)
+    axis, selected = call.axis(0), int(index)
+    return lambda x, *_: torch.select(x, axis, selected)
 
 
 def _squeeze(call: Call) -> Function:
-    shape, axes = call.shape(), call.number(1)
-    dropped = [i for i, size in enumerate(shape) if size == 1] if axes is None else [int(a) for a in axes]
-    return lambda x, *_: torch.squeeze(x, dropped)
+    shape, axes = call.shape(), call.constant(1)
+    removed = [i for i, size in enumerate(shape) if size == 1] if axes is None else [int(axis) for axis in axes]
+    return lambda x, *_: torch.squeeze(x, removed)
 
 
 PLAIN = {
     **OPERATORS,
     "AveragePool": Operator(linear.native_pool),
-    "Expand": Operator(repeat.native_expand, numbers=(1,)),
+    "Expand": Operator(repeat.native_expand, constants=(1,)),
     "Gather": Operator(_gather),
     "GlobalAveragePool": Operator(linear.native_global_average),
     "GroupNormalization": Operator(norm.native_group_norm),
     "InstanceNormalization": Operator(norm.native_group_norm),
     "LayerNormalization": Operator(norm.native_layer_norm),
     "MatMul": Operator(_matmul),
-    **{op: Operator(reduce.native_reduction, numbers=(1,)) for op in ("ReduceL2", "ReduceMean", "ReduceSum")},
-    "Resize": Operator(linear.native_resize, numbers=(1, 2, 3)),
+    **{op: Operator(reduce.native_reduction, constants=(1,)) for op in ("ReduceL2", "ReduceMean", "ReduceSum")},
+    "Resize": Operator(linear.native_resize, constants=(1, 2, 3)),
     "Softmax": Operator(_softmax),
-    "Split": Operator(_split, numbers=(1,)),
-    "Squeeze": Operator(_squeeze, numbers=(1,)),
-    "Tile": Operator(repeat.native_tile, numbers=(1,)),
+    "Split": Operator(_split, constants=(1,)),
+    "Squeeze": Operator(_squeeze, constants=(1,)),
+    "Tile": Operator(repeat.native_tile, constants=(1,)),
 }
