@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import onnx_ir as ir
@@ -95,17 +95,48 @@ class Problem:
         return list({unit.name: unit for unit in producers}.values())
 
 
-def build_problem(model: ir.Model, table: OpTable, broken: Iterable[Edge] = ()) -> Problem:
-    """Collect the units and sharing groups of a graph; ``broken`` edges do not share qparams, they convert."""
+def build_problem(model: ir.Model, table: OpTable) -> Problem:
+    """Collect the units and sharing groups of a graph."""
     graph = model.graph
     units = _units(graph, table)
-    interior = {v.name or "": unit for unit in units for n in unit.nodes[:-1] for v in n.outputs}
     inputs = tuple(v for v in graph.inputs if is_float(v))
+    readers: dict[str, list[Unit]] = {}
+    for unit in units:
+        for name in dict.fromkeys(operand.name for operand in unit.operands):
+            readers.setdefault(name, []).append(unit)
+    groups, sources = _groups(units, inputs, frozenset())
+    return Problem(
+        table=table,
+        units=units,
+        inputs=inputs,
+        outputs=tuple(v for v in graph.outputs if is_float(v)),
+        interior={v.name or "": unit for unit in units for n in unit.nodes[:-1] for v in n.outputs},
+        groups=groups,
+        group_of={name: root for root, names in groups.items() for name in names},
+        sources=sources,
+        producer={v.name or "": unit for unit in units for v in unit.outputs},
+        values={v.name or "": v for v in (*inputs, *(v for unit in units for v in unit.outputs))},
+        readers={name: tuple(consumers) for name, consumers in readers.items()},
+    )
+
+
+def with_conversions(problem: Problem, edges: Collection[Edge]) -> Problem:
+    """The same problem, where these edges do not share qparams: they convert."""
+    if not edges:
+        return problem
+    groups, sources = _groups(problem.units, problem.inputs, frozenset(edges))
+    group_of = {name: root for root, names in groups.items() for name in names}
+    return replace(problem, groups=groups, group_of=group_of, sources=sources)
+
+
+def _groups(
+    units: tuple[Unit, ...], inputs: tuple[ir.Value, ...], converted: frozenset[Edge]
+) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
+    """The values that share qparams, by group, and of each group those that are not passed through from another."""
     names = [v.name or "" for v in inputs]
     names += [v.name or "" for unit in units for v in unit.outputs]
     groups = UnionFind(names)
     passed_through: set[str] = set()
-    converted = frozenset(broken)
     for unit in units:
         for operand in unit.shared():
             passed_through.update(output.name or "" for output in unit.outputs)
@@ -113,23 +144,8 @@ def build_problem(model: ir.Model, table: OpTable, broken: Iterable[Edge] = ()) 
                 if not operand.constant and operand.edge not in converted:
                     groups.union(operand.name, output.name or "")
     members = groups.sets()
-    readers: dict[str, list[Unit]] = {}
-    for unit in units:
-        for name in dict.fromkeys(operand.name for operand in unit.operands):
-            readers.setdefault(name, []).append(unit)
-    return Problem(
-        table=table,
-        units=units,
-        inputs=inputs,
-        outputs=tuple(v for v in graph.outputs if is_float(v)),
-        interior=interior,
-        groups=members,
-        group_of={name: root for root, names in members.items() for name in names},
-        sources={root: tuple(n for n in names if n not in passed_through) for root, names in members.items()},
-        producer={v.name or "": unit for unit in units for v in unit.outputs},
-        values={v.name or "": v for v in (*inputs, *(v for unit in units for v in unit.outputs))},
-        readers={name: tuple(consumers) for name, consumers in readers.items()},
-    )
+    sources = {root: tuple(n for n in names if n not in passed_through) for root, names in members.items()}
+    return members, sources
 
 
 def sharing_without(problem: Problem, name: str, *, without: Unit) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from dovetail.model.edit import constant_of
 from dovetail.numerics.bias import bias_overflow, bias_params
 from dovetail.op_support import OpTable, Signature
 from dovetail.plan.breaks import costly_merges
-from dovetail.plan.constraints import Operand, Problem, Unit, build_problem
+from dovetail.plan.constraints import Operand, Problem, Unit, build_problem, with_conversions
 from dovetail.plan.imported_qparams import ImportedQParams
 from dovetail.plan.qparams import QParamsBuilder, per_output_channel, widen
 from dovetail.plan.request import Pins, Request
@@ -35,8 +35,9 @@ def make_plan(
     """
     if not request.from_data:
         stats = replace(stats, tensors={})
-    separate = _separate(model, table, stats, request)
-    problem = build_problem(model, table, separate)
+    problem = build_problem(model, table)
+    separate = _separate(problem, stats, request)
+    problem = with_conversions(problem, separate)
     solution = solve(problem, request)
     writer = _Writer(
         problem, solution, QParamsBuilder(problem, stats, request.method, imported), separate, request.pins
@@ -52,13 +53,14 @@ def make_plan(
 
 def narrower(model: ir.Model, table: OpTable, stats: Stats, request: Request) -> dict[Edge, Encoding]:
     """The operands for which the target also supports fewer bits than this request plans: edge -> that encoding."""
-    problem = build_problem(model, table, _separate(model, table, stats, request))
+    problem = build_problem(model, table)
+    problem = with_conversions(problem, _separate(problem, stats, request))
     return narrower_operands(problem, solve(problem, request))
 
 
-def _separate(model: ir.Model, table: OpTable, stats: Stats, request: Request) -> dict[Edge, str]:
+def _separate(problem: Problem, stats: Stats, request: Request) -> dict[Edge, str]:
     """The edges that convert instead of sharing qparams, because of a pin or because sharing would cost too much."""
-    return {**request.pins.separate, **costly_merges(build_problem(model, table), stats)}
+    return {**request.pins.separate, **costly_merges(problem, stats)}
 
 
 def observed(model: ir.Model, table: OpTable) -> tuple[str, ...]:
