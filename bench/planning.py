@@ -2,7 +2,8 @@
 
     python -m bench.planning
 
-Prints CPU seconds without garbage collection, the best of three; the ratio is the time of a graph twice as large to that of the first.
+Prints CPU seconds without garbage collection, the best of three; the ratio is the time of a graph twice as large to
+that of the first.
 """
 
 from __future__ import annotations
