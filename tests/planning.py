@@ -1,4 +1,4 @@
-"""A plan from a few lines of ONNX text: what most planning tests need."""
+"""Helpers of the planning tests: a plan from a few lines of ONNX text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dovetail.target import Target
 
 
 def graph(body: str, header: str = "", opset: int = 21) -> ir.Model:
-    """A model from ``name (inputs) => (outputs) <initializers> { nodes }``, read as a file would be."""
+    """A model from ``name (inputs) => (outputs) <initializers> { nodes }``, read through a file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         onnx.save(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> {body}'), path)
@@ -43,7 +43,7 @@ def observe(model: ir.Model, target: Target, data: dict[str, np.ndarray], histog
 
 
 def noise(model: ir.Model, count: int = 4, scale: float = 1.0) -> dict[str, np.ndarray]:
-    """Seeded noise for every input."""
+    """Seeded random samples for every input."""
     random = np.random.default_rng(0)
     return {
         spec.name: (scale * random.standard_normal((count, *spec.shape))).astype(spec.dtype)
@@ -62,6 +62,6 @@ def planned(
 ) -> Plan:
     """The plan of a model on a target."""
     stats = observe(model, target, data or noise(model))
-    keeps = [Keep(pattern, wanted) for pattern, wanted in (keep or {}).items()]
+    keeps = [Keep(pattern, kept_precision) for pattern, kept_precision in (keep or {}).items()]
     pins = resolve_keeps(build_problem(model, target.table), keeps)
     return make_plan(model, target.table, stats, Request(precision, pins=pins, quantized_io=quantized_io))

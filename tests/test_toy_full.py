@@ -99,7 +99,7 @@ def test_a_failed_comparison_is_repeated_on_more_samples_and_located(model: Path
     result = fit(model, plan=plan, option={"wrong": "Relu"}, force=True)
     assert result.failed == ("numerics",)
     assert result.metrics.target_samples == 4
-    assert "the first tensor that is off is 'r', made by Relu 'Relu/r'" in result.verdicts["numerics"].reason
+    assert "the first wrong tensor is 'r', computed by Relu 'Relu/r'" in result.verdicts["numerics"].reason
     assert not result.decisions
 
 
@@ -107,7 +107,7 @@ def test_an_operator_that_it_computes_wrongly_is_kept_in_float(model: Path) -> N
     result = fit(model, option={"wrong": "Relu"})
     (decision,) = decisions(result, "island")
     assert (decision.place.op_type, str(decision.place), decision.taken) == ("Relu", "Relu/r", "fp32")
-    assert "the first tensor that is off is 'r'" in decision.reason
+    assert "the first wrong tensor is 'r'" in decision.reason
     (row,) = [row for row in result.plan if row.tensor == "r" and row.edge is None]
     assert (str(row.dtype), str(row.why)) == ("float32", "measured")
     assert str(result.verdicts["numerics"].status) == "pass"

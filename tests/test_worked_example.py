@@ -1,4 +1,4 @@
-"""The examples of CONTRIBUTING.md: the quoted code is that of the example files, and it runs."""
+"""The examples of CONTRIBUTING.md: the quoted code runs, and equals the code in the files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ g (float[1,4] image) => (float[1,2] logits)
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A model file; both example targets are registered, as one line each in ``targets/__init__.py`` would do."""
+    """A model file; both examples are registered, as with one line each in ``targets/__init__.py``."""
     monkeypatch.setitem(targets.FAMILIES, "example", "tests.worked_example.target")
     monkeypatch.setitem(targets.FAMILIES, "example-symmetric", "tests.worked_example.precision")
     path = tmp_path / "model.onnx"
@@ -41,7 +41,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def images(outlier: float = 1.0) -> dict[str, np.ndarray]:
-    """Noise with an outlier channel that the model does not use, so large that one range for all ruins the others."""
+    """Random samples; a large ``outlier`` makes the range too wide through a channel that the model ignores."""
     samples = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
     samples[:, 3] *= outlier
     return {"image": samples}
@@ -58,7 +58,7 @@ def test_the_target_passes_every_verdict(model: Path) -> None:
     )
     rows = {row.tensor: row for row in result.plan if row.edge is None}
     assert rows["active"].dtype is DType.U8
-    with pytest.raises(InputError, match="target example has no 'fast'"):
+    with pytest.raises(InputError, match="target example has no variant or option 'fast'"):
         fit(model, "example:fast", force=True)
 
 
@@ -72,8 +72,8 @@ def test_the_knob_decides_by_what_it_measures(model: Path, outlier: float, taken
         taken,
         knob.RULE,
     )
-    before, after = (alternative.figures["simulation_sqnr_db"] for alternative in decision.alternatives)
-    assert (after - before > knob.GAIN_DB) == (taken == "float")
+    quantized_db, float_db = (alternative.figures["simulation_sqnr_db"] for alternative in decision.alternatives)
+    assert (float_db - quantized_db > knob.GAIN_DB) == (taken == "float")
     (row,) = [row for row in result.plan if row.tensor == "image" and row.edge is None]
     assert row.dtype is dtype
     assert str(row.why) == ("measured" if taken == "float" else "precision")
@@ -97,7 +97,7 @@ def test_every_example_is_quoted() -> None:
     assert {name for name, _ in QUOTES} == {
         f"tests/worked_example/{name}.py" for name in ("knob", "target", "precision")
     }
-    assert CONTRIBUTING.count("```python") == len(QUOTES), "a Python block does not name its file"
+    assert CONTRIBUTING.count("```python") == len(QUOTES), "a block of Python without the name of its file"
 
 
 @pytest.mark.parametrize(("name", "text"), QUOTES, ids=[f"{name}:{n}" for n, (name, _) in enumerate(QUOTES)])

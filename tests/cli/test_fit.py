@@ -153,7 +153,7 @@ def test_a_config_file_sets_the_same_options(run: Run, work: Path) -> None:
         (("--io", "maybe"), "unknown io 'maybe'"),
         (("--keep", "conv"), "must be GLOB=PRECISION"),
         (("--keep", "conv=fp12"), "unknown precision 'fp12'"),
-        (("--keep", "nobody=fp32"), "no tensor and no node has a name that matches 'nobody'"),
+        (("--keep", "nobody=fp32"), "no tensor or node name matches 'nobody'"),
         (("--require", "magic"), "--require magic: unknown verdict; expected one of normalized"),
         (("--shape", "image"), "must be name=1,3,224,224"),
         (("--shape", "image=1,3,9,9"), "image"),

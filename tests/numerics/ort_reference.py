@@ -1,4 +1,4 @@
-"""ONNX Runtime's own QuantizeLinear and DequantizeLinear as functions; sessions are kept."""
+"""ONNX Runtime's own QuantizeLinear and DequantizeLinear as functions, with cached sessions."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ _ONNX = {
     DType.S32: TensorProto.INT32,
     DType.F8E4M3: TensorProto.FLOAT8E4M3FN,
 }
-# NumPy cannot hand 4-bit values to a session: they go in and out through a Cast.
+# NumPy cannot pass 4-bit values to a session: they go in and out as 8-bit values through a Cast.
 _CARRIER = {DType.U4: (TensorProto.UINT8, np.uint8), DType.S4: (TensorProto.INT8, np.int8)}
 
 
 def ort_quantize(real: Array, qparams: QParams) -> Array:
-    """What QuantizeLinear stores, in the encoding's NumPy dtype."""
+    """The output of QuantizeLinear, in the encoding's NumPy dtype."""
     session = _session("QuantizeLinear", qparams.dtype, qparams.axis, qparams.encoding.block_size)
-    inputs = {"x": _value(real.astype(np.float32), TensorProto.FLOAT), **_numbers(qparams)}
+    inputs = {"x": _value(real.astype(np.float32), TensorProto.FLOAT), **_qparam_inputs(qparams)}
     out = _run(session, inputs)
     if qparams.dtype is DType.F8E4M3:
         return out.view(qparams.dtype.numpy)
     return out.astype(qparams.dtype.numpy)
 
 
-def ort_dequantize(stored: Array, qparams: QParams) -> Array:
-    """What DequantizeLinear makes of stored values."""
+def ort_dequantize(quantized: Array, qparams: QParams) -> Array:
+    """The output of DequantizeLinear for quantized values."""
     session = _session("DequantizeLinear", qparams.dtype, qparams.axis, qparams.encoding.block_size)
-    return _run(session, {"x": _stored(stored, qparams.dtype), **_numbers(qparams)})
+    return _run(session, {"x": _quantized(quantized, qparams.dtype), **_qparam_inputs(qparams)})
 
 
-def _numbers(qparams: QParams) -> dict[str, Any]:
+def _qparam_inputs(qparams: QParams) -> dict[str, Any]:
     zero_point = qparams.zero_point.astype(qparams.dtype.numpy)
-    return {"scale": _value(qparams.scale, TensorProto.FLOAT), "zero_point": _stored(zero_point, qparams.dtype)}
+    return {"scale": _value(qparams.scale, TensorProto.FLOAT), "zero_point": _quantized(zero_point, qparams.dtype)}
 
 
-def _stored(stored: Array, dtype: DType) -> Any:
+def _quantized(quantized: Array, dtype: DType) -> Any:
     if dtype in _CARRIER:
         onnx_type, carrier = _CARRIER[dtype]
-        return _value(stored.astype(carrier), onnx_type)
-    return _value(stored, _ONNX[dtype])
+        return _value(quantized.astype(carrier), onnx_type)
+    return _value(quantized, _ONNX[dtype])
 
 
 def _value(array: Array, onnx_type: int) -> Any:

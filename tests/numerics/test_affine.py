@@ -16,7 +16,7 @@ from dovetail.numerics.block import scale_shape
 from .ort_reference import ort_dequantize, ort_quantize
 
 INTEGERS = [DType.U4, DType.S4, DType.U8, DType.S8, DType.U16, DType.S16]
-STORED = [*INTEGERS, DType.F8E4M3]
+QUANTIZED = [*INTEGERS, DType.F8E4M3]
 LAYOUTS = [
     (Granularity.TENSOR, None, 0),
     (Granularity.AXIS, 0, 0),
@@ -27,14 +27,14 @@ LAYOUTS = [
     (Granularity.BLOCK, -1, 3),  # the last block is short for most shapes
     (Granularity.BLOCK, 1, 16),  # one block longer than the axis
 ]
-# Past this many steps some of ONNX Runtime's kernels leave what C++ defines: see the head of affine.py.
+# Above this many steps some of ONNX Runtime's kernels have undefined behavior: see the docstring of affine.py.
 ORT_DEFINED_STEPS = 2.0**30
 
 seeds = st.integers(0, 2**32 - 1)
 shapes = st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(1, 19))
 
 
-def some_qparams(rng: np.random.Generator, dtype: DType, layout: tuple, shape: tuple[int, ...]) -> QParams:
+def random_qparams(rng: np.random.Generator, dtype: DType, layout: tuple, shape: tuple[int, ...]) -> QParams:
     granularity, axis, block_size = layout
     encoding = Encoding(dtype, granularity=granularity, block_size=block_size)
     size = scale_shape(shape, encoding, axis)
@@ -48,8 +48,8 @@ def some_qparams(rng: np.random.Generator, dtype: DType, layout: tuple, shape: t
     return QParams(encoding, scale, zero_point, axis)
 
 
-def some_reals(rng: np.random.Generator, qparams: QParams, shape: tuple[int, ...]) -> Array:
-    """Values inside and beyond the grid, many of them exactly between two steps."""
+def random_reals(rng: np.random.Generator, qparams: QParams, shape: tuple[int, ...]) -> Array:
+    """Values inside and outside the grid, many of them exactly between two steps."""
     reach = 600.0 if qparams.dtype is DType.F8E4M3 else 1.2 * (qparams.dtype.grid.high - qparams.dtype.grid.low)
     steps = rng.uniform(-reach, reach, shape)
     kind = rng.integers(0, 4, shape)
@@ -62,7 +62,7 @@ def some_reals(rng: np.random.Generator, qparams: QParams, shape: tuple[int, ...
 
 
 def dequantize_scale(qparams: QParams, shape: tuple[int, ...]) -> Array:
-    """The scale of every element, expanded in the plainest way."""
+    """The scale of every element, expanded element by element."""
     if qparams.axis is None:
         return np.full(shape, qparams.scale, np.float64)
     axis = qparams.axis % len(shape)
@@ -87,28 +87,28 @@ def assert_same_bits(ours: Array, theirs: Array) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("dtype", QUANTIZED)
 @settings(max_examples=10, deadline=None)
 @given(seed=seeds, shape=shapes)
 def test_quantize_equals_onnxruntime(dtype: DType, layout: tuple, seed: int, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(seed)
-    qparams = some_qparams(rng, dtype, layout, shape)
-    real = some_reals(rng, qparams, shape).astype(np.float32)
+    qparams = random_qparams(rng, dtype, layout, shape)
+    real = random_reals(rng, qparams, shape).astype(np.float32)
     assert_same_bits(quantize(real, qparams), ort_quantize(real, qparams))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("dtype", [*STORED, DType.S32])
+@pytest.mark.parametrize("dtype", [*QUANTIZED, DType.S32])
 @settings(max_examples=10, deadline=None)
 @given(seed=seeds, shape=shapes)
 def test_dequantize_equals_onnxruntime(dtype: DType, layout: tuple, seed: int, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(seed)
-    qparams = some_qparams(rng, dtype, layout, shape)
-    stored = rng.integers(0, 256, (*shape, 4), np.uint8)
+    qparams = random_qparams(rng, dtype, layout, shape)
+    quantized = rng.integers(0, 256, (*shape, 4), np.uint8)
     if dtype in (DType.U4, DType.S4):
-        stored &= 0x0F
-    stored = stored[..., : dtype.numpy.itemsize].copy().view(dtype.numpy).reshape(shape)
-    assert_same_bits(dequantize(stored, qparams), ort_dequantize(stored, qparams))
+        quantized &= 0x0F
+    quantized = quantized[..., : dtype.numpy.itemsize].copy().view(dtype.numpy).reshape(shape)
+    assert_same_bits(dequantize(quantized, qparams), ort_dequantize(quantized, qparams))
 
 
 @pytest.mark.parametrize("dtype", [DType.U8, DType.S8, DType.U16, DType.S16, DType.F8E4M3])
@@ -119,22 +119,22 @@ def test_dequantize_equals_onnxruntime(dtype: DType, layout: tuple, seed: int, s
     seed=seeds,
 )
 def test_any_float_quantizes_as_onnxruntime_per_tensor(dtype: DType, values: list, scale: float, seed: int) -> None:
-    """NaN, infinities, subnormals and subnormal scales; the kernel for one scale is defined for all of them."""
+    """NaN, infinities, subnormals and subnormal scales; the per-tensor kernel is defined for all of them."""
     rng = np.random.default_rng(seed)
-    zero_point = some_qparams(rng, dtype, LAYOUTS[0], (1,)).zero_point
+    zero_point = random_qparams(rng, dtype, LAYOUTS[0], (1,)).zero_point
     qparams = QParams(Encoding(dtype), np.float32(scale), zero_point)
     real = np.asarray(values, np.float32)
     assert_same_bits(quantize(real, qparams), ort_quantize(real, qparams))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("dtype", QUANTIZED)
 @settings(max_examples=10, deadline=None)
 @given(seed=seeds)
-def test_any_float_quantizes_as_onnxruntime_within_its_definition(dtype: DType, layout: tuple, seed: int) -> None:
+def test_any_float_quantizes_as_onnxruntime_where_it_is_defined(dtype: DType, layout: tuple, seed: int) -> None:
     rng = np.random.default_rng(seed)
     shape = (3, 5, 17)
-    qparams = some_qparams(rng, dtype, layout, shape)
+    qparams = random_qparams(rng, dtype, layout, shape)
     real = rng.integers(0, 2**32, shape, np.uint32).view(np.float32)
     with np.errstate(invalid="ignore"):
         steps = np.abs(real / dequantize_scale(qparams, shape))
@@ -144,11 +144,11 @@ def test_any_float_quantizes_as_onnxruntime_within_its_definition(dtype: DType, 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_what_onnxruntime_leaves_undefined_saturates(dtype: DType, layout: tuple) -> None:
+def test_values_undefined_in_onnxruntime_saturate(dtype: DType, layout: tuple) -> None:
     shape = (2, 2, 4)
     real = np.broadcast_to(np.asarray([np.inf, -np.inf, 1e38, np.nan], np.float32), shape)
     rng = np.random.default_rng(3)
-    qparams = some_qparams(rng, dtype, layout, shape)
+    qparams = random_qparams(rng, dtype, layout, shape)
     qparams = QParams(qparams.encoding, np.full_like(qparams.scale, 1e-3), qparams.zero_point, qparams.axis)
     low, high = dtype.grid.low, dtype.grid.high
     np.testing.assert_array_equal(
@@ -163,7 +163,7 @@ def test_ties_go_to_even_before_the_zero_point_is_added() -> None:
 
 
 def test_the_division_is_float32() -> None:
-    """Here float64 division or multiplying by the reciprocal rounds to another integer."""
+    """For these values, float64 division and multiplication by the reciprocal round to another integer."""
     scale = np.float32(0.37)
     qparams = QParams(Encoding(DType.S16), scale, np.int32(0))
     halves = (np.arange(20000) + 0.5).astype(np.float32)
@@ -175,7 +175,7 @@ def test_the_division_is_float32() -> None:
 
 
 def test_every_float32_prefix_rounds_to_float8_as_ml_dtypes_does() -> None:
-    """All 2**24 upper parts, each with a tail of zeros and one of ones: every tie and both its neighbours."""
+    """All 2**24 prefixes, each with lower bits of zeros and of ones: every tie and both its neighbors."""
     qparams = QParams(Encoding(DType.F8E4M3), np.float32(1), np.int32(0))
     for tail in (0x00, 0xFF):
         real = ((np.arange(1 << 24, dtype=np.uint32) << 8) | np.uint32(tail)).view(np.float32)
@@ -201,37 +201,39 @@ def test_int32_quantize_is_the_exact_quotient_rounded(values: list, scale: float
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("dtype", [*STORED, DType.S32])
+@pytest.mark.parametrize("dtype", [*QUANTIZED, DType.S32])
 @settings(max_examples=10, deadline=None)
 @given(seed=seeds, shape=shapes)
-def test_fake_quantize_is_there_and_back(dtype: DType, layout: tuple, seed: int, shape: tuple[int, ...]) -> None:
+def test_fake_quantize_equals_quantize_then_dequantize(
+    dtype: DType, layout: tuple, seed: int, shape: tuple[int, ...]
+) -> None:
     rng = np.random.default_rng(seed)
-    qparams = some_qparams(rng, dtype, layout, shape)
-    real = some_reals(rng, qparams, shape).astype(np.float32)
+    qparams = random_qparams(rng, dtype, layout, shape)
+    real = random_reals(rng, qparams, shape).astype(np.float32)
     real.flat[0] = rng.choice([np.nan, np.inf, -np.inf, -0.0])
     assert_same_bits(fake_quantize(real, qparams), dequantize(quantize(real, qparams), qparams))
 
 
-@pytest.mark.parametrize("dtype", [*STORED, DType.S32])
-def test_every_stored_value_comes_back_to_itself(dtype: DType) -> None:
+@pytest.mark.parametrize("dtype", [*QUANTIZED, DType.S32])
+def test_every_quantized_value_survives_a_round_trip(dtype: DType) -> None:
     qparams = QParams(Encoding(dtype), np.float32(0.37), np.int32(0))
     if dtype is DType.F8E4M3:
-        stored = np.arange(256, dtype=np.uint8).view(dtype.numpy)
+        quantized = np.arange(256, dtype=np.uint8).view(dtype.numpy)
     elif dtype is DType.S32:
-        stored = np.arange(-(2**20), 2**20, 7, dtype=np.int32)
+        quantized = np.arange(-(2**20), 2**20, 7, dtype=np.int32)
     else:
-        stored = np.arange(dtype.grid.low, dtype.grid.high + 1).astype(dtype.numpy)
-    assert_same_bits(quantize(dequantize(stored, qparams), qparams), stored)
+        quantized = np.arange(dtype.grid.low, dtype.grid.high + 1).astype(dtype.numpy)
+    assert_same_bits(quantize(dequantize(quantized, qparams), qparams), quantized)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (0, 4), (3, 0)])
-@pytest.mark.parametrize("dtype", [*STORED, DType.S32])
+@pytest.mark.parametrize("dtype", [*QUANTIZED, DType.S32])
 def test_scalars_and_empty_tensors(dtype: DType, shape: tuple[int, ...]) -> None:
     qparams = QParams(Encoding(dtype), np.float32(1), np.int32(0))
-    stored = quantize(np.full(shape, 2.0, np.float32), qparams)
-    assert stored.shape == shape
-    assert stored.dtype == dtype.numpy
-    np.testing.assert_array_equal(dequantize(stored, qparams), np.full(shape, 2.0, np.float32))
+    quantized = quantize(np.full(shape, 2.0, np.float32), qparams)
+    assert quantized.shape == shape
+    assert quantized.dtype == dtype.numpy
+    np.testing.assert_array_equal(dequantize(quantized, qparams), np.full(shape, 2.0, np.float32))
     np.testing.assert_array_equal(fake_quantize(np.full(shape, 2.0, np.float32), qparams), np.full(shape, 2.0))
 
 
@@ -243,40 +245,40 @@ def test_the_input_is_not_changed_and_may_be_read_only_or_strided() -> None:
     base.setflags(write=False)
     real = base.T[::2]
     before = real.copy()
-    stored = quantize(real, qparams)
-    np.testing.assert_array_equal(stored, before.astype(np.int8))
+    quantized = quantize(real, qparams)
+    np.testing.assert_array_equal(quantized, before.astype(np.int8))
     np.testing.assert_array_equal(fake_quantize(real, qparams), before.astype(np.float32))
-    np.testing.assert_array_equal(dequantize(stored, qparams), before.astype(np.float32))
+    np.testing.assert_array_equal(dequantize(quantized, qparams), before.astype(np.float32))
     np.testing.assert_array_equal(real, before)
 
 
 @pytest.mark.parametrize(
-    ("encoding", "scale", "zero_point", "axis", "words"),
+    ("encoding", "scale", "zero_point", "axis", "message"),
     [
-        (Encoding(DType.S8, granularity=Granularity.AXIS), np.ones(3), np.zeros(3), 0, "shape"),
+        (Encoding(DType.S8, granularity=Granularity.AXIS), np.ones(3), np.zeros(3), 0, "the per-axis scale .* shape"),
         (Encoding(DType.S8, granularity=Granularity.AXIS), np.ones(4), np.zeros(4), 5, "axis 5"),
         (
             Encoding(DType.S8, granularity=Granularity.BLOCK, block_size=4),
             np.ones((4, 1)),
             np.zeros((4, 1)),
             1,
-            "shape",
+            "the per-block scale .* shape",
         ),
-        (Encoding(DType.U8), np.float32(1), np.int32(-1), None, "zero point"),
-        (Encoding(DType.S4), np.float32(1), np.int32(8), None, "zero point"),
-        (Encoding(DType.F8E4M3), np.float32(1), np.int32(1), None, "zero point"),
-        (Encoding(DType.S32), np.float32(1), np.int32(1), None, "zero point"),
+        (Encoding(DType.U8), np.float32(1), np.int32(-1), None, "the zero point of uint8 must be from 0 to 255"),
+        (Encoding(DType.S4), np.float32(1), np.int32(8), None, "the zero point of int4 must be from -8 to 7"),
+        (Encoding(DType.F8E4M3), np.float32(1), np.int32(1), None, "the zero point of .* must be 0"),
+        (Encoding(DType.S32), np.float32(1), np.int32(1), None, "the zero point of int32 must be 0"),
     ],
 )
-def test_numbers_that_do_not_fit_are_refused(encoding: Encoding, scale, zero_point, axis, words: str) -> None:
+def test_qparams_that_do_not_fit_are_refused(encoding: Encoding, scale, zero_point, axis, message: str) -> None:
     qparams = QParams(encoding, scale, zero_point, axis)
     for call in (quantize, fake_quantize):
-        with pytest.raises(InputError, match=words):
+        with pytest.raises(InputError, match=message):
             call(np.zeros((4, 6), np.float32), qparams)
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=message):
         dequantize(np.zeros((4, 6), encoding.dtype.numpy), qparams)
 
 
-def test_stored_values_of_another_dtype_are_refused() -> None:
+def test_quantized_values_of_another_dtype_are_refused() -> None:
     with pytest.raises(InputError, match="uint8"):
         dequantize(np.zeros(3, np.uint8), QParams(Encoding(DType.S8), np.float32(1), np.int32(0)))

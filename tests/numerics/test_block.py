@@ -1,4 +1,4 @@
-"""Groups of elements that share a scale, against the plainest possible indexing."""
+"""Groups of elements that share a scale, against element-by-element indexing."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ cases = st.integers(1, 4).flatmap(
 
 @settings(deadline=None)
 @given(cases)
-def test_every_element_meets_the_scale_of_its_own_group(case) -> None:
+def test_every_element_gets_the_scale_of_its_own_group(case) -> None:
     shape, axis, (granularity, size) = case
     encoding = Encoding(DType.S8, granularity=granularity, block_size=size)
-    wanted = scale_shape(shape, encoding, axis)
-    scale = np.arange(1, np.prod(wanted) + 1, dtype=np.float32).reshape(wanted)
-    view, broad, zero = spread(shape, QParams(encoding, scale, np.zeros(wanted, np.int32), axis))
-    seen = np.broadcast_to(broad, view).reshape(shape)
+    shape_of_scale = scale_shape(shape, encoding, axis)
+    scale = np.arange(1, np.prod(shape_of_scale) + 1, dtype=np.float32).reshape(shape_of_scale)
+    view, broad, zero = spread(shape, QParams(encoding, scale, np.zeros(shape_of_scale, np.int32), axis))
+    element_scales = np.broadcast_to(broad, view).reshape(shape)
     assert np.broadcast_shapes(view, zero.shape) == view
     for index in np.ndindex(*shape):
         at = list(index)
         at[axis] //= max(size, 1)
-        assert seen[index] == (scale[at[axis]] if granularity is Granularity.AXIS else scale[tuple(at)])
+        assert element_scales[index] == (scale[at[axis]] if granularity is Granularity.AXIS else scale[tuple(at)])
 
 
 @settings(deadline=None)
 @given(cases)
-def test_groups_have_one_row_per_scale_in_its_place(case) -> None:
+def test_groups_have_one_row_per_scale_in_the_order_of_the_scales(case) -> None:
     shape, axis, (granularity, size) = case
     encoding = Encoding(DType.S8, granularity=granularity, block_size=size)
-    wanted = scale_shape(shape, encoding, axis)
-    labels = np.arange(1, np.prod(wanted) + 1, dtype=np.float32).reshape(wanted)
-    view, broad, _ = spread(shape, QParams(encoding, labels, np.zeros(wanted, np.int32), axis))
-    tensor = np.array(np.broadcast_to(broad, view).reshape(shape))  # every element carries the label of its scale
+    shape_of_scale = scale_shape(shape, encoding, axis)
+    labels = np.arange(1, np.prod(shape_of_scale) + 1, dtype=np.float32).reshape(shape_of_scale)
+    view, broad, _ = spread(shape, QParams(encoding, labels, np.zeros(shape_of_scale, np.int32), axis))
+    tensor = np.array(np.broadcast_to(broad, view).reshape(shape))  # every element is the label of its scale
     groups = to_groups(tensor, encoding, axis)
     np.testing.assert_array_equal(from_groups(groups.max(axis=1), shape, encoding, axis), labels)
     filled = groups != 0
@@ -59,6 +59,6 @@ def test_a_whole_tensor_is_one_group() -> None:
 
 
 @pytest.mark.parametrize("axis", [None, 2, -3])
-def test_an_axis_that_is_not_there_is_refused(axis: int | None) -> None:
-    with pytest.raises(InputError, match="axis"):
+def test_an_axis_out_of_range_is_refused(axis: int | None) -> None:
+    with pytest.raises(InputError, match=f"axis {axis} is out of range for a tensor of rank 2"):
         scale_shape((2, 3), Encoding(DType.S8, granularity=Granularity.AXIS), axis)

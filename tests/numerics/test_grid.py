@@ -1,4 +1,4 @@
-"""Scales and zero points from ranges, on every integer grid and float8."""
+"""Scales and zero points from ranges, for every integer dtype and float8."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ moderate = st.floats(-(2.0**122), 2.0**122, width=32)
 def test_a_scale_is_always_usable_and_zero_always_exact(encoding: Encoding, ends: list[float]) -> None:
     qparams = params_from_range(*ends, encoding)
     assert SMALLEST_SCALE <= qparams.scale < np.inf
-    assert np.isfinite(qparams.scale * qparams.scale.dtype.type(SMALLEST_SCALE))
-    assert qparams.scale * qparams.scale.dtype.type(SMALLEST_SCALE) >= np.finfo(np.float32).tiny  # of a bias
+    bias_scale = qparams.scale * qparams.scale.dtype.type(SMALLEST_SCALE)
+    assert np.isfinite(bias_scale)
+    assert bias_scale >= np.finfo(np.float32).tiny
     zero = fake_quantize(np.zeros(1, np.float32), qparams)
     assert zero.tobytes() == np.zeros(1, np.float32).tobytes()
     assert np.all(np.isfinite(fake_quantize(np.asarray(ends, np.float32), qparams)))
@@ -64,8 +65,8 @@ def test_inside_the_range_the_error_is_half_a_step(encoding: Encoding, ends: lis
 @settings(max_examples=20, deadline=None)
 @given(st.tuples(moderate, moderate).map(sorted), st.lists(floats, min_size=2, max_size=10))
 def test_quantizing_keeps_the_order(encoding: Encoding, ends: list[float], values: list[float]) -> None:
-    stored = quantize(np.sort(np.asarray(values, np.float32)), params_from_range(*ends, encoding))
-    assert np.all(np.diff(stored.astype(np.int64)) >= 0)
+    quantized = quantize(np.sort(np.asarray(values, np.float32)), params_from_range(*ends, encoding))
+    assert np.all(np.diff(quantized.astype(np.int64)) >= 0)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
@@ -73,9 +74,9 @@ def test_quantizing_keeps_the_order(encoding: Encoding, ends: list[float], value
 @given(st.floats(2.0**-40, 2.0**122, width=32), st.booleans())
 def test_a_constant_is_represented(encoding: Encoding, constant: float, negative: bool) -> None:
     value = np.float32(-constant if negative else constant)
-    got = fake_quantize(value, params_from_range(float(value), float(value), encoding))
-    # Symmetric unsigned grids, too, reach the constant itself: with the highest step, or its mirror image.
-    np.testing.assert_allclose(got, value, rtol=2.0**-22)
+    dequantized = fake_quantize(value, params_from_range(float(value), float(value), encoding))
+    # A symmetric unsigned grid also represents the constant: as its highest step, or as the negative of that.
+    np.testing.assert_allclose(dequantized, value, rtol=2.0**-22)
 
 
 @pytest.mark.parametrize(
@@ -102,20 +103,20 @@ def test_a_constant_is_represented(encoding: Encoding, constant: float, negative
     ],
     ids=str,
 )
-def test_known_numbers(encoding: Encoding, low: float, high: float, scale: float, zero_point: int) -> None:
+def test_known_qparams(encoding: Encoding, low: float, high: float, scale: float, zero_point: int) -> None:
     qparams = params_from_range(low, high, encoding)
     assert qparams.scale == np.float32(scale)
     assert qparams.zero_point == zero_point
 
 
-def test_a_symmetric_weight_never_takes_the_extra_negative_step() -> None:
+def test_a_symmetric_weight_never_uses_the_extra_negative_step() -> None:
     weight = np.random.default_rng(0).normal(size=1000).astype(np.float32)
     for dtype in (DType.S4, DType.S8, DType.S16):
         qparams = params_from_range(-float(np.abs(weight).max()), 0.0, Encoding(dtype, True))
         assert int(quantize(weight, qparams).astype(np.int32).min()) >= dtype.grid.low + 1
 
 
-def test_channels_do_not_touch_each_other() -> None:
+def test_channels_are_independent() -> None:
     encoding = Encoding(DType.U8, granularity=Granularity.AXIS)
     low, high = np.asarray([-1.0, 0.0, 2.0, 0.0]), np.asarray([1.0, 0.0, 3.0, 1e-42])
     together = params_from_range(low, high, encoding, axis=1)
@@ -127,7 +128,7 @@ def test_channels_do_not_touch_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "encoding", "words"),
+    ("low", "high", "encoding", "message"),
     [
         (1.0, -1.0, Encoding(DType.S8), "above"),
         (0.0, np.inf, Encoding(DType.S8), "infinite"),
@@ -137,13 +138,13 @@ def test_channels_do_not_touch_each_other() -> None:
         (0.0, 1.0, Encoding(DType.F16), "float16"),
     ],
 )
-def test_ranges_without_a_scale_are_refused(low, high, encoding: Encoding, words: str) -> None:
-    with pytest.raises(InputError, match=words):
+def test_ranges_without_a_scale_are_refused(low, high, encoding: Encoding, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         params_from_range(low, high, encoding)
 
 
 def test_float8_reaches_its_highest_value() -> None:
     qparams = params_from_range(-3.0, 7.0, Encoding(DType.F8E4M3))
-    stored = quantize(np.asarray([7.0, -7.0, 100.0], np.float32), qparams)
-    assert stored.astype(np.float32).tolist() == [448.0, -448.0, 448.0]
-    np.testing.assert_allclose(dequantize(stored, qparams), [7.0, -7.0, 7.0], rtol=1e-6)
+    quantized = quantize(np.asarray([7.0, -7.0, 100.0], np.float32), qparams)
+    assert quantized.astype(np.float32).tolist() == [448.0, -448.0, 448.0]
+    np.testing.assert_allclose(dequantize(quantized, qparams), [7.0, -7.0, 7.0], rtol=1e-6)

@@ -1,4 +1,4 @@
-"""The logarithmic histogram: nothing is lost, batches add up, the middles are near the values."""
+"""The logarithmic histogram: every value is counted, batches add up, the bins' middles are near the values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ finite_float32 = arrays(
 
 @settings(deadline=None)
 @given(any_float32)
-def test_every_value_is_counted_once_and_nonfinite_ones_apart(values: np.ndarray) -> None:
+def test_every_value_is_counted_once_and_nonfinite_ones_separately(values: np.ndarray) -> None:
     histogram = Histogram.of(values)
     finite = values[np.isfinite(values)]
     assert histogram.counts.dtype == np.int64
@@ -46,7 +46,7 @@ def test_the_sum_is_the_histogram_of_both(first: np.ndarray, second: np.ndarray)
 @pytest.mark.parametrize("merge", [1, 4, 16])
 @settings(deadline=None)
 @given(finite_float32)
-def test_bins_hold_their_values(merge: int, values: np.ndarray) -> None:
+def test_bins_contain_their_values(merge: int, values: np.ndarray) -> None:
     histogram = Histogram.of(values)
     left, right, counts = histogram.bins(merge)
     assert np.all(left <= right)
@@ -62,7 +62,7 @@ def test_bins_hold_their_values(merge: int, values: np.ndarray) -> None:
 
 @settings(deadline=None)
 @given(finite_float32)
-def test_middles_are_within_one_part_in_64(values: np.ndarray) -> None:
+def test_middles_are_within_1_in_64_of_the_values(values: np.ndarray) -> None:
     middles, counts = Histogram.of(values).values()
     np.testing.assert_allclose(middles.repeat(counts), np.sort(values), rtol=1 / 64, atol=2.0**-128)
 
@@ -74,7 +74,7 @@ def test_the_ends_are_exact() -> None:
     assert counts[0] == counts[-1] == 1
 
 
-def test_other_dtypes_and_layouts_count_the_same() -> None:
+def test_other_dtypes_and_layouts_give_the_same_counts() -> None:
     values = np.random.default_rng(0).normal(size=(40, 30)).astype(np.float16)
     expected = histogram_of(values.astype(np.float32))
     np.testing.assert_array_equal(histogram_of(values), expected)

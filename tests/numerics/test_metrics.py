@@ -1,4 +1,4 @@
-"""Error measures against their formulas, in one pass and in batches, and where they have no number."""
+"""Error measures against their formulas, at once and in batches, and their special cases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pairs = st.integers(1, 40).flatmap(
 
 @settings(deadline=None)
 @given(pairs)
-def test_the_numbers_are_those_of_the_formulas(pair: tuple[np.ndarray, np.ndarray]) -> None:
+def test_measures_equal_their_formulas(pair: tuple[np.ndarray, np.ndarray]) -> None:
     reference, other = (array.astype(np.float64) for array in pair)
     noise, signal = np.sum((reference - other) ** 2), np.sum(reference**2)
     if noise and signal:
@@ -39,14 +39,14 @@ def test_the_numbers_are_those_of_the_formulas(pair: tuple[np.ndarray, np.ndarra
 def test_batches_add_up(pair: tuple[np.ndarray, np.ndarray], cuts: list[int]) -> None:
     reference, other = pair
     edges = [0, *sorted(min(cut, reference.size) for cut in cuts), reference.size]
-    parts = [Comparison.of(reference[a:b], other[a:b]) for a, b in pairwise(edges)]
-    total, once = sum(parts, Comparison()), Comparison.of(reference, other)
+    batches = [Comparison.of(reference[a:b], other[a:b]) for a, b in pairwise(edges)]
+    total, once = sum(batches, Comparison()), Comparison.of(reference, other)
     assert (total.count, total.equal, total.max_abs_error) == (once.count, once.equal, once.max_abs_error)
     assert total.sqnr_db == pytest.approx(once.sqnr_db, abs=1e-9)
     assert total.cosine == pytest.approx(once.cosine, abs=1e-9)
 
 
-def test_long_arrays_are_summed_over_all_their_chunks() -> None:
+def test_long_arrays_are_summed_over_all_chunks() -> None:
     rng = np.random.default_rng(0)
     reference = rng.normal(size=(3, 50_021)).astype(np.float32)
     other = reference + np.float32(0.01) * rng.normal(size=reference.shape).astype(np.float32)
@@ -80,9 +80,9 @@ def test_a_known_ratio() -> None:
         ([], [], math.nan, math.nan, 0.0),
     ],
 )
-def test_the_cases_without_a_ratio_are_defined(reference, other, sqnr: float, cos: float, largest: float) -> None:
-    got = Comparison.of(np.asarray(reference, np.float32), np.asarray(other, np.float32))
-    np.testing.assert_equal([got.sqnr_db, got.cosine, got.max_abs_error], [sqnr, cos, largest])
+def test_special_cases(reference, other, sqnr: float, cos: float, largest: float) -> None:
+    comparison = Comparison.of(np.asarray(reference, np.float32), np.asarray(other, np.float32))
+    np.testing.assert_equal([comparison.sqnr_db, comparison.cosine, comparison.max_abs_error], [sqnr, cos, largest])
 
 
 def test_a_nan_in_one_batch_is_not_lost() -> None:
@@ -93,7 +93,7 @@ def test_a_nan_in_one_batch_is_not_lost() -> None:
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in DType if dtype.is_integer])
-def test_stored_integers_compare_by_the_share_that_is_equal(dtype: DType) -> None:
+def test_integers_are_compared_by_the_fraction_of_equal_elements(dtype: DType) -> None:
     reference = np.asarray([0, 1, 2, 7]).astype(dtype.numpy)
     other = np.asarray([0, 1, 3, 7]).astype(dtype.numpy)
     assert equal_fraction(reference, other) == 0.75
@@ -104,10 +104,10 @@ def test_unsigned_differences_do_not_wrap() -> None:
     assert max_abs_error(np.asarray([0], np.uint8), np.asarray([255], np.uint8)) == 255.0
 
 
-def test_nothing_compared_has_no_fraction() -> None:
+def test_an_empty_comparison_has_no_equal_fraction() -> None:
     assert math.isnan(Comparison().equal_fraction)
 
 
-def test_other_shapes_are_refused() -> None:
+def test_different_shapes_are_refused() -> None:
     with pytest.raises(InputError, match="shapes"):
         sqnr_db(np.zeros((2, 3)), np.zeros((3, 2)))

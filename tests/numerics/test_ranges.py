@@ -1,4 +1,4 @@
-"""Range searches over histograms and weights: judged by the error measured on the real values."""
+"""Range searches over histograms and weights, judged by the error measured on the real values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ values = arrays(np.float32, st.integers(1, 50), elements=st.floats(width=32, all
 def distribution(name: str) -> Array:
     rng = np.random.default_rng(5)
     normal = rng.normal(size=60_000)
-    made = {
+    distributions = {
         "normal": normal,
         "shifted": normal + 2,
         "relu": np.maximum(normal, 0),
@@ -45,7 +45,7 @@ def distribution(name: str) -> Array:
         "huge": normal * 1e34,
         "tiny": normal * 1e-12,
     }
-    return made[name].astype(np.float32)
+    return distributions[name].astype(np.float32)
 
 
 DISTRIBUTIONS = [
@@ -54,7 +54,7 @@ DISTRIBUTIONS = [
 ]  # fmt: skip
 
 
-def chosen(method: str, real: Array, encoding: Encoding, **options: float) -> tuple[float, float]:
+def range_by(method: str, real: Array, encoding: Encoding, **options: float) -> tuple[float, float]:
     histogram = Histogram.of(real)
     return find_range(method, histogram.counts, histogram.low, histogram.high, encoding, **options)
 
@@ -68,9 +68,11 @@ def measured_error(real: Array, ends: tuple[float, float], encoding: Encoding) -
 @pytest.mark.parametrize("method", METHODS)
 @settings(max_examples=12, deadline=None)
 @given(real=values)
-def test_any_values_give_a_range_with_zero_inside_what_was_seen(method: str, encoding: Encoding, real: Array) -> None:
-    low, high = chosen(method, real, encoding)
-    # The range of float8 may grow to twice what was seen: between two powers of two all its steps lie otherwise.
+def test_any_values_give_a_range_with_zero_inside_the_observed_one(
+    method: str, encoding: Encoding, real: Array
+) -> None:
+    low, high = range_by(method, real, encoding)
+    # The range of float8 may grow to twice the observed one: a factor between 1 and 2 shifts all steps of its grid.
     widest = 2.0 if method == "mse" and encoding.dtype is DType.F8E4M3 else 1.0
     assert widest * min(float(real.min()), 0.0) <= low <= 0.0 <= high <= widest * max(float(real.max()), 0.0)
     assert low < high or not real.any()
@@ -82,13 +84,13 @@ def test_any_values_give_a_range_with_zero_inside_what_was_seen(method: str, enc
 @given(real=values)
 def test_by_its_own_measure_mse_is_never_worse_than_minmax(encoding: Encoding, real: Array) -> None:
     histogram = Histogram.of(real)
-    ours = expected_squared_error(histogram, *chosen("mse", real, encoding), encoding)
-    assert ours <= expected_squared_error(histogram, *chosen("minmax", real, encoding), encoding) * (1 + 1e-9)
+    ours = expected_squared_error(histogram, *range_by("mse", real, encoding), encoding)
+    assert ours <= expected_squared_error(histogram, *range_by("minmax", real, encoding), encoding) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_the_expected_error_is_the_measured_one(name: str, encoding: Encoding) -> None:
+def test_the_expected_error_is_near_the_measured_one(name: str, encoding: Encoding) -> None:
     real = distribution(name)
     for shrink in (1.0, 0.6):
         ends = (min(float(real.min()), 0.0) * shrink, max(float(real.max()), 0.0) * shrink)
@@ -102,20 +104,20 @@ def test_the_expected_error_is_the_measured_one(name: str, encoding: Encoding) -
 def test_mse_is_close_to_the_best_of_many_ranges(name: str, encoding: Encoding) -> None:
     """Measured on the values themselves, against 12 x 12 shrunk ranges."""
     real = distribution(name)[::20]
-    low, high = chosen("minmax", real, encoding)
+    low, high = range_by("minmax", real, encoding)
     factors = np.exp2(-np.linspace(0, 5.5, 12))
     pairs = [(f, f) for f in factors] if encoding.symmetric else None
     pairs = pairs or [(f, g) for f in (factors if low < 0 else [1.0]) for g in (factors if high > 0 else [1.0])]
     best = min(measured_error(real, (low * f, high * g), encoding) for f, g in pairs)
-    assert measured_error(real, chosen("mse", real, encoding), encoding) <= best * 1.05
+    assert measured_error(real, range_by("mse", real, encoding), encoding) <= best * 1.05
 
 
 @pytest.mark.parametrize("encoding", [Encoding(DType.U8), Encoding(DType.S8, True)], ids=str)
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_entropy_is_never_a_broken_range(name: str, encoding: Encoding) -> None:
+def test_entropy_is_not_much_worse_than_minmax(name: str, encoding: Encoding) -> None:
     real = distribution(name)
     minmax, entropy = (
-        measured_error(real, chosen(method, real, encoding), encoding) for method in ("minmax", "entropy")
+        measured_error(real, range_by(method, real, encoding), encoding) for method in ("minmax", "entropy")
     )
     assert entropy <= minmax * ENTROPY_WORST_ERROR_RATIO * 1.1
 
@@ -124,7 +126,7 @@ def test_entropy_is_never_a_broken_range(name: str, encoding: Encoding) -> None:
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_entropy_clips_few_values(name: str, encoding: Encoding) -> None:
     real = distribution(name)
-    low, high = chosen("entropy", real, encoding)
+    low, high = range_by("entropy", real, encoding)
     qparams = params_from_range(low, high, encoding)
     ends = (
         np.asarray([encoding.dtype.grid.low - 0.5, encoding.dtype.grid.high + 0.5]) - qparams.zero_point
@@ -133,9 +135,9 @@ def test_entropy_clips_few_values(name: str, encoding: Encoding) -> None:
     assert clipped <= 1.1 * ENTROPY_MOST_CLIPPED
 
 
-def test_outliers_are_clipped_where_that_pays() -> None:
+def test_outliers_are_clipped_where_that_lowers_the_error() -> None:
     real, encoding = distribution("outliers"), Encoding(DType.S8, True)
-    whole, mse, entropy = (chosen(method, real, encoding) for method in ("minmax", "mse", "entropy"))
+    whole, mse, entropy = (range_by(method, real, encoding) for method in ("minmax", "mse", "entropy"))
     assert mse[1] < 0.8 * whole[1]
     assert entropy[1] < 0.5 * whole[1]
     assert measured_error(real, mse, encoding) < 0.8 * measured_error(real, whole, encoding)
@@ -143,21 +145,21 @@ def test_outliers_are_clipped_where_that_pays() -> None:
 
 @pytest.mark.parametrize("method", ["mse", "entropy"])
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_16_bits_leave_the_range_nearly_as_it_was(method: str, name: str) -> None:
+def test_16_bits_are_not_much_worse_than_minmax(method: str, name: str) -> None:
     real, encoding = distribution(name), Encoding(DType.U16)
-    assert measured_error(real, chosen(method, real, encoding), encoding) <= 1.01 * measured_error(
-        real, chosen("minmax", real, encoding), encoding
+    assert measured_error(real, range_by(method, real, encoding), encoding) <= 1.01 * measured_error(
+        real, range_by("minmax", real, encoding), encoding
     )
 
 
 @pytest.mark.parametrize("percent", [90.0, 99.0, 99.99])
-def test_percentile_cuts_both_tails_alike(percent: float) -> None:
+def test_percentile_clips_both_tails_equally(percent: float) -> None:
     real = distribution("shifted")
-    low, high = chosen("percentile", real, Encoding(DType.U8), percent=percent)
+    low, high = range_by("percentile", real, Encoding(DType.U8), percent=percent)
     tail = (100 - percent) / 2
-    cut = np.percentile(real, [tail, 100 - tail])
-    assert (low, high) == pytest.approx((min(cut[0], 0.0), cut[1]), rel=1 / 32)
-    low, high = chosen("percentile", real, Encoding(DType.S8, True), percent=percent)
+    expected = np.percentile(real, [tail, 100 - tail])
+    assert (low, high) == pytest.approx((min(expected[0], 0.0), expected[1]), rel=1 / 32)
+    low, high = range_by("percentile", real, Encoding(DType.S8, True), percent=percent)
     assert high == pytest.approx(np.percentile(np.abs(real), percent), rel=1 / 32)
     assert low == pytest.approx(-high if -high > real.min() else real.min())
 
@@ -165,20 +167,20 @@ def test_percentile_cuts_both_tails_alike(percent: float) -> None:
 def test_percentile_100_is_minmax() -> None:
     real = distribution("normal")
     for encoding in (Encoding(DType.U8), Encoding(DType.S8, True)):
-        assert chosen("percentile", real, encoding, percent=100.0) == chosen("minmax", real, encoding)
+        assert range_by("percentile", real, encoding, percent=100.0) == range_by("minmax", real, encoding)
 
 
-def test_percentile_does_not_clip_a_sparse_tensor_away() -> None:
+def test_percentile_does_not_clip_a_sparse_tensor_to_zero() -> None:
     real = np.zeros(10**6, np.float32)
     real[:3] = 4.0
-    assert chosen("percentile", real, Encoding(DType.U8)) == (0.0, 4.0)
+    assert range_by("percentile", real, Encoding(DType.U8)) == (0.0, 4.0)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_infinities_and_nans_are_left_out(method: str) -> None:
+def test_infinities_and_nans_are_ignored(method: str) -> None:
     real = distribution("normal")
     dirty = np.concatenate([real, np.asarray([np.inf, -np.inf, np.nan], np.float32)])
-    assert chosen(method, dirty, Encoding(DType.U8)) == chosen(method, real, Encoding(DType.U8))
+    assert range_by(method, dirty, Encoding(DType.U8)) == range_by(method, real, Encoding(DType.U8))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -186,35 +188,35 @@ def test_infinities_and_nans_are_left_out(method: str) -> None:
 def test_constants_keep_their_value(method: str, constant: float) -> None:
     real = np.full(100, constant, np.float32)
     for encoding in ENCODINGS:
-        low, high = chosen(method, real, encoding)
+        low, high = range_by(method, real, encoding)
         back = fake_quantize(real, params_from_range(low, high, encoding))
         np.testing.assert_allclose(back, real, rtol=1e-6, atol=2.0**-63)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_nothing_but_zeros_and_subnormals_still_gives_a_range(method: str) -> None:
-    low, high = chosen(method, np.asarray([0.0, -0.0, 1e-45], np.float32), Encoding(DType.U8))
+def test_zeros_and_subnormals_still_give_a_range(method: str) -> None:
+    low, high = range_by(method, np.asarray([0.0, -0.0, 1e-45], np.float32), Encoding(DType.U8))
     assert (low, high) == (0.0, float(np.float32(1e-45)))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_all_zero_gives_the_empty_range(method: str) -> None:
-    assert chosen(method, np.zeros(9, np.float32), Encoding(DType.U8)) == (0.0, 0.0)
+    assert range_by(method, np.zeros(9, np.float32), Encoding(DType.U8)) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(
-    ("method", "low", "high", "percent", "words"),
+    ("method", "low", "high", "percent", "message"),
     [
-        ("median", 0.0, 1.0, 99.0, "median"),
+        ("median", 0.0, 1.0, 99.0, "unknown range method 'median': expected one of minmax, percentile, mse, entropy"),
         ("mse", np.inf, -np.inf, 99.0, "finite"),
         ("mse", 2.0, 1.0, 99.0, "between"),
-        ("percentile", 0.0, 1.0, 0.0, "percent"),
-        ("percentile", 0.0, 1.0, 100.1, "percent"),
+        ("percentile", 0.0, 1.0, 0.0, "percent must be above 0 and at most 100, not 0.0"),
+        ("percentile", 0.0, 1.0, 100.1, "percent must be above 0 and at most 100, not 100.1"),
     ],
 )
-def test_bad_questions_are_refused(method: str, low: float, high: float, percent: float, words: str) -> None:
+def test_bad_arguments_are_refused(method: str, low: float, high: float, percent: float, message: str) -> None:
     counts = Histogram.of(np.asarray([0.0, 1.0])).counts
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=message):
         find_range(method, counts, low, high, Encoding(DType.U8), percent)
 
 
@@ -227,7 +229,7 @@ WEIGHT_LAYOUTS = [
 ]
 
 
-def some_weight(shape: tuple[int, ...] = (6, 18, 3)) -> Array:
+def random_weight(shape: tuple[int, ...] = (6, 18, 3)) -> Array:
     rng = np.random.default_rng(8)
     weight = rng.standard_t(3, size=shape) * np.exp(rng.normal(size=(shape[0], 1, 1)))
     weight[3] = 0.0
@@ -237,10 +239,10 @@ def some_weight(shape: tuple[int, ...] = (6, 18, 3)) -> Array:
 @pytest.mark.parametrize("method", ["minmax", "mse"])
 @pytest.mark.parametrize("layout", WEIGHT_LAYOUTS, ids=str)
 @pytest.mark.parametrize("encoding", [Encoding(DType.U4), Encoding(DType.S8, True), Encoding(DType.F8E4M3)], ids=str)
-def test_weight_groups_are_chosen_one_by_one(encoding: Encoding, layout: tuple, method: str) -> None:
-    """Each scale of the whole equals the scale chosen for its group alone."""
+def test_weight_groups_are_independent(encoding: Encoding, layout: tuple, method: str) -> None:
+    """Each scale of the weight equals the scale chosen for its group alone."""
     granularity, axis, size = layout
-    weight = some_weight()
+    weight = random_weight()
     whole = weight_params(weight, Encoding(encoding.dtype, encoding.symmetric, granularity, size), axis, method)
     if axis is None:
         groups = {(): weight}
@@ -249,9 +251,9 @@ def test_weight_groups_are_chosen_one_by_one(encoding: Encoding, layout: tuple, 
     else:
         groups = {}
         for index in np.ndindex(*whole.scale.shape):
-            part = [slice(at, at + 1) for at in index]
-            part[axis] = slice(index[axis] * size, index[axis] * size + size)
-            groups[index] = weight[tuple(part)]
+            block = [slice(at, at + 1) for at in index]
+            block[axis] = slice(index[axis] * size, index[axis] * size + size)
+            groups[index] = weight[tuple(block)]
     assert len(groups) == whole.scale.size
     for index, group in groups.items():
         alone = weight_params(group, encoding, None, method)
@@ -261,9 +263,9 @@ def test_weight_groups_are_chosen_one_by_one(encoding: Encoding, layout: tuple, 
 
 @pytest.mark.parametrize("layout", WEIGHT_LAYOUTS, ids=str)
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
-def test_mse_weights_lose_no_more_than_minmax(encoding: Encoding, layout: tuple) -> None:
+def test_mse_weights_have_no_larger_error_than_minmax(encoding: Encoding, layout: tuple) -> None:
     granularity, axis, size = layout
-    weight = some_weight()
+    weight = random_weight()
     encoding = Encoding(encoding.dtype, encoding.symmetric, granularity, size)
     errors = {}
     for method in ("minmax", "mse"):
@@ -277,7 +279,7 @@ def test_mse_weights_lose_no_more_than_minmax(encoding: Encoding, layout: tuple)
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
 def test_mse_weights_are_close_to_the_best_of_many_ranges(encoding: Encoding) -> None:
     weight = np.random.default_rng(2).uniform(-1, 1, 2000).astype(np.float32)
-    weight[0] = 3.0  # an outlier on one side: an asymmetric range shrinks on that side alone
+    weight[0] = 3.0  # an outlier on one side: an asymmetric range shrinks only on that side
     factors = np.exp2(-np.linspace(0, 2, 15))
     pairs = [(f, f) for f in factors] if encoding.symmetric else [(f, g) for f in factors for g in factors]
     best = min(measured_error(weight, (weight.min() * f, weight.max() * g), encoding) for f, g in pairs)
@@ -285,9 +287,9 @@ def test_mse_weights_are_close_to_the_best_of_many_ranges(encoding: Encoding) ->
     assert float(np.mean((back - weight) ** 2)) <= best * 1.05
 
 
-def test_long_rows_and_large_weights_are_summed_in_parts() -> None:
+def test_long_rows_and_large_weights_are_summed_in_chunks() -> None:
     weight = np.random.default_rng(1).normal(size=(2, 200_000)).astype(np.float32) * np.float32(1e34)
-    weight[1, 150_000:] = 0.0  # the last part alone would ask for no clipping
+    weight[1, 150_000:] = 0.0  # judged by the last chunk alone, nothing would be clipped
     encoding = Encoding(DType.S4, True)
     narrow, whole = weight_params(weight, encoding, None, "mse"), weight_params(weight, encoding)
     assert narrow.scale < 0.7 * whole.scale
@@ -296,7 +298,7 @@ def test_long_rows_and_large_weights_are_summed_in_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("weight", "encoding", "method", "words"),
+    ("weight", "encoding", "method", "message"),
     [
         (np.ones((2, 2)), Encoding(DType.S8), "entropy", "minmax or mse"),
         (np.ones((2, 2)), Encoding(DType.S8), "best", "best"),
@@ -306,18 +308,18 @@ def test_long_rows_and_large_weights_are_summed_in_parts() -> None:
         (np.ones((2, 2)), Encoding(DType.S4, True, Granularity.EXPANDED_BLOCK, 2), "minmax", "expanded"),
     ],
 )
-def test_bad_weights_are_refused(weight: Array, encoding: Encoding, method: str, words: str) -> None:
+def test_bad_weights_are_refused(weight: Array, encoding: Encoding, method: str, message: str) -> None:
     axis = None if encoding.granularity is Granularity.TENSOR else 1
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=message):
         weight_params(weight, encoding, axis, method)
 
 
-def test_a_float8_weight_is_widened_to_where_it_loses_least_and_never_clipped() -> None:
+def test_the_range_of_a_float8_weight_is_widened_and_never_clipped() -> None:
     weight = np.random.default_rng(0).normal(size=(64, 256)).astype(np.float32)
     encoding = Encoding(DType.F8E4M3, granularity=Granularity.AXIS)
-    found = weight_params(weight, encoding, 0)
+    widened = weight_params(weight, encoding, 0)
     largest = np.abs(weight).max(axis=1)
-    plain = params_from_range(-largest, largest, encoding, 0)
-    assert ((found.scale >= plain.scale) & (found.scale < 2 * plain.scale)).all()
-    lost = [((fake_quantize(weight, each) - weight) ** 2).sum() for each in (found, plain)]
-    assert lost[0] < 0.9 * lost[1]
+    minmax = params_from_range(-largest, largest, encoding, 0)
+    assert ((widened.scale >= minmax.scale) & (widened.scale < 2 * minmax.scale)).all()
+    errors = [((fake_quantize(weight, qparams) - weight) ** 2).sum() for qparams in (widened, minmax)]
+    assert errors[0] < 0.9 * errors[1]

@@ -1,4 +1,4 @@
-"""Numbers that came with a model: kept for the tensors and constants they belong to, and for no others."""
+"""Imported scales and zero points: kept for the tensors and constants they belong to, and for no others."""
 
 from __future__ import annotations
 
@@ -22,66 +22,69 @@ SCALED = """g (float[1,4,8] x) => (float[1,4,8] y) <float half = {0.5}>
   d = DequantizeLinear(q, s, z) e = Transpose<perm = [0,2,1]>(d) y = Relu(e) }"""
 
 
-def none(**constants: tuple[QParams, ...]) -> ImportedQParams:
+def constants_only(**constants: tuple[QParams, ...]) -> ImportedQParams:
     return ImportedQParams({}, {}, constants)
 
 
-def test_numbers_follow_moves_and_factors() -> None:
+def test_qparams_propagate_across_layout_and_scaling_operators() -> None:
     model, plan = invert(model_from(SCALED, s=np.float32(0.1), z=np.int8(0)))
-    given = imported_qparams(model, plan)
-    assert float(given.tensors["c"].scale) == np.float32(0.1)
-    assert float(given.implied["b"].scale) == pytest.approx(0.2)
-    assert float(given.implied["a"].scale) == pytest.approx(0.2)
-    assert "x" not in {**given.tensors, **given.implied}
-    found = given.of_tensor(["a"], S8)
-    assert found is not None
-    assert (found.source, found.detail) == (ScaleSource.GIVEN, "as given, scaled or moved")
+    imported = imported_qparams(model, plan)
+    assert float(imported.tensors["c"].scale) == np.float32(0.1)
+    assert float(imported.implied["b"].scale) == pytest.approx(0.2)
+    assert float(imported.implied["a"].scale) == pytest.approx(0.2)
+    assert "x" not in {**imported.tensors, **imported.implied}
+    sourced = imported.of_tensor(["a"], S8)
+    assert sourced is not None
+    assert sourced.source is ScaleSource.GIVEN
+    assert sourced.detail == "scale and zero point from the input model, propagated across scaling or layout operators"
 
 
-def test_of_several_numbers_for_one_tensor_the_widest_are_taken_and_not_called_given() -> None:
+def test_of_several_qparams_of_one_tensor_the_widest_are_used_and_marked_as_changed() -> None:
     text = """g (float[1,4] x) => (float[1,4] y, float[1,4] u) {
         aq = QuantizeLinear(x, s, z) ad = DequantizeLinear(aq, s, z) bq = QuantizeLinear(x, t, z)
         bd = DequantizeLinear(bq, t, z) y = Relu(ad) u = Relu(bd) }"""
     model, plan = invert(model_from(text, s=np.float32(0.004), t=np.float32(0.03), z=np.int8(0)))
-    given = imported_qparams(model, plan)
-    assert given.several == {"x"}
-    found = given.of_tensor(["x"], S8)
-    assert found is not None
-    assert float(found[0].scale) == np.float32(0.03)
-    assert (found.source, found.detail) == (ScaleSource.GIVEN_CHANGED, "the widest of several given numbers")
+    imported = imported_qparams(model, plan)
+    assert imported.several == {"x"}
+    sourced = imported.of_tensor(["x"], S8)
+    assert sourced is not None
+    assert float(sourced[0].scale) == np.float32(0.03)
+    assert sourced.source is ScaleSource.GIVEN_CHANGED
+    assert sourced.detail == "widest of several scales in the input model"
 
 
-def test_another_kind_of_grid_gets_the_range() -> None:
-    given = ImportedQParams({"t": QParams(U8, np.float32(0.02), np.int32(100))}, {}, {})
-    found = given.of_tensor(["t"], S8)
-    assert found is not None
-    params, source, words = found
+def test_another_encoding_gets_the_range() -> None:
+    imported = ImportedQParams({"t": QParams(U8, np.float32(0.02), np.int32(100))}, {}, {})
+    sourced = imported.of_tensor(["t"], S8)
+    assert sourced is not None
+    params, source, detail = sourced
     assert source is ScaleSource.GIVEN_CHANGED
-    assert words == "from the range of the given numbers, which are of another kind"
+    assert detail == "same range as in the input model, in another encoding"
     assert float(params.scale) == pytest.approx(155 * 0.02 / 127)
-    assert given.of_tensor(["other"], S8) is None
+    assert imported.of_tensor(["other"], S8) is None
 
 
-def test_a_constant_that_is_as_it_was_keeps_its_numbers() -> None:
+def test_an_unchanged_constant_keeps_its_qparams() -> None:
     weight = normal(8, 6)
     coarse = QParams(S8, np.float32(0.05), np.int32(0))
-    wanted = weight_params(weight, W8, 1)
-    assert none(w=(coarse,)).of_constant(Origin("w"), weight, wanted) is coarse
-    assert none(w=(coarse,)).of_constant(Origin("w", exact=False), weight, wanted) is None  # turned into something else
-    assert none(w=(coarse,)).of_constant(Origin("v"), weight, wanted) is None
+    computed = weight_params(weight, W8, 1)
+    imported = constants_only(w=(coarse,))
+    assert imported.of_constant(Origin("w"), weight, computed) is coarse
+    assert imported.of_constant(Origin("w", exact=False), weight, computed) is None  # a pass changed its values
+    assert imported.of_constant(Origin("v"), weight, computed) is None
 
 
-def test_a_constant_that_was_turned_or_cut_is_found_by_its_grid() -> None:
+def test_a_transposed_or_sliced_constant_keeps_its_qparams_if_it_is_on_their_grid() -> None:
     columns = weight_params(normal(8, 12), W8, 1)
     weight = fake_quantize(normal(8, 12), columns)
-    given = none(w=(columns,))
-    turned = given.of_constant(Origin("w", exact=False), weight.T.copy(), weight_params(weight.T, W8, 0))
-    assert turned is not None
-    np.testing.assert_array_equal(turned.scale, columns.scale)
-    assert turned.axis == 0
-    part = weight[:, 6:]
-    cut = given.of_constant(Origin("w", exact=False), part, weight_params(part, W8, 1))
-    assert cut is not None
-    np.testing.assert_array_equal(cut.scale, columns.scale[6:])
-    scaled = given.of_constant(Origin("w", exact=False), 0.3 * part, weight_params(0.3 * part, W8, 1))
+    imported = constants_only(w=(columns,))
+    transposed = imported.of_constant(Origin("w", exact=False), weight.T.copy(), weight_params(weight.T, W8, 0))
+    assert transposed is not None
+    np.testing.assert_array_equal(transposed.scale, columns.scale)
+    assert transposed.axis == 0
+    right_half = weight[:, 6:]
+    sliced = imported.of_constant(Origin("w", exact=False), right_half, weight_params(right_half, W8, 1))
+    assert sliced is not None
+    np.testing.assert_array_equal(sliced.scale, columns.scale[6:])
+    scaled = imported.of_constant(Origin("w", exact=False), 0.3 * right_half, weight_params(0.3 * right_half, W8, 1))
     assert scaled is None

@@ -1,4 +1,4 @@
-"""Sharing is solved once over the whole graph, and no anchor is chosen by position."""
+"""Sharing groups: a partition of the tensors that does not depend on the order of merges."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ PAIRS = st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES)), max_
 @given(PAIRS)
 def test_sets_partition_the_names(pairs: list[tuple[str, str]]) -> None:
     groups = UnionFind(NAMES)
-    for one, other in pairs:
-        groups.union(one, other)
+    for a, b in pairs:
+        groups.union(a, b)
     sets = groups.sets()
     assert sorted(name for members in sets.values() for name in members) == sorted(NAMES)
-    for one, other in pairs:
-        assert groups.find(one) == groups.find(other)
+    for a, b in pairs:
+        assert groups.find(a) == groups.find(b)
 
 
 @given(PAIRS, st.randoms())
 def test_order_of_unions_does_not_matter(pairs: list[tuple[str, str]], random: object) -> None:
-    one, other = UnionFind(NAMES), UnionFind(NAMES)
+    in_order, in_random_order = UnionFind(NAMES), UnionFind(NAMES)
     shuffled = [pair[::-1] for pair in pairs]
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     for pair in pairs:
-        one.union(*pair)
+        in_order.union(*pair)
     for pair in shuffled:
-        other.union(*pair)
-    assert one.sets() == other.sets()
+        in_random_order.union(*pair)
+    assert in_order.sets() == in_random_order.sets()
 
 
 def test_representative_is_the_first_member() -> None:

@@ -1,4 +1,4 @@
-"""Planning grows with the graph, not with its square: counted in calls, which no loaded machine changes."""
+"""Planning time is linear in the size of the graph, counted in calls, which do not depend on the machine's load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the planner decides, and the reason that stands beside it."""
+"""What the planner decides, and the reason that it records."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def node_of(model: object, output: str) -> str:
     return next(n.name for n in model.graph if n.outputs[0].name == output)  # type: ignore[attr-defined]
 
 
-def test_layout_shares_one_storage_and_says_so() -> None:
+def test_layout_operators_share_qparams_and_the_plan_names_the_group() -> None:
     model = graph(LINEAR)
     plan = planned(model, TOY)
     h, t, u = (plan.tensors[name] for name in ("h", "t", "u"))
@@ -45,7 +45,7 @@ def test_layout_shares_one_storage_and_says_so() -> None:
     assert plan.tensors["x"].group is None
 
 
-def test_chain_interior_is_never_stored_and_its_bias_is_derived() -> None:
+def test_chain_interior_is_not_quantized_and_its_bias_scale_is_derived() -> None:
     model = graph(LINEAR)
     plan = planned(model, TOY)
     assert plan.tensors["m"].storage == FloatStorage()
@@ -72,7 +72,7 @@ def test_keep_pins_by_original_tensor_and_node_name() -> None:
     by_tensor = planned(model, ORT_CPU, keep={"h": FP32})
     assert by_tensor.tensors["h"].storage == FloatStorage()
     assert (by_tensor.tensors["h"].why, by_tensor.tensors["h"].detail) == (Reason.PINNED, "--keep h=fp32")
-    assert by_tensor.tensors["u"].storage == FloatStorage()  # shares its bytes
+    assert by_tensor.tensors["u"].storage == FloatStorage()  # in the same sharing group
     name = node_of(model, "z")
     by_node = planned(model, ORT_CPU, keep={name: FP32})
     assert by_node.edges[Edge(name, 1)].storage == FloatStorage()
@@ -92,7 +92,7 @@ def test_keep_at_16_bit_converts_without_loss_on_the_edge() -> None:
 
 
 def test_keep_that_matches_nothing_is_refused() -> None:
-    with pytest.raises(InputError, match=r"--keep nothing\*=fp32: no tensor and no node"):
+    with pytest.raises(InputError, match=r"--keep nothing\*=fp32: no tensor or node name matches 'nothing\*'"):
         planned(graph(LINEAR), ORT_CPU, keep={"nothing*": FP32})
 
 
@@ -109,7 +109,7 @@ g (float[1,4] x, float[1,4] y) => (float[1,8] z)
 """
 
 
-def test_byte_preserving_concat_shares_the_union_range() -> None:
+def test_concat_shares_the_union_range() -> None:
     model = graph(CONCAT)
     data = noise(model)
     plan = planned(model, TOY, data=data, quantized_io=True)
@@ -129,10 +129,10 @@ def test_a_merge_that_costs_too_much_becomes_an_explicit_conversion() -> None:
     assert plan.tensors["a"].storage != plan.tensors["c"].storage
     assert plan.edges[edge].storage == plan.tensors["c"].storage
     assert plan.edges[edge].why is Reason.SEPARATE
-    assert "would widen this range" in plan.edges[edge].detail
+    assert "one scale for all inputs of Concat would widen this range" in plan.edges[edge].detail
 
 
-def test_constant_in_a_byte_preserving_concat_joins_the_group() -> None:
+def test_constant_in_a_concat_joins_the_sharing_group() -> None:
     model = graph("""
     g (float[1,4] x) => (float[1,8] z) <float[1,4] cls = {-50, 0, 1, 2}>
     { c = Concat <axis = 1> (cls, x)  z = Relu(c) }
@@ -152,11 +152,11 @@ def test_unknown_operator_stays_float_and_is_converted_around() -> None:
     plan = planned(model, ORT_CPU, quantized_io=True)
     assert plan.tensors["b"].storage == FloatStorage()
     assert plan.tensors["b"].why is Reason.UNSUPPORTED
-    assert plan.tensors["b"].detail == "Sin has no uint8 on ort-cpu"
+    assert plan.tensors["b"].detail == "ort-cpu has no uint8 kernel for Sin"
     edge = plan.edges[Edge(node_of(model, "z"), 0)]
     assert edge.storage.dtype is DType.U8
     assert edge.why is Reason.OPERAND
-    assert edge.detail.startswith("MatMul takes uint8 here, the tensor is stored as float32; range [0, ")
+    assert edge.detail.startswith("MatMul requires uint8 here, the tensor is float32; range [0, ")
 
 
 def test_followers_between_float_operators_stay_float() -> None:
@@ -169,7 +169,7 @@ def test_followers_between_float_operators_stay_float() -> None:
     assert plan.tensors["b"].why is Reason.NEIGHBOURS
 
 
-def test_a_bias_that_does_not_fit_int32_grows_its_weight_scale() -> None:
+def test_a_bias_that_overflows_int32_enlarges_its_weight_scale() -> None:
     model = graph("""
     g (float[1,2,2,2] x) => (float[1,2,2,2] z)
     <float[2,2,1,1] w = {1, 1, 1e-9, 1e-9}, float[2] b = {1, 100}> { z = Conv(x, w, b) }
@@ -183,7 +183,7 @@ def test_a_bias_that_does_not_fit_int32_grows_its_weight_scale() -> None:
     assert float(weight.scale[1]) > 1e-9 / 127
 
 
-def test_a_beta_that_does_not_fit_int32_grows_the_scale_of_its_gamma() -> None:
+def test_a_beta_that_overflows_int32_enlarges_the_scale_of_its_gamma() -> None:
     model = graph("""
     g (float[1,4,4] x) => (float[1,4,4] z)
     <float[4] gamma = {1, 1, 1, 1}, float[4] beta = {1, -1, 2, 0}, float tiny = {1e-8}>
@@ -209,7 +209,7 @@ def test_constant_activation_gets_a_safe_scale() -> None:
 def test_softmax_scores_keep_their_whole_range_whatever_the_method() -> None:
     model = graph("g (float[1,64,64] x) => (float[1,64,64] z) { a = Add(x, x)  s = Softmax(a)  z = Mul(s, s) }")
     data = noise(model, count=64)
-    data["x"][0, 0, 0, 0] = 40.0  # one outlier that percentile would cut off
+    data["x"][0, 0, 0, 0] = 40.0  # one outlier that percentile would clip
     stats = observe(model, ORT_CPU, data, histograms=True)
     plan = make_plan(model, ORT_CPU.table, stats, Request(W8A8, "percentile", quantized_io=True))
     scores, before = plan.tensors["a"].storage, plan.tensors["x"].storage
@@ -219,7 +219,7 @@ def test_softmax_scores_keep_their_whole_range_whatever_the_method() -> None:
     assert float(before.scale) * 255 < 30
 
 
-def test_a_constant_in_a_concat_is_stored_as_what_stands_beside_it() -> None:
+def test_a_constant_in_a_concat_has_the_qparams_of_the_output() -> None:
     body = "<float[1,2] c = {0, 0}> { r = Neg(x)  y = Concat <axis = 1> (c, r) }"
     model = graph(f"g (float[1,2] x) => (float[1,4] y) {body}")
     plan = planned(model, open_target("qnn-htp:sm8550"), W8A16)
@@ -227,8 +227,8 @@ def test_a_constant_in_a_concat_is_stored_as_what_stands_beside_it() -> None:
 
 
 @pytest.mark.parametrize(("method", "clips"), [("minmax", False), ("percentile", False), ("mse", True)])
-def test_mse_reaches_weights(method: str, clips: bool) -> None:
-    """One value far outside of very many: rounding them coarser costs more than clipping it."""
+def test_mse_applies_to_weights(method: str, clips: bool) -> None:
+    """One outlier among very many values: rounding them more coarsely costs more than clipping it."""
     weight = np.random.default_rng(0).standard_normal((300000, 2)).astype(np.float32)
     weight[0, 0] = 40.0
     model = graph("net (float[1, 300000] x, float[300000, 2] w) => (float[1, 2] y) { y = MatMul(x, w) }")

@@ -1,4 +1,4 @@
-"""Tensors that a merge puts together, and scales that a kernel insists on."""
+"""Tensors that a Concat merges, and scales that a kernel requires."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def with_op(op: str, support: OpSupport) -> Target:
 
 
 def storage(plan: Plan, name: str) -> QParams:
-    found = plan.tensors[name].storage
-    assert isinstance(found, QParams)
-    return found
+    qparams = plan.tensors[name].storage
+    assert isinstance(qparams, QParams)
+    return qparams
 
 
-def range_of(found: QParams) -> tuple[float, float]:
-    zero, scale = int(found.zero_point), float(found.scale)
+def range_of(qparams: QParams) -> tuple[float, float]:
+    zero, scale = int(qparams.zero_point), float(qparams.scale)
     return -zero * scale, (255 - zero) * scale
 
 
-def test_a_merge_holds_what_is_converted_into_it() -> None:
+def test_the_range_of_a_merge_covers_tensors_that_are_converted_into_it() -> None:
     model = graph(
         BODY.replace("OP", "Mul").replace("Mul(a)", "Mul(a, minus)").replace("{ a", "<float minus = {-1}> { a")
     )
@@ -56,12 +56,12 @@ def test_a_merge_holds_what_is_converted_into_it() -> None:
     [
         (
             OpSupport((signature(A8, out=A8),), fixed=(FixedQParams(DType.U8, 1 / 256, 0),)),
-            "gives its output numbers of its own",
+            "Sigmoid has a fixed output scale and zero point",
         ),
-        (OpSupport((signature(F32, out=F32),)), "writes float only"),
+        (OpSupport((signature(F32, out=F32),)), "Sigmoid writes only float"),
     ],
 )
-def test_what_has_numbers_of_its_own_or_none_is_converted(support: OpSupport, reason: str) -> None:
+def test_a_tensor_with_fixed_qparams_or_in_float_is_converted(support: OpSupport, reason: str) -> None:
     model = graph(BODY.replace("OP", "Sigmoid"))
     plan = planned(model, with_op("Sigmoid", support), data=noise(model), quantized_io=True)
     edge = plan.edges[Edge(next(n.name or "" for n in model.graph if n.op_type == "Concat"), 0)]
@@ -71,29 +71,29 @@ def test_what_has_numbers_of_its_own_or_none_is_converted(support: OpSupport, re
     assert plan.tensors["b"].storage != plan.tensors["c"].storage
 
 
-def test_a_scale_is_grown_to_the_step_of_the_kernel_that_writes_it() -> None:
+def test_a_scale_is_enlarged_to_the_step_of_the_kernel_that_writes_it() -> None:
     model = graph(
         "g (float[1,64] x) => (float[1,64] z) { a = Softmax(x)  b = Reshape(a, s)  z = Relu(b) }".replace(
             "{ a", "<int64[2] s = {1, 64}> { a"
         )
     )
     data, step = noise(model), 1 / 4096
-    free = storage(planned(model, TOY, data=data, quantized_io=True), "a")
+    unconstrained = storage(planned(model, TOY, data=data, quantized_io=True), "a")
     plan = planned(
         model,
         with_op("Softmax", dataclasses.replace(TOY.table.ops["Softmax"], scale_step={DType.U8: step})),
         data=data,
         quantized_io=True,
     )
-    grown = storage(plan, "a")
-    steps = float(grown.scale) / step
+    enlarged = storage(plan, "a")
+    steps = float(enlarged.scale) / step
     assert steps == round(steps)
-    assert float(free.scale) <= float(grown.scale) < float(free.scale) + step
-    assert plan.tensors["b"].storage == grown
-    assert "to what the target's kernel takes" in plan.tensors["a"].detail
+    assert float(unconstrained.scale) <= float(enlarged.scale) < float(unconstrained.scale) + step
+    assert plan.tensors["b"].storage == enlarged
+    assert "times as the target's kernel requires" in plan.tensors["a"].detail
 
 
-def test_a_scale_is_grown_to_the_least_that_the_kernel_reads() -> None:
+def test_a_scale_is_enlarged_to_the_smallest_that_the_kernel_supports() -> None:
     model = graph("g (float[1,8] x) => (float[1,8] z) { a = Relu(x)  b = Add(a, x)  z = Softmax(b) }")
     data = noise(model, scale=1e-3)
     target = with_op("Softmax", dataclasses.replace(TOY.table.ops["Softmax"], least_scale={DType.U8: 0.125}))

@@ -1,4 +1,4 @@
-"""A QDQ model through its inverse and back: the proof that nothing of its numbers is lost."""
+"""Invert a QDQ model and emit it again, and check that its outputs are bit-identical."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ SEEDS = (0, 1)
 
 
 @dataclass(frozen=True)
-class Trip:
-    """The float model and the plan of a QDQ model, and what was emitted from them."""
+class RoundTrip:
+    """The float model and the plan of a QDQ model, and the model emitted from them."""
 
     model: ir.Model
     plan: Plan
     emitted: ir.Model
 
     def tensor(self, name: str) -> QParams | None:
-        """How a tensor is stored, None for float."""
+        """The qparams of a tensor, None for float."""
         storage = self.plan.tensors[name].storage
         return storage if isinstance(storage, QParams) else None
 
-    def stored_tensors(self) -> set[str]:
+    def quantized_tensors(self) -> set[str]:
         return {name for name in self.plan.tensors if self.tensor(name) is not None}
 
     def edges(self) -> dict[str, str]:
-        """Edge -> stored dtype."""
+        """Edge -> dtype."""
         return {str(edge): choice.storage.dtype.value for edge, choice in self.plan.edges.items()}
 
     def ops(self) -> list[str]:
@@ -51,7 +51,7 @@ class Trip:
 
 
 def text_model(folder: Path, text: str, *, opset: int = 21, **constants: Array) -> Path:
-    """A file from ``g (float[2] x) => (float[2] y) { ... }``; constants are given as arrays."""
+    """A model file from ``g (float[2] x) => (float[2] y) { ... }``; constants are passed as arrays."""
     imports = f'"": {opset}, "com.microsoft": 1'
     proto = onnx.parser.parse_model(f"<ir_version: 10, opset_import: [{imports}]> {text}")
     for name, array in constants.items():
@@ -63,8 +63,8 @@ def text_model(folder: Path, text: str, *, opset: int = 21, **constants: Array) 
     return path
 
 
-def round_trip(path: Path, *, seeds: tuple[int, ...] = SEEDS) -> Trip:
-    """Invert a file and emit it again; prove valid, unchanged, bit-equal and stable."""
+def round_trip(path: Path, *, seeds: tuple[int, ...] = SEEDS) -> RoundTrip:
+    """Invert a file and emit it again; check that the result is valid, bit-identical and stable."""
     original = read(path)
     before = serialized(original)
     model, plan = invert(original)
@@ -76,11 +76,11 @@ def round_trip(path: Path, *, seeds: tuple[int, ...] = SEEDS) -> Trip:
     for seed in seeds:
         assert_bit_equal(path.read_bytes(), serialized(emitted), random_feed(path, seed))
     assert_stable(model, plan, emitted)
-    return Trip(model, plan, emitted)
+    return RoundTrip(model, plan, emitted)
 
 
 def check_emitted(emitted: ir.Model) -> None:
-    """Valid by the checker, and every value and node has a name of its own."""
+    """Check that a model is valid, that all names are unique, and that every initializer is used."""
     onnx.checker.check_model(ir.to_proto(emitted), full_check=True)
     values = [*emitted.graph.inputs, *emitted.graph.initializers.values()]
     names = [v.name for v in (*values, *(v for n in emitted.graph for v in n.outputs)) if v.name]
@@ -92,7 +92,7 @@ def check_emitted(emitted: ir.Model) -> None:
 
 
 def assert_stable(model: ir.Model, plan: Plan, emitted: ir.Model) -> None:
-    """Inverting what was emitted gives the same graph and the same plan."""
+    """Check that inverting the emitted model gives the same graph and the same plan."""
     again, plan_again = invert(emitted)
     assert [(n.name, n.op_type) for n in again.graph] == [(n.name, n.op_type) for n in model.graph]
     assert [v.name for v in again.graph.outputs] == [v.name for v in model.graph.outputs]
@@ -102,24 +102,24 @@ def assert_stable(model: ir.Model, plan: Plan, emitted: ir.Model) -> None:
     assert len(twice.graph.initializers) == len(emitted.graph.initializers)
 
 
-def assert_same_plan(one: Plan, two: Plan) -> None:
-    """Two plans store the same things in the same way."""
-    assert one.quantized_io == two.quantized_io
-    assert dict(one.tensors) == dict(two.tensors)
-    assert dict(one.edges) == dict(two.edges)
-    assert one.stored.keys() == two.stored.keys()
-    for edge, array in one.stored.items():
-        np.testing.assert_array_equal(array, two.stored[edge], err_msg=str(edge))
+def assert_same_plan(expected: Plan, actual: Plan) -> None:
+    """Check that two plans have equal tensors, edges and integers."""
+    assert expected.quantized_io == actual.quantized_io
+    assert dict(expected.tensors) == dict(actual.tensors)
+    assert dict(expected.edges) == dict(actual.edges)
+    assert expected.stored.keys() == actual.stored.keys()
+    for edge, array in expected.stored.items():
+        np.testing.assert_array_equal(array, actual.stored[edge], err_msg=str(edge))
 
 
-def assert_bit_equal(one: bytes, two: bytes, feed: Mapping[str, Array]) -> None:
-    """Two models give the same bits, run exactly and run without any optimization."""
-    for expected, found in zip(run_both_ways(one, feed), run_both_ways(two, feed), strict=True):
-        assert list(expected) == list(found)
-        for name, wanted in expected.items():
-            assert wanted.dtype == found[name].dtype, name
-            assert wanted.shape == found[name].shape, name
-            assert wanted.tobytes() == found[name].tobytes(), name
+def assert_bit_equal(reference: bytes, model: bytes, feed: Mapping[str, Array]) -> None:
+    """Check that two models have bit-identical outputs, in exact mode and without any optimization."""
+    for expected, actual in zip(run_both_ways(reference, feed), run_both_ways(model, feed), strict=True):
+        assert list(expected) == list(actual)
+        for name, array in expected.items():
+            assert array.dtype == actual[name].dtype, name
+            assert array.shape == actual[name].shape, name
+            assert array.tobytes() == actual[name].tobytes(), name
 
 
 def run_both_ways(model: bytes, feed: Mapping[str, Array]) -> list[dict[str, Array]]:
@@ -128,7 +128,7 @@ def run_both_ways(model: bytes, feed: Mapping[str, Array]) -> list[dict[str, Arr
 
 
 def plain_session(model: bytes) -> Any:
-    """A session in which every node runs as it is written."""
+    """A session without graph optimizations."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
@@ -142,7 +142,7 @@ def _outputs(session: Any, feed: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def random_feed(path: Path, seed: int = 0) -> dict[str, Array]:
-    """Normal floats and all sorts of integers for a file's inputs."""
+    """Normally distributed floats, or integers from 0 to 99, for the inputs of a model file."""
     rng = np.random.default_rng(seed)
     feed: dict[str, Array] = {}
     for value in ir.load(path).graph.inputs:
@@ -156,7 +156,7 @@ def random_feed(path: Path, seed: int = 0) -> dict[str, Array]:
 
 
 def plan_of(tensors: Mapping[str, QParams], edges: Mapping[Edge, QParams] | None = None, **rest: Any) -> Plan:
-    """A plan by hand."""
+    """A plan with these qparams of tensors and edges."""
     return Plan(
         "test",
         "by hand",

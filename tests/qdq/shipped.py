@@ -1,4 +1,4 @@
-"""The shipped ViT as the line quantizes it, made once for all tests that need it."""
+"""The shipped ViT, quantized as the pipeline does it, once for all tests that need it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def float_graph() -> tuple[ir.Model, Stats]:
 
 @cache
 def planned(precision: str, quantized_io: bool = False) -> tuple[ir.Model, Plan]:
-    """The graph and its plan in a precision."""
+    """The float graph and its plan in a precision."""
     model, stats = float_graph()
     plan = make_plan(model, ORT_CPU.table, stats, Request(ORT_CPU.table.precisions[precision]))
     return model, replace(plan, quantized_io=quantized_io)

@@ -1,4 +1,4 @@
-"""Real numbers at the boundary of a graph whose own inputs and outputs are integers."""
+"""Float samples and outputs of a graph whose inputs and outputs are quantized."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def _stream(model: ir.Model) -> Stream:
     return run
 
 
-def test_integer_graph_answers_in_the_real_numbers_of_the_float_one() -> None:
+def test_a_graph_with_quantized_io_gives_the_float_outputs_of_one_without() -> None:
     model = model_from("g (float[4] x, float[4] raw) => (float[4] y, float[4] n) { y = Add(x, raw) n = Neg(y) }")
     float_io = plan_of({"x": A8, "y": B8})
     integer_io = replace(float_io, quantized_io=True)
     samples = [{"x": normal(4, seed=seed), "raw": normal(4, seed=seed + 9)} for seed in range(3)]
     expected = list(real_stream(_stream(emit_qdq(model, float_io)), float_io)(samples))
-    found = list(real_stream(_stream(emit_qdq(model, integer_io)), integer_io)(samples))
-    for one, two in zip(expected, found, strict=True):
-        assert one.keys() == two.keys() == {"y", "n"}
-        for name, array in one.items():
-            assert array.tobytes() == two[name].tobytes()
+    actual = list(real_stream(_stream(emit_qdq(model, integer_io)), integer_io)(samples))
+    for expected_outputs, outputs in zip(expected, actual, strict=True):
+        assert expected_outputs.keys() == outputs.keys() == {"y", "n"}
+        for name, array in expected_outputs.items():
+            assert array.tobytes() == outputs[name].tobytes()

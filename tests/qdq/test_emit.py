@@ -1,4 +1,4 @@
-"""Emission: the numbers of the graph that ships, its form, its names and its bytes."""
+"""Emission of a QDQ graph: its outputs, structure, names and bytes."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def _ops(model: ir.Model) -> list[str]:
     return [node.op_type for node in model.graph]
 
 
-def test_numbers_are_those_of_fake_quantization_by_hand() -> None:
+def test_outputs_equal_fake_quantization_by_hand() -> None:
     plan = plan_of({"x": A8, "h": A16, "y": B8}, {Edge("mm", 1): W8, Edge("add", 1): B32})
-    found = _run(emit_qdq(_linear(), plan), {"x": X})["y"]
+    output = _run(emit_qdq(_linear(), plan), {"x": X})["y"]
     by_hand = model_from(
         "g (float[2,6] x) => (float[2,4] h) { h = MatMul(x, W) }", W=dequantize(quantize(WEIGHT, W8), W8)
     )
     (h, _) = run_both_ways(serialized(by_hand), {"x": fake_quantize(X, A8)})
     sum_ = fake_quantize(h["h"], A16) + fake_quantize(BIAS, B32)
-    np.testing.assert_array_equal(found, fake_quantize(sum_, B8))
+    np.testing.assert_array_equal(output, fake_quantize(sum_, B8))
 
 
 def test_model_is_not_changed() -> None:
@@ -75,7 +75,7 @@ def test_model_is_not_changed() -> None:
     assert serialized(model) == before
 
 
-def test_constants_that_are_no_longer_read_are_dropped() -> None:
+def test_constants_without_consumers_are_removed() -> None:
     emitted = emit_qdq(_linear(), plan_of({"x": A8}, {Edge("mm", 1): W8}))
     assert "W" not in emitted.graph.initializers
     assert emitted.graph.initializers["W__q"].dtype is ir.DataType.INT8
@@ -90,18 +90,18 @@ def test_integer_io() -> None:
         ("y", ir.DataType.UINT8),
     ]
     expected = _run(emit_qdq(_linear(), float_io), {"x": X})["y"]
-    found = _run(emitted, {"x": quantize(X, A8)})["y"]
-    np.testing.assert_array_equal(dequantize(found, B8), expected)
+    output = _run(emitted, {"x": quantize(X, A8)})["y"]
+    np.testing.assert_array_equal(dequantize(output, B8), expected)
     assert _ops(emitted) == ["DequantizeLinear", "MatMul", "Add", "QuantizeLinear"]
 
 
 def test_integer_output_that_is_also_read() -> None:
     model = model_from("g (float[4] x) => (float[4] y, float[4] w) { y = Relu(x) [n] w = Neg(y) }")
-    found = _run(emit_qdq(model, plan_of({"y": A8}, quantized_io=True)), {"x": X[0, :4]})
-    np.testing.assert_array_equal(found["w"], -dequantize(found["y"], A8))
+    outputs = _run(emit_qdq(model, plan_of({"y": A8}, quantized_io=True)), {"x": X[0, :4]})
+    np.testing.assert_array_equal(outputs["w"], -dequantize(outputs["y"], A8))
 
 
-def test_equal_edges_of_one_value_share_one_pair() -> None:
+def test_equal_edges_of_one_value_share_one_qdq_pair() -> None:
     text = """g (float[4] x) => (float[4] y) {
         [r] r = Relu(x) [a] u = Neg(r) [b] v = Abs(r) [c] w = Exp(r) [o] y = Sum(u, v, w) }"""
     edges = {Edge("a", 0): A16, Edge("b", 0): A16, Edge("c", 0): B8}
@@ -112,7 +112,7 @@ def test_equal_edges_of_one_value_share_one_pair() -> None:
         assert _ops(emitted).count("DequantizeLinear") == pairs
 
 
-def test_every_reader_of_a_constant_has_a_stored_one_of_its_own() -> None:
+def test_every_consumer_of_a_constant_has_its_own_quantized_constant() -> None:
     text = "g (float[6,4] x) => (float[6,4] y) { [a] u = Mul(x, W) [b] v = Add(u, W) [c] y = Sub(v, W) }"
     edges = {Edge("a", 1): W8, Edge("b", 1): W8, Edge("c", 1): W8}
     other = quantize(WEIGHT, W8) // 2
@@ -120,12 +120,12 @@ def test_every_reader_of_a_constant_has_a_stored_one_of_its_own() -> None:
     emitted = emit_qdq(model_from(text, W=WEIGHT), plan)
     assert _ops(emitted).count("DequantizeLinear") == 3
     x = normal(6, 4, seed=5)
-    found = _run(emitted, {"x": x})["y"]
+    output = _run(emitted, {"x": x})["y"]
     real = fake_quantize(WEIGHT, W8)
-    np.testing.assert_array_equal(found, x * real + real - dequantize(other, W8))
+    np.testing.assert_array_equal(output, x * real + real - dequantize(other, W8))
 
 
-def test_names_in_use_are_left_alone() -> None:
+def test_names_in_use_are_not_reused() -> None:
     text = """g (float[4] x, float[4] x__q) => (float[4] y, float[4] y__raw) {
         [x__dq] x__dq = Add(x, x__q) [y] y = Neg(x__dq) [z] y__raw = Abs(x) }"""
     emitted = emit_qdq(model_from(text), plan_of({"x": A8, "y": B8}))
@@ -138,13 +138,13 @@ def test_names_in_use_are_left_alone() -> None:
 def test_outputs_that_are_inputs_or_constants() -> None:
     model = model_from("g (float[4] x) => (float[4] x, float[2] c, float[4] y) { y = Relu(x) }", c=normal(2))
     emitted = emit_qdq(model, plan_of({"x": A8}))
-    found = _run(emitted, {"x": X[0, :4]})
-    np.testing.assert_array_equal(found["x"], X[0, :4])
-    np.testing.assert_array_equal(found["c"], normal(2))
-    np.testing.assert_array_equal(found["y"], np.maximum(fake_quantize(X[0, :4], A8), 0))
+    outputs = _run(emitted, {"x": X[0, :4]})
+    np.testing.assert_array_equal(outputs["x"], X[0, :4])
+    np.testing.assert_array_equal(outputs["c"], normal(2))
+    np.testing.assert_array_equal(outputs["y"], np.maximum(fake_quantize(X[0, :4], A8), 0))
 
 
-def test_value_that_nothing_reads_is_not_stored() -> None:
+def test_value_without_consumers_is_not_quantized() -> None:
     text = "g (float[2,4] x) => (float[2,4] y) { y, mean, dev = LayerNormalization(x, one) }"
     plan = plan_of({"y": A8, "mean": A8})
     emitted = emit_qdq(model_from(text, one=np.ones(4, np.float32)), plan)
@@ -153,23 +153,23 @@ def test_value_that_nothing_reads_is_not_stored() -> None:
 
 
 @pytest.mark.parametrize("precision", ["w8a8", "w8a16"])
-def test_every_storage_of_a_plan_is_found_in_what_was_emitted(precision: str) -> None:
+def test_every_quantized_value_of_a_plan_is_in_the_emitted_graph(precision: str) -> None:
     for quantized_io in (False, True):
         model, plan = planned(precision, quantized_io)
         emitted = emit_qdq(model, plan)
         check_emitted(emitted)
         choices = (*plan.tensors.values(), *plan.edges.values())
-        wanted = [choice.storage for choice in choices if isinstance(choice.storage, QParams)]
-        found = list(stored_values(emitted, plan))
-        assert [stored.params for stored in found] == wanted
+        planned_qparams = [choice.storage for choice in choices if isinstance(choice.storage, QParams)]
+        emitted_values = list(stored_values(emitted, plan))
+        assert [stored.params for stored in emitted_values] == planned_qparams
         dtypes = {v.name: v.dtype for v in (*emitted.graph.inputs, *emitted.graph.initializers.values())}
         dtypes |= {v.name: v.dtype for node in emitted.graph for v in node.outputs}
-        for stored in found:
+        for stored in emitted_values:
             assert str(dtypes[stored.name]).lower() == stored.params.dtype
 
 
-def test_what_is_kept_in_float16_has_no_pair_here() -> None:
-    """In which type a file computes it is for the target to say."""
+def test_a_tensor_kept_in_float16_has_no_qdq_pair() -> None:
+    """The target converts the emitted graph to float16, not the emitter."""
     in_float = Plan(
         "",
         "",
@@ -182,27 +182,27 @@ def test_what_is_kept_in_float16_has_no_pair_here() -> None:
 REFUSED: dict[str, tuple[Plan, str]] = {
     "unknown tensor": (plan_of({"nope": A8}), "tensor 'nope'"),
     "unknown edge": (plan_of({}, {Edge("mm", 7): A8}), "edge 'mm:7'"),
-    "int32 tensor": (plan_of({"h": replace(B32, axis=1)}), "tensor 'h': only constants can be stored as int32"),
-    "scale of a wrong length": (plan_of({}, {Edge("mm", 1): replace(W8, axis=0)}), "edge 'mm:1': the axis scale"),
+    "int32 tensor": (plan_of({"h": replace(B32, axis=1)}), "tensor 'h': only constants can be int32"),
+    "scale of a wrong length": (plan_of({}, {Edge("mm", 1): replace(W8, axis=0)}), "edge 'mm:1': the per-axis scale"),
     "integers of a wrong shape": (
         plan_of({}, {Edge("mm", 1): W8}, stored={Edge("mm", 1): np.zeros((2, 2), np.int8)}),
-        "edge 'mm:1': the plan holds integers",
+        "edge 'mm:1': the plan's integers are int8 of shape",
     ),
     "integers of a wrong type": (
         plan_of({}, {Edge("mm", 1): W8}, stored={Edge("mm", 1): np.zeros((6, 4), np.uint8)}),
-        "edge 'mm:1': the plan holds integers",
+        "edge 'mm:1': the plan's integers are uint8 of shape",
     ),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_plan_that_does_not_fit_the_graph(case: str) -> None:
-    plan, text = REFUSED[case]
-    with pytest.raises(InputError, match=text):
+    plan, message = REFUSED[case]
+    with pytest.raises(InputError, match=message):
         emit_qdq(_linear(), plan)
 
 
-def test_float_edge_of_a_stored_tensor_sees_what_is_read_back() -> None:
+def test_float_edge_of_a_quantized_tensor_reads_the_dequantized_value() -> None:
     plan = Plan("", "", {"h": Choice(A8, Reason.PINNED)}, {Edge("add", 0): Choice(IN_FLOAT32, Reason.PINNED)})
     assert _ops(emit_qdq(_linear(), plan)) == ["MatMul", "QuantizeLinear", "DequantizeLinear", "Add"]
 
@@ -212,7 +212,7 @@ INTEGERS = [DType.U4, DType.S4, DType.U8, DType.S8, DType.U16, DType.S16, DType.
 
 @st.composite
 def constants(draw: st.DrawFn) -> tuple[Array, QParams]:
-    """A constant of rank 2 and a way to store it."""
+    """A constant of rank 2 and its qparams."""
     shape = (draw(st.integers(1, 9)), draw(st.integers(1, 9)))
     dtype = draw(st.sampled_from(INTEGERS))
     granularity = draw(st.sampled_from([Granularity.TENSOR, Granularity.AXIS, Granularity.BLOCK]))
@@ -220,17 +220,17 @@ def constants(draw: st.DrawFn) -> tuple[Array, QParams]:
     block = draw(st.integers(1, 4)) if granularity is Granularity.BLOCK else 0
     encoding = Encoding(dtype, granularity=granularity, block_size=block)
     rng = np.random.default_rng(draw(st.integers(0, 99)))
-    numbers = scale_shape(shape, encoding, axis)
-    scale = rng.uniform(0.01, 0.1, numbers).astype(np.float32)
-    plain = dtype in (DType.S32, DType.F8E4M3)
-    grid = DType.S8.grid if plain else dtype.grid
-    zero_point = np.zeros(numbers) if plain else rng.integers(grid.low, grid.high, numbers)
+    shape_of_scale = scale_shape(shape, encoding, axis)
+    scale = rng.uniform(0.01, 0.1, shape_of_scale).astype(np.float32)
+    no_zero_point = dtype in (DType.S32, DType.F8E4M3)
+    grid = DType.S8.grid if no_zero_point else dtype.grid
+    zero_point = np.zeros(shape_of_scale) if no_zero_point else rng.integers(grid.low, grid.high, shape_of_scale)
     return rng.normal(size=shape).astype(np.float32), QParams(encoding, scale, zero_point, axis)
 
 
 @settings(max_examples=80, deadline=None)
 @given(case=constants())
-def test_any_constant_is_stored_as_its_encoding_says(case: tuple[Array, QParams]) -> None:
+def test_any_constant_is_quantized_in_its_encoding(case: tuple[Array, QParams]) -> None:
     array, params = case
     rows, columns = array.shape
     model = model_from(f"g (float[{rows},{columns}] x) => (float[{rows},{columns}] y) {{ [a] y = Add(x, W) }}", W=array)

@@ -1,4 +1,4 @@
-"""The inverse on small graphs: what each way of writing QDQ becomes, and that nothing of its numbers is lost."""
+"""Inverting small QDQ graphs: the float graph and plan of each, and that emitting them is bit-identical."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from dovetail.model.origin import origin_of
 from dovetail.model.read import read
 from dovetail.qdq.invert import invert, is_quantized
 from dovetail.storage import Reason
-from tests.qdq.qdq_numbers import COLUMNS, NUMBERS, WEIGHT, Case, grid
+from tests.qdq.qdq_numbers import COLUMNS, QPARAMS, WEIGHT, Case, grid
 from tests.qdq.round_trip import round_trip, text_model
 
 ACTIVATIONS: dict[str, Case] = {
-    "one pair seen by all readers": (
+    "one pair for all consumers": (
         """q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
         [a] u = Relu(d) [b] v = Neg(d) [o] y = Add(u, v)""",
         ["Relu", "Neg", "Add"],
         {"x"},
         {},
     ),
-    "the same pair written per reader": (
+    "the same pair once per consumer": (
         """q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
         q1 = QuantizeLinear(x, s, z) d1 = DequantizeLinear(q1, s, z) d2 = DequantizeLinear(q1, s, z)
         [a] u = Relu(d) [b] v = Neg(d1) [o] y = Sum(u, v, d2)""",
@@ -32,14 +32,14 @@ ACTIVATIONS: dict[str, Case] = {
         {"x"},
         {},
     ),
-    "one reader sees the real values": (
+    "one consumer reads the float values": (
         """q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
         [a] u = Relu(d) [b] v = Neg(x) [o] y = Add(u, v)""",
         ["Relu", "Neg", "Add"],
         set(),
         {"a:0": "uint8"},
     ),
-    "readers see different pairs": (
+    "consumers read different pairs": (
         """q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
         q1 = QuantizeLinear(x, h, zh) d1 = DequantizeLinear(q1, h, zh)
         [a] u = Relu(d) [b] v = Neg(d1) [c] w = Abs(d1) [o] y = Sum(u, v, w)""",
@@ -47,7 +47,7 @@ ACTIVATIONS: dict[str, Case] = {
         set(),
         {"a:0": "uint8", "b:0": "uint16", "c:0": "uint16"},
     ),
-    "a conversion behind the tensor's own pair": (
+    "a conversion after the tensor's own pair": (
         """[r] r = Relu(x) q = QuantizeLinear(r, s, z) d = DequantizeLinear(q, s, z)
         q1 = QuantizeLinear(d, h, zh) d1 = DequantizeLinear(q1, h, zh)
         [a] u = Neg(d) [o] y = Add(u, d1)""",
@@ -70,19 +70,19 @@ ACTIVATIONS: dict[str, Case] = {
         {"r", "r/Identity"},
         {"o:0": "uint8"},
     ),
-    "a pair seen by an output and by a reader": (
+    "a pair for an output and a consumer": (
         """[r] r = Relu(x) q = QuantizeLinear(r, s, z) y = DequantizeLinear(q, s, z) [o] w = Neg(y)""",
         ["Relu", "Neg"],
         {"y"},
         {},
     ),
-    "an output behind a raw reader": (
+    "a quantized output whose float values have a consumer": (
         """[r] r = Relu(x) q = QuantizeLinear(r, s, z) y = DequantizeLinear(q, s, z) [o] w = Neg(r)""",
         ["Relu", "Identity", "Neg"],
         {"y"},
         {},
     ),
-    "an output of the raw and of the stored form": (
+    "the float and the quantized values as outputs": (
         """[r] w = Relu(x) q = QuantizeLinear(w, s, z) y = DequantizeLinear(q, s, z)""",
         ["Relu", "Identity"],
         {"y"},
@@ -94,26 +94,26 @@ ACTIVATIONS: dict[str, Case] = {
         {"y"},
         {},
     ),
-    "nothing but a pair": (
+    "only a pair": (
         """q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z)""",
         ["Identity"],
         {"x"},
         {},
     ),
-    "a pair that nothing reads": (
+    "a pair without consumers": (
         """q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) dead = Neg(d) [o] y = Relu(x)""",
         ["Relu"],
         set(),
         {},
     ),
-    "a Q that no DQ reads": ("q = QuantizeLinear(x, s, z) [o] y = Relu(x)", ["Relu"], set(), {}),
+    "a Q without a DQ": ("q = QuantizeLinear(x, s, z) [o] y = Relu(x)", ["Relu"], set(), {}),
     "no zero point": (
         "q = QuantizeLinear(x, s) d = DequantizeLinear(q, s) [o] y = Relu(d)",
         ["Relu"],
         {"x"},
         {},
     ),
-    "a node that reads twice, once stored": (
+    "a node that reads a value twice, once quantized": (
         "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) [o] y = Add(d, x)",
         ["Add"],
         set(),
@@ -132,21 +132,21 @@ ACTIVATIONS: dict[str, Case] = {
         {"x"},
         {},
     ),
-    "moved as integers": (
+    "layout operators on integers": (
         """q = QuantizeLinear(x, s, z) m = Transpose<perm=[1,0]>(q) n = Reshape(m, shape)
         d = DequantizeLinear(n, s, z) [o] y = Relu(d)""",
         ["Transpose", "Reshape", "Relu"],
         {"x"},
         {},
     ),
-    "split and joined as integers": (
+    "Split and Concat on integers": (
         """q = QuantizeLinear(x, s, z) [p] m, n = Split<axis=0, num_outputs=2>(q) c = Concat<axis=0>(n, m)
         e = DequantizeLinear(c, s, z) d = DequantizeLinear(q, s, z) [o] y = Add(e, d)""",
         ["Split", "Concat", "Add"],
         {"x"},
         {},
     ),
-    "moved as integers to an output": (
+    "a layout operator on integers before an output": (
         "q = QuantizeLinear(x, s, z) m = Transpose<perm=[1,0]>(q) y = DequantizeLinear(m, s, z)",
         ["Transpose"],
         {"x"},
@@ -160,9 +160,9 @@ def test_activations(case: str, tmp_path: Path) -> None:
     body, ops, tensors, edges = ACTIVATIONS[case]
     outputs = ", ".join(f"float[a_{name}, b_{name}] {name}" for name in ("y", "w") if f" {name} = " in f" {body}")
     text = f"g (float[4,6] x) => ({outputs}) <int64[2] shape = {{3,8}}> {{ {body} }}"
-    trip = round_trip(text_model(tmp_path, text, **NUMBERS))
+    trip = round_trip(text_model(tmp_path, text, **QPARAMS))
     assert trip.ops() == ops
-    assert trip.stored_tensors() == tensors
+    assert trip.quantized_tensors() == tensors
     assert trip.edges() == edges
 
 
@@ -174,35 +174,35 @@ INTEGER_IO: dict[str, Case] = {
         {"x", "y"},
         {},
     ),
-    "a float output beside": (
+    "also a float output": (
         """(uint8[4,6] x) => (uint8[4,6] y, float[4,6] w) { d = DequantizeLinear(x, s, z) [r] r = Relu(d)
         y = QuantizeLinear(r, t, zt) w = DequantizeLinear(y, t, zt) }""",
         ["Relu", "Identity"],
         {"x", "y"},
         {},
     ),
-    "a stored float output elsewhere": (
+    "also a quantized value as a float output": (
         """(uint8[4,6] x) => (uint8[4,6] y, float[4,6] w) { d = DequantizeLinear(x, s, z) [r] r = Relu(d)
         y = QuantizeLinear(r, t, zt) [n] n = Neg(d) q = QuantizeLinear(n, t, zt) w = DequantizeLinear(q, t, zt) }""",
         ["Relu", "Neg", "Identity"],
         {"x", "y", "n"},
         {},
     ),
-    "a float input, stored at once": (
+    "a float input with a pair": (
         """(float[4,6] x) => (uint8[4,6] y) { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
         [r] r = Relu(d) y = QuantizeLinear(r, t, zt) }""",
         ["Relu"],
         {"y"},
         {"r:0": "uint8"},
     ),
-    "the integers as an output and read": (
+    "an integer output that also has a consumer": (
         """(uint8[4,6] x) => (uint8[4,6] y, float[4,6] w) { d = DequantizeLinear(x, s, z) [r] r = Relu(d)
         y = QuantizeLinear(r, t, zt) e = DequantizeLinear(y, t, zt) [n] w = Neg(e) }""",
         ["Relu", "Neg"],
         {"x", "y"},
         {},
     ),
-    "the raw values are read too": (
+    "the float values have a consumer too": (
         """(uint8[4,6] x) => (uint8[4,6] y, float[4,6] w) { d = DequantizeLinear(x, s, z) [r] r = Relu(d)
         y = QuantizeLinear(r, t, zt) [n] w = Neg(r) }""",
         ["Relu", "Identity", "Neg"],
@@ -228,13 +228,13 @@ INTEGER_IO: dict[str, Case] = {
         {"x", "y"},
         {},
     ),
-    "moved before it is read": (
+    "a layout operator before the DQ": (
         "(uint8[4,6] x) => (float[6,4] y) { m = Transpose(x) d = DequantizeLinear(m, s, z) [r] y = Relu(d) }",
         ["Transpose", "Relu"],
         {"x"},
         {},
     ),
-    "an integer input that is no stored tensor": (
+    "an integer input that is not a quantized tensor": (
         """(float[4,6] x, int32[2] rows) => (float[2,6] y) { q = QuantizeLinear(x, s, z)
         d = DequantizeLinear(q, s, z) [g] y = Gather(d, rows) }""",
         ["Gather"],
@@ -247,24 +247,24 @@ INTEGER_IO: dict[str, Case] = {
 @pytest.mark.parametrize("case", INTEGER_IO)
 def test_integer_inputs_and_outputs(case: str, tmp_path: Path) -> None:
     text, ops, tensors, edges = INTEGER_IO[case]
-    numbers = {**NUMBERS}
+    constants = {**QPARAMS}
     if "rows" in text:
         text = text.replace("Gather(d, rows)", "Gather(d, less)").replace("[g]", "less = Mod(rows, four) [g]")
-        numbers["four"] = np.int32(4)
+        constants["four"] = np.int32(4)
         ops = ["Mod", *ops]
-    trip = round_trip(text_model(tmp_path, f"g {text}", **numbers))
+    trip = round_trip(text_model(tmp_path, f"g {text}", **constants))
     assert trip.ops() == ops
-    assert trip.stored_tensors() == tensors
+    assert trip.quantized_tensors() == tensors
     assert trip.edges() == edges
     assert trip.plan.quantized_io == ("rows" not in text)
     assert all(value.dtype is not None for value in trip.model.graph.outputs)
 
 
-def test_names_and_trail(tmp_path: Path) -> None:
+def test_names_and_original_names(tmp_path: Path) -> None:
     text = """g (float[4,6] x) => (float[4,6] y) {
         x_q = QuantizeLinear(x, s, z) x_dq = DequantizeLinear(x_q, s, z) [r] raw = Relu(x_dq)
         q = QuantizeLinear(raw, t, zt) y = DequantizeLinear(q, t, zt) }"""
-    trip = round_trip(text_model(tmp_path, text, **NUMBERS))
+    trip = round_trip(text_model(tmp_path, text, **QPARAMS))
     (output,) = trip.model.graph.outputs
     assert output.name == "y"
     assert origin_of(output).names == ("y", "raw")
@@ -278,25 +278,25 @@ def test_16_bit_before_opset_21(tmp_path: Path) -> None:
     text = """g (float[4,6] x) => (float[4,6] y) {
         q = com.microsoft.QuantizeLinear(x, h, zh) d = com.microsoft.DequantizeLinear(q, h, zh)
         r = Relu(d) e = com.microsoft.QuantizeLinear(r, h, zh) y = com.microsoft.DequantizeLinear(e, h, zh) }"""
-    trip = round_trip(text_model(tmp_path, text, opset=15, **NUMBERS))
-    assert trip.stored_tensors() == {"x", "y"}
+    trip = round_trip(text_model(tmp_path, text, opset=15, **QPARAMS))
+    assert trip.quantized_tensors() == {"x", "y"}
     assert all(node.domain == "" for node in trip.emitted.graph)
 
 
 def test_8_bit_per_axis_before_opset_21(tmp_path: Path) -> None:
     text = """g (float[2,6] x) => (float[2,4] y) { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
         w = DequantizeLinear<axis=1>(i, k) [mm] y = MatMul(d, w) }"""
-    numbers = {"i": grid(np.int8), "k": COLUMNS, "s": NUMBERS["s"], "z": NUMBERS["z"]}
-    trip = round_trip(text_model(tmp_path, text, opset=13, **numbers))
-    assert trip.stored_tensors() == {"x"}
+    constants = {"i": grid(np.int8), "k": COLUMNS, "s": QPARAMS["s"], "z": QPARAMS["z"]}
+    trip = round_trip(text_model(tmp_path, text, opset=13, **constants))
+    assert trip.quantized_tensors() == {"x"}
     assert trip.edges() == {"mm:1": "int8"}
     assert trip.emitted.opset_imports[""] >= 21
 
 
-def test_moved_constant_that_is_an_output(tmp_path: Path) -> None:
+def test_transposed_integer_constant_that_is_an_output(tmp_path: Path) -> None:
     text = """g (float[4,6] x) => (float[4,6] y, int8[4,6] m) {
         m = Transpose(i) d = DequantizeLinear(i, s) t = Transpose(d) y = Add(x, t) }"""
-    trip = round_trip(text_model(tmp_path, text, i=grid(np.int8), s=NUMBERS["s"]))
+    trip = round_trip(text_model(tmp_path, text, i=grid(np.int8), s=QPARAMS["s"]))
     assert trip.ops() == ["Transpose", "Transpose", "Add"]
 
 
@@ -320,27 +320,27 @@ def test_is_quantized(tmp_path: Path) -> None:
 def test_float_model_is_its_own_inverse(tmp_path: Path) -> None:
     trip = round_trip(text_model(tmp_path, "g (float[4] x) => (float[4] y) { r = Relu(x) y = Neg(r) }"))
     assert trip.plan.tensors.keys() == {"x", "r", "y"}
-    assert not trip.stored_tensors()
+    assert not trip.quantized_tensors()
 
 
-PAIRS = (("s", "z"), ("t", "zt"), ("h", "zh"))
+QPARAM_NAMES = (("s", "z"), ("t", "zt"), ("h", "zh"))
 
 
 @st.composite
 def qdq_graphs(draw: st.DrawFn) -> str:
-    """Graph text in which any value may be stored any number of times, in any order, and be an output."""
+    """Graph text in which any value may be quantized any number of times, in any order, and be an output."""
     values, integers, lines, outputs = ["x"], dict[str, tuple[str, str]](), list[str](), list[str]()
     for number in range(draw(st.integers(3, 14))):
         kind = draw(st.sampled_from(["op", "quantize", "dequantize", "dequantize", "constant"]))
         name = f"v{number}"
         source = draw(st.sampled_from(values))
         if kind == "quantize":
-            scale, zero_point = integers[name] = draw(st.sampled_from(PAIRS))
+            scale, zero_point = integers[name] = draw(st.sampled_from(QPARAM_NAMES))
             lines.append(f"{name} = QuantizeLinear({source}, {scale}, {zero_point})")
         elif kind == "dequantize" and integers:
-            stored = draw(st.sampled_from(sorted(integers)))
-            scale, zero_point = integers[stored]
-            lines.append(f"{name} = DequantizeLinear({stored}, {scale}, {zero_point})")
+            quantized = draw(st.sampled_from(sorted(integers)))
+            scale, zero_point = integers[quantized]
+            lines.append(f"{name} = DequantizeLinear({quantized}, {scale}, {zero_point})")
         elif kind == "constant":
             constant, scale = draw(st.sampled_from([("I", "r"), ("I", "p"), ("W", "")]))
             lines.append(f"{name} = DequantizeLinear({constant}, {scale})" if scale else f"{name} = Identity(W)")
@@ -349,26 +349,26 @@ def qdq_graphs(draw: st.DrawFn) -> str:
             lines.append(f"[n{number}] {name} = {draw(st.sampled_from(['Add', 'Sub']))}({source}, {other})")
         if name not in integers:
             values.append(name)
-    made = [value for value in values if value != "x"]
-    outputs = draw(st.lists(st.sampled_from(made), unique=True, max_size=3)) if made else []
+    candidates = [value for value in values if value != "x"]
+    outputs = draw(st.lists(st.sampled_from(candidates), unique=True, max_size=3)) if candidates else []
     if integers and draw(st.booleans()):
         outputs += draw(st.lists(st.sampled_from(sorted(integers)), unique=True, max_size=2))
     last = f"last = Sum({', '.join(values)})"
-    types = {name: {"z": "uint8", "zt": "uint8", "zh": "uint16"}[pair[1]] for name, pair in integers.items()}
+    types = {name: {"z": "uint8", "zt": "uint8", "zh": "uint16"}[names[1]] for name, names in integers.items()}
     declared = ", ".join(f"{types.get(name, 'float')}[6,4] {name}" for name in [*outputs, "last"])
     return f"g (float[6,4] x) => ({declared}) {{ {' '.join(lines)} {last} }}"
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=qdq_graphs())
-def test_any_qdq_graph_comes_back_bit_equal(text: str, tmp_path: Path) -> None:
-    constants = {**NUMBERS, "W": WEIGHT, "I": grid(np.int8), "r": np.float32(0.03), "p": np.float32(0.01)}
+def test_any_qdq_graph_is_bit_identical_after_a_round_trip(text: str, tmp_path: Path) -> None:
+    constants = {**QPARAMS, "W": WEIGHT, "I": grid(np.int8), "r": np.float32(0.03), "p": np.float32(0.01)}
     round_trip(text_model(tmp_path, text, **constants), seeds=(0,))
 
 
-def test_every_way_into_the_inverse_leaves_the_model_alone(tmp_path: Path) -> None:
+def test_inverting_does_not_change_the_model(tmp_path: Path) -> None:
     text = "g (uint8[4] x) => (float[4] y) { d = DequantizeLinear(x, s, z) y = Relu(d) }"
-    model = read(text_model(tmp_path, text, **NUMBERS))
+    model = read(text_model(tmp_path, text, **QPARAMS))
     names = [value.name for node in model.graph for value in node.outputs]
     invert(model)
     assert [value.name for node in model.graph for value in node.outputs] == names

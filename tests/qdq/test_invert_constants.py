@@ -1,4 +1,4 @@
-"""The inverse of stored constants: every dtype and granularity, and what may stand around them."""
+"""Inverting quantized constants: every dtype and granularity, and the graphs around them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from dovetail.edge import Edge
 from dovetail.encoding import DType, Granularity
 from dovetail.model.origin import origin_of
-from tests.qdq.qdq_numbers import BLOCKS, COLUMNS, NUMBERS, ROWS, WEIGHT, Case, grid
+from tests.qdq.qdq_numbers import BLOCKS, COLUMNS, QPARAMS, ROWS, WEIGHT, Case, grid
 from tests.qdq.round_trip import round_trip, text_model
 
 FLOAT8 = np.random.default_rng(2).normal(size=(6, 4)).astype(ml_dtypes.float8_e4m3fn)
@@ -47,12 +47,12 @@ CONSTANTS: dict[str, Constant] = {
 @pytest.mark.parametrize("case", CONSTANTS)
 def test_integer_constants(case: str, tmp_path: Path) -> None:
     integers, scale, zero_point, attributes = CONSTANTS[case]
-    operands, numbers = "W__q, ws", {"W__q": integers, "ws": scale}
+    operands, constants = "W__q, ws", {"W__q": integers, "ws": scale}
     if zero_point is not None:
-        operands, numbers["wz"] = "W__q, ws, wz", zero_point
+        operands, constants["wz"] = "W__q, ws, wz", zero_point
     text = f"""g (float[2,6] x) => (float[2,4] y)
         {{ W__dq = DequantizeLinear{attributes}({operands}) [o] y = MatMul(x, W__dq) }}"""
-    trip = round_trip(text_model(tmp_path, text, **numbers))
+    trip = round_trip(text_model(tmp_path, text, **constants))
     assert trip.ops() == ["MatMul"]
     edge = Edge("o", 1)
     np.testing.assert_array_equal(trip.plan.stored[edge], integers)
@@ -62,17 +62,17 @@ def test_integer_constants(case: str, tmp_path: Path) -> None:
     assert trip.emitted.graph.initializers.keys() >= {"W__q"}
 
 
-def test_blocks_and_axes_are_told_apart(tmp_path: Path) -> None:
+def test_per_block_and_per_axis_scales_are_distinguished(tmp_path: Path) -> None:
     text = """g (float[2,6] x) => (float[2,4] y) {
         a = DequantizeLinear<axis=-2, block_size=2>(i, b) c = DequantizeLinear<axis=-1>(i, k)
         w = Add(a, c) y = MatMul(x, w) }"""
     trip = round_trip(text_model(tmp_path, text, i=grid(np.int8), b=BLOCKS, k=COLUMNS))
     storages = {str(edge): choice.storage for edge, choice in trip.plan.edges.items()}
-    found = {name: (s.encoding.granularity, s.axis, s.encoding.block_size) for name, s in storages.items()}
-    assert found == {"Add/w:0": (Granularity.BLOCK, 0, 2), "Add/w:1": (Granularity.AXIS, 1, 0)}
+    granularities = {name: (s.encoding.granularity, s.axis, s.encoding.block_size) for name, s in storages.items()}
+    assert granularities == {"Add/w:0": (Granularity.BLOCK, 0, 2), "Add/w:1": (Granularity.AXIS, 1, 0)}
 
 
-# Body -> operators of the float graph, stored tensors, edges. The constants: W, and its integers I with r.
+# Body -> operators of the float graph, quantized tensors, edges. The constants: W in float, I in int8 with scale r.
 AROUND_CONSTANTS: dict[str, Case] = {
     "read by several nodes": (
         "d = DequantizeLinear<axis=1>(I, r) [a] u = Mul(x, d) [o] y = Add(u, d)",
@@ -80,19 +80,19 @@ AROUND_CONSTANTS: dict[str, Case] = {
         set(),
         {"a:1": "int8", "o:1": "int8"},
     ),
-    "a DQ for each reader": (
+    "a DQ for each consumer": (
         "d = DequantizeLinear(I, r) e = DequantizeLinear(I, r) [a] u = Mul(x, d) [o] y = Add(u, e)",
         ["Mul", "Add"],
         set(),
         {"a:1": "int8", "o:1": "int8"},
     ),
-    "read back in two ways": (
+    "dequantized with two scales": (
         "d = DequantizeLinear(I, r) e = DequantizeLinear(I, p) [a] u = Mul(x, d) [o] y = Add(u, e)",
         ["Mul", "Add"],
         set(),
         {"a:1": "int8", "o:1": "int8"},
     ),
-    "a float constant, stored at run time": (
+    "a float constant, quantized at run time": (
         "q = QuantizeLinear(W, r) d = DequantizeLinear(q, r) [a] u = Mul(x, W) [o] y = Add(u, d)",
         ["Mul", "Add"],
         set(),
@@ -110,13 +110,13 @@ AROUND_CONSTANTS: dict[str, Case] = {
         {"y"},
         {},
     ),
-    "stored again": (
+    "quantized again": (
         "d = DequantizeLinear(I, r) q = QuantizeLinear(d, s, z) e = DequantizeLinear(q, s, z) [o] y = Add(x, e)",
         ["Identity", "Add"],
         {"I.1/Identity"},
         {"I.1/Identity:0": "int8"},
     ),
-    "moved as integers": (
+    "transposed as integers": (
         "m = Transpose(T) d = DequantizeLinear<axis=1>(m, r) [o] y = Add(x, d)",
         ["Add"],
         set(),
@@ -129,7 +129,7 @@ AROUND_CONSTANTS: dict[str, Case] = {
 def test_around_constants(case: str, tmp_path: Path) -> None:
     body, ops, tensors, edges = AROUND_CONSTANTS[case]
     outputs = ", ".join(f"float[6,4] {name}" for name in ("y", "w") if f" {name} = " in f" {body}")
-    constants = {**NUMBERS, "W": WEIGHT, "I": grid(np.int8), "r": COLUMNS, "p": np.float32(0.02)}
+    constants = {**QPARAMS, "W": WEIGHT, "I": grid(np.int8), "r": COLUMNS, "p": np.float32(0.02)}
     constants["T"] = np.ascontiguousarray(grid(np.int8).T)
     if "axis" not in body:
         constants["r"] = np.float32(0.03)
@@ -137,12 +137,12 @@ def test_around_constants(case: str, tmp_path: Path) -> None:
     trip = round_trip(path)
     assert trip.ops() == ops
     assert trip.edges() == edges
-    assert trip.stored_tensors() == tensors
+    assert trip.quantized_tensors() == tensors
     assert "W" not in trip.model.graph.initializers or "W" in body
 
 
-def test_moved_4_bit_constants(tmp_path: Path) -> None:
+def test_transposed_4_bit_constants(tmp_path: Path) -> None:
     text = "g (float[6,4] x) => (float[6,4] y) { m = Transpose(T) d = DequantizeLinear(m, s) y = Add(x, d) }"
     integers = np.ascontiguousarray(grid(ml_dtypes.int4).T)
-    trip = round_trip(text_model(tmp_path, text, T=integers, s=NUMBERS["s"]))
+    trip = round_trip(text_model(tmp_path, text, T=integers, s=QPARAMS["s"]))
     assert set(trip.edges().values()) == {"int4"}

@@ -1,4 +1,4 @@
-"""The inverse on whole models: our own emission of a shipped ViT, and what ONNX Runtime's quantizers write."""
+"""Inverting whole models: our own emission of a shipped ViT, and the output of ONNX Runtime's quantizers."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from tests.qdq.round_trip import Array, assert_bit_equal, check_emitted, round_t
 from tests.qdq.shipped import images, planned
 
 
-def _numbers(storage: Storage) -> Any:
-    """A storage as plain numbers; whether it was meant to be symmetric is not in the file."""
+def _comparable(storage: Storage) -> Any:
+    """A storage without its ``symmetric`` flag, which is not in the file."""
     if not isinstance(storage, QParams):
         return FLOAT32
     return (
@@ -56,26 +56,28 @@ def test_our_own_emission(precision: str, quantized_io: bool, tmp_path: Path) ->
     emitted = emit_qdq(again, inverse)
     check_emitted(emitted)
     for sample in images(3):
-        feed = {name: _stored(name, array, plan) for name, array in sample.items()} if quantized_io else sample
+        feed = {name: _quantized(name, array, plan) for name, array in sample.items()} if quantized_io else sample
         assert_bit_equal(path.read_bytes(), serialized(emitted), feed)
     assert inverse.quantized_io == quantized_io
-    assert {name: _numbers(c.storage) for name, c in inverse.tensors.items()} == {
-        name: _numbers(c.storage) for name, c in plan.tensors.items()
+    assert {name: _comparable(c.storage) for name, c in inverse.tensors.items()} == {
+        name: _comparable(c.storage) for name, c in plan.tensors.items()
     }
     quantized = {edge: c.storage for edge, c in plan.edges.items() if isinstance(c.storage, QParams)}
-    assert {e: _numbers(c.storage) for e, c in inverse.edges.items()} == {e: _numbers(s) for e, s in quantized.items()}
+    assert {e: _comparable(c.storage) for e, c in inverse.edges.items()} == {
+        e: _comparable(s) for e, s in quantized.items()
+    }
     assert [(n.name, n.op_type) for n in again.graph] == [(n.name, n.op_type) for n in model.graph]
-    # Every reader has a stored constant of its own, so one that was shared comes back as several.
+    # Every consumer has its own quantized constant, so a constant that was shared becomes several.
     assert set(_unnumbered(again.graph.initializers)) == set(_unnumbered(model.graph.initializers))
     assert _unnumbered(n.name or "" for n in emitted.graph) == _unnumbered(n.name or "" for n in read_back.graph)
 
 
 def _unnumbered(names: Iterable[str]) -> list[str]:
-    """Names without the number that keeps equal ones apart."""
+    """Names without the number that makes them unique."""
     return [re.sub(r"\.\d+(?=$|__)", "", name) for name in names]
 
 
-def _stored(name: str, array: Array, plan: Plan) -> Array:
+def _quantized(name: str, array: Array, plan: Plan) -> Array:
     storage = plan.tensors[name].storage
     assert isinstance(storage, QParams)
     return quantize(array, storage)
@@ -105,7 +107,7 @@ STATIC: dict[str, dict[str, Any]] = {
         "weight_type": QuantType.QUInt8,
         "extra_options": {"UseQDQContribOps": True},
     },
-    "symmetric, a pair for each reader, Q on weights": {
+    "symmetric, a QDQ pair for each consumer, Q on weights": {
         "activation_type": QuantType.QInt8,
         "weight_type": QuantType.QInt8,
         "extra_options": {"ActivationSymmetric": True, "DedicatedQDQPair": True, "AddQDQPairToWeight": True},
@@ -125,10 +127,9 @@ def test_onnx_runtimes_static_quantizer(case: str, preprocessed: Path, tmp_path:
     options: dict[str, Any] = {"quant_format": QuantFormat.QDQ, **STATIC[case]}
     quantize_static(source, path, _Reader(images(2)), **options)
     trip = round_trip(path, seeds=(0,))
-    floats = {node.name: node.op_type for node in onnx.load(source, load_external_data=False).graph.node}
-    found = {node.name: node.op_type for node in trip.model.graph}
-    assert "Identity" not in set(found.values()) - set(floats.values())
-    assert trip.stored_tensors()
+    source_ops = {node.op_type for node in onnx.load(source, load_external_data=False).graph.node}
+    assert "Identity" not in set(trip.ops()) - source_ops
+    assert trip.quantized_tensors()
     assert trip.plan.stored
     assert [value.name for value in trip.model.graph.outputs] == [v.name for v in ir.load(source).graph.outputs]
     names = set(ir.load(source).graph.initializers)
@@ -161,7 +162,7 @@ def test_onnx_runtimes_4_bit_weights(tmp_path: Path) -> None:
         assert choice.storage.dtype.bits == 4
 
 
-def test_scales_below_zero_are_refused(tmp_path: Path) -> None:
-    """ONNX Runtime's symmetric 4-bit quantizer flips the sign of a block's scale to use -8; QParams has no such."""
-    with pytest.raises(InputError, match="'first_DQ_Q4': its scale is not finite and above zero"):
+def test_negative_scales_are_refused(tmp_path: Path) -> None:
+    """ONNX Runtime's symmetric 4-bit quantizer makes a block's scale negative to use -8; QParams does not allow it."""
+    with pytest.raises(InputError, match="'first_DQ_Q4': its scale must be finite and above zero"):
         invert(read(_with_4_bit_weights(tmp_path / "quantized.onnx", symmetric=True)))

@@ -1,4 +1,4 @@
-"""The simulation gives the bits of the file that ships."""
+"""The outputs of the simulation are bit-identical to those of the file that ships."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def test_bit_equal_to_the_emitted_file(precision: str, tmp_path: Path) -> None:
     simulation = load_simulation(path)
     shipped, simulated = open_session(path, Mode.EXACT), open_session(serialized(simulation), Mode.EXACT)
     for sample in images(8):
-        for wanted, found in zip(shipped.run(None, sample), simulated.run(None, sample), strict=True):
-            assert wanted.tobytes() == found.tobytes()
+        for expected, output in zip(shipped.run(None, sample), simulated.run(None, sample), strict=True):
+            assert expected.tobytes() == output.tobytes()
     ops = [node.op_type for node in simulation.graph]
     assert ops.count("DequantizeLinear") == ops.count("QuantizeLinear")
     assert not any(name.endswith("__q") for name in simulation.graph.initializers)
 
 
-def test_stored_constant_as_an_output(tmp_path: Path) -> None:
+def test_a_quantized_constant_as_an_output(tmp_path: Path) -> None:
     params = QParams(Encoding(DType.S4, True, Granularity.BLOCK, 2), np.full((3, 4), 0.1), np.zeros((3, 4)), 0)
     model = model_from(
         "g (float[6,4] x) => (float[6,4] y, float[6,4] w) { [i] w = Identity(W) [a] y = Add(x, W) }", W=normal(6, 4)
@@ -40,5 +40,5 @@ def test_stored_constant_as_an_output(tmp_path: Path) -> None:
     (path,) = write(emit_qdq(model, plan_of({}, {Edge("i", 0): params, Edge("a", 1): params})), tmp_path / "m.onnx")
     feed = {"x": normal(6, 4, seed=1)}
     simulated = open_session(serialized(load_simulation(path)), Mode.EXACT).run(None, feed)
-    for wanted, found in zip(open_session(path, Mode.EXACT).run(None, feed), simulated, strict=True):
-        assert wanted.tobytes() == found.tobytes()
+    for expected, output in zip(open_session(path, Mode.EXACT).run(None, feed), simulated, strict=True):
+        assert expected.tobytes() == output.tobytes()

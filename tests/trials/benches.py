@@ -1,4 +1,4 @@
-"""A workbench on a few samples of noise: what most tests of trials need."""
+"""Helper of the trial tests: a workbench with a few random samples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def samples_of(model: ir.Model, count: int = 4) -> list[Sample]:
 def bench_of(
     model: ir.Model, target: Target, precision: Precision, folder: Path, *, count: int = 4, **more: Any
 ) -> tuple[Workbench, Variant]:
-    """A bench, and the variant that it starts from."""
+    """A workbench, and its first variant."""
     stats = observe(model, target, noise(model, count))
     bench = Workbench(target.table, target.backend, lambda: samples_of(model, count), folder, **more)
     return bench, Variant(model, stats, Request(precision))

@@ -1,4 +1,4 @@
-"""Where target and simulation disagree: the operator whose inputs are right and whose output is not, on any target."""
+"""Locating the operator at which target and simulation start to disagree, on any target."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.planning import graph
 from tests.toy_target import TOY, compile_model
 from tests.trials.benches import bench_of, samples_of
 
-# One branch goes wrong early; the other, which is right, comes behind it in the graph, and is longer.
+# One branch is wrong early; the other, which is correct, follows it in the graph and is longer.
 BRANCHES = """
 g (float[1,4,8] x) => (float[1,4,8] y)
 {
@@ -38,16 +38,16 @@ g (float[1,4,8] x) => (float[1,4,8] y)
 Wrong = Callable[[Array], Array]
 
 
-def twisted(value: Array) -> Array:
+def flipped(value: Array) -> Array:
     return np.flip(value, axis=-1)
 
 
-def one_channel_off(value: Array) -> Array:
+def one_wrong_channel(value: Array) -> Array:
     return np.where(np.arange(value.shape[-1]) == 2, -value, value).astype(value.dtype)
 
 
 def toy(op: str, wrong: Wrong) -> Target:
-    """The toy, whose kernel for the operator with this name gives something else."""
+    """The toy target with a wrong kernel for the operator whose output has this name."""
 
     def run(compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
         path = compiled.artifacts[0].path
@@ -61,14 +61,14 @@ def toy(op: str, wrong: Wrong) -> Target:
             value = next(n for n in front.graph if n.outputs[0].name == op).outputs[0]
             front.graph.outputs.clear()
             front.graph.outputs.append(value)
-            (found,) = SessionRun(write(front, path.with_name("front.onnx"))[0], Mode.EXACT, path.parent)([sample])
+            (correct,) = SessionRun(write(front, path.with_name("front.onnx"))[0], Mode.EXACT, path.parent)([sample])
             output = node.outputs[0]
-            fed = ir.Value(name=f"{op}/wrong", type=output.type, shape=output.shape)
-            for reader, index in list(output.uses()):
-                reader.replace_input_with(index, fed)
-            model.graph.inputs.append(fed)
+            wrong_input = ir.Value(name=f"{op}/wrong", type=output.type, shape=output.shape)
+            for consumer, index in list(output.uses()):
+                consumer.replace_input_with(index, wrong_input)
+            model.graph.inputs.append(wrong_input)
             (outputs,) = SessionRun(write(model, path.with_name("back.onnx"))[0], Mode.EXACT, path.parent)(
-                [{**sample, f"{op}/wrong": wrong(found[op])}]
+                [{**sample, f"{op}/wrong": wrong(correct[op])}]
             )
             yield {name: wrong(value) if name == op else value for name, value in outputs.items()}
 
@@ -83,51 +83,49 @@ def located(target: Target, folder: Path, level_db: float = 30.0, **limits: floa
 
 
 @pytest.mark.parametrize("op", ["a1", "a3", "b2", "b5", "s", "y"])
-@pytest.mark.parametrize("wrong", [twisted, one_channel_off])
+@pytest.mark.parametrize("wrong", [flipped, one_wrong_channel])
 def test_the_wrong_operator_is_found_on_either_branch(op: str, wrong: Wrong, tmp_path: Path) -> None:
-    found = located(toy(op, wrong), tmp_path)
-    assert isinstance(found, FaultLocation), found
-    assert found.place.tensor == op
+    location = located(toy(op, wrong), tmp_path)
+    assert isinstance(location, FaultLocation), location
+    assert location.place.tensor == op
 
 
-def test_where_every_cut_is_right_only_the_whole_graph_is_off(tmp_path: Path) -> None:
+def test_no_operator_is_located_if_every_cut_is_correct(tmp_path: Path) -> None:
     assert located(TOY, tmp_path) == NOWHERE
 
 
-def test_a_compiler_that_takes_no_cut_leaves_nothing_to_say(tmp_path: Path) -> None:
-    def picky(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
-        return (
-            CompileResult(artifacts, error="no") if folder.name.startswith("cut-") else compile_model(artifacts, folder)
-        )
+def rejects_cuts(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
+    """A compiler that accepts only the whole graph."""
+    if folder.name.startswith("cut-"):
+        return CompileResult(artifacts, error="no")
+    return compile_model(artifacts, folder)
 
-    assert located(changed(toy("b2", twisted), compile=picky), tmp_path) == NOWHERE
+
+def test_no_operator_is_located_if_the_compiler_rejects_every_cut(tmp_path: Path) -> None:
+    assert located(changed(toy("b2", flipped), compile=rejects_cuts), tmp_path) == NOWHERE
     assert not list(tmp_path.rglob("cut-*"))
 
 
-def test_many_joins_that_no_cut_shows_do_not_multiply(tmp_path: Path) -> None:
-    """Each block adds two branches: every path through 24 of them would never end."""
-
-    def picky(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
-        return (
-            CompileResult(artifacts, error="no") if folder.name.startswith("cut-") else compile_model(artifacts, folder)
-        )
+def test_the_search_over_many_rejected_cuts_is_not_exponential(tmp_path: Path) -> None:
+    """Each block adds two branches: a search over every path through 24 of them would never end."""
 
     blocks = "".join(f"a{i} = Relu(x{i})  b{i} = Gelu(x{i})  x{i + 1} = Add(a{i}, b{i})\n" for i in range(24))
     model = graph(f"g (float[1,4,8] x0) => (float[1,4,8] y) {{ {blocks} y = Relu(x24) }}")
-    bench, variant = bench_of(model, changed(TOY, compile=picky), W8A8, tmp_path)
+    bench, variant = bench_of(model, changed(TOY, compile=rejects_cuts), W8A8, tmp_path)
     started = time.process_time()
-    found = locate(bench, variant, bench.build(variant), FailingSample(samples_of(model)[0], 30.0))
-    assert found == NOWHERE
+    location = locate(bench, variant, bench.build(variant), FailingSample(samples_of(model)[0], 30.0))
+    assert location == NOWHERE
     assert time.process_time() - started < 20
 
 
-def test_a_float_graph_is_located_too(tmp_path: Path) -> None:
+def test_an_operator_of_a_float_graph_is_located_too(tmp_path: Path) -> None:
     model = graph(BRANCHES)
-    target = changed(toy("a2", twisted), precisions={"fp32": FP32})
+    target = changed(toy("a2", flipped), precisions={"fp32": FP32})
     bench, variant = bench_of(model, target, FP32, tmp_path)
-    found = locate(bench, variant, bench.build(variant), FailingSample(samples_of(model)[0], 30.0))
-    assert isinstance(found, FaultLocation)
-    assert found.place.tensor == "a2"
+    location = locate(bench, variant, bench.build(variant), FailingSample(samples_of(model)[0], 30.0))
+    assert isinstance(location, FaultLocation)
+    assert location.place.tensor == "a2"
+    assert str(location).startswith("the first wrong tensor is 'a2', computed by Mul")
 
 
 def test_the_search_ends_at_its_time_limit(tmp_path: Path) -> None:
@@ -135,24 +133,24 @@ def test_the_search_ends_at_its_time_limit(tmp_path: Path) -> None:
         time.sleep(0.1)
         return compile_model(artifacts, folder)
 
-    found = located(changed(toy("a1", twisted), compile=slow), tmp_path, time_limit_s=0.05)
-    assert found == "the operator was not found within 0.05 s"
+    location = located(changed(toy("a1", flipped), compile=slow), tmp_path, time_limit_s=0.05)
+    assert location == "the operator was not found within 0.05 s"
 
 
-def test_a_single_wrong_channel_is_off_although_the_tensor_as_a_whole_is_not() -> None:
+def test_a_single_wrong_channel_counts_although_the_tensor_as_a_whole_agrees() -> None:
     random = np.random.default_rng(0)
     exact = random.standard_normal((1, 512, 16)).astype(np.float32)
     simulated = exact + 1e-3 * random.standard_normal(exact.shape).astype(np.float32)
-    found = simulated.copy()
-    found[:, 7] = -found[:, 7]
-    whole = quality_of(exact, simulated, found, level_db=20.0)
-    assert whole.target_db > 20
-    assert whole.is_off
+    on_target = simulated.copy()
+    on_target[:, 7] = -on_target[:, 7]
+    agreement = quality_of(exact, simulated, on_target, level_db=20.0)
+    assert agreement.target_db > 20
+    assert agreement.is_off
     assert not quality_of(exact, simulated, simulated, level_db=20.0).is_off
 
 
-def test_nan_is_off_and_counts_as_the_worst_figure() -> None:
+def test_nan_is_wrong_and_counts_as_the_lowest_figure() -> None:
     exact = np.ones((1, 4), np.float32)
-    found = np.array([[1, np.nan, 1, 1]], np.float32)
-    assert quality_of(exact, exact, found, level_db=20.0).is_off
-    assert quality_of(exact, exact, found, level_db=20.0).target_db == -200.0
+    on_target = np.array([[1, np.nan, 1, 1]], np.float32)
+    assert quality_of(exact, exact, on_target, level_db=20.0).is_off
+    assert quality_of(exact, exact, on_target, level_db=20.0).target_db == -200.0

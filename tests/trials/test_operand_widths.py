@@ -1,4 +1,4 @@
-"""Second operands: switched in one session, narrow where that costs little, wide where it costs too much."""
+"""Widths of second MatMul operands: switched in one session, 8-bit where that costs little, else 16-bit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from dovetail.verify.run import SessionRun
 from tests.planning import graph, noise, observe
 from tests.trials.benches import bench_of, samples_of
 
-# Two products; the first one's result hardly reaches the output, and its K is read by somebody else too.
+# MatMuls of two activations; the first one's result hardly affects the output, and its K has another consumer.
 TWO = """
 g (float[1,2,8,16] q, float[1,2,16,8] k, float[1,2,8,16] v) => (float[1,2,8,16] y, float[1,2,16,8] other)
 <float small = {0.0001}>
@@ -59,7 +59,7 @@ def simulated(model: ir.Model, plan: Plan, samples: list[Sample], folder: Path) 
     return list(SessionRun(load_simulation(path), Mode.EXACT, folder)(samples))
 
 
-def pair(model: ir.Model, target: Target) -> tuple[Plan, Plan]:
+def wide_and_narrow(model: ir.Model, target: Target) -> tuple[Plan, Plan]:
     stats = observe(model, target, noise(model))
     wide = make_plan(model, target.table, stats, Request(W8A16))
     narrow = narrower(model, target.table, stats, Request(W8A16))
@@ -73,9 +73,9 @@ def decided(model: ir.Model, target: Target, folder: Path, **more: int) -> tuple
     return bench.plan(variant), decisions
 
 
-def test_the_planner_takes_either_width_as_asked(htp: Target) -> None:
+def test_the_planner_supports_both_widths(htp: Target) -> None:
     model = graph(TWO)
-    wide, narrow = pair(model, htp)
+    wide, narrow = wide_and_narrow(model, htp)
     changed = {edge for edge in wide.edges if wide.edges[edge] != narrow.edges[edge]}
     assert {(e.node.rpartition("/")[2], e.index) for e in changed} == {("s", 1), ("s2", 1), ("y", 1)}
     assert {wide.edges[e].storage.dtype for e in changed} == {DType.S16}
@@ -85,46 +85,48 @@ def test_the_planner_takes_either_width_as_asked(htp: Target) -> None:
         validate_plan(plan, model, htp.table)
 
 
-def test_a_switched_edge_is_the_simulation_of_the_other_plan_to_the_bit(htp: Target, tmp_path: Path) -> None:
+def test_a_switched_edge_is_bit_identical_to_the_simulation_of_the_other_plan(htp: Target, tmp_path: Path) -> None:
     model = graph(TWO)
-    wide, narrow = pair(model, htp)
+    wide, narrow = wide_and_narrow(model, htp)
     edges = [edge for edge in wide.edges if wide.edges[edge] != narrow.edges[edge]]
-    others = {edge: params for edge in edges if isinstance(params := narrow.edges[edge].storage, QParams)}
+    alternatives = {edge: params for edge in edges if isinstance(params := narrow.edges[edge].storage, QParams)}
     path = tmp_path / "wide.onnx"
     ir.save(emit_qdq(model, wide), path)
-    run = SessionRun(with_switches(load_simulation(path), others), Mode.EXACT, tmp_path)
+    run = SessionRun(with_switches(load_simulation(path), alternatives), Mode.EXACT, tmp_path)
     samples = samples_of(model)
     for on in ([], [0], [1, 2]):
         mixed = replace(wide, edges={**wide.edges, **{edges[i]: narrow.edges[edges[i]] for i in on}})
         expected = simulated(model, mixed, samples, tmp_path)
-        for one, other in zip(expected, run(switched(s, len(edges), on) for s in samples), strict=True):
-            assert all(np.array_equal(one[name], other[name]) for name in ("y", "other"))
+        outputs = run(switched(sample, len(edges), on) for sample in samples)
+        for expected_sample, output in zip(expected, outputs, strict=True):
+            assert all(np.array_equal(expected_sample[name], output[name]) for name in ("y", "other"))
 
 
-def test_an_edge_without_a_conversion_has_nothing_to_switch(htp: Target, tmp_path: Path) -> None:
+def test_an_edge_without_a_qdq_pair_cannot_be_switched(htp: Target, tmp_path: Path) -> None:
     model = graph(TWO)
-    wide, narrow = pair(model, htp)
+    wide, narrow = wide_and_narrow(model, htp)
     edge = next(edge for edge in wide.edges if wide.edges[edge] != narrow.edges[edge])
     params = narrow.edges[edge].storage
     assert isinstance(params, QParams)
-    with pytest.raises(ValueError, match="no conversion of its own"):
+    with pytest.raises(ValueError, match=f"edge '{edge}' has no QDQ pair of its own"):
         with_switches(model, {edge: params})
 
 
-def test_operands_turn_narrow_where_it_costs_little_and_stay_wide_where_it_costs_much(
-    htp: Target, tmp_path: Path
-) -> None:
+def test_operands_are_8_bit_where_it_costs_little_and_16_bit_where_it_costs_much(htp: Target, tmp_path: Path) -> None:
     model = graph(TWO)
     samples = samples_of(model, 8)
-    plan, (together, *each) = decided(model, htp, tmp_path, count=8)
-    assert [one.taken for one in each] == ["uint8", "int16", "int16"]
-    assert together.taken == "1 of 3 in 8 bit"
-    assert {"all in 16 bit", "1 of 3 in 8 bit"} == {one.label for one in together.alternatives}
+    plan, (together, *decisions) = decided(model, htp, tmp_path, count=8)
+    assert [decision.taken for decision in decisions] == ["uint8", "int16", "int16"]
+    assert together.taken == "1 of 3 operands 8-bit"
+    labels = {alternative.label for alternative in together.alternatives}
+    assert labels == {"all operands 16-bit", "1 of 3 operands 8-bit"}
     validate_plan(plan, model, htp.table)
     exact = list(SessionRun(model, Mode.FLOAT, tmp_path)(samples))
     wide = make_plan(model, htp.table, observe(model, htp, noise(model, 8)), Request(W8A16))
-    figures = [compare_runs(exact, simulated(model, one, samples, tmp_path)).sqnr_db()["y"] for one in (wide, plan)]
-    assert figures[0] - figures[1] <= LOSS_DB
+    wide_db, chosen_db = (
+        compare_runs(exact, simulated(model, compared, samples, tmp_path)).sqnr_db()["y"] for compared in (wide, plan)
+    )
+    assert wide_db - chosen_db <= LOSS_DB
     measured = [choice for choice in plan.edges.values() if choice.why is Reason.MEASURED]
     assert len(measured) == 3
     assert all("second operand as" in choice.detail and "dB" in choice.detail for choice in measured)
@@ -135,13 +137,13 @@ def test_a_constant_of_rank_3_is_an_operand_with_two_widths(htp: Target, tmp_pat
     body = "g (float[2,3,4,8] q) => (float[2,3,4,2] y) <float[3,8,2] k = {%s}> { x = Relu(q)  y = MatMul(x, k) }"
     model = graph(body % table)
     plan, (_, row) = decided(model, htp, tmp_path)
-    figures = {one.label: one.figures["sqnr_db"] for one in row.alternatives}
+    figures = {alternative.label: alternative.figures["sqnr_db"] for alternative in row.alternatives}
     assert list(figures) == ["int16", "uint8"]
     assert figures["int16"] > figures["uint8"] + 10
     validate_plan(plan, model, htp.table)
 
 
-def test_nothing_is_searched_where_there_is_nothing_to_choose(htp: Target, tmp_path: Path) -> None:
+def test_nothing_is_decided_if_only_one_width_is_supported(htp: Target, tmp_path: Path) -> None:
     model = graph(TWO)
     bench, variant = bench_of(model, htp, W8A8, tmp_path)
     assert OPERAND_WIDTHS.decide(bench, variant) == (variant, ())
@@ -151,7 +153,7 @@ def test_nothing_is_searched_where_there_is_nothing_to_choose(htp: Target, tmp_p
 
 
 @pytest.mark.parametrize(("wish", "dtype"), [("16", DType.S16), ("8", DType.U8)])
-def test_the_caller_may_say_which(wish: str, dtype: DType, htp: Target, tmp_path: Path) -> None:
+def test_the_caller_may_fix_the_width(wish: str, dtype: DType, htp: Target, tmp_path: Path) -> None:
     model = graph(TWO)
     bench, variant = bench_of(model, htp, W8A16, tmp_path, wishes={"operands": wish})
     variant, decisions = OPERAND_WIDTHS.decide(bench, variant)

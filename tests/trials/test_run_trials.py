@@ -1,4 +1,4 @@
-"""Settling: what a workaround may and may not do to the build that ships."""
+"""Workarounds: what they may and may not change in the build that ships."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.trials.test_operand_widths import TWO
 
 
 @pytest.mark.parametrize("tensor", ["s", "s2", "y"])
-def test_an_island_frees_the_operands_that_were_chosen_for_it(tensor: str, tmp_path: Path) -> None:
+def test_an_island_removes_the_operand_pins_of_its_operator(tensor: str, tmp_path: Path) -> None:
     htp, model = open_target("qnn-htp:sm8550"), graph(TWO)
     bench, variant = bench_of(model, htp, W8A16, tmp_path)
     variant, _ = OPERAND_WIDTHS.decide(bench, variant)
@@ -32,11 +32,11 @@ def test_an_island_frees_the_operands_that_were_chosen_for_it(tensor: str, tmp_p
     assert workaround is not None
     plan = bench.plan(workaround.variant)
     assert plan.tensors[tensor].storage.dtype is DType.F16
-    others = [edge for edge, pin in variant.request.pins.operands.items() if edge.node != node.name]
-    assert all(plan.edges[edge].why is Reason.MEASURED for edge in others), "the others are as they were chosen"
+    other_edges = [edge for edge in variant.request.pins.operands if edge.node != node.name]
+    assert all(plan.edges[edge].why is Reason.MEASURED for edge in other_edges), "other operands keep their width"
 
 
-def test_what_the_caller_has_pinned_gets_no_workaround(tmp_path: Path) -> None:
+def test_an_operator_that_the_caller_pinned_gets_no_workaround(tmp_path: Path) -> None:
     htp, model = open_target("qnn-htp:sm8550"), graph(TWO)
     _, variant = bench_of(model, htp, W8A16, tmp_path)
     name = str(next(iter(model.graph)).name)

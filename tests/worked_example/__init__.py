@@ -1,1 +1,1 @@
-"""The examples of CONTRIBUTING.md, executed: a knob, a target and a precision, each in one file."""
+"""The examples of CONTRIBUTING.md as code that runs: a knob, a target and a precision, each in one file."""

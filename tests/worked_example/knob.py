@@ -1,4 +1,4 @@
-"""A knob in one file: whether what reads the model's inputs computes in float, chosen by what that gains."""
+"""A knob in one file: whether the layers that consume the model's inputs run in float, chosen by the SQNR they gain."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from dovetail.trials.variant import Variant, pinned
 from dovetail.trials.workbench import Workbench
 
 NAME = "first_layer"
-# What the worst output must gain: a layer in float costs time.
+# The least that the worst output must gain, because a layer in float costs time.
 GAIN_DB = 6.0
 SAMPLES = 8
-RULE = f"in float, where the worst output gains more than {GAIN_DB:g} dB by it in simulation"
+RULE = f"in float, if the worst output gains more than {GAIN_DB:g} dB in simulation"
 
 
 def decide(bench: Workbench, variant: Variant) -> Outcome:
-    """Try the first layer behind every input in float, one after the other, and keep what gains enough."""
+    """Try the layers that consume each input in float, input by input, and keep them in float if that gains enough."""
     units = build_problem(variant.model, bench.table).units
     decisions = []
     for name in [str(value.name) for value in variant.model.graph.inputs]:
         pin = Pin(FP32, Reason.MEASURED, f"kept {RULE}")
-        readers = [unit.name for unit in units if any(operand.name == name for operand in unit.operands)]
-        other = pinned(Pins(units=dict.fromkeys(readers, pin), groups={name: pin}))(variant)
-        quantized_db, float_db = (bench.worst_db(each, SAMPLES) for each in (variant, other))
+        consumers = [unit.name for unit in units if any(operand.name == name for operand in unit.operands)]
+        in_float = pinned(Pins(units=dict.fromkeys(consumers, pin), groups={name: pin}))(variant)
+        quantized_db, float_db = bench.worst_db(variant, SAMPLES), bench.worst_db(in_float, SAMPLES)
         gains = float_db - quantized_db > GAIN_DB
         decisions.append(_decision(bench, name, quantized_db, float_db, gains))
-        variant = other if gains else variant
+        variant = in_float if gains else variant
     return variant, tuple(decisions)
 
 

@@ -1,4 +1,4 @@
-"""A precision in one file, that of its target: ``w8a8-symmetric``, int8 activations whose zero point is 0."""
+"""A precision in one file, with its target: ``w8a8-symmetric``, int8 activations with zero point 0."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TABLE = replace(EXAMPLE.table, ops=OPS, precisions={**EXAMPLE.table.precisions, 
 
 
 def open_target(variant: str, options: Mapping[str, str]) -> Target:
-    """The example with one more precision."""
+    """The example target with one more precision."""
     return replace(EXAMPLE, table=TABLE)
 
 

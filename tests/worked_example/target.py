@@ -1,4 +1,4 @@
-"""A target in one file: what it accepts, how it is reached, and the name by which it is opened."""
+"""A target in one file: what it supports, how its tools are called, and how it is opened."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ TABLE = OpTable(
 
 
 def probe() -> Probe:
-    """Whether the vendor's tools are here; where they are not, ``missing`` says what to install."""
+    """Whether the vendor's tools are installed; if not, ``missing`` says what to install."""
     return Probe(True, {"onnx": onnx.__version__})
 
 
 def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
-    """The QDQ graph: the simulation, and what is compiled."""
+    """Write the QDQ graph, which is the simulation and the compiler's input."""
     return tuple(Artifact(MODEL, path, shipped=True) for path in write(emit_qdq(model, plan), folder / "model.onnx"))
 
 
 def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
-    """A real target calls its compiler here, in a child process (``targets/child.py``)."""
+    """Check the model; a real target calls its compiler here, in a child process (``targets/child.py``)."""
     try:
         onnx.checker.check_model(str(artifacts[0].path), full_check=True)
     except onnx.checker.ValidationError as error:
@@ -53,34 +53,35 @@ def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResul
 
 
 def read_back(compiled: CompileResult, plan: Plan) -> ReadBack:
-    """Every planned tensor, as it is in what was compiled: here the file itself."""
+    """Compare every planned tensor with the compiled model: here the emitted file itself."""
     model = ir.load(compiled.artifacts[0].path)
-    readers = {n.inputs[0].name: n for n in model.graph if n.op_type == "DequantizeLinear" and n.inputs[0] is not None}
+    nodes = [node for node in model.graph if node.op_type == "DequantizeLinear"]
+    dequantizes = {node.inputs[0].name: node for node in nodes if node.inputs[0] is not None}
     rows = []
-    for stored in stored_values(model, plan):
-        reader = readers.get(stored.name)
+    for planned in stored_values(model, plan):
+        dequantize = dequantizes.get(planned.name)
         outcome = Outcome.NOT_FOUND
-        if reader is not None:
-            outcome = Outcome.MATCHED if _same(qparams_of(reader), stored.params) else Outcome.CHANGED
-        rows.append(stored.as_read(outcome, ""))
+        if dequantize is not None:
+            outcome = Outcome.MATCHED if _same(qparams_of(dequantize), planned.params) else Outcome.CHANGED
+        rows.append(planned.as_read(outcome, ""))
     return ReadBack(tuple(rows), "the file itself")
 
 
-def _same(one: QParams, other: QParams) -> bool:
-    return np.array_equal(one.scale, other.scale) and np.array_equal(one.zero_point, other.zero_point)
+def _same(a: QParams, b: QParams) -> bool:
+    return np.array_equal(a.scale, b.scale) and np.array_equal(a.zero_point, b.zero_point)
 
 
 def run(compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
-    """The outputs of what was compiled, sample by sample."""
+    """The outputs of the compiled model, sample by sample."""
     session = open_session(compiled.artifacts[0].path, Mode.EXACT)
     for sample in samples:
         yield run_session(session, sample)
 
 
 def open_target(variant: str, options: Mapping[str, str]) -> Target:
-    """The one variant; what is not known is refused, because a typo must not be silent."""
+    """The target, which has no variants and no options: any other name is an error, so that a typo is not ignored."""
     if variant or options:
-        raise InputError(f"target example has no {variant or min(options)!r}")
+        raise InputError(f"target example has no variant or option {variant or min(options)!r}")
     return EXAMPLE
 
 

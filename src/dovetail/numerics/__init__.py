@@ -1,4 +1,4 @@
-"""Numbers without graphs: quantizing, ranges, errors, in NumPy alone.
+"""Numerics in NumPy, without graphs: quantization, range search, error measures.
 
-Start with ``affine`` (what a stored value means); ``ranges`` is the way from observed values to scales.
+Start with ``affine`` (quantize and dequantize); ``ranges`` turns observed values into scales.
 """

@@ -1,4 +1,4 @@
-"""Biases: int32 values whose scale is fixed by the input and the weight, so they may not fit."""
+"""Int32 biases: their scale is input scale x weight scale, so a large bias may overflow."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
 from dovetail.errors import InputError
 
-# Half of int32: the other half is left to the dot product that is summed in the same accumulator
-# (int8 x uint8 over 30 000 products stays below it).
+# Half of int32: the other half is left for the dot product that is summed in the same accumulator
+# (int8 x uint8 over 30 000 terms stays below it).
 BIAS_LIMIT = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class BiasOverflow:
-    """The channels whose bias is too large for its scale, and the numbers to repair it with.
+    """The channels whose bias is too large for its scale.
 
-    ``growth`` is, per channel listed, the factor by which the weight's (or the input's) scale must grow at least
-    for the bias to fit.
+    ``steps``: per channel listed, the bias as a multiple of its scale. ``growth``: the smallest factor by which the
+    weight's (or the input's) scale must grow for the bias to fit.
     """
 
     channels: tuple[int, ...]
@@ -28,20 +28,21 @@ class BiasOverflow:
 
 
 def bias_params(input_scale: Array | float, weight_scale: Array, axis: int = 0) -> QParams:
-    """Scale of the input (rank 0) and of the weight (rank 0 or 1) -> the bias's int32 encoding, scale the product.
+    """Scale of the input (rank 0) and of the weight (rank 0 or 1) -> the bias's int32 qparams, with their product.
 
-    The product is taken in float32, as the kernels take it.
+    The product is computed in float32, as in the kernels.
     """
     source = np.asarray(input_scale, dtype=np.float32)
     weight = np.asarray(weight_scale, dtype=np.float32)
     if source.ndim != 0 or weight.ndim > 1:
         raise InputError(
-            f"one input scale and one weight scale per channel make a bias: not {source.shape} and {weight.shape}"
+            "a bias scale needs one input scale and at most one weight scale per channel, "
+            f"but their shapes are {source.shape} and {weight.shape}"
         )
     with np.errstate(over="ignore", under="ignore"):
         scale = np.asarray(source * weight)
     if not np.all(np.isfinite(scale)) or np.any(scale < np.finfo(np.float32).tiny):
-        raise InputError("input scale times weight scale leaves the normal float32 numbers, so the bias has no scale")
+        raise InputError("the bias has no scale: input scale x weight scale overflows or is subnormal in float32")
     per_axis = weight.ndim == 1
     encoding = Encoding(DType.S32, symmetric=True, granularity=Granularity.AXIS if per_axis else Granularity.TENSOR)
     return QParams(encoding, scale, np.zeros(scale.shape, np.int32), axis if per_axis else None)
@@ -51,9 +52,9 @@ def bias_overflow(bias: Array, qparams: QParams) -> BiasOverflow | None:
     """The channels of a bias (rank 1) that exceed BIAS_LIMIT steps of its scale, or None if all fit."""
     bias = np.asarray(bias, dtype=np.float64)
     if bias.ndim != 1 or not np.all(np.isfinite(bias)):
-        raise InputError(f"a bias must be finite and of rank 1, this one has shape {bias.shape}")
+        raise InputError(f"a bias must be finite and of rank 1; this one has shape {bias.shape}")
     if qparams.scale.ndim == 1 and qparams.scale.shape != bias.shape:
-        raise InputError(f"{qparams.scale.size} bias scales do not go with {bias.size} biases")
+        raise InputError(f"the bias has {bias.size} channels, but {qparams.scale.size} scales")
     steps = np.abs(bias) / qparams.scale.astype(np.float64)
     channels = np.flatnonzero(steps > BIAS_LIMIT)
     if channels.size == 0:

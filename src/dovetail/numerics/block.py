@@ -1,4 +1,4 @@
-"""Which elements of a tensor share one scale: shapes that broadcast, and tensors cut into groups."""
+"""The elements of a tensor that share one scale: shapes that broadcast, and a tensor as a matrix of groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BLOCKED = (Granularity.BLOCK, Granularity.EXPANDED_BLOCK)
 
 
 def scale_shape(shape: tuple[int, ...], encoding: Encoding, axis: int | None) -> tuple[int, ...]:
-    """Tensor shape -> the shape its scale must have; the last block of an axis may be short."""
+    """Tensor shape -> the shape of its scale; the last block of an axis may be shorter than the others."""
     if encoding.granularity is Granularity.TENSOR:
         return ()
     at = normal_axis(axis, len(shape))
@@ -22,23 +22,24 @@ def scale_shape(shape: tuple[int, ...], encoding: Encoding, axis: int | None) ->
 
 
 def normal_axis(axis: int | None, rank: int) -> int:
-    """The axis counted from the front; a negative one counts from the back as in ONNX."""
+    """The axis as a non-negative index; a negative one counts from the end, as in ONNX."""
     if axis is None or not -rank <= axis < rank:
-        raise InputError(f"axis {axis} is not an axis of a tensor of rank {rank}")
+        raise InputError(f"axis {axis} is out of range for a tensor of rank {rank}")
     return axis % rank
 
 
 def spread(shape: tuple[int, ...], qparams: QParams) -> tuple[tuple[int, ...], Array, Array]:
-    """Tensor shape -> (a shape to view the tensor in, scale, zero point) which broadcast with one another.
+    """Tensor shape -> (a shape to view the tensor in, scale, zero point) that broadcast with each other.
 
     Whole blocks need no copy: the blocked axis is viewed as (blocks, block size). With a short last block the
-    scale is repeated over the elements instead.
+    scale is repeated for every element instead.
     """
-    wanted = scale_shape(shape, qparams.encoding, qparams.axis)
+    expected = scale_shape(shape, qparams.encoding, qparams.axis)
     scale, zero_point = qparams.scale, qparams.zero_point
-    if scale.shape != wanted:
+    if scale.shape != expected:
         raise InputError(
-            f"the {qparams.encoding.granularity} scale of a tensor {shape} has shape {wanted}, not {scale.shape}"
+            f"the per-{qparams.encoding.granularity} scale of a tensor of shape {shape} must have shape {expected}, "
+            f"not {scale.shape}"
         )
     if qparams.encoding.granularity is Granularity.TENSOR:
         return shape, scale, zero_point
@@ -55,9 +56,9 @@ def spread(shape: tuple[int, ...], qparams: QParams) -> tuple[tuple[int, ...], A
 
 
 def to_groups(tensor: Array, encoding: Encoding, axis: int | None) -> Array:
-    """Tensor -> matrix with one row per scale, in the order of the scale's elements as ``from_groups`` reads them.
+    """Tensor -> matrix with one row per scale, in the order in which ``from_groups`` expects them.
 
-    A short last block is filled up with zeros: zero is on every grid, so it adds no error.
+    A short last block is padded with zeros: zero is on every grid, so it adds no error.
     """
     if encoding.granularity is Granularity.TENSOR:
         return tensor.reshape(1, -1)
@@ -72,10 +73,10 @@ def to_groups(tensor: Array, encoding: Encoding, axis: int | None) -> Array:
 
 
 def from_groups(per_group: Array, shape: tuple[int, ...], encoding: Encoding, axis: int | None) -> Array:
-    """One number per row of ``to_groups`` -> an array of the scale's shape."""
-    wanted = scale_shape(shape, encoding, axis)
+    """One value per row of ``to_groups`` -> an array of the scale's shape."""
+    target_shape = scale_shape(shape, encoding, axis)
     if encoding.granularity not in BLOCKED:
-        return per_group.reshape(wanted)
+        return per_group.reshape(target_shape)
     at = normal_axis(axis, len(shape))
-    last = (*wanted[:at], *wanted[at + 1 :], wanted[at])
+    last = (*target_shape[:at], *target_shape[at + 1 :], target_shape[at])
     return np.moveaxis(per_group.reshape(last), -1, at)

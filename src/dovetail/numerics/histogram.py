@@ -1,4 +1,4 @@
-"""What was observed of a tensor: counts over logarithmic bins, which add up over batches and need no second pass.
+"""The histogram of a tensor's observed values over logarithmic bins, which can be summed over batches in one pass.
 
 A bin is the upper 15 bits of a float32 (sign, exponent, 6 bits of the mantissa): 1.6 % wide at any magnitude.
 """
@@ -14,7 +14,7 @@ from dovetail.errors import InputError
 
 BINS = 1 << 15
 _SHIFT = 17
-_HALF = BINS // 2  # bins from here on hold negative values, in falling order
+_HALF = BINS // 2  # bins from here on hold negative values, in descending order
 _FIRST_NONFINITE = 0xFF << 6  # exponent 255, within each half
 
 
@@ -26,7 +26,7 @@ def histogram_of(real: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Histogram:
-    """Counts per bin with the smallest and largest finite value seen; ``a + b`` is the histogram of both."""
+    """Counts per bin, with the smallest and largest finite value; ``a + b`` is the histogram of both."""
 
     counts: Array
     low: float
@@ -34,11 +34,11 @@ class Histogram:
 
     def __post_init__(self) -> None:
         if np.shape(self.counts) != (BINS,):
-            raise InputError(f"a histogram has {BINS} counts, not {np.shape(self.counts)}")
+            raise InputError(f"a histogram must have {BINS} counts, but their shape is {np.shape(self.counts)}")
 
     @classmethod
     def of(cls, real: Array) -> Histogram:
-        """Real values of any shape -> their histogram; low is inf and high -inf if none is finite."""
+        """Real values of any shape -> their histogram; low is inf and high is -inf if no value is finite."""
         real = np.asarray(real, dtype=np.float32)
         low, high = real.min(initial=np.inf), real.max(initial=-np.inf)
         if not (np.isfinite(low) and np.isfinite(high)):
@@ -51,20 +51,20 @@ class Histogram:
 
     @property
     def nonfinite(self) -> int:
-        """How many infinities and NaNs were seen; no range covers them."""
+        """The number of infinities and NaNs, which no range covers."""
         halves = self.counts.reshape(2, _HALF)
         return int(halves[:, _FIRST_NONFINITE:].sum())
 
     def values(self) -> tuple[Array, Array]:
-        """The middle of every non-empty finite bin, rising, and its count."""
+        """The middle of every non-empty finite bin, in ascending order, and its count."""
         left, right, counts = self.bins()
         return (left + right) / 2, counts
 
     def bins(self, merge: int = 1) -> tuple[Array, Array, Array]:
-        """Left end, right end and count of every non-empty finite bin, rising, ``merge`` neighbours made into one.
+        """Left end, right end and count of every non-empty finite bin in ascending order, ``merge`` bins joined to one.
 
-        The ends are clipped to what was really seen, and one value at either end is known exactly: it is a bin of
-        no width. The two bins at zero are taken for zero itself: they hold nothing above 2**-128.
+        The ends are clipped to the observed minimum and maximum, each of which is one exactly known value and so gets
+        a bin of width zero. The two bins at zero count as zero itself: they hold no magnitude above 2**-128.
         """
         filled = np.flatnonzero(self.counts)
         index = filled // merge
@@ -72,10 +72,10 @@ class Histogram:
         counts = np.add.reduceat(self.counts[filled], starts) if filled.size else self.counts[:0]
         negative, magnitude = np.divmod(index[starts], _HALF // merge)
         finite = magnitude < _FIRST_NONFINITE // merge
-        rising = np.concatenate(
+        ascending = np.concatenate(
             [np.flatnonzero(finite & (negative == 1))[::-1], np.flatnonzero(finite & (negative == 0))]
         )
-        negative, magnitude, counts = negative[rising], magnitude[rising], counts[rising]
+        negative, magnitude, counts = negative[ascending], magnitude[ascending], counts[ascending]
         inner, outer = _edges(magnitude, merge), _edges(magnitude + 1, merge)
         outer[magnitude == 0] = 0.0
         left, right = np.where(negative, -outer, inner), np.where(negative, -inner, outer)
@@ -85,17 +85,17 @@ class Histogram:
 def _edges(index: Array, merge: int) -> Array:
     """Indices of (merged) bins of positive values -> the lower edges of the bins, as float64."""
     edges = (index.astype(np.uint32) * np.uint32(merge << _SHIFT)).view(np.float32).astype(np.float64)
-    return np.minimum(edges, np.finfo(np.float32).max)  # the edge after the last finite bin reads as infinity
+    return np.minimum(edges, np.finfo(np.float32).max)  # the bits after the last finite bin are infinity
 
 
 def _split_ends(left: Array, right: Array, counts: Array) -> tuple[Array, Array, Array]:
-    """Bins -> the same bins, with one value of the last and of the first one set apart at their outer ends."""
+    """Bins -> the same bins, with one value of the first and of the last moved to a bin of width zero at its end."""
     if counts.size == 0:
         return left, right, counts
     counts = np.concatenate([[0], counts, [0]])
     left, right = np.concatenate([left[:1], left, right[-1:]]), np.concatenate([left[:1], right, right[-1:]])
     for outer, inner in ((-1, -2), (0, 1)):
-        if counts[inner] > 0:  # one value alone is at both ends
+        if counts[inner] > 0:  # a single value is both minimum and maximum
             counts[outer], counts[inner] = 1, counts[inner] - 1
     kept = counts > 0
     return left[kept], right[kept], counts[kept]

@@ -1,4 +1,4 @@
-"""The names of the range methods, apart from the code that needs NumPy at work."""
+"""The names of the range methods, in a module that does not import NumPy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class RangeMethod(StrEnum):
-    """How a range is chosen from what was observed."""
+    """How the quantization range is chosen from observed values."""
 
     MINMAX = "minmax"
     PERCENTILE = "percentile"

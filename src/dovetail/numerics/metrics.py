@@ -1,4 +1,4 @@
-"""How far two arrays are apart, in float64, in one pass that can be continued batch by batch."""
+"""Error measures between two arrays (SQNR, cosine, maximum error), in float64, summed batch by batch."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from dovetail.encoding import Array
 from dovetail.errors import InputError
 
-_CHUNK = 1 << 15  # elements; two float64 chunks and their difference stay in the second-level cache
+_CHUNK = 1 << 15  # elements; two float64 chunks and their difference fit into the L2 cache
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The sums over all elements compared so far; add two to continue, start from ``Comparison()``."""
+    """The sums over all compared elements; ``a + b`` compares both sets, ``Comparison()`` is empty."""
 
     count: int = 0
     equal: int = 0
@@ -27,7 +27,7 @@ class Comparison:
 
     @classmethod
     def of(cls, reference: Array, other: Array) -> Comparison:
-        """Two arrays of one shape -> their sums."""
+        """Two arrays of the same shape -> their sums."""
         if np.shape(reference) != np.shape(other):
             raise InputError(f"cannot compare shapes {np.shape(reference)} and {np.shape(other)}")
         left, right = np.asarray(reference).reshape(-1), np.asarray(other).reshape(-1)
@@ -62,7 +62,7 @@ class Comparison:
     def sqnr_db(self) -> float:
         """10 log10(sum ref^2 / sum (ref - other)^2): inf if identical, -inf if only the reference is all zero.
 
-        NaN if a NaN or a pair of equal infinities was seen, or nothing at all.
+        NaN if any element is NaN, if equal infinities are compared, or if nothing was compared.
         """
         if self.count == 0 or math.isnan(self.noise) or math.isnan(self.signal):
             return math.nan
@@ -74,7 +74,7 @@ class Comparison:
 
     @property
     def cosine(self) -> float:
-        """Cosine of the angle: 1 if both are all zero, 0 if one is, NaN if either is not finite or empty."""
+        """Cosine similarity: 1 if both are all zero, 0 if one is, NaN if either is empty or not finite."""
         if self.count == 0 or not math.isfinite(self.signal) or not math.isfinite(self.other):
             return math.nan
         if self.noise == 0.0:
@@ -85,17 +85,17 @@ class Comparison:
 
     @property
     def equal_fraction(self) -> float:
-        """The share of elements that are equal, the measure for stored integers; NaN if nothing was compared."""
+        """The fraction of equal elements, the measure for integers; NaN if nothing was compared."""
         return self.equal / self.count if self.count else math.nan
 
 
 def sqnr_db(reference: Array, other: Array) -> float:
-    """Signal to quantization noise ratio in decibels; the cases without a number are in ``Comparison.sqnr_db``."""
+    """Signal-to-quantization-noise ratio in decibels; ``Comparison.sqnr_db`` defines the special cases."""
     return Comparison.of(reference, other).sqnr_db
 
 
 def cosine(reference: Array, other: Array) -> float:
-    """Cosine of the angle between two arrays taken as vectors."""
+    """Cosine similarity of two arrays as vectors."""
     return Comparison.of(reference, other).cosine
 
 
@@ -105,5 +105,5 @@ def max_abs_error(reference: Array, other: Array) -> float:
 
 
 def equal_fraction(reference: Array, other: Array) -> float:
-    """The share of elements that are equal."""
+    """The fraction of equal elements."""
     return Comparison.of(reference, other).equal_fraction

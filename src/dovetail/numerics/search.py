@@ -1,4 +1,4 @@
-"""Where to clip: searches over a histogram for the range that loses least on an encoding's grid."""
+"""Range search: the clipping range with the least error for an encoding, from a histogram."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ from dovetail.numerics.histogram import Histogram
 
 Range = tuple[float, float]
 Bins = tuple[Array, Array, Array]  # left ends, right ends, counts
-Error = Callable[[Array, Array], Array]  # lows and highs of candidates -> their summed squared errors
+ErrorFunction = Callable[[Array, Array], Array]  # low and high ends of candidates -> their summed squared errors
 
-# Shrink factors are powers of two: a coarse grid down to 1/64 (vision transformers have activations whose largest
-# value is 50 times the useful range), then finer grids around the best, down to steps of 1 %.
+# Shrink factors are powers of two: a coarse search down to 1/64 (vision transformers have activations whose largest
+# value is 50 times the useful range), then finer searches around the best, down to steps of 1 %.
 _COARSE = -np.linspace(0.0, 6.0, 13)
 _FINER = [np.linspace(-width, width, 7) for width in (0.42, 0.14, 0.045)]
-_MERGE = 4  # histogram bins of 1/16 octave are fine enough: inside a bin the error is integrated exactly
+_MERGE = 4  # histogram bins of 1/16 octave are fine enough: within a bin the error is integrated exactly
 _COARSE_MERGE = 16
 
-# TensorRT's search forgets what it clips; above this share of the nonzero values we do not follow it.
+# TensorRT's search does not count the error of clipped values; a range that clips more of the nonzero values than this
+# fraction is not a candidate.
 ENTROPY_MOST_CLIPPED = 0.01
-# Nor where clipping costs more than 6 dB of squared error against not clipping at all.
+# The result is discarded if its squared error is more than 6 dB above that of not clipping at all.
 ENTROPY_WORST_ERROR_RATIO = 4.0
 _ENTROPY_COARSE = -np.linspace(0.0, 6.0, 19)
 _ENTROPY_FINER = np.linspace(-1.0, 1.0, 9)
-_ENTROPY_PARTS = 4  # parts per grid cell between which the divergence sees a difference
+_ENTROPY_SUBCELLS = 4  # subdivisions per grid cell, at which the divergence is evaluated
 
 
 def minmax(histogram: Histogram, encoding: Encoding) -> Range:
-    """All that was seen, and zero."""
+    """The observed minimum and maximum, widened to contain zero."""
     return min(histogram.low, 0.0), max(histogram.high, 0.0)
 
 
 def percentile(histogram: Histogram, encoding: Encoding, percent: float) -> Range:
-    """The range that keeps ``percent`` of all values, cutting both tails alike (of |x| if symmetric)."""
+    """The range that contains ``percent`` of all values, with equal tails clipped (the tail of |x| if symmetric)."""
     values, counts = histogram.values()
     if encoding.symmetric:
         order = np.argsort(np.abs(values), kind="stable")
@@ -53,24 +54,24 @@ def percentile(histogram: Histogram, encoding: Encoding, percent: float) -> Rang
 
 
 def mse(histogram: Histogram, encoding: Encoding) -> Range:
-    """The range with the least expected squared error, rounding and clipping together."""
+    """The range with the least expected squared error of rounding and clipping together."""
     low, high = minmax(histogram, encoding)
     if encoding.dtype is DType.F8E4M3:
-        bins = functools.partial(_float8_error, _that_matter(histogram.bins(), low, high, encoding))
-        return _search(low, high, encoding, bins, bins, widest=1.0)
+        error = functools.partial(_float8_error, _relevant_bins(histogram.bins(), low, high, encoding))
+        return _search(low, high, encoding, error, error, widest=1.0)
     coarse, fine = (
-        functools.partial(_grid_error, _that_matter(histogram.bins(merge), low, high, encoding), encoding=encoding)
+        functools.partial(_grid_error, _relevant_bins(histogram.bins(merge), low, high, encoding), encoding=encoding)
         for merge in (_COARSE_MERGE, _MERGE)
     )
     return _search(low, high, encoding, coarse, fine)
 
 
 def entropy(histogram: Histogram, encoding: Encoding) -> Range:
-    """The range whose grid cells keep the distribution best by Kullback-Leibler divergence.
+    """The range whose quantized distribution has the least Kullback-Leibler divergence from the observed one.
 
-    After TensorRT: mass outside the range is moved to the end cells of the reference but not of the candidate.
-    Zeros are left out, since they cost nothing. Above 8 bits, and for float8, the cells are finer than what the
-    histogram resolves, and nothing is clipped.
+    As in TensorRT, mass outside the range is added to the end cells of the reference but not of the candidate.
+    Zeros are ignored, since they have no error. Above 8 bits, and for float8, the grid cells are finer than the
+    histogram's bins, and nothing is clipped.
     """
     low, high = minmax(histogram, encoding)
     if encoding.dtype.bits > 8 or encoding.dtype is DType.F8E4M3 or low == high:
@@ -89,16 +90,16 @@ def entropy(histogram: Histogram, encoding: Encoding) -> Range:
     if not encoding.symmetric:
         rounds = [(both, _ENTROPY_COARSE), (above, _ENTROPY_FINER), (below, _ENTROPY_FINER)]
     for sides, offsets in rounds:
-        tried = np.minimum(exponents[:, None] + sides[:, None] * offsets, 0.0)
-        lows, highs = ends[:, None] * np.exp2(tried)
-        exponents = tried[:, np.argmin(_divergence(positions, cumulative, lows, highs, encoding))]
+        candidates = np.minimum(exponents[:, None] + sides[:, None] * offsets, 0.0)
+        lows, highs = ends[:, None] * np.exp2(candidates)
+        exponents = candidates[:, np.argmin(_divergence(positions, cumulative, lows, highs, encoding))]
     best = low * float(np.exp2(exponents[0])), high * float(np.exp2(exponents[1]))
     allowed = ENTROPY_WORST_ERROR_RATIO * expected_squared_error(histogram, low, high, encoding)
     return best if expected_squared_error(histogram, *best, encoding) <= allowed else (low, high)
 
 
 def expected_squared_error(histogram: Histogram, low: float, high: float, encoding: Encoding) -> float:
-    """The mean squared error per value when this range is laid over this histogram."""
+    """The mean squared error per value if this range quantizes the values of this histogram."""
     lows, highs = np.asarray([low]), np.asarray([high])
     if encoding.dtype is DType.F8E4M3:
         bins = histogram.bins()
@@ -110,33 +111,35 @@ def expected_squared_error(histogram: Histogram, low: float, high: float, encodi
 
 
 def _within(histogram: Histogram, low: float, high: float) -> Range:
-    """The range with zero and inside what was seen; all that was seen, if nothing but zero is left."""
-    seen_low, seen_high = min(histogram.low, 0.0), max(histogram.high, 0.0)
-    low, high = max(min(low, 0.0), seen_low), min(max(high, 0.0), seen_high)
-    return (seen_low, seen_high) if low == high else (low, high)
+    """The range clipped to the observed one and widened to contain zero; the observed range if it would be empty."""
+    observed_low, observed_high = min(histogram.low, 0.0), max(histogram.high, 0.0)
+    low, high = max(min(low, 0.0), observed_low), min(max(high, 0.0), observed_high)
+    return (observed_low, observed_high) if low == high else (low, high)
 
 
-def _search(low: float, high: float, encoding: Encoding, coarse: Error, fine: Error, widest: float = 0.0) -> Range:
-    """The shrink factors of low and of high, jointly, with the least error; not shrinking is always tried.
+def _search(
+    low: float, high: float, encoding: Encoding, coarse: ErrorFunction, fine: ErrorFunction, widest: float = 0.0
+) -> Range:
+    """The range, low and high shrunk jointly, with the least error; the range itself is always a candidate.
 
-    ``widest``: the power of two by which a range may grow, which moves the steps of float8.
+    ``widest``: the power of two by which a range may grow; growing shifts the steps of float8.
     """
-    centre = np.zeros(2)  # exponents of the factors of low and high
+    center = np.zeros(2)  # exponents of the factors of low and high
     for offsets, error in [(_COARSE + widest, coarse), *((finer, fine) for finer in _FINER)]:
-        along = [np.unique(np.minimum(centre[side] + offsets, widest)) for side in (0, 1)]
+        along = [np.unique(np.minimum(center[side] + offsets, widest)) for side in (0, 1)]
         if encoding.symmetric:
             exponents = np.stack([along[0], along[0]])
         else:
             along = [along[0] if low < 0 else np.zeros(1), along[1] if high > 0 else np.zeros(1)]
             exponents = np.stack([axis.ravel() for axis in np.meshgrid(*along)])
-        exponents = np.column_stack([np.zeros(2), centre, exponents])  # first, so that ties do not shrink
+        exponents = np.column_stack([np.zeros(2), center, exponents])  # zeros first, so that a tie does not shrink
         factors = np.exp2(exponents)
-        centre = exponents[:, np.argmin(error(low * factors[0], high * factors[1]))]
-    return float(low * np.exp2(centre[0])), float(high * np.exp2(centre[1]))
+        center = exponents[:, np.argmin(error(low * factors[0], high * factors[1]))]
+    return float(low * np.exp2(center[0])), float(high * np.exp2(center[1]))
 
 
-def _that_matter(bins: Bins, low: float, high: float, encoding: Encoding) -> Bins:
-    """The bins whose error depends on the candidate: not those that round to zero under all of them."""
+def _relevant_bins(bins: Bins, low: float, high: float, encoding: Encoding) -> Bins:
+    """The bins whose error depends on the candidate range: without those that every candidate rounds to zero."""
     grid = None if encoding.dtype is DType.F8E4M3 else encoding.dtype.grid
     steps = grid.high - grid.low if grid else FLOAT8_HIGHEST / FLOAT8_SMALLEST
     smallest_step = max(-low, high) * 2.0 ** _COARSE[-1] / steps
@@ -146,10 +149,10 @@ def _that_matter(bins: Bins, low: float, high: float, encoding: Encoding) -> Bin
 
 
 def _grid_error(bins: Bins, lows: Array, highs: Array, encoding: Encoding) -> Array:
-    """Summed squared error (candidates,) of values spread evenly inside their bins, by ranges (candidates,).
+    """Summed squared error (candidates,) of candidate ranges, for values spread evenly within their bins.
 
-    With t = x / scale and n the nearest grid step, ends included, the integral of (t - n)^2 up to t is
-    n / 12 + (t - n)^3 / 3, inside the range and beyond it.
+    With t = x / scale and n the nearest grid step (an end of the grid for clipped values), the integral of (t - n)^2 up
+    to t is n / 12 + (t - n)^3 / 3, inside the range and outside it.
     """
     left, right, counts = bins
     scale, zero_point = scale_and_zero_point(lows, highs, encoding)
@@ -169,26 +172,27 @@ def _grid_error(bins: Bins, lows: Array, highs: Array, encoding: Encoding) -> Ar
 
 
 def _float8_error(bins: Bins, lows: Array, highs: Array) -> Array:
-    """Summed squared error (candidates,) of the bins' middles after storing them as float8."""
+    """Summed squared error (candidates,) of the bins' middles quantized to float8."""
     left, right, counts = bins
     values = (left + right) / 2
     reach = np.maximum(-lows, highs)
     per_candidate = Encoding(DType.F8E4M3, granularity=Granularity.AXIS)
     scale, zero_point = scale_and_zero_point(-reach, reach, per_candidate)
     real = np.broadcast_to(values.astype(np.float32), (len(lows), values.size))
-    lost = fake_quantize(real, QParams(per_candidate, scale, zero_point, axis=0)) - values
-    return np.asarray((lost * lost) @ counts)
+    error = fake_quantize(real, QParams(per_candidate, scale, zero_point, axis=0)) - values
+    return np.asarray((error * error) @ counts)
 
 
 def _divergence(positions: Array, cumulative: Array, lows: Array, highs: Array, encoding: Encoding) -> Array:
-    """Divergence (candidates,) of the cells of each range from a distribution, its cumulative share at positions."""
+    """KL divergence (candidates,) of each range's grid cells from a distribution, given by its cumulative fraction
+    at positions."""
     scale, zero_point = scale_and_zero_point(lows, highs, encoding)
     lowest, highest = _ends(encoding)
     cells = highest - lowest + 1
-    steps = np.arange(cells * _ENTROPY_PARTS + 1) / _ENTROPY_PARTS + lowest - 0.5
+    steps = np.arange(cells * _ENTROPY_SUBCELLS + 1) / _ENTROPY_SUBCELLS + lowest - 0.5
     edges = (steps - zero_point[:, None]) * scale.astype(np.float64)[:, None]
     until = np.interp(edges.reshape(-1), positions, cumulative).reshape(edges.shape)
-    candidate = np.diff(until[:, ::_ENTROPY_PARTS], axis=1).repeat(_ENTROPY_PARTS, axis=1) / _ENTROPY_PARTS
+    candidate = np.diff(until[:, ::_ENTROPY_SUBCELLS], axis=1).repeat(_ENTROPY_SUBCELLS, axis=1) / _ENTROPY_SUBCELLS
     clipped = until[:, 0] + 1.0 - until[:, -1]
     reference = np.diff(until, axis=1)
     reference[:, 0] += until[:, 0]

@@ -1,1 +1,1 @@
-"""Choosing how every tensor, edge and constant is stored, under the target's constraints."""
+"""Planning: choose the dtype and quantization parameters of every tensor, edge and constant for a target."""

@@ -1,9 +1,9 @@
-"""The planning problem of one graph on one target: units that run as one, and groups that share one storage."""
+"""The planning problem of one graph on one target: units (fused operators), and groups with shared qparams."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import onnx_ir as ir
@@ -17,7 +17,7 @@ from dovetail.plan.groups import UnionFind
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A float input of a unit: the edge in the graph, and the slot that it takes in the unit's signature."""
+    """A float input of a unit: its edge in the graph, and its slot in the unit's signature."""
 
     edge: Edge
     value: ir.Value
@@ -31,7 +31,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Unit:
-    """An operator as the target runs it: one node, or a chain of nodes between which nothing is stored."""
+    """An operator as the target runs it: one node, or a fused chain of nodes with no quantization in between."""
 
     nodes: tuple[ir.Node, ...]
     support: OpSupport | None
@@ -49,7 +49,7 @@ class Unit:
 
     @cached_property
     def signatures(self) -> tuple[Signature, ...]:
-        """The joint choices that are open here; an operator that the table does not have runs in float."""
+        """The signatures available for this unit; an operator that is not in the target's table runs in float."""
         in_float = Signature((Slot(self.float_encoding),), self.float_encoding, variadic=True)
         if self.support is None:
             return (in_float,)
@@ -66,11 +66,11 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What there is to decide: the units in graph order, and the groups of values that share one storage.
+    """What has to be decided: the units in graph order, and the groups of values that share their qparams.
 
-    ``group_of`` maps every stored float value to its group's representative. ``sources`` are the members of a group
-    whose bytes do not come from another member: only these need statistics. ``interior``: what stands between the
-    nodes of a unit, and is never stored. ``readers``: by value, the units that read it.
+    ``group_of`` maps every float value that can be quantized to its group's representative. ``sources``: the members
+    of a group whose values are not passed through from another member; only these need statistics. ``interior``: the
+    values between the nodes of a fused unit, which are never quantized. ``readers``: the consumers of each value.
     """
 
     table: OpTable
@@ -86,67 +86,83 @@ class Problem:
     readers: Mapping[str, tuple[Unit, ...]]
 
     def readers_of(self, names: Iterable[str]) -> list[Unit]:
-        """The units that read any of these values, each once for every one that it reads."""
+        """The units that consume these values; a unit is listed once for each value that it consumes."""
         return [unit for name in names for unit in self.readers.get(name, ())]
 
     def writers_of(self, root: str) -> list[Unit]:
-        """The units that write a group, in graph order."""
-        members = [self.producer[name] for name in self.groups[root] if name in self.producer]
-        return list({unit.name: unit for unit in members}.values())
+        """The units that produce a group's values, in graph order."""
+        producers = [self.producer[name] for name in self.groups[root] if name in self.producer]
+        return list({unit.name: unit for unit in producers}.values())
 
 
-def build_problem(model: ir.Model, table: OpTable, broken: Iterable[Edge] = ()) -> Problem:
-    """Read the constraints off the graph; ``broken`` edges do not share, they convert."""
+def build_problem(model: ir.Model, table: OpTable) -> Problem:
+    """Collect the units and sharing groups of a graph."""
     graph = model.graph
     units = _units(graph, table)
-    interior = {v.name or "": unit for unit in units for n in unit.nodes[:-1] for v in n.outputs}
     inputs = tuple(v for v in graph.inputs if is_float(v))
-    stored = [v.name or "" for v in inputs]
-    stored += [v.name or "" for unit in units for v in unit.outputs]
-    groups = UnionFind(stored)
-    carried: set[str] = set()
-    cut = frozenset(broken)
-    for unit in units:
-        for operand in unit.shared():
-            carried.update(output.name or "" for output in unit.outputs)
-            for output in unit.outputs:
-                if not operand.constant and operand.edge not in cut:
-                    groups.union(operand.name, output.name or "")
-    members = groups.sets()
     readers: dict[str, list[Unit]] = {}
     for unit in units:
         for name in dict.fromkeys(operand.name for operand in unit.operands):
             readers.setdefault(name, []).append(unit)
+    groups, sources = _groups(units, inputs, frozenset())
     return Problem(
         table=table,
         units=units,
         inputs=inputs,
         outputs=tuple(v for v in graph.outputs if is_float(v)),
-        interior=interior,
-        groups=members,
-        group_of={name: root for root, names in members.items() for name in names},
-        sources={root: tuple(n for n in names if n not in carried) for root, names in members.items()},
+        interior={v.name or "": unit for unit in units for n in unit.nodes[:-1] for v in n.outputs},
+        groups=groups,
+        group_of={name: root for root, names in groups.items() for name in names},
+        sources=sources,
         producer={v.name or "": unit for unit in units for v in unit.outputs},
         values={v.name or "": v for v in (*inputs, *(v for unit in units for v in unit.outputs))},
-        readers={name: tuple(found) for name, found in readers.items()},
+        readers={name: tuple(consumers) for name, consumers in readers.items()},
     )
 
 
-def build_part(problem: Problem, name: str, *, without: Unit) -> tuple[str, ...]:
-    """The values that would still share one storage with ``name`` if ``without`` did not tie anything."""
-    found, waiting = {name}, [name]
+def with_conversions(problem: Problem, edges: Collection[Edge]) -> Problem:
+    """The same problem, where these edges do not share qparams: they convert."""
+    if not edges:
+        return problem
+    groups, sources = _groups(problem.units, problem.inputs, frozenset(edges))
+    group_of = {name: root for root, names in groups.items() for name in names}
+    return replace(problem, groups=groups, group_of=group_of, sources=sources)
+
+
+def _groups(
+    units: tuple[Unit, ...], inputs: tuple[ir.Value, ...], converted: frozenset[Edge]
+) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
+    """The values that share qparams, by group, and of each group those that are not passed through from another."""
+    names = [v.name or "" for v in inputs]
+    names += [v.name or "" for unit in units for v in unit.outputs]
+    groups = UnionFind(names)
+    passed_through: set[str] = set()
+    for unit in units:
+        for operand in unit.shared():
+            passed_through.update(output.name or "" for output in unit.outputs)
+            for output in unit.outputs:
+                if not operand.constant and operand.edge not in converted:
+                    groups.union(operand.name, output.name or "")
+    members = groups.sets()
+    sources = {root: tuple(n for n in names if n not in passed_through) for root, names in members.items()}
+    return members, sources
+
+
+def sharing_without(problem: Problem, name: str, *, without: Unit) -> tuple[str, ...]:
+    """The values that would share their qparams with ``name`` if the unit ``without`` did not pass them through."""
+    reached, waiting = {name}, [name]
     while waiting:
         value = waiting.pop()
         producer = problem.producer.get(value)
-        around = (*problem.readers.get(value, ()), *(() if producer is None else (producer,)))
-        for unit in around:
-            tied = [operand.name for operand in unit.shared() if not operand.constant]
+        neighbors = (*problem.readers.get(value, ()), *(() if producer is None else (producer,)))
+        for unit in neighbors:
+            inputs = [operand.name for operand in unit.shared() if not operand.constant]
             outputs = [output.name or "" for output in unit.outputs]
-            if unit is not without and tied and (value in tied or value in outputs):
-                more = [each for each in dict.fromkeys((*tied, *outputs)) if each not in found]
-                found.update(more)
+            if unit is not without and inputs and (value in inputs or value in outputs):
+                more = [tensor for tensor in dict.fromkeys((*inputs, *outputs)) if tensor not in reached]
+                reached.update(more)
                 waiting += more
-    return tuple(each for each in problem.groups[problem.group_of[name]] if each in found)
+    return tuple(member for member in problem.groups[problem.group_of[name]] if member in reached)
 
 
 def _units(graph: ir.Graph, table: OpTable) -> tuple[Unit, ...]:
@@ -167,16 +183,17 @@ def op_key(node: ir.Node) -> str:
 
 
 def _chain_from(node: ir.Node, chains: tuple[Chain, ...]) -> tuple[Chain | None, tuple[ir.Node, ...]]:
-    """The longest chain of the target that starts at this node, when nobody else sees what is inside."""
-    found: tuple[Chain | None, tuple[ir.Node, ...]] = (None, (node,))
+    """The longest chain of the target that starts at this node and whose inner values have no other consumer."""
+    longest: tuple[Chain | None, tuple[ir.Node, ...]] = (None, (node,))
     for chain in chains:
         nodes = _follow(node, chain)
-        if nodes is not None and len(nodes) > len(found[1]):
-            found = (chain, nodes)
-    return found
+        if nodes is not None and len(nodes) > len(longest[1]):
+            longest = (chain, nodes)
+    return longest
 
 
 def _follow(node: ir.Node, chain: Chain) -> tuple[ir.Node, ...] | None:
+    """The nodes of this chain from ``node`` on; None if the graph does not have it here."""
     if op_key(node) != chain.ops[0]:
         return None
     nodes = [node]
@@ -187,18 +204,18 @@ def _follow(node: ir.Node, chain: Chain) -> tuple[ir.Node, ...] | None:
         follower = sole_consumer(inside)
         if follower is None or op_key(follower) != op:
             return None
-        others = [v for v in follower.inputs if v is not None and v is not inside]
+        side_inputs = [v for v in follower.inputs if v is not None and v is not inside]
         if chain.bias and position == 0:
-            if len(others) != 1 or not _is_bias(node, others[0]):
+            if len(side_inputs) != 1 or not _is_bias(node, side_inputs[0]):
                 return None
-        elif any(constant_of(v) is None for v in others):
+        elif any(constant_of(v) is None for v in side_inputs):
             return None
         nodes.append(follower)
     return tuple(nodes)
 
 
 def _is_bias(node: ir.Node, value: ir.Value) -> bool:
-    """Whether a constant is a bias of this linear: one number per output channel of a constant weight."""
+    """Whether a value is a bias of this linear node: a constant with one element per output channel of its weight."""
     array = constant_of(value)
     weight = constant_of(node.inputs[1])
     return array is not None and weight is not None and array.ndim == 1 and array.shape[0] == weight.shape[-1]
@@ -206,13 +223,13 @@ def _is_bias(node: ir.Node, value: ir.Value) -> bool:
 
 def _unit(nodes: tuple[ir.Node, ...], chain: Chain | None, table: OpTable) -> Unit:
     head = nodes[0]
-    places = [(head, index, index) for index in range(len(head.inputs))]
+    slots = [(head, index, index) for index in range(len(head.inputs))]
     if chain is not None and chain.bias:
         inside = head.outputs[0]
-        places += [(nodes[1], i, len(head.inputs)) for i, v in enumerate(nodes[1].inputs) if v is not inside]
+        slots += [(nodes[1], i, len(head.inputs)) for i, v in enumerate(nodes[1].inputs) if v is not inside]
     operands = tuple(
         Operand(Edge(node.name or "", index), value, slot, constant_of(value) is not None)
-        for node, index, slot in places
+        for node, index, slot in slots
         if (value := node.inputs[index]) is not None and is_float(value)
     )
     outputs = tuple(v for v in nodes[-1].outputs if is_float(v))

@@ -1,4 +1,4 @@
-"""Which tensors must share one storage: union-find over every operator that carries stored bytes on unchanged."""
+"""Union-find: the tensors that must share qparams because an operator passes its input's quantization through."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class UnionFind:
-    """Disjoint sets of names; a set is known by its first member in insertion order, never by who was merged last."""
+    """Disjoint sets of names; a set's representative is its first member in insertion order, not in merge order."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._parent = {name: name for name in names}
@@ -24,9 +24,9 @@ class UnionFind:
             self._parent[name], name = root, self._parent[name]
         return root
 
-    def union(self, one: str, other: str) -> None:
+    def union(self, a: str, b: str) -> None:
         """Merge two sets; the representative is the member that was added first."""
-        first, second = sorted((self.find(one), self.find(other)), key=self._order.__getitem__)
+        first, second = sorted((self.find(a), self.find(b)), key=self._order.__getitem__)
         self._parent[second] = first
 
     def sets(self) -> dict[str, tuple[str, ...]]:

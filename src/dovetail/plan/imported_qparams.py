@@ -1,4 +1,4 @@
-"""Numbers that came with a model which another tool quantized: kept wherever the plan stores the same tensor."""
+"""Scales and zero points of a model that another tool quantized: kept wherever the plan quantizes the same tensor."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ from dovetail.numerics.grid import FLOAT8_HIGHEST
 from dovetail.numerics.ranges import params_from_range
 from dovetail.storage import Plan, ScaleSource, SourcedQParams
 
-# A weight that was read back lies on its grid but for the rounding of float32, and of float16 where it was that.
+# A dequantized weight is on its grid up to the rounding of float32, or of float16 if the model was float16.
 _ON_GRID_RTOL = 1e-3
-# Scales are often float16, and some tools divide by 128 or add an epsilon.
+# Scales are often float16, and some tools divide by 128 instead of 127 or add an epsilon.
 _LARGEST_RTOL = 1e-2
-# How often numbers are handed on from tensor to tensor: q and k of an attention are two or three steps from a scale.
+# How many operators qparams are propagated across: Q and K of an attention are two or three away from a known scale.
 _STEPS = 6
+
+FROM_MODEL = "scale and zero point from the input model"
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedQParams:
-    """What a model says of its tensors and constants, by their names in the float graph that it stands for.
+    """The qparams that a quantized model has for its tensors and constants, by their names in its float graph.
 
-    ``tensors`` has what the model says itself; ``implied`` what follows from it, for tensors that hold the same
-    numbers moved or scaled. ``several``: tensors whose readers had different numbers, of which the widest are here.
+    ``tensors``: the model's own qparams; ``implied``: qparams that follow for tensors that are a reshaped or scaled
+    copy of those. ``several``: tensors whose consumers had different qparams; the widest ones are kept.
     """
 
     tensors: Mapping[str, QParams]
@@ -41,41 +43,44 @@ class ImportedQParams:
     several: frozenset[str] = frozenset()
 
     def of_tensor(self, names: Iterable[str], encoding: Encoding) -> SourcedQParams | None:
-        """The numbers of the first of these tensors that has any, in an encoding."""
+        """The imported qparams of the first of these tensors that has any, converted to an encoding."""
         names = list(names)
-        for known, text in ((self.tensors, "as given"), (self.implied, "as given, scaled or moved")):
-            name = next((name for name in names if name in known), None)
+        propagated = f"{FROM_MODEL}, propagated across scaling or layout operators"
+        for qparams, detail in ((self.tensors, FROM_MODEL), (self.implied, propagated)):
+            name = next((name for name in names if name in qparams), None)
             if name is None:
                 continue
-            exact = _same_kind(known[name], encoding)
+            exact = _in_encoding(qparams[name], encoding)
             if exact is None:
-                text = "from the range of the given numbers, which are of another kind"
-                return SourcedQParams(_by_range(known[name], encoding), ScaleSource.GIVEN_CHANGED, text)
+                detail = "same range as in the input model, in another encoding"
+                return SourcedQParams(_by_range(qparams[name], encoding), ScaleSource.GIVEN_CHANGED, detail)
             if name in self.several:
-                return SourcedQParams(exact, ScaleSource.GIVEN_CHANGED, "the widest of several given numbers")
-            return SourcedQParams(exact, ScaleSource.GIVEN, text)
+                return SourcedQParams(exact, ScaleSource.GIVEN_CHANGED, "widest of several scales in the input model")
+            return SourcedQParams(exact, ScaleSource.GIVEN, detail)
         return None
 
-    def of_constant(self, origin: Origin, array: Array, wanted: QParams) -> QParams | None:
-        """The given numbers of a constant, in the granularity of ``wanted`` or coarser.
+    def of_constant(self, origin: Origin, array: Array, computed: QParams) -> QParams | None:
+        """The imported qparams of a constant, in the granularity of ``computed`` (those from its values) or coarser.
 
-        Passes may have turned a weight or cut it: numbers belong to it if it is as it was, if it lies on their grid, or
-        if they were made from its largest values.
+        Passes may have transposed or sliced a weight. Its imported qparams still apply if it is unchanged, if its
+        values are on their grid, or if they map its largest values to the end of the grid.
         """
-        for params in (one for name in origin.names for one in self.constants.get(name, ())):
-            same = origin.exact and params.axis in (None, wanted.axis) and params.scale.size in (1, wanted.scale.size)
-            if same and params.dtype is wanted.dtype and not params.zero_point.any():
+        for params in (params for name in origin.names for params in self.constants.get(name, ())):
+            unchanged = (
+                origin.exact and params.axis in (None, computed.axis) and params.scale.size in (1, computed.scale.size)
+            )
+            if unchanged and params.dtype is computed.dtype and not params.zero_point.any():
                 return params
-            for each in _as_seen(params, wanted):
-                if _on_grid(array, each) or _from_largest(array, each):
-                    return each
+            for candidate in _relaid(params, computed):
+                if _on_grid(array, candidate) or _from_largest(array, candidate):
+                    return candidate
         return None
 
 
 def imported_qparams(model: ir.Model, plan: Plan) -> ImportedQParams:
-    """The numbers of an inverted model: of tensors, of edges (the widest, where they differ), and of constants."""
+    """The qparams in an inverted model's plan: of tensors, of edges (the widest, where they differ), of constants."""
     tensors = {name: c.storage for name, c in plan.tensors.items() if isinstance(c.storage, QParams)}
-    whole, several = frozenset(tensors), set[str]()
+    quantized_tensors, several = frozenset(tensors), set[str]()
     constants: dict[str, tuple[QParams, ...]] = {}
     nodes = {node.name or "": node for node in model.graph}
     for edge, choice in plan.edges.items():
@@ -87,33 +92,33 @@ def imported_qparams(model: ir.Model, plan: Plan) -> ImportedQParams:
             constants[name] = (*constants.get(name, ()), choice.storage)
         elif name not in tensors:
             tensors[name] = choice.storage
-        elif name not in whole and tensors[name] != choice.storage:
+        elif name not in quantized_tensors and tensors[name] != choice.storage:
             several.add(name)
             tensors[name] = max(tensors[name], choice.storage, key=_width)
     return ImportedQParams(tensors, _implied(model.graph, tensors), constants, frozenset(several))
 
 
 def _width(params: QParams) -> float:
-    """How much a storage holds, at its widest channel."""
+    """The width of the range that qparams represent, at the widest channel."""
     steps = params.dtype.grid.high - params.dtype.grid.low if params.dtype.is_integer else 2 * FLOAT8_HIGHEST
     return float(params.scale.max()) * steps
 
 
 def _implied(graph: ir.Graph, tensors: Mapping[str, QParams]) -> dict[str, QParams]:
-    """What follows for tensors beside them: moving changes no scale, multiplying by a number multiplies it."""
-    known = {name: params for name, params in tensors.items() if params.axis is None}
-    pairs = [pair for node in graph for pair in _related(node)]
+    """The qparams of neighboring tensors: layout operators keep the scale, multiplying by a constant multiplies it."""
+    qparams = {name: params for name, params in tensors.items() if params.axis is None}
+    relations = [relation for node in graph for relation in _related(node)]
     for _ in range(_STEPS):
-        for source, output, factor in pairs:
-            if source in known and output not in known:
-                known[output] = _times(known[source], factor)
-            elif output in known and source not in known:
-                known[source] = _times(known[output], 1 / factor)
-    return {name: params for name, params in known.items() if name not in tensors}
+        for source, output, factor in relations:
+            if source in qparams and output not in qparams:
+                qparams[output] = _times(qparams[source], factor)
+            elif output in qparams and source not in qparams:
+                qparams[source] = _times(qparams[output], 1 / factor)
+    return {name: params for name, params in qparams.items() if name not in tensors}
 
 
 def _related(node: ir.Node) -> Iterator[tuple[str, str, float]]:
-    """(what goes in, what comes out, factor) where an operator only moves numbers or multiplies them by one."""
+    """(input, output, factor) of an operator that only rearranges values or multiplies them by one constant."""
     if is_op(node, *MOVERS, "Cast") and node.inputs[0] is not None:
         yield from ((str(node.inputs[0].name), str(output.name), 1.0) for output in node.outputs)
     scale = scale_at(node, ScalePlace.QUERY)
@@ -125,45 +130,45 @@ def _times(params: QParams, factor: float) -> QParams:
     return QParams(params.encoding, params.scale * np.float32(factor), params.zero_point)
 
 
-def _same_kind(found: QParams, encoding: Encoding) -> QParams | None:
-    """The numbers as they are, where the encoding can say them."""
-    if found.dtype is not encoding.dtype or found.axis is not None or encoding.granularity is not Granularity.TENSOR:
+def _in_encoding(params: QParams, encoding: Encoding) -> QParams | None:
+    """The same scale and zero point in an encoding; None where it cannot represent them."""
+    if params.dtype is not encoding.dtype or params.axis is not None or encoding.granularity is not Granularity.TENSOR:
         return None
-    if encoding.symmetric and not found.encoding.symmetric:
+    if encoding.symmetric and not params.encoding.symmetric:
         return None
-    return QParams(encoding, found.scale, found.zero_point)
+    return QParams(encoding, params.scale, params.zero_point)
 
 
-def _by_range(found: QParams, encoding: Encoding) -> QParams:
-    """Numbers of another kind that hold what the given ones hold."""
-    low, high = (found.dtype.grid.low, found.dtype.grid.high) if found.dtype.is_integer else (
+def _by_range(params: QParams, encoding: Encoding) -> QParams:
+    """The qparams in another encoding that represent the same range."""
+    low, high = (params.dtype.grid.low, params.dtype.grid.high) if params.dtype.is_integer else (
         -FLOAT8_HIGHEST,
         FLOAT8_HIGHEST,
     )  # fmt: skip
-    scale = found.scale.astype(np.float64)
-    ends = (low - found.zero_point) * scale, (high - found.zero_point) * scale
+    scale = params.scale.astype(np.float64)
+    ends = (low - params.zero_point) * scale, (high - params.zero_point) * scale
     return params_from_range(float(ends[0].min()), float(ends[1].max()), encoding)
 
 
-def _as_seen(params: QParams, wanted: QParams) -> Iterator[QParams]:
-    """Given numbers of a constant as another layout of it, or a part of it, would have them."""
-    if params.dtype is not wanted.dtype or params.zero_point.any() != wanted.zero_point.any():
+def _relaid(params: QParams, computed: QParams) -> Iterator[QParams]:
+    """The imported qparams of a constant, as they would be after it was transposed or sliced along its channels."""
+    if params.dtype is not computed.dtype or params.zero_point.any() != computed.zero_point.any():
         return
     if params.axis is None:
         yield params
         return
-    if wanted.axis is None or params.encoding.granularity is not Granularity.AXIS:
+    if computed.axis is None or params.encoding.granularity is not Granularity.AXIS:
         return
-    length = wanted.scale.size
+    length = computed.scale.size
     for start in itertools.chain(range(0, params.scale.size - length + 1, length)):
-        part = slice(start, start + length)
-        yield QParams(wanted.encoding, params.scale[part], params.zero_point[part], wanted.axis)
+        channels = slice(start, start + length)
+        yield QParams(computed.encoding, params.scale[channels], params.zero_point[channels], computed.axis)
 
 
 def _from_largest(array: Array, params: QParams) -> bool:
-    """Whether the largest value of every channel is what the largest stored value stands for."""
-    others = None if params.axis is None else tuple(i for i in range(array.ndim) if i != params.axis)
-    largest = np.abs(array).max(axis=others)
+    """Whether the largest magnitude of every channel is at the end of the quantized grid."""
+    reduced = None if params.axis is None else tuple(i for i in range(array.ndim) if i != params.axis)
+    largest = np.abs(array).max(axis=reduced)
     highest = params.dtype.grid.high if params.dtype.is_integer else FLOAT8_HIGHEST
     return bool(np.allclose(params.scale * highest, largest, rtol=_LARGEST_RTOL, atol=0))
 

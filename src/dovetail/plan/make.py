@@ -1,4 +1,4 @@
-"""The plan stage: constraints, groups, signatures and numbers become one storage decision per tensor and edge."""
+"""The plan stage: one dtype, scale and zero point per tensor and edge, from groups, signatures and statistics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dovetail.model.edit import constant_of
 from dovetail.numerics.bias import bias_overflow, bias_params
 from dovetail.op_support import OpTable, Signature
 from dovetail.plan.breaks import costly_merges
-from dovetail.plan.constraints import Operand, Problem, Unit, build_problem
+from dovetail.plan.constraints import Operand, Problem, Unit, build_problem, with_conversions
 from dovetail.plan.imported_qparams import ImportedQParams
 from dovetail.plan.qparams import QParamsBuilder, per_output_channel, widen
 from dovetail.plan.request import Pins, Request
@@ -22,21 +22,22 @@ from dovetail.plan.solve import Solution, narrower_operands, solve
 from dovetail.stats import Stats
 from dovetail.storage import Choice, FloatStorage, Plan, Reason, ScaleSource, Storage
 
-# A scale that is grown until a bias fits is grown a little more, so that rounding does not undo it.
+# A weight scale that is enlarged so that its int32 bias fits gets this factor on top, for the rounding of the bias.
 _MARGIN = 1.01
 
 
 def make_plan(
     model: ir.Model, table: OpTable, stats: Stats, request: Request, imported: ImportedQParams | None = None
 ) -> Plan:
-    """Decide how everything in the graph is stored, under the target's constraints; the model is not changed.
+    """Choose the dtype and qparams of every tensor and edge under the target's constraints; does not edit the model.
 
     ``imported``: quantization parameters that came with the model, kept where they fit.
     """
     if not request.from_data:
         stats = replace(stats, tensors={})
-    separate = _separate(model, table, stats, request)
-    problem = build_problem(model, table, separate)
+    problem = build_problem(model, table)
+    separate = _separate(problem, stats, request)
+    problem = with_conversions(problem, separate)
     solution = solve(problem, request)
     writer = _Writer(
         problem, solution, QParamsBuilder(problem, stats, request.method, imported), separate, request.pins
@@ -51,28 +52,29 @@ def make_plan(
 
 
 def narrower(model: ir.Model, table: OpTable, stats: Stats, request: Request) -> dict[Edge, Encoding]:
-    """The operands that this request plans wider than the target needs them: edge -> the narrower encoding."""
-    problem = build_problem(model, table, _separate(model, table, stats, request))
+    """The operands for which the target also supports fewer bits than this request plans: edge -> that encoding."""
+    problem = build_problem(model, table)
+    problem = with_conversions(problem, _separate(problem, stats, request))
     return narrower_operands(problem, solve(problem, request))
 
 
-def _separate(model: ir.Model, table: OpTable, stats: Stats, request: Request) -> dict[Edge, str]:
-    """The edges that convert instead of share, because it is pinned or because sharing would cost too much."""
-    return {**request.pins.separate, **costly_merges(build_problem(model, table), stats)}
+def _separate(problem: Problem, stats: Stats, request: Request) -> dict[Edge, str]:
+    """The edges that convert instead of sharing qparams, because of a pin or because sharing would cost too much."""
+    return {**request.pins.separate, **costly_merges(problem, stats)}
 
 
 def observed(model: ir.Model, table: OpTable) -> tuple[str, ...]:
-    """The tensors that a plan for this target can need statistics of: each group's sources, less fixed ones."""
+    """The tensors whose statistics a plan for this target can need: every group's sources without fixed qparams."""
     problem = build_problem(model, table)
     names = [name for sources in problem.sources.values() for name in sources]
     return tuple(name for name in names if not _always_fixed(problem.producer.get(name)))
 
 
 def _always_fixed(unit: Unit | None) -> bool:
-    """Whether every integer form that a unit can write has numbers of its own."""
+    """Whether every quantized dtype that a unit can write has a fixed scale and zero point."""
     if unit is None or unit.support is None or not unit.support.fixed:
         return False
-    fixed = {entry.dtype for entry in unit.support.fixed}
+    fixed = {qparams.dtype for qparams in unit.support.fixed}
     return all(s.output.dtype in fixed for s in unit.signatures if s.output.dtype.is_quantized)
 
 
@@ -81,22 +83,22 @@ def _passed_through(unit: Unit) -> str:
 
 
 class _Writer:
-    """Writes the solution down, tensor by tensor and edge by edge."""
+    """Turns a solution into the choices of a plan, tensor by tensor and edge by edge."""
 
     def __init__(
-        self, problem: Problem, solution: Solution, numbers: QParamsBuilder, separate: Mapping[Edge, str], pins: Pins
+        self, problem: Problem, solution: Solution, qparams: QParamsBuilder, separate: Mapping[Edge, str], pins: Pins
     ) -> None:
         self._problem = problem
         self._pins = pins
         self._in_float = FloatStorage(problem.table.float_encoding.dtype)
         self._solution = solution
-        self._numbers = numbers
+        self._qparams = qparams
         self._separate = separate
         self._groups = {root: self._group(root, names) for root, names in problem.groups.items()}
 
     def tensors(self) -> dict[str, Choice]:
         choices = {
-            name: Choice(self._in_float, Reason.INTERIOR, f"inside {unit.label}, never stored")
+            name: Choice(self._in_float, Reason.INTERIOR, f"inside the fused {unit.label}, not quantized")
             for name, unit in self._problem.interior.items()
         }
         choices.update({name: self._groups[root] for name, root in self._problem.group_of.items()})
@@ -121,15 +123,15 @@ class _Writer:
         label = root if len(names) > 1 else None
         if not decided.encoding.dtype.is_quantized:
             return Choice(FloatStorage(decided.encoding.dtype), decided.why, decided.detail, label)
-        scaled = self._numbers.group_params(root, decided.encoding)
+        scaled = self._qparams.group_params(root, decided.encoding)
         return Choice(scaled.params, decided.why, f"{decided.detail}; {scaled.detail}", label, scaled.source)
 
     def _conversion(self, unit: Unit, operand: Operand, signature: Signature) -> Choice | None:
-        """The explicit conversion on an activation's edge, or None where the consumer takes it as it is stored."""
-        stored = self._groups[self._problem.group_of[operand.name]].storage
+        """The explicit conversion on an activation's edge, or None where the consumer reads the tensor as it is."""
+        storage = self._groups[self._problem.group_of[operand.name]].storage
         if operand in unit.shared():
-            output = self._carried(unit)
-            if output == stored or isinstance(output, FloatStorage):
+            output = self._output_storage(unit)
+            if output == storage or isinstance(output, FloatStorage):
                 return None
             if operand.edge in self._separate:
                 return Choice(output, Reason.SEPARATE, self._separate[operand.edge], scale_from=ScaleSource.DERIVED)
@@ -137,58 +139,60 @@ class _Writer:
         slot = signature.slot(operand.slot)
         if slot is None:
             return None
-        wanted = slot.encoding
-        if not wanted.dtype.is_quantized or (isinstance(stored, QParams) and stored.encoding == wanted):
+        required = slot.encoding
+        if not required.dtype.is_quantized or (isinstance(storage, QParams) and storage.encoding == required):
             return None
-        why, text = Reason.OPERAND, f"{unit.label} takes {wanted.dtype} here, the tensor is stored as {stored.dtype}"
+        why, text = Reason.OPERAND, f"{unit.label} requires {required.dtype} here, the tensor is {storage.dtype}"
         if (pin := self._pins.operands.get(operand.edge)) is not None:
             why, text = pin.why, pin.detail
-        wider = widen(stored, wanted) if isinstance(stored, QParams) else None
+        wider = widen(storage, required) if isinstance(storage, QParams) else None
         if wider is not None:
             return Choice(wider, why, text, scale_from=ScaleSource.DERIVED)
-        scaled = self._numbers.group_params(self._problem.group_of[operand.name], wanted)
+        scaled = self._qparams.group_params(self._problem.group_of[operand.name], required)
         return Choice(scaled.params, why, f"{text}; {scaled.detail}", scale_from=scaled.source)
 
-    def _carried(self, unit: Unit) -> Storage:
-        """The storage of what a unit writes."""
+    def _output_storage(self, unit: Unit) -> Storage:
+        """The storage of a unit's outputs."""
         return self._groups[self._problem.group_of[unit.outputs[0].name or ""]].storage
 
     def _constant(
         self, unit: Unit, operand: Operand, signature: Signature, done: Mapping[Edge, Choice]
     ) -> Choice | None:
-        """How a constant is stored for this consumer."""
+        """The storage of a constant for this consumer."""
         slot = signature.slot(operand.slot)
         array = constant_of(operand.value)
         if slot is None or array is None:
             return None
         if not slot.encoding.dtype.is_quantized:
-            text = f"{unit.label} takes this constant in float"
+            text = f"{unit.label} requires this constant in float"
             return Choice(FloatStorage(slot.encoding.dtype), Reason.CONSTANT, text)
         if operand in unit.shared():
-            return Choice(self._carried(unit), Reason.SHARED, _passed_through(unit), scale_from=ScaleSource.DERIVED)
+            return Choice(
+                self._output_storage(unit), Reason.SHARED, _passed_through(unit), scale_from=ScaleSource.DERIVED
+            )
         if slot.derived:
             return self._bias(unit, operand, done)
         if array.size == 0:
             return Choice(self._in_float, Reason.CONSTANT, "empty constant")
         joins = unit.support is not None and unit.support.joins
-        output = self._carried(unit) if joins else None
+        output = self._output_storage(unit) if joins else None
         if isinstance(output, QParams) and output.encoding == slot.encoding:
-            text = f"{unit.label} puts these bytes beside the others"  # converting them gains nothing
+            text = f"same scale and zero point as the output of {unit.label}"  # saves a requantization
             return Choice(output, Reason.SHARED, text, scale_from=ScaleSource.DERIVED)
-        params, source, words = self._numbers.constant_params(unit.nodes[0], operand, slot.encoding, array)
-        follows = signature.slot(2)  # a bias whose scale is made from this one
-        if operand.slot == 1 and follows is not None and follows.derived:
+        params, source, detail = self._qparams.constant_params(unit.nodes[0], operand, slot.encoding, array)
+        bias_slot = signature.slot(2)  # the bias's scale is derived from this weight's scale
+        if operand.slot == 1 and bias_slot is not None and bias_slot.derived:
             params = self._room_for_bias(unit, params, done)
         if slot.encoding.granularity is Granularity.AXIS:
-            text = f"{unit.label} weight, {params.dtype} per channel on axis {params.axis}{words}"
+            text = f"{unit.label} weight, {params.dtype} per channel on axis {params.axis}; {detail}"
         else:
-            text = f"constant operand of {unit.label}, its own range{words}"
+            text = f"constant operand of {unit.label}; {detail}"
         pin = self._pins.operands.get(operand.edge)
         why, text = (Reason.CONSTANT, text) if pin is None else (pin.why, pin.detail)
         return Choice(params, why, text, scale_from=source)
 
     def _seen(self, unit: Unit, operand: Operand, done: Mapping[Edge, Choice]) -> Storage:
-        """The storage that the unit sees on this operand's edge."""
+        """The storage in which the unit reads this operand."""
         if operand.edge in done:
             return done[operand.edge].storage
         return self._groups[self._problem.group_of[operand.name]].storage
@@ -197,13 +201,13 @@ class _Writer:
         by_slot = {o.slot: o for o in unit.operands}
         source, weight = (self._seen(unit, by_slot[slot], done) for slot in (0, 1))
         if not isinstance(source, QParams) or not isinstance(weight, QParams):
-            return Choice(self._in_float, Reason.BIAS, "bias in float: input or weight is float")
+            return Choice(self._in_float, Reason.BIAS, "bias in float, because the input or the weight is float")
         params = bias_params(source.scale, per_output_channel(unit.nodes[0], weight.scale))
         text = "bias, scale = input scale x weight scale"
         return Choice(params, Reason.BIAS, text, scale_from=ScaleSource.DERIVED)
 
     def _room_for_bias(self, unit: Unit, weight: QParams, done: Mapping[Edge, Choice]) -> QParams:
-        """The weight's scale, grown on channels whose bias would not fit int32 with it."""
+        """The weight's qparams, with a larger scale on channels whose bias would otherwise overflow int32."""
         by_slot = {o.slot: o for o in unit.operands}
         bias = constant_of(by_slot[2].value) if 2 in by_slot else None
         source = self._seen(unit, by_slot[0], done)
@@ -214,8 +218,8 @@ class _Writer:
         if overflow is None:
             return weight
         scale = np.array(weight.scale).reshape(-1)
-        each = np.broadcast_to(scales, bias.shape)
+        channel_scales = np.broadcast_to(scales, bias.shape)
         for channel, growth in zip(overflow.channels, overflow.growth, strict=True):
             index = channel % scale.size  # with groups, or per tensor, several output channels share a scale
-            scale[index] = max(scale[index], each[channel] * growth * _MARGIN)
+            scale[index] = max(scale[index], channel_scales[channel] * growth * _MARGIN)
         return QParams(weight.encoding, scale.reshape(weight.scale.shape), weight.zero_point, weight.axis)

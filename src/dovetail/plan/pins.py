@@ -1,4 +1,4 @@
-"""``--keep GLOB=PRECISION`` as pins: matched once against original tensor and node names of the rewritten graph."""
+"""``--keep GLOB=PRECISION`` as pins: patterns are matched once, on the original names in the rewritten graph."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dovetail.plan.constraints import Problem, Unit
 from dovetail.plan.request import Keep, Pin, Pins
 from dovetail.storage import Reason
 
-# How many names that are nearly what a pattern says are shown.
+# How many similar names the error message lists.
 _SHOWN = 3
 
 
 def resolve_keeps(problem: Problem, keeps: Sequence[Keep]) -> Pins:
-    """What every pattern matches; one that matches nothing is refused, because a typo must not be silent."""
+    """The pins of every tensor and operator that a pattern matches; a pattern that matches nothing is an error."""
     groups: dict[str, Pin] = {}
     units: dict[str, Pin] = {}
     for keep in keeps:
@@ -34,13 +34,13 @@ def resolve_keeps(problem: Problem, keeps: Sequence[Keep]) -> Pins:
 
 
 def _no_match(problem: Problem, keep: Keep) -> str:
-    """The refusal, with the names that are nearest to what was written."""
+    """The error message for a pattern that matches nothing, with the most similar names."""
     names = {name for v in _values(problem) for name in _value_names(v)}
     names |= {name for unit in problem.units for name in _unit_names(unit)}
-    text = f"{keep}: no tensor and no node has a name that matches {keep.pattern!r}"
+    text = f"{keep}: no tensor or node name matches {keep.pattern!r}"
     near = [name for name in sorted(names) if fnmatch.fnmatchcase(name.lower(), f"*{keep.pattern.lower()}*")]
     near = near or difflib.get_close_matches(keep.pattern.strip("*"), sorted(names), _SHOWN, cutoff=0.5)
-    return f"{text}; the nearest are {', '.join(map(repr, near[:_SHOWN]))}" if near else text
+    return f"{text}; similar names: {', '.join(map(repr, near[:_SHOWN]))}" if near else text
 
 
 def _values(problem: Problem) -> Iterator[ir.Value]:
@@ -53,7 +53,7 @@ def _value_names(value: ir.Value) -> list[str]:
 
 
 def _unit_names(unit: Unit) -> list[str]:
-    """What a unit answers to: its nodes, the original nodes they stand for, the tensors inside it, its constants."""
+    """The names that match a unit: its nodes, the original nodes they replace, its inner tensors, its constants."""
     inside = [v for node in unit.nodes[:-1] for v in node.outputs]
     constants = [operand.value for operand in unit.operands if operand.constant]
     tensors = [name for v in (*inside, *constants) for name in _value_names(v)]

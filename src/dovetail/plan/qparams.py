@@ -1,4 +1,4 @@
-"""Scales and zero points: fixed by the table, calibrated over a group, read off a constant, or derived for a bias."""
+"""Scales and zero points: fixed by the target's table, imported, calibrated over a group, or from a constant."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from dovetail.numerics.methods import RangeMethod
 from dovetail.numerics.ranges import find_range, params_from_range, weight_params
 from dovetail.op_support import FixedQParams
 from dovetail.plan.constraints import Operand, Problem
-from dovetail.plan.imported_qparams import ImportedQParams
+from dovetail.plan.imported_qparams import FROM_MODEL, ImportedQParams
 from dovetail.stats import Stats
 from dovetail.storage import ScaleSource, SourcedQParams
 
 FLOAT8_ENDS = (-FLOAT8_HIGHEST, FLOAT8_HIGHEST)
-# Operators that hand on every number they read.
+# Operators whose output holds every element of their input.
 _WHOLE = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
-# A scale in float32 that is a multiple but for its last bit is one.
+# A float32 scale counts as a multiple of the target's step if only its last bit is off.
 _ROUNDING = 1e-6
 
 
 class Range(NamedTuple):
-    """The smallest and largest real value that a storage has to serve."""
+    """The smallest and largest real value that qparams have to represent."""
 
     low: float
     high: float
@@ -54,16 +54,16 @@ class QParamsBuilder:
     imported: ImportedQParams | None = None
 
     def group_range(self, root: str, encoding: Encoding) -> tuple[Range, str]:
-        """The union of the ranges of a group's sources, and the words that say where it comes from."""
+        """The union of the ranges of a group's sources, and a text that says where it comes from."""
         ranges = self._ranges(root, encoding, {root})
         total = next(iter(ranges.values()))
-        for one in ranges.values():
-            total = total.union(one)
-        words = f"range [{total.low:.4g}, {total.high:.4g}] by {self.method}"
-        return total, words if len(ranges) == 1 else f"{words}, union of {len(ranges)} sources"
+        for source_range in ranges.values():
+            total = total.union(source_range)
+        detail = f"range [{total.low:.4g}, {total.high:.4g}] by {self.method}"
+        return total, detail if len(ranges) == 1 else f"{detail}, union of {len(ranges)} sources"
 
     def _ranges(self, root: str, encoding: Encoding, seen: set[str]) -> dict[str, Range]:
-        """Everything that a group has to hold: its sources, constants, and what is converted into it."""
+        """The ranges that a group has to represent: of its sources, its constants, and tensors converted into it."""
         ranges = {name: self.source_range(name, encoding) for name in self.problem.sources[root]}
         for unit in self.problem.writers_of(root):
             for operand in unit.shared():
@@ -76,29 +76,29 @@ class QParamsBuilder:
         return ranges
 
     def source_range(self, name: str, encoding: Encoding) -> Range:
-        """The range of one source: fixed by its producer for this dtype, else found in its statistics."""
+        """The range of one source: fixed by its producer for this dtype, else from its statistics."""
         fixed = self._fixed(name)
         entry = fixed.get(encoding.dtype)
-        seen = self.stats.tensors.get(name)
-        if entry is None and seen is None and fixed:
-            entry = next(iter(fixed.values()))  # never observed, because it is the same in every integer form
+        observed = self.stats.tensors.get(name)
+        if entry is None and observed is None and fixed:
+            entry = next(iter(fixed.values()))  # not observed, because it is fixed in every quantized dtype
         if entry is not None:
             low, high = (entry.dtype.grid.low, entry.dtype.grid.high) if entry.dtype.is_integer else FLOAT8_ENDS
             return Range((low - entry.zero_point) * entry.scale, (high - entry.zero_point) * entry.scale)
-        if seen is None and not self.stats.tensors:
+        if observed is None and not self.stats.tensors:
             value = self.problem.values.get(name)
             where = name if value is None else origin_of(value).name
             raise InputError(
-                f"the model has no scale for {where!r}, and there is no data to find it on: say --calib DATA"
+                f"the model has no scale for {where!r}, and there is no calibration data to find one: pass --calib DATA"
             )
-        if seen is None:
+        if observed is None:
             raise ValueError(f"calibration did not observe {name!r}, which the plan needs")
-        if seen.counts is None or self._unclipped(name):
-            return Range(seen.low, seen.high)
-        return Range(*find_range(self.method, seen.counts, seen.low, seen.high, encoding))
+        if observed.counts is None or self._unclipped(name):
+            return Range(observed.low, observed.high)
+        return Range(*find_range(self.method, observed.counts, observed.low, observed.high, encoding))
 
     def _unclipped(self, name: str) -> bool:
-        """Whether what writes or reads a value, or its group, needs the whole of it."""
+        """Whether a producer or consumer of the value's group needs its whole range."""
         members = self.problem.groups[self.problem.group_of[name]]
         units = [self.problem.producer.get(member) for member in members]
         readers = self.problem.readers_of(members)
@@ -110,80 +110,80 @@ class QParamsBuilder:
         return {entry.dtype: entry for entry in entries}
 
     def group_params(self, root: str, encoding: Encoding) -> SourcedQParams:
-        """The QParams that every member of a group shares, and why these."""
+        """The QParams that every member of a group shares, and where they come from."""
         sources = self.problem.sources[root]
         entry = self._fixed(sources[0]).get(encoding.dtype) if len(sources) == 1 else None
         if entry is not None:
             scale, zero_point = np.asarray(entry.scale), np.asarray(entry.zero_point)
             label = self.problem.producer[sources[0]].label
-            text = f"the scale of a {label} is always {entry.scale:.6g}"
-            return SourcedQParams(QParams(encoding, scale, zero_point), ScaleSource.FIXED, text)
-        if (known := self._imported_params(root, encoding)) is not None:
-            return known
-        found, words = self.group_range(root, encoding)
-        params = params_from_range(found.low, found.high, encoding)
+            detail = f"{label} has the fixed output scale {entry.scale:.6g}"
+            return SourcedQParams(QParams(encoding, scale, zero_point), ScaleSource.FIXED, detail)
+        if (imported := self._imported_params(root, encoding)) is not None:
+            return imported
+        total, detail = self.group_range(root, encoding)
+        params = params_from_range(total.low, total.high, encoding)
         allowed = self._allowed_scale(root, encoding.dtype, float(params.scale))
         if allowed > float(params.scale):
             growth = allowed / float(params.scale)
-            wider = params_from_range(found.low * growth, found.high * growth, encoding)
+            wider = params_from_range(total.low * growth, total.high * growth, encoding)
             params = QParams(encoding, np.asarray(allowed, params.scale.dtype), wider.zero_point)
-            words += f", scale grown {growth:.3g} times to what the target's kernel takes"
-        return SourcedQParams(params, ScaleSource.CALIBRATED, words)
+            detail += f", scale enlarged {growth:.3g} times as the target's kernel requires"
+        return SourcedQParams(params, ScaleSource.CALIBRATED, detail)
 
     def _imported_params(self, root: str, encoding: Encoding) -> SourcedQParams | None:
-        """What the model that was given says of a group, or of what its source is a multiple of.
+        """The imported qparams of a group, or of the tensor that its source is a multiple of.
 
-        Where several tensors are merged, none of their numbers need serve the others: such a group is calibrated.
+        A group that merges several tensors is calibrated instead: the qparams of one need not fit the others.
         """
         if self.imported is None or len(self.problem.sources[root]) != 1 or self._merges(root):
             return None
         names = [name for member in self._whole(root) for name in self._original(member)]
-        if (known := self.imported.of_tensor(names, encoding)) is not None:
-            return known
+        if (imported := self.imported.of_tensor(names, encoding)) is not None:
+            return imported
         for source in self.problem.sources[root]:
             unit = self.problem.producer.get(source)
             scale = None if unit is None else scale_at(unit.nodes[0], ScalePlace.QUERY)
-            inside = None if scale is None else self.problem.group_of.get(str(scale.data.name))
-            if scale is None or not scale.factor or inside is None:
+            scaled_group = None if scale is None else self.problem.group_of.get(str(scale.data.name))
+            if scale is None or not scale.factor or scaled_group is None:
                 continue
-            if (found := self._imported_params(inside, encoding)) is not None:
+            if (imported := self._imported_params(scaled_group, encoding)) is not None:
                 factor = abs(scale.factor)
-                params = QParams(encoding, found.params.scale * np.float32(factor), found.params.zero_point)
-                return SourcedQParams(params, found.source, f"{found.detail}, times {factor:.4g}")
+                params = QParams(encoding, imported.params.scale * np.float32(factor), imported.params.zero_point)
+                return SourcedQParams(params, imported.source, f"{imported.detail}, scale times {factor:.4g}")
         return None
 
     def _merges(self, root: str) -> bool:
-        """Whether bytes from elsewhere, a constant or a converted tensor, are put beside those of the source."""
+        """Whether a group's source is merged (Concat) with a constant or with a tensor converted into the group."""
         members = frozenset(self.problem.groups[root])
         writers = {u.name: u for name in members if (u := self.problem.producer.get(name)) is not None}
         return any(o.name not in members for unit in writers.values() for o in unit.shared())
 
     def _whole(self, root: str) -> list[str]:
-        """The members of a group that hold all of its source, and not a part of it."""
+        """The members of a group that hold every element of its source, not a slice of it."""
         members = list(self.problem.sources[root])
-        for name in members:  # grows while it is walked
+        for name in members:  # the loop appends to this list
             readers = [u for u in self.problem.readers_of([name]) if any(o.name == name for o in u.shared())]
             members += [v.name or "" for unit in readers if unit.nodes[0].op_type in _WHOLE for v in unit.outputs]
         return members
 
     def _original(self, name: str) -> tuple[str, ...]:
-        """The names of a value in the caller's file, where it still holds those numbers."""
+        """The names of a value in the caller's file, if it still has the same values there."""
         value = self.problem.values.get(name)
         origin = None if value is None else origin_of(value)
         return origin.names if origin is not None and origin.exact else ()
 
     def constant_params(self, node: ir.Node, operand: Operand, encoding: Encoding, array: Array) -> SourcedQParams:
-        """The numbers of a constant: those given with it where it lies on their grid, else from its own values."""
+        """The qparams of a constant: its imported ones where they still apply, else from its own values."""
         params = constant_params(node, operand, encoding, array, _of_constants(self.method))
-        known = None
+        imported = None
         if self.imported is not None:
-            known = self.imported.of_constant(origin_of(operand.value), array, params)
-        if known is None:
-            return SourcedQParams(params, ScaleSource.VALUES, "")
-        return SourcedQParams(known, ScaleSource.GIVEN, ", as given")
+            imported = self.imported.of_constant(origin_of(operand.value), array, params)
+        if imported is None:
+            return SourcedQParams(params, ScaleSource.VALUES, "range of its values")
+        return SourcedQParams(imported, ScaleSource.GIVEN, FROM_MODEL)
 
     def _allowed_scale(self, root: str, dtype: DType, scale: float) -> float:
-        """The smallest scale, from this one on, that is right for what reads and what writes a group."""
+        """The smallest scale, not below ``scale``, that the kernels of a group's consumers and producers support."""
         for unit in self.problem.readers_of(self.problem.groups[root]):
             scale = max(scale, 0.0 if unit.support is None else unit.support.least_scale.get(dtype, 0.0))
         for unit in self.problem.writers_of(root):
@@ -193,9 +193,9 @@ class QParamsBuilder:
 
 
 def widen(stored: QParams, encoding: Encoding) -> QParams | None:
-    """The 16-bit unsigned grid that holds every value of an 8-bit unsigned one exactly; None for other pairs.
+    """The uint16 qparams that represent every value of uint8 ones exactly; None for other dtypes.
 
-    255 x 257 = 65535, so scale / 257 and zero point x 257 cover the same range, and no value moves.
+    255 x 257 = 65535, so scale / 257 and zero point x 257 cover the same range, and no value changes.
     """
     wide, narrow = encoding.dtype, stored.dtype
     if (wide.bits, narrow.bits) != (16, 8) or not wide.is_integer or not narrow.is_integer:
@@ -217,18 +217,18 @@ def constant_params(
 
 
 def _of_constants(method: str) -> str:
-    """How the range of a constant is found: the other methods are about what was observed, and a constant is known."""
+    """The range method of a constant: mse if requested, else minmax; the others need observed statistics."""
     return method if method == RangeMethod.MSE else RangeMethod.MINMAX
 
 
 def per_output_channel(node: ir.Node, scale: Array) -> Array:
-    """A weight's scales, one per output channel: a grouped ConvTranspose has one per channel of a group."""
+    """A weight's scales, one per output channel; a grouped ConvTranspose repeats its scales for every group."""
     groups = int(attribute(node, "group", 1)) if node.op_type == "ConvTranspose" and scale.ndim else 1
     return np.tile(scale, groups) if groups > 1 else scale
 
 
 def channel_axis(node: ir.Node, index: int, rank: int) -> int:
-    """The axis of a weight that counts output channels: a property of the operator, not of any target."""
+    """The output channel axis of a weight, which depends on the operator and not on the target."""
     if node.op_type == "ConvTranspose":
         return 1
     if node.op_type == "Conv":

@@ -1,4 +1,4 @@
-"""What is asked of a plan: one record, so that trying something means solving again with one thing changed."""
+"""The request for a plan, as one record: a trial changes one field of it and plans again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dovetail.storage import Reason
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """What a caller asks with ``--keep GLOB=PRECISION``; resolved to pins once the graph is rewritten."""
+    """One ``--keep GLOB=PRECISION`` of the caller; resolved to pins once the graph is rewritten."""
 
     pattern: str
     precision: Precision
@@ -24,7 +24,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A precision that is fixed for one unit or group, and who fixed it."""
+    """A precision that is fixed for one unit or group, and why."""
 
     precision: Precision
     why: Reason
@@ -33,7 +33,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class OperandPin:
-    """The encoding that an operator reads on one edge, where its signatures leave a choice, and who fixed it."""
+    """The encoding that is fixed for one input of an operator whose signatures leave a choice, and why."""
 
     encoding: Encoding
     why: Reason
@@ -42,12 +42,12 @@ class OperandPin:
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """What is fixed, by the names of the graph that is planned.
+    """Fixed choices, by names in the graph that is planned.
 
-    ``units``: an operator computes in this precision, and so is what it writes; its readers may convert. ``groups``: a
-    sharing group, by the name of any member, is stored in this precision and must reach its readers so. ``separate``:
-    edges into operators that pass quantization through, which convert instead of share; with the reason.
-    ``operands``: what operators read on edges where they have a choice.
+    ``units``: an operator computes and writes in this precision; its consumers may convert. ``groups``: a sharing
+    group, by the name of any member, has this precision, and its consumers must read it without a conversion.
+    ``separate``: edges into operators that pass quantization through, which convert instead of share; with the reason.
+    ``operands``: the encoding of an operator's input where its signatures leave a choice.
     """
 
     units: Mapping[str, Pin] = field(default_factory=dict)
@@ -56,12 +56,12 @@ class Pins:
     operands: Mapping[Edge, OperandPin] = field(default_factory=dict)
 
     def without_operands_of(self, unit: str) -> Pins:
-        """The same, but what one operator reads is free again."""
+        """The same pins without those on one operator's inputs."""
         kept = {edge: pin for edge, pin in self.operands.items() if edge.node != unit}
         return replace(self, operands=kept)
 
     def __or__(self, other: Pins) -> Pins:
-        """Both; where they disagree, the other's."""
+        """Both sets of pins; where they disagree, the right-hand one wins."""
         return Pins(
             {**self.units, **other.units},
             {**self.groups, **other.groups},
@@ -72,10 +72,10 @@ class Pins:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The precision wanted, how ranges are found, and what is pinned.
+    """The requested precision, the range method, and the pins.
 
-    ``from_data``: whether ranges that nothing else gives may be taken from the samples; not where these are noise that
-    nobody asked for.
+    ``from_data``: whether missing ranges may come from the calibration samples; False where these are random noise
+    that the caller did not ask for.
     """
 
     precision: Precision
@@ -85,5 +85,5 @@ class Request:
     from_data: bool = True
 
     def pinned(self, pins: Pins) -> Request:
-        """The same request with these pins too."""
+        """The same request with these pins added."""
         return replace(self, pins=self.pins | pins)

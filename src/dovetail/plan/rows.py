@@ -1,4 +1,4 @@
-"""A plan as rows of a table: what ``result.json`` shows, and what ``plan.json`` holds to be edited and given back."""
+"""A plan as rows of a table: shown in ``result.json``, and written to ``plan.json``, which ``--plan`` reads back."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ from dovetail.model.write import write_whole
 from dovetail.storage import Choice, FloatStorage, Plan, Reason, ScaleSource, Storage
 
 SCHEMA_VERSION = 2
-QParamsBuilder = int | float | list[Any] | None
+# A scale or zero point in JSON: one number, a list for per-channel and per-block ones, None for float.
+JsonNumbers = int | float | list[Any] | None
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """One decision: a tensor, or one edge of it; scale and zero point are None for float."""
+    """The plan of one tensor, or of one edge; scale and zero point are None for float."""
 
     tensor: str
     edge: Edge | None
     original_name: str
     original_exact: bool
     dtype: DType
-    scale: QParamsBuilder
-    zero_point: QParamsBuilder
+    scale: JsonNumbers
+    zero_point: JsonNumbers
     group: str | None
     why: Reason
     detail: str = ""
@@ -60,7 +61,7 @@ class PlanFile:
 
 
 def plan_rows(plan: Plan, model: ir.Model) -> Iterator[PlanRow]:
-    """Every decision of a plan, tensors first, with the names that the caller knows."""
+    """Every row of a plan, tensors first, with their original names."""
     values = {v.name or "": v for v in each_value(model.graph)}
     nodes = {node.name or "": node for node in model.graph}
     for name, choice in plan.tensors.items():
@@ -68,27 +69,27 @@ def plan_rows(plan: Plan, model: ir.Model) -> Iterator[PlanRow]:
     for edge, choice in plan.edges.items():
         value = nodes[edge.node].inputs[edge.index]
         if value is None:
-            raise ValueError(f"the plan speaks of input {edge}, which is empty")
+            raise ValueError(f"the plan has a row for edge {edge}, but the node has no input there")
         yield _row(value.name or "", edge, value, choice)
 
 
 def write_plan(plan: Plan, model: ir.Model, path: Path) -> tuple[Path, ...]:
-    """Write ``plan.json``, and beside it ``plan.npz`` when constants came with their own integers."""
+    """Write ``plan.json``, and ``plan.npz`` beside it if the plan has the integers of constants."""
     content = PlanFile(plan.target, plan.precision, plan.quantized_io, tuple(plan_rows(plan, model)))
-    beside = path.with_suffix(".npz")
-    beside.unlink(missing_ok=True)
+    npz_path = path.with_suffix(".npz")
+    npz_path.unlink(missing_ok=True)
     if plan.stored:
         packed = io.BytesIO()
         np.savez(packed, allow_pickle=False, **{str(edge): _plain(array) for edge, array in plan.stored.items()})
-        write_whole(beside, packed.getvalue())
+        write_whole(npz_path, packed.getvalue())
     write_whole(path, encode(content, indent=1))
-    return (path, beside) if plan.stored else (path,)
+    return (path, npz_path) if plan.stored else (path,)
 
 
 def read_plan(path: Path, float_dtype: DType = DType.F32) -> Plan:
-    """Read a plan file, edited or not; an unknown key or a value of the wrong kind is refused by name.
+    """Read a plan file, edited or not; an unknown key or a value of the wrong type is an error that names it.
 
-    ``float_dtype``: in which the target computes what is not quantized; version 1 called that float32 everywhere.
+    ``float_dtype``: the target's dtype for tensors that are not quantized; version 1 always recorded float32.
     """
     raw = read_document(path, "plan", SCHEMA_VERSION, {1: partial(_from_1, str(float_dtype))})
     _refuse_unknown(raw, PlanFile, str(path))
@@ -108,7 +109,7 @@ def read_plan(path: Path, float_dtype: DType = DType.F32) -> Plan:
 
 
 def row_from_1(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of schema version 1, which had one text for everything."""
+    """A row of schema version 1, which had one text as reason, in the current schema."""
     text = str(row["reason"])
     why = Reason.INTERIOR if text.endswith(", never stored") else Reason.RECORDED
     return {**{key: value for key, value in row.items() if key != "reason"}, "why": str(why), "detail": text}
@@ -124,29 +125,29 @@ def _refuse_twice(rows: tuple[PlanRow, ...], path: Path) -> None:
     for row in rows:
         key = row.edge or row.tensor
         if key in seen:
-            raise InputError(f"{path}: {key}: there are two rows for it")
+            raise InputError(f"{path}: two rows for {str(key)!r}; remove one")
         seen.add(key)
 
 
 def _read_stored(path: Path, edges: Mapping[Edge, Choice]) -> dict[Edge, Array]:
-    """The integers of constants that came with their own; there need be none."""
+    """The integers of constants in a plan's ``.npz`` file, by edge; empty without the file."""
     if not path.exists():
         return {}
     try:
         with np.load(path) as arrays:
-            found = {Edge.parse(name): arrays[name] for name in arrays.files}
+            integers = {Edge.parse(name): arrays[name] for name in arrays.files}
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: not the integers of a plan ({error})") from error
-    for edge in found:
+        raise InputError(f"{path}: cannot be read as the integers of a plan ({error})") from error
+    for edge in integers:
         if edge not in edges:
-            raise InputError(f"{path}: holds integers for {str(edge)!r}, of which the plan says nothing")
-    return {edge: _typed(array, edges[edge]) for edge, array in found.items()}
+            raise InputError(f"{path}: has integers for edge {str(edge)!r}, but the plan has no row for that edge")
+    return {edge: _typed(array, edges[edge]) for edge, array in integers.items()}
 
 
 def _plain(array: Array) -> Array:
-    """NumPy's files know no 4-bit or float8 type: those are kept as their bytes."""
+    """An array that ``.npz`` can hold: 4-bit and float8 arrays, which NumPy has no type for, as their bytes."""
     return array if array.dtype.isbuiltin == 1 else array.view(np.uint8)
 
 
@@ -158,8 +159,8 @@ def _typed(array: Array, choice: Choice) -> Array:
 def _row(tensor: str, edge: Edge | None, value: ir.Value, choice: Choice) -> PlanRow:
     origin, storage = origin_of(value), choice.storage
     if isinstance(storage, FloatStorage):
-        named = (tensor, edge, origin.name, origin.exact)
-        return PlanRow(*named, storage.dtype, None, None, choice.group, choice.why, choice.detail)
+        names = (tensor, edge, origin.name, origin.exact)
+        return PlanRow(*names, storage.dtype, None, None, choice.group, choice.why, choice.detail)
     encoding = storage.encoding
     return PlanRow(
         tensor,
@@ -183,7 +184,7 @@ def _row(tensor: str, edge: Edge | None, value: ir.Value, choice: Choice) -> Pla
 def _choice(row: PlanRow, path: Path) -> Choice:
     try:
         return Choice(_storage(row), row.why, row.detail, row.group, row.scale_from)
-    except (TypeError, ValueError) as error:  # TypeError is NumPy's for a list that holds something else than numbers
+    except (TypeError, ValueError) as error:  # NumPy raises TypeError for a list with an element that is not a number
         raise InputError(f"{path}: {row.edge or row.tensor}: {error}") from error
 
 
@@ -196,7 +197,7 @@ def _storage(row: PlanRow) -> Storage:
     zero_point = np.asarray(row.zero_point, np.float64)
     low, high = (row.dtype.grid.low, row.dtype.grid.high) if row.dtype.is_integer else (0, 0)
     if not np.all((zero_point >= low) & (zero_point <= high) & (zero_point == np.rint(zero_point))):
-        raise ValueError(f"a zero point of {row.dtype} is a whole number from {low} to {high}")
+        raise ValueError(f"the zero point of {row.dtype} must be a whole number from {low} to {high}")
     return QParams(encoding, np.asarray(row.scale), zero_point.astype(np.int32), row.axis)
 
 

@@ -1,4 +1,4 @@
-"""Whether a plan can be carried out on a target: used on every plan, above all on one that was edited by hand."""
+"""Check that a target supports a plan: runs on every plan, and matters most for one that was edited by hand."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from dovetail.plan.constraints import Operand, Problem, Unit, build_problem
 from dovetail.plan.qparams import channel_axis, per_output_channel
 from dovetail.storage import IN_FLOAT32, Plan, Storage
 
-# A hand that edits a plan writes fewer digits than float32 has.
+# A person who edits a plan writes fewer digits than float32 has.
 _SCALE_RTOL = 1e-5
 
 
 def validate_plan(plan: Plan, model: ir.Model, table: OpTable) -> None:
-    """Refuse a plan that names what is not there, breaks sharing, or asks an operator for what it does not have."""
+    """Raise InputError for a plan with unknown names, unequal shared qparams, or an operator without a kernel."""
     problem = build_problem(model, table)
     _check_names(plan, problem)
-    _check_numbers(plan, model, problem)
+    _check_scale_shapes(plan, model, problem)
     for unit in problem.units:
         _check_sharing(plan, unit)
         _check_signature(plan, unit, table)
 
 
 def _check_names(plan: Plan, problem: Problem) -> None:
-    known = {*problem.group_of, *problem.interior}
+    tensors = {*problem.group_of, *problem.interior}
     for name in plan.tensors:
-        if name not in known:
-            raise InputError(f"the plan names tensor {name!r}, which the graph does not have as a float tensor")
+        if name not in tensors:
+            raise InputError(f"the plan has a row for tensor {name!r}, but the graph has no float tensor of that name")
     missing = sorted(set(problem.group_of) - set(plan.tensors))
     if missing:
-        raise InputError(f"the plan says nothing of tensor {missing[0]!r}")
+        raise InputError(f"the plan has no row for tensor {missing[0]!r}")
     edges = {operand.edge for unit in problem.units for operand in unit.operands}
     for edge in plan.edges:
         if edge not in edges:
-            raise InputError(f"the plan names edge {str(edge)!r}, which the graph does not have as a float input")
+            raise InputError(f"the plan has a row for edge {str(edge)!r}, but the graph has no float input there")
 
 
-def _check_numbers(plan: Plan, model: ir.Model, problem: Problem) -> None:
-    """Scales must have the shape that the tensor and the axis ask for."""
+def _check_scale_shapes(plan: Plan, model: ir.Model, problem: Problem) -> None:
+    """Check that every scale has the shape that its tensor, axis and granularity require."""
     values = {v.name or "": v for v in each_value(model.graph)}
     operands = {o.edge: o.value for unit in problem.units for o in unit.operands}
     rows = [(f"tensor {name!r}", values[name], choice) for name, choice in plan.tensors.items()]
@@ -61,7 +61,7 @@ def _check_numbers(plan: Plan, model: ir.Model, problem: Problem) -> None:
 
 
 def seen_on(plan: Plan, edge: Edge, tensor: str) -> Storage:
-    """The storage that a consumer sees on an edge."""
+    """The storage in which a consumer reads a tensor on an edge."""
     choice = plan.edges.get(edge) or plan.tensors.get(tensor)
     return IN_FLOAT32 if choice is None else choice.storage
 
@@ -71,14 +71,14 @@ def _written(plan: Plan, unit: Unit) -> list[tuple[str, Storage]]:
 
 
 def _check_sharing(plan: Plan, unit: Unit) -> None:
-    """Where an operator only moves bytes, what goes in and what comes out must be stored alike."""
+    """Check that an operator which passes its input's quantization through has equal qparams on input and output."""
     for operand in unit.shared():
-        seen = seen_on(plan, operand.edge, operand.name)
+        read = seen_on(plan, operand.edge, operand.name)
         for name, storage in _written(plan, unit):
-            if isinstance(storage, QParams) and isinstance(seen, QParams) and seen != storage:
+            if isinstance(storage, QParams) and isinstance(read, QParams) and read != storage:
                 raise InputError(
-                    f"the plan stores {operand.name!r} and {name!r} differently, but {unit.label} {unit.name!r} "
-                    "only moves bytes"
+                    f"the plan has different dtypes, scales or zero points for {operand.name!r} and {name!r}, but "
+                    f"{unit.label} {unit.name!r} passes its input's quantization through: make them equal"
                 )
 
 
@@ -92,47 +92,50 @@ def _check_signature(plan: Plan, unit: Unit, table: OpTable) -> None:
             _check_channels(unit, signature, inputs)
             _check_derived(unit, signature, {o.slot: (o, storage) for o, storage in inputs})
             return
-    taken = ", ".join(f"{operand.name!r} as {_words(storage)}" for operand, storage in inputs)
-    written = ", ".join(f"{name!r} as {_words(storage)}" for name, storage in outputs)
+    read = ", ".join(f"{operand.name!r} as {_describe(storage)}" for operand, storage in inputs)
+    written = ", ".join(f"{name!r} as {_describe(storage)}" for name, storage in outputs)
     raise InputError(
-        f"{unit.label} {unit.name!r} has no form on {table.target} that takes {taken} and writes {written}"
+        f"{table.target} has no kernel for {unit.label} {unit.name!r} that reads {read} and writes {written}"
     )
 
 
-def _words(storage: Storage) -> str:
+def _describe(storage: Storage) -> str:
     if not isinstance(storage, QParams) or storage.encoding.granularity is Granularity.TENSOR:
         return str(storage.dtype)
     return f"{storage.dtype} per {storage.encoding.granularity}"
 
 
 def _check_channels(unit: Unit, signature: Signature, inputs: list[tuple[Operand, Storage]]) -> None:
-    """Where a weight has one scale per channel, it must be per output channel: that is what kernels multiply by."""
+    """Check that a per-channel weight has its scales per output channel, as kernels require."""
     for operand, storage in inputs:
         slot, shape = signature.slot(operand.slot), shape_of(operand.value)
         if slot is None or slot.derived or shape is None or not isinstance(storage, QParams) or storage.axis is None:
             continue
-        wanted = channel_axis(unit.nodes[0], operand.edge.index, len(shape))
-        if storage.encoding.granularity is Granularity.AXIS and storage.axis % len(shape) != wanted:
+        expected = channel_axis(unit.nodes[0], operand.edge.index, len(shape))
+        if storage.encoding.granularity is Granularity.AXIS and storage.axis % len(shape) != expected:
             raise InputError(
-                f"edge {str(operand.edge)!r} of the plan: axis {storage.axis} of {operand.name!r} does not count the "
-                f"output channels of {unit.label}, axis {wanted} does"
+                f"edge {str(operand.edge)!r} of the plan: axis {storage.axis} of {operand.name!r} is not the output "
+                f"channel axis of {unit.label}, which is axis {expected}"
             )
 
 
 def _check_derived(unit: Unit, signature: Signature, by_slot: dict[int, tuple[Operand, Storage]]) -> None:
-    """An int32 bias has no scale of its own: the accumulator that it is added to counts in input x weight."""
+    """Check that an int32 bias has the scale of the accumulator that it is added to: input scale x weight scale."""
     for index, (operand, storage) in by_slot.items():
         slot = signature.slot(index)
         if slot is None or not slot.derived or not isinstance(storage, QParams):
             continue
         source, weight = (by_slot[i][1] for i in (0, 1))
         if not isinstance(source, QParams) or not isinstance(weight, QParams):
-            raise InputError(f"edge {str(operand.edge)!r} of the plan: a bias in integers needs integers beside it")
-        wanted = bias_params(source.scale, per_output_channel(unit.nodes[0], weight.scale)).scale
-        if storage.scale.shape != wanted.shape or not np.allclose(storage.scale, wanted, rtol=_SCALE_RTOL, atol=0):
+            raise InputError(
+                f"edge {str(operand.edge)!r} of the plan: bias {operand.name!r} is quantized, but the input or the "
+                "weight is float: quantize all three or none"
+            )
+        expected = bias_params(source.scale, per_output_channel(unit.nodes[0], weight.scale)).scale
+        if storage.scale.shape != expected.shape or not np.allclose(storage.scale, expected, rtol=_SCALE_RTOL, atol=0):
             raise InputError(
                 f"edge {str(operand.edge)!r} of the plan: the scale of bias {operand.name!r} must be input scale x "
-                f"weight scale, {_first(wanted):.9g} and not {_first(storage.scale):.9g}"
+                f"weight scale, {_first(expected):.9g} and not {_first(storage.scale):.9g}"
             )
 
 
@@ -145,7 +148,7 @@ def _writes(encoding: Encoding, storage: Storage) -> bool:
 
 
 def _no_finer(storage: Storage, encoding: Encoding) -> bool:
-    """One scale for all is a special case of one per channel or per block, not the other way round."""
+    """Whether a storage's granularity is supported: per tensor always, per channel or block only if it is the same."""
     return not isinstance(storage, QParams) or (
         storage.encoding.granularity is Granularity.TENSOR
         or (storage.encoding.granularity, storage.encoding.block_size) == (encoding.granularity, encoding.block_size)
@@ -163,5 +166,5 @@ def _fits(slot: Slot, operand: Operand, storage: Storage) -> bool:
     if not isinstance(storage, QParams):
         return not slot.encoding.dtype.is_quantized or slot.derived
     if not slot.encoding.dtype.is_quantized:
-        return not operand.constant and _no_finer(storage, slot.encoding)  # an integer tensor is read back into float
+        return not operand.constant and _no_finer(storage, slot.encoding)  # a quantized tensor is dequantized
     return _writes(slot.encoding, storage)

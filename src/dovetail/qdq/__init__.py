@@ -1,1 +1,1 @@
-"""Plans as QDQ ONNX graphs, and QDQ ONNX graphs as plans."""
+"""Plan -> QDQ ONNX graph, and QDQ ONNX graph -> plan."""

@@ -1,4 +1,4 @@
-"""Real samples in, real outputs out, whether or not the graph's own inputs and outputs are quantized."""
+"""Run a graph with float samples and float outputs, whether or not its own inputs and outputs are quantized."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Stream = Callable[[Iterable[Sample]], Iterator[Sample]]
 
 
 def real_stream(stream: Stream, plan: Plan) -> Stream:
-    """The same stream, spoken to in real numbers."""
+    """The same stream with float inputs and outputs: quantized on the way in, dequantized on the way out."""
     if not plan.quantized_io:
         return stream
 
@@ -25,13 +25,13 @@ def real_stream(stream: Stream, plan: Plan) -> Stream:
 
 
 def stored_sample(sample: Sample, plan: Plan) -> Sample:
-    """A sample as a graph with quantized inputs takes it."""
+    """A float sample, quantized if the plan has quantized inputs and outputs."""
     if not plan.quantized_io:
         return sample
-    return {name: _stored(name, array, plan) for name, array in sample.items()}
+    return {name: _quantized(name, array, plan) for name, array in sample.items()}
 
 
-def _stored(name: str, array: Array, plan: Plan) -> Array:
+def _quantized(name: str, array: Array, plan: Plan) -> Array:
     params = _params(name, plan)
     return array if params is None else quantize(array, params)
 

@@ -1,4 +1,4 @@
-"""Float graph + plan -> QDQ ONNX graph with integer constants: the graph that ships, and the simulation."""
+"""Float graph + plan -> QDQ ONNX graph with quantized constants: the graph that ships, and the simulation."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dovetail.numerics.affine import quantize
 from dovetail.qdq.params import IR_TYPES
 from dovetail.storage import Plan
 
-# Raw, integer and read-back form of a planned tensor ``x`` in the emitted graph.
+# Names in the emitted graph of a planned tensor ``x``: before Q, between Q and DQ, after DQ.
 RAW, STORED, READ = "{}__raw", "{}__q", "{}__dq"
 
 
 def emit_qdq(model: ir.Model, plan: Plan) -> ir.Model:
-    """The QDQ graph of a plan; the float model is not changed."""
+    """The QDQ graph of a plan; does not change the float model."""
     emitted = model.clone()
     forget_names(emitted.graph)
     _Emitter(emitted.graph, plan).run()
@@ -29,23 +29,23 @@ def emit_qdq(model: ir.Model, plan: Plan) -> ir.Model:
 
 
 def drop_unused_constants(graph: ir.Graph) -> None:
-    """Drop the initializers that nothing reads any more."""
+    """Remove the initializers that have no consumer."""
     for name, value in list(graph.initializers.items()):
         if not value.uses() and not value.is_graph_output():
             del graph.initializers[name]
 
 
 class _Emitter:
-    """Writes one plan into one graph, in graph order, so that the same plan gives the same bytes.
+    """Inserts the Q and DQ nodes of a plan into a graph, in graph order, so that the same plan gives the same bytes.
 
-    New nodes are appended: sorting, which is stable, moves each to just before what reads it.
+    New nodes are appended; the stable topological sort then moves each to just before its consumer.
     """
 
     def __init__(self, graph: ir.Graph, plan: Plan) -> None:
         self._graph = graph
         self._plan = plan
-        self._tensors: dict[ir.Value, str] = {}  # raw and read-back values -> the tensors that they stand for
-        self._reads: dict[tuple[ir.Value, QParams], ir.Value] = {}
+        self._tensors: dict[ir.Value, str] = {}  # values before Q and after DQ -> the name of the planned tensor
+        self._conversions: dict[tuple[ir.Value, QParams], ir.Value] = {}
         self._params: dict[QParams, tuple[ir.Value, ...]] = {}
 
     def run(self) -> None:
@@ -55,7 +55,7 @@ class _Emitter:
         for value in values:
             choice = self._plan.tensors.get(value.name or "")
             if choice is not None and isinstance(choice.storage, QParams):
-                self._store(value, choice.storage)
+                self._insert_qdq(value, choice.storage)
         for node in nodes:
             for index, operand in enumerate(node.inputs):
                 edge = Edge(node.name or "", index)
@@ -68,15 +68,15 @@ class _Emitter:
         edges = {Edge(n.name or "", i) for n in nodes for i, operand in enumerate(n.inputs) if operand is not None}
         for name in self._plan.tensors:
             if name not in tensors:
-                raise InputError(f"the plan names tensor {name!r}, which the graph does not have")
+                raise InputError(f"the plan has a row for tensor {name!r}, but the graph has no such tensor")
         for edge in (*self._plan.edges, *self._plan.stored):
             if edge not in edges:
-                raise InputError(f"the plan names edge {str(edge)!r}, which the graph does not have")
+                raise InputError(f"the plan has a row for edge {str(edge)!r}, but the graph has no such edge")
 
-    def _store(self, value: ir.Value, params: QParams) -> None:
-        """Give every reader of a value, and the graph's outputs, what comes back from storing it."""
+    def _insert_qdq(self, value: ir.Value, params: QParams) -> None:
+        """Let every consumer of a value, and the graph outputs, read it through a QDQ pair."""
         name, uses, is_input = str(value.name), value.uses(), value.is_graph_input()
-        is_output = value.is_graph_output() and not is_input  # an output that is an input stays what it is
+        is_output = value.is_graph_output() and not is_input  # a graph input that is also an output is not changed
         integer_output = is_output and self._plan.quantized_io
         float_output = is_output and not self._plan.quantized_io
         if is_output:
@@ -84,20 +84,20 @@ class _Emitter:
             self._tensors[value] = name
         if is_input and self._plan.quantized_io:
             value.type = ir.TensorType(IR_TYPES[params.dtype])
-            stored = value
+            quantized = value
         elif uses or is_output:
-            stored = self._quantize(value, params, name)
+            quantized = self._quantize(value, params, name)
         else:
             return
         if integer_output:
-            self._become_output(stored, name, value)
+            self._become_output(quantized, name, value)
         if uses or float_output:
-            read = self._dequantize(stored, params, name, value)
+            dequantized = self._dequantize(quantized, params, name, value)
             if float_output:
-                self._become_output(read, name, value)
+                self._become_output(dequantized, name, value)
             for node, index in uses:
-                node.replace_input_with(index, read)
-            self._tensors[read] = name
+                node.replace_input_with(index, dequantized)
+            self._tensors[dequantized] = name
 
     def _become_output(self, final: ir.Value, name: str, value: ir.Value) -> None:
         final.name = name
@@ -107,43 +107,46 @@ class _Emitter:
                 self._graph.outputs[index] = final
 
     def _convert(self, edge: Edge, value: ir.Value, params: QParams) -> ir.Value:
-        """What one consumer sees: a further pair, equal ones made once; or a stored constant read back.
+        """What one consumer reads: another QDQ pair, shared by equal edges; or a quantized constant and its DQ.
 
-        Every reader has a stored constant, with its numbers, of its own: ONNX Runtime 1.31.1 rewrites int8 weights for
-        one reader after the other and fails at load when two share one ("Attempt to replace the existing tensor").
+        Every consumer has its own quantized constant, scale and zero point: ONNX Runtime 1.31.1 rewrites int8 weights
+        for one consumer after the other and fails at load when two share one ("Attempt to replace the existing
+        tensor").
         """
         array = constant_of(value)
         tensor = self._tensors.get(value, str(value.name))
         if array is not None:
-            stored = self._integers(edge, array, params)
-            integers = self._initializer(STORED.format(tensor), stored, IR_TYPES[params.dtype], value)
-            return self._dequantize(integers, params, tensor, value)
-        if (value, params) not in self._reads:
+            integers = self._integers(edge, array, params)
+            quantized = self._initializer(STORED.format(tensor), integers, IR_TYPES[params.dtype], value)
+            return self._dequantize(quantized, params, tensor, value)
+        if (value, params) not in self._conversions:
             tensor = f"{tensor}__as_{params.dtype}"
-            integers = self._quantize(value, params, tensor)
-            self._reads[value, params] = self._dequantize(integers, params, tensor, value)
-        return self._reads[value, params]
+            quantized = self._quantize(value, params, tensor)
+            self._conversions[value, params] = self._dequantize(quantized, params, tensor, value)
+        return self._conversions[value, params]
 
     def _integers(self, edge: Edge, array: Array, params: QParams) -> Array:
-        """The stored form of a constant: the plan's, else the rounded numbers."""
-        stored = self._plan.stored.get(edge)
-        if stored is not None and (stored.shape != array.shape or stored.dtype != params.dtype.numpy):
-            wanted, found = f"{params.dtype} {array.shape}", f"{stored.dtype} {stored.shape}"
-            raise InputError(f"edge {str(edge)!r}: the plan holds integers {found} for a constant {wanted}")
+        """The quantized values of a constant: the plan's own integers, else the rounded values."""
+        integers = self._plan.stored.get(edge)
+        if integers is not None and (integers.shape != array.shape or integers.dtype != params.dtype.numpy):
+            raise InputError(
+                f"edge {str(edge)!r}: the plan's integers are {integers.dtype} of shape {integers.shape}, "
+                f"but the constant is {params.dtype} of shape {array.shape}"
+            )
         try:
-            return quantize(array, params) if stored is None else stored
+            return quantize(array, params) if integers is None else integers
         except InputError as error:
             raise InputError(f"edge {str(edge)!r}: {error}") from error
 
     def _quantize(self, value: ir.Value, params: QParams, tensor: str) -> ir.Value:
         if params.dtype is DType.S32:
-            raise InputError(f"tensor {tensor!r}: only constants can be stored as int32, ONNX has no Q for it")
+            raise InputError(f"tensor {tensor!r}: only constants can be int32, ONNX has no int32 QuantizeLinear")
         name, dtype = self._free(STORED, tensor), IR_TYPES[params.dtype]
         return self._append("QuantizeLinear", value, params, name, dtype, source=value)
 
-    def _dequantize(self, stored: ir.Value, params: QParams, tensor: str, source: ir.Value) -> ir.Value:
+    def _dequantize(self, quantized: ir.Value, params: QParams, tensor: str, source: ir.Value) -> ir.Value:
         name = self._free(READ, tensor)
-        return self._append("DequantizeLinear", stored, params, name, ir.DataType.FLOAT, source=source)
+        return self._append("DequantizeLinear", quantized, params, name, ir.DataType.FLOAT, source=source)
 
     def _append(
         self, op_type: str, value: ir.Value, params: QParams, name: str, dtype: ir.DataType, *, source: ir.Value
@@ -153,26 +156,29 @@ class _Emitter:
             attributes["axis"] = params.axis
         if params.encoding.block_size:
             attributes["block_size"] = params.encoding.block_size
-        node = ir.node(op_type, [value, *self._numbers(params, source)], attributes, name=name)
+        node = ir.node(op_type, [value, *self._qparam_inputs(params, source)], attributes, name=name)
         output = node.outputs[0]
         output.name, output.type, output.shape = name, ir.TensorType(dtype), value.shape
         origin.derive(output, source)
         self._graph.append(node)
         return output
 
-    def _numbers(self, params: QParams, source: ir.Value) -> tuple[ir.Value, ...]:
-        """The scale and zero point, once for all equal ones of activations; int32 has no zero point in ONNX Runtime."""
+    def _qparam_inputs(self, params: QParams, source: ir.Value) -> tuple[ir.Value, ...]:
+        """The scale and zero point initializers; activations with equal qparams share them.
+
+        An int32 DequantizeLinear gets no zero point: ONNX Runtime does not support one.
+        """
         shared = not source.is_initializer()
         if shared and params in self._params:
             return self._params[params]
         stem, dtype = self._tensors.get(source, source.name), IR_TYPES[params.dtype]
-        numbers = [self._initializer(f"{stem}__scale", params.scale, ir.DataType.FLOAT, source)]
+        inputs = [self._initializer(f"{stem}__scale", params.scale, ir.DataType.FLOAT, source)]
         if params.dtype is not DType.S32:
-            points = params.zero_point.astype(params.dtype.numpy)
-            numbers.append(self._initializer(f"{stem}__zero_point", points, dtype, source))
+            zero_point = params.zero_point.astype(params.dtype.numpy)
+            inputs.append(self._initializer(f"{stem}__zero_point", zero_point, dtype, source))
         if shared:
-            self._params[params] = tuple(numbers)
-        return tuple(numbers)
+            self._params[params] = tuple(inputs)
+        return tuple(inputs)
 
     def _initializer(self, name: str, array: Array, dtype: ir.DataType, source: ir.Value) -> ir.Value:
         free = free_name(self._graph, name)

@@ -1,8 +1,8 @@
-"""Casts beside Quantize and Dequantize as float16 scales: ``DQ -> Cast(float16)``, ``Cast(float32) -> Q``.
+"""Fold Casts next to Q and DQ nodes into float16 scales: ``DQ -> Cast(float16)``, ``Cast(float32) -> Q``.
 
-Tools that convert a quantized graph to float16 leave them. A pair whose scale is float16 reads and writes float16 by
-itself. TensorRT-RTX 1.7.1.116 fuses either way; it is kept for classic TensorRT, which is said to fuse a DQ into a
-product only without the Cast (NVIDIA/Model-Optimizer, pull request 1289).
+Tools that convert a quantized graph to float16 leave such Casts. A QDQ pair with a float16 scale reads and writes
+float16 itself. TensorRT-RTX 1.7.1.116 fuses with and without the Cast; the pass is for classic TensorRT, which is
+reported to fuse a DQ into a MatMul, Gemm or Conv only without the Cast (NVIDIA/Model-Optimizer, pull request 1289).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
 from dovetail.passes.as_float16 import HALF_SCALES_OPSET, survives
 from dovetail.passes.infer_shapes import infer_shapes
-from dovetail.qdq.pair import QdqPair, insert_read, insert_store, new_scale, pair_of
+from dovetail.qdq.pair import QdqPair, insert_dequantize, insert_quantize, new_scale, pair_of
 from dovetail.qdq.params import is_dequantize, is_quantize
 
 _FLOAT, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
@@ -27,13 +27,13 @@ _Path = tuple[ir.Node, ...]
 
 
 def fold_casts(model: ir.Model) -> PassRecord:
-    """Fold every such Cast, edge by edge: who reads a pair without one still reads it in float32 and with its scale."""
+    """Fold every such Cast, edge by edge: a consumer without a Cast still reads float32, with the old scale."""
     infer_shapes(model)
     return _Folder(model).run()
 
 
 class _Folder:
-    """Changes one graph; a float16 form of a pair is made once for all edges that want it."""
+    """Edits one graph; the float16 copy of a QDQ pair is shared by all edges that need it."""
 
     def __init__(self, model: ir.Model) -> None:
         self._graph = model.graph
@@ -44,60 +44,60 @@ class _Folder:
 
     def run(self) -> PassRecord:
         for node in [node for node in self._graph if is_dequantize(node)]:
-            for path, cast in list(_casts_behind(node.outputs[0])):
-                self._fold_behind(node, path, cast)
+            for path, cast in list(_casts_after(node.outputs[0])):
+                self._fold_after(node, path, cast)
         for node in [node for node in self._graph if is_quantize(node)]:
             if node.outputs[0].uses():
                 self._fold_before(node)
         return PassRecord("fold_casts", tuple(self._changed), tuple(self._declined))
 
-    def _fold_behind(self, read: ir.Node, path: _Path, cast: ir.Node) -> None:
-        pair, where = pair_of(read), origin_of(cast.outputs[0]).name
+    def _fold_after(self, dequantize: ir.Node, path: _Path, cast: ir.Node) -> None:
+        pair, where = pair_of(dequantize), origin_of(cast.outputs[0]).name
         why = pair if isinstance(pair, str) else self._why_not(pair)
         if isinstance(pair, str) or why:
-            self._declined.append(Site(where, f"the Cast behind DequantizeLinear {read.name!r} stays: {why}"))
+            self._declined.append(Site(where, f"the Cast after DequantizeLinear {dequantize.name!r} is kept: {why}"))
             return
-        if read not in self._halves:
-            self._halves[read] = self._half(pair)
-        edit.replace_value(cast.outputs[0], _moved(cast, self._halves[read], path))
+        if dequantize not in self._halves:
+            self._halves[dequantize] = self._half(pair)
+        edit.replace_value(cast.outputs[0], _with_layout(cast, self._halves[dequantize], path))
         edit.remove_dead(self._graph, [cast])
-        self._changed.append(Site(where, "DequantizeLinear gives float16: its scale is float16"))
+        self._changed.append(Site(where, "Cast folded into DequantizeLinear, whose scale is now float16"))
 
     def _half(self, pair: QdqPair) -> ir.Value:
-        """A pair again, or the reading of a constant, with a float16 scale."""
+        """A copy of a QDQ pair, or of the DQ of a constant, with a float16 scale."""
         half = pair.scale.astype(np.float16)
-        scale, stored = new_scale(pair, half, "half"), pair.stored
-        if pair.store is not None and (above := _half_above(pair.store)) is not None:
-            stored = insert_store(pair.store, pair, _moved(pair.store, *above), scale)
-        elif pair.store is not None and not _is_exact(pair):
+        scale, quantized = new_scale(pair, half, "half"), pair.quantized
+        if pair.quantize is not None and (above := _half_above(pair.quantize)) is not None:
+            quantized = insert_quantize(pair.quantize, pair, _with_layout(pair.quantize, *above), scale)
+        elif pair.quantize is not None and not _is_exact(pair):
             rounded = new_scale(pair, half.astype(np.float32), "rounded")
-            value = pair.store.inputs[0]
-            stored = stored if value is None else insert_store(pair.store, pair, value, rounded)
-        return insert_read(pair.read, pair, stored, scale, like=None)
+            value = pair.quantize.inputs[0]
+            quantized = quantized if value is None else insert_quantize(pair.quantize, pair, value, rounded)
+        return insert_dequantize(pair.dequantize, pair, quantized, scale, like=None)
 
-    def _fold_before(self, store: ir.Node) -> None:
-        """Let a Quantize read what was cast to float32 for it."""
-        above, where = _half_above(store), origin_of(store.outputs[0]).name
+    def _fold_before(self, quantize: ir.Node) -> None:
+        """Let a QuantizeLinear read the float16 value that a Cast converts to float32 for it."""
+        above, where = _half_above(quantize), origin_of(quantize.outputs[0]).name
         if above is None:
-            if source := _other_cast(store):
-                self._declined.append(Site(where, f"the Cast in front of QuantizeLinear stays: it is from {source}"))
+            if source := _other_cast(quantize):
+                self._declined.append(Site(where, f"the Cast before QuantizeLinear is kept: it is from {source}"))
             return
-        reads = [node for node, _ in store.outputs[0].uses() if is_dequantize(node)]
-        pair = pair_of(reads[0]) if reads else "nothing reads it"
+        consumers = [node for node, _ in quantize.outputs[0].uses() if is_dequantize(node)]
+        pair = pair_of(consumers[0]) if consumers else "no DequantizeLinear reads its output"
         why = pair if isinstance(pair, str) else self._why_not(pair)
         if not why and not isinstance(pair, str) and not _is_exact(pair):
-            why = "its readers in float32 would see another scale"
+            why = "float16 would round the scale that its float32 consumers use"
         if isinstance(pair, str) or why:
-            self._declined.append(Site(where, f"the Cast in front of QuantizeLinear stays: {why}"))
+            self._declined.append(Site(where, f"the Cast before QuantizeLinear is kept: {why}"))
             return
         scale = new_scale(pair, pair.scale.astype(np.float16), "half")
-        edit.replace_value(store.outputs[0], insert_store(store, pair, _moved(store, *above), scale))
-        edit.remove_dead(self._graph, [store])
-        self._changed.append(Site(where, "QuantizeLinear takes float16: its scale is float16"))
+        edit.replace_value(quantize.outputs[0], insert_quantize(quantize, pair, _with_layout(quantize, *above), scale))
+        edit.remove_dead(self._graph, [quantize])
+        self._changed.append(Site(where, "Cast folded into QuantizeLinear, whose scale is now float16"))
 
     def _why_not(self, pair: QdqPair) -> str:
         if self._opset < HALF_SCALES_OPSET:
-            return f"opset {self._opset} has no float16 scales, opset {HALF_SCALES_OPSET} is the first"
+            return f"opset {self._opset} does not support float16 scales, which need opset {HALF_SCALES_OPSET}"
         return survives(pair.scale)
 
 
@@ -105,18 +105,18 @@ def _is_exact(pair: QdqPair) -> bool:
     return bool((pair.scale.astype(np.float16).astype(np.float32) == pair.scale).all())
 
 
-def _casts_behind(value: ir.Value, path: _Path = ()) -> Iterator[tuple[_Path, ir.Node]]:
-    """The Casts to float16 that read a float32 value, moved or not, and the moves in between."""
+def _casts_after(value: ir.Value, path: _Path = ()) -> Iterator[tuple[_Path, ir.Node]]:
+    """The Casts to float16 that consume a float32 value, directly or after layout operators, and those operators."""
     for node, index in list(value.uses()) if value.dtype is _FLOAT else ():
         if is_op(node, "Cast") and attribute(node, "to", 0) == _HALF:
             yield path, node
         elif index == 0 and is_op(node, *LAYOUT_OPS):
-            yield from _casts_behind(node.outputs[0], (*path, node))
+            yield from _casts_after(node.outputs[0], (*path, node))
 
 
-def _half_above(store: ir.Node) -> tuple[ir.Value, _Path] | None:
-    """The float16 value that was cast for a Quantize, and the moves between Cast and Quantize."""
-    value = store.inputs[0]
+def _half_above(quantize: ir.Node) -> tuple[ir.Value, _Path] | None:
+    """The float16 value that is cast for a QuantizeLinear, and the layout operators between the two."""
+    value = quantize.inputs[0]
     path: _Path = ()
     while value is not None and (node := value.producer()) is not None:
         source = node.inputs[0] if node.inputs else None
@@ -128,16 +128,16 @@ def _half_above(store: ir.Node) -> tuple[ir.Value, _Path] | None:
     return None
 
 
-def _other_cast(store: ir.Node) -> str:
-    """The type that a Cast to float32 directly in front of a Quantize is from, if it is not float16."""
-    value = store.inputs[0]
+def _other_cast(quantize: ir.Node) -> str:
+    """The dtype from which a Cast directly before a QuantizeLinear converts to float32; empty without a Cast."""
+    value = quantize.inputs[0]
     node = value.producer() if value is not None and value.dtype is _FLOAT else None
     source = node.inputs[0] if node is not None and is_op(node, "Cast") else None
     return source.dtype.name.lower() if source is not None and source.dtype is not None else ""
 
 
-def _moved(before: ir.Node, value: ir.Value, path: _Path) -> ir.Value:
-    """Moves again, on a value of another type."""
+def _with_layout(before: ir.Node, value: ir.Value, path: _Path) -> ir.Value:
+    """A value after copies of these layout operators, in its own dtype."""
     for node in path:
         value = edit.insert(
             before,

@@ -1,7 +1,7 @@
-"""QDQ ONNX graph, ours or another tool's -> (float graph, plan), whose emission gives the same numbers to the bit.
+"""QDQ ONNX graph, ours or another tool's -> (float graph, plan) that emit a graph with bit-identical outputs.
 
-Where the graph stores more than a plan can say of one value (a pair behind a pair behind a pair, two stored outputs),
-the float graph gets an Identity, so that each storage has a value of its own.
+Where a plan cannot describe all quantization of one value (three QDQ pairs in a row, two quantized outputs), the float
+graph gets an Identity, so that each quantized copy is a value of its own.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.remove_unused import remove_unused
 from dovetail.qdq.moved import read_before_moving
 from dovetail.qdq.params import is_dequantize, is_quantize
-from dovetail.qdq.views import QuantizedCopy, ValueReaders, read_forms, refuse_other_readers, view_of
+from dovetail.qdq.views import QuantizedCopy, ValueReaders, dequantized_copies, readers_of, refuse_other_consumers
 from dovetail.storage import IN_FLOAT32, Choice, Plan, Reason, ScaleSource, Storage
 
 _AS_READ = "as in the model"
 _FLOAT = ir.DataType.FLOAT
 _Use = tuple[ir.Node, int]
-# What emitters put behind the name of a constant when they store it: ours, and ONNX Runtime's quantizers.
-_STORED_SUFFIX = re.compile(r"(__q|_quantized|_DQ_Q\d+)(\.\d+)?$")
-# Operators that compute on integers, or choose their own numbers; a plan says nothing of them.
+# Suffixes of quantized constants: of our emitter, and of ONNX Runtime's quantizers.
+_QUANTIZED_SUFFIX = re.compile(r"(__q|_quantized|_DQ_Q\d+)(\.\d+)?$")
+# Operators that compute on integers or choose their own qparams, which a plan cannot describe.
 _INTEGER_PREFIXES = ("QLinear", "QOrdered", "DynamicQuantize")
 _INTEGER_OPS = frozenset(
     (
@@ -51,30 +51,30 @@ _INTEGER_OPS = frozenset(
 
 
 def is_quantized(model: ir.Model) -> bool:
-    """Whether the model was quantized already, in a form that can be inverted or not."""
+    """Whether the model is quantized, whether or not it can be inverted."""
     return any(is_quantize(n) or is_dequantize(n) or _is_integer_op(n) for n in model.graph.all_nodes())
 
 
 def invert(model: ir.Model) -> tuple[ir.Model, Plan]:
-    """The float model that a QDQ model stands for, and how it stores it; the model given is not changed."""
+    """The float model and the plan of a QDQ model; does not change the model."""
     _refuse(model)
     model = model.clone()
     edit.forget_names(model.graph)
     for node in _qdq_nodes(model.graph):
         node.domain = ""
-    remove_unused(model)  # a reader that nothing depends on does not count
+    remove_unused(model)  # a consumer whose output nothing uses does not count
     infer_shapes(model)
     read_before_moving(model)
     inverter = _Inverter(model.graph)
     inverter.run()
     remove_unused(model)
-    if left := _qdq_nodes(model.graph):
-        raise ValueError(f"{left[0].op_type} {left[0].name!r} was not taken out of the graph")
+    if remaining := _qdq_nodes(model.graph):
+        raise ValueError(f"{remaining[0].op_type} {remaining[0].name!r} was not removed from the graph")
     return model, inverter.plan()
 
 
 class _Inverter:
-    """Takes the Q and DQ nodes out of one graph, value by value, and writes down what they said."""
+    """Removes the Q and DQ nodes of one graph, value by value, and records their qparams."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
@@ -85,18 +85,18 @@ class _Inverter:
 
     def run(self) -> None:
         nodes = [node for node in self._graph if not is_quantize(node) and not is_dequantize(node)]
-        made = [value for node in nodes for value in node.outputs]
-        for value in [*self._graph.inputs, *self._graph.initializers.values(), *made]:
+        outputs = [value for node in nodes for value in node.outputs]
+        for value in [*self._graph.inputs, *self._graph.initializers.values(), *outputs]:
             array = edit.constant_of(value)
             if array is not None:
                 self._constant(value, array)
-            elif forms := read_forms(value):
-                self._integer_input(value, forms)
+            elif copies := dequantized_copies(value):
+                self._integer_input(value, copies)
             else:
-                self._place(value, view_of([value]))
+                self._activation(value, readers_of([value]))
 
     def plan(self) -> Plan:
-        """The plan, once the graph is done and every name final; what nothing was said of is float."""
+        """The plan, once the graph is done and every name is final; a value without Q and DQ is float."""
         tensors: dict[str, Choice] = {}
         for value in (*self._graph.inputs, *(value for node in self._graph for value in node.outputs)):
             storage: Storage = self._tensors.get(value, IN_FLOAT32)
@@ -116,75 +116,78 @@ class _Inverter:
         )
 
     def _constant(self, value: ir.Value, array: Array) -> None:
-        """A constant: integers that DQs read, or real numbers that Qs store."""
-        for form in read_forms(value):
-            name = _STORED_SUFFIX.sub("", str(value.name)) or str(value.name)
-            real = edit.add_initializer(self._graph, dequantize(array, form.params), name=name, source=value)
-            if not form.only_uses:
-                view = ValueReaders(outputs=form.view.outputs, forms=form.view.forms)
-                self._place(self._identity(real, form.at), view)
-            self._keep_constant(real, [*real.uses(), *form.view.uses], form.params, array)
-        for form in view_of([value]).forms:
-            if form.only_uses:
-                self._keep_constant(value, form.view.uses, form.params, quantize(array, form.params))
+        """Record a constant: integers with DQ nodes, or float values with Q nodes."""
+        for copy in dequantized_copies(value):
+            name = _QUANTIZED_SUFFIX.sub("", str(value.name)) or str(value.name)
+            real = edit.add_initializer(self._graph, dequantize(array, copy.params), name=name, source=value)
+            if not copy.only_uses:
+                readers = ValueReaders(outputs=copy.readers.outputs, copies=copy.readers.copies)
+                self._activation(self._identity(real, copy.first_node), readers)
+            self._record_constant(real, [*real.uses(), *copy.readers.uses], copy.params, array)
+        for copy in readers_of([value]).copies:
+            if copy.only_uses:
+                self._record_constant(value, copy.readers.uses, copy.params, quantize(array, copy.params))
             else:
-                self._store(self._identity(value, form.at), form)
+                self._record_tensor(self._identity(value, copy.first_node), copy)
 
-    def _keep_constant(self, value: ir.Value, uses: Sequence[_Use], params: QParams, array: Array) -> None:
+    def _record_constant(self, value: ir.Value, uses: Sequence[_Use], params: QParams, array: Array) -> None:
         for use in uses:
-            self._see(value, use, params)
+            self._record_edge(value, use, params)
             self._stored[use] = array
 
-    def _integer_input(self, value: ir.Value, forms: list[QuantizedCopy]) -> None:
-        """Integers that are not constant: those of an input; what computes on integers is refused."""
-        reader, producer = forms[0].at, value.producer()
+    def _integer_input(self, value: ir.Value, copies: list[QuantizedCopy]) -> None:
+        """Record a quantized graph input; integers that another operator produces are an error."""
+        dequantize_node, producer = copies[0].first_node, value.producer()
         if producer is not None:
             raise InputError(
-                f"DequantizeLinear {reader.name!r}: it reads integers made by {producer.op_type} {producer.name!r}, "
-                "which only works on floats in a QDQ model"
+                f"DequantizeLinear {dequantize_node.name!r}: it reads integers from {producer.op_type} "
+                f"{producer.name!r}; in a QDQ model they must come from QuantizeLinear"
             )
-        refuse_other_readers(value, f"input {value.name!r}")
-        if len(forms) > 1:
-            raise InputError(f"input {value.name!r}: DequantizeLinear {forms[1].at.name!r} reads it with other numbers")
+        refuse_other_consumers(value, f"input {value.name!r}")
+        if len(copies) > 1:
+            raise InputError(
+                f"input {value.name!r}: DequantizeLinear {copies[1].first_node.name!r} has another scale or zero point "
+                f"than DequantizeLinear {dequantize_node.name!r}"
+            )
         value.type = ir.TensorType(_FLOAT)
-        self._store(value, forms[0])
+        self._record_tensor(value, copies[0])
 
-    def _place(self, value: ir.Value, view: ValueReaders) -> None:
-        """Say how a value is stored: by itself where everyone sees it in one form, else edge by edge."""
+    def _activation(self, value: ir.Value, readers: ValueReaders) -> None:
+        """Record a value's qparams: of the tensor if all consumers read the same copy, else of each edge."""
         float_input = value.is_graph_input() and self._quantized_io
-        if len(view.forms) == 1 and not view.uses and not view.outputs and not float_input:
-            self._store(value, view.forms[0])
+        if len(readers.copies) == 1 and not readers.uses and not readers.outputs and not float_input:
+            self._record_tensor(value, readers.copies[0])
         else:
-            self._show(value, view)
+            self._connect(value, readers)
 
-    def _store(self, value: ir.Value, form: QuantizedCopy) -> None:
-        self._tensors[value] = form.params
-        if form.integer_output is not None:
-            edit.replace_value(form.integer_output, value)
-        self._show(value, form.view)
+    def _record_tensor(self, value: ir.Value, copy: QuantizedCopy) -> None:
+        self._tensors[value] = copy.params
+        if copy.integer_output is not None:
+            edit.replace_value(copy.integer_output, value)
+        self._connect(value, copy.readers)
 
-    def _show(self, value: ir.Value, view: ValueReaders) -> None:
-        """Let everyone in a view see the value, each of its forms on the edges or as a value of its own."""
-        for output in view.outputs:
+    def _connect(self, value: ir.Value, readers: ValueReaders) -> None:
+        """Let these consumers read the value; its copies become edges, or values of their own."""
+        for output in readers.outputs:
             if output is not value:
                 edit.replace_value(output, self._as_output(value, output))
-        for use in view.uses:
+        for use in readers.uses:
             use[0].replace_input_with(use[1], value)
-        for form in view.forms:
-            if form.only_uses:
-                for use in form.view.uses:
-                    self._see(value, use, form.params)
+        for copy in readers.copies:
+            if copy.only_uses:
+                for use in copy.readers.uses:
+                    self._record_edge(value, use, copy.params)
             else:
-                self._store(self._identity(value, form.at), form)
+                self._record_tensor(self._identity(value, copy.first_node), copy)
 
     def _as_output(self, value: ir.Value, output: ir.Value) -> ir.Value:
-        """A value that can stand at a float output: a stored one would be emitted as integers."""
-        reader = output.producer()
-        if self._quantized_io and value in self._tensors and reader is not None:
-            return self._identity(value, reader)
+        """A value for a float graph output: an Identity if the value itself would be emitted as integers."""
+        producer = output.producer()
+        if self._quantized_io and value in self._tensors and producer is not None:
+            return self._identity(value, producer)
         return value
 
-    def _see(self, value: ir.Value, use: _Use, params: QParams) -> None:
+    def _record_edge(self, value: ir.Value, use: _Use, params: QParams) -> None:
         node, index = use
         node.replace_input_with(index, value)
         self._edges[node, index] = params
@@ -204,8 +207,10 @@ def _qdq_nodes(graph: ir.Graph) -> list[ir.Node]:
 
 
 def _has_integer_io(graph: ir.Graph) -> bool:
-    """Whether an input or an output of the graph holds stored integers."""
-    return any(read_forms(value) for value in graph.inputs) or any(is_quantize(v.producer()) for v in graph.outputs)
+    """Whether an input or an output of the graph is quantized."""
+    return any(dequantized_copies(value) for value in graph.inputs) or any(
+        is_quantize(v.producer()) for v in graph.outputs
+    )
 
 
 def _is_integer_op(node: ir.Node) -> bool:
@@ -213,16 +218,18 @@ def _is_integer_op(node: ir.Node) -> bool:
 
 
 def _refuse(model: ir.Model) -> None:
-    """Refuse what no plan can say."""
+    """Raise InputError for a model that a plan cannot describe."""
     for node in model.graph.all_nodes():
         if _is_integer_op(node):
             raise InputError(
-                f"node {node.name!r} ({node.op_type}) computes on integers itself: only the QDQ form, with float "
-                "operators between DequantizeLinear and QuantizeLinear, can be read"
+                f"node {node.name!r} ({node.op_type}) computes on integers: only QDQ models are supported, with float "
+                "operators between DequantizeLinear and QuantizeLinear"
             )
     for node in model.graph:
         if any(attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attr in node.attributes.values()):
-            raise InputError(f"node {node.name!r} ({node.op_type}) has a subgraph: it cannot be read when quantized")
+            raise InputError(
+                f"node {node.name!r} ({node.op_type}) has a subgraph, which is not supported in a quantized model"
+            )
         scale = edit.constant_of(node.inputs[1]) if is_quantize(node) or is_dequantize(node) else None
         if scale is not None and scale.dtype == np.float16:
-            raise InputError(f"{node.op_type} {node.name!r}: its real values are FLOAT16, a plan is about FLOAT")
+            raise InputError(f"{node.op_type} {node.name!r}: its float values are FLOAT16; only FLOAT is supported")

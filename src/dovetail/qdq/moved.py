@@ -1,6 +1,6 @@
-"""Reading integers back before they are moved: Q -> Transpose -> DQ becomes Q -> DQ -> Transpose.
+"""Move DQ nodes above layout operators: Q -> Transpose -> DQ becomes Q -> DQ -> Transpose.
 
-An operator that only moves elements gives the same numbers on either side of a DQ with one scale, to the bit.
+An operator that only rearranges elements gives bit-identical results before and after a per-tensor DQ.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from dovetail.model.evaluate import CannotEvaluate, evaluate
 from dovetail.model.movers import MOVERS
 from dovetail.qdq.params import STORED_TYPES, is_dequantize, qparams_of
 
-# Operators whose outputs hold elements of their first input (of all inputs: Concat) and nothing else.
+# Operators whose outputs hold only elements of their first input (Concat: of all inputs).
 _MOVERS = frozenset(MOVERS) - {"MaxPool"} | {"Concat", "GatherND"}
-# Stored types that NumPy itself has, so that ONNX Runtime can be given them.
-_FED = frozenset(dtype for dtype, stored in STORED_TYPES.items() if stored.numpy.isbuiltin == 1)
+# Quantized dtypes that NumPy has itself, so that arrays of them can be passed to ONNX Runtime.
+_NUMPY_TYPES = frozenset(onnx_type for onnx_type, dtype in STORED_TYPES.items() if dtype.numpy.isbuiltin == 1)
 
 
 def read_before_moving(model: ir.Model) -> None:
-    """Move every DQ up to where its integers were stored, in place; moved integer constants are computed instead."""
-    moves = [node for node in model.graph if edit.is_op(node, *_MOVERS)]
-    for node in moves:
+    """Move every DQ up to its Q, in place; a layout operator on a quantized constant is folded instead."""
+    layout_nodes = [node for node in model.graph if edit.is_op(node, *_MOVERS)]
+    for node in layout_nodes:
         _fold(node, model.opset_imports)
-    for node in reversed(moves):
+    for node in reversed(layout_nodes):
         _move_up(node)
 
 
 def _fold(node: ir.Node, imports: dict[str, int]) -> None:
-    """Compute a move of constant integers; where ONNX Runtime cannot, it stays a move like any other."""
-    read = [(value, edit.constant_of(value)) for value in node.inputs if value is not None]
-    arrays = {str(value.name): array for value, array in read if array is not None}
-    if read[0][0].dtype not in _FED or len(arrays) != len(read):
+    """Constant-fold a layout operator on quantized constants; it stays where ONNX Runtime cannot compute it."""
+    inputs = [(value, edit.constant_of(value)) for value in node.inputs if value is not None]
+    arrays = {str(value.name): array for value, array in inputs if array is not None}
+    if inputs[0][0].dtype not in _NUMPY_TYPES or len(arrays) != len(inputs):
         return
     if any(value.is_graph_output() for value in node.outputs):
         return
@@ -45,28 +45,31 @@ def _fold(node: ir.Node, imports: dict[str, int]) -> None:
 
 
 def _move_up(node: ir.Node) -> None:
-    """Put the DQ that alone reads what a node moves in front of it."""
+    """Move DQ nodes from the outputs of a layout operator to its inputs, if nothing else consumes its outputs."""
     uses = [use for value in node.outputs for use in value.uses()]
     if any(value.is_graph_output() for value in node.outputs):
         return
-    if not uses or not all(is_dequantize(reader) and index == 0 for reader, index in uses):
+    if not uses or not all(is_dequantize(consumer) and index == 0 for consumer, index in uses):
         return
-    reads = [reader for reader, _ in uses]
-    params = qparams_of(reads[0])
-    if params.encoding.granularity is not Granularity.TENSOR or any(qparams_of(read) != params for read in reads[1:]):
+    dequantizes = [consumer for consumer, _ in uses]
+    params = qparams_of(dequantizes[0])
+    if params.encoding.granularity is not Granularity.TENSOR:
+        return
+    if any(qparams_of(dequantize) != params for dequantize in dequantizes[1:]):
         return
     for index in range(len(node.inputs) if node.op_type == "Concat" else 1):
-        node.replace_input_with(index, _read_back(node, index, reads[0]))
+        node.replace_input_with(index, _dequantized(node, index, dequantizes[0]))
     for output in node.outputs:
         output.type = ir.TensorType(ir.DataType.FLOAT)
-    for read in reads:
-        moved = read.inputs[0]
-        if moved is not None:
-            edit.replace_value(read.outputs[0], moved)
-    edit.remove_dead(edit.graph_of(node), reads)
+    for dequantize in dequantizes:
+        layout_output = dequantize.inputs[0]
+        if layout_output is not None:
+            edit.replace_value(dequantize.outputs[0], layout_output)
+    edit.remove_dead(edit.graph_of(node), dequantizes)
 
 
-def _read_back(node: ir.Node, index: int, like: ir.Node) -> ir.Value:
+def _dequantized(node: ir.Node, index: int, like: ir.Node) -> ir.Value:
+    """The output of a new DQ on an input of a node, with the qparams of the DQ ``like``."""
     value = node.inputs[index]
     return edit.insert(
         node,

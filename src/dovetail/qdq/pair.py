@@ -1,4 +1,4 @@
-"""One Quantize/Dequantize pair, or stored constant, made again beside the old one, for one edge."""
+"""Copies of a QDQ pair, or of the DQ of a constant, with another scale or input, for one edge."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dovetail.model import edit
 from dovetail.model.edit import attribute, constant_of, shape_of
 from dovetail.qdq.params import is_quantize
 
-# From opset 23 on a Dequantize may say what it gives; without it, that is the type of its scale.
-_TYPE = "output_dtype"
+# From opset 23 on DequantizeLinear has this attribute; without it, its output has the dtype of its scale.
+_OUTPUT_DTYPE = "output_dtype"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QdqPair:
-    """A Dequantize, what it reads, and the Quantize that made it; None where the integers are a constant."""
+    """A DequantizeLinear, its input, and the QuantizeLinear that produces it; None where the input is a constant."""
 
-    read: ir.Node
-    stored: ir.Value
-    store: ir.Node | None
+    dequantize: ir.Node
+    quantized: ir.Value
+    quantize: ir.Node | None
     scale: Array
 
     @property
@@ -32,74 +32,83 @@ class QdqPair:
 
     @property
     def axis(self) -> int:
-        """The axis of the scales, from the front."""
-        rank = len(shape_of(self.read.outputs[0]) or ())
-        axis = int(attribute(self.read, "axis", 1))
+        """The axis of the scales, as a non-negative index."""
+        rank = len(shape_of(self.dequantize.outputs[0]) or ())
+        axis = int(attribute(self.dequantize, "axis", 1))
         return axis + rank if axis < 0 else axis
 
 
-def pair_of(read: ir.Node) -> QdqPair | str:
-    """The pair that a Dequantize ends, or why it cannot be made again."""
-    stored, scale = read.inputs[0], constant_of(read.inputs[1])
-    if stored is None or scale is None:
+def pair_of(dequantize: ir.Node) -> QdqPair | str:
+    """The QDQ pair that ends in a DequantizeLinear, or why it cannot be copied."""
+    quantized, scale = dequantize.inputs[0], constant_of(dequantize.inputs[1])
+    if quantized is None or scale is None:
         return "its scale is not a constant"
     if scale.dtype not in (np.float16, np.float32):
         return f"its scale is {scale.dtype}"
-    said = attribute(read, _TYPE, 0)
-    if said and ir.DataType(said).numpy() != scale.dtype:
-        return "it gives another type than that of its scale"
-    store = stored.producer()
-    if not is_quantize(store):
-        return QdqPair(read, stored, None, scale) if constant_of(stored) is not None else "its integers are an input"
-    written = constant_of(store.inputs[1]) if store is not None else None
-    if written is None or not np.array_equal(written.astype(np.float32), scale.astype(np.float32)):
-        return "its Quantize and its Dequantize have different scales"
-    return QdqPair(read, stored, store, scale)
+    output_dtype = attribute(dequantize, _OUTPUT_DTYPE, 0)
+    if output_dtype and ir.DataType(output_dtype).numpy() != scale.dtype:
+        return "its output_dtype differs from the dtype of its scale"
+    quantize = quantized.producer()
+    if not is_quantize(quantize):
+        if constant_of(quantized) is None:
+            return "its input is neither a constant nor the output of QuantizeLinear"
+        return QdqPair(dequantize, quantized, None, scale)
+    quantize_scale = constant_of(quantize.inputs[1]) if quantize is not None else None
+    if quantize_scale is None or not np.array_equal(quantize_scale.astype(np.float32), scale.astype(np.float32)):
+        return "its QuantizeLinear has another scale"
+    return QdqPair(dequantize, quantized, quantize, scale)
 
 
-def insert_read(
-    before: ir.Node, pair: QdqPair, stored: ir.Value, scale: ir.Value, *, axis: int | None = None, like: ir.Value | None
+def insert_dequantize(
+    before: ir.Node,
+    pair: QdqPair,
+    quantized: ir.Value,
+    scale: ir.Value,
+    *,
+    axis: int | None = None,
+    like: ir.Value | None,
 ) -> ir.Value:
-    """A Dequantize with other integers or another scale; ``like``: the value whose shape and type it has."""
-    result = pair.read.outputs[0] if like is None else like
+    """A copy of a pair's DequantizeLinear with another input or scale; ``like``: the value whose shape it has."""
+    result = pair.dequantize.outputs[0] if like is None else like
     return edit.insert(
         before,
         "DequantizeLinear",
-        [stored, scale, *pair.read.inputs[2:]],
-        attributes={k: v for k, v in _attributes(pair.read, axis).items() if k != _TYPE},  # that of its new scale
-        source=pair.read.outputs[0],
-        replaces=[pair.read],
+        [quantized, scale, *pair.dequantize.inputs[2:]],
+        # Without output_dtype, the output has the dtype of the new scale.
+        attributes={k: v for k, v in _attributes(pair.dequantize, axis).items() if k != _OUTPUT_DTYPE},
+        source=pair.dequantize.outputs[0],
+        replaces=[pair.dequantize],
         shape=shape_of(result),
         dtype=scale.dtype,
-        domain=pair.read.domain,
+        domain=pair.dequantize.domain,
     )
 
 
-def insert_store(
+def insert_quantize(
     before: ir.Node, pair: QdqPair, value: ir.Value, scale: ir.Value, *, axis: int | None = None
 ) -> ir.Value:
-    """The Quantize of a pair again, for another value or scale."""
-    if pair.store is None:
-        raise ValueError(f"{pair.read.name!r} reads a constant")
+    """A copy of a pair's QuantizeLinear with another input or scale."""
+    if pair.quantize is None:
+        raise ValueError(f"DequantizeLinear {pair.dequantize.name!r} reads a constant, so there is no QuantizeLinear")
     return edit.insert(
         before,
         "QuantizeLinear",
-        [value, scale, *pair.store.inputs[2:]],
-        attributes=_attributes(pair.store, axis),
-        source=pair.stored,
-        replaces=[pair.store],
+        [value, scale, *pair.quantize.inputs[2:]],
+        attributes=_attributes(pair.quantize, axis),
+        source=pair.quantized,
+        replaces=[pair.quantize],
         shape=shape_of(value),
-        dtype=pair.stored.dtype,
-        domain=pair.store.domain,
+        dtype=pair.quantized.dtype,
+        domain=pair.quantize.domain,
     )
 
 
 def new_scale(pair: QdqPair, scale: Array, tag: str) -> ir.Value:
-    """A scale of its own, whoever reads the old one."""
-    old = pair.read.inputs[1]
+    """A new scale initializer; the old one may have other consumers."""
+    old = pair.dequantize.inputs[1]
     if old is None:
-        raise ValueError(f"{pair.read.name!r} has no scale")
-    return edit.add_initializer(edit.graph_of(pair.read), scale, name=f"{old.name}/{tag}", source=old)
+        raise ValueError(f"DequantizeLinear {pair.dequantize.name!r} has no scale")
+    return edit.add_initializer(edit.graph_of(pair.dequantize), scale, name=f"{old.name}/{tag}", source=old)
 
 
 def _attributes(node: ir.Node, axis: int | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The numbers of a QuantizeLinear or DequantizeLinear node as QParams."""
+"""The scale and zero point of a QuantizeLinear or DequantizeLinear node as QParams."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ STORED_TYPES: dict[ir.DataType, DType] = {
     ir.DataType.INT32: DType.S32,
     ir.DataType.FLOAT8E4M3FN: DType.F8E4M3,
 }
-IR_TYPES: dict[DType, ir.DataType] = {dtype: stored for stored, dtype in STORED_TYPES.items()}
-# ONNX Runtime's own domain had 16-bit Q and DQ before opset 21 brought them to ONNX; the numbers are the same.
+IR_TYPES: dict[DType, ir.DataType] = {dtype: onnx_type for onnx_type, dtype in STORED_TYPES.items()}
+# ONNX Runtime's own domain had 16-bit Q and DQ before ONNX opset 21; they compute the same.
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
-# Where a graph computes in float16, its scales are float16 too.
+# A graph in float16 has float16 scales.
 _REAL_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 _NO_ZERO_POINT = (DType.S32, DType.F8E4M3)
 
@@ -39,14 +39,14 @@ def is_dequantize(node: ir.Node | None) -> bool:
 
 
 def qparams_of(node: ir.Node) -> QParams:
-    """What a Q or DQ node stores; numbers that are not constant, finite, above zero and of one shape are refused."""
+    """The qparams of a Q or DQ node, which must be constant, finite, above zero and of the right shape."""
     _check_real_type(node)
     dtype = _dtype(node)
     scale, zero_point = _scale(node), _zero_point(node)
     if zero_point is None:
         zero_point = np.zeros(scale.shape, np.int32)
     elif dtype in _NO_ZERO_POINT and zero_point.astype(np.float32).any():
-        raise _refusal(node, f"{dtype} takes no zero point other than 0")
+        raise _refusal(node, f"the zero point of {dtype} must be 0")
     elif scale.size == zero_point.size == 1:
         zero_point = zero_point.reshape(scale.shape)
     zero_point = zero_point.astype(np.int32)
@@ -65,9 +65,9 @@ def qparams_of(node: ir.Node) -> QParams:
         raise _refusal(node, str(error)) from error
 
 
-def _check_shape(scale: Array, wanted: tuple[int, ...], shape: tuple[int, ...]) -> None:
-    if scale.shape != wanted:
-        raise ValueError(f"its scale has shape {scale.shape}, a tensor {shape} needs {wanted}")
+def _check_shape(scale: Array, expected: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    if scale.shape != expected:
+        raise ValueError(f"its scale has shape {scale.shape}, but a tensor of shape {shape} requires {expected}")
 
 
 def _refusal(node: ir.Node, why: str) -> InputError:
@@ -79,24 +79,24 @@ def _scale(node: ir.Node) -> Array:
     if scale is None:
         raise _refusal(node, "its scale is not a constant")
     if scale.dtype not in (np.float32, np.float16):
-        raise _refusal(node, f"its scale is {scale.dtype}, only float32 and float16 are read")
+        raise _refusal(node, f"its scale is {scale.dtype}; only float32 and float16 are supported")
     if not np.isfinite(scale).all() or not (scale > 0).all():
-        raise _refusal(node, "its scale is not finite and above zero")
+        raise _refusal(node, "its scale must be finite and above zero")
     return scale
 
 
 def _zero_point(node: ir.Node) -> Array | None:
-    given = node.inputs[2] if len(node.inputs) > 2 else None
-    if given is None:
+    value = node.inputs[2] if len(node.inputs) > 2 else None
+    if value is None:
         return None
-    zero_point = constant_of(given)
+    zero_point = constant_of(value)
     if zero_point is None:
         raise _refusal(node, "its zero point is not a constant")
     return zero_point
 
 
 def _axis(node: ir.Node) -> int:
-    """The axis counted from the front; from the back where the rank is not known."""
+    """The axis as a non-negative index; as written in the node if the rank is not known."""
     axis = int(attribute(node, "axis", 1))
     value = node.inputs[0]
     rank = None if value is None or value.shape is None else len(value.shape)
@@ -108,19 +108,19 @@ def _middle(dtype: DType) -> int:
 
 
 def _check_real_type(node: ir.Node) -> None:
-    """Refuse what makes a node compute in, read or write another real type than float32 or float16."""
+    """Raise InputError if a node computes in, reads or writes another float dtype than float32 or float16."""
     real = node.inputs[0] if is_quantize(node) else node.outputs[0]
     if real is not None and real.dtype not in (None, *_REAL_TYPES):
-        raise _refusal(node, f"its real values are {real.dtype}, only FLOAT and FLOAT16 are read")
+        raise _refusal(node, f"its float values are {real.dtype}; only FLOAT and FLOAT16 are supported")
     precision = attribute(node, "precision" if is_quantize(node) else "output_dtype", 0)
     if precision not in (0, *_REAL_TYPES):
-        raise _refusal(node, f"it computes in {ir.DataType(precision)}, only FLOAT and FLOAT16 are read")
+        raise _refusal(node, f"it computes in {ir.DataType(precision)}; only FLOAT and FLOAT16 are supported")
     if not attribute(node, "saturate", 1):
-        raise _refusal(node, "it does not saturate")
+        raise _refusal(node, "saturate=0 is not supported")
 
 
 def _dtype(node: ir.Node) -> DType:
-    """The stored type: what a DQ reads; what a Q's zero point or output_dtype says, uint8 by default."""
+    """The quantized dtype: that of a DQ's input, or of a Q's zero point or output_dtype, by default uint8."""
     if is_dequantize(node):
         element = node.inputs[0].dtype if node.inputs[0] is not None else None
     elif len(node.inputs) > 2 and node.inputs[2] is not None:
@@ -129,5 +129,5 @@ def _dtype(node: ir.Node) -> DType:
         code = int(attribute(node, "output_dtype", 0))
         element = ir.DataType(code) if code else ir.DataType.UINT8
     if element is None or element not in STORED_TYPES:
-        raise _refusal(node, f"stored type {element} is not one that is known here")
+        raise _refusal(node, f"quantized dtype {element} is not supported")
     return STORED_TYPES[element]

@@ -1,8 +1,8 @@
-"""The scale of an attention in front of the pair on its query: ``Q, DQ, Mul, MatMul`` as ``Mul, Q, DQ, MatMul``.
+"""Move the attention scale before the QDQ pair of the query: ``Q, DQ, Mul, MatMul`` -> ``Mul, Q, DQ, MatMul``.
 
-Multiplying what is stored multiplies the pair's scale by the same number, so that the integers stay. The same for a Mul
-or Div on the scores. TensorRT-RTX 1.7.1.116 fuses either way; it is kept for classic TensorRT, which wants the scale in
-front of the first product (TensorRT documentation, "Fused Attention") and DQ directly in front of it
+The scale of the QDQ pair is multiplied by the same factor, so the quantized values do not change. A Mul or Div on the
+scores is moved too. TensorRT-RTX 1.7.1.116 fuses both forms; the pass is for classic TensorRT, which requires the scale
+before the first MatMul (TensorRT documentation, "Fused Attention") and the DQ directly before it
 (NVIDIA/Model-Optimizer, pull request 1289).
 """
 
@@ -17,25 +17,25 @@ from dovetail.model.edit import constant_of, is_op, shape_of
 from dovetail.model.layout import LAYOUT_OPS
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
-from dovetail.qdq.pair import QdqPair, insert_read, insert_store, new_scale, pair_of
+from dovetail.qdq.pair import QdqPair, insert_dequantize, insert_quantize, new_scale, pair_of
 from dovetail.qdq.params import is_dequantize
 
-# What may lie between scaled scores and their softmax.
-_ON_THE_WAY = ("Add", "Cast", "Reshape", "Where")
-_REACH = 6
+# Operators that may be between the scaled scores and their Softmax, and how many.
+_BEFORE_SOFTMAX = ("Add", "Cast", "Reshape", "Where")
+_MAX_STEPS = 6
 
 
 def scale_before_quantize(model: ir.Model) -> PassRecord:
-    """Move every constant scale between a pair and a product, or behind a product in front of a softmax."""
-    return _Mover(model.graph).run()
+    """Move every constant scale between a QDQ pair and a MatMul, or between a MatMul and its Softmax."""
+    return _ScaleMover(model.graph).run()
 
 
-class _Mover:
-    """Changes one graph; a scaled form of a pair is made once for all edges that want it."""
+class _ScaleMover:
+    """Edits one graph; the scaled copy of a QDQ pair is shared by all edges that need it."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
-        self._made: dict[tuple[ir.Node, float], ir.Value] = {}
+        self._scaled_pairs: dict[tuple[ir.Node, float], ir.Value] = {}
         self._changed: list[Site] = []
         self._declined: list[Site] = []
 
@@ -47,57 +47,57 @@ class _Mover:
             self._scores(node)
         return PassRecord("scale_before_quantize", tuple(self._changed), tuple(self._declined))
 
-    def _operand(self, product: ir.Node, index: int) -> None:
-        """A scale between DequantizeLinear and product."""
-        path, read = _above(product.inputs[index])
+    def _operand(self, matmul: ir.Node, index: int) -> None:
+        """Move a scale between a DequantizeLinear and a MatMul."""
+        path, dequantize = _above(matmul.inputs[index])
         scales = [scale for node in path if (scale := scale_at(node, ScalePlace.QUERY)) is not None]
-        if read is None or not scales:
+        if dequantize is None or not scales:
             return
         where = origin_of(scales[0].node.outputs[0]).name
-        new = self._scaled(read, scales, where)
-        if new is None:
+        operand = self._scaled(dequantize, scales, where)
+        if operand is None:
             return
         scaling = {scale.node for scale in scales}
         for node in path:
-            new = new if node in scaling else edit.insert_copy(product, node, [new, *node.inputs[1:]])
-        product.replace_input_with(index, new)
+            operand = operand if node in scaling else edit.insert_copy(matmul, node, [operand, *node.inputs[1:]])
+        matmul.replace_input_with(index, operand)
         edit.remove_dead(self._graph, list(reversed(path)))
 
-    def _scores(self, product: ir.Node) -> None:
-        """A scale between a product of two activations and its softmax."""
-        scaling = edit.sole_consumer(product.outputs[0])
+    def _scores(self, matmul: ir.Node) -> None:
+        """Move a scale between an activation-by-activation MatMul and its Softmax."""
+        scaling = edit.sole_consumer(matmul.outputs[0])
         scale = None if scaling is None else scale_at(scaling, ScalePlace.SCORES)
-        path, read = _above(product.inputs[0])
-        if scale is None or read is None or path or not _feeds_softmax(scale.node.outputs[0]):
+        path, dequantize = _above(matmul.inputs[0])
+        if scale is None or dequantize is None or path or not _feeds_softmax(scale.node.outputs[0]):
             return
         result = scale.node.outputs[0]
-        query = self._scaled(read, [scale], origin_of(result).name)
+        query = self._scaled(dequantize, [scale], origin_of(result).name)
         if query is None:
             return
         shape = shape_of(result)
         scores = edit.insert(
-            scale.node, "MatMul", [query, product.inputs[1]], source=result, replaces=[product, scale.node], shape=shape
+            scale.node, "MatMul", [query, matmul.inputs[1]], source=result, replaces=[matmul, scale.node], shape=shape
         )
         edit.replace_value(result, scores)
         edit.remove_dead(self._graph, [scale.node])
 
-    def _scaled(self, read: ir.Node, scales: list[Scale], where: str) -> ir.Value | None:
-        """What a pair gives, scaled in front of it; None where that cannot be."""
-        pair = pair_of(read)
-        factor = _product(scales)
+    def _scaled(self, dequantize: ir.Node, scales: list[Scale], where: str) -> ir.Value | None:
+        """The output of a QDQ pair whose input is scaled; None where the scale cannot be moved."""
+        pair = pair_of(dequantize)
+        factor = _total_factor(scales)
         why = pair if isinstance(pair, str) else _why_not(pair, factor)
         if isinstance(pair, str) or factor is None or why:
-            self._declined.append(Site(where, f"the scale behind DequantizeLinear {read.name!r} stays: {why}"))
+            self._declined.append(Site(where, f"the scale after DequantizeLinear {dequantize.name!r} is kept: {why}"))
             return None
-        if (read, factor) not in self._made:
-            self._made[read, factor] = _again(pair, factor, scales)
-        to = "into the stored constant" if pair.store is None else "in front of QuantizeLinear"
-        self._changed.append(Site(where, f"scale {factor:.7g} moved {to}, whose scale is multiplied by it"))
-        return self._made[read, factor]
+        if (dequantize, factor) not in self._scaled_pairs:
+            self._scaled_pairs[dequantize, factor] = _scaled_pair(pair, factor, scales)
+        to = "into the scale of the constant" if pair.quantize is None else "before QuantizeLinear, and into its scale"
+        self._changed.append(Site(where, f"factor {factor:.7g} moved {to}"))
+        return self._scaled_pairs[dequantize, factor]
 
 
 def _above(value: ir.Value | None) -> tuple[list[ir.Node], ir.Node | None]:
-    """The scales and moves between a Dequantize and a product, from the Dequantize on, and the Dequantize."""
+    """The scales and layout operators between a DequantizeLinear and a MatMul, in order, and the DequantizeLinear."""
     path: list[ir.Node] = []
     while value is not None and (node := value.producer()) is not None:
         if is_dequantize(node):
@@ -110,47 +110,49 @@ def _above(value: ir.Value | None) -> tuple[list[ir.Node], ir.Node | None]:
     return [], None
 
 
-def _product(scales: list[Scale]) -> float | None:
+def _total_factor(scales: list[Scale]) -> float | None:
     factors = [scale.factor for scale in scales if scale.factor is not None]
     return float(np.prod(factors)) if len(factors) == len(scales) else None
 
 
 def _why_not(pair: QdqPair, factor: float | None) -> str:
     if factor is None:
-        return "it is not one constant number"
+        return "it is not one constant scalar"
     if factor <= 0:
-        return f"{factor:g} is not above zero, as the scale of a pair must be"
+        return f"{factor:g} is not above zero, as the scale of a QDQ pair must be"
     scaled = pair.scale.astype(np.float64) * factor
     limits = np.finfo(pair.scale.dtype)
     if scaled.min() < float(limits.smallest_normal) or scaled.max() > float(limits.max):
-        return f"the pair's scale times {factor:g} is out of range"
+        return f"the scale of the QDQ pair times {factor:g} is out of range for {pair.scale.dtype}"
     return ""
 
 
-def _again(pair: QdqPair, factor: float, scales: list[Scale]) -> ir.Value:
-    product = (pair.scale.astype(np.float64) * factor).astype(pair.scale.dtype)
-    scale = new_scale(pair, product, "scaled")
-    if pair.store is None:
-        return insert_read(pair.read, pair, pair.stored, scale, like=None)
-    value = pair.store.inputs[0]
+def _scaled_pair(pair: QdqPair, factor: float, scales: list[Scale]) -> ir.Value:
+    """The output of a copy of a QDQ pair, with the factor before the QuantizeLinear and in its scale."""
+    scaled_scale = (pair.scale.astype(np.float64) * factor).astype(pair.scale.dtype)
+    scale = new_scale(pair, scaled_scale, "scaled")
+    if pair.quantize is None:
+        return insert_dequantize(pair.dequantize, pair, pair.quantized, scale, like=None)
+    value = pair.quantize.inputs[0]
     old = next(v for v in scales[0].node.inputs if v is not None and v is not scales[0].data)
     if value is None or value.dtype is None:
-        raise TypeError(f"{pair.store.name!r} reads nothing")
-    number = np.array(factor, value.dtype.numpy())
-    constant = edit.add_initializer(edit.graph_of(pair.store), number, name=f"{value.name}/factor", source=old)
-    nodes = [one.node for one in scales]
-    scaled = edit.insert(pair.store, "Mul", [value, constant], source=value, replaces=nodes, shape=shape_of(value))
-    same = value.dtype is scale.dtype
-    written = scale if same else new_scale(pair, product.astype(number.dtype), "written")
-    return insert_read(pair.read, pair, insert_store(pair.store, pair, scaled, written), scale, like=None)
+        raise TypeError(f"QuantizeLinear {pair.quantize.name!r} has no input with a known dtype")
+    factor_array = np.array(factor, value.dtype.numpy())
+    constant = edit.add_initializer(edit.graph_of(pair.quantize), factor_array, name=f"{value.name}/factor", source=old)
+    nodes = [attention_scale.node for attention_scale in scales]
+    scaled = edit.insert(pair.quantize, "Mul", [value, constant], source=value, replaces=nodes, shape=shape_of(value))
+    same_dtype = value.dtype is scale.dtype
+    quantize_scale = scale if same_dtype else new_scale(pair, scaled_scale.astype(factor_array.dtype), "written")
+    quantized = insert_quantize(pair.quantize, pair, scaled, quantize_scale)
+    return insert_dequantize(pair.dequantize, pair, quantized, scale, like=None)
 
 
 def _feeds_softmax(value: ir.Value) -> bool:
     node = edit.sole_consumer(value)
-    for _ in range(_REACH):
+    for _ in range(_MAX_STEPS):
         if node is None or is_op(node, "Softmax"):
             return node is not None
-        if not is_op(node, *_ON_THE_WAY) or constant_of(node.outputs[0]) is not None:
+        if not is_op(node, *_BEFORE_SOFTMAX) or constant_of(node.outputs[0]) is not None:
             return False
         node = edit.sole_consumer(node.outputs[0])
     return False

@@ -1,4 +1,4 @@
-"""Where each planned storage stands in an emitted QDQ graph: the key to reading back what was compiled from it."""
+"""The quantized values of a plan in an emitted QDQ graph, by name: used to read back the compiled model."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dovetail.storage import Plan
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
-    """One planned storage: the tensor (and edge) it is for, its integer value in the emitted graph, its numbers.
+    """One quantized value of a plan: its tensor (and edge), its name in the emitted graph, and its qparams.
 
-    ``tensor`` is the caller's name of it, ``name`` that of the integers in the emitted graph.
+    ``tensor``: the original name. ``name``: the name of the quantized value in the emitted graph.
     """
 
     tensor: str
@@ -29,35 +29,35 @@ class StoredValue:
     group: str | None
 
     def as_read(self, outcome: Outcome, detail: str) -> TensorReadBack:
-        """How it came back from what was compiled."""
+        """The read-back row of this value."""
         return TensorReadBack(self.tensor, outcome, detail, self.edge, self.name)
 
 
 def stored_values(emitted: ir.Model, plan: Plan) -> Iterator[StoredValue]:
-    """Every quantized storage of the plan, tensors first, then edges, with its name in the emitted graph.
+    """Every quantized value of the plan, tensors first, then edges, with its name in the emitted graph.
 
-    A tensor that nothing reads is stored nowhere.
+    A tensor without consumers is not quantized in the emitted graph and is left out.
     """
     graph = emitted.graph
     values = {v.name: v for v in (*graph.inputs, *(v for node in graph for v in node.outputs))}
     for tensor, choice in plan.tensors.items():
-        stored = _integers(values[tensor]) if isinstance(choice.storage, QParams) else None
-        if stored is not None and isinstance(choice.storage, QParams):
-            yield StoredValue(origin_of(values[tensor]).name, None, str(stored.name), choice.storage, choice.group)
+        quantized = _quantized(values[tensor]) if isinstance(choice.storage, QParams) else None
+        if quantized is not None and isinstance(choice.storage, QParams):
+            yield StoredValue(origin_of(values[tensor]).name, None, str(quantized.name), choice.storage, choice.group)
     nodes = {node.name: node for node in graph}
     for edge, choice in plan.edges.items():
         if not isinstance(choice.storage, QParams):
             continue
-        read = nodes[edge.node].inputs[edge.index]
-        producer = None if read is None else read.producer()
-        stored = producer.inputs[0] if producer is not None and is_dequantize(producer) else None
-        if stored is None:
-            raise ValueError(f"edge {edge} is planned, but the emitted graph has no DequantizeLinear there")
-        yield StoredValue(origin_of(stored).name, edge, str(stored.name), choice.storage, None)
+        operand = nodes[edge.node].inputs[edge.index]
+        producer = None if operand is None else operand.producer()
+        quantized = producer.inputs[0] if producer is not None and is_dequantize(producer) else None
+        if quantized is None:
+            raise ValueError(f"the plan quantizes edge {edge}, but the emitted graph has no DequantizeLinear there")
+        yield StoredValue(origin_of(quantized).name, edge, str(quantized.name), choice.storage, None)
 
 
-def _integers(value: ir.Value) -> ir.Value | None:
-    """The stored form of a planned tensor: itself at integer inputs and outputs, else beside the real values."""
+def _quantized(value: ir.Value) -> ir.Value | None:
+    """The quantized value of a planned tensor: itself if it is an integer input or output, else the output of its Q."""
     if value.dtype in STORED_TYPES:
         return value
     producer = value.producer()

@@ -1,4 +1,4 @@
-"""A simulation in which the storage of some edges can be switched at run time: many variants in one session."""
+"""A simulation in which the qparams of some edges can be switched at run time: many variants in one session."""
 
 from __future__ import annotations
 
@@ -16,47 +16,49 @@ from dovetail.qdq.params import IR_TYPES, is_dequantize
 _SWITCH = "switch/{}"
 
 
-def with_switches(simulation: ir.Model, others: Mapping[Edge, QParams]) -> ir.Model:
-    """Give each edge, which has a conversion of its own, a second one to these numbers, and an input that chooses."""
+def with_switches(simulation: ir.Model, alternatives: Mapping[Edge, QParams]) -> ir.Model:
+    """A copy in which these edges have a second QDQ pair with these qparams, and a graph input that selects it."""
     model = simulation.clone()
     forget_names(model.graph)
     nodes = {node.name: node for node in model.graph}
-    for number, (edge, params) in enumerate(others.items()):
+    for number, (edge, params) in enumerate(alternatives.items()):
         node = nodes[edge.node]
-        usual = node.inputs[edge.index]
-        source = None if usual is None else _unconverted(usual)
-        if usual is None or source is None:
-            raise ValueError(f"edge {str(edge)!r} has no conversion of its own")
+        planned = node.inputs[edge.index]
+        source = None if planned is None else _unconverted(planned)
+        if planned is None or source is None:
+            raise ValueError(f"edge {str(edge)!r} has no QDQ pair of its own")
         flag = ir.Value(name=_SWITCH.format(number), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape(()))
         model.graph.inputs.append(flag)
-        other = _converted(node, source, params)
-        chosen = insert(node, "Where", [flag, other, usual], source=usual, replaces=[], shape=shape_of(usual))
-        node.replace_input_with(edge.index, chosen)
+        alternative = _converted(node, source, params)
+        inputs = [flag, alternative, planned]
+        selected = insert(node, "Where", inputs, source=planned, replaces=[], shape=shape_of(planned))
+        node.replace_input_with(edge.index, selected)
     return model
 
 
-def _unconverted(usual: ir.Value) -> ir.Value | None:
-    """What an edge's own conversion reads; a constant has no form left but the one it was read back in."""
-    if constant_of(usual) is not None:
-        return usual
-    read = usual.producer()
-    stored = read.inputs[0] if read is not None and is_dequantize(read) else None
-    quantize = None if stored is None else stored.producer()
+def _unconverted(planned: ir.Value) -> ir.Value | None:
+    """The input of an edge's QDQ pair; a constant itself, because the simulation has only its dequantized values."""
+    if constant_of(planned) is not None:
+        return planned
+    dequantize = planned.producer()
+    quantized = dequantize.inputs[0] if dequantize is not None and is_dequantize(dequantize) else None
+    quantize = None if quantized is None else quantized.producer()
     return None if quantize is None else quantize.inputs[0]
 
 
 def switched(sample: Sample, count: int, on: Collection[int]) -> Sample:
-    """A sample with the switches of these edges, counted in order, on."""
+    """A sample with values for ``count`` switches: those with an index in ``on`` select the alternative."""
     return {**sample, **{_SWITCH.format(number): np.array(number in on) for number in range(count)}}
 
 
 def _converted(before: ir.Node, source: ir.Value, params: QParams) -> ir.Value:
     graph, dtype = graph_of(before), IR_TYPES[params.dtype]
     name = f"{source.name}/other"
-    numbers = [
+    qparam_inputs = [
         add_initializer(graph, params.scale, name=f"{name}/scale", source=source),
         add_initializer(graph, params.zero_point.astype(params.dtype.numpy), name=f"{name}/zero_point", source=source),
     ]
     shape = shape_of(source)
-    stored = insert(before, "QuantizeLinear", [source, *numbers], source=source, replaces=[], shape=shape, dtype=dtype)
-    return insert(before, "DequantizeLinear", [stored, *numbers], source=source, replaces=[], shape=shape)
+    inputs = [source, *qparam_inputs]
+    quantized = insert(before, "QuantizeLinear", inputs, source=source, replaces=[], shape=shape, dtype=dtype)
+    return insert(before, "DequantizeLinear", [quantized, *qparam_inputs], source=source, replaces=[], shape=shape)

@@ -1,8 +1,8 @@
-"""Transposes between a pair and a product: in front of the Quantize, or done once and for all on a stored weight.
+"""Move a Transpose between a QDQ pair and a MatMul or Gemm before the Q, or fold it into a quantized weight.
 
-``Q -> DQ -> Transpose -> MatMul`` becomes ``Transpose -> Q -> DQ -> MatMul``; the axis of scales per channel moves with
-it. TensorRT-RTX 1.7.1.116 fuses either way; it is kept for classic TensorRT, which wants DQ directly in front of the
-product (NVIDIA/Model-Optimizer, pull request 1289).
+``Q -> DQ -> Transpose -> MatMul`` becomes ``Transpose -> Q -> DQ -> MatMul``; the axis of per-channel scales is
+permuted accordingly. TensorRT-RTX 1.7.1.116 fuses both forms; the pass is for classic TensorRT, which requires the DQ
+directly before the MatMul (NVIDIA/Model-Optimizer, pull request 1289).
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from dovetail.model.edit import attribute, constant_of, is_op
 from dovetail.model.layout import Step, insert_step, perm_of
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
-from dovetail.qdq.pair import QdqPair, insert_read, insert_store, pair_of
+from dovetail.qdq.pair import QdqPair, insert_dequantize, insert_quantize, pair_of
 from dovetail.qdq.params import is_dequantize
 
-_PRODUCTS = ("MatMul", "Gemm")
-_Made = dict[tuple[ir.Node, ir.Node], ir.Value]
+_MATMULS = ("MatMul", "Gemm")
 
 
 def transpose_before_quantize(model: ir.Model) -> PassRecord:
-    """Turn what goes into the pair, for every activation that a product reads behind a Transpose."""
-    return _run(model, "transpose_before_quantize", constant=False, rewrite=_turned_activation)
+    """Move the Transpose before the QDQ pair of every activation that a MatMul or Gemm reads through a Transpose."""
+    return _run(model, "transpose_before_quantize", constant=False, rewrite=_transposed_activation)
 
 
 def transpose_stored_weights(model: ir.Model) -> PassRecord:
-    """Turn the stored integers, for every weight that a product reads behind a Transpose."""
-    return _run(model, "transpose_stored_weights", constant=True, rewrite=_turned_weight)
+    """Transpose the integers of every quantized weight that a MatMul or Gemm reads through a Transpose."""
+    return _run(model, "transpose_stored_weights", constant=True, rewrite=_transposed_weight)
 
 
 def _run(
@@ -39,65 +38,67 @@ def _run(
 ) -> PassRecord:
     changed: list[Site] = []
     declined: list[Site] = []
-    made: _Made = {}
-    for node in [node for node in model.graph if is_op(node, *_PRODUCTS)]:
+    rewritten: dict[tuple[ir.Node, ir.Node], ir.Value] = {}
+    for node in [node for node in model.graph if is_op(node, *_MATMULS)]:
         for index in (0, 1):
-            turn, read = _behind(node.inputs[index])
-            if turn is None or read is None:
+            transpose, dequantize = _above(node.inputs[index])
+            if transpose is None or dequantize is None:
                 continue
-            pair, where = pair_of(read), origin_of(turn.outputs[0]).name
-            if not isinstance(pair, str) and (pair.store is None) is not constant:
+            pair, where = pair_of(dequantize), origin_of(transpose.outputs[0]).name
+            if not isinstance(pair, str) and (pair.quantize is None) is not constant:
                 continue
-            why = pair if isinstance(pair, str) else _why_not(pair, turn)
+            why = pair if isinstance(pair, str) else _why_not(pair, transpose)
             if isinstance(pair, str) or why:
-                declined.append(Site(where, f"the Transpose behind DequantizeLinear {read.name!r} stays: {why}"))
+                message = f"the Transpose after DequantizeLinear {dequantize.name!r} is kept: {why}"
+                declined.append(Site(where, message))
                 continue
-            if (read, turn) not in made:
-                made[read, turn] = rewrite(pair, turn, perm_of(turn))
-            node.replace_input_with(index, made[read, turn])
-            edit.remove_dead(model.graph, [turn])
-            axis = f", scales now along axis {perm_of(turn).index(pair.axis)}" if pair.per_channel else ""
-            changed.append(Site(where, f"the {'stored weight' if constant else 'tensor'} is transposed first{axis}"))
+            if (dequantize, transpose) not in rewritten:
+                rewritten[dequantize, transpose] = rewrite(pair, transpose, perm_of(transpose))
+            node.replace_input_with(index, rewritten[dequantize, transpose])
+            edit.remove_dead(model.graph, [transpose])
+            axis = f", scales now on axis {perm_of(transpose).index(pair.axis)}" if pair.per_channel else ""
+            to = "folded into the quantized weight" if constant else "moved before QuantizeLinear"
+            changed.append(Site(where, f"Transpose {to}{axis}"))
     return PassRecord(name, tuple(changed), tuple(declined))
 
 
-def _behind(value: ir.Value | None) -> tuple[ir.Node | None, ir.Node | None]:
-    """The Transpose that gives a value, and the Dequantize in front of it, a Cast between or not."""
-    turn = None if value is None else value.producer()
-    if turn is None or not is_op(turn, "Transpose") or turn.inputs[0] is None:
+def _above(value: ir.Value | None) -> tuple[ir.Node | None, ir.Node | None]:
+    """The Transpose that produces a value, and the DequantizeLinear before it, with or without a Cast in between."""
+    transpose = None if value is None else value.producer()
+    if transpose is None or not is_op(transpose, "Transpose") or transpose.inputs[0] is None:
         return None, None
-    above = turn.inputs[0].producer()
+    above = transpose.inputs[0].producer()
     if above is not None and is_op(above, "Cast") and above.inputs[0] is not None:
         above = above.inputs[0].producer()
-    return turn, above if is_dequantize(above) else None
+    return transpose, above if is_dequantize(above) else None
 
 
-def _why_not(pair: QdqPair, turn: ir.Node) -> str:
-    if turn.inputs[0] is not pair.read.outputs[0]:
-        return "a Cast stands between them, which fold_casts takes out where it can"
-    if attribute(pair.read, "block_size", 0):
+def _why_not(pair: QdqPair, transpose: ir.Node) -> str:
+    if transpose.inputs[0] is not pair.dequantize.outputs[0]:
+        return "a Cast is between them, which fold_casts could not remove"
+    if attribute(pair.dequantize, "block_size", 0):
         return "its scales are per block"
-    if edit.shape_of(turn.outputs[0]) is None:
+    if edit.shape_of(transpose.outputs[0]) is None:
         return "its shape is not known"
     return ""
 
 
-def _turned_activation(pair: QdqPair, turn: ir.Node, perm: tuple[int, ...]) -> ir.Value:
-    store, scale = pair.store, pair.read.inputs[1]
-    if store is None or store.inputs[0] is None or store.inputs[1] is None or scale is None:
-        raise ValueError(f"{pair.read.name!r} ends no pair")
+def _transposed_activation(pair: QdqPair, transpose: ir.Node, perm: tuple[int, ...]) -> ir.Value:
+    quantize, scale = pair.quantize, pair.dequantize.inputs[1]
+    if quantize is None or quantize.inputs[0] is None or quantize.inputs[1] is None or scale is None:
+        raise ValueError(f"DequantizeLinear {pair.dequantize.name!r} is not part of a QDQ pair")
     axis = perm.index(pair.axis) if pair.per_channel else None
-    value = insert_step(store, store.inputs[0], Step("Transpose", perm), replaces=[turn])
-    stored = insert_store(store, pair, value, store.inputs[1], axis=axis)
-    return insert_read(pair.read, pair, stored, scale, axis=axis, like=turn.outputs[0])
+    value = insert_step(quantize, quantize.inputs[0], Step("Transpose", perm), replaces=[transpose])
+    quantized = insert_quantize(quantize, pair, value, quantize.inputs[1], axis=axis)
+    return insert_dequantize(pair.dequantize, pair, quantized, scale, axis=axis, like=transpose.outputs[0])
 
 
-def _turned_weight(pair: QdqPair, turn: ir.Node, perm: tuple[int, ...]) -> ir.Value:
-    array, scale = constant_of(pair.stored), pair.read.inputs[1]
+def _transposed_weight(pair: QdqPair, transpose: ir.Node, perm: tuple[int, ...]) -> ir.Value:
+    array, scale = constant_of(pair.quantized), pair.dequantize.inputs[1]
     if array is None or scale is None:
-        raise ValueError(f"{pair.read.name!r} reads no constant")
+        raise ValueError(f"DequantizeLinear {pair.dequantize.name!r} does not read a constant")
     axis = perm.index(pair.axis) if pair.per_channel else None
-    graph = edit.graph_of(turn)
-    turned = np.ascontiguousarray(array.transpose(perm))
-    stored = edit.add_initializer(graph, turned, name=f"{pair.stored.name}/turned", source=pair.stored)
-    return insert_read(pair.read, pair, stored, scale, axis=axis, like=turn.outputs[0])
+    graph = edit.graph_of(transpose)
+    transposed = np.ascontiguousarray(array.transpose(perm))
+    quantized = edit.add_initializer(graph, transposed, name=f"{pair.quantized.name}/turned", source=pair.quantized)
+    return insert_dequantize(pair.dequantize, pair, quantized, scale, axis=axis, like=transpose.outputs[0])

@@ -1,4 +1,4 @@
-"""What a QDQ graph shows of a value: the readers of its real numbers, and of every form in which it is stored."""
+"""The consumers of a value in a QDQ graph: of the value itself, and of every quantized copy of it."""
 
 from __future__ import annotations
 
@@ -14,83 +14,87 @@ from dovetail.qdq.params import is_dequantize, is_quantize, qparams_of
 
 @dataclass(slots=True, eq=False)
 class ValueReaders:
-    """Who sees a value as it is here: consumers' inputs, graph outputs, and the forms that are stored from it."""
+    """The consumers of a float value: node inputs, graph outputs, and the quantized copies that are made of it."""
 
     uses: list[tuple[ir.Node, int]] = field(default_factory=list)
     outputs: list[ir.Value] = field(default_factory=list)
-    forms: list[QuantizedCopy] = field(default_factory=list)
+    copies: list[QuantizedCopy] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
 class QuantizedCopy:
-    """One stored form of a value: its numbers, who sees what is read back, and the graph output that is the integers.
+    """One quantized copy of a value: its qparams, the consumers after its DQ, and the graph output that is quantized.
 
-    ``at`` is the first node that makes or reads the form; what replaces it goes there.
+    ``first_node``: the first Q or DQ node of the copy; nodes that replace the copy are inserted there.
     """
 
-    at: ir.Node
+    first_node: ir.Node
     params: QParams
-    view: ValueReaders
+    readers: ValueReaders
     integer_output: ir.Value | None = None
 
     @property
-    def is_seen(self) -> bool:
-        return bool(self.view.uses) or not self.only_uses
+    def is_used(self) -> bool:
+        return bool(self.readers.uses) or not self.only_uses
 
     @property
     def only_uses(self) -> bool:
-        """Whether the form can be said edge by edge."""
-        return self.integer_output is None and not self.view.outputs and not self.view.forms
+        """Whether only node inputs consume the copy, so that a plan can describe it as edges."""
+        return self.integer_output is None and not self.readers.outputs and not self.readers.copies
 
 
-def view_of(values: Iterable[ir.Value]) -> ValueReaders:
-    """Who sees values that hold the same real numbers; equal forms are one, except that each integer output has its
-    own."""
-    view = ValueReaders()
-    stores: dict[tuple[QParams, ir.Value | None], list[ir.Node]] = {}
+def readers_of(values: Iterable[ir.Value]) -> ValueReaders:
+    """The consumers of values that are equal; equal copies are merged, but each quantized graph output stays a copy of
+    its own."""
+    readers = ValueReaders()
+    quantizes: dict[tuple[QParams, ir.Value | None], list[ir.Node]] = {}
     for value in values:
         if value.is_graph_output():
-            view.outputs.append(value)
+            readers.outputs.append(value)
         for node, index in value.uses():
             if is_quantize(node) and index == 0:
-                integers = node.outputs[0]
-                stores.setdefault((qparams_of(node), integers if integers.is_graph_output() else None), []).append(node)
+                output = node.outputs[0]
+                key = (qparams_of(node), output if output.is_graph_output() else None)
+                quantizes.setdefault(key, []).append(node)
             else:
-                view.uses.append((node, index))
-    for (params, output), nodes in stores.items():
-        reads = [read.outputs[0] for node in nodes for read in _reads(node, params)]
-        view.forms.append(QuantizedCopy(nodes[0], params, view_of(reads), output))
-    view.forms = [form for form in view.forms if form.is_seen]
-    return view
+                readers.uses.append((node, index))
+    for (params, integer_output), nodes in quantizes.items():
+        dequantized = [dequantize.outputs[0] for node in nodes for dequantize in _dequantizes(node, params)]
+        readers.copies.append(QuantizedCopy(nodes[0], params, readers_of(dequantized), integer_output))
+    readers.copies = [copy for copy in readers.copies if copy.is_used]
+    return readers
 
 
-def read_forms(integers: ir.Value) -> list[QuantizedCopy]:
-    """The ways in which DQs read an integer input or constant, equal ones as one; other readers are left out."""
-    reads: dict[QParams, list[ir.Node]] = {}
+def dequantized_copies(integers: ir.Value) -> list[QuantizedCopy]:
+    """The copies that DQ nodes read from a quantized input or constant, one per set of qparams."""
+    dequantizes: dict[QParams, list[ir.Node]] = {}
     for node, index in integers.uses():
         if is_dequantize(node) and index == 0:
-            reads.setdefault(qparams_of(node), []).append(node)
-    forms = [QuantizedCopy(nodes[0], p, view_of([node.outputs[0] for node in nodes])) for p, nodes in reads.items()]
-    return [form for form in forms if form.is_seen]
+            dequantizes.setdefault(qparams_of(node), []).append(node)
+    copies = [
+        QuantizedCopy(nodes[0], params, readers_of([node.outputs[0] for node in nodes]))
+        for params, nodes in dequantizes.items()
+    ]
+    return [copy for copy in copies if copy.is_used]
 
 
-def refuse_other_readers(integers: ir.Value, what: str) -> None:
-    """Refuse integers that anything but a DQ reads."""
+def refuse_other_consumers(integers: ir.Value, where: str) -> None:
+    """Raise InputError if anything but a DQ consumes quantized values."""
     for node, index in integers.uses():
         if not is_dequantize(node) or index != 0:
             raise InputError(
-                f"{what}: its integers are read by {node.op_type} {node.name!r}, only DequantizeLinear may read them"
+                f"{where}: its integers are read by {node.op_type} {node.name!r}; only DequantizeLinear may read them"
             )
 
 
-def _reads(quantize: ir.Node, params: QParams) -> list[ir.Node]:
-    """The DQs behind a Q, which must have its numbers."""
-    refuse_other_readers(quantize.outputs[0], f"QuantizeLinear {quantize.name!r}")
-    reads = [node for node, _ in quantize.outputs[0].uses()]
-    for node in reads:
+def _dequantizes(quantize: ir.Node, params: QParams) -> list[ir.Node]:
+    """The DQ nodes after a Q node, which must have the same qparams."""
+    refuse_other_consumers(quantize.outputs[0], f"QuantizeLinear {quantize.name!r}")
+    dequantizes = [node for node, _ in quantize.outputs[0].uses()]
+    for node in dequantizes:
         if qparams_of(node) != params:
             raise InputError(
-                f"DequantizeLinear {node.name!r}: its numbers are not those of QuantizeLinear {quantize.name!r}, "
-                "whose integers it reads"
+                f"DequantizeLinear {node.name!r}: its scale or zero point differs from that of QuantizeLinear "
+                f"{quantize.name!r}, whose output it reads"
             )
-    return reads
+    return dequantizes

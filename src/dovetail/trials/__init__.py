@@ -1,1 +1,1 @@
-"""Trying things: change a variant, plan it, build it, compare it with float, decide, and say why."""
+"""Trials: change a variant, plan it, build it, compare it with float, and decide with a recorded reason."""

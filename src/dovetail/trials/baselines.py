@@ -1,4 +1,4 @@
-"""Other programs beside the fitted one: their estimates, and their latency by turns in one run."""
+"""Baseline programs to compare the fitted one with: by the vendor's estimate, and by latency measured in one run."""
 
 from __future__ import annotations
 
@@ -11,52 +11,55 @@ from dovetail.backend import Backend, Baseline, BaselineCase, CompileResult, Mea
 from dovetail.errors import InputError
 from dovetail.trials.workbench import Workbench
 
-# What the fitted program is called beside the others.
+# The name of the fitted program in comparisons.
 FITTED = "fitted"
-# ``--baselines``, where it names none: how many of those that a target has.
+# The values of ``--baselines`` that are not names: how many of the target's baselines they select.
 _COUNTS = {"none": 0, "first": 1, "all": None}
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineComparison:
-    """The programs whose estimates can be compared, by name, and the latency of those that were timed."""
+    """The programs with estimates, by name, and the latency of those that were timed (or why it is missing)."""
 
     estimated: Mapping[str, CompileResult] = field(default_factory=dict)
     measured: MeasuredLatency | str | None = None
 
 
 def check_wish(wish: str, backend: Backend, target: str) -> None:
-    """Refuse ``--baselines`` that names one which the target does not have."""
-    known = [baseline.name for baseline in backend.baselines]
+    """Raise InputError if ``--baselines`` names a baseline that the target does not have."""
+    available = [baseline.name for baseline in backend.baselines]
     for name in [] if wish in _COUNTS else wish.split(","):
-        if name.strip() not in known:
-            expected = ", ".join((*_COUNTS, *known))
+        if name.strip() not in available:
+            expected = ", ".join((*_COUNTS, *available))
             raise InputError(f"--baselines {name}: {target} has no such baseline; expected one of {expected}")
 
 
 def _chosen(wish: str, baselines: tuple[Baseline, ...]) -> tuple[Baseline, ...]:
-    """Those of a capability that are asked for: by number, or by name."""
+    """The baselines that ``--baselines`` selects, by count or by name."""
+    if wish in _COUNTS:
+        return baselines[: _COUNTS[wish]]
     names = [name.strip() for name in wish.split(",")]
-    return baselines[: _COUNTS[wish]] if wish in _COUNTS else tuple(one for one in baselines if one.name in names)
+    return tuple(baseline for baseline in baselines if baseline.name in names)
 
 
 def compare(bench: Workbench, fitted: CompileResult, wish: str, case: BaselineCase, folder: Path) -> BaselineComparison:
-    """Build what a fitted program can be compared with, each in a folder of its own: by estimate, by time, or both."""
+    """Build the selected baselines, each in its own folder, and compare them by estimate, by latency, or both."""
     estimator, timer = bench.backend.estimator, bench.backend.timer
     if fitted.error or not bench.available:
         return BaselineComparison({} if fitted.error else {FITTED: fitted})
     for old in folder.glob("baseline_*"):
         shutil.rmtree(old)
-    estimating = () if estimator is None or fitted.estimate is None else _chosen(wish, estimator.baselines)
-    timing = () if timer is None else _chosen(wish, timer.baselines)
-    built = {one.name: one for one in (*estimating, *timing)}
-    programs = {FITTED: fitted, **{name: _built(one, case, folder) for name, one in built.items()}}
-    estimated = {name: programs[name] for name in (FITTED, *(one.name for one in estimating))}
-    return BaselineComparison(estimated, _timed(bench, programs, [one.name for one in timing]) if timing else None)
+    to_estimate = () if estimator is None or fitted.estimate is None else _chosen(wish, estimator.baselines)
+    to_time = () if timer is None else _chosen(wish, timer.baselines)
+    baselines = {baseline.name: baseline for baseline in (*to_estimate, *to_time)}
+    programs = {FITTED: fitted, **{name: _built(baseline, case, folder) for name, baseline in baselines.items()}}
+    estimated = {name: programs[name] for name in (FITTED, *(baseline.name for baseline in to_estimate))}
+    measured = _timed(bench, programs, [baseline.name for baseline in to_time]) if to_time else None
+    return BaselineComparison(estimated, measured)
 
 
 def _timed(bench: Workbench, programs: Mapping[str, CompileResult], names: list[str]) -> MeasuredLatency | str:
-    """The latency of all by turns in one run; why there is none where one was not compiled."""
+    """The latency of the programs, interleaved in one run; or why there is none, if one was not compiled."""
     for name in names:
         if error := programs[name].error:
             return f"{name} was not compiled: {error}"
@@ -64,6 +67,6 @@ def _timed(bench: Workbench, programs: Mapping[str, CompileResult], names: list[
 
 
 def _built(baseline: Baseline, case: BaselineCase, folder: Path) -> CompileResult:
-    place = folder / f"baseline_{baseline.name}"
-    place.mkdir(parents=True, exist_ok=True)
-    return baseline.build(case, place)
+    build_folder = folder / f"baseline_{baseline.name}"
+    build_folder.mkdir(parents=True, exist_ok=True)
+    return baseline.build(case, build_folder)

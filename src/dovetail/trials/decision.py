@@ -1,4 +1,4 @@
-"""What was decided by trying: the alternatives with their figures, the one that was taken, the rule and the reason."""
+"""Decisions made by trials: the alternatives with their figures, the chosen one, the rule and the reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dovetail.finding import Place, PlaceKind
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One way that was tried; ``figures`` by name with their unit, ``failure``: why it cannot be taken."""
+    """One alternative of a trial; ``figures``: by name, with the unit in the name; ``failure``: why it is unusable."""
 
     label: str
     figures: Mapping[str, float] = field(default_factory=dict)
@@ -19,9 +19,9 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One thing that was chosen by trying: which knob, where, what was taken, and why.
+    """One choice made by a trial: which knob, where, what was chosen (``taken``), and why.
 
-    ``samples``: how many the figures were taken on.
+    ``samples``: how many samples the figures were measured on.
     """
 
     knob: str
@@ -34,7 +34,7 @@ class Decision:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is about the model as a whole, and not one place in it."""
+        """Whether it concerns the whole model, and not one place in it."""
         return self.place.kind is PlaceKind.MODEL
 
     def __str__(self) -> str:

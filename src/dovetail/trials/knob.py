@@ -1,4 +1,4 @@
-"""What a knob is: where something can be changed for a target, and how the alternatives there are chosen from."""
+"""Knobs: what can be changed for a target, and how one of the alternatives is chosen."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dovetail.trials.workbench import Workbench
 Outcome = tuple[Variant, tuple[Decision, ...]]
 
 
-def leave(bench: Workbench, variant: Variant) -> Outcome:
-    """Decide nothing."""
+def decide_nothing(bench: Workbench, variant: Variant) -> Outcome:
+    """The variant as it is, without a decision."""
     return variant, ()
 
 
 @dataclass(frozen=True, slots=True)
 class Workaround:
-    """What to try about an operator that the target computes wrongly: the variant, and what it is called."""
+    """A variant to try if the target computes an operator wrongly, and a label for it."""
 
     variant: Variant
     label: str
@@ -28,19 +28,19 @@ class Workaround:
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One thing that is chosen by trying.
+    """One choice that is made by trials.
 
-    ``decide``: the variant with the best alternative, before anything ships. ``workaround``: what to try about an
-    operator that the target computes wrongly; None where this knob has nothing to offer.
+    ``decide``: returns the variant with the best alternative, before the final build. ``workaround``: returns what to
+    try if the target computes an operator wrongly; None where this knob has no workaround.
     """
 
     name: str
-    decide: Callable[[Workbench, Variant], Outcome] = leave
+    decide: Callable[[Workbench, Variant], Outcome] = decide_nothing
     workaround: Callable[[Variant, FaultLocation], Workaround | None] = lambda variant, located: None
 
 
 def decide_all(knobs: tuple[Knob, ...], bench: Workbench, variant: Variant) -> Outcome:
-    """Every knob in turn, each on what the ones before it decided."""
+    """Run every knob in turn, each on the variant that the knobs before it chose."""
     decisions: tuple[Decision, ...] = ()
     for knob in knobs:
         variant, more = knob.decide(bench, variant)

@@ -1,8 +1,8 @@
-"""Where target and simulation disagree: the operator whose inputs all agree and whose output does not.
+"""Find the operator at which target and simulation start to disagree: its inputs agree, its output does not.
 
-Tensors in topological order are not monotone: a branch that is right can come behind one that is wrong. So the search
-goes up from a wrong output along one path of tensors, each made from the one before, and halves that path until a right
-tensor stands directly in front of a wrong one. Where another input of that operator is wrong, it goes on from there.
+A bisection over all tensors in topological order does not work: a correct branch can follow a wrong one. So the search
+bisects one path of tensors, each computed from the one before, that leads to a wrong output, until a correct tensor
+directly precedes a wrong one. If another input of that operator is wrong, the search continues from there.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from dovetail.trials.workbench import Build, Workbench
 from dovetail.verify.quality import TensorAgreement, quality_of
 from dovetail.verify.verify import FailingSample
 
-NOWHERE = "no tensor is off where the graph is cut behind it: only the whole graph is"
-# How long cuts are built and run at the most: each takes a compiler seconds, on a large model minutes.
+NOWHERE = "no operator was located: with the graph cut after any tensor, target and simulation agree"
+# Limit for compiling and running cut graphs: each takes the compiler seconds, on a large model minutes.
 TIME_LIMIT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class FaultLocation:
-    """The tensor that is off on the target although all it is made from is right, and the operator that makes it.
+    """The first tensor that is wrong on the target, and the operator that computes it from correct inputs.
 
-    ``unit`` is the operator's name in the graph that was planned, ``place`` has the caller's.
+    ``unit``: the operator's name in the planned graph. ``place``: its original name.
     """
 
     place: Place
@@ -54,7 +54,7 @@ class FaultLocation:
 
     def __str__(self) -> str:
         return (
-            f"the first tensor that is off is {self.place.tensor!r}, made by {self.place.op_type} {str(self.place)!r}: "
+            f"the first wrong tensor is {self.place.tensor!r}, computed by {self.place.op_type} {str(self.place)!r}: "
             f"target {self.target_db:.1f} dB, simulation {self.simulation_db:.1f} dB against float"
         )
 
@@ -62,22 +62,22 @@ class FaultLocation:
 def locate(
     bench: Workbench, variant: Variant, build: Build, failing: FailingSample, time_limit_s: float = TIME_LIMIT_S
 ) -> FaultLocation | str:
-    """The operator at which the target goes wrong, or why none was found: perhaps only the whole graph is off.
+    """The first operator that the target computes wrongly, or why none was located.
 
-    A tensor is off when it is further below its simulation than an output may be, and below the level of the failing
-    sample: half way between what the bad output should be and what it is. Rounding that nobody would notice is not
-    what is looked for.
+    A tensor is wrong if its SQNR is further below its simulation's than an output's may be, and below the level of the
+    failing sample: half way between the simulated and the actual SQNR of the bad output. Smaller rounding differences
+    do not count.
     """
     try:
-        return _Search(bench, variant, build, failing, time.monotonic() + time_limit_s).run() or NOWHERE
+        return _FaultSearch(bench, variant, build, failing, time.monotonic() + time_limit_s).run() or NOWHERE
     except TimeoutError:
         return f"the operator was not found within {time_limit_s:g} s"
     except (InputError, OSError) as error:
         return f"the operator was not found: {error}"
 
 
-class _Search:
-    """Cuts the emitted graph behind tensors and runs what is in front of the cut on the target."""
+class _FaultSearch:
+    """Cuts the emitted graph after single tensors and runs the part up to the cut on the target."""
 
     def __init__(self, bench: Workbench, variant: Variant, build: Build, failing: FailingSample, until: float) -> None:
         self._bench, self._build, self._failing, self._until = bench, build, failing, until
@@ -85,82 +85,83 @@ class _Search:
         self._emitted = next(a.path for a in build.compiled.artifacts if a.name == MODEL)
         self._sample = stored_sample(failing.sample, build.plan)
         simulation = load_simulation(self._emitted)
-        self._reads = self._stored_reads(simulation)
-        self._expected = _values(self._model, list(self._reads), failing.sample, build.folder, Mode.FLOAT)
-        self._simulated = _values(simulation, list(self._reads.values()), self._sample, build.folder, Mode.EXACT)
-        self._parents, self._nearest = self._made_from()
-        self._known: dict[str, TensorAgreement | None] = {}
+        self._emitted_names = self._tensors_in(simulation)
+        self._expected = _values(self._model, list(self._emitted_names), failing.sample, build.folder, Mode.FLOAT)
+        emitted_names = list(self._emitted_names.values())
+        self._simulated = _values(simulation, emitted_names, self._sample, build.folder, Mode.EXACT)
+        self._parents, self._nearest = self._ancestry()
+        self._agreements: dict[str, TensorAgreement | None] = {}
 
     def run(self) -> FaultLocation | None:
-        """Up from every output in turn."""
+        """Search upstream of every output in turn."""
         for end in self._ends():
-            if (found := self._up_from(end)) is not None:
-                return self._located(found)
+            if (name := self._first_wrong(end)) is not None:
+                return self._location(name)
         return None
 
-    def _up_from(self, end: str) -> str | None:
-        """The wrong tensor upstream of this one, all of whose parents are right; None where ``end`` is right itself.
+    def _first_wrong(self, end: str) -> str | None:
+        """A wrong tensor upstream of this one (or itself) with correct parents; None where ``end`` is correct.
 
-        An end of which no cut shows anything may well be wrong: what is made of it is.
+        An end that no cut can measure counts as wrong, because an output computed from it is.
         """
-        quality = self._quality(end)
-        wrong = end if quality is None or quality.is_off else None
+        agreement = self._agreement(end)
+        wrong = end if agreement is None or agreement.is_off else None
         while wrong is not None:
             path = self._path_to(wrong)
             good, bad = -1, len(path) - 1
             while bad - good > 1:
                 middle = (good + bad) // 2
-                quality = self._quality(path[middle])
-                if quality is None:  # nothing is known of this one: look at those around it
+                agreement = self._agreement(path[middle])
+                if agreement is None:  # cannot be measured: use the tensors around it
                     path.pop(middle)
                     bad -= 1
-                elif quality.is_off:
+                elif agreement.is_off:
                     bad = middle
                 else:
                     good = middle
-            other = next((name for name in self._known_parents(path[bad]) if self._is_off(name)), None)
-            if other is None:
-                return path[bad] if self._is_off(path[bad]) else None
-            wrong = other
+            wrong_parent = next((name for name in self._measured_parents(path[bad]) if self._is_wrong(name)), None)
+            if wrong_parent is None:
+                return path[bad] if self._is_wrong(path[bad]) else None
+            wrong = wrong_parent
         return None
 
-    def _is_off(self, name: str) -> bool:
-        quality = self._quality(name)
-        return quality is not None and quality.is_off
+    def _is_wrong(self, name: str) -> bool:
+        agreement = self._agreement(name)
+        return agreement is not None and agreement.is_off
 
-    def _quality(self, name: str) -> TensorAgreement | None:
-        """A tensor at a cut behind it; None where the compiler refuses that cut."""
-        if name not in self._known:
+    def _agreement(self, name: str) -> TensorAgreement | None:
+        """How the target agrees on a tensor, with the graph cut after it; None where the target rejects that cut."""
+        if name not in self._agreements:
             if time.monotonic() > self._until:
                 raise TimeoutError
-            found = self._cut_and_run(self._reads[name])
-            expected, simulated = self._expected[name], self._simulated[self._reads[name]]
+            output = self._cut_and_run(self._emitted_names[name])
+            expected, simulated = self._expected[name], self._simulated[self._emitted_names[name]]
             level_db = self._failing.level_db
-            self._known[name] = None if found is None else quality_of(expected, simulated, found, level_db)
-        return self._known[name]
+            self._agreements[name] = None if output is None else quality_of(expected, simulated, output, level_db)
+        return self._agreements[name]
 
-    def _known_parents(self, name: str) -> list[str]:
-        """What a tensor is made from; in place of one that no cut shows, what that is made from."""
-        waiting, seen, known = list(self._parents[name]), set[str](), list[str]()
+    def _measured_parents(self, name: str) -> list[str]:
+        """The parents of a tensor; a parent that no cut can measure is replaced by its own parents."""
+        waiting, seen, measured = list(self._parents[name]), set[str](), list[str]()
         while waiting:
             parent = waiting.pop(0)
             if parent in seen:
                 continue
             seen.add(parent)
-            if self._quality(parent) is not None:
-                known.append(parent)
+            if self._agreement(parent) is not None:
+                measured.append(parent)
             else:
                 waiting += self._parents[parent]
-        return known
+        return measured
 
-    def _cut_and_run(self, read: str) -> Array | None:
-        """What the target makes of the shipped graph that ends at this tensor; None where it does not take it."""
-        with tempfile.TemporaryDirectory(prefix="cut-", dir=self._build.folder.parent) as name:
-            return self._run_cut(read, Path(name))
+    def _cut_and_run(self, name: str) -> Array | None:
+        """The target's value of a tensor, from the shipped graph cut after it; None where the target rejects it."""
+        with tempfile.TemporaryDirectory(prefix="cut-", dir=self._build.folder.parent) as folder:
+            return self._run_cut(name, Path(folder))
 
-    def _run_cut(self, read: str, folder: Path) -> Array | None:
+    def _run_cut(self, name: str, folder: Path) -> Array | None:
         model = ir.load(self._emitted)
-        value = next(v for node in model.graph for v in node.outputs if v.name == read)
+        value = next(v for node in model.graph for v in node.outputs if v.name == name)
         model.graph.outputs.clear()
         model.graph.outputs.append(value)
         remove_unused(model)
@@ -172,21 +173,22 @@ class _Search:
         if compiled.error or run is None:
             return None
         try:
-            return next(iter(run(compiled, [self._sample])))[read]
+            return next(iter(run(compiled, [self._sample])))[name]
         except BackendError:
             return None
 
-    def _stored_reads(self, simulation: ir.Model) -> dict[str, str]:
-        """The planned tensors that a node of the graph makes -> what their readers see, in graph order."""
-        made = {v.name or "" for node in simulation.graph for v in node.outputs if is_float(v)}
-        stored = {name for name, choice in self._build.plan.tensors.items() if choice.is_stored}
-        values = [v.name or "" for node in self._model.graph for v in node.outputs if v.name in stored]
-        seen = {name: next((read for read in (READ.format(name), name) if read in made), None) for name in values}
-        return {name: read for name, read in seen.items() if read is not None}
+    def _tensors_in(self, simulation: ir.Model) -> dict[str, str]:
+        """The planned tensors that nodes produce -> the names their consumers read in the emitted graph, in graph
+        order."""
+        emitted = {v.name or "" for node in simulation.graph for v in node.outputs if is_float(v)}
+        planned = {name for name, choice in self._build.plan.tensors.items() if choice.is_stored}
+        tensors = [v.name or "" for node in self._model.graph for v in node.outputs if v.name in planned]
+        names = {tensor: next((n for n in (READ.format(tensor), tensor) if n in emitted), None) for tensor in tensors}
+        return {tensor: name for tensor, name in names.items() if name is not None}
 
-    def _made_from(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-        """The stored tensors that each stored tensor is made from, with nothing stored in between; and those that any
-        tensor is, or is made from."""
+    def _ancestry(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+        """(parents, nearest): the planned tensors from which each planned tensor is computed, with none in between;
+        and for any tensor, itself if it is planned, else the planned tensors from which it is computed."""
         nearest: dict[str, list[str]] = {}
         parents: dict[str, list[str]] = {}
         for node in self._model.graph:
@@ -194,34 +196,34 @@ class _Search:
             above = list(dict.fromkeys(name for source in sources for name in nearest.get(source, [])))
             for output in node.outputs:
                 name = output.name or ""
-                nearest[name] = [name] if name in self._reads else above
-                if name in self._reads:
+                nearest[name] = [name] if name in self._emitted_names else above
+                if name in self._emitted_names:
                     parents[name] = above
         return parents, nearest
 
     def _ends(self) -> list[str]:
-        """The stored tensors that the graph's outputs are made from, or are."""
+        """The planned tensors that are graph outputs, or from which graph outputs are computed."""
         outputs = [v.name or "" for v in self._model.graph.outputs]
         return list(dict.fromkeys(name for output in outputs for name in self._nearest.get(output, [])))
 
     def _path_to(self, name: str) -> list[str]:
-        """A chain of stored tensors from the inputs to this one, each made from the one before: the longest."""
+        """The longest path of planned tensors that ends at this one, each computed from the one before."""
         depth: dict[str, int] = {}
-        for each in self._parents:  # in graph order, so that parents come first
-            depth[each] = 1 + max((depth[parent] for parent in self._parents[each]), default=0)
+        for tensor in self._parents:  # in graph order, so that parents come first
+            depth[tensor] = 1 + max((depth[parent] for parent in self._parents[tensor]), default=0)
         path = [name]
         while self._parents[path[0]]:
             path.insert(0, max(self._parents[path[0]], key=depth.__getitem__))
         return path
 
-    def _located(self, name: str) -> FaultLocation:
+    def _location(self, name: str) -> FaultLocation:
         value = next(v for node in self._model.graph for v in node.outputs if v.name == name)
-        node, quality = value.producer(), self._known[name]
-        if node is None or quality is None:
-            raise ValueError(f"{name!r} is made by no node, or was not measured")
+        node, agreement = value.producer(), self._agreements[name]
+        if node is None or agreement is None:
+            raise ValueError(f"tensor {name!r} has no producer, or was not measured")
         place = replace(at_node(node), tensor=origin_of(value).name)
-        storage = self._build.plan.tensors[name].storage.dtype
-        return FaultLocation(place, node.name or "", storage, quality.target_db, quality.simulation_db)
+        dtype = self._build.plan.tensors[name].storage.dtype
+        return FaultLocation(place, node.name or "", dtype, agreement.target_db, agreement.simulation_db)
 
 
 def _values(model: ir.Model, names: list[str], sample: Sample, workdir: Path, mode: Mode) -> Mapping[str, Array]:

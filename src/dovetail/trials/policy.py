@@ -1,4 +1,4 @@
-"""How to choose: pure functions over what a workbench measures."""
+"""Selection rules: pure functions over measured figures."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ State = TypeVar("State")
 
 
 def least_cost_per_gain(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
-    """The items that gain anything, by number, least cost per gain first."""
-    useful = [number for number, gain in enumerate(gains) if gain > 0]
-    return sorted(useful, key=lambda number: (max(costs[number], 0.0) / gains[number], -gains[number]))
+    """The indices of the items with a gain, least cost per gain first."""
+    useful = [index for index, gain in enumerate(gains) if gain > 0]
+    return sorted(useful, key=lambda index: (max(costs[index], 0.0) / gains[index], -gains[index]))
 
 
 def accept_within(
     order: Sequence[int], is_allowed: Callable[[frozenset[int]], bool], chosen: frozenset[int] = frozenset()
 ) -> frozenset[int]:
-    """Those chosen, and as many more as are allowed together; what is not is split in halves and tried again."""
+    """``chosen`` plus as many of ``order`` as are allowed together; a set that is not allowed is tried in halves."""
     if not order:
         return chosen
     together = chosen.union(order)
@@ -36,11 +36,11 @@ def take_while_better(
     tried: Callable[[State, Item], State],
     is_better: Callable[[State, State], bool],
 ) -> list[tuple[Item, State, State, bool]]:
-    """Each item in turn on top of those taken before: (item, without it, with it, whether it was taken)."""
+    """Try each item in turn on top of those accepted before: (item, state without it, state with it, accepted)."""
     rows: list[tuple[Item, State, State, bool]] = []
     for item in items:
-        other = tried(state, item)
-        taken = is_better(state, other)
-        rows.append((item, state, other, taken))
-        state = other if taken else state
+        with_item = tried(state, item)
+        accepted = is_better(state, with_item)
+        rows.append((item, state, with_item, accepted))
+        state = with_item if accepted else state
     return rows

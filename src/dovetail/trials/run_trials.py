@@ -1,4 +1,4 @@
-"""From a variant to the build that ships: knobs, build, verification, and a workaround for a wrong operator."""
+"""From a variant to the build that ships: knobs, build, verification, and a workaround if an operator is wrong."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from dovetail.trials.workbench import Build, Workbench
 from dovetail.verify.verify import Verification
 
 Verify = Callable[[Build], Verification]
-# What counts the time of a stage and tells the caller of it.
+# Measures the time of a stage and reports it to the caller.
 Stage = Callable[[str], AbstractContextManager[None]]
-_RULE = "what keeps the target's numbers as simulated"
+_RULE = "the workaround, if the target's outputs agree with the simulation with it"
 
 
-def _uncounted(name: str) -> AbstractContextManager[None]:
+def _untimed(name: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrialResult:
-    """The build that ships, the decisions that led to it, what is true of it, and where its numbers go wrong, if so."""
+    """The build that ships, its decisions, its verification, and where target and simulation disagree, if they do."""
 
     build: Build
     decisions: tuple[Decision, ...]
@@ -37,11 +37,11 @@ class TrialResult:
 
 
 def run_trials(
-    knobs: tuple[Knob, ...], bench: Workbench, variant: Variant, verify: Verify, stage: Stage = _uncounted
+    knobs: tuple[Knob, ...], bench: Workbench, variant: Variant, verify: Verify, stage: Stage = _untimed
 ) -> TrialResult:
-    """Decide what can be decided by trying, build it, and try what knobs offer against a wrong operator.
+    """Run the knobs, build and verify the variant, and try the knobs' workarounds if the target computes it wrongly.
 
-    A plan of the caller's own is carried out as it is, and one with scales that came with the model is not searched.
+    No knob is run for a plan of the caller's own, or for a model with imported scales.
     """
     decisions: tuple[Decision, ...] = ()
     if variant.plan is None and variant.imported is None:
@@ -55,39 +55,39 @@ def run_trials(
         return TrialResult(build, decisions, verification)
     with stage("locate"):
         located = locate(bench, variant, build, verification.failing)
-    first = TrialResult(build, decisions, with_place(verification, str(located)), str(located))
+    result = TrialResult(build, decisions, with_place(verification, str(located)), str(located))
     if isinstance(located, str) or variant.plan is not None:
-        return first
+        return result
     for knob in knobs:
         workaround = knob.workaround(variant, located)
         if workaround is not None:
-            other = _tried(knob.name, workaround, bench, located, first, verify)
-            if other.build is not first.build:
-                return other
-            first = other
-    return first
+            tried = _try_workaround(knob.name, workaround, bench, located, result, verify)
+            if tried.build is not result.build:
+                return tried
+            result = tried
+    return result
 
 
 def with_place(verification: Verification, located: str) -> Verification:
-    """The verification, whose verdict on numbers says where they go wrong."""
+    """The verification with the location of the wrong operator in the reason of its ``numerics`` verdict."""
     numerics = verification.verdicts["numerics"]
-    said = replace(numerics, reason=f"{numerics.reason}; {located}")
-    return replace(verification, verdicts={**verification.verdicts, "numerics": said})
+    with_reason = replace(numerics, reason=f"{numerics.reason}; {located}")
+    return replace(verification, verdicts={**verification.verdicts, "numerics": with_reason})
 
 
-def _tried(
-    knob: str, workaround: Workaround, bench: Workbench, located: FaultLocation, first: TrialResult, verify: Verify
+def _try_workaround(
+    knob: str, workaround: Workaround, bench: Workbench, located: FaultLocation, current: TrialResult, verify: Verify
 ) -> TrialResult:
-    """What was settled first, or the workaround where it brings the numbers back; with the decision in either case."""
-    before = first.verification.verdicts["numerics"]
+    """The result with the workaround if its ``numerics`` verdict passes, else the current one; with the decision."""
+    before = current.verification.verdicts["numerics"]
     try:
         build = bench.build(workaround.variant)
         verification = verify(build)
-    except (BackendError, InputError, OSError, ValueError) as error:  # what ships does not hang on it
-        build, verification, why_not = first.build, first.verification, str(error)
+    except (BackendError, InputError, OSError, ValueError) as error:  # the current build still ships
+        build, verification, why_not = current.build, current.verification, str(error)
     else:
         why_not = verification.verdicts["numerics"].reason
-    helps = build is not first.build and verification.verdicts["numerics"].status is Status.PASS
+    helps = build is not current.build and verification.verdicts["numerics"].status is Status.PASS
     as_planned = str(located.storage)
     decision = Decision(
         knob=knob,
@@ -98,8 +98,8 @@ def _tried(
             Alternative(workaround.label, failure="" if helps else why_not),
         ),
         rule=_RULE,
-        reason=before.reason if helps else f"keeping it in {workaround.label} was tried and does not help",
+        reason=before.reason if helps else f"{workaround.label} was tried and does not help",
         samples=1,
     )
-    chosen = TrialResult(build, first.decisions, verification) if helps else first
-    return replace(chosen, decisions=(*first.decisions, decision))
+    chosen = TrialResult(build, current.decisions, verification) if helps else current
+    return replace(chosen, decisions=(*current.decisions, decision))

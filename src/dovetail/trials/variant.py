@@ -1,4 +1,4 @@
-"""What is being tried, and the changes that make another variant of it."""
+"""Variants of a model that are tried, and the changes that turn one into another."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dovetail.storage import Plan
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Variant:
-    """A float graph, what calibration saw of it, and what is asked of its plan.
+    """A float graph, its calibration statistics, and the request for its plan.
 
-    ``imported``: quantization parameters that came with the model. ``plan``: the caller's own, carried out as it is.
+    ``imported``: quantization parameters that came with the model. ``plan``: the caller's own plan, used unchanged.
     """
 
     model: ir.Model
@@ -32,10 +32,10 @@ Change = Callable[[Variant], Variant]
 
 
 def pinned(pins: Pins) -> Change:
-    """Fix units, groups or edges."""
+    """Add these pins to the request."""
     return lambda variant: replace(variant, request=variant.request.pinned(pins))
 
 
 def in_precision(precision: Precision) -> Change:
-    """Ask for another precision."""
+    """Request another precision."""
     return lambda variant: replace(variant, request=replace(variant.request, precision=precision))

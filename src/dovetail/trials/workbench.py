@@ -1,7 +1,7 @@
 """The workbench: the only code that plans, simulates, builds, runs and times variants of a model for a target.
 
-Results are remembered by the content of what was emitted, so nothing is simulated or compiled twice. Every build has a
-folder of its own, laid out as a run directory is: the emitted files, and ``compile/`` with what the compiler made.
+Results are cached by the content of the emitted files, so nothing is simulated or compiled twice. Every build has its
+own folder with the layout of a run directory: the emitted files, and ``compile/`` with the compiler's output.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Progress = Callable[[int, int | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The caller's metric: the held-out samples, and its figures of what a variant gives for them."""
+    """The caller's metric: the held-out samples, and the function that computes its figures from outputs."""
 
     samples: Callable[[], Iterable[Sample]]
     figures: Callable[[Iterator[Sample]], Mapping[str, float]]
@@ -55,7 +55,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Build:
-    """A variant as it was compiled: its plan, what the compiler made of it, and the folder that holds its files."""
+    """A compiled variant: its plan, the compiler's result, and the folder with its files."""
 
     plan: Plan
     compiled: CompileResult
@@ -65,8 +65,8 @@ class Build:
 class Workbench:
     """Tries variants of one model on one target.
 
-    ``available``: whether the target's compiler can be reached. ``source``: gives the calibration samples, from the
-    first one on. ``wishes``: what the caller asks of knobs, by the knob's name.
+    ``available``: whether the target's compiler is installed. ``source``: iterates over the calibration samples from
+    the start. ``wishes``: the caller's options for knobs, by the knob's name.
     """
 
     def __init__(
@@ -91,19 +91,19 @@ class Workbench:
         self._lock = Lock()
 
     def samples(self, count: int) -> list[Sample]:
-        """The first calibration samples, as many as there are up to ``count``."""
+        """The first ``count`` calibration samples, or all if there are fewer."""
         if len(self._samples) < count:
             self._samples = list(itertools.islice(self._source(), count))
         return self._samples[:count]
 
     def plan(self, variant: Variant) -> Plan:
-        """How a variant is stored."""
+        """The plan of a variant."""
         if variant.plan is not None:
             return variant.plan
         return make_plan(variant.model, self.table, variant.stats, variant.request, variant.imported)
 
     def compare(self, variant: Variant, count: int) -> Agreement:
-        """The simulation of a variant against float, on the first samples."""
+        """Compare the simulation of a variant with float, on the first ``count`` samples."""
         with self._emitted(variant) as (plan, artifacts, digest):
             if (digest, count) not in self._agreements:
                 simulation = load_simulation(_model(artifacts))
@@ -112,55 +112,57 @@ class Workbench:
         return self._agreements[digest, count]
 
     def worst_db(self, variant: Variant, count: int) -> float:
-        """The SQNR of the worst output in simulation against float."""
+        """The SQNR of the worst output of the simulation against float."""
         return worst_db(self.compare(variant, count))
 
-    def switched(self, variant: Variant, others: Mapping[Edge, QParams], count: int) -> SwitchedSimulation:
+    def switched(self, variant: Variant, alternatives: Mapping[Edge, QParams], count: int) -> SwitchedSimulation:
         """A simulation in which these edges can be switched to other quantization parameters, compared with float."""
         with self._emitted(variant) as (plan, artifacts, _):
             samples = self.samples(count)
             exact = self._float_outputs(variant.model, count)
             ranked = ranked_outputs(variant.model.graph)
-            return SwitchedSimulation(_model(artifacts), plan, others, samples, exact, ranked, self._scratch())
+            return SwitchedSimulation(_model(artifacts), plan, alternatives, samples, exact, ranked, self._scratch())
 
     def build(self, variant: Variant) -> Build:
-        """What the target's compiler makes of a variant; the same bytes are compiled once."""
+        """Compile a variant; identical emitted files are compiled once."""
         with self._emitted(variant) as (plan, artifacts, digest):
-            with self._lock:  # of several threads with the same bytes, one compiles them
-                mine = digest not in self._builds
-                known = self._builds.setdefault(digest, Future())
-            if mine:
-                self._compile_into(known, artifacts, self._folder / digest[:16])
-        compiled, folder = known.result()
+            with self._lock:  # if several threads have identical files, one compiles them
+                is_new = digest not in self._builds
+                future = self._builds.setdefault(digest, Future())
+            if is_new:
+                self._compile_into(future, artifacts, self._folder / digest[:16])
+        compiled, folder = future.result()
         return Build(plan, compiled, folder)
 
     def _compile_into(
-        self, known: Future[tuple[CompileResult, Path]], artifacts: tuple[Artifact, ...], folder: Path
+        self, future: Future[tuple[CompileResult, Path]], artifacts: tuple[Artifact, ...], folder: Path
     ) -> None:
         try:
             shutil.rmtree(folder, ignore_errors=True)
             scratch = artifacts[0].path.parent
             scratch.rename(folder)
             files = moved(artifacts, tuple[Artifact, ...], scratch, folder)
-            known.set_result((self.compile(files, folder / COMPILED), folder))
+            future.set_result((self.compile(files, folder / COMPILED), folder))
         except BaseException as error:
-            known.set_exception(error)
+            future.set_exception(error)
             raise
 
     def build_each(self, variants: Sequence[Variant]) -> list[Build]:
-        """The same for several, as many at once as there are cores; vendor tools run in child processes."""
-        contexts = [copy_context() for _ in variants]  # what a run has set, such as whether it uses the compile cache
+        """Build several variants, one per core at a time; vendor tools run in child processes."""
+        contexts = [copy_context() for _ in variants]  # context variables of the run: whether it uses the compile cache
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return list(pool.map(lambda context, variant: context.run(self.build, variant), contexts, variants))
 
     def compile(self, artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
-        """What the target's compiler makes of files; without a compiler, only these."""
+        """Compile files with the target's compiler; without a compiler, the result has only these files."""
         folder.mkdir(parents=True, exist_ok=True)
         return self.backend.compile(artifacts, folder) if self.available else CompileResult(artifacts)
 
     def run(self, build: Build, variant: Variant, count: int) -> tuple[Agreement, dict[str, float]]:
-        """A build on the target against float, and the caller's metric on held-out samples, in one go: starting a
-        target can cost seconds."""
+        """Compare a build on the target with float, and compute the caller's metric on held-out samples.
+
+        Both in one run, because starting a target can take seconds.
+        """
         runner = self.backend.runner.run
         if runner is None:
             raise ValueError(self.backend.runner.why_not)
@@ -172,26 +174,26 @@ class Workbench:
         return agreement, {} if self.score is None else dict(self.score.figures(outputs))
 
     def time(self, programs: Mapping[str, CompileResult], baseline: str) -> MeasuredLatency | str:
-        """The latency of programs by name, by turns in one run; or why there is none."""
+        """The latency of programs by name, interleaved in one run; or why it cannot be measured."""
         if self.backend.timer is None:
-            return "this target is not timed here"
+            return "latency cannot be measured on this target"
         return self.backend.timer.time(programs, baseline, self.samples(1)[0])
 
-    def ship(self, build: Build, place: Path) -> Build:
-        """Take a build over into a run directory: its files are moved there, nothing is built again."""
+    def ship(self, build: Build, run_folder: Path) -> Build:
+        """Move a build's files into a run directory; nothing is compiled again."""
         for name in (COMPILED, *(path.name for path in build.folder.iterdir())):
-            old = place / name
+            old = run_folder / name
             shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
         for path in build.folder.iterdir():
-            path.rename(place / path.name)
-        compiled = moved(build.compiled, CompileResult, build.folder, place)
+            path.rename(run_folder / path.name)
+        compiled = moved(build.compiled, CompileResult, build.folder, run_folder)
         if self.available and not compiled.error:
-            compiled = self.backend.package(compiled, place / COMPILED)
-        return Build(build.plan, compiled, place)
+            compiled = self.backend.package(compiled, run_folder / COMPILED)
+        return Build(build.plan, compiled, run_folder)
 
     @contextmanager
     def _emitted(self, variant: Variant) -> Iterator[tuple[Plan, tuple[Artifact, ...], str]]:
-        """A variant's plan, its files in a scratch folder that goes afterwards, and the hash of their content."""
+        """A variant's plan, its files in a scratch folder that is deleted afterwards, and the hash of their content."""
         plan = self.plan(variant)
         self._folder.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix="emit-", dir=self._folder))
@@ -206,13 +208,16 @@ class Workbench:
         return compare_runs(exact, stream(samples), ranked_outputs(model.graph))
 
     def _float_outputs(self, model: ir.Model, count: int) -> list[Sample]:
-        """What the float graph gives for the first samples; kept, with the model so that its identity stays its own."""
-        known = self._float.get(id(model))
+        """The outputs of the float graph for the first samples; cached by the model's id.
+
+        The cache also holds the model, so that its id is not reused.
+        """
+        cached = self._float.get(id(model))
         samples = self.samples(count)
-        if known is None or len(known[1]) < len(samples):
-            known = (model, list(SessionRun(model, Mode.FLOAT, self._scratch())(samples)))
-            self._float[id(model)] = known
-        return known[1][: len(samples)]
+        if cached is None or len(cached[1]) < len(samples):
+            cached = (model, list(SessionRun(model, Mode.FLOAT, self._scratch())(samples)))
+            self._float[id(model)] = cached
+        return cached[1][: len(samples)]
 
     def _scratch(self) -> Path:
         """A folder for files that a session reads once."""
@@ -221,8 +226,8 @@ class Workbench:
 
 
 def worst_db(agreement: Agreement) -> float:
-    """The SQNR of the worst output; NaN is worse than anything."""
-    figures = (one.sqnr_db for one in agreement.outputs.values())
+    """The SQNR of the worst output; NaN counts as the lowest figure."""
+    figures = (comparison.sqnr_db for comparison in agreement.outputs.values())
     return min((-MAX_SQNR_DB if math.isnan(db) else bounded_db(db) for db in figures), default=0.0)
 
 

@@ -90,7 +90,7 @@ def test_wrong_outputs_are_located_to_the_first_wrong_tensor(tmp_path: Path) -> 
     bad, location = located(model, on_wrong_axis(plan, model, "c"), htp, tmp_path)
     assert bad.status is Status.FAIL
     assert "target and simulation disagree" in bad.reason
-    assert "the first tensor that is off is 'c', made by MatMul" in str(location)
+    assert "the first wrong tensor is 'c', computed by MatMul" in str(location)
 
 
 def test_the_location_is_found_even_if_other_subgraphs_are_rejected(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_the_location_is_found_even_if_other_subgraphs_are_rejected(tmp_path: Pa
         return CompileResult(error="not this one") if ends & before else htp.backend.compile(artifacts, folder)
 
     _, location = located(model, on_wrong_axis(plan, model, "c"), changed(htp, compile=picky), tmp_path)
-    assert "the first tensor that is off is 'c'" in str(location)
+    assert "the first wrong tensor is 'c'" in str(location)
 
 
 def test_an_operator_that_is_computed_wrongly_is_kept_in_float16(tmp_path: Path) -> None:
@@ -121,6 +121,6 @@ def test_an_operator_that_is_computed_wrongly_is_kept_in_float16(tmp_path: Path)
     (decision,) = [decision for decision in result.decisions if decision.knob == "island"]
     assert decision.place.op_type == "Log"
     assert decision.taken == "fp16"
-    assert "the first tensor that is off is 'l'" in decision.reason
+    assert "the first wrong tensor is 'l'" in decision.reason
     dtypes = {row.tensor: row.dtype for row in result.plan if row.edge is None}
     assert (dtypes["a"], dtypes["l"]) == ("uint16", "float16")

@@ -34,11 +34,11 @@ def test_operands_are_chosen_by_noise_and_estimate_and_both_are_in_the_result(tm
     assert wide.decisions == ()
     together, *each = auto.decisions
     rows = {alternative.label: alternative.figures for alternative in together.alternatives}
-    assert rows["all in 16 bit"]["estimate_us"] == times["16"]
-    assert any(label.startswith("8 bit: ") and "estimate_us" in figures for label, figures in rows.items())
+    assert rows["all operands 16-bit"]["estimate_us"] == times["16"]
+    assert any(label.startswith("8-bit: ") and "estimate_us" in figures for label, figures in rows.items())
     assert len(each) == 2  # scores, and scores by V
     assert all({"saved_us", "sqnr_db"} == set(decision.alternatives[1].figures) for decision in each)
-    assert rows["all in 16 bit"]["sqnr_db"] - rows[together.taken]["sqnr_db"] <= 1.0
+    assert rows["all operands 16-bit"]["sqnr_db"] - rows[together.taken]["sqnr_db"] <= 1.0
     assert times["auto"] <= times["16"]
     for result in (wide, narrow, auto):
         assert result.verdicts["fidelity"].status is Status.PASS, result.verdicts["fidelity"].reason

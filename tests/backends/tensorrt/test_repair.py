@@ -97,7 +97,7 @@ def test_a_qdq_pair_on_the_scores_and_none_on_the_softmax_output_in_float16(tmp_
         f"there is a Q/DQ pair on the scores, in front of Add {add.name!r}"
     ]
     assert list(record.missing) == ["p0 at mix:0"]
-    assert record.missing["p0 at mix:0"].endswith("the scale of a Softmax is always 0.00223214")
+    assert record.missing["p0 at mix:0"].endswith("Softmax has the fixed output scale 0.00223214")
     assert record.removed == ("s0",)
     assert record.changed == {}
 
@@ -138,7 +138,7 @@ def test_without_data_no_scale_may_be_missing(
     with pytest.raises(SystemExit) as ended:
         main(["repair", str(path), "--target", "tensorrt:sm89", "-o", str(tmp_path / "other")])
     assert ended.value.code == 2
-    error = "the model has no scale for 'o', and there is no data to find it on: say --calib DATA"
+    error = "the model has no scale for 'o', and there is no calibration data to find one: pass --calib DATA"
     assert error in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "other").exists()
 
@@ -256,7 +256,7 @@ def test_different_qdq_pairs_on_one_tensor_are_not_reported_as_kept(tmp_path: Pa
     record = repaired(given_file(tmp_path / "given.onnx", np.int8(0), other_scale=0.004))
     reasons = {name: why for name, why in record.changed.items() if name.startswith("x at")}
     assert len(reasons) == 3
-    assert all("the widest of several given numbers" in why for why in reasons.values())
+    assert all("widest of several scales in the input model" in why for why in reasons.values())
     assert not any(name.startswith("x at") for name in record.kept)
 
 

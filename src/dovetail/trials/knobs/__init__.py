@@ -1,1 +1,1 @@
-"""What can be chosen by trying, one file a knob; a target lists those that it has."""
+"""The knobs, one per file; a target lists the ones that apply to it."""

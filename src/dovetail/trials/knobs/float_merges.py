@@ -1,7 +1,7 @@
-"""Whether a merge (Concat) that would share one range over its inputs runs in float between integers instead.
+"""Whether a merging operator (Concat) runs in float instead of sharing one range over its quantized inputs.
 
-Sharing one range costs accuracy where the inputs are of different size. Where the target runs the merge in float as
-well, and the outputs gain more than ``GAIN_DB`` by it, that is what is planned.
+Sharing one range costs accuracy where the inputs have different ranges. If the target can run the merge in float, and
+the worst output gains more than ``GAIN_DB``, the plan keeps it in float.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from dovetail.trials.variant import Variant, pinned
 from dovetail.trials.workbench import Workbench
 
 NAME = "merges"
-# What sharing one range may cost the worst output before a merge is left float.
+# A merge is kept in float if the worst output gains more than this.
 GAIN_DB = 3.0
 SAMPLES = 16
-RULE = f"in float, where the worst output gains more than {GAIN_DB:g} dB by it in simulation"
+RULE = f"in float, if the worst output gains more than {GAIN_DB:g} dB in simulation"
 SHARED, IN_FLOAT = "one range for all inputs", "float"
 
 
 def decide(bench: Workbench, variant: Variant) -> Outcome:
-    """Pin every merge to float that gains by it, one after the other."""
+    """Pin every merge to float that gains enough, one after the other."""
     planned = bench.plan(variant).tensors
     units = [
         unit
         for unit in build_problem(variant.model, bench.table).units
         if len(unit.shared()) > 1
-        and unit.name not in variant.request.pins.units  # of which the caller has said what it computes in
+        and unit.name not in variant.request.pins.units  # the caller has fixed its precision
         and isinstance(planned[unit.outputs[0].name or ""].storage, QParams)
     ]
     if not bench.samples(SAMPLES):
@@ -42,11 +42,11 @@ def decide(bench: Workbench, variant: Variant) -> Outcome:
         variant,
         units,
         lambda state, unit: in_float(unit, state),
-        lambda state, other: bench.worst_db(other, SAMPLES) - bench.worst_db(state, SAMPLES) > GAIN_DB,
+        lambda shared, float_merge: bench.worst_db(float_merge, SAMPLES) - bench.worst_db(shared, SAMPLES) > GAIN_DB,
     )
-    decisions = [_decision(bench, unit, state, other, taken) for unit, state, other, taken in rows]
-    for _, state, other, taken in rows:
-        variant = other if taken else state
+    decisions = [_decision(bench, unit, shared, float_merge, accepted) for unit, shared, float_merge, accepted in rows]
+    for _, shared, float_merge, accepted in rows:
+        variant = float_merge if accepted else shared
     return variant, tuple(decisions)
 
 
@@ -54,18 +54,18 @@ FLOAT_MERGES = Knob(NAME, decide)
 
 
 def in_float(unit: Unit, variant: Variant) -> Variant:
-    """The variant with one merge in float, which reads every input as it is stored."""
-    text = f"one range for all parts of {unit.label} costs more than {GAIN_DB:g} dB"
+    """The variant with one merge in float, each of whose inputs keeps its own range."""
+    text = f"one range for all inputs of {unit.label} costs more than {GAIN_DB:g} dB"
     edges = {operand.edge: text for operand in unit.shared() if not operand.constant}
     return pinned(Pins({unit.name: Pin(FP32, Reason.MEASURED, text)}, separate=edges))(variant)
 
 
-def _decision(bench: Workbench, unit: Unit, shared: Variant, other: Variant, taken: bool) -> Decision:
-    shared_db, float_db = bench.worst_db(shared, SAMPLES), bench.worst_db(other, SAMPLES)
+def _decision(bench: Workbench, unit: Unit, shared: Variant, float_merge: Variant, accepted: bool) -> Decision:
+    shared_db, float_db = bench.worst_db(shared, SAMPLES), bench.worst_db(float_merge, SAMPLES)
     return Decision(
         knob=NAME,
         place=at_node(unit.nodes[0]),
-        taken=IN_FLOAT if taken else SHARED,
+        taken=IN_FLOAT if accepted else SHARED,
         alternatives=(
             Alternative(SHARED, {"simulation_sqnr_db": shared_db}),
             Alternative(IN_FLOAT, {"simulation_sqnr_db": float_db}),

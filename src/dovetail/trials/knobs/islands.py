@@ -1,4 +1,4 @@
-"""An operator that the target computes wrongly in integers is tried in another precision, all else as it is."""
+"""Workaround for an operator that the target computes wrongly: only this operator in another precision."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ NAME = "island"
 
 
 def islands(precision: Precision) -> Knob:
-    """The knob, for a target that can keep single operators in this precision."""
+    """The knob for a target that supports single operators in this precision."""
     return Knob(NAME, workaround=partial(_workaround, precision))
 
 
 def _workaround(precision: Precision, variant: Variant, located: FaultLocation) -> Workaround | None:
     request = variant.request
-    if located.unit in request.pins.units:  # the caller has said what it computes in
+    if located.unit in request.pins.units:  # the caller has fixed its precision
         return None
-    text = f"computed wrongly as planned: kept in {precision.name}"
+    text = f"kept in {precision.name}, because the target computes it wrongly in the planned precision"
     free = replace(variant, request=replace(request, pins=request.pins.without_operands_of(located.unit)))
     return Workaround(pinned(Pins({located.unit: Pin(precision, Reason.MEASURED, text)}))(free), precision.name)

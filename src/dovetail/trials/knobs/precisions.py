@@ -1,4 +1,4 @@
-"""Which precision of several: each compiled, run and timed by turns on the target itself, on the caller's data."""
+"""Which of several precisions: each is compiled, run and timed on the target, with the caller's data."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from dovetail.trials.workbench import Build, Workbench, worst_db
 
 NAME = "precision"
 SAMPLES = 16
-# Less than this is noise of the clock.
+# A smaller difference is measurement noise.
 FASTER = 0.95
-# What the worst output must keep against float for speed to decide.
+# The SQNR of the worst output against float that the faster precision must have to be chosen.
 GOOD_DB = 25.0
 RULE = (
-    f"the faster one, where it takes less than {FASTER:g} of the other's time and its worst output keeps {GOOD_DB:g} "
-    "dB against float; otherwise the one whose worst output is closer to float"
+    f"the faster one, if it takes less than {FASTER:g} of the other's time and its worst output has at least "
+    f"{GOOD_DB:g} dB against float; otherwise the one whose worst output is closer to float"
 )
 SIMULATION_DB, TARGET_DB, LATENCY_US, RATIO = "simulation_sqnr_db", "target_sqnr_db", "latency_us", "time_ratio"
 
 
 def precisions(*inner: Knob) -> Knob:
-    """The knob; ``inner`` knobs are turned for every precision on its own, because what they decide depends on it."""
+    """The knob; ``inner`` knobs are run for every precision separately, because their decisions depend on it."""
     return Knob(NAME, partial(_decide, inner))
 
 
@@ -42,17 +42,17 @@ def _decide(inner: tuple[Knob, ...], bench: Workbench, variant: Variant) -> Outc
     rows = [Alternative(name, {SIMULATION_DB: bench.worst_db(outcomes[name][0], SAMPLES)}) for name in candidates]
     if bench.available and bench.backend.runner.run is not None:
         rows = _on_target(bench, rows, [outcomes[name][0] for name in candidates])
-    taken, reason = pick(rows)
-    chosen, decisions = outcomes[taken.label]
+    best, reason = pick(rows)
+    chosen, decisions = outcomes[best.label]
     samples = len(bench.samples(SAMPLES))
-    decision = Decision(NAME, WHOLE_MODEL, taken.label, tuple(rows), RULE, reason, samples)
+    decision = Decision(NAME, WHOLE_MODEL, best.label, tuple(rows), RULE, reason, samples)
     return chosen, (decision, *decisions)
 
 
 def _on_target(bench: Workbench, rows: Sequence[Alternative], variants: Sequence[Variant]) -> list[Alternative]:
-    """The same candidates with what the target shows of them."""
+    """The same candidates with figures measured on the target."""
     builds = bench.build_each(variants)
-    ran = [_run(bench, *each) for each in zip(rows, variants, builds, strict=True)]
+    ran = [_run(bench, row, variant, build) for row, variant, build in zip(rows, variants, builds, strict=True)]
     programs: dict[str, CompileResult] = {
         row.label: build.compiled for row, build in zip(ran, builds, strict=True) if not row.failure
     }
@@ -76,25 +76,25 @@ def _run(bench: Workbench, row: Alternative, variant: Variant, build: Build) -> 
 def _timed(row: Alternative, timed: MeasuredLatency | str) -> Alternative:
     if isinstance(timed, str) or row.label not in timed.median_us:
         return row
-    more = {LATENCY_US: timed.median_us[row.label], RATIO: timed.ratios[row.label]}
-    return replace(row, figures={**row.figures, **more})
+    latency = {LATENCY_US: timed.median_us[row.label], RATIO: timed.ratios[row.label]}
+    return replace(row, figures={**row.figures, **latency})
 
 
 def pick(rows: Sequence[Alternative]) -> tuple[Alternative, str]:
-    """The candidate that the rule takes, and why; the caller's metric decides nothing, its samples are held out."""
+    """The candidate that the rule chooses, and why; the caller's metric is not used, because its data is held out."""
     ran = [row for row in rows if TARGET_DB in row.figures and not row.failure]
     if not ran:
         best = max(rows, key=lambda row: row.figures[SIMULATION_DB])
         return best, "its worst output is the closest to float in simulation; none was run on the target"
     if len(ran) == 1:
-        return ran[0], "no other runs on the target"
+        return ran[0], "no other precision runs on the target"
     best = max(ran, key=lambda row: row.figures[TARGET_DB])
     fast = min(ran, key=lambda row: row.figures.get(RATIO, 1.0))
-    ratio, kept_db = fast.figures.get(RATIO, 1.0), fast.figures[TARGET_DB]
-    if ratio < FASTER and kept_db >= GOOD_DB:
-        return fast, f"it takes {ratio:.2f} of the time, and its worst output keeps {kept_db:.1f} dB"
+    ratio, fast_db = fast.figures.get(RATIO, 1.0), fast.figures[TARGET_DB]
+    if ratio < FASTER and fast_db >= GOOD_DB:
+        return fast, f"it takes {ratio:.2f} of the time, and its worst output has {fast_db:.1f} dB"
     if any(RATIO not in row.figures for row in ran):
-        return best, "its worst output is closer to float; how long they take was not measured"
+        return best, "its worst output is closer to float; latency was not measured"
     if ratio < FASTER:
-        return best, f"its worst output is closer to float, and what is faster does not keep {GOOD_DB:g} dB"
+        return best, f"its worst output is closer to float, and the faster one has less than {GOOD_DB:g} dB"
     return best, f"its worst output is closer to float, and no other takes less than {FASTER:g} of its time"

@@ -134,7 +134,7 @@ def test_with_the_callers_own_plan_the_same_layer_fails_numerics(tmp_path: Path)
     numerics = fitted_feed_forward(4, 32, tmp_path, plan=tmp_path / "plan.json", force=True).verdicts["numerics"]
     assert numerics.status is Status.FAIL, numerics.reason
     assert numerics.numbers["y"] > MISCOMPILED_DROP_DB
-    assert "the first tensor that is off is 'y', made by Mul" in numerics.reason
+    assert "the first wrong tensor is 'y', computed by Mul" in numerics.reason
 
 
 @pytest.mark.parametrize(("batch", "outputs"), [(1, 32), (4, 64)])
