@@ -225,7 +225,7 @@ def test_an_invalid_plan_writes_nothing(tmp_path: Path) -> None:
     dovetail.fit(**arguments)
     edited = (tmp_path / "run/plan.json").read_text().replace(':1",', ':7",')
     (tmp_path / "edited.json").write_text(edited)
-    with pytest.raises(InputError, match=r"names edge '.*:7'"):
+    with pytest.raises(InputError, match=r"the plan has a row for edge '.*:7', but the graph has no float input there"):
         dovetail.fit(**{**arguments, "output": tmp_path / "again"}, plan=tmp_path / "edited.json")
     assert not (tmp_path / "again").exists()
 
