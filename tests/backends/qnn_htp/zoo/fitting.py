@@ -82,7 +82,7 @@ def images(shape: tuple[int, ...], count: int = 4) -> dict[str, Array]:
 
 def fitted(path: Path, shape: tuple[int, ...], run: Path, target: str, precision: str, **options: Any) -> Result:
     """The whole line on one network; the width of second operands is searched elsewhere, and takes time."""
-    chosen = {"operands": "narrow", **options}
+    chosen = {"operand_bits": "8", **options}
     return dovetail.fit(path, target=target, precision=precision, calibration=images(shape), output=run, **chosen)
 
 
