@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from tests.networks.vit_tiny import pictures, save
 
 from bench.child import MEGABYTE, ask
-from bench.vit_tiny import pictures, save
 
 WANTED = 1.10
 # What is run, the range method, and whether the file is compressed.

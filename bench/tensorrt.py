@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def models(folder: Path, given: argparse.Namespace) -> None:
     """Every model from every exporter: fitted, built, read back."""
-    from bench.tensorrt_models import MODELS, Size, export_model, image_size
+    from tests.networks.hugging_face import MODELS, Size, hugging_face, image_size
 
     size = Size(given.layers, given.heads, given.head_size, real=given.layers >= REAL_LAYERS)
     print(f"{'':31}attention as one kernel           layers       kernels")
@@ -82,7 +82,7 @@ def models(folder: Path, given: argparse.Namespace) -> None:
     for name in given.models.split(",") if given.models else MODELS:
         data = pictures(image_size(name, size))
         for exporter in given.exporters.split(","):
-            path = export_model(name, exporter, folder / f"{name}_{exporter}.onnx", size)
+            path = hugging_face(name, exporter, size)
             for precision in given.precisions.split(","):
                 run = folder / f"{name}_{exporter}_{precision}"
                 result = dovetail.fit(path, target=TARGET, precision=precision, calibration=data, output=run)
@@ -116,13 +116,13 @@ def peer(folder: Path, given: argparse.Namespace) -> None:
     if not python:
         print(f"nvidia-modelopt: not checked: {VARIABLE} names no Python that has it")
         return
-    from bench.tensorrt_models import Size, export_model, image_size
+    from tests.networks.hugging_face import Size, hugging_face, image_size
 
     size = Size(given.layers, given.heads, given.head_size)
     data = pictures(image_size("vit", size))
     np.savez(folder / "data.npz", allow_pickle=False, **data)
     for exporter in given.exporters.split(","):
-        path = export_model("vit", exporter, folder / f"peer_{exporter}.onnx", size)
+        path = hugging_face("vit", exporter, size)
         for precision, mode in PRECISIONS.items():
             made, run = folder / f"modelopt_{exporter}_{mode}.onnx", folder / f"repaired_{exporter}_{mode}"
             script = Path(__file__).with_name("peer_modelopt.py")

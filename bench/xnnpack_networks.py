@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import io
-import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import torch
-from tests.backends.xnnpack.networks import NETWORKS, exported
 from tests.equality import random_inputs, run, sqnr_db
+from tests.networks.catalog import NETWORKS, network
 
 from dovetail.errors import InputError
 from dovetail.model.read import read
@@ -31,19 +29,17 @@ from dovetail.targets.xnnpack.session import load_program
 def main(folder: Path, *, quick: bool) -> None:
     """One line per network; small ones with random weights, as the tests have them."""
     print("networks in float: operations outside XNNPACK, worst output against ONNX Runtime")
-    with tempfile.TemporaryDirectory() as place:
-        factory = pytest.TempPathFactory(Path(place), 3, "all", lambda *_, **__: None, _ispytest=True)
-        for name in NETWORKS[:1] if quick else NETWORKS:
-            file = exported(name, factory)
-            with _quiet():
-                line = _line(file, folder / "network.pte")
-            print(f"  {name:24} {line}", flush=True)
+    for name in NETWORKS[:1] if quick else NETWORKS:
+        file = network(name)
+        with _quiet():
+            line = _line(file, folder / "network.pte")
+        print(f"  {name:24} {line}", flush=True)
 
 
 def _line(file: Path, program: Path) -> str:
     stock = _stock(file, program)
     model, _ = normalize(read(file))
-    for each in (*open_target("xnnpack").rewrites, infer_shapes):
+    for each in (*open_target("xnnpack").rewrites.graph, infer_shapes):
         each(model)
     placed = lower(model, program)
     inputs = random_inputs(model)

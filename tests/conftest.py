@@ -1,4 +1,5 @@
-"""What holds for every test: none is skipped under CI=true, and whole models are run without counting lines.
+"""What holds for every test: none is skipped under CI=true, whole models are run without counting lines, and tests
+that share a fixture run in one process.
 
 With CI=true every backend is installed, so a skipped test, or a file skipped while it is collected, is a failure.
 """
@@ -9,6 +10,8 @@ import os
 from pathlib import Path
 
 import pytest
+
+pytest.register_assert_rewrite("tests.networks.htp_checks", "tests.networks.recogniser_checks")
 
 _HERE = Path(__file__).parent
 # Whole networks, exported and fitted. Smaller tests run the same lines, and counting takes a third of the time here.
@@ -31,10 +34,23 @@ WITHOUT_COVERAGE = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+# Before pytest-xdist, which reads the groups in the same hook.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    distributed = config.pluginmanager.hasplugin("xdist")
     for item in items:
+        if distributed and shares_a_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
         if any(item.path.is_relative_to(_HERE / place) for place in WITHOUT_COVERAGE):
             item.add_marker("no_cover")
+
+
+def shares_a_fixture(item: pytest.Item) -> bool:
+    """Whether a test uses something that is made once for its file: two processes would make it twice."""
+    if not isinstance(item, pytest.Function):
+        return False
+    found = item._fixtureinfo.name2fixturedefs  # the names alone do not say how long a fixture lives
+    return any(definition.scope == "module" for definitions in found.values() for definition in definitions)
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -18,12 +19,17 @@ from dovetail.model.read import read
 from dovetail.pass_record import PassRecord
 from dovetail.passes.normalize import normalize
 from tests import equality
-from tests.exporters import export
 from tests.passes.attention_cases import ops
+
+pytest.importorskip("torch", reason="needs the package torch")
+pytest.importorskip("onnxscript", reason="needs the package onnxscript")
+pytest.importorskip("transformers", reason="needs the package transformers")
+
+from tests.networks import attention_exports as export
 
 ALL = (*export.EXPORTERS, export.ATTENTION_OP)
 SDPA = ("dynamo-sdpa", "torchscript-sdpa", export.ATTENTION_OP)
-GRAPHS: dict[str, Callable[[str], bytes]] = {
+GRAPHS: dict[str, Callable[[str], Path]] = {
     "timm": functools.partial(export.vit, "timm"),
     "huggingface": functools.partial(export.vit, "huggingface"),
     "parts by index": functools.partial(export.fused_block, "index"),
@@ -38,15 +44,13 @@ Normalized = Callable[[str, str], tuple[onnx.ModelProto, ir.Model, tuple[PassRec
 
 
 @pytest.fixture(scope="module")
-def normalized(tmp_path_factory: pytest.TempPathFactory) -> Normalized:
+def normalized() -> Normalized:
     """A graph of an exporter: the file, the normalized model and the records; each is made once."""
-    path = tmp_path_factory.mktemp("exports") / "model.onnx"
 
     @functools.cache
     def make(graph: str, exporter: str) -> tuple[onnx.ModelProto, ir.Model, tuple[PassRecord, ...]]:
-        data = GRAPHS[graph](exporter)
-        path.write_bytes(data)
-        return onnx.load_from_string(data), *normalize(read(path))
+        path = GRAPHS[graph](exporter)
+        return onnx.load(path), *normalize(read(path))
 
     return make
 
