@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from tests.networks import vit_export
 from tests.networks.vit_tiny import pictures
 
 import dovetail
@@ -46,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parts = given.part or PARTS
     with tempfile.TemporaryDirectory(prefix="dovetail-bench-") as name:
         folder = Path(name)
+        if "vit" in parts or "block" in parts:
+            from tests.networks import vit_export  # needs torch
         if "vit" in parts:
             for exporter in vit_export.EXPORTERS:
                 path = vit_export.vit(exporter, given.layers)

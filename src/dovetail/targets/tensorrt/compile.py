@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import tempfile
+import zlib
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 from dovetail.backend import Artifact, CompileResult
-from dovetail.model.edit import forget_names, is_op
+from dovetail.encoding import Array
+from dovetail.model.edit import constant_of, forget_names, is_op
 from dovetail.model.write import write
 from dovetail.passes.as_float16 import as_float16
 from dovetail.targets.child import ChildResult, run_child
@@ -17,11 +20,13 @@ from dovetail.targets.tensorrt.coverage import Block, find_blocks, findings
 from dovetail.targets.tensorrt.install import PACKAGE
 from dovetail.targets.tensorrt.layers import Layer, UnreadableError, parse_layers
 from dovetail.targets.tensorrt.options import TrtOptions
-from dovetail.targets.tensorrt.unquantized import unquantized
+from dovetail.targets.tensorrt.unquantized import UnquantizedModel, unquantized
 
 ENGINE, LAYERS, FLOAT16_LAYERS = "engine", "layers", "float16_layers"
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _BUILDER = "the TensorRT-RTX builder"
+# Drawn anew for every weight and repeated: a prime, so that rows differ.
+_STAND_IN_NUMBERS = 4099
 
 
 def compile_model(asked: TrtOptions, artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
@@ -34,7 +39,7 @@ def compile_model(asked: TrtOptions, artifacts: tuple[Artifact, ...], folder: Pa
     if error := _error(result):
         return CompileResult(artifacts, error=error, log=result.log, finished=result.finished)
     plain = unquantized(emitted)
-    beside = _build_float16(asked, plain.model, plain_layers)
+    beside = _build_float16(asked, plain, plain_layers)
     made_by = f"{PACKAGE} {(result.answer or {})['version']}"
     files = [(ENGINE, engine), (LAYERS, layers), (FLOAT16_LAYERS, plain_layers)]
     made = (
@@ -61,15 +66,35 @@ def _build(asked: TrtOptions, model: Path, engine: Path, layers: Path) -> ChildR
     )
 
 
-def _build_float16(asked: TrtOptions, plain: ir.Model, layers: Path) -> ChildResult:
+def _build_float16(asked: TrtOptions, plain: UnquantizedModel, layers: Path) -> ChildResult:
     """The same graph in float16; of what is built only the layer list is kept."""
-    if all(_in_float32(node) for node in plain.graph if is_op(node, *_PRODUCTS)):
-        plain = plain.clone()
-        forget_names(plain.graph)
-        as_float16(plain)
     with tempfile.TemporaryDirectory(prefix="dovetail-trt-") as name:
-        written = write(plain, Path(name) / "float16.onnx")
+        written = write(float16_twin(plain), Path(name) / "float16.onnx")
         return _build(asked, written[0], Path(name) / "engine.trt", layers)
+
+
+def float16_twin(plain: UnquantizedModel) -> ir.Model:
+    """What is built to compare with: one file, whichever 8-bit type the weights of the graph were rounded to.
+
+    The layers do not depend on the numbers in a weight, so those that were stored in 8 bit get stand-ins.
+    """
+    twin = plain.model.clone()
+    if all(_in_float32(node) for node in twin.graph if is_op(node, *_PRODUCTS)):
+        forget_names(twin.graph)
+        as_float16(twin)
+    nodes = {node.name: node for node in twin.graph if is_op(node, *_PRODUCTS)}
+    for edge in plain.edges:
+        value = nodes[edge.node].inputs[edge.index] if edge.node in nodes else None
+        array = constant_of(value)
+        if value is not None and array is not None:
+            value.const_value = ir.Tensor(_stand_in(str(value.name), array), name=value.name)
+    return twin
+
+
+def _stand_in(name: str, array: Array) -> Array:
+    """Numbers of its own for every name: the builder may make one of two weights that are the same."""
+    drawn = np.random.default_rng(zlib.crc32(name.encode())).uniform(-0.1, 0.1, _STAND_IN_NUMBERS)
+    return np.resize(drawn, array.shape).astype(array.dtype)
 
 
 def _in_float32(product: ir.Node) -> bool:
