@@ -30,3 +30,27 @@ def test_a_skip_fails_under_ci(content: str, ci: str, passes: bool, tmp_path: Pa
 def test_what_runs_without_coverage_is_there() -> None:
     here = Path(__file__).parent
     assert [place for place in conftest.WITHOUT_COVERAGE if not (here / place).exists()] == []
+
+
+HIDE = """
+import sys
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {packages}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Hide())
+"""
+HIDDEN = ("torch", "torchao", "transformers", "executorch", "onnxscript")
+
+
+def test_without_torch_collection_skips_with_a_reason(tmp_path: Path) -> None:
+    here = Path(__file__).parent
+    (tmp_path / "sitecustomize.py").write_text(HIDE.format(packages=HIDDEN))
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "--collect-only", "-p", "no:cacheprovider", str(here)]
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path, "CI": ""}
+    done = subprocess.run(command, env=environment, cwd=here.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
+    assert len(skipped) > 5
+    assert [line for line in skipped if ": needs the package " not in line] == []
