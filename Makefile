@@ -11,9 +11,8 @@ demo: $(VENV)/.core  ## The whole line on a shipped model, core only
 
 setup: $(VENV)/.all  ## A usable .venv/bin/dovetail with every extra
 
-# loadgroup hands out one test at a time, and the tests of a file together where they share a fixture (tests/conftest.py):
-# no worker waits while another has a long file, and nothing is made twice. In the order of collection, which has the
-# long tests first.
+# loadgroup: a worker gets one test at a time, or a whole file where that shares a fixture (tests/conftest.py). No worker
+# waits while another has a long file, and nothing is made twice. In the order of collection, which has the long tests first.
 test: lint types  ## Everything, with a coverage floor
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder --cov --cov-report=term:skip-covered
 

@@ -6,8 +6,10 @@ With CI=true every backend is installed, so a skipped test, or a file skipped wh
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,23 +36,34 @@ WITHOUT_COVERAGE = (
 )
 
 
-# Before pytest-xdist, which reads the groups in the same hook.
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    distributed = config.pluginmanager.hasplugin("xdist")
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if distributed and shares_a_fixture(item):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
         if any(item.path.is_relative_to(_HERE / place) for place in WITHOUT_COVERAGE):
             item.add_marker("no_cover")
 
 
-def shares_a_fixture(item: pytest.Item) -> bool:
-    """Whether a test uses something that is made once for its file: two processes would make it twice."""
-    if not isinstance(item, pytest.Function):
-        return False
-    found = item._fixtureinfo.name2fixturedefs  # the names alone do not say how long a fixture lives
-    return any(definition.scope == "module" for definitions in found.values() for definition in definitions)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``--dist loadgroup`` a worker gets one test at a time, or a whole file where that shares a fixture.
+
+    Not by the marks of pytest-xdist: version 3.8 forgets them with pytest 9.2 (pytest-xdist issue 1386).
+    """
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if shares_a_fixture(config.rootpath / file) else nodeid
+
+    return Scheduler(config, log)
+
+
+@functools.cache
+def shares_a_fixture(file: Path) -> bool:
+    """Whether tests of a file use something that is made once for all of them: two workers would make it twice."""
+    return 'scope="module"' in file.read_text()
 
 
 @pytest.hookimpl(hookwrapper=True)

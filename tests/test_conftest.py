@@ -54,3 +54,32 @@ def test_without_torch_collection_skips_with_a_reason(tmp_path: Path) -> None:
     skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
     assert len(skipped) > 5
     assert [line for line in skipped if ": needs the package " not in line] == []
+
+
+SHARED = """
+import pytest, time
+@pytest.fixture(scope="module")
+def shared():
+    with open({log!r}, "a") as file:
+        file.write("made ")
+@pytest.mark.parametrize("number", range(6))
+def test_it(shared, number): time.sleep(0.05)
+"""
+ALONE = """
+import pytest, time
+@pytest.mark.parametrize("number", range(12))
+def test_alone(number): time.sleep(0.05)
+"""
+
+
+def test_a_file_that_shares_a_fixture_is_run_by_one_worker_and_others_by_both(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text((Path(__file__).parent / "conftest.py").read_text())
+    (tmp_path / "test_it.py").write_text(SHARED.format(log=str(tmp_path / "log")))
+    (tmp_path / "test_alone.py").write_text(ALONE)
+    options = ["--numprocesses", "2", "--dist", "loadgroup", "-v", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert (tmp_path / "log").read_text() == "made "
+    workers = {line.split()[0] for line in done.stdout.splitlines() if line.startswith("[gw") and "test_alone" in line}
+    assert workers == {"[gw0]", "[gw1]"}

@@ -14,12 +14,14 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
 _VERSIONS = ("torch", "transformers", "onnxscript", "onnx", "onnx-ir", "numpy")
+_KEPT_S = 30 * 24 * 3600
 _PACKAGE = __name__.rpartition(".")[0]
 
 
@@ -32,6 +34,8 @@ def exported(make: Callable[..., object], *parameters: object) -> Path:
         with _alone(folder.with_suffix(".lock")):
             if not file.exists():
                 _make(make, parameters, folder)
+                _remove_unused(folder.parent)
+    os.utime(folder)
     return file
 
 
@@ -49,6 +53,13 @@ def _make(make: Callable[..., object], parameters: tuple[object, ...], folder: P
                 raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _remove_unused(store: Path) -> None:
+    """Sources change and versions pass: what nobody used for a month goes."""
+    for path in store.iterdir():
+        if time.time() - path.stat().st_mtime > _KEPT_S:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _key(make: Callable[..., object], parameters: tuple[object, ...]) -> str:

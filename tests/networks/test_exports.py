@@ -71,21 +71,37 @@ def test_a_cache_that_cannot_be_written_is_left_alone(tmp_path: Path, monkeypatc
 SLOW = """
 import sys, time
 from pathlib import Path
-from tests.networks import exports, test_exports
-exports._versions = lambda: ("torch 0",)
+from tests.networks import exports
+
 def make(path, log):
     time.sleep(0.5)
-    test_exports.write_number(path, 1, log)
-make.__module__ = "tests.networks.test_exports"
-print(exports.exported(make, sys.argv[1]).read_text())
+    with Path(log).open("a") as file:
+        file.write("made ")
+    path.write_text("whole")
+
+if __name__ == "__main__":
+    import slow
+    exports._versions = lambda: ("torch 0",)
+    print(exports.exported(slow.make, sys.argv[1]).read_text())
 """
 
 
-def test_two_processes_at_once_make_it_once(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    command = [sys.executable, "-c", SLOW, str(log)]
-    running = [
-        subprocess.Popen(command, cwd=ROOT, env=dict(os.environ), stdout=subprocess.PIPE, text=True) for _ in range(3)
-    ]
-    assert [process.communicate(timeout=60)[0] for process in running] == ["1\n"] * 3
-    assert log.read_text() == "1\n"
+def test_three_processes_at_once_make_it_once(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    command = [sys.executable, str(tmp_path / "slow.py"), str(tmp_path / "log")]
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
+    running = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [process.communicate(timeout=60)[0] for process in running] == ["whole\n"] * 3
+    assert (tmp_path / "log").read_text() == "made "
+
+
+def test_what_nobody_used_for_long_is_removed(cache: Path, tmp_path: Path) -> None:
+    log = str(tmp_path / "log")
+    old, used = exported(write_number, 1, log), exported(write_number, 2, log)
+    for path in (old, used):
+        os.utime(path.parent, (0, 0))
+    exported(write_number, 2, log)
+    exported(write_number, 3, log)
+    assert not old.parent.exists()
+    assert used.exists()
