@@ -1,4 +1,4 @@
-# Everything that a person or CI runs; plain pip, one virtual environment in .venv.
+# The commands that developers and CI run; plain pip, one virtual environment in .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,14 +6,14 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo setup test lint types bench docs clean
 
-demo: $(VENV)/.core  ## The whole line on a shipped model, core only
+demo: $(VENV)/.core  ## Run the whole pipeline on a shipped model; installs only the core
 	$(BIN)/dovetail demo
 
-setup: $(VENV)/.all  ## A usable .venv/bin/dovetail with every extra
+setup: $(VENV)/.all  ## Install .venv/bin/dovetail with all extras
 
 # loadgroup: a worker gets one test at a time, or a whole file where that shares a fixture (tests/conftest.py). No worker
 # waits while another has a long file, and nothing is made twice. In the order of collection, which has the long tests first.
-test: lint types  ## Everything, with a coverage floor
+test: lint types  ## Lint, type-check and run the whole test suite; fails below the coverage limit
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder --cov --cov-report=term:skip-covered
 
 lint: $(VENV)/.dev
@@ -23,10 +23,10 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-bench: $(VENV)/.dev  ## Figures, as ratios from one run
+bench: $(VENV)/.dev  ## Run the benchmarks, which print ratios from one run
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench
 
-docs: $(VENV)/.core  ## What is generated from the code
+docs: $(VENV)/.core  ## Generate the pages of docs/rules from the code
 	$(BIN)/python -m dovetail.rule_docs docs/rules
 
 $(VENV)/bin/python:
@@ -36,7 +36,7 @@ $(VENV)/.core: $(VENV)/bin/python pyproject.toml
 	$(PIP) --editable .
 	touch $@
 
-# torch is pinned and goes first: any other spelling pulls several GB of CUDA packages.
+# torch is pinned and installed first: otherwise pip installs several GB of CUDA packages.
 $(VENV)/.all: $(VENV)/.core
 	$(PIP) torch==2.13.0
 	$(PIP) --editable '.[all]'

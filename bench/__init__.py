@@ -1,1 +1,1 @@
-"""Figures, printed as ratios from one run: ``make bench``, or one of them by ``python -m bench.calibration``."""
+"""Benchmarks that print ratios from one run: ``make bench`` for all, ``python -m bench.calibration`` for one."""

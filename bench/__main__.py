@@ -1,4 +1,4 @@
-"""All benches one after another, or those named: ``python -m bench [name ...]``."""
+"""Run all benchmarks one after another, or only the named ones: ``python -m bench [name ...]``."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ import time
 
 from bench.child import ROOT
 
-# Name -> what it prints.
+# Name -> what it measures.
 BENCHES: dict[str, str] = {
-    "calibration": "CPU time of calibration and of exact simulation over the plain float forward of a ViT-tiny",
-    "memory": "peak memory of calibration with 256 samples over that with 16",
-    "htp": "the HTP compiler's estimates beside FP16 and a naive export; detectors; shipped models emulated",
-    "peers": "dovetail, onnxruntime.quantization and aimet-onnx: cost of calibration, and what comes out",
+    "calibration": "CPU time of calibration and of exact simulation, relative to float inference of a ViT-tiny",
+    "memory": "peak memory of calibration with 256 samples, relative to 16 samples",
+    "htp": "latency estimates of the HTP compiler, vs FP16 and a naive export; shipped models on the emulator",
+    "peers": "dovetail, onnxruntime.quantization and aimet-onnx: calibration cost, and accuracy of the emitted models",
 }
 
 
 def main(arguments: list[str] | None = None) -> int:
-    listing = "\n".join(f"  {name:12} {what}" for name, what in BENCHES.items())
+    listing = "\n".join(f"  {name:12} {description}" for name, description in BENCHES.items())
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=__doc__,
-        epilog=f"benches:\n{listing}",
+        epilog=f"benchmarks:\n{listing}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", nargs="*", help="which to run; all if none is named")
+    parser.add_argument("name", nargs="*", help="benchmarks to run (default: all)")
     names = parser.parse_args(arguments).name or list(BENCHES)
     unknown = [name for name in names if name not in BENCHES]
     if unknown:
-        parser.error(f"no bench is called {unknown[0]!r}; there is {', '.join(BENCHES)}")
+        parser.error(f"unknown benchmark {unknown[0]!r}; expected one of {', '.join(BENCHES)}")
     failed = 0
     for name in names:
         print(f"== {name}: {BENCHES[name]}", flush=True)
         start = time.monotonic()
         command = [sys.executable, "-m", f"bench.{name}"]
         code = subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False).returncode
-        print(f"== {name}: {'done' if code == 0 else f'ended with code {code}'}, {time.monotonic() - start:.0f} s\n")
+        print(f"== {name}: {'done' if code == 0 else f'exited with code {code}'}, {time.monotonic() - start:.0f} s\n")
         failed |= code != 0
     return int(failed)
 

@@ -1,6 +1,6 @@
-"""One measurement in one fresh process, also under the Python of another environment; the answer comes through a file.
+"""Run one measurement in a fresh process, possibly with the Python of another environment; it returns JSON in a file.
 
-What this imports must be in every environment: the standard library only.
+Only the standard library is imported here, because every environment has to import this module.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ MEGABYTE = 1 << 20
 
 
 class ChildFailed(RuntimeError):
-    """A measurement that gave no answer, with the end of what it printed."""
+    """A measurement exited without a result; the message ends with the last lines that it printed."""
 
 
-def ask(module: str, request: Mapping[str, Any], python: str | Path = sys.executable) -> dict[str, Any]:
-    """Run ``python -m module`` on a request and return its answer; single-threaded, from the repository's root."""
+def run_child(module: str, request: Mapping[str, Any], python: str | Path = sys.executable) -> dict[str, Any]:
+    """Run ``python -m module`` with a request, single-threaded and from the repository's root; return its result."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        answer = Path(folder) / "answer.json"
-        done = subprocess.run(
-            [str(python), "-m", module, json.dumps({**request, "answer": str(answer)})],
+        result = Path(folder) / "result.json"
+        process = subprocess.run(
+            [str(python), "-m", module, json.dumps({**request, "result": str(result)})],
             cwd=ROOT,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
@@ -38,25 +38,25 @@ def ask(module: str, request: Mapping[str, Any], python: str | Path = sys.execut
             text=True,
             check=False,
         )
-        if done.returncode or not answer.exists():
-            tail = "\n".join(done.stdout.splitlines()[-_ERROR_LINES:])
-            raise ChildFailed(f"{module} ended with code {done.returncode}:\n{tail}")
-        return dict(json.loads(answer.read_text()))
+        if process.returncode or not result.exists():
+            tail = "\n".join(process.stdout.splitlines()[-_ERROR_LINES:])
+            raise ChildFailed(f"{module} exited with code {process.returncode}:\n{tail}")
+        return dict(json.loads(result.read_text()))
 
 
-def reply(work: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
-    """The child's side: do the work that the one argument asks for; its peak memory is added to the answer."""
+def run_request(measure: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
+    """In the child: measure what the command line's JSON requests, and write the result with the peak memory added."""
     request = json.loads(sys.argv[1])
-    answer = {"peak_bytes": 0, **work(request)}
-    answer["peak_bytes"] = answer["peak_bytes"] or peak_bytes()
-    Path(request["answer"]).write_text(json.dumps(answer))
+    result = {"peak_bytes": 0, **measure(request)}
+    result["peak_bytes"] = result["peak_bytes"] or peak_bytes()
+    Path(request["result"]).write_text(json.dumps(result))
 
 
 def peak_bytes() -> int:
-    """The largest resident memory of this process so far.
+    """Return the peak resident memory of this process so far.
 
-    Linux carries ``ru_maxrss`` of the *parent* over an exec, so that a small child of a large parent would look large;
-    ``VmHWM`` is the same figure, counted from the exec on.
+    On Linux a process inherits ``ru_maxrss`` from its *parent* across exec, so a small child of a large parent would
+    look large; ``VmHWM`` is the same figure, counted from the exec on.
     """
     status = Path("/proc/self/status")
     if status.exists():

@@ -1,4 +1,4 @@
-"""What ``python -m bench.identity`` fits: shipped models, a small network per family, models quantized elsewhere."""
+"""The cases of ``python -m bench.identity``: shipped models, a small network per family, models to repair."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import onnx
 
 from dovetail import zoo
 
-# Target -> its precisions. Not xnnpack's ``auto``: it is decided by timing, so it may differ from run to run.
+# Target -> its precisions. xnnpack's ``auto`` is left out: it is chosen by timing, so it may differ from run to run.
 TARGETS: Mapping[str, tuple[str, ...]] = {
     "ort-cpu": ("w8a8", "w8a16", "fp32"),
     "qnn-htp:sm8550": ("w8a16", "w8a8", "fp16"),
@@ -20,7 +20,7 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
     "xnnpack": ("w8a8", "w8a8-dynamic", "fp32"),
     "tensorrt:sm89": ("fp8", "w8a8", "fp16"),
 }
-# Small networks with random weights, by the name that tests/networks/catalog.py has for them.
+# Small networks with random weights: name in a row -> name in tests/networks/catalog.py.
 NETWORKS: Mapping[str, str] = {
     **{name: name for name in ("vit", "deit", "beit", "dinov2", "swin", "segformer", "mobilevit", "clip", "siglip")},
     **{name: name for name in ("sam", "yolos", "detr")},
@@ -29,18 +29,18 @@ NETWORKS: Mapping[str, str] = {
     "dinov2-plain": "dinov2 without windows",
 }
 NETWORK_TARGETS: Mapping[str, str] = {"ort-cpu": "w8a8", "xnnpack": "w8a8", "tensorrt:sm89": "fp8"}
-# What onnxruntime's quantizer is told for a model to repair.
-ELSEWHERE: Mapping[str, str] = {
+# Models to repair -> the settings of onnxruntime's quantizer that made them.
+QUANTIZED_BY_ORT: Mapping[str, str] = {
     "qdq-uint8": "per channel, uint8 activations",
     "qdq-int8": "per channel, symmetric int8 activations",
-    "qdq-defaults": "what a caller gets who sets nothing",
+    "qdq-defaults": "all defaults",
 }
 SAMPLES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row: ``emit_only`` stops before the compiler; ``slow`` is left out of ``--quick``."""
+    """One call of ``fit`` or ``repair``; ``emit_only``: stop before the compiler; ``slow``: skipped by ``--quick``."""
 
     model: str
     target: str
@@ -53,20 +53,21 @@ class Case:
 
     @property
     def row(self) -> str:
-        parts = (self.model, self.target, "repair" if self.repair else self.precision, self.label)
-        return "|".join(part for part in parts if part)
+        """The name of the row."""
+        fields = (self.model, self.target, "repair" if self.repair else self.precision, self.label)
+        return "|".join(text for text in fields if text)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model file, and the calibration samples as a ``.npz`` or as arrays."""
+    """A model file and its calibration samples, as a ``.npz`` or as arrays."""
 
     path: Path
     calibration: Path | Mapping[str, np.ndarray]
 
 
 def cases() -> Iterator[Case]:
-    """Every row, in the order in which it is made."""
+    """Yield all cases in the order in which they run."""
     for model in zoo.names():
         for target, precisions in TARGETS.items():
             yield from (Case(model, target, precision) for precision in precisions)
@@ -75,7 +76,7 @@ def cases() -> Iterator[Case]:
     for model in ("vit_digits", "detector_scenes"):
         yield Case(model, "tensorrt:sm89", "w8a8", {"option": {"compute": "fp32"}}, "compute=fp32")
         yield Case(model, "qnn-htp:sm8550", "w8a8", {"io": "quantized"}, "io=quantized")
-    for model in ELSEWHERE:
+    for model in QUANTIZED_BY_ORT:
         yield from (Case(model, target, repair=True) for target in ("ort-cpu", "tensorrt:sm89"))
     for model in NETWORKS:
         for target, precision in NETWORK_TARGETS.items():
@@ -86,16 +87,15 @@ def cases() -> Iterator[Case]:
 
 
 def sources(models: Iterable[str], folder: Path) -> dict[str, Source]:
-    """The files of the models; those that are not shipped are made in the folder, unless they are there."""
-    wanted = dict.fromkeys(models)
-    found = {name: _shipped(name) for name in wanted if name in zoo.names()}
-    made = [name for name in wanted if name not in found]
-    for name in made:
-        place = Source(folder / f"{name}.onnx", folder / f"{name}.npz")
-        if not place.path.exists() or not Path(str(place.calibration)).exists():
-            (_quantize if name in ELSEWHERE else _export)(name, folder)
-        found[name] = place
-    return found
+    """Model name -> its files; models that are not shipped are made in the folder, unless they exist there."""
+    names = dict.fromkeys(models)
+    by_name = {name: _shipped(name) for name in names if name in zoo.names()}
+    for name in [name for name in names if name not in by_name]:
+        source = Source(folder / f"{name}.onnx", folder / f"{name}.npz")
+        if not source.path.exists() or not Path(str(source.calibration)).exists():
+            (_quantize if name in QUANTIZED_BY_ORT else _export)(name, folder)
+        by_name[name] = source
+    return by_name
 
 
 def _shipped(name: str) -> Source:
@@ -108,8 +108,8 @@ def _export(name: str, folder: Path) -> None:
     from tests.networks.images import images
 
     file = network(NETWORKS[name])
-    given = onnx.load(file).graph.input[0]
-    shape = tuple(dim.dim_value for dim in given.type.tensor_type.shape.dim)
+    model_input = onnx.load(file).graph.input[0]
+    shape = tuple(dim.dim_value for dim in model_input.type.tensor_type.shape.dim)
     np.savez(folder / f"{name}.npz", allow_pickle=False, **images(shape))
     (folder / f"{name}.onnx").write_bytes(file.read_bytes())
 
@@ -127,7 +127,7 @@ def _quantize(name: str, folder: Path) -> None:
 
 
 class _Reader:
-    """Samples one by one, as onnxruntime's quantizer asks for them."""
+    """Gives onnxruntime's quantizer one sample per call."""
 
     def __init__(self, images: np.ndarray) -> None:
         self._samples = iter([{"images": image[None]} for image in images])

@@ -1,4 +1,4 @@
-"""The measured side of ``bench.memory``: one calibration, or one whole run, in a process of its own."""
+"""The measured process of ``bench.memory``: one calibration, or one whole run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import dovetail
-from bench.child import reply
+from bench.child import run_request
 from dovetail.calibrate.collect import collect
 from dovetail.calibrate.data import input_specs
 from dovetail.calibrate.sources import open_data
@@ -21,7 +21,7 @@ from dovetail.targets import open_target
 
 
 def stage(model_path: Path, data: Path, method: str, folder: Path) -> None:
-    """From the file to a plan: what calibration needs, and nothing after it."""
+    """Run read, normalize, rewrite, calibrate and plan."""
     target = open_target("ort-cpu")
     model = normalize(read(model_path))[0]
     for rewrite in target.rewrites.graph:
@@ -32,17 +32,17 @@ def stage(model_path: Path, data: Path, method: str, folder: Path) -> None:
 
 
 def fit(model_path: Path, data: Path, method: str, folder: Path) -> None:
-    """The whole line."""
+    """Run the whole pipeline."""
     dovetail.fit(model_path, target="ort-cpu", calibration=data, output=folder / "run", range=method)
 
 
 def child(request: dict[str, Any]) -> Mapping[str, Any]:
-    """One figure: the peak memory of this process."""
+    """Run what is requested; ``run_request`` adds the only figure, the peak memory of this process."""
     with tempfile.TemporaryDirectory() as folder:
-        way = {"stage": stage, "fit": fit}[request["way"]]
-        way(Path(request["model"]), Path(request["data"]), request["method"], Path(folder))
+        run = {"stage": stage, "fit": fit}[request["scope"]]
+        run(Path(request["model"]), Path(request["data"]), request["method"], Path(folder))
     return {}
 
 
 if __name__ == "__main__":
-    reply(child)
+    run_request(child)

@@ -1,6 +1,6 @@
-"""What every peer does in its process: the float forward, then its calibration and its emitted model, timed alike.
+"""The measurement that every peer runs in its own process: it times float inference, calibration and quantization.
 
-What this imports must be in every environment: NumPy, ONNX Runtime and the standard library.
+Imports only NumPy, ONNX Runtime and the standard library, because the environment of every peer has to import it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Feeds = list[dict[str, np.ndarray]]
 
 @dataclass
 class Stopwatch:
-    """CPU seconds, added up over everything that runs inside ``with``; what is nested counts once."""
+    """Sums the CPU seconds of all ``with`` blocks that use it; nested blocks count once."""
 
     seconds: float = 0.0
     _depth: int = field(default=0, repr=False)
@@ -37,40 +37,40 @@ class Stopwatch:
             self.seconds += time.process_time()
 
 
-# The request (model, data, method, output), the samples, and the stopwatch for the calibration alone.
+# Arguments: the request (model, data, method, output), the samples, and the stopwatch that times only the calibration.
 Quantize = Callable[[Mapping[str, Any], Feeds, Stopwatch], None]
 
 
 def measure(request: Mapping[str, Any], quantize: Quantize, version: str) -> dict[str, Any]:
-    """Time one way of quantizing between two float forwards of the same samples, and take its peak memory."""
+    """Time one quantization between two float inference runs on the same samples, and record its peak memory."""
     with np.load(request["data"]) as arrays:
         name, array = next((key, arrays[key]) for key in arrays.files)
     feeds = [{name: array[index : index + 1]} for index in range(len(array))]
-    at_least = float(request["float_seconds"])
-    before = forward_seconds(request["model"], feeds, at_least)
-    calibration, whole = Stopwatch(), Stopwatch()
-    with whole:
+    min_seconds = float(request["float_seconds"])
+    before = inference_seconds(request["model"], feeds, min_seconds)
+    calibration, total = Stopwatch(), Stopwatch()
+    with total:
         quantize(request, feeds, calibration)
     peak = peak_bytes()
-    after = forward_seconds(request["model"], feeds, at_least)
+    after = inference_seconds(request["model"], feeds, min_seconds)
     return {
         "version": version,
         "peak_bytes": peak,
         "float_s": (before + after) / 2,
         "calibrate_s": calibration.seconds,
-        "whole_s": whole.seconds,
+        "total_s": total.seconds,
     }
 
 
-def forward_seconds(model: str, feeds: Feeds, at_least: float) -> float:
-    """CPU seconds of the plain float forward over the samples, the session's creation left out.
+def inference_seconds(model: str, feeds: Feeds, min_seconds: float) -> float:
+    """CPU seconds of float inference over all samples, without session creation.
 
-    Small models are run again until ``at_least`` so many seconds are spent.
+    The samples are run again until ``min_seconds`` have been spent, and the mean per round is returned.
     """
     session = onnxruntime.InferenceSession(model, single_threaded(), providers=["CPUExecutionProvider"])
     session.run(None, feeds[0])
     watch, rounds = Stopwatch(), 0
-    while watch.seconds < at_least:
+    while watch.seconds < min_seconds:
         with watch:
             for feed in feeds:
                 session.run(None, feed)
@@ -79,7 +79,7 @@ def forward_seconds(model: str, feeds: Feeds, at_least: float) -> float:
 
 
 def single_threaded() -> onnxruntime.SessionOptions:
-    """Session options with one thread and no chatter."""
+    """Session options with one thread and only errors logged."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3

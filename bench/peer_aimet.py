@@ -1,4 +1,4 @@
-"""``aimet-onnx`` as one of the peers, run by the Python of its own environment: W8A8, weights per channel."""
+"""``aimet-onnx`` as a peer, run with the Python of its own environment: W8A8, per-channel weights."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import aimet_onnx
 import onnx
 from aimet_onnx import QuantizationSimModel
 
-from bench.child import reply
+from bench.child import run_request
 from bench.peer import Feeds, Stopwatch, measure
 
 CONFIG = Path(aimet_onnx.__file__).parent / "common" / "quantsim_config" / "default_config_per_channel.json"
 
 
 def quantize(request: Mapping[str, Any], feeds: Feeds, calibration: Stopwatch) -> None:
-    """Its simulation model, calibrated and exported as QDQ with integer weights.
+    """Calibrate a ``QuantizationSimModel`` and export it as QDQ with integer weights.
 
-    A method is one of its quant schemes and, after a space, the name of another of its configurations.
+    A method is one of AIMET's quant schemes, optionally followed by a space and another configuration file.
     """
     scheme, _, config = request["method"].partition(" ")
     sim = QuantizationSimModel(
@@ -36,4 +36,4 @@ def quantize(request: Mapping[str, Any], feeds: Feeds, calibration: Stopwatch) -
 
 
 if __name__ == "__main__":
-    reply(lambda request: measure(request, quantize, aimet_onnx.__version__))
+    run_request(lambda request: measure(request, quantize, aimet_onnx.__version__))

@@ -1,4 +1,4 @@
-"""Dovetail as one of the peers: from the float file to the emitted QDQ model on target ``ort-cpu``."""
+"""Dovetail as a peer: from the float file to the emitted QDQ model for target ``ort-cpu``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.child import reply
+from bench.child import run_request
 from bench.peer import Feeds, Stopwatch, measure
 from dovetail.calibrate.collect import collect
 from dovetail.calibrate.data import input_specs
@@ -24,7 +24,7 @@ from dovetail.versions import core_versions
 
 
 def quantize(request: Mapping[str, Any], feeds: Feeds, calibration: Stopwatch) -> None:
-    """Calibration is the statistics and the range search, less what creating the session costs."""
+    """Quantize one file; calibration is timed as statistics plus range search, with session creation subtracted."""
     output = Path(request["output"])
     method = request["method"]
     target = open_target("ort-cpu")
@@ -46,4 +46,4 @@ def quantize(request: Mapping[str, Any], feeds: Feeds, calibration: Stopwatch) -
 
 
 if __name__ == "__main__":
-    reply(lambda request: measure(request, quantize, core_versions()["dovetail"]))
+    run_request(lambda request: measure(request, quantize, core_versions()["dovetail"]))

@@ -1,4 +1,7 @@
-"""nvidia-modelopt on one ONNX file, in its own environment: ``python peer_modelopt.py SOURCE OUTPUT MODE DATA``."""
+"""Quantize one ONNX file with nvidia-modelopt, in its own environment.
+
+``python peer_modelopt.py SOURCE OUTPUT MODE DATA``
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``onnxruntime.quantization.quantize_static`` as one of the peers: QDQ, weights int8, activations uint8."""
+"""``onnxruntime.quantization.quantize_static`` as a peer: QDQ, int8 weights, uint8 activations."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, Q
 from onnxruntime.quantization import calibrate as calibrators
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from bench.child import reply
+from bench.child import run_request
 from bench.peer import Feeds, Stopwatch, measure, single_threaded
 
-# As its guide for x86 says, weights per channel; "defaults" is what a caller gets who sets nothing.
-_CHOSEN: dict[str, Any] = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8, "per_channel": True}
+# ONNX Runtime's guide recommends these for x86, with per-channel weights; "defaults" passes no settings at all.
+_RECOMMENDED: dict[str, Any] = {
+    "activation_type": QuantType.QUInt8,
+    "weight_type": QuantType.QInt8,
+    "per_channel": True,
+}
 METHODS: dict[str, dict[str, Any]] = {
-    "MinMax": {**_CHOSEN, "calibrate_method": CalibrationMethod.MinMax},
-    "MinMax reduce_range": {**_CHOSEN, "calibrate_method": CalibrationMethod.MinMax, "reduce_range": True},
-    "Percentile": {**_CHOSEN, "calibrate_method": CalibrationMethod.Percentile},
-    "Entropy": {**_CHOSEN, "calibrate_method": CalibrationMethod.Entropy},
+    "MinMax": {**_RECOMMENDED, "calibrate_method": CalibrationMethod.MinMax},
+    "MinMax reduce_range": {**_RECOMMENDED, "calibrate_method": CalibrationMethod.MinMax, "reduce_range": True},
+    "Percentile": {**_RECOMMENDED, "calibrate_method": CalibrationMethod.Percentile},
+    "Entropy": {**_RECOMMENDED, "calibrate_method": CalibrationMethod.Entropy},
     "defaults": {},
 }
 
 
 class Reader(CalibrationDataReader):
-    """Samples, one after another."""
+    """Gives the calibrator one sample per call."""
 
     def __init__(self, feeds: Feeds) -> None:
         self._feeds = iter(feeds)
@@ -38,7 +42,7 @@ class Reader(CalibrationDataReader):
 
 
 def quantize(request: Mapping[str, Any], feeds: Feeds, calibration: Stopwatch) -> None:
-    """Its recommended preparation, then one call; calibration is what its calibrators spend on data and ranges."""
+    """Run the recommended pre-processing, then ``quantize_static``; only its calibrators count as calibration."""
     _time_calibrators(calibration)
     with tempfile.TemporaryDirectory() as folder:
         prepared = Path(folder) / "prepared.onnx"
@@ -49,7 +53,7 @@ def quantize(request: Mapping[str, Any], feeds: Feeds, calibration: Stopwatch) -
 
 
 def _time_calibrators(watch: Stopwatch) -> None:
-    """Time the steps of its calibrators from outside, and hold their sessions to one thread as everyone else's."""
+    """Patch ONNX Runtime's calibrators so that their steps are timed and their sessions use one thread."""
     calibrators.CalibraterBase.create_inference_session = _create_session
     for calibrator in (calibrators.MinMaxCalibrater, calibrators.HistogramCalibrater):
         for step in ("collect_data", "compute_data"):
@@ -58,15 +62,15 @@ def _time_calibrators(watch: Stopwatch) -> None:
 
 def _timed(step: Callable[..., Any], watch: Stopwatch) -> Callable[..., Any]:
     @functools.wraps(step)
-    def timed(*arguments: Any, **named: Any) -> Any:
+    def timed(*args: Any, **kwargs: Any) -> Any:
         with watch:
-            return step(*arguments, **named)
+            return step(*args, **kwargs)
 
     return timed
 
 
 def _create_session(calibrator: calibrators.CalibraterBase) -> None:
-    """As the method that this stands for, but with one thread."""
+    """Replaces ``create_inference_session`` of a calibrator: the same, but with one thread."""
     options = single_threaded()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     path, providers = str(calibrator.augmented_model_path), calibrator.execution_providers
@@ -74,4 +78,4 @@ def _create_session(calibrator: calibrators.CalibraterBase) -> None:
 
 
 if __name__ == "__main__":
-    reply(lambda request: measure(request, quantize, onnxruntime.__version__))
+    run_request(lambda request: measure(request, quantize, onnxruntime.__version__))

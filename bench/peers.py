@@ -1,6 +1,6 @@
-"""Dovetail, ``onnxruntime.quantization`` and ``aimet-onnx`` side by side: cost of calibration, and what comes out.
+"""Compare Dovetail, ``onnxruntime.quantization`` and ``aimet-onnx``: calibration cost and accuracy of the result.
 
-Every tool quantizes in a process of its own; every emitted model is scored by the same code on the same held-out data.
+Every tool quantizes in its own process; every emitted model is scored by the same code on the same held-out data.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail as OrtFail
 
-from bench.child import MEGABYTE, ROOT, ChildFailed, ask
-from bench.score import VIT_TINY, WAYS, Scorer, Subject, subject
+from bench.child import MEGABYTE, ROOT, ChildFailed, run_child
+from bench.score import SESSION_MODES, VIT_TINY, Scorer, Subject, load_subject
 from dovetail import zoo
 
 AIMET = "aimet-onnx==2.42.0"
@@ -26,7 +26,7 @@ AIMET_FOLDER = "bench/.venvs/aimet"
 
 @dataclass(frozen=True)
 class Peer:
-    """A tool, the module that drives it, and its methods that are compared."""
+    """A tool, the module that runs it, and the calibration methods to compare."""
 
     name: str
     module: str
@@ -45,15 +45,15 @@ PEERS = (
 
 
 def python_of(peer: Peer) -> Path | None:
-    """The Python that runs a peer; None if it is not installed."""
+    """The Python of the environment that has the peer; None if it is not installed."""
     if peer.name != "aimet":
         return Path(sys.executable)
-    found = Path(os.environ.get(AIMET_VARIABLE) or ROOT / AIMET_FOLDER / "bin" / "python")
-    return found if found.exists() else None
+    python = Path(os.environ.get(AIMET_VARIABLE) or ROOT / AIMET_FOLDER / "bin" / "python")
+    return python if python.exists() else None
 
 
 def not_checked(peer: Peer) -> str:
-    """What to say of a peer that is not installed."""
+    """The line that is printed for a peer that is not installed."""
     pip = f"{AIMET_FOLDER}/bin/pip"
     return (
         f"{peer.name:12}not checked: aimet-onnx is not installed; to install: python3 -m venv {AIMET_FOLDER} && "
@@ -62,47 +62,49 @@ def not_checked(peer: Peer) -> str:
 
 
 class Table:
-    """The lines about one model, printed as they are measured."""
+    """The table of one model; each row is printed when it is measured."""
 
-    def __init__(self, about: Subject, folder: Path, float_seconds: float) -> None:
+    def __init__(self, subject: Subject, folder: Path, float_seconds: float) -> None:
         self._folder = folder
         self._float_seconds = float_seconds
         self._data = folder / "calibration.npz"
-        np.savez(self._data, **about.calibration)
-        self._about = about
-        self._scorer = Scorer(about)
+        np.savez(self._data, **subject.calibration)
+        self._subject = subject
+        self._scorer = Scorer(subject)
 
     def head(self) -> None:
-        count = len(next(iter(self._about.calibration.values())))
-        figure = "agree" if self._about.metric is None else "acc."
-        print(f"\n{self._about.name}: {count} samples to calibrate, {len(self._scorer.samples)} held out")
-        print(f"{'':57}" + "".join(f"| {way:20}" for way in WAYS))
-        ways = "".join(f"|{'dB':>6}{figure:>8}{'time':>7}" for _ in WAYS)
-        print(f"{'tool':12}{'method':20}{'calibrate':>9}{'whole':>8}{'peak':>8}{ways}")
+        """Print the title, the column headings and the float row."""
+        count = len(next(iter(self._subject.calibration.values())))
+        metric = "agree" if self._subject.metric is None else "acc."
+        print(f"\n{self._subject.name}: {count} calibration samples, {len(self._scorer.samples)} held out")
+        print(f"{'':57}" + "".join(f"| {mode:20}" for mode in SESSION_MODES))
+        mode_columns = "".join(f"|{'dB':>6}{metric:>8}{'time':>7}" for _ in SESSION_MODES)
+        print(f"{'tool':12}{'method':20}{'calibrate':>9}{'total':>8}{'peak':>8}{mode_columns}")
         print(f"{'float':12}{'':20}{'1.00x':>9}{'':16}|{'':6}{self._scorer.float_accuracy:8.4f}{'1.00x':>7}")
 
     def row(self, peer: Peer, method: str, python: Path) -> None:
+        """Quantize with one method of one peer, score the result and print the row."""
         output = self._folder / f"{peer.name}_{method}.onnx".replace(" ", "_")
         request = {
-            "model": str(self._about.path),
+            "model": str(self._subject.path),
             "data": str(self._data),
             "method": method,
             "output": str(output),
             "float_seconds": self._float_seconds,
         }
         try:
-            cost = ask(peer.module, request, python)
+            cost = run_child(peer.module, request, python)
         except ChildFailed as error:
             print(f"{peer.name:12}{method:21}failed: {str(error).splitlines()[-1]}", flush=True)
             return
         ratio = cost["calibrate_s"] / cost["float_s"]
         peak = cost["peak_bytes"] / MEGABYTE
-        scores = "".join(self._scored(output, way) for way in WAYS)
-        print(f"{peer.name:12}{method:20}{ratio:8.2f}x{cost['whole_s']:6.1f} s{peak:5.0f} MB{scores}", flush=True)
+        scores = "".join(self._scored(output, mode) for mode in SESSION_MODES)
+        print(f"{peer.name:12}{method:20}{ratio:8.2f}x{cost['total_s']:6.1f} s{peak:5.0f} MB{scores}", flush=True)
 
-    def _scored(self, output: Path, way: str) -> str:
+    def _scored(self, output: Path, mode: str) -> str:
         try:
-            score = self._scorer.score(output, way)
+            score = self._scorer.score(output, mode)
         except OrtFail:
             return f"|{'does not load':>21}"
         return f"|{score.sqnr_db:6.2f}{score.accuracy:8.4f}{score.slowdown:6.2f}x"
@@ -111,24 +113,27 @@ class Table:
 def main(arguments: list[str] | None = None) -> None:
     models = (VIT_TINY, *zoo.names())
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", choices=models, action="append", help="only this one (repeatable)")
-    parser.add_argument("--peer", choices=[peer.name for peer in PEERS], action="append", help="only this one")
-    parser.add_argument("--methods", type=int, help="only the first so many methods of each tool")
-    parser.add_argument("--samples", type=int, default=16, help="to calibrate the ViT-tiny with")
-    parser.add_argument("--zoo-samples", type=int, default=64, help="to calibrate the shipped models with")
-    parser.add_argument("--held-out", type=int, help="score on no more than so many samples")
-    parser.add_argument("--layers", type=int, default=12, help="of the ViT-tiny")
-    parser.add_argument("--float-seconds", type=float, default=0.3, help="least CPU time of each float forward")
+    parser.add_argument("--model", choices=models, action="append", help="only this model (repeatable)")
+    parser.add_argument("--peer", choices=[peer.name for peer in PEERS], action="append", help="only this tool")
+    parser.add_argument("--methods", type=int, help="only the first N methods of each tool")
+    parser.add_argument("--samples", type=int, default=16, help="calibration samples for the ViT-tiny")
+    parser.add_argument("--zoo-samples", type=int, default=64, help="calibration samples for the shipped models")
+    parser.add_argument("--held-out", type=int, help="score on at most N held-out samples")
+    parser.add_argument("--layers", type=int, default=12, help="layers of the ViT-tiny")
+    parser.add_argument("--float-seconds", type=float, default=0.3, help="minimum CPU seconds of float inference")
     options = parser.parse_args(arguments)
-    print("calibrate: CPU time over the float forward of the same samples, sessions' creation left out; whole: CPU")
-    print("seconds from the float file to the emitted one; peak: memory of the tool's process. dB: SQNR of the worst")
-    print("output against float; time: CPU time of a forward over float's. Sessions: " + ", ".join(WAYS) + ".")
+    print("calibrate: CPU time relative to float inference of the same samples, without session creation")
+    print("total: CPU seconds from the float file to the emitted file; peak: memory of the tool's process")
+    print("dB: SQNR of the worst output against float; time: CPU time of inference relative to float")
+    print(f"session modes: {', '.join(SESSION_MODES)}")
     peers = [peer for peer in PEERS if options.peer is None or peer.name in options.peer]
     for name in options.model or models:
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
             samples = options.samples if name == VIT_TINY else options.zoo_samples
-            made = subject(name, Path(folder), samples=samples, held_out=options.held_out, layers=options.layers)
-            table = Table(made, Path(folder), options.float_seconds)
+            subject = load_subject(
+                name, Path(folder), samples=samples, held_out=options.held_out, layers=options.layers
+            )
+            table = Table(subject, Path(folder), options.float_seconds)
             table.head()
             for peer in peers:
                 python = python_of(peer)

@@ -1,15 +1,15 @@
-"""How long planning takes, and how it grows: ``make_plan`` on a vision transformer of many small layers.
+"""CPU time of ``make_plan`` on a vision transformer of many small layers, and how it grows with the graph.
 
     python -m bench.planning
 
-CPU seconds, the best of three; the ratio is what a graph of twice the size takes.
+Prints CPU seconds, the best of three; the ratio is the time of a graph twice as large to that of the first.
 """
 
 from __future__ import annotations
 
 import time
 
-from tests.networks.attention_blocks import PER_BLOCK, blocks
+from tests.networks.attention_blocks import NODES_PER_BLOCK, blocks
 
 from dovetail.plan.make import make_plan, observed
 from dovetail.plan.request import Request
@@ -29,9 +29,9 @@ def main() -> None:
 
 
 def planning_s(name: str, precision: str, nodes: int) -> float:
-    """The CPU time of one plan."""
-    target, model = open_target(name), blocks(nodes // PER_BLOCK)
-    stats = Stats({name: TensorStats(-1.0, 2.0) for name in observed(model, target.table)}, DataInfo("", 1, ""))
+    """CPU seconds of one ``make_plan``, the best of three."""
+    target, model = open_target(name), blocks(nodes // NODES_PER_BLOCK)
+    stats = Stats({tensor: TensorStats(-1.0, 2.0) for tensor in observed(model, target.table)}, DataInfo("", 1, ""))
     request = Request(target.table.precisions[precision])
     times = []
     for _ in range(3):

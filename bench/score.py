@@ -1,4 +1,4 @@
-"""Scoring an emitted QDQ model, whoever emitted it: three ways of running it, against the float model's outputs."""
+"""Score a QDQ model from any tool against the float model's outputs, in three ONNX Runtime session modes."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from dovetail.calibrate.sources import load_function
 from dovetail.verify.compare import compare_runs
 
 Arrays = Mapping[str, np.ndarray]
-HELD_OUT_PICTURES = 8
-TIMED = 200  # samples that also run on the float model, in turn
+HELD_OUT_IMAGES = 8
+TIMED = 200  # samples that also run on the float model, interleaved, to measure the slowdown
 VIT_TINY = "vit_tiny"
 TOKEN_SCALE = 0.2  # as in trained models; see vit_tiny
 
-# How a QDQ model is run -> the session's configuration.
-WAYS: dict[str, dict[str, str]] = {
-    # Every QuantizeLinear and DequantizeLinear does what ONNX says.
+# Session mode -> the session's configuration.
+SESSION_MODES: dict[str, dict[str, str]] = {
+    # Every QuantizeLinear and DequantizeLinear computes what the ONNX standard defines; nothing is fused.
     "exact": {"session.disable_quant_qdq": "1"},
-    # What a caller gets who sets nothing.
+    # No settings.
     "default": {},
-    # As dovetail deploys: 8-bit kernels that do not saturate on x86 without VNNI.
+    # As Dovetail deploys: 8-bit kernels that do not saturate on x86 without VNNI.
     "precise": {"session.x64quantprecision": "1"},
 }
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A float model, samples to calibrate it with, and held-out samples to score it on."""
+    """A float model, its calibration samples, and the held-out samples for scoring."""
 
     name: str
     path: Path
@@ -48,46 +48,46 @@ class Subject:
 
 @dataclass(frozen=True)
 class Score:
-    """One way of running one model."""
+    """The figures of one model in one session mode."""
 
     sqnr_db: float  # of the worst output
-    accuracy: float  # the metric's first figure; top-1 agreement with float where there is no metric
-    slowdown: float  # CPU time of the forwards over that of the float model's, run in turn
+    accuracy: float  # the metric's first figure; top-1 agreement with float if there is no metric
+    slowdown: float  # CPU time of inference relative to the float model, interleaved
 
 
-def subject(name: str, folder: Path, *, samples: int, held_out: int | None = None, layers: int = 12) -> Subject:
-    """The generated ViT-tiny, or a shipped model; ``held_out`` limits what is scored."""
+def load_subject(name: str, folder: Path, *, samples: int, held_out: int | None = None, layers: int = 12) -> Subject:
+    """Load a shipped model or generate the ViT-tiny; ``held_out`` limits the number of samples to score."""
     if name == VIT_TINY:
-        images = pictures(samples + (held_out or HELD_OUT_PICTURES))
+        images = pictures(samples + (held_out or HELD_OUT_IMAGES))
         return Subject(
             name, save(folder, layers, TOKEN_SCALE), {"image": images[:samples]}, {"image": images[samples:]}
         )
     model = zoo.load(name)
-    few = {key: array[:samples] for key, array in model.calib().items()}
-    kept = {key: array[:held_out] for key, array in model.eval().items()}
+    calibration = {key: array[:samples] for key, array in model.calib().items()}
+    inputs = {key: array[:held_out] for key, array in model.eval().items()}
     targets = {key: array[:held_out] for key, array in model.targets().items()}
-    return Subject(name, model.model_path, few, kept, targets, load_function(model.metric))
+    return Subject(name, model.model_path, calibration, inputs, targets, load_function(model.metric))
 
 
 class Scorer:
-    """Compares models with one float model on its held-out samples."""
+    """Compares quantized models with one float model on held-out samples."""
 
-    def __init__(self, about: Subject) -> None:
-        self.about = about
-        self.samples = list(zoo.samples(about.held_out))
-        self.targets = None if about.targets is None else list(zoo.samples(about.targets))
-        self._float = self._session(about.path, {})
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.samples = list(zoo.samples(subject.held_out))
+        self.targets = None if subject.targets is None else list(zoo.samples(subject.targets))
+        self._float = self._session(subject.path, {})
         self._reference = [outputs for _, outputs in self._run(self._float)]
         self.float_accuracy = self._accuracy(self._reference)
 
-    def score(self, path: Path, way: str) -> Score:
-        """Raises what ONNX Runtime raises where it cannot load the model in this way."""
-        session = self._session(path, WAYS[way])
+    def score(self, path: Path, mode: str) -> Score:
+        """Score a model in one session mode; raises ONNX Runtime's own error if the model does not load."""
+        session = self._session(path, SESSION_MODES[mode])
         session.run(None, self.samples[0])
         runs = self._run(session)
-        in_turn = list(zip(itertools.islice(self._run(self._float), TIMED), runs, strict=False))
-        float_s, seconds = (sum(pair[side][0] for pair in in_turn) for side in (0, 1))
-        outputs = [outputs for _, (_, outputs) in in_turn] + [outputs for _, outputs in runs]
+        interleaved = list(zip(itertools.islice(self._run(self._float), TIMED), runs, strict=False))
+        float_s, seconds = (sum(pair[side][0] for pair in interleaved) for side in (0, 1))
+        outputs = [outputs for _, (_, outputs) in interleaved] + [outputs for _, outputs in runs]
         agreement = compare_runs(self._reference, outputs)
         return Score(min(agreement.sqnr_db().values()), self._accuracy(outputs), seconds / float_s)
 
@@ -99,7 +99,7 @@ class Scorer:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
     def _run(self, session: onnxruntime.InferenceSession) -> Iterator[tuple[float, Arrays]]:
-        """CPU seconds and outputs, sample by sample."""
+        """Yield CPU seconds and outputs for each sample."""
         names = [output.name for output in session.get_outputs()]
         for feed in self.samples:
             start = time.process_time()
@@ -107,12 +107,12 @@ class Scorer:
             yield time.process_time() - start, dict(zip(names, outputs, strict=True))
 
     def _accuracy(self, outputs: Iterable[Arrays]) -> float:
-        if self.about.metric is None or self.targets is None:
-            classes = self._reference[0].keys()  # the generated network is a classifier
+        if self.subject.metric is None or self.targets is None:
+            classes = self._reference[0].keys()  # the generated ViT-tiny is a classifier
             return next(iter(compare_runs(self._reference, outputs, classes=classes).top1.values()))
-        figures = self.about.metric(_stream(outputs), _stream(self.targets))
+        figures = self.subject.metric(_stream(outputs), _stream(self.targets))
         return next(iter(figures.values()))
 
 
-def _stream(some: Iterable[Arrays]) -> Iterator[Arrays]:
-    yield from some
+def _stream(samples: Iterable[Arrays]) -> Iterator[Arrays]:
+    yield from samples

@@ -1,7 +1,8 @@
-"""TensorRT-RTX, built ahead of time: attention blocks that are one kernel, layers against float16, a peer, accuracy.
+"""TensorRT-RTX engines built ahead of time: attention blocks fused into one kernel, number of layers compared with
+float16, models quantized by nvidia-modelopt before and after repair, and accuracy of the simulation.
 
 ``python -m bench.tensorrt [part ...]``; the parts are ``models``, ``peer``, ``shipped`` and ``convolutions``. ``peer``
-needs nvidia-modelopt in an environment of its own, whose Python the variable DOVETAIL_MODELOPT_PYTHON names.
+needs nvidia-modelopt in its own environment; set DOVETAIL_MODELOPT_PYTHON to the Python of that environment.
 """
 
 from __future__ import annotations
@@ -36,109 +37,113 @@ PARTS = ("models", "peer", "shipped", "convolutions")
 VARIABLE = "DOVETAIL_MODELOPT_PYTHON"
 PRECISIONS = {"fp8": "fp8", "w8a8": "int8"}  # ours -> modelopt's
 SAMPLES = 8
-# Pictures on which decibels are taken.
-MOST_COMPARED = 500
-# What an attention layer in 8 bit, written by hand, has more than in float16 (9 layers against 7), and what the
-# builder makes of any convolution in 8 bit: a kernel more, for the Quantize behind it.
+# The number of held-out images for which SQNR is computed.
+MAX_COMPARED = 500
+# With Q/DQ pairs placed by hand, an attention block has two more layers in 8 bit than in float16 (9 instead of 7), and
+# every 8-bit Conv has one more kernel, for the QuantizeLinear after it.
 BY_HAND_PER_BLOCK = 2
+# The builder's names for Conv kernels and for layers that only synchronize streams.
 CONVOLUTION = "correlation"
-WAITING = ("signal", "wait")
-# From this depth on a model is taken in its real form.
+SYNCHRONIZATION = ("signal", "wait")
+# From this number of layers on, DETR has its real backbone and sizes.
 REAL_LAYERS = 12
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.tensorrt", description=__doc__)
-    parser.add_argument("part", nargs="*", help=f"{', '.join(PARTS)}; all if none is named")
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--heads", type=int, default=3)
-    parser.add_argument("--head-size", type=int, default=64, help="channels of a head")
-    parser.add_argument("--models", default="", help="names with commas between; all by default")
-    parser.add_argument("--precisions", default=",".join(PRECISIONS))
-    parser.add_argument("--exporters", default="dynamo-sdpa,torchscript-eager")
-    given = parser.parse_args(arguments)
-    unknown = [part for part in given.part if part not in PARTS]
+    parser.add_argument("part", nargs="*", help=f"one or more of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--layers", type=int, default=12, help="transformer layers")
+    parser.add_argument("--heads", type=int, default=3, help="attention heads")
+    parser.add_argument("--head-size", type=int, default=64, help="channels per head")
+    parser.add_argument("--models", default="", help="comma-separated names (default: all)")
+    parser.add_argument("--precisions", default=",".join(PRECISIONS), help="comma-separated")
+    parser.add_argument("--exporters", default="dynamo-sdpa,torchscript-eager", help="comma-separated")
+    options = parser.parse_args(arguments)
+    unknown = [part for part in options.part if part not in PARTS]
     if unknown:
-        parser.error(f"no part is called {unknown[0]!r}; there is {', '.join(PARTS)}")
-    parts = given.part or PARTS
+        parser.error(f"unknown part {unknown[0]!r}; expected one of {', '.join(PARTS)}")
+    parts = options.part or PARTS
     with tempfile.TemporaryDirectory(prefix="bench-tensorrt-") as folder:
         if "models" in parts:
-            models(Path(folder), given)
+            models(Path(folder), options)
         if "peer" in parts:
-            peer(Path(folder), given)
+            peer(Path(folder), options)
     if "shipped" in parts:
         shipped()
     if "convolutions" in parts:
         convolutions(TARGET, tuple(PRECISIONS))
 
 
-def models(folder: Path, given: argparse.Namespace) -> None:
-    """Every model from every exporter: fitted, built, read back."""
+def models(folder: Path, options: argparse.Namespace) -> None:
+    """Fit every model from every exporter, and print one row per engine."""
     from tests.networks.hugging_face import MODELS, Size, hugging_face, image_size
 
-    size = Size(given.layers, given.heads, given.head_size, real=given.layers >= REAL_LAYERS)
+    size = Size(options.layers, options.heads, options.head_size, real=options.layers >= REAL_LAYERS)
     print(f"{'':31}attention as one kernel           layers       kernels")
     print(f"{'model':7} {'exporter':17} {'type':5} as planned             fp16   ours  fp16   ours  fp16  by hand")
-    for name in given.models.split(",") if given.models else MODELS:
-        data = pictures(image_size(name, size))
-        for exporter in given.exporters.split(","):
+    for name in options.models.split(",") if options.models else MODELS:
+        data = random_images(image_size(name, size))
+        for exporter in options.exporters.split(","):
             path = hugging_face(name, exporter, size)
-            for precision in given.precisions.split(","):
+            for precision in options.precisions.split(","):
                 run = folder / f"{name}_{exporter}_{precision}"
                 result = dovetail.fit(path, target=TARGET, precision=precision, calibration=data, output=run)
                 print(f"{name:7} {exporter:17} {precision:5} {row(result, run)}", flush=True)
 
 
 def row(result: Result, run: Path) -> str:
-    """Blocks as one kernel, and layers, here and in float16; what a variant written by hand may have at most."""
-    built, in_float16 = (parse_layers((run / "compile" / f"{n}layers.txt").read_text()) for n in ("", "float16_"))
-    blocks = find_blocks(unquantized(ir.load(run / "model.onnx")), built, in_float16)
+    """Format fused attention blocks, layers and kernels, in 8 bit and in float16, and the kernels of Q/DQ by hand."""
+    layers, float16_layers = (
+        parse_layers((run / "compile" / f"{prefix}layers.txt").read_text()) for prefix in ("", "float16_")
+    )
+    blocks = find_blocks(unquantized(ir.load(run / "model.onnx")), layers, float16_layers)
     kinds = Counter(block.layer.types if block.layer else "none" for block in blocks if block.as_planned)
     fused = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "0"
-    ours, float16 = kernels(built), kernels(in_float16)
-    convolutions = sum(one.kind == CONVOLUTION and one.inputs[0].dtype != "Half" for one in built)
+    ours, float16 = kernels(layers), kernels(float16_layers)
+    convolutions = sum(layer.kind == CONVOLUTION and layer.inputs[0].dtype != "Half" for layer in layers)
     by_hand = float16 + BY_HAND_PER_BLOCK * len(blocks) + convolutions
-    values = result.metrics.sqnr_db.simulation_vs_float.values()
-    worst = min((value for value in values if value is not None), default=float("nan"))
-    counts = f"{fused + f' of {len(blocks)}':22} {sum(bool(b.fused_in_float16) for b in blocks):4}"
-    sizes = f"{len(built):4} {len(in_float16):5}   {ours:4} {float16:5}  {by_hand:7}"
-    return f"{counts}   {sizes}   fidelity {result.verdicts['fidelity'].status}, simulation {worst:.1f} dB"
+    counts = f"{fused + f' of {len(blocks)}':22} {sum(bool(block.fused_in_float16) for block in blocks):4}"
+    sizes = f"{len(layers):4} {len(float16_layers):5}   {ours:4} {float16:5}  {by_hand:7}"
+    return f"{counts}   {sizes}   fidelity {result.verdicts['fidelity'].status}, simulation {worst_db(result):.1f} dB"
 
 
 def kernels(layers: Sequence[Layer]) -> int:
-    """Layers that do work; the others let streams wait for each other."""
-    return sum(one.kind not in WAITING for one in layers)
+    """Count the layers that are kernels; the others only synchronize streams."""
+    return sum(layer.kind not in SYNCHRONIZATION for layer in layers)
 
 
-def peer(folder: Path, given: argparse.Namespace) -> None:
-    """A ViT by nvidia-modelopt: as it leaves it, repaired, and fitted here from the float file."""
+def peer(folder: Path, options: argparse.Namespace) -> None:
+    """Quantize a ViT with nvidia-modelopt and print its engine as it is and after ``dovetail repair``."""
     python = os.environ.get(VARIABLE)
     if not python:
-        print(f"nvidia-modelopt: not checked: {VARIABLE} names no Python that has it")
+        print(f"nvidia-modelopt: not checked; set {VARIABLE} to the Python of an environment that has it")
         return
     from tests.networks.hugging_face import Size, hugging_face, image_size
 
-    size = Size(given.layers, given.heads, given.head_size)
-    data = pictures(image_size("vit", size))
+    size = Size(options.layers, options.heads, options.head_size)
+    data = random_images(image_size("vit", size))
     np.savez(folder / "data.npz", allow_pickle=False, **data)
-    for exporter in given.exporters.split(","):
+    for exporter in options.exporters.split(","):
         path = hugging_face("vit", exporter, size)
         for precision, mode in PRECISIONS.items():
-            made, run = folder / f"modelopt_{exporter}_{mode}.onnx", folder / f"repaired_{exporter}_{mode}"
+            quantized, run = folder / f"modelopt_{exporter}_{mode}.onnx", folder / f"repaired_{exporter}_{mode}"
             script = Path(__file__).with_name("peer_modelopt.py")
-            # -P: beside the script is a file called tensorrt.py, which is not what modelopt wants to import.
-            command = [python, "-P", str(script), str(path), str(made), mode, str(folder / "data.npz")]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                print(f"{exporter:18} {precision:5} nvidia-modelopt failed: {done.stderr.strip()[-200:]}")
+            # -P: without it, modelopt would import the tensorrt.py of this folder as the tensorrt package.
+            command = [python, "-P", str(script), str(path), str(quantized), mode, str(folder / "data.npz")]
+            process = subprocess.run(command, capture_output=True, text=True, check=False)
+            if process.returncode:
+                print(f"{exporter:18} {precision:5} nvidia-modelopt failed: {process.stderr.strip()[-200:]}")
                 continue
-            result, record = repair(made, FitOptions(TARGET, precision), run, calibration=data)
+            result, record = repair(quantized, FitOptions(TARGET, precision), run, calibration=data)
             print(f"{exporter:18} {precision:5} nvidia-modelopt: {'; '.join(record.as_given)}")
-            print(f"{exporter:18} {precision:5} repaired:        {said(result)}", flush=True)
+            print(f"{exporter:18} {precision:5} repaired:        {summary(result)}", flush=True)
 
 
 def shipped() -> None:
-    """Accuracy of the exact simulation on all held-out pictures, and its dB beside one scale per tensor by maximum."""
+    """Print accuracy of the exact simulation on all held-out images, and its SQNR compared with a naive baseline.
+
+    The baseline quantizes the same edges with one scale per tensor, from the largest absolute value.
+    """
     target = open_target(TARGET)
     for name in zoo.names():
         model = zoo.load(name)
@@ -156,33 +161,37 @@ def shipped() -> None:
                     output=run,
                 )
                 naive = max_calibrated(run, target, precision, Path(folder))
-                samples = pictures_of(model.eval())
-                reached = {
+                samples = first_samples(model.eval())
+                sqnr = {
                     output: [sqnr_db(model.model_path, path, samples, output) for path in (run / "model.onnx", naive)]
                     for output in result.metrics.sqnr_db.simulation_vs_float
                 }
             figures = result.metrics.accuracy.figures if result.metrics.accuracy else {}
-            decibels = ", ".join(f"{key} {ours:.2f} dB, by maximum {base:.2f}" for key, (ours, base) in reached.items())
-            print(f"{name:16} {precision:5} {figures} {said(result)}; {decibels}", flush=True)
+            decibels = ", ".join(f"{key} {ours:.2f} dB, by maximum {base:.2f}" for key, (ours, base) in sqnr.items())
+            print(f"{name:16} {precision:5} {figures} {summary(result)}; {decibels}", flush=True)
 
 
-def pictures_of(arrays: dict[str, Any]) -> list[dict[str, Any]]:
-    """Held-out data sample by sample."""
+def first_samples(arrays: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the first ``MAX_COMPARED`` samples of the held-out arrays, one dict per sample."""
     count = len(next(iter(arrays.values())))
-    return [{name: array[i : i + 1] for name, array in arrays.items()} for i in range(min(count, MOST_COMPARED))]
+    return [{name: array[i : i + 1] for name, array in arrays.items()} for i in range(min(count, MAX_COMPARED))]
 
 
-def said(result: Result) -> str:
-    """One line: the verdict, the blocks, the layers, the worst output."""
-    told = ("attention blocks: as one kernel", "the engine has")
-    notes = [n for n in result.notes if any(words in n for words in told) and not n.startswith("as given")]
+def summary(result: Result) -> str:
+    """Format one line: the fidelity verdict, the fused attention blocks, the layers, the worst output."""
+    phrases = ("attention blocks: as one kernel", "the engine has")  # of targets/tensorrt/compile.py
+    notes = [note for note in result.notes if any(text in note for text in phrases) and not note.startswith("as given")]
+    return f"{result.verdicts['fidelity'].status:9} {'; '.join(reversed(notes))}; simulation {worst_db(result):.1f} dB"
+
+
+def worst_db(result: Result) -> float:
+    """The SQNR of the simulation against float on the worst output."""
     values = result.metrics.sqnr_db.simulation_vs_float.values()
-    worst = min((value for value in values if value is not None), default=float("nan"))
-    return f"{result.verdicts['fidelity'].status:9} {'; '.join(reversed(notes))}; simulation {worst:.1f} dB"
+    return min((value for value in values if value is not None), default=float("nan"))
 
 
-def pictures(size: int) -> dict[str, Any]:
-    """Seeded noise over smooth random pictures."""
+def random_images(size: int) -> dict[str, Any]:
+    """Seeded smooth random images with a little noise."""
     random = np.random.default_rng(0)
     coarse = random.standard_normal((SAMPLES, 3, size // 8, size // 8)).repeat(8, axis=2).repeat(8, axis=3)
     return {"x": (coarse + 0.1 * random.standard_normal((SAMPLES, 3, size, size))).astype(np.float32)}

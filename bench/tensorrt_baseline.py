@@ -1,4 +1,4 @@
-"""Quantized without any care: the same edges, one scale per tensor, weights too, from the largest value seen."""
+"""A naive baseline: the same quantized edges, with one scale per tensor (weights too) from the largest value seen."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dovetail.verify.run import SessionRun
 
 
 def max_calibrated(run: Path, target: Target, precision: str, folder: Path) -> Path:
-    """The QDQ graph of a run again, quantized so."""
+    """Emit the QDQ graph of a run again with the naive scales; return its path."""
     model = ir.load(run / "stages" / "rewritten.onnx")
     plan = make_plan(
         model, target.table, load_stats(run / "stages" / "stats.npz"), Request(target.table.precisions[precision])
@@ -35,26 +35,29 @@ def max_calibrated(run: Path, target: Target, precision: str, folder: Path) -> P
 
 
 def per_tensor(plan: Plan, model: ir.Model) -> dict[Edge, Choice]:
-    """The edges of a plan with one scale for every stored constant, from its largest value."""
+    """The edges of a plan, with one scale per constant, from its largest absolute value."""
     nodes = {node.name: node for node in model.graph}
     edges = dict(plan.edges)
     for edge, choice in plan.edges.items():
         array = constant_of(nodes[edge.node].inputs[edge.index])
         if isinstance(choice.storage, QParams) and array is not None:
-            one = dataclasses.replace(choice.storage.encoding, granularity=Granularity.TENSOR)
-            edges[edge] = Choice(_largest(array, one), Reason.PINNED, "the largest value")
+            encoding = dataclasses.replace(choice.storage.encoding, granularity=Granularity.TENSOR)
+            edges[edge] = Choice(_from_largest(array, encoding), Reason.PINNED, "the largest value")
     return edges
 
 
-def _largest(array: Any, encoding: Encoding) -> QParams:
+def _from_largest(array: Any, encoding: Encoding) -> QParams:
     largest = float(np.abs(array).max())
     return params_from_range(-largest, largest, encoding)
 
 
-def sqnr_db(reference: Path, found: Path, samples: Sequence[dict[str, Any]], output: str) -> float:
-    """One output of a quantized graph against that of the float model."""
+def sqnr_db(reference: Path, quantized: Path, samples: Sequence[dict[str, Any]], output: str) -> float:
+    """The SQNR of one output of a quantized graph against the float model, over all samples."""
     with tempfile.TemporaryDirectory(prefix="bench-tensorrt-") as folder:
-        exact = SessionRun(reference, Mode.FLOAT, Path(folder))(samples)
-        simulated = SessionRun(found, Mode.EXACT, Path(folder))(samples)
-        parts = [Comparison.of(one[output], two[output]) for one, two in zip(exact, simulated, strict=True)]
-    return sum(parts[1:], parts[0]).sqnr_db
+        float_runs = SessionRun(reference, Mode.FLOAT, Path(folder))(samples)
+        simulated = SessionRun(quantized, Mode.EXACT, Path(folder))(samples)
+        comparisons = [
+            Comparison.of(expected[output], actual[output])
+            for expected, actual in zip(float_runs, simulated, strict=True)
+        ]
+    return sum(comparisons[1:], comparisons[0]).sqnr_db

@@ -1,4 +1,4 @@
-"""Three 3 x 3 convolutions and a residual in 8 bit, with a weight scale per channel and per tensor: kernels by type."""
+"""Kernels of three 8-bit 3 x 3 Conv with a residual, with per-channel and per-tensor weight scales."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[1,64,32,32] x) => (
 
 
 def convolutions(target_name: str, precisions: tuple[str, ...]) -> None:
-    """One line per precision and granularity: kernels, those in float16, and what the convolutions write."""
+    """Print per precision and granularity: kernels, kernels in float16, and the input and output types of the Conv."""
     target = open_target(target_name)
     with tempfile.TemporaryDirectory(prefix="bench-tensorrt-") as name:
         folder = Path(name)
@@ -37,17 +37,18 @@ def convolutions(target_name: str, precisions: tuple[str, ...]) -> None:
         stats = collect(model, observed(model, target.table), data, workdir=folder, histograms=False)
         for precision in precisions:
             plan = make_plan(model, target.table, stats, Request(target.table.precisions[precision]))
-            for words, edges in (("per channel", plan.edges), ("per tensor", per_tensor(plan, model))):
+            for granularity, edges in (("per channel", plan.edges), ("per tensor", per_tensor(plan, model))):
                 emitted = target.backend.emit(model, dataclasses.replace(plan, edges=edges), folder)
                 compiled = target.backend.compile(emitted, folder)
                 if compiled.error:
-                    print(f"convolutions     {precision:5} {words:12} {compiled.error}")
+                    print(f"convolutions     {precision:5} {granularity:12} {compiled.error}")
                     continue
-                built, plain = (parse_layers((folder / f"{n}layers.txt").read_text()) for n in ("", "float16_"))
-                kinds = ", ".join(dict.fromkeys(one.types for one in built if one.kind == "correlation"))
-                print(
-                    f"convolutions     {precision:5} {words:12} {len(built)} kernels, in float16 {len(plain)}; {kinds}"
+                layers, float16_layers = (
+                    parse_layers((folder / f"{prefix}layers.txt").read_text()) for prefix in ("", "float16_")
                 )
+                types = ", ".join(dict.fromkeys(layer.types for layer in layers if layer.kind == "correlation"))
+                counts = f"{len(layers)} kernels, in float16 {len(float16_layers)}"
+                print(f"convolutions     {precision:5} {granularity:12} {counts}; {types}")
 
 
 def _model(path: Path) -> ir.Model:

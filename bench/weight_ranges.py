@@ -1,9 +1,10 @@
-"""What ``--range mse`` brings where it reaches the weights too: SQNR of the simulation against float.
+"""The gain of using ``--range mse`` for weights too, in SQNR of the simulation against float.
 
     python -m bench.weight_ranges
 
-Activations by mse in both columns, weights by minmax and by mse; the same held-out images for both, the worst output of
-each, its mean over the images with its spread, and the mean of the gain with its standard error.
+Activation ranges are from mse in both columns; weight ranges are from minmax or from mse. Both use the same held-out
+images. Printed are the mean and standard deviation over the images of the worst output's SQNR, and the mean gain with
+its standard error.
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ def main() -> None:
             rows = sqnr_db(name, target, precision)
             gain = rows["mse"] - rows["minmax"]
             cells = [f"{row.mean():.2f} +- {row.std():.2f} dB" for row in rows.values()]
-            said = f"{gain.mean():+.2f} +- {gain.std() / np.sqrt(len(gain)):.2f} dB"
-            print(f"{name:16} {target:15} {precision:9} {cells[0]:>20} {cells[1]:>20}   {said}", flush=True)
+            mean_gain = f"{gain.mean():+.2f} +- {gain.std() / np.sqrt(len(gain)):.2f} dB"
+            print(f"{name:16} {target:15} {precision:9} {cells[0]:>20} {cells[1]:>20}   {mean_gain}", flush=True)
 
 
 def sqnr_db(name: str, target_name: str, precision: str) -> dict[str, np.ndarray]:
-    """Per method for weights and held-out image, the worst float output of the simulation; nothing is compiled."""
+    """Weight range method -> SQNR of the simulation's worst float output for each held-out image; compiles nothing."""
     shipped, target = zoo.load(name), open_target(target_name)
     model = prepared(read(shipped.model_path), target)
     samples = [{key: array[i : i + 1] for key, array in shipped.eval().items()} for i in range(IMAGES)]
-    found = {}
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    by_method = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         data = open_data(shipped.calib(), input_specs(model))
         stats = collect(model, observed(model, target.table), data, workdir=folder, histograms=True)
         exact = list(SessionRun(model, Mode.FLOAT, folder)(samples))
@@ -63,8 +64,10 @@ def sqnr_db(name: str, target_name: str, precision: str) -> dict[str, np.ndarray
             artifacts = target.backend.emit(model, plan, folder)
             simulation = load_simulation(next(a.path for a in artifacts if a.name == MODEL))
             runs = zip(exact, SessionRun(simulation, Mode.EXACT, folder)(samples), strict=True)
-            found[method] = np.array([min(Comparison.of(e[k], r[k]).sqnr_db for k in floats) for e, r in runs])
-    return found
+            by_method[method] = np.array(
+                [min(Comparison.of(expected[k], actual[k]).sqnr_db for k in floats) for expected, actual in runs]
+            )
+    return by_method
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""DeiT-tiny with random weights in three spellings: timm's, and Hugging Face's with eager or SDPA attention.
+"""DeiT-tiny with random weights in three implementations: timm's, and Hugging Face's with eager or SDPA attention.
 
-And its matrix products alone: what is left of the time when everything else is taken out.
+Also its matrix operations (Conv, linear layers, attention MatMuls) alone, to show how much time they take at least.
 """
 
 from __future__ import annotations
@@ -11,20 +11,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-SPELLINGS = ("timm", "hf-sdpa", "hf-eager")
+IMPLEMENTATIONS = ("timm", "hf-sdpa", "hf-eager")
 _DIM, _HEADS, _PATCHES, _CLASSES = 192, 3, 196, 1000
 
 
-def deit_tiny(spelling: str, layers: int) -> nn.Module:
-    """The module, from a picture [1,3,224,224] to logits [1,1000]."""
+def deit_tiny(implementation: str, layers: int) -> nn.Module:
+    """Make the module: image [1,3,224,224] -> logits [1,1000]."""
     torch.manual_seed(0)
-    return (_Timm(layers) if spelling == "timm" else _HuggingFace(layers, spelling.removeprefix("hf-"))).eval()
+    if implementation == "timm":
+        return _Timm(layers).eval()
+    return _HuggingFace(layers, implementation.removeprefix("hf-")).eval()
 
 
-def products(layers: int) -> nn.Module:
-    """The convolution, the linear layers and the products of attention, with no norm, softmax, GELU or addition."""
+def matrix_operations(layers: int) -> nn.Module:
+    """Make a module with only the Conv, linear layers and attention MatMuls: no norm, Softmax, GELU or residual Add."""
     torch.manual_seed(0)
-    return _Products(layers).eval()
+    return _MatrixOperations(layers).eval()
 
 
 class _HuggingFace(nn.Module):
@@ -48,7 +50,7 @@ class _HuggingFace(nn.Module):
 
 
 class _Block(nn.Module):
-    """One linear for query, key and value, taken apart by ``unbind``; attention written out on four dimensions."""
+    """A pre-norm block with one linear layer for query, key and value, split by ``unbind``; attention on rank 4."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +68,10 @@ class _Block(nn.Module):
 
 
 class _Timm(nn.Module):
-    """Class token and positions are of size one, as patches are: at 0.02 an 8-bit step is larger than the token."""
+    """DeiT as timm implements it, with class token and positions of standard deviation 1, about that of the patches.
+
+    At the usual 0.02, the class token would be smaller than one 8-bit quantization step.
+    """
 
     def __init__(self, layers: int) -> None:
         super().__init__()
@@ -83,8 +88,8 @@ class _Timm(nn.Module):
         return logits
 
 
-class _Products(nn.Module):
-    """Of the last block only keys and values: for the class token alone, the rest of it costs next to nothing."""
+class _MatrixOperations(nn.Module):
+    """The matrix operations of a DeiT; of the last block only keys and values, as the rest is needed for one row."""
 
     def __init__(self, layers: int) -> None:
         super().__init__()
@@ -104,4 +109,4 @@ class _Products(nn.Module):
 
 def _linears(square: int, *, feed_forward: bool) -> nn.Sequential:
     widths = [_DIM] * (square + 1) + [4 * _DIM, _DIM] * feed_forward
-    return nn.Sequential(*(nn.Linear(one, other) for one, other in itertools.pairwise(widths)))
+    return nn.Sequential(*(nn.Linear(inputs, outputs) for inputs, outputs in itertools.pairwise(widths)))

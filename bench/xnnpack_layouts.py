@@ -1,4 +1,4 @@
-"""Layouts between a linear layer and the Concat with a class token: 16 by name, and as many generated as wanted."""
+"""Layout operations between a linear layer and the Concat with a class token: 16 by name, and generated ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 ROWS, WIDTH = 6, 8
 Layout = Callable[[Tensor], Tensor]
-# Every way of moving elements that models write between their patches and their class token.
+# The layout operations that models use between their patches and the Concat with the class token.
 NAMED: dict[str, Layout] = {
     "transpose": lambda h: h.transpose(1, 2),
     "permute": lambda h: h.permute(0, 2, 1),
@@ -33,7 +33,10 @@ AMPLITUDES = (0.001, 0.02, 0.3, 4.0, 100.0)
 
 
 class Tokens(nn.Module):
-    """A linear layer, a layout, a Concat with class tokens of some amplitude, positions: [1,6,8] -> tokens."""
+    """A linear layer, a layout, a Concat with class tokens of a given amplitude, positions: [1,6,8] -> tokens.
+
+    ``order`` spells the Concat: c is the class token, h the patches, parentheses are a nested Concat.
+    """
 
     def __init__(self, layout: Layout, amplitude: float, order: str = "ch", seed: int = 0) -> None:
         super().__init__()
@@ -46,23 +49,22 @@ class Tokens(nn.Module):
         self.positions = nn.Parameter(0.1 * torch.randn(1, shape[1] * order.count("h") + order.count("c"), *shape[2:]))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``order``: c for the class token, h for the patches, brackets for a Concat of their own."""
         hidden = self.layout(self.linear(x))
-        parts: list[list[Tensor]] = [[]]
+        stack: list[list[Tensor]] = [[]]
         for letter in self.order:
             if letter == "(":
-                parts.append([])
+                stack.append([])
             elif letter == ")":
-                inner = parts.pop()
-                parts[-1].append(torch.cat(inner, 1))
+                inner = stack.pop()
+                stack[-1].append(torch.cat(inner, 1))
             else:
-                parts[-1].append(self.token if letter == "c" else hidden)
-        joined = torch.cat(parts[0], 1) if len(parts[0]) > 1 else parts[0][0]
+                stack[-1].append(self.token if letter == "c" else hidden)
+        joined = torch.cat(stack[0], 1) if len(stack[0]) > 1 else stack[0][0]
         return joined + self.positions
 
 
 class Branches(nn.Module):
-    """Several of them on one input: [1,6,8] -> tokens of each."""
+    """Several ``Tokens`` modules on one input: [1,6,8] -> the tokens of each."""
 
     def __init__(self, branches: list[Tokens]) -> None:
         super().__init__()
@@ -73,18 +75,19 @@ class Branches(nn.Module):
 
 
 def generated(count: int, seed: int = 0) -> list[tuple[str, Layout, str, float]]:
-    """Random chains of steps, orders of the Concat and amplitudes from 0.001 to 100."""
-    draw = random.Random(seed)
+    """Return random (name, layout, Concat order, amplitude from 0.001 to 100); a layout is a chain of 1 to 5 steps."""
+    rng = random.Random(seed)
     orders = ("ch", "hc", "cch", "hcc", "(ch)c", "c(hc)", "((hc)c)h", "chh")
-    found = []
+    names = ("movedim", "unflatten", "flatten", "slice", "unsqueeze", "mT")
+    layouts = []
     for _ in range(count):
-        steps = [draw.choice(("swap", "split", "merge", "cut", "one", "turn")) for _ in range(draw.randint(1, 5))]
-        found.append((" ".join(steps), _chain(steps), draw.choice(orders), 10 ** draw.uniform(-3, 2)))
-    return found
+        steps = [rng.choice(names) for _ in range(rng.randint(1, 5))]
+        layouts.append((" ".join(steps), _chain(steps), rng.choice(orders), 10 ** rng.uniform(-3, 2)))
+    return layouts
 
 
 def batched(modules: list[Tokens], size: int) -> list[list[Tokens]]:
-    """Several at a time."""
+    """Split a list into batches of at most ``size``."""
     return [modules[start : start + size] for start in range(0, len(modules), size)]
 
 
@@ -98,17 +101,17 @@ def _chain(steps: list[str]) -> Layout:
 
 
 def _apply(h: Tensor, step: str) -> Tensor:
-    """One step, or nothing where the shape does not allow it."""
-    if step == "swap":
+    """Apply one step; return the tensor unchanged if its shape does not allow the step."""
+    if step == "movedim":
         return h.movedim(1, -1)
-    if step == "turn" and h.ndim == 3:
+    if step == "mT" and h.ndim == 3:
         return h.mT
-    if step == "split" and h.ndim < 5 and h.shape[-1] % 2 == 0:
+    if step == "unflatten" and h.ndim < 5 and h.shape[-1] % 2 == 0:
         return h.unflatten(-1, (2, h.shape[-1] // 2))
-    if step == "merge" and h.ndim > 3:
+    if step == "flatten" and h.ndim > 3:
         return h.flatten(-2)
-    if step == "cut" and h.shape[1] > 2:
+    if step == "slice" and h.shape[1] > 2:
         return h[:, 1:]
-    if step == "one" and h.ndim < 5:
+    if step == "unsqueeze" and h.ndim < 5:
         return h.unsqueeze(2)
     return h

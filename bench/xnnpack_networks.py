@@ -1,6 +1,7 @@
-"""Every network of the HTP tests, and more, in float on XNNPACK: what runs outside it, stock and ours, and how exact.
+"""Fifteen networks in fp32 on XNNPACK: operations that are not delegated, stock and ours, and SQNR of our outputs.
 
-The stock program is that of the file as it is; where an operator of it has no form in torch, of the normalized graph.
+The stock program is lowered from the unchanged ONNX file, or from the normalized graph if the file has operators that
+we cannot lower to torch.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from dovetail.targets.xnnpack.session import load_program
 
 
 def main(folder: Path, *, quick: bool) -> None:
-    """One line per network; small ones with random weights, as the tests have them."""
-    print("networks in float: operations outside XNNPACK, worst output against ONNX Runtime")
+    """Print one line per network; the networks are those of the tests, small and with random weights."""
+    print("networks in fp32: operations not delegated to XNNPACK, worst output against ONNX Runtime")
     for name in NETWORKS[:1] if quick else NETWORKS:
         file = network(name)
         with _quiet():
@@ -39,24 +40,25 @@ def main(folder: Path, *, quick: bool) -> None:
 def _line(file: Path, program: Path) -> str:
     stock = _stock(file, program)
     model, _ = normalize(read(file))
-    for each in (*open_target("xnnpack").rewrites.graph, infer_shapes):
-        each(model)
-    placed = lower(model, program)
+    for rewrite in (*open_target("xnnpack").rewrites.graph, infer_shapes):
+        rewrite(model)
+    placement = lower(model, program)
     inputs = random_inputs(model)
-    found = load_program(program).execute([torch.from_numpy(array) for array in inputs.values()])
-    pairs = zip(run(model, inputs).values(), found, strict=True)
-    worst = min(sqnr_db(wanted, tensor.numpy()) for wanted, tensor in pairs)
-    kinds = ", ".join(f"{n} {k}" for k, n in Counter(each["op"].partition(".")[0] for each in placed.outside).items())
-    return (
-        f"stock {stock:4}, ours {len(placed.outside):3} in {placed.parts} delegates, {worst:.0f} dB  {kinds}".rstrip()
-    )
+    outputs = load_program(program).execute([torch.from_numpy(array) for array in inputs.values()])
+    pairs = zip(run(model, inputs).values(), outputs, strict=True)
+    worst = min(sqnr_db(expected, actual.numpy()) for expected, actual in pairs)
+    undelegated = Counter(operation["op"].partition(".")[0] for operation in placement.outside)
+    kinds = ", ".join(f"{count} {kind}" for kind, count in undelegated.items())
+    ours = f"ours {len(placement.outside):3} in {placement.parts} delegates"
+    return f"stock {stock:4}, {ours}, {worst:.0f} dB  {kinds}".rstrip()
 
 
 def _stock(file: Path, program: Path) -> int:
-    given = read(file)
-    infer_shapes(given)
+    """Count the operations of the stock program that are not delegated."""
+    model = read(file)
+    infer_shapes(model)
     try:
-        return len(lower(given, program, PLAIN).outside)
+        return len(lower(model, program, PLAIN).outside)
     except InputError:
         normalized, _ = normalize(read(file))
         infer_shapes(normalized)

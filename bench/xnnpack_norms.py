@@ -1,4 +1,4 @@
-"""A layer norm on XNNPACK: as torch writes it, on the portable kernel, and as means and arithmetic inside."""
+"""Time of LayerNorm on ExecuTorch: inside XNNPACK, written as means and arithmetic, against the portable kernel."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SIZES = ((197, 192), (197, 384), (197, 768), (577, 1024), (1024, 256), (3136, 96
 
 
 def main(folder: Path, *, seconds: float, quick: bool) -> None:
-    """One line per size: ours over the portable kernel, on one thread and on two."""
-    print("layer norm between two Relu, ours over the portable kernel: CPU time on one thread, passed time on two")
+    """Print one line per size: our time relative to the portable kernel, on one thread and on two."""
+    print("LayerNorm between two Relu, ours relative to the portable kernel: CPU time on one thread, wall time on two")
     for rows, width in SIZES[:1] if quick else SIZES:
         programs = []
         for name, operators in (("stock", PLAIN), ("ours", OPERATORS)):
@@ -28,8 +28,10 @@ def main(folder: Path, *, seconds: float, quick: bool) -> None:
             lower(_graph(rows, width), path, operators)
             programs.append(Program(path))
         ratios = [
-            float(np.median(timed[:, 1] / timed[:, 0]))
-            for timed in (interleaved_us(programs, torch.randn(1, rows, width), seconds, n) for n in (1, 2))
+            float(np.median(times_us[:, 1] / times_us[:, 0]))
+            for times_us in (
+                interleaved_us(programs, torch.randn(1, rows, width), seconds, threads) for threads in (1, 2)
+            )
         ]
         print(f"  [{rows}, {width}]: {ratios[0]:.2f}, on two threads {ratios[1]:.2f}", flush=True)
 

@@ -1,8 +1,8 @@
-"""The side of ``bench.xnnpack old`` that runs under executorch 1.3.1: needs nothing of this project.
+"""The part of ``bench.xnnpack old`` that runs with executorch 1.3.1; it imports nothing of this project.
 
 ``lower MODEL.pt2 SAMPLES.pt OUT.pte`` with the stock quantizer, or ``load PROGRAM.pte``. The last line printed is JSON.
-It only loads, because numbers do not pass between its runtime and torch 2.13, whose tensors have another layout than
-those of the torch that it was built with ("Input 0 for method forward should be contiguous", of one that is).
+Programs are loaded but not run: this runtime cannot take tensors of torch 2.13, whose memory layout differs from that
+of the torch version it was built with ("Input 0 for method forward should be contiguous", although it is).
 """
 
 from __future__ import annotations
@@ -44,6 +44,6 @@ if __name__ == "__main__":
     error = ""
     try:
         {"lower": lower, "load": load}[sys.argv[1]](*sys.argv[2:])
-    except Exception as raised:  # noqa: BLE001 - whatever the vendor raises is what is shown
+    except Exception as raised:  # noqa: BLE001 - any error of the vendor's code is the result to report
         error = f"{type(raised).__name__}: {' '.join(str(raised).split())[:200]}"
     print(json.dumps({"error": error}))

@@ -1,6 +1,6 @@
-"""The Python API on a shipped model: fit it, look at the verdicts, keep the residual stream wider, fit again.
+"""The Python API on a shipped model: fit it, print the verdicts, keep the residual stream in 16 bit, fit it again.
 
-Run it with ``python examples/digits.py``; it writes ``runs/digits`` and ``runs/digits_wider``.
+Run it with ``python examples/digits.py``; it writes ``runs/digits`` and ``runs/digits_16bit``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dovetail import zoo
 
 
 def main(folder: Path) -> None:
-    """Two runs: plain w8a8, and w8a8 with the residual stream and the GELUs in 16 bit, by their names in the file."""
+    """Fit twice: in w8a8, and in w8a8 with the residual stream and the GELUs in 16 bit, selected by node name."""
     shipped = zoo.load("vit_digits")
-    given = {
+    options = {
         "target": "ort-cpu",
         "precision": "w8a8",
         "calibration": shipped.calib(),
@@ -23,15 +23,15 @@ def main(folder: Path) -> None:
         "metric": shipped.metric,
         "force": True,
     }
-    plain = dovetail.fit(shipped.model_path, output=folder / "digits", **given)
-    for name, verdict in plain.verdicts.items():
+    w8a8 = dovetail.fit(shipped.model_path, output=folder / "digits", **options)
+    for name, verdict in w8a8.verdicts.items():
         print(f"{name:12}{verdict.status:12}{verdict.reason}")
 
-    worst = min(plain.metrics.tensors, key=lambda tensor: tensor.sqnr_db or 0.0)
+    worst = min(w8a8.metrics.tensors, key=lambda tensor: tensor.sqnr_db or 0.0)
     print(f"worst tensor in the simulation: {worst.original_name}, {worst.sqnr_db:.1f} dB")
     keep = ("blocks.?/Add*=w8a16", "*mlp.act*=w8a16")
-    wider = dovetail.fit(shipped.model_path, output=folder / "digits_wider", keep=keep, **given)
-    for label, result in (("w8a8", plain), ("w8a8, residual stream and GELU in 16 bit", wider)):
+    mixed = dovetail.fit(shipped.model_path, output=folder / "digits_16bit", keep=keep, **options)
+    for label, result in (("w8a8", w8a8), ("w8a8, residual stream and GELU in 16 bit", mixed)):
         print(f"{label}: {result.metrics.sqnr_db.simulation_vs_float['logits']:.1f} dB")
 
 

@@ -12,7 +12,7 @@ HEAD_DIM = DIM // HEADS
 POINTS = 4
 LEVELS = 2
 ANCHOR_SIZE = 0.25  # of the image side
-STRIDE = 8  # of the coarse map, each cell of which becomes a query
+STRIDE = 8  # of the coarse map; each of its cells becomes a query
 
 
 def conv(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
@@ -55,7 +55,7 @@ class FeedForward(nn.Module):
 
 
 class DeformableAttention(nn.Module):
-    """Each query samples POINTS places per level and head around its box: [B,Q,C], maps [B,C,H,W] -> [B,Q,C]."""
+    """Each query samples POINTS points per level and head around its box: [B,Q,C], maps [B,C,H,W] -> [B,Q,C]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,19 +65,21 @@ class DeformableAttention(nn.Module):
         self.out_proj = nn.Linear(DIM, DIM)
         nn.init.zeros_(self.offsets.weight)
         corners = torch.tensor([[-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0], [1.0, 1.0]])
-        spread = torch.tensor([0.4, 0.9])[:, None, None, None]  # the first head looks inside, the second at the rim
+        spread = torch.tensor([0.4, 0.9])[
+            :, None, None, None
+        ]  # the first head samples inside the box, the second at its edge
         with torch.no_grad():
             self.offsets.bias.copy_((spread * corners).expand(HEADS, LEVELS, POINTS, 2).flatten())
 
     def forward(self, query: Tensor, boxes: Tensor, maps: list[Tensor]) -> Tensor:
         batch, queries, _ = query.shape
         offsets = self.offsets(query).reshape(batch, queries, HEADS, LEVELS * POINTS, 2)
-        centre, size = boxes[:, :, None, None, :2], boxes[:, :, None, None, 2:]
-        places = ((centre + offsets * size * 0.5) * 2 - 1).transpose(1, 2).flatten(0, 1)
+        center, size = boxes[:, :, None, None, :2], boxes[:, :, None, None, 2:]
+        points = ((center + offsets * size * 0.5) * 2 - 1).transpose(1, 2).flatten(0, 1)
         sampled = []
         for level, (proj, features) in enumerate(zip(self.value_proj, maps, strict=True)):
             value = proj(features).reshape(batch * HEADS, HEAD_DIM, *features.shape[-2:])
-            grid = places[:, :, level * POINTS : (level + 1) * POINTS]
+            grid = points[:, :, level * POINTS : (level + 1) * POINTS]
             sampled.append(F.grid_sample(value, grid, mode="bilinear", padding_mode="zeros", align_corners=False))
         weights = self.weights(query).reshape(batch, queries, HEADS, LEVELS * POINTS).softmax(dim=-1)
         weights = weights.transpose(1, 2).reshape(batch * HEADS, 1, queries, LEVELS * POINTS)
@@ -129,8 +131,8 @@ class DecoderLayer(nn.Module):
 class Detector(nn.Module):
     """Images [B,3,S,S] -> class logits [B,Q,K] and boxes [B,Q,4] cxcywh in [0,1].
 
-    Each cell of the encoded coarse map becomes a query, so that nothing has to be selected: purely learned queries
-    would let the exporter fold the first self attention away, and TopK is refused by many compilers.
+    Each cell of the encoded coarse map becomes a query. This needs no TopK, which many compilers reject, and with
+    purely learned queries the exporter would constant-fold the first self attention.
     """
 
     def __init__(self, image_size: int, classes: int) -> None:
@@ -142,11 +144,11 @@ class Detector(nn.Module):
         cells = image_size // STRIDE
         self.position = nn.Parameter(torch.randn(1, cells * cells, DIM) * 0.2)
         self.encoder = EncoderLayer()
-        self.anchors = nn.Parameter(_lattice_logits(cells))
+        self.anchors = nn.Parameter(_anchor_logits(cells))
         self.decoder = nn.ModuleList(DecoderLayer(classes) for _ in range(2))
 
     def forward_layers(self, images: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return the logits and boxes after each decoder layer, the last being the answer."""
+        """Return the logits and boxes after each decoder layer; the last pair is the output of the model."""
         fine = self.stage1(self.stem(images))
         coarse = self.stage2(fine)
         tokens = self.encoder(coarse.flatten(2).transpose(1, 2), self.position)
@@ -154,19 +156,19 @@ class Detector(nn.Module):
         fine = self.lateral(fine) + F.interpolate(coarse, scale_factor=2.0, mode="nearest")
 
         query, box_logits = tokens, self.anchors.expand(images.shape[0], -1, -1)
-        answers = []
+        outputs = []
         for layer in self.decoder:
             query, logits, box_logits = layer(query, self.position, box_logits, [fine, coarse])
-            answers.append((logits, box_logits.sigmoid()))
+            outputs.append((logits, box_logits.sigmoid()))
             box_logits = box_logits.detach()
-        return answers
+        return outputs
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         return self.forward_layers(images)[-1]
 
 
-def _lattice_logits(cells: int) -> Tensor:
-    """Anchor boxes before the sigmoid, one at the centre of each cell: [1,cells*cells,4]."""
+def _anchor_logits(cells: int) -> Tensor:
+    """Anchor boxes before the sigmoid, one at the center of each cell: [1,cells*cells,4]."""
     line = (torch.arange(cells) + 0.5) / cells
     y, x = torch.meshgrid(line, line, indexing="ij")
     size = torch.full_like(x, ANCHOR_SIZE)

@@ -32,12 +32,12 @@ def fix_seeds(seed: int) -> None:
 
 
 def preprocess(images: np.ndarray, mean: np.ndarray, std: np.ndarray) -> torch.Tensor:
-    """Apply the affine step the zoo loader applies: uint8 [N,C,H,W] -> float32 [N,C,H,W]."""
+    """Normalize images as the zoo loader does: uint8 [N,C,H,W] -> float32 [N,C,H,W]."""
     return torch.from_numpy(zoo.preprocess(images, mean, std))
 
 
 def write_model(name: str, model: nn.Module, image_shape: tuple[int, int, int], outputs: list[str]) -> None:
-    """Export at batch 1 to one ONNX file named after the modules, free of paths and stack traces."""
+    """Export at batch 1 to one ONNX file, with names from the modules and without file paths and stack traces."""
     program = torch.onnx.export(
         model.eval(),
         (torch.zeros(1, *image_shape),),
@@ -88,13 +88,13 @@ def _run(entry: zoo.ZooModel) -> Iterator[dict[str, np.ndarray]]:
 
 
 def _name_after_modules(model: ir.Model) -> None:
-    """Rename nodes to `module.path/OpType` and their results likewise, keeping the graph's outputs."""
+    """Rename nodes to `module.path/OpType` and their output tensors alike, except the outputs of the graph."""
     graph = model.graph
     seen: Counter[str] = Counter()
     for node in graph:
         scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
         modules = [scope for scope in scopes[:-1] if scope]  # the last scope is the node itself
-        if node.op_type == "Conv":  # a batch norm folded into it would lend it its name
+        if node.op_type == "Conv":  # otherwise it gets the name of the batch norm folded into it
             modules = [str(node.inputs[1].name).removesuffix(".weight")]
         base = f"{modules[-1]}/{node.op_type}" if modules else node.op_type
         seen[base] += 1
@@ -105,7 +105,7 @@ def _name_after_modules(model: ir.Model) -> None:
 
 
 def _name_constants(model: ir.Model, parameters: set[str]) -> None:
-    """Name folded constants: weights and biases after their module, anything else after the node that reads it."""
+    """Name folded constants: weights and biases after their module, all others after the node that consumes them."""
     roles = {("MatMul", 0): "weight", ("MatMul", 1): "weight", ("Conv", 2): "bias"}
     graph = model.graph
     for node in graph:

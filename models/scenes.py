@@ -10,7 +10,7 @@ import numpy as np
 SIZE = 64
 MAX_OBJECTS = 6
 _FINE = 3  # masks are drawn at three times the resolution, for smooth edges and exact boxes
-_KEPT_BITS = 0xFC  # colours keep six bits, which halves the stored file
+_KEPT_BITS = 0xFC  # colors keep six bits, which halves the size of the file
 
 Mask = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -53,8 +53,8 @@ def draw_scenes(count: int, seed: int) -> Scenes:
     boxes = np.full((count, MAX_OBJECTS, 4), -1, np.float32)
     classes = np.full((count, MAX_OBJECTS), -1, np.int64)
     for index in range(count):
-        images[index], found = _draw_scene(rng)
-        for slot, (label, box) in enumerate(found):
+        images[index], objects = _draw_scene(rng)
+        for slot, (label, box) in enumerate(objects):
             classes[index, slot], boxes[index, slot] = label, box
     return Scenes(images, boxes, classes)
 
@@ -63,22 +63,22 @@ def _draw_scene(rng: np.random.Generator) -> tuple[np.ndarray, list[tuple[int, n
     canvas = _background(rng)
     for _ in range(rng.integers(0, 4)):
         _draw_distractor(canvas, rng)
-    found: list[tuple[int, np.ndarray]] = []
+    objects: list[tuple[int, np.ndarray]] = []
     for _ in range(rng.integers(1, MAX_OBJECTS + 1)):
         label = int(rng.integers(len(SHAPES)))
         mask = _shape_mask(list(SHAPES.values())[label], rng)
-        placed = _place(mask, [box for _, box in found], rng)
-        if placed is None:
+        position = _place(mask, [box for _, box in objects], rng)
+        if position is None:
             continue
-        top, left, box = placed
+        top, left, box = position
         _paint(canvas, mask, top, left, rng)
-        found.append((label, box))
+        objects.append((label, box))
     noisy = canvas + rng.normal(0, rng.uniform(2, 14), canvas.shape)
-    return np.clip(noisy, 0, 255).astype(np.uint8) & _KEPT_BITS, found
+    return np.clip(noisy, 0, 255).astype(np.uint8) & _KEPT_BITS, objects
 
 
 def _background(rng: np.random.Generator) -> np.ndarray:
-    """A bilinear gradient between four random colours: [3,S,S]."""
+    """A bilinear gradient between four random colors: [3,S,S]."""
     corner = rng.uniform(20, 235, (3, 2, 2))
     ramp = np.linspace(0, 1, SIZE)
     weights = np.stack([1 - ramp, ramp])
@@ -86,7 +86,7 @@ def _background(rng: np.random.Generator) -> np.ndarray:
 
 
 def _shape_mask(shape: Mask, rng: np.random.Generator) -> np.ndarray:
-    """A rotated, slightly squeezed shape, cropped to its extent in fine pixels: bool [h,w]."""
+    """A rotated, slightly squeezed shape, cropped to its extent, at the fine resolution: bool [h,w]."""
     radius = _FINE * rng.uniform(5, 14)
     squeeze = rng.uniform(0.75, 1.0)
     reach = int(np.ceil(radius)) + 1
@@ -100,34 +100,34 @@ def _shape_mask(shape: Mask, rng: np.random.Generator) -> np.ndarray:
     return mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
 
 
-def _place(mask: np.ndarray, taken: list[np.ndarray], rng: np.random.Generator) -> tuple[int, int, np.ndarray] | None:
-    """Find a place that hides no more than a third of any earlier box, or give up after ten tries."""
+def _place(mask: np.ndarray, boxes: list[np.ndarray], rng: np.random.Generator) -> tuple[int, int, np.ndarray] | None:
+    """Find a position that hides no more than a third of any earlier box; None after ten failed attempts."""
     height, width = mask.shape
     for _ in range(10):
         top = int(rng.integers(0, SIZE * _FINE - height))
         left = int(rng.integers(0, SIZE * _FINE - width))
         box = np.array([left + width / 2, top + height / 2, width, height]) / (SIZE * _FINE)
-        if all(_hidden_share(box, other) < 1 / 3 for other in taken):
+        if all(_hidden_fraction(box, earlier) < 1 / 3 for earlier in boxes):
             return top, left, box
     return None
 
 
-def _hidden_share(box: np.ndarray, other: np.ndarray) -> float:
-    """The overlap of two cxcywh boxes as a share of the smaller one."""
+def _hidden_fraction(box: np.ndarray, other: np.ndarray) -> float:
+    """The overlap of two cxcywh boxes as a fraction of the smaller one."""
     reach = (box[2:] + other[2:]) / 2 - np.abs(box[:2] - other[:2])
     shared = np.prod(np.clip(np.minimum(reach, np.minimum(box[2:], other[2:])), 0, None))
     return float(shared / min(np.prod(box[2:]), np.prod(other[2:])))
 
 
 def _paint(canvas: np.ndarray, mask: np.ndarray, top: int, left: int, rng: np.random.Generator) -> None:
-    """Blend the shape into the canvas with a plain, striped or graded fill that differs from what lies below."""
+    """Blend the shape in, with a plain, striped or gradient fill whose colors differ from the background."""
     fine = np.zeros((SIZE * _FINE, SIZE * _FINE), np.float32)
     fine[top : top + mask.shape[0], left : left + mask.shape[1]] = mask
     alpha = fine.reshape(SIZE, _FINE, SIZE, _FINE).mean((1, 3))
-    below = (canvas * alpha).sum((1, 2)) / alpha.sum()
-    colours = rng.uniform(0, 255, (2, 3))
-    while np.abs(colours - below).max(axis=1).min() < 50:
-        colours = rng.uniform(0, 255, (2, 3))
+    background = (canvas * alpha).sum((1, 2)) / alpha.sum()
+    colors = rng.uniform(0, 255, (2, 3))
+    while np.abs(colors - background).max(axis=1).min() < 50:
+        colors = rng.uniform(0, 255, (2, 3))
     y, x = np.mgrid[:SIZE, :SIZE]
     angle = rng.uniform(0, np.pi)
     along = x * np.cos(angle) + y * np.sin(angle)
@@ -138,7 +138,7 @@ def _paint(canvas: np.ndarray, mask: np.ndarray, top: int, left: int, rng: np.ra
         mix = 0.5 + 0.5 * np.sign(np.sin(along * rng.uniform(0.8, 1.6)))
     else:
         mix = (along - along.min()) / np.ptp(along)
-    fill = colours[0][:, None, None] * (1 - mix) + colours[1][:, None, None] * mix
+    fill = colors[0][:, None, None] * (1 - mix) + colors[1][:, None, None] * mix
     canvas += alpha * rng.uniform(0.8, 1.0) * (fill - canvas)
 
 

@@ -28,7 +28,7 @@ def corners(boxes: Tensor) -> Tensor:
 
 
 def iou_and_giou(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """IoU and generalised IoU of xyxy boxes that broadcast: [...,4], [...,4] -> [...], [...]."""
+    """IoU and generalized IoU of xyxy boxes, with broadcasting: [...,4], [...,4] -> [...], [...]."""
     shared = (torch.minimum(first[..., 2:], second[..., 2:]) - torch.maximum(first[..., :2], second[..., :2])).clamp(0)
     hull = torch.maximum(first[..., 2:], second[..., 2:]) - torch.minimum(first[..., :2], second[..., :2])
     area = [(boxes[..., 2:] - boxes[..., :2]).prod(-1) for boxes in (first, second)]
@@ -39,11 +39,11 @@ def iou_and_giou(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def match(logits: Tensor, boxes: Tensor, true_boxes: Tensor, true_classes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Pair queries with true boxes at least cost (Hungarian method); returns image, query and slot indices."""
-    chance = logits.sigmoid().gather(2, true_classes.clamp(0)[:, None].expand(-1, logits.shape[1], -1))
+    """Match queries with true boxes at minimal cost (Hungarian method); return image, query and slot indices."""
+    probability = logits.sigmoid().gather(2, true_classes.clamp(0)[:, None].expand(-1, logits.shape[1], -1))
     distance = torch.cdist(boxes, true_boxes, p=1)
     _, giou = iou_and_giou(corners(boxes)[:, :, None], corners(true_boxes)[:, None])
-    cost = (L1_WEIGHT * distance - GIOU_WEIGHT * giou - 2 * chance).numpy()
+    cost = (L1_WEIGHT * distance - GIOU_WEIGHT * giou - 2 * probability).numpy()
     counts = (true_classes >= 0).sum(1).tolist()
     pairs = [linear_sum_assignment(cost[image, :, :count]) for image, count in enumerate(counts)]
     images = np.concatenate([np.full(len(query), image) for image, (query, _) in enumerate(pairs)])
@@ -52,20 +52,20 @@ def match(logits: Tensor, boxes: Tensor, true_boxes: Tensor, true_classes: Tenso
 
 
 def layer_loss(logits: Tensor, boxes: Tensor, true_boxes: Tensor, true_classes: Tensor) -> Tensor:
-    """Varifocal class loss (the target is the IoU reached), L1 and generalised IoU, per true box."""
+    """Varifocal class loss (its target is the predicted box's IoU), L1 and generalized IoU loss, per true box."""
     image, query, slot = match(logits, boxes, true_boxes, true_classes)
-    found, wanted = boxes[image, query], true_boxes[image, slot]
-    iou, giou = iou_and_giou(corners(found), corners(wanted))
+    predicted, expected = boxes[image, query], true_boxes[image, slot]
+    iou, giou = iou_and_giou(corners(predicted), corners(expected))
     target = torch.zeros_like(logits)
     target[image, query, true_classes[image, slot]] = iou.detach()
     weight = torch.where(target > 0, target, 0.75 * logits.detach().sigmoid() ** 2)
     class_loss = F.binary_cross_entropy_with_logits(logits, target, weight, reduction="sum")
-    box_loss = L1_WEIGHT * (found - wanted).abs().sum() + GIOU_WEIGHT * (1 - giou).sum()
+    box_loss = L1_WEIGHT * (predicted - expected).abs().sum() + GIOU_WEIGHT * (1 - giou).sum()
     return (CLASS_WEIGHT * class_loss + box_loss) / len(image)
 
 
 def augment(images: Tensor, boxes: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Mirror, transpose and swap colours of a whole batch, which the shapes' classes do not notice."""
+    """Mirror, transpose and permute the colors of a whole batch; none of this changes the class of a shape."""
     x, y, w, h = boxes.unbind(-1)
     mirror_x, mirror_y, transpose = (torch.rand(3, generator=generator) < 0.5).tolist()
     if mirror_x:
@@ -89,7 +89,7 @@ def train(model: Detector, scenes: Scenes, steps: int) -> None:
     for step in range(1, steps + 1):
         index = torch.randint(0, len(images), (BATCH,), generator=generator)
         batch, true_boxes = augment(preprocess(images[index].numpy(), MEAN, STD), boxes[index], generator)
-        losses = [layer_loss(*answer, true_boxes, classes[index]) for answer in model.forward_layers(batch)]
+        losses = [layer_loss(*outputs, true_boxes, classes[index]) for outputs in model.forward_layers(batch)]
         loss = torch.stack(losses).sum()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-POSITION_STD = 0.2  # ten times the usual 0.02: training is short, and positions must be told apart early
+POSITION_STD = 0.2  # ten times the usual 0.02: training is short, so positions must be distinguishable early
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 
@@ -85,7 +85,7 @@ class VisionTransformer(nn.Module):
 
 
 def shift(images: Tensor, generator: torch.Generator, limit: int) -> Tensor:
-    """Move each image by up to `limit` pixels both ways, filling with the darkest value: [B,1,S,S] -> [B,1,S,S]."""
+    """Shift each image by up to `limit` pixels both ways, padded with the darkest value: [B,1,S,S] -> [B,1,S,S]."""
     count, _, size, _ = images.shape
     padded = F.pad(images, (limit,) * 4, value=float(images.min()))[:, 0]
     top, left = torch.randint(0, 2 * limit + 1, (2, count, 1), generator=generator)
@@ -107,7 +107,7 @@ def train_classifier(
     label_smoothing: float = 0.1,
     seed: int = 0,
 ) -> None:
-    """Train in place with AdamW and a one-cycle learning rate; the last weights are kept, nothing is selected."""
+    """Train in place with AdamW and a one-cycle learning rate; keeps the last weights, no checkpoint is selected."""
     generator = torch.Generator().manual_seed(seed)
     steps = epochs * math.ceil(len(images) / batch)
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak_lr, weight_decay=weight_decay)

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from dovetail.targets.compile_cache import FOLDER_VARIABLE
+
 pytest.register_assert_rewrite("tests.networks.htp_checks", "tests.networks.recogniser_checks")
 
 _HERE = Path(__file__).parent
@@ -64,6 +66,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def shares_a_fixture(file: Path) -> bool:
     """Whether tests of a file use something that is made once for all of them: two workers would make it twice."""
     return 'scope="module"' in file.read_text()
+
+
+@pytest.fixture
+def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A compile cache of the test's own: for tests of what a compiler does that is stopped, killed or broken."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path_factory.mktemp("cache")))
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -37,6 +37,7 @@ class FitOptions:
     shape: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     option: Mapping[str, str] = field(default_factory=dict)
     require: tuple[str, ...] = ()
+    cache: bool = True
     metric: str | None = None
     size: tuple[int, int] | None = None
     mean: tuple[float, ...] = (0.0,)

@@ -32,6 +32,7 @@ from dovetail.shipping import ShipInputs, ship
 from dovetail.stage_files import passed_files, stats_files
 from dovetail.stages import KeyedValue, Stages, keyed, unknown
 from dovetail.stats import Stats
+from dovetail.targets.compile_in_child import CompileSession, compile_session
 from dovetail.verify.metric import refuse_overlap
 from dovetail.verify.verify import check_normalized
 from dovetail.versions import core_versions
@@ -54,13 +55,25 @@ def fit(
         raise InputError(f"--require device: {job.target.name} has no device to bring outputs back from")
     asked = {"model": job.path.name, "options": repr(job.options)}
     clock = Clock(report)
-    with open_rundir(output, asked, force=force, resume=resume) as run:
+    use_cache = job.options.cache
+    with open_rundir(output, asked, force=force, resume=resume) as run, compile_session(use_cache=use_cache) as session:
         result = _line(job, run, clock)
         with clock.stage("report"):
             result = amend(result, run.path)
-        result = replace(result, timings_s={name: round(seconds, 4) for name, seconds in clock.timings_s.items()})
+        result = replace(
+            result,
+            timings_s={name: round(seconds, 4) for name, seconds in clock.timings_s.items()},
+            compilations={"compiled": session.compiled, "from_cache": session.from_cache},
+            notes=(*result.notes, *_cache_notes(session)),
+        )
         write_whole(run.path / "result.json", result.to_json())
     return result
+
+
+def _cache_notes(session: CompileSession) -> tuple[str, ...]:
+    if not session.not_stored:
+        return ()
+    return (f"what was compiled could not be kept in the compile cache: {session.not_stored}",)
 
 
 def _line(job: Job, run: RunDir, clock: Clock) -> Result:

@@ -7,12 +7,11 @@ import onnx_ir as ir
 
 from dovetail.passes.infer_shapes import infer_shapes
 
-# Nodes of one block.
-PER_BLOCK = 14
+NODES_PER_BLOCK = 14
 
 
 def blocks(count: int) -> ir.Model:
-    """Attention and a merge, block behind block, with a residual stream through all of them."""
+    """A chain of blocks on one residual stream; each has attention, a Concat and a Slice."""
     lines, weight = [], "float[8,8] w = {" + ",".join(["0.5"] * 64) + "}"
     for i in range(count):
         x, y = f"x{i}", f"x{i + 1}"

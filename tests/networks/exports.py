@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
+from dovetail.targets.compile_cache import user_cache
+
 _VERSIONS = ("torch", "transformers", "onnxscript", "onnx", "onnx-ir", "numpy")
 _KEPT_S = 30 * 24 * 3600
 _PACKAGE = __name__.rpartition(".")[0]
@@ -103,8 +105,7 @@ def _versions() -> tuple[str, ...]:
 
 def _store() -> Path:
     """In the cache folder; where that cannot be written, in one that the processes of this test session share."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dovetail"
-    folder = Path(os.environ.get("DOVETAIL_CACHE_DIR") or default) / "test-exports"
+    folder = user_cache().folder.with_name("test-exports")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

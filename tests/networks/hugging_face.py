@@ -1,4 +1,4 @@
-"""Hugging Face vision models with random weights, small or of their real depth, from two exporters; needs torch."""
+"""Hugging Face vision models with random weights, of any depth and width, from both ONNX exporters; needs torch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.networks.exports import exported
 from tests.networks.torch_export import Outputs, export
 
 EXPORTERS = ("dynamo-eager", "dynamo-sdpa", "torchscript-eager", "torchscript-sdpa")
-# Channels per head that both FP8 and INT8 have kernels for.
+# Channels per head for which both FP8 and INT8 attention kernels exist.
 HEAD_SIZES = (32, 64)
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How deep and wide a model is; ``real``: DETR with the library's own backbone and sizes, 6 + 6 layers."""
+    """Depth and width of a model; ``real``: DETR with the library's default backbone and sizes, 6 + 6 layers."""
 
     layers: int = 2
     heads: int = 2
@@ -97,8 +97,8 @@ def _detr(size: Size) -> nn.Module:
         backbone = ResNetConfig(
             embedding_size=16, hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 1, 1], out_features=["stage4"]
         )
-        kinds = {"layers": size.layers, "attention_heads": size.heads, "ffn_dim": 4 * size.width}
-        sizes = {f"{part}_{kind}": number for part in ("encoder", "decoder") for kind, number in kinds.items()}
+        layer = {"layers": size.layers, "attention_heads": size.heads, "ffn_dim": 4 * size.width}
+        sizes = {f"{stack}_{key}": value for stack in ("encoder", "decoder") for key, value in layer.items()}
         sizes |= {"d_model": size.width, "num_queries": 40, "num_labels": 8}
     config = DetrConfig(
         use_timm_backbone=False, backbone_config=backbone, use_pretrained_backbone=False, backbone=None, **sizes
@@ -106,7 +106,7 @@ def _detr(size: Size) -> nn.Module:
     return Outputs(DetrForObjectDetection(config), ["logits", "pred_boxes"])
 
 
-MODELS: dict[str, tuple[Callable[[Size], nn.Module], int]] = {  # how it is made, image size
+MODELS: dict[str, tuple[Callable[[Size], nn.Module], int]] = {  # constructor, image size
     "vit": (_vit, 112),
     "deit": (_deit, 112),
     "dinov2": (_dinov2, 112),
@@ -119,7 +119,7 @@ MODELS: dict[str, tuple[Callable[[Size], nn.Module], int]] = {  # how it is made
 
 
 def image_size(name: str, size: Size) -> int:
-    """Pixels on a side; DETR's backbone makes 16 x 16 keys of 512."""
+    """The side of the input image in pixels; with 512, DETR's backbone gives 16 x 16 keys."""
     return 512 if name == "detr" and size.real else MODELS[name][1]
 
 
@@ -133,7 +133,7 @@ def _export_model(path: Path, name: str, exporter: str, size: Size) -> None:
     model = MODELS[name][0](size)
     inner: Any = model.model
     attention = exporter.rpartition("-")[2]
-    if name == "detr":  # a backbone without attention does not let the whole be asked
+    if name == "detr":  # set_attn_implementation fails, because its backbone has no attention
         inner.config._attn_implementation = attention
     else:
         inner.set_attn_implementation(attention)

@@ -1,4 +1,4 @@
-"""A Hugging Face ViT-tiny with random weights from three exporters, and a windowed DINOv2-S block; needs torch."""
+"""Export a Hugging Face ViT-tiny with random weights in three ways, and a windowed DINOv2-S block; needs torch."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class WindowedBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         batch, tokens, dim = x.shape
         normed = self.norm1(x)
-        parts = [
+        qkv = [
             linear(normed).view(batch, tokens, self.heads, dim // self.heads).transpose(1, 2)
             for linear in (self.query, self.key, self.value)
         ]
-        mixed = functional.scaled_dot_product_attention(*parts).transpose(1, 2).reshape(batch, tokens, dim)
+        mixed = functional.scaled_dot_product_attention(*qkv).transpose(1, 2).reshape(batch, tokens, dim)
         x = x + self.scale1 * self.proj(mixed)
         return x + self.scale2 * self.fc2(functional.gelu(self.fc1(self.norm2(x))))
 

@@ -1,4 +1,4 @@
-"""A ViT-tiny graph with random weights, generated: 12 layers, dim 192, 3 heads, 197 tokens; no torch, no download."""
+"""Generate a ViT-tiny graph with random weights: 12 layers, dim 192, 3 heads, 197 tokens; no torch, no download."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-DIM, HEADS, TOKENS, PATCH, PICTURE, CLASSES = 192, 3, 197, 16, 224, 1000
+DIM, HEADS, TOKENS, PATCH, IMAGE_SIZE, CLASSES = 192, 3, 197, 16, 224, 1000
 
 
 class _Graph:
@@ -28,10 +28,10 @@ class _Graph:
         self.nodes.append(helper.make_node(op, inputs, [f"{name}_out"], name=name, **attributes))
         return f"{name}_out"
 
-    def linear(self, x: str, inside: int, outside: int, name: str) -> str:
-        weight = self.weight(f"{name}.weight", inside, outside, scale=inside**-0.5)
-        product = self.op("MatMul", [x, weight], f"{name}/MatMul")
-        return self.op("Add", [product, self.weight(f"{name}.bias", outside)], f"{name}/Add")
+    def linear(self, x: str, inputs: int, outputs: int, name: str) -> str:
+        weight = self.weight(f"{name}.weight", inputs, outputs, scale=inputs**-0.5)
+        matmul = self.op("MatMul", [x, weight], f"{name}/MatMul")
+        return self.op("Add", [matmul, self.weight(f"{name}.bias", outputs)], f"{name}/Add")
 
     def norm(self, x: str, name: str) -> str:
         gamma = self.constant(f"{name}.weight", (1 + 0.1 * self.random.standard_normal(DIM)).astype(np.float32))
@@ -59,18 +59,18 @@ class _Graph:
         return self.op("Add", [x, self.linear(hidden, 4 * DIM, DIM, f"{name}.mlp.fc2")], f"{name}/add2")
 
     def gelu(self, x: str, name: str) -> str:
-        """As exporters write it at opset 17."""
+        """GELU as exporters write it at opset 17."""
         erf = self.op("Erf", [self.op("Div", [x, "sqrt2"], f"{name}/Div")], f"{name}/Erf")
         gate = self.op("Add", [erf, "one"], f"{name}/Add")
         return self.op("Mul", [self.op("Mul", [x, gate], f"{name}/Mul"), "half"], f"{name}/Mul_1")
 
 
 def vit_tiny(layers: int = 12, seed: int = 0, token_scale: float = 0.02) -> onnx.ModelProto:
-    """The model: input ``image`` [1,3,224,224], output ``logits`` [1,1000].
+    """Make the model: input ``image`` [1,3,224,224], output ``logits`` [1,1000].
 
-    ``token_scale`` is the size of the class token and of the positions, where patches are of size one. As they are
-    initialized (0.02), the class token is less than one step of an 8-bit residual stream, and no figure about the
-    logits means anything: 6 dB whoever quantizes. Trained models have larger ones.
+    ``token_scale`` is the standard deviation of the class token and the position embeddings; patches have about 1. At
+    the usual initialization, 0.02, the class token is smaller than one quantization step of an 8-bit residual stream,
+    so the logits are at 6 dB with any tool and compare nothing. Trained models have larger ones.
     """
     graph = _Graph(seed)
     for name, value in (("attention_scale", (DIM // HEADS) ** -0.5), ("sqrt2", 2**0.5), ("one", 1.0), ("half", 0.5)):
@@ -90,17 +90,17 @@ def vit_tiny(layers: int = 12, seed: int = 0, token_scale: float = 0.02) -> onnx
     token = graph.op("Gather", [graph.norm(x, "norm"), "first"], "token", axis=1)
     weight, bias = graph.weight("head.weight", DIM, CLASSES, scale=DIM**-0.5), graph.weight("head.bias", CLASSES)
     graph.nodes.append(helper.make_node("Gemm", [token, weight, bias], ["logits"], name="head"))
-    inputs = [helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, PICTURE, PICTURE])]
+    inputs = [helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, IMAGE_SIZE, IMAGE_SIZE])]
     outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, CLASSES])]
-    made = helper.make_graph(graph.nodes, "vit_tiny", inputs, outputs, graph.weights)
-    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    proto = helper.make_graph(graph.nodes, "vit_tiny", inputs, outputs, graph.weights)
+    return helper.make_model(proto, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
 
 
 def pictures(count: int, seed: int = 1) -> np.ndarray:
-    """Smooth random pictures: noise alone would make every patch alike."""
+    """Make smooth random images: with noise alone, all patches would be alike."""
     random = np.random.default_rng(seed)
     coarse = random.standard_normal((count, 3, 28, 28)).astype(np.float32)
-    fine = random.standard_normal((count, 3, PICTURE, PICTURE)).astype(np.float32)
+    fine = random.standard_normal((count, 3, IMAGE_SIZE, IMAGE_SIZE)).astype(np.float32)
     return np.repeat(np.repeat(coarse, 8, axis=2), 8, axis=3) + 0.1 * fine
 
 

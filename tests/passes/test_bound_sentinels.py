@@ -29,6 +29,16 @@ def test_marks_in_front_of_a_sigmoid_are_bounded(mark: float) -> None:
     assert [site.where for site in record.changed] == ["anchors"]
 
 
+@pytest.mark.filterwarnings("error")
+def test_marks_in_float16_are_infinities_alone() -> None:
+    anchors = np.array([np.inf, 65504, 1], np.float16)
+    model = model_from("g (float16[3] x) => (float16[3] y) { a = Add(x, anchors) y = Sigmoid(a) }", anchors=anchors)
+    after, _ = changed_by(bound_sentinels, model)
+    array = constant_of(after.graph.node(0).inputs[1])
+    assert array is not None
+    assert array.tolist() == [SATURATED, 65504, 1]
+
+
 def test_a_clip_within_the_bound_saturates_too() -> None:
     body = "a = Add(x, anchors) s = Sigmoid(a) c = Clip(a, low, high) y = Mul(s, c)"
     after, record = changed_by(bound_sentinels, _model(body, LARGEST, -LARGEST), 90)

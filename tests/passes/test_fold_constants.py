@@ -94,6 +94,14 @@ def test_what_the_runtime_cannot_compute_is_declined() -> None:
     assert len(record.declined) == 1
 
 
+def test_a_type_that_numpy_does_not_have_is_declined() -> None:
+    text = "g (bfloat16[3] x) => (bfloat16[3] y) { c = Cast<to = 16>(k) y = Max(x, c) }"
+    model = model_from(text, k=normal(3))
+    record = fold_constants(model)
+    assert ops(model) == ["Cast", "Max"]
+    assert "No corresponding Numpy type" in record.declined[0].what
+
+
 def test_constant_that_is_a_graph_output_stays_computed() -> None:
     text = "g (float[3] x) => (float[3] y, float[3] z) { y = Neg(x) z = Neg(k) }"
     after, record = changed_by(fold_constants, model_from(text, k=normal(3)))

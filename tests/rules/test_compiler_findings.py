@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx_ir as ir
@@ -16,6 +16,7 @@ from dovetail.catalog import all_rules, find_rule
 from dovetail.finding import Finding, Place, PlaceKind
 from dovetail.targets import open_target
 from dovetail.targets.child import ChildResult
+from dovetail.targets.compile_in_child import CompileCall
 from dovetail.targets.htp.chips import chip_named
 from dovetail.targets.qnn_htp import compile as htp
 from dovetail.targets.qnn_htp.log import failure, warnings
@@ -58,13 +59,13 @@ class Compiler:
         self._folder, self._patch = folder, patch
 
     def run(self, context: bytes = BUILD, log: str = "", chip: str = "sm8550", **given: str) -> Findings:
-        def child(asked: object, function: str, arguments: Mapping[str, str], who: str) -> ChildResult:
-            if function == "write_dlc_in_child":
+        def child(call: CompileCall, folder: Path) -> ChildResult:
+            if call.function.endswith(":write_dlc_in_child"):
                 return ChildResult(None, "libQnnIr.so: cannot open shared object file", "")
             (self._folder / "context_qnn.bin").write_bytes(context)
             return ChildResult({}, "", log)
 
-        self._patch.setattr(htp, "in_child", child)
+        self._patch.setattr(htp, "compile_in_child", child)
         self._patch.setattr(htp, "version", lambda package: "2.7.0")
         model = Artifact("model", write(RELU, self._folder))
         asked = read_options(chip_named(chip), given)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.targets.child import Limit, run_child
+from dovetail.targets.child import DEFAULT_LIMITS, Limit, Limits, run_child
 
 
 def answer(number: int) -> dict[str, int]:
@@ -64,18 +64,18 @@ def test_the_answer_comes_back_and_the_log_is_kept() -> None:
 @pytest.mark.parametrize(
     ("name", "limits", "said", "limit"),
     [
-        ("crash", {}, "the tool was killed by signal 11 (SIGSEGV)", None),
-        ("hang", {"time_limit_s": 3.0}, "the tool did not answer within 3 s and was stopped", Limit.TIME),
-        ("leave", {}, "the tool ended with code 7 and no answer; its last words: so long", None),
-        ("nowhere", {}, "has no attribute 'nowhere'", None),
-        ("eat", {"memory_limit_bytes": 2 << 30}, "the tool ran out of memory: the limit is 2048 MB", Limit.MEMORY),
-        ("die_of_hunger", {}, "the tool ran out of memory: the limit is 16384 MB", Limit.MEMORY),
+        ("crash", DEFAULT_LIMITS, "the tool was killed by signal 11 (SIGSEGV)", None),
+        ("hang", Limits(time_s=3.0), "the tool did not answer within 3 s and was stopped", Limit.TIME),
+        ("leave", DEFAULT_LIMITS, "the tool ended with code 7 and no answer; its last words: so long", None),
+        ("nowhere", DEFAULT_LIMITS, "has no attribute 'nowhere'", None),
+        ("eat", Limits(memory_bytes=2 << 30), "the tool ran out of memory: the limit is 2048 MB", Limit.MEMORY),
+        ("die_of_hunger", DEFAULT_LIMITS, "the tool ran out of memory: the limit is 16384 MB", Limit.MEMORY),
     ],
 )
 def test_what_did_not_come_to_its_end_is_said_in_one_sentence(
-    name: str, limits: dict[str, float], said: str, limit: Limit | None
+    name: str, limits: Limits, said: str, limit: Limit | None
 ) -> None:
-    result = run_child(f"{HERE}:{name}", {}, who="the tool", **limits)  # type: ignore[arg-type]
+    result = run_child(f"{HERE}:{name}", {}, who="the tool", limits=limits)
     assert (result.answer, result.finished, result.limit) == (None, False, limit)
     assert said in result.error
 
@@ -86,4 +86,4 @@ def test_what_a_component_raises_is_its_own_answer() -> None:
 
 
 def test_what_was_printed_before_a_hang_is_kept() -> None:
-    assert "about to hang" in run_child(f"{HERE}:hang", {}, time_limit_s=3.0).log
+    assert "about to hang" in run_child(f"{HERE}:hang", {}, limits=Limits(time_s=3.0)).log

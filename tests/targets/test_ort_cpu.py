@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 
 import dovetail
@@ -150,3 +151,13 @@ def test_a_planned_float_weight_that_became_integer_is_seen(tmp_path: Path) -> N
         node.name, node.op_type = "b", "QLinearConv"  # as ONNX Runtime does when WeightBiasQuantization is on
 
     assert "kept in float, but runs as QLinearConv" in tamper(run, integer)
+
+
+@pytest.mark.parametrize("precision", ["w8a8", "fp32"])
+def test_a_pad_as_large_as_the_kernel_of_its_max_pool_is_deployed(precision: str, tmp_path: Path) -> None:
+    body = """g (float[1,4,6,6] x) => (float[1,4,5,5] y) <int64[8] pads = {0, 0, 2, 2, 0, 0, 2, 2}>
+        { c = Conv(x, w) p = Pad(c, pads) m = MaxPool<kernel_shape=[2,2], strides=[2,2]>(p) y = Conv(m, v) }"""
+    path = save(tmp_path / "padded.onnx", body, **{name: RANDOM.normal(size=(4, 4, 1, 1)) for name in ("w", "v")})
+    result = fit(path, (4, 6, 6), precision=precision)
+    assert all(result.verdicts[name].status is Status.PASS for name in ("normalized", "compiled", "numerics"))
+    onnxruntime.InferenceSession(tmp_path / "run/model.onnx", providers=["CPUExecutionProvider"])

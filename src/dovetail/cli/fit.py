@@ -41,6 +41,7 @@ NOT_CHECKED = 3
 @click.option("-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="The run directory.")
 @click.option("--force", is_flag=True, help="Replace an earlier run there.")
 @click.option("--resume", is_flag=True, help="Continue an earlier run there.")
+@click.option("--no-cache", is_flag=True, help="Compile everything again, and keep nothing in the compile cache.")
 @click.pass_context
 def fit_command(context: click.Context, /, model: Path, output: Path, force: bool, resume: bool, **given: Any) -> None:
     """Quantize MODEL for a target, compile it there, and say what is true of it."""
@@ -65,6 +66,7 @@ def _values(given: dict[str, Any]) -> dict[str, Any]:
     plain |= {"layout": "layout", "baselines": "baselines", "emulate": "emulate", "operand_bits": "operand_bits"}
     values |= {key: given[name] for name, key in plain.items() if given[name] is not None}
     values |= {name: given[name] for name in ("keep", "require") if given[name]}
+    values |= {"cache": False} if given["no_cache"] else {}
     values |= {name: parse_numbers(name, given[name]) for name in ("mean", "std") if given[name] is not None}
     if given["shape"]:
         values["shape"] = parse_shapes(given["shape"])
@@ -92,8 +94,9 @@ def show(result: Result, output: Path, require: tuple[str, ...]) -> int:
 @click.option("--target", default="ort-cpu", show_default=True)
 @click.option("--precision", default="w8a8", show_default=True)
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("runs/demo"), show_default=True)
+@click.option("--no-cache", is_flag=True, help="Compile everything again, and keep nothing in the compile cache.")
 @click.pass_context
-def demo_command(context: click.Context, name: str, target: str, precision: str, output: Path) -> None:
+def demo_command(context: click.Context, name: str, target: str, precision: str, output: Path, no_cache: bool) -> None:
     """The whole line on a small trained model that ships with the package, with real images and labels."""
     from dovetail import zoo
     from dovetail.calibrate.user_code import load_function
@@ -105,7 +108,7 @@ def demo_command(context: click.Context, name: str, target: str, precision: str,
     if name not in zoo.names():
         raise InputError(f"--model {name}: no such shipped model; there is {', '.join(zoo.names())}")
     shipped = zoo.load(name)
-    options = FitOptions(target=target, precision=precision, range="mse")
+    options = FitOptions(target=target, precision=precision, range="mse", cache=not no_cache)
     job = prepare(
         shipped.model_path,
         options,

@@ -10,6 +10,7 @@ import sys
 import click
 
 import dovetail
+from dovetail.cli.cache import cache_command
 from dovetail.cli.check import check_command, explain_command
 from dovetail.cli.fit import demo_command, fit_command
 from dovetail.cli.repair import repair_command
@@ -34,6 +35,7 @@ for command in (
     check_command,
     explain_command,
     targets_command,
+    cache_command,
     demo_command,
 ):
     cli.add_command(command)

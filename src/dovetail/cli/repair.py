@@ -23,6 +23,7 @@ _LISTED = 12
 @click.option("--option", multiple=True, metavar="KEY=VALUE", help="An option of the target; unknown keys are refused.")
 @click.option("-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="The run directory.")
 @click.option("--force", is_flag=True, help="Replace an earlier run there.")
+@click.option("--no-cache", is_flag=True, help="Compile everything again, and keep nothing in the compile cache.")
 @click.pass_context
 def repair_command(
     context: click.Context,
@@ -36,6 +37,7 @@ def repair_command(
     option: tuple[str, ...],
     output: Path,
     force: bool,
+    no_cache: bool,
 ) -> None:
     """Put the Q/DQ pairs of MODEL, a QDQ model, where the target wants them; its weights and scales are kept."""
     from dovetail.cli.fit import show
@@ -46,7 +48,7 @@ def repair_command(
     shapes = parse_shapes(shape)
     values = {"target": target, "precision": precision or precision_of(model, shapes), "shape": shapes}
     values |= {"option": parse_options(option)} | ({"metric": metric} if metric else {})
-    options = options_from(values)
+    options = options_from({**values, "cache": not no_cache})
     with showing_progress() as report:
         result, record = repair(model, options, output, calibration=calib, evaluation=eval_, force=force, report=report)
     code = show(result, output, ())

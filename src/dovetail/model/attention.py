@@ -19,6 +19,8 @@ from dovetail.model.edit import attribute, constant_of, is_op, scalar_of, shape_
 
 _TRANSPARENT = ("Cast", "Dropout", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
 SAME_NUMBERS = (*_TRANSPARENT, "Transpose")  # operators that hand on the numbers they read
+# exp(-10 000) is zero in every float type, and scores are far from 10 000: adding this masks as replacing by it does.
+MASKED = -1e4
 
 
 class ScalePlace(StrEnum):

@@ -49,7 +49,7 @@ def evaluate(node: ir.Node, inputs: Mapping[str, Array], imports: Mapping[str, i
             _one_node_model(node, inputs, imports).SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
         results = session.run(names, {name: np.asarray(array, order="C") for name, array in inputs.items()})
-    except (*errors, TypeError, ValueError) as error:
+    except (*errors, RuntimeError, TypeError, ValueError) as error:
         raise CannotEvaluate(f"ONNX Runtime cannot compute it: {str(error).strip().splitlines()[0]}") from error
     return tuple(np.asarray(result) for result in results)
 

@@ -43,8 +43,9 @@ def open_session(model: Path | bytes, mode: Mode, *, threads: int = 1, optimized
     if optimized_to is not None:
         options.optimized_model_filepath = str(optimized_to)
     source = str(model) if isinstance(model, Path) else model
-    # Between integer neighbours it would quantize weights that the plan keeps in float.
-    disabled = ["WeightBiasQuantization"] if mode is Mode.DEPLOYED else None
+    # Between integer neighbours, the first would quantize weights that the plan keeps in float. The second folds a Pad
+    # of zeros into a MaxPool, which does not pad with zeros; what is deployed has no such Pad (passes/keep_padding.py).
+    disabled = ["WeightBiasQuantization"] if mode is Mode.DEPLOYED else ["Pad_Fusion"]
     with runtime_errors(f"load {model.name if isinstance(model, Path) else 'the model'}"):
         return onnxruntime.InferenceSession(
             source, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled

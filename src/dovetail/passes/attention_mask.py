@@ -7,12 +7,9 @@ import onnx_ir as ir
 
 from dovetail.encoding import Array
 from dovetail.model import edit
-from dovetail.model.attention import Mask, each_attention
+from dovetail.model.attention import MASKED, Mask, each_attention
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
-
-# exp(-10 000) is zero in every float type, and scores are far from 10 000: adding this masks as replacing by it does.
-_MASKED = -1e4
 
 
 def attention_mask(model: ir.Model) -> PassRecord:
@@ -27,7 +24,7 @@ def attention_mask(model: ir.Model) -> PassRecord:
             where = origin_of(mask.node.outputs[0]).name
             if mask.fill is None:
                 if _clamp(mask):
-                    changed.append(Site(where, f"what masks in {origin_of(mask.value).name!r} raised to {_MASKED:g}"))
+                    changed.append(Site(where, f"what masks in {origin_of(mask.value).name!r} raised to {MASKED:g}"))
                 continue
             reason = _why_not(mask)
             if reason is not None:
@@ -41,9 +38,9 @@ def attention_mask(model: ir.Model) -> PassRecord:
 def _clamp(mask: Mask) -> bool:
     """Raise the masking numbers of an added constant on this edge, unless a row has nothing else."""
     array = edit.constant_of(mask.value)
-    if array is None or array.ndim == 0 or not (array < _MASKED).any() or not (array > _MASKED).any(axis=-1).all():
+    if array is None or array.ndim == 0 or not (array < MASKED).any() or not (array > MASKED).any(axis=-1).all():
         return False
-    raised = np.maximum(array, np.asarray(_MASKED, array.dtype))
+    raised = np.maximum(array, np.asarray(MASKED, array.dtype))
     name, graph = f"{mask.value.name}/raised", edit.graph_of(mask.node)
     constant = edit.add_initializer(graph, raised, name=name, source=mask.value)
     for index, value in enumerate(mask.node.inputs):
@@ -57,7 +54,7 @@ def _why_not(mask: Mask) -> str | None:
     name = origin_of(mask.value).name
     if condition is None:
         return f"the condition {name!r} depends on the inputs"
-    if fill is None or fill > _MASKED:
+    if fill is None or fill > MASKED:
         return f"the fill {fill} is too large to mask when it is added"
     if not _kept(condition, mask).any(axis=-1).all():
         return f"the condition {name!r} masks a whole row"
@@ -75,7 +72,7 @@ def _add(mask: Mask) -> None:
     condition, fill = edit.constant_of(mask.value), edit.constant_of(mask.fill)
     if condition is None or fill is None:
         raise ValueError(f"the mask {node.name!r} is not constant")
-    array = np.where(_kept(condition, mask), np.zeros_like(fill), np.maximum(fill, _MASKED)).astype(fill.dtype)
+    array = np.where(_kept(condition, mask), np.zeros_like(fill), np.maximum(fill, MASKED)).astype(fill.dtype)
     constant = edit.add_initializer(graph, array, name=f"{mask.value.name}/added", source=mask.value)
     shape = edit.shape_of(mask.data)
     added = edit.insert(node, "Add", [mask.data, constant], source=mask.data, replaces=[node], shape=shape)

@@ -47,7 +47,7 @@ def bound_sentinels(model: ir.Model) -> PassRecord:
 
 
 def _marks(array: Array) -> Array:
-    marks: Array = np.abs(array) >= SENTINEL
+    marks: Array = np.abs(array) >= np.float64(SENTINEL)  # in float64: float16 has no such number
     return marks
 
 

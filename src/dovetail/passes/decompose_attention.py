@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from dovetail.encoding import Array
 from dovetail.model import edit
+from dovetail.model.attention import MASKED
 from dovetail.model.layout import Step, insert_step
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
@@ -64,7 +65,7 @@ def _why_not(node: ir.Node) -> str | None:
 
 def _why_not_mask(mask: ir.Value, dtype: ir.DataType, keys: int) -> str | None:
     shape = edit.shape_of(mask)
-    if shape is None or shape[-1] not in (1, keys):
+    if not shape or shape[-1] not in (1, keys):
         return "the mask does not cover all keys"
     return None if mask.dtype in (ir.DataType.BOOL, dtype) else f"the mask is {mask.dtype}, but the query is {dtype}"
 
@@ -83,19 +84,16 @@ def _decompose(node: ir.Node) -> None:
     key = insert_step(node, key, Step("Transpose", (0, 1, 3, 2)), replaces=[node])
     shape = (batch, heads, tokens, keys)
     scores = edit.insert(node, "MatMul", [scaled, key], source=output, replaces=[node], shape=shape)
-    for mask in _masks(node, tokens, keys):
+    masks, seen = _masking(node, tokens, keys)
+    for mask in masks:
         scores = edit.insert(node, "Add", [scores, mask], source=output, replaces=[node], shape=shape)
     probabilities = edit.insert(
         node, "Softmax", [scores], attributes={"axis": -1}, source=output, replaces=[node], shape=shape
     )
-    mixed = edit.insert(
-        node,
-        "MatMul",
-        [probabilities, value],
-        source=output,
-        replaces=[node],
-        shape=(batch, heads, tokens, channels),
-    )
+    shape = (batch, heads, tokens, channels)
+    mixed = edit.insert(node, "MatMul", [probabilities, value], source=output, replaces=[node], shape=shape)
+    if seen is not None:
+        mixed = edit.insert(node, "Mul", [mixed, seen], source=output, replaces=[node], shape=shape)
     if len(edit.shape_of(_input(node, 0)) or ()) == 3:
         mixed = insert_step(node, mixed, Step("Transpose", (0, 2, 1, 3)), replaces=[node])
         mixed = insert_step(node, mixed, Step("Reshape", (batch, tokens, heads * channels)), replaces=[node])
@@ -115,34 +113,70 @@ def _split_heads(node: ir.Node, value: ir.Value | None, heads_name: str) -> ir.V
     return insert_step(node, split, Step("Transpose", (0, 2, 1, 3)), replaces=[node])
 
 
-def _masks(node: ir.Node, tokens: int, keys: int) -> list[ir.Value]:
-    """What has to be added to the scores."""
-    masks: list[ir.Value] = []
+def _masking(node: ir.Node, tokens: int, keys: int) -> tuple[list[ir.Value], ir.Value | None]:
+    """What is added to the scores, and what the rows of the result are multiplied by.
+
+    A query that sees no key gives a row of zeros (ONNX 1.23), where a Softmax of nothing but -inf would give NaN: such
+    a row is not masked at all, and its result is multiplied by zero. The factor is None where every query sees a key,
+    and for a float mask from the inputs: that may be a bias as well, and is added as it is.
+    """
     mask = _input(node, 3)
-    if mask is not None and mask.dtype == ir.DataType.BOOL:
-        array = edit.constant_of(mask)
-        masks.append(_where(node, mask) if array is None else _constant(node, _additive(array), "mask", source=mask))
-    elif mask is not None:
-        masks.append(mask)
-    if edit.attribute(node, "is_causal", 0):
-        masks.append(_constant(node, _additive(np.tril(np.ones((tokens, keys), dtype=np.bool_))), "mask"))
-    return masks
+    causal = np.tril(np.ones((tokens, keys), np.bool_)) if edit.attribute(node, "is_causal", 0) else None
+    if mask is None:
+        return [] if causal is None else [_constant(node, _additive(causal), "mask")], None
+    if (array := edit.constant_of(mask)) is not None:
+        return _constant_masking(node, mask, array, causal)
+    if mask.dtype == ir.DataType.BOOL:
+        return _chosen_masking(node, mask, causal)
+    return [mask] if causal is None else [mask, _constant(node, _additive(causal), "mask")], None
+
+
+def _constant_masking(
+    node: ir.Node, mask: ir.Value, array: Array, causal: Array | None
+) -> tuple[list[ir.Value], ir.Value | None]:
+    numbers = _additive(array) if array.dtype == np.bool_ else array
+    if causal is not None:
+        numbers = np.where(causal, numbers, -np.inf)
+    # ONNX Runtime takes the lowest number of a type for -inf here.
+    seen: Array = np.any(numbers > _dtype(node).min, axis=-1, keepdims=True)
+    if seen.all():
+        return [mask if numbers is array else _constant(node, numbers, "mask", source=mask)], None
+    added = _constant(node, np.where(seen, numbers, 0.0), "mask", source=mask)
+    return [added], _constant(node, seen, "seen", source=mask)
+
+
+def _chosen_masking(node: ir.Node, mask: ir.Value, causal: Array | None) -> tuple[list[ir.Value], ir.Value | None]:
+    """The same for a condition that depends on the inputs; finite, as only the data tells which rows are masked."""
+    graph, shape = edit.graph_of(node), edit.shape_of(mask) or ()
+    if causal is not None:
+        below = edit.add_initializer(graph, causal, name=f"{node.outputs[0].name}/causal", source=mask)
+        shape = np.broadcast_shapes(shape, causal.shape)
+        mask = edit.insert(node, "And", [mask, below], source=mask, replaces=[node], shape=shape)
+    kept, dropped = (_constant(node, np.array(number), "mask", source=mask) for number in (0.0, MASKED))
+    dtype = _dtype(node)
+    added = edit.insert(node, "Where", [mask, kept, dropped], source=mask, replaces=[node], shape=shape, dtype=dtype)
+    number = edit.insert(
+        node, "Cast", [mask], attributes={"to": int(dtype)}, source=mask, replaces=[node], shape=shape, dtype=dtype
+    )
+    axes = edit.add_initializer(graph, np.array([-1]), name=f"{mask.name}/axes", source=mask)
+    seen = edit.insert(
+        node, "ReduceMax", [number, axes], source=mask, replaces=[node], shape=(*shape[:-1], 1), dtype=dtype
+    )
+    return [added], seen
 
 
 def _additive(keep: Array) -> Array:
     return np.where(keep, 0.0, -np.inf)
 
 
-def _where(node: ir.Node, mask: ir.Value) -> ir.Value:
-    kept, dropped = (_constant(node, np.array(number), "mask", source=mask) for number in (0.0, -np.inf))
-    shape, dtype = edit.shape_of(mask), kept.dtype
-    return edit.insert(node, "Where", [mask, kept, dropped], source=mask, replaces=[node], shape=shape, dtype=dtype)
-
-
-def _constant(node: ir.Node, array: Array, name: str, source: ir.Value | None = None) -> ir.Value:
+def _dtype(node: ir.Node) -> ir.DataType:
     query = _input(node, 0)
     if query is None or query.dtype is None:
         raise ValueError(f"{node.name!r} has no typed query")
+    return query.dtype
+
+
+def _constant(node: ir.Node, array: Array, name: str, source: ir.Value | None = None) -> ir.Value:
     output = node.outputs[0]
-    typed = array.astype(query.dtype.numpy())
+    typed = array.astype(_dtype(node).numpy())
     return edit.add_initializer(edit.graph_of(node), typed, name=f"{output.name}/{name}", source=source or output)

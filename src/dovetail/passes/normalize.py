@@ -32,6 +32,7 @@ from dovetail.passes.fuse_layer_norm import fuse_layer_norm
 from dovetail.passes.gather_one import gather_one
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.inline_branches import CONTROL_FLOW, inline_branches
+from dovetail.passes.keep_padding import keep_padding
 from dovetail.passes.logit_of_sigmoid import logit_of_sigmoid
 from dovetail.passes.merge_duplicates import merge_duplicates
 from dovetail.passes.merge_layout import merge_layout
@@ -39,6 +40,7 @@ from dovetail.passes.remove_nan_guard import remove_nan_guard
 from dovetail.passes.remove_noops import remove_noops
 from dovetail.passes.remove_unused import remove_unused
 from dovetail.passes.remove_zero_masks import remove_zero_masks
+from dovetail.passes.scalar_range import scalar_range
 from dovetail.passes.unify_arithmetic import unify_arithmetic
 from dovetail.passes.unify_casts import unify_casts
 from dovetail.passes.unify_linear import unify_linear
@@ -49,7 +51,7 @@ from dovetail.passes.windows_as_layout import windows_as_layout
 NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
     infer_shapes,
     # All that follows needs shapes and constants; an Identity hides a constant, and a branch holds more of them.
-    (remove_noops, unify_casts, fold_constants, inline_branches, einsum_as_matmul),
+    (remove_noops, unify_casts, scalar_range, fold_constants, inline_branches, einsum_as_matmul),
     merge_duplicates,  # one mean, one centred tensor: what the fusions look for
     unify_arithmetic,  # the constant second: what the fusions look for
     unify_linear,
@@ -70,6 +72,7 @@ NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
     gather_one,
     windows_as_layout,
     (unify_reshapes, merge_layout, remove_noops),
+    keep_padding,
     copy_shared_constants,
     remove_unused,
     infer_shapes,

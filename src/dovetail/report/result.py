@@ -107,6 +107,7 @@ class Result:
     option: Mapping[str, str] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
     tail: SplitPoint | None = None
+    compilations: Mapping[str, int] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
     @property

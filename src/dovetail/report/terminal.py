@@ -41,6 +41,7 @@ def print_result(result: Result, run: Path, console: Console | None = None) -> N
     _print_findings(result, out)
     if result.tail is not None:
         _print_tail(result.tail, out)
+    _print_compilations(result.compilations, out)
     for note in result.notes:
         out.print(f"note: {escape(note)}")
     if result.calibration is not None:
@@ -218,6 +219,15 @@ def _verdicts(result: Result) -> Table:
         colour = _COLOURS[verdict.status]
         table.add_row(name, f"[{colour}]{verdict.status.replace('_', ' ')}[/]", escape(verdict.reason))
     return table
+
+
+def _print_compilations(compilations: Mapping[str, int], out: Console) -> None:
+    """How much of what was compiled came from the compile cache."""
+    compiled, cached = compilations.get("compiled", 0), compilations.get("from_cache", 0)
+    if cached and not compiled:
+        out.print(f"nothing was compiled: all results came from the compile cache ({cached} of {cached})")
+    elif cached:
+        out.print(f"compile cache: {cached} of {compiled + cached} compilations were taken from it")
 
 
 def _print_tail(cut: SplitPoint, out: Console) -> None:

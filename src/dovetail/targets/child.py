@@ -23,8 +23,6 @@ from typing import Any
 
 from dovetail.errors import InputError
 
-DEFAULT_TIME_LIMIT_S = 600.0
-DEFAULT_MEMORY_LIMIT_BYTES = 16 << 30
 # How a component that ran into the memory limit says so, as an exception or as its last words.
 _OUT_OF_MEMORY = re.compile(r"MemoryError|std::bad_alloc|[Cc]annot allocate memory|failed to map segment")
 _LAST_WORDS_CHARS = 2000
@@ -54,23 +52,38 @@ class ChildResult:
     limit: Limit | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a child may use before it is stopped."""
+
+    time_s: float = 600.0
+    memory_bytes: int = 16 << 30
+
+
+DEFAULT_LIMITS = Limits()
+
+
 def run_child(
     function: str,
     arguments: Mapping[str, Any],
     *,
     who: str = "",
-    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
-    memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES,
+    limits: Limits = DEFAULT_LIMITS,
+    folder: Path | None = None,
 ) -> ChildResult:
-    """Call ``module:function`` with keyword arguments in a fresh process; ``who`` is what sentences call it."""
+    """Call ``module:function`` with keyword arguments in a fresh process.
+
+    ``who``: what messages call it. ``folder``: its working directory, the caller's own by default.
+    """
     who = who or function
-    with tempfile.TemporaryDirectory(prefix="dovetail-child-") as folder:
-        answer = Path(folder) / "answer.json"
+    with tempfile.TemporaryDirectory(prefix="dovetail-child-") as name:
+        answer = Path(name) / "answer.json"
         request = {
             "function": function,
             "arguments": dict(arguments),
             "answer": str(answer),
-            "memory_limit_bytes": memory_limit_bytes,
+            "memory_limit_bytes": limits.memory_bytes,
+            "folder": None if folder is None else str(folder),
         }
         command = [sys.executable, "-m", "dovetail.targets.child", json.dumps(request)]
         try:
@@ -80,12 +93,12 @@ def run_child(
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
-                    timeout=time_limit_s,
+                    timeout=limits.time_s,
                     check=False,
                 )
         except subprocess.TimeoutExpired as expired:
             log = (expired.stdout or b"").decode(errors="replace")
-            said = f"{who} did not answer within {time_limit_s:g} s and was stopped"
+            said = f"{who} did not answer within {limits.time_s:g} s and was stopped"
             return ChildResult(None, said, log, False, Limit.TIME)
         log = done.stdout.decode(errors="replace")
         content = json.loads(answer.read_text()) if answer.exists() else {}
@@ -93,7 +106,7 @@ def run_child(
         return ChildResult(content["answer"], "", log)
     error = content.get("error", "")
     if _OUT_OF_MEMORY.search(error or log[-_LAST_WORDS_CHARS:]):
-        said = f"{who} ran out of memory: the limit is {memory_limit_bytes >> 20} MB"
+        said = f"{who} ran out of memory: the limit is {limits.memory_bytes >> 20} MB"
         return ChildResult(None, said, log, False, Limit.MEMORY)
     if error:
         return ChildResult(None, error, log)
@@ -118,6 +131,8 @@ def main(text: str) -> int:
     _limit_memory(int(request["memory_limit_bytes"]))
     module_name, _, name = request["function"].partition(":")
     function = getattr(importlib.import_module(module_name), name)
+    if request["folder"] is not None:
+        os.chdir(request["folder"])  # after the import, which a relative PYTHONPATH may serve
     try:
         content = {"answer": function(**request["arguments"])}
     except InputError as error:

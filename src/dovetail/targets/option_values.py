@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from dovetail.errors import InputError
+from dovetail.targets.child import DEFAULT_LIMITS, Limits
 from dovetail.whole_number import LARGEST, whole_number
 
 
@@ -32,3 +34,15 @@ def seconds(key: str, value: str) -> float:
     if not 0 < number <= LARGEST:
         raise InputError(f"--option {key}={value}: must be a number above zero, and at most {LARGEST}")
     return number
+
+
+# The options that limit child processes, by the defaults that a caller would write.
+LIMITS = {"time_limit_s": f"{DEFAULT_LIMITS.time_s:g}", "memory_limit_mb": str(DEFAULT_LIMITS.memory_bytes >> 20)}
+
+
+def read_limits(values: Mapping[str, str]) -> Limits:
+    """The checked limits of child processes."""
+    return Limits(
+        seconds("time_limit_s", values["time_limit_s"]),
+        whole("memory_limit_mb", values["memory_limit_mb"]) << 20,
+    )

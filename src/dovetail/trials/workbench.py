@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -148,8 +149,9 @@ class Workbench:
 
     def build_each(self, variants: Sequence[Variant]) -> list[Build]:
         """The same for several, as many at once as there are cores; vendor tools run in child processes."""
+        contexts = [copy_context() for _ in variants]  # what a run has set, such as whether it uses the compile cache
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return list(pool.map(self.build, variants))
+            return list(pool.map(lambda context, variant: context.run(self.build, variant), contexts, variants))
 
     def compile(self, artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
         """What the target's compiler makes of files; without a compiler, only these."""

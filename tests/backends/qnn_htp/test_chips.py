@@ -82,7 +82,7 @@ def test_typos_are_refused_because_the_provider_ignores_them(options: dict[str, 
 def test_limits_and_files_are_ours_and_not_told_to_the_provider() -> None:
     given = {"dlc": "1", "device_qairt": "2.47.0", "time_limit_s": "0.5", "memory_limit_mb": "512"}
     asked = read_options(CHIPS["soc52"], given)
-    assert (asked.dlc, asked.device_qairt, asked.time_limit_s, asked.memory_limit_bytes) == (
+    assert (asked.dlc, asked.device_qairt, asked.limits.time_s, asked.limits.memory_bytes) == (
         True,
         (2, 47),
         0.5,

@@ -157,6 +157,7 @@ def test_a_graph_that_was_taken_without_complaint_has_no_findings(tmp_path: Path
     assert (result.error, result.findings, result.notes) == ("", (), ())
 
 
+@pytest.mark.usefixtures("empty_cache")
 @pytest.mark.parametrize("row", range(len(NOT_STARTED)))
 def test_a_compiler_that_does_not_start_has_refused_nothing(
     row: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

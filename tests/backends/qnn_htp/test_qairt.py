@@ -60,6 +60,7 @@ def test_without_being_asked_for_there_is_no_dlc(tmp_path: Path) -> None:
     assert not (tmp_path / "dlc").exists()
 
 
+@pytest.mark.usefixtures("empty_cache")
 def test_a_dlc_that_is_not_made_is_a_finding_and_the_context_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

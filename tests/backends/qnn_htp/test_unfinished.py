@@ -28,6 +28,8 @@ from tests.backends.qnn_htp.real_compiler import RELU, compile_text
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 
+pytestmark = pytest.mark.usefixtures("empty_cache")
+
 SOURCE = Path(dovetail.__file__).parents[1]
 
 
@@ -131,7 +133,7 @@ def test_a_crashed_compiler_and_the_run_goes_on_from_there(number: signal.Signal
 
 def test_a_hung_emulator_is_no_proof_that_the_graph_does_not_run(tmp_path: Path) -> None:
     compiled = compile_text(RELU, tmp_path)
-    hurried = open_target("qnn-htp:sm8550", {"time_limit_s": "0.2"})
+    hurried = open_target("qnn-htp:sm8550", {"time_limit_s": "0.05"})
     with pytest.raises(UnfinishedError, match="the HTP emulator did not answer within"):
         list(hurried.backend.runner.run(compiled, [{"x": np.zeros((1, 8, 16), np.float32)}]))
 

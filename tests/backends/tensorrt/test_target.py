@@ -330,6 +330,7 @@ def test_without_the_layers_of_the_device_what_was_built_is_judged_again(
     assert (after.findings, after.read_back) == (before.findings, before.read_back)
 
 
+@pytest.mark.usefixtures("empty_cache")
 def test_a_builder_without_memory_says_so(tmp_path: Path) -> None:
     target, model = open_target("tensorrt", {"memory_limit_mb": "500", "time_limit_s": "60"}), layer()
     artifacts = target.backend.emit(model, planned(model, target, FP8, data=noise(model)), tmp_path)

@@ -78,7 +78,7 @@ def test_auto_measured_both_in_the_runtime_and_says_why(run: Path) -> None:
     text = console.export_text()
     assert f"precision: {decision.taken}, " in text
     assert f"> {decision.taken}" in text
-    assert "operations run outside the backend, all in one part of it" in text
+    assert "operations are delegated to the backend in 1 partition, 0 are not" in text
     assert not (run / "stages/trials").exists(), "what was compiled for the choice is used or removed"
 
 

@@ -22,7 +22,7 @@ from dovetail.passes.remove_unused import remove_unused
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
 from dovetail.target import Family, Rewrites, Target
-from dovetail.targets.child import run_child
+from dovetail.targets.compile_in_child import CompileCall, compile_in_child, model_inputs
 from dovetail.targets.ort_cpu.read_back import read_optimized
 from dovetail.targets.ort_cpu.table import TABLE
 
@@ -54,8 +54,14 @@ def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResul
     """Let ONNX Runtime build and optimize the graph in a child process, and keep what it made of it."""
     model = artifacts[0].path
     optimized = model.with_name("optimized.onnx")  # beside the model, whose weight file it may refer to
-    arguments = {"model": str(model), "optimized": str(optimized)}
-    result = run_child("dovetail.targets.ort_cpu.build:build_in_child", arguments, who="ONNX Runtime")
+    call = CompileCall(
+        "dovetail.targets.ort_cpu.build:build_in_child",
+        {"model": "model.onnx", "optimized": optimized.name},
+        inputs=model_inputs(model),
+        packages=("onnxruntime",),
+        who="ONNX Runtime",
+    )
+    result = compile_in_child(call, optimized.parent)
     if result.answer is None:
         return CompileResult(artifacts, error=result.error, log=result.log, finished=result.finished)
     made_by = f"onnxruntime {result.answer['version']}"

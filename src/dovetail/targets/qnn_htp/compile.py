@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import onnx_ir as ir
 
@@ -16,7 +14,8 @@ from dovetail.finding import Finding, Place, PlaceKind, Severity
 from dovetail.model.origin import nodes_of
 from dovetail.model.place import at_node, at_tensor
 from dovetail.qdq.params import is_dequantize, is_quantize
-from dovetail.targets.child import ChildResult, run_child
+from dovetail.targets.child import ChildResult
+from dovetail.targets.compile_in_child import CompileCall, compile_in_child, model_inputs
 from dovetail.targets.htp.rules.compiler import BUILDER_NOT_KNOWN, NO_DLC, NOT_FOR_DEVICE, OTHER_ARCHITECTURE
 from dovetail.targets.qnn_htp.estimate import read_estimate, read_traffic
 from dovetail.targets.qnn_htp.install import PACKAGE
@@ -26,7 +25,7 @@ from dovetail.targets.qnn_htp.qairt import DeviceFileKind, LoadExpectation, can_
 
 GRAPH = "qnn_graph"
 _DLC = "dlc"
-_SESSION = "dovetail.targets.qnn_htp.session"
+SESSION = "dovetail.targets.qnn_htp.session"
 _COMPILER = "the HTP compiler"
 # The files that a device loads, by suffix; the ONNX file beside a context binary only refers to it.
 _KINDS = {".bin": DeviceFileKind.CONTEXT, ".dlc": DeviceFileKind.DLC}
@@ -36,13 +35,25 @@ def compile_model(asked: HtpOptions, artifacts: tuple[Artifact, ...], folder: Pa
     """Run the real compiler; its log, its graph and the context binary are kept."""
     dump, profile = folder / GRAPH, folder / "profile.csv"
     _clear(folder)
-    options = {**asked.provider, "dump_json_qnn_graph": "1", "json_qnn_graph_dir": str(dump)}
-    options |= {"profiling_level": "detailed", "profiling_file_path": str(profile)}
+    options = {**asked.provider, "dump_json_qnn_graph": "1", "json_qnn_graph_dir": dump.name}
+    options |= {"profiling_level": "detailed", "profiling_file_path": profile.name}
     model = artifacts[0].path
-    arguments = {"model": str(model), "options": options, "context": str(folder / "context.onnx")}
-    result = in_child(asked, "build_in_child", arguments, _COMPILER)
+
+    def refusal(result: ChildResult) -> CompileResult:
+        return failure(result, artifacts, _places(model))
+
+    call = CompileCall(
+        f"{SESSION}:build_in_child",
+        {"model": "model.onnx", "options": options, "context": "context.onnx"},
+        inputs=model_inputs(model),
+        packages=(PACKAGE,),
+        who=_COMPILER,
+        limits=asked.limits,
+        is_final=lambda result: result.answer is not None or refusal(result).finished,
+    )
+    result = compile_in_child(call, folder)
     if result.answer is None:
-        refused = failure(result, artifacts, _places(model))
+        refused = refusal(result)
         other = _another_architecture(asked, result.log)
         if other and refused.finished:  # what it refuses says little about the chip that was named
             error = f"{other[0].message}; {other[0].fix}; {refused.error}"
@@ -64,22 +75,10 @@ def compile_model(asked: HtpOptions, artifacts: tuple[Artifact, ...], folder: Pa
     )
 
 
-def in_child(asked: HtpOptions, function: str, arguments: Mapping[str, Any], who: str) -> ChildResult:
-    """Call a function of the session module within the limits that were asked for."""
-    return run_child(
-        f"{_SESSION}:{function}",
-        arguments,
-        who=who,
-        time_limit_s=asked.time_limit_s,
-        memory_limit_bytes=asked.memory_limit_bytes,
-    )
-
-
 def _clear(folder: Path) -> None:
-    """Remove what an earlier run left: the provider refuses to replace a context, and appends to the rest."""
+    """Remove what an earlier run left."""
     for name in (GRAPH, _DLC):
         shutil.rmtree(folder / name, ignore_errors=True)
-    (folder / GRAPH).mkdir()
     for old in (*folder.glob("context*"), folder / "profile.csv"):
         old.unlink(missing_ok=True)
 
@@ -111,8 +110,16 @@ def _write_dlc(asked: HtpOptions, model: Path, folder: Path) -> tuple[Path, str]
     """The DLC of a model, or why there is none; the serializer names it by a number, so it is renamed."""
     folder.mkdir()
     path = folder / "model.dlc"
-    arguments = {"model": str(model), "options": dict(asked.provider), "folder": str(folder)}
-    written = in_child(asked, "write_dlc_in_child", arguments, "the DLC writer")
+    call = CompileCall(
+        f"{SESSION}:write_dlc_in_child",
+        {"model": "model.onnx", "options": dict(asked.provider), "folder": "."},
+        inputs=model_inputs(model),
+        packages=(PACKAGE,),
+        who="the DLC writer",
+        limits=asked.limits,
+        is_final=lambda result: result.answer is not None,
+    )
+    written = compile_in_child(call, folder)
     if written.answer is None:
         return path, written.error
     files = written.answer["files"]

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from dovetail.backend import Sample
-from dovetail.targets.child import run_child
+from dovetail.targets.compile_in_child import CompileCall, compile_in_child, model_inputs
 from dovetail.targets.qnn_htp.options import HtpOptions
 
 # What the helpers are told about activations, by our name of the precision.
 _ACTIVATIONS = {"w8a8": "QUInt8", "w8a16": "QUInt16"}
+_ORIGINAL, _SAMPLES = "original.onnx", "samples"
 
 
 def export_naive(
@@ -33,17 +34,20 @@ def export_naive(
     if precision not in _ACTIVATIONS:
         return f"there is no naive export in {precision}"
     with tempfile.TemporaryDirectory(prefix="dovetail-naive-") as folder:
+        files = {}
         for number, sample in enumerate(samples):
-            np.savez(Path(folder) / f"{number:04d}.npz", allow_pickle=False, **sample)
-        arguments: dict[str, Any] = {"model": str(original), "output": str(output), "samples": folder}
-        arguments |= {"activation": _ACTIVATIONS[precision], "shapes": _texts(shapes)}
-        result = run_child(
+            files[f"{_SAMPLES}/{number:04d}.npz"] = path = Path(folder) / f"{number:04d}.npz"
+            np.savez(path, allow_pickle=False, **sample)
+        arguments: dict[str, Any] = {"model": _ORIGINAL, "output": output.name, "samples": _SAMPLES}
+        call = CompileCall(
             "dovetail.targets.qnn_htp.naive:export_in_child",
-            arguments,
+            {**arguments, "activation": _ACTIVATIONS[precision], "shapes": _texts(shapes)},
+            inputs={**model_inputs(original, _ORIGINAL), **files},
+            packages=("onnxruntime",),
             who="onnxruntime.quantization",
-            time_limit_s=asked.time_limit_s,
-            memory_limit_bytes=asked.memory_limit_bytes,
+            limits=asked.limits,
         )
+        result = compile_in_child(call, output.parent)
     return "" if result.answer is not None else f"there is no naive export: {result.error}"
 
 
@@ -67,6 +71,7 @@ def export_in_child(
         source, reader, activation_type=getattr(QuantType, activation), weight_type=QuantType.QUInt8
     )
     quantize(source, output, config)
+    prepared.unlink(missing_ok=True)
     return {"preprocessed": changed}
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dovetail.errors import InputError
-from dovetail.targets.child import DEFAULT_MEMORY_LIMIT_BYTES, DEFAULT_TIME_LIMIT_S
+from dovetail.targets.child import DEFAULT_LIMITS, Limits
 from dovetail.targets.htp.chips import Chip
-from dovetail.targets.option_values import one_of, seconds, whole
+from dovetail.targets.option_values import LIMITS, one_of, read_limits, whole
 from dovetail.targets.qnn_htp.qairt import Version, parse_version
 
 # Our key -> the provider's key, and the values that it may have (empty: a whole number above zero).
@@ -21,8 +21,7 @@ DEFAULTS = {"optimization": "3"}
 _OURS = {
     "dlc": "0",
     "device_qairt": "",
-    "time_limit_s": f"{DEFAULT_TIME_LIMIT_S:g}",
-    "memory_limit_mb": str(DEFAULT_MEMORY_LIMIT_BYTES >> 20),
+    **LIMITS,
 }
 KEYS = (*PROVIDER_KEYS, *_OURS)
 
@@ -38,8 +37,7 @@ class HtpOptions:
     provider: Mapping[str, str]
     dlc: bool = False
     device_qairt: Version | None = None
-    time_limit_s: float = DEFAULT_TIME_LIMIT_S
-    memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES
+    limits: Limits = DEFAULT_LIMITS
 
 
 def read_options(chip: Chip, given: Mapping[str, str]) -> HtpOptions:
@@ -54,8 +52,7 @@ def read_options(chip: Chip, given: Mapping[str, str]) -> HtpOptions:
         provider_options(chip, provider, float16=chip.has_float16),
         dlc=one_of("dlc", ours["dlc"], ("0", "1")) == "1",
         device_qairt=parse_version(ours["device_qairt"]) if "device_qairt" in given else None,
-        time_limit_s=seconds("time_limit_s", ours["time_limit_s"]),
-        memory_limit_bytes=whole("memory_limit_mb", ours["memory_limit_mb"]) << 20,
+        limits=read_limits(ours),
     )
 
 

@@ -39,6 +39,7 @@ def open_session(model: str, options: Mapping[str, str], *, context: str = "", l
 
 def build_in_child(model: str, options: Mapping[str, str], context: str) -> dict[str, Any]:
     """Compile with all the compiler's words on the log, and leave the dump, the context binary and the profile."""
+    Path(options["json_qnn_graph_dir"]).mkdir()
     session = open_session(model, options, context=context, log=True)
     return {"inputs": [value.name for value in session.get_inputs()]}
 

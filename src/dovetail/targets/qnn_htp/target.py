@@ -30,12 +30,13 @@ from dovetail.op_support import FP16
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
 from dovetail.target import Family, Rewrites, Target
+from dovetail.targets.child import run_child
 from dovetail.targets.htp.chips import ARCHITECTURES, CHIPS, chip_named
 from dovetail.targets.htp.rewrites import REWRITES
 from dovetail.targets.htp.rules import RULES
 from dovetail.targets.htp.rules.retired import RETIRED
 from dovetail.targets.htp.table import htp_table
-from dovetail.targets.qnn_htp.compile import GRAPH, compile_model, in_child, package
+from dovetail.targets.qnn_htp.compile import GRAPH, SESSION, compile_model, package
 from dovetail.targets.qnn_htp.device import device_side
 from dovetail.targets.qnn_htp.install import probe
 from dovetail.targets.qnn_htp.islands import hold_islands
@@ -125,7 +126,7 @@ def _emulate(asked: HtpOptions, model: Path, sample: Sample) -> Sample:
         given, answer = Path(name) / "sample.npz", Path(name) / "outputs.npz"
         np.savez(given, allow_pickle=False, **sample)
         arguments = {"model": str(model), "options": dict(asked.provider), "sample": str(given), "outputs": str(answer)}
-        result = in_child(asked, "run_in_child", arguments, "the HTP emulator")
+        result = run_child(f"{SESSION}:run_in_child", arguments, who="the HTP emulator", limits=asked.limits)
         if result.answer is None:
             kind = BackendError if result.finished else UnfinishedError
             raise kind(f"the HTP emulator did not run the model: {result.error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import zlib
 from collections import Counter
@@ -15,7 +16,8 @@ from dovetail.encoding import Array
 from dovetail.model.edit import constant_of, forget_names, is_op
 from dovetail.model.write import write
 from dovetail.passes.as_float16 import as_float16
-from dovetail.targets.child import ChildResult, run_child
+from dovetail.targets.child import ChildResult
+from dovetail.targets.compile_in_child import CompileCall, compile_in_child, model_inputs
 from dovetail.targets.tensorrt.coverage import Block, find_blocks, findings
 from dovetail.targets.tensorrt.install import PACKAGE
 from dovetail.targets.tensorrt.layers import Layer, UnreadableError, parse_layers
@@ -25,6 +27,7 @@ from dovetail.targets.tensorrt.unquantized import UnquantizedModel, unquantized
 ENGINE, LAYERS, FLOAT16_LAYERS = "engine", "layers", "float16_layers"
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _BUILDER = "the TensorRT-RTX builder"
+_ENGINE_FILE, _LAYERS_FILE = "engine.trt", "layers.txt"
 # Drawn anew for every weight and repeated: a prime, so that rows differ.
 _STAND_IN_NUMBERS = 4099
 
@@ -32,10 +35,10 @@ _STAND_IN_NUMBERS = 4099
 def compile_model(asked: TrtOptions, artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
     """Build the engine and, to compare, one of the same graph without 8 bit."""
     emitted = ir.load(artifacts[0].path)
-    engine, layers, plain_layers = (folder / name for name in ("engine.trt", "layers.txt", "float16_layers.txt"))
+    engine, layers, plain_layers = (folder / name for name in (_ENGINE_FILE, _LAYERS_FILE, "float16_layers.txt"))
     for old in (engine, layers, plain_layers):
         old.unlink(missing_ok=True)
-    result = _build(asked, artifacts[0].path, engine, layers)
+    result = _build(asked, artifacts[0].path, folder)
     if error := _error(result):
         return CompileResult(artifacts, error=error, log=result.log, finished=result.finished)
     plain = unquantized(emitted)
@@ -56,21 +59,27 @@ def compile_model(asked: TrtOptions, artifacts: tuple[Artifact, ...], folder: Pa
     return CompileResult(made, log=result.log, findings=findings(blocks), notes=notes_on(blocks, built, in_float16))
 
 
-def _build(asked: TrtOptions, model: Path, engine: Path, layers: Path) -> ChildResult:
-    return run_child(
+def _build(asked: TrtOptions, model: Path, folder: Path) -> ChildResult:
+    """Build the engine of a model, and write it and its layer list into a folder."""
+    call = CompileCall(
         "dovetail.targets.tensorrt.build:build_in_child",
-        {"model": str(model), "engine": str(engine), "layers": str(layers), "sm": asked.gpu.sm},
+        {"model": "model.onnx", "engine": _ENGINE_FILE, "layers": _LAYERS_FILE, "sm": asked.gpu.sm},
+        inputs=model_inputs(model),
+        packages=(PACKAGE,),
         who=_BUILDER,
-        time_limit_s=asked.time_limit_s,
-        memory_limit_bytes=asked.memory_limit_bytes,
+        limits=asked.limits,
     )
+    return compile_in_child(call, folder)
 
 
 def _build_float16(asked: TrtOptions, plain: UnquantizedModel, layers: Path) -> ChildResult:
     """The same graph in float16; of what is built only the layer list is kept."""
     with tempfile.TemporaryDirectory(prefix="dovetail-trt-") as name:
         written = write(float16_twin(plain), Path(name) / "float16.onnx")
-        return _build(asked, written[0], Path(name) / "engine.trt", layers)
+        result = _build(asked, written[0], Path(name))
+        if result.answer is not None and not result.answer["error"]:
+            shutil.move(Path(name) / _LAYERS_FILE, layers)
+        return result
 
 
 def float16_twin(plain: UnquantizedModel) -> ir.Model:

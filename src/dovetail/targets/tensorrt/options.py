@@ -6,15 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dovetail.errors import InputError
-from dovetail.targets.child import DEFAULT_MEMORY_LIMIT_BYTES, DEFAULT_TIME_LIMIT_S
-from dovetail.targets.option_values import one_of, seconds, whole
+from dovetail.targets.child import DEFAULT_LIMITS, Limits
+from dovetail.targets.option_values import LIMITS, one_of, read_limits
 from dovetail.targets.tensorrt.chips import Gpu
 
-DEFAULTS = {
-    "compute": "fp16",
-    "time_limit_s": f"{DEFAULT_TIME_LIMIT_S:g}",
-    "memory_limit_mb": str(DEFAULT_MEMORY_LIMIT_BYTES >> 20),
-}
+DEFAULTS = {"compute": "fp16", **LIMITS}
 # Address space of a child that has loaded tensorrt-rtx 1.7.1.116 and built nothing yet.
 _LEAST_MEMORY_MB = 400
 
@@ -25,8 +21,7 @@ class TrtOptions:
 
     gpu: Gpu
     half: bool = True
-    time_limit_s: float = DEFAULT_TIME_LIMIT_S
-    memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES
+    limits: Limits = DEFAULT_LIMITS
 
 
 def read_options(gpu: Gpu, given: Mapping[str, str]) -> TrtOptions:
@@ -35,7 +30,8 @@ def read_options(gpu: Gpu, given: Mapping[str, str]) -> TrtOptions:
         if key not in DEFAULTS:
             raise InputError(f"target tensorrt has no option {key!r}; there is {', '.join(DEFAULTS)}")
     values = {**DEFAULTS, **given}
-    memory_mb = whole("memory_limit_mb", values["memory_limit_mb"])
+    limits = read_limits(values)
+    memory_mb = limits.memory_bytes >> 20
     if memory_mb < _LEAST_MEMORY_MB:
         raise InputError(
             f"--option memory_limit_mb={memory_mb}: the builder's libraries alone take {_LEAST_MEMORY_MB} MB"
@@ -43,6 +39,5 @@ def read_options(gpu: Gpu, given: Mapping[str, str]) -> TrtOptions:
     return TrtOptions(
         gpu,
         half=one_of("compute", values["compute"], ("fp16", "fp32")) == "fp16",
-        time_limit_s=seconds("time_limit_s", values["time_limit_s"]),
-        memory_limit_bytes=memory_mb << 20,
+        limits=limits,
     )

@@ -14,7 +14,7 @@ from dovetail.backend import Artifact, CompileResult, Placement, UndelegatedOp
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import nodes_of
 from dovetail.qdq.params import is_dequantize, is_quantize
-from dovetail.targets.child import run_child
+from dovetail.targets.compile_in_child import CompileCall, compile_in_child, model_inputs
 from dovetail.targets.xnnpack.install import PACKAGES
 from dovetail.targets.xnnpack.operators.registry import MOST_AXES
 from dovetail.targets.xnnpack.options import XnnpackOptions
@@ -46,14 +46,15 @@ def compile_model(
     program, census = folder / "model.pte", folder / "census.json"
     for old in (program, census):
         old.unlink(missing_ok=True)
-    arguments = {"model": str(artifacts[0].path), "program": str(program), "census": str(census), "plain": plain}
-    result = run_child(
+    call = CompileCall(
         "dovetail.targets.xnnpack.lower:lower_in_child",
-        arguments,
+        {"model": "model.onnx", "program": program.name, "census": census.name, "plain": plain},
+        inputs=model_inputs(artifacts[0].path),
+        packages=tuple(PACKAGES),
         who="the ExecuTorch lowering",
-        time_limit_s=asked.time_limit_s,
-        memory_limit_bytes=asked.memory_limit_bytes,
+        limits=asked.limits,
     )
+    result = compile_in_child(call, folder)
     if result.answer is None:
         error = refusal(result.log, result.error, artifacts[0].path)
         return CompileResult(artifacts, error=error, log=result.log, finished=result.finished)

@@ -29,7 +29,7 @@ def lower_in_child(model: str, program: str, census: str, plain: bool = False) -
     placed = lower(ir.load(model), Path(program), PLAIN if plain else OPERATORS)
     load_program(Path(program))
     Path(census).write_text(json.dumps(take_census(Path(program), placed)))
-    return {"program": program}
+    return {}
 
 
 def lower(model: ir.Model, program: Path, operators: Mapping[str, Operator] = OPERATORS) -> PlacementRecord:

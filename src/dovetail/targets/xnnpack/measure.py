@@ -69,8 +69,7 @@ def measure(
             "dovetail.targets.xnnpack.session:time_in_child",
             {"programs": files, "sample": str(given), "inputs": len(inputs)},
             who="the ExecuTorch runtime",
-            time_limit_s=asked.time_limit_s,
-            memory_limit_bytes=asked.memory_limit_bytes,
+            limits=asked.limits,
         )
     if result.answer is None:
         return f"latency was not measured: {result.error}"

@@ -49,8 +49,7 @@ def _run_batch(
             "dovetail.targets.xnnpack.session:run_in_child",
             arguments,
             who="the ExecuTorch runtime",
-            time_limit_s=asked.time_limit_s,
-            memory_limit_bytes=asked.memory_limit_bytes,
+            limits=asked.limits,
         )
         if result.answer is None:
             kind = BackendError if result.finished else UnfinishedError

@@ -1,0 +1,61 @@
+"""The same ``fit`` twice on each target, from an empty compile cache: what the second one saves.
+
+    python -m bench.cache
+
+Prints CPU seconds of the process and its children, and how many compilations each run took from the cache.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import dovetail
+from dovetail import zoo
+from dovetail.report.result import Result
+from dovetail.targets.compile_cache import FOLDER_VARIABLE
+
+CASES = (
+    ("ort-cpu", "w8a8"),
+    ("qnn-htp:soc52", "w8a16"),
+    ("xnnpack", "w8a8"),
+    ("tensorrt:sm89", "fp8"),
+)
+MODEL = "detector_scenes"
+
+
+def main() -> None:
+    print(f"{'target':14} {'precision':9} {'first':>8} {'second':>8} ratio  compilations from the cache")
+    for target, precision in CASES:
+        with tempfile.TemporaryDirectory(prefix="dovetail-bench-") as folder:
+            os.environ[FOLDER_VARIABLE] = str(Path(folder) / "cache")
+            runs = [timed_fit(target, precision, Path(folder) / name) for name in ("first", "second")]
+        (first, _), (second, result) = runs
+        counts = result.compilations
+        cached = f"{counts['from_cache']} of {counts['from_cache'] + counts['compiled']}"
+        print(f"{target:14} {precision:9} {first:6.1f} s {second:6.1f} s {second / first:.2f}x  {cached}", flush=True)
+
+
+def timed_fit(target: str, precision: str, output: Path) -> tuple[float, Result]:
+    """One run with the target's baselines: CPU seconds, and its result."""
+    model = zoo.load(MODEL)
+    before = _cpu_seconds()
+    result = dovetail.fit(
+        model.model_path,
+        target=target,
+        precision=precision,
+        calibration=model.calib(),
+        output=output,
+        baselines="all",
+    )
+    return _cpu_seconds() - before, result
+
+
+def _cpu_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""Compiling in a child process, as a pure function of input files and arguments, so that its outcome can be cached.
+
+The child works in a folder of its own that holds its input files by fixed names, and every path it is given is
+relative to that folder. So nothing it makes depends on where a run is, and what is compiled twice is compiled once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from dovetail.files import file_sha256
+from dovetail.model.external_data import external_files
+from dovetail.targets.child import DEFAULT_LIMITS, ChildResult, Limits, run_child
+from dovetail.targets.child_sources import source_sha256
+from dovetail.targets.compile_cache import CacheRecord, CompileCache, user_cache
+
+# Raised whenever what is kept of a compilation, or what it is found by, changes.
+_FORMAT = 1
+# The packages that read and write the files of every target.
+_CORE_PACKAGES = ("numpy", "onnx", "onnx-ir", "onnxruntime")
+# An error that is about this machine at this moment, and not about the model.
+_MACHINE_ERROR = re.compile(
+    r"No space left on device|Too many open files|Read-only file system|Permission denied|Input/output error"
+    r"|Resource temporarily unavailable|shared object file|[Oo]ut ?[Oo]f ?[Mm]emory|ModuleNotFoundError|ImportError"
+    r"|OSError"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CompileCall:
+    """One call of a vendor's compiler.
+
+    ``function``: ``module:name``, called with ``arguments`` in a folder that holds ``inputs`` by name; whatever other
+    files it leaves there are its output. ``packages``: the distributions it uses. ``who``: what messages call it.
+    ``is_final``: whether the same call would end in the same way again; never asked about what did not finish.
+    """
+
+    function: str
+    arguments: Mapping[str, Any]
+    inputs: Mapping[str, Path]
+    packages: tuple[str, ...]
+    who: str
+    limits: Limits = DEFAULT_LIMITS
+    is_final: Callable[[ChildResult], bool] = lambda result: True
+
+
+@dataclass(slots=True, eq=False)
+class CompileSession:
+    """The compilations of one run: how many were run and how many came from the cache, and why storing one failed."""
+
+    cache: CompileCache | None
+    compiled: int = 0
+    from_cache: int = 0
+    not_stored: str = ""
+    _lock: Lock = field(default_factory=Lock)
+
+    def count(self, *, hit: bool) -> None:
+        """Add one compilation."""
+        with self._lock:
+            self.from_cache += hit
+            self.compiled += not hit
+
+
+_SESSION: ContextVar[CompileSession | None] = ContextVar("compile_session", default=None)
+
+
+@contextmanager
+def compile_session(*, use_cache: bool) -> Iterator[CompileSession]:
+    """Count the compilations in this block, and let them use the user's cache or not."""
+    session = CompileSession(user_cache() if use_cache else None)
+    token = _SESSION.set(session)
+    try:
+        yield session
+    finally:
+        _SESSION.reset(token)
+
+
+def model_inputs(model: Path, name: str = "model.onnx") -> dict[str, Path]:
+    """An ONNX file and the weight files beside it, by the names that a child sees."""
+    return {name: model, **{str(path.relative_to(model.parent)): path for path in external_files(model)}}
+
+
+def compile_in_child(call: CompileCall, folder: Path) -> ChildResult:
+    """Run a compiler, or take from the cache what it answered before; its files are moved into ``folder``.
+
+    Files are only moved where there is an answer: what a refused or stopped compiler left behind is removed.
+    """
+    session = _SESSION.get() or CompileSession(user_cache())
+    with tempfile.TemporaryDirectory(prefix=".compile-", dir=folder) as name:
+        work = Path(name)
+        key = _key(call)
+        record = None if session.cache is None else session.cache.load(key, work)
+        session.count(hit=record is not None)
+        if record is not None:
+            result = ChildResult(record.answer, record.error, record.log)
+        else:
+            result = _run(call, work)
+            _store(session, key, call, result, work)
+        if result.answer is not None:
+            for path in work.iterdir():
+                _replace(path, folder / path.name)
+    return result
+
+
+def _run(call: CompileCall, work: Path) -> ChildResult:
+    """The compiler in its folder; what is in there afterwards is its output only."""
+    for name, path in call.inputs.items():
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, work / name)  # no link: ONNX refuses weights with several hard links
+    result = run_child(call.function, call.arguments, who=call.who, limits=call.limits, folder=work)
+    for name in call.inputs:
+        (work / name).unlink()
+    return result
+
+
+def _store(session: CompileSession, key: str, call: CompileCall, result: ChildResult, work: Path) -> None:
+    """Keep what would come out the same again; a disk that is full, or read-only, only means that nothing is kept."""
+    if session.cache is None or not result.finished or _is_about_this_machine(result) or not call.is_final(result):
+        return
+    files = [path for path in sorted(work.rglob("*")) if path.is_file()] if result.answer is not None else []
+    try:
+        sha256 = {path.relative_to(work).as_posix(): file_sha256(path) for path in files}
+        session.cache.store(CacheRecord(key, result.answer, result.error, result.log, sha256), work)
+    except OSError as error:
+        session.not_stored = str(error)
+
+
+def _is_about_this_machine(result: ChildResult) -> bool:
+    answer = {} if result.answer is None else result.answer
+    return _MACHINE_ERROR.search(f"{result.error} {answer.get('error', '')}") is not None
+
+
+def _replace(source: Path, destination: Path) -> None:
+    if destination.is_dir():
+        shutil.rmtree(destination)
+    source.replace(destination)
+
+
+def _key(call: CompileCall) -> str:
+    """The hash of everything that decides what a call answers and writes."""
+    packages = sorted({*_CORE_PACKAGES, *call.packages})
+    decides = {
+        "format": _FORMAT,
+        "function": call.function,
+        "arguments": dict(call.arguments),
+        "inputs": {name: file_sha256(path) for name, path in call.inputs.items()},
+        "packages": {name: version(name) for name in packages},
+        "sources": [source_sha256(module) for module in (call.function.partition(":")[0], run_child.__module__)],
+        "machine": _machine(),
+    }
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def _machine() -> list[str]:
+    """Python, system and processor: compilers choose kernels by what the processor can do."""
+    flags = ""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        flags = next((line for line in cpuinfo.read_text().splitlines() if line.startswith(("flags", "Features"))), "")
+    processor = hashlib.sha256(flags.encode()).hexdigest()
+    return [platform.python_version(), platform.system(), platform.machine(), processor]

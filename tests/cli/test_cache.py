@@ -1,0 +1,86 @@
+"""``dovetail cache``, and what a run says of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import dovetail
+from dovetail.cli.main import main
+from dovetail.targets.compile_cache import FOLDER_VARIABLE
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    text = '<ir_version: 10, opset_import: ["": 21]> g (float[1,4] x) => (float[1,4] y) { a = Relu(x)  y = Neg(a) }'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    np.savez(tmp_path / "calib.npz", x=np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "cache"))
+    return tmp_path
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0)
+
+
+FIT = ("fit", "model.onnx", "--target", "ort-cpu", "--calib", "calib.npz", "-o")
+
+
+def test_a_second_run_compiles_nothing_and_says_so(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*FIT, "a") == 0
+    assert "compile cache" not in capsys.readouterr().out
+    assert run(*FIT, "b") == 0
+    out = capsys.readouterr().out
+    assert "nothing was compiled: all results came from the compile cache (1 of 1)" in out
+    counts = [dovetail.load_result(work / name / "result.json").compilations for name in "ab"]
+    assert counts == [{"compiled": 1, "from_cache": 0}, {"compiled": 0, "from_cache": 1}]
+    for name in ("model.onnx", "optimized.onnx", "plan.json"):
+        assert (work / "a" / name).read_bytes() == (work / "b" / name).read_bytes()
+
+
+@pytest.mark.parametrize("how", ["--no-cache", "--config"])
+def test_a_run_can_go_without_the_cache(how: str, work: Path) -> None:
+    (work / "run.toml").write_text("cache = false\n")
+    extra = (how, "run.toml") if how == "--config" else (how,)
+    for name in "ab":
+        assert run(*FIT, name, *extra) == 0
+        assert dovetail.load_result(work / name / "result.json").compilations == {"compiled": 1, "from_cache": 0}
+    assert not (work / "cache").exists()
+
+
+def test_it_is_shown_and_emptied(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("cache", "info") == 0
+    assert "0 compilations, 0.0 MB of at most 5000 MB" in capsys.readouterr().out
+    assert run(*FIT, "a") == 0
+    capsys.readouterr()
+    assert run("cache", "info") == 0
+    out = capsys.readouterr().out
+    assert f"folder: {work / 'cache/compile'}" in out
+    assert "1 compilations" in out
+    assert run("cache", "clear") == 0
+    assert "removed 1 compilations" in capsys.readouterr().out
+    assert run("cache", "info") == 0
+    assert "0 compilations" in capsys.readouterr().out
+
+
+def test_a_cache_that_cannot_be_written_is_a_note(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(work / "model.onnx"))
+    assert run(*FIT, "a") == 0
+    assert "could not be kept in the compile cache" in capsys.readouterr().out
+
+
+def test_a_limit_that_is_no_number_is_bad_input(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DOVETAIL_CACHE_LIMIT_MB", "much")
+    assert run(*FIT, "a") == 2
+    assert "DOVETAIL_CACHE_LIMIT_MB=much: must be a whole number of megabytes" in capsys.readouterr().err
+    assert not (work / "a").exists()

@@ -1,0 +1,370 @@
+"""What was compiled once is not compiled again; what may not be kept is not; a bad entry is replaced."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dovetail.errors import InputError
+from dovetail.targets import compile_cache, compile_in_child
+from dovetail.targets.child import ChildResult, Limits
+from dovetail.targets.child_sources import source_sha256
+from dovetail.targets.compile_cache import CacheRecord, CompileCache, user_cache
+from dovetail.targets.compile_in_child import CompileCall, CompileSession, compile_session
+from tests.targets.compile_functions import CALLS
+
+FUNCTIONS = "tests.targets.compile_functions"
+
+
+@pytest.fixture(autouse=True)
+def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv(CALLS, str(tmp_path / "calls"))
+    monkeypatch.setenv(compile_cache.FOLDER_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.delenv(compile_cache.LIMIT_VARIABLE, raising=False)
+
+
+@pytest.fixture
+def session() -> Iterator[CompileSession]:
+    with compile_session(use_cache=True) as session:
+        yield session
+
+
+def calls(tmp_path: Path) -> int:
+    path = tmp_path / "calls"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def call(tmp_path: Path, function: str = "upper", text: str = "abc", **arguments: str) -> CompileCall:
+    source = tmp_path / "caller's name.txt"
+    source.write_text(text)
+    known = {"source": "in.txt", "output": "out.txt"} if function == "upper" else {"source": "in.txt"}
+    return CompileCall(f"{FUNCTIONS}:{function}", {**known, **arguments}, {"in.txt": source}, (), "the tool")
+
+
+def compiled(tmp_path: Path, one: CompileCall, folder: str = "run") -> ChildResult:
+    (tmp_path / folder).mkdir(exist_ok=True)
+    return compile_in_child.compile_in_child(one, tmp_path / folder)
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+MADE = {"out.txt": "ABC", "extra/list.txt": "one"}
+
+
+def test_the_second_call_is_not_run_and_gives_the_same(tmp_path: Path, session: CompileSession) -> None:
+    first, second = (compiled(tmp_path, call(tmp_path), folder) for folder in ("a", "b"))
+    assert first == second
+    assert (first.answer, first.finished) == ({"characters": 3}, True)
+    assert "compiling" in second.log
+    assert files(tmp_path / "a") == files(tmp_path / "b") == MADE
+    assert calls(tmp_path) == 1
+    assert (session.compiled, session.from_cache, session.not_stored) == (1, 1, "")
+
+
+def test_what_is_changed_in_the_run_does_not_change_the_cache(tmp_path: Path) -> None:
+    compiled(tmp_path, call(tmp_path), "a")
+    (tmp_path / "a/out.txt").write_text("edited by the caller")
+    compiled(tmp_path, call(tmp_path), "b")
+    assert files(tmp_path / "b") == MADE
+
+
+def test_earlier_files_and_folders_in_the_run_are_replaced(tmp_path: Path) -> None:
+    (tmp_path / "run/extra").mkdir(parents=True)
+    (tmp_path / "run/extra/old.txt").write_text("of another compilation")
+    (tmp_path / "run/out.txt").write_text("of another compilation")
+    compiled(tmp_path, call(tmp_path))
+    assert files(tmp_path / "run") == MADE
+
+
+def test_another_input_argument_or_version_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled(tmp_path, call(tmp_path))
+    compiled(tmp_path, call(tmp_path, text="abd"))
+    compiled(tmp_path, call(tmp_path, suffix="!"))
+    assert calls(tmp_path) == 3
+    monkeypatch.setattr(compile_in_child, "version", lambda name: "99")
+    compiled(tmp_path, call(tmp_path))
+    assert calls(tmp_path) == 4
+
+
+def test_the_limits_and_the_callers_names_decide_nothing(tmp_path: Path) -> None:
+    one = call(tmp_path)
+    compiled(tmp_path, one)
+    other = tmp_path / "other name"
+    other.write_text("abc")
+    same = CompileCall(one.function, one.arguments, {"in.txt": other}, (), "it", Limits(5.0, 1 << 30))
+    compiled(tmp_path, same)
+    assert calls(tmp_path) == 1
+
+
+def test_a_refusal_is_kept_without_files(tmp_path: Path) -> None:
+    first, second = (compiled(tmp_path, call(tmp_path, "refuse")) for _ in range(2))
+    assert first == second
+    assert (first.answer, first.error) == (None, "RuntimeError: no kernel for abc")
+    assert files(tmp_path / "run") == {}
+    assert calls(tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "limits"),
+    [
+        ("hang", Limits(time_s=2.0)),
+        ("eat", Limits(memory_bytes=2 << 30)),
+        ("crash", Limits()),
+        ("full_disk", Limits()),
+    ],
+)
+def test_what_a_limit_a_crash_or_the_machine_ended_is_never_kept(function: str, limits: Limits, tmp_path: Path) -> None:
+    one = call(tmp_path, function)
+    limited = CompileCall(one.function, one.arguments, one.inputs, (), "the tool", limits)
+    for _ in range(2):
+        assert compiled(tmp_path, limited).answer is None
+    assert calls(tmp_path) == 2
+    assert user_cache().size() == (0, 0)
+
+
+def test_an_ending_that_is_not_final_is_never_kept(tmp_path: Path) -> None:
+    one = call(tmp_path, "refuse")
+    unsure = CompileCall(one.function, one.arguments, one.inputs, (), "the tool", is_final=lambda result: False)
+    for _ in range(2):
+        compiled(tmp_path, unsure)
+    assert calls(tmp_path) == 2
+
+
+def test_without_the_cache_nothing_is_read_or_kept(tmp_path: Path) -> None:
+    compiled(tmp_path, call(tmp_path))
+    with compile_session(use_cache=False) as session:
+        compiled(tmp_path, call(tmp_path))
+        compiled(tmp_path, call(tmp_path, text="other"))
+    assert (session.compiled, session.from_cache, calls(tmp_path)) == (2, 0, 3)
+    assert user_cache().size()[0] == 1
+
+
+def the_entry() -> Path:
+    (entry,) = user_cache().folder.glob("??/*")
+    return entry
+
+
+def _truncate(entry: Path) -> None:
+    path = entry / "record.gz"
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def _other_text(entry: Path) -> None:
+    (entry / "files/out.txt").write_text("ABD")
+
+
+def _lost_file(entry: Path) -> None:
+    (entry / "files/extra/list.txt").unlink()
+
+
+def _no_gzip(entry: Path) -> None:
+    (entry / "record.gz").write_bytes(b"something else")
+
+
+def _foreign(entry: Path) -> None:
+    (entry / "record.gz").write_bytes(gzip.compress(b'{"format": "of another program"}'))
+
+
+def _rewritten(entry: Path, **changes: object) -> None:
+    path = entry / "record.gz"
+    record = {**msgspec.json.decode(gzip.decompress(path.read_bytes())), **changes}
+    path.write_bytes(gzip.compress(msgspec.json.encode(record)))
+
+
+def _other_key(entry: Path) -> None:
+    _rewritten(entry, key="0" * 64)
+
+
+def _outside(entry: Path) -> None:
+    _rewritten(entry, files={"../../../escaped.txt": "0" * 64})
+
+
+def _empty(entry: Path) -> None:
+    (entry / "record.gz").write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    "damage", [_truncate, _other_text, _lost_file, _no_gzip, _foreign, _other_key, _outside, _empty]
+)
+def test_a_damaged_or_foreign_entry_is_ignored_and_replaced(damage: object, tmp_path: Path) -> None:
+    compiled(tmp_path, call(tmp_path))
+    damage(the_entry())  # type: ignore[operator]
+    for folder in ("b", "c"):
+        compiled(tmp_path, call(tmp_path), folder)
+        assert files(tmp_path / folder) == MADE
+    assert calls(tmp_path) == 2, "compiled again once, then taken from the new entry"
+    assert not (tmp_path / "escaped.txt").exists()
+
+
+def test_a_disk_that_is_full_only_means_no_cache(
+    tmp_path: Path, session: CompileSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: Path, destination: Path) -> None:
+        Path(destination).write_text("AB")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compile_cache.shutil, "copyfile", _only_in(tmp_path / "cache", full))
+        result = compiled(tmp_path, call(tmp_path))
+    assert result.answer == {"characters": 3}
+    assert files(tmp_path / "run") == MADE
+    assert "No space left" in session.not_stored
+    assert files(tmp_path / "cache") == {}, "nothing half-written"
+
+
+def _only_in(folder: Path, function: object) -> object:
+    import shutil
+
+    copyfile = shutil.copyfile
+
+    def chosen(source: Path, destination: Path) -> object:
+        inside = Path(destination).is_relative_to(folder)
+        return function(source, destination) if inside else copyfile(source, destination)  # type: ignore[operator]
+
+    return chosen
+
+
+def test_a_place_where_no_folder_can_be_made_only_means_no_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(compile_cache.FOLDER_VARIABLE, str(tmp_path / "file/below"))
+    with compile_session(use_cache=True) as session:
+        assert compiled(tmp_path, call(tmp_path)).answer == {"characters": 3}
+    assert "Not a directory" in session.not_stored
+
+
+def test_several_at_once_get_whole_files(tmp_path: Path, session: CompileSession) -> None:
+    same = call(tmp_path)
+
+    def one(number: int) -> dict[str, str]:
+        compiled(tmp_path, same, f"run{number}")
+        return files(tmp_path / f"run{number}")
+
+    contexts = [copy_context() for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda number: contexts[number].run(one, number), range(8)))
+    assert found == [MADE] * 8
+    assert session.compiled + session.from_cache == 8
+    assert user_cache().size()[0] == 1
+
+
+_STORE = """
+import sys
+from pathlib import Path
+from dovetail.targets.compile_cache import CacheRecord, user_cache
+from dovetail.files import file_sha256
+source = Path(sys.argv[1])
+for _ in range(30):
+    for number in range(3):
+        key = f"{number}" * 64
+        path = source / f"{number}.bin"
+        user_cache().store(CacheRecord(key, {}, "", "", {path.name: file_sha256(path)}), source)
+        place = Path(sys.argv[2]) / str(number)
+        place.mkdir(parents=True, exist_ok=True)
+        record = user_cache().load(key, place)
+        assert record is None or (place / path.name).read_bytes() == path.read_bytes()
+"""
+
+
+def test_two_processes_at_once_are_safe_while_entries_come_and_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(3):
+        (source / f"{number}.bin").write_bytes(os.urandom(400_000))
+    monkeypatch.setenv(compile_cache.LIMIT_VARIABLE, "1")  # room for two of the three
+    commands = [[sys.executable, "-c", _STORE, str(source), str(tmp_path / name)] for name in ("a", "b")]
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE) for command in commands]
+    assert [process.communicate()[1] for process in running] == [b"", b""]
+    entries, size = user_cache().size()
+    assert 1 <= entries <= 2
+    assert size <= 1_000_000
+    assert not list(user_cache().folder.glob("tmp-*"))
+
+
+def _stored(cache: CompileCache, name: str, size: int, source: Path) -> None:
+    from dovetail.files import file_sha256
+
+    path = source / name
+    path.write_bytes(os.urandom(size))
+    cache.store(CacheRecord(name * 64, {}, "", "", {name: file_sha256(path)}), source)
+
+
+def test_the_least_recently_used_go_first_and_too_large_ones_are_not_kept(tmp_path: Path) -> None:
+    cache = CompileCache(tmp_path / "small", 3000)
+    for age, name in enumerate("ab"):
+        _stored(cache, name, 1000, tmp_path)
+        os.utime(cache.folder / (name * 2) / (name * 64), (age, age))
+    (tmp_path / "out").mkdir()
+    assert cache.load("a" * 64, tmp_path / "out") is not None, "now b is the oldest"
+    _stored(cache, "c", 1000, tmp_path)
+    kept = sorted(path.name[0] for path in cache.folder.glob("??/*"))
+    assert kept == ["a", "c"]
+    _stored(cache, "d", 5000, tmp_path)
+    assert sorted(path.name[0] for path in cache.folder.glob("??/*")) == kept
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    cache = CompileCache(tmp_path / "cache", 10_000)
+    for name, age in (("tmp-old", 0), ("tmp-new", None)):
+        (cache.folder / name).mkdir(parents=True)
+        if age is not None:
+            os.utime(cache.folder / name, (age, age))
+    _stored(cache, "a", 10, tmp_path)
+    assert sorted(path.name for path in cache.folder.iterdir()) == ["aa", "tmp-new"]
+    assert cache.clear()[0] == 1
+    assert files(cache.folder) == {}
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "lots", "1.5"])
+def test_a_size_limit_that_is_no_number_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(compile_cache.LIMIT_VARIABLE, text)
+    with pytest.raises(InputError, match=rf"{compile_cache.LIMIT_VARIABLE}={text}: must be a whole number"):
+        user_cache()
+
+
+def test_the_sources_of_a_child_are_its_module_and_what_that_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "vendorpack"
+    package.mkdir()
+    texts = {
+        "__init__": "",
+        "child": "def f():\n    from vendorpack import inner\n",
+        "inner": "from dovetail.errors import InputError\n",
+        "annotations": "",
+        "unrelated": "",
+    }
+    texts["child"] += "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from vendorpack import annotations\n"
+    for name, text in texts.items():
+        (package / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def digest() -> str:
+        source_sha256.cache_clear()
+        return source_sha256("vendorpack.child")
+
+    before = digest()
+    for name in ("unrelated", "annotations"):
+        (package / f"{name}.py").write_text("changed = 1\n")
+        assert digest() == before
+    for name in ("inner", "child"):
+        (package / f"{name}.py").write_text(texts[name] + "changed = 1\n")
+        assert digest() != before
+        (package / f"{name}.py").write_text(texts[name])
+        assert digest() == before
+    source_sha256.cache_clear()
