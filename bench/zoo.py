@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     unknown = [part for part in given.part if part not in PARTS]
     if unknown:
-        parser.error(f"no part is called {unknown[0]!r}: expected one of {', '.join(PARTS)}")
+        parser.error(f"unknown part {unknown[0]!r}; expected one of {', '.join(PARTS)}")
     failed = 0
     for part, name, check in rows():
         if part in (given.part or PARTS) and given.only in name:
