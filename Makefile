@@ -11,8 +11,10 @@ demo: $(VENV)/.core  ## Run the whole pipeline on a shipped model; installs only
 
 setup: $(VENV)/.all  ## Install .venv/bin/dovetail with all extras
 
+# loadgroup: a worker gets one test at a time, or a whole file where that shares a fixture (tests/conftest.py). No worker
+# waits while another has a long file, and nothing is made twice. In the order of collection, which has the long tests first.
 test: lint types  ## Lint, type-check and run the whole test suite; fails below the coverage limit
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term:skip-covered
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder --cov --cov-report=term:skip-covered
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import onnx_ir as ir
+from tests.networks.vit_tiny import pictures, save
 
-from bench.vit_tiny import pictures, save
 from dovetail.calibrate.collect import collect
 from dovetail.calibrate.data import input_specs
 from dovetail.calibrate.sources import open_data

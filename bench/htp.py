@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from tests.networks.vit_tiny import pictures
 
 import dovetail
-from bench.vit_export import EXPORTERS, export_block, export_vit
-from bench.vit_tiny import pictures
 from dovetail import zoo
 from dovetail.backend import BaselineCase, Estimate
 from dovetail.calibrate.user_code import load_function
@@ -47,15 +46,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parts = options.part or PARTS
     with tempfile.TemporaryDirectory(prefix="dovetail-bench-") as name:
         folder = Path(name)
+        if "vit" in parts or "block" in parts:
+            from tests.networks import vit_export  # needs torch
         if "vit" in parts:
-            for exporter in EXPORTERS:
-                path = export_vit(exporter, folder, options.layers)
+            for exporter in vit_export.EXPORTERS:
+                path = vit_export.vit(exporter, options.layers)
                 _table(f"ViT-tiny, {exporter}", path, {"x": pictures(4)}, folder / exporter, {})
         if "block" in parts:
             shape = (4, options.tokens, 384)
             data = {"x": np.random.default_rng(0).standard_normal((4, *shape)).astype(np.float32)}
             title = f"DINOv2-S block {list(shape)}, 8 MB VTCM"
-            _table(title, export_block(folder, shape), data, folder / "block", {"vtcm_mb": "8"})
+            _table(title, vit_export.block(shape), data, folder / "block", {"vtcm_mb": "8"})
         if "detectors" in parts:
             _detectors(folder / "detectors")
         if "shipped" in parts:
@@ -157,22 +158,20 @@ def _reads_softmax(node: ir.Node) -> bool:
 
 def _detectors(runs: Path) -> None:
     """Fit RF-DETR's backbone at its real size, and both detectors at a small size, for a phone and a car SoC."""
-    from tests.backends.qnn_htp.zoo import test_detectors as detectors
-    from tests.backends.qnn_htp.zoo import test_vision_backbones as backbones
-    from tests.backends.qnn_htp.zoo.fitting import export, fitted, keep_sizes
+    from tests.networks import backbones, detectors
+    from tests.networks.htp_checks import fitted
 
     runs.mkdir(parents=True, exist_ok=True)
-    large = (1, 3, 512, 512)
     networks = {
-        "DINOv2-S, 4 layers": (export(keep_sizes(backbones.dinov2(384, 6, 512)), large, runs / "dino.onnx"), large),
-        **detectors.export_both(runs),
+        "DINOv2-S, 4 layers": (backbones.large_dinov2(), (1, 3, 512, 512)),
+        **{name: (detectors.detector(name), shape) for name, (_, shape, _) in detectors.NETWORKS.items()},
     }
     print(f"detectors on {PHONE}, and on {SOC} with {AUTOMOTIVE}")
     print("dB: target vs simulation, worst output; us: the vendor's estimate, not measured")
     for name, (path, shape) in networks.items():
         for target, option in ((PHONE, {}), (SOC, AUTOMOTIVE)):
             for precision in ("w8a16", "w8a8"):
-                run = runs / f"{path.stem}_{target.partition(':')[2]}_{precision}"
+                run = runs / f"{name}_{target.partition(':')[2]}_{precision}"
                 result = fitted(
                     path, shape, run, target, precision, option=option, operand_bits="auto", baselines="all"
                 )

@@ -20,7 +20,7 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
     "xnnpack": ("w8a8", "w8a8-dynamic", "fp32"),
     "tensorrt:sm89": ("fp8", "w8a8", "fp16"),
 }
-# Small networks with random weights: name in a row -> name in tests/backends/xnnpack/networks.py.
+# Small networks with random weights: name in a row -> name in tests/networks/catalog.py.
 NETWORKS: Mapping[str, str] = {
     **{name: name for name in ("vit", "deit", "beit", "dinov2", "swin", "segformer", "mobilevit", "clip", "siglip")},
     **{name: name for name in ("sam", "yolos", "detr")},
@@ -104,13 +104,10 @@ def _shipped(name: str) -> Source:
 
 
 def _export(name: str, folder: Path) -> None:
-    import pytest
-    from tests.backends.qnn_htp.zoo.fitting import images
-    from tests.backends.xnnpack.networks import exported
+    from tests.networks.catalog import network
+    from tests.networks.images import images
 
-    factory = pytest.TempPathFactory(folder / "exports", 3, "all", lambda *_, **__: None, _ispytest=True)
-    (folder / "exports").mkdir(exist_ok=True)
-    file = exported(NETWORKS[name], factory)
+    file = network(NETWORKS[name])
     model_input = onnx.load(file).graph.input[0]
     shape = tuple(dim.dim_value for dim in model_input.type.tensor_type.shape.dim)
     np.savez(folder / f"{name}.npz", allow_pickle=False, **images(shape))
@@ -119,7 +116,7 @@ def _export(name: str, folder: Path) -> None:
 
 def _quantize(name: str, folder: Path) -> None:
     from onnxruntime import quantization
-    from tests.quantized_elsewhere import calibration, quantized_elsewhere
+    from tests.networks.quantized_elsewhere import calibration, quantized_elsewhere
 
     path, arrays = folder / f"{name}.onnx", calibration()
     if name == "qdq-defaults":

@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from tests.networks.vit_tiny import pictures, save
 
 from bench.child import MEGABYTE, run_child
-from bench.vit_tiny import pictures, save
 
 # The highest ratio that we aim for; printed, not enforced.
 GOAL = 1.10

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
+from tests.networks.vit_tiny import pictures, save
 
 from bench.peer import single_threaded
-from bench.vit_tiny import pictures, save
 from dovetail import zoo
 from dovetail.calibrate.sources import load_function
 from dovetail.verify.compare import compare_runs

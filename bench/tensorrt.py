@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def models(folder: Path, options: argparse.Namespace) -> None:
     """Fit every model from every exporter, and print one row per engine."""
-    from bench.tensorrt_models import MODELS, Size, export_model, image_size
+    from tests.networks.hugging_face import MODELS, Size, hugging_face, image_size
 
     size = Size(options.layers, options.heads, options.head_size, real=options.layers >= REAL_LAYERS)
     print(f"{'':31}attention as one kernel           layers       kernels")
@@ -84,7 +84,7 @@ def models(folder: Path, options: argparse.Namespace) -> None:
     for name in options.models.split(",") if options.models else MODELS:
         data = random_images(image_size(name, size))
         for exporter in options.exporters.split(","):
-            path = export_model(name, exporter, folder / f"{name}_{exporter}.onnx", size)
+            path = hugging_face(name, exporter, size)
             for precision in options.precisions.split(","):
                 run = folder / f"{name}_{exporter}_{precision}"
                 result = dovetail.fit(path, target=TARGET, precision=precision, calibration=data, output=run)
@@ -118,13 +118,13 @@ def peer(folder: Path, options: argparse.Namespace) -> None:
     if not python:
         print(f"nvidia-modelopt: not checked; set {VARIABLE} to the Python of an environment that has it")
         return
-    from bench.tensorrt_models import Size, export_model, image_size
+    from tests.networks.hugging_face import Size, hugging_face, image_size
 
     size = Size(options.layers, options.heads, options.head_size)
     data = random_images(image_size("vit", size))
     np.savez(folder / "data.npz", allow_pickle=False, **data)
     for exporter in options.exporters.split(","):
-        path = export_model("vit", exporter, folder / f"peer_{exporter}.onnx", size)
+        path = hugging_face("vit", exporter, size)
         for precision, mode in PRECISIONS.items():
             quantized, run = folder / f"modelopt_{exporter}_{mode}.onnx", folder / f"repaired_{exporter}_{mode}"
             script = Path(__file__).with_name("peer_modelopt.py")

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import io
-import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import torch
-from tests.backends.xnnpack.networks import NETWORKS, exported
 from tests.equality import random_inputs, run, sqnr_db
+from tests.networks.catalog import NETWORKS, network
 
 from dovetail.errors import InputError
 from dovetail.model.read import read
@@ -32,13 +30,11 @@ from dovetail.targets.xnnpack.session import load_program
 def main(folder: Path, *, quick: bool) -> None:
     """Print one line per network; the networks are those of the tests, small and with random weights."""
     print("networks in fp32: operations not delegated to XNNPACK, worst output against ONNX Runtime")
-    with tempfile.TemporaryDirectory() as temporary:
-        factory = pytest.TempPathFactory(Path(temporary), 3, "all", lambda *_, **__: None, _ispytest=True)
-        for name in NETWORKS[:1] if quick else NETWORKS:
-            file = exported(name, factory)
-            with _quiet():
-                line = _line(file, folder / "network.pte")
-            print(f"  {name:24} {line}", flush=True)
+    for name in NETWORKS[:1] if quick else NETWORKS:
+        file = network(name)
+        with _quiet():
+            line = _line(file, folder / "network.pte")
+        print(f"  {name:24} {line}", flush=True)
 
 
 def _line(file: Path, program: Path) -> str:

@@ -1,16 +1,21 @@
-"""Hooks for all tests: no test is skipped under CI=true, and tests of whole models run without coverage.
+"""Hooks for all tests: no test is skipped under CI=true, tests of whole models run without coverage, and tests that
+share a fixture run in one process.
 
 With CI=true every backend is installed, so a skipped test, or a file skipped at collection, is a failure.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dovetail.targets.compile_cache import FOLDER_VARIABLE
+
+pytest.register_assert_rewrite("tests.networks.htp_checks", "tests.networks.recogniser_checks")
 
 _HERE = Path(__file__).parent
 # Whole networks, exported and fitted. Smaller tests cover the same lines, and coverage takes a third of the time here.
@@ -37,6 +42,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.path.is_relative_to(_HERE / path) for path in WITHOUT_COVERAGE):
             item.add_marker("no_cover")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``--dist loadgroup`` a worker gets one test at a time, or a whole file where that shares a fixture.
+
+    Not by the marks of pytest-xdist: version 3.8 forgets them with pytest 9.2 (pytest-xdist issue 1386).
+    """
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if shares_a_fixture(config.rootpath / file) else nodeid
+
+    return Scheduler(config, log)
+
+
+@functools.cache
+def shares_a_fixture(file: Path) -> bool:
+    """Whether tests of a file use something that is made once for all of them: two workers would make it twice."""
+    return 'scope="module"' in file.read_text()
 
 
 @pytest.fixture

@@ -148,6 +148,22 @@ def test_no_field_of_a_target_is_set_by_one_target_only() -> None:
             assert len(names) > 1, f"{field.name} is set by {names} only"
 
 
+def test_no_test_module_is_imported_as_a_library() -> None:
+    """What tests and benches share is in tests/networks and in modules that hold no tests."""
+    root = Path(__file__).parents[1]
+    for path in sorted([*(root / "tests").rglob("*.py"), *(root / "bench").rglob("*.py")]):
+        names = [name for name in imports_of(path) if name.startswith("tests.")]
+        assert [name for name in names if re.search(r"\.test_\w+(\.|$)", _module(root, name))] == [], path
+        if path.is_relative_to(root / "bench"):
+            assert [name for name in names if not re.match(r"tests\.(networks|equality)\b", name)] == [], path
+
+
+def _module(root: Path, name: str) -> str:
+    """The module of an import, without the name that is taken from it."""
+    place = root.joinpath(*name.split("."))
+    return name if place.is_dir() or place.with_suffix(".py").exists() else name.rpartition(".")[0]
+
+
 def test_no_shell_and_no_catch_all_folders() -> None:
     for path in modules():
         assert "shell=True" not in path.read_text(), path

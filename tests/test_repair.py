@@ -17,7 +17,7 @@ from dovetail.model.read import read
 from dovetail.qdq.invert import invert
 from dovetail.repairs import FLOAT, RECORD, Repair
 from dovetail.storage import ScaleSource
-from tests.quantized_elsewhere import calibration, quantized_elsewhere
+from tests.networks.quantized_elsewhere import calibration, quantized_elsewhere
 
 # ONNX Runtime's own quantizer reaches 38 dB on these samples.
 FLOOR_DB = 35.0

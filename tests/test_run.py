@@ -53,6 +53,20 @@ def test_an_interrupted_run_is_resumed(digits: dict[str, object], monkeypatch: p
     ]
 
 
+def test_held_out_data_and_float_are_the_same_in_every_precision(digits: dict[str, object], tmp_path: Path) -> None:
+    shipped = zoo.load("vit_digits")
+    held_out = {key: array[:8] for key, array in {**shipped.eval(), **shipped.targets()}.items()}
+    options = {**digits, "evaluation": held_out, "metric": shipped.metric}
+    w8a8, w8a16 = (
+        dovetail.fit(**{**options, "precision": precision, "output": tmp_path / precision}).metrics.accuracy
+        for precision in ("w8a8", "w8a16")
+    )
+    assert w8a8 is not None
+    assert w8a16 is not None
+    assert w8a8.data == w8a16.data
+    assert w8a8.figures["float"] == w8a16.figures["float"]
+
+
 def test_weights_in_external_data(digits: dict[str, object], tmp_path: Path) -> None:
     path = tmp_path / "external" / "model.onnx"
     path.parent.mkdir()

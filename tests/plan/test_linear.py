@@ -6,12 +6,12 @@ import cProfile
 import pstats
 
 import pytest
-from bench.planning import blocks
 
 from dovetail.plan.make import make_plan, observed
 from dovetail.plan.request import Request
 from dovetail.stats import DataInfo, Stats, TensorStats
 from dovetail.targets import open_target
+from tests.networks.attention_blocks import blocks
 
 
 def calls(target_name: str, precision: str, count: int) -> int:

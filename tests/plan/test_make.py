@@ -15,21 +15,9 @@ from dovetail.plan.request import Request
 from dovetail.storage import FloatStorage, Reason
 from dovetail.targets import open_target
 from dovetail.targets.ort_cpu.target import ORT_CPU
+from tests.networks.small_graphs import LINEAR
 from tests.planning import graph, noise, observe, planned
 from tests.toy_target import TOY
-
-LINEAR = """
-g (float[1,6,4] x) => (float[1,6,2] z)
-<float[4,4] w = {1,-2,3,4, 5,6,-7,8, 9,1,2,3, -4,5,6,7}, float[4] b = {0.5,-1,0.25,2}, float[4,2] v = {1,2,3,4,5,6,7,8}>
-{
-    m = MatMul(x, w)
-    h = Add(m, b)
-    t = Transpose <perm = [0, 2, 1]> (h)
-    u = Transpose <perm = [0, 2, 1]> (t)
-    r = Relu(u)
-    z = MatMul(r, v)
-}
-"""
 
 
 def node_of(model: object, output: str) -> str:

@@ -14,7 +14,7 @@ from dovetail.plan.rows import read_plan, write_plan
 from dovetail.plan.validate import validate_plan
 from dovetail.storage import Reason
 from dovetail.targets.ort_cpu.target import ORT_CPU
-from tests.plan.test_make import LINEAR
+from tests.networks.small_graphs import LINEAR
 from tests.planning import graph, planned
 from tests.toy_target import TOY
 

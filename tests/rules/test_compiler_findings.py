@@ -26,7 +26,7 @@ from dovetail.targets.tensorrt import coverage
 from dovetail.targets.tensorrt.layer_info import read_layer_info
 from dovetail.targets.tensorrt.table import FP8
 from dovetail.targets.tensorrt.unquantized import unquantized
-from tests.backends.tensorrt.attention import layer
+from tests.networks.attention_layer import layer
 from tests.planning import noise, planned
 from tests.rules.cases import write
 

@@ -28,24 +28,9 @@ from dovetail.trials.decision import Decision
 from dovetail.trials.knobs.operand_widths import LOSS_DB, OPERAND_WIDTHS
 from dovetail.verify.compare import compare_runs
 from dovetail.verify.run import SessionRun
+from tests.networks.small_graphs import TWO_PRODUCTS
 from tests.planning import graph, noise, observe
 from tests.trials.benches import bench_of, samples_of
-
-# MatMuls of two activations; the first one's result hardly affects the output, and its K has another consumer.
-TWO = """
-g (float[1,2,8,16] q, float[1,2,16,8] k, float[1,2,8,16] v) => (float[1,2,8,16] y, float[1,2,16,8] other)
-<float small = {0.0001}>
-{
-    s = MatMul(q, k)
-    t = Mul(s, small)
-    q2 = Relu(q)
-    k2 = Transpose <perm = [0, 1, 3, 2]> (q2)
-    s2 = MatMul(v, k2)
-    w = Add(t, s2)
-    y = MatMul(w, v)
-    other = Relu(k)
-}
-"""
 
 
 @pytest.fixture
@@ -74,7 +59,7 @@ def decided(model: ir.Model, target: Target, folder: Path, **more: int) -> tuple
 
 
 def test_the_planner_supports_both_widths(htp: Target) -> None:
-    model = graph(TWO)
+    model = graph(TWO_PRODUCTS)
     wide, narrow = wide_and_narrow(model, htp)
     changed = {edge for edge in wide.edges if wide.edges[edge] != narrow.edges[edge]}
     assert {(e.node.rpartition("/")[2], e.index) for e in changed} == {("s", 1), ("s2", 1), ("y", 1)}
@@ -86,7 +71,7 @@ def test_the_planner_supports_both_widths(htp: Target) -> None:
 
 
 def test_a_switched_edge_is_bit_identical_to_the_simulation_of_the_other_plan(htp: Target, tmp_path: Path) -> None:
-    model = graph(TWO)
+    model = graph(TWO_PRODUCTS)
     wide, narrow = wide_and_narrow(model, htp)
     edges = [edge for edge in wide.edges if wide.edges[edge] != narrow.edges[edge]]
     alternatives = {edge: params for edge in edges if isinstance(params := narrow.edges[edge].storage, QParams)}
@@ -103,7 +88,7 @@ def test_a_switched_edge_is_bit_identical_to_the_simulation_of_the_other_plan(ht
 
 
 def test_an_edge_without_a_qdq_pair_cannot_be_switched(htp: Target, tmp_path: Path) -> None:
-    model = graph(TWO)
+    model = graph(TWO_PRODUCTS)
     wide, narrow = wide_and_narrow(model, htp)
     edge = next(edge for edge in wide.edges if wide.edges[edge] != narrow.edges[edge])
     params = narrow.edges[edge].storage
@@ -113,7 +98,7 @@ def test_an_edge_without_a_qdq_pair_cannot_be_switched(htp: Target, tmp_path: Pa
 
 
 def test_operands_are_8_bit_where_it_costs_little_and_16_bit_where_it_costs_much(htp: Target, tmp_path: Path) -> None:
-    model = graph(TWO)
+    model = graph(TWO_PRODUCTS)
     samples = samples_of(model, 8)
     plan, (together, *decisions) = decided(model, htp, tmp_path, count=8)
     assert [decision.taken for decision in decisions] == ["uint8", "int16", "int16"]
@@ -144,7 +129,7 @@ def test_a_constant_of_rank_3_is_an_operand_with_two_widths(htp: Target, tmp_pat
 
 
 def test_nothing_is_decided_if_only_one_width_is_supported(htp: Target, tmp_path: Path) -> None:
-    model = graph(TWO)
+    model = graph(TWO_PRODUCTS)
     bench, variant = bench_of(model, htp, W8A8, tmp_path)
     assert OPERAND_WIDTHS.decide(bench, variant) == (variant, ())
     plan, decisions = decided(model, open_target("qnn-htp:sm8450"), tmp_path)
@@ -154,7 +139,7 @@ def test_nothing_is_decided_if_only_one_width_is_supported(htp: Target, tmp_path
 
 @pytest.mark.parametrize(("wish", "dtype"), [("16", DType.S16), ("8", DType.U8)])
 def test_the_caller_may_fix_the_width(wish: str, dtype: DType, htp: Target, tmp_path: Path) -> None:
-    model = graph(TWO)
+    model = graph(TWO_PRODUCTS)
     bench, variant = bench_of(model, htp, W8A16, tmp_path, wishes={"operands": wish})
     variant, decisions = OPERAND_WIDTHS.decide(bench, variant)
     edges = bench.plan(variant).edges

@@ -16,14 +16,14 @@ from dovetail.trials.knobs.islands import islands
 from dovetail.trials.knobs.operand_widths import OPERAND_WIDTHS
 from dovetail.trials.locate import FaultLocation
 from dovetail.trials.variant import pinned
+from tests.networks.small_graphs import TWO_PRODUCTS
 from tests.planning import graph
 from tests.trials.benches import bench_of
-from tests.trials.test_operand_widths import TWO
 
 
 @pytest.mark.parametrize("tensor", ["s", "s2", "y"])
 def test_an_island_removes_the_operand_pins_of_its_operator(tensor: str, tmp_path: Path) -> None:
-    htp, model = open_target("qnn-htp:sm8550"), graph(TWO)
+    htp, model = open_target("qnn-htp:sm8550"), graph(TWO_PRODUCTS)
     bench, variant = bench_of(model, htp, W8A16, tmp_path)
     variant, _ = OPERAND_WIDTHS.decide(bench, variant)
     node = next(node for node in model.graph if node.outputs[0].name == tensor)
@@ -37,7 +37,7 @@ def test_an_island_removes_the_operand_pins_of_its_operator(tensor: str, tmp_pat
 
 
 def test_an_operator_that_the_caller_pinned_gets_no_workaround(tmp_path: Path) -> None:
-    htp, model = open_target("qnn-htp:sm8550"), graph(TWO)
+    htp, model = open_target("qnn-htp:sm8550"), graph(TWO_PRODUCTS)
     _, variant = bench_of(model, htp, W8A16, tmp_path)
     name = str(next(iter(model.graph)).name)
     variant = pinned(Pins({name: Pin(W8A16, Reason.PINNED, "--keep")}))(variant)

@@ -228,13 +228,13 @@ def test_every_sample_is_emulated_in_a_fresh_process(htp: Target, tmp_path: Path
 
 
 def small_vit(folder: Path) -> Path:
-    from bench.vit_tiny import save
+    from tests.networks.vit_tiny import save
 
     return save(folder, layers=1)
 
 
 def fit_small(folder: Path, target: str, **options: object) -> dovetail.Result:
-    from bench.vit_tiny import pictures
+    from tests.networks.vit_tiny import pictures
 
     path = small_vit(folder)
     return dovetail.fit(path, target=target, calibration={"image": pictures(2)}, output=folder / "run", **options)

@@ -7,20 +7,21 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
+pytest.importorskip("torch", reason="needs the package torch")
+pytest.importorskip("onnxscript", reason="needs the package onnxscript")
 pytest.importorskip("transformers", reason="needs the package transformers")
-
-from bench.vit_export import EXPORTERS, export_vit
-from bench.vit_tiny import pictures
 
 import dovetail
 from dovetail.backend import Estimate
+from tests.networks.vit_export import EXPORTERS, vit
+from tests.networks.vit_tiny import pictures
 
 
 def test_the_estimate_does_not_depend_on_the_exporter(tmp_path: Path) -> None:
     by_exporter: dict[str, dict[str, Estimate]] = {}
     for exporter in EXPORTERS:
         result = dovetail.fit(
-            export_vit(exporter, tmp_path, layers=1),
+            vit(exporter, layers=1),
             target="qnn-htp:soc52",
             precision="w8a16",
             operand_bits="8",

@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from bench.vit_tiny import pictures, save
 from rich.console import Console
 
 import dovetail
@@ -21,6 +20,7 @@ from dovetail.targets.qnn_htp.estimate import read_estimate, read_traffic
 from dovetail.targets.qnn_htp.naive import export_naive
 from dovetail.targets.qnn_htp.options import read_options
 from tests.equality import model_from, normal
+from tests.networks.vit_tiny import pictures, save
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 

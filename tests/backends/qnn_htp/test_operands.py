@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bench.vit_tiny import pictures, save
 
 import dovetail
 from dovetail.finding import Status
 from dovetail.report.result import Result, load_result
+from tests.networks.vit_tiny import pictures, save
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 

@@ -10,7 +10,7 @@ import pytest
 import dovetail
 from dovetail.finding import Status
 from dovetail.repairs import RECORD, Repair
-from tests.quantized_elsewhere import calibration, quantized_elsewhere
+from tests.networks.quantized_elsewhere import calibration, quantized_elsewhere
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 

@@ -25,8 +25,9 @@ from dovetail.targets import open_target
 from dovetail.targets.tensorrt.table import F8, FP8, S8, SOFTMAX_SCALE_FP8, SOFTMAX_SCALE_INT8, W8A8
 from dovetail.verify.run import SessionRun
 from dovetail.verify.verdicts import fidelity
-from tests.backends.tensorrt.attention import attention_note, built, built_plan, layer
+from tests.backends.tensorrt.building import attention_note, built, built_plan
 from tests.equality import run, sqnr_db
+from tests.networks.attention_layer import layer
 from tests.planning import noise, observe, planned
 
 pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12")

@@ -24,8 +24,9 @@ from dovetail.targets.tensorrt.compile import FLOAT16_LAYERS, LAYERS
 from dovetail.targets.tensorrt.table import FP8
 from dovetail.verify.verdicts import fidelity
 from tests.backends.tensorrt import device_files
-from tests.backends.tensorrt.attention import attention_note, layer
+from tests.backends.tensorrt.building import attention_note
 from tests.equality import model_from, normal
+from tests.networks.attention_layer import layer
 from tests.planning import noise, planned
 
 pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12")

@@ -22,10 +22,15 @@ from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt.table import FP8, W8A8
-from tests.backends.tensorrt.attention import attention_note, built
+from tests.backends.tensorrt.building import attention_note, built
 
 pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12")
+torch = pytest.importorskip("torch", reason="needs the package torch")
+pytest.importorskip("onnxscript", reason="needs the package onnxscript")
 pytest.importorskip("transformers", reason="needs the package transformers")
+
+from tests.networks.attention_exports import ATTENTION_OP, vit  # noqa: E402
+from tests.networks.hugging_face import Size, Twice, hugging_face, vision_model  # noqa: E402
 
 PRECISIONS = {"fp8": (FP8, "FP8 -> FP8"), "w8a8": (W8A8, "Int8 -> Int8")}
 
@@ -54,30 +59,14 @@ def assert_fused(path: Path, precision: str, blocks: int, folder: Path) -> None:
 def test_every_attention_is_one_kernel(
     name: str, exporter: str, precision: str, head: int, blocks: int, tmp_path: Path
 ) -> None:
-    from bench.tensorrt_models import Size, export_model
-
-    path = export_model(name, exporter, tmp_path / "model.onnx", Size(1, 2, head))
-    assert_fused(path, precision, blocks, tmp_path)
+    assert_fused(hugging_face(name, exporter, Size(1, 2, head)), precision, blocks, tmp_path)
 
 
 def test_the_attention_operator_is_decomposed(tmp_path: Path) -> None:
     """Opset 23 has an Attention operator, which the builder does not compute in 8 bit."""
-    from tests.exporters.export import ATTENTION_OP, vit
-
-    path = tmp_path / "model.onnx"
-    path.write_bytes(vit("huggingface", ATTENTION_OP, 1))
+    path = vit("huggingface", ATTENTION_OP, 1)
     assert "Attention" in {node.op_type for node in onnx.load(path).graph.node}
     assert_fused(path, "fp8", 1, tmp_path)
-
-
-def hugging_face(name: str) -> Any:
-    """A Hugging Face model with one layer and random weights."""
-    import transformers
-
-    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
-    config = getattr(transformers, f"{name}Config")(**sizes, image_size=96, patch_size=16)
-    kind = "ForImageClassification" if name in ("ViT", "DeiT") else "Model"
-    return getattr(transformers, f"{name}{kind}")(config)
 
 
 def digest(module: Any) -> str:
@@ -96,9 +85,7 @@ def digest(module: Any) -> str:
 )
 def test_from_torch(name: str, attention: str, blocks: int, tmp_path: Path) -> None:
     """A Hugging Face module in training mode becomes an engine; SigLIP has a second attention, which pools."""
-    import torch
-
-    module = hugging_face(name).train()
+    module = vision_model(name).train()
     module.set_attn_implementation(attention)
     before, path = digest(module), tmp_path / "model.onnx"
     onnx.save(dovetail.from_torch(module, torch.zeros(1, 3, 96, 96)), path)
@@ -108,22 +95,6 @@ def test_from_torch(name: str, attention: str, blocks: int, tmp_path: Path) -> N
 
 def test_one_attention_module_that_is_called_twice_is_two_blocks(tmp_path: Path) -> None:
     """Attention is found in the graph, however deep its module is and however often it is called, by the pipeline."""
-    import torch
-
-    class Twice(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = torch.nn.ModuleDict({"deep": torch.nn.ModuleList([hugging_face("ViT")])})
-
-        def forward(self, x: Any) -> Any:
-            vit = self.inner["deep"][0].vit
-            hidden = vit.embeddings(x)
-            layer = next(module for module in vit.modules() if type(module).__name__ == "ViTLayer")
-            for _ in range(2):
-                output = layer(hidden)
-                hidden = output[0] if isinstance(output, tuple) else output
-            return hidden
-
     module = Twice()
     before = digest(module)
     model = dovetail.from_torch(module, torch.zeros(1, 3, 96, 96))

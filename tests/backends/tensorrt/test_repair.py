@@ -28,10 +28,11 @@ from dovetail.report.result import load_result
 from dovetail.storage import Choice, ScaleSource
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt.table import F8, FP8
-from tests.backends.tensorrt.attention import attention_note, layer
+from tests.backends.tensorrt.building import attention_note
 from tests.equality import model_from
+from tests.networks.attention_layer import layer
+from tests.networks.quantized_elsewhere import calibration, quantized_elsewhere
 from tests.planning import noise, planned
-from tests.quantized_elsewhere import calibration, quantized_elsewhere
 
 pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12")
 

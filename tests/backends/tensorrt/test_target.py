@@ -38,7 +38,8 @@ from dovetail.targets.tensorrt.layers import UnreadableError, parse_layers
 from dovetail.targets.tensorrt.table import FP8
 from dovetail.verify.verdicts import fidelity
 from tests.backends.tensorrt import device_files
-from tests.backends.tensorrt.attention import attention_note, layer
+from tests.backends.tensorrt.building import attention_note
+from tests.networks.attention_layer import layer
 from tests.planning import noise, planned
 
 pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12")

@@ -17,14 +17,15 @@ from dovetail.passes.normalize import normalize
 from dovetail.targets import open_target
 from dovetail.targets.xnnpack.module import build_module
 from tests.equality import random_inputs, run, sqnr_db
-from tests.models import rendered_lines
-from tests.ocr_wheel import ocr_model
 
 torch = pytest.importorskip("torch", reason="needs the package torch")
+pytest.importorskip("onnxscript", reason="needs the package onnxscript")
 pytest.importorskip("transformers", reason="needs the package transformers")
 pytest.importorskip("executorch", reason="needs the package executorch")
 
-from tests.backends.xnnpack.networks import NETWORKS, exported  # noqa: E402
+from tests.networks import rendered_lines  # noqa: E402
+from tests.networks.catalog import NETWORKS, network  # noqa: E402
+from tests.networks.ocr_wheel import ocr_model  # noqa: E402
 
 FLOOR_DB = 90.0
 
@@ -46,8 +47,8 @@ def assert_matches_onnx_runtime(path: Path, shapes: dict[str, tuple[int, ...]] |
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_network_matches_onnx_runtime(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    assert_matches_onnx_runtime(exported(name, tmp_path_factory))
+def test_network_matches_onnx_runtime(name: str) -> None:
+    assert_matches_onnx_runtime(network(name))
 
 
 def test_text_recognizer_matches_onnx_runtime() -> None:

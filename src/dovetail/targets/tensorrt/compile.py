@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import zlib
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 from dovetail.backend import Artifact, CompileResult
-from dovetail.model.edit import forget_names, is_op
+from dovetail.encoding import Array
+from dovetail.model.edit import constant_of, forget_names, is_op
 from dovetail.model.write import write
 from dovetail.passes.as_float16 import as_float16
 from dovetail.targets.child import ChildResult
@@ -19,12 +22,14 @@ from dovetail.targets.tensorrt.coverage import Block, find_blocks, findings
 from dovetail.targets.tensorrt.install import PACKAGE
 from dovetail.targets.tensorrt.layers import Layer, UnreadableError, parse_layers
 from dovetail.targets.tensorrt.options import TrtOptions
-from dovetail.targets.tensorrt.unquantized import unquantized
+from dovetail.targets.tensorrt.unquantized import UnquantizedModel, unquantized
 
 ENGINE, LAYERS, FLOAT16_LAYERS = "engine", "layers", "float16_layers"
 _MATRIX_OPS = ("Conv", "Gemm", "MatMul")
 _BUILDER = "the TensorRT-RTX builder"
 _ENGINE_FILE, _LAYERS_FILE = "engine.trt", "layers.txt"
+# How many random values are drawn for a weight, then repeated: a prime, so that rows differ.
+_STAND_IN_VALUES = 4099
 
 
 def compile_model(options: TrtOptions, artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
@@ -37,7 +42,7 @@ def compile_model(options: TrtOptions, artifacts: tuple[Artifact, ...], folder: 
     if error := _error(result):
         return CompileResult(artifacts, error=error, log=result.log, finished=result.finished)
     plain = unquantized(emitted)
-    float16_result = _build_float16(options, plain.model, plain_layers)
+    float16_result = _build_float16(options, plain, plain_layers)
     made_by = f"{PACKAGE} {(result.answer or {})['version']}"
     files = [(ENGINE, engine), (LAYERS, layers), (FLOAT16_LAYERS, plain_layers)]
     all_artifacts = (
@@ -70,18 +75,38 @@ def _build(options: TrtOptions, model: Path, folder: Path) -> ChildResult:
     return compile_in_child(call, folder)
 
 
-def _build_float16(options: TrtOptions, plain: ir.Model, layers: Path) -> ChildResult:
+def _build_float16(options: TrtOptions, plain: UnquantizedModel, layers: Path) -> ChildResult:
     """Build the same graph in float16, and keep only the layer list."""
-    if all(_in_float32(node) for node in plain.graph if is_op(node, *_MATRIX_OPS)):
-        plain = plain.clone()
-        forget_names(plain.graph)
-        as_float16(plain)
     with tempfile.TemporaryDirectory(prefix="dovetail-trt-") as name:
-        written = write(plain, Path(name) / "float16.onnx")
+        written = write(float16_twin(plain), Path(name) / "float16.onnx")
         result = _build(options, written[0], Path(name))
         if result.answer is not None and not result.answer["error"]:
             shutil.move(Path(name) / _LAYERS_FILE, layers)
         return result
+
+
+def float16_twin(plain: UnquantizedModel) -> ir.Model:
+    """The float16 graph to compare with: the same file, whichever 8-bit type the weights were rounded to.
+
+    Which layers are built does not depend on weight values, so quantized weights are replaced by random ones.
+    """
+    twin = plain.model.clone()
+    if all(_in_float32(node) for node in twin.graph if is_op(node, *_MATRIX_OPS)):
+        forget_names(twin.graph)
+        as_float16(twin)
+    nodes = {node.name: node for node in twin.graph if is_op(node, *_MATRIX_OPS)}
+    for edge in plain.edges:
+        value = nodes[edge.node].inputs[edge.index] if edge.node in nodes else None
+        array = constant_of(value)
+        if value is not None and array is not None:
+            value.const_value = ir.Tensor(_stand_in(str(value.name), array), name=value.name)
+    return twin
+
+
+def _stand_in(name: str, array: Array) -> Array:
+    """Random values, different for every name: the builder may merge two weights that are equal."""
+    drawn = np.random.default_rng(zlib.crc32(name.encode())).uniform(-0.1, 0.1, _STAND_IN_VALUES)
+    return np.resize(drawn, array.shape).astype(array.dtype)
 
 
 def _in_float32(node: ir.Node) -> bool:

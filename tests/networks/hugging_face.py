@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from bench.vit_export import export
+from tests.networks.exports import exported
+from tests.networks.torch_export import Outputs, export
 
 EXPORTERS = ("dynamo-eager", "dynamo-sdpa", "torchscript-eager", "torchscript-sdpa")
 # Channels per head for which both FP8 and INT8 attention kernels exist.
 HEAD_SIZES = (32, 64)
-
-
-class Outputs(nn.Module):
-    """A model with one image as input and some of its named outputs."""
-
-    def __init__(self, model: nn.Module, fields: Sequence[str]) -> None:
-        super().__init__()
-        self.model, self.fields = model, tuple(fields)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        outputs = self.model(x)
-        return tuple(getattr(outputs, field) for field in self.fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +123,12 @@ def image_size(name: str, size: Size) -> int:
     return 512 if name == "detr" and size.real else MODELS[name][1]
 
 
-def export_model(name: str, exporter: str, path: Path, size: Size | None = None) -> Path:
-    """Export one model; the weights are the same for all exporters."""
-    size = size or Size()
+def hugging_face(name: str, exporter: str, size: Size | None = None) -> Path:
+    """The file of one model, of the same weights whatever the exporter."""
+    return exported(_export_model, name, exporter, size or Size())
+
+
+def _export_model(path: Path, name: str, exporter: str, size: Size) -> None:
     torch.manual_seed(0)
     model = MODELS[name][0](size)
     inner: Any = model.model
@@ -146,4 +138,32 @@ def export_model(name: str, exporter: str, path: Path, size: Size | None = None)
     else:
         inner.set_attn_implementation(attention)
     side = image_size(name, size)
-    return export(model, (1, 3, side, side), path, dynamo=exporter.startswith("dynamo"))
+    export(model, (1, 3, side, side), path, dynamo=exporter.startswith("dynamo"))
+
+
+def vision_model(name: str) -> Any:
+    """A library's model as its users have it, with one layer and random weights, the same every time."""
+    import transformers
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
+    config = getattr(transformers, f"{name}Config")(**sizes, image_size=96, patch_size=16)
+    kind = "ForImageClassification" if name in ("ViT", "DeiT") else "Model"
+    return getattr(transformers, f"{name}{kind}")(config)
+
+
+class Twice(nn.Module):
+    """One attention layer, deep in a module, that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.ModuleDict({"deep": nn.ModuleList([vision_model("ViT")])})
+
+    def forward(self, x: Any) -> Any:
+        vit = self.inner["deep"][0].vit
+        hidden = vit.embeddings(x)
+        layer = next(part for name, part in vit.named_modules() if type(part).__name__ == "ViTLayer")
+        for _ in range(2):
+            found = layer(hidden)
+            hidden = found[0] if isinstance(found, tuple) else found
+        return hidden

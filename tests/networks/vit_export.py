@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.networks.exports import exported
+from tests.networks.torch_export import Outputs, export
+
 EXPORTERS = ("dynamo-eager", "dynamo-sdpa", "torchscript")
 IMAGE = (1, 3, 224, 224)
-_OPSET = 18
-
-
-class _Logits(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.model(x).logits
-        return logits
 
 
 class WindowedBlock(nn.Module):
@@ -48,8 +38,17 @@ class WindowedBlock(nn.Module):
         return x + self.scale2 * self.fc2(functional.gelu(self.fc1(self.norm2(x))))
 
 
-def export_vit(exporter: str, folder: Path, layers: int = 12) -> Path:
-    """Export the ViT-tiny; the weights are the same for all exporters."""
+def vit(exporter: str, layers: int = 12) -> Path:
+    """The file of the ViT-tiny: the same weights for every exporter."""
+    return exported(_export_vit, exporter, layers)
+
+
+def block(shape: tuple[int, ...]) -> Path:
+    """The file of the windowed block, by dynamo with SDPA."""
+    return exported(_export_block, shape)
+
+
+def _export_vit(path: Path, exporter: str, layers: int) -> None:
     from transformers import ViTConfig, ViTForImageClassification
 
     torch.manual_seed(0)
@@ -57,32 +56,10 @@ def export_vit(exporter: str, folder: Path, layers: int = 12) -> Path:
         hidden_size=192, num_hidden_layers=layers, num_attention_heads=3, intermediate_size=768, num_labels=1000
     )
     config._attn_implementation = "sdpa" if exporter.endswith("sdpa") else "eager"
-    model = _Logits(ViTForImageClassification(config))
-    return export(model, IMAGE, folder / f"vit_{exporter}.onnx", dynamo=exporter.startswith("dynamo"))
+    model = Outputs(ViTForImageClassification(config), ["logits"])
+    export(model, IMAGE, path, dynamo=exporter.startswith("dynamo"))
 
 
-def export_block(folder: Path, shape: tuple[int, ...]) -> Path:
-    """Export the windowed block with dynamo and SDPA."""
+def _export_block(path: Path, shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
-    return export(WindowedBlock(), shape, folder / "block.onnx", dynamo=True)
-
-
-def export(model: nn.Module, shape: tuple[int, ...], path: Path, *, dynamo: bool) -> Path:
-    """Export a network with one input ``x`` to ONNX."""
-    model = model.eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:  # exporters remove biases that are zero, as fresh ones are
-                parameter.add_(0.02 * torch.randn(parameter.shape))
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        example = (torch.randn(shape),)
-        if not dynamo:
-            torch.onnx.export(model, example, str(path), dynamo=False, opset_version=_OPSET, input_names=["x"])
-            return path
-        program = torch.onnx.export(model, example, dynamo=True, opset_version=_OPSET, input_names=["x"], verbose=False)
-    if program is None:
-        raise RuntimeError("the exporter returned no program")
-    program.save(path)
-    return path
+    export(WindowedBlock(), shape, path, dynamo=True)

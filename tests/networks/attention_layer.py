@@ -1,19 +1,13 @@
-"""One attention layer in text form, optionally with what breaks its kernel; and how the real builder compiles it."""
+"""One attention layer in text form, optionally with what prevents a fused kernel."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.backend import CompileResult, ReadBack
-from dovetail.op_support import Precision
-from dovetail.storage import Plan
-from dovetail.target import Target
 from tests.equality import model_from, normal
-from tests.planning import noise, planned
 
 LAYER = """g (float[1,{queries},{width}] x, float[{second}] c) => (float[1,{queries},{width}] y)
 <int64[4] per_query = {{1,{queries},{heads},{size}}}, int64[4] per_key = {{1,{keys},{heads},{size}}},
@@ -58,21 +52,3 @@ def layer(
     if masked and not mask_is_input:
         weights["table"] = normal(1, heads, tokens, keys or tokens)
     return model_from(text, ones=np.ones(width, np.float32), bias=normal(width), **weights)
-
-
-def built(model: ir.Model, target: Target, precision: Precision, folder: Path) -> tuple[CompileResult, ReadBack, Plan]:
-    """Plan, emit, run the real builder, read back."""
-    plan = planned(model, target, precision, data=noise(model))
-    return *built_plan(model, plan, target, folder), plan
-
-
-def built_plan(model: ir.Model, plan: Plan, target: Target, folder: Path) -> tuple[CompileResult, ReadBack]:
-    """Emit a given plan, run the real builder, read back."""
-    compiled = target.backend.compile(target.backend.emit(model, plan, folder), folder)
-    assert compiled.error == ""
-    return compiled, target.backend.read_back(compiled, plan)
-
-
-def attention_note(blocks: int, fused: str) -> str:
-    """The note of a compile result in whose float16 engine every attention block is one kernel."""
-    return f"{blocks} attention blocks: as one kernel in the planned type: {fused}; in the float16 engine: {blocks}"
