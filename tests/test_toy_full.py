@@ -166,7 +166,7 @@ def test_its_rule_reads_its_facts(model: Path) -> None:
 
 
 def test_its_rewrites_are_in_the_result(model: Path) -> None:
-    (record,) = [record for record in fit(model).passes if record.name == "linear_as_gemm"]
+    (record,) = [record for record in fit(model).passes if record.name == "linear_to_gemm"]
     assert record.changed
 
 

@@ -66,10 +66,10 @@ from dovetail.op_support import (
     const,
     signature,
 )
-from dovetail.passes.linear_as_gemm import linear_as_gemm
+from dovetail.passes.linear_to_gemm import linear_to_gemm
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.params import is_dequantize, is_quantize, qparams_of
-from dovetail.qdq.stored import stored_values
+from dovetail.qdq.quantized_values import quantized_values
 from dovetail.qdq.transpose_before_quantize import transpose_before_quantize
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import Rule, parse_doc
@@ -108,7 +108,7 @@ def read_back(compiled: CompileResult, plan: Plan) -> ReadBack:
     model = ir.load(compiled.artifacts[0].path)
     readers = {n.inputs[0].name: n for n in model.graph if n.op_type == "DequantizeLinear" and n.inputs[0] is not None}
     rows = []
-    for stored in stored_values(model, plan):
+    for stored in quantized_values(model, plan):
         reader = readers.get(stored.name)
         same = reader is not None and qparams_of(reader).scale.tolist() == stored.params.scale.tolist()
         rows.append(stored.as_read(Outcome.MATCHED if same else Outcome.CHANGED, ""))
@@ -346,7 +346,7 @@ def with_everything(facts: ToyFacts) -> Target:
             timer=Timer(measure, (stock,)),
             device=DeviceKit(device_files, read_device),
         ),
-        rewrites=Rewrites((linear_as_gemm,), quantized=(transpose_before_quantize,)),
+        rewrites=Rewrites((linear_to_gemm,), quantized=(transpose_before_quantize,)),
         rules=(SLOW_SOFTMAX,),
         knobs=(precisions(FLOAT_MERGES), OPERAND_WIDTHS, islands(FP32)),
     )

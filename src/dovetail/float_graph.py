@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from dovetail.model.origin import adopt_lost
+from dovetail.model.origin import record_fused_names
 from dovetail.model.read import require_float32, require_known_shapes
 from dovetail.model.split import SplitModel, split
 from dovetail.pass_record import PassRecord
@@ -24,7 +24,7 @@ def rewrite(head: ir.Model, target: Target, original: ir.Model) -> Passed:
     """Apply the target's rewrites to the head; an original name that is lost goes to the tensor that replaced it."""
     model = head.clone()
     records = [rewrite_pass(model) for rewrite_pass in target.rewrites.graph] + [infer_shapes(model)]
-    adopt_lost(original.graph, model.graph)
+    record_fused_names(original.graph, model.graph)
     return model, tuple(records)
 
 

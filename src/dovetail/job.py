@@ -13,7 +13,7 @@ from dovetail.calibrate.user_code import load_function
 from dovetail.config import FitOptions
 from dovetail.errors import InputError
 from dovetail.files import file_sha256
-from dovetail.model.read import read, require_numbers, require_static
+from dovetail.model.read import read, require_no_nan, require_static
 from dovetail.op_support import OpTable, Precision
 from dovetail.plan.imported_qparams import ImportedQParams
 from dovetail.plan.request import Keep, Request
@@ -23,7 +23,7 @@ from dovetail.stages import keyed
 from dovetail.storage import Plan
 from dovetail.target import Target
 from dovetail.targets import open_target
-from dovetail.trials.baselines import check_wish
+from dovetail.trials.baselines import check_baselines_option
 from dovetail.verify.metric import Metric
 from dovetail.verify.verify import Evaluation
 
@@ -70,7 +70,7 @@ def prepare(
     target = open_target(options.target, options.option)
     if options.emulate is not None:
         target = _emulating(target, options.emulate)
-    check_wish(options.baselines, target.backend, target.name)
+    check_baselines_option(options.baselines, target.backend, target.name)
     if options.io == "quantized" and target.table.quantizes_edges:
         raise InputError(f"--io quantized: not supported by {target.name}, whose inputs and outputs are float")
     request, keeps = _request(options, target)
@@ -81,7 +81,7 @@ def prepare(
             "repair` accept this one"
         )
     require_static(model)
-    require_numbers(model)
+    require_no_nan(model)
     specs = input_specs(model)
     if calibration is None:
         raise InputError("no calibration data: add --calib DATA, or --calib random to calibrate on random noise")

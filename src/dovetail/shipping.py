@@ -27,7 +27,7 @@ from dovetail.stages import KeyedValue, Stages, keyed, unknown
 from dovetail.stats import Stats
 from dovetail.target import Target
 from dovetail.trials.baselines import BaselineComparison, compare
-from dovetail.trials.run_trials import Verify, run_trials, with_place
+from dovetail.trials.run_trials import Verify, run_trials, with_location
 from dovetail.trials.variant import Variant
 from dovetail.trials.workbench import COMPILED, Build, Score, Workbench
 from dovetail.verify.metric import measure
@@ -68,7 +68,7 @@ def ship(job: Job, run: RunDir, clock: Clock, stages: Stages, inputs: ShipInputs
     if verification is None:  # the build was loaded from an earlier run
         verification = judge(build)
         if verification.failing is not None and shipment.located:
-            verification = with_place(verification, shipment.located)
+            verification = with_location(verification, shipment.located)
     with clock.stage("device"):
         data = job.data if job.evaluation is None else job.evaluation.data
         built = _build_inputs(job, inputs.split, inputs.probe, build)
@@ -100,7 +100,7 @@ def _shipment(
         final=lambda record: record.compiled.finished,
         variant=_variant(job, inputs),
         target=KeyedValue(job.target, job.target_key),
-        bench=KeyedValue(bench, keyed([inputs.probe.available, bench.wishes]).key),
+        bench=KeyedValue(bench, keyed([inputs.probe.available, bench.knob_options]).key),
         judge=_judge_key(job, judge),
     ).value
     shutil.rmtree(run.stages / TRIALS, ignore_errors=True)
@@ -132,7 +132,7 @@ def _workbench(job: Job, run: RunDir, clock: Clock, model: ir.Model, probe: Prob
         job.data.samples,
         run.stages / TRIALS,
         available=probe.available,
-        wishes={"operands": job.options.operand_bits, "precision": job.options.precision},
+        knob_options={"operands": job.options.operand_bits, "precision": job.options.precision},
         score=_score(job, model),
         progress=clock.progress,
     )

@@ -65,7 +65,7 @@ def versions():
 """
 
 
-def device_side(compiled: CompileResult, case: DeviceCase) -> DeviceFiles:
+def device_files(compiled: CompileResult, case: DeviceCase) -> DeviceFiles:
     lines = "".join(" ".join(files.values()) + "\n" for files in case.samples)
     return DeviceFiles((compiled.artifacts[0].path,), {"device_session.py": SESSION, "inputs.txt": lines})
 
@@ -73,7 +73,7 @@ def device_side(compiled: CompileResult, case: DeviceCase) -> DeviceFiles:
 def with_device(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
     """Register the toy as a target with a device folder."""
     monkeypatch.setitem(targets.FAMILIES, "toy", "tests.toy_target")
-    toy = changed(toy_target.TOY, **{"device": DeviceKit(device_side), **changes})
+    toy = changed(toy_target.TOY, **{"device": DeviceKit(device_files), **changes})
     monkeypatch.setattr(toy_target, "TOY", toy)
 
 

@@ -117,7 +117,7 @@ def test_a_target_without_a_device_has_no_verdict(toy: pytest.MonkeyPatch, tmp_p
 
 
 def test_a_run_that_stops_is_not_checked_on_a_device_either(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(ort_cpu, "ORT_CPU", changed(ort_cpu.ORT_CPU, device=DeviceKit(runs.device_side)))
+    monkeypatch.setattr(ort_cpu, "ORT_CPU", changed(ort_cpu.ORT_CPU, device=DeviceKit(runs.device_files)))
     shipped = zoo.load("vit_digits")
     result = dovetail.fit(
         shipped.model_path,

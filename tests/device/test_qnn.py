@@ -15,7 +15,7 @@ from dovetail import zoo
 from dovetail.backend import Artifact, CompileResult, DeviceCase
 from dovetail.finding import Status
 from dovetail.targets.qnn_htp import device_session, session
-from dovetail.targets.qnn_htp.device import device_side, session_text
+from dovetail.targets.qnn_htp.device import device_files, session_text
 from tests.device import runs
 
 onnxruntime_qnn = pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
@@ -95,7 +95,7 @@ def test_outputs_of_qnn_net_run_are_read(run: Path, phone: Path, tmp_path: Path)
 def test_without_a_compiler_the_device_runs_the_graph(tmp_path: Path) -> None:
     artifacts = (Artifact("model_data", tmp_path / "model.onnx.data"), Artifact("model", tmp_path / "model.onnx"))
     case = DeviceCase((), (), ({"a": "input_000/a.raw", "b": "input_000/b.raw"},))
-    files = device_side({}, CompileResult(artifacts), case)
+    files = device_files({}, CompileResult(artifacts), case)
     assert [path.name for path in files.models] == ["model.onnx", "model.onnx.data"]
     assert files.texts["input_list.txt"] == "a:=input_000/a.raw b:=input_000/b.raw\n"
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from dovetail.errors import InputError
-from dovetail.passes.as_float16 import as_float16, survives
+from dovetail.passes.as_float16 import as_float16, why_not_float16
 from tests.equality import changed_by, check_valid, model_from, normal, ops, random_inputs, run, sqnr_db
 
 # float16 keeps 11 bits.
@@ -154,8 +154,8 @@ def test_old_opset_is_refused_for_a_graph_with_scales() -> None:
 
 @pytest.mark.parametrize(("value", "reason"), [(0.5, ""), (0.0, ""), (6e-8, "below"), (1e6, "above"), (6.2e-5, "")])
 def test_values_that_float16_can_hold(value: float, reason: str) -> None:
-    assert reason in survives(np.asarray(value, np.float32))
-    assert bool(reason) == bool(survives(np.asarray(value, np.float32)))
+    assert reason in why_not_float16(np.asarray(value, np.float32))
+    assert bool(reason) == bool(why_not_float16(np.asarray(value, np.float32)))
 
 
 def test_shared_weight_is_converted_once_for_all_its_consumers() -> None:

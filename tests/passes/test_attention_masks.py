@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail.passes.attention_mask import attention_mask
+from dovetail.passes.additive_attention_mask import additive_attention_mask
 from dovetail.passes.remove_nan_guard import remove_nan_guard
 from dovetail.passes.remove_zero_masks import remove_zero_masks
 from tests.passes.attention_cases import INPUTS, apply, ops, parse
@@ -160,7 +160,7 @@ def test_condition_becomes_an_added_mask(branches: str, mask: np.ndarray) -> Non
     text = SCORES + f"z = Where (mask, {branches})" + END
     for low in (np.float32(-1e9), INF):
         model = parse(text, mask=mask, low=low)
-        assert len(apply(model, attention_mask).changed) == 1
+        assert len(apply(model, additive_attention_mask).changed) == 1
         assert (ops(model)["Where"], ops(model)["Add"]) == (0, 1)
 
 
@@ -175,7 +175,9 @@ def test_condition_becomes_an_added_mask(branches: str, mask: np.ndarray) -> Non
 def test_condition_that_cannot_be_added_stays(mask: np.ndarray | None, low: np.float32, reason: str) -> None:
     constants = {"low": low} if mask is None else {"low": low, "mask": mask}
     inputs = f"{INPUTS}, bool[5,7] mask" if mask is None else INPUTS
-    record = apply(parse(SCORES + "z = Where (mask, s, low)" + END, inputs=inputs, **constants), attention_mask)
+    record = apply(
+        parse(SCORES + "z = Where (mask, s, low)" + END, inputs=inputs, **constants), additive_attention_mask
+    )
     assert record.changed == ()
     assert reason in record.declined[0].what
 

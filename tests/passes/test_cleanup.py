@@ -6,10 +6,10 @@ import numpy as np
 
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import origin_of
-from dovetail.passes.copy_shared_constants import copy_shared_constants
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.inline_branches import inline_branches
 from dovetail.passes.remove_unused import remove_unused
+from dovetail.passes.unshare_constants import unshare_constants
 from tests.equality import changed_by, model_from, normal, ops
 
 BRANCH = """g (float[1,4] x) => (float[N] y) <int64[1] axes = {0}, bool c = {VALUE}>
@@ -22,7 +22,7 @@ BRANCH = """g (float[1,4] x) => (float[N] y) <int64[1] axes = {0}, bool c = {VAL
 
 def test_weights_shared_by_layers_are_copied() -> None:
     text = "g (float[2,3] x) => (float[2,3] y) { a = MatMul(x, w) y = MatMul(a, w) }"
-    after, record = changed_by(copy_shared_constants, model_from(text, w=normal(3, 3)))
+    after, record = changed_by(unshare_constants, model_from(text, w=normal(3, 3)))
     first, second = (node.inputs[1] for node in after.graph)
     assert first is not None
     assert second is not None
@@ -34,14 +34,14 @@ def test_weights_shared_by_layers_are_copied() -> None:
 
 def test_table_that_is_also_a_weight_is_copied() -> None:
     text = "g (int64[2] i, float[2,3] x) => (float[2,3] y, float[2,3] z) { y = Gather(w, i) z = MatMul(x, w) }"
-    after, _ = changed_by(copy_shared_constants, model_from(text, w=normal(3, 3)))
+    after, _ = changed_by(unshare_constants, model_from(text, w=normal(3, 3)))
     assert len(after.graph.initializers) == 2
 
 
 def test_mask_scalar_and_shape_stay_shared() -> None:
     text = """g (float[6,6] x) => (float[36] y, float[36] z) <float k = {2}, int64[1] s = {36}>
         { a = Add(x, m) b = Add(a, m) c = Mul(b, k) d = Sub(c, k) y = Reshape(c, s) z = Reshape(d, s) }"""
-    after, record = changed_by(copy_shared_constants, model_from(text, m=normal(6, 6)))
+    after, record = changed_by(unshare_constants, model_from(text, m=normal(6, 6)))
     assert set(after.graph.initializers) == {"m", "k", "s"}
     assert not record.changed
 

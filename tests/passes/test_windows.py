@@ -8,8 +8,8 @@ import pytest
 
 from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.normalize import normalize
-from dovetail.passes.windows_as_conv import windows_as_conv
-from dovetail.passes.windows_as_layout import windows_as_layout
+from dovetail.passes.unfold_to_conv import unfold_to_conv
+from dovetail.passes.unfold_to_reshape import unfold_to_reshape
 from tests.equality import assert_equal, changed_by, model_from, ops
 
 # kernel, stride, dilation, padding, size of the image
@@ -43,7 +43,7 @@ def fold(kernel: int, stride: int, dilation: int, padding: int, size: int) -> ir
 
 def test_tiling_windows_are_unfolded_by_layout() -> None:
     model = unfold(2, 2, 1, 8)
-    after, record = changed_by(windows_as_layout, model)
+    after, record = changed_by(unfold_to_reshape, model)
     assert len(record.changed) == 1
     assert ops(after) == ["Relu", "Reshape", "Transpose", "Transpose", "Reshape"]
     merged, _ = changed_by(merge_layout, after)
@@ -52,20 +52,20 @@ def test_tiling_windows_are_unfolded_by_layout() -> None:
 
 def test_output_of_the_first_gather_may_have_other_consumers() -> None:
     model = unfold(2, 2, 1, 8, consumers="n = Neg(r)  m = Neg(c)", outputs=", float[2,3,2,4,8] n, float[2,3,2,4,2,4] m")
-    after, record = changed_by(windows_as_layout, model)
+    after, record = changed_by(unfold_to_reshape, model)
     assert len(record.changed) == 2
     assert "Gather" not in ops(after)
 
 
 def test_axis_divided_in_two_becomes_a_reshape() -> None:
     text = "g (float[2,6] x) => (float[2,2,3] y) { y = Gather <axis = 1> (x, grid) }"
-    after, record = changed_by(windows_as_layout, model_from(text, grid=np.arange(6).reshape(2, 3)))
+    after, record = changed_by(unfold_to_reshape, model_from(text, grid=np.arange(6).reshape(2, 3)))
     assert len(record.changed) == 1
     assert "Gather" not in ops(after)
 
 
 def test_tiling_windows_are_folded_by_layout() -> None:
-    after, record = changed_by(windows_as_layout, fold(2, 2, 1, 0, 8))
+    after, record = changed_by(unfold_to_reshape, fold(2, 2, 1, 0, 8))
     assert len(record.changed) == 1
     assert ops(after) == ["Relu", "Reshape", "Transpose", "Reshape", "Neg"]
 
@@ -74,8 +74,8 @@ def test_tiling_windows_are_folded_by_layout() -> None:
 def test_other_windows_are_unfolded_by_a_convolution(case: str) -> None:
     kernel, stride, dilation, _, size = OVERLAPPING[case]
     model = unfold(kernel, stride, dilation, size)
-    assert windows_as_layout(model.clone()).changed == ()
-    after, record = changed_by(windows_as_conv, model)
+    assert unfold_to_reshape(model.clone()).changed == ()
+    after, record = changed_by(unfold_to_conv, model)
     assert len(record.changed) == 1
     merged, _ = changed_by(merge_layout, after)
     assert ops(merged) == ["Relu", "Conv", "Reshape"]
@@ -83,7 +83,7 @@ def test_other_windows_are_unfolded_by_a_convolution(case: str) -> None:
 
 def test_other_consumers_of_the_gathers_are_not_changed() -> None:
     model = unfold(3, 1, 1, 8, consumers="n = Neg(r)  m = Neg(c)", outputs=", float[2,3,3,6,8] n, float[2,3,3,6,3,6] m")
-    after, record = changed_by(windows_as_conv, model)
+    after, record = changed_by(unfold_to_conv, model)
     assert len(record.changed) == 1
     assert ops(after).count("Gather") == 1
 
@@ -91,10 +91,10 @@ def test_other_consumers_of_the_gathers_are_not_changed() -> None:
 @pytest.mark.parametrize("case", OVERLAPPING)
 def test_other_windows_are_folded_by_a_transposed_convolution(case: str) -> None:
     model = fold(*OVERLAPPING[case])
-    layout = windows_as_layout(model.clone())
+    layout = unfold_to_reshape(model.clone())
     assert layout.changed == ()
     assert [site.what for site in layout.declined] == ["its windows overlap, leave gaps, or are unknown"]
-    after, record = changed_by(windows_as_conv, model)
+    after, record = changed_by(unfold_to_conv, model)
     assert len(record.changed) == 1
     assert ops(after) == ["Relu", "Reshape", "ConvTranspose", "Neg"]
 
@@ -106,7 +106,7 @@ def test_other_windows_are_folded_by_a_transposed_convolution(case: str) -> None
 )
 def test_other_indices_stay(grid: list[list[int]]) -> None:
     model = model_from("g (float[2,6] x) => (float[2,2,2] y) { y = Gather <axis = 1> (x, grid) }", grid=np.array(grid))
-    for run_pass in (windows_as_layout, windows_as_conv):
+    for run_pass in (unfold_to_reshape, unfold_to_conv):
         after, record = changed_by(run_pass, model)
         assert record.changed == ()
         assert ops(after) == ["Gather"]

@@ -25,7 +25,7 @@ from dovetail.model.write import serialized, write
 from dovetail.numerics.affine import dequantize, fake_quantize, quantize
 from dovetail.numerics.block import scale_shape
 from dovetail.qdq.emit import emit_qdq
-from dovetail.qdq.stored import stored_values
+from dovetail.qdq.quantized_values import quantized_values
 from dovetail.storage import IN_FLOAT32, Choice, FloatStorage, Plan, Reason
 from tests.equality import Array, model_from, normal
 from tests.qdq.round_trip import assert_bit_equal, check_emitted, plan_of, run_both_ways
@@ -131,7 +131,7 @@ def test_names_in_use_are_not_reused() -> None:
     emitted = emit_qdq(model_from(text), plan_of({"x": A8, "y": B8}))
     assert [v.name for v in emitted.graph.outputs] == ["y", "y__raw"]
     _run(emitted, {"x": X[0, :4], "x__q": X[1, :4]})
-    stored = {s.tensor: s.name for s in stored_values(emitted, plan_of({"x": A8, "y": B8}))}
+    stored = {s.tensor: s.name for s in quantized_values(emitted, plan_of({"x": A8, "y": B8}))}
     assert stored == {"x": "x__q.1", "y": "y__q"}
 
 
@@ -149,7 +149,7 @@ def test_value_without_consumers_is_not_quantized() -> None:
     plan = plan_of({"y": A8, "mean": A8})
     emitted = emit_qdq(model_from(text, one=np.ones(4, np.float32)), plan)
     assert _ops(emitted) == ["LayerNormalization", "QuantizeLinear", "DequantizeLinear"]
-    assert [stored.tensor for stored in stored_values(emitted, plan)] == ["y"]
+    assert [stored.tensor for stored in quantized_values(emitted, plan)] == ["y"]
 
 
 @pytest.mark.parametrize("precision", ["w8a8", "w8a16"])
@@ -160,7 +160,7 @@ def test_every_quantized_value_of_a_plan_is_in_the_emitted_graph(precision: str)
         check_emitted(emitted)
         choices = (*plan.tensors.values(), *plan.edges.values())
         planned_qparams = [choice.storage for choice in choices if isinstance(choice.storage, QParams)]
-        emitted_values = list(stored_values(emitted, plan))
+        emitted_values = list(quantized_values(emitted, plan))
         assert [stored.params for stored in emitted_values] == planned_qparams
         dtypes = {v.name: v.dtype for v in (*emitted.graph.inputs, *emitted.graph.initializers.values())}
         dtypes |= {v.name: v.dtype for node in emitted.graph for v in node.outputs}

@@ -28,7 +28,7 @@ def tokens(amplitude: float) -> str:
 def decided(text: str, folder: Path, precision: str = "w8a8") -> tuple[Plan, tuple[Decision, ...]]:
     """The plan and the decisions of the target's knob, without a compiler."""
     model, target = graph(text), open_target("xnnpack")
-    bench, variant = bench_of(model, target, STATIC, folder, available=False, wishes={"precision": precision})
+    bench, variant = bench_of(model, target, STATIC, folder, available=False, knob_options={"precision": precision})
     (knob,) = target.knobs
     variant, decisions = knob.decide(bench, variant)
     return bench.plan(variant), decisions

@@ -140,7 +140,7 @@ def test_nothing_is_decided_if_only_one_width_is_supported(htp: Target, tmp_path
 @pytest.mark.parametrize(("wish", "dtype"), [("16", DType.S16), ("8", DType.U8)])
 def test_the_caller_may_fix_the_width(wish: str, dtype: DType, htp: Target, tmp_path: Path) -> None:
     model = graph(TWO_PRODUCTS)
-    bench, variant = bench_of(model, htp, W8A16, tmp_path, wishes={"operands": wish})
+    bench, variant = bench_of(model, htp, W8A16, tmp_path, knob_options={"operands": wish})
     variant, decisions = OPERAND_WIDTHS.decide(bench, variant)
     edges = bench.plan(variant).edges
     assert decisions == ()

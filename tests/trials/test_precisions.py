@@ -84,7 +84,7 @@ def toy(*, fails: Precision | None = None, nan: Precision | None = None) -> Targ
 def decided(target: Target, folder: Path) -> tuple[Precision, Decision]:
     model = graph(MODEL)
     score = Score(lambda: samples_of(model), lambda outputs: {"n": float(len(list(outputs)))})
-    bench, variant = bench_of(model, target, FP32, folder, wishes={"precision": "auto"}, score=score)
+    bench, variant = bench_of(model, target, FP32, folder, knob_options={"precision": "auto"}, score=score)
     variant, (decision,) = target.knobs[0].decide(bench, variant)
     return variant.request.precision, decision
 
@@ -139,7 +139,7 @@ def test_identical_files_are_compiled_once(tmp_path: Path) -> None:
         toy(), compile=counted, precisions={"w8a8": W8A8, "same": same}, choices={"auto": ("w8a8", "same")}
     )
     model = graph(MODEL)
-    bench, variant = bench_of(model, target, W8A8, tmp_path, wishes={"precision": "auto"})
+    bench, variant = bench_of(model, target, W8A8, tmp_path, knob_options={"precision": "auto"})
     variant, _ = target.knobs[0].decide(bench, variant)
     build = bench.build(variant)
     assert len(folders) == 1

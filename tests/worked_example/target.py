@@ -15,10 +15,10 @@ from dovetail.errors import InputError
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.model.write import write
 from dovetail.op_support import A8, B32, F32, W8, W8A8, OpSupport, OpTable, bias, const, signature
-from dovetail.passes.linear_as_gemm import linear_as_gemm
+from dovetail.passes.linear_to_gemm import linear_to_gemm
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.params import qparams_of
-from dovetail.qdq.stored import stored_values
+from dovetail.qdq.quantized_values import quantized_values
 from dovetail.storage import Plan
 from dovetail.target import Family, Rewrites, Target
 from tests.worked_example.knob import FIRST_LAYER
@@ -58,7 +58,7 @@ def read_back(compiled: CompileResult, plan: Plan) -> ReadBack:
     nodes = [node for node in model.graph if node.op_type == "DequantizeLinear"]
     dequantizes = {node.inputs[0].name: node for node in nodes if node.inputs[0] is not None}
     rows = []
-    for planned in stored_values(model, plan):
+    for planned in quantized_values(model, plan):
         dequantize = dequantizes.get(planned.name)
         outcome = Outcome.NOT_FOUND
         if dequantize is not None:
@@ -90,7 +90,7 @@ EXAMPLE = Target(
     facts=None,
     table=TABLE,
     backend=Backend(probe, emit, compile_model, read_back, Runner(run)),
-    rewrites=Rewrites((linear_as_gemm,)),
+    rewrites=Rewrites((linear_to_gemm,)),
     knobs=(FIRST_LAYER,),
 )
 FAMILY = Family(open_target)

@@ -23,7 +23,7 @@ from dovetail.model.edit import shape_of
 from dovetail.model.ranked import ranked_outputs
 from dovetail.model.session import Mode
 from dovetail.model.write import write_whole
-from dovetail.qdq.boundary import stored_sample
+from dovetail.qdq.boundary import quantized_sample
 from dovetail.qdq.simulation import load_simulation
 from dovetail.stats import DataInfo
 from dovetail.storage import Plan
@@ -117,7 +117,7 @@ def _write_samples(
     first = Data(data.source, lambda: itertools.islice(data.samples(), MOST_SAMPLES), None, data.random)
     used = describe(first, built.model)
     for number, sample in enumerate(used.samples()):
-        stored = stored_sample(sample, built.plan)
+        stored = quantized_sample(sample, built.plan)
         input_files.append({})
         for tensor in inputs:
             path = folder / f"input_{number:03d}" / f"{tensor.file}.raw"

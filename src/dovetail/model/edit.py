@@ -223,7 +223,7 @@ def forget_names(graph: ir.Graph) -> None:
     graph.meta.pop(_NAMES, None)
 
 
-def weight_is_matrix(node: ir.Node) -> str:
+def why_weight_not_matrix(node: ir.Node) -> str:
     """Why the second operand does not have rank 2, as per-channel weights of a MatMul must; empty if it has."""
     shape = shape_of(node.inputs[1])
     return "" if shape is not None and len(shape) == 2 else "its weight is not a matrix"

@@ -98,7 +98,7 @@ def _nearest(graph: ir.Graph, value: ir.Value, names: Container[str]) -> ir.Valu
     return value
 
 
-def adopt_lost(before: ir.Graph, after: ir.Graph) -> None:
+def record_fused_names(before: ir.Graph, after: ir.Graph) -> None:
     """Record the names of nodes and tensors that were fused away on the nodes that remain.
 
     An original node that no remaining node replaces, and its tensors, are recorded on the nearest nodes downstream that
@@ -117,11 +117,11 @@ def adopt_lost(before: ir.Graph, after: ir.Graph) -> None:
             if node.name and node.name not in kept:
                 owner.metadata_props[_NODES] = "\n".join(dict.fromkeys((*nodes_of(owner), node.name)))
             if lost:
-                tensors = dict.fromkeys((*inside_of(owner), *(v.name or "" for v in lost)))
+                tensors = dict.fromkeys((*fused_tensors_of(owner), *(v.name or "" for v in lost)))
                 owner.metadata_props[_INSIDE] = "\n".join(tensors)
 
 
-def inside_of(node: ir.Node) -> tuple[str, ...]:
+def fused_tensors_of(node: ir.Node) -> tuple[str, ...]:
     """The original tensors that were fused into a node."""
     recorded = node.metadata_props.get(_INSIDE)
     return tuple(recorded.split("\n")) if recorded else ()

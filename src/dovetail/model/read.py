@@ -104,7 +104,7 @@ def require_known_shapes(model: ir.Model) -> None:
             )
 
 
-def require_numbers(model: ir.Model) -> None:
+def require_no_nan(model: ir.Model) -> None:
     """Refuse a model with NaN in its weights; infinities can be valid bounds or masks, and other checks cover them."""
     for graph in model.graphs():
         for value in graph.initializers.values():

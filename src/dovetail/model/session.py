@@ -45,7 +45,7 @@ def open_session(model: Path | bytes, mode: Mode, *, threads: int = 1, optimized
     source = str(model) if isinstance(model, Path) else model
     # Between quantized nodes, WeightBiasQuantization would quantize weights that the plan keeps in float. Pad_Fusion
     # folds a Pad of zeros into a MaxPool, which does not pad with zeros; deployed graphs have no such Pad
-    # (passes/keep_padding.py).
+    # (passes/protect_pad_from_fusion.py).
     disabled = ["WeightBiasQuantization"] if mode is Mode.DEPLOYED else ["Pad_Fusion"]
     with runtime_errors(f"load {model.name if isinstance(model, Path) else 'the model'}"):
         return onnxruntime.InferenceSession(

@@ -10,7 +10,7 @@ from dovetail.model.edit import constant_of, shape_of
 MOST_AXES = 6
 
 
-def cuts_of(node: ir.Node) -> dict[int, range] | None:
+def slice_ranges(node: ir.Node) -> dict[int, range] | None:
     """The indices that a Slice selects along every axis that it names; None if its shape or bounds are unknown."""
     shape, inputs = shape_of(node.inputs[0]), node.inputs[1:]
     arrays = [constant_of(value) for value in inputs]
@@ -22,6 +22,6 @@ def cuts_of(node: ir.Node) -> dict[int, range] | None:
     return {axis: range(shape[axis])[slice(*bound)] for axis, bound in zip(along, bounds, strict=True)}
 
 
-def takes_one_of_each(size: int, indices: range) -> bool:
+def selects_one_per_step(size: int, indices: range) -> bool:
     """Whether a strided range selects one element of every ``step`` elements, with no remainder."""
     return indices.step > 1 and size % indices.step == 0 and len(indices) == size // indices.step

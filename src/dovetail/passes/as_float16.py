@@ -45,7 +45,7 @@ def as_float16(model: ir.Model) -> PassRecord:
     return _Float16Converter(model.graph).run()
 
 
-def survives(array: Array) -> str:
+def why_not_float16(array: Array) -> str:
     """Why an array cannot be kept in float16 as scales or factors; empty if it can."""
     magnitude = np.abs(np.asarray(array, np.float64))
     if magnitude.size and float(magnitude.max()) > LARGEST and np.isfinite(magnitude).all():
@@ -161,7 +161,7 @@ def _why_kept(node: ir.Node) -> str:
         factor = array.size == 1 and not is_op(node, *_MASKS, "Clip")
         large = not is_op(node, *_MASKS, "Clip") and bool((np.abs(array[np.isfinite(array)]) > LARGEST).any())
         epsilon = array.size == 1 and is_op(node, "Add") and 0 < abs(float(array.reshape(-1)[0])) < SMALLEST_NORMAL
-        if (scale or factor or large or epsilon) and (why := survives(array)):
+        if (scale or factor or large or epsilon) and (why := why_not_float16(array)):
             return f"input {index} of {node.op_type}: {why}"
     return ""
 

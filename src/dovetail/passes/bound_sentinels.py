@@ -13,8 +13,8 @@ import onnx_ir as ir
 
 from dovetail.encoding import Array
 from dovetail.model import edit
+from dovetail.model.data_movement import DATA_MOVEMENT_OPS
 from dovetail.model.edit import constant_of, is_op, scalar_of
-from dovetail.model.movers import MOVERS
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
 
@@ -73,7 +73,7 @@ def _moved(value: ir.Value) -> Iterator[ir.Value]:
 
 
 def _moves(node: ir.Node, index: int) -> bool:
-    return index == 0 and is_op(node, *MOVERS)
+    return index == 0 and is_op(node, *DATA_MOVEMENT_OPS)
 
 
 def _saturates(node: ir.Node) -> bool:

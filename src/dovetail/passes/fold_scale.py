@@ -88,7 +88,7 @@ def _per_output(node: ir.Node) -> Array | None:
 
 def _is_linear(node: ir.Node) -> bool:
     if is_op(node, "MatMul"):
-        return constant_of(node.inputs[1]) is not None and not edit.weight_is_matrix(node)
+        return constant_of(node.inputs[1]) is not None and not edit.why_weight_not_matrix(node)
     if not is_op(node, "Gemm") or attribute(node, "alpha", 1.0) != 1 or attribute(node, "beta", 1.0) != 1:
         return False
     return all(constant_of(value) is not None for value in node.inputs[1:] if value is not None)

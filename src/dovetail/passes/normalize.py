@@ -15,65 +15,65 @@ import onnx_ir as ir
 from dovetail.errors import InputError
 from dovetail.model import edit
 from dovetail.pass_record import Pass, PassRecord
-from dovetail.passes.attention_layout import attention_layout
-from dovetail.passes.attention_mask import attention_mask
-from dovetail.passes.attention_order import attention_order
-from dovetail.passes.attention_parts import attention_parts
+from dovetail.passes.additive_attention_mask import additive_attention_mask
 from dovetail.passes.attention_scale import attention_scale
-from dovetail.passes.attention_softmax import attention_softmax
 from dovetail.passes.bound_sentinels import bound_sentinels
-from dovetail.passes.copy_shared_constants import copy_shared_constants
+from dovetail.passes.bypass_gather_of_concat import bypass_gather_of_concat
 from dovetail.passes.decompose_attention import decompose_attention
-from dovetail.passes.einsum_as_matmul import einsum_as_matmul
+from dovetail.passes.einsum_to_matmul import einsum_to_matmul
 from dovetail.passes.fold_batch_norm import fold_batch_norm
 from dovetail.passes.fold_constants import fold_constants
+from dovetail.passes.fold_inverse_sigmoid import fold_inverse_sigmoid
 from dovetail.passes.fuse_gelu import fuse_gelu
 from dovetail.passes.fuse_layer_norm import fuse_layer_norm
-from dovetail.passes.gather_one import gather_one
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.inline_branches import CONTROL_FLOW, inline_branches
-from dovetail.passes.keep_padding import keep_padding
-from dovetail.passes.logit_of_sigmoid import logit_of_sigmoid
 from dovetail.passes.merge_duplicates import merge_duplicates
 from dovetail.passes.merge_layout import merge_layout
+from dovetail.passes.probabilities_first import probabilities_first
+from dovetail.passes.protect_pad_from_fusion import protect_pad_from_fusion
 from dovetail.passes.remove_nan_guard import remove_nan_guard
 from dovetail.passes.remove_noops import remove_noops
 from dovetail.passes.remove_unused import remove_unused
 from dovetail.passes.remove_zero_masks import remove_zero_masks
 from dovetail.passes.scalar_range import scalar_range
+from dovetail.passes.simplify_attention_layout import simplify_attention_layout
+from dovetail.passes.softmax_over_last_axis import softmax_over_last_axis
+from dovetail.passes.split_fused_qkv import split_fused_qkv
+from dovetail.passes.unfold_to_reshape import unfold_to_reshape
 from dovetail.passes.unify_arithmetic import unify_arithmetic
 from dovetail.passes.unify_casts import unify_casts
 from dovetail.passes.unify_linear import unify_linear
 from dovetail.passes.unify_reshapes import unify_reshapes
-from dovetail.passes.windows_as_layout import windows_as_layout
+from dovetail.passes.unshare_constants import unshare_constants
 
 # The whole stage, in order; a tuple of passes is repeated until none of them changes anything.
 NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
     infer_shapes,
     # All later passes need shapes and constants; an Identity hides a constant, and a branch contains more of them.
-    (remove_noops, unify_casts, scalar_range, fold_constants, inline_branches, einsum_as_matmul),
+    (remove_noops, unify_casts, scalar_range, fold_constants, inline_branches, einsum_to_matmul),
     merge_duplicates,  # one mean, one centered tensor: the fusions match these
     unify_arithmetic,  # constants as the second operand: the fusions match these
     unify_linear,
     fold_batch_norm,
     fuse_layer_norm,
     fuse_gelu,
-    logit_of_sigmoid,
+    fold_inverse_sigmoid,
     bound_sentinels,  # after logit_of_sigmoid: a Clip saturates, a Log does not
     decompose_attention,
-    attention_order,
+    probabilities_first,
     remove_nan_guard,
     remove_zero_masks,
-    attention_mask,
+    additive_attention_mask,
     attention_scale,  # moves scales off K, so that only layout nodes are left before it
-    attention_parts,
-    attention_layout,
-    attention_softmax,
-    gather_one,
-    windows_as_layout,
+    split_fused_qkv,
+    simplify_attention_layout,
+    softmax_over_last_axis,
+    bypass_gather_of_concat,
+    unfold_to_reshape,
     (unify_reshapes, merge_layout, remove_noops),
-    keep_padding,
-    copy_shared_constants,
+    protect_pad_from_fusion,
+    unshare_constants,
     remove_unused,
     infer_shapes,
 )

@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from dovetail.encoding import Array, Encoding, Granularity, QParams
 from dovetail.model.attention import ScalePlace, scale_at
+from dovetail.model.data_movement import DATA_MOVEMENT_OPS
 from dovetail.model.edit import constant_of, is_op
-from dovetail.model.movers import MOVERS
 from dovetail.model.origin import Origin
 from dovetail.numerics.affine import fake_quantize
 from dovetail.numerics.grid import FLOAT8_HIGHEST
@@ -119,7 +119,7 @@ def _implied(graph: ir.Graph, tensors: Mapping[str, QParams]) -> dict[str, QPara
 
 def _related(node: ir.Node) -> Iterator[tuple[str, str, float]]:
     """(input, output, factor) of an operator that only rearranges values or multiplies them by one constant."""
-    if is_op(node, *MOVERS, "Cast") and node.inputs[0] is not None:
+    if is_op(node, *DATA_MOVEMENT_OPS, "Cast") and node.inputs[0] is not None:
         yield from ((str(node.inputs[0].name), str(output.name), 1.0) for output in node.outputs)
     scale = scale_at(node, ScalePlace.QUERY)
     if scale is not None and scale.factor:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from dovetail.errors import InputError
-from dovetail.model.origin import inside_of, nodes_of, origin_of
+from dovetail.model.origin import fused_tensors_of, nodes_of, origin_of
 from dovetail.plan.constraints import Problem, Unit
 from dovetail.plan.request import Keep, Pin, Pins
 from dovetail.storage import Reason
@@ -57,7 +57,7 @@ def _unit_names(unit: Unit) -> list[str]:
     inside = [v for node in unit.nodes[:-1] for v in node.outputs]
     constants = [operand.value for operand in unit.operands if operand.constant]
     tensors = [name for v in (*inside, *constants) for name in _value_names(v)]
-    nodes = [name for node in unit.nodes for name in (*nodes_of(node), *inside_of(node), node.name) if name]
+    nodes = [name for node in unit.nodes for name in (*nodes_of(node), *fused_tensors_of(node), node.name) if name]
     return [*nodes, *tensors]
 
 

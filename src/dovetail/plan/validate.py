@@ -60,7 +60,7 @@ def _check_scale_shapes(plan: Plan, model: ir.Model, problem: Problem) -> None:
                 raise InputError(f"{where} of the plan: {error}") from error
 
 
-def seen_on(plan: Plan, edge: Edge, tensor: str) -> Storage:
+def storage_on_edge(plan: Plan, edge: Edge, tensor: str) -> Storage:
     """The storage in which a consumer reads a tensor on an edge."""
     choice = plan.edges.get(edge) or plan.tensors.get(tensor)
     return IN_FLOAT32 if choice is None else choice.storage
@@ -73,7 +73,7 @@ def _written(plan: Plan, unit: Unit) -> list[tuple[str, Storage]]:
 def _check_sharing(plan: Plan, unit: Unit) -> None:
     """Check that an operator which passes its input's quantization through has equal qparams on input and output."""
     for operand in unit.shared():
-        read = seen_on(plan, operand.edge, operand.name)
+        read = storage_on_edge(plan, operand.edge, operand.name)
         for name, storage in _written(plan, unit):
             if isinstance(storage, QParams) and isinstance(read, QParams) and read != storage:
                 raise InputError(
@@ -86,7 +86,7 @@ def _check_signature(plan: Plan, unit: Unit, table: OpTable) -> None:
     if not unit.outputs:
         return
     outputs = _written(plan, unit)
-    inputs = [(o, seen_on(plan, o.edge, o.name)) for o in unit.operands]
+    inputs = [(o, storage_on_edge(plan, o.edge, o.name)) for o in unit.operands]
     for signature in unit.signatures:
         if all(_writes(signature.output, storage) for _, storage in outputs) and _accepts(signature, inputs):
             _check_channels(unit, signature, inputs)

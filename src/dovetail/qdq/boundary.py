@@ -12,19 +12,19 @@ from dovetail.storage import Plan
 Stream = Callable[[Iterable[Sample]], Iterator[Sample]]
 
 
-def real_stream(stream: Stream, plan: Plan) -> Stream:
+def float_stream(stream: Stream, plan: Plan) -> Stream:
     """The same stream with float inputs and outputs: quantized on the way in, dequantized on the way out."""
     if not plan.quantized_io:
         return stream
 
     def run(samples: Iterable[Sample]) -> Iterator[Sample]:
-        for outputs in stream(stored_sample(sample, plan) for sample in samples):
+        for outputs in stream(quantized_sample(sample, plan) for sample in samples):
             yield {name: _real(name, array, plan) for name, array in outputs.items()}
 
     return run
 
 
-def stored_sample(sample: Sample, plan: Plan) -> Sample:
+def quantized_sample(sample: Sample, plan: Plan) -> Sample:
     """A float sample, quantized if the plan has quantized inputs and outputs."""
     if not plan.quantized_io:
         return sample

@@ -17,7 +17,7 @@ from dovetail.model.edit import attribute, is_op, shape_of
 from dovetail.model.layout import LAYOUT_OPS
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
-from dovetail.passes.as_float16 import HALF_SCALES_OPSET, survives
+from dovetail.passes.as_float16 import HALF_SCALES_OPSET, why_not_float16
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.qdq.pair import QdqPair, insert_dequantize, insert_quantize, new_scale, pair_of
 from dovetail.qdq.params import is_dequantize, is_quantize
@@ -98,7 +98,7 @@ class _Folder:
     def _why_not(self, pair: QdqPair) -> str:
         if self._opset < HALF_SCALES_OPSET:
             return f"opset {self._opset} does not support float16 scales, which need opset {HALF_SCALES_OPSET}"
-        return survives(pair.scale)
+        return why_not_float16(pair.scale)
 
 
 def _is_exact(pair: QdqPair) -> bool:

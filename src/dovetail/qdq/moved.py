@@ -9,14 +9,14 @@ import onnx_ir as ir
 
 from dovetail.encoding import Granularity
 from dovetail.model import edit
+from dovetail.model.data_movement import DATA_MOVEMENT_OPS
 from dovetail.model.evaluate import CannotEvaluate, evaluate
-from dovetail.model.movers import MOVERS
-from dovetail.qdq.params import STORED_TYPES, is_dequantize, qparams_of
+from dovetail.qdq.params import QUANTIZED_TYPES, is_dequantize, qparams_of
 
 # Operators whose outputs hold only elements of their first input (Concat: of all inputs).
-_MOVERS = frozenset(MOVERS) - {"MaxPool"} | {"Concat", "GatherND"}
+_MOVERS = frozenset(DATA_MOVEMENT_OPS) - {"MaxPool"} | {"Concat", "GatherND"}
 # Quantized dtypes that NumPy has itself, so that arrays of them can be passed to ONNX Runtime.
-_NUMPY_TYPES = frozenset(onnx_type for onnx_type, dtype in STORED_TYPES.items() if dtype.numpy.isbuiltin == 1)
+_NUMPY_TYPES = frozenset(onnx_type for onnx_type, dtype in QUANTIZED_TYPES.items() if dtype.numpy.isbuiltin == 1)
 
 
 def read_before_moving(model: ir.Model) -> None:

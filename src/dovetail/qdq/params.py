@@ -10,7 +10,7 @@ from dovetail.errors import InputError
 from dovetail.model.edit import attribute, constant_of, shape_of
 from dovetail.numerics.block import scale_shape
 
-STORED_TYPES: dict[ir.DataType, DType] = {
+QUANTIZED_TYPES: dict[ir.DataType, DType] = {
     ir.DataType.UINT4: DType.U4,
     ir.DataType.INT4: DType.S4,
     ir.DataType.UINT8: DType.U8,
@@ -20,7 +20,7 @@ STORED_TYPES: dict[ir.DataType, DType] = {
     ir.DataType.INT32: DType.S32,
     ir.DataType.FLOAT8E4M3FN: DType.F8E4M3,
 }
-IR_TYPES: dict[DType, ir.DataType] = {dtype: onnx_type for onnx_type, dtype in STORED_TYPES.items()}
+IR_TYPES: dict[DType, ir.DataType] = {dtype: onnx_type for onnx_type, dtype in QUANTIZED_TYPES.items()}
 # ONNX Runtime's own domain had 16-bit Q and DQ before ONNX opset 21; they compute the same.
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 # A graph in float16 has float16 scales.
@@ -128,6 +128,6 @@ def _dtype(node: ir.Node) -> DType:
     else:
         code = int(attribute(node, "output_dtype", 0))
         element = ir.DataType(code) if code else ir.DataType.UINT8
-    if element is None or element not in STORED_TYPES:
+    if element is None or element not in QUANTIZED_TYPES:
         raise _refusal(node, f"quantized dtype {element} is not supported")
-    return STORED_TYPES[element]
+    return QUANTIZED_TYPES[element]

@@ -12,7 +12,7 @@ from dovetail.model.edit import constant_of, is_op, shape_of, sole_consumer
 from dovetail.model.origin import origin_of
 from dovetail.model.place import at_node
 from dovetail.plan.constraints import Operand, Unit, build_problem, op_key
-from dovetail.plan.validate import seen_on
+from dovetail.plan.validate import storage_on_edge
 from dovetail.rules.check_input import CheckInput
 from dovetail.storage import IN_FLOAT32, Plan, Storage
 
@@ -74,7 +74,7 @@ def operations(subject: CheckInput) -> Iterator[Operation]:
             continue
         layer = _layer(unit, heads, plan)
         done.update(layer.nodes)
-        inputs = tuple((operand, seen_on(plan, operand.edge, operand.name)) for operand in layer.operands)
+        inputs = tuple((operand, storage_on_edge(plan, operand.edge, operand.name)) for operand in layer.operands)
         choices = [plan.tensors.get(value.name or "") for value in layer.outputs]
         outputs = tuple(IN_FLOAT32 if choice is None else choice.storage for choice in choices)
         yield Operation("Gemm" if layer is not unit else op_key(unit.nodes[0]), layer, inputs, outputs)

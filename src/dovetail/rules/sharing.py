@@ -11,7 +11,7 @@ from dovetail.finding import Finding, Severity
 from dovetail.model.origin import nodes_of, origin_of
 from dovetail.model.place import at_tensor
 from dovetail.plan.constraints import build_problem
-from dovetail.plan.validate import seen_on
+from dovetail.plan.validate import storage_on_edge
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
 
@@ -51,7 +51,7 @@ def different_quantization_around_data_movement_op(subject: CheckInput) -> Itera
     severity = Severity.WARNING if subject.table.runs_float_between else Severity.ERROR
     for unit in build_problem(subject.model, subject.table).units:
         for operand in unit.shared():
-            input_qparams = seen_on(subject.plan, operand.edge, operand.name)
+            input_qparams = storage_on_edge(subject.plan, operand.edge, operand.name)
             for output in unit.outputs:
                 choice = subject.plan.tensors.get(output.name or "")
                 output_qparams = None if choice is None else choice.storage

@@ -25,7 +25,7 @@ class BaselineComparison:
     measured: MeasuredLatency | str | None = None
 
 
-def check_wish(wish: str, backend: Backend, target: str) -> None:
+def check_baselines_option(wish: str, backend: Backend, target: str) -> None:
     """Raise InputError if ``--baselines`` names a baseline that the target does not have."""
     available = [baseline.name for baseline in backend.baselines]
     for name in [] if wish in _COUNTS else wish.split(","):

@@ -26,7 +26,7 @@ from dovetail.model.place import at_node
 from dovetail.model.session import Mode
 from dovetail.model.write import write
 from dovetail.passes.remove_unused import remove_unused
-from dovetail.qdq.boundary import stored_sample
+from dovetail.qdq.boundary import quantized_sample
 from dovetail.qdq.emit import READ
 from dovetail.qdq.simulation import load_simulation
 from dovetail.trials.variant import Variant
@@ -83,7 +83,7 @@ class _FaultSearch:
         self._bench, self._build, self._failing, self._until = bench, build, failing, until
         self._model = variant.model
         self._emitted = next(a.path for a in build.compiled.artifacts if a.name == MODEL)
-        self._sample = stored_sample(failing.sample, build.plan)
+        self._sample = quantized_sample(failing.sample, build.plan)
         simulation = load_simulation(self._emitted)
         self._emitted_names = self._tensors_in(simulation)
         self._expected = _values(self._model, list(self._emitted_names), failing.sample, build.folder, Mode.FLOAT)

@@ -55,7 +55,7 @@ def run_trials(
         return TrialResult(build, decisions, verification)
     with stage("locate"):
         located = locate(bench, variant, build, verification.failing)
-    result = TrialResult(build, decisions, with_place(verification, str(located)), str(located))
+    result = TrialResult(build, decisions, with_location(verification, str(located)), str(located))
     if isinstance(located, str) or variant.plan is not None:
         return result
     for knob in knobs:
@@ -68,7 +68,7 @@ def run_trials(
     return result
 
 
-def with_place(verification: Verification, located: str) -> Verification:
+def with_location(verification: Verification, located: str) -> Verification:
     """The verification with the location of the wrong operator in the reason of its ``numerics`` verdict."""
     numerics = verification.verdicts["numerics"]
     with_reason = replace(numerics, reason=f"{numerics.reason}; {located}")

@@ -31,7 +31,7 @@ from dovetail.model.ranked import ranked_outputs
 from dovetail.model.session import Mode
 from dovetail.op_support import OpTable
 from dovetail.plan.make import make_plan
-from dovetail.qdq.boundary import Stream, real_stream
+from dovetail.qdq.boundary import Stream, float_stream
 from dovetail.qdq.simulation import load_simulation
 from dovetail.storage import Plan
 from dovetail.trials.variant import Variant
@@ -66,7 +66,7 @@ class Workbench:
     """Tries variants of one model on one target.
 
     ``available``: whether the target's compiler is installed. ``source``: iterates over the calibration samples from
-    the start. ``wishes``: the caller's options for knobs, by the knob's name.
+    the start. ``knob_options``: the caller's options for knobs, by the knob's name.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class Workbench:
         folder: Path,
         *,
         available: bool = True,
-        wishes: Mapping[str, str] | None = None,
+        knob_options: Mapping[str, str] | None = None,
         score: Score | None = None,
         progress: Progress = lambda done, total: None,
     ) -> None:
         self.table, self.backend, self.available = table, backend, available
-        self.wishes, self.score, self.progress = dict(wishes or {}), score, progress
+        self.knob_options, self.score, self.progress = dict(knob_options or {}), score, progress
         self._source, self._folder = source, folder
         self._samples: list[Sample] = []
         self._float: dict[int, tuple[ir.Model, list[Sample]]] = {}
@@ -107,7 +107,7 @@ class Workbench:
         with self._emitted(variant) as (plan, artifacts, digest):
             if (digest, count) not in self._agreements:
                 simulation = load_simulation(_model(artifacts))
-                stream = real_stream(SessionRun(simulation, Mode.EXACT, self._scratch()), plan)
+                stream = float_stream(SessionRun(simulation, Mode.EXACT, self._scratch()), plan)
                 self._agreements[digest, count] = self._against_float(variant.model, stream, count)
         return self._agreements[digest, count]
 
@@ -168,7 +168,7 @@ class Workbench:
             raise ValueError(self.backend.runner.why_not)
         samples = self.samples(count)
         held_out: Iterable[Sample] = () if self.score is None else self.score.samples()
-        outputs = real_stream(partial(runner, build.compiled), build.plan)(itertools.chain(samples, held_out))
+        outputs = float_stream(partial(runner, build.compiled), build.plan)(itertools.chain(samples, held_out))
         exact = self._float_outputs(variant.model, count)
         agreement = compare_runs(exact, itertools.islice(outputs, len(exact)), ranked_outputs(variant.model.graph))
         return agreement, {} if self.score is None else dict(self.score.figures(outputs))

@@ -17,7 +17,7 @@ from dovetail.model.edit import is_float
 from dovetail.model.observe import ObservedRun
 from dovetail.model.session import Mode
 from dovetail.numerics.metrics import Comparison
-from dovetail.qdq.boundary import stored_sample
+from dovetail.qdq.boundary import quantized_sample
 from dovetail.qdq.emit import READ
 from dovetail.storage import Plan
 from dovetail.verify.rows import match_rows, partnered
@@ -136,7 +136,7 @@ def compare_tensors(
     simulation_run = ObservedRun(simulation, list(read_names.values()), workdir, Mode.EXACT)
     sums = {name: Comparison() for name in read_names}
     for sample in samples:
-        simulated = dict(simulation_run.run(stored_sample(sample, plan)))
+        simulated = dict(simulation_run.run(quantized_sample(sample, plan)))
         for name, expected in float_run.run(sample):
             sums[name] += Comparison.of(expected, simulated[read_names[name]])
     return sums

@@ -19,7 +19,7 @@ from dovetail.model.ranked import ranked_outputs
 from dovetail.model.session import Mode
 from dovetail.model.split import SplitModel
 from dovetail.numerics.metrics import Comparison
-from dovetail.qdq.boundary import Stream, real_stream
+from dovetail.qdq.boundary import Stream, float_stream
 from dovetail.qdq.simulation import load_simulation
 from dovetail.stats import DataInfo
 from dovetail.storage import Plan
@@ -117,10 +117,10 @@ def verify(
         simulation = load_simulation(emitted)
         streams: dict[str, Stream] = {
             "float": SessionRun(built.original if built.tail is None else built.model, Mode.FLOAT, folder),
-            "simulation": real_stream(SessionRun(simulation, Mode.EXACT, folder), built.plan),
+            "simulation": float_stream(SessionRun(simulation, Mode.EXACT, folder), built.plan),
         }
         if usable and runner.run is not None:
-            streams["target"] = real_stream(partial(runner.run, built.compiled), built.plan)
+            streams["target"] = float_stream(partial(runner.run, built.compiled), built.plan)
         tensors = compare_tensors(built.model, simulation, built.plan, samples[:TENSOR_SAMPLES], folder)
         ranked, classes = ranked_outputs(built.model.graph), class_outputs(built.model.graph)
         simulated = compare_runs(streams["float"](samples), streams["simulation"](samples), ranked, classes)

@@ -10,7 +10,7 @@ import pytest
 
 from dovetail.backend import Outcome
 from dovetail.encoding import QParams
-from dovetail.passes.cut_as_slices import cut_as_slices
+from dovetail.passes.lower_to_slices import lower_to_slices
 from dovetail.storage import Choice, Plan, Reason
 from dovetail.target import Target
 from dovetail.targets import open_target
@@ -71,7 +71,7 @@ def target() -> Target:
 @pytest.fixture(scope="module")
 def layers(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Lowered:
     model = graph(LAYERS)
-    cut_as_slices(model)
+    lower_to_slices(model)
     plan = dataclasses.replace(planned(model, target, STATIC, data=noise(model), quantized_io=True), quantized_io=False)
     return lowered(model, plan, target, tmp_path_factory.mktemp("layers"))
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from dovetail.encoding import DType, Encoding
-from dovetail.model.edit import attribute, shape_of, weight_is_matrix
-from dovetail.model.movers import MOVERS
+from dovetail.model.data_movement import DATA_MOVEMENT_OPS
+from dovetail.model.edit import attribute, shape_of, why_weight_not_matrix
 from dovetail.op_support import (
     A8,
     A16,
@@ -31,7 +31,7 @@ from dovetail.op_support import (
     const,
     signature,
 )
-from dovetail.passes.matmul_of_transposed import EQUATIONS
+from dovetail.passes.transposed_matmul_to_einsum import EQUATIONS
 from dovetail.targets.htp.chips import Chip
 
 _KNOWN = "onnxruntime-qnn 2.7.0 (QAIRT 2.51), soc 43, compiled graph dumped"
@@ -91,7 +91,7 @@ def htp_table(target: str, chip: Chip) -> OpTable:
 
 
 def _ops(chip: Chip) -> Mapping[str, OpSupport]:
-    table = {op: OpSupport(_same(1), shares=(0,), known_from=_KNOWN) for op in MOVERS}
+    table = {op: OpSupport(_same(1), shares=(0,), known_from=_KNOWN) for op in DATA_MOVEMENT_OPS}
     table |= {op: OpSupport(_same(1), known_from=_KNOWN) for op in _ONE_INPUT}
     table |= {op: OpSupport(_same(0), known_from=_KNOWN) for op in _MANY_INPUTS}
     # Nearest runs in integers only if input and output have the same qparams; linear does not leave the input's range.
@@ -148,7 +148,7 @@ def _replaces(node: ir.Node) -> str:
 
 
 def _constant_matmul() -> tuple[Signature, ...]:
-    return tuple(Signature((Slot(a), const(W8)), a, when=weight_is_matrix) for a in (A8, A16))
+    return tuple(Signature((Slot(a), const(W8)), a, when=why_weight_not_matrix) for a in (A8, A16))
 
 
 def _second_operands(chip: Chip) -> tuple[Signature, ...]:

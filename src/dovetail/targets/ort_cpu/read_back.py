@@ -13,10 +13,10 @@ import onnx_ir as ir
 
 from dovetail.backend import Outcome, ReadBack, TensorReadBack
 from dovetail.encoding import Array, DType, QParams
+from dovetail.model.data_movement import DATA_MOVEMENT_OPS
 from dovetail.model.edit import attribute, constant_of, shape_of
-from dovetail.model.movers import MOVERS
 from dovetail.model.origin import each_value, origin_of
-from dovetail.qdq.stored import StoredValue, stored_values
+from dovetail.qdq.quantized_values import QuantizedValue, quantized_values
 from dovetail.storage import Plan
 
 
@@ -53,7 +53,7 @@ _BIASES = {"QLinearConv": 8, "QGemm": 6}
 # A convolution that runs channels-last gets a new node, named by the old name with this suffix.
 _LAYOUT_SUFFIX = re.compile(r"_token_\d+$")
 # Operators of the optimized graph that pass their input's quantization through.
-_LAYOUT = frozenset((*MOVERS, "Resize"))
+_LAYOUT = frozenset((*DATA_MOVEMENT_OPS, "Resize"))
 # ONNX Runtime writes int8 constants as uint8 (zero point + 128) where the CPU's int8 kernels would saturate.
 _AS_UNSIGNED = "_s8_2_u8"
 
@@ -70,7 +70,7 @@ def read_optimized(emitted_path: Path, optimized_path: Path, plan: Plan) -> Read
     """Look up every planned storage in the optimized graph."""
     emitted, optimized = ir.load(emitted_path), ir.load(optimized_path)
     graph = _OptimizedGraph(emitted, optimized)
-    rows = [(stored, _read(stored, graph.find(stored.name))) for stored in stored_values(emitted, plan)]
+    rows = [(stored, _read(stored, graph.find(stored.name))) for stored in quantized_values(emitted, plan)]
     matched = {stored.group for stored, row in rows if stored.group and row.outcome is Outcome.MATCHED}
     changed = {stored.group for stored, row in rows if stored.group and row.outcome is Outcome.CHANGED}
     tensors = []
@@ -130,7 +130,7 @@ def _quantized_output(value: ir.Value) -> ir.Value:
     return value
 
 
-def _read(stored: StoredValue, value: ir.Value | None) -> TensorReadBack:
+def _read(stored: QuantizedValue, value: ir.Value | None) -> TensorReadBack:
     if value is None:
         return stored.as_read(Outcome.NOT_FOUND, "no such value in the optimized graph")
     all_qparams = list(_bias_qparams(value) if stored.params.dtype is DType.S32 else _qparams(value))
@@ -206,7 +206,7 @@ def _axis(node: ir.Node, scale: int) -> int | None:
     return None if weight is None else len(weight) - 1
 
 
-def _difference(stored: StoredValue, actual: _OperatorQParams) -> str:
+def _difference(stored: QuantizedValue, actual: _OperatorQParams) -> str:
     """How the qparams of an operator differ from the plan; empty if they do not."""
     params = stored.params
     if actual.scale.size != params.scale.size or not np.allclose(actual.scale.ravel(), params.scale.ravel(), 1e-6, 0):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dovetail.encoding import Encoding
-from dovetail.model.edit import weight_is_matrix
-from dovetail.model.movers import MOVERS
+from dovetail.model.data_movement import DATA_MOVEMENT_OPS
+from dovetail.model.edit import why_weight_not_matrix
 from dovetail.op_support import A8, A16, B32, F32, W8, OpSupport, Signature, Slot, bias, const, signature
 
 _KNOWN = "onnxruntime 1.31.1, optimized graphs of the shipped models read back"
@@ -58,10 +58,10 @@ def _table() -> dict[str, OpSupport]:
     matmul = tuple(signature(inputs, inputs, out=out) for inputs, out in _COMBINATIONS if inputs != F32)
     norm = tuple(signature(data, const(F32), const(F32), out=out) for data, out in _COMBINATIONS)
     same = tuple(signature(encoding, out=encoding) for encoding in (A8, A16, F32))
-    table = {op: OpSupport(same, shares=(0,), known_from=_KNOWN) for op in MOVERS}
+    table = {op: OpSupport(same, shares=(0,), known_from=_KNOWN) for op in DATA_MOVEMENT_OPS}
     table |= {op: OpSupport(_elementwise(op in _ONE_DATA_INPUT), follows=True, known_from=_KNOWN) for op in _FOLLOWERS}
     table |= {op: OpSupport(linear, known_from=_KNOWN) for op in ("Conv", "ConvTranspose", "Gemm")}
-    by_weight = tuple(replace(row, when=weight_is_matrix) for row in linear)
+    by_weight = tuple(replace(row, when=why_weight_not_matrix) for row in linear)
     table["MatMul"] = OpSupport((*by_weight, *matmul), known_from=_KNOWN)
     table["Softmax"] = replace(table["Softmax"], unclipped=True)
     table["LayerNormalization"] = OpSupport(norm, follows=True, known_from=_KNOWN)

@@ -16,7 +16,7 @@ from dovetail.errors import InputError
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.model.write import write
 from dovetail.op_support import FP32, W8A8, W8A16, Chain, OpTable
-from dovetail.passes.linear_as_gemm import linear_as_gemm
+from dovetail.passes.linear_to_gemm import linear_to_gemm
 from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.remove_unused import remove_unused
 from dovetail.qdq.emit import emit_qdq
@@ -96,6 +96,6 @@ ORT_CPU = Target(
         runs_float_between=True,
     ),
     backend=Backend(probe, emit, compile_model, read_back, Runner(run, notes=(_NOTE,))),
-    rewrites=Rewrites((linear_as_gemm, merge_layout, remove_unused)),
+    rewrites=Rewrites((linear_to_gemm, merge_layout, remove_unused)),
 )
 FAMILY = Family(open_target)

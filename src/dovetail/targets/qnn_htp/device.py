@@ -12,7 +12,7 @@ from dovetail.targets.qnn_htp import device_session
 _OPTIONS = "PROVIDER_OPTIONS: dict[str, str] = {}\n"
 
 
-def device_side(provider_options: Mapping[str, str], compiled: CompileResult, case: DeviceCase) -> DeviceFiles:
+def device_files(provider_options: Mapping[str, str], compiled: CompileResult, case: DeviceCase) -> DeviceFiles:
     """Return the model files, the context binary first if there is one, and the scripts that run them."""
     context = [a.path for a in compiled.artifacts if a.name.startswith("context")]
     shipped = [a.path for a in compiled.artifacts if a.name.startswith(MODEL)]

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from dovetail.backend import Outcome, ReadBack, TensorReadBack
 from dovetail.encoding import Granularity
-from dovetail.qdq.stored import StoredValue, stored_values
+from dovetail.qdq.quantized_values import QuantizedValue, quantized_values
 from dovetail.storage import Plan
 from dovetail.targets.qnn_htp.dump import DumpError, QnnGraph, QnnNode, load_dump
 from dovetail.targets.qnn_htp.floats import FloatReader, validated
@@ -29,7 +29,7 @@ def read_dump(emitted_path: Path, dump: Path, plan: Plan, log: str) -> ReadBack:
     except DumpError as error:
         return ReadBack((), EVIDENCE, unparsed=str(error))
     emitted = ir.load(emitted_path)
-    stored = list(stored_values(emitted, plan))
+    stored = list(quantized_values(emitted, plan))
     changes = dict(_silent_changes(graph, {value.name for value in stored}, plan))
     looked_up = [_look_up(value, graph, changes) for value in stored]
     matched = {value.group for value, row in zip(stored, looked_up, strict=True) if row.outcome is Outcome.MATCHED}
@@ -42,7 +42,7 @@ def read_dump(emitted_path: Path, dump: Path, plan: Plan, log: str) -> ReadBack:
     return ReadBack((*rows, *FloatReader(graph, validated(log)).rows(emitted, plan)), EVIDENCE)
 
 
-def _look_up(value: StoredValue, graph: QnnGraph, changes: Mapping[str, str]) -> TensorReadBack:
+def _look_up(value: QuantizedValue, graph: QnnGraph, changes: Mapping[str, str]) -> TensorReadBack:
     tensor = graph.tensors.get(value.name)
     if tensor is None:
         return value.as_read(Outcome.NOT_FOUND, "not in the dumped graph")

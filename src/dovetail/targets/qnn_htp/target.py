@@ -37,7 +37,7 @@ from dovetail.targets.htp.rules import RULES
 from dovetail.targets.htp.rules.retired import RETIRED
 from dovetail.targets.htp.table import htp_table
 from dovetail.targets.qnn_htp.compile import GRAPH, SESSION, compile_model, package
-from dovetail.targets.qnn_htp.device import device_side
+from dovetail.targets.qnn_htp.device import device_files
 from dovetail.targets.qnn_htp.install import probe
 from dovetail.targets.qnn_htp.islands import hold_islands
 from dovetail.targets.qnn_htp.naive import export_naive
@@ -81,7 +81,7 @@ def _backend(options: HtpOptions) -> Backend:
         runner=Runner(partial(run, options), samples=1, retry_samples=8),
         package=partial(package, options),
         estimator=Estimator(baselines) if options.chip.has_estimate else None,
-        device=DeviceKit(partial(device_side, options.provider)),
+        device=DeviceKit(partial(device_files, options.provider)),
         float16_db=_FLOAT16_DB,
     )
 

@@ -10,8 +10,8 @@ from dovetail.edge import Edge
 from dovetail.encoding import DType
 from dovetail.finding import Finding, Place, Severity
 from dovetail.model.attention import Attention, find_attention
+from dovetail.model.data_movement import DATA_MOVEMENT_OPS
 from dovetail.model.edit import constant_of, is_op
-from dovetail.model.movers import MOVERS
 from dovetail.model.place import at_attention
 from dovetail.targets.tensorrt.layers import TYPE_NAMES, Layer
 from dovetail.targets.tensorrt.rules.compiler import NOT_FUSED, NOT_IN_LAYER_LIST
@@ -141,7 +141,7 @@ def _output_is_quantized(value: ir.Value, plain: UnquantizedModel) -> bool:
     """Whether all consumers of a value, also behind layout operators and Casts, read it quantized."""
     return all(
         Edge(user.name or "", index) in plain.edges
-        or (is_op(user, *MOVERS, "Cast") and _output_is_quantized(user.outputs[0], plain))
+        or (is_op(user, *DATA_MOVEMENT_OPS, "Cast") and _output_is_quantized(user.outputs[0], plain))
         for user, index in value.uses()
     )
 

@@ -12,7 +12,7 @@ from dovetail.targets.tensorrt.compile import ENGINE
 COMMANDS = "trtexec.sh"
 
 
-def device_side(compiled: CompileResult, case: DeviceCase) -> DeviceFiles:
+def device_files(compiled: CompileResult, case: DeviceCase) -> DeviceFiles:
     """The files of the model, the engine first if there is one, and the scripts that run them."""
     engine = [a.path for a in compiled.artifacts if a.name == ENGINE]
     shipped = sorted(

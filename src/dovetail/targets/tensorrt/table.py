@@ -15,8 +15,8 @@ import onnx_ir as ir
 
 from dovetail.encoding import DType, Encoding, Granularity
 from dovetail.model.attention import Attention, match_attention
-from dovetail.model.edit import is_op, shape_of, weight_is_matrix
-from dovetail.model.movers import MOVERS
+from dovetail.model.data_movement import DATA_MOVEMENT_OPS
+from dovetail.model.edit import is_op, shape_of, why_weight_not_matrix
 from dovetail.numerics.grid import FLOAT8_HIGHEST
 from dovetail.op_support import F32, FixedQParams, OpSupport, Precision, Signature, Slot, const, signature
 
@@ -46,14 +46,14 @@ W8A8 = Precision("w8a8", S8, W8)
 
 def table(float8: bool) -> Mapping[str, OpSupport]:
     """MatMul, Gemm and Conv read 8 bit on both inputs and write float: biases and residuals are added in float."""
-    ops = {op: OpSupport((signature(F32, out=F32),), shares=(0,), known_from=_KNOWN) for op in MOVERS}
+    ops = {op: OpSupport((signature(F32, out=F32),), shares=(0,), known_from=_KNOWN) for op in DATA_MOVEMENT_OPS}
     encodings = ((F8, WF8), (S8, W8)) if float8 else ((S8, W8),)
     linear = tuple(signature(a, const(w), F32, out=F32) for a, w in encodings)
     plain = signature(F32, F32, F32, out=F32)
     ops["Gemm"] = OpSupport((*linear, plain), known_from=_KNOWN)
     conv = tuple(replace(row, when=_small_conv_kernel) if row.inputs[0].encoding == F8 else row for row in linear)
     ops["Conv"] = OpSupport((*conv, plain), known_from=_KNOWN)
-    by_weight = tuple(Signature((Slot(a), const(w)), F32, when=weight_is_matrix) for a, w in encodings)
+    by_weight = tuple(Signature((Slot(a), const(w)), F32, when=why_weight_not_matrix) for a, w in encodings)
     by_activation = tuple(Signature((Slot(a), Slot(a)), F32, when=_fuses(a.dtype)) for a, _ in encodings)
     ops["MatMul"] = OpSupport((*by_weight, *by_activation, signature(F32, F32, out=F32)), known_from=_KNOWN)
     fixed = (FixedQParams(DType.F8E4M3, SOFTMAX_SCALE_FP8, 0), FixedQParams(DType.S8, SOFTMAX_SCALE_INT8, 0))
@@ -85,7 +85,7 @@ def _feeds_matrix_ops(value: ir.Value) -> bool:
         and not value.is_graph_output()
         and all(
             is_op(user, "Conv", "Gemm", "MatMul")
-            or (is_op(user, *MOVERS) and all(_feeds_matrix_ops(output) for output in user.outputs))
+            or (is_op(user, *DATA_MOVEMENT_OPS) and all(_feeds_matrix_ops(output) for output in user.outputs))
             for user in users
         )
     )

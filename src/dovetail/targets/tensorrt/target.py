@@ -14,10 +14,10 @@ from dovetail.backend import Artifact, Backend, CompileResult, DeviceKit, ReadBa
 from dovetail.encoding import QParams
 from dovetail.model.write import write
 from dovetail.op_support import F16, F32, FP16, OpTable, computing_in
-from dovetail.passes.as_float16 import as_float16, survives
+from dovetail.passes.as_float16 import as_float16, why_not_float16
 from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.remove_unused import remove_unused
-from dovetail.passes.split_linear import split_linear
+from dovetail.passes.split_fused_linear import split_fused_linear
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.fold_casts import fold_casts
 from dovetail.qdq.scale_before_quantize import scale_before_quantize
@@ -26,7 +26,7 @@ from dovetail.storage import Choice, Plan
 from dovetail.target import Family, Rewrites, Target
 from dovetail.targets.tensorrt.chips import BUILT, gpu_named
 from dovetail.targets.tensorrt.compile import FLOAT16_LAYERS, LAYERS, compile_model
-from dovetail.targets.tensorrt.device import device_side
+from dovetail.targets.tensorrt.device import device_files
 from dovetail.targets.tensorrt.device_files import read_device
 from dovetail.targets.tensorrt.install import probe
 from dovetail.targets.tensorrt.options import DEFAULTS, TrtOptions, read_options
@@ -69,10 +69,10 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
             compile=partial(compile_model, checked),
             read_back=read_back,
             runner=Runner(None, why_not=_NO_RUN),
-            device=DeviceKit(device_side, read_device),
+            device=DeviceKit(device_files, read_device),
             float16_db=_FLOAT16_DB if checked.half else None,
         ),
-        rewrites=Rewrites((split_linear, merge_layout, remove_unused), quantized=_QDQ_REWRITES),
+        rewrites=Rewrites((split_fused_linear, merge_layout, remove_unused), quantized=_QDQ_REWRITES),
         rules=RULES,
     )
 
@@ -98,7 +98,7 @@ def _half_scales(plan: Plan) -> Plan:
 
 def _half_scale(choice: Choice) -> Choice:
     storage = choice.storage
-    if not isinstance(storage, QParams) or survives(storage.scale):
+    if not isinstance(storage, QParams) or why_not_float16(storage.scale):
         return choice
     half = storage.scale.astype(np.float16).astype(np.float32)
     return replace(choice, storage=QParams(storage.encoding, half, storage.zero_point, storage.axis))

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from dovetail.edge import Edge
 from dovetail.encoding import DType
 from dovetail.model.attention import ScalePlace, scale_at
+from dovetail.model.data_movement import DATA_MOVEMENT_OPS
 from dovetail.model.edit import constant_of, is_op
-from dovetail.model.movers import MOVERS
 from dovetail.model.origin import carry
 from dovetail.numerics.affine import dequantize
 from dovetail.passes.infer_shapes import infer_shapes
@@ -57,7 +57,7 @@ def _consumers(value: ir.Value) -> list[Edge]:
     for node, index in value.uses():
         edges.append(Edge(node.name or "", index))
         scale = scale_at(node, ScalePlace.QUERY)
-        if (is_op(node, "Cast", *MOVERS) and not index) or (scale is not None and scale.data is value):
+        if (is_op(node, "Cast", *DATA_MOVEMENT_OPS) and not index) or (scale is not None and scale.data is value):
             edges += [edge for output in node.outputs for edge in _consumers(output)]
     return edges
 

@@ -14,7 +14,7 @@ SCRIPT = "run_executor_runner.sh"
 _NAMES = "INPUTS: list[str] = []\nOUTPUTS: list[str] = []\n"
 
 
-def device_side(compiled: CompileResult, case: DeviceCase) -> DeviceFiles:
+def device_files(compiled: CompileResult, case: DeviceCase) -> DeviceFiles:
     """The program, or the QDQ graph if it could not be lowered on this machine, and the scripts that run it."""
     program = [a.path for a in compiled.artifacts if a.name == PROGRAM]
     models = program or [a.path for a in compiled.artifacts if a.name.startswith(MODEL)]

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from dovetail.backend import Outcome, ReadBack, TensorReadBack
 from dovetail.encoding import DType, QParams
 from dovetail.qdq.params import is_dequantize, is_quantize
-from dovetail.qdq.stored import StoredValue, stored_values
+from dovetail.qdq.quantized_values import QuantizedValue, quantized_values
 from dovetail.storage import Plan
 
 EVIDENCE = "the operators of the XNNPACK delegates, read from the .pte file"
@@ -26,7 +26,7 @@ Operator = Mapping[str, Any]
 def read_operator_list(emitted_path: Path, census_path: Path, plan: Plan) -> ReadBack:
     """Look up every planned storage in the list of the program's operators."""
     program = _Program(ir.load(emitted_path), json.loads(census_path.read_text())["operators"])
-    return ReadBack(tuple(program.read(stored) for stored in stored_values(program.emitted, plan)), EVIDENCE)
+    return ReadBack(tuple(program.read(stored) for stored in quantized_values(program.emitted, plan)), EVIDENCE)
 
 
 class _Program:
@@ -41,7 +41,7 @@ class _Program:
         for operator in operators:
             self._operators.setdefault(str(operator["node"]), []).append(operator)
 
-    def read(self, stored: StoredValue) -> TensorReadBack:
+    def read(self, stored: QuantizedValue) -> TensorReadBack:
         """Compare one planned storage with the program."""
         value = self._values[stored.name]
         producer = value.producer()
@@ -49,7 +49,7 @@ class _Program:
             return self._compare_output(stored, producer)
         return self._compare_input(stored, value)
 
-    def _compare_output(self, stored: StoredValue, quantize: ir.Node) -> TensorReadBack:
+    def _compare_output(self, stored: QuantizedValue, quantize: ir.Node) -> TensorReadBack:
         """Compare a tensor with the output of the operator that writes it, or of the Convert behind that operator."""
         source = quantize.inputs[0]
         producer = None if source is None else source.producer()
@@ -66,7 +66,7 @@ class _Program:
             return self._compare(stored, converted[-1]["output"], "converted from float")
         return self._compare_input(stored, quantize.outputs[0])
 
-    def _compare_input(self, stored: StoredValue, value: ir.Value) -> TensorReadBack:
+    def _compare_input(self, stored: QuantizedValue, value: ir.Value) -> TensorReadBack:
         """Compare a constant or a graph input with the inputs of the operators that read it."""
         for dequantize in (node for node, _ in value.uses() if is_dequantize(node)):
             for node, index in dequantize.outputs[0].uses():
@@ -86,7 +86,7 @@ class _Program:
         producers = [v.producer() for v in node.inputs if v is not None and v.dtype is ir.DataType.FLOAT]
         return bool(producers) and all(producer is not None and is_dequantize(producer) for producer in producers)
 
-    def _compare(self, stored: StoredValue, value: Mapping[str, Any], detail: str) -> TensorReadBack:
+    def _compare(self, stored: QuantizedValue, value: Mapping[str, Any], detail: str) -> TensorReadBack:
         difference = _difference(stored.params, value)
         if difference:
             return stored.as_read(Outcome.CHANGED, difference)

@@ -12,8 +12,8 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from dovetail.encoding import DType, Encoding
-from dovetail.model.edit import attribute, constant_of, shape_of, weight_is_matrix
-from dovetail.model.slices import cuts_of
+from dovetail.model.edit import attribute, constant_of, shape_of, why_weight_not_matrix
+from dovetail.model.slices import slice_ranges
 from dovetail.op_support import B32, F32, W8, OpSupport, Precision, Signature, Slot, bias, const, signature
 
 _KNOWN = "executorch 1.5.1, serialized program read back"
@@ -47,7 +47,7 @@ def _table() -> dict[str, OpSupport]:
     gemm = (*(replace(row, when=_is_linear_layer) for row in (linear, dynamic)), in_float)
     table["Gemm"] = OpSupport(gemm, known_from=_KNOWN)
     by_weight = (signature(A8S, const(W8), out=A8S), signature(F32, const(W8), out=F32))
-    matmul = (*(replace(row, when=weight_is_matrix) for row in by_weight), signature(F32, F32, out=F32))
+    matmul = (*(replace(row, when=why_weight_not_matrix) for row in by_weight), signature(F32, F32, out=F32))
     table["MatMul"] = OpSupport(matmul, known_from=_KNOWN)
     table["Conv"] = OpSupport((replace(linear, when=_up_to_two_axes), in_float), known_from=_KNOWN)
     table["ConvTranspose"] = OpSupport((replace(linear, when=_one_group), in_float), known_from=_KNOWN)
@@ -61,7 +61,7 @@ def _int8_if(condition: object) -> Signature:
 def _slices_one_axis(node: ir.Node) -> str:
     if shape_of(node.inputs[1]) != (1,):
         return "a Slice over several axes becomes several slices, without int8 between them"
-    steps = [cut.step for cut in (cuts_of(node) or {}).values()]
+    steps = [cut.step for cut in (slice_ranges(node) or {}).values()]
     return "" if steps == [1] else "XNNPACK supports only slices with step 1"
 
 

@@ -12,19 +12,19 @@ from dovetail.backend import Artifact, Backend, CompileResult, DeviceKit, ReadBa
 from dovetail.errors import InputError
 from dovetail.model.write import write
 from dovetail.op_support import FP32, Chain, OpTable
-from dovetail.passes.cut_as_slices import cut_as_slices
 from dovetail.passes.fold_scale import fold_scale
-from dovetail.passes.linear_as_gemm import linear_as_gemm
+from dovetail.passes.linear_to_gemm import linear_to_gemm
+from dovetail.passes.lower_to_slices import lower_to_slices
 from dovetail.passes.merge_duplicates import merge_duplicates
 from dovetail.passes.merge_layout import merge_layout
+from dovetail.passes.move_slices_up import move_slices_up
 from dovetail.passes.remove_unused import remove_unused
-from dovetail.passes.slice_early import slice_early
-from dovetail.passes.split_linear import split_linear
+from dovetail.passes.split_fused_linear import split_fused_linear
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
 from dovetail.target import Family, Rewrites, Target
 from dovetail.targets.xnnpack.compile import CENSUS, PROGRAM, compile_model
-from dovetail.targets.xnnpack.device import device_side
+from dovetail.targets.xnnpack.device import device_files
 from dovetail.targets.xnnpack.dynamic import insert_dynamic
 from dovetail.targets.xnnpack.install import probe
 from dovetail.targets.xnnpack.measure import baselines, measure
@@ -61,15 +61,15 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
             read_back=read_back,
             runner=Runner(partial(run, checked)),
             timer=Timer(partial(measure, checked), baselines(checked)),
-            device=DeviceKit(device_side),
+            device=DeviceKit(device_files),
         ),
         rewrites=Rewrites(
             (
-                linear_as_gemm,
+                linear_to_gemm,
                 fold_scale,
-                split_linear,
-                cut_as_slices,
-                slice_early,
+                split_fused_linear,
+                lower_to_slices,
+                move_slices_up,
                 merge_duplicates,
                 merge_layout,
                 remove_unused,

@@ -42,7 +42,7 @@ RULE = (
 
 def decide(bench: Workbench, variant: Variant) -> Outcome:
     """Pin every such operand to the width chosen by measurement, or to the caller's ``--operand-bits``."""
-    wish = bench.wishes.get(NAME, "auto")
+    wish = bench.knob_options.get(NAME, "auto")
     narrow = {} if wish == "16" else narrower(variant.model, bench.table, variant.stats, variant.request)
     if wish == "8":
         pins = {edge: OperandPin(encoding, Reason.PINNED, "--operand-bits 8") for edge, encoding in narrow.items()}

@@ -33,7 +33,7 @@ def precisions(*inner: Knob) -> Knob:
 
 
 def _decide(inner: tuple[Knob, ...], bench: Workbench, variant: Variant) -> Outcome:
-    candidates = bench.table.choices.get(bench.wishes.get(NAME, ""), ())
+    candidates = bench.table.choices.get(bench.knob_options.get(NAME, ""), ())
     if not candidates:
         return decide_all(inner, bench, variant)
     outcomes = {

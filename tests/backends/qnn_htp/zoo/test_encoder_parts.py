@@ -14,7 +14,7 @@ from dovetail.backend import CompileResult, Outcome
 from dovetail.finding import Status
 from dovetail.op_support import A16, W8A16, OpSupport, signature
 from dovetail.passes.infer_shapes import infer_shapes
-from dovetail.passes.windows_as_conv import windows_as_conv
+from dovetail.passes.unfold_to_conv import unfold_to_conv
 from dovetail.report.result import Result
 from dovetail.target import Target
 from dovetail.targets import open_target
@@ -150,5 +150,5 @@ def test_overlapping_windows_become_convolutions(text: str, rejected: str, htp: 
 
     findings = compiled(model(), htp, tmp_path).findings
     assert rejected in {finding.message.split()[0] for finding in findings}
-    assert windows_as_conv in htp.rewrites.graph
+    assert unfold_to_conv in htp.rewrites.graph
     assert agreement_db(rewritten(model(), htp), htp, tmp_path) > RIGHT_DB

@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from dovetail.encoding import DType, QParams
 from dovetail.finding import Finding, Severity
+from dovetail.model.data_movement import DATA_MOVEMENT_OPS
 from dovetail.model.edit import shape_of
-from dovetail.model.movers import MOVERS
 from dovetail.model.origin import origin_of
 from dovetail.model.place import at_node, at_tensor
 from dovetail.plan.constraints import Operand
@@ -137,7 +137,7 @@ def qdq_pair_removed_by_compiler(subject: CheckInput) -> Iterator[Finding]:
 def _computing_consumers(value: ir.Value, consumers: Mapping[str, list[Operation]]) -> Iterator[Operation]:
     """The consumers of a tensor, looking through float operators that only move data."""
     for operation in consumers.get(value.name or "", []):
-        if operation.op in MOVERS and not operation.in_integers:
+        if operation.op in DATA_MOVEMENT_OPS and not operation.in_integers:
             for output in operation.unit.outputs:
                 yield from _computing_consumers(output, consumers)
         else:

@@ -12,7 +12,7 @@ from dovetail.finding import Finding, Severity
 from dovetail.model.attention import Attention, find_attention
 from dovetail.model.place import at_attention
 from dovetail.op_support import OpTable
-from dovetail.plan.validate import seen_on
+from dovetail.plan.validate import storage_on_edge
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
 from dovetail.storage import Plan, Storage
@@ -25,7 +25,7 @@ def _operands(attention: Attention, plan: Plan) -> dict[str, Storage]:
 
 def _input_storage(node: ir.Node, index: int, plan: Plan) -> Storage:
     value = node.inputs[index]
-    return seen_on(plan, Edge(node.name or "", index), "" if value is None else str(value.name))
+    return storage_on_edge(plan, Edge(node.name or "", index), "" if value is None else str(value.name))
 
 
 @rule("Q421")

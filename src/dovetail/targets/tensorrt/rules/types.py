@@ -12,7 +12,7 @@ from dovetail.finding import Finding, Place, Severity
 from dovetail.model.edit import attribute, constant_of
 from dovetail.model.place import at_edge, at_tensor
 from dovetail.model.read import ORIGINAL_OPSET
-from dovetail.passes.as_float16 import HALF_SCALES_OPSET, survives
+from dovetail.passes.as_float16 import HALF_SCALES_OPSET, why_not_float16
 from dovetail.qdq.params import is_dequantize, is_quantize
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
@@ -197,7 +197,7 @@ def scale_outside_float16_range(subject: CheckInput) -> Iterator[Finding]:
     choices = [(at_tensor(values[name]), choice) for name, choice in plan.tensors.items()]
     choices += [(at_edge(nodes[edge.node], edge.index), choice) for edge, choice in plan.edges.items()]
     for place, choice in choices:
-        why = survives(choice.storage.scale) if isinstance(choice.storage, QParams) else ""
+        why = why_not_float16(choice.storage.scale) if isinstance(choice.storage, QParams) else ""
         if why:
             message = f"a scale of {str(place)!r} cannot be stored in float16: {why}"
             fix = "check why its range is so extreme, or use --option compute=fp32"

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import attribute, constant_of, is_op, shape_of
 from dovetail.model.place import at_node
-from dovetail.model.slices import MOST_AXES, cuts_of, takes_one_of_each
+from dovetail.model.slices import MOST_AXES, selects_one_per_step, slice_ranges
 from dovetail.plan.constraints import Unit
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import operations, say
@@ -158,11 +158,11 @@ def _why_not_delegated(node: ir.Node) -> str:
 
 def _keeps_steps(node: ir.Node, shape: tuple[int, ...]) -> bool:
     """Whether a Slice has steps that are still there after its axis is split in two."""
-    cuts = cuts_of(node)
+    cuts = slice_ranges(node)
     if cuts is None or len(shape) >= MOST_AXES:
         steps = constant_of(node.inputs[4]) if len(node.inputs) > 4 else None
         return steps is not None and bool((steps != 1).any())
-    return any(cut.step != 1 and not takes_one_of_each(shape[axis], cut) for axis, cut in cuts.items())
+    return any(cut.step != 1 and not selects_one_per_step(shape[axis], cut) for axis, cut in cuts.items())
 
 
 def _repeats(shape: tuple[int, ...], out: tuple[int, ...]) -> bool:
