@@ -120,13 +120,15 @@ def test_an_operator_in_front_of_everything_is_refused(tmp_path: Path) -> None:
       few = Unsqueeze(one, last)  wide = Expand(few, shape)  y = MatMul(wide, w) }
     """
     proto = to_proto(text, last=np.array([1]), shape=np.array([1, 4]), w=normal(4, 3))
-    with pytest.raises(InputError, match=r"node 'first' \(NonZero\) is not supported: .* The model cannot be split before it"):
+    message = r"node 'first' \(NonZero\) is not supported: .* The model cannot be split before it"
+    with pytest.raises(InputError, match=message):
         dovetail.fit(proto, target="qnn-htp:sm8550", calibration={"x": normal(2, 8, 4)}, output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_quantized_outputs_do_not_go_with_a_tail(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--io quantized: not supported for a split model, tail.onnx takes float inputs"):
+    message = "--io quantized: not supported for a split model, tail.onnx takes float inputs"
+    with pytest.raises(InputError, match=message):
         dovetail.fit(
             detector_with_nms(),
             target="qnn-htp:sm8550",
