@@ -116,11 +116,11 @@ def precision_of(path: Path, options_shape: dict[str, tuple[int, ...]] | None = 
     _, imported, _ = _read(path, FitOptions(target="", shape=options_shape or {}))
     counts = Counter(params.dtype for params in imported.tensors.values())
     if not counts:
-        raise InputError(f"{path}: no activation is quantized, so the precision is unknown: add --precision")
+        raise InputError(f"{path} has no quantized activation, so the precision is unknown: add --precision")
     dtype, count = counts.most_common(1)[0]
     if dtype not in _PRECISIONS:
         raise InputError(
-            f"{path}: {count} of {counts.total()} quantized activations are {dtype}, which no precision of a target "
+            f"{path} has {count} of {counts.total()} quantized activations in {dtype}, which no precision of a target "
             "uses: add --precision, for example --precision w8a8"
         )
     return _PRECISIONS[dtype]
@@ -133,7 +133,7 @@ def _read(
     that were applied to read them."""
     raw = read(path, options.shape)
     if not is_quantized(raw):
-        raise InputError(f"{path}: is not quantized: use `dovetail fit` for a float model")
+        raise InputError(f"{path} is not quantized: use `dovetail fit` for a float model")
     records = tuple(rewrite(raw) for rewrite in (*rewrites, as_float32))
     model, plan = invert(raw)
     return model, imported_qparams(model, plan), records

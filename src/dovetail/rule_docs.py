@@ -15,7 +15,7 @@ INDEX = "README.md"
 def explain(rule: Rule) -> str:
     """Return a rule in Markdown, from its docstring alone."""
     targets = ", ".join(families_with(rule)) or "all targets"
-    about = f"Family: {FAMILIES[rule.code[:2]]}. For: {targets}."
+    about = f"Category: {FAMILIES[rule.code[:2]]}. Applies to: {targets}."
     about += "" if rule.check is not None else " Found by a run that compiles; `dovetail check` cannot."
     parts = [f"# {rule.code} {rule.name}", rule.summary, about]
     parts += [f"## {heading}\n\n{rule.sections[heading]}" for heading in HEADINGS]

@@ -26,8 +26,8 @@ from dovetail.model.place import at_node
 from dovetail.model.session import Mode
 from dovetail.model.write import write
 from dovetail.passes.remove_unused import remove_unused
-from dovetail.qdq.boundary import quantized_sample
 from dovetail.qdq.emit import READ
+from dovetail.qdq.quantized_io import quantized_sample
 from dovetail.qdq.simulation import load_simulation
 from dovetail.trials.variant import Variant
 from dovetail.trials.workbench import Build, Workbench

@@ -17,8 +17,8 @@ from dovetail.model.edit import is_float
 from dovetail.model.observe import ObservedRun
 from dovetail.model.session import Mode
 from dovetail.numerics.metrics import Comparison
-from dovetail.qdq.boundary import quantized_sample
 from dovetail.qdq.emit import READ
+from dovetail.qdq.quantized_io import quantized_sample
 from dovetail.storage import Plan
 from dovetail.verify.rows import match_rows, partnered
 
