@@ -40,7 +40,7 @@ from dovetail.verify.metric import Metric
 
 RECORD = "repair.json"
 FLOAT = "float.onnx"
-# Passes of the pipeline whose sites belong to the repair of an attention.
+# Passes of the pipeline whose sites belong to the repair of an attention block.
 _ON_ATTENTION = ("remove_nan_guard", "remove_zero_masks", "attention_scale")
 # The data that the graph is run on if none is given, and the note about it.
 _NOISE = "random"

@@ -51,8 +51,8 @@ NOT_CHECKED = 3
 )
 @click.option(
     "--operand-bits",
-    help="Bit width of the second input of MatMuls with two non-constant inputs (QK^T, attention x V), for targets that "
-    "support 16 and 8: auto (default), 16 or 8.",
+    help="Bit width of the second input of MatMuls with two non-constant inputs (QK^T, attention x V), for targets "
+    "that support 16 and 8: auto (default), 16 or 8.",
 )
 @click.option(
     "--emulate",
@@ -71,8 +71,8 @@ NOT_CHECKED = 3
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
-    help="TOML file with options, named as here but with _ for -. It cannot contain calib, eval, plan, output, force and "
-    "resume. `cache = false` stands for --no-cache; the table [thresholds] can only be set there.",
+    help="TOML file with options, named as here but with _ for -. It cannot contain calib, eval, plan, output, force "
+    "and resume. `cache = false` stands for --no-cache; the table [thresholds] can only be set there.",
 )
 @click.option(
     "--require",

@@ -105,7 +105,7 @@ def _half_scale(choice: Choice) -> Choice:
 
 
 def read_back(compiled: CompileResult, plan: Plan) -> ReadBack:
-    """Look up every planned operand and every attention in the engine's layer list."""
+    """Look up every planned operand and every attention block in the engine's layer list."""
     paths = {artifact.name: artifact.path for artifact in compiled.artifacts}
     if LAYERS not in paths:
         return ReadBack((), EVIDENCE, unparsed="the builder wrote no layer list")
