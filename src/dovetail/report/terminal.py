@@ -126,7 +126,7 @@ def _print_placement(metrics: Metrics, out: Console) -> None:
     if metrics.latency_measured is not None:
         here = metrics.latency_measured
         rows = ", ".join(f"{name} {us:.0f} us ({here.ratios[name]:.2f}x)" for name, us in here.median_us.items())
-        how = f"CPU time of one thread, {here.rounds} interleaved rounds, relative to {here.baseline}"
+        how = f"CPU time of one thread, {here.rounds} rounds run alternately, relative to {here.baseline}"
         out.print(f"measured on this machine ({how}): {rows}", soft_wrap=True)
         for note in here.notes:
             out.print(f"  {escape(note)}", soft_wrap=True)

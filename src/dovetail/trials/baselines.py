@@ -59,7 +59,7 @@ def compare(bench: Workbench, fitted: CompileResult, wish: str, case: BaselineCa
 
 
 def _timed(bench: Workbench, programs: Mapping[str, CompileResult], names: list[str]) -> MeasuredLatency | str:
-    """The latency of the programs, interleaved in one run; or why there is none, if one was not compiled."""
+    """The latency of the programs, alternately, in one process; or why there is none, if one was not compiled."""
     for name in names:
         if error := programs[name].error:
             return f"{name} was not compiled: {error}"

@@ -174,7 +174,7 @@ class Workbench:
         return agreement, {} if self.score is None else dict(self.score.figures(outputs))
 
     def time(self, programs: Mapping[str, CompileResult], baseline: str) -> MeasuredLatency | str:
-        """The latency of programs by name, interleaved in one run; or why it cannot be measured."""
+        """The latency of programs by name, alternately, in one process; or why it cannot be measured."""
         if self.backend.timer is None:
             return "latency cannot be measured on this target"
         return self.backend.timer.time(programs, baseline, self.samples(1)[0])

@@ -372,9 +372,9 @@ def test_unsupported_requests_are_refused_in_one_sentence(tmp_path: Path, monkey
             open_target(f"tensorrt:{variant}")
     with pytest.raises(InputError, match="target tensorrt has no option 'workspace'; expected one of compute, time_"):
         open_target("tensorrt", {"workspace": "1"})
-    with pytest.raises(InputError, match="memory_limit_mb=100: must be at least 400, which the builder's libraries"):
+    with pytest.raises(InputError, match="memory_limit_mb=100: expected at least 400, which the builder's libraries"):
         open_target("tensorrt", {"memory_limit_mb": "100"})
-    with pytest.raises(InputError, match="compute=bf16: must be one of fp16, fp32"):
+    with pytest.raises(InputError, match="compute=bf16: expected one of fp16, fp32"):
         open_target("tensorrt", {"compute": "bf16"})
     assert "for sm90 only the ONNX file is written" in open_target("tensorrt:sm90").backend.probe().missing
 

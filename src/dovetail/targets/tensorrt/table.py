@@ -1,7 +1,8 @@
 """The op table of ``tensorrt``: MatMul, Gemm and Conv run in 8 bit with Q/DQ pairs on their inputs, all else in float.
 
-The two MatMuls and the Softmax of an attention block are one kernel if the builder has one for the 8-bit type and size. Where it has none, they stay in float16, for which it has one: that kernel is faster than two 8-bit MatMuls around
-a float Softmax.
+The two MatMuls and the Softmax of an attention block are one kernel if the builder has one for the 8-bit type and size.
+If it has none, they stay in float16, for which it has one: that kernel is faster than two 8-bit MatMuls around a float
+Softmax.
 """
 
 from __future__ import annotations
