@@ -120,7 +120,7 @@ def precision_of(path: Path, options_shape: dict[str, tuple[int, ...]] | None = 
     dtype, count = counts.most_common(1)[0]
     if dtype not in _PRECISIONS:
         raise InputError(
-            f"{path} has {count} of {counts.total()} quantized activations in {dtype}, which no precision of a target "
+            f"{path}: {count} of {counts.total()} quantized activations are {dtype}, which no precision of a target "
             "uses: add --precision, for example --precision w8a8"
         )
     return _PRECISIONS[dtype]

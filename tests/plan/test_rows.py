@@ -197,7 +197,7 @@ def test_integers_beside_a_plan(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has a quantized constant for edge 'nobody:0'"):
         read_plan(path)
     (tmp_path / "plan.npz").write_bytes(b"nothing")
-    with pytest.raises(InputError, match="cannot be read as the integers of a plan"):
+    with pytest.raises(InputError, match="cannot be read as the quantized constants of a plan"):
         read_plan(path)
     assert write_plan(plan, model, path) == (path,)  # the earlier plan.npz is removed
     assert list(tmp_path.iterdir()) == [path]
