@@ -110,7 +110,7 @@ class MeasuredLatency:
 class CompileResult:
     """What the vendor's compiler reported and produced; ``error`` is empty if it accepted the whole graph.
 
-    ``not_estimated``: why an estimate or traffic figure is missing, on a target that has them. ``finished``: the
+    ``not_estimated``: why an estimate or a traffic value is missing, on a target that has them. ``finished``: the
     compiler ran to the end; if it did not, ``error`` says why and does not mean that the graph was rejected.
     ``notes``: caveats about what it produced.
     """

@@ -84,7 +84,7 @@ def repair(
 ) -> tuple[Result, Repair]:
     """Run ``fit`` on the float model that a QDQ model represents, with the scales and zero points that came with it.
 
-    Without calibration data no scale may be missing; figures are then measured on random inputs, which the result says.
+    Without calibration data no scale may be missing; metrics are then measured on random inputs, which the result says.
     """
     target = open_target(options.target, options.option)
     model, imported, passes = _read(path, options, target.rewrites.quantized)

@@ -47,7 +47,7 @@ Progress = Callable[[int, int | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The caller's metric: the held-out samples, and the function that computes its figures from outputs."""
+    """The caller's metric: the held-out samples, and the function that computes its values from outputs."""
 
     samples: Callable[[], Iterable[Sample]]
     figures: Callable[[Iterator[Sample]], Mapping[str, float]]
@@ -226,7 +226,7 @@ class Workbench:
 
 
 def worst_db(agreement: Agreement) -> float:
-    """The SQNR of the worst output; NaN counts as the lowest figure."""
+    """The SQNR of the worst output; NaN counts as the lowest value."""
     figures = (comparison.sqnr_db for comparison in agreement.outputs.values())
     return min((-MAX_SQNR_DB if math.isnan(db) else bounded_db(db) for db in figures), default=0.0)
 

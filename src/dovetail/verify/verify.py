@@ -29,7 +29,7 @@ from dovetail.verify.metric import Accuracy, Metric, measure
 from dovetail.verify.run import SessionRun, followed
 from dovetail.verify.target_run import Progress, TargetRun, quiet, run_on_target
 
-# How many samples the figures per output and per tensor are measured on; a metric uses all of its data.
+# How many samples the metrics per output and per tensor are measured on; a metric uses all of its data.
 COMPARED_SAMPLES = 16
 TENSOR_SAMPLES = 4
 

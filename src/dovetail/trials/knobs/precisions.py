@@ -51,7 +51,7 @@ def _decide(inner: tuple[Knob, ...], workbench: Workbench, variant: Variant) -> 
 
 
 def _on_target(workbench: Workbench, rows: Sequence[Alternative], variants: Sequence[Variant]) -> list[Alternative]:
-    """The same candidates with figures measured on the target."""
+    """The same candidates with values measured on the target."""
     builds = workbench.build_each(variants)
     ran = [_run(workbench, row, variant, build) for row, variant, build in zip(rows, variants, builds, strict=True)]
     programs: dict[str, CompileResult] = {
