@@ -193,5 +193,5 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     ):
         read(tmp_path / "nowhere")
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="the folder with the device outputs, .*file, cannot be read"):
+    with pytest.raises(InputError, match=r"the folder with the device outputs, .*file, cannot be read"):
         read(tmp_path / "file")

@@ -26,7 +26,7 @@ _IN_FLOAT16 = {
     False: "in float16 it is not either",
     None: "whether it is in float16 is not known",
 }
-NOT_LISTED = "no layer in the list computes this attention"
+NOT_LISTED = "no layer in the list computes this attention block"
 
 
 @dataclass(frozen=True, slots=True)
