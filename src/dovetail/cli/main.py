@@ -1,6 +1,6 @@
 """``dovetail``: the commands, and the one place where errors become exit codes.
 
-0: no verdict failed. 1: one did. 2: bad input, or a vendor tool that is missing, crashed or gave unreadable output.
+0: no verdict failed. 1: one did. 2: bad input, or an unexpected error of ONNX Runtime or a vendor tool (BackendError).
 3: a verdict named with --require is not checked. 130: interrupted.
 """
 
