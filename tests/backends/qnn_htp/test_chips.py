@@ -64,11 +64,11 @@ def test_options_reach_the_provider_under_its_own_names() -> None:
     ("options", "message"),
     [
         ({"vtcm": "8"}, "no option 'vtcm'; expected one of vtcm_mb, optimization, dlc, "),
-        ({"vtcm_mb": "lots"}, "must be a whole number from 1"),
-        ({"optimization": "9"}, "must be one of 0, 1, 2, 3"),
+        ({"vtcm_mb": "lots"}, "expected a whole number from 1"),
+        ({"optimization": "9"}, "expected one of 0, 1, 2, 3"),
         ({"dlc": "yes"}, "--option dlc=yes: expected one of 0, 1"),
         ({"time_limit_s": "0"}, "--option time_limit_s=0: expected a number above zero"),
-        ({"time_limit_s": "nan"}, "must be a number above zero"),
+        ({"time_limit_s": "nan"}, "expected a number above zero"),
         ({"memory_limit_mb": "1.5"}, "--option memory_limit_mb=1.5: expected a whole number from 1"),
         ({"device_qairt": "new"}, "--option device_qairt=new: expected a QAIRT version, as in 2.47"),
         (
