@@ -50,6 +50,13 @@ NOT_CHECKED = 3
 @click.option("--layout", help="Layout of the image input: nchw (default) or nhwc.")
 @click.option("--option", multiple=True, metavar="KEY=VALUE", help="Option of the target; see `dovetail targets`.")
 @click.option("--config", type=click.Path(path_type=Path), help="TOML file with the same keys as these options.")
+@click.option(
+    "--max-drop",
+    multiple=True,
+    metavar="[FIGURE=]NUMBER",
+    help="How much a figure of the metric may drop, absolute (default 0.05), for `accuracy` to pass.",
+)
+@click.option("--min-sqnr", type=float, metavar="DB", help="Lowest SQNR of an output for `accuracy` to pass (10 dB).")
 @click.option("--require", multiple=True, metavar="VERDICT", help="Exit with code 3 if this verdict is not checked.")
 @click.option("-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="Run directory.")
 @click.option("--force", is_flag=True, help="Replace an earlier run in the run directory.")
@@ -74,11 +81,12 @@ def fit_command(
 
 def _values(arguments: dict[str, Any]) -> dict[str, Any]:
     """Convert the options of the command line, which take precedence over the configuration file."""
-    from dovetail.config import parse_numbers, parse_options, parse_shapes, parse_size, read_config
+    from dovetail.config import parse_drops, parse_numbers, parse_options, parse_shapes, parse_size, read_config
 
     values = read_config(arguments["config"]) if arguments["config"] is not None else {}
     plain = {"target": "target", "precision": "precision", "range_": "range", "metric": "metric", "io": "io"}
     plain |= {"layout": "layout", "baselines": "baselines", "emulate": "emulate", "operand_bits": "operand_bits"}
+    plain |= {"min_sqnr": "min_sqnr"}
     values |= {key: arguments[name] for name, key in plain.items() if arguments[name] is not None}
     values |= {name: arguments[name] for name in ("keep", "require") if arguments[name]}
     values |= {"cache": False} if arguments["no_cache"] else {}
@@ -87,18 +95,20 @@ def _values(arguments: dict[str, Any]) -> dict[str, Any]:
         values["shape"] = parse_shapes(arguments["shape"])
     if arguments["option"]:
         values["option"] = parse_options(arguments["option"])
+    if arguments["max_drop"]:
+        values["max_drop"] = parse_drops(arguments["max_drop"])
     if arguments["size"] is not None:
         values["size"] = parse_size(arguments["size"])
     return values
 
 
 def show(result: Result, output: Path, require: tuple[str, ...]) -> int:
-    """Print the result, and return the exit code."""
-    from dovetail.finding import Status
+    """Print the result, and return the exit code; a finding of severity error counts like a verdict that failed."""
+    from dovetail.finding import Severity, Status
     from dovetail.report.terminal import print_result
 
     print_result(result, output)
-    if result.failed:
+    if result.failed or any(finding.severity is Severity.ERROR for finding in result.findings):
         return VERDICT_FAILED
     unchecked = [name for name in require if result.verdicts[name].status is Status.NOT_CHECKED]
     return NOT_CHECKED if unchecked else 0
