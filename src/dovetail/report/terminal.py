@@ -203,7 +203,7 @@ def _sample_counts(metrics: Metrics) -> str | None:
     return f"{text}, those that the target ran; the simulation on all {data.samples} is in result.json"
 
 
-def _spread_rows(metrics: Metrics, name: str) -> list[list[str]]:
+def _spread_rows(metrics: Metrics, name: str) -> list[tuple[str, ...]]:
     """SQNR per sample of simulation and target: mean with standard deviation, and lowest; none if there is one."""
     columns = (metrics.sqnr_db_per_sample.simulation_vs_float, metrics.sqnr_db_per_sample.target_vs_float or {})
     spreads = [column.get(name) for column in columns]
@@ -211,7 +211,7 @@ def _spread_rows(metrics: Metrics, name: str) -> list[list[str]]:
         return []
     means = ["" if spread is None else f"{spread.mean_db:.1f} ± {spread.std_db:.1f} dB" for spread in spreads]
     lowest = ["" if spread is None else f"{spread.min_db:.1f} dB" for spread in spreads]
-    return [["  mean and std over samples", "", *means], ["  lowest sample", "", *lowest]]
+    return [("  mean and std over samples", "", *means), ("  lowest sample", "", *lowest)]
 
 
 def _measured(comparisons: Comparisons, name: str, unit: str = "") -> list[str]:
