@@ -61,7 +61,8 @@ def _fitted(body: str, folder: Path, **options: Any) -> dovetail.Result:
 
 def test_nan_from_an_emulated_target_is_a_failed_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = fitted(FLOATS, all_nan, tmp_path, monkeypatch)
-    assert result.failed == ("numerics",)
+    assert result.failed == ("numerics", "accuracy")
+    assert "output 'y' is at -200.0 dB" in result.verdicts["accuracy"].reason
     reason = result.verdicts["numerics"].reason
     assert "the target's output 'y' contains NaN, the simulation's does not" in reason
     assert "the first wrong tensor is 'r', computed by Relu" in reason

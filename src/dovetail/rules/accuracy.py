@@ -29,8 +29,8 @@ LOW_ACCURACY = explanation(
     set `--min-sqnr` and `--max-drop`.
 
     ## Seen on
-    - ort-cpu: onnxruntime 1.31.1, measured (tests/verify/test_accuracy.py): a digits ViT with outlier channels in w8a8 falls
-      from 99.56 % to 10.22 % top-1, while target and simulation agree.
+    - ort-cpu: onnxruntime 1.31.1, measured (tests/verify/test_accuracy.py): a digits ViT with outlier channels in w8a8
+      falls from 99.56 % to 10.22 % top-1, while target and simulation agree.
     """,
 )
 
