@@ -110,7 +110,9 @@ def show(result: Result, output: Path, require: tuple[str, ...]) -> int:
     print_result(result, output)
     if result.failed or any(finding.severity is Severity.ERROR for finding in result.findings):
         return VERDICT_FAILED
-    unchecked = [name for name in require if result.verdicts[name].status is Status.NOT_CHECKED]
+    # A result of an earlier version, or of a target without a device folder, does not have every verdict.
+    verdicts = [result.verdicts.get(name) for name in require]
+    unchecked = [verdict for verdict in verdicts if verdict is None or verdict.status is Status.NOT_CHECKED]
     return NOT_CHECKED if unchecked else 0
 
 

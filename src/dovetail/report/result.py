@@ -65,7 +65,8 @@ class TensorLoss:
 class Comparisons:
     """Figures per output of simulation, target and device against float or simulation; None if not measured.
 
-    ``simulation_where_target_ran``: simulation against float on the samples that the target ran.
+    ``simulation_where_target_ran``, ``simulation_where_device_ran``: simulation against float on the samples that the
+    target or the device ran.
     """
 
     simulation_vs_float: Mapping[str, float | None] = field(default_factory=dict)
@@ -74,6 +75,7 @@ class Comparisons:
     device_vs_float: Mapping[str, float | None] | None = None
     device_vs_simulation: Mapping[str, float | None] | None = None
     simulation_where_target_ran: Mapping[str, float | None] | None = None
+    simulation_where_device_ran: Mapping[str, float | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class Metrics:
     sqnr_db_per_sample: SpreadComparisons = field(default_factory=SpreadComparisons)
     data: DataInfo | None = None
     target_samples: int | None = None
+    device_samples: int | None = None
     accuracy: Accuracy | None = None
     accuracy_emulated: Accuracy | None = None
     tensors: tuple[TensorQuality, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -63,19 +63,31 @@ def _figures(result: Result) -> Table:
         for name in next(iter(accuracy.figures.values())):
             row = [_figure(accuracy.figures.get(column, {}).get(name)) for column in ("float", "simulation", "target")]
             table.add_row(f"{name} on {accuracy.data.samples} {kind} samples", *row)
-    metrics = result.metrics
-    for name in metrics.sqnr_db.simulation_vs_float:
-        if name in metrics.equal_integers.simulation_vs_float:  # dB say nothing about classes, indices and flags
-            table.add_row(f"same integers as float, {escape(name)}", "", *_measured(metrics.equal_integers, name))
-            continue
-        table.add_row(f"SQNR of {escape(name)} against float", "", *_measured(metrics.sqnr_db, name, " dB"))
-        for cells in _spread_rows(metrics, name):
-            table.add_row(*cells)
-    for name in metrics.top1_agreement.simulation_vs_float:
-        table.add_row(f"same top class as float, {escape(name)}", "", *_measured(metrics.top1_agreement, name))
+    for cells in _output_rows(result.metrics):
+        table.add_row(*cells)
     for cells in _sizes(result.metrics.size_bytes):
         table.add_row(*cells)
     return table
+
+
+def _output_rows(metrics: Metrics) -> Iterator[tuple[str, ...]]:
+    """Rows with figures per output; all figures of a row are on the same samples."""
+    rows: list[tuple[str, Comparisons, str, str]] = []
+    integers = metrics.equal_integers.simulation_vs_float  # dB say nothing about classes, indices and flags
+    for name in metrics.sqnr_db.simulation_vs_float:
+        if name in integers:
+            rows.append((f"same integers as float, {escape(name)}", metrics.equal_integers, name, ""))
+        else:
+            rows.append((f"SQNR of {escape(name)} against float", metrics.sqnr_db, name, " dB"))
+    top1 = metrics.top1_agreement
+    rows += [(f"same top class as float, {escape(name)}", top1, name, "") for name in top1.simulation_vs_float]
+    for label, comparisons, name, unit in rows:
+        yield label, "", *_measured(comparisons, name, unit)
+        if unit:
+            yield from _spread_rows(metrics, name)
+        if comparisons.simulation_where_device_ran is not None:
+            count = "" if metrics.device_samples is None else f" {metrics.device_samples}"
+            yield f"  on the{count} samples of the device", "", *_on_device(comparisons, name, unit)
 
 
 def _sizes(size_bytes: Mapping[str, int]) -> list[tuple[str, ...]]:
@@ -215,12 +227,21 @@ def _spread_rows(metrics: Metrics, name: str) -> list[tuple[str, ...]]:
 
 
 def _measured(comparisons: Comparisons, name: str, unit: str = "") -> list[str]:
-    """The figures of simulation and target against float on the same samples, and of a device if one has run."""
+    """The figures of simulation and target against float on the same samples."""
     simulation = comparisons.simulation_where_target_ran
     columns = [comparisons.simulation_vs_float if simulation is None else simulation]
     columns += [comparisons.target_vs_float or {}]
-    columns += [] if comparisons.device_vs_float is None else [comparisons.device_vs_float]
-    return [_figure(column.get(name), unit) for column in columns]
+    cells = [_figure(column.get(name), unit) for column in columns]
+    if comparisons.device_vs_float is None or comparisons.simulation_where_device_ran is not None:
+        return cells
+    return [*cells, _figure(comparisons.device_vs_float.get(name), unit)]  # a result of an earlier version
+
+
+def _on_device(comparisons: Comparisons, name: str, unit: str = "") -> list[str]:
+    """The figures of simulation and device against float on the samples that the device ran."""
+    columns = (comparisons.simulation_where_device_ran or {}, comparisons.device_vs_float or {})
+    simulation, device = (_figure(column.get(name), unit) for column in columns)
+    return [simulation, "", device]
 
 
 def _figure(value: float | None, unit: str = "") -> str:
