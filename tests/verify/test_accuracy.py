@@ -94,6 +94,17 @@ def test_the_keep_line_repairs_the_model(ruined: dovetail.Result, tmp_path: Path
     assert result.metrics.losses == ()
 
 
+def test_tensors_that_share_a_scale_are_named_once(tmp_path: Path) -> None:
+    result = dovetail.fit(
+        DIGITS.model_path, target="ort-cpu", calibration=DIGITS.calib(), min_sqnr=90, output=tmp_path / "run"
+    )
+    names = [loss.original_name for loss in result.metrics.losses]
+    groups = {row.original_name: row.group for row in result.plan if row.edge is None}
+    shared = [groups[name] for name in names if groups[name] is not None]
+    assert len(shared) > 10
+    assert len(set(shared)) == len(shared)
+
+
 def test_limits_are_options_and_recorded(tmp_path: Path) -> None:
     """Lowered on purpose, the run passes; Q505 is then a warning."""
     result = fit_outlier(tmp_path / "run", max_drop={"top1": 0.9, "*": 0.2}, min_sqnr=-5)

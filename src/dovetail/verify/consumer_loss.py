@@ -18,30 +18,40 @@ from dovetail.edge import Edge
 from dovetail.encoding import QParams
 from dovetail.model.edit import constant_of, forget_names, insert_copy, is_float, shape_of
 from dovetail.model.observe import ObservedRun
+from dovetail.model.session import Mode
 from dovetail.numerics.metrics import Comparison
 from dovetail.qdq.switch import with_pair
 from dovetail.storage import Plan
 
 
 def consumer_losses(model: ir.Model, plan: Plan, samples: Iterable[Sample], workdir: Path) -> dict[str, Comparison]:
-    """Per quantized tensor, the output of the operator that loses most if only this tensor is quantized."""
+    """Per quantized tensor, the output of the operator that loses most if only this tensor is quantized.
+
+    Of tensors that share their scale (a group) only the one that loses most: they can only be kept together.
+    """
     copied = model.clone()
     forget_names(copied.graph)
     copies = [copy for node in list(copied.graph) for copy in _copies(node, plan)]
     if not copies:
         return {}
     names = list(dict.fromkeys(name for _, exact, other in copies for name in (exact, other)))
-    run = ObservedRun(copied, names, workdir)
+    run = ObservedRun(copied, names, workdir, Mode.EXACT)  # Q/DQ pairs must stay where they are
     sums = dict.fromkeys(copies, Comparison())
     for sample in samples:
         outputs = dict(run.run(sample))
         for copy in copies:
             sums[copy] += Comparison.of(outputs[copy[1]], outputs[copy[2]])
-    worst: dict[str, Comparison] = {}
+    worst: dict[str, tuple[str, Comparison]] = {}
     for (tensor, _, _), comparison in sums.items():
-        if not math.isnan(comparison.sqnr_db):
-            worst[tensor] = min(worst.get(tensor, comparison), comparison, key=lambda c: c.sqnr_db)
-    return worst
+        group = _group(plan, tensor)
+        if not math.isnan(comparison.sqnr_db) and (group not in worst or comparison.sqnr_db < worst[group][1].sqnr_db):
+            worst[group] = (tensor, comparison)
+    return dict(worst.values())
+
+
+def _group(plan: Plan, tensor: str) -> str:
+    choice = plan.tensors.get(tensor)
+    return tensor if choice is None or choice.group is None else choice.group
 
 
 def _copies(node: ir.Node, plan: Plan) -> list[tuple[str, str, str]]:
