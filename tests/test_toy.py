@@ -102,6 +102,7 @@ def test_its_backend_may_be_missing(
             "compiled": "not_checked",
             "fidelity": "not_checked",
             "numerics": "not_checked",
+            "accuracy": "pass",
         }
     assert "pip install toy-compiler" in capsys.readouterr().out
 

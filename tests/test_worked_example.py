@@ -54,7 +54,7 @@ def fit(model: Path, target: str, outlier: float = 1.0, **options: object) -> do
 def test_the_target_passes_every_verdict(model: Path) -> None:
     result = fit(model, "example")
     assert {name: str(verdict.status) for name, verdict in result.verdicts.items()} == dict.fromkeys(
-        ("normalized", "compiled", "fidelity", "numerics"), "pass"
+        ("normalized", "compiled", "fidelity", "numerics", "accuracy"), "pass"
     )
     rows = {row.tensor: row for row in result.plan if row.edge is None}
     assert rows["active"].dtype is DType.U8

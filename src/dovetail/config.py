@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -20,6 +20,8 @@ from dovetail.whole_number import LARGEST, whole_number
 _ALIASES = {"int8": "w8a8"}
 # Options that a plan already decides.
 _DECIDED_BY_PLAN = ("precision", "range", "keep", "io", "operand_bits")
+# The key in ``max_drop`` for all figures of a metric that have no limit of their own.
+ALL_FIGURES = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class FitOptions:
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     layout: str = "nchw"
+    min_sqnr: float | None = None
+    max_drop: float | Mapping[str, float] | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
 
     def __post_init__(self) -> None:
@@ -64,11 +68,25 @@ class FitOptions:
             raise InputError("--std must not be zero, because images are divided by it")
         if not all(math.isfinite(number) for number in (*self.mean, *self.std)):
             raise InputError("--mean and --std must be finite")
-        for name, number in dataclasses.asdict(self.thresholds).items():
+        object.__setattr__(self, "thresholds", self._with_accuracy_limits())
+        for name, number in _numbers(self.thresholds):
             if not math.isfinite(number):
                 raise InputError(f"threshold {name}: expected a finite number, not {number}")
+            if name.startswith("max_drop") and number < 0:
+                raise InputError(f"threshold {name}: expected a number of at least 0, not {number:g}")
         if not 1 <= self.thresholds.normalized_samples <= LARGEST:
             raise InputError(f"threshold normalized_samples: expected a whole number from 1 to {LARGEST}")
+
+    def _with_accuracy_limits(self) -> Thresholds:
+        """The thresholds with ``min_sqnr`` and ``max_drop``, which have options of their own."""
+        limits = self.thresholds
+        if self.min_sqnr is not None:
+            limits = replace(limits, min_sqnr_db=self.min_sqnr)
+        if self.max_drop is None:
+            return limits
+        drops = dict(self.max_drop) if isinstance(self.max_drop, Mapping) else {ALL_FIGURES: self.max_drop}
+        for_all = drops.pop(ALL_FIGURES, limits.max_drop)
+        return replace(limits, max_drop=for_all, max_drop_of={**limits.max_drop_of, **drops})
 
 
 def options_from(values: Mapping[str, Any], *, planned: bool = False) -> FitOptions:
@@ -134,12 +152,38 @@ def parse_options(texts: tuple[str, ...]) -> dict[str, str]:
     return options
 
 
+def parse_drops(texts: tuple[str, ...]) -> dict[str, float]:
+    """``top1=0.01``, or ``0.02`` for all figures -> the allowed drop by figure."""
+    drops: dict[str, float] = {}
+    for text in texts:
+        name, equals, number = text.rpartition("=")
+        if equals and not name:
+            raise InputError(f"--max-drop {text}: must be FIGURE=NUMBER, or NUMBER for all figures of the metric")
+        name = name or ALL_FIGURES
+        if name in drops:
+            raise InputError(f"--max-drop {'for all figures' if name == ALL_FIGURES else name} is given twice")
+        try:
+            drops[name] = float(number)
+        except ValueError as error:
+            raise InputError(f"--max-drop {text}: {number!r} is not a number") from error
+    return drops
+
+
 def parse_numbers(name: str, text: str) -> tuple[float, ...]:
     """``0.485,0.456,0.406`` -> numbers."""
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError as error:
         raise InputError(f"--{name} {text}: expected numbers separated by commas") from error
+
+
+def _numbers(thresholds: Thresholds) -> Iterator[tuple[str, float]]:
+    """The thresholds by name, those of single figures too."""
+    for name, value in dataclasses.asdict(thresholds).items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name} {key}", number) for key, number in value.items())
+        else:
+            yield name, value
 
 
 def _whole_numbers(text: str) -> tuple[int, ...] | None:

@@ -115,6 +115,12 @@ PASSES_WHEN: Mapping[str, Mapping[str, str]] = {
         "checked",
     },
     "numerics": {name: text.replace("{side}", "target") for name, text in _NUMERICS.items()},
+    "accuracy": {
+        "metric": "no figure drops by more than {max_drop:g} against float{max_drop_of}",
+        "float outputs": "SQNR against float >= {min_sqnr_db:g} dB; integer outputs are not judged",
+        "rows after a TopK": "judged on the rows that both sides selected",
+        "evidence": "outputs of the target if it ran, otherwise of the simulation; random data never passes",
+    },
     "device": {
         **{name: text.replace("{side}", "device") for name, text in _NUMERICS.items()},
         "source of outputs": "a device; outputs of an emulator never pass",
@@ -127,16 +133,25 @@ class Thresholds:
     """The limits that verdicts apply; recorded in every result.
 
     ``numerics_ceiling_db``: a target need not exceed this, however good the simulation is: 16-bit kernels round more
-    often than a simulation, which matters only at 70 to 90 dB, where it has no visible effect.
+    often than a simulation, which matters only at 70 to 90 dB, where it has no visible effect. ``max_drop``: how much
+    any figure of a metric may drop, absolute; ``max_drop_of`` has other limits for figures by name.
     """
 
     normalized_db: float = 80.0
     normalized_samples: int = 3
     numerics_drop_db: float = 3.0
     numerics_ceiling_db: float = 60.0
+    min_sqnr_db: float = 10.0
+    max_drop: float = 0.05
+    max_drop_of: Mapping[str, float] = field(default_factory=dict)
+
+    def drop_of(self, figure: str) -> float:
+        """How much a figure of the metric may drop."""
+        return self.max_drop_of.get(figure, self.max_drop)
 
 
 def passes_when(name: str, thresholds: Thresholds) -> dict[str, str]:
     """The conditions of a verdict by name, with the limits in force."""
     figures = dataclasses.asdict(thresholds)
+    figures["max_drop_of"] = "".join(f", {name} by more than {drop:g}" for name, drop in thresholds.max_drop_of.items())
     return {condition: text.format(**figures) for condition, text in PASSES_WHEN[name].items()}

@@ -24,7 +24,7 @@ from dovetail.storage import Plan
 from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.trials.baselines import check_baselines_option
-from dovetail.verify.metric import Metric
+from dovetail.verify.metric import Metric, lower_is_better
 from dovetail.verify.verify import Evaluation
 
 
@@ -88,6 +88,8 @@ def prepare(
     images = ImageOptions(options.size, options.mean, options.std, options.layout)
     data = open_data(calibration, specs, images=images)
     held_out = _evaluation(evaluation, metric, options.metric, specs, images)
+    if options.max_drop is not None and (held_out is None or held_out.metric is None):
+        raise InputError("--max-drop limits the figures of a metric: add --eval DATA and --metric MODULE:FUNCTION")
     user_plan = None if plan is None else read_plan(plan, target.table.float_encoding.dtype)
     if user_plan is not None:
         if user_plan.target != target.name:
@@ -112,6 +114,8 @@ def _evaluation(
         return None
     name = metric_name or str(getattr(metric, "__qualname__", type(metric).__name__))
     function = metric or (load_function(metric_name) if metric_name else None)
+    if function is not None:
+        lower_is_better(function, name)
     data_key, metric_key = _data_key(evaluation, images), _metric_key(function, metric_name)
     key = f"{data_key}|{metric_key}" if data_key and metric_key else ""
     return Evaluation(open_data(evaluation, specs, images=images, extra=True), function, name, key)

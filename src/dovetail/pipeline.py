@@ -13,7 +13,7 @@ from dovetail.calibrate.data import describe
 from dovetail.clock import Clock, Reporter, silent
 from dovetail.errors import InputError
 from dovetail.files import file_sha256
-from dovetail.finding import Status
+from dovetail.finding import Finding, Status
 from dovetail.float_graph import cut, require_quantizable, rewrite
 from dovetail.job import Job
 from dovetail.model.external_data import external_files
@@ -33,6 +33,7 @@ from dovetail.stage_files import passed_files, stats_files
 from dovetail.stages import KeyedValue, Stages, keyed, unknown
 from dovetail.stats import Stats
 from dovetail.targets.compile_in_child import CompileSession, compile_session
+from dovetail.verify.calibration_data import check_first_layers, compare_with_held_out
 from dovetail.verify.metric import refuse_overlap
 from dovetail.verify.verify import check_normalized
 from dovetail.versions import core_versions
@@ -89,11 +90,14 @@ def _run_stages(job: Job, run: RunDir, clock: Clock) -> Result:
     request = job.request.pinned(resolve_keeps(build_problem(graph.model.value, job.target.table), job.keeps))
     # Before the comparison, because its error names the activation that is not finite.
     stats = _statistics(job, run, clock, stages, graph.model)
+    with clock.stage("held_out"):
+        about_data = _check_data(job, run, graph.model.value, stats.value)
     with clock.stage("check_normalized"):
         normalized = check_normalized(job.path, graph.split, job.data, job.options.thresholds)
     record = None
     if normalized.status is not Status.FAIL and not job.refused:
         record = ship(job, run, clock, stages, ShipInputs(graph.model, stats, request, graph.split, probe))
+        record = replace(record, findings=(*about_data, *record.findings))
     with clock.stage("report"):
         return assemble(job, run.path, graph.split, sha256, normalized, graph.passes, record, versions)
 
@@ -138,9 +142,9 @@ def _write_tail(job: Job, run: RunDir, split: SplitModel) -> None:
 
 
 def _statistics(job: Job, run: RunDir, clock: Clock, stages: Stages, model: KeyedValue[ir.Model]) -> KeyedValue[Stats]:
-    """Calibrate the float graph, and refuse held-out samples that are also calibration samples."""
+    """Calibrate the float graph."""
     names = observed(model.value, job.target.table)
-    stats = stages.make(
+    return stages.make(
         "calibrate",
         lambda model, names, data, histograms: collect(
             model, names, data, workdir=run.stages, histograms=histograms, progress=clock.progress
@@ -151,10 +155,14 @@ def _statistics(job: Job, run: RunDir, clock: Clock, stages: Stages, model: Keye
         data=KeyedValue(job.data, job.data_key) if job.data_key else unknown(job.data),
         histograms=keyed(job.request.method != RangeMethod.MINMAX),
     )
-    if job.evaluation is not None:
-        with clock.stage("held_out"):
-            held_out = describe(job.evaluation.data, model.value)
-            for _ in held_out.samples():
-                pass
-            refuse_overlap(stats.value.digests, held_out.digests)
-    return stats
+
+
+def _check_data(job: Job, run: RunDir, model: ir.Model, stats: Stats) -> tuple[Finding, ...]:
+    """Refuse held-out samples that are also calibration samples, and find data that the model cannot be made for."""
+    findings = check_first_layers(model, job.data, run.stages)
+    if job.evaluation is None:
+        return findings
+    held_out = describe(job.evaluation.data, model)
+    of_ranges = compare_with_held_out(model, stats, held_out.samples())
+    refuse_overlap(stats.digests, held_out.digests)
+    return (*findings, *of_ranges)

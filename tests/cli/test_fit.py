@@ -64,6 +64,7 @@ def test_a_run_and_its_directory(run: Run, work: Path) -> None:
         "compiled": "pass",
         "fidelity": "pass",
         "numerics": "pass",
+        "accuracy": "pass",
     }
     assert all(verdict["passes_when"] for verdict in result["verdicts"].values())
     assert result["metrics"]["sqnr_db"]["simulation_vs_float"]["scores"] > 25

@@ -57,6 +57,14 @@ def test_outputs_of_an_emulator_are_exit_code_3_if_a_device_is_required(run: Run
     assert verdict(work) == "not_checked"
 
 
+def test_a_result_of_an_earlier_version_has_not_checked_the_accuracy(run: Run, work: Path) -> None:
+    path = work / "run/result.json"
+    result = json.loads(path.read_text())
+    del result["verdicts"]["accuracy"]
+    path.write_text(json.dumps(result))
+    assert run(*VERIFY, "--require", "accuracy")[0] == 3
+
+
 def test_fit_requires_a_device_with_exit_code_3(run: Run, work: Path) -> None:
     np.savez(work / "calib.npz", **runs.samples())
     arguments = ("fit", "model.onnx", "--target", "toy", "--calib", "calib.npz", "-o", "other")

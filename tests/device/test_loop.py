@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import dovetail
 from dovetail.errors import InputError
 from dovetail.finding import Status
+from dovetail.report.terminal import print_result
 from tests.device import runs
 
 
@@ -53,6 +55,22 @@ def test_device_outputs_set_verdict_and_figures(run: Path) -> None:
     assert dovetail.load_result(run / "result.json") == result
     assert {**result.verdicts, "device": None} == {**before.verdicts, "device": None}
     assert not list(run.glob("*.part"))
+
+
+def test_device_and_simulation_are_shown_on_the_same_samples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The device folder has 8 of the 12 samples that simulation and target ran."""
+    runs.with_device(monkeypatch)
+    runs.fit(tmp_path, count=12)
+    result = dovetail.verify_device(tmp_path / "run", device_outputs=device_outputs(tmp_path / "run"))
+    sqnr_db = result.metrics.sqnr_db
+    assert (result.metrics.device_samples, result.metrics.target_samples) == (8, 12)
+    assert sqnr_db.simulation_where_device_ran is not None
+    assert sqnr_db.simulation_where_device_ran["z"] != sqnr_db.simulation_vs_float["z"]
+    console = Console(record=True, width=160)
+    print_result(result, tmp_path / "run", console)
+    rows = [line for line in console.export_text().splitlines() if "on the 8 samples of the device" in line]
+    assert f"{sqnr_db.simulation_where_device_ran['z']:.1f} dB" in rows[0]
+    assert len(rows) == 2, "one per output"
 
 
 def test_quantized_outputs_are_dequantized_before_comparing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def convs(folder: Path) -> Path:
 
 def assert_passes(result: dovetail.Result) -> None:
     assert {name: verdict.status for name, verdict in result.verdicts.items()} == dict.fromkeys(
-        ("normalized", "compiled", "fidelity", "numerics"), Status.PASS
+        ("normalized", "compiled", "fidelity", "numerics", "accuracy"), Status.PASS
     ), {name: verdict.reason for name, verdict in result.verdicts.items()}
 
 

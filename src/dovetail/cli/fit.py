@@ -75,10 +75,17 @@ NOT_CHECKED = 3
     "and resume. `cache = false` stands for --no-cache; the table [thresholds] can only be set there.",
 )
 @click.option(
+    "--max-drop",
+    multiple=True,
+    metavar="[FIGURE=]NUMBER",
+    help="Largest drop of a value of the metric, absolute (default 0.05), with which `accuracy` passes.",
+)
+@click.option("--min-sqnr", type=float, metavar="DB", help="Lowest SQNR of an output for `accuracy` to pass (10 dB).")
+@click.option(
     "--require",
     multiple=True,
     metavar="VERDICT",
-    help="Exit with code 3 if this verdict is not checked: normalized, compiled, fidelity, numerics or device.",
+    help="Exit with code 3 if this verdict is not checked: normalized, compiled, fidelity, numerics, accuracy, device.",
 )
 @click.option("-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="Run directory.")
 @click.option("--force", is_flag=True, help="Replace an earlier run in the run directory.")
@@ -103,11 +110,12 @@ def fit_command(
 
 def _option_values(arguments: dict[str, Any]) -> dict[str, Any]:
     """Merge the configuration file with the options of the command line, which take precedence; values are parsed."""
-    from dovetail.config import parse_numbers, parse_options, parse_shapes, parse_size, read_config
+    from dovetail.config import parse_drops, parse_numbers, parse_options, parse_shapes, parse_size, read_config
 
     values = read_config(arguments["config"]) if arguments["config"] is not None else {}
     unparsed = {"target": "target", "precision": "precision", "range_": "range", "metric": "metric", "io": "io"}
     unparsed |= {"layout": "layout", "baselines": "baselines", "emulate": "emulate", "operand_bits": "operand_bits"}
+    unparsed |= {"min_sqnr": "min_sqnr"}
     values |= {key: arguments[name] for name, key in unparsed.items() if arguments[name] is not None}
     values |= {name: arguments[name] for name in ("keep", "require") if arguments[name]}
     values |= {"cache": False} if arguments["no_cache"] else {}
@@ -116,20 +124,24 @@ def _option_values(arguments: dict[str, Any]) -> dict[str, Any]:
         values["shape"] = parse_shapes(arguments["shape"])
     if arguments["option"]:
         values["option"] = parse_options(arguments["option"])
+    if arguments["max_drop"]:
+        values["max_drop"] = parse_drops(arguments["max_drop"])
     if arguments["size"] is not None:
         values["size"] = parse_size(arguments["size"])
     return values
 
 
 def show(result: Result, output: Path, require: tuple[str, ...]) -> int:
-    """Print the result, and return the exit code."""
-    from dovetail.finding import Status
+    """Print the result, and return the exit code; a finding of severity error counts like a verdict that failed."""
+    from dovetail.finding import Severity, Status
     from dovetail.report.terminal import print_result
 
     print_result(result, output)
-    if result.failed:
+    if result.failed or any(finding.severity is Severity.ERROR for finding in result.findings):
         return VERDICT_FAILED
-    unchecked = [name for name in require if result.verdicts[name].status is Status.NOT_CHECKED]
+    # A result of an earlier version, or of a target without a device folder, does not have every verdict.
+    verdicts = [result.verdicts.get(name) for name in require]
+    unchecked = [verdict for verdict in verdicts if verdict is None or verdict.status is Status.NOT_CHECKED]
     return NOT_CHECKED if unchecked else 0
 
 

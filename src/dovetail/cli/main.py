@@ -1,7 +1,7 @@
 """``dovetail``: the commands, and the one place where errors become exit codes.
 
-0: no verdict failed. 1: one did. 2: bad input, or an unexpected error of ONNX Runtime or a vendor tool (BackendError).
-3: a verdict named with --require is not checked. 130: interrupted.
+0: no verdict failed. 1: one did, or a finding is an error. 2: bad input, or an unexpected error of ONNX Runtime or a
+vendor tool (BackendError). 3: a verdict named with --require is not checked. 130: interrupted.
 """
 
 from __future__ import annotations

@@ -27,6 +27,8 @@ _LISTED = 12
 )
 @click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Static shape of an input.")
 @click.option("--option", multiple=True, metavar="KEY=VALUE", help="Option of the target; see `dovetail targets`.")
+@click.option("--max-drop", multiple=True, metavar="[FIGURE=]NUMBER", help="How much a figure of the metric may drop.")
+@click.option("--min-sqnr", type=float, metavar="DB", help="Lowest SQNR of an output for `accuracy` to pass (10 dB).")
 @click.option("-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="Run directory.")
 @click.option("--force", is_flag=True, help="Replace an earlier run in the run directory.")
 @click.option("--no-cache", is_flag=True, help="Compile everything again; neither read nor write the compile cache.")
@@ -41,6 +43,8 @@ def repair_command(
     metric: str | None,
     shape: tuple[str, ...],
     option: tuple[str, ...],
+    max_drop: tuple[str, ...],
+    min_sqnr: float | None,
     output: Path,
     force: bool,
     no_cache: bool,
@@ -51,12 +55,14 @@ def repair_command(
     """
     from dovetail.cli.fit import show
     from dovetail.cli.progress import showing_progress
-    from dovetail.config import options_from, parse_options, parse_shapes
+    from dovetail.config import options_from, parse_drops, parse_options, parse_shapes
     from dovetail.repairs import precision_of, repair
 
     shapes = parse_shapes(shape)
-    values = {"target": target, "precision": precision or precision_of(model, shapes), "shape": shapes}
+    values: dict[str, object] = {"target": target, "shape": shapes}
+    values |= {"precision": precision or precision_of(model, shapes)}
     values |= {"option": parse_options(option)} | ({"metric": metric} if metric else {})
+    values |= {"min_sqnr": min_sqnr, "max_drop": parse_drops(max_drop) or None}
     options = options_from({**values, "cache": not no_cache})
     with showing_progress() as report:
         result, record = repair(model, options, output, calibration=calib, evaluation=eval_, force=force, report=report)

@@ -63,9 +63,9 @@ def verify_device(run: Path, device_outputs: Path) -> Result:
     verdict = _verdict(simulation_db, device_db, result.thresholds, evidence)
     verdict = verdicts.with_integers(verdict, simulation, vs_float)
     verdict = verdicts.with_selections(verdict, simulation, vs_float)
-    metrics = _with_device(result.metrics, vs_float, vs_simulation)
+    metrics = _with_device(result.metrics, vs_float, vs_simulation, simulation)
     if record is not None and record.emulated:
-        verdict, metrics = _of_emulator(verdict), _with_device(result.metrics, None, None)
+        verdict, metrics = _of_emulator(verdict), _with_device(result.metrics, None, None, None)
     verified = replace(result, verdicts={**result.verdicts, "device": verdict}, metrics=metrics)
     verified = _with_files(verified, run, device_outputs)
     write_whole(run / RESULT, verified.to_json())
@@ -167,14 +167,17 @@ def _described(record: DeviceRunRecord | None) -> str:
     return f"{record.model} on {record.machine} with {tools}"
 
 
-def _with_device(metrics: Metrics, vs_float: Agreement | None, vs_simulation: Agreement | None) -> Metrics:
-    float_columns, simulation_columns = columns(vs_float), columns(vs_simulation)
+def _with_device(
+    metrics: Metrics, vs_float: Agreement | None, vs_simulation: Agreement | None, simulation: Agreement | None
+) -> Metrics:
+    float_columns, simulation_columns, same_samples = columns(vs_float), columns(vs_simulation), columns(simulation)
     changed = {
         name: replace(
             getattr(metrics, name),
             device_vs_float=float_columns[name],
             device_vs_simulation=simulation_columns[name],
+            simulation_where_device_ran=same_samples[name],
         )
         for name in float_columns
     }
-    return replace(metrics, **changed)
+    return replace(metrics, **changed, device_samples=None if vs_float is None else vs_float.samples)

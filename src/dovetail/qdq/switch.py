@@ -29,7 +29,7 @@ def with_switches(simulation: ir.Model, alternatives: Mapping[Edge, QParams]) ->
             raise ValueError(f"edge {str(edge)!r} has no QDQ pair of its own")
         flag = ir.Value(name=_SWITCH.format(number), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape(()))
         model.graph.inputs.append(flag)
-        alternative = _converted(node, source, params)
+        alternative = with_pair(node, source, params)
         inputs = [flag, alternative, planned]
         selected = insert(node, "Where", inputs, source=planned, replaces=[], shape=shape_of(planned))
         node.replace_input_with(edge.index, selected)
@@ -51,7 +51,8 @@ def switched(sample: Sample, count: int, on: Collection[int]) -> Sample:
     return {**sample, **{_SWITCH.format(number): np.array(number in on) for number in range(count)}}
 
 
-def _converted(before: ir.Node, source: ir.Value, params: QParams) -> ir.Value:
+def with_pair(before: ir.Node, source: ir.Value, params: QParams) -> ir.Value:
+    """Insert a QDQ pair behind a value and return its output."""
     graph, dtype = graph_of(before), IR_TYPES[params.dtype]
     name = f"{source.name}/other"
     qparam_inputs = [

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 import dovetail
@@ -20,18 +21,28 @@ from dovetail.model.write import DATA
 from dovetail.numerics.metrics import Comparison
 from dovetail.pass_record import PassRecord
 from dovetail.plan.rows import plan_rows
-from dovetail.report.result import ArtifactInfo, Comparisons, Metrics, Result, TensorQuality
+from dovetail.report.result import (
+    ArtifactInfo,
+    Comparisons,
+    Metrics,
+    Result,
+    Spread,
+    SpreadComparisons,
+    TensorLoss,
+    TensorQuality,
+)
 from dovetail.stats import Stats
 from dovetail.storage import Plan
 from dovetail.trials.baselines import BaselineComparison
 from dovetail.trials.decision import Decision
 from dovetail.verify.compare import Agreement
+from dovetail.verify.low_accuracy import by_original_name
 from dovetail.verify.verdicts import bounded_db
 from dovetail.verify.verify import Verification
 
 # The model of what the target cannot run, in the run directory.
 TAIL = "tail.onnx"
-_VERDICTS = ("normalized", "compiled", "fidelity", "numerics")
+_VERDICTS = ("normalized", "compiled", "fidelity", "numerics", "accuracy")
 _DEVICE = "device"
 # Field of ``Metrics`` -> its value in a comparison.
 _FIGURES: Mapping[str, Callable[[Comparison], float]] = {
@@ -40,6 +51,7 @@ _FIGURES: Mapping[str, Callable[[Comparison], float]] = {
     "max_abs_error": lambda comparison: comparison.max_abs_error,
 }
 _TOP1 = "top1_agreement"
+_INTEGERS = "equal_integers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +164,14 @@ def _metrics(record: FitRecord, model: ir.Model, original: Path, run: Path) -> M
         cosine=comparisons["cosine"],
         max_abs_error=comparisons["max_abs_error"],
         top1_agreement=comparisons["top1_agreement"],
+        equal_integers=comparisons["equal_integers"],
+        sqnr_db_per_sample=_spreads(verification),
         data=verification.data,
-        target_samples=None if verification.target_vs_float is None else verification.target_vs_float.samples,
+        target_samples=_target_samples(verification),
         accuracy=verification.accuracy,
         accuracy_emulated=verification.emulated,
         tensors=tuple(_quality(name, origins[name], comparison) for name, comparison in verification.tensors.items()),
+        losses=_losses(verification, origins),
         size_bytes={"float": _size(original), **_shipped_bytes(record.compiled, run)},
         latency_estimate_us={
             name: program.estimate for name, program in estimated.items() if program.estimate is not None
@@ -196,12 +211,13 @@ def _external(model: ir.Model) -> list[ir.ExternalTensor]:
 def columns(agreement: Agreement | None) -> dict[str, dict[str, float | None] | None]:
     """Field of ``Metrics`` -> its value per output; None if nothing was compared."""
     if agreement is None:
-        return dict.fromkeys((*_FIGURES, _TOP1))
+        return dict.fromkeys((*_FIGURES, _TOP1, _INTEGERS))
     figures = {
         field: {name: _none_if_nan(figure(comparison)) for name, comparison in agreement.outputs.items()}
         for field, figure in _FIGURES.items()
     }
-    return {**figures, _TOP1: dict(agreement.top1)}
+    equal = {name: _none_if_nan(agreement.outputs[name].equal_fraction) for name in sorted(agreement.integer)}
+    return {**figures, _TOP1: dict(agreement.top1), _INTEGERS: equal}
 
 
 def _comparisons(verification: Verification) -> dict[str, Comparisons]:
@@ -209,10 +225,46 @@ def _comparisons(verification: Verification) -> dict[str, Comparisons]:
     simulation_vs_float = columns(verification.simulation_vs_float)
     target_vs_float = columns(verification.target_vs_float)
     target_vs_simulation = columns(verification.target_vs_simulation)
+    same_samples = columns(verification.simulation_where_target_ran)
     return {
-        name: Comparisons(simulation_vs_float[name] or {}, target_vs_float[name], target_vs_simulation[name])
+        name: Comparisons(
+            simulation_vs_float[name] or {},
+            target_vs_float[name],
+            target_vs_simulation[name],
+            simulation_where_target_ran=same_samples[name],
+        )
         for name in simulation_vs_float
     }
+
+
+def _target_samples(verification: Verification) -> int | None:
+    ran = verification.target_vs_float
+    return None if ran is None else ran.samples * verification.per_call
+
+
+def _spreads(verification: Verification) -> SpreadComparisons:
+    """The spread over the samples, of simulation and target on the same ones."""
+    simulation = verification.simulation_where_target_ran or verification.simulation_vs_float
+    target = verification.target_vs_float
+    return SpreadComparisons(_spread(simulation), None if target is None else _spread(target))
+
+
+def _spread(agreement: Agreement) -> dict[str, Spread]:
+    spreads = {}
+    for name, values in agreement.per_sample.items():
+        figures = np.array([bounded_db(value) for value in values if not math.isnan(value)])
+        if figures.size:
+            spreads[name] = Spread(float(figures.mean()), float(figures.std()), float(figures.min()), figures.size)
+    return spreads
+
+
+def _losses(verification: Verification, origins: Mapping[str, str]) -> tuple[TensorLoss, ...]:
+    """What every tensor of the caller's costs alone, the worst first."""
+    of_tensor = {origins[name]: comparison.sqnr_db for name, comparison in verification.tensors.items()}
+    return tuple(
+        TensorLoss(name, loss_db, _none_if_nan(bounded_db(of_tensor.get(name, math.nan))))
+        for name, loss_db in by_original_name(verification.losses, origins)
+    )
 
 
 def _quality(name: str, original_name: str, comparison: Comparison) -> TensorQuality:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -18,6 +18,7 @@ from dovetail.trials.decision import Decision
 _COLOURS = {Status.PASS: "green", Status.FAIL: "red", Status.NOT_CHECKED: "yellow"}
 _SHOWN_FINDINGS = 8
 _SHOWN_DECISIONS = 4
+_SHOWN_LOSSES = 5
 # Measured value of an alternative -> its column header.
 _HEADERS = {
     "sqnr_db": "SQNR dB",
@@ -38,6 +39,7 @@ def print_result(result: Result, run: Path, console: Console | None = None) -> N
     _print_placement(result.metrics, out)
     _print_decisions(result.decisions, out)
     out.print(_verdicts(result))
+    _print_losses(result.metrics, out)
     _print_findings(result, out)
     if result.tail is not None:
         _print_tail(result.tail, out)
@@ -61,23 +63,31 @@ def _figures(result: Result) -> Table:
         for name in next(iter(accuracy.figures.values())):
             row = [_figure(accuracy.figures.get(column, {}).get(name)) for column in ("float", "simulation", "target")]
             table.add_row(f"{name} on {accuracy.data.samples} {kind} samples", *row)
-    for name, value in result.metrics.sqnr_db.simulation_vs_float.items():
-        table.add_row(
-            f"SQNR of {escape(name)} against float",
-            "",
-            _figure(value, " dB"),
-            *_measured(result.metrics.sqnr_db, name, " dB"),
-        )
-    for name, value in result.metrics.top1_agreement.simulation_vs_float.items():
-        table.add_row(
-            f"same top class as float, {escape(name)}",
-            "",
-            _figure(value),
-            *_measured(result.metrics.top1_agreement, name),
-        )
+    for cells in _output_rows(result.metrics):
+        table.add_row(*cells)
     for cells in _sizes(result.metrics.size_bytes):
         table.add_row(*cells)
     return table
+
+
+def _output_rows(metrics: Metrics) -> Iterator[tuple[str, ...]]:
+    """Rows with figures per output; all figures of a row are on the same samples."""
+    rows: list[tuple[str, Comparisons, str, str]] = []
+    integers = metrics.equal_integers.simulation_vs_float  # dB say nothing about classes, indices and flags
+    for name in metrics.sqnr_db.simulation_vs_float:
+        if name in integers:
+            rows.append((f"same integers as float, {escape(name)}", metrics.equal_integers, name, ""))
+        else:
+            rows.append((f"SQNR of {escape(name)} against float", metrics.sqnr_db, name, " dB"))
+    top1 = metrics.top1_agreement
+    rows += [(f"same top class as float, {escape(name)}", top1, name, "") for name in top1.simulation_vs_float]
+    for label, comparisons, name, unit in rows:
+        yield label, "", *_measured(comparisons, name, unit)
+        if unit:
+            yield from _spread_rows(metrics, name)
+        if comparisons.simulation_where_device_ran is not None:
+            count = "" if metrics.device_samples is None else f" {metrics.device_samples}"
+            yield f"  on the{count} samples of the device", "", *_on_device(comparisons, name, unit)
 
 
 def _sizes(size_bytes: Mapping[str, int]) -> list[tuple[str, ...]]:
@@ -192,18 +202,46 @@ def _kilobytes(count: int) -> str:
 
 
 def _sample_counts(metrics: Metrics) -> str | None:
-    """Say on how many samples simulation and target were compared with float, if the numbers differ."""
+    """Say on how many samples simulation and target were compared with float."""
     data, on_target = metrics.data, metrics.target_samples
-    if data is None or on_target is None or on_target == data.samples:
+    if data is None:
         return None
-    return f"outputs against float: simulation on {data.samples} samples, target on {on_target} of them"
+    count = data.samples if on_target is None else on_target
+    text = f"outputs against float on {count} sample{'s' * (count != 1)}"
+    if on_target is None or on_target == data.samples:
+        return text
+    if metrics.sqnr_db.simulation_where_target_ran is None:  # a result of an earlier version
+        return f"outputs against float: simulation on {data.samples} samples, target on {on_target} of them"
+    return f"{text}, those that the target ran; the simulation on all {data.samples} is in result.json"
+
+
+def _spread_rows(metrics: Metrics, name: str) -> list[tuple[str, ...]]:
+    """SQNR per sample of simulation and target: mean with standard deviation, and lowest; none if there is one."""
+    columns = (metrics.sqnr_db_per_sample.simulation_vs_float, metrics.sqnr_db_per_sample.target_vs_float or {})
+    spreads = [column.get(name) for column in columns]
+    if not any(spread is not None and spread.samples > 1 for spread in spreads):
+        return []
+    means = ["" if spread is None else f"{spread.mean_db:.1f} ± {spread.std_db:.1f} dB" for spread in spreads]
+    lowest = ["" if spread is None else f"{spread.min_db:.1f} dB" for spread in spreads]
+    return [("  mean and std over samples", "", *means), ("  lowest sample", "", *lowest)]
 
 
 def _measured(comparisons: Comparisons, name: str, unit: str = "") -> list[str]:
-    """The metrics of target against float, and of device against float if a device has run."""
-    columns = [comparisons.target_vs_float or {}]
-    columns += [] if comparisons.device_vs_float is None else [comparisons.device_vs_float]
-    return [_figure(column.get(name), unit) for column in columns]
+    """The metrics of simulation and target against float on the same samples."""
+    simulation = comparisons.simulation_where_target_ran
+    columns = [comparisons.simulation_vs_float if simulation is None else simulation]
+    columns += [comparisons.target_vs_float or {}]
+    cells = [_figure(column.get(name), unit) for column in columns]
+    if comparisons.device_vs_float is None or comparisons.simulation_where_device_ran is not None:
+        return cells
+    return [*cells, _figure(comparisons.device_vs_float.get(name), unit)]  # a result of an earlier version
+
+
+def _on_device(comparisons: Comparisons, name: str, unit: str = "") -> list[str]:
+    """The metrics of simulation and device against float on the samples that the device ran."""
+    columns = (comparisons.simulation_where_device_ran or {}, comparisons.device_vs_float or {})
+    simulation, device = (_figure(column.get(name), unit) for column in columns)
+    return [simulation, "", device]
 
 
 def _figure(value: float | None, unit: str = "") -> str:
@@ -220,6 +258,20 @@ def _verdicts(result: Result) -> Table:
         colour = _COLOURS[verdict.status]
         table.add_row(name, f"[{colour}]{verdict.status.replace('_', ' ')}[/]", escape(verdict.reason))
     return table
+
+
+def _print_losses(metrics: Metrics, out: Console) -> None:
+    """Print the tensors that lose most; they are measured only if the accuracy is low."""
+    if not metrics.losses:
+        return
+    table = Table(title="Tensors that lose most, each quantized alone", title_justify="left")
+    table.add_column("tensor", overflow="fold")
+    table.add_column("at its consumer", justify="right")
+    table.add_column("in the simulation", justify="right")
+    for loss in metrics.losses[:_SHOWN_LOSSES]:
+        own = "" if loss.sqnr_db is None else f"{loss.sqnr_db:.1f} dB"
+        table.add_row(escape(loss.original_name), f"{loss.consumer_sqnr_db:.1f} dB", own)
+    out.print(table)
 
 
 def _print_compilations(compilations: Mapping[str, int], out: Console) -> None:
@@ -251,7 +303,7 @@ def _print_findings(result: Result, out: Console) -> None:
     for finding in serious[:_SHOWN_FINDINGS]:
         out.print(f"{finding.code} {finding.severity}: {escape(str(finding.place))}: {escape(finding.message)}")
         if finding.fix:
-            out.print(f"  fix: {escape(finding.fix)}")
+            out.print(f"  fix: {escape(finding.fix)}", soft_wrap=True)  # a command to copy stays one line
     if len(serious) > _SHOWN_FINDINGS:
         out.print(f"{len(serious) - _SHOWN_FINDINGS} more findings in result.json")
     notes = len(result.findings) - len(serious)

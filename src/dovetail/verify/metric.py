@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dovetail.backend import Sample
@@ -17,11 +17,15 @@ Metric = Callable[[Iterator[Sample], Iterator[Sample]], Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """The metric's values for float, simulation and target, and the data they were measured on."""
+    """The metric's values for float, simulation and target, and the data they were measured on.
+
+    ``lower_is_better``: the values that are errors, of which a rise is a loss.
+    """
 
     metric: str
     data: DataInfo
     figures: Mapping[str, Mapping[str, float]]
+    lower_is_better: tuple[str, ...] = ()
 
 
 def measure(
@@ -38,6 +42,32 @@ def measure(
         return {str(key): float(value) for key, value in figures.items()}
     except (TypeError, ValueError) as error:
         raise InputError(f"metric {name} returned a value that is not a number ({error})") from error
+
+
+def lower_is_better(metric: Metric, name: str, figures: Iterable[str] | None = None) -> tuple[str, ...]:
+    """The figures of a metric that are errors, from its attribute ``lower_is_better``: names, or True for all.
+
+    Without ``figures`` (nothing is measured yet) only the attribute itself is checked.
+    """
+    declared: object = getattr(metric, "lower_is_better", False)
+    if isinstance(declared, bool):
+        return tuple(figures or ()) if declared else ()
+    if isinstance(declared, str) or not isinstance(declared, Collection):
+        raise InputError(f"metric {name}: lower_is_better must be True or a set of figure names, not {declared!r}")
+    wrong = next((key for key in declared if not isinstance(key, str)), None)
+    if wrong is not None:
+        raise InputError(f"metric {name}: lower_is_better must contain names of figures, not {wrong!r}")
+    if figures is not None:
+        require_figures(declared, figures, f"metric {name}: lower_is_better")
+    return tuple(sorted(declared))
+
+
+def require_figures(names: Iterable[str], figures: Iterable[str], label: str) -> None:
+    """Refuse names that no figure of the metric has."""
+    known = list(figures)
+    for name in names:
+        if name not in known:
+            raise InputError(f"{label}: the metric has no figure {name!r}; expected one of {', '.join(known)}")
 
 
 def refuse_overlap(calibration: Iterable[bytes], evaluation: Iterable[bytes]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -24,8 +24,10 @@ from dovetail.qdq.simulation import load_simulation
 from dovetail.stats import DataInfo
 from dovetail.storage import Plan
 from dovetail.verify import verdicts
+from dovetail.verify.accuracy import Judgement, Measured, judge
 from dovetail.verify.compare import Agreement, compare_runs, compare_tensors
-from dovetail.verify.metric import Accuracy, Metric, measure
+from dovetail.verify.consumer_loss import consumer_losses
+from dovetail.verify.metric import Accuracy, Metric, lower_is_better, measure, require_figures
 from dovetail.verify.run import SessionRun, followed
 from dovetail.verify.target_run import Progress, TargetRun, quiet, run_on_target
 
@@ -70,7 +72,11 @@ class FailingSample:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The comparisons and the verdicts that follow from them."""
+    """The comparisons and the verdicts that follow from them.
+
+    ``per_call``: how many samples one call of the model has. ``judgement``: that of the verdict ``accuracy``.
+    ``losses``: per tensor what quantizing it alone costs, measured only if the accuracy is low.
+    """
 
     verdicts: Mapping[str, Verdict]
     simulation_vs_float: Agreement
@@ -82,6 +88,10 @@ class Verification:
     emulated: Accuracy | None
     read_back: ReadBack | None
     failing: FailingSample | None = None
+    simulation_where_target_ran: Agreement | None = None
+    per_call: int = 1
+    judgement: Judgement | None = None
+    losses: Mapping[str, Comparison] = field(default_factory=dict)
 
 
 def check_normalized(original: Path, split: SplitModel, data: Data, thresholds: Thresholds) -> Verdict:
@@ -123,25 +133,52 @@ def verify(
             runs["target"] = with_float_io(partial(runner.run, built.compiled), built.plan)
         tensors = compare_tensors(built.model, simulation, built.plan, samples[:TENSOR_SAMPLES], folder)
         ranked, classes = ranked_outputs(built.model.graph), class_outputs(built.model.graph)
-        simulated = compare_runs(runs["float"](samples), runs["simulation"](samples), ranked, classes)
+        per_call = max(1, used.info().samples // len(samples))
+        exact, quantized = runs["float"](samples), runs["simulation"](samples)
+        simulated = compare_runs(exact, quantized, ranked, classes, per_call)
         ran = failing = None
         numerics = verdicts.numerics({}, None, thresholds, why_not or runner.why_not)
         if "target" in runs:
             float_db = backend.float16_db if keeps_float(built.plan) else None
-            ran, numerics = run_on_target(runs, ranked, samples, runner, float_db, thresholds, progress, classes)
+            ran, numerics = run_on_target(
+                runs, ranked, samples, runner, float_db, thresholds, progress, classes, per_call
+            )
         if ran is not None and ran.outputs and numerics.status is Status.FAIL:
             failing = FailingSample(samples[ran.worst], ran.level_db(thresholds))
         numerics = verdicts.with_overflow(numerics, simulated)
         with_tail = {name: followed(run, built.tail, folder) for name, run in runs.items()}
         accuracy, emulated = _accuracies(evaluation, with_tail, built, samples, ran, runner, folder)
+        for figures in (accuracy, emulated):
+            if figures is not None:
+                require_figures(thresholds.max_drop_of, figures.figures["float"], "--max-drop")
+        on_target = None if ran is None else ran.vs_float
+        held_out = evaluation is not None
+        measured = Measured(simulated, on_target, used.info(), per_call, held_out, accuracy, emulated)
+        judgement = judge(measured, thresholds)
+        losses = {}
+        if judgement.problems:
+            losses = consumer_losses(built.model, built.plan, samples[:TENSOR_SAMPLES], folder)
     all_verdicts = {
         "compiled": compiled,
         "fidelity": verdicts.fidelity(read_back, thresholds, why_not),
         "numerics": numerics,
+        "accuracy": judgement.verdict,
     }
-    vs_float, vs_simulation = (None, None) if ran is None else (ran.vs_float, ran.vs_simulation)
     return Verification(
-        all_verdicts, simulated, vs_float, vs_simulation, tensors, used.info(), accuracy, emulated, read_back, failing
+        verdicts=all_verdicts,
+        simulation_vs_float=simulated,
+        target_vs_float=on_target,
+        target_vs_simulation=None if ran is None else ran.vs_simulation,
+        tensors=tensors,
+        data=used.info(),
+        accuracy=accuracy,
+        emulated=emulated,
+        read_back=read_back,
+        failing=failing,
+        simulation_where_target_ran=None if ran is None else ran.simulation,
+        per_call=per_call,
+        judgement=judgement,
+        losses=losses,
     )
 
 
@@ -185,7 +222,8 @@ def _accuracy(
     figures = {}
     for name, run in runs.items():
         figures[name] = measure(evaluation.metric, evaluation.metric_name, run, used.samples(), inputs)
-    return Accuracy(evaluation.metric_name, used.info(), figures)
+    lower = lower_is_better(evaluation.metric, evaluation.metric_name, figures["float"])
+    return Accuracy(evaluation.metric_name, used.info(), figures, lower)
 
 
 def _first(data: Data, count: int) -> Data:

@@ -52,7 +52,7 @@ def first_class(outputs: Iterator[Sample], targets: Iterator[Sample]) -> dict[st
 
 def test_every_verdict_passes(run: Path) -> None:
     result = dovetail.load_result(run / "result.json")
-    for name in ("normalized", "compiled", "fidelity", "numerics"):
+    for name in ("normalized", "compiled", "fidelity", "numerics", "accuracy"):
         assert result.verdicts[name].status is Status.PASS, (name, result.verdicts[name].reason)
     assert result.verdicts["device"].status is Status.NOT_CHECKED
     agreement = result.metrics.sqnr_db.target_vs_simulation
