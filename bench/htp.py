@@ -147,7 +147,7 @@ def _wide_on_values(runs: Path) -> Path:
 
 
 def _reads_softmax(node: ir.Node) -> bool:
-    """Whether the first operand of a MatMul comes from a Softmax, with only layout operators between them."""
+    """Whether the first operand of a MatMul comes from a Softmax, through Reshape, Transpose, Split and Slice only."""
     value = node.inputs[0]
     while value is not None and (producer := value.producer()) is not None:
         if producer.op_type not in ("Reshape", "Transpose", "Split", "Slice"):

@@ -70,7 +70,7 @@ def test_the_knob_decides_by_what_it_measures(model: Path, outlier: float, taken
         knob.NAME,
         "image",
         taken,
-        knob.RULE,
+        knob.CRITERION,
     )
     quantized_db, float_db = (alternative.figures["simulation_sqnr_db"] for alternative in decision.alternatives)
     assert (float_db - quantized_db > knob.GAIN_DB) == (taken == "float")

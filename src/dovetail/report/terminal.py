@@ -46,7 +46,7 @@ def print_result(result: Result, run: Path, console: Console | None = None) -> N
         out.print(f"note: {escape(note)}")
     if result.calibration is not None:
         data = result.calibration
-        out.print(f"calibrated on {data.samples} samples of {escape(data.source)} (SHA-256 {data.sha256[:12]})")
+        out.print(f"calibrated on {data.samples} samples from {escape(data.source)} (SHA-256 {data.sha256[:12]})")
     out.print(f"run directory: {escape(str(run))} (result.json, plan.json, model.onnx)\n", soft_wrap=True)
 
 
@@ -70,7 +70,7 @@ def _figures(result: Result) -> Table:
         )
     for name, value in result.metrics.top1_agreement.simulation_vs_float.items():
         table.add_row(
-            f"same top class as float, {escape(name)}",
+            f"top-1 agreement with float, {escape(name)}",
             "",
             _figure(value),
             *_measured(result.metrics.top1_agreement, name),
@@ -145,7 +145,7 @@ def _print_decisions(decisions: tuple[Decision, ...], out: Console) -> None:
         for decision in (decision for decision in group if decision.is_whole):
             out.print(f"{decision.knob}: [bold]{escape(decision.taken)}[/]; {escape(decision.reason)}")
             out.print(_alternatives(decision))
-            out.print(f"  rule: {escape(decision.rule)} ({decision.samples} samples)")
+            out.print(f"  criterion: {escape(decision.rule)} ({decision.samples} samples)")
         changed = [d for d in group if not d.is_whole and d.taken != d.alternatives[0].label]
         for decision in changed[:_SHOWN_DECISIONS]:
             out.print(f"  {escape(str(decision.place))}: {escape(decision.taken)}; {escape(decision.reason)}")
@@ -226,7 +226,8 @@ def _print_compilations(compilations: Mapping[str, int], out: Console) -> None:
     """Print how many compile results came from the compile cache."""
     compiled, cached = compilations.get("compiled", 0), compilations.get("from_cache", 0)
     if cached and not compiled:
-        out.print(f"nothing was compiled: all results came from the compile cache ({cached} of {cached})")
+        results = "the compile result was" if cached == 1 else f"all {cached} compile results were"
+        out.print(f"compile cache: {results} reused, the compiler was not run")
     elif cached:
         out.print(f"compile cache: {cached} of {compiled + cached} compile results came from it")
 

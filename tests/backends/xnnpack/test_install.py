@@ -46,7 +46,7 @@ def test_the_message_has_the_install_command(installed: dict[str, str], message:
         ("xnnpack", {"memory_limit_mb": "much"}, "memory_limit_mb=much: expected a whole number from 1"),
     ],
 )
-def test_unknown_variants_and_options_are_refused(spec: str, options: dict[str, str], why: str) -> None:
+def test_unknown_suffixes_and_options_are_refused(spec: str, options: dict[str, str], why: str) -> None:
     with pytest.raises(InputError, match=why):
         open_target(spec, options)
 
