@@ -52,8 +52,8 @@ def shortest_steps(source: ir.Value, chain: Sequence[ir.Node]) -> list[Step]:
     """The fewest Reshapes and Transposes that compute the same as a chain of such nodes.
 
     Every axis is tracked as a list of (size, stride) factors of the contiguous source. If each axis of the result is
-    one factor, a Reshape and a Transpose are enough; if an axis merges factors that are not contiguous, a Reshape has to
-    follow. A chain that is already this short is returned as it is.
+    one factor, a Reshape and a Transpose are enough; if an axis merges factors that are not contiguous, a Reshape
+    has to follow. A chain that is already this short is returned as it is.
     """
     start = edit.shape_of(source) or ()
     steps: list[Step] = []

@@ -47,8 +47,8 @@ class _SoftmaxInputs:
 def mask_limits(graph: ir.Graph, max_sum: float) -> dict[tuple[ir.Node, int], float]:
     """Mask operands -> the largest magnitude to which the mask may be clamped so that the sum stays in float16.
 
-    An operand is (node, input index). The masks added before one Softmax, after scaling, sum to at most ``max_sum``; one mask gets
-    at most half of it.
+    An operand is (node, input index). The masks added before one Softmax, after scaling, sum to at most
+    ``max_sum``; one mask gets at most half of it.
     """
     traces = list(_traces(graph))
     inside = {node for trace in traces for node in trace.nodes}

@@ -45,7 +45,7 @@ def _fold(node: ir.Node, imports: dict[str, int]) -> None:
 
 
 def _move_up(node: ir.Node) -> None:
-    """Move DQ nodes from the outputs of a data-movement operator to its inputs, if only DQ nodes consume its outputs."""
+    """Move DQ nodes from the outputs of a data-movement operator to its inputs, if only DQ nodes read its outputs."""
     uses = [use for value in node.outputs for use in value.uses()]
     if any(value.is_graph_output() for value in node.outputs):
         return

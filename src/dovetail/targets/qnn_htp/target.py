@@ -100,7 +100,7 @@ def _float16(options: HtpOptions, case: BaselineCase, folder: Path) -> CompileRe
 
 
 def _naive(options: HtpOptions, case: BaselineCase, folder: Path) -> CompileResult:
-    """Compile a naive export of the caller's file."""
+    """Compile the caller's file quantized with ``onnxruntime.quantization``."""
     path = folder / "model.onnx"
     error = export_naive(options, case.original, case.precision, case.samples, case.shapes, path)
     return CompileResult(error=error) if error else compile_model(options, (Artifact("model", path),), folder)
