@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run the model on the samples in this folder and write its outputs.")
     parser.add_argument("--model", type=Path, help="model file to run (default: `run` in manifest.json)")
     parser.add_argument(
-        "--backend", default="", help="path of the vendor's backend library (default: the installed one)"
+        "--backend", default="", help="path of the vendor's backend library (default: the one device_session.py finds)"
     )
     parser.add_argument(
         "--outputs",
