@@ -58,7 +58,7 @@ def test_the_target_passes_every_verdict(model: Path) -> None:
     )
     rows = {row.tensor: row for row in result.plan if row.edge is None}
     assert rows["active"].dtype is DType.U8
-    with pytest.raises(InputError, match="target example has no variant or option 'fast'"):
+    with pytest.raises(InputError, match="target example has no suffix or option 'fast'"):
         fit(model, "example:fast", force=True)
 
 

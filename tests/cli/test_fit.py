@@ -146,7 +146,7 @@ def test_a_config_file_sets_the_same_options(run: Run, work: Path) -> None:
     [
         (("--precision", "w3a3"), "unknown precision 'w3a3' for target ort-cpu"),
         (("--target", "abacus"), "unknown target 'abacus'"),
-        (("--target", "ort-cpu:fast"), "no variant 'fast'"),
+        (("--target", "ort-cpu:fast"), "unknown target suffix 'fast': ort-cpu has none"),
         (("--option", "vtcm=8"), "no option 'vtcm'"),
         (("--option", "vtcm"), "expected key=value"),
         (("--range", "guess"), "unknown range method 'guess'"),

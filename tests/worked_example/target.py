@@ -79,7 +79,7 @@ def run(compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
 
 
 def open_target(suffix: str, options: Mapping[str, str]) -> Target:
-    """The target, which has no variants and no options: any other name is an error, so that a typo is not ignored."""
+    """The target, which has no suffix and no options: any other name is an error, so that a typo is not ignored."""
     if suffix or options:
         raise InputError(f"target example has no suffix or option {suffix or min(options)!r}")
     return EXAMPLE

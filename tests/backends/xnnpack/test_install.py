@@ -40,7 +40,7 @@ def test_the_message_has_the_install_command(installed: dict[str, str], message:
 @pytest.mark.parametrize(
     ("spec", "options", "why"),
     [
-        ("xnnpack:arm", {}, "has no variant 'arm'"),
+        ("xnnpack:arm", {}, "unknown target suffix 'arm': xnnpack has none"),
         ("xnnpack", {"threads": "2"}, "has no option 'threads'; expected one of time_limit_s, memory_limit_mb"),
         ("xnnpack", {"time_limit_s": "-1"}, "time_limit_s=-1: expected a number above zero"),
         ("xnnpack", {"memory_limit_mb": "much"}, "memory_limit_mb=much: expected a whole number from 1"),

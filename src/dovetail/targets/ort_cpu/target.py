@@ -28,9 +28,9 @@ from dovetail.targets.ort_cpu.table import TABLE
 
 
 def open_target(suffix: str, options: Mapping[str, str]) -> Target:
-    """Return the target, which has no suffixes and no options."""
+    """Return the target, which has no suffix and no options."""
     if suffix:
-        raise InputError(f"target ort-cpu has no suffix {suffix!r}")
+        raise InputError(f"unknown target suffix {suffix!r}: ort-cpu has none")
     if options:
         raise InputError(f"target ort-cpu has no option {min(options)!r}")
     return ORT_CPU

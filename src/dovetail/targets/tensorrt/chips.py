@@ -40,5 +40,5 @@ def gpu_named(suffix: str) -> Gpu:
         return Gpu(DEFAULT)
     match = re.fullmatch(r"sm(\d{2,3})", suffix)
     if match is None or int(match[1]) < _OLDEST:
-        raise InputError(f"target tensorrt has no suffix {suffix!r}: expected smNN, as in tensorrt:sm{DEFAULT}")
+        raise InputError(f"unknown target suffix {suffix!r}: expected smNN, as in tensorrt:sm{DEFAULT}")
     return Gpu(int(match[1]))

@@ -39,9 +39,9 @@ from dovetail.trials.knobs.precisions import precisions
 
 
 def open_target(suffix: str, options: Mapping[str, str]) -> Target:
-    """Open the target, which has no suffixes."""
+    """Open the target, which has no suffix."""
     if suffix:
-        raise InputError(f"target xnnpack has no suffix {suffix!r}")
+        raise InputError(f"unknown target suffix {suffix!r}: xnnpack has none")
     checked = read_options(options)
     return Target(
         name="xnnpack",
