@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 from dovetail.catalog import all_rules, families_with
-from dovetail.rules.rule import FAMILIES, HEADINGS, Rule
+from dovetail.rules.rule import CATEGORIES, HEADINGS, Rule
 
 INDEX = "README.md"
 # The results in the line ``# compiled: ...`` of a case, and what they mean.
@@ -24,13 +24,14 @@ COMPILED = {
     "not delegated": "lowered, but no node is delegated to the target's backend",
     "inaccurate": "as planned, but the outputs are far from those of the float graph",
 }
+_BIT_PATTERN = re.compile(r"\bfloat(16|8\w+)(\[[\d, ]*\])? \w+ = \{")  # a float16 or float8 constant in ONNX text
 _RESULT = re.compile(r"^# compiled: (.+)$", re.MULTILINE)
 
 
 def explain(rule: Rule) -> str:
     """Return a rule in Markdown, from its docstring alone."""
     targets = ", ".join(families_with(rule)) or "all targets"
-    about = f"Category: {FAMILIES[rule.code[:2]]}. Applies to: {targets}."
+    about = f"Category: {CATEGORIES[rule.code[:2]]}. Applies to: {targets}."
     about += "" if rule.check is not None else " Found by a run that compiles; `dovetail check` cannot."
     parts = [f"# {rule.code} {rule.name}", rule.summary, about]
     parts += [f"## {heading}\n\n{rule.sections[heading]}" for heading in HEADINGS]
@@ -74,11 +75,11 @@ def _cases(rule: Rule) -> str:
     if results:
         meanings = "".join(f"\n- *{result}*: {COMPILED[result]}" for result in results)
         parts.append(f"`compiled` is what the target's compiler does with the graph:\n{meanings}")
-    if any("float16" in text or "float8" in text for text in every):
+    if any(_BIT_PATTERN.search(text) for text in every):
         parts.append(
             "Constants in float16 and float8 are written as bit patterns, as ONNX text requires: float16 8200 is 1/127."
         )
-    for kind, heading in (("bad", "Found:"), ("good", "Not found:")):
+    for kind, heading in (("bad", "Reported:"), ("good", "Not reported:")):
         parts += [f"{heading}\n\n```text\n{text.strip()}\n```" for text in texts[kind].values()]
     return "\n\n".join(parts) + "\n\n"
 

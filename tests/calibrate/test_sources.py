@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import tracemalloc
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +149,7 @@ def test_bad_arrays_are_named(arrays: dict[str, np.ndarray], message: str, tmp_p
 
 def test_empty_calibration_is_refused() -> None:
     model = graph("g (float[1,3] x) => (float[1,3] y) { y = Relu(x) }")
-    with pytest.raises(InputError, match="arrays contains no samples"):
+    with pytest.raises(InputError, match="in-memory arrays: no samples"):
         list(describe(open_data({"x": ROWS[:0]}, SPEC), model).samples())
 
 
@@ -185,6 +187,16 @@ def test_truncated_npz(tmp_path: Path) -> None:
     np.savez(path, x=ROWS)
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(InputError, match=r"cannot be read as \.npz"):
+        values(path)
+
+
+def test_truncated_array_in_npz(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, ROWS)
+    path = tmp_path / "data.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", buffer.getvalue()[:-4])
+    with pytest.raises(InputError, match=r"data\.npz: array 'x' is truncated: it ends before its last sample"):
         values(path)
 
 

@@ -37,7 +37,7 @@ def test_a_second_run_compiles_nothing_and_says_so(work: Path, capsys: pytest.Ca
     assert "compile cache" not in capsys.readouterr().out
     assert run(*FIT, "b") == 0
     out = capsys.readouterr().out
-    assert "nothing was compiled: all results came from the compile cache (1 of 1)" in out
+    assert "compile cache: the compile result was reused, the compiler was not run" in out
     counts = [dovetail.load_result(work / name / "result.json").compilations for name in "ab"]
     assert counts == [{"compiled": 1, "from_cache": 0}, {"compiled": 0, "from_cache": 1}]
     for name in ("model.onnx", "optimized.onnx", "plan.json"):

@@ -147,7 +147,7 @@ def test_a_config_file_sets_the_same_options(run: Run, work: Path) -> None:
     [
         (("--precision", "w3a3"), "unknown precision 'w3a3' for target ort-cpu"),
         (("--target", "abacus"), "unknown target 'abacus'"),
-        (("--target", "ort-cpu:fast"), "no variant 'fast'"),
+        (("--target", "ort-cpu:fast"), "unknown target suffix 'fast': ort-cpu has none"),
         (("--option", "vtcm=8"), "no option 'vtcm'"),
         (("--option", "vtcm"), "expected key=value"),
         (("--range", "guess"), "unknown range method 'guess'"),
@@ -168,7 +168,7 @@ def test_a_config_file_sets_the_same_options(run: Run, work: Path) -> None:
         (("--calib", "wrong_shape.npz"), "'image' has shape (4, 3, 9, 9)"),
         (("--calib", "wrong_type.npz"), "'image' is int32, the model requires float32"),
         (("--calib", "nan.npz"), "'image' of sample 2 contains NaN"),
-        (("--calib", "empty.npz"), "empty.npz contains no samples"),
+        (("--calib", "empty.npz"), "empty.npz: no samples"),
         (("--plan", "model.onnx"), "model.onnx cannot be read as a plan"),
         (("--config", "bad.toml"), "unknown option 'precison'"),
         (("--config", "worse.toml"), "worse.toml cannot be read as a TOML configuration"),

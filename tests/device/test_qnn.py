@@ -89,7 +89,7 @@ def test_outputs_of_qnn_net_run_are_read(run: Path, phone: Path, tmp_path: Path)
         np.load(phone / f"outputs/{number:03d}/logits.npy").astype("<f4").tofile(folder / "logits.raw")
     result = dovetail.verify_device(run, device_outputs=tmp_path / "output")
     assert result.verdicts["device"].status is Status.PASS
-    assert "without a record" in result.verdicts["device"].evidence
+    assert "no ran.json: model, device and tool versions unknown" in result.verdicts["device"].evidence
 
 
 def test_without_a_compiler_the_device_runs_the_graph(tmp_path: Path) -> None:

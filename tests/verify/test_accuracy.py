@@ -59,8 +59,8 @@ def test_a_ruined_model_fails_although_target_and_simulation_agree(ruined: dovet
     assert "top1 drops from 0.9956 to 0.1022, by 0.8933 where 0.05 is allowed" in verdict.reason
     assert re.search(r"output 'logits' is at -0\.\d dB against float, below 10 dB", verdict.reason)
     on_metric, on_outputs = verdict.evidence.split("; ")
-    assert on_metric == "dovetail.zoo.metrics:top1 on 450 held-out samples of arrays, target"
-    assert on_outputs == "SQNR on 16 held-out samples of arrays, target"
+    assert on_metric == "dovetail.zoo.metrics:top1 on 450 held-out samples of in-memory arrays, target"
+    assert on_outputs == "SQNR on 16 held-out samples of in-memory arrays, target"
     (finding,) = low_accuracy(ruined)
     assert finding.severity is Severity.ERROR
 

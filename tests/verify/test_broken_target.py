@@ -134,4 +134,4 @@ def test_simulation_and_target_are_shown_on_the_samples_that_the_target_ran(
     _, simulation, target = row.rstrip("│ ").rsplit("│", 2)
     assert simulation.strip() == target.strip()
     assert "on 1 sample, those that the target ran; the simulation on all 8 is in result.json" in " ".join(text.split())
-    assert "SQNR on 1 calibration sample of arrays, target" in result.verdicts["accuracy"].evidence
+    assert "SQNR on 1 calibration sample of in-memory arrays, target" in result.verdicts["accuracy"].evidence

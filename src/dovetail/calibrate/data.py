@@ -55,7 +55,7 @@ class TrackedData:
             self.digests.extend(digests({name: sample[name] for name in self.inputs}))
             yield sample
         if not self.digests:
-            raise InputError(f"{self.data.source} contains no samples")
+            raise InputError(f"{self.data.source}: no samples")
 
     def info(self) -> DataInfo:
         total = hashlib.sha256(b"".join(self.digests)).hexdigest()

@@ -70,13 +70,13 @@ def is_random(text: str) -> bool:
 
 def _from_arrays(arrays: Mapping[str, Array], specs: tuple[InputSpec, ...], extra: bool) -> Data:
     members = {name: (np.asarray(a).shape, np.asarray(a).dtype) for name, a in arrays.items()}
-    calls = _Calls("arrays", members, specs, extra)
+    calls = _Calls("in-memory arrays", members, specs, extra)
 
     def samples() -> Iterator[Sample]:
         for number in range(calls.count):
             yield calls.checked({name: np.asarray(a)[calls.rows(name, number)] for name, a in arrays.items()}, number)
 
-    return Data("arrays", samples, calls.count)
+    return Data("in-memory arrays", samples, calls.count)
 
 
 def _from_npz(path: Path, specs: tuple[InputSpec, ...], extra: bool) -> Data:
@@ -99,7 +99,10 @@ def _from_npz(path: Path, specs: tuple[InputSpec, ...], extra: bool) -> Data:
                 for name, stream in streams.items():
                     _npy_header(stream, name)
                 for number in range(calls.count):
-                    rows = {n: _read_rows(s, *members[n], calls.per_call(n)) for n, s in streams.items()}
+                    rows = {
+                        name: _read_rows(stream, f"{path.name}: array {name!r}", *members[name], calls.per_call(name))
+                        for name, stream in streams.items()
+                    }
                     yield calls.checked(rows, number)
         except _ARCHIVE_ERRORS as error:
             raise InputError(f"{path} cannot be read as .npz ({error})") from error
@@ -133,7 +136,7 @@ class _Calls:
                 raise InputError(f"{self.source}: {name!r} is a scalar: samples must be along the first axis")
         for spec in self.specs:
             if spec.name not in self.members:
-                raise InputError(f"{self.source} has no array for the model input {spec.name!r}")
+                raise InputError(f"{self.source}: no array for the model input {spec.name!r}")
             shape = self.members[spec.name][0]
             rank = len(spec.shape)
             if len(shape) not in (rank, rank + 1) or shape[len(shape) - rank + 1 :] != spec.shape[1:]:
@@ -191,12 +194,12 @@ def _npy_header(stream: IO[bytes], name: str) -> tuple[tuple[int, ...], np.dtype
     return shape, dtype
 
 
-def _read_rows(stream: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any], rows: int) -> Array:
+def _read_rows(stream: IO[bytes], label: str, shape: tuple[int, ...], dtype: np.dtype[Any], rows: int) -> Array:
     inner = shape[1:]
     size = rows * int(np.prod(inner, dtype=np.int64)) * dtype.itemsize
     content = stream.read(size)
     if len(content) != size:
-        raise InputError("the .npz is truncated: it ends before its last sample")
+        raise InputError(f"{label} is truncated: it ends before its last sample; write the file again")
     return np.frombuffer(content, dtype=dtype).reshape(rows, *inner)
 
 

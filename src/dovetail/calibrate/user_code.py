@@ -1,4 +1,4 @@
-"""Load and call functions of the caller (data, metric), and report their errors in one sentence."""
+"""Load and call the caller's functions (data, metric); their exceptions become one-sentence error messages."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ from dovetail.errors import BackendError, InputError
 
 @contextmanager
 def user_code(label: str) -> Iterator[None]:
-    """Convert any exception of the caller's code in this block, SystemExit included, to an ``InputError``.
-
-    Its message starts with ``label``.
-    """
+    """Convert exceptions (and SystemExit) of the caller's code to an ``InputError`` that starts with ``label``."""
     try:
         yield
     except (InputError, BackendError):
-        raise  # raised by an iterator of Dovetail that the caller's code reads
+        raise  # raised by Dovetail's own iterators, which the caller's code consumes
     except (Exception, SystemExit) as error:
         raise InputError(f"{label}: {type(error).__name__}: {' '.join(str(error).split())}") from error
 
@@ -46,7 +43,7 @@ def load_function(text: str) -> Callable[..., Any]:
 
 
 def items_of(function: Callable[[], Any], name: str) -> Iterator[Any]:
-    """Call the caller's function and yield its items; ``name`` is its name in messages."""
+    """Call the caller's function and yield what it yields; messages start with ``name``."""
     with user_code(name):
         items = function()
         iterator = iter(items) if hasattr(items, "__iter__") else None

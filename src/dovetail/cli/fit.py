@@ -18,13 +18,16 @@ NOT_CHECKED = 3
 
 @click.command("fit")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--target", help="Target to deploy to, for example ort-cpu; see `dovetail targets`.")
+@click.option(
+    "--target",
+    help="Target to deploy to, for example ort-cpu; see `dovetail targets`. Required, here or in --config.",
+)
 @click.option("--precision", help="w8a8 (default), w8a16, fp32, ...; `dovetail targets` lists those of each target.")
 @click.option("--range", "range_", metavar="METHOD", help="Range method: minmax (default), percentile, mse, entropy.")
 @click.option(
     "--calib",
     metavar="DATA",
-    help="Calibration data: .npz file, folder of .npy files or images, module:function, or random.",
+    help="Calibration data: .npz file, folder of .npy files or images, module:function, or random. Required.",
 )
 @click.option("--eval", "eval_", metavar="DATA", help="Held-out data, with labels (ground truth) for the metric.")
 @click.option(
@@ -36,7 +39,8 @@ NOT_CHECKED = 3
     "--keep",
     multiple=True,
     metavar="GLOB=PRECISION",
-    help="Fix the precision of tensors or nodes whose names in MODEL match GLOB, for example 'decoder.*=fp16'.",
+    help="Fix the precision of tensors or nodes whose names in MODEL match GLOB, for example 'decoder.*=fp16'. Can "
+    "be repeated.",
 )
 @click.option(
     "--plan",
@@ -47,7 +51,8 @@ NOT_CHECKED = 3
 @click.option(
     "--baselines",
     type=str,
-    help="Baselines of the target to compare latency with: first (default: its first one), none, all, or names.",
+    help="Baselines to compare latency with: first (default), none, all, or names separated by commas; first is the "
+    "first baseline the target lists.",
 )
 @click.option(
     "--operand-bits",
@@ -60,19 +65,24 @@ NOT_CHECKED = 3
     metavar="N",
     help="Number of samples to run on the emulator (default 1); only for targets with an emulator.",
 )
-@click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Static shape of an input.")
+@click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Static shape of an input. Can be repeated.")
 @click.option(
-    "--size", metavar="H,W", help="Expected image size, height and width; an error if the model input differs."
+    "--size", metavar="H,W", help="Images are resized to the model input; --size asserts that the input is H,W."
 )
 @click.option("--mean", metavar="M,...", help="Value per channel to subtract from pixels scaled to 0..1.")
 @click.option("--std", metavar="S,...", help="Value per channel to divide by, after --mean is subtracted.")
 @click.option("--layout", help="Layout of the image input: nchw (default) or nhwc.")
-@click.option("--option", multiple=True, metavar="KEY=VALUE", help="Option of the target; see `dovetail targets`.")
+@click.option(
+    "--option",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Option of the target; see `dovetail targets`. Can be repeated.",
+)
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
     help="TOML file with options, named as here but with _ for -. It cannot contain calib, eval, plan, output, force "
-    "and resume. `cache = false` stands for --no-cache; the table [thresholds] can only be set there.",
+    "or resume. `cache = false` stands for --no-cache; the table [thresholds] can only be set there.",
 )
 @click.option(
     "--max-drop",
@@ -85,9 +95,12 @@ NOT_CHECKED = 3
     "--require",
     multiple=True,
     metavar="VERDICT",
-    help="Exit with code 3 if this verdict is not checked: normalized, compiled, fidelity, numerics, accuracy, device.",
+    help="Exit with code 3 if this verdict is not checked: normalized, compiled, fidelity, numerics, accuracy or "
+    "device. Can be repeated.",
 )
-@click.option("-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="Run directory.")
+@click.option(
+    "-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="Run directory. Required."
+)
 @click.option("--force", is_flag=True, help="Replace an earlier run in the run directory.")
 @click.option("--resume", is_flag=True, help="Continue an earlier run in the run directory.")
 @click.option("--no-cache", is_flag=True, help="Compile everything again; neither read nor write the compile cache.")

@@ -12,12 +12,15 @@ _LISTED = 12
 
 @click.command("repair")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--target", required=True, help="Target to deploy to, for example ort-cpu; see `dovetail targets`.")
-@click.option("--precision", help="Precision; by default that of most activations of MODEL.")
+@click.option(
+    "--target", required=True, help="Target to deploy to, for example ort-cpu; see `dovetail targets`. Required."
+)
+@click.option("--precision", help="Precision (default: the precision most activations of MODEL already have).")
 @click.option(
     "--calib",
     metavar="DATA",
-    help="Calibration data, for missing scales and to compare outputs on; without it, random inputs are compared.",
+    help="Calibration data, for missing scales and to compare outputs on; without it, outputs are compared on random "
+    "inputs and no scale may be missing.",
 )
 @click.option("--eval", "eval_", metavar="DATA", help="Held-out data, with labels (ground truth) for the metric.")
 @click.option(
@@ -25,11 +28,23 @@ _LISTED = 12
     metavar="MODULE:FUNCTION",
     help="Function of two iterators, over outputs and labels, that returns a dict of named values; requires --eval.",
 )
-@click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Static shape of an input.")
-@click.option("--option", multiple=True, metavar="KEY=VALUE", help="Option of the target; see `dovetail targets`.")
-@click.option("--max-drop", multiple=True, metavar="[FIGURE=]NUMBER", help="How much a figure of the metric may drop.")
+@click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Static shape of an input. Can be repeated.")
+@click.option(
+    "--option",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Option of the target; see `dovetail targets`. Can be repeated.",
+)
+@click.option(
+    "--max-drop",
+    multiple=True,
+    metavar="[FIGURE=]NUMBER",
+    help="Largest drop of a value of the metric, absolute (default 0.05), with which `accuracy` passes.",
+)
 @click.option("--min-sqnr", type=float, metavar="DB", help="Lowest SQNR of an output for `accuracy` to pass (10 dB).")
-@click.option("-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="Run directory.")
+@click.option(
+    "-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="Run directory. Required."
+)
 @click.option("--force", is_flag=True, help="Replace an earlier run in the run directory.")
 @click.option("--no-cache", is_flag=True, help="Compile everything again; neither read nor write the compile cache.")
 @click.pass_context

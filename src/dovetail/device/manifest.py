@@ -23,8 +23,8 @@ class Manifest:
     """The content of ``manifest.json``.
 
     ``model_sha256``: that of the shipped QDQ graph. ``run``: the file that the script runs. ``models``: model file ->
-    SHA-256. ``ranked``: outputs after a TopK -> the axis of their rows. ``classes``: outputs that are class scores.
-    ``float_db``: the SQNR that float tensors can reach on the target, if the plan has any.
+    SHA-256. ``ranked``: outputs ordered by a TopK -> axis whose order may differ. ``classes``: outputs that are class
+    scores. ``float_db``: SQNR limit of the target's float16; None if the plan has no float tensors.
     """
 
     target: str

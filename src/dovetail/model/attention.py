@@ -272,7 +272,8 @@ def _trace_operand(
 ) -> tuple[tuple[Scale, ...], ir.Value | None, ir.Node | None]:
     """The scales on a MatMul operand, the operand before the scales directly in front of the MatMul, its Transpose.
 
-    Scales are also found through layout nodes: `(x W) * s -> Reshape -> Transpose -> MatMul` scales Q as well.
+    Scales are also found behind reshapes and transposes:
+    `(x W) * s -> Reshape -> Transpose -> MatMul` scales Q as well.
     """
     scales: list[Scale] = []
     bare, transpose = value, None

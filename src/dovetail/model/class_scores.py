@@ -21,8 +21,8 @@ def class_outputs(graph: ir.Graph) -> frozenset[str]:
     - They are float and [batch, classes] with two classes or more, where every input has the same batch size: the
       rows [N, 4] of a detector's boxes are not samples.
     - They come from a Softmax or LogSoftmax, or their name contains a word such as ``logits``, ``scores``, ``probs`` or
-      ``classes``. An embedding or a regression output is [batch, n] too, comes from the same operators and has no top
-      class, so an output without such a name or operator does not count.
+      ``classes``. An embedding or a regression output is also [batch, n] and also ends in a Gemm or MatMul, but has no
+      top class, so an output without such a name or operator does not count.
     """
     batches = {(shape_of(value) or ())[:1] for value in graph.inputs}
     return frozenset(

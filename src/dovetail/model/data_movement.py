@@ -1,4 +1,4 @@
-"""Operators whose output elements are all elements of their first input.
+"""Data-movement operators: their output elements are all elements of their first input.
 
 Input and output can therefore have the same scale and zero point.
 """

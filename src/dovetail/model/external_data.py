@@ -28,7 +28,8 @@ def _check_location(tensor: ir.ExternalTensor, folder: Path) -> None:
     path = folder / location
     if location.is_absolute() or not path.resolve().is_relative_to(folder.resolve()) or ".." in location.parts:
         raise InputError(
-            f"{label} is outside the model's folder; move the file beside the model and correct its location"
+            f"{label} must be a relative path without '..' inside the model's folder; move the file there and update "
+            "`location`"
         )
     if not path.is_file():
         raise InputError(f"{label} is missing: the file {str(path)!r} does not exist")

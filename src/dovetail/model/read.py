@@ -40,7 +40,7 @@ def read(path: str | Path, shapes: Shapes = MappingProxyType({})) -> ir.Model:
     known_ops.check_ops(model)
     check_external_data(model, path.parent.absolute())
     names = _value_names(model)
-    _put_in_order(model)
+    _put_in_order(model, path)
     _forget_placeholders(model)
     pin_shapes(model, shapes)
     name_nodes(model.graph)
@@ -137,7 +137,7 @@ def _load(path: Path) -> ir.Model:
     return model
 
 
-def _put_in_order(model: ir.Model) -> None:
+def _put_in_order(model: ir.Model, path: Path) -> None:
     """Sort the nodes, inline functions, make large Constant nodes initializers, drop initializers from the inputs."""
     _check_inputs(model)
     try:
@@ -150,7 +150,9 @@ def _put_in_order(model: ir.Model) -> None:
         common.InlinePass()(model)
         common.LiftConstantsToInitializersPass()(model)
     except (TypeError, ValueError, RuntimeError, ir.passes.InvariantError) as error:  # everything that onnx_ir raises
-        raise InputError(f"the model's functions or constants are corrupt: {_first_line(error)}") from error
+        raise InputError(
+            f"{str(path)!r} has cyclic functions, or functions or constants that cannot be read: {_first_line(error)}"
+        ) from error
     common.RemoveInitializersFromInputsPass()(model)
 
 

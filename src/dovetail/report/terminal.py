@@ -48,7 +48,7 @@ def print_result(result: Result, run: Path, console: Console | None = None) -> N
         out.print(f"note: {escape(note)}")
     if result.calibration is not None:
         data = result.calibration
-        out.print(f"calibrated on {data.samples} samples of {escape(data.source)} (SHA-256 {data.sha256[:12]})")
+        out.print(f"calibrated on {data.samples} samples from {escape(data.source)} (SHA-256 {data.sha256[:12]})")
     out.print(f"run directory: {escape(str(run))} (result.json, plan.json, model.onnx)\n", soft_wrap=True)
 
 
@@ -80,7 +80,7 @@ def _output_rows(metrics: Metrics) -> Iterator[tuple[str, ...]]:
         else:
             rows.append((f"SQNR of {escape(name)} against float", metrics.sqnr_db, name, " dB"))
     top1 = metrics.top1_agreement
-    rows += [(f"same top class as float, {escape(name)}", top1, name, "") for name in top1.simulation_vs_float]
+    rows += [(f"top-1 agreement with float, {escape(name)}", top1, name, "") for name in top1.simulation_vs_float]
     for label, comparisons, name, unit in rows:
         yield label, "", *_measured(comparisons, name, unit)
         if unit:
@@ -155,7 +155,7 @@ def _print_decisions(decisions: tuple[Decision, ...], out: Console) -> None:
         for decision in (decision for decision in group if decision.is_whole):
             out.print(f"{decision.knob}: [bold]{escape(decision.taken)}[/]; {escape(decision.reason)}")
             out.print(_alternatives(decision))
-            out.print(f"  rule: {escape(decision.rule)} ({decision.samples} samples)")
+            out.print(f"  criterion: {escape(decision.rule)} ({decision.samples} samples)")
         changed = [d for d in group if not d.is_whole and d.taken != d.alternatives[0].label]
         for decision in changed[:_SHOWN_DECISIONS]:
             out.print(f"  {escape(str(decision.place))}: {escape(decision.taken)}; {escape(decision.reason)}")
@@ -278,7 +278,8 @@ def _print_compilations(compilations: Mapping[str, int], out: Console) -> None:
     """Print how many compile results came from the compile cache."""
     compiled, cached = compilations.get("compiled", 0), compilations.get("from_cache", 0)
     if cached and not compiled:
-        out.print(f"nothing was compiled: all results came from the compile cache ({cached} of {cached})")
+        results = "the compile result was" if cached == 1 else f"all {cached} compile results were"
+        out.print(f"compile cache: {results} reused, the compiler was not run")
     elif cached:
         out.print(f"compile cache: {cached} of {compiled + cached} compile results came from it")
 

@@ -26,7 +26,7 @@ from dovetail.model.place import at_node
 from dovetail.model.session import Mode
 from dovetail.model.write import write
 from dovetail.passes.remove_unused import remove_unused
-from dovetail.qdq.emit import READ
+from dovetail.qdq.emit import DEQUANTIZED
 from dovetail.qdq.quantized_io import quantized_sample
 from dovetail.qdq.simulation import load_simulation
 from dovetail.trials.variant import Variant
@@ -185,7 +185,9 @@ class _FaultSearch:
         emitted = {v.name or "" for node in simulation.graph for v in node.outputs if is_float(v)}
         planned = {name for name, choice in self._build.plan.tensors.items() if choice.is_stored}
         tensors = [v.name or "" for node in self._model.graph for v in node.outputs if v.name in planned]
-        names = {tensor: next((n for n in (READ.format(tensor), tensor) if n in emitted), None) for tensor in tensors}
+        names = {
+            tensor: next((n for n in (DEQUANTIZED.format(tensor), tensor) if n in emitted), None) for tensor in tensors
+        }
         return {tensor: name for tensor, name in names.items() if name is not None}
 
     def _ancestry(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:

@@ -19,7 +19,7 @@ from dovetail.verify.verify import Verification
 Verify = Callable[[Build], Verification]
 # Measures the time of a stage and reports it to the caller.
 Stage = Callable[[str], AbstractContextManager[None]]
-_RULE = "the workaround, if the target's outputs agree with the simulation with it"
+_CRITERION = "the workaround, if the target's outputs agree with the simulation with it"
 
 
 def _untimed(name: str) -> AbstractContextManager[None]:
@@ -102,7 +102,7 @@ def _try_workaround(
             Alternative(as_planned, {"target_sqnr_db": located.target_db, "simulation_sqnr_db": located.simulation_db}),
             Alternative(workaround.label, failure="" if helps else why_not),
         ),
-        rule=_RULE,
+        rule=_CRITERION,
         reason=before.reason if helps else f"{workaround.label} was tried and does not help",
         samples=1,
     )

@@ -17,7 +17,7 @@ from dovetail.model.edit import is_float
 from dovetail.model.observe import ObservedRun
 from dovetail.model.session import Mode
 from dovetail.numerics.metrics import Comparison
-from dovetail.qdq.emit import READ
+from dovetail.qdq.emit import DEQUANTIZED
 from dovetail.qdq.quantized_io import quantized_sample
 from dovetail.storage import Plan
 from dovetail.verify.rows import match_rows, partnered
@@ -162,4 +162,4 @@ def compare_tensors(
 
 def _read_name(name: str, float_names: set[str | None]) -> str | None:
     """The output of the DequantizeLinear of a quantized tensor; at a graph output it has the tensor's own name."""
-    return next((read for read in (READ.format(name), name) if read in float_names), None)
+    return next((read for read in (DEQUANTIZED.format(name), name) if read in float_names), None)

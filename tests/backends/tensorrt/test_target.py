@@ -367,9 +367,9 @@ def test_unsupported_requests_are_refused_in_one_sentence(tmp_path: Path, monkey
         InputError, match="--io quantized is not supported by tensorrt:sm89, whose inputs and outputs are float"
     ):
         dovetail.fit(model, target="tensorrt", io="quantized", calibration="random", output=tmp_path / "run")
-    for variant in ("89", "sm8", "sm12", "rtx4090"):
+    for suffix in ("89", "sm8", "sm12", "rtx4090"):
         with pytest.raises(InputError, match="expected smNN, as in tensorrt:sm89"):
-            open_target(f"tensorrt:{variant}")
+            open_target(f"tensorrt:{suffix}")
     with pytest.raises(InputError, match="target tensorrt has no option 'workspace'; expected one of compute, time_"):
         open_target("tensorrt", {"workspace": "1"})
     with pytest.raises(InputError, match="memory_limit_mb=100: expected at least 400, which the builder's libraries"):

@@ -20,7 +20,7 @@ from dovetail.finding import Status
 from dovetail.report.terminal import print_result
 from dovetail.targets.xnnpack.measure import STOCK, baselines, measure
 from dovetail.targets.xnnpack.options import read_options
-from dovetail.trials.knobs.precisions import RULE, pick
+from dovetail.trials.knobs.precisions import CRITERION, pick
 from tests.device import runs
 from tests.networks.text_vit import MODEL
 
@@ -72,7 +72,7 @@ def test_auto_measures_both_precisions_in_the_runtime_and_gives_the_reason(run: 
     best = max(decision.alternatives, key=lambda alternative: alternative.figures["target_sqnr_db"])
     assert best.figures["time_ratio"] == 1.0
     assert decision.taken == pick(decision.alternatives)[0].label
-    assert decision.rule == RULE
+    assert decision.rule == CRITERION
     console = Console(record=True, width=200)
     print_result(result, run, console)
     text = console.export_text()

@@ -121,7 +121,7 @@ class _OptimizedGraph:
 
 
 def _quantized_output(value: ir.Value) -> ir.Value:
-    """The output of the QuantizeLinear behind a float value, also behind layout operators; else the value itself."""
+    """The output of the QuantizeLinear after a float value, also behind data-movement operators; else the value."""
     for node, index in value.uses():
         if node.op_type == "QuantizeLinear":
             return node.outputs[0]
@@ -144,7 +144,7 @@ def _read(stored: QuantizedValue, value: ir.Value | None) -> TensorReadBack:
 
 
 def _qparams(value: ir.Value) -> Iterator[_OperatorQParams]:
-    """The qparams that the producer and the consumers of a value have for it, also behind layout operators."""
+    """The qparams that the producer and the consumers of a value have for it, also behind data-movement operators."""
     yield from _consumer_qparams(value)
     producer = value.producer()
     if producer is None:

@@ -27,10 +27,10 @@ from dovetail.targets.ort_cpu.read_back import read_optimized
 from dovetail.targets.ort_cpu.table import TABLE
 
 
-def open_target(variant: str, options: Mapping[str, str]) -> Target:
-    """Return the target, which has no variants and no options."""
-    if variant:
-        raise InputError(f"target ort-cpu has no variant {variant!r}")
+def open_target(suffix: str, options: Mapping[str, str]) -> Target:
+    """Return the target, which has no suffix and no options."""
+    if suffix:
+        raise InputError(f"unknown target suffix {suffix!r}: ort-cpu has none")
     if options:
         raise InputError(f"target ort-cpu has no option {min(options)!r}")
     return ORT_CPU
@@ -82,8 +82,8 @@ def run(compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
 
 
 _NOTE = (
-    "checked with session.x64quantprecision=1 and with the optimizer WeightBiasQuantization disabled: "
-    "deploy it with the same session options"
+    "deploy model.onnx with the session options it was checked with: session.x64quantprecision=1, optimizer "
+    "WeightBiasQuantization disabled"
 )
 ORT_CPU = Target(
     name="ort-cpu",

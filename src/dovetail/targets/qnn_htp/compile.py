@@ -169,7 +169,9 @@ def _file(kind: DeviceFileKind) -> Place:
 def _places(emitted: Path) -> dict[str, Place]:
     """The nodes of an emitted graph by name, as places in the caller's model; an inserted Q or DQ is at its tensor."""
     graph = ir.load(emitted).graph
-    has_origins = any(nodes_of(node) for node in graph)  # a naive export records no origins: its names are the caller's
+    has_origins = any(
+        nodes_of(node) for node in graph
+    )  # the baseline naive records no origins: its names are the caller's
     return {node.name or "": _place(node, has_origins) for node in graph}
 
 

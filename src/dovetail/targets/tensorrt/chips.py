@@ -34,11 +34,11 @@ class Gpu:
         return self.sm in BUILT
 
 
-def gpu_named(variant: str) -> Gpu:
+def gpu_named(suffix: str) -> Gpu:
     """Parse ``sm89`` into its GPU; the empty string is the default."""
-    if not variant:
+    if not suffix:
         return Gpu(DEFAULT)
-    match = re.fullmatch(r"sm(\d{2,3})", variant)
+    match = re.fullmatch(r"sm(\d{2,3})", suffix)
     if match is None or int(match[1]) < _OLDEST:
-        raise InputError(f"target tensorrt has no variant {variant!r}: expected smNN, as in tensorrt:sm{DEFAULT}")
+        raise InputError(f"unknown target suffix {suffix!r}: expected smNN, as in tensorrt:sm{DEFAULT}")
     return Gpu(int(match[1]))

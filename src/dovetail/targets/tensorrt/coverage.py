@@ -138,7 +138,7 @@ def why_broken(attention: Attention, plain: UnquantizedModel, layer: Layer | Non
 
 
 def _output_is_quantized(value: ir.Value, plain: UnquantizedModel) -> bool:
-    """Whether all consumers of a value, also behind layout operators and Casts, read it quantized."""
+    """Whether all consumers of a value, also behind data-movement operators and Casts, read it quantized."""
     return all(
         Edge(user.name or "", index) in plain.edges
         or (is_op(user, *DATA_MOVEMENT_OPS, "Cast") and _output_is_quantized(user.outputs[0], plain))

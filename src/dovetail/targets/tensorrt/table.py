@@ -78,7 +78,7 @@ def no_kernel(attention: Attention, dtype: DType) -> str:
 
 
 def _feeds_matrix_ops(value: ir.Value) -> bool:
-    """Whether all consumers of a value, also behind layout operators, are MatMul, Gemm or Conv."""
+    """Whether all consumers of a value, also behind data-movement operators, are MatMul, Gemm or Conv."""
     users = [user for user, _ in value.uses()]
     return (
         bool(users)

@@ -43,9 +43,9 @@ _NO_RUN = "an engine runs only on its GPU, which is not available here: run the 
 _FLOAT16_DB = 60.0
 
 
-def open_target(variant: str, options: Mapping[str, str]) -> Target:
+def open_target(suffix: str, options: Mapping[str, str]) -> Target:
     """Open the target for one compute capability."""
-    gpu = gpu_named(variant)
+    gpu = gpu_named(suffix)
     checked = read_options(gpu, options)
     in_float = F16 if checked.half else F32
     precisions = (*((FP8,) if gpu.has_fp8 else ()), W8A8, *((FP16,) if checked.half else ()))

@@ -22,7 +22,7 @@ NAME = "merges"
 # A merge is kept in float if the worst output gains more than this.
 GAIN_DB = 3.0
 SAMPLES = 16
-RULE = f"in float, if the worst output gains more than {GAIN_DB:g} dB in simulation"
+CRITERION = f"in float, if the worst output gains more than {GAIN_DB:g} dB in simulation"
 SHARED, IN_FLOAT = "one range for all inputs", "float"
 
 
@@ -74,7 +74,7 @@ def _decision(workbench: Workbench, unit: Unit, shared: Variant, float_merge: Va
             Alternative(SHARED, {"simulation_sqnr_db": shared_db}),
             Alternative(IN_FLOAT, {"simulation_sqnr_db": float_db}),
         ),
-        rule=RULE,
+        rule=CRITERION,
         reason=f"one range for all its inputs costs {float_db - shared_db:.1f} dB",
         samples=len(workbench.samples(SAMPLES)),
     )

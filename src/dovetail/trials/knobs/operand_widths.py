@@ -34,7 +34,7 @@ LOSS_DB = 1.0
 # Samples for the order of the operands, and for the noise of a set of them: a few suffice to rank, not to measure.
 RANKING_SAMPLES, SAMPLES = 2, 16
 ALL_16_BIT = "all operands 16-bit"
-RULE = (
+CRITERION = (
     "8 bits in order of noise per time saved, as long as all 8-bit operands together cost the worst output at most "
     f"{LOSS_DB:g} dB"
 )
@@ -158,7 +158,7 @@ class _WidthSearch:
                 Alternative(str(wide), _figures(sqnr_db=wide_db)),
                 Alternative(str(narrow), _figures(sqnr_db=narrow_db, saved_us=saved_us[index] if saved_us else None)),
             ),
-            rule=RULE,
+            rule=CRITERION,
             reason=f"{narrow} alone {_effect(loss)}{time}",
             samples=min(RANKING_SAMPLES, len(self._bench.samples(SAMPLES))),
         )
@@ -180,7 +180,7 @@ class _WidthSearch:
                 *groups,
                 Alternative(taken, _figures(sqnr_db=chosen_db)),
             ),
-            rule=RULE,
+            rule=CRITERION,
             reason=f"this choice {_effect((wide_db or 0.0) - (chosen_db or 0.0))}",
             samples=len(self._bench.samples(SAMPLES)),
         )

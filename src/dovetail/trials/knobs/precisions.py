@@ -20,7 +20,7 @@ SAMPLES = 16
 FASTER = 0.95
 # The SQNR of the worst output against float that the faster precision must have to be chosen.
 GOOD_DB = 25.0
-RULE = (
+CRITERION = (
     f"the faster one, if it takes less than {FASTER:g} of the other's time and its worst output has at least "
     f"{GOOD_DB:g} dB against float; otherwise the one whose worst output is closer to float"
 )
@@ -46,7 +46,7 @@ def _decide(inner: tuple[Knob, ...], workbench: Workbench, variant: Variant) -> 
     best, reason = pick(rows)
     chosen, decisions = outcomes[best.label]
     samples = len(workbench.samples(SAMPLES))
-    decision = Decision(NAME, WHOLE_MODEL, best.label, tuple(rows), RULE, reason, samples)
+    decision = Decision(NAME, WHOLE_MODEL, best.label, tuple(rows), CRITERION, reason, samples)
     return chosen, (decision, *decisions)
 
 
@@ -82,7 +82,7 @@ def _timed(row: Alternative, timed: MeasuredLatency | str) -> Alternative:
 
 
 def pick(rows: Sequence[Alternative]) -> tuple[Alternative, str]:
-    """The candidate that the rule chooses, and why; the caller's metric is not used, because its data is held out."""
+    """The candidate that the criterion chooses, and why; the metric is not used, because its data is held out."""
     ran = [row for row in rows if TARGET_DB in row.figures and not row.failure]
     if not ran:
         best = max(rows, key=lambda row: row.figures[SIMULATION_DB])
