@@ -130,6 +130,8 @@ def _decide(
     members = problem.groups[root]
     domain = _domain(problem, members)
     if problem.table.quantizes_edges:
+        if pin is not None and not pin.precision.activation.dtype.is_quantized:
+            return EncodingChoice(problem.table.float_encoding, pin.why, pin.detail)
         text = f"kept in float: {problem.table.target} quantizes on the inputs of its quantized kernels"
         return EncodingChoice(problem.table.float_encoding, Reason.ON_EDGES, text)
     if pin is not None:
