@@ -85,7 +85,7 @@ def open_rundir(path: Path, request: Mapping[str, Any], *, force: bool, resume: 
             if not old or not resume:
                 _mark(place, request)
         except OSError as error:
-            raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+            raise InputError(f"{path} cannot be written ({error.strerror})") from error
         yield RunDir(place, resume)
         _mark(place, request)
     except BaseException as error:
@@ -123,15 +123,15 @@ def _check_place(path: Path, *, force: bool, resume: bool) -> bool:
     """Whether there is an earlier run; a file or a folder with other content is refused."""
     try:
         if path.exists() and not path.is_dir():
-            raise InputError(f"{path}: is a file; the run directory must be a folder")
+            raise InputError(f"{path} is a file; the run directory must be a folder")
         if not path.exists() or not any(path.iterdir()):
             return False
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        raise InputError(f"{path} cannot be read ({error.strerror})") from error
     if not (path / _MARKER).is_file():
-        raise InputError(f"{path}: is not empty and not a Dovetail run directory; choose another --output")
+        raise InputError(f"{path} is not empty and not a Dovetail run directory; choose another --output")
     if not force and not resume:
-        raise InputError(f"{path}: already contains a run; add --force to replace it or --resume to continue it")
+        raise InputError(f"{path} already contains a run; add --force to replace it or --resume to continue it")
     return True
 
 

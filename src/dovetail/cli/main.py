@@ -1,6 +1,7 @@
 """``dovetail``: the commands, and the one place where errors become exit codes.
 
-0: no verdict failed. 1: one did. 2: bad input. 3: a verdict named with --require is not checked. 130: interrupted.
+0: no verdict failed. 1: one did. 2: bad input, or an unexpected error of ONNX Runtime or a vendor tool (BackendError).
+3: a verdict named with --require is not checked. 130: interrupted.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from dovetail.cli.targets import targets_command
 from dovetail.cli.verify import verify_command
 from dovetail.errors import BackendError, InputError
 
-BAD_INPUT = 2
+BAD_INPUT_OR_BACKEND = 2
 INTERRUPTED = 130
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(dovetail.__version__, prog_name="dovetail")
 def cli() -> None:
-    """Fit quantized vision models to the silicon they ship to, and prove it."""
+    """Quantize and compile ONNX vision models for a target, and verify the compiled model."""
 
 
 for command in (
@@ -42,30 +43,31 @@ for command in (
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command; bad input is reported in one sentence, never as a traceback."""
+    """Run a command; bad input and errors of vendor tools are reported in one sentence, never as a traceback."""
     try:
         code = cli.main(arguments, standalone_mode=False)
     except click.exceptions.Exit as done:
         code = done.exit_code
     except click.NoSuchOption as error:
-        _show(error)
-        code = BAD_INPUT
+        _show_unknown_option(error)
+        code = BAD_INPUT_OR_BACKEND
     except click.ClickException as error:
         error.show()
-        code = BAD_INPUT
+        code = BAD_INPUT_OR_BACKEND
     except (InputError, BackendError) as error:
         click.echo(f"dovetail: {error}", err=True)
-        code = BAD_INPUT
+        code = BAD_INPUT_OR_BACKEND
     except (KeyboardInterrupt, click.Abort):
         click.echo(
-            "dovetail: interrupted; continue a new run with --resume; a run that --force was replacing is restored",
+            "dovetail: interrupted. Repeat the command with --resume to continue. "
+            "A run that --force was replacing has been restored.",
             err=True,
         )
         code = INTERRUPTED
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _show(error: click.NoSuchOption) -> None:
+def _show_unknown_option(error: click.NoSuchOption) -> None:
     """Report an unknown option; if a target has an option of that name, say how to set it."""
     from dovetail.targets import FAMILIES, family_named
 

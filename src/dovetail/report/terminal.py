@@ -18,7 +18,7 @@ from dovetail.trials.decision import Decision
 _COLOURS = {Status.PASS: "green", Status.FAIL: "red", Status.NOT_CHECKED: "yellow"}
 _SHOWN_FINDINGS = 8
 _SHOWN_DECISIONS = 4
-# Figure of an alternative -> its column header.
+# Measured value of an alternative -> its column header.
 _HEADERS = {
     "sqnr_db": "SQNR dB",
     "simulation_sqnr_db": "simulation dB",
@@ -51,7 +51,7 @@ def print_result(result: Result, run: Path, console: Console | None = None) -> N
 
 
 def _figures(result: Result) -> Table:
-    table = Table(title="Figures", title_justify="left", caption=_sample_counts(result.metrics), caption_justify="left")
+    table = Table(title="Metrics", title_justify="left", caption=_sample_counts(result.metrics), caption_justify="left")
     from_device = result.metrics.sqnr_db.device_vs_float is not None
     for column in ("", "float", "simulation", "target", *(("device",) if from_device else ())):
         table.add_column(column, justify="left" if not column else "right")
@@ -88,7 +88,7 @@ def _sizes(size_bytes: Mapping[str, int]) -> list[tuple[str, ...]]:
 
 
 def _print_estimates(metrics: Metrics, out: Console) -> None:
-    """Print latency and traffic as estimated by the vendor's compiler, and why a figure is missing."""
+    """Print latency and traffic as estimated by the vendor's compiler, and why a value is missing."""
     names = dict.fromkeys((*metrics.latency_estimate_us, *metrics.traffic_bytes, *metrics.not_estimated))
     if not names:
         return
@@ -126,7 +126,7 @@ def _print_placement(metrics: Metrics, out: Console) -> None:
     if metrics.latency_measured is not None:
         here = metrics.latency_measured
         rows = ", ".join(f"{name} {us:.0f} us ({here.ratios[name]:.2f}x)" for name, us in here.median_us.items())
-        how = f"CPU time of one thread, {here.rounds} interleaved rounds, relative to {here.baseline}"
+        how = f"CPU time of one thread, {here.rounds} rounds run alternately, relative to {here.baseline}"
         out.print(f"measured on this machine ({how}): {rows}", soft_wrap=True)
         for note in here.notes:
             out.print(f"  {escape(note)}", soft_wrap=True)
@@ -167,7 +167,7 @@ def _alternatives(decision: Decision) -> Table:
 
 
 def _with_unit(name: str, value: float | None) -> str:
-    """Format a figure by the unit in its name; empty if there is none."""
+    """Format a value by the unit in its name; empty if there is none."""
     if value is None:
         return ""
     if name.endswith("_db"):
@@ -200,7 +200,7 @@ def _sample_counts(metrics: Metrics) -> str | None:
 
 
 def _measured(comparisons: Comparisons, name: str, unit: str = "") -> list[str]:
-    """The figures of target against float, and of device against float if a device has run."""
+    """The metrics of target against float, and of device against float if a device has run."""
     columns = [comparisons.target_vs_float or {}]
     columns += [] if comparisons.device_vs_float is None else [comparisons.device_vs_float]
     return [_figure(column.get(name), unit) for column in columns]
