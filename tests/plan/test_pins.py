@@ -100,7 +100,8 @@ NORMS = """
       [block_move] moved = Reshape(n, shape)
       [block_fc] f = Gemm(moved, w)
       [block_act] a = Gelu(f)
-      [end] y = Gemm(a, w) }
+      [block_last] l = Gemm(a, w)
+      [end] y = Gelu(l) }
 """
 
 
@@ -193,9 +194,10 @@ def test_a_target_that_quantizes_edges_reads_the_pinned_precision(keep: str) -> 
         {str(edge): choice.storage.dtype for edge, choice in plan.edges.items()}
         for plan in (planned(graph(NORMS), opened, fp8), planned(graph(NORMS), opened, fp8, keep={keep: w8a8}))
     ]
-    fc = {"block_fc:0": DType.S8, "block_fc:1": DType.S8}
-    assert {dtypes[0][edge] for edge in fc} == {DType.F8E4M3}
-    assert {edge: dtype for edge, dtype in dtypes[1].items() if dtype is not dtypes[0][edge]} == fc
+    nodes = ("block_fc", "block_last") if keep == "block_*" else ("block_fc",)
+    expected = {f"{node}:{index}": DType.S8 for node in nodes for index in (0, 1)}
+    assert {dtypes[0][edge] for edge in expected} == {DType.F8E4M3}
+    assert {edge: dtype for edge, dtype in dtypes[1].items() if dtype is not dtypes[0][edge]} == expected
 
 
 def test_a_pattern_pins_the_operators_that_have_kernels() -> None:

@@ -30,10 +30,11 @@ def resolve_keeps(problem: Problem, keeps: Sequence[Keep]) -> Pins:
         operators = [unit for unit in problem.units if _matches(keep, _unit_names(unit))]
         if not values and not operators:
             raise InputError(_no_match(problem, keep))
-        if not _WILDCARDS.isdisjoint(keep.pattern):
-            values, operators = _with_kernel(problem, keep, values, operators)
         producers = [problem.producer[name] for name in values if name in problem.producer]
-        operators += [unit for unit in producers if has_kernel(unit, keep.precision)]
+        if not _WILDCARDS.isdisjoint(keep.pattern):
+            values, operators = _with_kernel(problem, keep, values, [*operators, *producers])
+        else:
+            operators += [unit for unit in producers if has_kernel(unit, keep.precision)]
         groups.update(dict.fromkeys(values, pin))
         units.update(dict.fromkeys([unit.name for unit in operators], pin))
     return Pins(units, groups)
@@ -55,23 +56,19 @@ def _with_kernel(
     ]
     tensors = [name for name in values if _has_kernels(problem, name, keep)]
     if not kept and not tensors:
-        names = ", ".join(sorted({unit.label for unit in operators} | {_label(problem, name) for name in values}))
+        inputs = {f"input {name!r}" for name in values if name not in problem.producer}
+        names = ", ".join(sorted({unit.label for unit in operators} | inputs))
         raise InputError(f"{keep}: {problem.table.target} has no {keep.precision.name} kernel for {names}")
     return tensors, kept
 
 
 def _has_kernels(problem: Problem, name: str, keep: Keep) -> bool:
     """Whether the operators that decide how a tensor is stored have kernels for a precision."""
-    writers = problem.writers_of(problem.group_of[name])
+    root = problem.group_of[name]
+    writers = problem.writers_of(root)
     if writers and not problem.table.quantizes_edges:
         return all(has_kernel(unit, keep.precision) for unit in writers)
-    readers = problem.readers_of(problem.groups[problem.group_of[name]])
-    return any(has_kernel(unit, keep.precision) for unit in (*writers, *readers))
-
-
-def _label(problem: Problem, name: str) -> str:
-    producer = problem.producer.get(name)
-    return f"input {name!r}" if producer is None else producer.label
+    return any(has_kernel(unit, keep.precision) for unit in problem.readers_of(problem.groups[root]))
 
 
 def _no_match(problem: Problem, keep: Keep) -> str:
