@@ -32,9 +32,8 @@ from dovetail.verify.verify import Evaluation
 class Job:
     """The checked inputs of a run.
 
-    ``refused``: why the target cannot do what was requested; it goes into the result. ``imported``: quantization
-    parameters that came with the model and are kept. ``keeps``: patterns that become pins of the request once the graph
-    is rewritten.
+    ``imported``: quantization parameters that came with the model and are kept. ``keeps``: patterns that become pins of
+    the request once the graph is rewritten.
     """
 
     path: Path
@@ -48,7 +47,6 @@ class Job:
     evaluation: Evaluation | None
     plan: Plan | None
     plan_key: str
-    refused: str = ""
     imported: ImportedQParams | None = None
 
     @property
@@ -96,8 +94,8 @@ def prepare(
             raise InputError(f"{plan} is a plan for {user_plan.target}, not for {target.name}")
         options = replace(options, precision=user_plan.precision, io="quantized" if user_plan.quantized_io else "float")
     plan_key = "" if plan is None else file_sha256(*(p for p in (plan, plan.with_suffix(".npz")) if p.exists()))
-    key, refused = _data_key(calibration, images), _unavailable(options, target)
-    return Job(path, model, options, target, request, keeps, data, key, held_out, user_plan, plan_key, refused)
+    key = _data_key(calibration, images)
+    return Job(path, model, options, target, request, keeps, data, key, held_out, user_plan, plan_key)
 
 
 def _evaluation(
@@ -153,20 +151,12 @@ def _emulating(target: Target, samples: int) -> Target:
 
 def _precision(name: str, table: OpTable) -> Precision:
     precision = table.precisions.get(name)
-    if precision is None and name in table.unavailable:  # nothing is planned with it: the result says why
-        return next(iter(table.precisions.values()))
+    if precision is None and name in table.unavailable:
+        raise InputError(f"{name} is not available on {table.target}: {table.unavailable[name]}")
     if precision is None:
         names = ", ".join((*table.precisions, *table.choices))
         raise InputError(f"unknown precision {name!r} for target {table.target}; expected one of {names}")
     return precision
-
-
-def _unavailable(options: FitOptions, target: Target) -> str:
-    """Say why a requested precision is not available on this target; empty if all are."""
-    requested = (options.precision, *(text.rpartition("=")[2] for text in options.keep))
-    reasons = target.table.unavailable
-    name = next((name for name in requested if name in reasons), None)
-    return "" if name is None else f"{name} is not available on {target.name}: {reasons[name]}"
 
 
 def _data_key(data: DataLike, images: ImageOptions) -> str:

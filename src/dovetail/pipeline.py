@@ -23,7 +23,7 @@ from dovetail.numerics.methods import RangeMethod
 from dovetail.pass_record import PassRecord
 from dovetail.passes.normalize import normalize
 from dovetail.plan.constraints import build_problem
-from dovetail.plan.make import observed
+from dovetail.plan.make import check_pins, observed
 from dovetail.plan.pins import resolve_keeps
 from dovetail.report.assemble import TAIL, assemble
 from dovetail.report.result import Result
@@ -88,6 +88,7 @@ def _run_stages(job: Job, run: RunDir, clock: Clock) -> Result:
     stages = Stages(run, clock, versions)
     graph = _float_graph(job, run, clock, stages, sha256)
     request = job.request.pinned(resolve_keeps(build_problem(graph.model.value, job.target.table), job.keeps))
+    check_pins(graph.model.value, job.target.table, request)
     # Before the comparison, because its error names the activation that is not finite.
     stats = _statistics(job, run, clock, stages, graph.model)
     with clock.stage("held_out"):
@@ -95,7 +96,7 @@ def _run_stages(job: Job, run: RunDir, clock: Clock) -> Result:
     with clock.stage("check_normalized"):
         normalized = check_normalized(job.path, graph.split, job.data, job.options.thresholds)
     record = None
-    if normalized.status is not Status.FAIL and not job.refused:
+    if normalized.status is not Status.FAIL:
         record = ship(job, run, clock, stages, ShipInputs(graph.model, stats, request, graph.split, probe))
         record = replace(record, findings=(*about_data, *record.findings))
     with clock.stage("report"):

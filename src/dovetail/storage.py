@@ -79,6 +79,11 @@ class Choice:
     def is_stored(self) -> bool:
         return self.why is not Reason.INTERIOR
 
+    @property
+    def is_requested_float(self) -> bool:
+        """Whether the caller asked for float here, by the precision or by ``--keep``."""
+        return not self.storage.dtype.is_quantized and self.why in (Reason.PRECISION, Reason.PINNED)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:

@@ -196,6 +196,8 @@ def test_a_config_file_sets_the_same_options(run: Run, work: Path) -> None:
         (("--eval", "eval.npz", "--metric", "my_metric:boom"), "metric my_metric:boom: KeyError: 'label'"),
         (("--eval", "calib.npz"), "sample 0 is also in the calibration data"),
         (("--eval", "late.npz", "--metric", "my_metric:blind"), "sample 24 is also in the calibration data"),
+        (("--target", "tensorrt:sm80", "--precision", "fp8"), "fp8 is not available on tensorrt:sm80: sm80 does not"),
+        (("--target", "qnn-htp:v68", "--precision", "fp16"), "fp16 is not available on qnn-htp:v68: HTP v68 does not"),
         (("--plan", "p.json", "--precision", "w8a8"), "--precision cannot be combined with --plan"),
         (("--plan", "p.json", "--keep", "f=fp32"), "--keep cannot be combined with --plan"),
         (("--plan", "p.json", "--io", "quantized"), "--io cannot be combined with --plan"),

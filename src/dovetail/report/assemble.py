@@ -85,9 +85,6 @@ def assemble(
         known[_DEVICE] = record.device
     names = _VERDICTS if job.target.backend.device is None else (*_VERDICTS, _DEVICE)
     not_reached = "the run stopped: the graph to be quantized differs from the original model"
-    if job.refused:
-        known["compiled"] = Verdict(Status.FAIL, job.refused, passes_when("compiled", job.options.thresholds))
-        not_reached = f"nothing was compiled: {job.refused}"
     verdicts = {
         name: known.get(name) or Verdict(Status.NOT_CHECKED, not_reached, passes_when(name, job.options.thresholds))
         for name in names

@@ -107,7 +107,8 @@ def test_limits_and_files_are_not_passed_to_the_provider() -> None:
 def test_float16_where_there_is_none_is_refused_with_the_reason(chip: str, said: str, asked: dict[str, str]) -> None:
     shipped = zoo.load("vit_digits")
     options = FitOptions(f"qnn-htp:{chip}", **asked)  # type: ignore[arg-type]
-    assert said in prepare(shipped.model_path, options, calibration=shipped.calib()).refused
+    with pytest.raises(InputError, match=said):
+        prepare(shipped.model_path, options, calibration=None)  # before the calibration data is looked at
 
 
 def test_the_provider_knows_every_key_that_is_passed_to_it() -> None:

@@ -15,11 +15,13 @@ import pytest
 from rich.console import Console
 
 import dovetail
-from dovetail.backend import BaselineCase, MeasuredLatency, Sample, UndelegatedOp
+from dovetail.backend import BaselineCase, MeasuredLatency, Outcome, Sample, UndelegatedOp
 from dovetail.finding import Status
+from dovetail.plan.rows import read_plan
 from dovetail.report.terminal import print_result
 from dovetail.targets.xnnpack.measure import STOCK, baselines, measure
 from dovetail.targets.xnnpack.options import read_options
+from dovetail.targets.xnnpack.read_back import read_operator_list
 from dovetail.trials.knobs.precisions import CRITERION, pick
 from tests.device import runs
 from tests.networks.text_vit import MODEL
@@ -43,6 +45,36 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         metric=first_class,
     )
     return folder / "run"
+
+
+def test_what_is_kept_in_float_is_read_back(tmp_path: Path) -> None:
+    """A Gemm that the program computes in int8 although it is kept in float is reported."""
+    weights = ", ".join(["0.5", "-0.25"] * 8)
+    body = f"""g (float[1, 4] x) => (float[1, 4] y) <float[4, 4] w = {{{weights}}}, float[4, 4] v = {{{weights}}}>
+        {{ [first] a = Gemm(x, w)  [second] b = Gemm(a, v)  [third] y = Gemm(b, w) }}"""
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {body}'), tmp_path / "m.onnx")
+    images = np.random.default_rng(1).standard_normal((6, 4)).astype(np.float32)
+    calibration = {"x": images}
+    run = tmp_path / "run"
+    result = dovetail.fit(
+        tmp_path / "m.onnx",
+        target="xnnpack",
+        precision="w8a8",
+        keep=("second=fp32",),
+        calibration=calibration,
+        output=run,
+    )
+    assert result.verdicts["fidelity"].status is Status.PASS
+    kept = {(row.tensor, row.outcome) for row in result.read_back if row.detail.startswith("computed in float")}
+    assert kept == {(tensor, Outcome.MATCHED) for tensor in ("a", "b", "v")}
+    census = json.loads((run / "compile/census.json").read_text())
+    for operator in census["operators"]:
+        if operator["node"] == "b/MatMul" and operator["kind"] != "Convert":
+            operator["output"]["dtype"] = "qint8"
+    (tmp_path / "census.json").write_text(json.dumps(census))
+    read_back = read_operator_list(run / "model.onnx", tmp_path / "census.json", read_plan(run / "plan.json"))
+    changed = [(row.tensor, row.detail) for row in read_back.tensors if row.outcome is Outcome.CHANGED]
+    assert [tensor for tensor, detail in changed if "qint8 instead of float" in detail] == ["b"]
 
 
 def first_class(outputs: Iterator[Sample], targets: Iterator[Sample]) -> dict[str, float]:

@@ -23,6 +23,7 @@ from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
 from dovetail.target import Family, Rewrites, Target
 from dovetail.targets.compile_in_child import CompileCall, compile_in_child, model_inputs
+from dovetail.targets.ort_cpu.islands import hold_islands
 from dovetail.targets.ort_cpu.read_back import read_optimized
 from dovetail.targets.ort_cpu.table import TABLE
 
@@ -45,7 +46,9 @@ def probe() -> Probe:
 
 def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
     """Write QDQ ONNX with integer weights, which ships as it is."""
-    written = write(emit_qdq(model, plan), folder / "model.onnx")
+    emitted = emit_qdq(model, plan)
+    hold_islands(emitted, plan)
+    written = write(emitted, folder / "model.onnx")
     names = ["model" if path.suffix == ".onnx" else "model_data" for path in written]
     return tuple(Artifact(name, path, shipped=True) for name, path in zip(names, written, strict=True))
 

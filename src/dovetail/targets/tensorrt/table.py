@@ -19,6 +19,7 @@ from dovetail.model.data_movement import DATA_MOVEMENT_OPS
 from dovetail.model.edit import is_op, shape_of, why_weight_not_matrix
 from dovetail.numerics.grid import FLOAT8_HIGHEST
 from dovetail.op_support import F32, FixedQParams, OpSupport, Precision, Signature, Slot, const, signature
+from dovetail.targets.tensorrt.chips import Gpu
 
 _KNOWN = "tensorrt-rtx 1.7.1.116, layer lists of engines built for sm75, sm80, sm86, sm89, sm120 and sm121"
 F8 = Encoding(DType.F8E4M3)
@@ -44,15 +45,15 @@ FP8 = Precision("fp8", F8, WF8)
 W8A8 = Precision("w8a8", S8, W8)
 
 
-def table(float8: bool) -> Mapping[str, OpSupport]:
+def table(gpu: Gpu) -> Mapping[str, OpSupport]:
     """MatMul, Gemm and Conv read 8 bit on both inputs and write float: biases and residuals are added in float."""
     ops = {op: OpSupport((signature(F32, out=F32),), shares=(0,), known_from=_KNOWN) for op in DATA_MOVEMENT_OPS}
-    encodings = ((F8, WF8), (S8, W8)) if float8 else ((S8, W8),)
+    encodings = ((F8, WF8), (S8, W8)) if gpu.has_fp8 else ((S8, W8),)
     linear = tuple(signature(a, const(w), F32, out=F32) for a, w in encodings)
     plain = signature(F32, F32, F32, out=F32)
     ops["Gemm"] = OpSupport((*linear, plain), known_from=_KNOWN)
     conv = tuple(replace(row, when=_small_conv_kernel) if row.inputs[0].encoding == F8 else row for row in linear)
-    ops["Conv"] = OpSupport((*conv, plain), known_from=_KNOWN)
+    ops["Conv"] = OpSupport((*(conv if gpu.has_int8_conv else ()), plain), known_from=_KNOWN)
     by_weight = tuple(Signature((Slot(a), const(w)), F32, when=why_weight_not_matrix) for a, w in encodings)
     by_activation = tuple(Signature((Slot(a), Slot(a)), F32, when=_fuses(a.dtype)) for a, _ in encodings)
     ops["MatMul"] = OpSupport((*by_weight, *by_activation, signature(F32, F32, out=F32)), known_from=_KNOWN)

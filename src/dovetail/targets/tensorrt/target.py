@@ -56,7 +56,7 @@ def open_target(suffix: str, options: Mapping[str, str]) -> Target:
         facts=gpu,
         table=OpTable(
             target=f"tensorrt:{gpu.name}",
-            ops=computing_in(in_float, table(gpu.has_fp8)),
+            ops=computing_in(in_float, table(gpu)),
             precisions={p.name: p for p in precisions},
             unavailable=unavailable,
             float_encoding=in_float,
