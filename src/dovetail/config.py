@@ -20,6 +20,8 @@ from dovetail.whole_number import LARGEST, whole_number
 _ALIASES = {"int8": "w8a8"}
 # Options that a plan already decides.
 _DECIDED_BY_PLAN = ("precision", "range", "keep", "io", "operand_bits")
+# Options that a resumed run may set otherwise: they do not decide how the model is planned.
+MAY_CHANGE = frozenset({"baselines", "emulate", "require", "cache", "metric", "thresholds"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,12 @@ class FitOptions:
                 raise InputError(f"threshold {name}: must be finite, not {number}")
         if not 1 <= self.thresholds.normalized_samples <= LARGEST:
             raise InputError(f"threshold normalized_samples: must be a whole number from 1 to {LARGEST}")
+
+
+def option_values(options: FitOptions) -> dict[str, Any]:
+    """Return every option by name, as values of JSON."""
+    values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(options))
+    return values
 
 
 def options_from(values: Mapping[str, Any], *, planned: bool = False) -> FitOptions:

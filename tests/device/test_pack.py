@@ -88,7 +88,7 @@ def test_the_same_run_writes_the_same_bytes_and_keeps_device_outputs(toy: pytest
     (device / "outputs/note.txt").write_text("from the device")
     runs.fit(tmp_path, count=4, resume=True)
     assert (device / "manifest.json").read_bytes() == before
-    runs.fit(tmp_path, count=2, resume=True)
+    runs.fit(tmp_path, count=4, resume=True, evaluation={name: -array for name, array in runs.samples(2).items()})
     assert sorted(path.name for path in device.glob("input_*")) == ["input_000", "input_001"]
     assert sorted(path.name for path in (device / "expected/float").iterdir()) == ["000", "001"]
     assert (device / "outputs/note.txt").exists()

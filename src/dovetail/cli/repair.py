@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from dovetail.cli.invocation import current
+
 # How many lines of each list are printed.
 _LISTED = 12
 
@@ -54,12 +56,15 @@ def repair_command(
     from dovetail.config import options_from, parse_options, parse_shapes
     from dovetail.repairs import precision_of, repair
 
+    command = current(context, output).command
     shapes = parse_shapes(shape)
     values = {"target": target, "precision": precision or precision_of(model, shapes), "shape": shapes}
     values |= {"option": parse_options(option)} | ({"metric": metric} if metric else {})
     options = options_from({**values, "cache": not no_cache})
     with showing_progress() as report:
-        result, record = repair(model, options, output, calibration=calib, evaluation=eval_, force=force, report=report)
+        result, record = repair(
+            model, options, output, calibration=calib, evaluation=eval_, force=force, report=report, command=command
+        )
     code = show(result, output, ())
     for rewrite in record.rewrites:
         click.echo(

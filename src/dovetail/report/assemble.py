@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 import dovetail
 from dovetail.backend import Artifact, CompileResult, MeasuredLatency
+from dovetail.config import option_values
 from dovetail.files import file_sha256
 from dovetail.finding import Finding, Status, Verdict, passes_when
 from dovetail.job import Job
@@ -83,6 +84,7 @@ def assemble(
     return Result(
         target=job.options.target,
         option=job.options.option,
+        options=option_values(job.options),
         precision=job.options.precision,
         model=job.path.name,
         model_sha256=model_sha256,

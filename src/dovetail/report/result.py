@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -105,6 +106,7 @@ class Result:
     run: str
     notes: tuple[str, ...] = ()
     option: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
     tail: SplitPoint | None = None
     compilations: Mapping[str, int] = field(default_factory=dict)
