@@ -11,8 +11,8 @@ import onnx_ir as ir
 from dovetail.calibrate.collect import collect
 from dovetail.calibrate.data import Data, describe
 from dovetail.clock import Clock, Reporter, silent
-from dovetail.device.pack import clear_device_folder
 from dovetail.config import option_values
+from dovetail.device.pack import clear_device_folder
 from dovetail.errors import InputError
 from dovetail.files import file_sha256
 from dovetail.finding import Status
