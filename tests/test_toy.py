@@ -214,7 +214,7 @@ def test_the_size_is_that_of_the_shipped_files(model: Path, monkeypatch: pytest.
         assert [a.path for a in result.artifacts if a.shipped] == ["compile/program.bin"]
     printed = io.StringIO()
     print_result(result, model.parent / "run", Console(file=printed, width=120))
-    assert re.search(r"size of program\.bin \(shipped\) .* 1 kB", printed.getvalue())
+    assert re.search(r"size of program\.bin \(shipped\) .* 1.2 kB", printed.getvalue())
 
 
 def test_nothing_ships_if_the_graph_was_rejected(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

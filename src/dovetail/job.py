@@ -198,7 +198,9 @@ def _written(value: object) -> str:
     """An option as text: a list as its elements, a mapping as KEY=VALUE."""
     if isinstance(value, dict):
         return " ".join(f"{key}={_written(element)}" for key, element in value.items())
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return "" if value is None else str(value)
 
 
 def _data_key(data: DataLike) -> str:

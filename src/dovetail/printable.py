@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 _UNITS = ("kB", "MB", "GB", "TB")
 
 
@@ -21,6 +23,11 @@ def shortened(name: str, limit: int) -> str:
         return name
     head = (limit - 3) // 2
     return f"{name[:head]}...{name[len(name) - (limit - 3 - head) :]}"
+
+
+def shorten_words(text: str, limit: int) -> str:
+    """Leave out the middle of every word that has more characters than this, such as a long name in a message."""
+    return re.sub(rf"\S{{{limit + 1},}}", lambda word: shortened(word[0], limit), text)
 
 
 def size_text(size_bytes: int) -> str:

@@ -17,8 +17,8 @@ def user_code(label: str) -> Iterator[None]:
     """Report whatever the caller's code raises in this block, an exit included, as an ``InputError`` with a label."""
     try:
         yield
-    except (InputError, BackendError):
-        raise  # from an iterator of Dovetail that was passed to the caller's code
+    except (InputError, BackendError, MemoryError):
+        raise  # from an iterator of Dovetail that was passed to the caller's code; memory can run out in either
     except (Exception, SystemExit) as error:
         raise InputError(f"{label}: {type(error).__name__}: {' '.join(str(error).split())}") from error
 

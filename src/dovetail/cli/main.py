@@ -79,9 +79,12 @@ def _run(invocation: Invocation) -> int:
     except (KeyboardInterrupt, click.Abort) as error:
         _report(error, _interrupted(invocation), invocation)
         return INTERRUPTED
-    except BrokenPipeError:  # the output was piped into a program that has ended, such as head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OUTPUT_CLOSED
+    except BrokenPipeError:
+        return _closed_output()
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # click saw it first, and exits with 1, a failed verdict
+            return _closed_output()
+        raise
     except Exception as error:  # noqa: BLE001 - whatever it is, the user gets a sentence and the details in a file
         from dovetail.cli.unexpected import sentence
 
@@ -96,6 +99,12 @@ def _call(invocation: Invocation) -> int:
     except click.exceptions.Exit as done:
         code = done.exit_code
     return code if isinstance(code, int) else 0
+
+
+def _closed_output() -> int:
+    """The output was piped into a program that has ended, such as head: what is left goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
+    return OUTPUT_CLOSED
 
 
 def _report(error: BaseException, message: str, invocation: Invocation) -> None:

@@ -25,7 +25,7 @@ def sentence(error: Exception, invocation: Invocation) -> str:
     places = [*([] if unfinished is None else [unfinished]), Path(tempfile.gettempdir())]
     details = _write_details(error, invocation, places)
     where = f"details are in {details}" if details else "the details could not be written: see them with --debug"
-    next_step = "; continue the run with --resume" if unfinished is not None and not _is_bug(error) else ""
+    next_step = "; continue the run with --resume" if unfinished is not None and _is_shortage(error) else ""
     return f"{_what(error)}; {where}{next_step}"
 
 
@@ -38,14 +38,15 @@ def unfinished_run(invocation: Invocation) -> Path | None:
 def _what(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "out of memory"
-    if isinstance(error, OSError) and error.errno in _NO_SPACE:
+    if isinstance(error, OSError) and _is_shortage(error):
         return f"no space left on the disk{'' if error.filename is None else f' for {one_line(str(error.filename))}'}"
     message = shortened(one_line(str(error).strip()), _LONGEST_MESSAGE)
     return f"unexpected {type(error).__name__}{': ' if message else ''}{message}"
 
 
-def _is_bug(error: Exception) -> bool:
-    return not isinstance(error, MemoryError | OSError)
+def _is_shortage(error: Exception) -> bool:
+    """Whether the same run can succeed later, with more memory or disk space."""
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _NO_SPACE)
 
 
 def _write_details(error: Exception, invocation: Invocation, folders: list[Path]) -> Path | None:

@@ -28,7 +28,8 @@ SCHEMA_VERSION = 3
 class ArtifactInfo:
     """One file that the run wrote, by its path inside the run directory.
 
-    ``made_by``: the component that wrote it, with its version. ``shipped``: it goes to the device.
+    ``made_by``: the component that wrote it, with its version. ``shipped``: it goes to the device. ``load``: what loads
+    a shipped file, as code or a command.
     """
 
     name: str
@@ -37,6 +38,7 @@ class ArtifactInfo:
     bytes: int
     made_by: str = ""
     shipped: bool = False
+    load: str = ""
 
 
 @dataclass(frozen=True, slots=True)

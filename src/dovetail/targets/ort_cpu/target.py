@@ -26,6 +26,8 @@ from dovetail.targets.compile_in_child import CompileCall, compile_in_child, mod
 from dovetail.targets.ort_cpu.read_back import read_optimized
 from dovetail.targets.ort_cpu.table import TABLE
 
+_LOAD = 'onnxruntime.InferenceSession("model.onnx", session_options)'
+
 
 def open_target(variant: str, options: Mapping[str, str]) -> Target:
     """Return the target, which has no variants and no options."""
@@ -47,7 +49,10 @@ def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
     """Write QDQ ONNX with integer weights, which ships as it is."""
     written = write(emit_qdq(model, plan), folder / "model.onnx")
     names = ["model" if path.suffix == ".onnx" else "model_data" for path in written]
-    return tuple(Artifact(name, path, shipped=True) for name, path in zip(names, written, strict=True))
+    load = {"model": _LOAD}
+    return tuple(
+        Artifact(name, path, shipped=True, load=load.get(name, "")) for name, path in zip(names, written, strict=True)
+    )
 
 
 def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
