@@ -105,7 +105,6 @@ def open_rundir(path: Path, record: RunRecord, *, force: bool, resume: bool) -> 
         raise InputError("--force replaces a run and --resume continues it: they cannot be combined")
     place = path.resolve()
     new_parents = [parent for parent in place.parents if not parent.exists()]
-    _check_place(path, force=force, resume=resume)
     try:
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -121,7 +120,7 @@ def open_rundir(path: Path, record: RunRecord, *, force: bool, resume: bool) -> 
 @contextmanager
 def _opened(path: Path, place: Path, record: RunRecord, *, force: bool, resume: bool) -> Iterator[RunDir]:
     """Open a run directory whose lock is held."""
-    old = _check_place(path, force=force, resume=resume)  # again: another process may have ended in between
+    old = _check_place(path, force=force, resume=resume)
     if resume:
         record = resumed(path, read_record(place), record)
     existed = place.exists()

@@ -86,7 +86,7 @@ def test_a_signal_interrupts_a_run_which_can_be_resumed(start: Start, work: Path
     wait_for(work / "started")
     process.send_signal(number)
     _, err = process.communicate(timeout=20)
-    assert (process.returncode, err) == (130, "\ndovetail: interrupted; continue the run in run with --resume\n")
+    assert (process.returncode, err) == (130, "dovetail: interrupted; continue the run in run with --resume\n")
     assert json.loads((work / "run/run.json").read_text())["command"].startswith("dovetail fit model.onnx")
     assert not list(work.glob(".*"))  # no lock, nothing aside
     (work / "my_data.py").write_text(SLOW.replace("3000", "30"))
@@ -103,7 +103,7 @@ def test_a_run_that_was_being_replaced_is_restored(start: Start, run: Run, work:
     wait_for(work / "started")
     process.send_signal(number)
     _, err = process.communicate(timeout=20)
-    assert (process.returncode, err) == (130, "\ndovetail: interrupted; the earlier run in run is unchanged\n")
+    assert (process.returncode, err) == (130, "dovetail: interrupted; the earlier run in run is unchanged\n")
     assert {path: path.read_bytes() for path in (work / "run").rglob("*") if path.is_file()} == before
     assert not list(work.glob(".*"))
 
@@ -128,10 +128,7 @@ def test_a_second_run_into_the_same_folder_is_refused(
     wait_for(work / "started")
     code, out, err = run(*FIT, *options)
     assert (code, out) == (2, "")
-    if options:
-        assert f"another run is writing to this folder (process {first.pid}); wait until it has ended" in err
-    else:
-        assert "already contains a run" in err
+    assert f"run: another run is writing to this folder (process {first.pid}); wait until it has ended" in err
     assert first.poll() is None
     assert (work / "run/run.json").exists()
     assert run(*FIT[:-1], "other")[0] == 0  # beside it, at the same time
@@ -222,6 +219,25 @@ def test_a_restored_run_does_not_get_the_details_of_another(
     assert err.startswith(f"dovetail: no space left on the disk for a file; details are in {work}")
     assert (work / "run/result.json").exists()
     assert not (work / "run/error.txt").exists()
+
+
+def test_files_that_cannot_be_written_leave_one_sentence_and_nothing_half_written(work: Path) -> None:
+    """``ulimit -f 4``: no file may be larger than 4 kB."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(dovetail.__file__).parents[1])}
+    command = ["bash", "-c", 'ulimit -f 4; exec "$@"', "bash", sys.executable, "-m", "dovetail.cli", *FIT]
+    done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr.startswith("dovetail: unexpected OSError: [Errno 27] File too large")
+    assert done.stderr.count("\n") == 1
+    assert not list(work.rglob("*.part"))
+
+
+def test_a_run_under_a_memory_limit_of_the_shell(work: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(dovetail.__file__).parents[1])}
+    command = ["bash", "-c", 'ulimit -v 6000000; exec "$@"', "bash", sys.executable, "-m", "dovetail.cli", *FIT]
+    done = subprocess.run([*command, "--no-cache"], cwd=work, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((work / "run/result.json").read_text())["verdicts"]["compiled"]["status"] == "pass"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
@@ -323,6 +339,21 @@ def test_demo_replaces_only_demos(run: Run, work: Path, monkeypatch: pytest.Monk
 def test_resuming_nothing_is_refused(run: Run, work: Path, arguments: tuple[str, ...], message: str) -> None:
     assert run(*FIT, *arguments) == (2, "", f"dovetail: {message}\n")
     assert not (work / "run").exists()
+
+
+@pytest.mark.parametrize("format_", ["text", "github", "json", "sarif"])
+def test_control_characters_in_findings_are_escaped(run: Run, work: Path, format_: str) -> None:
+    name = "gelu\x1b[31m"
+    nodes = [onnx.helper.make_node("Erf", ["x"], [name]), onnx.helper.make_node("Relu", [name], ["y"])]
+    tensors = [onnx.helper.make_tensor_value_info(label, 1, [1, 1, 1, 1, 1, 1, 4]) for label in "xy"]
+    graph = onnx.helper.make_graph(nodes, "g", tensors[:1], tensors[1:])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)]), work / "odd.onnx")
+    code, out, _ = run("check", "odd.onnx", "--target", "qnn-htp:sm8550", "--format", format_)
+    assert code == 1
+    assert "\x1b" not in out
+    assert "gelu" in out
+    if format_ in ("json", "sarif"):
+        assert json.loads(out)
 
 
 def test_control_characters_in_an_error_message_are_escaped(run: Run, work: Path) -> None:

@@ -36,11 +36,13 @@ def check_command(
     from dovetail.cli.findings import FORMATS
     from dovetail.config import parse_options, parse_shapes
     from dovetail.finding import Severity
+    from dovetail.printable import printable
     from dovetail.targets import open_target
 
     opened = open_target(target, parse_options(option))
     findings = check_file(model, opened, parse_shapes(shape), calib)
-    click.echo(FORMATS[format_](findings, model, target))
+    text = FORMATS[format_](findings, model, target)
+    click.echo(text if format_ in ("json", "sarif") else printable(text))
     context.exit(ERROR_FOUND if any(finding.severity is Severity.ERROR for finding in findings) else 0)
 
 

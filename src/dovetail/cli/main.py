@@ -28,6 +28,9 @@ BAD_INPUT = 2
 UNEXPECTED = 4
 INTERRUPTED = 130
 OUTPUT_CLOSED = 141
+_NAME = "dovetail"
+# Set by the shell's completion of arguments, which click answers.
+_COMPLETION = "_DOVETAIL_COMPLETE"
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -81,10 +84,6 @@ def _run(invocation: Invocation) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return _closed_output()
-    except SystemExit as stop:
-        if isinstance(stop.__context__, BrokenPipeError):  # click saw it first, and exits with 1, a failed verdict
-            return _closed_output()
-        raise
     except Exception as error:  # noqa: BLE001 - whatever it is, the user gets a sentence and the details in a file
         from dovetail.cli.unexpected import sentence
 
@@ -94,8 +93,12 @@ def _run(invocation: Invocation) -> int:
 
 
 def _call(invocation: Invocation) -> int:
+    """Run a command as ``cli.main`` does, which would turn an output that nobody reads into exit code 1."""
+    if _COMPLETION in os.environ:
+        cli.main(prog_name=_NAME)
     try:
-        code = cli.main(invocation.arguments, standalone_mode=False, obj=invocation)
+        with cli.make_context(_NAME, list(invocation.arguments), obj=invocation) as context:
+            code = cli.invoke(context)
     except click.exceptions.Exit as done:
         code = done.exit_code
     return code if isinstance(code, int) else 0

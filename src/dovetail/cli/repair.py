@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from dovetail.cli.invocation import current
+from dovetail.printable import printable
 
 # How many lines of each list are printed.
 _LISTED = 12
@@ -71,7 +72,7 @@ def repair_command(
             f"rewrite: {rewrite.name}: applied at {len(rewrite.changed)} sites, declined at {len(rewrite.declined)}"
         )
         for site in rewrite.declined:
-            click.echo(f"declined: {rewrite.name} at {site.where}: {site.what}")
+            click.echo(printable(f"declined: {rewrite.name} at {site.where}: {site.what}"))
     _list("missing", [f"{name}: {why}" for name, why in record.missing.items()])
     _list("changed", [f"{name}: {why}" for name, why in record.changed.items()])
     _list("removed", [f"the Q/DQ pair on {name}" for name in record.removed])
@@ -81,6 +82,6 @@ def repair_command(
 def _list(label: str, lines: list[str]) -> None:
     """Print the first lines of a list; all of them are in the run directory."""
     for line in lines[:_LISTED]:
-        click.echo(f"{label}: {line}")
+        click.echo(printable(f"{label}: {line}"))
     if len(lines) > _LISTED:
         click.echo(f"{label}: {len(lines) - _LISTED} more in repair.json")

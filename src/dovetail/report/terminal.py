@@ -137,7 +137,7 @@ def _print_estimates(metrics: Metrics, out: Console) -> None:
         )
     out.print(table)
     for name, why in metrics.not_estimated.items():
-        out.print(f"no complete estimate of {name}: {escape(why)}", soft_wrap=True)
+        out.print(f"no complete estimate of {name}: {escape(why)}")
 
 
 def _print_placement(metrics: Metrics, out: Console) -> None:
@@ -158,15 +158,15 @@ def _print_placement(metrics: Metrics, out: Console) -> None:
         here = metrics.latency_measured
         rows = ", ".join(f"{name} {us:.0f} us ({here.ratios[name]:.2f}x)" for name, us in here.median_us.items())
         how = f"CPU time of one thread, {here.rounds} interleaved rounds, relative to {here.baseline}"
-        out.print(f"measured on this machine ({how}): {rows}", soft_wrap=True)
+        out.print(f"measured on this machine ({how}): {rows}")
         for note in here.notes:
-            out.print(f"  {escape(note)}", soft_wrap=True)
+            out.print(f"  {escape(note)}")
     if metrics.latency_device is not None:
         device = metrics.latency_device
         figures = f"{device.compute_us:.0f} us of compute, {device.latency_us:.0f} us with copies"
         out.print(f"measured on the device, median of {device.runs} runs by {escape(device.source)}: {figures}")
     if metrics.not_measured:
-        out.print(f"latency was not measured: {escape(metrics.not_measured)}", soft_wrap=True)
+        out.print(f"latency was not measured: {escape(metrics.not_measured)}")
 
 
 def _print_decisions(decisions: tuple[Decision, ...], out: Console) -> None:
@@ -268,9 +268,7 @@ def _print_tail(cut: SplitPoint, out: Console) -> None:
         out.print(f"  {len(unsupported) - _SHOWN_FINDINGS} more in result.json")
     if len(cut.nodes) > len(unsupported):
         out.print(f"  {len(cut.nodes) - len(unsupported)} more depend on the outputs of these")
-    out.print(
-        f"  inputs of tail.onnx: {escape(', '.join(boundary.tensor for boundary in cut.crossing))}", soft_wrap=True
-    )
+    out.print(f"  inputs of tail.onnx: {escape(', '.join(boundary.tensor for boundary in cut.crossing))}")
 
 
 def _print_findings(result: Result, out: Console) -> None:
