@@ -260,6 +260,14 @@ def test_a_reader_that_has_ended_is_no_error(work: Path) -> None:
     assert done.stdout.splitlines()[-1] in ("code 141", "code 0")  # 0 if the pipe takes all of it
 
 
+def test_a_terminal_that_has_only_ascii(start: Start, work: Path) -> None:
+    (work / "model.onnx").rename(work / "modèle.onnx")
+    process = start("fit", "modèle.onnx", *FIT[2:], environment={"PYTHONIOENCODING": "ascii"})
+    out, err = process.communicate()
+    assert (process.returncode, err) == (0, "")
+    assert "mod\\xe8le.onnx on ort-cpu" in out
+
+
 def test_progress_lines_without_a_terminal(start: Start, work: Path) -> None:
     (work / "my_data.py").write_text(SLOW.replace("3000", "150"))
     source = "from dovetail.cli import progress; progress.INTERVAL_S = 0.5; "

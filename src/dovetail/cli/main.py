@@ -6,6 +6,7 @@ not expected. 130: interrupted, by Ctrl-C or by SIGTERM. 141: nobody reads the o
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -56,6 +57,9 @@ cli.params.append(debug_option())
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; an error is reported in one sentence, as a traceback only with --debug."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character shows its code
+            stream.reconfigure(errors="backslashreplace")
     invocation = Invocation(list(sys.argv[1:] if arguments is None else arguments))
     try:
         with interrupted_by_signals():
