@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -106,6 +107,38 @@ def test_a_run_that_was_being_replaced_is_restored(start: Start, run: Run, work:
     assert (process.returncode, err) == (130, "dovetail: interrupted; the earlier run in run is unchanged\n")
     assert {path: path.read_bytes() for path in (work / "run").rglob("*") if path.is_file()} == before
     assert not list(work.glob(".*"))
+
+
+def children_of(pid: int) -> list[int]:
+    """The running children of a process."""
+    children = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:  # it has ended
+            continue
+        if int(parent) == pid and state != "Z":
+            children.append(int(stat.parent.name))
+    return children
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 130), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_compiler_does_not_outlive_the_run(start: Start, work: Path, number: signal.Signals, code: int) -> None:
+    pytest.importorskip("executorch", reason="needs the package executorch")
+    process = start("fit", "model.onnx", "--target", "xnnpack", *FIT[4:], "--no-cache")
+    end = time.monotonic() + 60
+    while not (children := children_of(process.pid)):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    process.send_signal(number)
+    process.communicate(timeout=20)
+    assert process.returncode == code
+    end = time.monotonic() + 10
+    while any(Path(f"/proc/{child}").exists() for child in children):
+        assert time.monotonic() < end, f"still running: {children}"
+        time.sleep(0.02)
 
 
 def test_a_signal_that_the_caller_ignores_stays_ignored(start: Start, work: Path) -> None:
@@ -242,7 +275,7 @@ def test_a_run_under_a_memory_limit_of_the_shell(work: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_full_disk_behind_the_output_is_exit_code_4(work: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(Path(dovetail.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(dovetail.__file__).parents[1]), "TMPDIR": str(work)}
     command = [sys.executable, "-m", "dovetail.cli", *FIT]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, cwd=work, env=environment, stdout=full, stderr=subprocess.PIPE, text=True)
@@ -299,14 +332,14 @@ def test_every_stage_has_a_number_and_a_text(work: Path) -> None:
     assert set(names) <= set(parts)
 
 
-def test_progress_on_a_terminal_fits_its_width(work: Path) -> None:
+def on_terminal(work: Path, width: int, *arguments: str) -> tuple[int, str]:
+    """Run ``dovetail`` on a pseudo-terminal: its exit code, and what was shown, as plain text."""
     pty = pytest.importorskip("pty", reason="this system has no pseudo-terminals")
-    (work / "my_data.py").write_text(SLOW.replace("3000", "100"))
     environment = {**os.environ, "PYTHONPATH": str(Path(dovetail.__file__).parents[1])}
-    environment |= {"COLUMNS": "50", "TERM": "xterm"}
+    environment |= {"COLUMNS": str(width), "TERM": "xterm"}
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "dovetail.cli", *SLOW_FIT]
-    with subprocess.Popen(command, cwd=work, env=environment, stdout=subprocess.DEVNULL, stderr=theirs) as process:
+    command = [sys.executable, "-m", "dovetail.cli", *arguments]
+    with subprocess.Popen(command, cwd=work, env=environment, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         shown = b""
         while True:
@@ -317,11 +350,24 @@ def test_progress_on_a_terminal_fits_its_width(work: Path) -> None:
             if not piece:
                 break
             shown += piece
-        assert process.wait() == 0
+        process.wait()
     os.close(ours)
-    text = shown.decode()
-    assert "stage 4 of 9  0:0" in text
-    assert "calibrating, " in text
+    return process.returncode, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+
+
+@pytest.mark.parametrize("width", [50, 80])
+def test_nothing_is_wider_than_the_terminal(work: Path, width: int) -> None:
+    (work / "my_data.py").write_text(SLOW.replace("3000", "100"))
+    code, shown = on_terminal(work, width, *SLOW_FIT)
+    lines = re.split(r"[\r\n]+", shown)
+    assert code == 0
+    assert max(map(len, lines)) <= width
+    progress_lines = [line for line in lines if "stage 4 of 9  0:0" in line]
+    assert any("calibrating" in line for line in progress_lines)
+    for arguments in (("explain",), ("targets",), ("check", "model.onnx", "--target", "tensorrt:sm89")):
+        code, shown = on_terminal(work, width, *arguments)
+        assert code in (0, 1)
+        assert max(map(len, re.split(r"[\r\n]+", shown))) <= width, arguments
 
 
 def test_demo_replaces_only_demos(run: Run, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
