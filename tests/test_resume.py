@@ -197,6 +197,14 @@ def test_a_resumed_run_that_stops_early_leaves_no_earlier_build(arguments: dict[
     assert not any((tmp_path / "run" / name).exists() for name in ("model.onnx", "plan.json", "compiled/compiled.json"))
 
 
+def test_bad_input_for_a_finished_run_keeps_its_result(arguments: dict[str, Any], tmp_path: Path) -> None:
+    dovetail.fit(**arguments)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match="sample 0 is also in the calibration data"):
+        dovetail.fit(**arguments, evaluation=tmp_path / "calib.npz", resume=True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
 def test_nothing_outside_the_run_directory_is_deleted(arguments: dict[str, Any], tmp_path: Path) -> None:
     dovetail.fit(**arguments)
     (tmp_path / "precious.txt").write_text("mine")

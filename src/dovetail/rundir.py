@@ -26,10 +26,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
-    """A run directory: ``run.json`` tells how the run was started, ``stages/`` holds the files of each stage."""
+    """A run directory: ``run.json`` tells how the run was started, ``stages/`` holds the files of each stage.
+
+    ``made``: the stages that were made and not loaded.
+    """
 
     path: Path
     resume: bool
+    made: set[str] = field(default_factory=set)
     _reached: set[str] = field(default_factory=set)
 
     @property
@@ -54,6 +58,7 @@ class RunDir:
         self._reached.add(name)
         if self.resume and self._is_unchanged(stamp, key):
             return load()
+        self.made.add(name)
         self._discard(stamp)
         record = make()
         files = {str(file.relative_to(self.path)): file_sha256(file) for file in save(record)}
@@ -124,6 +129,8 @@ def _opened(path: Path, place: Path, record: RunRecord, *, force: bool, resume: 
     if resume:
         record = resumed(path, read_record(place), record)
     existed = place.exists()
+    run = RunDir(place, resume)
+    before = {name: (place / name).read_bytes() for name in (RECORD, RESULT) if (place / name).is_file()}
     aside: Path | None = None
     try:
         try:
@@ -136,12 +143,15 @@ def _opened(path: Path, place: Path, record: RunRecord, *, force: bool, resume: 
                 (place / stale).unlink(missing_ok=True)
         except OSError as error:
             raise InputError(f"{path}: cannot be written ({error.strerror})") from error
-        yield RunDir(place, resume)
+        yield run
     except BaseException as error:
         if aside is not None:
             _restore(place, aside)
         elif isinstance(error, InputError | BackendError) and not old:
             _undo(place, existed=existed)
+        elif isinstance(error, InputError | BackendError) and not run.made:
+            for name, content in before.items():
+                write_whole(place / name, content)
         raise
     if aside is not None:
         shutil.rmtree(aside)
