@@ -206,7 +206,7 @@ def test_values_that_are_not_finite_are_named(tmp_path: Path) -> None:
 def test_a_quantized_model_is_refused(tmp_path: Path) -> None:
     arguments = small(tmp_path)
     dovetail.fit(**arguments)
-    with pytest.raises(InputError, match=r"model\.onnx: is already quantized: `dovetail fit` requires the float model"):
+    with pytest.raises(InputError, match=r"model\.onnx is already quantized: `dovetail fit` requires the float model"):
         dovetail.fit(**{**arguments, "model": tmp_path / "run/model.onnx", "output": tmp_path / "again"})
 
 

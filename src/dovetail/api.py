@@ -88,7 +88,7 @@ def repair(
     """Place the Q/DQ pairs of a QDQ model where the target expects them, and keep its scales and zero points.
 
     ``repair.json`` lists what was changed and what was missing. ``precision`` defaults to that of most activations.
-    Without ``calibration`` no scale may be missing, and figures are measured on random inputs.
+    Without ``calibration`` no scale may be missing, and outputs are compared on random inputs.
     """
     from dovetail.repairs import precision_of
     from dovetail.repairs import repair as run_repair

@@ -56,21 +56,21 @@ class FitOptions:
         if self.operand_bits not in ("auto", "16", "8"):
             raise InputError(f"--operand-bits {self.operand_bits}: expected one of auto, 16, 8")
         if self.emulate is not None and not 1 <= self.emulate <= LARGEST:
-            raise InputError(f"--emulate {self.emulate}: must be a whole number from 1 to {LARGEST}")
+            raise InputError(f"--emulate {self.emulate}: expected a whole number from 1 to {LARGEST}")
         if self.layout not in ("nchw", "nhwc"):
             raise InputError(f"unknown layout {self.layout!r}; expected one of nchw, nhwc")
         for name in self.require:
             if name not in PASSES_WHEN:
                 raise InputError(f"--require {name}: unknown verdict; expected one of {', '.join(PASSES_WHEN)}")
         if any(number == 0 for number in self.std):
-            raise InputError("--std: must not be zero, because images are divided by it")
+            raise InputError("--std must not be zero, because images are divided by it")
         if not all(math.isfinite(number) for number in (*self.mean, *self.std)):
             raise InputError("--mean and --std must be finite")
         for name, number in dataclasses.asdict(self.thresholds).items():
             if not math.isfinite(number):
-                raise InputError(f"threshold {name}: must be finite, not {number}")
+                raise InputError(f"threshold {name}: expected a finite number, not {number}")
         if not 1 <= self.thresholds.normalized_samples <= LARGEST:
-            raise InputError(f"threshold normalized_samples: must be a whole number from 1 to {LARGEST}")
+            raise InputError(f"threshold normalized_samples: expected a whole number from 1 to {LARGEST}")
 
 
 def option_values(options: FitOptions) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def option_values(options: FitOptions) -> dict[str, Any]:
 def options_from(values: Mapping[str, Any], *, planned: bool = False) -> FitOptions:
     """Return the checked options; an unknown key is an error, so that a typo is never silently ignored.
 
-    ``planned``: a plan is given, so that options on how tensors are stored are refused.
+    ``planned``: a plan is given, so options that decide how tensors are stored are refused.
     """
     names = {field.name for field in dataclasses.fields(FitOptions)}
     for key in values:
@@ -106,7 +106,7 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as a TOML configuration ({error})") from error
+        raise InputError(f"{path} cannot be read as a TOML configuration ({error})") from error
 
 
 def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
@@ -116,7 +116,7 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
         name, equals, dims = text.rpartition("=")
         shape = _whole_numbers(dims)
         if not equals or not name or shape is None:
-            raise InputError(f"--shape {text}: must be name=1,3,224,224 with whole numbers from 1 to {LARGEST}")
+            raise InputError(f"--shape {text}: expected name=1,3,224,224 with whole numbers from 1 to {LARGEST}")
         shapes[name] = shape
     return shapes
 
@@ -125,7 +125,7 @@ def parse_size(text: str) -> tuple[int, int]:
     """``224,224`` -> height and width."""
     sizes = _whole_numbers(text)
     if sizes is None or len(sizes) != 2:
-        raise InputError(f"--size {text}: must be height,width with whole numbers from 1 to {LARGEST}")
+        raise InputError(f"--size {text}: expected height,width with whole numbers from 1 to {LARGEST}")
     return sizes[0], sizes[1]
 
 
@@ -135,7 +135,7 @@ def parse_options(texts: tuple[str, ...]) -> dict[str, str]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise InputError(f"--option {text}: must be key=value")
+            raise InputError(f"--option {text}: expected key=value")
         if key in options:
             raise InputError(f"--option {key} is given twice")
         options[key] = value
@@ -147,7 +147,7 @@ def parse_numbers(name: str, text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError as error:
-        raise InputError(f"--{name} {text}: must be numbers separated by commas") from error
+        raise InputError(f"--{name} {text}: expected numbers separated by commas") from error
 
 
 def _whole_numbers(text: str) -> tuple[int, ...] | None:

@@ -97,9 +97,9 @@ class Verdict:
 _NUMERICS: Mapping[str, str] = {
     "float outputs": "SQNR({side}) >= min(SQNR(simulation), {numerics_ceiling_db:g} dB, the target's float16 limit if "
     "it computes in float16) - {numerics_drop_db:g} dB, both against float on the same samples",
-    "rows after a TopK": "compared on the rows that both {side} and float selected; other rows <= 2 x simulation + 1 "
-    "per sample",
-    "integer outputs": "mismatches with float <= 2 x simulation + 5 % of the values",
+    "rows after a TopK": "compared on the rows that both {side} and float selected; rows that float did not select: at "
+    "most 2 x as many as in simulation, plus 1 per sample",
+    "integer outputs": "values that differ from float: at most 2 x as many as in simulation, plus 5 % of all values",
     "NaN and infinity": "none in {side} and simulation where float has none",
 }
 # The conditions under which each verdict passes, by name; repeated in every result, so that it explains itself.
@@ -110,13 +110,14 @@ PASSES_WHEN: Mapping[str, Mapping[str, str]] = {
     },
     "compiled": {"graph": "the target's compiler accepted all of it"},
     "fidelity": {
-        "changed": "0 planned tensors and edges",
-        "not found": "0 planned tensors and edges; otherwise the verdict is not checked",
+        "changed": "no planned tensor or edge has a different dtype, scale or zero point in the compiled model",
+        "not found": "every planned tensor or edge is found in the compiled model; if one is not, the verdict is not "
+        "checked",
     },
     "numerics": {name: text.replace("{side}", "target") for name, text in _NUMERICS.items()},
     "device": {
         **{name: text.replace("{side}", "device") for name, text in _NUMERICS.items()},
-        "evidence": "outputs of a device; outputs of an emulator never pass",
+        "source of outputs": "a device; outputs of an emulator never pass",
     },
 }
 

@@ -92,12 +92,12 @@ def prepare(
         target = _emulating(target, options.emulate)
     check_baselines_option(options.baselines, target.backend, target.name)
     if options.io == "quantized" and target.table.quantizes_edges:
-        raise InputError(f"--io quantized: not supported by {target.name}, whose inputs and outputs are float")
+        raise InputError(f"--io quantized is not supported by {target.name}, whose inputs and outputs are float")
     request, keeps = _request(options, target)
     model = read(path, options.shape)
     if is_quantized(model):
         raise InputError(
-            f"{path}: is already quantized: `dovetail fit` requires the float model; `dovetail check` and `dovetail "
+            f"{path} is already quantized: `dovetail fit` requires the float model; `dovetail check` and `dovetail "
             "repair` accept this one"
         )
     require_static(model)
@@ -111,7 +111,7 @@ def prepare(
     user_plan = None if plan is None else read_plan(plan, target.table.float_encoding.dtype)
     if user_plan is not None:
         if user_plan.target != target.name:
-            raise InputError(f"{plan}: is a plan for {user_plan.target}, not for {target.name}")
+            raise InputError(f"{plan} is a plan for {user_plan.target}, not for {target.name}")
         options = replace(options, precision=user_plan.precision, io="quantized" if user_plan.quantized_io else "float")
     plan_key = "" if plan is None else file_sha256(*(p for p in (plan, plan.with_suffix(".npz")) if p.exists()))
     key, refused = _data_key(calibration), _unavailable(options, target)
@@ -151,7 +151,7 @@ def _request(options: FitOptions, target: Target) -> tuple[Request, tuple[Keep, 
     for text in options.keep:
         pattern, equals, name = text.rpartition("=")
         if not equals or not pattern:
-            raise InputError(f"--keep {text}: must be GLOB=PRECISION, as in 'decoder.*=fp32'")
+            raise InputError(f"--keep {text}: expected GLOB=PRECISION, as in 'decoder.*=fp32'")
         keeps.append(Keep(pattern, _precision(name, target.table)))
     candidates = target.table.choices.get(options.precision)
     precision = _precision(candidates[0] if candidates else options.precision, target.table)
@@ -162,7 +162,7 @@ def _emulating(target: Target, samples: int) -> Target:
     """Return the target with another number of samples to run on its emulator."""
     runner = target.backend.runner
     if runner.samples is None:
-        raise InputError(f"--emulate: {target.name} has no emulator")
+        raise InputError(f"--emulate is not available for {target.name}, which has no emulator")
     runner = replace(runner, samples=samples, retry_samples=samples)
     return replace(target, backend=replace(target.backend, runner=runner))
 

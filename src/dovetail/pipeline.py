@@ -145,7 +145,7 @@ def _write_tail(job: Job, run: RunDir, split: SplitModel) -> None:
         stale.unlink(missing_ok=True)
     if split.tail is not None:
         if job.options.io == "quantized":
-            raise InputError(f"--io quantized: not supported for a split model, {TAIL} takes float inputs")
+            raise InputError(f"--io quantized is not supported for a split model: {TAIL} has float inputs")
         write(split.tail, path)
 
 

@@ -41,7 +41,7 @@ from dovetail.verify.metric import Metric
 
 RECORD = "repair.json"
 FLOAT = "float.onnx"
-# Passes of the pipeline whose sites belong to the repair of an attention.
+# Passes of the pipeline whose sites belong to the repair of an attention block.
 _ON_ATTENTION = ("remove_nan_guard", "remove_zero_masks", "attention_scale")
 # The data that the graph is run on if none is given, and the note about it.
 _NOISE = "random"
@@ -86,7 +86,7 @@ def repair(
 ) -> tuple[Result, Repair]:
     """Run ``fit`` on the float model that a QDQ model represents, with the scales and zero points that came with it.
 
-    Without calibration data no scale may be missing; figures are then measured on random inputs, which the result says.
+    Without calibration data no scale may be missing; metrics are then measured on random inputs, which the result says.
     """
     target = open_target(options.target, options.option)
     model, imported, passes = _read(path, options, target.rewrites.quantized)
@@ -119,7 +119,7 @@ def precision_of(path: Path, options_shape: dict[str, tuple[int, ...]] | None = 
     _, imported, _ = _read(path, FitOptions(target="", shape=options_shape or {}))
     counts = Counter(params.dtype for params in imported.tensors.values())
     if not counts:
-        raise InputError(f"{path}: no activation is quantized, so the precision is unknown: add --precision")
+        raise InputError(f"{path} has no quantized activation, so the precision is unknown: add --precision")
     dtype, count = counts.most_common(1)[0]
     if dtype not in _PRECISIONS:
         raise InputError(
@@ -136,7 +136,7 @@ def _read(
     that were applied to read them."""
     raw = read(path, options.shape)
     if not is_quantized(raw):
-        raise InputError(f"{path}: is not quantized: use `dovetail fit` for a float model")
+        raise InputError(f"{path} is not quantized: use `dovetail fit` for a float model")
     records = tuple(rewrite(raw) for rewrite in (*rewrites, as_float32))
     model, plan = invert(raw)
     return model, imported_qparams(model, plan), records

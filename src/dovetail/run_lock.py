@@ -32,7 +32,7 @@ def run_lock(place: Path) -> Iterator[None]:
     try:
         stream = _locked(path, place)
     except OSError as error:
-        raise InputError(f"{place}: cannot be written ({error.strerror})") from error
+        raise InputError(f"{place} cannot be written ({error.strerror})") from error
     try:
         yield
     finally:

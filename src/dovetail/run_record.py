@@ -77,7 +77,7 @@ def resumed(path: Path, earlier: RunRecord | None, record: RunRecord) -> RunReco
     if differ:
         changes = [f"{name} (was {_shown(before.get(name))}, now {_shown(now.get(name))})" for name in differ]
         raise InputError(
-            f"{path}: cannot be resumed, because the run was started with another {', '.join(changes)}; repeat what it "
+            f"{path} cannot be resumed, because the run was started with another {', '.join(changes)}; repeat what it "
             "was started with, or use --force in place of --resume to start again"
         )
     start = Resumption(record.command, record.date)

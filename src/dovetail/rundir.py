@@ -114,7 +114,7 @@ def open_rundir(path: Path, record: RunRecord, *, force: bool, resume: bool) -> 
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+            raise InputError(f"{path} cannot be written ({error.strerror})") from error
         with run_lock(place), _opened(path, place, record, force=force, resume=resume) as run:
             yield run
     except BaseException:
@@ -142,7 +142,7 @@ def _opened(path: Path, place: Path, record: RunRecord, *, force: bool, resume: 
             for stale in (RESULT, ERROR_DETAILS):
                 (place / stale).unlink(missing_ok=True)
         except OSError as error:
-            raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+            raise InputError(f"{path} cannot be written ({error.strerror})") from error
         yield run
     except BaseException as error:
         if aside is not None:
@@ -195,17 +195,17 @@ def _check_place(path: Path, *, force: bool, resume: bool) -> bool:
     """Whether there is an earlier run; a file or a folder with other content is refused."""
     try:
         if path.exists() and not path.is_dir():
-            raise InputError(f"{path}: is a file; the run directory must be a folder")
+            raise InputError(f"{path} is a file; the run directory must be a folder")
         if resume and not path.exists():
-            raise InputError(f"{path}: does not exist, so there is no run to continue; leave out --resume")
+            raise InputError(f"{path} does not exist, so there is no run to continue; leave out --resume")
         if not path.exists() or all(is_lock(entry) for entry in path.iterdir()):
             if resume:
-                raise InputError(f"{path}: is empty, so there is no run to continue; leave out --resume")
+                raise InputError(f"{path} is empty, so there is no run to continue; leave out --resume")
             return False
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        raise InputError(f"{path} cannot be read ({error.strerror})") from error
     if not (path / RECORD).is_file():
-        raise InputError(f"{path}: is not empty and not a Dovetail run directory; choose another --output")
+        raise InputError(f"{path} is not empty and not a Dovetail run directory; choose another --output")
     if not force and not resume:
-        raise InputError(f"{path}: already contains a run; add --force to replace it or --resume to continue it")
+        raise InputError(f"{path} already contains a run; add --force to replace it or --resume to continue it")
     return True

@@ -82,5 +82,5 @@ def test_a_limit_that_is_no_number_is_bad_input(
 ) -> None:
     monkeypatch.setenv("DOVETAIL_CACHE_LIMIT_MB", "much")
     assert run(*FIT, "a") == 2
-    assert "DOVETAIL_CACHE_LIMIT_MB=much: must be a whole number of megabytes" in capsys.readouterr().err
+    assert "DOVETAIL_CACHE_LIMIT_MB=much: expected a whole number of megabytes" in capsys.readouterr().err
     assert not (work / "a").exists()

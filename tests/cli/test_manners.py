@@ -182,7 +182,7 @@ def test_device_outputs_are_not_verified_while_a_run_is_written(start: Start, ru
     wait_for(work / "started")
     code, _, err = run("verify", "run")
     assert code == 2
-    assert "run/result.json: cannot be read as a result" in err
+    assert "run/result.json cannot be read as a result" in err
     process.kill()
 
 
@@ -374,7 +374,7 @@ def test_demo_replaces_only_demos(run: Run, work: Path, monkeypatch: pytest.Monk
     assert run(*FIT)[0] == 0
     before = (work / "run/result.json").read_bytes()
     code, _, err = run("demo", "-o", "run")
-    assert (code, err) == (2, "dovetail: run: contains a run that is not a demo; add --force to replace it\n")
+    assert (code, err) == (2, "dovetail: run contains a run that is not a demo; add --force to replace it\n")
     assert (work / "run/result.json").read_bytes() == before
     for arguments in (("--force",), ()):  # then it is a demo, which is replaced
         assert run("demo", "-o", "run", *arguments)[0] == 0
@@ -386,7 +386,7 @@ def test_demo_replaces_only_demos(run: Run, work: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--resume",), "run: does not exist, so there is no run to continue; leave out --resume"),
+        (("--resume",), "run does not exist, so there is no run to continue; leave out --resume"),
         (("--resume", "--force"), "--force replaces a run and --resume continues it: they cannot be combined"),
     ],
 )

@@ -112,17 +112,23 @@ def no_expected_output(work: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (no_run, "run/result.json: cannot be read as a result"),
-        (no_device_folder, "run: has no device/manifest.json"),
-        (another_schema, "run/result.json: not a result of schema version 3"),
-        (another_manifest, "run/device/manifest.json: not a device manifest of schema version 1"),
-        (another_model, "back: outputs of another model or of other samples than those in run/device"),
-        (no_outputs, "back: the folder with the device outputs cannot be read"),
-        (no_sample, "back: sample 2 is missing"),
-        (no_output, "back/002: output 'sum:0' is missing"),
-        (unknown_output, "back/002/other.raw: the model has no output 'other'; expected one of z, sum:0"),
-        (short_file, "back/002/z.raw: has 44 bytes; output 'z' is float32 [1, 6, 2], which requires 48"),
-        (no_expected_output, "run/device/expected/simulation: sample 1 is missing"),
+        (no_run, "run/result.json cannot be read as a result"),
+        (no_device_folder, "run has no device/manifest.json"),
+        (another_schema, "run/result.json is not a result of schema version 3"),
+        (another_manifest, "run/device/manifest.json is not a device manifest of schema version 1"),
+        (
+            another_model,
+            "back has the outputs of another model or other samples: the manifest_sha256 in its ran.json is not",
+        ),
+        (no_outputs, "the folder with the device outputs, back, cannot be read"),
+        (no_sample, "back has no sample 2"),
+        (no_output, "back/002 has no output 'sum:0'"),
+        (
+            unknown_output,
+            "back/002/other.raw has the output 'other', which the model does not have; expected one of z, sum:0",
+        ),
+        (short_file, "back/002/z.raw has 44 bytes; output 'z' is float32 [1, 6, 2], which requires 48"),
+        (no_expected_output, "run/device/expected/simulation has no sample 1"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
@@ -142,7 +148,7 @@ def test_bad_input_is_one_sentence_and_the_result_stays(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("verify", "run"), "run/device/outputs: the folder with the device outputs cannot be read"),
+        (("verify", "run"), "the folder with the device outputs, run/device/outputs, cannot be read"),
         ((*VERIFY, "--require", "magic"), "--require magic: unknown verdict; expected one of normalized"),
     ],
 )

@@ -124,7 +124,10 @@ def test_no_more_is_required_than_float_tensors_can_reach_on_the_target(run: Pat
 def test_outputs_of_another_model_are_refused(run: Path, tmp_path: Path) -> None:
     outputs = device_outputs(run)
     runs.fit(tmp_path, force=True, keep=("z=w8a8",), count=2)
-    with pytest.raises(InputError, match="outputs of another model or of other samples than those in"):
+    with pytest.raises(
+        InputError,
+        match=r"outputs of another model or other samples: the manifest_sha256 in its ran\.json is not the hash",
+    ):
         dovetail.verify_device(run, device_outputs=shutil.copytree(outputs, tmp_path / "old", ignore=_third_sample))
 
 
@@ -135,7 +138,9 @@ def _third_sample(folder: str, names: list[str]) -> list[str]:
 def test_a_device_folder_of_another_model_is_refused(run: Path) -> None:
     outputs = device_outputs(run)
     runs.change(run / "device/manifest.json", model_sha256="0" * 64)
-    with pytest.raises(InputError, match=r"is for another model than result\.json \(SHA-256 0{12}\)"):
+    with pytest.raises(
+        InputError, match=r"is for another model: its model_sha256 is 0{12}, but the model of result\.json has \w{12};"
+    ):
         dovetail.verify_device(run, device_outputs=outputs)
 
 
@@ -159,7 +164,11 @@ def test_the_script_accepts_another_model_backend_and_output_folder(run: Path) -
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("[]", "not the record of a run"), ("{", "not the record of a run"), ("{}", "manifest_sha256")],
+    [
+        ("[]", "is not the record that run_on_device.py writes"),
+        ("{", "is not the record that run_on_device.py writes"),
+        ("{}", "manifest_sha256"),
+    ],
 )
 def test_a_bad_record_is_refused(run: Path, content: str, message: str) -> None:
     outputs = device_outputs(run)

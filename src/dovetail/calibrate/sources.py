@@ -19,7 +19,7 @@ from dovetail.errors import InputError
 from dovetail.whole_number import whole_number
 
 RANDOM_SAMPLES = 8
-# What reading a damaged archive raises; RuntimeError if it is encrypted or its compression is not supported.
+# What reading a corrupt archive raises; RuntimeError if it is encrypted or its compression is not supported.
 _ARCHIVE_ERRORS = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
 
@@ -40,7 +40,7 @@ DataLike = str | Path | Mapping[str, Array] | Callable[[], Iterable[Mapping[str,
 def open_data(
     source: DataLike, specs: tuple[InputSpec, ...], *, images: ImageOptions | None = None, extra: bool = False
 ) -> Data:
-    """Return the samples of a source; ``extra``: arrays that are not model inputs (targets of a metric) are allowed."""
+    """Return the samples of a source; ``extra``: arrays that are not model inputs (labels for a metric) are allowed."""
     if isinstance(source, Data):
         return source
     if isinstance(source, Mapping):
@@ -89,7 +89,7 @@ def _from_npz(path: Path, specs: tuple[InputSpec, ...], extra: bool) -> Data:
                     shape, dtype = _npy_header(stream, f"{path.name}:{entry}")
                 members[entry.removesuffix(".npy")] = (shape, dtype)
     except _ARCHIVE_ERRORS as error:
-        raise InputError(f"{path}: cannot be read as .npz ({error})") from error
+        raise InputError(f"{path} cannot be read as .npz ({error})") from error
     calls = _Calls(path.name, members, specs, extra)
 
     def samples() -> Iterator[Sample]:
@@ -102,7 +102,7 @@ def _from_npz(path: Path, specs: tuple[InputSpec, ...], extra: bool) -> Data:
                     rows = {n: _read_rows(s, *members[n], calls.per_call(n)) for n, s in streams.items()}
                     yield calls.checked(rows, number)
         except _ARCHIVE_ERRORS as error:
-            raise InputError(f"{path}: cannot be read as .npz ({error})") from error
+            raise InputError(f"{path} cannot be read as .npz ({error})") from error
 
     return Data(path.name, samples, calls.count)
 
@@ -133,7 +133,7 @@ class _Calls:
                 raise InputError(f"{self.source}: {name!r} is a scalar: samples must be along the first axis")
         for spec in self.specs:
             if spec.name not in self.members:
-                raise InputError(f"{self.source}: no array for the model input {spec.name!r}")
+                raise InputError(f"{self.source} has no array for the model input {spec.name!r}")
             shape = self.members[spec.name][0]
             rank = len(spec.shape)
             if len(shape) not in (rank, rank + 1) or shape[len(shape) - rank + 1 :] != spec.shape[1:]:
@@ -183,11 +183,11 @@ def _npy_header(stream: IO[bytes], name: str) -> tuple[tuple[int, ...], np.dtype
         reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = reader(stream)
     except ValueError as error:
-        raise InputError(f"{name}: not a NumPy array ({error})") from error
+        raise InputError(f"{name} is not a NumPy array ({error})") from error
     if fortran and len(shape) > 1:
-        raise InputError(f"{name}: is in Fortran order, which cannot be read sample by sample: save it in C order")
+        raise InputError(f"{name} is in Fortran order, which cannot be read sample by sample: save it in C order")
     if dtype.hasobject:
-        raise InputError(f"{name}: contains Python objects, not numbers")
+        raise InputError(f"{name} contains Python objects, not numbers")
     return shape, dtype
 
 
@@ -221,7 +221,7 @@ def _npy_samples(files: list[Path], specs: tuple[InputSpec, ...]) -> Iterator[Sa
         try:
             array = np.load(file, allow_pickle=False)
         except (OSError, ValueError) as error:
-            raise InputError(f"{file}: not a NumPy array ({error})") from error
+            raise InputError(f"{file} is not a NumPy array ({error})") from error
         if array.ndim == len(spec.shape) - 1:
             array = array[None]
         yield check_sample({spec.name: array}, specs, file.name, number)
@@ -231,7 +231,7 @@ def _from_function(function: Callable[[], Any], name: str, specs: tuple[InputSpe
     def samples() -> Iterator[Sample]:
         for number, sample in enumerate(items_of(function, name)):
             if not isinstance(sample, Mapping):
-                raise InputError(f"{name}: yields {type(sample).__name__}, it must yield dicts of input name to array")
+                raise InputError(f"{name} yields {type(sample).__name__}, but must yield dicts of input name to array")
             yield check_sample(sample, specs, name, number)
 
     return Data(name, samples)

@@ -27,31 +27,60 @@ NOT_CHECKED = 3
     metavar="DATA",
     help="Calibration data: .npz file, folder of .npy files or images, module:function, or random.",
 )
-@click.option("--eval", "eval_", metavar="DATA", help="Held-out data, including the targets of the metric.")
+@click.option("--eval", "eval_", metavar="DATA", help="Held-out data, with labels (ground truth) for the metric.")
 @click.option(
     "--metric",
     metavar="MODULE:FUNCTION",
-    help="Function from iterators of outputs and of targets to a dict of named figures; requires --eval.",
+    help="Function of two iterators, over outputs and labels, that returns a dict of named values; requires --eval.",
 )
 @click.option(
     "--keep",
     multiple=True,
     metavar="GLOB=PRECISION",
-    help="Keep tensors or nodes, by their names in MODEL, in a precision, for example 'decoder.*=fp16'.",
+    help="Fix the precision of tensors or nodes whose names in MODEL match GLOB, for example 'decoder.*=fp16'.",
 )
-@click.option("--plan", type=click.Path(path_type=Path), help="Use this plan.json, which may be edited.")
+@click.option(
+    "--plan",
+    type=click.Path(path_type=Path),
+    help="Use this plan.json of an earlier run, possibly edited, instead of planning.",
+)
 @click.option("--io", type=str, help="Graph inputs and outputs: float (default) or quantized.")
-@click.option("--baselines", type=str, help="Baselines to compare with: first (default), none, all, or names.")
-@click.option("--operand-bits", help="Second operand of activation-by-activation MatMuls: auto (default), 16 or 8.")
-@click.option("--emulate", type=int, metavar="N", help="Number of samples to run on an emulator; by default one.")
+@click.option(
+    "--baselines",
+    type=str,
+    help="Baselines of the target to compare latency with: first (default: its first one), none, all, or names.",
+)
+@click.option(
+    "--operand-bits",
+    help="Bit width of the second input of MatMuls with two non-constant inputs (QK^T, attention x V), for targets "
+    "that support 16 and 8: auto (default), 16 or 8.",
+)
+@click.option(
+    "--emulate",
+    type=int,
+    metavar="N",
+    help="Number of samples to run on the emulator (default 1); only for targets with an emulator.",
+)
 @click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Static shape of an input.")
-@click.option("--size", metavar="H,W", help="Size of images; must be that of the model input.")
-@click.option("--mean", metavar="M,...", help="Mean of images scaled to 0..1, per channel.")
-@click.option("--std", metavar="S,...", help="Standard deviation of images scaled to 0..1, per channel.")
+@click.option(
+    "--size", metavar="H,W", help="Expected image size, height and width; an error if the model input differs."
+)
+@click.option("--mean", metavar="M,...", help="Value per channel to subtract from pixels scaled to 0..1.")
+@click.option("--std", metavar="S,...", help="Value per channel to divide by, after --mean is subtracted.")
 @click.option("--layout", help="Layout of the image input: nchw (default) or nhwc.")
 @click.option("--option", multiple=True, metavar="KEY=VALUE", help="Option of the target; see `dovetail targets`.")
-@click.option("--config", type=click.Path(path_type=Path), help="TOML file with the same keys as these options.")
-@click.option("--require", multiple=True, metavar="VERDICT", help="Exit with code 3 if this verdict is not checked.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="TOML file with options, named as here but with _ for -. It cannot contain calib, eval, plan, output, force "
+    "and resume. `cache = false` stands for --no-cache; the table [thresholds] can only be set there.",
+)
+@click.option(
+    "--require",
+    multiple=True,
+    metavar="VERDICT",
+    help="Exit with code 3 if this verdict is not checked: normalized, compiled, fidelity, numerics or device.",
+)
 @click.option("-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="Run directory.")
 @click.option("--force", is_flag=True, help="Replace an earlier run in the run directory.")
 @click.option("--resume", is_flag=True, help="Continue an earlier run in the run directory.")
@@ -68,7 +97,7 @@ def fit_command(
     from dovetail.run_record import RunOrigin
 
     origin = RunOrigin("fit", current(context, output).command)
-    options = options_from(_values(arguments), planned=arguments["plan"] is not None)
+    options = options_from(_option_values(arguments), planned=arguments["plan"] is not None)
     data = {"calibration": arguments["calib"], "evaluation": arguments["eval_"]}
     with showing_progress() as report:
         job = prepare(model, options, **data, plan=arguments["plan"])
@@ -76,14 +105,14 @@ def fit_command(
     context.exit(show(result, output, options.require))
 
 
-def _values(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Convert the options of the command line, which take precedence over the configuration file."""
+def _option_values(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Merge the configuration file with the options of the command line, which take precedence; values are parsed."""
     from dovetail.config import parse_numbers, parse_options, parse_shapes, parse_size, read_config
 
     values = read_config(arguments["config"]) if arguments["config"] is not None else {}
-    plain = {"target": "target", "precision": "precision", "range_": "range", "metric": "metric", "io": "io"}
-    plain |= {"layout": "layout", "baselines": "baselines", "emulate": "emulate", "operand_bits": "operand_bits"}
-    values |= {key: arguments[name] for name, key in plain.items() if arguments[name] is not None}
+    unparsed = {"target": "target", "precision": "precision", "range_": "range", "metric": "metric", "io": "io"}
+    unparsed |= {"layout": "layout", "baselines": "baselines", "emulate": "emulate", "operand_bits": "operand_bits"}
+    values |= {key: arguments[name] for name, key in unparsed.items() if arguments[name] is not None}
     values |= {name: arguments[name] for name in ("keep", "require") if arguments[name]}
     values |= {"cache": False} if arguments["no_cache"] else {}
     values |= {name: parse_numbers(name, arguments[name]) for name in ("mean", "std") if arguments[name] is not None}
@@ -141,7 +170,7 @@ def demo_command(
     if (output / RECORD).exists() and not force:
         earlier = read_record(output)
         if earlier is None or earlier.kind != origin.kind:
-            raise InputError(f"{output}: contains a run that is not a demo; add --force to replace it")
+            raise InputError(f"{output} contains a run that is not a demo; add --force to replace it")
     shipped = zoo.load(name)
     options = FitOptions(target=target, precision=precision, range="mse", cache=not no_cache)
     with showing_progress() as report:

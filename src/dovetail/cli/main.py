@@ -1,7 +1,8 @@
 """``dovetail``: the commands, and the one place where errors become exit codes.
 
-0: no verdict failed. 1: one did. 2: bad input. 3: a verdict named with --require is not checked. 4: an error that was
-not expected. 130: interrupted, by Ctrl-C or by SIGTERM. 141: nobody reads the output any more.
+0: no verdict failed. 1: one did. 2: bad input, or an unexpected error of ONNX Runtime or a vendor tool (BackendError).
+3: a verdict named with --require is not checked. 4: any other unexpected error. 130: interrupted, by Ctrl-C, SIGTERM or
+SIGHUP. 141: the program that reads the output has ended.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dovetail.cli.verify import verify_command
 from dovetail.errors import BackendError, InputError
 from dovetail.printable import printable
 
-BAD_INPUT = 2
+BAD_INPUT_OR_BACKEND = 2
 UNEXPECTED = 4
 INTERRUPTED = 130
 OUTPUT_CLOSED = 141
@@ -37,7 +38,7 @@ _COMPLETION = "_DOVETAIL_COMPLETE"
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(dovetail.__version__, prog_name="dovetail")
 def cli() -> None:
-    """Fit quantized vision models to the silicon they ship to, and prove it."""
+    """Quantize and compile ONNX vision models for a target, and verify the compiled model."""
 
 
 for command in (
@@ -75,14 +76,14 @@ def _run(invocation: Invocation) -> int:
         code = _call(invocation)
         sys.stdout.flush()
     except click.NoSuchOption as error:
-        _show(error)
-        return BAD_INPUT
+        _show_unknown_option(error)
+        return BAD_INPUT_OR_BACKEND
     except click.ClickException as error:
         error.show()
-        return BAD_INPUT
+        return BAD_INPUT_OR_BACKEND
     except (InputError, BackendError) as error:
         _report(error, str(error), invocation)
-        return BAD_INPUT
+        return BAD_INPUT_OR_BACKEND
     except (KeyboardInterrupt, click.Abort) as error:
         _report(error, _interrupted(invocation), invocation)
         return INTERRUPTED
@@ -133,7 +134,7 @@ def _interrupted(invocation: Invocation) -> str:
     return "interrupted; nothing was written"
 
 
-def _show(error: click.NoSuchOption) -> None:
+def _show_unknown_option(error: click.NoSuchOption) -> None:
     """Report an unknown option; if a target has an option of that name, say how to set it."""
     from dovetail.targets import FAMILIES, family_named
 

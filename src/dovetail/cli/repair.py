@@ -20,13 +20,13 @@ _LISTED = 12
 @click.option(
     "--calib",
     metavar="DATA",
-    help="Calibration data for missing scales and for figures; without it, figures are measured on random inputs.",
+    help="Calibration data, for missing scales and to compare outputs on; without it, random inputs are compared.",
 )
-@click.option("--eval", "eval_", metavar="DATA", help="Held-out data, including the targets of the metric.")
+@click.option("--eval", "eval_", metavar="DATA", help="Held-out data, with labels (ground truth) for the metric.")
 @click.option(
     "--metric",
     metavar="MODULE:FUNCTION",
-    help="Function from iterators of outputs and of targets to a dict of named figures; requires --eval.",
+    help="Function of two iterators, over outputs and labels, that returns a dict of named values; requires --eval.",
 )
 @click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Static shape of an input.")
 @click.option("--option", multiple=True, metavar="KEY=VALUE", help="Option of the target; see `dovetail targets`.")

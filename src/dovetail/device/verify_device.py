@@ -135,11 +135,14 @@ def _manifest(run: Path, result: Result) -> Manifest:
     path = run / FOLDER / MANIFEST
     if not path.is_file():
         why = "the target has no device folder, or nothing was compiled"
-        raise InputError(f"{run}: has no {FOLDER}/{MANIFEST} to compare device outputs with: {why}")
+        raise InputError(f"{run} has no {FOLDER}/{MANIFEST} to compare device outputs with: {why}")
     manifest = read_manifest(path)
     shipped = next((a.sha256 for a in result.artifacts if a.name == MODEL), "")
     if manifest.model_sha256 != shipped:
-        raise InputError(f"{path}: is for another model than {RESULT} (SHA-256 {manifest.model_sha256[:12]})")
+        raise InputError(
+            f"{path} is for another model: its model_sha256 is {manifest.model_sha256[:12]}, but the {MODEL} of "
+            f"{RESULT} has {shipped[:12] or 'no hash'}; run `dovetail fit` again, which writes both"
+        )
     return manifest
 
 
@@ -155,15 +158,18 @@ def _record(run: Path, outputs: Path) -> DeviceRunRecord | None:
     try:
         record = msgspec.json.decode(path.read_bytes(), type=DeviceRunRecord)
     except (OSError, msgspec.DecodeError) as error:
-        raise InputError(f"{path}: not the record of a run on a device ({error})") from error
+        raise InputError(f"{path} is not the record that run_on_device.py writes ({error})") from error
     if record.manifest_sha256 != file_sha256(run / FOLDER / MANIFEST):
-        raise InputError(f"{outputs}: outputs of another model or of other samples than those in {run / FOLDER}")
+        raise InputError(
+            f"{outputs} has the outputs of another model or other samples: the manifest_sha256 in its {RECORD} is not "
+            f"the hash of {run / FOLDER / MANIFEST}; copy {run / FOLDER} to the device and run it again"
+        )
     return record
 
 
 def _described(record: DeviceRunRecord | None) -> str:
     if record is None:
-        return "without a record of what ran them"
+        return "without a record of the program that ran them"
     tools = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     return f"{record.model} on {record.machine} with {tools}"
 

@@ -12,7 +12,7 @@ from dovetail.errors import InputError
 
 
 def check_proto(proto: onnx.ModelProto) -> None:
-    """Refuse a file that parses as ONNX but is inconsistent, as damaged files are."""
+    """Refuse a file that parses as ONNX but is inconsistent, as corrupt files are."""
     for function in proto.functions:
         _check_text([function.name, function.domain, *function.input, *function.output], "a function")
         _check_nodes(function.node, set(function.input), function.output)
@@ -75,7 +75,7 @@ def _check_text(texts: Iterable[object], owner: str) -> None:
     """Refuse names that are not UTF-8, which protobuf returns as bytes."""
     for text in texts:
         if not isinstance(text, str):
-            raise InputError(f"the name {text!r} of {owner} is not valid UTF-8: the file is damaged")
+            raise InputError(f"the name {text!r} of {owner} is not valid UTF-8: the file is corrupt")
 
 
 def _check_tensor(tensor: onnx.TensorProto) -> None:

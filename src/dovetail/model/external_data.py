@@ -46,7 +46,9 @@ def _check_size(tensor: ir.ExternalTensor) -> None:
             f"{label} is too short: the tensor needs {tensor.nbytes} bytes from offset {offset}, the file has {have}"
         )
     if tensor.length is not None and tensor.length != tensor.nbytes:
-        raise InputError(f"{label} is {tensor.length} bytes long, but the tensor's shape needs {tensor.nbytes}")
+        raise InputError(
+            f"{label} has length {tensor.length} in the model, but dtype and shape need {tensor.nbytes} bytes"
+        )
 
 
 def _external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:

@@ -23,7 +23,7 @@ from dovetail.storage import Plan, ScaleSource, SourcedQParams
 _ON_GRID_RTOL = 1e-3
 # Scales are often float16, and some tools divide by 128 instead of 127 or add an epsilon.
 _LARGEST_RTOL = 1e-2
-# How many operators qparams are propagated across: Q and K of an attention are two or three away from a known scale.
+# How many operators qparams are propagated across: Q and K are two or three away from a known scale.
 _STEPS = 6
 
 FROM_MODEL = "scale and zero point from the input model"

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from dovetail.edge import Edge
 from dovetail.encoding import Encoding, Granularity, QParams
 from dovetail.model.edit import constant_of
+from dovetail.model.origin import origin_of
 from dovetail.numerics.bias import bias_overflow, bias_params
 from dovetail.op_support import OpTable, Signature
 from dovetail.plan.breaks import costly_merges
@@ -202,7 +203,8 @@ class _Writer:
         source, weight = (self._seen(unit, by_slot[slot], done) for slot in (0, 1))
         if not isinstance(source, QParams) or not isinstance(weight, QParams):
             return Choice(self._in_float, Reason.BIAS, "bias in float, because the input or the weight is float")
-        params = bias_params(source.scale, per_output_channel(unit.nodes[0], weight.scale))
+        scales = per_output_channel(unit.nodes[0], weight.scale)
+        params = bias_params(source.scale, scales, label=_bias_label(operand))
         text = "bias, scale = input scale x weight scale"
         return Choice(params, Reason.BIAS, text, scale_from=ScaleSource.DERIVED)
 
@@ -214,7 +216,8 @@ class _Writer:
         if bias is None or bias.ndim != 1 or not isinstance(source, QParams) or not np.all(np.isfinite(bias)):
             return weight
         scales = per_output_channel(unit.nodes[0], weight.scale)
-        overflow = bias_overflow(bias, bias_params(source.scale, scales))
+        label = _bias_label(by_slot[2])
+        overflow = bias_overflow(bias, bias_params(source.scale, scales, label=label), label=label)
         if overflow is None:
             return weight
         scale = np.array(weight.scale).reshape(-1)
@@ -223,3 +226,8 @@ class _Writer:
             index = channel % scale.size  # with groups, or per tensor, several output channels share a scale
             scale[index] = max(scale[index], channel_scales[channel] * growth * _MARGIN)
         return QParams(weight.encoding, scale.reshape(weight.scale.shape), weight.zero_point, weight.axis)
+
+
+def _bias_label(operand: Operand) -> str:
+    """The bias in error messages, by its original name."""
+    return f"bias {origin_of(operand.value).name!r}"

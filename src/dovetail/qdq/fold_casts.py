@@ -1,8 +1,9 @@
 """Fold Casts next to Q and DQ nodes into float16 scales: ``DQ -> Cast(float16)``, ``Cast(float32) -> Q``.
 
 Tools that convert a quantized graph to float16 leave such Casts. A QDQ pair with a float16 scale reads and writes
-float16 itself. TensorRT-RTX 1.7.1.116 fuses with and without the Cast; the pass is for classic TensorRT, which is
-reported to fuse a DQ into a MatMul, Gemm or Conv only without the Cast (NVIDIA/Model-Optimizer, pull request 1289).
+float16 itself. TensorRT-RTX 1.7.1.116 fuses with and without the Cast; the pass is for TensorRT (the standard SDK),
+which is reported to fuse a DQ into a MatMul, Gemm or Conv only without the Cast (NVIDIA/Model-Optimizer, pull request
+1289).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from dovetail.encoding import Granularity
 from dovetail.model import edit
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
-from dovetail.model.evaluate import CannotEvaluate, evaluate
+from dovetail.model.evaluate import EvaluationError, evaluate
 from dovetail.qdq.params import QUANTIZED_TYPES, is_dequantize, qparams_of
 
 # Operators whose outputs hold only elements of their first input (Concat: of all inputs).
@@ -38,7 +38,7 @@ def _fold(node: ir.Node, imports: dict[str, int]) -> None:
         return
     try:
         results = evaluate(node, arrays, imports)
-    except CannotEvaluate:
+    except EvaluationError:
         return
     for value, result in zip(node.outputs, results, strict=True):
         edit.fold(value, ir.Tensor(result, name=value.name))

@@ -1,8 +1,8 @@
 """Move the attention scale before the QDQ pair of the query: ``Q, DQ, Mul, MatMul`` -> ``Mul, Q, DQ, MatMul``.
 
 The scale of the QDQ pair is multiplied by the same factor, so the quantized values do not change. A Mul or Div on the
-scores is moved too. TensorRT-RTX 1.7.1.116 fuses both forms; the pass is for classic TensorRT, which requires the scale
-before the first MatMul (TensorRT documentation, "Fused Attention") and the DQ directly before it
+scores is moved too. TensorRT-RTX 1.7.1.116 fuses both forms; the pass is for TensorRT (the standard SDK), which
+requires the scale before the first MatMul (TensorRT documentation, "Fused Attention") and the DQ directly before it
 (NVIDIA/Model-Optimizer, pull request 1289).
 """
 

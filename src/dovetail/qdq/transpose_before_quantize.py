@@ -1,8 +1,8 @@
 """Move a Transpose between a QDQ pair and a MatMul or Gemm before the Q, or fold it into a quantized weight.
 
 ``Q -> DQ -> Transpose -> MatMul`` becomes ``Transpose -> Q -> DQ -> MatMul``; the axis of per-channel scales is
-permuted accordingly. TensorRT-RTX 1.7.1.116 fuses both forms; the pass is for classic TensorRT, which requires the DQ
-directly before the MatMul (NVIDIA/Model-Optimizer, pull request 1289).
+permuted accordingly. TensorRT-RTX 1.7.1.116 fuses both forms; the pass is for TensorRT (the standard SDK), which
+requires the DQ directly before the MatMul (NVIDIA/Model-Optimizer, pull request 1289).
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from dovetail.verify.verify import Verification
 TAIL = "tail.onnx"
 _VERDICTS = ("normalized", "compiled", "fidelity", "numerics")
 _DEVICE = "device"
-# Field of ``Metrics`` -> its figure in a comparison.
+# Field of ``Metrics`` -> its value in a comparison.
 _FIGURES: Mapping[str, Callable[[Comparison], float]] = {
     "sqnr_db": lambda comparison: bounded_db(comparison.sqnr_db),
     "cosine": lambda comparison: comparison.cosine,
@@ -109,7 +109,7 @@ def assemble(
 def _notes(job: Job, record: FitRecord | None) -> tuple[str, ...]:
     notes = list(job.target.backend.runner.notes)
     if job.data.random:
-        notes.append("calibrated on random data: the figures do not tell how accurate the model is")
+        notes.append("calibrated on random data: the metrics do not tell how accurate the model is")
     if job.options.baselines == "all" and not job.target.backend.baselines:
         notes.append(f"--baselines all: {job.target.name} has no baselines, so nothing was compared")
     if job.options.emulate is not None and record is not None:
@@ -117,7 +117,7 @@ def _notes(job: Job, record: FitRecord | None) -> tuple[str, ...]:
         if ran is not None and ran.samples < job.options.emulate:
             notes.append(f"{ran.samples} samples were emulated, not {job.options.emulate}: the data has no more")
     if job.evaluation is None:
-        notes.append("no held-out data was given: the figures per output were measured on calibration samples")
+        notes.append("no held-out data was given: the metrics per output were measured on calibration samples")
     return tuple(notes)
 
 
@@ -201,7 +201,7 @@ def _external(model: ir.Model) -> list[ir.ExternalTensor]:
 
 
 def columns(agreement: Agreement | None) -> dict[str, dict[str, float | None] | None]:
-    """Field of ``Metrics`` -> its figure per output; None if nothing was compared."""
+    """Field of ``Metrics`` -> its value per output; None if nothing was compared."""
     if agreement is None:
         return dict.fromkeys((*_FIGURES, _TOP1))
     figures = {
@@ -212,7 +212,7 @@ def columns(agreement: Agreement | None) -> dict[str, dict[str, float | None] | 
 
 
 def _comparisons(verification: Verification) -> dict[str, Comparisons]:
-    """Field of ``Metrics`` -> its figures on this machine; ``dovetail verify`` adds those of a device."""
+    """Field of ``Metrics`` -> its values on this machine; ``dovetail verify`` adds those of a device."""
     simulation_vs_float = columns(verification.simulation_vs_float)
     target_vs_float = columns(verification.target_vs_float)
     target_vs_simulation = columns(verification.target_vs_simulation)

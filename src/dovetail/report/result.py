@@ -54,7 +54,7 @@ class TensorQuality:
 
 @dataclass(frozen=True, slots=True)
 class Comparisons:
-    """Figures per output of simulation, target and device against float or simulation; None if not measured."""
+    """Values per output of simulation, target and device against float or simulation; None if not measured."""
 
     simulation_vs_float: Mapping[str, float | None] = field(default_factory=dict)
     target_vs_float: Mapping[str, float | None] | None = None
@@ -65,7 +65,7 @@ class Comparisons:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Every figure of a run, with the data it was measured on."""
+    """Every metric of a run, with the data it was measured on."""
 
     sqnr_db: Comparisons = field(default_factory=Comparisons)
     cosine: Comparisons = field(default_factory=Comparisons)

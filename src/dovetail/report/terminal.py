@@ -23,7 +23,7 @@ _SHOWN_DECISIONS = 4
 _NAME_CHARS, _WORD_CHARS = 60, 120
 # What may be at the top of a run directory, for the reader.
 _FILES = ("result.json", "plan.json", "repair.json", "device/")
-# Figure of an alternative -> its column header.
+# Measured value of an alternative -> its column header.
 _HEADERS = {
     "sqnr_db": "SQNR dB",
     "simulation_sqnr_db": "simulation dB",
@@ -82,7 +82,7 @@ def _name(name: str) -> str:
 
 
 def _figures(result: Result) -> Table:
-    table = Table(title="Figures", title_justify="left", caption=_sample_counts(result.metrics), caption_justify="left")
+    table = Table(title="Metrics", title_justify="left", caption=_sample_counts(result.metrics), caption_justify="left")
     from_device = result.metrics.sqnr_db.device_vs_float is not None
     for column in ("", "float", "simulation", "target", *(("device",) if from_device else ())):
         table.add_column(column, justify="left" if not column else "right", no_wrap=bool(column), overflow="fold")
@@ -119,7 +119,7 @@ def _sizes(size_bytes: Mapping[str, int]) -> list[tuple[str, ...]]:
 
 
 def _print_estimates(metrics: Metrics, out: Console) -> None:
-    """Print latency and traffic as estimated by the vendor's compiler, and why a figure is missing."""
+    """Print latency and traffic as estimated by the vendor's compiler, and why a value is missing."""
     names = dict.fromkeys((*metrics.latency_estimate_us, *metrics.traffic_bytes, *metrics.not_estimated))
     if not names:
         return
@@ -157,7 +157,7 @@ def _print_placement(metrics: Metrics, out: Console) -> None:
     if metrics.latency_measured is not None:
         here = metrics.latency_measured
         rows = ", ".join(f"{name} {us:.0f} us ({here.ratios[name]:.2f}x)" for name, us in here.median_us.items())
-        how = f"CPU time of one thread, {here.rounds} interleaved rounds, relative to {here.baseline}"
+        how = f"CPU time of one thread, {here.rounds} rounds run alternately, relative to {here.baseline}"
         out.print(f"measured on this machine ({how}): {rows}")
         for note in here.notes:
             out.print(f"  {escape(note)}")
@@ -198,7 +198,7 @@ def _alternatives(decision: Decision) -> Table:
 
 
 def _with_unit(name: str, value: float | None) -> str:
-    """Format a figure by the unit in its name; empty if there is none."""
+    """Format a value by the unit in its name; empty if there is none."""
     if value is None:
         return ""
     if name.endswith("_db"):
@@ -227,7 +227,7 @@ def _sample_counts(metrics: Metrics) -> str | None:
 
 
 def _measured(comparisons: Comparisons, name: str, unit: str = "") -> list[str]:
-    """The figures of target against float, and of device against float if a device has run."""
+    """The metrics of target against float, and of device against float if a device has run."""
     columns = [comparisons.target_vs_float or {}]
     columns += [] if comparisons.device_vs_float is None else [comparisons.device_vs_float]
     return [_figure(column.get(name), unit) for column in columns]

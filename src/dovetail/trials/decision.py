@@ -21,7 +21,7 @@ class Alternative:
 class Decision:
     """One choice made by a trial: which knob, where, what was chosen (``taken``), and why.
 
-    ``samples``: how many samples the figures were measured on.
+    ``samples``: how many samples the alternatives were measured on.
     """
 
     knob: str

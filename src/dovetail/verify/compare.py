@@ -17,8 +17,8 @@ from dovetail.model.edit import is_float
 from dovetail.model.observe import ObservedRun
 from dovetail.model.session import Mode
 from dovetail.numerics.metrics import Comparison
-from dovetail.qdq.boundary import quantized_sample
 from dovetail.qdq.emit import READ
+from dovetail.qdq.quantized_io import quantized_sample
 from dovetail.storage import Plan
 from dovetail.verify.rows import match_rows, partnered
 
@@ -95,7 +95,7 @@ def compare_runs(
 
 
 def side_by_side(first: Agreement, second: Agreement) -> tuple[dict[str, float], dict[str, float]]:
-    """Return comparable SQNR figures of two runs, both taken against the same reference.
+    """Return comparable SQNR values of two runs, both taken against the same reference.
 
     Which rows a TopK selects last is chance, and a single replaced row dominates the noise: if each run selected most
     rows of the reference, only those rows count.

@@ -1,4 +1,4 @@
-"""The caller's metric, computed on streams of outputs and targets, never on calibration samples."""
+"""The caller's metric, computed from outputs and labels, never on calibration samples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dovetail.backend import Sample
 from dovetail.calibrate.user_code import user_code
 from dovetail.errors import InputError
-from dovetail.qdq.boundary import Stream
+from dovetail.qdq.quantized_io import RunSamples
 from dovetail.stats import DataInfo
 
 Metric = Callable[[Iterator[Sample], Iterator[Sample]], Mapping[str, float]]
@@ -17,7 +17,7 @@ Metric = Callable[[Iterator[Sample], Iterator[Sample]], Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """The metric's figures for float, simulation and target, and the data they were measured on."""
+    """The metric's values for float, simulation and target, and the data they were measured on."""
 
     metric: str
     data: DataInfo
@@ -25,19 +25,19 @@ class Accuracy:
 
 
 def measure(
-    metric: Metric, name: str, stream: Stream, samples: Iterable[Sample], inputs: frozenset[str]
+    metric: Metric, name: str, run: RunSamples, samples: Iterable[Sample], inputs: frozenset[str]
 ) -> dict[str, float]:
-    """Compute the metric on one stream of outputs; outputs and targets are produced one sample at a time."""
-    for_model, for_targets = itertools.tee(samples)
-    targets = ({key: value for key, value in sample.items() if key not in inputs} for sample in for_targets)
+    """Compute the metric on the outputs of one run; outputs and labels are produced one sample at a time."""
+    for_model, for_labels = itertools.tee(samples)
+    labels = ({key: value for key, value in sample.items() if key not in inputs} for sample in for_labels)
     with user_code(f"metric {name}"):
-        figures = metric(iter(stream(for_model)), targets)
+        figures = metric(iter(run(for_model)), labels)
     if not isinstance(figures, Mapping) or not figures:
-        raise InputError(f"metric {name}: must return a dict of named figures, not {type(figures).__name__}")
+        raise InputError(f"metric {name} must return a dict of named values, not {type(figures).__name__}")
     try:
         return {str(key): float(value) for key, value in figures.items()}
     except (TypeError, ValueError) as error:
-        raise InputError(f"metric {name}: a figure is not a number ({error})") from error
+        raise InputError(f"metric {name} returned a value that is not a number ({error})") from error
 
 
 def refuse_overlap(calibration: Iterable[bytes], evaluation: Iterable[bytes]) -> None:

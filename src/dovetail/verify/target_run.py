@@ -13,7 +13,7 @@ from dovetail.encoding import Array
 from dovetail.errors import BackendError, UnfinishedError
 from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.numerics.metrics import Comparison
-from dovetail.qdq.boundary import Stream
+from dovetail.qdq.quantized_io import RunSamples
 from dovetail.verify import verdicts
 from dovetail.verify.compare import Agreement, compare_runs, side_by_side
 
@@ -62,7 +62,7 @@ class TargetRun:
 
 
 def run_on_target(
-    streams: Mapping[str, Stream],
+    runs: Mapping[str, RunSamples],
     ranked: Mapping[str, int],
     samples: list[Sample],
     runner: Runner,
@@ -75,17 +75,17 @@ def run_on_target(
 
     In 8 bit, rounding differences of one or two steps can add up in one image: a disagreement must hold on several.
     """
-    ran = _run(streams, ranked, samples[: runner.samples], [], progress, classes)
+    ran = _run(runs, ranked, samples[: runner.samples], [], progress, classes)
     verdict = _judge(ran, float_db, thresholds)
     retry = samples[: runner.retry_samples]
     if verdict.status is Status.FAIL and not ran.failure and len(retry) > len(ran.outputs):
-        ran = _run(streams, ranked, retry, ran.outputs, progress, classes)
+        ran = _run(runs, ranked, retry, ran.outputs, progress, classes)
         verdict = _judge(ran, float_db, thresholds)
     return ran, verdict
 
 
 def _run(
-    streams: Mapping[str, Stream],
+    runs: Mapping[str, RunSamples],
     ranked: Mapping[str, int],
     samples: list[Sample],
     earlier: list[Sample],
@@ -94,12 +94,12 @@ def _run(
 ) -> TargetRun:
     outputs = list(earlier)
     try:
-        for output in streams["target"](samples[len(earlier) :]):
+        for output in runs["target"](samples[len(earlier) :]):
             outputs.append(output)
             progress(len(outputs), len(samples))
     except BackendError as error:
         return TargetRun(failure=str(error), finished=not isinstance(error, UnfinishedError))
-    exact, simulated = list(streams["float"](samples)), list(streams["simulation"](samples))
+    exact, simulated = list(runs["float"](samples)), list(runs["simulation"](samples))
     return TargetRun(
         compare_runs(exact, outputs, ranked, classes),
         compare_runs(simulated, outputs, ranked, classes),

@@ -20,12 +20,12 @@ _INTEGER_SLACK = 0.05
 
 
 def bounded_db(value: float) -> float:
-    """Limit a figure in dB to a finite range; NaN stays NaN."""
+    """Clamp a value in dB to a finite range; NaN stays NaN."""
     return value if math.isnan(value) else max(-MAX_SQNR_DB, min(MAX_SQNR_DB, value))
 
 
 def target_db(value: float, simulation: float) -> float:
-    """Limit a target's figure in dB; NaN that the simulation does not have counts as the lowest figure."""
+    """Clamp a target's value in dB; NaN that the simulation does not have counts as the lowest value."""
     return -MAX_SQNR_DB if math.isnan(value) and not math.isnan(simulation) else bounded_db(value)
 
 

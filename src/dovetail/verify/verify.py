@@ -19,7 +19,7 @@ from dovetail.model.ranked import ranked_outputs
 from dovetail.model.session import Mode
 from dovetail.model.split import SplitModel
 from dovetail.numerics.metrics import Comparison
-from dovetail.qdq.boundary import Stream, float_stream
+from dovetail.qdq.quantized_io import RunSamples, with_float_io
 from dovetail.qdq.simulation import load_simulation
 from dovetail.stats import DataInfo
 from dovetail.storage import Plan
@@ -29,7 +29,7 @@ from dovetail.verify.metric import Accuracy, Metric, measure
 from dovetail.verify.run import SessionRun, followed
 from dovetail.verify.target_run import Progress, TargetRun, quiet, run_on_target
 
-# How many samples the figures per output and per tensor are measured on; a metric uses all of its data.
+# How many samples the metrics per output and per tensor are measured on; a metric uses all of its data.
 COMPARED_SAMPLES = 16
 TENSOR_SAMPLES = 4
 
@@ -115,24 +115,24 @@ def verify(
         folder = Path(name)
         emitted = next(a.path for a in built.compiled.artifacts if a.name == MODEL)
         simulation = load_simulation(emitted)
-        streams: dict[str, Stream] = {
+        runs: dict[str, RunSamples] = {
             "float": SessionRun(built.original if built.tail is None else built.model, Mode.FLOAT, folder),
-            "simulation": float_stream(SessionRun(simulation, Mode.EXACT, folder), built.plan),
+            "simulation": with_float_io(SessionRun(simulation, Mode.EXACT, folder), built.plan),
         }
         if usable and runner.run is not None:
-            streams["target"] = float_stream(partial(runner.run, built.compiled), built.plan)
+            runs["target"] = with_float_io(partial(runner.run, built.compiled), built.plan)
         tensors = compare_tensors(built.model, simulation, built.plan, samples[:TENSOR_SAMPLES], folder)
         ranked, classes = ranked_outputs(built.model.graph), class_outputs(built.model.graph)
-        simulated = compare_runs(streams["float"](samples), streams["simulation"](samples), ranked, classes)
+        simulated = compare_runs(runs["float"](samples), runs["simulation"](samples), ranked, classes)
         ran = failing = None
         numerics = verdicts.numerics({}, None, thresholds, why_not or runner.why_not)
-        if "target" in streams:
+        if "target" in runs:
             float_db = backend.float16_db if keeps_float(built.plan) else None
-            ran, numerics = run_on_target(streams, ranked, samples, runner, float_db, thresholds, progress, classes)
+            ran, numerics = run_on_target(runs, ranked, samples, runner, float_db, thresholds, progress, classes)
         if ran is not None and ran.outputs and numerics.status is Status.FAIL:
             failing = FailingSample(samples[ran.worst], ran.level_db(thresholds))
         numerics = verdicts.with_overflow(numerics, simulated)
-        with_tail = {name: followed(stream, built.tail, folder) for name, stream in streams.items()}
+        with_tail = {name: followed(run, built.tail, folder) for name, run in runs.items()}
         accuracy, emulated = _accuracies(evaluation, with_tail, built, samples, ran, runner, folder)
     all_verdicts = {
         "compiled": compiled,
@@ -153,7 +153,7 @@ def keeps_float(plan: Plan) -> bool:
 
 def _accuracies(
     evaluation: Evaluation | None,
-    streams: Mapping[str, Stream],
+    runs: Mapping[str, RunSamples],
     built: BuildInputs,
     samples: list[Sample],
     ran: TargetRun | None,
@@ -165,7 +165,7 @@ def _accuracies(
         return None, None
     outputs = [] if ran is None else ran.outputs
     slow = runner.samples is not None
-    fast = {name: stream for name, stream in streams.items() if name != "target" or (outputs and not slow)}
+    fast = {name: run for name, run in runs.items() if name != "target" or (outputs and not slow)}
     accuracy = _accuracy(evaluation, evaluation.data, fast, built)
     if not slow or len(outputs) < 2:  # one sample does not give an accuracy
         return accuracy, None
@@ -174,15 +174,17 @@ def _accuracies(
     return accuracy, _accuracy(evaluation, ran_data, {**fast, "target": recorded}, built)
 
 
-def _accuracy(evaluation: Evaluation, data: Data, streams: Mapping[str, Stream], built: BuildInputs) -> Accuracy | None:
+def _accuracy(
+    evaluation: Evaluation, data: Data, runs: Mapping[str, RunSamples], built: BuildInputs
+) -> Accuracy | None:
     if evaluation.metric is None:
         return None
     graphs = [model.graph for model in (built.model, built.tail) if model is not None]
     inputs = frozenset(v.name or "" for graph in graphs for v in graph.inputs)
     used = describe(data, built.model)
     figures = {}
-    for name, stream in streams.items():
-        figures[name] = measure(evaluation.metric, evaluation.metric_name, stream, used.samples(), inputs)
+    for name, run in runs.items():
+        figures[name] = measure(evaluation.metric, evaluation.metric_name, run, used.samples(), inputs)
     return Accuracy(evaluation.metric_name, used.info(), figures)
 
 

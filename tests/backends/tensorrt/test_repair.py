@@ -125,7 +125,7 @@ def test_without_data_no_scale_may_be_missing(
     with pytest.raises(SystemExit) as ended:
         main(["repair", str(path), "--target", "tensorrt:sm89", "--option", "compute=fp32", "-o", str(run)])
     assert ended.value.code == 0
-    assert "the figures do not tell how accurate the model is" in " ".join(capsys.readouterr().out.split())
+    assert "the metrics do not tell how accurate the model is" in " ".join(capsys.readouterr().out.split())
     result = load_result(run / "result.json")
     assert result.calibration is not None
     assert result.calibration.random

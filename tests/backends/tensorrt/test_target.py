@@ -149,7 +149,7 @@ def test_the_device_folder_and_the_outputs_of_trtexec(fitted: Callable[[str], tu
     (outputs / "003.json").write_text(
         '[ { "name" : "logits"\n , "dimensions" : "1x10"\n , "values" : [ nan, -inf ] } ]'
     )
-    with pytest.raises(InputError, match=r"003\.json: not in the format that the vendor's tool exports"):
+    with pytest.raises(InputError, match=r"003\.json is not in the format that the vendor's tool exports"):
         dovetail.verify_device(run, device_outputs=outputs)
     values = ", ".join(["nan", "-inf", *["0.5"] * 8])
     (outputs / "003.json").write_text(f'[ {{ "name" : "logits", "dimensions" : "1x10", "values" : [ {values} ] }} ]')
@@ -364,7 +364,7 @@ def test_unsupported_requests_are_refused_in_one_sentence(tmp_path: Path, monkey
     assert result.verdicts["compiled"].reason == reason
     assert (run / "result.json").exists()
     with pytest.raises(
-        InputError, match="--io quantized: not supported by tensorrt:sm89, whose inputs and outputs are float"
+        InputError, match="--io quantized is not supported by tensorrt:sm89, whose inputs and outputs are float"
     ):
         dovetail.fit(model, target="tensorrt", io="quantized", calibration="random", output=tmp_path / "run")
     for variant in ("89", "sm8", "sm12", "rtx4090"):
@@ -372,9 +372,9 @@ def test_unsupported_requests_are_refused_in_one_sentence(tmp_path: Path, monkey
             open_target(f"tensorrt:{variant}")
     with pytest.raises(InputError, match="target tensorrt has no option 'workspace'; expected one of compute, time_"):
         open_target("tensorrt", {"workspace": "1"})
-    with pytest.raises(InputError, match="memory_limit_mb=100: must be at least 400, which the builder's libraries"):
+    with pytest.raises(InputError, match="memory_limit_mb=100: expected at least 400, which the builder's libraries"):
         open_target("tensorrt", {"memory_limit_mb": "100"})
-    with pytest.raises(InputError, match="compute=bf16: must be one of fp16, fp32"):
+    with pytest.raises(InputError, match="compute=bf16: expected one of fp16, fp32"):
         open_target("tensorrt", {"compute": "bf16"})
     assert "for sm90 only the ONNX file is written" in open_target("tensorrt:sm90").backend.probe().missing
 

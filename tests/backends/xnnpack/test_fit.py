@@ -76,7 +76,7 @@ def test_auto_measures_both_precisions_in_the_runtime_and_gives_the_reason(run: 
     console = Console(record=True, width=200)
     print_result(result, run, console)
     text = console.export_text()
-    assert f"precision: {decision.taken}, " in text
+    assert f"precision: {decision.taken}; " in text
     assert f"> {decision.taken}" in text
     assert "operations are delegated to the backend in 1 partition, 0 are not" in text
     assert not (run / "stages/trials").exists(), "the programs compiled for the choice are used or removed"

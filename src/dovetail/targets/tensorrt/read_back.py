@@ -1,4 +1,4 @@
-"""Look up every planned 8-bit operand and every attention in the layer list of the engine."""
+"""Look up every planned 8-bit operand and every attention block in the layer list of the engine."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _operand_outcome(
         detail = f"computed element by element in {generated}" if generated else _NO_LAYER
         return Outcome.CHANGED if generated else Outcome.NOT_FOUND, detail
     if fused:
-        return Outcome.MATCHED, f"{type_name} in the attention {matrix_layers[0].name}"
+        return Outcome.MATCHED, f"{type_name} in the attention block {matrix_layers[0].name}"
     two_inputs = constant_of(node.inputs[1]) is None
     differing = [layer for layer in matrix_layers if not _computes_in(layer, type_name, two_inputs)]
     unknown = [layer for layer in differing if not two_inputs and _hides_constants(layer, type_name)]

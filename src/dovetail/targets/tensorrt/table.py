@@ -1,8 +1,8 @@
 """The op table of ``tensorrt``: MatMul, Gemm and Conv run in 8 bit with Q/DQ pairs on their inputs, all else in float.
 
-The two MatMuls and the Softmax of an attention are one kernel where the builder has one for the 8-bit type and the
-size. Where it has none, they stay in float16, for which it has one: that kernel is faster than two 8-bit MatMuls around
-a float Softmax.
+The two MatMuls and the Softmax of an attention block are one kernel if the builder has one for the 8-bit type and size.
+If it has none, they stay in float16, for which it has one: that kernel is faster than two 8-bit MatMuls around a float
+Softmax.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def table(float8: bool) -> Mapping[str, OpSupport]:
 
 
 def no_kernel(attention: Attention, dtype: DType) -> str:
-    """Why the builder has no fused kernel of this type for an attention; empty if it has one."""
+    """Why the builder has no fused kernel of this type for an attention block; empty if it has one."""
     key = shape_of(attention.key)
     keys, size = (key[-1] if key else None), attention.head_dim
     if dtype is DType.F8E4M3 and keys is not None and keys < FP8_LEAST_KEYS:
@@ -108,7 +108,7 @@ def _fuses(dtype: DType) -> Callable[[ir.Node], str]:
 
 
 def attention_of(node: ir.Node) -> Attention | None:
-    """The attention that a MatMul belongs to, either in front of its Softmax or behind it."""
+    """The attention block that a MatMul belongs to, either in front of its Softmax or behind it."""
     after = _softmaxes_after(node.outputs[0], _MOST_NODES_BETWEEN)
     before = _softmaxes_before(node.inputs[0], _MOST_NODES_BETWEEN)
     for softmax in (*after, *before):

@@ -36,7 +36,7 @@ from dovetail.targets.tensorrt.rules.retired import RETIRED
 from dovetail.targets.tensorrt.table import FP8, W8A8, table
 
 # Rewrites of quantized models, so that every Q/DQ pair is directly in front of its MatMul, Gemm or Conv. TensorRT-RTX
-# fuses without them too; according to NVIDIA classic TensorRT does not (sources: docs/tensorrt.md).
+# fuses without them too; according to NVIDIA TensorRT (the standard SDK) does not (sources: docs/tensorrt.md).
 _QDQ_REWRITES = (fold_casts, scale_before_quantize, transpose_before_quantize, transpose_stored_weights)
 _NO_RUN = "an engine runs only on its GPU, which is not available here: run the files in device/ on it"
 # With float tensors in float16 a ViT has 68 dB against float32 (onnxruntime 1.31.1, the emitted graph).
@@ -105,7 +105,7 @@ def _half_scale(choice: Choice) -> Choice:
 
 
 def read_back(compiled: CompileResult, plan: Plan) -> ReadBack:
-    """Look up every planned operand and every attention in the engine's layer list."""
+    """Look up every planned operand and every attention block in the engine's layer list."""
     paths = {artifact.name: artifact.path for artifact in compiled.artifacts}
     if LAYERS not in paths:
         return ReadBack((), EVIDENCE, unparsed="the builder wrote no layer list")
