@@ -35,13 +35,14 @@ class Artifact:
     """One file that a run wrote.
 
     ``made_by``: the vendor's component that wrote it, with its version. ``shipped``: it goes to the device; compiler
-    input and files made for inspection do not.
+    input and files made for inspection do not. ``load``: what loads a shipped file, as code or a command.
     """
 
     name: str
     path: Path
     made_by: str = ""
     shipped: bool = False
+    load: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ _ALIASES = {"int8": "w8a8"}
 _DECIDED_BY_PLAN = ("precision", "range", "keep", "io", "operand_bits")
 # The key in ``max_drop`` for all figures of a metric that have no limit of their own.
 ALL_FIGURES = "*"
+# Options that a resumed run may set otherwise: they do not decide how the model is planned.
+MAY_CHANGE = frozenset({"baselines", "emulate", "require", "cache", "metric", "thresholds", "max_drop", "min_sqnr"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,12 @@ class FitOptions:
         drops = dict(self.max_drop) if isinstance(self.max_drop, Mapping) else {ALL_FIGURES: self.max_drop}
         for_all = drops.pop(ALL_FIGURES, limits.max_drop)
         return replace(limits, max_drop=for_all, max_drop_of={**limits.max_drop_of, **drops})
+
+
+def option_values(options: FitOptions) -> dict[str, Any]:
+    """Return every option by name, as values of JSON."""
+    values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(options))
+    return values
 
 
 def options_from(values: Mapping[str, Any], *, planned: bool = False) -> FitOptions:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 from dovetail.calibrate.data import Data, InputSpec, input_specs
 from dovetail.calibrate.sources import DataLike, ImageOptions, is_random, open_data
 from dovetail.calibrate.user_code import load_function
-from dovetail.config import FitOptions
+from dovetail.config import MAY_CHANGE, FitOptions, option_values
 from dovetail.errors import InputError
 from dovetail.files import file_sha256
 from dovetail.model.read import read, require_no_nan, require_static
@@ -23,6 +26,7 @@ from dovetail.stages import keyed
 from dovetail.storage import Plan
 from dovetail.target import Target
 from dovetail.targets import open_target
+from dovetail.targets.option_values import LIMITS
 from dovetail.trials.baselines import check_baselines_option
 from dovetail.verify.metric import Metric, lower_is_better
 from dovetail.verify.verify import Evaluation
@@ -51,8 +55,24 @@ class Job:
 
     @property
     def target_key(self) -> str:
-        """The key that identifies the target with its options."""
-        return keyed([self.options.target, dict(self.options.option)]).key
+        """The key that identifies the target with its options, without limits of time and memory."""
+        return keyed([self.options.target, _without_limits(self.options.option)]).key
+
+    @property
+    def limits_key(self) -> str:
+        """The key that identifies the limits of time and memory, which decide whether a build finishes."""
+        return keyed({key: value for key, value in self.options.option.items() if key in LIMITS}).key
+
+    def compared(self, model_sha256: str) -> dict[str, str]:
+        """What a resumed run must have in common with the one that it continues, by name."""
+        options = {key: value for key, value in option_values(self.options).items() if key not in MAY_CHANGE}
+        options["option"] = _without_limits(self.options.option)
+        return {
+            "model": f"SHA-256 {model_sha256}",
+            "calibration data": f"SHA-256 {self.data_key}" if self.data_key else f"{self.data.source}, not identified",
+            **({"plan": f"SHA-256 {self.plan_key}"} if self.plan_key else {}),
+            **{f"--{key.replace('_', '-')}": _written(value) for key, value in options.items()},
+        }
 
 
 def prepare(
@@ -83,7 +103,7 @@ def prepare(
     specs = input_specs(model)
     if calibration is None:
         raise InputError("no calibration data: add --calib DATA, or --calib random to calibrate on random noise")
-    images = ImageOptions(options.size, options.mean, options.std, options.layout)
+    images = image_options(options)
     data = open_data(calibration, specs, images=images)
     held_out = _evaluation(evaluation, metric, options.metric, specs, images)
     if options.max_drop is not None and (held_out is None or held_out.metric is None):
@@ -94,7 +114,7 @@ def prepare(
             raise InputError(f"{plan} is a plan for {user_plan.target}, not for {target.name}")
         options = replace(options, precision=user_plan.precision, io="quantized" if user_plan.quantized_io else "float")
     plan_key = "" if plan is None else file_sha256(*(p for p in (plan, plan.with_suffix(".npz")) if p.exists()))
-    key = _data_key(calibration, images)
+    key = _data_key(calibration)
     return Job(path, model, options, target, request, keeps, data, key, held_out, user_plan, plan_key)
 
 
@@ -114,8 +134,8 @@ def _evaluation(
     function = metric or (load_function(metric_name) if metric_name else None)
     if function is not None:
         lower_is_better(function, name)
-    data_key, metric_key = _data_key(evaluation, images), _metric_key(function, metric_name)
-    key = f"{data_key}|{metric_key}" if data_key and metric_key else ""
+    data_key, metric_key = _data_key(evaluation), _metric_key(function, metric_name)
+    key = f"{data_key}|{images}|{metric_key}" if data_key and metric_key else ""
     return Evaluation(open_data(evaluation, specs, images=images, extra=True), function, name, key)
 
 
@@ -159,14 +179,51 @@ def _precision(name: str, table: OpTable) -> Precision:
     return precision
 
 
-def _data_key(data: DataLike, images: ImageOptions) -> str:
-    """The key that identifies the samples; empty if only reading them would tell whether they are the same."""
+def image_options(options: FitOptions) -> ImageOptions:
+    """The options on how images are read."""
+    return ImageOptions(options.size, options.mean, options.std, options.layout)
+
+
+def _without_limits(option: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in option.items() if key not in LIMITS}
+
+
+def _written(value: object) -> str:
+    """An option as text: a list as its elements, a mapping as KEY=VALUE."""
+    if isinstance(value, dict):
+        return " ".join(f"{key}={_written(element)}" for key, element in value.items())
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+def _data_key(data: DataLike) -> str:
+    """The SHA-256 of the samples' files or arrays; empty if only reading them would tell whether they are the same."""
+    if isinstance(data, Mapping):
+        return _arrays_sha256(data)
     if not isinstance(data, str | Path):
         return ""
     if is_random(str(data)):
-        return str(data)
+        return hashlib.sha256(str(data).encode()).hexdigest()
     path = Path(data)
-    if not path.exists():
+    try:
+        if not path.is_dir():
+            return file_sha256(path) if path.is_file() else ""
+        files = sorted(file for file in path.iterdir() if file.is_file())
+        names = "|".join(file.name for file in files)
+        return hashlib.sha256(f"{names} {file_sha256(*files)}".encode()).hexdigest()
+    except OSError:  # a file that cannot be read, and that may not be one of the samples
         return ""
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    return "|".join([repr(images), *(f"{f.resolve()}:{f.stat().st_size}:{f.stat().st_mtime_ns}" for f in files)])
+
+
+def _arrays_sha256(arrays: Mapping[str, object]) -> str:
+    """Hash arrays with their names, dtypes and shapes."""
+    state = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name])
+        if array.dtype.hasobject:
+            return ""
+        state.update(f"{name} {array.dtype.str} {array.shape}|".encode())
+        for row in np.atleast_1d(array):
+            state.update(row.tobytes())
+    return state.hexdigest()

@@ -9,16 +9,18 @@ from pathlib import Path
 import onnx_ir as ir
 
 from dovetail.calibrate.collect import collect
-from dovetail.calibrate.data import describe
+from dovetail.calibrate.data import Data, describe
 from dovetail.clock import Clock, Reporter, silent
+from dovetail.config import option_values
+from dovetail.device.pack import clear_device_folder
 from dovetail.errors import InputError
 from dovetail.files import file_sha256
 from dovetail.finding import Finding, Status
 from dovetail.float_graph import cut, require_quantizable, rewrite
-from dovetail.job import Job
+from dovetail.job import Job, image_options
 from dovetail.model.external_data import external_files
 from dovetail.model.split import SplitModel
-from dovetail.model.write import write, write_whole
+from dovetail.model.write import DATA, write, write_whole
 from dovetail.numerics.methods import RangeMethod
 from dovetail.pass_record import PassRecord
 from dovetail.passes.normalize import normalize
@@ -27,7 +29,8 @@ from dovetail.plan.make import check_pins, observed
 from dovetail.plan.pins import resolve_keeps
 from dovetail.report.assemble import TAIL, assemble
 from dovetail.report.result import Result
-from dovetail.rundir import RunDir, open_rundir
+from dovetail.run_record import RunOrigin, RunRecord
+from dovetail.rundir import RESULT, RunDir, open_rundir
 from dovetail.shipping import ShipInputs, ship
 from dovetail.stage_files import passed_files, stats_files
 from dovetail.stages import KeyedValue, Stages, keyed, unknown
@@ -38,6 +41,8 @@ from dovetail.verify.metric import refuse_overlap
 from dovetail.verify.verify import check_normalized
 from dovetail.versions import core_versions
 
+_FROM_PYTHON = RunOrigin("fit", "dovetail.fit")
+
 
 def fit(
     job: Job,
@@ -46,6 +51,7 @@ def fit(
     force: bool = False,
     resume: bool = False,
     report: Reporter = silent,
+    origin: RunOrigin = _FROM_PYTHON,
     amend: Callable[[Result, Path], Result] = lambda result, run: result,
 ) -> Result:
     """Run all stages in a run directory; an error leaves nothing behind, an interrupted run can be resumed.
@@ -54,14 +60,18 @@ def fit(
     """
     if "device" in job.options.require and job.target.backend.device is None:
         raise InputError(f"--require device: {job.target.name} has no device verdict")
-    request = {"model": job.path.name, "options": repr(job.options)}
     clock = Clock(report)
+    with clock.stage("probe"):
+        sha256 = file_sha256(job.path, *external_files(job.path))
+    options = option_values(job.options)
+    record = RunRecord(origin.kind, origin.command, job.path.name, options, job.compared(sha256))
     use_cache = job.options.cache
     with (
-        open_rundir(output, request, force=force, resume=resume) as run,
+        open_rundir(output, record, force=force, resume=resume) as run,
         compile_session(use_cache=use_cache) as session,
     ):
-        result = _run_stages(job, run, clock)
+        result = _run_stages(job, run, clock, sha256)
+        run.discard_unreached()
         with clock.stage("report"):
             result = amend(result, run.path)
         result = replace(
@@ -70,7 +80,7 @@ def fit(
             compilations={"compiled": session.compiled, "from_cache": session.from_cache},
             notes=(*result.notes, *_cache_notes(session)),
         )
-        write_whole(run.path / "result.json", result.to_json())
+        write_whole(run.path / RESULT, result.to_json())
     return result
 
 
@@ -80,11 +90,10 @@ def _cache_notes(session: CompileSession) -> tuple[str, ...]:
     return (f"compile results could not be stored in the compile cache: {session.not_stored}",)
 
 
-def _run_stages(job: Job, run: RunDir, clock: Clock) -> Result:
+def _run_stages(job: Job, run: RunDir, clock: Clock, sha256: str) -> Result:
     with clock.stage("probe"):
         probe = job.target.backend.probe()
         versions = {**core_versions(), **probe.versions}
-        sha256 = file_sha256(job.path, *external_files(job.path))
     stages = Stages(run, clock, versions)
     graph = _float_graph(job, run, clock, stages, sha256)
     request = job.request.pinned(resolve_keeps(build_problem(graph.model.value, job.target.table), job.keeps))
@@ -96,7 +105,9 @@ def _run_stages(job: Job, run: RunDir, clock: Clock) -> Result:
     with clock.stage("check_normalized"):
         normalized = check_normalized(job.path, graph.split, job.data, job.options.thresholds)
     record = None
-    if normalized.status is not Status.FAIL:
+    if normalized.status is Status.FAIL:
+        clear_device_folder(run.path)
+    else:
         record = ship(job, run, clock, stages, ShipInputs(graph.model, stats, request, graph.split, probe))
         record = replace(record, findings=(*about_data, *record.findings))
     with clock.stage("report"):
@@ -135,11 +146,17 @@ def _float_graph(job: Job, run: RunDir, clock: Clock, stages: Stages, sha256: st
 def _write_tail(job: Job, run: RunDir, split: SplitModel) -> None:
     """Write the tail that the target cannot run, if there is one."""
     path = run.path / TAIL
-    path.unlink(missing_ok=True)
+    for stale in (path, path.with_name(path.name + DATA)):
+        stale.unlink(missing_ok=True)
     if split.tail is not None:
         if job.options.io == "quantized":
             raise InputError(f"--io quantized is not supported for a split model: {TAIL} has float inputs")
         write(split.tail, path)
+
+
+def _data(job: Job) -> KeyedValue[Data]:
+    """The calibration data, keyed by its content and how images are read."""
+    return KeyedValue(job.data, f"{job.data_key} {image_options(job.options)}") if job.data_key else unknown(job.data)
 
 
 def _statistics(job: Job, run: RunDir, clock: Clock, stages: Stages, model: KeyedValue[ir.Model]) -> KeyedValue[Stats]:
@@ -153,7 +170,7 @@ def _statistics(job: Job, run: RunDir, clock: Clock, stages: Stages, model: Keye
         stats_files(run.stages / "stats.npz"),
         model=model,
         names=keyed(names),
-        data=KeyedValue(job.data, job.data_key) if job.data_key else unknown(job.data),
+        data=_data(job),
         histograms=keyed(job.request.method != RangeMethod.MINMAX),
     )
 

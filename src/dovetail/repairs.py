@@ -32,6 +32,7 @@ from dovetail.plan.imported_qparams import ImportedQParams, imported_qparams
 from dovetail.plan.rows import PlanRow
 from dovetail.qdq.invert import invert, is_quantized
 from dovetail.report.result import Result
+from dovetail.run_record import RunOrigin
 from dovetail.storage import ScaleSource
 from dovetail.target import Target
 from dovetail.targets import open_target
@@ -81,6 +82,7 @@ def repair(
     metric: Metric | None = None,
     force: bool = False,
     report: Reporter = silent,
+    command: str = "dovetail.repair",
 ) -> tuple[Result, Repair]:
     """Run ``fit`` on the float model that a QDQ model represents, with the scales and zero points that came with it.
 
@@ -107,7 +109,8 @@ def repair(
         job = prepare(written[0], options, calibration=data, evaluation=evaluation, metric=metric)
         request = replace(job.request, from_data=calibration is not None)
         job = replace(job, imported=imported, request=request)
-        result = fit(job, output, force=force, report=report, amend=amend)
+        origin = RunOrigin("repair", command)
+        result = fit(job, output, force=force, report=report, origin=origin, amend=amend)
     return result, records[0]
 
 

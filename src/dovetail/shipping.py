@@ -113,7 +113,7 @@ def _shipment(
         final=lambda record: record.compiled.finished,
         variant=_variant(job, inputs),
         target=KeyedValue(job.target, job.target_key),
-        bench=KeyedValue(bench, keyed([inputs.probe.available, bench.knob_options]).key),
+        bench=KeyedValue(bench, keyed([inputs.probe.available, bench.knob_options, job.limits_key]).key),
         judge=_judge_key(job, judge),
     ).value
     shutil.rmtree(run.stages / TRIALS, ignore_errors=True)

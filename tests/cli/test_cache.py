@@ -56,7 +56,7 @@ def test_a_run_can_go_without_the_cache(how: str, work: Path) -> None:
 
 def test_it_is_shown_and_emptied(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("cache", "info") == 0
-    assert "0 compilations, 0.0 MB of at most 5000 MB" in capsys.readouterr().out
+    assert "0 compilations, 0 B of at most 5.0 GB" in capsys.readouterr().out
     assert run(*FIT, "a") == 0
     capsys.readouterr()
     assert run("cache", "info") == 0

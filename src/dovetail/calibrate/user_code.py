@@ -17,8 +17,8 @@ def user_code(label: str) -> Iterator[None]:
     """Convert exceptions (and SystemExit) of the caller's code to an ``InputError`` that starts with ``label``."""
     try:
         yield
-    except (InputError, BackendError):
-        raise  # raised by Dovetail's own iterators, which the caller's code consumes
+    except (InputError, BackendError, MemoryError):
+        raise  # raised by an iterator of Dovetail that the caller's code reads; memory can run out in either
     except (Exception, SystemExit) as error:
         raise InputError(f"{label}: {type(error).__name__}: {' '.join(str(error).split())}") from error
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dovetail.cli.invocation import current
 from dovetail.errors import InputError
 
 if TYPE_CHECKING:
@@ -113,11 +114,14 @@ def fit_command(
     from dovetail.config import options_from
     from dovetail.job import prepare
     from dovetail.pipeline import fit
+    from dovetail.run_record import RunOrigin
 
+    origin = RunOrigin("fit", current(context, output).command)
     options = options_from(_option_values(arguments), planned=arguments["plan"] is not None)
-    job = prepare(model, options, calibration=arguments["calib"], evaluation=arguments["eval_"], plan=arguments["plan"])
+    data = {"calibration": arguments["calib"], "evaluation": arguments["eval_"]}
     with showing_progress() as report:
-        result = fit(job, output, force=force, resume=resume, report=report)
+        job = prepare(model, options, **data, plan=arguments["plan"])
+        result = fit(job, output, force=force, resume=resume, report=report, origin=origin)
     context.exit(show(result, output, options.require))
 
 
@@ -168,11 +172,14 @@ def show(result: Result, output: Path, require: tuple[str, ...]) -> int:
     type=click.Path(path_type=Path),
     default=Path("runs/demo"),
     show_default=True,
-    help="Run directory; an earlier run in it is replaced.",
+    help="Run directory; an earlier demo in it is replaced.",
 )
+@click.option("--force", is_flag=True, help="Also replace a run in the run directory that is not a demo.")
 @click.option("--no-cache", is_flag=True, help="Compile everything again; neither read nor write the compile cache.")
 @click.pass_context
-def demo_command(context: click.Context, name: str, target: str, precision: str, output: Path, no_cache: bool) -> None:
+def demo_command(
+    context: click.Context, name: str, target: str, precision: str, output: Path, force: bool, no_cache: bool
+) -> None:
     """Fit a small trained model that ships with the package."""
     from dovetail import zoo
     from dovetail.calibrate.user_code import load_function
@@ -180,18 +187,24 @@ def demo_command(context: click.Context, name: str, target: str, precision: str,
     from dovetail.config import FitOptions
     from dovetail.job import prepare
     from dovetail.pipeline import fit
+    from dovetail.run_record import RECORD, RunOrigin, read_record
 
     if name not in zoo.names():
         raise InputError(f"--model {name}: unknown shipped model; expected one of {', '.join(zoo.names())}")
+    origin = RunOrigin("demo", current(context, output).command)
+    if (output / RECORD).exists() and not force:
+        earlier = read_record(output)
+        if earlier is None or earlier.kind != origin.kind:
+            raise InputError(f"{output} contains a run that is not a demo; add --force to replace it")
     shipped = zoo.load(name)
     options = FitOptions(target=target, precision=precision, range="mse", cache=not no_cache)
-    job = prepare(
-        shipped.model_path,
-        options,
-        calibration=shipped.calib(),
-        evaluation={**shipped.eval(), **shipped.targets()},
-        metric=load_function(shipped.metric),
-    )
     with showing_progress() as report:
-        result = fit(job, output, force=True, report=report)
+        job = prepare(
+            shipped.model_path,
+            options,
+            calibration=shipped.calib(),
+            evaluation={**shipped.eval(), **shipped.targets()},
+            metric=load_function(shipped.metric),
+        )
+        result = fit(job, output, force=True, report=report, origin=origin)
     context.exit(show(result, output, ()))

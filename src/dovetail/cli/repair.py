@@ -6,6 +6,9 @@ from pathlib import Path
 
 import click
 
+from dovetail.cli.invocation import current
+from dovetail.printable import printable
+
 # How many lines of each list are printed.
 _LISTED = 12
 
@@ -73,6 +76,7 @@ def repair_command(
     from dovetail.config import options_from, parse_drops, parse_options, parse_shapes
     from dovetail.repairs import precision_of, repair
 
+    command = current(context, output).command
     shapes = parse_shapes(shape)
     values: dict[str, object] = {"target": target, "shape": shapes}
     values |= {"precision": precision or precision_of(model, shapes)}
@@ -80,14 +84,16 @@ def repair_command(
     values |= {"min_sqnr": min_sqnr, "max_drop": parse_drops(max_drop) or None}
     options = options_from({**values, "cache": not no_cache})
     with showing_progress() as report:
-        result, record = repair(model, options, output, calibration=calib, evaluation=eval_, force=force, report=report)
+        result, record = repair(
+            model, options, output, calibration=calib, evaluation=eval_, force=force, report=report, command=command
+        )
     code = show(result, output, ())
     for rewrite in record.rewrites:
         click.echo(
             f"rewrite: {rewrite.name}: applied at {len(rewrite.changed)} sites, declined at {len(rewrite.declined)}"
         )
         for site in rewrite.declined:
-            click.echo(f"declined: {rewrite.name} at {site.where}: {site.what}")
+            click.echo(printable(f"declined: {rewrite.name} at {site.where}: {site.what}"))
     _list("missing", [f"{name}: {why}" for name, why in record.missing.items()])
     _list("changed", [f"{name}: {why}" for name, why in record.changed.items()])
     _list("removed", [f"the Q/DQ pair on {name}" for name in record.removed])
@@ -97,6 +103,6 @@ def repair_command(
 def _list(label: str, lines: list[str]) -> None:
     """Print the first lines of a list; all of them are in the run directory."""
     for line in lines[:_LISTED]:
-        click.echo(f"{label}: {line}")
+        click.echo(printable(f"{label}: {line}"))
     if len(lines) > _LISTED:
         click.echo(f"{label}: {len(lines) - _LISTED} more in repair.json")

@@ -50,7 +50,7 @@ def write_device_folder(
     if backend.device is None:
         return None
     folder, conditions = run / FOLDER, passes_when("device", thresholds)
-    _clear(folder)
+    clear_device_folder(run)
     if built.compiled.error:
         return Verdict(Status.NOT_CHECKED, f"nothing was compiled: {built.compiled.error}", conditions)
     shipped = next(a.path for a in built.compiled.artifacts if a.name == MODEL)
@@ -88,8 +88,9 @@ def write_device_folder(
     return Verdict(Status.NOT_CHECKED, f"not run on a device yet: {how}", conditions)
 
 
-def _clear(folder: Path) -> None:
+def clear_device_folder(run: Path) -> None:
     """Remove what an earlier run wrote, the manifest first: without it the folder is not used."""
+    folder = run / FOLDER
     (folder / MANIFEST).unlink(missing_ok=True)
     for old in (*folder.glob("input_[0-9]*"), folder / "expected"):
         shutil.rmtree(old, ignore_errors=True)

@@ -95,7 +95,8 @@ def _outputs(place: Path, manifest: Manifest) -> OutputFiles:
     for path in paths:
         for file in _members(path):
             label = file.name or path.stem
-            name = names.get(file_name(label))
+            native = f"{file_name(label.removesuffix(_NATIVE))}{_NATIVE}"  # a long name is shortened without the suffix
+            name = names.get(file_name(label)) or (names.get(native) if label.endswith(_NATIVE) else None)
             if name is None:
                 expected = ", ".join(tensor.name for tensor in manifest.outputs)
                 raise InputError(

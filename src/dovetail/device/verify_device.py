@@ -20,12 +20,13 @@ from dovetail.model.write import write_whole
 from dovetail.plan.rows import read_plan
 from dovetail.report.assemble import columns
 from dovetail.report.result import Metrics, Result, load_result
+from dovetail.run_lock import run_lock
+from dovetail.rundir import RESULT
 from dovetail.stage_files import load_compiled
 from dovetail.targets import open_target
 from dovetail.verify import verdicts
 from dovetail.verify.compare import Agreement, compare_runs, side_by_side
 
-RESULT = "result.json"
 RECORD = "ran.json"
 # The prefix of notes about what ran on the device.
 _ON_DEVICE = "on the device:"
@@ -44,6 +45,12 @@ class DeviceRunRecord:
 
 def verify_device(run: Path, device_outputs: Path) -> Result:
     """Compare the outputs of a device with simulation and float, and rewrite the result."""
+    load_result(run / RESULT)  # before the lock, which requires a folder
+    with run_lock(run.resolve()):
+        return _verify_device(run, device_outputs)
+
+
+def _verify_device(run: Path, device_outputs: Path) -> Result:
     result = load_result(run / RESULT)
     manifest = _manifest(run, result)
     files = {"device": find_outputs(device_outputs, manifest)}

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 import dovetail
 from dovetail.backend import Artifact, CompileResult, MeasuredLatency
+from dovetail.config import option_values
 from dovetail.files import file_sha256
 from dovetail.finding import Finding, Status, Verdict, passes_when
 from dovetail.job import Job
@@ -92,6 +93,7 @@ def assemble(
     return Result(
         target=job.options.target,
         option=job.options.option,
+        options=option_values(job.options),
         precision=job.options.precision,
         model=job.path.name,
         model_sha256=model_sha256,
@@ -138,6 +140,7 @@ def _artifacts(compiled: CompileResult, run: Path) -> tuple[ArtifactInfo, ...]:
             a.path.stat().st_size,
             a.made_by or ours,
             a.shipped,
+            a.load,
         )
         for a in _all_artifacts(compiled, run)
     )
@@ -146,7 +149,11 @@ def _artifacts(compiled: CompileResult, run: Path) -> tuple[ArtifactInfo, ...]:
 def _all_artifacts(compiled: CompileResult, run: Path) -> tuple[Artifact, ...]:
     """The artifacts of the compiler, and the tail if there is one, which ships too."""
     tail = [("tail" if path.name == TAIL else "tail_data", path) for path in sorted(run.glob(f"{TAIL}*"))]
-    return (*compiled.artifacts, *(Artifact(name, path, shipped=True) for name, path in tail))
+    load = f'onnxruntime.InferenceSession("{TAIL}"), which continues from the outputs of the compiled model'
+    return (
+        *compiled.artifacts,
+        *(Artifact(name, path, shipped=True, load=load if name == "tail" else "") for name, path in tail),
+    )
 
 
 def _metrics(record: FitRecord, model: ir.Model, original: Path, run: Path) -> Metrics:

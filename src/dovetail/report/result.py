@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -27,7 +28,8 @@ SCHEMA_VERSION = 3
 class ArtifactInfo:
     """One file that the run wrote, by its path inside the run directory.
 
-    ``made_by``: the component that wrote it, with its version. ``shipped``: it goes to the device.
+    ``made_by``: the component that wrote it, with its version. ``shipped``: it goes to the device. ``load``: what loads
+    a shipped file, as code or a command.
     """
 
     name: str
@@ -36,6 +38,7 @@ class ArtifactInfo:
     bytes: int
     made_by: str = ""
     shipped: bool = False
+    load: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,7 @@ class Result:
     run: str
     notes: tuple[str, ...] = ()
     option: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
     tail: SplitPoint | None = None
     compilations: Mapping[str, int] = field(default_factory=dict)

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
+from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from dovetail.finding import Severity, Status
 from dovetail.model.split import SplitPoint
+from dovetail.printable import one_line, printable, shorten_words, shortened, size_text
 from dovetail.report.result import Comparisons, Metrics, Result
 from dovetail.trials.decision import Decision
 
@@ -19,6 +20,10 @@ _COLOURS = {Status.PASS: "green", Status.FAIL: "red", Status.NOT_CHECKED: "yello
 _SHOWN_FINDINGS = 8
 _SHOWN_DECISIONS = 4
 _SHOWN_LOSSES = 5
+# The longest name of a tensor in a table, and the longest word in a message.
+_NAME_CHARS, _WORD_CHARS = 60, 120
+# What may be at the top of a run directory, for the reader.
+_FILES = ("result.json", "plan.json", "repair.json", "device/")
 # Measured value of an alternative -> its column header.
 _HEADERS = {
     "sqnr_db": "SQNR dB",
@@ -49,20 +54,46 @@ def print_result(result: Result, run: Path, console: Console | None = None) -> N
     if result.calibration is not None:
         data = result.calibration
         out.print(f"calibrated on {data.samples} samples from {escape(data.source)} (SHA-256 {data.sha256[:12]})")
-    out.print(f"run directory: {escape(str(run))} (result.json, plan.json, model.onnx)\n", soft_wrap=True)
+    _print_files(result, run, out)
+
+
+def _print_files(result: Result, run: Path, out: Console) -> None:
+    """Print what ships and how to load it, and the run directory with the files that it has."""
+    compiled = result.verdicts.get("compiled")
+    is_rejected = compiled is not None and compiled.status is Status.FAIL
+    shipped = [artifact for artifact in result.artifacts if artifact.shipped and not is_rejected]
+    for artifact in shipped:
+        out.print(f"ships: [bold]{escape(artifact.path)}[/] ({size_text(artifact.bytes)})", highlight=False)
+        if artifact.load:
+            out.print(f"  load it with {escape(artifact.load)}", highlight=False)
+    if not shipped:
+        out.print("ships: nothing, because nothing was compiled")
+    files = [name for name in _FILES if (run / name).exists()]
+    out.print(f"run directory: {escape_markup(one_line(str(run)))}", soft_wrap=True, highlight=False)
+    out.print(f"  {', '.join(files)}\n", highlight=False)
+
+
+def escape(text: str) -> str:
+    """Escape control characters and markup in a message, and shorten names in it that fill lines."""
+    return escape_markup(shorten_words(printable(text), _WORD_CHARS))
+
+
+def _name(name: str) -> str:
+    """A name for a table: on one line, escaped and shortened."""
+    return escape_markup(shortened(one_line(name), _NAME_CHARS))
 
 
 def _figures(result: Result) -> Table:
     table = Table(title="Metrics", title_justify="left", caption=_sample_counts(result.metrics), caption_justify="left")
     from_device = result.metrics.sqnr_db.device_vs_float is not None
     for column in ("", "float", "simulation", "target", *(("device",) if from_device else ())):
-        table.add_column(column, justify="left" if not column else "right")
+        table.add_column(column, justify="left" if not column else "right", no_wrap=bool(column), overflow="fold")
     for accuracy, kind in ((result.metrics.accuracy, "held-out"), (result.metrics.accuracy_emulated, "emulated")):
         if accuracy is None:
             continue
         for name in next(iter(accuracy.figures.values())):
             row = [_figure(accuracy.figures.get(column, {}).get(name)) for column in ("float", "simulation", "target")]
-            table.add_row(f"{name} on {accuracy.data.samples} {kind} samples", *row)
+            table.add_row(f"{_name(name)} on {accuracy.data.samples} {kind} samples", *row)
     for cells in _output_rows(result.metrics):
         table.add_row(*cells)
     for cells in _sizes(result.metrics.size_bytes):
@@ -76,11 +107,11 @@ def _output_rows(metrics: Metrics) -> Iterator[tuple[str, ...]]:
     integers = metrics.equal_integers.simulation_vs_float  # dB say nothing about classes, indices and flags
     for name in metrics.sqnr_db.simulation_vs_float:
         if name in integers:
-            rows.append((f"same integers as float, {escape(name)}", metrics.equal_integers, name, ""))
+            rows.append((f"same integers as float, {_name(name)}", metrics.equal_integers, name, ""))
         else:
-            rows.append((f"SQNR of {escape(name)} against float", metrics.sqnr_db, name, " dB"))
+            rows.append((f"SQNR of {_name(name)} against float", metrics.sqnr_db, name, " dB"))
     top1 = metrics.top1_agreement
-    rows += [(f"top-1 agreement with float, {escape(name)}", top1, name, "") for name in top1.simulation_vs_float]
+    rows += [(f"top-1 agreement with float, {_name(name)}", top1, name, "") for name in top1.simulation_vs_float]
     for label, comparisons, name, unit in rows:
         yield label, "", *_measured(comparisons, name, unit)
         if unit:
@@ -92,9 +123,9 @@ def _output_rows(metrics: Metrics) -> Iterator[tuple[str, ...]]:
 
 def _sizes(size_bytes: Mapping[str, int]) -> list[tuple[str, ...]]:
     """Rows with the size of the float model and of every shipped file."""
-    original = [("size of the float model", _kilobytes(size_bytes["float"]))] if size_bytes else []
+    original = [("size of the float model", size_text(size_bytes["float"]))] if size_bytes else []
     shipped = [(name, count) for name, count in size_bytes.items() if name != "float"]
-    return [*original, *((f"size of {escape(name)} (shipped)", "", "", _kilobytes(count)) for name, count in shipped)]
+    return [*original, *((f"size of {_name(name)} (shipped)", "", "", size_text(count)) for name, count in shipped)]
 
 
 def _print_estimates(metrics: Metrics, out: Console) -> None:
@@ -110,13 +141,13 @@ def _print_estimates(metrics: Metrics, out: Console) -> None:
         bytes_moved = ["not checked"] * 3
         if traffic is not None:
             counts = (traffic.read_bytes, traffic.write_bytes, traffic.spill_bytes)
-            bytes_moved = [_kilobytes(count) for count in counts]
+            bytes_moved = [size_text(count) for count in counts]
         table.add_row(
             name, "not checked" if estimate is None else f"{estimate.mid_us} us", _ratio(metrics, name), *bytes_moved
         )
     out.print(table)
     for name, why in metrics.not_estimated.items():
-        out.print(f"no complete estimate of {name}: {escape(why)}", soft_wrap=True)
+        out.print(f"no complete estimate of {name}: {escape(why)}")
 
 
 def _print_placement(metrics: Metrics, out: Console) -> None:
@@ -137,15 +168,15 @@ def _print_placement(metrics: Metrics, out: Console) -> None:
         here = metrics.latency_measured
         rows = ", ".join(f"{name} {us:.0f} us ({here.ratios[name]:.2f}x)" for name, us in here.median_us.items())
         how = f"CPU time of one thread, {here.rounds} rounds run alternately, relative to {here.baseline}"
-        out.print(f"measured on this machine ({how}): {rows}", soft_wrap=True)
+        out.print(f"measured on this machine ({how}): {rows}")
         for note in here.notes:
-            out.print(f"  {escape(note)}", soft_wrap=True)
+            out.print(f"  {escape(note)}")
     if metrics.latency_device is not None:
         device = metrics.latency_device
         figures = f"{device.compute_us:.0f} us of compute, {device.latency_us:.0f} us with copies"
         out.print(f"measured on the device, median of {device.runs} runs by {escape(device.source)}: {figures}")
     if metrics.not_measured:
-        out.print(f"latency was not measured: {escape(metrics.not_measured)}", soft_wrap=True)
+        out.print(f"latency was not measured: {escape(metrics.not_measured)}")
 
 
 def _print_decisions(decisions: tuple[Decision, ...], out: Console) -> None:
@@ -195,10 +226,6 @@ def _ratio(metrics: Metrics, name: str) -> str:
     if ratio is None:
         return f"not comparable: {fitted.ops_without_cost} and {other.ops_without_cost} operators have no cost"
     return f"{ratio:.2f}x"
-
-
-def _kilobytes(count: int) -> str:
-    return f"{count / 1000:.0f} kB"
 
 
 def _sample_counts(metrics: Metrics) -> str | None:
@@ -289,14 +316,12 @@ def _print_tail(cut: SplitPoint, out: Console) -> None:
     unsupported = [node for node in cut.nodes if not node.behind]
     out.print(f"{len(cut.nodes)} nodes at the end cannot run on the target and are moved to tail.onnx:")
     for node in unsupported[:_SHOWN_FINDINGS]:
-        out.print(f"  {escape(node.name)} ({node.op}): {escape(node.reason)}")
+        out.print(f"  {escape(node.name)} ({escape(node.op)}): {escape(node.reason)}")
     if len(unsupported) > _SHOWN_FINDINGS:
         out.print(f"  {len(unsupported) - _SHOWN_FINDINGS} more in result.json")
     if len(cut.nodes) > len(unsupported):
         out.print(f"  {len(cut.nodes) - len(unsupported)} more depend on the outputs of these")
-    out.print(
-        f"  inputs of tail.onnx: {escape(', '.join(boundary.tensor for boundary in cut.crossing))}", soft_wrap=True
-    )
+    out.print(f"  inputs of tail.onnx: {escape(', '.join(boundary.tensor for boundary in cut.crossing))}")
 
 
 def _print_findings(result: Result, out: Console) -> None:

@@ -27,6 +27,8 @@ from dovetail.targets.ort_cpu.islands import hold_islands
 from dovetail.targets.ort_cpu.read_back import read_optimized
 from dovetail.targets.ort_cpu.table import TABLE
 
+_LOAD = 'onnxruntime.InferenceSession("model.onnx", session_options)'
+
 
 def open_target(suffix: str, options: Mapping[str, str]) -> Target:
     """Return the target, which has no suffix and no options."""
@@ -50,7 +52,10 @@ def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
     hold_islands(emitted, plan)
     written = write(emitted, folder / "model.onnx")
     names = ["model" if path.suffix == ".onnx" else "model_data" for path in written]
-    return tuple(Artifact(name, path, shipped=True) for name, path in zip(names, written, strict=True))
+    load = {"model": _LOAD}
+    return tuple(
+        Artifact(name, path, shipped=True, load=load.get(name, "")) for name, path in zip(names, written, strict=True)
+    )
 
 
 def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
