@@ -37,7 +37,7 @@ class FitOptions:
     io: str = "float"
     baselines: str = "first"
     emulate: int | None = None
-    operand_bits: str = "auto"
+    operand_bits: str | int = "auto"
     shape: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     option: Mapping[str, str] = field(default_factory=dict)
     require: tuple[str, ...] = ()
@@ -57,6 +57,7 @@ class FitOptions:
             raise InputError(f"unknown range method {self.range!r}; expected one of {', '.join(RangeMethod)}")
         if self.io not in ("float", "quantized"):
             raise InputError(f"unknown io {self.io!r}; expected one of float, quantized")
+        object.__setattr__(self, "operand_bits", str(self.operand_bits))
         if self.operand_bits not in ("auto", "16", "8"):
             raise InputError(f"--operand-bits {self.operand_bits}: expected one of auto, 16, 8")
         if self.emulate is not None and not 1 <= self.emulate <= LARGEST:
