@@ -31,6 +31,7 @@ from dovetail.pipeline import fit
 from dovetail.plan.imported_qparams import ImportedQParams, imported_qparams
 from dovetail.plan.rows import PlanRow
 from dovetail.qdq.invert import invert, is_quantized
+from dovetail.qdq.restore_activations import restore_activations
 from dovetail.report.result import Result
 from dovetail.storage import ScaleSource
 from dovetail.target import Target
@@ -42,6 +43,8 @@ RECORD = "repair.json"
 FLOAT = "float.onnx"
 # Passes of the pipeline whose sites belong to the repair of an attention.
 _ON_ATTENTION = ("remove_nan_guard", "remove_zero_masks", "attention_scale")
+# The pass that changes types and nothing else.
+_ONLY_TYPES = as_float32.__name__
 # The data that the graph is run on if none is given, and the note about it.
 _NOISE = "random"
 _NO_DATA = (
@@ -95,7 +98,7 @@ def repair(
             shutil.copyfile(file, run / file.name.replace(path.name, FLOAT, 1))
         sha256 = file_sha256(path, *external_files(path))
         before = _as_given(path, target, Path(folder))
-        record = _compare(path, sha256, result, imported, before, passes[:-1])  # the last one only changed types
+        record = _compare(path, sha256, result, imported, before, passes)
         records.append(record)
         write_whole(run / RECORD, msgspec.json.format(msgspec.json.encode(record), indent=1))
         notes = (*result.notes, *((_NO_DATA,) if calibration is None else ()), *_notes(record))
@@ -134,7 +137,7 @@ def _read(
     raw = read(path, options.shape)
     if not is_quantized(raw):
         raise InputError(f"{path}: is not quantized: use `dovetail fit` for a float model")
-    records = tuple(rewrite(raw) for rewrite in (*rewrites, as_float32))
+    records = tuple(rewrite(raw) for rewrite in (*rewrites, as_float32, restore_activations))
     model, plan = invert(raw)
     return model, imported_qparams(model, plan), records
 
@@ -176,7 +179,7 @@ def _compare(
     removed = [name for name in imported.tensors if name not in names]
     messages = (f"not compiled: {before.error}",) if before.error else before.notes
     later = (record for record in result.passes if record.name in _ON_ATTENTION)
-    rewrites = tuple(record for record in (*passes, *later) if record.changed or record.declined)
+    rewrites = tuple(r for r in (*passes, *later) if (r.changed or r.declined) and r.name != _ONLY_TYPES)
     return Repair(
         path.name,
         sha256,
