@@ -29,7 +29,7 @@ def test_scales_are_kept_and_the_model_runs(tmp_path: Path) -> None:
     result = dovetail.repair(path, target="ort-cpu", calibration=calibration(), output=run)
     assert hashlib.sha256(path.read_bytes()).hexdigest() == before == result.model_sha256
     assert {name: verdict.status for name, verdict in result.verdicts.items()} == dict.fromkeys(
-        ("normalized", "compiled", "fidelity", "numerics"), Status.PASS
+        ("normalized", "repaired", "compiled", "fidelity", "numerics"), Status.PASS
     )
     assert (result.model, result.precision) == ("peer.onnx", "w8a8")
     record = msgspec.json.decode((run / RECORD).read_bytes(), type=Repair)

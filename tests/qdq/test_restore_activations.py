@@ -14,10 +14,11 @@ from tests.equality import changed_by, model_from, ops, random_inputs, run
 
 EXACT_DB = 200.0
 STEP = np.float32(0.02)
+FROM_ZERO = np.uint8(0)
 
 
 def quantized(
-    body: str, *, scale: float = float(STEP), zero: np.generic = np.uint8(0), outputs: str = "float[1,4,6,6] y"
+    body: str, *, scale: float = float(STEP), zero: np.generic = FROM_ZERO, outputs: str = "float[1,4,6,6] y"
 ) -> ir.Model:
     """A graph that reads x as [1,4,6,6], computes v, and quantizes it."""
     text = f"""g (float[1,4,6,6] x) => ({outputs})

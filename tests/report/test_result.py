@@ -91,7 +91,8 @@ def test_a_result_of_version_1_is_read_without_losing_information(tmp_path: Path
     assert [(artifact.path, artifact.sha256) for artifact in result.artifacts] == [
         (artifact["path"], artifact["sha256"]) for artifact in old["artifacts"]
     ]
-    changed = {"schema_version", "verdicts", "findings", "read_back", "metrics", "plan", "artifacts"}
+    assert {key: now["thresholds"][key] for key in old["thresholds"]} == old["thresholds"]
+    changed = {"schema_version", "verdicts", "thresholds", "findings", "read_back", "metrics", "plan", "artifacts"}
     assert_same_verdicts(old, result)
     assert {key: now[key] for key in old if key not in changed} == {key: old[key] for key in old if key not in changed}
 

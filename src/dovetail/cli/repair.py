@@ -19,6 +19,13 @@ _LISTED = 12
     metavar="DATA",
     help="Calibration data for missing scales and for figures; without it, figures are measured on random inputs.",
 )
+@click.option(
+    "--float",
+    "float_model",
+    metavar="MODEL",
+    type=click.Path(path_type=Path),
+    help="Float model that MODEL was quantized from: the verdict `repaired` then compares both with it.",
+)
 @click.option("--eval", "eval_", metavar="DATA", help="Held-out data, including the targets of the metric.")
 @click.option(
     "--metric",
@@ -37,6 +44,7 @@ def repair_command(
     target: str,
     precision: str | None,
     calib: str | None,
+    float_model: Path | None,
     eval_: str | None,
     metric: str | None,
     shape: tuple[str, ...],
@@ -59,7 +67,16 @@ def repair_command(
     values |= {"option": parse_options(option)} | ({"metric": metric} if metric else {})
     options = options_from({**values, "cache": not no_cache})
     with showing_progress() as report:
-        result, record = repair(model, options, output, calibration=calib, evaluation=eval_, force=force, report=report)
+        result, record = repair(
+            model,
+            options,
+            output,
+            calibration=calib,
+            evaluation=eval_,
+            float_model=float_model,
+            force=force,
+            report=report,
+        )
     code = show(result, output, ())
     for rewrite in record.rewrites:
         click.echo(

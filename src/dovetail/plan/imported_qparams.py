@@ -26,6 +26,8 @@ _LARGEST_RTOL = 1e-2
 # How many operators qparams are propagated across: Q and K of an attention are two or three away from a known scale.
 _STEPS = 6
 
+# By how many steps a constant may exceed a range: half a step is rounded to the last one.
+_COVERED_STEPS = 0.5
 FROM_MODEL = "scale and zero point from the input model"
 
 
@@ -74,6 +76,28 @@ class ImportedQParams:
             for candidate in _relaid(params, computed):
                 if _on_grid(array, candidate) or _from_largest(array, candidate):
                     return candidate
+        return None
+
+    def same_step(self, origin: Origin, array: Array, computed: QParams) -> QParams | None:
+        """Qparams with the imported step of a constant, in a symmetric encoding where the imported one was not.
+
+        The constant is already on that grid: with the same step it stays there, with any other it would be rounded a
+        second time. Channels that the symmetric range does not cover get the step of ``computed``.
+        """
+        for params in (params for name in origin.names for params in self.constants.get(name, ())):
+            same_channels = params.axis is None or (params.axis, params.scale.size) == (
+                computed.axis,
+                computed.scale.size,
+            )
+            if not same_channels or not params.dtype.is_integer or params.dtype.bits != computed.dtype.bits:
+                continue
+            if computed.zero_point.any() or not _on_grid(array, params):
+                continue
+            reduced = None if computed.axis is None else tuple(i for i in range(array.ndim) if i != computed.axis)
+            covered = np.abs(array).max(axis=reduced) <= params.scale * (computed.dtype.grid.high + _COVERED_STEPS)
+            if np.any(covered):
+                scale = np.where(covered, params.scale, computed.scale)
+                return QParams(computed.encoding, scale, computed.zero_point, computed.axis)
         return None
 
 

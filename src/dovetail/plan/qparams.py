@@ -175,9 +175,12 @@ class QParamsBuilder:
     def constant_params(self, node: ir.Node, operand: Operand, slot: Slot, array: Array) -> SourcedQParams:
         """The qparams of a constant: its imported ones where they still apply, else from its own values."""
         params = constant_params(node, operand, slot.encoding, array, _of_constants(self.method))
-        imported = None
-        if self.imported is not None:
-            imported = self.imported.of_constant(origin_of(operand.value), array, params)
+        if self.imported is None:
+            return SourcedQParams(params, ScaleSource.VALUES, "range of its values")
+        origin = origin_of(operand.value)
+        imported = self.imported.of_constant(origin, array, params)
+        if imported is None and (same_step := self.imported.same_step(origin, array, params)) is not None:
+            return SourcedQParams(same_step, ScaleSource.GIVEN_CHANGED, "same scale as in the input model, symmetric")
         if imported is None:
             return SourcedQParams(params, ScaleSource.VALUES, "range of its values")
         if slot.per_channel and imported.axis is None:

@@ -13,6 +13,7 @@ from dovetail.encoding import QParams
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
 from dovetail.model.edit import attribute, constant_of, is_op, scalar_of
 from dovetail.numerics.affine import dequantize
+from dovetail.numerics.grid import FLOAT8_HIGHEST
 from dovetail.qdq.params import is_dequantize, is_quantize, qparams_of
 
 
@@ -53,9 +54,11 @@ def value_ranges(graph: ir.Graph) -> dict[ir.Value, ValueRange]:
 
 
 def represented(params: QParams) -> ValueRange:
-    """The range that integer qparams can represent, at the widest channel."""
-    grid, scale = params.dtype.grid, params.scale.astype(np.float64)
-    low, high = ((end - params.zero_point) * scale for end in (grid.low, grid.high))
+    """The range that qparams can represent, at the widest channel."""
+    ends = (-FLOAT8_HIGHEST, FLOAT8_HIGHEST)
+    if params.dtype.is_integer:
+        ends = (params.dtype.grid.low, params.dtype.grid.high)
+    low, high = ((end - params.zero_point) * params.scale.astype(np.float64) for end in ends)
     return ValueRange(float(np.min(low)), float(np.max(high)))
 
 
@@ -86,8 +89,6 @@ def _quantized(node: ir.Node, given: ValueRange) -> ValueRange:
     if array is not None:
         real = dequantize(array, params)
         return ValueRange(float(np.min(real)), float(np.max(real))) if real.size else _ANY
-    if not params.dtype.is_integer:
-        return given
     ends = represented(params)
     return ValueRange(max(given.low, ends.low), min(given.high, ends.high))
 
