@@ -11,6 +11,7 @@ import pytest
 import dovetail
 from dovetail import repairs
 from dovetail.cli.main import main
+from dovetail.errors import InputError
 from dovetail.finding import Status
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.numerics.metrics import sqnr_db
@@ -133,6 +134,16 @@ def test_a_float_model_with_other_weights_is_not_checked(tmp_path: Path) -> None
     )
     assert result.verdicts["repaired"].status is Status.NOT_CHECKED
     assert "it was quantized from another model" in result.verdicts["repaired"].reason
+
+
+@pytest.mark.parametrize("target", TARGETS[1:])
+def test_a_precision_that_the_target_does_not_have_is_refused(tmp_path: Path, target: str) -> None:
+    path, run = REPROS / "dig_qnn_a16w8.onnx", tmp_path / "run"
+    data = {"images": np.zeros((2, 1, 8, 8), np.float32)}
+    reason = "is quantized in w8a16, which tensorrt:sm89 does not support: quantize the float model for it, or convert"
+    with pytest.raises(InputError, match=reason):
+        dovetail.repair(path, target=target, calibration=data, output=run)
+    assert not run.exists()
 
 
 def test_fit_has_no_such_verdict(tmp_path: Path) -> None:
