@@ -76,7 +76,8 @@ class Cell:
         if self.as_given_db is None or self.repaired_db is None:
             return self.refused
         failed = f" ({', '.join(self.failed)} failed)" if self.failed else ""
-        return f"{self.as_given_db:.1f} -> {self.repaired_db:.1f}{failed}"
+        reason = f": {self.refused}" if self.refused else ""
+        return f"{self.as_given_db:.1f} -> {self.repaired_db:.1f}{failed}{reason}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -132,7 +133,10 @@ def measure(model: str, quantizer: str, target: str, folder: Path) -> Cell:
     if not outputs:
         return Cell(model, quantizer, target, failed=failed, refused=result.verdicts["repaired"].reason)
     worst = max(outputs, key=lambda name: numbers[f"as given: {name}"] - numbers[f"repaired: {name}"])
-    return Cell(model, quantizer, target, numbers[f"as given: {worst}"], numbers[f"repaired: {worst}"], failed)
+    before, after = numbers[f"as given: {worst}"], numbers[f"repaired: {worst}"]
+    types = numbers.get(f"types alone: {worst}")
+    reason = "" if types is None else f"the change of types alone gives {types:.1f}"
+    return Cell(model, quantizer, target, before, after, failed, reason)
 
 
 def table(cells: Sequence[Cell]) -> str:

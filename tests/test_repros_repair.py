@@ -11,7 +11,7 @@ import pytest
 import dovetail
 from dovetail import repairs
 from dovetail.cli.main import main
-from dovetail.errors import InputError
+from dovetail.errors import BackendError, InputError
 from dovetail.finding import Status
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.numerics.metrics import sqnr_db
@@ -144,6 +144,28 @@ def test_a_precision_that_the_target_does_not_have_is_refused(tmp_path: Path, ta
     with pytest.raises(InputError, match=reason):
         dovetail.repair(path, target=target, calibration=data, output=run)
     assert not run.exists()
+
+
+def test_a_model_that_cannot_run_is_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: object) -> None:
+        raise BackendError("ONNX Runtime cannot load exact.onnx: no kernel")
+
+    monkeypatch.setattr(repairs, "literal_run", fails)
+    result = dovetail.repair(FOLDED, target="ort-cpu", calibration=CALIBRATION, output=tmp_path / "run")
+    assert result.verdicts["repaired"].status is Status.NOT_CHECKED
+    assert "no kernel" in result.verdicts["repaired"].reason
+
+
+def test_a_clip_before_a_float8_quantization_runs_literally(tmp_path: Path) -> None:
+    """ONNX Runtime 1.31.1 fuses a Clip into QuantizeLinear, and fails for float8."""
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[4] x) => (float[4] y)
+    <float low = {0}, float high = {6}, float s = {1}>
+    { c = Clip(x, low, high) q = QuantizeLinear(c, s, z) y = DequantizeLinear(q, s, z) }"""
+    proto = onnx.parser.parse_model(text)
+    zero = onnx.helper.make_tensor("z", onnx.TensorProto.FLOAT8E4M3FN, (), [0.0])
+    proto.graph.initializer.append(zero)
+    session = open_session(proto.SerializeToString(), Mode.EXACT)
+    assert list(run_session(session, {"x": np.array([-1, 2, 6, 9], np.float32)})["y"]) == [0, 2, 6, 6]
 
 
 def test_fit_has_no_such_verdict(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ class _Comparison:
 
 
 def _judge(comparison: _Comparison, result: Result, run: Path, folder: Path) -> Verdict:
-    """Return the verdict ``repaired``."""
+    """Return the verdict ``repaired``; a model that cannot be run is not checked."""
     job, thresholds = comparison.job, comparison.job.options.thresholds
     data = job.data if job.evaluation is None else job.evaluation.data
     if data.random or not job.request.from_data:
@@ -217,26 +217,34 @@ def _judge(comparison: _Comparison, result: Result, run: Path, folder: Path) -> 
     emitted = next((run / artifact.path for artifact in result.artifacts if artifact.name == MODEL), None)
     if emitted is None:
         return not_checked("nothing was emitted, so there is nothing to compare", thresholds)
+    count = CLASSIFIED_SAMPLES if class_outputs(comparison.model.graph) else COMPARED_SAMPLES
+    samples = list(itertools.islice(data.samples(), count))
+    try:
+        streams = _streams(comparison, result, run, emitted, folder)
+        return judge_repair(streams, samples, data.source, thresholds)
+    except BackendError as error:
+        return not_checked(f"a model could not be run: {error}", thresholds)
+
+
+def _streams(comparison: _Comparison, result: Result, run: Path, emitted: Path, folder: Path) -> RepairStreams:
+    """Open the models that the verdict ``repaired`` compares."""
+    job = comparison.job
     plan = read_plan(run / "plan.json", job.target.table.float_encoding.dtype)
     simulation = float_stream(literal_run(load_simulation(emitted), folder), plan)
     tail = ir.load(run / TAIL) if (run / TAIL).exists() else None
     given = read(comparison.path, job.options.shape)
     in_half = bool(as_float32(given).changed)
-    streams = RepairStreams(
+    return RepairStreams(
         graph=comparison.model.graph,
         as_given=float_stream(literal_run(given if in_half else comparison.path, folder), comparison.plan),
         repaired=followed(simulation, tail, folder),
         reference=None if comparison.reference is None else SessionRun(comparison.reference, Mode.FLOAT, folder),
         types_only=_types_only(given, comparison, plan, result, folder),
     )
-    count = CLASSIFIED_SAMPLES if class_outputs(comparison.model.graph) else COMPARED_SAMPLES
-    return judge_repair(streams, list(itertools.islice(data.samples(), count)), data.source, thresholds)
 
 
 def _types_only(given: ir.Model, comparison: _Comparison, plan: Plan, result: Result, folder: Path) -> Stream | str:
     """The model as given with the types of the repaired one, as a stream; or why there is none."""
-    if comparison.reference is not None:
-        return "the float model is compared with instead"
     if comparison.plan.quantized_io:
         return "its inputs or outputs are quantized"
     initializers = comparison.model.graph.initializers

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
 from dovetail.backend import Sample
-from dovetail.errors import BackendError
 from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.qdq.boundary import Stream
 from dovetail.verify.repaired import RepairStreams, judge_repair
@@ -117,12 +115,7 @@ def test_a_model_that_is_unlike_the_float_model_is_not_checked() -> None:
     assert judged(at(1), at(1), reference=EXPECTED).status is Status.NOT_CHECKED
 
 
-def test_a_model_that_cannot_run_is_not_checked() -> None:
-    def fails(samples: Iterable[Sample]) -> Iterator[Sample]:
-        raise BackendError("ONNX Runtime cannot run the model: no kernel")
-
-    good = RepairStreams(GRAPH, stream(EXPECTED), stream(EXPECTED), None, "unknown")
-    samples: list[Sample] = [{"x": row[None]} for row in EXPECTED]
-    verdict = judge_repair(replace(good, as_given=fails), samples, "by hand", Thresholds())
-    assert verdict.status is Status.NOT_CHECKED
-    assert "no kernel" in verdict.reason
+def test_a_failure_says_what_the_types_alone_cost() -> None:
+    verdict = judged(at(20), at(15), reference=EXPECTED, types=at(15.5))
+    assert verdict.status is Status.FAIL
+    assert verdict.reason.endswith("against float; the change of types alone gives 15.5 dB")

@@ -9,7 +9,6 @@ from pathlib import Path
 import onnx_ir as ir
 
 from dovetail.backend import Sample
-from dovetail.errors import BackendError
 from dovetail.finding import Status, Thresholds, Verdict, passes_when
 from dovetail.model.class_scores import class_outputs
 from dovetail.model.ranked import ranked_outputs
@@ -45,13 +44,10 @@ def not_checked(reason: str, thresholds: Thresholds) -> Verdict:
 
 
 def judge_repair(streams: RepairStreams, samples: list[Sample], source: str, thresholds: Thresholds) -> Verdict:
-    """Run all models on the samples and compare them; a model that cannot run is not checked."""
-    try:
-        if streams.reference is not None:
-            return _against_float(streams, streams.reference, samples, source, thresholds)
-        return _against_as_given(streams, samples, source, thresholds)
-    except BackendError as error:
-        return not_checked(f"a model could not be run: {error}", thresholds)
+    """Run all models on the samples and compare them."""
+    if streams.reference is not None:
+        return _against_float(streams, streams.reference, samples, source, thresholds)
+    return _against_as_given(streams, samples, source, thresholds)
 
 
 def literal_run(model: Path | ir.Model, folder: Path) -> Stream:
@@ -93,6 +89,11 @@ def _against_float(
     worst = max(before, key=lambda name: before[name] - after[name])
     figures = f"{worst!r}: repaired {after[worst]:.1f} dB, as given {before[worst]:.1f} dB against float"
     if before[worst] - after[worst] > thresholds.repaired_drop_db:
+        if not isinstance(streams.types_only, str):
+            types_only = compare_runs(expected, streams.types_only(samples), ranked)
+            types, _ = _figures(types_only, repaired)
+            figures += f"; the change of types alone gives {types[worst]:.1f} dB"
+            numbers[f"types alone: {worst}"] = types[worst]
         return Verdict(Status.FAIL, f"worse than the model as given; {figures}", conditions, evidence, numbers)
     return Verdict(Status.PASS, f"not worse than the model as given; {figures}", conditions, evidence, numbers)
 
