@@ -174,6 +174,7 @@ def _yolo(folder: Path) -> tuple[Path, Data]:
             raise NotAvailable(f"the package {NUDENET} cannot be fetched: {done.stderr.strip()[-200:]}")
         with zipfile.ZipFile(wheels[0]) as archive:
             model = onnx.load_from_string(archive.read(f"nudenet/{YOLO}"))
+        del model.metadata_props[:]  # onnxruntime 1.31.1: qnn_preprocess_model fails on a model that has any
         make_input_shape_fixed(model.graph, "images", YOLO_SHAPE)
         onnx.save(onnx.shape_inference.infer_shapes(model), path)
     pictures = images(YOLO_SHAPE, YOLO_SAMPLES)["x"]
