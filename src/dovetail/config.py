@@ -18,6 +18,8 @@ from dovetail.numerics.methods import RangeMethod
 from dovetail.whole_number import LARGEST, whole_number
 
 _ALIASES = {"int8": "w8a8"}
+# Options of earlier versions -> what to write now.
+_RENAMED = {"operands": "operand_bits, 16 for wide and 8 for narrow"}
 # Options that a plan already decides.
 _DECIDED_BY_PLAN = ("precision", "range", "keep", "io", "operand_bits")
 # The key in ``max_drop`` for all figures of a metric that have no limit of their own.
@@ -105,6 +107,8 @@ def options_from(values: Mapping[str, Any], *, planned: bool = False) -> FitOpti
     """
     names = {field.name for field in dataclasses.fields(FitOptions)}
     for key in values:
+        if key in _RENAMED:
+            raise InputError(f"option {key!r} was renamed: use {_RENAMED[key]}")
         if key not in names:
             raise InputError(f"unknown option {key!r}; expected one of {', '.join(sorted(names))}")
     if "target" not in values:
