@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,13 @@ def start(work: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         command = [sys.executable, "-m", "dovetail.cli", *arguments]
         variables = {**os.environ, "PYTHONPATH": str(Path(dovetail.__file__).parents[1]), **(environment or {})}
         pipe = subprocess.PIPE
-        started.append(subprocess.Popen(command, cwd=work, env=variables, stdout=pipe, stderr=pipe, text=True))
+        # A shell that starts the tests in the background ignores SIGINT, which a process inherits.
+        with_sigint = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+        started.append(
+            subprocess.Popen(
+                command, cwd=work, env=variables, stdout=pipe, stderr=pipe, text=True, preexec_fn=with_sigint
+            )
+        )
         return started[-1]
 
     yield call

@@ -127,7 +127,7 @@ def test_an_operator_in_front_of_everything_is_refused(tmp_path: Path) -> None:
 
 
 def test_quantized_outputs_do_not_go_with_a_tail(tmp_path: Path) -> None:
-    message = "--io quantized: not supported for a split model, tail.onnx takes float inputs"
+    message = "--io quantized is not supported for a split model: tail.onnx has float inputs"
     with pytest.raises(InputError, match=message):
         dovetail.fit(
             detector_with_nms(),

@@ -24,6 +24,8 @@ _LAYOUT = {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity"
 # moves data the precision is OTHERS.
 _VALIDATED = re.compile(r"Validating Op (.+?) with precision (\w+)")
 _FLOAT16_PRECISION, _DATA_MOVEMENT = "FP16", "OTHERS"
+# What ONNX Runtime appends to the name of a copy (onnxruntime 1.31).
+_COPY = "/duplicated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class FloatReader:
 
     def _outcome(self, value: ir.Value, planned: DType) -> tuple[Outcome, str]:
         producer = value.producer()
-        tensor = self.graph.tensors.get(value.name or "") or self._written_by(producer)
+        tensor = self._named(value.name or "") or self._written_by(producer)
         op = "the producer" if producer is None else producer.op_type
         if tensor is not None and tensor.dtype is not None and tensor.dtype.is_quantized:
             return Outcome.CHANGED, f"{op} writes {tensor.dtype} instead of the planned float"
@@ -73,6 +75,13 @@ class FloatReader:
         if logged and set(logged.values()) == {_DATA_MOVEMENT}:
             return Outcome.MATCHED, "float, moved but not computed"
         return Outcome.NOT_FOUND, f"float, but the log does not show that it is computed in {planned}"
+
+    def _named(self, name: str) -> QnnTensor | None:
+        """The tensor of this name, or of one of the copies that ONNX Runtime makes of a DequantizeLinear per consumer."""
+        if name in self.graph.tensors:
+            return self.graph.tensors[name]
+        copies = (tensor for key, tensor in self.graph.tensors.items() if key.startswith(f"{name}{_COPY}"))
+        return next(copies, None)
 
     def _written_by(self, producer: ir.Node | None) -> QnnTensor | None:
         """The output of the node with the producer's name, for a tensor whose name differs in the dump."""
