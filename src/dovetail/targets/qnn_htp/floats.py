@@ -77,7 +77,7 @@ class FloatReader:
         return Outcome.NOT_FOUND, f"float, but the log does not show that it is computed in {planned}"
 
     def _named(self, name: str) -> QnnTensor | None:
-        """The tensor of this name, or of one of the copies that ONNX Runtime makes of a DequantizeLinear per consumer."""
+        """The tensor of this name, or a copy of it: ONNX Runtime copies a DequantizeLinear for each consumer."""
         if name in self.graph.tensors:
             return self.graph.tensors[name]
         copies = (tensor for key, tensor in self.graph.tensors.items() if key.startswith(f"{name}{_COPY}"))
