@@ -17,6 +17,7 @@ from dovetail.errors import InputError
 from dovetail.model import known_ops, origin
 from dovetail.model.check_proto import check_proto
 from dovetail.model.check_types import check_types
+from dovetail.model.contributed import rewrite_contributed
 from dovetail.model.edit import constant_of, is_float, shape_of
 from dovetail.model.external_data import check_external_data
 from dovetail.model.opset import raise_opset
@@ -32,7 +33,8 @@ def read(path: str | Path, shapes: Shapes = MappingProxyType({})) -> ir.Model:
     """Load a model, set the shapes of its inputs, raise its opset and record every name as the original one.
 
     External data stays in its files, which are memory-mapped when used. Initializers that are also listed as inputs
-    (which files before IR version 4 required) are constants. Functions are inlined.
+    (which files before IR version 4 required) are constants. Functions are inlined. Operators of ONNX Runtime's own
+    domain are rewritten to ONNX where that is possible.
     """
     path = Path(path)
     model = _load(path)
@@ -50,6 +52,7 @@ def read(path: str | Path, shapes: Shapes = MappingProxyType({})) -> ir.Model:
     model.meta[ORIGINAL_OPSET] = opset
     name_nodes(model.graph)  # those that the conversion added
     origin.stamp(model, names)
+    rewrite_contributed(model)
     _check_valid(model, path)
     return model
 

@@ -47,11 +47,7 @@ _NOT_SUPPORTED = frozenset(
         "Sinh",
         "Softsign",
         "Unique",
-        "com.microsoft::BiasGelu",
-        "com.microsoft::FastGelu",
-        "com.microsoft::FusedConv",
         "com.microsoft::MultiHeadAttention",
-        "com.microsoft::SkipLayerNormalization",
     )
 )
 # Operators that run in float even if their inputs and outputs are quantized, to 8 or to 16 bits.
@@ -69,18 +65,13 @@ IN_FLOAT_ONLY = frozenset(
         "Tan",
         "ThresholdedRelu",
         "TopK",
-        "com.microsoft::FusedMatMul",
-        "com.microsoft::QuickGelu",
     )
 )
 _REPLACEMENTS = {
     "Col2Im": "if the windows do not overlap, write the fold as Reshape, Transpose and Reshape",
     "Erf": "write the GELU that contains it as one Gelu (opset 20); `dovetail fit` does this if it recognizes it",
-    "com.microsoft::FastGelu": 'write it as Gelu with approximate="tanh"',
     "com.microsoft::MultiHeadAttention": "export without onnxruntime's transformer fusions, or write it as Attention "
     "(opset 23) or as MatMul, Softmax and MatMul",
-    "com.microsoft::SkipLayerNormalization": "export without onnxruntime's transformer fusions: Add and "
-    "LayerNormalization",
     "Mish": "write it as x * Tanh(Softplus(x))",
     "ReduceSumSquare": "write it as Mul and ReduceSum",
 }
@@ -92,9 +83,9 @@ def operator_not_supported_on_htp(subject: CheckInput) -> Iterator[Finding]:
 
     ## What it finds
     Nodes whose operator the QNN execution provider does not support at all: Erf outside of a GELU, the fused
-    `com.microsoft` operators that onnxruntime's transformer optimizer creates (MultiHeadAttention,
-    SkipLayerNormalization), Col2Im, DeformConv, Mish and about thirty others. A float model is checked after the
-    rewrites of `dovetail fit`, so an Erf that is part of a GELU is not reported.
+    `com.microsoft` operator MultiHeadAttention that onnxruntime's transformer optimizer creates, Col2Im, DeformConv,
+    Mish and about thirty others. A float model is checked after the rewrites of `dovetail fit`, so an Erf that is part
+    of a GELU is not reported, nor are `com.microsoft` operators that are rewritten when the model is read.
 
     ## Why it matters
     The node runs on the CPU, with a copy to the CPU and back, or, if CPU fallback is disabled, the model does not load.
