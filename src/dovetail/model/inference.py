@@ -16,12 +16,16 @@ def inferred_types(model: ir.Model, *, apply: bool = False) -> Types:
     Shapes that the exporter recorded are ignored, as they may belong to another input shape; only those of outputs of
     operators outside ONNX, which inference does not support, are kept.
     """
-    inferred = infer(without_recorded_shapes(model))
-    types = {info.name: info.type for info in (*inferred.graph.value_info, *inferred.graph.output)}
+    types = types_in(infer(without_recorded_shapes(model)))
     if apply:
         for value in node_outputs(model):
             set_type(value, types.get(str(value.name)))
     return types
+
+
+def types_in(inferred: onnx.ModelProto) -> Types:
+    """The types that inference recorded in a model, by tensor name."""
+    return {info.name: info.type for info in (*inferred.graph.value_info, *inferred.graph.output)}
 
 
 def infer(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -50,7 +54,7 @@ def without_recorded_shapes(model: ir.Model) -> onnx.ModelProto:
     for info in stale:
         proto.graph.value_info.remove(info)
     for info in proto.graph.output:
-        if info.name not in kept:
+        if info.name not in kept and info.type.HasField("tensor_type"):
             info.type.tensor_type.ClearField("shape")
     return proto
 

@@ -16,6 +16,7 @@ from onnx_ir.passes import common
 from dovetail.errors import InputError
 from dovetail.model import known_ops, origin
 from dovetail.model.check_proto import check_proto
+from dovetail.model.check_shapes import check_shapes
 from dovetail.model.check_types import check_types
 from dovetail.model.contributed import rewrite_contributed
 from dovetail.model.edit import constant_of, is_float, shape_of
@@ -54,6 +55,7 @@ def read(path: str | Path, shapes: Shapes = MappingProxyType({})) -> ir.Model:
     origin.stamp(model, names)
     rewrite_contributed(model)
     _check_valid(model, path)
+    check_shapes(model)
     return model
 
 
