@@ -384,3 +384,56 @@ def test_functions_that_call_each_other(tmp_path: Path) -> None:
         <domain: "my", opset_import: ["": 17, "my": 1]> a (p) => (q) { q = my.b(p) }
         <domain: "my", opset_import: ["": 17, "my": 1]> b (p) => (q) { q = my.a(p) }"""
     _check_refused("functions or constants are damaged: Cyclic", _save(tmp_path / "m.onnx", text, more=', "my": 1'))
+
+
+REPROS = Path(__file__).parents[1] / "repros"
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("ext_nul", r"tensor 'W' is in external data, but its location 'ok\\x00.bin' is not a file name"),
+        ("ext_badoff", "external data 'ok.bin' of tensor 'W': its offset 'abc' is not a number"),
+    ],
+)
+def test_damaged_reference_to_external_data(name: str, match: str) -> None:
+    _check_refused(match, REPROS / f"{name}.onnx")
+
+
+def test_device_is_refused_before_it_is_read() -> None:
+    _check_refused(
+        "'/dev/zero' cannot be read: it is not a regular file but a device, pipe or socket", Path("/dev/zero")
+    )
+
+
+def test_pipe_is_refused_before_it_is_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.onnx")
+    _check_refused("it is not a regular file", tmp_path / "m.onnx")
+
+
+def test_file_that_no_protobuf_can_be_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "m.onnx").open("wb") as file:
+        file.truncate(2**31)  # sparse: it takes no space
+    _check_refused("has 2048 MiB, but an ONNX file is smaller", tmp_path / "m.onnx")
+
+
+def test_file_name_with_nul() -> None:
+    _check_refused("it is not a file name", Path("a\0b"))
+
+
+@pytest.mark.parametrize("inputs", ['x, ""', "x"])
+def test_missing_required_input(inputs: str, tmp_path: Path) -> None:
+    text = f"g (float[3,3] x) => (float[3,3] y) {{ [n] y = MatMul({inputs}) }}"
+    _check_refused(r"node 'n' \(MatMul\) has no input 'B', which it requires", _save(tmp_path / "m.onnx", text))
+
+
+def test_missing_optional_input_is_read(tmp_path: Path) -> None:
+    text = 'g (float[3,3] x) => (float[3,3] y) { y = Clip(x, "", high) }'
+    assert len(read(_save(tmp_path / "m.onnx", text, high=np.float32(1))).graph) == 1
+
+
+def test_producer_name_that_is_not_utf8(linear: Path) -> None:
+    proto = onnx.load(linear)
+    proto.producer_name = "somebody"
+    linear.write_bytes(proto.SerializeToString().replace(b"somebody", b"some\xffody"))
+    _check_refused("of the model is not valid UTF-8", linear)

@@ -17,7 +17,7 @@ _Types = dict[ir.Value, ir.DataType]
 
 
 def check_types(model: ir.Model) -> None:
-    """Refuse a node whose operator does not accept the types of its inputs together, such as float32 and float64.
+    """Refuse a node without an input that its operator requires, or with types that it does not accept together.
 
     Nodes must be in topological order. Operators outside ONNX are not checked: their outputs have the declared type.
     """
@@ -31,6 +31,10 @@ def check_types(model: ir.Model) -> None:
 
 
 def _check_node(node: ir.Node, schema: onnx.defs.OpSchema, types: _Types) -> None:
+    for index, formal in enumerate(schema.inputs):
+        missing = index >= len(node.inputs) or node.inputs[index] is None
+        if missing and formal.option == onnx.defs.OpSchema.FormalParameterOption.Single:
+            raise InputError(f"{_where(node)} has no input {formal.name!r}, which it requires")
     bound: dict[str, ir.Value] = {}  # type parameter of the operator, such as T -> its first input
     for value, formal in _pairs(node.inputs, schema.inputs):
         dtype = _type_of(value, types)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -28,6 +29,7 @@ from dovetail.whole_number import LARGEST
 Shapes = Mapping[str, tuple[int, ...]]
 # Key in ``model.meta``: the opset of the file, before it was raised.
 ORIGINAL_OPSET = "dovetail.opset"
+_LARGEST_FILE_BYTES = 2**31 - 1  # of any protobuf
 
 
 def read(path: str | Path, shapes: Shapes = MappingProxyType({})) -> ir.Model:
@@ -120,6 +122,7 @@ def require_no_nan(model: ir.Model) -> None:
 
 def _load(path: Path) -> ir.Model:
     try:
+        _check_file(path)
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be read: {error.strerror}") from error
@@ -140,6 +143,22 @@ def _load(path: Path) -> ir.Model:
         raise InputError(f"{str(path)!r} is damaged: {_first_line(error)}") from error
     ir.external_data.set_base_dir(model.graph, path.parent.absolute())
     return model
+
+
+def _check_file(path: Path) -> None:
+    """Refuse what is not a file, such as a device that never ends, and a file that no protobuf can be."""
+    if "\0" in str(path):
+        raise InputError(f"{str(path)!r} cannot be read: it is not a file name")
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
+        raise InputError(f"{str(path)!r} cannot be read: it is a folder")
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{str(path)!r} cannot be read: it is not a regular file but a device, pipe or socket")
+    if status.st_size > _LARGEST_FILE_BYTES:
+        raise InputError(
+            f"{str(path)!r} has {status.st_size >> 20} MiB, but an ONNX file is smaller than 2048 MiB: "
+            "larger models have their weights in external data"
+        )
 
 
 def _put_in_order(model: ir.Model) -> None:
