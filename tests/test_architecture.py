@@ -33,7 +33,7 @@ LAYERS = (
     ("target",),
     ("targets",),
     ("zoo",),
-    ("catalog", "config", "float_graph", "rundir", "versions"),
+    ("catalog", "config", "float_graph", "float_sessions", "rundir", "versions"),
     ("checking", "rule_docs", "stages"),
     ("job", "stage_files"),
     ("report",),

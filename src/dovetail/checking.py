@@ -16,11 +16,12 @@ from dovetail.catalog import rules_for
 from dovetail.errors import InputError
 from dovetail.finding import Finding
 from dovetail.float_graph import prepared
+from dovetail.float_sessions import require_no_crash
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import origin_of
 from dovetail.model.read import Shapes, read
 from dovetail.op_support import OpTable
-from dovetail.passes.as_float32 import as_float32
+from dovetail.passes.as_float32 import as_float32, has_float16
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.plan.make import observed
 from dovetail.qdq.invert import invert, is_quantized
@@ -44,6 +45,8 @@ def check_file(
     the model cannot be run.
     """
     raw = read(path, shapes)
+    if not is_quantized(raw) and has_float16(raw):
+        as_float32(raw)
     model, plan = invert(_in_float32(raw)) if is_quantized(raw) else (_as_quantized(raw, target), None)
     infer_shapes(model)
     stats = None if calibration is None else _statistics(model, target.table, calibration)
@@ -83,5 +86,6 @@ def _statistics(model: ir.Model, table: OpTable, calibration: DataLike) -> Stats
             )
     if not names:
         return None
+    require_no_crash((model,), model)
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
         return collect(model, names, data, workdir=Path(folder), histograms=True)

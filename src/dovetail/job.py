@@ -13,8 +13,9 @@ from dovetail.calibrate.user_code import load_function
 from dovetail.config import FitOptions
 from dovetail.errors import InputError
 from dovetail.files import file_sha256
-from dovetail.model.read import read, require_no_nan, require_static
+from dovetail.model.read import CHANGES, read, require_no_nan, require_static
 from dovetail.op_support import OpTable, Precision
+from dovetail.passes.as_float32 import as_float32, has_float16
 from dovetail.plan.imported_qparams import ImportedQParams
 from dovetail.plan.request import Keep, Request
 from dovetail.plan.rows import read_plan
@@ -34,7 +35,8 @@ class Job:
 
     ``refused``: why the target cannot do what was requested; it goes into the result. ``imported``: quantization
     parameters that came with the model and are kept. ``keeps``: patterns that become pins of the request once the graph
-    is rewritten.
+    is rewritten. ``changes``: what reading changed in the model so that its file cannot be run to compare with;
+    ``as_read``, the model as it was read, then takes its place.
     """
 
     path: Path
@@ -49,7 +51,14 @@ class Job:
     plan: Plan | None
     plan_key: str
     refused: str = ""
+    changes: tuple[str, ...] = ()
     imported: ImportedQParams | None = None
+    as_read: Path | None = None
+
+    @property
+    def reference(self) -> Path:
+        """The float model that everything is compared with: the caller's file, or the model as it was read from it."""
+        return self.path if self.as_read is None else self.as_read
 
     @property
     def target_key(self) -> str:
@@ -80,6 +89,7 @@ def prepare(
             f"{path}: is already quantized: `dovetail fit` requires the float model; `dovetail check` and `dovetail "
             "repair` accept this one"
         )
+    changes = _in_float32(model)
     require_static(model)
     require_no_nan(model)
     specs = input_specs(model)
@@ -95,7 +105,17 @@ def prepare(
         options = replace(options, precision=user_plan.precision, io="quantized" if user_plan.quantized_io else "float")
     plan_key = "" if plan is None else file_sha256(*(p for p in (plan, plan.with_suffix(".npz")) if p.exists()))
     key, refused = _data_key(calibration, images), _unavailable(options, target)
-    return Job(path, model, options, target, request, keeps, data, key, held_out, user_plan, plan_key, refused)
+    return Job(path, model, options, target, request, keeps, data, key, held_out, user_plan, plan_key, refused, changes)
+
+
+def _in_float32(model: ir.Model) -> tuple[str, ...]:
+    """Convert a float16 or bfloat16 model to float32, in place, and return all that differs from its file."""
+    changes: tuple[str, ...] = model.meta[CHANGES]
+    if not has_float16(model):
+        return changes
+    count = len(as_float32(model).changed)
+    note = f"{count} float16 or bfloat16 tensors, inputs and outputs included, are read as float32"
+    return (*changes, note)
 
 
 def _evaluation(

@@ -15,6 +15,7 @@ from dovetail.errors import InputError
 from dovetail.files import file_sha256
 from dovetail.finding import Status
 from dovetail.float_graph import cut, require_quantizable, rewrite
+from dovetail.float_sessions import require_no_crash
 from dovetail.job import Job
 from dovetail.model.external_data import external_files
 from dovetail.model.split import SplitModel
@@ -85,17 +86,25 @@ def _run_stages(job: Job, run: RunDir, clock: Clock) -> Result:
         versions = {**core_versions(), **probe.versions}
         sha256 = file_sha256(job.path, *external_files(job.path))
     stages = Stages(run, clock, versions)
+    job = _with_reference(job, run)
     graph = _float_graph(job, run, clock, stages, sha256)
     request = job.request.pinned(resolve_keeps(build_problem(graph.model.value, job.target.table), job.keeps))
+    with clock.stage("try_float"):
+        require_no_crash((job.reference, graph.model.value), job.model, use_cache=job.options.cache)
     # Before the comparison, because its error names the activation that is not finite.
     stats = _statistics(job, run, clock, stages, graph.model)
     with clock.stage("check_normalized"):
-        normalized = check_normalized(job.path, graph.split, job.data, job.options.thresholds)
+        normalized = check_normalized(job.reference, graph.split, job.data, job.options.thresholds)
     record = None
     if normalized.status is not Status.FAIL and not job.refused:
         record = ship(job, run, clock, stages, ShipInputs(graph.model, stats, request, graph.split, probe))
     with clock.stage("report"):
         return assemble(job, run.path, graph.split, sha256, normalized, graph.passes, record, versions)
+
+
+def _with_reference(job: Job, run: RunDir) -> Job:
+    """Write the model as it was read, to compare with, if its file cannot be run or computes in float16."""
+    return replace(job, as_read=write(job.model, run.stages / "read.onnx")[0]) if job.changes else job
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -427,6 +427,12 @@ def test_missing_required_input(inputs: str, tmp_path: Path) -> None:
     _check_refused(r"node 'n' \(MatMul\) has no input 'B', which it requires", _save(tmp_path / "m.onnx", text))
 
 
+def test_split_whose_number_of_outputs_differs(tmp_path: Path) -> None:
+    """onnx 1.23's shape inference ends the process on it."""
+    text = "g (float[7] x) => (float[2] y) { [n] y, b, c, d = Split<num_outputs = 3>(x) }"
+    _check_refused(r"node 'n' \(Split\) has 4 outputs", _save(tmp_path / "m.onnx", text, opset=18))
+
+
 def test_missing_optional_input_is_read(tmp_path: Path) -> None:
     text = 'g (float[3,3] x) => (float[3,3] y) { y = Clip(x, "", high) }'
     assert len(read(_save(tmp_path / "m.onnx", text, high=np.float32(1))).graph) == 1

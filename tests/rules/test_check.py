@@ -155,10 +155,10 @@ def test_calibration_needs_shapes(tmp_path: Path) -> None:
     assert check_file(path, TARGET, {"x": (1, 4)}, calibration="random") == ()
 
 
-def test_calibration_of_a_float16_tensor_is_an_error_that_names_it(tmp_path: Path) -> None:
-    path = write(f"{HEAD}g (float16[1,4] x) => (float16[1,4] y) {{ y = Relu(x) }}", tmp_path)
+def test_calibration_of_a_double_tensor_is_an_error_that_names_it(tmp_path: Path) -> None:
+    path = write(f"{HEAD}g (double[1,4] x) => (double[1,4] y) {{ y = Relu(x) }}", tmp_path)
     assert check_file(path, TARGET) == ()
-    with pytest.raises(InputError, match="'x' is FLOAT16"):
+    with pytest.raises(InputError, match="'x' is DOUBLE"):
         check_file(path, TARGET, calibration="random")
 
 

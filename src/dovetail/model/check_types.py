@@ -36,11 +36,13 @@ def _check_node(node: ir.Node, schema: onnx.defs.OpSchema, types: _Types) -> Non
         if missing and formal.option == onnx.defs.OpSchema.FormalParameterOption.Single:
             raise InputError(f"{_where(node)} has no input {formal.name!r}, which it requires")
     bound: dict[str, ir.Value] = {}  # type parameter of the operator, such as T -> its first input
+    if node.op_type == "Split" and attribute(node, "num_outputs", len(node.outputs)) != len(node.outputs):
+        raise InputError(f"{_where(node)} has {len(node.outputs)} outputs, but its num_outputs is another number")
     for value, formal in _pairs(node.inputs, schema.inputs):
         dtype = _type_of(value, types)
         if dtype is None:
             continue
-        if formal.types and _type_string(dtype) not in formal.types:
+        if formal.types and not _accepts(formal, dtype):
             raise InputError(f"{_where(node)} does not accept its input {value.name!r}, which is {_name(dtype)}")
         first = bound.setdefault(formal.type_str, value)
         if formal.is_homogeneous and _type_of(first, types) is not dtype:
@@ -80,6 +82,12 @@ def _pairs(values: Sequence[ir.Value | None], formals: Sequence[_Formal]) -> Ite
     for index, value in enumerate(values):
         if value is not None and value.name and formals:
             yield value, formals[min(index, len(formals) - 1)]
+
+
+def _accepts(formal: _Formal, dtype: ir.DataType) -> bool:
+    """Whether an operator accepts a type; bfloat16 wherever float32, as exporters write it before ONNX allows it."""
+    as_float = dtype is ir.DataType.BFLOAT16 and _type_string(ir.DataType.FLOAT) in formal.types
+    return as_float or _type_string(dtype) in formal.types
 
 
 def _type_of(value: ir.Value, types: _Types) -> ir.DataType | None:

@@ -82,7 +82,7 @@ def result_types(
             opset_imports=[onnx.helper.make_opsetid("", imports[""])],
             ir_version=_IR_VERSION,
         )
-    except onnx.shape_inference.InferenceError:
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError):
         return [None] * len(node.outputs)
     return [_read(inferred.get(str(value.name))) for value in node.outputs]
 

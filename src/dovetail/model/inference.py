@@ -5,9 +5,11 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
+from dovetail.errors import InputError
 from dovetail.model.skeleton import skeleton
 
 Types = dict[str, onnx.TypeProto]
+_LONGEST_VECTOR = 100_000
 
 
 def inferred_types(model: ir.Model, *, apply: bool = False) -> Types:
@@ -23,6 +25,20 @@ def inferred_types(model: ir.Model, *, apply: bool = False) -> Types:
     return types
 
 
+def run_inference(proto: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelProto:
+    """onnx's shape inference; ``strict`` raises its InferenceError.
+
+    It also follows the values of shapes, except in a model with a very long vector: onnx 1.23 then allocates 140 bytes
+    for each of its elements.
+    """
+    shapes = [info.type.tensor_type.shape.dim for info in proto.graph.input]
+    follow = all(len(dims) != 1 or dims[0].dim_value <= _LONGEST_VECTOR for dims in shapes)
+    try:
+        return onnx.shape_inference.infer_shapes(proto, strict_mode=strict, data_prop=follow)
+    except MemoryError as error:
+        raise InputError("shape inference ran out of memory: a size in the model is too large") from error
+
+
 def types_in(inferred: onnx.ModelProto) -> Types:
     """The types that inference recorded in a model, by tensor name."""
     return {info.name: info.type for info in (*inferred.graph.value_info, *inferred.graph.output)}
@@ -31,7 +47,7 @@ def types_in(inferred: onnx.ModelProto) -> Types:
 def infer(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Infer shapes, also through GroupNormalization, which onnx 1.23 does not support: it keeps the input shape."""
     while True:
-        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        inferred = run_inference(proto)
         known = {info.name: info.type for info in (*inferred.graph.input, *inferred.graph.value_info)}
         candidates = [
             (node.output[0], known[node.input[0]])

@@ -29,6 +29,8 @@ from dovetail.whole_number import LARGEST
 Shapes = Mapping[str, tuple[int, ...]]
 # Key in ``model.meta``: the opset of the file, before it was raised.
 ORIGINAL_OPSET = "dovetail.opset"
+# Key in ``model.meta``: what was changed so that the file itself cannot be run to compare with, one sentence each.
+CHANGES = "dovetail.changes"
 _LARGEST_FILE_BYTES = 2**31 - 1  # of any protobuf
 
 
@@ -47,12 +49,14 @@ def read(path: str | Path, shapes: Shapes = MappingProxyType({})) -> ir.Model:
     names = _value_names(model)
     _put_in_order(model)
     _forget_placeholders(model)
+    changes = _drop_trailing_empty_inputs(model)
     pin_shapes(model, shapes)
     name_nodes(model.graph)
     check_types(model)
     opset = model.opset_imports.get("", 0)
     model = raise_opset(model)
     model.meta[ORIGINAL_OPSET] = opset
+    model.meta[CHANGES] = changes
     name_nodes(model.graph)  # those that the conversion added
     origin.stamp(model, names)
     rewrite_contributed(model)
@@ -200,6 +204,22 @@ def _check_valid(model: ir.Model, path: Path) -> None:
         onnx.checker.check_model(skeleton(model))
     except onnx.checker.ValidationError as error:
         raise InputError(f"{str(path)!r} is not a valid model: {_first_line(error)}") from error
+
+
+def _drop_trailing_empty_inputs(model: ir.Model) -> tuple[str, ...]:
+    """Drop empty names at the end of a node's inputs; ONNX Runtime 1.31.1 crashes on that of a LayerNormalization."""
+    shortened = []
+    for node in model.graph.all_nodes():
+        count = len(node.inputs)
+        while count and node.inputs[count - 1] is None:
+            count -= 1
+        if count < len(node.inputs):
+            node.resize_inputs(count)
+            shortened.append(f"{node.name or str(node.outputs[0].name)!r} ({node.op_type})")
+    if not shortened:
+        return ()
+    more = f" and {len(shortened) - 1} others" if len(shortened) > 1 else ""
+    return (f"empty inputs at the end of the inputs of {shortened[0]}{more} were dropped",)
 
 
 def name_nodes(graph: ir.Graph) -> None:

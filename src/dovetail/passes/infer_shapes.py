@@ -6,7 +6,7 @@ import onnx
 import onnx_ir as ir
 
 from dovetail.model.edit import shape_of
-from dovetail.model.inference import inferred_types, node_outputs, without_recorded_shapes
+from dovetail.model.inference import inferred_types, node_outputs, run_inference, without_recorded_shapes
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
 
@@ -28,7 +28,7 @@ def infer_shapes(model: ir.Model) -> PassRecord:
 
 def _why_unknown(proto: onnx.ModelProto) -> str:
     try:
-        onnx.shape_inference.infer_shapes(proto, data_prop=True, strict_mode=True)
+        run_inference(proto, strict=True)
     except onnx.shape_inference.InferenceError as error:
         return f"shape inference fails: {str(error).strip().splitlines()[-1]}"
     return "the shape depends on data, or on an input without a static shape"

@@ -181,7 +181,8 @@ def _divides(node: ir.Node, shape: tuple[int, ...]) -> bool:
 
 def _over_the_last(node: ir.Node, rank: int) -> bool:
     axes = constant_of(node.inputs[1]) if len(node.inputs) > 1 else attribute(node, "axes", None)
-    dims = range(rank) if axes is None or not len(axes) else sorted(int(axis) % rank for axis in axes)
+    axes = [] if axes is None else np.ravel(axes)
+    dims = sorted(int(axis) % rank for axis in axes) if len(axes) else range(rank)
     return list(dims) == list(range(rank - len(dims), rank))
 
 
