@@ -33,7 +33,8 @@ class Hang(BaseException):
 def main(arguments: list[str]) -> None:
     """Run the seeds from ``start`` to ``stop`` of ``command`` (check or fit) and append to the file ``lines``."""
     command, start, stop, lines = arguments[0], int(arguments[1]), int(arguments[2]), Path(arguments[3])
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]  # kept, because children set their own limit
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, hard))
     signal.signal(signal.SIGALRM, _hang)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name, lines.open("a") as file:
         folder, scratch = Path(name) / "model", Path(name) / "scratch"

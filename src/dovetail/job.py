@@ -13,7 +13,8 @@ from dovetail.calibrate.user_code import load_function
 from dovetail.config import FitOptions
 from dovetail.errors import InputError
 from dovetail.files import file_sha256
-from dovetail.model.read import CHANGES, read, require_no_nan, require_static
+from dovetail.model.read import CHANGES, read, require_no_nan
+from dovetail.model.suggest_shapes import require_static
 from dovetail.op_support import OpTable, Precision
 from dovetail.passes.as_float32 import as_float32, has_float16
 from dovetail.plan.imported_qparams import ImportedQParams

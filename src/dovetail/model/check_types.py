@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
 from dovetail.errors import InputError
 from dovetail.model.edit import attribute
+from dovetail.whole_number import LARGEST
 
 # Rules Q123 and Q124 check their types: compilers accept combinations that ONNX does not define.
 _NOT_CHECKED = ("QuantizeLinear", "DequantizeLinear")
@@ -36,6 +38,10 @@ def _check_node(node: ir.Node, schema: onnx.defs.OpSchema, types: _Types) -> Non
         if missing and formal.option == onnx.defs.OpSchema.FormalParameterOption.Single:
             raise InputError(f"{_where(node)} has no input {formal.name!r}, which it requires")
     bound: dict[str, ir.Value] = {}  # type parameter of the operator, such as T -> its first input
+    for name in ("axis", "axes", "perm"):
+        for axis in np.ravel(attribute(node, name, ())):
+            if abs(int(axis)) > LARGEST:  # onnx 1.23 crashes on that of a LayerNormalization
+                raise InputError(f"{_where(node)}: {name} {axis} is out of range")
     if node.op_type == "Split" and attribute(node, "num_outputs", len(node.outputs)) != len(node.outputs):
         raise InputError(f"{_where(node)} has {len(node.outputs)} outputs, but its num_outputs is another number")
     for value, formal in _pairs(node.inputs, schema.inputs):

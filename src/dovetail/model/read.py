@@ -85,17 +85,6 @@ def pin_shapes(model: ir.Model, shapes: Shapes) -> None:
             value.shape = ir.Shape([bound.get(_symbol(dim), dim) for dim in value.shape])
 
 
-def require_static(model: ir.Model) -> None:
-    """Refuse a model with an input whose shape is not static."""
-    for value in model.graph.inputs:
-        if value.shape is None or not value.shape.is_static():
-            shape = "unknown" if value.shape is None else _text(value.shape)
-            raise InputError(
-                f"input {value.name!r} has no static shape ({shape}); "
-                f"set it, for example with --shape {value.name}=1,3,224,224"
-            )
-
-
 def require_float32(model: ir.Model) -> None:
     """Refuse a graph that does not compute in float32: the target decides where float16 is used, not the model."""
     for node in model.graph:
