@@ -35,7 +35,7 @@ class Mutant:
 
 
 def mutant(seed: int) -> Mutant:
-    """The damaged model of a seed; the same one on every machine with the same packages."""
+    """The damaged model of a seed; the same one with the same packages and the same cases of rules."""
     rng = random.Random(seed)
     large = rng.random() < LARGE_SHARE
     source, content = rng.choice(_large() if large else _small())

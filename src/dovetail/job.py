@@ -21,6 +21,7 @@ from dovetail.plan.imported_qparams import ImportedQParams
 from dovetail.plan.request import Keep, Request
 from dovetail.plan.rows import read_plan
 from dovetail.qdq.invert import is_quantized
+from dovetail.rules.domains import require_domains
 from dovetail.stages import keyed
 from dovetail.storage import Plan
 from dovetail.target import Target
@@ -90,6 +91,7 @@ def prepare(
             f"{path}: is already quantized: `dovetail fit` requires the float model; `dovetail check` and `dovetail "
             "repair` accept this one"
         )
+    require_domains(model, target.table)
     changes = _in_float32(model)
     require_static(model)
     require_no_nan(model)

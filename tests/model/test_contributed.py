@@ -6,15 +6,23 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
+import dovetail
+from dovetail import zoo
+from dovetail.checking import check_file
+from dovetail.config import FitOptions
 from dovetail.errors import InputError
+from dovetail.finding import Status
+from dovetail.job import prepare
 from dovetail.model.contributed import CONTRIBUTED, REWRITES
 from dovetail.model.origin import nodes_of, origin_of
 from dovetail.model.read import read
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
 from dovetail.qdq.invert import invert
+from dovetail.targets import open_target
 from tests.equality import Array, assert_traceable, check_valid, normal, random_inputs, run, sqnr_db
 
 HEAD = '<ir_version: 8, opset_import: ["": {opset}, "com.microsoft": 1]>'
@@ -122,8 +130,6 @@ def test_rewrite_equals_the_kernel(op: str, text: str, opset: int, tmp_path: Pat
 
 
 def _run_file(path: Path, feed: dict[str, Array]) -> dict[str, Array]:
-    import onnxruntime
-
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -228,3 +234,33 @@ def test_inside_a_qdq_model(domain: str, tmp_path: Path) -> None:
     inverted, plan = invert(model)
     assert [node.op_type for node in inverted.graph] == ["Add", "Gelu", "Transpose", "MatMul"]
     assert {name for name, choice in plan.tensors.items() if choice.storage.dtype.is_quantized} == {"x", "y"}
+
+
+@pytest.mark.parametrize("target", ["tensorrt:sm89", "qnn-htp:sm8550", "xnnpack"])
+def test_other_operators_are_named_with_their_domain(target: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    body = "[n] y = com.microsoft.BiasSoftmax<axis = 1, is_inner_broadcast = 1>(x, m)"
+    _save(path, body, "float[2,6,8] x", "float[2,6,8] y")
+    match = rf"node 'n' uses com.microsoft.BiasSoftmax, .* which {target} does not have; export"
+    with pytest.raises(InputError, match=match):
+        prepare(path, FitOptions(target=target), calibration="random")
+    codes = [finding.code for finding in check_file(path, open_target(target, {}))]
+    assert "Q108" in codes
+    assert not {"Q101", "Q432"} & set(codes)
+    prepare(path, FitOptions(target="ort-cpu"), calibration="random")
+
+
+def test_model_that_onnx_runtime_optimized_is_fitted(tmp_path: Path) -> None:
+    """What its own optimizer writes for a shipped ViT is as good as the file that it was given."""
+    shipped = zoo.load("vit_digits")
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(tmp_path / "m.onnx")
+    onnxruntime.InferenceSession(str(shipped.model_path), options, providers=["CPUExecutionProvider"])
+    written = {node.op_type for node in onnx.load(tmp_path / "m.onnx").graph.node if node.domain == CONTRIBUTED}
+    assert {"Gelu", "BiasGelu", "FusedMatMul"} & written
+    assert written <= set(REWRITES)
+    images = {"images": shipped.calib()["images"][:2]}
+    result = dovetail.fit(tmp_path / "m.onnx", target="ort-cpu", calibration=images, output=tmp_path / "run")
+    assert result.verdicts["normalized"].status is Status.PASS
+    assert check_file(tmp_path / "m.onnx", open_target("qnn-htp:sm8550", {})) == ()

@@ -39,7 +39,8 @@ def _check_node(node: ir.Node, schema: onnx.defs.OpSchema, types: _Types) -> Non
             raise InputError(f"{_where(node)} has no input {formal.name!r}, which it requires")
     bound: dict[str, ir.Value] = {}  # type parameter of the operator, such as T -> its first input
     for name in ("axis", "axes", "perm"):
-        for axis in np.ravel(attribute(node, name, ())):
+        values = np.ravel(attribute(node, name, ()))
+        for axis in values if values.dtype.kind == "i" else ():
             if abs(int(axis)) > LARGEST:  # onnx 1.23 crashes on that of a LayerNormalization
                 raise InputError(f"{_where(node)}: {name} {axis} is out of range")
     if node.op_type == "Split" and attribute(node, "num_outputs", len(node.outputs)) != len(node.outputs):
