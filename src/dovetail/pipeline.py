@@ -90,7 +90,7 @@ def _run_stages(job: Job, run: RunDir, clock: Clock) -> Result:
     graph = _float_graph(job, run, clock, stages, sha256)
     request = job.request.pinned(resolve_keeps(build_problem(graph.model.value, job.target.table), job.keeps))
     with clock.stage("try_float"):
-        require_no_crash((job.reference, graph.model.value), job.model, use_cache=job.options.cache)
+        require_no_crash((job.reference, graph.model.value), job.model)
     # Before the comparison, because its error names the activation that is not finite.
     stats = _statistics(job, run, clock, stages, graph.model)
     with clock.stage("check_normalized"):
