@@ -14,7 +14,7 @@ from bench.child import ROOT
 BENCHES: dict[str, str] = {
     "calibration": "CPU time of calibration and of exact simulation, relative to float inference of a ViT-tiny",
     "memory": "peak memory of calibration with 256 samples, relative to 16 samples",
-    "htp": "latency estimates of the HTP compiler, vs FP16 and a naive export; shipped models on the emulator",
+    "htp": "HTP compiler's latency estimates, vs FP16 and onnxruntime.quantization; shipped models on the emulator",
     "peers": "dovetail, onnxruntime.quantization and aimet-onnx: calibration cost, and accuracy of the emitted models",
 }
 

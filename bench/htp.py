@@ -1,5 +1,5 @@
-"""Qualcomm HTP: the vendor's latency estimates on SoC 52, compared with FP16 and a naive export; the shipped models
-on the emulator.
+"""Qualcomm HTP: the vendor's latency estimates on SoC 52, compared with FP16 and ``onnxruntime.quantization``; the
+shipped models on the emulator.
 
 ``python -m bench.htp [--emulate N] [part ...]``; the parts are ``vit``, ``block``, ``detectors`` and ``shipped``.
 """
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _table(title: str, path: Path, data: dict[str, np.ndarray], runs: Path, option: dict[str, str]) -> None:
-    """Print the estimate of every variant of one model, and its ratio to FP16 and to the naive export."""
+    """Print the estimate of one model at every precision, and its ratio to FP16 and to the baseline ``naive``."""
     runs.mkdir(parents=True, exist_ok=True)
 
     def fit(label: str, baselines: str = "none", **options: Any) -> Result:
@@ -147,7 +147,7 @@ def _wide_on_values(runs: Path) -> Path:
 
 
 def _reads_softmax(node: ir.Node) -> bool:
-    """Whether the first operand of a MatMul comes from a Softmax, with only layout operators between them."""
+    """Whether the first operand of a MatMul comes from a Softmax, through Reshape, Transpose, Split and Slice only."""
     value = node.inputs[0]
     while value is not None and (producer := value.producer()) is not None:
         if producer.op_type not in ("Reshape", "Transpose", "Split", "Slice"):
@@ -181,7 +181,7 @@ def _detectors(runs: Path) -> None:
 
 
 def _estimates(result: Result) -> str:
-    """Format the estimates of the fitted model, FP16 and the naive export, with the fitted model's ratio to each."""
+    """Format the estimates of the fitted model, of FP16 and of ``naive``, and the fitted model's ratio to each."""
     estimates = result.metrics.latency_estimate_us
     cells = []
     for name in ("fitted", "fp16", "naive"):

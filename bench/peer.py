@@ -1,6 +1,6 @@
-"""The measurement that every peer runs in its own process: it times float inference, calibration and quantization.
+"""Measure one of the quantizers compared, in its own process: time of float inference, calibration, quantization.
 
-Imports only NumPy, ONNX Runtime and the standard library, because the environment of every peer has to import it.
+Imports only NumPy, ONNX Runtime and the standard library, because the environment of every quantizer has to import it.
 """
 
 from __future__ import annotations

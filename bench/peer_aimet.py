@@ -1,4 +1,4 @@
-"""``aimet-onnx`` as a peer, run with the Python of its own environment: W8A8, per-channel weights."""
+"""``aimet-onnx``, one of the quantizers compared, in its own Python environment: W8A8, per-channel weights."""
 
 from __future__ import annotations
 

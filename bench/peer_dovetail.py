@@ -1,4 +1,4 @@
-"""Dovetail as a peer: from the float file to the emitted QDQ model for target ``ort-cpu``."""
+"""Dovetail, one of the quantizers compared: from the float file to the emitted QDQ model for target ``ort-cpu``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``onnxruntime.quantization.quantize_static`` as a peer: QDQ, int8 weights, uint8 activations."""
+"""``quantize_static`` of onnxruntime, one of the quantizers compared: QDQ, int8 weights, uint8 activations."""
 
 from __future__ import annotations
 

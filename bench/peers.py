@@ -26,7 +26,7 @@ AIMET_FOLDER = "bench/.venvs/aimet"
 
 @dataclass(frozen=True)
 class Peer:
-    """A tool, the module that runs it, and the calibration methods to compare."""
+    """One of the quantizers compared, the module that runs it, and the calibration methods to compare."""
 
     name: str
     module: str
@@ -45,7 +45,7 @@ PEERS = (
 
 
 def python_of(peer: Peer) -> Path | None:
-    """The Python of the environment that has the peer; None if it is not installed."""
+    """The Python of the environment that has the quantizer; None if it is not installed."""
     if peer.name != "aimet":
         return Path(sys.executable)
     python = Path(os.environ.get(AIMET_VARIABLE) or ROOT / AIMET_FOLDER / "bin" / "python")
@@ -53,7 +53,7 @@ def python_of(peer: Peer) -> Path | None:
 
 
 def not_checked(peer: Peer) -> str:
-    """The line that is printed for a peer that is not installed."""
+    """The line that is printed for a quantizer that is not installed."""
     pip = f"{AIMET_FOLDER}/bin/pip"
     return (
         f"{peer.name:12}not checked: aimet-onnx is not installed; to install: python3 -m venv {AIMET_FOLDER} && "
@@ -83,7 +83,7 @@ class Table:
         print(f"{'float':12}{'':20}{'1.00x':>9}{'':16}|{'':6}{self._scorer.float_accuracy:8.4f}{'1.00x':>7}")
 
     def row(self, peer: Peer, method: str, python: Path) -> None:
-        """Quantize with one method of one peer, score the result and print the row."""
+        """Quantize with one method of one quantizer, score the result and print the row."""
         output = self._folder / f"{peer.name}_{method}.onnx".replace(" ", "_")
         request = {
             "model": str(self._subject.path),

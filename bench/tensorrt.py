@@ -2,7 +2,8 @@
 float16, models quantized by nvidia-modelopt before and after repair, and accuracy of the simulation.
 
 ``python -m bench.tensorrt [part ...]``; the parts are ``models``, ``peer``, ``shipped`` and ``convolutions``. ``peer``
-needs nvidia-modelopt in its own environment; set DOVETAIL_MODELOPT_PYTHON to the Python of that environment.
+(a model quantized by another tool) needs nvidia-modelopt in its own environment; set DOVETAIL_MODELOPT_PYTHON to the
+Python of that environment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Layout operations between a linear layer and the Concat with a class token: 16 by name, and generated ones."""
+"""Reshapes and transposes between a linear layer and the Concat with a class token: 16 by name, and generated ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 ROWS, WIDTH = 6, 8
 Layout = Callable[[Tensor], Tensor]
-# The layout operations that models use between their patches and the Concat with the class token.
+# The reshapes and transposes that models use between their patches and the Concat with the class token.
 NAMED: dict[str, Layout] = {
     "transpose": lambda h: h.transpose(1, 2),
     "permute": lambda h: h.permute(0, 2, 1),

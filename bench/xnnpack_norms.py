@@ -1,4 +1,4 @@
-"""Time of LayerNorm on ExecuTorch: inside XNNPACK, written as means and arithmetic, against the portable kernel."""
+"""Time of LayerNorm in ExecuTorch: decomposed into operators that XNNPACK has, relative to the portable kernel."""
 
 from __future__ import annotations
 

@@ -24,23 +24,23 @@ FLOOR_DB = 35.0
 
 
 def test_scales_are_kept_and_the_model_runs(tmp_path: Path) -> None:
-    path, run = quantized_elsewhere(tmp_path / "peer.onnx", signed=False), tmp_path / "run"
+    path, run = quantized_elsewhere(tmp_path / "quantized.onnx", signed=False), tmp_path / "run"
     before = hashlib.sha256(path.read_bytes()).hexdigest()
     result = dovetail.repair(path, target="ort-cpu", calibration=calibration(), output=run)
     assert hashlib.sha256(path.read_bytes()).hexdigest() == before == result.model_sha256
     assert {name: verdict.status for name, verdict in result.verdicts.items()} == dict.fromkeys(
-        ("normalized", "compiled", "fidelity", "numerics"), Status.PASS
+        ("normalized", "compiled", "fidelity", "numerics", "accuracy"), Status.PASS
     )
-    assert (result.model, result.precision) == ("peer.onnx", "w8a8")
+    assert (result.model, result.precision) == ("quantized.onnx", "w8a8")
     record = msgspec.json.decode((run / RECORD).read_bytes(), type=Repair)
     assert record.missing == {}
     assert all("bias" in name for name in record.changed)  # their scale follows from input and weight
-    peer = {name: c.storage for name, c in invert(read(path))[1].tensors.items() if isinstance(c.storage, QParams)}
+    imported = {name: c.storage for name, c in invert(read(path))[1].tensors.items() if isinstance(c.storage, QParams)}
     kept = [row for row in result.plan if row.edge is None and row.scale_from is ScaleSource.GIVEN]
-    rows = [row for row in kept if row.tensor in peer]
+    rows = [row for row in kept if row.tensor in imported]
     assert len(rows) > 50
     for row in rows:
-        assert (row.scale, row.zero_point) == (float(peer[row.tensor].scale), int(peer[row.tensor].zero_point))
+        assert (row.scale, row.zero_point) == (float(imported[row.tensor].scale), int(imported[row.tensor].zero_point))
     logits = result.metrics.sqnr_db.simulation_vs_float["logits"]
     assert logits is not None
     assert logits > FLOOR_DB
@@ -49,7 +49,7 @@ def test_scales_are_kept_and_the_model_runs(tmp_path: Path) -> None:
 
 def test_a_group_does_not_take_the_scale_of_one_member(tmp_path: Path) -> None:
     """q, k and v are slices of one layer: the scale of q, which is multiplied by 0.18, would clip the others."""
-    path = quantized_elsewhere(tmp_path / "peer.onnx", signed=False)
+    path = quantized_elsewhere(tmp_path / "quantized.onnx", signed=False)
     result = dovetail.repair(path, target="ort-cpu", calibration=calibration(), output=tmp_path / "run")
     tensors = {quality.tensor: quality.sqnr_db for quality in result.metrics.tensors}
     assert min(value for value in tensors.values() if value is not None) > 20
@@ -74,7 +74,7 @@ def test_activations_that_no_precision_uses_are_refused(
 
 
 def test_the_command_lists_what_was_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = quantized_elsewhere(tmp_path / "peer.onnx", signed=False)
+    path = quantized_elsewhere(tmp_path / "quantized.onnx", signed=False)
     with pytest.raises(SystemExit) as ended:
         main(["repair", str(path), "--target", "ort-cpu", "--calib", "random", "-o", str(tmp_path / "run")])
     assert ended.value.code == 0

@@ -159,10 +159,11 @@ def test_images_with_another_normalization_are_other_samples(tmp_path: Path) -> 
     text = '<ir_version: 10, opset_import: ["": 21]> g (float[1,3,4,4] x) => (float[1,3,4,4] y) { y = Relu(x) }'
     arguments = {**small(tmp_path, text), "calibration": tmp_path / "images"}
     plain = dovetail.fit(**arguments)
-    shifted = dovetail.fit(**arguments, mean=(0.5,), std=(0.01,), resume=True)
-    fresh = dovetail.fit(**{**arguments, "output": tmp_path / "fresh"}, mean=(0.5,), std=(0.01,))
-    assert shifted.calibration == fresh.calibration != plain.calibration
-    assert shifted.plan == fresh.plan != plain.plan
+    with pytest.raises(InputError, match=r"another --mean \(was 0.0, now 0.5\), --std \(was 1.0, now 0.01\); repeat"):
+        dovetail.fit(**arguments, mean=(0.5,), std=(0.01,), resume=True)
+    shifted = dovetail.fit(**arguments, mean=(0.5,), std=(0.01,), force=True)
+    assert shifted.calibration != plain.calibration
+    assert shifted.plan != plain.plan
 
 
 def test_changed_external_data_makes_another_model(tmp_path: Path) -> None:
@@ -174,7 +175,10 @@ def test_changed_external_data_makes_another_model(tmp_path: Path) -> None:
         model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weight, "w"))
         (tmp_path / "w.bin").unlink(missing_ok=True)
         onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
-        results.append(dovetail.fit(**arguments, resume=bool(results)))
+        if results:
+            with pytest.raises(InputError, match=r"started with another model \(was SHA-256 .*; repeat"):
+                dovetail.fit(**arguments, resume=True)
+        results.append(dovetail.fit(**arguments, force=bool(results)))
     first, second = results
     assert first.model_sha256 != second.model_sha256
     assert not second.failed
@@ -202,7 +206,7 @@ def test_values_that_are_not_finite_are_named(tmp_path: Path) -> None:
 def test_a_quantized_model_is_refused(tmp_path: Path) -> None:
     arguments = small(tmp_path)
     dovetail.fit(**arguments)
-    with pytest.raises(InputError, match=r"model\.onnx: is already quantized: `dovetail fit` requires the float model"):
+    with pytest.raises(InputError, match=r"model\.onnx is already quantized: `dovetail fit` requires the float model"):
         dovetail.fit(**{**arguments, "model": tmp_path / "run/model.onnx", "output": tmp_path / "again"})
 
 

@@ -97,6 +97,7 @@ def test_the_pipeline_in_one_call(tiny: Path, samples: dict[str, np.ndarray], tm
         "compiled": "pass",
         "fidelity": "pass",
         "numerics": "pass",
+        "accuracy": "pass",
     }
     sqnr_db = result.metrics.sqnr_db.simulation_vs_float["y"]
     assert sqnr_db is not None

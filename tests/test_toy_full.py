@@ -97,7 +97,7 @@ def test_a_failed_comparison_is_repeated_on_more_samples_and_located(model: Path
     plan = model.parent / "plan.json"
     plan.write_bytes((model.parent / "run/plan.json").read_bytes())
     result = fit(model, plan=plan, option={"wrong": "Relu"}, force=True)
-    assert result.failed == ("numerics",)
+    assert result.failed == ("numerics", "accuracy")
     assert result.metrics.target_samples == 4
     assert "the first wrong tensor is 'r', computed by Relu 'Relu/r'" in result.verdicts["numerics"].reason
     assert not result.decisions

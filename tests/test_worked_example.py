@@ -54,11 +54,11 @@ def fit(model: Path, target: str, outlier: float = 1.0, **options: object) -> do
 def test_the_target_passes_every_verdict(model: Path) -> None:
     result = fit(model, "example")
     assert {name: str(verdict.status) for name, verdict in result.verdicts.items()} == dict.fromkeys(
-        ("normalized", "compiled", "fidelity", "numerics"), "pass"
+        ("normalized", "compiled", "fidelity", "numerics", "accuracy"), "pass"
     )
     rows = {row.tensor: row for row in result.plan if row.edge is None}
     assert rows["active"].dtype is DType.U8
-    with pytest.raises(InputError, match="target example has no variant or option 'fast'"):
+    with pytest.raises(InputError, match="target example has no suffix or option 'fast'"):
         fit(model, "example:fast", force=True)
 
 
@@ -70,7 +70,7 @@ def test_the_knob_decides_by_what_it_measures(model: Path, outlier: float, taken
         knob.NAME,
         "image",
         taken,
-        knob.RULE,
+        knob.CRITERION,
     )
     quantized_db, float_db = (alternative.figures["simulation_sqnr_db"] for alternative in decision.alternatives)
     assert (float_db - quantized_db > knob.GAIN_DB) == (taken == "float")

@@ -86,11 +86,11 @@ _BYTES = OpSupport(_SAME, shares=None)
 _LINEAR = OpSupport((signature(A8, const(W8), bias(B32), out=A8), signature(F32, F32, F32, out=F32)))
 
 
-def open_target(variant: str, options: Mapping[str, str]) -> Target:
-    unknown = set(options) - ({"estimate", "wrong"} if variant == "full" else {"speed"})
-    if variant not in ("", "full") or unknown:
-        raise InputError(f"target toy has no {min(unknown) if unknown else variant!r}")
-    if not variant:
+def open_target(suffix: str, options: Mapping[str, str]) -> Target:
+    unknown = set(options) - ({"estimate", "wrong"} if suffix == "full" else {"speed"})
+    if suffix not in ("", "full") or unknown:
+        raise InputError(f"target toy has no {min(unknown) if unknown else suffix!r}")
+    if not suffix:
         return TOY
     return with_everything(ToyFacts(estimates=options.get("estimate") != "no", wrong_op=options.get("wrong", "")))
 

@@ -1,4 +1,4 @@
-"""Dovetail fits quantized vision models to the silicon they ship to, and proves it."""
+"""Dovetail quantizes and compiles ONNX vision models for a target, and verifies the compiled model."""
 
 from __future__ import annotations
 

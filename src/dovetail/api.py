@@ -39,7 +39,7 @@ def fit(
     """Quantize a model for a target, compile it with the target's compiler, and verify the result.
 
     ``options`` are those of the command line: ``precision``, ``range``, ``keep``, ``io``, ``shape``, ``option``,
-    ``require``, ``thresholds``, and for images ``size``, ``mean``, ``std``, ``layout``.
+    ``require``, ``max_drop``, ``min_sqnr``, ``thresholds``, and for images ``size``, ``mean``, ``std``, ``layout``.
     """
     values = {"target": target, **options}
     if isinstance(metric, str):
@@ -88,7 +88,7 @@ def repair(
     """Place the Q/DQ pairs of a QDQ model where the target expects them, and keep its scales and zero points.
 
     ``repair.json`` lists what was changed and what was missing. ``precision`` defaults to that of most activations.
-    Without ``calibration`` no scale may be missing, and figures are measured on random inputs.
+    Without ``calibration`` no scale may be missing, and outputs are compared on random inputs.
     """
     from dovetail.repairs import precision_of
     from dovetail.repairs import repair as run_repair

@@ -35,13 +35,14 @@ class Artifact:
     """One file that a run wrote.
 
     ``made_by``: the vendor's component that wrote it, with its version. ``shipped``: it goes to the device; compiler
-    input and files made for inspection do not.
+    input and files made for inspection do not. ``load``: what loads a shipped file, as code or a command.
     """
 
     name: str
     path: Path
     made_by: str = ""
     shipped: bool = False
+    load: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLatency:
-    """Latency of several programs on this machine, by name: CPU time of one thread, interleaved in one run.
+    """Latency of several programs on this machine, by name: CPU time of one thread, alternately, in one process.
 
     ``ratios``: latency relative to the program that ``baseline`` names, as the median over the rounds.
     ``notes``: caveats, such as a program that is not built from the caller's file as it is.
@@ -110,7 +111,7 @@ class MeasuredLatency:
 class CompileResult:
     """What the vendor's compiler reported and produced; ``error`` is empty if it accepted the whole graph.
 
-    ``not_estimated``: why an estimate or traffic figure is missing, on a target that has them. ``finished``: the
+    ``not_estimated``: why an estimate or a traffic value is missing, on a target that has them. ``finished``: the
     compiler ran to the end; if it did not, ``error`` says why and does not mean that the graph was rejected.
     ``notes``: caveats about what it produced.
     """
@@ -275,7 +276,7 @@ class Timer:
     """How latency is measured on this machine.
 
     ``time`` takes programs by name, the name of the baseline among them, and a sample, and measures all programs
-    interleaved in one run; it returns a sentence if that is not possible. The first of ``baselines`` is the float
+    alternately, in one process; it returns a sentence if that is not possible. The first of ``baselines`` is the float
     program that the vendor's own flow produces.
     """
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -20,6 +20,10 @@ from dovetail.whole_number import LARGEST, whole_number
 _ALIASES = {"int8": "w8a8"}
 # Options that a plan already decides.
 _DECIDED_BY_PLAN = ("precision", "range", "keep", "io", "operand_bits")
+# The key in ``max_drop`` for all figures of a metric that have no limit of their own.
+ALL_FIGURES = "*"
+# Options that a resumed run may set otherwise: they do not decide how the model is planned.
+MAY_CHANGE = frozenset({"baselines", "emulate", "require", "cache", "metric", "thresholds", "max_drop", "min_sqnr"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,8 @@ class FitOptions:
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     layout: str = "nchw"
+    min_sqnr: float | None = None
+    max_drop: float | Mapping[str, float] | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
 
     def __post_init__(self) -> None:
@@ -54,27 +60,47 @@ class FitOptions:
         if self.operand_bits not in ("auto", "16", "8"):
             raise InputError(f"--operand-bits {self.operand_bits}: expected one of auto, 16, 8")
         if self.emulate is not None and not 1 <= self.emulate <= LARGEST:
-            raise InputError(f"--emulate {self.emulate}: must be a whole number from 1 to {LARGEST}")
+            raise InputError(f"--emulate {self.emulate}: expected a whole number from 1 to {LARGEST}")
         if self.layout not in ("nchw", "nhwc"):
             raise InputError(f"unknown layout {self.layout!r}; expected one of nchw, nhwc")
         for name in self.require:
             if name not in PASSES_WHEN:
                 raise InputError(f"--require {name}: unknown verdict; expected one of {', '.join(PASSES_WHEN)}")
         if any(number == 0 for number in self.std):
-            raise InputError("--std: must not be zero, because images are divided by it")
+            raise InputError("--std must not be zero, because images are divided by it")
         if not all(math.isfinite(number) for number in (*self.mean, *self.std)):
             raise InputError("--mean and --std must be finite")
-        for name, number in dataclasses.asdict(self.thresholds).items():
+        object.__setattr__(self, "thresholds", self._with_accuracy_limits())
+        for name, number in _numbers(self.thresholds):
             if not math.isfinite(number):
-                raise InputError(f"threshold {name}: must be finite, not {number}")
+                raise InputError(f"threshold {name}: expected a finite number, not {number}")
+            if name.startswith("max_drop") and number < 0:
+                raise InputError(f"threshold {name}: expected a number of at least 0, not {number:g}")
         if not 1 <= self.thresholds.normalized_samples <= LARGEST:
-            raise InputError(f"threshold normalized_samples: must be a whole number from 1 to {LARGEST}")
+            raise InputError(f"threshold normalized_samples: expected a whole number from 1 to {LARGEST}")
+
+    def _with_accuracy_limits(self) -> Thresholds:
+        """The thresholds with ``min_sqnr`` and ``max_drop``, which have options of their own."""
+        limits = self.thresholds
+        if self.min_sqnr is not None:
+            limits = replace(limits, min_sqnr_db=self.min_sqnr)
+        if self.max_drop is None:
+            return limits
+        drops = dict(self.max_drop) if isinstance(self.max_drop, Mapping) else {ALL_FIGURES: self.max_drop}
+        for_all = drops.pop(ALL_FIGURES, limits.max_drop)
+        return replace(limits, max_drop=for_all, max_drop_of={**limits.max_drop_of, **drops})
+
+
+def option_values(options: FitOptions) -> dict[str, Any]:
+    """Return every option by name, as values of JSON."""
+    values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(options))
+    return values
 
 
 def options_from(values: Mapping[str, Any], *, planned: bool = False) -> FitOptions:
     """Return the checked options; an unknown key is an error, so that a typo is never silently ignored.
 
-    ``planned``: a plan is given, so that options on how tensors are stored are refused.
+    ``planned``: a plan is given, so options that decide how tensors are stored are refused.
     """
     names = {field.name for field in dataclasses.fields(FitOptions)}
     for key in values:
@@ -98,7 +124,7 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as a TOML configuration ({error})") from error
+        raise InputError(f"{path} cannot be read as a TOML configuration ({error})") from error
 
 
 def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
@@ -108,7 +134,7 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
         name, equals, dims = text.rpartition("=")
         shape = _whole_numbers(dims)
         if not equals or not name or shape is None:
-            raise InputError(f"--shape {text}: must be name=1,3,224,224 with whole numbers from 1 to {LARGEST}")
+            raise InputError(f"--shape {text}: expected name=1,3,224,224 with whole numbers from 1 to {LARGEST}")
         shapes[name] = shape
     return shapes
 
@@ -117,7 +143,7 @@ def parse_size(text: str) -> tuple[int, int]:
     """``224,224`` -> height and width."""
     sizes = _whole_numbers(text)
     if sizes is None or len(sizes) != 2:
-        raise InputError(f"--size {text}: must be height,width with whole numbers from 1 to {LARGEST}")
+        raise InputError(f"--size {text}: expected height,width with whole numbers from 1 to {LARGEST}")
     return sizes[0], sizes[1]
 
 
@@ -127,11 +153,28 @@ def parse_options(texts: tuple[str, ...]) -> dict[str, str]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise InputError(f"--option {text}: must be key=value")
+            raise InputError(f"--option {text}: expected key=value")
         if key in options:
             raise InputError(f"--option {key} is given twice")
         options[key] = value
     return options
+
+
+def parse_drops(texts: tuple[str, ...]) -> dict[str, float]:
+    """``top1=0.01``, or ``0.02`` for all figures -> the allowed drop by figure."""
+    drops: dict[str, float] = {}
+    for text in texts:
+        name, equals, number = text.rpartition("=")
+        if equals and not name:
+            raise InputError(f"--max-drop {text}: must be FIGURE=NUMBER, or NUMBER for all figures of the metric")
+        name = name or ALL_FIGURES
+        if name in drops:
+            raise InputError(f"--max-drop {'for all figures' if name == ALL_FIGURES else name} is given twice")
+        try:
+            drops[name] = float(number)
+        except ValueError as error:
+            raise InputError(f"--max-drop {text}: {number!r} is not a number") from error
+    return drops
 
 
 def parse_numbers(name: str, text: str) -> tuple[float, ...]:
@@ -139,7 +182,16 @@ def parse_numbers(name: str, text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError as error:
-        raise InputError(f"--{name} {text}: must be numbers separated by commas") from error
+        raise InputError(f"--{name} {text}: expected numbers separated by commas") from error
+
+
+def _numbers(thresholds: Thresholds) -> Iterator[tuple[str, float]]:
+    """The thresholds by name, those of single figures too."""
+    for name, value in dataclasses.asdict(thresholds).items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name} {key}", number) for key, number in value.items())
+        else:
+            yield name, value
 
 
 def _whole_numbers(text: str) -> tuple[int, ...] | None:

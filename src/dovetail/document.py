@@ -26,7 +26,7 @@ def encode(record: object, *, indent: int | None = None, base: Path | None = Non
     return text if indent is None else msgspec.json.format(text, indent=indent)
 
 
-def builtins(record: object) -> Any:
+def to_builtins(record: object) -> Any:
     """Convert a record to dicts and lists, to be part of another document."""
     return msgspec.to_builtins(record, enc_hook=_encode_hook(None))
 
@@ -41,7 +41,7 @@ def decode(text: bytes, kind: type[T], *, base: Path | None = None) -> T:
     return msgspec.json.decode(text, type=kind, dec_hook=_decode_hook(base))
 
 
-def moved(record: T, kind: type[T], before: Path, after: Path) -> T:
+def with_paths_moved(record: T, kind: type[T], before: Path, after: Path) -> T:
     """Return a record with its paths moved from one folder to another."""
     return decode(encode(record, base=before), kind, base=after)
 
@@ -53,11 +53,14 @@ def read_document(
     try:
         raw: Any = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError) as error:
-        raise InputError(f"{path}: cannot be read as a {document} ({error})") from error
+        raise InputError(f"{path} cannot be read as a {document} ({error})") from error
     while isinstance(raw, dict) and raw.get("schema_version") in upgrades:
         raw = _upgraded(raw, upgrades[raw["schema_version"]], path, document)
     if not isinstance(raw, dict) or raw.get("schema_version") != schema_version:
-        raise InputError(f"{path}: not a {document} of schema version {schema_version}")
+        version = "it is not a JSON object"
+        if isinstance(raw, dict):
+            version = f"it has {raw['schema_version']!r}" if "schema_version" in raw else "it has no schema_version"
+        raise InputError(f"{path} is not a {document} of schema version {schema_version}: {version}")
     return raw
 
 
@@ -66,7 +69,7 @@ def _upgraded(raw: dict[str, Any], upgrade: Upgrade, path: Path, document: str) 
     try:
         return {**upgrade(raw), "schema_version": version + 1}
     except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: not a complete {document} of schema version {version} ({error!r})") from error
+        raise InputError(f"{path} is not a complete {document} of schema version {version} ({error!r})") from error
 
 
 def _encode_hook(base: Path | None) -> Callable[[Any], Any]:

@@ -119,7 +119,10 @@ class Encoding:
             object.__setattr__(self, "symmetric", True)  # float8 has no zero point, so both values mean the same
         blocked = self.granularity in (Granularity.BLOCK, Granularity.EXPANDED_BLOCK)
         if blocked != (self.block_size > 0):
-            raise ValueError(f"block_size {self.block_size} is not valid for granularity {self.granularity}")
+            raise ValueError(
+                f"block_size {self.block_size} is not valid for granularity {self.granularity}: it must be above 0 for "
+                "block and expanded_block, and 0 for the others"
+            )
 
 
 FLOAT32 = Encoding(DType.F32)
@@ -141,15 +144,17 @@ class QParams:
 
     def __post_init__(self) -> None:
         if not self.encoding.dtype.is_quantized:
-            raise ValueError(f"{self.encoding.dtype} has no scale")
+            raise ValueError(f"{self.encoding.dtype} is not quantized: it has no scale and zero point")
         scale = np.array(self.scale, dtype=np.float32)
         zero_point = np.array(self.zero_point, dtype=np.int32)
         if scale.shape != zero_point.shape:
-            raise ValueError(f"scale {scale.shape} and zero point {zero_point.shape} differ in shape")
+            raise ValueError(f"scale has shape {scale.shape} and zero point {zero_point.shape}: they must be equal")
         if not np.all(np.isfinite(scale)) or not np.all(scale > 0):
-            raise ValueError("a scale must be finite and above zero")
+            raise ValueError("every scale must be finite and above zero")
         if (self.axis is None) != (self.encoding.granularity is Granularity.TENSOR):
-            raise ValueError(f"axis {self.axis} is not valid for granularity {self.encoding.granularity}")
+            raise ValueError(
+                f"axis {self.axis} is not valid for granularity {self.encoding.granularity}: only tensor has no axis"
+            )
         scale.setflags(write=False)
         zero_point.setflags(write=False)
         object.__setattr__(self, "scale", scale)

@@ -97,9 +97,9 @@ class Verdict:
 _NUMERICS: Mapping[str, str] = {
     "float outputs": "SQNR({side}) >= min(SQNR(simulation), {numerics_ceiling_db:g} dB, the target's float16 limit if "
     "it computes in float16) - {numerics_drop_db:g} dB, both against float on the same samples",
-    "rows after a TopK": "compared on the rows that both {side} and float selected; other rows <= 2 x simulation + 1 "
-    "per sample",
-    "integer outputs": "mismatches with float <= 2 x simulation + 5 % of the values",
+    "rows after a TopK": "compared on the rows that both {side} and float selected; rows that float did not select: at "
+    "most 2 x as many as in simulation, plus 1 per sample",
+    "integer outputs": "values that differ from float: at most 2 x as many as in simulation, plus 5 % of all values",
     "NaN and infinity": "none in {side} and simulation where float has none",
 }
 # The conditions under which each verdict passes, by name; repeated in every result, so that it explains itself.
@@ -110,13 +110,20 @@ PASSES_WHEN: Mapping[str, Mapping[str, str]] = {
     },
     "compiled": {"graph": "the target's compiler accepted all of it"},
     "fidelity": {
-        "changed": "0 planned tensors and edges",
-        "not found": "0 planned tensors and edges; otherwise the verdict is not checked",
+        "changed": "no planned tensor or edge has a different dtype, scale or zero point in the compiled model",
+        "not found": "every planned tensor or edge is found in the compiled model; if one is not, the verdict is not "
+        "checked",
     },
     "numerics": {name: text.replace("{side}", "target") for name, text in _NUMERICS.items()},
+    "accuracy": {
+        "metric": "no figure drops by more than {max_drop:g} against float{max_drop_of}",
+        "float outputs": "SQNR against float >= {min_sqnr_db:g} dB; integer outputs are not judged",
+        "rows after a TopK": "judged on the rows that both sides selected",
+        "evidence": "outputs of the target if it ran, otherwise of the simulation; random data never passes",
+    },
     "device": {
         **{name: text.replace("{side}", "device") for name, text in _NUMERICS.items()},
-        "evidence": "outputs of a device; outputs of an emulator never pass",
+        "source of outputs": "a device; outputs of an emulator never pass",
     },
 }
 
@@ -126,16 +133,25 @@ class Thresholds:
     """The limits that verdicts apply; recorded in every result.
 
     ``numerics_ceiling_db``: a target need not exceed this, however good the simulation is: 16-bit kernels round more
-    often than a simulation, which matters only at 70 to 90 dB, where it has no visible effect.
+    often than a simulation, which matters only at 70 to 90 dB, where it has no visible effect. ``max_drop``: how much
+    any figure of a metric may drop, absolute; ``max_drop_of`` has other limits for figures by name.
     """
 
     normalized_db: float = 80.0
     normalized_samples: int = 3
     numerics_drop_db: float = 3.0
     numerics_ceiling_db: float = 60.0
+    min_sqnr_db: float = 10.0
+    max_drop: float = 0.05
+    max_drop_of: Mapping[str, float] = field(default_factory=dict)
+
+    def drop_of(self, figure: str) -> float:
+        """How much a figure of the metric may drop."""
+        return self.max_drop_of.get(figure, self.max_drop)
 
 
 def passes_when(name: str, thresholds: Thresholds) -> dict[str, str]:
     """The conditions of a verdict by name, with the limits in force."""
     figures = dataclasses.asdict(thresholds)
+    figures["max_drop_of"] = "".join(f", {name} by more than {drop:g}" for name, drop in thresholds.max_drop_of.items())
     return {condition: text.format(**figures) for condition, text in PASSES_WHEN[name].items()}

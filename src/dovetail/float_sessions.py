@@ -38,6 +38,6 @@ def require_no_crash(models: Sequence[Path | ir.Model], inputs_of: ir.Model) -> 
     model = paths.get(last)
     what = f"the float model {model.name!r}" if isinstance(model, Path) else "the rewritten float model"
     raise BackendError(
-        f"{what} cannot be run: {result.error}; find the operator by removing outputs from the model, and write it with "
-        "others"
+        f"{what} cannot be run: {result.error}; find the operator by removing outputs from the model, and write it "
+        "with others"
     )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 from dovetail.calibrate.data import Data, InputSpec, input_specs
 from dovetail.calibrate.sources import DataLike, ImageOptions, is_random, open_data
 from dovetail.calibrate.user_code import load_function
-from dovetail.config import FitOptions
+from dovetail.config import MAY_CHANGE, FitOptions, option_values
 from dovetail.errors import InputError
 from dovetail.files import file_sha256
 from dovetail.model.read import CHANGES, read, require_no_nan
@@ -26,8 +29,9 @@ from dovetail.stages import keyed
 from dovetail.storage import Plan
 from dovetail.target import Target
 from dovetail.targets import open_target
+from dovetail.targets.option_values import LIMITS
 from dovetail.trials.baselines import check_baselines_option
-from dovetail.verify.metric import Metric
+from dovetail.verify.metric import Metric, lower_is_better
 from dovetail.verify.verify import Evaluation
 
 
@@ -35,10 +39,9 @@ from dovetail.verify.verify import Evaluation
 class Job:
     """The checked inputs of a run.
 
-    ``refused``: why the target cannot do what was requested; it goes into the result. ``imported``: quantization
-    parameters that came with the model and are kept. ``keeps``: patterns that become pins of the request once the graph
-    is rewritten. ``changes``: what reading changed in the model so that its file cannot be run to compare with;
-    ``as_read``, the model as it was read, then takes its place.
+    ``imported``: quantization parameters that came with the model and are kept. ``keeps``: patterns that become pins of
+    the request once the graph is rewritten. ``changes``: what reading changed in the model so that its file cannot be
+    run to compare with; ``as_read``, the model as it was read, then takes its place.
     """
 
     path: Path
@@ -52,7 +55,6 @@ class Job:
     evaluation: Evaluation | None
     plan: Plan | None
     plan_key: str
-    refused: str = ""
     changes: tuple[str, ...] = ()
     imported: ImportedQParams | None = None
     as_read: Path | None = None
@@ -64,8 +66,24 @@ class Job:
 
     @property
     def target_key(self) -> str:
-        """The key that identifies the target with its options."""
-        return keyed([self.options.target, dict(self.options.option)]).key
+        """The key that identifies the target with its options, without limits of time and memory."""
+        return keyed([self.options.target, _without_limits(self.options.option)]).key
+
+    @property
+    def limits_key(self) -> str:
+        """The key that identifies the limits of time and memory, which decide whether a build finishes."""
+        return keyed({key: value for key, value in self.options.option.items() if key in LIMITS}).key
+
+    def compared(self, model_sha256: str) -> dict[str, str]:
+        """What a resumed run must have in common with the one that it continues, by name."""
+        options = {key: value for key, value in option_values(self.options).items() if key not in MAY_CHANGE}
+        options["option"] = _without_limits(self.options.option)
+        return {
+            "model": f"SHA-256 {model_sha256}",
+            "calibration data": f"SHA-256 {self.data_key}" if self.data_key else f"{self.data.source}, not identified",
+            **({"plan": f"SHA-256 {self.plan_key}"} if self.plan_key else {}),
+            **{f"--{key.replace('_', '-')}": _written(value) for key, value in options.items()},
+        }
 
 
 def prepare(
@@ -83,12 +101,12 @@ def prepare(
         target = _emulating(target, options.emulate)
     check_baselines_option(options.baselines, target.backend, target.name)
     if options.io == "quantized" and target.table.quantizes_edges:
-        raise InputError(f"--io quantized: not supported by {target.name}, whose inputs and outputs are float")
+        raise InputError(f"--io quantized is not supported by {target.name}, whose inputs and outputs are float")
     request, keeps = _request(options, target)
     model = read(path, options.shape)
     if is_quantized(model):
         raise InputError(
-            f"{path}: is already quantized: `dovetail fit` requires the float model; `dovetail check` and `dovetail "
+            f"{path} is already quantized: `dovetail fit` requires the float model; `dovetail check` and `dovetail "
             "repair` accept this one"
         )
     require_domains(model, target.table)
@@ -98,17 +116,19 @@ def prepare(
     specs = input_specs(model)
     if calibration is None:
         raise InputError("no calibration data: add --calib DATA, or --calib random to calibrate on random noise")
-    images = ImageOptions(options.size, options.mean, options.std, options.layout)
+    images = image_options(options)
     data = open_data(calibration, specs, images=images)
     held_out = _evaluation(evaluation, metric, options.metric, specs, images)
+    if options.max_drop is not None and (held_out is None or held_out.metric is None):
+        raise InputError("--max-drop limits the figures of a metric: add --eval DATA and --metric MODULE:FUNCTION")
     user_plan = None if plan is None else read_plan(plan, target.table.float_encoding.dtype)
     if user_plan is not None:
         if user_plan.target != target.name:
-            raise InputError(f"{plan}: is a plan for {user_plan.target}, not for {target.name}")
+            raise InputError(f"{plan} is a plan for {user_plan.target}, not for {target.name}")
         options = replace(options, precision=user_plan.precision, io="quantized" if user_plan.quantized_io else "float")
     plan_key = "" if plan is None else file_sha256(*(p for p in (plan, plan.with_suffix(".npz")) if p.exists()))
-    key, refused = _data_key(calibration, images), _unavailable(options, target)
-    return Job(path, model, options, target, request, keeps, data, key, held_out, user_plan, plan_key, refused, changes)
+    key = _data_key(calibration)
+    return Job(path, model, options, target, request, keeps, data, key, held_out, user_plan, plan_key, changes)
 
 
 def _in_float32(model: ir.Model) -> tuple[str, ...]:
@@ -135,8 +155,10 @@ def _evaluation(
         return None
     name = metric_name or str(getattr(metric, "__qualname__", type(metric).__name__))
     function = metric or (load_function(metric_name) if metric_name else None)
-    data_key, metric_key = _data_key(evaluation, images), _metric_key(function, metric_name)
-    key = f"{data_key}|{metric_key}" if data_key and metric_key else ""
+    if function is not None:
+        lower_is_better(function, name)
+    data_key, metric_key = _data_key(evaluation), _metric_key(function, metric_name)
+    key = f"{data_key}|{images}|{metric_key}" if data_key and metric_key else ""
     return Evaluation(open_data(evaluation, specs, images=images, extra=True), function, name, key)
 
 
@@ -154,7 +176,7 @@ def _request(options: FitOptions, target: Target) -> tuple[Request, tuple[Keep, 
     for text in options.keep:
         pattern, equals, name = text.rpartition("=")
         if not equals or not pattern:
-            raise InputError(f"--keep {text}: must be GLOB=PRECISION, as in 'decoder.*=fp32'")
+            raise InputError(f"--keep {text}: expected GLOB=PRECISION, as in 'decoder.*=fp32'")
         keeps.append(Keep(pattern, _precision(name, target.table)))
     candidates = target.table.choices.get(options.precision)
     precision = _precision(candidates[0] if candidates else options.precision, target.table)
@@ -165,37 +187,66 @@ def _emulating(target: Target, samples: int) -> Target:
     """Return the target with another number of samples to run on its emulator."""
     runner = target.backend.runner
     if runner.samples is None:
-        raise InputError(f"--emulate: {target.name} has no emulator")
+        raise InputError(f"--emulate is not available for {target.name}, which has no emulator")
     runner = replace(runner, samples=samples, retry_samples=samples)
     return replace(target, backend=replace(target.backend, runner=runner))
 
 
 def _precision(name: str, table: OpTable) -> Precision:
     precision = table.precisions.get(name)
-    if precision is None and name in table.unavailable:  # nothing is planned with it: the result says why
-        return next(iter(table.precisions.values()))
+    if precision is None and name in table.unavailable:
+        raise InputError(f"{name} is not available on {table.target}: {table.unavailable[name]}")
     if precision is None:
         names = ", ".join((*table.precisions, *table.choices))
         raise InputError(f"unknown precision {name!r} for target {table.target}; expected one of {names}")
     return precision
 
 
-def _unavailable(options: FitOptions, target: Target) -> str:
-    """Say why a requested precision is not available on this target; empty if all are."""
-    requested = (options.precision, *(text.rpartition("=")[2] for text in options.keep))
-    reasons = target.table.unavailable
-    name = next((name for name in requested if name in reasons), None)
-    return "" if name is None else f"{name} is not available on {target.name}: {reasons[name]}"
+def image_options(options: FitOptions) -> ImageOptions:
+    """The options on how images are read."""
+    return ImageOptions(options.size, options.mean, options.std, options.layout)
 
 
-def _data_key(data: DataLike, images: ImageOptions) -> str:
-    """The key that identifies the samples; empty if only reading them would tell whether they are the same."""
+def _without_limits(option: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in option.items() if key not in LIMITS}
+
+
+def _written(value: object) -> str:
+    """An option as text: a list as its elements, a mapping as KEY=VALUE."""
+    if isinstance(value, dict):
+        return " ".join(f"{key}={_written(element)}" for key, element in value.items())
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+def _data_key(data: DataLike) -> str:
+    """The SHA-256 of the samples' files or arrays; empty if only reading them would tell whether they are the same."""
+    if isinstance(data, Mapping):
+        return _arrays_sha256(data)
     if not isinstance(data, str | Path):
         return ""
     if is_random(str(data)):
-        return str(data)
+        return hashlib.sha256(str(data).encode()).hexdigest()
     path = Path(data)
-    if not path.exists():
+    try:
+        if not path.is_dir():
+            return file_sha256(path) if path.is_file() else ""
+        files = sorted(file for file in path.iterdir() if file.is_file())
+        names = "|".join(file.name for file in files)
+        return hashlib.sha256(f"{names} {file_sha256(*files)}".encode()).hexdigest()
+    except OSError:  # a file that cannot be read, and that may not be one of the samples
         return ""
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    return "|".join([repr(images), *(f"{f.resolve()}:{f.stat().st_size}:{f.stat().st_mtime_ns}" for f in files)])
+
+
+def _arrays_sha256(arrays: Mapping[str, object]) -> str:
+    """Hash arrays with their names, dtypes and shapes."""
+    state = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name])
+        if array.dtype.hasobject:
+            return ""
+        state.update(f"{name} {array.dtype.str} {array.shape}|".encode())
+        for row in np.atleast_1d(array):
+            state.update(row.tobytes())
+    return state.hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ B32 = Encoding(DType.S32, symmetric=True, granularity=Granularity.AXIS)
 F32 = FLOAT32
 
 F16 = FLOAT16
+
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,15 @@ def signature(*inputs: Encoding | Slot, out: Encoding) -> Signature:
     return Signature(tuple(s if isinstance(s, Slot) else Slot(s) for s in inputs), out)
 
 
+def multiple_of(step: float, of: DType) -> Callable[[ir.Node, DType, float], float]:
+    """An ``output_scale`` of one dtype that must be a multiple of a step; a float32 may be off by its last bit."""
+
+    def output_scale(node: ir.Node, dtype: DType, scale: float) -> float:
+        return math.ceil(scale / step * (1 - _ROUNDING)) * step if dtype is of else scale
+
+    return output_scale
+
+
 @dataclass(frozen=True, slots=True)
 class FixedQParams:
     """The scale and zero point that an operator's output always has on this target, for one dtype."""
@@ -90,8 +102,8 @@ class OpSupport:
     ``unclipped``: its inputs and outputs keep their full range, whatever the range method: a softmax depends on the
     largest scores.
     ``joins``: constants are quantized with the scale and zero point of the output, so that no conversion is needed.
-    ``least_scale``: by dtype, the smallest input scale that gives correct results. ``scale_step``: by dtype, the output
-    scale must be a multiple of this.
+    ``least_scale``: by dtype, the smallest input scale that gives correct results. ``output_scale``: for a node, a
+    dtype and a scale, the smallest output scale that is not below it and gives correct results.
     ``known_from``: the version, and how this is known.
     """
 
@@ -102,7 +114,7 @@ class OpSupport:
     fixed: tuple[FixedQParams, ...] = ()
     joins: bool = False
     least_scale: Mapping[DType, float] = field(default_factory=dict)
-    scale_step: Mapping[DType, float] = field(default_factory=dict)
+    output_scale: Callable[[ir.Node, DType, float], float] | None = None
     known_from: str = ""
 
 

@@ -9,34 +9,40 @@ from pathlib import Path
 import onnx_ir as ir
 
 from dovetail.calibrate.collect import collect
-from dovetail.calibrate.data import describe
+from dovetail.calibrate.data import Data, describe
 from dovetail.clock import Clock, Reporter, silent
+from dovetail.config import option_values
+from dovetail.device.pack import clear_device_folder
 from dovetail.errors import InputError
 from dovetail.files import file_sha256
-from dovetail.finding import Status
+from dovetail.finding import Finding, Status
 from dovetail.float_graph import cut, require_quantizable, rewrite
 from dovetail.float_sessions import require_no_crash
-from dovetail.job import Job
+from dovetail.job import Job, image_options
 from dovetail.model.external_data import external_files
 from dovetail.model.split import SplitModel
-from dovetail.model.write import write, write_whole
+from dovetail.model.write import DATA, write, write_whole
 from dovetail.numerics.methods import RangeMethod
 from dovetail.pass_record import PassRecord
 from dovetail.passes.normalize import normalize
 from dovetail.plan.constraints import build_problem
-from dovetail.plan.make import observed
+from dovetail.plan.make import check_pins, observed
 from dovetail.plan.pins import resolve_keeps
 from dovetail.report.assemble import TAIL, assemble
 from dovetail.report.result import Result
-from dovetail.rundir import RunDir, open_rundir
+from dovetail.run_record import RunOrigin, RunRecord
+from dovetail.rundir import RESULT, RunDir, open_rundir
 from dovetail.shipping import ShipInputs, ship
 from dovetail.stage_files import passed_files, stats_files
 from dovetail.stages import KeyedValue, Stages, keyed, unknown
 from dovetail.stats import Stats
 from dovetail.targets.compile_in_child import CompileSession, compile_session
+from dovetail.verify.calibration_data import check_first_layers, compare_with_held_out
 from dovetail.verify.metric import refuse_overlap
 from dovetail.verify.verify import check_normalized
 from dovetail.versions import core_versions
+
+_FROM_PYTHON = RunOrigin("fit", "dovetail.fit")
 
 
 def fit(
@@ -46,6 +52,7 @@ def fit(
     force: bool = False,
     resume: bool = False,
     report: Reporter = silent,
+    origin: RunOrigin = _FROM_PYTHON,
     amend: Callable[[Result, Path], Result] = lambda result, run: result,
 ) -> Result:
     """Run all stages in a run directory; an error leaves nothing behind, an interrupted run can be resumed.
@@ -54,14 +61,18 @@ def fit(
     """
     if "device" in job.options.require and job.target.backend.device is None:
         raise InputError(f"--require device: {job.target.name} has no device verdict")
-    request = {"model": job.path.name, "options": repr(job.options)}
     clock = Clock(report)
+    with clock.stage("probe"):
+        sha256 = file_sha256(job.path, *external_files(job.path))
+    options = option_values(job.options)
+    record = RunRecord(origin.kind, origin.command, job.path.name, options, job.compared(sha256))
     use_cache = job.options.cache
     with (
-        open_rundir(output, request, force=force, resume=resume) as run,
+        open_rundir(output, record, force=force, resume=resume) as run,
         compile_session(use_cache=use_cache) as session,
     ):
-        result = _run_stages(job, run, clock)
+        result = _run_stages(job, run, clock, sha256)
+        run.discard_unreached()
         with clock.stage("report"):
             result = amend(result, run.path)
         result = replace(
@@ -70,7 +81,7 @@ def fit(
             compilations={"compiled": session.compiled, "from_cache": session.from_cache},
             notes=(*result.notes, *_cache_notes(session)),
         )
-        write_whole(run.path / "result.json", result.to_json())
+        write_whole(run.path / RESULT, result.to_json())
     return result
 
 
@@ -80,24 +91,29 @@ def _cache_notes(session: CompileSession) -> tuple[str, ...]:
     return (f"compile results could not be stored in the compile cache: {session.not_stored}",)
 
 
-def _run_stages(job: Job, run: RunDir, clock: Clock) -> Result:
+def _run_stages(job: Job, run: RunDir, clock: Clock, sha256: str) -> Result:
     with clock.stage("probe"):
         probe = job.target.backend.probe()
         versions = {**core_versions(), **probe.versions}
-        sha256 = file_sha256(job.path, *external_files(job.path))
     stages = Stages(run, clock, versions)
     job = _with_reference(job, run)
     graph = _float_graph(job, run, clock, stages, sha256)
     request = job.request.pinned(resolve_keeps(build_problem(graph.model.value, job.target.table), job.keeps))
+    check_pins(graph.model.value, job.target.table, request)
     with clock.stage("try_float"):
         require_no_crash((job.reference, graph.model.value), job.model)
     # Before the comparison, because its error names the activation that is not finite.
     stats = _statistics(job, run, clock, stages, graph.model)
+    with clock.stage("held_out"):
+        about_data = _check_data(job, run, graph.model.value, stats.value)
     with clock.stage("check_normalized"):
         normalized = check_normalized(job.reference, graph.split, job.data, job.options.thresholds)
     record = None
-    if normalized.status is not Status.FAIL and not job.refused:
+    if normalized.status is Status.FAIL:
+        clear_device_folder(run.path)
+    else:
         record = ship(job, run, clock, stages, ShipInputs(graph.model, stats, request, graph.split, probe))
+        record = replace(record, findings=(*about_data, *record.findings))
     with clock.stage("report"):
         return assemble(job, run.path, graph.split, sha256, normalized, graph.passes, record, versions)
 
@@ -139,17 +155,23 @@ def _float_graph(job: Job, run: RunDir, clock: Clock, stages: Stages, sha256: st
 def _write_tail(job: Job, run: RunDir, split: SplitModel) -> None:
     """Write the tail that the target cannot run, if there is one."""
     path = run.path / TAIL
-    path.unlink(missing_ok=True)
+    for stale in (path, path.with_name(path.name + DATA)):
+        stale.unlink(missing_ok=True)
     if split.tail is not None:
         if job.options.io == "quantized":
-            raise InputError(f"--io quantized: not supported for a split model, {TAIL} takes float inputs")
+            raise InputError(f"--io quantized is not supported for a split model: {TAIL} has float inputs")
         write(split.tail, path)
 
 
+def _data(job: Job) -> KeyedValue[Data]:
+    """The calibration data, keyed by its content and how images are read."""
+    return KeyedValue(job.data, f"{job.data_key} {image_options(job.options)}") if job.data_key else unknown(job.data)
+
+
 def _statistics(job: Job, run: RunDir, clock: Clock, stages: Stages, model: KeyedValue[ir.Model]) -> KeyedValue[Stats]:
-    """Calibrate the float graph, and refuse held-out samples that are also calibration samples."""
+    """Calibrate the float graph."""
     names = observed(model.value, job.target.table)
-    stats = stages.make(
+    return stages.make(
         "calibrate",
         lambda model, names, data, histograms: collect(
             model, names, data, workdir=run.stages, histograms=histograms, progress=clock.progress
@@ -157,13 +179,17 @@ def _statistics(job: Job, run: RunDir, clock: Clock, stages: Stages, model: Keye
         stats_files(run.stages / "stats.npz"),
         model=model,
         names=keyed(names),
-        data=KeyedValue(job.data, job.data_key) if job.data_key else unknown(job.data),
+        data=_data(job),
         histograms=keyed(job.request.method != RangeMethod.MINMAX),
     )
-    if job.evaluation is not None:
-        with clock.stage("held_out"):
-            held_out = describe(job.evaluation.data, model.value)
-            for _ in held_out.samples():
-                pass
-            refuse_overlap(stats.value.digests, held_out.digests)
-    return stats
+
+
+def _check_data(job: Job, run: RunDir, model: ir.Model, stats: Stats) -> tuple[Finding, ...]:
+    """Refuse held-out samples that are also calibration samples, and find data that the model cannot be made for."""
+    findings = check_first_layers(model, job.data, run.stages)
+    if job.evaluation is None:
+        return findings
+    held_out = describe(job.evaluation.data, model)
+    of_ranges = compare_with_held_out(model, stats, held_out.samples())
+    refuse_overlap(stats.digests, held_out.digests)
+    return (*findings, *of_ranges)

@@ -32,6 +32,7 @@ from dovetail.plan.imported_qparams import ImportedQParams, imported_qparams
 from dovetail.plan.rows import PlanRow
 from dovetail.qdq.invert import invert, is_quantized
 from dovetail.report.result import Result
+from dovetail.run_record import RunOrigin
 from dovetail.storage import ScaleSource
 from dovetail.target import Target
 from dovetail.targets import open_target
@@ -40,7 +41,7 @@ from dovetail.verify.metric import Metric
 
 RECORD = "repair.json"
 FLOAT = "float.onnx"
-# Passes of the pipeline whose sites belong to the repair of an attention.
+# Passes of the pipeline whose sites belong to the repair of an attention block.
 _ON_ATTENTION = ("remove_nan_guard", "remove_zero_masks", "attention_scale")
 # The data that the graph is run on if none is given, and the note about it.
 _NOISE = "random"
@@ -81,10 +82,11 @@ def repair(
     metric: Metric | None = None,
     force: bool = False,
     report: Reporter = silent,
+    command: str = "dovetail.repair",
 ) -> tuple[Result, Repair]:
     """Run ``fit`` on the float model that a QDQ model represents, with the scales and zero points that came with it.
 
-    Without calibration data no scale may be missing; figures are then measured on random inputs, which the result says.
+    Without calibration data no scale may be missing; metrics are then measured on random inputs, which the result says.
     """
     target = open_target(options.target, options.option)
     model, imported, passes = _read(path, options, target.rewrites.quantized)
@@ -107,7 +109,8 @@ def repair(
         job = prepare(written[0], options, calibration=data, evaluation=evaluation, metric=metric)
         request = replace(job.request, from_data=calibration is not None)
         job = replace(job, imported=imported, request=request)
-        result = fit(job, output, force=force, report=report, amend=amend)
+        origin = RunOrigin("repair", command)
+        result = fit(job, output, force=force, report=report, origin=origin, amend=amend)
     return result, records[0]
 
 
@@ -116,7 +119,7 @@ def precision_of(path: Path, options_shape: dict[str, tuple[int, ...]] | None = 
     _, imported, _ = _read(path, FitOptions(target="", shape=options_shape or {}))
     counts = Counter(params.dtype for params in imported.tensors.values())
     if not counts:
-        raise InputError(f"{path}: no activation is quantized, so the precision is unknown: add --precision")
+        raise InputError(f"{path} has no quantized activation, so the precision is unknown: add --precision")
     dtype, count = counts.most_common(1)[0]
     if dtype not in _PRECISIONS:
         raise InputError(
@@ -133,7 +136,7 @@ def _read(
     that were applied to read them."""
     raw = read(path, options.shape)
     if not is_quantized(raw):
-        raise InputError(f"{path}: is not quantized: use `dovetail fit` for a float model")
+        raise InputError(f"{path} is not quantized: use `dovetail fit` for a float model")
     records = tuple(rewrite(raw) for rewrite in (*rewrites, as_float32))
     model, plan = invert(raw)
     return model, imported_qparams(model, plan), records

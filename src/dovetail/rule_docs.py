@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib import resources
 from pathlib import Path
 
 from dovetail.catalog import all_rules, families_with
-from dovetail.rules.rule import FAMILIES, HEADINGS, Rule
+from dovetail.rules.rule import CATEGORIES, HEADINGS, Rule
 
 INDEX = "README.md"
+# The results in the line ``# compiled: ...`` of a case, and what they mean.
+COMPILED = {
+    "as planned": "the compiled model has the planned dtypes and the expected outputs",
+    "changed": "accepted, but an operator or tensor has another dtype or kernel than planned",
+    "differs": "accepted, but the outputs differ from the simulation",
+    "rejected": "rejected by the compiler or, on loading, by the runtime",
+    "rejected in float16": "rejected once its scales are converted to float16",
+    "accepted": "accepted, although ONNX Runtime does not load the file",
+    "ignored": "the compiled model is the same without the faulty attribute",
+    "not lowered": "an operator has no lowering for the target",
+    "not delegated": "lowered, but no node is delegated to the target's backend",
+    "inaccurate": "as planned, but the outputs are far from those of the float graph",
+}
+_BIT_PATTERN = re.compile(r"\bfloat(16|8\w+)(\[[\d, ]*\])? \w+ = \{")  # a float16 or float8 constant in ONNX text
+_RESULT = re.compile(r"^# compiled: (.+)$", re.MULTILINE)
 
 
 def explain(rule: Rule) -> str:
     """Return a rule in Markdown, from its docstring alone."""
     targets = ", ".join(families_with(rule)) or "all targets"
-    about = f"Family: {FAMILIES[rule.code[:2]]}. For: {targets}."
+    about = f"Category: {CATEGORIES[rule.code[:2]]}. Applies to: {targets}."
     about += "" if rule.check is not None else " Found by a run that compiles; `dovetail check` cannot."
     parts = [f"# {rule.code} {rule.name}", rule.summary, about]
     parts += [f"## {heading}\n\n{rule.sections[heading]}" for heading in HEADINGS]
@@ -26,7 +42,7 @@ def pages() -> dict[str, str]:
     """Return every page by file name: one per rule, with its cases, and the index."""
     rules = all_rules()
     rows = [f"| [{rule.code}]({rule.code}.md) | `{rule.name}` | {rule.summary} |" for rule in rules]
-    index = ["# Rules", _MADE, "\n".join(["| code | allow ... | |", "|---|---|---|", *rows])]
+    index = ["# Rules", _MADE, "\n".join(["| code | name | what it finds |", "|---|---|---|", *rows])]
     rule_pages = {f"{rule.code}.md": f"{explain(rule)}\n{_cases(rule)}{_MADE}\n" for rule in rules}
     return {INDEX: "\n\n".join(index) + "\n", **rule_pages}
 
@@ -52,9 +68,19 @@ def case_texts(code: str, kind: str) -> dict[str, str]:
 def _cases(rule: Rule) -> str:
     if rule.check is None:
         return ""
+    texts = {kind: case_texts(rule.code, kind) for kind in ("bad", "good")}
+    every = [text for cases in texts.values() for text in cases.values()]
+    results = sorted({match[1] for text in every if (match := _RESULT.search(text))}, key=list(COMPILED).index)
     parts = ["## Cases"]
-    for kind, heading in (("bad", "Found:"), ("good", "Not found:")):
-        parts += [f"{heading}\n\n```text\n{text.strip()}\n```" for text in case_texts(rule.code, kind).values()]
+    if results:
+        meanings = "".join(f"\n- *{result}*: {COMPILED[result]}" for result in results)
+        parts.append(f"`compiled` is what the target's compiler does with the graph:\n{meanings}")
+    if any(_BIT_PATTERN.search(text) for text in every):
+        parts.append(
+            "Constants in float16 and float8 are written as bit patterns, as ONNX text requires: float16 8200 is 1/127."
+        )
+    for kind, heading in (("bad", "Reported:"), ("good", "Not reported:")):
+        parts += [f"{heading}\n\n```text\n{text.strip()}\n```" for text in texts[kind].values()]
     return "\n\n".join(parts) + "\n\n"
 
 

@@ -14,6 +14,7 @@ from dovetail.backend import BaselineCase, CompileResult, Probe, Sample
 from dovetail.catalog import rules_for
 from dovetail.clock import Clock
 from dovetail.device.pack import write_device_folder
+from dovetail.finding import Finding
 from dovetail.job import Job
 from dovetail.model.split import SplitModel
 from dovetail.plan.request import Request
@@ -25,11 +26,13 @@ from dovetail.rundir import RunDir
 from dovetail.stage_files import Shipment, shipment_files
 from dovetail.stages import KeyedValue, Stages, keyed, unknown
 from dovetail.stats import Stats
+from dovetail.storage import Plan
 from dovetail.target import Target
 from dovetail.trials.baselines import BaselineComparison, compare
 from dovetail.trials.run_trials import Verify, run_trials, with_location
 from dovetail.trials.variant import Variant
 from dovetail.trials.workbench import COMPILED, Build, Score, Workbench
+from dovetail.verify.low_accuracy import low_accuracy
 from dovetail.verify.metric import measure
 from dovetail.verify.verify import BuildInputs, Verification, verify
 
@@ -73,9 +76,19 @@ def ship(job: Job, run: RunDir, clock: Clock, stages: Stages, inputs: ShipInputs
         data = job.data if job.evaluation is None else job.evaluation.data
         built = _build_inputs(job, inputs.split, inputs.probe, build)
         device = write_device_folder(run.path, built, target.backend, data, job.options.thresholds)
+    findings = (*findings, *_low_accuracy(job, verification, model, shipment.plan))
     return FitRecord(
         stats, shipment.plan, shipment.compiled, verification, findings, shipment.decisions, comparison, device
     )
+
+
+def _low_accuracy(job: Job, verification: Verification, model: ir.Model, plan: Plan) -> tuple[Finding, ...]:
+    """The finding about a low accuracy, with what to keep in which precision of the target."""
+    table = job.target.table
+    precision = table.precisions.get(plan.precision, job.request.precision)
+    if verification.judgement is None:
+        return ()
+    return low_accuracy(verification.judgement, verification.losses, model, table, precision)
 
 
 def _shipment(
@@ -100,7 +113,7 @@ def _shipment(
         final=lambda record: record.compiled.finished,
         variant=_variant(job, inputs),
         target=KeyedValue(job.target, job.target_key),
-        bench=KeyedValue(bench, keyed([inputs.probe.available, bench.knob_options]).key),
+        bench=KeyedValue(bench, keyed([inputs.probe.available, bench.knob_options, job.limits_key]).key),
         judge=_judge_key(job, judge),
     ).value
     shutil.rmtree(run.stages / TRIALS, ignore_errors=True)

@@ -10,7 +10,7 @@ from dovetail.encoding import Array
 
 @dataclass(frozen=True, slots=True)
 class DataInfo:
-    """The data that was used; recorded with every figure that was measured on it."""
+    """The data that was used; recorded with every metric that was measured on it."""
 
     source: str
     samples: int

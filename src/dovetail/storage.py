@@ -19,7 +19,7 @@ class FloatStorage:
 
     def __post_init__(self) -> None:
         if self.dtype.is_quantized:
-            raise ValueError(f"{self.dtype} needs a scale")
+            raise ValueError(f"{self.dtype} is a quantized dtype: it requires a scale and zero point")
 
 
 Storage = QParams | FloatStorage
@@ -38,7 +38,7 @@ class Reason(StrEnum):
     NEIGHBOURS = "neighbours"  # quantizing between float operators gains nothing
     ON_EDGES = "on_edges"  # the target quantizes on the edges into its kernels, tensors stay float
     SHARED = "shared"  # an operator passes its input's quantization through
-    SEPARATE = "separate"  # sharing is impossible or costs too much: an explicit conversion
+    SEPARATE = "separate"  # sharing is impossible or costs too much accuracy: an explicit conversion
     OPERAND = "operand"  # the operator requires another encoding on this input than the tensor's own
     CONSTANT = "constant"  # a weight or another constant operand
     BIAS = "bias"  # input scale x weight scale
@@ -52,7 +52,7 @@ class ScaleSource(StrEnum):
     CALIBRATED = "calibrated"  # the calibrated range
     FIXED = "fixed"  # the target's kernel always uses this one
     GIVEN = "given"  # it came with a model that another tool quantized
-    GIVEN_CHANGED = "given_changed"  # the same, converted to another dtype or the widest of several
+    GIVEN_CHANGED = "given_changed"  # as given, but converted to another dtype, or the widest of several
     VALUES = "values"  # a constant's own values
     DERIVED = "derived"  # follows from other scales
 
@@ -78,6 +78,11 @@ class Choice:
     @property
     def is_stored(self) -> bool:
         return self.why is not Reason.INTERIOR
+
+    @property
+    def is_requested_float(self) -> bool:
+        """Whether the caller asked for float here, by the precision or by ``--keep``."""
+        return not self.storage.dtype.is_quantized and self.why in (Reason.PRECISION, Reason.PINNED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

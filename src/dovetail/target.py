@@ -40,11 +40,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Targets with a common name: ``variants`` that may follow it after a colon, the keys of ``--option``, the rules of
-    all variants, and the codes of earlier versions."""
+    """Targets with a common name, opened by options and the suffix after the colon of ``--target``, such as a chip.
+
+    ``suffixes``: those that `dovetail targets` lists. ``option_keys``: the keys of ``--option``. ``rules``: those of
+    all targets of the family. ``retired``: codes of earlier versions.
+    """
 
     open: Callable[[str, Mapping[str, str]], Target]
-    variants: tuple[str, ...] = ()
+    suffixes: tuple[str, ...] = ()
     option_keys: tuple[str, ...] = ()
     rules: tuple[Rule, ...] = ()
     retired: tuple[RetiredCode, ...] = ()

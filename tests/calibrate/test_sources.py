@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import tracemalloc
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +87,7 @@ def test_folder_of_images(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=message):
             values(tmp_path, specs, images=wrong)
     (tmp_path / "b.png").write_bytes(b"not an image")
-    with pytest.raises(InputError, match=r"b\.png: cannot be read as an image"):
+    with pytest.raises(InputError, match=r"b\.png cannot be read as an image"):
         values(tmp_path, specs)
 
 
@@ -96,7 +98,7 @@ def test_function_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     )
     monkeypatch.chdir(tmp_path)
     assert [float(a[0, 0]) for a in values("my_samples:rows")] == [0, 1, 2]
-    with pytest.raises(InputError, match="yields list, it must yield dicts"):
+    with pytest.raises(InputError, match="yields list, but must yield dicts"):
         values("my_samples:wrong")
     with pytest.raises(InputError, match="has no function 'none'"):
         values("my_samples:none")
@@ -147,7 +149,7 @@ def test_bad_arrays_are_named(arrays: dict[str, np.ndarray], message: str, tmp_p
 
 def test_empty_calibration_is_refused() -> None:
     model = graph("g (float[1,3] x) => (float[1,3] y) { y = Relu(x) }")
-    with pytest.raises(InputError, match="arrays: contains no samples"):
+    with pytest.raises(InputError, match="in-memory arrays: no samples"):
         list(describe(open_data({"x": ROWS[:0]}, SPEC), model).samples())
 
 
@@ -188,6 +190,16 @@ def test_truncated_npz(tmp_path: Path) -> None:
         values(path)
 
 
+def test_truncated_array_in_npz(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, ROWS)
+    path = tmp_path / "data.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", buffer.getvalue()[:-4])
+    with pytest.raises(InputError, match=r"data\.npz: array 'x' is truncated: it ends before its last sample"):
+        values(path)
+
+
 def test_fortran_order_and_objects_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "data.npz"
     np.savez(path, x=np.asfortranarray(ROWS))
@@ -199,20 +211,20 @@ def test_fortran_order_and_objects_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_a_damaged_npz_is_named_wherever_the_damage_is(save: object, tmp_path: Path) -> None:
+def test_a_corrupt_npz_is_named_wherever_the_damage_is(save: object, tmp_path: Path) -> None:
     path = tmp_path / "data.npz"
     specs = (InputSpec("x", (1, 3000), np.dtype(np.float32)),)
     save(path, x=np.random.default_rng(0).random((4, 3000), np.float32))  # type: ignore[operator]
     content = bytearray(path.read_bytes())
     content[len(content) // 2 : len(content) // 2 + 64] = bytes(64)
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"data\.npz: cannot be read as \.npz"):
+    with pytest.raises(InputError, match=r"data\.npz cannot be read as \.npz"):
         values(path, specs)
 
 
 @pytest.mark.parametrize("text", [":f", ".x:f", "a b:f", "module:"])
 def test_an_invalid_function_name_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="must be module:function"):
+    with pytest.raises(InputError, match="expected module:function"):
         values(text)
 
 
@@ -224,7 +236,7 @@ def test_an_invalid_function_name_is_refused(text: str) -> None:
         ("user_exits:f", "cannot import 'user_exits': SystemExit: 3"),
         ("user_rows:boom", "user_rows:boom: RuntimeError: disk on fire"),
         ("user_rows:late", "user_rows:late: EOFError: no more"),
-        ("user_rows:none", "returns NoneType, it must yield dicts"),
+        ("user_rows:none", "returns NoneType, but must yield dicts"),
         ("user_rows:needs", "user_rows:needs: TypeError: .* missing 1 required positional argument"),
         ("user_rows:nothing", r"'x' of sample 0 has shape \(\)"),
         ("user_rows:ragged", "'x' of sample 0 is not an array"),

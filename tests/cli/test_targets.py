@@ -7,14 +7,14 @@ from dovetail.targets import FAMILIES
 from tests.cli.conftest import Run
 
 
-def test_targets_variants_and_options_are_listed(run: Run) -> None:
+def test_suffixes_and_options_of_the_targets_are_listed(run: Run) -> None:
     code, out, err = run("targets")
     assert (code, err) == (0, "")
     text = " ".join(out.split())
     assert all(f" {family} " in text for family in FAMILIES)
-    assert "qnn-htp variants, as in qnn-htp:sm8450: sm8450, sm8550," in text
+    assert "qnn-htp suffixes, as in qnn-htp:sm8450: sm8450, sm8550," in text
     assert "qnn-htp options, as in --option vtcm_mb=VALUE: vtcm_mb, optimization," in text
-    assert "tensorrt variants, as in tensorrt:sm75: sm75," in text
+    assert "tensorrt suffixes, as in tensorrt:sm75: sm75," in text
 
 
 @pytest.mark.parametrize(("option", "owner"), [("--compute", "tensorrt"), ("--device-qairt", "qnn-htp")])

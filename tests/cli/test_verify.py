@@ -57,6 +57,14 @@ def test_outputs_of_an_emulator_are_exit_code_3_if_a_device_is_required(run: Run
     assert verdict(work) == "not_checked"
 
 
+def test_a_result_of_an_earlier_version_has_not_checked_the_accuracy(run: Run, work: Path) -> None:
+    path = work / "run/result.json"
+    result = json.loads(path.read_text())
+    del result["verdicts"]["accuracy"]
+    path.write_text(json.dumps(result))
+    assert run(*VERIFY, "--require", "accuracy")[0] == 3
+
+
 def test_fit_requires_a_device_with_exit_code_3(run: Run, work: Path) -> None:
     np.savez(work / "calib.npz", **runs.samples())
     arguments = ("fit", "model.onnx", "--target", "toy", "--calib", "calib.npz", "-o", "other")
@@ -112,17 +120,23 @@ def no_expected_output(work: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (no_run, "run/result.json: cannot be read as a result"),
-        (no_device_folder, "run: has no device/manifest.json"),
-        (another_schema, "run/result.json: not a result of schema version 3"),
-        (another_manifest, "run/device/manifest.json: not a device manifest of schema version 1"),
-        (another_model, "back: outputs of another model or of other samples than those in run/device"),
-        (no_outputs, "back: the folder with the device outputs cannot be read"),
-        (no_sample, "back: sample 2 is missing"),
-        (no_output, "back/002: output 'sum:0' is missing"),
-        (unknown_output, "back/002/other.raw: the model has no output 'other'; expected one of z, sum:0"),
-        (short_file, "back/002/z.raw: has 44 bytes; output 'z' is float32 [1, 6, 2], which requires 48"),
-        (no_expected_output, "run/device/expected/simulation: sample 1 is missing"),
+        (no_run, "run/result.json cannot be read as a result"),
+        (no_device_folder, "run has no device/manifest.json"),
+        (another_schema, "run/result.json is not a result of schema version 3"),
+        (another_manifest, "run/device/manifest.json is not a device manifest of schema version 1"),
+        (
+            another_model,
+            "back has the outputs of another model or other samples: the manifest_sha256 in its ran.json is not",
+        ),
+        (no_outputs, "the folder with the device outputs, back, cannot be read"),
+        (no_sample, "back has no sample 2"),
+        (no_output, "back/002 has no output 'sum:0'"),
+        (
+            unknown_output,
+            "back/002/other.raw has the output 'other', which the model does not have; expected one of z, sum:0",
+        ),
+        (short_file, "back/002/z.raw has 44 bytes; output 'z' is float32 [1, 6, 2], which requires 48"),
+        (no_expected_output, "run/device/expected/simulation has no sample 1"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
@@ -142,7 +156,7 @@ def test_bad_input_is_one_sentence_and_the_result_stays(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("verify", "run"), "run/device/outputs: the folder with the device outputs cannot be read"),
+        (("verify", "run"), "the folder with the device outputs, run/device/outputs, cannot be read"),
         ((*VERIFY, "--require", "magic"), "--require magic: unknown verdict; expected one of normalized"),
     ],
 )

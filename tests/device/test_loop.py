@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import dovetail
 from dovetail.errors import InputError
 from dovetail.finding import Status
+from dovetail.report.terminal import print_result
 from tests.device import runs
 
 
@@ -53,6 +55,22 @@ def test_device_outputs_set_verdict_and_figures(run: Path) -> None:
     assert dovetail.load_result(run / "result.json") == result
     assert {**result.verdicts, "device": None} == {**before.verdicts, "device": None}
     assert not list(run.glob("*.part"))
+
+
+def test_device_and_simulation_are_shown_on_the_same_samples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The device folder has 8 of the 12 samples that simulation and target ran."""
+    runs.with_device(monkeypatch)
+    runs.fit(tmp_path, count=12)
+    result = dovetail.verify_device(tmp_path / "run", device_outputs=device_outputs(tmp_path / "run"))
+    sqnr_db = result.metrics.sqnr_db
+    assert (result.metrics.device_samples, result.metrics.target_samples) == (8, 12)
+    assert sqnr_db.simulation_where_device_ran is not None
+    assert sqnr_db.simulation_where_device_ran["z"] != sqnr_db.simulation_vs_float["z"]
+    console = Console(record=True, width=160)
+    print_result(result, tmp_path / "run", console)
+    rows = [line for line in console.export_text().splitlines() if "on the 8 samples of the device" in line]
+    assert f"{sqnr_db.simulation_where_device_ran['z']:.1f} dB" in rows[0]
+    assert len(rows) == 2, "one per output"
 
 
 def test_quantized_outputs_are_dequantized_before_comparing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -124,7 +142,10 @@ def test_no_more_is_required_than_float_tensors_can_reach_on_the_target(run: Pat
 def test_outputs_of_another_model_are_refused(run: Path, tmp_path: Path) -> None:
     outputs = device_outputs(run)
     runs.fit(tmp_path, force=True, keep=("z=w8a8",), count=2)
-    with pytest.raises(InputError, match="outputs of another model or of other samples than those in"):
+    with pytest.raises(
+        InputError,
+        match=r"outputs of another model or other samples: the manifest_sha256 in its ran\.json is not the hash",
+    ):
         dovetail.verify_device(run, device_outputs=shutil.copytree(outputs, tmp_path / "old", ignore=_third_sample))
 
 
@@ -135,7 +156,9 @@ def _third_sample(folder: str, names: list[str]) -> list[str]:
 def test_a_device_folder_of_another_model_is_refused(run: Path) -> None:
     outputs = device_outputs(run)
     runs.change(run / "device/manifest.json", model_sha256="0" * 64)
-    with pytest.raises(InputError, match=r"is for another model than result\.json \(SHA-256 0{12}\)"):
+    with pytest.raises(
+        InputError, match=r"is for another model: its model_sha256 is 0{12}, but the model of result\.json has \w{12};"
+    ):
         dovetail.verify_device(run, device_outputs=outputs)
 
 
@@ -159,7 +182,11 @@ def test_the_script_accepts_another_model_backend_and_output_folder(run: Path) -
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("[]", "not the record of a run"), ("{", "not the record of a run"), ("{}", "manifest_sha256")],
+    [
+        ("[]", "is not the record that run_on_device.py writes"),
+        ("{", "is not the record that run_on_device.py writes"),
+        ("{}", "manifest_sha256"),
+    ],
 )
 def test_a_bad_record_is_refused(run: Path, content: str, message: str) -> None:
     outputs = device_outputs(run)

@@ -18,6 +18,8 @@ from dovetail.targets.ort_cpu import target as ort_cpu
 from tests.changed import changed
 from tests.device import runs
 
+REPROS = Path(__file__).parents[1] / "repros"
+
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
@@ -88,7 +90,7 @@ def test_the_same_run_writes_the_same_bytes_and_keeps_device_outputs(toy: pytest
     (device / "outputs/note.txt").write_text("from the device")
     runs.fit(tmp_path, count=4, resume=True)
     assert (device / "manifest.json").read_bytes() == before
-    runs.fit(tmp_path, count=2, resume=True)
+    runs.fit(tmp_path, count=4, resume=True, evaluation={name: -array for name, array in runs.samples(2).items()})
     assert sorted(path.name for path in device.glob("input_*")) == ["input_000", "input_001"]
     assert sorted(path.name for path in (device / "expected/float").iterdir()) == ["000", "001"]
     assert (device / "outputs/note.txt").exists()
@@ -129,6 +131,52 @@ def test_a_run_that_stops_is_not_checked_on_a_device_either(monkeypatch: pytest.
     assert result.failed == ("normalized",)
     assert str(result.verdicts["device"].status) == "not_checked"
     assert not (tmp_path / "run/device").exists()
+
+
+@pytest.mark.parametrize("length", [120, 121, 3000])
+def test_long_names_have_short_file_names_of_their_own(length: int) -> None:
+    names = ["x" * length, "x" * (length - 1) + "y", "x" * (length - 1) + "/", "x" * (length - 1) + "_"]
+    files = file_names(names)
+    assert len({file.lower() for file in files.values()}) == 4
+    assert all(len(file) <= 125 for file in files.values())
+    assert (files[names[0]] == names[0]) == (length == 120)
+    assert file_names(names) == files
+
+
+def test_the_device_folder_of_a_model_with_long_names(toy: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    result = dovetail.fit(REPROS / "out_long.onnx", target="toy", calibration="random:2", output=tmp_path / "run")
+    assert "not run on a device yet" in result.verdicts["device"].reason
+    device = tmp_path / "run/device"
+    manifest = read_manifest(device / "manifest.json")
+    assert [len(tensor.name) for tensor in (*manifest.inputs, *manifest.outputs)] == [3000, 3000]
+    assert {path.stem for path in device.glob("input_*/*")} == {tensor.file for tensor in manifest.inputs}
+    assert runs.on_device(device).returncode == 0
+    verified = dovetail.verify_device(tmp_path / "run", device_outputs=device / "outputs")
+    assert str(verified.verdicts["device"].status) == "pass"
+    for number in range(2):  # as a vendor's tool writes them, by the whole name
+        (expected,) = (device / f"expected/float/{number:03d}").iterdir()
+        (tmp_path / "exported").mkdir(exist_ok=True)
+        np.savez(tmp_path / f"exported/{number:03d}.npz", **{manifest.outputs[0].name: np.load(expected)})
+    verified = dovetail.verify_device(tmp_path / "run", device_outputs=tmp_path / "exported")
+    assert str(verified.verdicts["device"].status) == "pass"
+
+
+@pytest.mark.parametrize("suffix", [".raw", "_native.raw"])
+def test_outputs_that_a_tool_wrote_by_the_whole_name(toy: pytest.MonkeyPatch, tmp_path: Path, suffix: str) -> None:
+    """A name of 150 characters is shortened by us, but not by every tool."""
+    name = "z" * 150
+    body = runs.BODY.replace("[1,6,2] z", f"[1,6,2] {name}").replace("z = Add", f"{name} = Add")
+    runs.fit(tmp_path, count=2, body=body)
+    device = tmp_path / "run/device"
+    manifest = read_manifest(device / "manifest.json")
+    for number in range(2):
+        folder = tmp_path / f"outputs/Result_{number}"
+        folder.mkdir(parents=True)
+        for tensor in manifest.outputs:
+            array = np.load(device / f"expected/float/{number:03d}/{tensor.file}.npy")
+            array.tofile(folder / f"{name if tensor.name == name else tensor.file}{suffix}")
+    verdict = dovetail.verify_device(tmp_path / "run", device_outputs=tmp_path / "outputs").verdicts["device"]
+    assert str(verdict.status) == "pass", verdict.reason
 
 
 def test_different_names_have_different_file_names() -> None:

@@ -89,7 +89,7 @@ def test_outputs_of_qnn_net_run_are_read(run: Path, phone: Path, tmp_path: Path)
         np.load(phone / f"outputs/{number:03d}/logits.npy").astype("<f4").tofile(folder / "logits.raw")
     result = dovetail.verify_device(run, device_outputs=tmp_path / "output")
     assert result.verdicts["device"].status is Status.PASS
-    assert "without a record" in result.verdicts["device"].evidence
+    assert "no ran.json: model, device and tool versions unknown" in result.verdicts["device"].evidence
 
 
 def test_without_a_compiler_the_device_runs_the_graph(tmp_path: Path) -> None:
@@ -106,3 +106,13 @@ def test_the_session_has_the_options_of_the_run() -> None:
     assert namespace["PROVIDER_OPTIONS"] == {"soc_model": "43", "vtcm_mb": "8"}
     assert namespace["SESSION_OPTIONS"] == device_session.SESSION_OPTIONS
     assert session.SESSION_OPTIONS is device_session.SESSION_OPTIONS  # the options that were verified
+
+
+def test_names_that_are_too_long_for_files(tmp_path: Path) -> None:
+    repro = Path(__file__).parents[1] / "repros/out_long.onnx"
+    dovetail.fit(repro, target="qnn-htp:sm8550", calibration="random:2", output=tmp_path / "run")
+    assert runs.on_device(tmp_path / "run/device").returncode == 0
+    verdict = dovetail.verify_device(tmp_path / "run", device_outputs=tmp_path / "run/device/outputs").verdicts[
+        "device"
+    ]
+    assert "device and simulation agree" in verdict.reason

@@ -37,14 +37,14 @@ def reshapes(draw: st.DrawFn, size: int) -> tuple[int, ...]:
 
 def apply(array: np.ndarray, steps: list[Step]) -> np.ndarray:
     for step in steps:
-        array = array.reshape(step.numbers) if step.op_type == "Reshape" else array.transpose(step.numbers)
+        array = array.reshape(step.shape_or_perm) if step.op_type == "Reshape" else array.transpose(step.shape_or_perm)
     return array
 
 
 def nodes(source: ir.Value, steps: list[Step]) -> list[ir.Node]:
     result, value, array = [], source, np.empty(source.shape.numpy())
     for step in steps:
-        attributes = {"perm": step.numbers} if step.op_type == "Transpose" else {}
+        attributes = {"perm": step.shape_or_perm} if step.op_type == "Transpose" else {}
         result.append(ir.node(step.op_type, [value], attributes))
         array = apply(array, [step])
         value = result[-1].outputs[0]

@@ -80,13 +80,16 @@ PINS = {
         Pin("Div.26", "fp32", "Add.161", DType.F32, ("p2o.pd_op.transpose.0.0",)),
         # A tensor after an Identity that was removed.
         Pin("p2o.pd_op.layer_norm.2.0", "w8a16", "Add.183", DType.U16, ("Add.179",)),
-        # A node that is now folded into its convolution; the swish after it changes too.
+        # A node that is now folded into its convolution, which reads float; the swish after it changes too.
         Pin(
             "BatchNormalization.0",
             "fp32",
             "conv2d_67.w_0",
             DType.F32,
-            ("p2o.pd_op.conv2d.41.0", "p2o.pd_op.batch_norm_.0.0", "Sigmoid.1", "p2o.pd_op.swish.0.0"),
+            (
+                *("p2o.pd_op.pool2d.1.0", "p2o.pd_op.conv2d.41.0", "p2o.pd_op.batch_norm_.0.0"),
+                *("Sigmoid.1", "p2o.pd_op.swish.0.0"),
+            ),
         ),
     ),
 }

@@ -98,7 +98,7 @@ def test_other_consumers_of_the_operands_are_not_changed() -> None:
         ),
         (
             """g (float[2,3] x) => (float[3,2] y) { y = Einsum <equation = "ij->ji"> (x) }""",
-            "the Einsum has 1 operands, not 2",
+            "the equation has 1 operands and the Einsum 1 inputs, but both must be 2",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""The passes that merge consecutive layout nodes and duplicate nodes."""
+"""The passes that merge consecutive reshapes and transposes, and duplicate nodes."""
 
 from __future__ import annotations
 

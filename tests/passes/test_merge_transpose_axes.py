@@ -72,6 +72,8 @@ def test_steps_compute_the_permutation(perm: list[int], shape: list[int]) -> Non
     array = np.arange(np.prod(shape)).reshape(shape)
     result = array
     for step in transpose_steps(tuple(shape), tuple(perm)):
-        assert step.op_type == "Reshape" or len(step.numbers) <= MAX_RANK
-        result = result.reshape(step.numbers) if step.op_type == "Reshape" else result.transpose(step.numbers)
+        assert step.op_type == "Reshape" or len(step.shape_or_perm) <= MAX_RANK
+        result = (
+            result.reshape(step.shape_or_perm) if step.op_type == "Reshape" else result.transpose(step.shape_or_perm)
+        )
     np.testing.assert_array_equal(result, array.transpose(perm))

@@ -1,4 +1,4 @@
-"""Layout nodes around attention end in one form, and tensors with other consumers stay."""
+"""Reshapes and transposes around attention end in one form, and tensors with other consumers stay."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_key_with_a_cast_between_its_transposes_is_not_changed() -> None:
     record = apply(model, simplify_attention_layout)
     (attention,) = find_attention(model.graph)
     assert attention.key_transpose is not None
-    assert [site.what for site in record.declined] == ["there is a Cast between the layout nodes"]
+    assert [site.what for site in record.declined] == ["there is a Cast between the reshapes and transposes"]
     assert (record.changed, ops(model)["Transpose"]) == ((), 2)
 
 

@@ -36,7 +36,10 @@ def test_qparams_propagate_across_layout_and_scaling_operators() -> None:
     sourced = imported.of_tensor(["a"], S8)
     assert sourced is not None
     assert sourced.source is ScaleSource.GIVEN
-    assert sourced.detail == "scale and zero point from the input model, propagated across scaling or layout operators"
+    assert (
+        sourced.detail
+        == "scale and zero point from the input model, propagated across scaling or data-movement operators"
+    )
 
 
 def test_of_several_qparams_of_one_tensor_the_widest_are_used_and_marked_as_changed() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.edge import Edge
 from dovetail.encoding import DType, QParams
-from dovetail.op_support import A8, F32, FixedQParams, OpSupport, signature
+from dovetail.op_support import A8, F32, FixedQParams, OpSupport, multiple_of, signature
 from dovetail.storage import Plan, Reason
 from dovetail.target import Target
 from tests.changed import changed
@@ -81,7 +81,7 @@ def test_a_scale_is_enlarged_to_the_step_of_the_kernel_that_writes_it() -> None:
     unconstrained = storage(planned(model, TOY, data=data, quantized_io=True), "a")
     plan = planned(
         model,
-        with_op("Softmax", dataclasses.replace(TOY.table.ops["Softmax"], scale_step={DType.U8: step})),
+        with_op("Softmax", dataclasses.replace(TOY.table.ops["Softmax"], output_scale=multiple_of(step, DType.U8))),
         data=data,
         quantized_io=True,
     )

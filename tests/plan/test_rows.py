@@ -86,24 +86,33 @@ def test_rows_have_original_names(written: Path) -> None:
         (lambda c: c.update(color="red"), "unknown key 'color'"),
         (lambda c: row(c, "h").update(scales=[1]), "unknown key 'scales'"),
         (lambda c: row(c, "h").update(dtype="int7"), "int7"),
-        (lambda c: row(c, "h").update(scale=None), "h: uint8 needs a scale"),
-        (lambda c: row(c, "h").update(scale=-1.0), "h: a scale must be finite and above zero"),
+        (
+            lambda c: row(c, "h").update(scale=None),
+            "the row of 'h' is not valid: uint8 requires a scale and a zero point",
+        ),
+        (
+            lambda c: row(c, "h").update(scale=-1.0),
+            "the row of 'h' is not valid: every scale must be finite and above zero",
+        ),
         (lambda c: c.update(schema_version=99), "not a plan of schema version 2"),
         (lambda c: row(c, "w", edge=True).update(edge="nowhere"), "'nowhere' is not an edge"),
         (lambda c: row(c, "w", edge=True).update(edge="node:²"), "'node:²' is not an edge"),
         (lambda c: row(c, "w", edge=True).update(edge=f"node:{'9' * 5000}"), "is not an edge"),
-        (lambda c: row(c, "h").update(scale=[{}]), "h: float"),
-        (lambda c: row(c, "h").update(zero_point=[{}]), "h: float"),
+        (lambda c: row(c, "h").update(scale=[{}]), "the row of 'h' is not valid: float"),
+        (lambda c: row(c, "h").update(zero_point=[{}]), "the row of 'h' is not valid: float"),
         (lambda c: c.update(rows=3), "Expected `array`, got `int`"),
         (
             lambda c: row(c, "h").update(zero_point=300),
-            "h: the zero point of uint8 must be a whole number from 0 to 255",
+            "the row of 'h' is not valid: zero_point must be a whole number from 0 to 255 for uint8",
         ),
         (
             lambda c: row(c, "h").update(zero_point=-5),
-            "h: the zero point of uint8 must be a whole number from 0 to 255",
+            "the row of 'h' is not valid: zero_point must be a whole number from 0 to 255 for uint8",
         ),
-        (lambda c: row(c, "h").update(zero_point=127.5), "h: the zero point of uint8 must be a whole number"),
+        (
+            lambda c: row(c, "h").update(zero_point=127.5),
+            "the row of 'h' is not valid: zero_point must be a whole number",
+        ),
         (lambda c: row(c, "h").update(scale="a"), "scale"),
         (lambda c: c["rows"].append(row(c, "h")), "two rows for 'h'; remove one"),
         (lambda c: c["rows"].append(row(c, "w", edge=True)), "two rows for '.*:1'; remove one"),
@@ -185,10 +194,10 @@ def test_integers_beside_a_plan(tmp_path: Path) -> None:
     assert write_plan(dataclasses.replace(plan, stored=stored), model, path) == (path, tmp_path / "plan.npz")
     np.testing.assert_array_equal(read_plan(path).stored[edge], stored[edge])
     np.savez(tmp_path / "plan.npz", **{"nobody:0": np.ones(2, np.int8)})
-    with pytest.raises(InputError, match="has integers for edge 'nobody:0'"):
+    with pytest.raises(InputError, match="has a quantized constant for edge 'nobody:0'"):
         read_plan(path)
     (tmp_path / "plan.npz").write_bytes(b"nothing")
-    with pytest.raises(InputError, match="cannot be read as the integers of a plan"):
+    with pytest.raises(InputError, match="cannot be read as the quantized constants of a plan"):
         read_plan(path)
     assert write_plan(plan, model, path) == (path,)  # the earlier plan.npz is removed
     assert list(tmp_path.iterdir()) == [path]

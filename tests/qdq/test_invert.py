@@ -132,7 +132,7 @@ ACTIVATIONS: dict[str, Case] = {
         {"x"},
         {},
     ),
-    "layout operators on integers": (
+    "data-movement operators on integers": (
         """q = QuantizeLinear(x, s, z) m = Transpose<perm=[1,0]>(q) n = Reshape(m, shape)
         d = DequantizeLinear(n, s, z) [o] y = Relu(d)""",
         ["Transpose", "Reshape", "Relu"],
@@ -146,7 +146,7 @@ ACTIVATIONS: dict[str, Case] = {
         {"x"},
         {},
     ),
-    "a layout operator on integers before an output": (
+    "a data-movement operator on integers before an output": (
         "q = QuantizeLinear(x, s, z) m = Transpose<perm=[1,0]>(q) y = DequantizeLinear(m, s, z)",
         ["Transpose"],
         {"x"},
@@ -228,7 +228,7 @@ INTEGER_IO: dict[str, Case] = {
         {"x", "y"},
         {},
     ),
-    "a layout operator before the DQ": (
+    "a data-movement operator before the DQ": (
         "(uint8[4,6] x) => (float[6,4] y) { m = Transpose(x) d = DequantizeLinear(m, s, z) [r] y = Relu(d) }",
         ["Transpose", "Relu"],
         {"x"},

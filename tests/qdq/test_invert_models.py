@@ -107,7 +107,7 @@ STATIC: dict[str, dict[str, Any]] = {
         "weight_type": QuantType.QUInt8,
         "extra_options": {"UseQDQContribOps": True},
     },
-    "symmetric, a QDQ pair for each consumer, Q on weights": {
+    "symmetric, a Q/DQ pair for each consumer, Q on weights": {
         "activation_type": QuantType.QInt8,
         "weight_type": QuantType.QInt8,
         "extra_options": {"ActivationSymmetric": True, "DedicatedQDQPair": True, "AddQDQPairToWeight": True},

@@ -100,7 +100,7 @@ REFUSED = {
     ),
     "zero point of another shape": (
         "[q] q = QuantizeLinear(x, row, z3) y = DequantizeLinear(q, row, z3)",
-        "'q': scale (4,) and zero point (3,) differ in shape",
+        "'q': scale has shape (4,) and zero point (3,): they must be equal",
     ),
     "int32 zero point": (
         "[dq] d = DequantizeLinear(i32, s, z32) y = Add(x, d)",

@@ -1,4 +1,4 @@
-"""Rewrites of another tool's QDQ pairs, edge by edge: outputs, second consumers, tied weights, order of rewrites."""
+"""Rewrites of another tool's Q/DQ pairs, edge by edge: outputs, second consumers, tied weights, order of rewrites."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.equality import changed_by, check_valid, model_from, ops, random_inpu
 
 S, Z = np.float32(0.03125), np.int8(0)
 HALF, FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
-# The QDQ pairs round the same values: only float32 rounding differs, 2^-24 of a value.
+# The Q/DQ pairs round the same values: only float32 rounding differs, 2^-24 of a value.
 SAME_DB = 100.0
 # With a scale that float16 rounds, some values are quantized to the next step.
 HALF_DB = 25.0

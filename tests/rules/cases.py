@@ -1,8 +1,8 @@
 """Cases of rules: ONNX text whose leading comments say how to check it.
 
 ``# target: ort-cpu``, ``# max_rank: 5`` (overrides the target's maximum rank), ``# shape: x=1,4``, ``# calib: random``
-(calibrate with seeded noise), ``# compiled: refused`` (what the target's compiler does with it, verified by the backend
-tests of that target); other comments are for readers.
+(calibrate with seeded noise), ``# compiled: rejected`` (what the target's compiler does with it, verified by the
+backend tests of that target; ``rule_docs.COMPILED`` defines the values); other comments are for readers.
 """
 
 from __future__ import annotations

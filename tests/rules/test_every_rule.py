@@ -14,7 +14,7 @@ from dovetail import rule_docs as docs
 from dovetail.catalog import all_rules, families_with, rules_for
 from dovetail.rules import rule as rule_module
 from dovetail.rules.generic import GENERIC
-from dovetail.rules.rule import FAMILIES, HEADINGS, RETIRED, Rule, parse_doc
+from dovetail.rules.rule import CATEGORIES, HEADINGS, RETIRED, Rule, parse_doc
 from dovetail.targets import open_target
 from tests.rules.cases import codes_in, findings_in
 
@@ -54,7 +54,7 @@ def test_rule_is_complete(rule: Rule) -> None:
         assert all(cases)
         assert parse_doc(rule.code, inspect.getdoc(rule.check) or "") == (rule.summary, rule.sections)
     assert tuple(rule.sections) == HEADINGS
-    assert rule.code[:2] in FAMILIES
+    assert rule.code[:2] in CATEGORIES
     assert rule.code not in RETIRED
 
 
@@ -110,8 +110,8 @@ DOC = "Says something.\n\n" + "\n\n".join(f"## {heading}\nText." for heading in 
         ("Q598", "fresh", DOC.replace("## Seen on", "## Seen"), "headings"),
         ("Q598", "fresh", DOC.removesuffix("Text."), "no text for 'Seen on'"),
         ("Q598", "fresh", DOC.removeprefix("Says something."), "no text for 'the summary'"),
-        ("Q998", "fresh", DOC, "of a known family"),
-        ("501", "fresh", DOC, "of a known family"),
+        ("Q998", "fresh", DOC, "of a known category"),
+        ("501", "fresh", DOC, "of a known category"),
     ],
 )
 def test_malformed_rule_is_an_error(code: str, name: str, doc: str, message: str) -> None:

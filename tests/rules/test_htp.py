@@ -52,7 +52,7 @@ def test_no_rule_fires_on_what_fit_emits(name: str, precision: str, tmp_path: Pa
     assert check_file(tmp_path / "model.onnx", target) == ()
 
 
-def test_uint16_second_operands_of_a_naive_export_are_reported(tmp_path: Path) -> None:
+def test_uint16_second_operands_of_the_naive_baseline_are_reported(tmp_path: Path) -> None:
     """The compiled graph of this export has a Convert to uint8 before each of the eight MatMuls."""
     shipped = zoo.load("vit_digits")
     samples = [{key: array[i : i + 1] for key, array in shipped.calib().items()} for i in range(2)]

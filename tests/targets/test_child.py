@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from dovetail.targets.child import DEFAULT_LIMITS, Limit, Limits, run_child
+import dovetail
+from dovetail.errors import UnfinishedError
+from dovetail.targets.child import DEFAULT_LIMITS, Limit, Limits, allow_children, run_child, stop_children
 
 
 def answer(number: int) -> dict[str, int]:
@@ -40,6 +44,21 @@ def eat() -> None:
     bytearray(4 << 30)
 
 
+def write_pid_and_hang(file: str) -> None:
+    Path(file).write_text(str(os.getpid()))
+    time.sleep(60)
+
+
+def read_input() -> dict[str, str]:
+    return {"input": sys.stdin.read()}
+
+
+def own_limits() -> dict[str, list[int]]:
+    import resource
+
+    return {"memory": list(resource.getrlimit(resource.RLIMIT_AS))}
+
+
 def die_of_hunger() -> None:
     """As a C++ component does that cannot get memory."""
     print("terminate called after throwing an instance of 'std::bad_alloc'", file=sys.stderr, flush=True)
@@ -51,7 +70,7 @@ HERE = "tests.targets.test_child"
 
 @pytest.fixture(autouse=True)
 def _children_find_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[2]}{os.pathsep}{Path(dovetail.__file__).parents[1]}")
 
 
 def test_the_answer_comes_back_and_the_log_is_kept() -> None:
@@ -87,3 +106,104 @@ def test_what_a_component_raises_is_its_own_answer() -> None:
 
 def test_what_was_printed_before_a_hang_is_kept() -> None:
     assert "about to hang" in run_child(f"{HERE}:hang", {}, limits=Limits(time_s=3.0)).log
+
+
+def test_a_component_that_reads_its_input_finds_none() -> None:
+    assert run_child(f"{HERE}:read_input", {}).answer == {"input": ""}
+
+
+def is_running(pid: int) -> bool:
+    """A process that has ended and that nobody waited for does not count."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(condition: object, seconds: float = 30.0) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():  # type: ignore[operator]
+            return True
+        time.sleep(0.02)
+    return False
+
+
+PARENT = "from dovetail.targets.child import run_child; run_child({function!r}, {{'file': {file!r}}})"
+# The same without the kernel's help, as on systems other than Linux.
+WATCHING = """
+import os, sys, time
+from dovetail.targets import child
+child.ctypes.CDLL = lambda name: type("Libc", (), {"prctl": staticmethod(lambda *_: -1)})
+sys.argv = sys.argv[1:]
+sys.exit(child.main(sys.argv[0]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_child_ends_with_its_parent(tmp_path: Path, number: signal.Signals) -> None:
+    file = tmp_path / "pid"
+    source = PARENT.format(function=f"{HERE}:write_pid_and_hang", file=str(file))
+    parent = subprocess.Popen([sys.executable, "-c", source])
+    assert wait_for(lambda: file.exists() and file.read_text())
+    child = int(file.read_text())
+    assert is_running(child)
+    parent.send_signal(number)
+    parent.wait()
+    assert wait_for(lambda: not is_running(child), 10)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_without_the_kernels_help_a_child_watches_its_parent(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    source = f"""
+import subprocess
+from dovetail.targets import child
+real = subprocess.Popen
+child.subprocess.Popen = lambda command, **options: real([command[0], "-c", {WATCHING!r}, command[-1]], **options)
+""" + PARENT.format(function=f"{HERE}:write_pid_and_hang", file=str(file))
+    parent = subprocess.Popen([sys.executable, "-c", source])
+    assert wait_for(lambda: file.exists() and file.read_text())
+    child = int(file.read_text())
+    time.sleep(0.5)
+    assert is_running(child)
+    parent.kill()
+    parent.wait()
+    assert wait_for(lambda: not is_running(child), 10)
+
+
+def test_stopping_children_ends_those_of_all_threads(tmp_path: Path) -> None:
+    files = [tmp_path / str(number) for number in range(2)]
+    start = time.monotonic()
+    with ThreadPoolExecutor(2) as pool:
+        results = [pool.submit(run_child, f"{HERE}:write_pid_and_hang", {"file": str(file)}) for file in files[:1]]
+        assert wait_for(lambda: files[0].exists())
+        stop_children()
+        try:
+            with pytest.raises(UnfinishedError, match="interrupted"):
+                run_child(f"{HERE}:answer", {"number": 1})
+        finally:
+            allow_children()
+    assert "was killed by signal 9 (SIGKILL)" in results[0].result().error
+    assert time.monotonic() - start < 40
+    assert run_child(f"{HERE}:answer", {"number": 1}).answer == {"twice": 2}
+
+
+@pytest.mark.parametrize("ulimit", ["-v", "-Sv"])
+def test_the_memory_limit_stays_within_that_of_the_shell(ulimit: str) -> None:
+    """``ulimit -v`` sets a hard limit, which no process may raise."""
+    pytest.importorskip("resource", reason="this system has no such limits")
+    source = (
+        "from dovetail.targets.child import Limits, run_child\n"
+        f"print(run_child('{HERE}:own_limits', {{}}).answer['memory'])\n"
+        f"print(run_child('{HERE}:eat', {{}}, who='the tool', limits=Limits(memory_bytes=9 << 30)).error)\n"
+        f"print(run_child('{HERE}:own_limits', {{}}, limits=Limits(memory_bytes=1 << 30)).answer['memory'])\n"
+    )
+    command = ["bash", "-c", f'ulimit {ulimit} 3000000; exec "$@"', "bash", sys.executable, "-c", source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    inherited, eaten, smaller = done.stdout.splitlines()
+    assert inherited == "[3072000000, 3072000000]"
+    assert eaten == "the tool ran out of memory: the limit is 2929 MB"
+    assert smaller == "[1073741824, 1073741824]"

@@ -198,7 +198,7 @@ def _empty(entry: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [_truncate, _other_text, _lost_file, _no_gzip, _foreign, _other_key, _outside, _empty]
 )
-def test_a_damaged_or_foreign_entry_is_ignored_and_replaced(damage: object, tmp_path: Path) -> None:
+def test_a_corrupt_or_foreign_entry_is_ignored_and_replaced(damage: object, tmp_path: Path) -> None:
     compiled(tmp_path, call(tmp_path))
     damage(the_entry())  # type: ignore[operator]
     for folder in ("b", "c"):
@@ -333,7 +333,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["0", "-1", "lots", "1.5"])
 def test_a_size_limit_that_is_no_number_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(compile_cache.LIMIT_VARIABLE, text)
-    with pytest.raises(InputError, match=rf"{compile_cache.LIMIT_VARIABLE}={text}: must be a whole number"):
+    with pytest.raises(InputError, match=rf"{compile_cache.LIMIT_VARIABLE}={text}: expected a whole number"):
         user_cache()
 
 

@@ -11,12 +11,16 @@ import onnxruntime
 import pytest
 
 import dovetail
+from dovetail import zoo
 from dovetail.backend import Outcome
-from dovetail.encoding import QParams
+from dovetail.encoding import DType, QParams
 from dovetail.finding import Status
 from dovetail.plan.rows import read_plan
 from dovetail.targets.ort_cpu.read_back import read_optimized
+from dovetail.targets.ort_cpu.table import TABLE
+from tests.planning import graph
 
+REPROS = Path(__file__).parents[1] / "repros"
 RANDOM = np.random.default_rng(0)
 
 
@@ -46,7 +50,7 @@ def convs(folder: Path) -> Path:
 
 def assert_passes(result: dovetail.Result) -> None:
     assert {name: verdict.status for name, verdict in result.verdicts.items()} == dict.fromkeys(
-        ("normalized", "compiled", "fidelity", "numerics"), Status.PASS
+        ("normalized", "compiled", "fidelity", "numerics", "accuracy"), Status.PASS
     ), {name: verdict.reason for name, verdict in result.verdicts.items()}
 
 
@@ -146,13 +150,128 @@ def test_a_planned_float_weight_that_became_integer_is_reported(tmp_path: Path) 
     assert_passes(fit(convs(tmp_path), (4, 6, 6), keep=("b=fp32",)))
     run = tmp_path / "run"
     plan = read_plan(run / "plan.json")
-    assert [str(edge) for edge, choice in plan.edges.items() if not isinstance(choice.storage, QParams)] == ["b:1"]
+    assert [str(edge) for edge, choice in plan.edges.items() if not isinstance(choice.storage, QParams)] == [
+        "b:0",
+        "b:1",
+    ]
 
     def integer(model: onnx.ModelProto) -> None:
         node = next(n for n in model.graph.node if n.op_type == "Conv")
         node.name, node.op_type = "b", "QLinearConv"  # as ONNX Runtime does when WeightBiasQuantization is on
 
     assert "planned in float, but runs as QLinearConv" in tamper(run, integer)
+
+
+ATTENTION = """
+g (float[1,2,16,16] x, float[1,2,16,16] z) => (float[1,2,16,16] y)
+{ [scores] s = MatMul(x, z) [soft] p = Softmax(s) [mix] y = MatMul(p, x) }
+"""
+
+
+def fit_attention(folder: Path, **options: object) -> dovetail.Result:
+    random = np.random.default_rng(0)
+    data = {name: random.normal(size=(8, 2, 16, 16)).astype(np.float32) for name in ("x", "z")}
+    path = save(folder / "attention.onnx", ATTENTION)
+    return dovetail.fit(path, target="ort-cpu", calibration=data, output=folder / "run", force=True, **options)
+
+
+def running_ops(folder: Path) -> dict[str, str]:
+    """Node name -> the operator that ONNX Runtime runs."""
+    return {str(node.name): node.op_type for node in ir.load(folder / "run/optimized.onnx").graph}
+
+
+@pytest.mark.parametrize(
+    ("keep", "node", "in_integers", "in_float"),
+    [
+        ("soft=fp32", "soft", "QLinearSoftmax", "Softmax"),
+        ("p=fp32", "soft", "QLinearSoftmax", "Softmax"),
+        ("scores=fp32", "scores", "QLinearMatMul", "MatMul"),
+        ("mix=fp32", "mix", "MatMulIntegerToFloat", "MatMul"),
+    ],
+)
+def test_an_operator_kept_in_float_between_quantized_tensors_runs_in_float(
+    keep: str, node: str, in_integers: str, in_float: str, tmp_path: Path
+) -> None:
+    assert_passes(fit_attention(tmp_path))
+    assert running_ops(tmp_path)[node] == in_integers
+    result = fit_attention(tmp_path, keep=(keep,))
+    assert_passes(result)
+    assert running_ops(tmp_path)[node] == in_float
+    assert any(row.detail == f"computed in float by {in_float}" for row in result.read_back)
+
+    def integer(model: onnx.ModelProto) -> None:
+        next(n for n in model.graph.node if n.name == node).op_type = in_integers
+
+    assert f"planned in float, but runs as {in_integers}" in tamper(tmp_path / "run", integer)
+
+
+def test_an_operator_of_a_float_network_between_quantized_ones_runs_in_float(tmp_path: Path) -> None:
+    result = fit_attention(tmp_path, precision="fp32", keep=("scores=w8a8", "mix=w8a8"))
+    assert_passes(result)
+    assert running_ops(tmp_path)["soft"] == "Softmax"
+    assert running_ops(tmp_path)["scores"] == "QLinearMatMul"
+
+
+@pytest.mark.parametrize("options", [{"precision": "fp32"}, {"keep": ("*=fp32",)}])
+@pytest.mark.parametrize("name", zoo.names())
+def test_fp32_is_fp32(name: str, options: dict[str, object], tmp_path: Path) -> None:
+    shipped = zoo.load(name)
+    data = {key: array[:2] for key, array in shipped.calib().items()}
+    result = dovetail.fit(shipped.model_path, target="ort-cpu", calibration=data, output=tmp_path / "run", **options)
+    assert_passes(result)
+    figures = result.metrics.sqnr_db.target_vs_float
+    assert figures is not None
+    assert min(db for db in figures.values() if db is not None) > 100
+    ops = {node.op_type for node in ir.load(tmp_path / "run/optimized.onnx").graph}
+    assert not {op for op in ops if op.startswith(("QLinear", "Quantize", "Dequantize"))}
+
+
+def test_a_model_whose_softmax_rows_became_zero(tmp_path: Path) -> None:
+    model, data = (REPROS / name for name in ("mynet_softmax_wrap.onnx", "mynet_softmax_wrap_calib.npz"))
+    assert_passes(dovetail.fit(model, target="ort-cpu", calibration=data, output=tmp_path / "run"))
+
+
+@pytest.mark.parametrize("elements", [1, 2, 3, 17, 64, 197, 1000])
+@pytest.mark.parametrize("input_scale", [1e-4, 0.06, 1.0])
+def test_no_row_of_a_softmax_becomes_zero_whatever_its_calibrated_range(elements: int, input_scale: float) -> None:
+    random = np.random.default_rng(elements)
+    x = (random.uniform(-128, 127, (64, elements)) * random.uniform(0, 1, (64, 1)) * input_scale).astype(np.float32)
+    stored = np.clip(np.rint(x / np.float32(input_scale)) + 128, 0, 255)
+    real = (stored - 128) * input_scale
+    exact = np.exp(real - real.max(-1, keepdims=True))
+    exact /= exact.sum(-1, keepdims=True)
+    model = graph(f"g (float[64,{elements}] x) => (float[64,{elements}] y) {{ y = Softmax(x) }}")
+    node = next(iter(model.graph))
+    output_scale = TABLE["Softmax"].output_scale
+    assert output_scale is not None
+    for largest in (1.0, 0.7, 0.3, 0.1, 0.01, 1e-3, 1e-6):
+        scale = output_scale(node, DType.U8, largest / 255)
+        assert scale >= np.float32(largest / 255)
+        codes = run_softmax(x, input_scale, scale)
+        expected = np.clip(np.rint(exact / scale), 0, 255)
+        assert np.abs(codes - expected).max() <= 1, (largest, scale)
+        assert not np.any((codes == 0).all(-1) & (expected > 1).any(-1))
+
+
+def test_the_kernel_writes_zero_for_a_probability_of_one_if_its_output_scale_is_smaller() -> None:
+    """The kernel's defect, without which the limit on the scale would not be needed."""
+    x = np.zeros((1, 8), np.float32)
+    x[0, 0] = 8
+    assert run_softmax(x, 16 / 255, 1 / 2000)[0, 0] == 0
+    assert run_softmax(x, 16 / 255, 1 / 1000)[0, 0] == 255
+
+
+def run_softmax(x: np.ndarray, input_scale: float, output_scale: float) -> np.ndarray:
+    """The uint8 output of ONNX Runtime's kernel, whose input has the zero point 128."""
+    shape = ",".join(map(str, x.shape))
+    text = f"""<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
+        g (uint8[{shape}] x) => (uint8[{shape}] y)
+        <float xs = {{{input_scale:.9g}}}, uint8 xz = {{128}}, float ys = {{{output_scale:.9g}}}, uint8 yz = {{0}}>
+        {{ y = com.microsoft.QLinearSoftmax<axis = -1, opset = 21>(x, xs, xz, ys, yz) }}"""
+    content = onnx.parser.parse_model(text).SerializeToString()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    stored = np.clip(np.rint(x / np.float32(input_scale)) + 128, 0, 255).astype(np.uint8)
+    return np.asarray(session.run(None, {"x": stored})[0]).astype(int)
 
 
 @pytest.mark.parametrize("precision", ["w8a8", "fp32"])

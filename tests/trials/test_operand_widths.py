@@ -93,7 +93,7 @@ def test_an_edge_without_a_qdq_pair_cannot_be_switched(htp: Target, tmp_path: Pa
     edge = next(edge for edge in wide.edges if wide.edges[edge] != narrow.edges[edge])
     params = narrow.edges[edge].storage
     assert isinstance(params, QParams)
-    with pytest.raises(ValueError, match=f"edge '{edge}' has no QDQ pair of its own"):
+    with pytest.raises(ValueError, match=f"edge '{edge}' has no Q/DQ pair of its own"):
         with_switches(model, {edge: params})
 
 

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from rich.console import Console
 
 import dovetail
 from dovetail import targets
 from dovetail.backend import CompileResult, Sample
 from dovetail.encoding import Array
 from dovetail.finding import Thresholds
+from dovetail.report.terminal import print_result
 from dovetail.verify.compare import compare_runs
 from dovetail.verify.target_run import TargetRun
 from tests import toy_target
@@ -61,7 +63,8 @@ def _fitted(body: str, folder: Path, **options: Any) -> dovetail.Result:
 
 def test_nan_from_an_emulated_target_is_a_failed_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = fitted(FLOATS, all_nan, tmp_path, monkeypatch)
-    assert result.failed == ("numerics",)
+    assert result.failed == ("numerics", "accuracy")
+    assert "output 'y' is at -200.0 dB" in result.verdicts["accuracy"].reason
     reason = result.verdicts["numerics"].reason
     assert "the target's output 'y' contains NaN, the simulation's does not" in reason
     assert "the first wrong tensor is 'r', computed by Relu" in reason
@@ -112,3 +115,23 @@ def test_the_level_that_a_located_tensor_is_below(simulated: list[float], target
     dtype = np.int64 if isinstance(simulated[0], int) else np.float32
     arrays = (np.array(values, dtype) for values in ([1, 0], simulated, target))
     assert ran(*arrays).level_db(Thresholds()) == pytest.approx(level, abs=1e-4)
+
+
+def test_simulation_and_target_are_shown_on_the_samples_that_the_target_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An emulator runs one of eight samples."""
+    result = fitted(FLOATS, lambda output: output, tmp_path, monkeypatch)
+    metrics = result.metrics
+    assert (metrics.target_samples, metrics.data and metrics.data.samples) == (1, 8)
+    assert metrics.sqnr_db.simulation_where_target_ran == metrics.sqnr_db.target_vs_float
+    assert metrics.sqnr_db.simulation_where_target_ran != metrics.sqnr_db.simulation_vs_float
+    assert metrics.sqnr_db_per_sample.simulation_vs_float["y"].samples == 1
+    console = Console(record=True, width=160)
+    print_result(result, tmp_path / "run", console)
+    text = console.export_text()
+    (row,) = [line for line in text.splitlines() if "SQNR of y" in line]
+    _, simulation, target = row.rstrip("│ ").rsplit("│", 2)
+    assert simulation.strip() == target.strip()
+    assert "on 1 sample, those that the target ran; the simulation on all 8 is in result.json" in " ".join(text.split())
+    assert "SQNR on 1 calibration sample of in-memory arrays, target" in result.verdicts["accuracy"].evidence

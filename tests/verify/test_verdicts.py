@@ -67,7 +67,11 @@ def read(*outcomes: Outcome, unparsed: str = "") -> ReadBack:
 @pytest.mark.parametrize(
     ("read_back", "status", "message"),
     [
-        (read(Outcome.MATCHED, Outcome.ABSORBED), Status.PASS, "1 planned tensors and edges matched, 1 absorbed"),
+        (
+            read(Outcome.MATCHED, Outcome.ABSORBED),
+            Status.PASS,
+            "2 planned tensors and edges: 1 matched, 1 absorbed, 0 changed",
+        ),
         (read(Outcome.MATCHED, Outcome.CHANGED, Outcome.NOT_FOUND), Status.FAIL, "'t1': u8 instead of u16"),
         (read(Outcome.MATCHED, Outcome.NOT_FOUND), Status.NOT_CHECKED, "1 planned tensors or edges were not found"),
         (read(unparsed="line 812: ???"), Status.NOT_CHECKED, "could not be parsed: line 812: ???"),

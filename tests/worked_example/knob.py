@@ -16,37 +16,37 @@ NAME = "first_layer"
 # The least that the worst output must gain, because a layer in float costs time.
 GAIN_DB = 6.0
 SAMPLES = 8
-RULE = f"in float, if the worst output gains more than {GAIN_DB:g} dB in simulation"
+CRITERION = f"in float, if the worst output gains more than {GAIN_DB:g} dB in simulation"
 
 
-def decide(bench: Workbench, variant: Variant) -> Outcome:
-    """Try the layers that consume each input in float, input by input, and keep them in float if that gains enough."""
-    units = build_problem(variant.model, bench.table).units
+def decide(workbench: Workbench, variant: Variant) -> Outcome:
+    """For each graph input, try its consumers in float; keep them in float if the SQNR gains more than GAIN_DB."""
+    units = build_problem(variant.model, workbench.table).units
     decisions = []
     for name in [str(value.name) for value in variant.model.graph.inputs]:
-        pin = Pin(FP32, Reason.MEASURED, f"kept {RULE}")
+        pin = Pin(FP32, Reason.MEASURED, f"kept {CRITERION}")
         consumers = [unit.name for unit in units if any(operand.name == name for operand in unit.operands)]
         in_float = pinned(Pins(units=dict.fromkeys(consumers, pin), groups={name: pin}))(variant)
-        quantized_db, float_db = bench.worst_db(variant, SAMPLES), bench.worst_db(in_float, SAMPLES)
-        gains = float_db - quantized_db > GAIN_DB
-        decisions.append(_decision(bench, name, quantized_db, float_db, gains))
-        variant = in_float if gains else variant
+        quantized_db, float_db = workbench.worst_db(variant, SAMPLES), workbench.worst_db(in_float, SAMPLES)
+        is_better = float_db - quantized_db > GAIN_DB
+        decisions.append(_decision(workbench, name, quantized_db, float_db, is_better))
+        variant = in_float if is_better else variant
     return variant, tuple(decisions)
 
 
 FIRST_LAYER = Knob(NAME, decide)
 
 
-def _decision(bench: Workbench, name: str, quantized_db: float, float_db: float, gains: bool) -> Decision:
+def _decision(workbench: Workbench, name: str, quantized_db: float, float_db: float, is_better: bool) -> Decision:
     return Decision(
         knob=NAME,
         place=Place(PlaceKind.TENSOR, tensor=name),
-        taken="float" if gains else "quantized",
+        taken="float" if is_better else "quantized",
         alternatives=(
             Alternative("quantized", {"simulation_sqnr_db": quantized_db}),
             Alternative("float", {"simulation_sqnr_db": float_db}),
         ),
-        rule=RULE,
+        rule=CRITERION,
         reason=f"float gains {float_db - quantized_db:.1f} dB at the worst output",
-        samples=len(bench.samples(SAMPLES)),
+        samples=len(workbench.samples(SAMPLES)),
     )

@@ -21,7 +21,7 @@ OPS = {
 TABLE = replace(EXAMPLE.table, ops=OPS, precisions={**EXAMPLE.table.precisions, SYMMETRIC.name: SYMMETRIC})
 
 
-def open_target(variant: str, options: Mapping[str, str]) -> Target:
+def open_target(suffix: str, options: Mapping[str, str]) -> Target:
     """The example target with one more precision."""
     return replace(EXAMPLE, table=TABLE)
 

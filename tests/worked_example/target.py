@@ -78,10 +78,10 @@ def run(compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
         yield run_session(session, sample)
 
 
-def open_target(variant: str, options: Mapping[str, str]) -> Target:
-    """The target, which has no variants and no options: any other name is an error, so that a typo is not ignored."""
-    if variant or options:
-        raise InputError(f"target example has no variant or option {variant or min(options)!r}")
+def open_target(suffix: str, options: Mapping[str, str]) -> Target:
+    """The target, which has no suffix and no options: any other name is an error, so that a typo is not ignored."""
+    if suffix or options:
+        raise InputError(f"target example has no suffix or option {suffix or min(options)!r}")
     return EXAMPLE
 
 

@@ -30,7 +30,7 @@ class InputSpec:
 class Data:
     """A stream of samples that can be read repeatedly; ``count`` is None if it is known only after reading.
 
-    Keys of a sample that are not model inputs are targets of a metric.
+    Keys of a sample that are not model inputs are labels (ground truth) for the metric.
     """
 
     source: str
@@ -56,7 +56,7 @@ class TrackedData:
             self.digests.extend(digests({name: sample[name] for name in self.inputs}))
             yield sample
         if not self.digests:
-            raise InputError(f"{self.data.source}: contains no samples")
+            raise InputError(f"{self.data.source}: no samples")
 
     def info(self) -> DataInfo:
         total = hashlib.sha256(b"".join(self.digests)).hexdigest()
@@ -106,7 +106,7 @@ def check_sample(sample: Mapping[str, Array], specs: tuple[InputSpec, ...], sour
     for spec in specs:
         if spec.name not in sample:
             names = ", ".join(sorted(map(str, sample))) or "no arrays"
-            raise InputError(f"{source}: no array for the model input {spec.name!r}; sample {number} has {names}")
+            raise InputError(f"{source} has no array for the model input {spec.name!r}; sample {number} has {names}")
         array = _as_array(sample[spec.name], f"{source}: {spec.name!r} of sample {number}")
         if array.shape != spec.shape:
             raise InputError(

@@ -31,7 +31,7 @@ def image_samples(files: Sequence[Path], spec: InputSpec, options: ImageOptions)
             with Image.open(file) as image:
                 pixels = image.convert("RGB" if channels == 3 else "L").resize((width, height))
         except (OSError, UnidentifiedImageError) as error:
-            raise InputError(f"{file}: cannot be read as an image ({error})") from error
+            raise InputError(f"{file} cannot be read as an image ({error})") from error
         array = np.asarray(pixels, dtype=np.float32).reshape(height, width, channels) / np.float32(255)
         array = np.divide(array - np.asarray(options.mean, np.float32), np.asarray(options.std, np.float32))
         if options.layout == "nchw":

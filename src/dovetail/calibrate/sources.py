@@ -19,7 +19,7 @@ from dovetail.errors import InputError
 from dovetail.whole_number import whole_number
 
 RANDOM_SAMPLES = 8
-# What reading a damaged archive raises; RuntimeError if it is encrypted or its compression is not supported.
+# What reading a corrupt archive raises; RuntimeError if it is encrypted or its compression is not supported.
 _ARCHIVE_ERRORS = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
 
@@ -40,7 +40,7 @@ DataLike = str | Path | Mapping[str, Array] | Callable[[], Iterable[Mapping[str,
 def open_data(
     source: DataLike, specs: tuple[InputSpec, ...], *, images: ImageOptions | None = None, extra: bool = False
 ) -> Data:
-    """Return the samples of a source; ``extra``: arrays that are not model inputs (targets of a metric) are allowed."""
+    """Return the samples of a source; ``extra``: arrays that are not model inputs (labels for a metric) are allowed."""
     if isinstance(source, Data):
         return source
     if isinstance(source, Mapping):
@@ -70,13 +70,13 @@ def is_random(text: str) -> bool:
 
 def _from_arrays(arrays: Mapping[str, Array], specs: tuple[InputSpec, ...], extra: bool) -> Data:
     members = {name: (np.asarray(a).shape, np.asarray(a).dtype) for name, a in arrays.items()}
-    calls = _Calls("arrays", members, specs, extra)
+    calls = _Calls("in-memory arrays", members, specs, extra)
 
     def samples() -> Iterator[Sample]:
         for number in range(calls.count):
             yield calls.checked({name: np.asarray(a)[calls.rows(name, number)] for name, a in arrays.items()}, number)
 
-    return Data("arrays", samples, calls.count)
+    return Data("in-memory arrays", samples, calls.count)
 
 
 def _from_npz(path: Path, specs: tuple[InputSpec, ...], extra: bool) -> Data:
@@ -89,7 +89,7 @@ def _from_npz(path: Path, specs: tuple[InputSpec, ...], extra: bool) -> Data:
                     shape, dtype = _npy_header(stream, f"{path.name}:{entry}")
                 members[entry.removesuffix(".npy")] = (shape, dtype)
     except _ARCHIVE_ERRORS as error:
-        raise InputError(f"{path}: cannot be read as .npz ({error})") from error
+        raise InputError(f"{path} cannot be read as .npz ({error})") from error
     calls = _Calls(path.name, members, specs, extra)
 
     def samples() -> Iterator[Sample]:
@@ -99,10 +99,13 @@ def _from_npz(path: Path, specs: tuple[InputSpec, ...], extra: bool) -> Data:
                 for name, stream in streams.items():
                     _npy_header(stream, name)
                 for number in range(calls.count):
-                    rows = {n: _read_rows(s, *members[n], calls.per_call(n)) for n, s in streams.items()}
+                    rows = {
+                        name: _read_rows(stream, f"{path.name}: array {name!r}", *members[name], calls.per_call(name))
+                        for name, stream in streams.items()
+                    }
                     yield calls.checked(rows, number)
         except _ARCHIVE_ERRORS as error:
-            raise InputError(f"{path}: cannot be read as .npz ({error})") from error
+            raise InputError(f"{path} cannot be read as .npz ({error})") from error
 
     return Data(path.name, samples, calls.count)
 
@@ -183,20 +186,20 @@ def _npy_header(stream: IO[bytes], name: str) -> tuple[tuple[int, ...], np.dtype
         reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = reader(stream)
     except ValueError as error:
-        raise InputError(f"{name}: not a NumPy array ({error})") from error
+        raise InputError(f"{name} is not a NumPy array ({error})") from error
     if fortran and len(shape) > 1:
-        raise InputError(f"{name}: is in Fortran order, which cannot be read sample by sample: save it in C order")
+        raise InputError(f"{name} is in Fortran order, which cannot be read sample by sample: save it in C order")
     if dtype.hasobject:
-        raise InputError(f"{name}: contains Python objects, not numbers")
+        raise InputError(f"{name} contains Python objects, not numbers")
     return shape, dtype
 
 
-def _read_rows(stream: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any], rows: int) -> Array:
+def _read_rows(stream: IO[bytes], label: str, shape: tuple[int, ...], dtype: np.dtype[Any], rows: int) -> Array:
     inner = shape[1:]
     size = rows * int(np.prod(inner, dtype=np.int64)) * dtype.itemsize
     content = stream.read(size)
     if len(content) != size:
-        raise InputError("the .npz is truncated: it ends before its last sample")
+        raise InputError(f"{label} is truncated: it ends before its last sample; write the file again")
     return np.frombuffer(content, dtype=dtype).reshape(rows, *inner)
 
 
@@ -221,7 +224,7 @@ def _npy_samples(files: list[Path], specs: tuple[InputSpec, ...]) -> Iterator[Sa
         try:
             array = np.load(file, allow_pickle=False)
         except (OSError, ValueError) as error:
-            raise InputError(f"{file}: not a NumPy array ({error})") from error
+            raise InputError(f"{file} is not a NumPy array ({error})") from error
         if array.ndim == len(spec.shape) - 1:
             array = array[None]
         yield check_sample({spec.name: array}, specs, file.name, number)
@@ -231,7 +234,7 @@ def _from_function(function: Callable[[], Any], name: str, specs: tuple[InputSpe
     def samples() -> Iterator[Sample]:
         for number, sample in enumerate(items_of(function, name)):
             if not isinstance(sample, Mapping):
-                raise InputError(f"{name}: yields {type(sample).__name__}, it must yield dicts of input name to array")
+                raise InputError(f"{name} yields {type(sample).__name__}, but must yield dicts of input name to array")
             yield check_sample(sample, specs, name, number)
 
     return Data(name, samples)

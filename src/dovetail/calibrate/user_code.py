@@ -1,4 +1,4 @@
-"""The caller's own functions: loaded by name, and their errors reported in one sentence."""
+"""Load and call the caller's functions (data, metric); their exceptions become one-sentence error messages."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dovetail.errors import BackendError, InputError
 
 @contextmanager
 def user_code(label: str) -> Iterator[None]:
-    """Report whatever the caller's code raises in this block, an exit included, as an ``InputError`` with a label."""
+    """Convert exceptions (and SystemExit) of the caller's code to an ``InputError`` that starts with ``label``."""
     try:
         yield
-    except (InputError, BackendError):
-        raise  # from an iterator of Dovetail that was passed to the caller's code
+    except (InputError, BackendError, MemoryError):
+        raise  # raised by an iterator of Dovetail that the caller's code reads; memory can run out in either
     except (Exception, SystemExit) as error:
         raise InputError(f"{label}: {type(error).__name__}: {' '.join(str(error).split())}") from error
 
@@ -27,7 +27,7 @@ def load_function(text: str) -> Callable[..., Any]:
     """Load the function named ``module:function``; the module may be in the current folder."""
     module_name, _, name = text.partition(":")
     if not name or not all(part.isidentifier() for part in module_name.split(".")):
-        raise InputError(f"{text}: must be module:function")
+        raise InputError(f"{text}: expected module:function")
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
     try:
@@ -43,12 +43,12 @@ def load_function(text: str) -> Callable[..., Any]:
 
 
 def items_of(function: Callable[[], Any], name: str) -> Iterator[Any]:
-    """Yield what the caller's function yields."""
+    """Call the caller's function and yield what it yields; messages start with ``name``."""
     with user_code(name):
         items = function()
         iterator = iter(items) if hasattr(items, "__iter__") else None
     if iterator is None:
-        raise InputError(f"{name}: returns {type(items).__name__}, it must yield dicts of input name to array")
+        raise InputError(f"{name} returns {type(items).__name__}, but must yield dicts of input name to array")
     end = object()
     while True:
         with user_code(name):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from dovetail.printable import size_text
+
 
 @click.group("cache")
 def cache_command() -> None:
@@ -22,7 +24,7 @@ def info_command() -> None:
     cache = user_cache()
     entries, size_bytes = cache.size()
     click.echo(f"folder: {cache.folder}")
-    click.echo(f"{entries} compilations, {size_bytes / 1e6:.1f} MB of at most {cache.limit_bytes / 1e6:.0f} MB")
+    click.echo(f"{entries} compilations, {size_text(size_bytes)} of at most {size_text(cache.limit_bytes)}")
 
 
 @cache_command.command("clear")
@@ -36,4 +38,4 @@ def clear_command() -> None:
         entries, size_bytes = cache.clear()
     except OSError as error:
         raise InputError(f"{cache.folder}: the compile cache could not be removed ({error})") from error
-    click.echo(f"removed {entries} compilations, {size_bytes / 1e6:.1f} MB, from {cache.folder}")
+    click.echo(f"removed {entries} compilations, {size_text(size_bytes)}, from {cache.folder}")

@@ -38,12 +38,16 @@ def check_command(
     from dovetail.cli.findings import FORMATS, as_text
     from dovetail.config import parse_options, parse_shapes
     from dovetail.finding import Severity
+    from dovetail.printable import printable
     from dovetail.targets import open_target
 
     opened = open_target(target, parse_options(option))
     findings = check_file(model, opened, parse_shapes(shape), calib)
-    is_text = format_ == "text"
-    click.echo(as_text(findings, model, target, every) if is_text else FORMATS[format_](findings, model, target))
+    text = as_text(findings, model, target, every) if format_ == "text" else FORMATS[format_](findings, model, target)
+    if format_ == "text":
+        _print_text(printable(text))
+    else:
+        click.echo(text if format_ in ("json", "sarif") else printable(text))
     context.exit(ERROR_FOUND if any(finding.severity is Severity.ERROR for finding in findings) else 0)
 
 
@@ -61,7 +65,18 @@ def explain_command(code: str | None) -> None:
         _print_markdown(explain(find_rule(code)))
         return
     for rule in all_rules():
-        click.echo(f"{rule.code}  {rule.name}\n      {rule.summary}")
+        _print_text(f"{rule.code}  {rule.name}\n      {rule.summary}")
+
+
+def _print_text(text: str) -> None:
+    """Print text, wrapped at words on a terminal and as it is otherwise."""
+    from rich.console import Console
+
+    console = Console()
+    if console.is_terminal:
+        console.print(text, markup=False, highlight=False, emoji=False, overflow="fold")
+    else:
+        click.echo(text)
 
 
 def _print_markdown(text: str) -> None:

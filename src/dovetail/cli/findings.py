@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import dovetail
 from dovetail.catalog import find_rule
-from dovetail.document import builtins, encode
+from dovetail.document import encode, to_builtins
 from dovetail.finding import Finding, PlaceKind, Severity
 from dovetail.rule_docs import explain
 
@@ -47,7 +47,7 @@ def _block(group: list[Finding]) -> str:
 
 def as_json(findings: tuple[Finding, ...], model: Path, target: str) -> str:
     """Format every finding with all of its fields."""
-    rows = [{"name": find_rule(finding.code).name, **builtins(finding)} for finding in findings]
+    rows = [{"name": find_rule(finding.code).name, **to_builtins(finding)} for finding in findings]
     return encode({"model": model.name, "target": target, "findings": rows}, indent=2).decode()
 
 
@@ -102,7 +102,7 @@ def _sarif_result(finding: Finding, rule_index: int, model: Path) -> dict[str, A
         "level": str(finding.severity),
         "message": {"text": message},
         "locations": [location],
-        "properties": {"place": builtins(finding.place), "numbers": builtins(finding.numbers)},
+        "properties": {"place": to_builtins(finding.place), "numbers": to_builtins(finding.numbers)},
     }
 
 

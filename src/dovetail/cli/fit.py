@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dovetail.cli.invocation import current
 from dovetail.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,40 +19,89 @@ NOT_CHECKED = 3
 
 @click.command("fit")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--target", help="Target to deploy to, for example ort-cpu; see `dovetail targets`.")
+@click.option(
+    "--target",
+    help="Target to deploy to, for example ort-cpu; see `dovetail targets`. Required, here or in --config.",
+)
 @click.option("--precision", help="w8a8 (default), w8a16, fp32, ...; `dovetail targets` lists those of each target.")
 @click.option("--range", "range_", metavar="METHOD", help="Range method: minmax (default), percentile, mse, entropy.")
 @click.option(
     "--calib",
     metavar="DATA",
-    help="Calibration data: .npz file, folder of .npy files or images, module:function, or random.",
+    help="Calibration data: .npz file, folder of .npy files or images, module:function, or random. Required.",
 )
-@click.option("--eval", "eval_", metavar="DATA", help="Held-out data, including the targets of the metric.")
+@click.option("--eval", "eval_", metavar="DATA", help="Held-out data, with labels (ground truth) for the metric.")
 @click.option(
     "--metric",
     metavar="MODULE:FUNCTION",
-    help="Function from iterators of outputs and of targets to a dict of named figures; requires --eval.",
+    help="Function of two iterators, over outputs and labels, that returns a dict of named values; requires --eval.",
 )
 @click.option(
     "--keep",
     multiple=True,
     metavar="GLOB=PRECISION",
-    help="Keep tensors or nodes, by their names in MODEL, in a precision, for example 'decoder.*=fp16'.",
+    help="Fix the precision of tensors or nodes whose names in MODEL match GLOB, for example 'decoder.*=fp16'. Can "
+    "be repeated.",
 )
-@click.option("--plan", type=click.Path(path_type=Path), help="Use this plan.json, which may be edited.")
+@click.option(
+    "--plan",
+    type=click.Path(path_type=Path),
+    help="Use this plan.json of an earlier run, possibly edited, instead of planning.",
+)
 @click.option("--io", type=str, help="Graph inputs and outputs: float (default) or quantized.")
-@click.option("--baselines", type=str, help="Baselines to compare with: first (default), none, all, or names.")
-@click.option("--operand-bits", help="Second operand of activation-by-activation MatMuls: auto (default), 16 or 8.")
-@click.option("--emulate", type=int, metavar="N", help="Number of samples to run on an emulator; by default one.")
-@click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Static shape of an input.")
-@click.option("--size", metavar="H,W", help="Size of images; must be that of the model input.")
-@click.option("--mean", metavar="M,...", help="Mean of images scaled to 0..1, per channel.")
-@click.option("--std", metavar="S,...", help="Standard deviation of images scaled to 0..1, per channel.")
+@click.option(
+    "--baselines",
+    type=str,
+    help="Baselines to compare latency with: first (default), none, all, or names separated by commas; first is the "
+    "first baseline the target lists.",
+)
+@click.option(
+    "--operand-bits",
+    help="Bit width of the second input of MatMuls with two non-constant inputs (QK^T, attention x V), for targets "
+    "that support 16 and 8: auto (default), 16 or 8.",
+)
+@click.option(
+    "--emulate",
+    type=int,
+    metavar="N",
+    help="Number of samples to run on the emulator (default 1); only for targets with an emulator.",
+)
+@click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Static shape of an input. Can be repeated.")
+@click.option(
+    "--size", metavar="H,W", help="Images are resized to the model input; --size asserts that the input is H,W."
+)
+@click.option("--mean", metavar="M,...", help="Value per channel to subtract from pixels scaled to 0..1.")
+@click.option("--std", metavar="S,...", help="Value per channel to divide by, after --mean is subtracted.")
 @click.option("--layout", help="Layout of the image input: nchw (default) or nhwc.")
-@click.option("--option", multiple=True, metavar="KEY=VALUE", help="Option of the target; see `dovetail targets`.")
-@click.option("--config", type=click.Path(path_type=Path), help="TOML file with the same keys as these options.")
-@click.option("--require", multiple=True, metavar="VERDICT", help="Exit with code 3 if this verdict is not checked.")
-@click.option("-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="Run directory.")
+@click.option(
+    "--option",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Option of the target; see `dovetail targets`. Can be repeated.",
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="TOML file with options, named as here but with _ for -. It cannot contain calib, eval, plan, output, force "
+    "or resume. `cache = false` stands for --no-cache; the table [thresholds] can only be set there.",
+)
+@click.option(
+    "--max-drop",
+    multiple=True,
+    metavar="[FIGURE=]NUMBER",
+    help="Largest drop of a value of the metric, absolute (default 0.05), with which `accuracy` passes.",
+)
+@click.option("--min-sqnr", type=float, metavar="DB", help="Lowest SQNR of an output for `accuracy` to pass (10 dB).")
+@click.option(
+    "--require",
+    multiple=True,
+    metavar="VERDICT",
+    help="Exit with code 3 if this verdict is not checked: normalized, compiled, fidelity, numerics, accuracy or "
+    "device. Can be repeated.",
+)
+@click.option(
+    "-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="Run directory. Required."
+)
 @click.option("--force", is_flag=True, help="Replace an earlier run in the run directory.")
 @click.option("--resume", is_flag=True, help="Continue an earlier run in the run directory.")
 @click.option("--no-cache", is_flag=True, help="Compile everything again; neither read nor write the compile cache.")
@@ -64,22 +114,26 @@ def fit_command(
     from dovetail.config import options_from
     from dovetail.job import prepare
     from dovetail.pipeline import fit
+    from dovetail.run_record import RunOrigin
 
-    options = options_from(_values(arguments), planned=arguments["plan"] is not None)
-    job = prepare(model, options, calibration=arguments["calib"], evaluation=arguments["eval_"], plan=arguments["plan"])
+    origin = RunOrigin("fit", current(context, output).command)
+    options = options_from(_option_values(arguments), planned=arguments["plan"] is not None)
+    data = {"calibration": arguments["calib"], "evaluation": arguments["eval_"]}
     with showing_progress() as report:
-        result = fit(job, output, force=force, resume=resume, report=report)
+        job = prepare(model, options, **data, plan=arguments["plan"])
+        result = fit(job, output, force=force, resume=resume, report=report, origin=origin)
     context.exit(show(result, output, options.require))
 
 
-def _values(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Convert the options of the command line, which take precedence over the configuration file."""
-    from dovetail.config import parse_numbers, parse_options, parse_shapes, parse_size, read_config
+def _option_values(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Merge the configuration file with the options of the command line, which take precedence; values are parsed."""
+    from dovetail.config import parse_drops, parse_numbers, parse_options, parse_shapes, parse_size, read_config
 
     values = read_config(arguments["config"]) if arguments["config"] is not None else {}
-    plain = {"target": "target", "precision": "precision", "range_": "range", "metric": "metric", "io": "io"}
-    plain |= {"layout": "layout", "baselines": "baselines", "emulate": "emulate", "operand_bits": "operand_bits"}
-    values |= {key: arguments[name] for name, key in plain.items() if arguments[name] is not None}
+    unparsed = {"target": "target", "precision": "precision", "range_": "range", "metric": "metric", "io": "io"}
+    unparsed |= {"layout": "layout", "baselines": "baselines", "emulate": "emulate", "operand_bits": "operand_bits"}
+    unparsed |= {"min_sqnr": "min_sqnr"}
+    values |= {key: arguments[name] for name, key in unparsed.items() if arguments[name] is not None}
     values |= {name: arguments[name] for name in ("keep", "require") if arguments[name]}
     values |= {"cache": False} if arguments["no_cache"] else {}
     values |= {name: parse_numbers(name, arguments[name]) for name in ("mean", "std") if arguments[name] is not None}
@@ -87,20 +141,24 @@ def _values(arguments: dict[str, Any]) -> dict[str, Any]:
         values["shape"] = parse_shapes(arguments["shape"])
     if arguments["option"]:
         values["option"] = parse_options(arguments["option"])
+    if arguments["max_drop"]:
+        values["max_drop"] = parse_drops(arguments["max_drop"])
     if arguments["size"] is not None:
         values["size"] = parse_size(arguments["size"])
     return values
 
 
 def show(result: Result, output: Path, require: tuple[str, ...]) -> int:
-    """Print the result, and return the exit code."""
-    from dovetail.finding import Status
+    """Print the result, and return the exit code; a finding of severity error counts like a verdict that failed."""
+    from dovetail.finding import Severity, Status
     from dovetail.report.terminal import print_result
 
     print_result(result, output)
-    if result.failed:
+    if result.failed or any(finding.severity is Severity.ERROR for finding in result.findings):
         return VERDICT_FAILED
-    unchecked = [name for name in require if result.verdicts[name].status is Status.NOT_CHECKED]
+    # A result of an earlier version, or of a target without a device folder, does not have every verdict.
+    verdicts = [result.verdicts.get(name) for name in require]
+    unchecked = [verdict for verdict in verdicts if verdict is None or verdict.status is Status.NOT_CHECKED]
     return NOT_CHECKED if unchecked else 0
 
 
@@ -114,11 +172,14 @@ def show(result: Result, output: Path, require: tuple[str, ...]) -> int:
     type=click.Path(path_type=Path),
     default=Path("runs/demo"),
     show_default=True,
-    help="Run directory; an earlier run in it is replaced.",
+    help="Run directory; an earlier demo in it is replaced.",
 )
+@click.option("--force", is_flag=True, help="Also replace a run in the run directory that is not a demo.")
 @click.option("--no-cache", is_flag=True, help="Compile everything again; neither read nor write the compile cache.")
 @click.pass_context
-def demo_command(context: click.Context, name: str, target: str, precision: str, output: Path, no_cache: bool) -> None:
+def demo_command(
+    context: click.Context, name: str, target: str, precision: str, output: Path, force: bool, no_cache: bool
+) -> None:
     """Fit a small trained model that ships with the package."""
     from dovetail import zoo
     from dovetail.calibrate.user_code import load_function
@@ -126,18 +187,24 @@ def demo_command(context: click.Context, name: str, target: str, precision: str,
     from dovetail.config import FitOptions
     from dovetail.job import prepare
     from dovetail.pipeline import fit
+    from dovetail.run_record import RECORD, RunOrigin, read_record
 
     if name not in zoo.names():
         raise InputError(f"--model {name}: unknown shipped model; expected one of {', '.join(zoo.names())}")
+    origin = RunOrigin("demo", current(context, output).command)
+    if (output / RECORD).exists() and not force:
+        earlier = read_record(output)
+        if earlier is None or earlier.kind != origin.kind:
+            raise InputError(f"{output} contains a run that is not a demo; add --force to replace it")
     shipped = zoo.load(name)
     options = FitOptions(target=target, precision=precision, range="mse", cache=not no_cache)
-    job = prepare(
-        shipped.model_path,
-        options,
-        calibration=shipped.calib(),
-        evaluation={**shipped.eval(), **shipped.targets()},
-        metric=load_function(shipped.metric),
-    )
     with showing_progress() as report:
-        result = fit(job, output, force=True, report=report)
+        job = prepare(
+            shipped.model_path,
+            options,
+            calibration=shipped.calib(),
+            evaluation={**shipped.eval(), **shipped.targets()},
+            metric=load_function(shipped.metric),
+        )
+        result = fit(job, output, force=True, report=report, origin=origin)
     context.exit(show(result, output, ()))

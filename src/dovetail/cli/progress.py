@@ -1,42 +1,127 @@
-"""Progress on a terminal: the stage, and a bar with rate and remaining time; elsewhere nothing is shown."""
+"""Progress on standard error: on a terminal a line that is updated, elsewhere a line of text every 10 seconds."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Event, Lock, Thread
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task
+from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from dovetail.clock import Reporter, silent
+from dovetail.clock import Reporter
+from dovetail.printable import elapsed_text
+
+INTERVAL_S = 10.0
+# The numbered stages, in order; each with the parts that are reported while it runs and what they do.
+STAGES: tuple[dict[str, str], ...] = (
+    {"read": "reading the model and the data", "probe": "looking for the target's tools"},
+    {"normalize": "bringing the graph to one form", "split": "splitting off what the target cannot run"},
+    {"rewrite": "rewriting the graph for the target"},
+    {"calibrate": "calibrating", "held_out": "reading the held-out data"},
+    {"check_normalized": "comparing the graph with the original model"},
+    {
+        "build": "planning and emitting",
+        "decide": "trying alternatives",
+        "compile": "compiling with the vendor's compiler",
+        "verify": "running and comparing with float",
+        "locate": "locating where the target differs",
+    },
+    {"check": "checking the rules of the target"},
+    {"baselines": "comparing with baselines", "device": "writing the device folder"},
+    {"report": "writing the result"},
+)
+_NUMBERS = {part: number for number, stage in enumerate(STAGES, 1) for part in stage}
+_TEXTS = {part: text for stage in STAGES for part, text in stage.items()}
 
 
-class _Rate(ProgressColumn):
-    """Samples per second."""
+class _State:
+    """What a run is doing now; the stage number never decreases."""
 
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text("" if speed is None or not task.total else f"{speed:.1f}/s")
+    def __init__(self) -> None:
+        self._start_s = time.monotonic()
+        self._lock = Lock()
+        self._part, self._number, self._done = "read", 1, 0
+        self._total: int | None = None
+
+    def set(self, part: str, done: int, total: int | None) -> None:
+        with self._lock:
+            self._number = max(self._number, _NUMBERS.get(part, 0))
+            self._part, self._done, self._total = part, done, total
+
+    def counts(self) -> tuple[int, int | None]:
+        with self._lock:
+            return self._done, self._total
+
+    def stage(self) -> str:
+        return f"stage {self._number} of {len(STAGES)}"
+
+    def doing(self) -> str:
+        with self._lock:
+            count = f", {self._done} of {self._total}" if self._total else f", {self._done}" if self._done else ""
+            return f"{_TEXTS.get(self._part, self._part)}{count}"
+
+    def elapsed(self) -> str:
+        return elapsed_text(time.monotonic() - self._start_s)
 
 
 @contextmanager
 def showing_progress() -> Iterator[Reporter]:
     """Yield a reporter that shows progress on standard error while the block runs."""
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield silent
-        return
-    columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("read", total=None)
-        shown = "read"
+    state = _State()
+    with _on_terminal(console, state) if console.is_terminal else _as_lines(console, state):
+        yield state.set
 
-        def report(stage: str, done: int, total: int | None) -> None:
-            nonlocal shown, task
-            if stage != shown:
-                progress.remove_task(task)
-                task, shown = progress.add_task(stage, total=total), stage
-            progress.update(task, completed=done, total=total)
 
-        yield report
+@contextmanager
+def _as_lines(console: Console, state: _State) -> Iterator[None]:
+    """Print a line every 10 seconds, from a thread of its own."""
+    ended = Event()
+
+    def print_lines() -> None:
+        while not ended.wait(INTERVAL_S):
+            console.out(f"dovetail: {state.stage()}, {state.elapsed()}: {state.doing()}", highlight=False)
+
+    thread = Thread(target=print_lines, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+class _Line(ProgressColumn):
+    """The whole state as text, cut to the width of the terminal by rich."""
+
+    def __init__(self, state: _State) -> None:
+        super().__init__()
+        self._state = state
+
+    def render(self, task: Task) -> Text:
+        text = f"{self._state.stage()}  {self._state.elapsed()}  {self._state.doing()}"
+        return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+class _Bar(BarColumn):
+    """A bar for stages whose length is known; for others it only moves."""
+
+    def __init__(self, state: _State) -> None:
+        super().__init__(bar_width=14)
+        self._state = state
+
+    def render(self, task: Task) -> ProgressBar:
+        done, total = self._state.counts()
+        task.completed, task.total = done, total
+        return super().render(task)
+
+
+@contextmanager
+def _on_terminal(console: Console, state: _State) -> Iterator[None]:
+    with Progress(_Bar(state), _Line(state), console=console, transient=True) as progress:
+        progress.add_task("", total=None)
+        yield

@@ -6,28 +6,48 @@ from pathlib import Path
 
 import click
 
+from dovetail.cli.invocation import current
+from dovetail.printable import printable
+
 # How many lines of each list are printed.
 _LISTED = 12
 
 
 @click.command("repair")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--target", required=True, help="Target to deploy to, for example ort-cpu; see `dovetail targets`.")
-@click.option("--precision", help="Precision; by default that of most activations of MODEL.")
+@click.option(
+    "--target", required=True, help="Target to deploy to, for example ort-cpu; see `dovetail targets`. Required."
+)
+@click.option("--precision", help="Precision (default: the precision most activations of MODEL already have).")
 @click.option(
     "--calib",
     metavar="DATA",
-    help="Calibration data for missing scales and for figures; without it, figures are measured on random inputs.",
+    help="Calibration data, for missing scales and to compare outputs on; without it, outputs are compared on random "
+    "inputs and no scale may be missing.",
 )
-@click.option("--eval", "eval_", metavar="DATA", help="Held-out data, including the targets of the metric.")
+@click.option("--eval", "eval_", metavar="DATA", help="Held-out data, with labels (ground truth) for the metric.")
 @click.option(
     "--metric",
     metavar="MODULE:FUNCTION",
-    help="Function from iterators of outputs and of targets to a dict of named figures; requires --eval.",
+    help="Function of two iterators, over outputs and labels, that returns a dict of named values; requires --eval.",
 )
-@click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Static shape of an input.")
-@click.option("--option", multiple=True, metavar="KEY=VALUE", help="Option of the target; see `dovetail targets`.")
-@click.option("-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="Run directory.")
+@click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Static shape of an input. Can be repeated.")
+@click.option(
+    "--option",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Option of the target; see `dovetail targets`. Can be repeated.",
+)
+@click.option(
+    "--max-drop",
+    multiple=True,
+    metavar="[FIGURE=]NUMBER",
+    help="Largest drop of a value of the metric, absolute (default 0.05), with which `accuracy` passes.",
+)
+@click.option("--min-sqnr", type=float, metavar="DB", help="Lowest SQNR of an output for `accuracy` to pass (10 dB).")
+@click.option(
+    "-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="Run directory. Required."
+)
 @click.option("--force", is_flag=True, help="Replace an earlier run in the run directory.")
 @click.option("--no-cache", is_flag=True, help="Compile everything again; neither read nor write the compile cache.")
 @click.pass_context
@@ -41,6 +61,8 @@ def repair_command(
     metric: str | None,
     shape: tuple[str, ...],
     option: tuple[str, ...],
+    max_drop: tuple[str, ...],
+    min_sqnr: float | None,
     output: Path,
     force: bool,
     no_cache: bool,
@@ -51,22 +73,27 @@ def repair_command(
     """
     from dovetail.cli.fit import show
     from dovetail.cli.progress import showing_progress
-    from dovetail.config import options_from, parse_options, parse_shapes
+    from dovetail.config import options_from, parse_drops, parse_options, parse_shapes
     from dovetail.repairs import precision_of, repair
 
+    command = current(context, output).command
     shapes = parse_shapes(shape)
-    values = {"target": target, "precision": precision or precision_of(model, shapes), "shape": shapes}
+    values: dict[str, object] = {"target": target, "shape": shapes}
+    values |= {"precision": precision or precision_of(model, shapes)}
     values |= {"option": parse_options(option)} | ({"metric": metric} if metric else {})
+    values |= {"min_sqnr": min_sqnr, "max_drop": parse_drops(max_drop) or None}
     options = options_from({**values, "cache": not no_cache})
     with showing_progress() as report:
-        result, record = repair(model, options, output, calibration=calib, evaluation=eval_, force=force, report=report)
+        result, record = repair(
+            model, options, output, calibration=calib, evaluation=eval_, force=force, report=report, command=command
+        )
     code = show(result, output, ())
     for rewrite in record.rewrites:
         click.echo(
             f"rewrite: {rewrite.name}: applied at {len(rewrite.changed)} sites, declined at {len(rewrite.declined)}"
         )
         for site in rewrite.declined:
-            click.echo(f"declined: {rewrite.name} at {site.where}: {site.what}")
+            click.echo(printable(f"declined: {rewrite.name} at {site.where}: {site.what}"))
     _list("missing", [f"{name}: {why}" for name, why in record.missing.items()])
     _list("changed", [f"{name}: {why}" for name, why in record.changed.items()])
     _list("removed", [f"the Q/DQ pair on {name}" for name in record.removed])
@@ -76,6 +103,6 @@ def repair_command(
 def _list(label: str, lines: list[str]) -> None:
     """Print the first lines of a list; all of them are in the run directory."""
     for line in lines[:_LISTED]:
-        click.echo(f"{label}: {line}")
+        click.echo(printable(f"{label}: {line}"))
     if len(lines) > _LISTED:
         click.echo(f"{label}: {len(lines) - _LISTED} more in repair.json")

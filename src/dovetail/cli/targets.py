@@ -23,8 +23,8 @@ def targets_command() -> None:
         versions = ", ".join(f"{package} {version}" for package, version in probe.versions.items())
         backend = versions if probe.available else f"not available: {probe.missing}"
         table.add_row(name, backend, ", ".join((*target.table.precisions, *target.table.choices)))
-        if family.variants:
-            lines.append(f"{name} variants, as in {name}:{family.variants[0]}: {', '.join(family.variants)}")
+        if family.suffixes:
+            lines.append(f"{name} suffixes, as in {name}:{family.suffixes[0]}: {', '.join(family.suffixes)}")
         if family.option_keys:
             keys = ", ".join(family.option_keys)
             lines.append(f"{name} options, as in --option {family.option_keys[0]}=VALUE: {keys}")

@@ -19,12 +19,18 @@ from dovetail.errors import InputError
     type=click.Path(path_type=Path),
     help="Folder that run_on_device.py or the vendor's tool wrote; by default RUN/device/outputs.",
 )
-@click.option("--require", multiple=True, metavar="VERDICT", help="Exit with code 3 if this verdict is not checked.")
+@click.option(
+    "--require",
+    multiple=True,
+    metavar="VERDICT",
+    help="Exit with code 3 if this verdict is not checked: normalized, compiled, fidelity, numerics or device.",
+)
 @click.pass_context
 def verify_command(context: click.Context, run: Path, outputs: Path | None, require: tuple[str, ...]) -> None:
     """Compare the outputs of a device with the simulation.
 
-    The device must have run the folder RUN/device. RUN/result.json is rewritten with the verdict and the figures.
+    The device must have run the folder RUN/device. RUN/result.json is rewritten with the verdict and
+    the metrics of the device.
     """
     from dovetail.device.pack import FOLDER, OUTPUTS
     from dovetail.device.verify_device import verify_device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from dovetail.stats import DataInfo
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
+# File systems allow 255 bytes, some 143: with room for a number and a suffix.
+_LONGEST_NAME, _HASH_CHARS = 120, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +26,8 @@ class Manifest:
     """The content of ``manifest.json``.
 
     ``model_sha256``: that of the shipped QDQ graph. ``run``: the file that the script runs. ``models``: model file ->
-    SHA-256. ``ranked``: outputs after a TopK -> the axis of their rows. ``classes``: outputs that are class scores.
-    ``float_db``: the SQNR that float tensors can reach on the target, if the plan has any.
+    SHA-256. ``ranked``: outputs ordered by a TopK -> axis whose order may differ. ``classes``: outputs that are class
+    scores. ``float_db``: SQNR limit of the target's float16; None if the plan has no float tensors.
     """
 
     target: str
@@ -57,8 +60,15 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def file_name(name: str) -> str:
-    """Convert a tensor name to a file name of letters, digits and underscores, as Qualcomm's tools do."""
-    return re.sub(r"\W", "_", name, flags=re.ASCII)
+    """Convert a tensor name to a file name of letters, digits and underscores, as Qualcomm's tools do.
+
+    A long one is shortened, with a hash of all of it; that of a file name that a tool wrote is the same.
+    """
+    plain = re.sub(r"\W", "_", name, flags=re.ASCII)
+    if len(plain) <= _LONGEST_NAME:
+        return plain
+    digest = hashlib.sha256(plain.encode()).hexdigest()[:_HASH_CHARS]
+    return f"{plain[: _LONGEST_NAME - _HASH_CHARS - 1]}_{digest}"
 
 
 def file_names(names: Iterable[str]) -> dict[str, str]:

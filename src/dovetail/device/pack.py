@@ -23,7 +23,7 @@ from dovetail.model.edit import shape_of
 from dovetail.model.ranked import ranked_outputs
 from dovetail.model.session import Mode
 from dovetail.model.write import write_whole
-from dovetail.qdq.boundary import quantized_sample
+from dovetail.qdq.quantized_io import quantized_sample
 from dovetail.qdq.simulation import load_simulation
 from dovetail.stats import DataInfo
 from dovetail.storage import Plan
@@ -50,7 +50,7 @@ def write_device_folder(
     if backend.device is None:
         return None
     folder, conditions = run / FOLDER, passes_when("device", thresholds)
-    _clear(folder)
+    clear_device_folder(run)
     if built.compiled.error:
         return Verdict(Status.NOT_CHECKED, f"nothing was compiled: {built.compiled.error}", conditions)
     shipped = next(a.path for a in built.compiled.artifacts if a.name == MODEL)
@@ -61,11 +61,11 @@ def write_device_folder(
         return Verdict(Status.NOT_CHECKED, reason, conditions)
     reference = built.original if built.tail is None else built.model
     with tempfile.TemporaryDirectory(prefix="dovetail-") as work:
-        streams = {
+        runs = {
             FLOAT: SessionRun(reference, Mode.FLOAT, Path(work)),
             SIMULATION: SessionRun(load_simulation(shipped), Mode.EXACT, Path(work)),
         }
-        case, info = _write_samples(folder, graph, streams, data, built)
+        case, info = _write_samples(folder, graph, runs, data, built)
     device_files = backend.device.files(built.compiled, case)
     _write_files(folder, device_files)
     manifest = Manifest(
@@ -88,8 +88,9 @@ def write_device_folder(
     return Verdict(Status.NOT_CHECKED, f"not run on a device yet: {how}", conditions)
 
 
-def _clear(folder: Path) -> None:
+def clear_device_folder(run: Path) -> None:
     """Remove what an earlier run wrote, the manifest first: without it the folder is not used."""
+    folder = run / FOLDER
     (folder / MANIFEST).unlink(missing_ok=True)
     for old in (*folder.glob("input_[0-9]*"), folder / "expected"):
         shutil.rmtree(old, ignore_errors=True)
@@ -109,7 +110,7 @@ def _tensors(values: Sequence[ir.Value], plan: Plan) -> tuple[DeviceTensor, ...]
 
 
 def _write_samples(
-    folder: Path, graph: ir.Graph, streams: Mapping[str, SessionRun], data: Data, built: BuildInputs
+    folder: Path, graph: ir.Graph, runs: Mapping[str, SessionRun], data: Data, built: BuildInputs
 ) -> tuple[DeviceCase, DataInfo]:
     """Write the inputs as raw files in the dtype of the shipped graph, and the expected outputs."""
     inputs, outputs = _tensors(graph.inputs, built.plan), _tensors(graph.outputs, built.plan)
@@ -124,8 +125,8 @@ def _write_samples(
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(_little_endian(stored, tensor))
             input_files[-1][tensor.name] = path.relative_to(folder).as_posix()
-        for name, stream in streams.items():
-            (expected,) = stream([stored if name == SIMULATION else sample])
+        for name, run in runs.items():
+            (expected,) = run([stored if name == SIMULATION else sample])
             expected_folder = folder / name / sample_folder(number)
             expected_folder.mkdir(parents=True, exist_ok=True)
             for tensor in outputs:

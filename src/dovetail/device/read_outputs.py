@@ -50,10 +50,10 @@ def find_outputs(folder: Path, manifest: Manifest) -> list[OutputFiles]:
     places = _samples(folder, manifest.samples)
     if not places:
         expected = "000/NAME.npy, 000.npz, 000.json or Result_0/NAME.raw"
-        raise InputError(f"{folder}: contains no outputs of a device; expected files such as {expected}")
+        raise InputError(f"{folder} contains no outputs of a device; expected files such as {expected}")
     for number in range(manifest.samples):
         if number not in places:
-            raise InputError(f"{folder}: sample {number} is missing; the device folder has {manifest.samples} samples")
+            raise InputError(f"{folder} has no sample {number}; the device folder has {manifest.samples} samples")
     return [_outputs(places[number], manifest) for number in range(manifest.samples)]
 
 
@@ -68,7 +68,7 @@ def _samples(folder: Path, count: int) -> dict[int, Path]:
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
-        raise InputError(f"{folder}: the folder with the device outputs cannot be read ({error.strerror})") from error
+        raise InputError(f"the folder with the device outputs, {folder}, cannot be read ({error.strerror})") from error
     places: dict[int, Path] = {}
     for entry in entries:
         if not entry.is_dir() and entry.suffix not in _WHOLE:
@@ -78,9 +78,11 @@ def _samples(folder: Path, count: int) -> dict[int, Path]:
             continue
         number = int(match[1])
         if number in places:
-            raise InputError(f"{folder}: {places[number].name} and {entry.name} are both sample {number}")
+            raise InputError(
+                f"{folder} has sample {number} twice, as {places[number].name} and as {entry.name}; remove one"
+            )
         if number >= count:
-            raise InputError(f"{entry}: unknown sample {number}; the device folder has {count} samples")
+            raise InputError(f"{entry} is sample {number}, but the device folder has only {count} samples")
         places[number] = entry
     return places
 
@@ -93,16 +95,21 @@ def _outputs(place: Path, manifest: Manifest) -> OutputFiles:
     for path in paths:
         for file in _members(path):
             label = file.name or path.stem
-            name = names.get(file_name(label))
+            native = f"{file_name(label.removesuffix(_NATIVE))}{_NATIVE}"  # a long name is shortened without the suffix
+            name = names.get(file_name(label)) or (names.get(native) if label.endswith(_NATIVE) else None)
             if name is None:
                 expected = ", ".join(tensor.name for tensor in manifest.outputs)
-                raise InputError(f"{path}: the model has no output {label!r}; expected one of {expected}")
+                raise InputError(
+                    f"{path} has the output {label!r}, which the model does not have; expected one of {expected}"
+                )
             if name in output_files:
-                raise InputError(f"{file}: output {name!r} is already in {output_files[name].path.name}")
+                raise InputError(
+                    f"{file} has the output {name!r}, which is also in {output_files[name].path.name}; remove one"
+                )
             output_files[name] = file
     for tensor in manifest.outputs:
         if tensor.name not in output_files:
-            raise InputError(f"{place}: output {tensor.name!r} is missing")
+            raise InputError(f"{place} has no output {tensor.name!r}")
     return output_files
 
 
@@ -115,7 +122,7 @@ def _members(path: Path) -> list[OutputFile]:
         with np.load(path, allow_pickle=False) as arrays:
             return [OutputFile(path, name) for name in arrays.files]
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: not an .npz file ({error})") from error
+        raise InputError(f"{path} is not an .npz file ({error})") from error
 
 
 def _exported(path: Path) -> dict[str, Array]:
@@ -127,7 +134,7 @@ def _exported(path: Path) -> dict[str, Array]:
             for row in rows
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: not in the format that the vendor's tool exports ({error})") from error
+        raise InputError(f"{path} is not in the format that the vendor's tool exports ({error})") from error
 
 
 def _dequantized(file: OutputFile, tensor: DeviceTensor) -> Array:
@@ -147,14 +154,14 @@ def _raw(path: Path, tensor: DeviceTensor) -> Array:
         if len(content) == count * dtype.itemsize:
             return np.frombuffer(content, dtype.newbyteorder("<")).reshape(tensor.shape).astype(dtype)
     expected = count * dtypes[0].itemsize
-    raise InputError(f"{path}: has {len(content)} bytes; {_described(tensor)}, which requires {expected}")
+    raise InputError(f"{path} has {len(content)} bytes; {_described(tensor)}, which requires {expected}")
 
 
 def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        raise InputError(f"{path} cannot be read ({error.strerror})") from error
 
 
 def _load(file: OutputFile, tensor: DeviceTensor) -> Array:
@@ -165,14 +172,14 @@ def _load(file: OutputFile, tensor: DeviceTensor) -> Array:
         loaded = np.load(file.path, allow_pickle=False)
         array = np.asarray(loaded[file.name] if file.name else loaded)
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        raise InputError(f"{file}: not an array ({error})") from error
+        raise InputError(f"{file} is not an array ({error})") from error
     return _checked(file, array, tensor)
 
 
 def _checked(file: OutputFile, array: Array, tensor: DeviceTensor) -> Array:
     same_dtype = array.dtype == np.dtype(tensor.dtype) or (array.dtype.kind == "f" and _takes_float(tensor))
     if array.shape != tensor.shape or not same_dtype:
-        raise InputError(f"{file}: is {array.dtype} {list(array.shape)}; {_described(tensor)}")
+        raise InputError(f"{file} is {array.dtype} {list(array.shape)}; {_described(tensor)}")
     return array
 
 

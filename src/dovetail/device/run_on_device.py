@@ -1,4 +1,4 @@
-"""Run the samples of this folder on the device, and write its outputs to a folder.
+"""Run the model on the samples in this folder and write its outputs.
 
     python run_on_device.py [--model FILE] [--backend PATH] [--outputs DIR]
 
@@ -25,10 +25,17 @@ import numpy as np
 def main(arguments: list[str] | None = None) -> int:
     """Read the inputs, run the model and write the outputs; ``ran.json``, the record of the run, is written last."""
     here = Path(__file__).resolve().parent
-    parser = argparse.ArgumentParser(description="Run the samples of this folder on the device.")
-    parser.add_argument("--model", type=Path, help="model file to run; by default the one that the manifest names")
-    parser.add_argument("--backend", default="", help="the vendor's backend library; by default the one that is found")
-    parser.add_argument("--outputs", type=Path, default=here / "outputs", help="folder for the outputs")
+    parser = argparse.ArgumentParser(description="Run the model on the samples in this folder and write its outputs.")
+    parser.add_argument("--model", type=Path, help="model file to run (default: `run` in manifest.json)")
+    parser.add_argument(
+        "--backend", default="", help="path of the vendor's backend library (default: the one device_session.py finds)"
+    )
+    parser.add_argument(
+        "--outputs",
+        type=Path,
+        default=here / "outputs",
+        help="folder to write the outputs to (default: outputs, next to this script)",
+    )
     options = parser.parse_args(arguments)
     content = (here / "manifest.json").read_bytes()
     manifest = json.loads(content)

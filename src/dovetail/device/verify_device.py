@@ -1,4 +1,4 @@
-"""Setting the verdict ``device`` of a run from the outputs of a device."""
+"""Set the verdict ``device`` of a run from the outputs that a device wrote."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from dovetail.model.write import write_whole
 from dovetail.plan.rows import read_plan
 from dovetail.report.assemble import columns
 from dovetail.report.result import Metrics, Result, load_result
+from dovetail.run_lock import run_lock
+from dovetail.rundir import RESULT
 from dovetail.stage_files import load_compiled
 from dovetail.targets import open_target
 from dovetail.verify import verdicts
 from dovetail.verify.compare import Agreement, compare_runs, side_by_side
 
-RESULT = "result.json"
 RECORD = "ran.json"
 # The prefix of notes about what ran on the device.
 _ON_DEVICE = "on the device:"
@@ -44,35 +45,41 @@ class DeviceRunRecord:
 
 def verify_device(run: Path, device_outputs: Path) -> Result:
     """Compare the outputs of a device with simulation and float, and rewrite the result."""
+    load_result(run / RESULT)  # before the lock, which requires a folder
+    with run_lock(run.resolve()):
+        return _verify_device(run, device_outputs)
+
+
+def _verify_device(run: Path, device_outputs: Path) -> Result:
     result = load_result(run / RESULT)
     manifest = _manifest(run, result)
     files = {"device": find_outputs(device_outputs, manifest)}
     record = _record(run, device_outputs)
     files |= {"float": _expected(run, FLOAT, manifest), "simulation": _expected(run, SIMULATION, manifest)}
 
-    def compare(reference: str, other: str) -> Agreement:
-        reference_outputs, outputs = (read_outputs(files[name], manifest) for name in (reference, other))
-        return compare_runs(reference_outputs, outputs, manifest.ranked, manifest.classes)
+    def compare(reference: str, outputs: str) -> Agreement:
+        expected, measured = (read_outputs(files[name], manifest) for name in (reference, outputs))
+        return compare_runs(expected, measured, manifest.ranked, manifest.classes)
 
     vs_float, vs_simulation = compare("float", "device"), compare("simulation", "device")
     simulation = compare("float", "simulation")
     simulation_db, device_db = side_by_side(simulation, vs_float)
     if manifest.float_db is not None:
         simulation_db = {name: min(value, manifest.float_db) for name, value in simulation_db.items()}
-    evidence = f"{manifest.samples} samples in {device_outputs.name}, {_described(record)}"
+    evidence = f"{manifest.samples} samples in {device_outputs.name}, {_description(record)}"
     verdict = _verdict(simulation_db, device_db, result.thresholds, evidence)
     verdict = verdicts.with_integers(verdict, simulation, vs_float)
     verdict = verdicts.with_selections(verdict, simulation, vs_float)
-    metrics = _with_device(result.metrics, vs_float, vs_simulation)
+    metrics = _with_device(result.metrics, vs_float, vs_simulation, simulation)
     if record is not None and record.emulated:
-        verdict, metrics = _of_emulator(verdict), _with_device(result.metrics, None, None)
+        verdict, metrics = _for_emulator(verdict), _with_device(result.metrics, None, None, None)
     verified = replace(result, verdicts={**result.verdicts, "device": verdict}, metrics=metrics)
-    verified = _with_files(verified, run, device_outputs)
+    verified = _with_tool_files(verified, run, device_outputs)
     write_whole(run / RESULT, verified.to_json())
     return verified
 
 
-def _with_files(result: Result, run: Path, outputs: Path) -> Result:
+def _with_tool_files(result: Result, run: Path, outputs: Path) -> Result:
     """Add to the result what the vendor's tool wrote next to the outputs, if the target reads such files."""
     backend = open_target(result.target, result.option).backend
     if backend.device is None or backend.device.read is None:
@@ -82,12 +89,12 @@ def _with_files(result: Result, run: Path, outputs: Path) -> Result:
     metrics = replace(result.metrics, latency_device=report.latency, not_measured=report.not_measured)
     notes = tuple(note for note in result.notes if not note.startswith(_ON_DEVICE))
     result = replace(result, metrics=metrics, notes=(*notes, *(f"{_ON_DEVICE} {note}" for note in report.notes)))
-    # The result may hold what an earlier call read from other files: the build is read back again.
+    # result.json may contain values from an earlier verify of other outputs, so read the build back again.
     usable = result.verdicts["compiled"].status is Status.PASS
     built = backend.read_back(compiled, plan) if usable else None
     why_not = "" if usable else f"nothing was compiled: {result.verdicts['compiled'].reason}"
-    of_device = report.read_back is not None and not report.read_back.unparsed
-    read_back, findings = (report.read_back, report.findings) if of_device else (built, compiled.findings)
+    from_device = report.read_back is not None and not report.read_back.unparsed
+    read_back, findings = (report.read_back, report.findings) if from_device else (built, compiled.findings)
     kept = (finding for finding in result.findings if finding.code not in report.codes)
     fidelity = verdicts.fidelity(report.read_back or built, result.thresholds, why_not)
     return replace(
@@ -115,8 +122,8 @@ def _verdict(
     return Verdict(numerics.status, reason, passes_when("device", thresholds), evidence, numerics.numbers)
 
 
-def _of_emulator(verdict: Verdict) -> Verdict:
-    """Outputs of an emulator can make the verdict fail, but never pass."""
+def _for_emulator(verdict: Verdict) -> Verdict:
+    """Return the verdict for outputs of an emulator: they can make it fail, but never pass."""
     if verdict.status is not Status.PASS:
         return verdict
     reason = f"the outputs come from an emulator, not from a device: {verdict.reason}"
@@ -128,11 +135,14 @@ def _manifest(run: Path, result: Result) -> Manifest:
     path = run / FOLDER / MANIFEST
     if not path.is_file():
         why = "the target has no device folder, or nothing was compiled"
-        raise InputError(f"{run}: has no {FOLDER}/{MANIFEST} to compare device outputs with: {why}")
+        raise InputError(f"{run} has no {FOLDER}/{MANIFEST} to compare device outputs with: {why}")
     manifest = read_manifest(path)
     shipped = next((a.sha256 for a in result.artifacts if a.name == MODEL), "")
     if manifest.model_sha256 != shipped:
-        raise InputError(f"{path}: is for another model than {RESULT} (SHA-256 {manifest.model_sha256[:12]})")
+        raise InputError(
+            f"{path} is for another model: its model_sha256 is {manifest.model_sha256[:12]}, but the {MODEL} of "
+            f"{RESULT} has {shipped[:12] or 'no hash'}; run `dovetail fit` again, which writes both"
+        )
     return manifest
 
 
@@ -148,27 +158,33 @@ def _record(run: Path, outputs: Path) -> DeviceRunRecord | None:
     try:
         record = msgspec.json.decode(path.read_bytes(), type=DeviceRunRecord)
     except (OSError, msgspec.DecodeError) as error:
-        raise InputError(f"{path}: not the record of a run on a device ({error})") from error
+        raise InputError(f"{path} is not the record that run_on_device.py writes ({error})") from error
     if record.manifest_sha256 != file_sha256(run / FOLDER / MANIFEST):
-        raise InputError(f"{outputs}: outputs of another model or of other samples than those in {run / FOLDER}")
+        raise InputError(
+            f"{outputs} has the outputs of another model or other samples: the manifest_sha256 in its {RECORD} is not "
+            f"the hash of {run / FOLDER / MANIFEST}; copy {run / FOLDER} to the device and run it again"
+        )
     return record
 
 
-def _described(record: DeviceRunRecord | None) -> str:
+def _description(record: DeviceRunRecord | None) -> str:
     if record is None:
-        return "without a record of what ran them"
+        return f"no {RECORD}: model, device and tool versions unknown"
     tools = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     return f"{record.model} on {record.machine} with {tools}"
 
 
-def _with_device(metrics: Metrics, vs_float: Agreement | None, vs_simulation: Agreement | None) -> Metrics:
-    float_columns, simulation_columns = columns(vs_float), columns(vs_simulation)
+def _with_device(
+    metrics: Metrics, vs_float: Agreement | None, vs_simulation: Agreement | None, simulation: Agreement | None
+) -> Metrics:
+    float_columns, simulation_columns, same_samples = columns(vs_float), columns(vs_simulation), columns(simulation)
     changed = {
         name: replace(
             getattr(metrics, name),
             device_vs_float=float_columns[name],
             device_vs_simulation=simulation_columns[name],
+            simulation_where_device_ran=same_samples[name],
         )
         for name in float_columns
     }
-    return replace(metrics, **changed)
+    return replace(metrics, **changed, device_samples=None if vs_float is None else vs_float.samples)

@@ -24,7 +24,7 @@ MASKED = -1e4
 
 
 class ScalePlace(StrEnum):
-    """Which tensor of an attention a scale multiplies."""
+    """Which tensor of an attention block a scale multiplies."""
 
     QUERY = "query"
     KEY = "key"
@@ -57,7 +57,7 @@ class Mask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attention:
-    """The nodes and tensors of one attention.
+    """The nodes and tensors of one attention block.
 
     ``query``, ``key`` and ``value`` are the operands of the two MatMuls, before any scale directly in front of them:
     [..., Tq, D], [..., D, Tk] and [..., Tk, Dv]. ``scales`` and ``masks`` are ordered from the inputs to the Softmax;
@@ -107,19 +107,19 @@ class Attention:
 
 
 def find_attention(graph: ir.Graph) -> tuple[Attention, ...]:
-    """Every attention in the graph and its subgraphs, in graph order."""
+    """Every attention block in the graph and its subgraphs, in graph order."""
     return tuple(each_attention(graph))
 
 
 def each_attention(graph: ir.Graph) -> Iterator[Attention]:
-    """Yield every attention, matching each only when it is reached: for passes, which change the graph in between."""
+    """Yield every attention block, matched only when it is reached: for passes, which change the graph in between."""
     for node in [node for node in graph.all_nodes() if is_op(node, "Softmax")]:
         if (attention := match_attention(node)) is not None:
             yield attention
 
 
 def match_attention(softmax: ir.Node) -> Attention | None:
-    """The attention that a Softmax belongs to, or None if it belongs to none."""
+    """The attention block that a Softmax belongs to, or None if it belongs to none."""
     probabilities = softmax.outputs[0]
     axis = attribute(softmax, "axis", -1)
     rank = None if probabilities.shape is None else len(probabilities.shape)
@@ -272,7 +272,8 @@ def _trace_operand(
 ) -> tuple[tuple[Scale, ...], ir.Value | None, ir.Node | None]:
     """The scales on a MatMul operand, the operand before the scales directly in front of the MatMul, its Transpose.
 
-    Scales are also found through layout nodes: `(x W) * s -> Reshape -> Transpose -> MatMul` scales Q as well.
+    Scales are also found behind reshapes and transposes:
+    `(x W) * s -> Reshape -> Transpose -> MatMul` scales Q as well.
     """
     scales: list[Scale] = []
     bare, transpose = value, None

@@ -13,7 +13,7 @@ from dovetail.errors import InputError
 
 
 def check_proto(proto: onnx.ModelProto) -> None:
-    """Refuse a file that parses as ONNX but is inconsistent, as damaged files are."""
+    """Refuse a file that parses as ONNX but is inconsistent, as corrupt files are."""
     properties = [text for entry in proto.metadata_props for text in (entry.key, entry.value)]
     domains = [entry.domain for entry in proto.opset_import]
     _check_text([proto.producer_name, proto.producer_version, proto.domain, *domains, *properties], "the model")
@@ -80,7 +80,7 @@ def _check_text(texts: Iterable[object], owner: str) -> None:
     """Refuse names that are not UTF-8, which protobuf returns as bytes."""
     for text in texts:
         if not isinstance(text, str):
-            raise InputError(f"the name {text!r} of {owner} is not valid UTF-8: the file is damaged")
+            raise InputError(f"the name {text!r} of {owner} is not valid UTF-8: the file is corrupt")
 
 
 def _check_tensor(tensor: onnx.TensorProto) -> None:

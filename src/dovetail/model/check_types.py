@@ -50,7 +50,11 @@ def _check_node(node: ir.Node, schema: onnx.defs.OpSchema, types: _Types) -> Non
         if dtype is None:
             continue
         if formal.types and not _accepts(formal, dtype):
-            raise InputError(f"{_where(node)} does not accept its input {value.name!r}, which is {_name(dtype)}")
+            accepted = ", ".join(sorted(name.removeprefix("tensor(").removesuffix(")") for name in formal.types))
+            raise InputError(
+                f"{_where(node)} does not accept its input {value.name!r}, which is {_name(dtype)}; "
+                f"expected one of {accepted}"
+            )
         first = bound.setdefault(formal.type_str, value)
         if formal.is_homogeneous and _type_of(first, types) is not dtype:
             raise InputError(

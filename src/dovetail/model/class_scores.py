@@ -8,11 +8,11 @@ import onnx_ir as ir
 
 from dovetail.model.edit import is_float, is_op, shape_of
 
-_NORMALIZED = ("LogSoftmax", "Softmax")
+_SOFTMAX_OPS = ("LogSoftmax", "Softmax")
 # Operators that may be between the one that computes the scores and the output.
-_BETWEEN = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
-_WORDS = {"class", "classes", "logit", "logits", "prob", "probs", "probability", "probabilities"}
-_WORDS |= {"score", "scores", "softmax"}
+_PASSED_OVER = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+_CLASS_WORDS = {"class", "classes", "logit", "logits", "prob", "probs", "probability", "probabilities"}
+_CLASS_WORDS |= {"score", "scores", "softmax"}
 
 
 def class_outputs(graph: ir.Graph) -> frozenset[str]:
@@ -21,14 +21,14 @@ def class_outputs(graph: ir.Graph) -> frozenset[str]:
     - They are float and [batch, classes] with two classes or more, where every input has the same batch size: the
       rows [N, 4] of a detector's boxes are not samples.
     - They come from a Softmax or LogSoftmax, or their name contains a word such as ``logits``, ``scores``, ``probs`` or
-      ``classes``. An embedding or a regression output is [batch, n] too, comes from the same operators and has no top
-      class, so an output without such a sign does not count.
+      ``classes``. An embedding or a regression output is also [batch, n] and also ends in a Gemm or MatMul, but has no
+      top class, so an output without such a name or operator does not count.
     """
     batches = {(shape_of(value) or ())[:1] for value in graph.inputs}
     return frozenset(
         output.name or ""
         for output in graph.outputs
-        if _one_row_per_sample(output, batches) and _has_class_sign(output)
+        if _one_row_per_sample(output, batches) and _looks_like_class_scores(output)
     )
 
 
@@ -37,11 +37,11 @@ def _one_row_per_sample(output: ir.Value, batches: set[tuple[int, ...]]) -> bool
     return is_float(output) and len(shape) == 2 and shape[1] > 1 and batches == {shape[:1]}
 
 
-def _has_class_sign(output: ir.Value) -> bool:
+def _looks_like_class_scores(output: ir.Value) -> bool:
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", output.name or "")
-    if _WORDS & set(re.split(r"[^a-z]+", spaced.lower())):
+    if _CLASS_WORDS & set(re.split(r"[^a-z]+", spaced.lower())):
         return True
     node = output.producer()
-    while node is not None and is_op(node, *_BETWEEN) and node.inputs[0] is not None:
+    while node is not None and is_op(node, *_PASSED_OVER) and node.inputs[0] is not None:
         node = node.inputs[0].producer()
-    return node is not None and is_op(node, *_NORMALIZED)
+    return node is not None and is_op(node, *_SOFTMAX_OPS)

@@ -1,4 +1,7 @@
-"""Operators that only select and move elements of their first input, by their ONNX definition."""
+"""Data-movement operators: their output elements are all elements of their first input.
+
+Input and output can therefore have the same scale and zero point.
+"""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def insert(
     output.shape = None if shape is None else ir.Shape(shape)
     graph.insert_before(before, node)
     origin.derive(output, source)
-    origin.stand_for(node, replaces)
+    origin.record_replaced(node, replaces)
     return output
 
 
@@ -214,7 +214,7 @@ def insert_split(
         output.shape = None if shape is None else ir.Shape((*shape[:-1], size))
         origin.derive(output, source)
     graph.insert_before(before, node)
-    origin.stand_for(node, replaces)
+    origin.record_replaced(node, replaces)
     return tuple(node.outputs)
 
 

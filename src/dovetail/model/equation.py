@@ -33,16 +33,16 @@ class Equation:
 
 @dataclass(frozen=True, slots=True)
 class MatMulAxes:
-    """[stacked, rows, inner] x [stacked, inner, columns] -> [stacked, rows, columns]; each field is a string of axes.
+    """[batch, rows, contracted] x [batch, contracted, columns] -> [batch, rows, columns]; fields are strings of axes.
 
-    ``rows``, ``inner`` and ``columns`` are merged to one axis each; the second operand may lack some of the stacked
+    ``rows``, ``contracted`` and ``columns`` are merged to one axis each; the second operand may lack some of the batch
     axes, and is broadcast along those.
     """
 
-    stacked: str
+    batch: str
     rows: str
     columns: str
-    inner: str
+    contracted: str
 
 
 def parse(text: str, shapes: Sequence[tuple[int, ...]]) -> Equation:
@@ -50,7 +50,9 @@ def parse(text: str, shapes: Sequence[tuple[int, ...]]) -> Equation:
     terms, arrow, result = text.replace(" ", "").partition("->")
     operands = terms.split(",")
     if len(operands) != 2 or len(shapes) != 2:
-        raise NotMatMulError(f"the Einsum has {len(operands)} operands, not 2")
+        raise NotMatMulError(
+            f"the equation has {len(operands)} operands and the Einsum {len(shapes)} inputs, but both must be 2"
+        )
     named = [_named(term, len(shape)) for term, shape in zip(operands, shapes, strict=True)]
     covered = max((_under_ellipsis(term, len(shape)) for term, shape in zip(operands, shapes, strict=True)), key=len)
     if not arrow:  # the ONNX definition: the axes of the ellipsis, then every letter that occurs once
@@ -79,16 +81,16 @@ def _named(term: str, rank: int) -> str:
 def matmul_axes(equation: Equation) -> MatMulAxes:
     """The MatMul of an equation in which neither operand has axes to reduce on its own.
 
-    Row axes that are adjacent at the end of the result, before the columns, are merged to one; otherwise only the last
-    row axis becomes the rows and the others are stacked, which needs fewer Transposes.
+    If the operands share batch axes, trailing row axes are merged into one. Otherwise only the last row axis becomes
+    the rows and the others become batch axes, which needs fewer Transposes: abi,ic->abc has rows b and batch axis a.
     """
     first, second, result = equation.first, equation.second, equation.result
     columns = "".join(axis for axis in result if axis not in first)
-    inner = "".join(axis for axis in first if axis not in result)
+    contracted = "".join(axis for axis in first if axis not in result)
     left = "".join(axis for axis in result if axis in first)
     only_first = "".join(axis for axis in left if axis not in second)
     rows = only_first[-1:]
     if len(only_first) < len(left):
         rows = left[len(left.rstrip(only_first)) :] or rows
-    stacked = "".join(axis for axis in left if axis not in rows)
-    return MatMulAxes(stacked, rows, columns, inner)
+    batch = "".join(axis for axis in left if axis not in rows)
+    return MatMulAxes(batch, rows, columns, contracted)

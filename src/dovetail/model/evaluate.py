@@ -29,11 +29,11 @@ RANDOM = (
 )
 
 
-class CannotEvaluate(Exception):
-    """ONNX Runtime cannot run the node on its own; the text says why."""
+class EvaluationError(Exception):
+    """ONNX Runtime cannot run the node on its own; the message says why."""
 
 
-def evaluate(node: ir.Node, inputs: Mapping[str, Array], imports: Mapping[str, int]) -> tuple[Array, ...]:
+def evaluate(node: ir.Node, inputs: Mapping[str, Array], opsets: Mapping[str, int]) -> tuple[Array, ...]:
     """The results of a node for these inputs, one for each named output."""
     import onnxruntime
     from onnxruntime.capi import onnxruntime_pybind11_state as state
@@ -46,19 +46,17 @@ def evaluate(node: ir.Node, inputs: Mapping[str, Array], imports: Mapping[str, i
     names = [value.name for value in node.outputs if value.name]
     try:
         session = onnxruntime.InferenceSession(
-            _one_node_model(node, inputs, imports).SerializeToString(), options, providers=["CPUExecutionProvider"]
+            _one_node_model(node, inputs, opsets).SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
         results = session.run(names, {name: np.asarray(array, order="C") for name, array in inputs.items()})
     except (*errors, RuntimeError, TypeError, ValueError) as error:
-        raise CannotEvaluate(f"ONNX Runtime cannot compute the node: {str(error).strip().splitlines()[0]}") from error
+        raise EvaluationError(f"ONNX Runtime cannot compute the node: {str(error).strip().splitlines()[0]}") from error
     return tuple(np.asarray(result) for result in results)
 
 
-def result_types(
-    node: ir.Node, constants: Mapping[str, Array], imports: Mapping[str, int]
-) -> list[TypeAndShape | None]:
+def result_types(node: ir.Node, constants: Mapping[str, Array], opsets: Mapping[str, int]) -> list[TypeAndShape | None]:
     """The type and shape of every output that the inputs' shapes and the values of constant inputs determine."""
-    if not onnx.defs.has(node.op_type, imports[""]):
+    if not onnx.defs.has(node.op_type, opsets[""]):
         return [None] * len(node.outputs)
     types: dict[str, onnx.TypeProto] = {}
     for value in node.inputs:
@@ -68,26 +66,26 @@ def result_types(
         if shape is None or value.dtype is None:
             return [None] * len(node.outputs)
         types[str(value.name)] = onnx.helper.make_tensor_type_proto(int(value.dtype), shape)
-    short = {
+    short_constants = {
         name: onnx.numpy_helper.from_array(array, name)
         for name, array in constants.items()
         if array.size <= _MAX_ELEMENTS
     }
     try:
         inferred = onnx.shape_inference.infer_node_outputs(
-            onnx.defs.get_schema(node.op_type, imports[""]),
+            onnx.defs.get_schema(node.op_type, opsets[""]),
             ir.serde.serialize_node(node),
             types,
-            short,
-            opset_imports=[onnx.helper.make_opsetid("", imports[""])],
+            short_constants,
+            opset_imports=[onnx.helper.make_opsetid("", opsets[""])],
             ir_version=_IR_VERSION,
         )
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError):
         return [None] * len(node.outputs)
-    return [_read(inferred.get(str(value.name))) for value in node.outputs]
+    return [_type_and_shape(inferred.get(str(value.name))) for value in node.outputs]
 
 
-def _one_node_model(node: ir.Node, inputs: Mapping[str, Array], imports: Mapping[str, int]) -> onnx.ModelProto:
+def _one_node_model(node: ir.Node, inputs: Mapping[str, Array], opsets: Mapping[str, int]) -> onnx.ModelProto:
     dtypes = {str(value.name): value.dtype for value in node.inputs if value is not None}
     graph = onnx.helper.make_graph(
         [ir.serde.serialize_node(node)],
@@ -98,11 +96,11 @@ def _one_node_model(node: ir.Node, inputs: Mapping[str, Array], imports: Mapping
         ],
         [onnx.ValueInfoProto(name=value.name) for value in node.outputs if value.name],
     )
-    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in imports.items()]
-    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
+    opset_imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    return onnx.helper.make_model(graph, opset_imports=opset_imports, ir_version=_IR_VERSION)
 
 
-def _read(type_proto: onnx.TypeProto | None) -> TypeAndShape | None:
+def _type_and_shape(type_proto: onnx.TypeProto | None) -> TypeAndShape | None:
     if type_proto is None or not type_proto.HasField("tensor_type") or not type_proto.tensor_type.HasField("shape"):
         return None
     tensor = type_proto.tensor_type

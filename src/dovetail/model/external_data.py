@@ -28,7 +28,8 @@ def _check_location(tensor: ir.ExternalTensor, folder: Path) -> None:
     path = folder / location
     if location.is_absolute() or not path.resolve().is_relative_to(folder.resolve()) or ".." in location.parts:
         raise InputError(
-            f"{label} is outside the model's folder; move the file beside the model and correct its location"
+            f"{label} must be a relative path without '..' inside the model's folder; move the file there and update "
+            "`location`"
         )
     if not path.is_file():
         raise InputError(f"{label} is missing: the file {str(path)!r} does not exist")
@@ -46,7 +47,9 @@ def _check_size(tensor: ir.ExternalTensor) -> None:
             f"{label} is too short: the tensor needs {tensor.nbytes} bytes from offset {offset}, the file has {have}"
         )
     if tensor.length is not None and tensor.length != tensor.nbytes:
-        raise InputError(f"{label} is {tensor.length} bytes long, but the tensor's shape needs {tensor.nbytes}")
+        raise InputError(
+            f"{label} has length {tensor.length} in the model, but dtype and shape need {tensor.nbytes} bytes"
+        )
 
 
 def _external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:

@@ -1,4 +1,4 @@
-"""Layout changes (reshapes and transposes) as short lists of steps."""
+"""Reshapes and transposes (Squeeze, Unsqueeze and Flatten count as reshapes) as short lists of steps."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LAYOUT_OPS = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A Reshape to the shape ``numbers``, or a Transpose by the permutation ``numbers``."""
+    """A Reshape to a shape, or a Transpose by a permutation."""
 
     op_type: str
-    numbers: tuple[int, ...]
+    shape_or_perm: tuple[int, ...]
 
 
 def step_of(node: ir.Node) -> Step:
-    """The step that a layout node performs."""
+    """The step that a reshape or transpose node performs."""
     if node.op_type == "Transpose":
         return Step("Transpose", perm_of(node))
     return Step("Reshape", edit.shape_of(node.outputs[0]) or ())
@@ -33,13 +33,13 @@ def insert_step(before: ir.Node, value: ir.Value, step: Step, *, replaces: Itera
     """Insert the node for a step and return its output."""
     if step.op_type == "Transpose":
         old = edit.shape_of(value) or ()
-        shape = [old[axis] for axis in step.numbers]
-        perm = {"perm": step.numbers}
+        shape = [old[axis] for axis in step.shape_or_perm]
+        perm = {"perm": step.shape_or_perm}
         return edit.insert(before, "Transpose", [value], attributes=perm, source=value, replaces=replaces, shape=shape)
-    target = np.array(step.numbers, dtype=np.int64)
+    target = np.array(step.shape_or_perm, dtype=np.int64)
     name = f"{value.name}/shape"
     constant = edit.add_initializer(edit.graph_of(before), target, name=name, source=value)
-    return edit.insert(before, "Reshape", [value, constant], source=value, replaces=replaces, shape=step.numbers)
+    return edit.insert(before, "Reshape", [value, constant], source=value, replaces=replaces, shape=step.shape_or_perm)
 
 
 def perm_of(node: ir.Node) -> tuple[int, ...]:
@@ -49,11 +49,11 @@ def perm_of(node: ir.Node) -> tuple[int, ...]:
 
 
 def shortest_steps(source: ir.Value, chain: Sequence[ir.Node]) -> list[Step]:
-    """The fewest Reshapes and Transposes that compute the same as a chain of layout nodes.
+    """The fewest Reshapes and Transposes that compute the same as a chain of such nodes.
 
-    Every axis is tracked as the pieces of the source's memory that it covers. If each axis of the result is one piece,
-    a Reshape and a Transpose are enough; if an axis merges pieces that are not adjacent in memory, a Reshape has to
-    follow. A chain that is already this short is returned as it is.
+    Every axis is tracked as a list of (size, stride) factors of the contiguous source. If each axis of the result is
+    one factor, a Reshape and a Transpose are enough; if an axis merges factors that are not contiguous, a Reshape
+    has to follow. A chain that is already this short is returned as it is.
     """
     start = edit.shape_of(source) or ()
     steps: list[Step] = []
@@ -64,11 +64,11 @@ def shortest_steps(source: ir.Value, chain: Sequence[ir.Node]) -> list[Step]:
             continue
         shape = edit.shape_of(node.outputs[0]) or ()
         reshaped = _reshaped(axes, shape)
-        if reshaped is None:  # the new axes would cut a piece in its middle: nothing merges across this Reshape
+        if reshaped is None:  # a new axis would end inside a factor: no steps are merged across this Reshape
             steps += _steps(start, axes)
             start = _shape(axes)
             reshaped = _reshaped(_axes(start), shape)
-        if reshaped is None:  # contiguous memory cannot be cut so either, such as 6 x 4 to 8 x 3
+        if reshaped is None:  # not possible for a contiguous tensor either, for example 6 x 4 to 8 x 3
             steps.append(Step("Reshape", shape))
             start, reshaped = shape, _axes(shape)
         axes = reshaped
@@ -76,8 +76,8 @@ def shortest_steps(source: ir.Value, chain: Sequence[ir.Node]) -> list[Step]:
     return steps if len(steps) < len(chain) else [step_of(node) for node in chain]
 
 
-_Piece = tuple[int, int]  # length and stride, in elements of the contiguous source
-_Axis = list[_Piece]  # outermost piece first; empty for an axis of size 1
+_Factor = tuple[int, int]  # size and stride, in elements of the contiguous source
+_Axis = list[_Factor]  # outermost factor first; empty for an axis of size 1
 
 
 def _axes(shape: tuple[int, ...]) -> list[_Axis]:
@@ -89,31 +89,31 @@ def _shape(axes: Iterable[_Axis]) -> tuple[int, ...]:
 
 
 def _reshaped(axes: Sequence[_Axis], shape: tuple[int, ...]) -> list[_Axis] | None:
-    """The axes after a Reshape, or None if one would end inside a piece that cannot be divided there."""
-    pieces = [piece for axis in axes for piece in axis]
+    """The axes after a Reshape, or None if one would end inside a factor that is not divisible there."""
+    factors = [factor for axis in axes for factor in axis]
     result: list[_Axis] = []
     for remaining in shape:
         axis: _Axis = []
         while remaining > 1:
-            size, stride = pieces.pop(0)
-            factor = min(size, remaining)
-            if size % factor or remaining % factor:
+            size, stride = factors.pop(0)
+            taken = min(size, remaining)
+            if size % taken or remaining % taken:
                 return None
-            if factor < size:
-                pieces.insert(0, (size // factor, stride))
-            _append(axis, (factor, stride * (size // factor)))
-            remaining //= factor
+            if taken < size:
+                factors.insert(0, (size // taken, stride))
+            _append(axis, (taken, stride * (size // taken)))
+            remaining //= taken
         result.append(axis)
     return result
 
 
-def _append(axis: _Axis, piece: _Piece) -> None:
-    """Append an inner piece, merged with the one outside it if the two are adjacent in memory."""
-    size, stride = piece
+def _append(axis: _Axis, factor: _Factor) -> None:
+    """Append an inner factor, merged with the one outside it if the two are contiguous."""
+    size, stride = factor
     if axis and axis[-1][1] == size * stride:
         axis[-1] = (axis[-1][0] * size, stride)
     else:
-        axis.append(piece)
+        axis.append(factor)
 
 
 def _steps(start: tuple[int, ...], axes: Sequence[_Axis]) -> list[Step]:
@@ -124,7 +124,7 @@ def _steps(start: tuple[int, ...], axes: Sequence[_Axis]) -> list[Step]:
     if merges and sizes == [size for size in start if size != 1]:
         ones = [axis for axis, size in enumerate(start) if size == 1]
     else:
-        ones = [] if merges else [axis for axis, pieces in enumerate(axes) if not pieces]
+        ones = [] if merges else [axis for axis, factors in enumerate(axes) if not factors]
     # An axis of size 1 may be anywhere: it stays where it is in the source, or where it is in the result.
     before = _with_ones(in_memory, ones)
     after = _with_ones([stride for axis in axes for _, stride in axis], ones)

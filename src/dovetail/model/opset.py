@@ -1,4 +1,4 @@
-"""Raise every model to one opset: the passes are written for opset 21 and later."""
+"""Convert models below opset 21 to opset 21, for which the passes are written; later opsets stay as they are."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _IR_VERSION = 10  # the first that allows opset 21, and metadata on every value
 def raise_opset(model: ir.Model) -> ir.Model:
     """A copy of the model at opset 21 or later, with the same names, weights and metadata.
 
-    onnx's own version converter drops model functions and node metadata, so functions are inlined before it and
-    origins are stamped after it.
+    onnx's version converter serializes the whole model, so it gets a skeleton: the model without its large weights,
+    which ``refill`` puts back afterwards. It also drops functions and node metadata, so functions are inlined before it
+    and origins are recorded after it.
     """
     version = model.opset_imports[""]
     if version >= OPSET:

@@ -83,7 +83,7 @@ def nodes_of(node: ir.Node) -> tuple[str, ...]:
     return tuple(recorded.split("\n")) if recorded else ()
 
 
-def stand_for(new: ir.Node, old: Iterable[ir.Node]) -> None:
+def record_replaced(new: ir.Node, old: Iterable[ir.Node]) -> None:
     """Record that ``new`` replaces the ``old`` nodes."""
     names = dict.fromkeys(name for node in old for name in nodes_of(node))
     new.metadata_props[_NODES] = "\n".join(names)
@@ -99,7 +99,7 @@ def _nearest(graph: ir.Graph, value: ir.Value, names: Container[str]) -> ir.Valu
 
 
 def record_fused_names(before: ir.Graph, after: ir.Graph) -> None:
-    """Record the names of nodes and tensors that were fused away on the nodes that remain.
+    """Record, on each remaining node, the names of the nodes and tensors fused into it.
 
     An original node that no remaining node replaces, and its tensors, are recorded on the nearest nodes downstream that
     still write an original tensor: a GELU fused from five nodes is found by the name of any of them.

@@ -26,7 +26,7 @@ def at_tensor(value: ir.Value) -> Place:
 
 
 def at_attention(attention: Attention) -> Place:
-    """An attention: its output tensor, and the nodes of its two MatMuls and its Softmax."""
+    """An attention block: its output tensor, and the nodes of its two MatMuls and its Softmax."""
     main_nodes = (attention.scores, attention.softmax, attention.mix)
     nodes = dict.fromkeys(name for node in main_nodes for name in nodes_of(node))
     return replace(at_tensor(attention.mix.outputs[0]), nodes=tuple(nodes), op_type="Attention")

@@ -47,7 +47,7 @@ def read(path: str | Path, shapes: Shapes = MappingProxyType({})) -> ir.Model:
     known_ops.check_ops(model)
     check_external_data(model, path.parent.absolute())
     names = _value_names(model)
-    _put_in_order(model)
+    _put_in_order(model, path)
     _forget_placeholders(model)
     changes = _drop_trailing_empty_inputs(model)
     pin_shapes(model, shapes)
@@ -133,7 +133,7 @@ def _load(path: Path) -> ir.Model:
     try:
         model: ir.Model = ir.from_proto(proto)
     except ir.serde.SerdeError as error:
-        raise InputError(f"{str(path)!r} is damaged: {_first_line(error)}") from error
+        raise InputError(f"{str(path)!r} is corrupt: {_first_line(error)}") from error
     ir.external_data.set_base_dir(model.graph, path.parent.absolute())
     return model
 
@@ -154,7 +154,7 @@ def _check_file(path: Path) -> None:
         )
 
 
-def _put_in_order(model: ir.Model) -> None:
+def _put_in_order(model: ir.Model, path: Path) -> None:
     """Sort the nodes, inline functions, make large Constant nodes initializers, drop initializers from the inputs."""
     _check_inputs(model)
     try:
@@ -167,7 +167,9 @@ def _put_in_order(model: ir.Model) -> None:
         common.InlinePass()(model)
         common.LiftConstantsToInitializersPass()(model)
     except (TypeError, ValueError, RuntimeError, ir.passes.InvariantError) as error:  # everything that onnx_ir raises
-        raise InputError(f"the model's functions or constants are damaged: {_first_line(error)}") from error
+        raise InputError(
+            f"{str(path)!r} has cyclic functions, or functions or constants that cannot be read: {_first_line(error)}"
+        ) from error
     common.RemoveInitializersFromInputsPass()(model)
 
 
@@ -185,7 +187,9 @@ def _node_in_cycle(graph: ir.Graph) -> ir.Node:
 def _check_inputs(model: ir.Model) -> None:
     for value in model.graph.inputs:
         if not isinstance(value.type, ir.TensorType):
-            raise InputError(f"input {value.name!r} is not a tensor")
+            raise InputError(
+                f"input {value.name!r} is not a tensor (sequence, map and optional inputs are not supported)"
+            )
 
 
 def _check_valid(model: ir.Model, path: Path) -> None:
@@ -244,12 +248,14 @@ def _bind(name: str, declared: ir.Shape, shape: Sequence[int], bound: dict[str, 
     message = f"--shape {name}: {_text(shape)} does not match the model's {_text(declared)}"
     if len(declared) != len(shape):
         raise InputError(f"{message}: expected {len(declared)} dimensions")
-    for dim, size in zip(declared, shape, strict=True):
+    for index, (dim, size) in enumerate(zip(declared, shape, strict=True)):
         symbol = _symbol(dim)
         if isinstance(dim, int) and dim != size:
-            raise InputError(f"{message}: dimension {dim} is fixed")
+            raise InputError(f"{message}: dimension {index} is fixed at {dim} in the model")
         if symbol and bound.setdefault(symbol, size) != size:
-            raise InputError(f"{message}: dimension {symbol!r} is already {bound[symbol]}")
+            raise InputError(
+                f"{message}: dimension {index}, {symbol!r}, is already {bound[symbol]} in another dimension"
+            )
 
 
 def _symbol(dim: int | ir.SymbolicDim) -> str:

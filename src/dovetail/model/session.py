@@ -63,12 +63,15 @@ def run_session(session: Any, feed: Mapping[str, Array]) -> dict[str, Array]:
 
 
 @contextmanager
-def runtime_errors(doing: str) -> Iterator[None]:
-    """Raise a one-line BackendError for any error of ONNX Runtime, whose exceptions have no common base class."""
+def runtime_errors(action: str) -> Iterator[None]:
+    """Raise a one-line BackendError for any error of ONNX Runtime, whose exceptions have no common base class.
+
+    ``action`` completes "ONNX Runtime cannot ...": for example ``run the model``.
+    """
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     failures = (state.EPFail, state.Fail, state.InvalidArgument, state.InvalidGraph, state.InvalidProtobuf)
     try:
         yield
     except (*failures, state.NoSuchFile, state.NotImplemented, state.RuntimeException, RuntimeError) as error:
-        raise BackendError(f"ONNX Runtime cannot {doing}: {' '.join(str(error).split())[:400]}") from error
+        raise BackendError(f"ONNX Runtime cannot {action}: {' '.join(str(error).split())[:400]}") from error

@@ -1,4 +1,4 @@
-"""Constants that are masks: they are only added to the input of a Softmax, or selected in its place."""
+"""Constants that are masks: they are only added to the input of a Softmax, or substituted for it by a Where."""
 
 from __future__ import annotations
 
@@ -44,10 +44,11 @@ class _SoftmaxInputs:
                 self.edges[node, index] = max(input_factor, self.edges.get((node, index), 0.0))
 
 
-def mask_limits(graph: ir.Graph, room: float) -> dict[tuple[ir.Node, int], float]:
-    """Constant operands (node, input) that only affect a Softmax -> how far below zero each may go.
+def mask_limits(graph: ir.Graph, max_sum: float) -> dict[tuple[ir.Node, int], float]:
+    """Mask operands -> the largest magnitude to which the mask may be clamped so that the sum stays in float16.
 
-    All operands of a Softmax together, after scaling, stay within ``room``; a single one gets at most half of it.
+    An operand is (node, input index). The masks added before one Softmax, after scaling, sum to at most
+    ``max_sum``; one mask gets at most half of it.
     """
     traces = list(_traces(graph))
     inside = {node for trace in traces for node in trace.nodes}
@@ -58,7 +59,7 @@ def mask_limits(graph: ir.Graph, room: float) -> dict[tuple[ir.Node, int], float
         adds = sum(is_op(node, "Add") for node in trace.nodes)
         for (node, index), factor in trace.edges.items():
             if node in inside:
-                limit = room / max(2, adds) / max(1.0, factor)
+                limit = max_sum / max(2, adds) / max(1.0, factor)
                 limits[node, index] = min(limit, limits.get((node, index), math.inf))
     return limits
 

@@ -30,8 +30,12 @@ def write(model: ir.Model, path: Path) -> tuple[Path, ...]:
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file under a temporary name, then rename it."""
     temporary = path.with_name(path.name + ".part")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def weight_bytes(model: ir.Model) -> int:

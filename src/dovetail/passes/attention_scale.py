@@ -1,4 +1,4 @@
-"""Scale every attention once: by one scalar Mul on Q, directly before the MatMul with K."""
+"""Scale every attention block once: by one scalar Mul on Q, directly before the MatMul with K."""
 
 from __future__ import annotations
 

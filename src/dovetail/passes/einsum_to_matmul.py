@@ -50,19 +50,19 @@ def _rewrite(node: ir.Node, equation: Equation) -> None:
     sizes = dict(zip(equation.first, shape_of(first) or (), strict=True))
     sizes |= dict(zip(equation.second, shape_of(second) or (), strict=True))
     matmul, output = matmul_axes(equation), node.outputs[0]
-    lead = tuple(sizes[axis] for axis in matmul.stacked)
+    lead = tuple(sizes[axis] for axis in matmul.batch)
     height, width, depth = (
-        math.prod(sizes[axis] for axis in axes) for axes in (matmul.rows, matmul.columns, matmul.inner)
+        math.prod(sizes[axis] for axis in axes) for axes in (matmul.rows, matmul.columns, matmul.contracted)
     )
-    shared = "".join(axis for axis in matmul.stacked if axis in equation.second)
-    second_stacked = matmul.stacked[matmul.stacked.index(shared[0]) :] if shared else ""
-    second_lead = tuple(sizes[axis] if axis in shared else 1 for axis in second_stacked)
-    left = _transposed(node, first, equation.first, matmul.stacked + matmul.rows + matmul.inner)
-    right = _transposed(node, second, equation.second, shared + matmul.inner + matmul.columns)
+    shared = "".join(axis for axis in matmul.batch if axis in equation.second)
+    second_batch = matmul.batch[matmul.batch.index(shared[0]) :] if shared else ""
+    second_lead = tuple(sizes[axis] if axis in shared else 1 for axis in second_batch)
+    left = _transposed(node, first, equation.first, matmul.batch + matmul.rows + matmul.contracted)
+    right = _transposed(node, second, equation.second, shared + matmul.contracted + matmul.columns)
     operands = [_reshaped(node, left, (*lead, height, depth)), _reshaped(node, right, (*second_lead, depth, width))]
-    shape, op_type = (*lead, height, width), "MatMul" if matmul.inner else "Mul"
+    shape, op_type = (*lead, height, width), "MatMul" if matmul.contracted else "Mul"
     new = edit.insert(node, op_type, operands, source=output, replaces=[node], shape=shape)
-    axes = matmul.stacked + matmul.rows + matmul.columns
+    axes = matmul.batch + matmul.rows + matmul.columns
     new = _reshaped(node, new, tuple(sizes[axis] for axis in axes))
     edit.replace_value(output, _transposed(node, new, axes, equation.result))
     edit.remove_dead(edit.graph_of(node), [node])

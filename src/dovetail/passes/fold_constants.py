@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from dovetail.encoding import Array
 from dovetail.model import edit
-from dovetail.model.evaluate import RANDOM, CannotEvaluate, evaluate, result_types
+from dovetail.model.evaluate import RANDOM, EvaluationError, evaluate, result_types
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
 
@@ -63,7 +63,7 @@ def _fold(node: ir.Node, imports: dict[str, int]) -> str | None:
         else:
             try:
                 arrays = list(evaluate(node, constants, imports))
-            except CannotEvaluate as error:
+            except EvaluationError as error:
                 return str(error)
     if any(array is None for array in arrays) or any(value.is_graph_output() for value in node.outputs):
         return None

@@ -14,7 +14,7 @@ _LAYOUT = ("Reshape", "Transpose")
 
 
 def merge_layout(model: ir.Model) -> PassRecord:
-    """Replace two consecutive layout nodes, or three (a Transpose between two Reshapes), by one.
+    """Replace two consecutive reshapes or transposes, or three nodes (a Transpose between two Reshapes), by one.
 
     Only where one node, or none, is enough: earlier nodes stay if they have other consumers, and the graph never grows.
     """
@@ -31,7 +31,7 @@ def merge_layout(model: ir.Model) -> PassRecord:
 
 
 def _chain(node: ir.Node) -> list[ir.Node]:
-    """The node and up to two layout nodes before it, first to last."""
+    """The node and up to two reshapes or transposes before it, first to last."""
     chain: list[ir.Node] = []
     current: ir.Node | None = node
     while current is not None and is_op(current, *_LAYOUT) and len(chain) < 3:

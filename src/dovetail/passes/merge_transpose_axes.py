@@ -41,7 +41,7 @@ def merge_transpose_axes(model: ir.Model) -> PassRecord:
             value = insert_step(node, value, step, replaces=[node])
         edit.replace_value(output, value)
         edit.remove_dead(model.graph, [node])
-        ranks = [len(step.numbers) for step in steps if step.op_type == "Transpose"]
+        ranks = [len(step.shape_or_perm) for step in steps if step.op_type == "Transpose"]
         changed.append(Site(where, f"rank {len(shape)} reduced to {', '.join(map(str, ranks)) or 'a Reshape'}"))
     return PassRecord("merge_transpose_axes", tuple(changed), tuple(declined))
 

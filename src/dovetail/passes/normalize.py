@@ -74,7 +74,7 @@ NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
     remove_nan_guard,
     remove_zero_masks,
     additive_attention_mask,
-    attention_scale,  # moves scales off K, so that only layout nodes are left before it
+    attention_scale,  # moves scales off K, so that only reshapes and transposes are left before it
     split_fused_qkv,
     simplify_attention_layout,
     softmax_over_last_axis,

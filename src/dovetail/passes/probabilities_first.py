@@ -13,7 +13,7 @@ from dovetail.pass_record import PassRecord, Site
 def probabilities_first(model: ir.Model) -> PassRecord:
     """Transpose V and the result instead of the probabilities: YOLO detectors have the channels before the pixels.
 
-    The probabilities are the larger tensor, and both new Transposes can merge with the layout nodes around them.
+    The probabilities are the larger tensor, and both new Transposes can merge with reshapes and transposes around them.
     """
     changed: list[Site] = []
     for node in list(model.graph.all_nodes()):
@@ -50,7 +50,7 @@ def _transposed_probabilities(node: ir.Node) -> ir.Node | None:
     if transpose is None or not edit.is_op(transpose, "Transpose"):
         return None
     rank = len(edit.shape_of(right) or ())
-    if rank < 2 or perm_of(transpose) != _swap(rank).numbers:
+    if rank < 2 or perm_of(transpose) != _swap(rank).shape_or_perm:
         return None
     value = transpose.inputs[0]
     while value is not None and edit.is_op(value.producer(), "Cast", "Dropout", "Identity"):

@@ -2,7 +2,7 @@
 
 Deformable attention computes its sampling points as [batch, query, head, level, point, 2]. Axes of size 1 are removed
 first, then adjacent axes that are broadcast together are merged. Reshapes are inserted only at the inputs and outputs
-of the merged region; chains of layout nodes alone are left to other passes.
+of the merged region; chains of reshapes and transposes alone are left to other passes.
 """
 
 from __future__ import annotations

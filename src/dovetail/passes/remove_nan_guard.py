@@ -1,4 +1,4 @@
-"""Remove the ``Softmax -> IsNaN -> Where`` guard of an attention in which no row of scores can be all -inf."""
+"""Remove the ``Softmax -> IsNaN -> Where`` guard of an attention block in which no row of scores can be all -inf."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def remove_nan_guard(model: ir.Model) -> PassRecord:
 
     Softmax gives NaN for a row that is all -inf or contains +inf. Finite scores become infinite only through masks: by
     infinite ones, or by finite ones that overflow together or in a later scale. On HTP the guard costs more than the
-    attention itself, and it keeps TensorRT from fusing the attention.
+    attention itself, and it keeps TensorRT from fusing the attention block.
     """
     changed: list[Site] = []
     declined: list[Site] = []

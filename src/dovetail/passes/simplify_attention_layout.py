@@ -1,4 +1,4 @@
-"""Bring the layout nodes around attention to one form: at most one Reshape, then at most one Transpose."""
+"""Bring the reshapes and transposes around attention to one form: at most one Reshape, then at most one Transpose."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dovetail.pass_record import PassRecord, Site
 
 
 def simplify_attention_layout(model: ir.Model) -> PassRecord:
-    """Shorten the chains of layout nodes before Q, K and V and after the MatMul with V.
+    """Shorten the chains of reshapes and transposes before Q, K and V and after the MatMul with V.
 
     Heads are then split by `Reshape -> Transpose(0,2,1,3)`, K comes from one `Transpose(0,2,3,1)`, and heads are
     merged by `Transpose(0,2,1,3) -> Reshape`, whatever the exporter wrote.
@@ -25,7 +25,7 @@ def simplify_attention_layout(model: ir.Model) -> PassRecord:
         for operand in (attention.query, attention.key, attention.value):
             chain = _chain_above(operand)
             if chain and _is_cast_of_layout(chain[0].inputs[0]):
-                declined.append(Site(origin_of(operand).name, "there is a Cast between the layout nodes"))
+                declined.append(Site(origin_of(operand).name, "there is a Cast between the reshapes and transposes"))
             _shorten(chain, changed)
         _shorten(_chain_below(attention.mix.outputs[0]), changed)
     return PassRecord("simplify_attention_layout", tuple(changed), tuple(declined))
@@ -38,7 +38,7 @@ def _is_cast_of_layout(value: ir.Value | None) -> bool:
 
 
 def _chain_above(value: ir.Value) -> list[ir.Node]:
-    """The layout nodes that lead to a value, first to last."""
+    """The reshapes and transposes that lead to a value, first to last."""
     chain: list[ir.Node] = []
     current: ir.Value | None = value
     while current is not None and (node := current.producer()) is not None and _is_layout(node):
@@ -48,7 +48,7 @@ def _chain_above(value: ir.Value) -> list[ir.Node]:
 
 
 def _chain_below(value: ir.Value) -> list[ir.Node]:
-    """The chain of layout nodes after a value, each the only consumer of the one before."""
+    """The chain of reshapes and transposes after a value, each the only consumer of the one before."""
     chain: list[ir.Node] = []
     while (node := edit.sole_consumer(value)) is not None and _is_layout(node) and node.inputs[0] is value:
         chain.append(node)
@@ -68,7 +68,7 @@ def _shorten(chain: list[ir.Node], changed: list[Site]) -> None:
     if len(steps) == len(chain):
         return
     end = chain[-1].outputs[0]
-    changed.append(Site(origin_of(end).name, f"{len(chain)} layout nodes reduced to {len(steps)}"))
+    changed.append(Site(origin_of(end).name, f"{len(chain)} reshapes and transposes reduced to {len(steps)}"))
     edit.replace_value(end, _build(source, chain, steps))
     edit.remove_dead(edit.graph_of(chain[-1]), [chain[-1]])
 

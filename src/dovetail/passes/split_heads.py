@@ -21,7 +21,7 @@ _HEADS_FIRST, _KEYS_LAST = (0, 2, 1, 3), (0, 2, 3, 1)  # of [batch, tokens, head
 
 
 def split_heads(model: ir.Model) -> PassRecord:
-    """Rewrite every attention with several heads and several windows as one per head, split from the last axis."""
+    """Rewrite attention blocks with several heads and windows as one block per head, split from the last axis."""
     changed: list[Site] = []
     declined: list[Site] = []
     for attention in each_attention(model.graph):
@@ -72,7 +72,7 @@ def _all_heads(value: ir.Value, perm: tuple[int, ...]) -> ir.Value | None:
 
 
 def _merge_reshape(attention: Attention) -> ir.Node | None:
-    """The Reshape after the attention that merges the heads."""
+    """The Reshape after the attention block that merges the heads."""
     transpose = sole_consumer(attention.mix.outputs[0])
     if transpose is None or not is_op(transpose, "Transpose") or perm_of(transpose) != _HEADS_FIRST:
         return None

@@ -60,11 +60,11 @@ def _rewrite(node: ir.Node, shape: Shape, padded: Shape, broadcast: list[int]) -
     last = len(shape) - 1
     kept = [axis for axis in range(last - 1) if axis not in broadcast]
     order = (*kept, *broadcast, last - 1, last)
-    stacked = tuple(shape[axis] for axis in kept)
+    batch = tuple(shape[axis] for axis in kept)
     rows = math.prod(shape[axis] for axis in (*broadcast, last - 1))
-    left = _step(node, _step(node, first, Step("Transpose", order)), Step("Reshape", (*stacked, rows, shape[-1])))
-    right = _second(node, second, (*stacked, *padded[-2:]))
-    merged = (*stacked, rows, padded[-1])
+    left = _step(node, _step(node, first, Step("Transpose", order)), Step("Reshape", (*batch, rows, shape[-1])))
+    right = _second(node, second, (*batch, *padded[-2:]))
+    merged = (*batch, rows, padded[-1])
     new = edit.insert(node, "MatMul", [left, right], source=output, replaces=[node], shape=merged)
     new = _step(node, new, Step("Reshape", (*(shape[axis] for axis in order[:-1]), padded[-1])))
     back = Step("Transpose", tuple(order.index(axis) for axis in range(last + 1)))
@@ -81,5 +81,5 @@ def _second(node: ir.Node, value: ir.Value, shape: Shape) -> ir.Value:
 
 def _step(node: ir.Node, value: ir.Value, step: Step) -> ir.Value:
     """The value after a step; the value itself if the step changes nothing."""
-    same = shape_of(value) if step.op_type == "Reshape" else tuple(range(len(step.numbers)))
-    return value if step.numbers == same else insert_step(node, value, step, replaces=[node])
+    same = shape_of(value) if step.op_type == "Reshape" else tuple(range(len(step.shape_or_perm)))
+    return value if step.shape_or_perm == same else insert_step(node, value, step, replaces=[node])

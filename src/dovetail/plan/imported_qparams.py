@@ -23,7 +23,7 @@ from dovetail.storage import Plan, ScaleSource, SourcedQParams
 _ON_GRID_RTOL = 1e-3
 # Scales are often float16, and some tools divide by 128 instead of 127 or add an epsilon.
 _LARGEST_RTOL = 1e-2
-# How many operators qparams are propagated across: Q and K of an attention are two or three away from a known scale.
+# How many operators qparams are propagated across: Q and K are two or three away from a known scale.
 _STEPS = 6
 
 FROM_MODEL = "scale and zero point from the input model"
@@ -45,7 +45,7 @@ class ImportedQParams:
     def of_tensor(self, names: Iterable[str], encoding: Encoding) -> SourcedQParams | None:
         """The imported qparams of the first of these tensors that has any, converted to an encoding."""
         names = list(names)
-        propagated = f"{FROM_MODEL}, propagated across scaling or layout operators"
+        propagated = f"{FROM_MODEL}, propagated across scaling or data-movement operators"
         for qparams, detail in ((self.tensors, FROM_MODEL), (self.implied, propagated)):
             name = next((name for name in names if name in qparams), None)
             if name is None:
@@ -105,7 +105,7 @@ def _width(params: QParams) -> float:
 
 
 def _implied(graph: ir.Graph, tensors: Mapping[str, QParams]) -> dict[str, QParams]:
-    """The qparams of neighboring tensors: layout operators keep the scale, multiplying by a constant multiplies it."""
+    """The qparams of neighboring tensors: data movement keeps the scale, multiplying by a constant multiplies it."""
     qparams = {name: params for name, params in tensors.items() if params.axis is None}
     relations = [relation for node in graph for relation in _related(node)]
     for _ in range(_STEPS):

@@ -11,19 +11,21 @@ import onnx_ir as ir
 from dovetail.edge import Edge
 from dovetail.encoding import Encoding, Granularity, QParams
 from dovetail.model.edit import constant_of
+from dovetail.model.origin import origin_of
 from dovetail.numerics.bias import bias_overflow, bias_params
 from dovetail.op_support import OpTable, Signature
 from dovetail.plan.breaks import costly_merges
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem, with_conversions
 from dovetail.plan.imported_qparams import ImportedQParams
 from dovetail.plan.qparams import QParamsBuilder, per_output_channel, widen
-from dovetail.plan.request import Pins, Request
+from dovetail.plan.request import Request
 from dovetail.plan.solve import Solution, narrower_operands, solve
-from dovetail.stats import Stats
+from dovetail.stats import DataInfo, Stats
 from dovetail.storage import Choice, FloatStorage, Plan, Reason, ScaleSource, Storage
 
 # A weight scale that is enlarged so that its int32 bias fits gets this factor on top, for the rounding of the bias.
 _MARGIN = 1.01
+_NO_STATS = Stats({}, DataInfo("", 0, ""))
 
 
 def make_plan(
@@ -39,9 +41,7 @@ def make_plan(
     separate = _separate(problem, stats, request)
     problem = with_conversions(problem, separate)
     solution = solve(problem, request)
-    writer = _Writer(
-        problem, solution, QParamsBuilder(problem, stats, request.method, imported), separate, request.pins
-    )
+    writer = _Writer(problem, solution, QParamsBuilder(problem, stats, request.method, imported), separate, request)
     return Plan(
         target=table.target,
         precision=request.precision.name,
@@ -61,6 +61,12 @@ def narrower(model: ir.Model, table: OpTable, stats: Stats, request: Request) ->
 def _separate(problem: Problem, stats: Stats, request: Request) -> dict[Edge, str]:
     """The edges that convert instead of sharing qparams, because of a pin or because sharing would cost too much."""
     return {**request.pins.separate, **costly_merges(problem, stats)}
+
+
+def check_pins(model: ir.Model, table: OpTable, request: Request) -> None:
+    """Raise InputError for a pin that is not possible on the target; needs no statistics."""
+    problem = build_problem(model, table)
+    solve(with_conversions(problem, _separate(problem, _NO_STATS, request)), request)
 
 
 def observed(model: ir.Model, table: OpTable) -> tuple[str, ...]:
@@ -86,10 +92,15 @@ class _Writer:
     """Turns a solution into the choices of a plan, tensor by tensor and edge by edge."""
 
     def __init__(
-        self, problem: Problem, solution: Solution, qparams: QParamsBuilder, separate: Mapping[Edge, str], pins: Pins
+        self,
+        problem: Problem,
+        solution: Solution,
+        qparams: QParamsBuilder,
+        separate: Mapping[Edge, str],
+        request: Request,
     ) -> None:
         self._problem = problem
-        self._pins = pins
+        self._pins, self._precision = request.pins, request.precision
         self._in_float = FloatStorage(problem.table.float_encoding.dtype)
         self._solution = solution
         self._qparams = qparams
@@ -140,6 +151,8 @@ class _Writer:
         if slot is None:
             return None
         required = slot.encoding
+        if isinstance(storage, QParams) and not required.dtype.is_quantized and (asked := self._asked_in_float(unit)):
+            return Choice(FloatStorage(required.dtype), *asked)
         if not required.dtype.is_quantized or (isinstance(storage, QParams) and storage.encoding == required):
             return None
         why, text = Reason.OPERAND, f"{unit.label} requires {required.dtype} here, the tensor is {storage.dtype}"
@@ -150,6 +163,16 @@ class _Writer:
             return Choice(wider, why, text, scale_from=ScaleSource.DERIVED)
         scaled = self._qparams.group_params(self._problem.group_of[operand.name], required)
         return Choice(scaled.params, why, f"{text}; {scaled.detail}", scale_from=scaled.source)
+
+    def _asked_in_float(self, unit: Unit) -> tuple[Reason, str] | None:
+        """Why a unit reads its activations in float, if the caller or a trial asked for that."""
+        pin = self._pins.units.get(unit.name)
+        precision = self._precision if pin is None else pin.precision
+        if precision.activation.dtype.is_quantized:
+            return None
+        if pin is not None:
+            return pin.why, f"{pin.detail}: {unit.label} computes in float"
+        return Reason.PRECISION, f"{precision.name}: {unit.label} computes in float"
 
     def _output_storage(self, unit: Unit) -> Storage:
         """The storage of a unit's outputs."""
@@ -164,8 +187,11 @@ class _Writer:
         if slot is None or array is None:
             return None
         if not slot.encoding.dtype.is_quantized:
-            text = f"{unit.label} requires this constant in float"
-            return Choice(FloatStorage(slot.encoding.dtype), Reason.CONSTANT, text)
+            why, text = Reason.CONSTANT, f"{unit.label} requires this constant in float"
+            pin = self._pins.units.get(unit.name)
+            if pin is not None and not pin.precision.weight.dtype.is_quantized:
+                why, text = pin.why, pin.detail
+            return Choice(FloatStorage(slot.encoding.dtype), why, text)
         if operand in unit.shared():
             return Choice(
                 self._output_storage(unit), Reason.SHARED, _passed_through(unit), scale_from=ScaleSource.DERIVED
@@ -187,8 +213,8 @@ class _Writer:
             text = f"{unit.label} weight, {params.dtype} per channel on axis {params.axis}; {detail}"
         else:
             text = f"constant operand of {unit.label}; {detail}"
-        pin = self._pins.operands.get(operand.edge)
-        why, text = (Reason.CONSTANT, text) if pin is None else (pin.why, pin.detail)
+        operand_pin = self._pins.operands.get(operand.edge)
+        why, text = (Reason.CONSTANT, text) if operand_pin is None else (operand_pin.why, operand_pin.detail)
         return Choice(params, why, text, scale_from=source)
 
     def _seen(self, unit: Unit, operand: Operand, done: Mapping[Edge, Choice]) -> Storage:
@@ -202,7 +228,8 @@ class _Writer:
         source, weight = (self._seen(unit, by_slot[slot], done) for slot in (0, 1))
         if not isinstance(source, QParams) or not isinstance(weight, QParams):
             return Choice(self._in_float, Reason.BIAS, "bias in float, because the input or the weight is float")
-        params = bias_params(source.scale, per_output_channel(unit.nodes[0], weight.scale))
+        scales = per_output_channel(unit.nodes[0], weight.scale)
+        params = bias_params(source.scale, scales, label=_bias_label(operand))
         text = "bias, scale = input scale x weight scale"
         return Choice(params, Reason.BIAS, text, scale_from=ScaleSource.DERIVED)
 
@@ -214,7 +241,8 @@ class _Writer:
         if bias is None or bias.ndim != 1 or not isinstance(source, QParams) or not np.all(np.isfinite(bias)):
             return weight
         scales = per_output_channel(unit.nodes[0], weight.scale)
-        overflow = bias_overflow(bias, bias_params(source.scale, scales))
+        label = _bias_label(by_slot[2])
+        overflow = bias_overflow(bias, bias_params(source.scale, scales, label=label), label=label)
         if overflow is None:
             return weight
         scale = np.array(weight.scale).reshape(-1)
@@ -223,3 +251,8 @@ class _Writer:
             index = channel % scale.size  # with groups, or per tensor, several output channels share a scale
             scale[index] = max(scale[index], channel_scales[channel] * growth * _MARGIN)
         return QParams(weight.encoding, scale.reshape(weight.scale.shape), weight.zero_point, weight.axis)
+
+
+def _bias_label(operand: Operand) -> str:
+    """The bias in error messages, by its original name."""
+    return f"bias {origin_of(operand.value).name!r}"

@@ -11,11 +11,13 @@ import onnx_ir as ir
 from dovetail.errors import InputError
 from dovetail.model.origin import fused_tensors_of, nodes_of, origin_of
 from dovetail.plan.constraints import Problem, Unit
+from dovetail.plan.kernels import has_kernel
 from dovetail.plan.request import Keep, Pin, Pins
 from dovetail.storage import Reason
 
 # How many similar names the error message lists.
 _SHOWN = 3
+_WILDCARDS = frozenset("*?[")
 
 
 def resolve_keeps(problem: Problem, keeps: Sequence[Keep]) -> Pins:
@@ -25,12 +27,48 @@ def resolve_keeps(problem: Problem, keeps: Sequence[Keep]) -> Pins:
     for keep in keeps:
         pin = Pin(keep.precision, Reason.PINNED, str(keep))
         values = [v.name or "" for v in _values(problem) if _matches(keep, _value_names(v))]
-        operators = [unit.name for unit in problem.units if _matches(keep, _unit_names(unit))]
+        operators = [unit for unit in problem.units if _matches(keep, _unit_names(unit))]
         if not values and not operators:
             raise InputError(_no_match(problem, keep))
+        producers = [problem.producer[name] for name in values if name in problem.producer]
+        if not _WILDCARDS.isdisjoint(keep.pattern):
+            values, operators = _with_kernel(problem, keep, values, [*operators, *producers])
+        else:
+            operators += [unit for unit in producers if has_kernel(unit, keep.precision)]
         groups.update(dict.fromkeys(values, pin))
-        units.update(dict.fromkeys(operators, pin))
+        units.update(dict.fromkeys([unit.name for unit in operators], pin))
     return Pins(units, groups)
+
+
+def _with_kernel(
+    problem: Problem, keep: Keep, values: list[str], operators: list[Unit]
+) -> tuple[list[str], list[Unit]]:
+    """Of what a pattern with wildcards matches, the operators that have kernels of this precision, and their tensors.
+
+    A whole block can be kept in int8 although its LayerNormalization has no int8 kernel anywhere on the target.
+    """
+    kept = [
+        unit
+        for unit in operators
+        if has_kernel(unit, keep.precision)
+        # An operator that passes quantization through has that of the operators before it.
+        and (not unit.shared() or all(_has_kernels(problem, v.name or "", keep) for v in unit.outputs))
+    ]
+    tensors = [name for name in values if _has_kernels(problem, name, keep)]
+    if not kept and not tensors:
+        inputs = {f"input {name!r}" for name in values if name not in problem.producer}
+        names = ", ".join(sorted({unit.label for unit in operators} | inputs))
+        raise InputError(f"{keep}: {problem.table.target} has no {keep.precision.name} kernel for {names}")
+    return tensors, kept
+
+
+def _has_kernels(problem: Problem, name: str, keep: Keep) -> bool:
+    """Whether the operators that decide how a tensor is stored have kernels for a precision."""
+    root = problem.group_of[name]
+    writers = problem.writers_of(root)
+    if writers and not problem.table.quantizes_edges:
+        return all(has_kernel(unit, keep.precision) for unit in writers)
+    return any(has_kernel(unit, keep.precision) for unit in problem.readers_of(problem.groups[root]))
 
 
 def _no_match(problem: Problem, keep: Keep) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,8 +25,6 @@ from dovetail.storage import ScaleSource, SourcedQParams
 FLOAT8_ENDS = (-FLOAT8_HIGHEST, FLOAT8_HIGHEST)
 # Operators whose output holds every element of their input.
 _WHOLE = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
-# A float32 scale counts as a multiple of the target's step if only its last bit is off.
-_ROUNDING = 1e-6
 
 
 class Range(NamedTuple):
@@ -187,8 +184,8 @@ class QParamsBuilder:
         for unit in self.problem.readers_of(self.problem.groups[root]):
             scale = max(scale, 0.0 if unit.support is None else unit.support.least_scale.get(dtype, 0.0))
         for unit in self.problem.writers_of(root):
-            step = 0.0 if unit.support is None else unit.support.scale_step.get(dtype, 0.0)
-            scale = math.ceil(scale / step * (1 - _ROUNDING)) * step if step else scale
+            if unit.support is not None and unit.support.output_scale is not None:
+                scale = unit.support.output_scale(unit.nodes[0], dtype, scale)
         return scale
 
 

@@ -61,13 +61,22 @@ class Pins:
         return replace(self, operands=kept)
 
     def __or__(self, other: Pins) -> Pins:
-        """Both sets of pins; where they disagree, the right-hand one wins."""
+        """Both sets of pins; where they disagree, the right-hand one wins, but no trial replaces the caller's."""
         return Pins(
-            {**self.units, **other.units},
-            {**self.groups, **other.groups},
+            {**self.units, **other.units, **_of_caller(self.units, other.units)},
+            {**self.groups, **other.groups, **_of_caller(self.groups, other.groups)},
             {**self.separate, **other.separate},
             {**self.operands, **other.operands},
         )
+
+
+def _of_caller(pins: Mapping[str, Pin], replacing: Mapping[str, Pin]) -> dict[str, Pin]:
+    """The caller's pins that only a trial would replace."""
+    return {
+        name: pin
+        for name, pin in pins.items()
+        if pin.why is Reason.PINNED and name in replacing and replacing[name].why is not Reason.PINNED
+    }
 
 
 @dataclass(frozen=True, slots=True)

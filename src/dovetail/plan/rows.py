@@ -125,7 +125,7 @@ def _refuse_twice(rows: tuple[PlanRow, ...], path: Path) -> None:
     for row in rows:
         key = row.edge or row.tensor
         if key in seen:
-            raise InputError(f"{path}: two rows for {str(key)!r}; remove one")
+            raise InputError(f"{path} has two rows for {str(key)!r}; remove one")
         seen.add(key)
 
 
@@ -139,10 +139,14 @@ def _read_stored(path: Path, edges: Mapping[Edge, Choice]) -> dict[Edge, Array]:
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: cannot be read as the integers of a plan ({error})") from error
+        raise InputError(
+            f"{path} cannot be read as the quantized constants of a plan, an .npz of integers by edge ({error})"
+        ) from error
     for edge in integers:
         if edge not in edges:
-            raise InputError(f"{path}: has integers for edge {str(edge)!r}, but the plan has no row for that edge")
+            raise InputError(
+                f"{path} has a quantized constant for edge {str(edge)!r}, but the plan has no row for that edge"
+            )
     return {edge: _typed(array, edges[edge]) for edge, array in integers.items()}
 
 
@@ -185,23 +189,24 @@ def _choice(row: PlanRow, path: Path) -> Choice:
     try:
         return Choice(_storage(row), row.why, row.detail, row.group, row.scale_from)
     except (TypeError, ValueError) as error:  # NumPy raises TypeError for a list with an element that is not a number
-        raise InputError(f"{path}: {row.edge or row.tensor}: {error}") from error
+        raise InputError(f"{path}: the row of {str(row.edge or row.tensor)!r} is not valid: {error}") from error
 
 
 def _storage(row: PlanRow) -> Storage:
     if not row.dtype.is_quantized:
         return FloatStorage(row.dtype)
     if row.scale is None or row.zero_point is None:
-        raise ValueError(f"{row.dtype} needs a scale and a zero point")
+        raise ValueError(f"{row.dtype} requires a scale and a zero point, but one of them is null")
     encoding = Encoding(row.dtype, row.symmetric, row.granularity, row.block_size)
     zero_point = np.asarray(row.zero_point, np.float64)
     low, high = (row.dtype.grid.low, row.dtype.grid.high) if row.dtype.is_integer else (0, 0)
     if not np.all((zero_point >= low) & (zero_point <= high) & (zero_point == np.rint(zero_point))):
-        raise ValueError(f"the zero point of {row.dtype} must be a whole number from {low} to {high}")
+        raise ValueError(f"zero_point must be a whole number from {low} to {high} for {row.dtype}")
     return QParams(encoding, np.asarray(row.scale), zero_point.astype(np.int32), row.axis)
 
 
 def _refuse_unknown(raw: dict[str, Any], kind: type, where: str) -> None:
-    unknown = sorted(set(raw) - {field.name for field in dataclasses.fields(kind)})
+    names = {field.name for field in dataclasses.fields(kind)}
+    unknown = sorted(set(raw) - names)
     if unknown:
-        raise InputError(f"{where}: unknown key {unknown[0]!r}")
+        raise InputError(f"{where} has the unknown key {unknown[0]!r}; expected one of {', '.join(sorted(names))}")

@@ -9,7 +9,10 @@ from dovetail.edge import Edge
 from dovetail.encoding import Encoding
 from dovetail.op_support import Precision, Signature, Slot
 from dovetail.plan.constraints import Operand, Problem, Unit
-from dovetail.plan.request import OperandPin, Pin, Pins, Request
+from dovetail.plan.kernels import computing_in, constants_fit, same_width, usable
+from dovetail.plan.pinned_groups import pinned_groups, pinned_tensors
+from dovetail.plan.refuse_pins import refuse_pins
+from dovetail.plan.request import OperandPin, Pin, Request
 from dovetail.storage import Reason
 
 # Cost of a signature, per operand: a weight encoding other than requested changes the model most, another
@@ -41,33 +44,25 @@ class Solution:
 
 
 def solve(problem: Problem, request: Request) -> Solution:
-    """Choose an encoding that its producers can write for every group, then the cheapest signature for every unit."""
+    """Choose an encoding that its producers can write for every group, then the cheapest signature for every unit.
+
+    Raises InputError if the caller pinned something to a precision that is not possible there.
+    """
     outputs_only = frozenset() if request.quantized_io else _output_groups(problem)
-    pinned = _pinned_groups(problem, request.pins)
+    pinned = pinned_groups(problem, request.pins)
     groups = {
         root: _decide(problem, root, request.precision, pinned.get(root), outputs_only) for root in problem.groups
     }
     _leave_followers_float(problem, groups, pinned)
-    signatures = {}
+    reads = _pinned_reads(problem, groups, pinned_tensors(problem, request.pins))
+    signatures = {
+        unit.name: _choose(problem, unit, request.precision, request.pins.units.get(unit.name), groups, reads)
+        for unit in problem.units
+    }
+    refuse_pins(problem, request.pins, {root: choice.encoding for root, choice in groups.items()}, signatures)
     for unit in problem.units:
-        pin = request.pins.units.get(unit.name)
-        precision = request.precision if pin is None else pin.precision
-        chosen = _choose(problem, unit, precision, groups, request.pins)
-        signatures[unit.name] = _with_operands(unit, chosen, request.pins.operands)
+        signatures[unit.name] = _with_operands(unit, signatures[unit.name], request.pins.operands)
     return Solution(groups, signatures)
-
-
-def _pinned_groups(problem: Problem, pins: Pins) -> dict[str, Pin]:
-    """The pin of each group that has one: its own, else that of the first operator that writes it."""
-    pinned: dict[str, Pin] = {}
-    for unit in problem.units:
-        for value in unit.outputs:
-            if unit.name in pins.units:
-                pinned.setdefault(problem.group_of[value.name or ""], pins.units[unit.name])
-    for root, members in problem.groups.items():
-        if (pin := next((pins.groups[name] for name in members if name in pins.groups), None)) is not None:
-            pinned[root] = pin
-    return pinned
 
 
 def narrower_operands(problem: Problem, solution: Solution) -> dict[Edge, Encoding]:
@@ -93,7 +88,7 @@ def _with_operands(unit: Unit, chosen: Signature, pinned: Mapping[Edge, OperandP
         slots = [(chosen.slot(o.slot), candidate.slot(o.slot), encodings.get(o.slot)) for o in unit.operands]
         if (
             candidate.output == chosen.output
-            and _constants_fit(unit, candidate)
+            and constants_fit(unit, candidate)
             and all(_as_pinned(*operand_slots) for operand_slots in slots)
         ):
             return candidate
@@ -135,6 +130,8 @@ def _decide(
     members = problem.groups[root]
     domain = _domain(problem, members)
     if problem.table.quantizes_edges:
+        if pin is not None and not pin.precision.activation.dtype.is_quantized:
+            return EncodingChoice(problem.table.float_encoding, pin.why, pin.detail)
         text = f"kept in float: {problem.table.target} quantizes on the inputs of its quantized kernels"
         return EncodingChoice(problem.table.float_encoding, Reason.ON_EDGES, text)
     if pin is not None:
@@ -158,7 +155,7 @@ def _domain(problem: Problem, members: tuple[str, ...]) -> dict[Encoding, None]:
     """The encodings that every producer of the group can write; for a graph input, those its consumers can read."""
     producers = [problem.producer[name] for name in members if name in problem.producer]
     if producers:
-        choices = [dict.fromkeys(s.output for s in unit.signatures if _constants_fit(unit, s)) for unit in producers]
+        choices = [dict.fromkeys(s.output for s in unit.signatures if constants_fit(unit, s)) for unit in producers]
         return {e: None for e in choices[0] if all(e in choice for choice in choices[1:])}
     slots = [s.slot(o.slot) for u in problem.units for o in u.operands if o.name in members for s in u.signatures]
     return dict.fromkeys([*(slot.encoding for slot in slots if slot is not None), problem.table.float_encoding])
@@ -212,14 +209,31 @@ def _float_only(unit: Unit) -> bool:
     return all(not slot.encoding.dtype.is_quantized for s in unit.signatures for slot in s.inputs)
 
 
+def _pinned_reads(
+    problem: Problem, groups: Mapping[str, EncodingChoice], pinned: Mapping[str, Pin]
+) -> dict[str, Encoding]:
+    """The encoding in which consumers must read the groups whose tensors are pinned."""
+    if problem.table.quantizes_edges:
+        return {root: pin.precision.activation for root, pin in pinned.items()}
+    return {root: groups[root].encoding for root in pinned}
+
+
 def _choose(
-    problem: Problem, unit: Unit, precision: Precision, groups: Mapping[str, EncodingChoice], pins: Pins
+    problem: Problem,
+    unit: Unit,
+    requested: Precision,
+    pin: Pin | None,
+    groups: Mapping[str, EncodingChoice],
+    reads: Mapping[str, Encoding],
 ) -> Signature:
-    """The cheapest signature with the encoding that was decided for the unit's outputs."""
+    """The cheapest signature with the encoding that was decided for the unit's outputs, in the precision of its pin."""
+    precision = requested if pin is None else pin.precision
     decided = {groups[problem.group_of[v.name or ""]].encoding for v in unit.outputs}
-    usable = [s for s in unit.signatures if _constants_fit(unit, s)]
-    fitting = [s for s in usable if decided <= {s.output}] or usable or list(unit.signatures)
-    return min(fitting, key=lambda s: sum(_cost(problem, o, s, precision, groups, pins) for o in unit.operands))
+    candidates = usable(unit)
+    fitting = [s for s in candidates if decided <= {s.output}] or candidates or list(unit.signatures)
+    if pin is not None:
+        fitting = computing_in(unit, fitting, pin.precision) or fitting
+    return min(fitting, key=lambda s: sum(_cost(problem, o, s, precision, groups, reads) for o in unit.operands))
 
 
 def _narrower(unit: Unit, chosen: Signature) -> Signature:
@@ -227,7 +241,7 @@ def _narrower(unit: Unit, chosen: Signature) -> Signature:
     for candidate in unit.signatures:
         if candidate.output != chosen.output or len(candidate.inputs) != len(chosen.inputs):
             continue
-        if not _constants_fit(unit, candidate):
+        if not constants_fit(unit, candidate):
             continue
         slots = list(zip(candidate.inputs, chosen.inputs, strict=True))
         same_kinds = all(a.encoding.dtype.is_integer == b.encoding.dtype.is_integer for a, b in slots)
@@ -237,31 +251,23 @@ def _narrower(unit: Unit, chosen: Signature) -> Signature:
     return chosen
 
 
-def _constants_fit(unit: Unit, signature: Signature) -> bool:
-    """Whether every operand that the signature requires to be a constant is one."""
-    slots = [(o, signature.slot(o.slot)) for o in unit.operands]
-    return all(o.constant or slot is None or not slot.constant for o, slot in slots)
-
-
 def _cost(
     problem: Problem,
     operand: Operand,
     signature: Signature,
     precision: Precision,
     groups: Mapping[str, EncodingChoice],
-    pins: Pins,
+    reads: Mapping[str, Encoding],
 ) -> int:
     slot = signature.slot(operand.slot)
     if slot is None or slot.derived:
         return 0
     if operand.constant and slot.constant:
-        return 0 if _same_width(slot.encoding, precision.weight) else _WEIGHT_COST
-    cost = 0 if _same_width(slot.encoding, precision.activation) else _ACTIVATION_COST
-    if not operand.constant and groups[problem.group_of[operand.name]].encoding != slot.encoding:
-        cost += _PINNED_COST if operand.name in pins.groups else _CONVERSION_COST
+        return 0 if same_width(slot.encoding, precision.weight) else _WEIGHT_COST
+    cost = 0 if same_width(slot.encoding, precision.activation) else _ACTIVATION_COST
+    if not operand.constant:
+        root = problem.group_of[operand.name]
+        cost += _CONVERSION_COST * (groups[root].encoding != slot.encoding)
+        if slot.encoding.dtype.is_quantized or problem.table.quantizes_edges:  # a dequantized tensor loses nothing
+            cost += _PINNED_COST * (reads.get(root, slot.encoding) != slot.encoding)
     return cost
-
-
-def _same_width(a: Encoding, b: Encoding) -> bool:
-    """Whether both have the same bit width and are both integer or both float; the table fixes sign and granularity."""
-    return a.dtype.bits == b.dtype.bits and a.dtype.is_integer == b.dtype.is_integer

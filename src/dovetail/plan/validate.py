@@ -131,7 +131,8 @@ def _check_derived(unit: Unit, signature: Signature, by_slot: dict[int, tuple[Op
                 f"edge {str(operand.edge)!r} of the plan: bias {operand.name!r} is quantized, but the input or the "
                 "weight is float: quantize all three or none"
             )
-        expected = bias_params(source.scale, per_output_channel(unit.nodes[0], weight.scale)).scale
+        scales = per_output_channel(unit.nodes[0], weight.scale)
+        expected = bias_params(source.scale, scales, label=f"bias {operand.name!r}").scale
         if storage.scale.shape != expected.shape or not np.allclose(storage.scale, expected, rtol=_SCALE_RTOL, atol=0):
             raise InputError(
                 f"edge {str(operand.edge)!r} of the plan: the scale of bias {operand.name!r} must be input scale x "

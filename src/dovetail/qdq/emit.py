@@ -15,7 +15,7 @@ from dovetail.qdq.params import IR_TYPES
 from dovetail.storage import Plan
 
 # Names in the emitted graph of a planned tensor ``x``: before Q, between Q and DQ, after DQ.
-RAW, STORED, READ = "{}__raw", "{}__q", "{}__dq"
+BEFORE_Q, QUANTIZED, DEQUANTIZED = "{}__raw", "{}__q", "{}__dq"
 
 
 def emit_qdq(model: ir.Model, plan: Plan) -> ir.Model:
@@ -74,13 +74,13 @@ class _Emitter:
                 raise InputError(f"the plan has a row for edge {str(edge)!r}, but the graph has no such edge")
 
     def _insert_qdq(self, value: ir.Value, params: QParams) -> None:
-        """Let every consumer of a value, and the graph outputs, read it through a QDQ pair."""
+        """Let every consumer of a value, and the graph outputs, read it through a Q/DQ pair."""
         name, uses, is_input = str(value.name), value.uses(), value.is_graph_input()
         is_output = value.is_graph_output() and not is_input  # a graph input that is also an output is not changed
         integer_output = is_output and self._plan.quantized_io
         float_output = is_output and not self._plan.quantized_io
         if is_output:
-            value.name = self._free(RAW, name)
+            value.name = self._free(BEFORE_Q, name)
             self._tensors[value] = name
         if is_input and self._plan.quantized_io:
             value.type = ir.TensorType(IR_TYPES[params.dtype])
@@ -107,7 +107,7 @@ class _Emitter:
                 self._graph.outputs[index] = final
 
     def _convert(self, edge: Edge, value: ir.Value, params: QParams) -> ir.Value:
-        """What one consumer reads: another QDQ pair, shared by equal edges; or a quantized constant and its DQ.
+        """What one consumer reads: another Q/DQ pair, shared by equal edges; or a quantized constant and its DQ.
 
         Every consumer has its own quantized constant, scale and zero point: ONNX Runtime 1.31.1 rewrites int8 weights
         for one consumer after the other and fails at load when two share one ("Attempt to replace the existing
@@ -117,7 +117,7 @@ class _Emitter:
         tensor = self._tensors.get(value, str(value.name))
         if array is not None:
             integers = self._integers(edge, array, params)
-            quantized = self._initializer(STORED.format(tensor), integers, IR_TYPES[params.dtype], value)
+            quantized = self._initializer(QUANTIZED.format(tensor), integers, IR_TYPES[params.dtype], value)
             return self._dequantize(quantized, params, tensor, value)
         if (value, params) not in self._conversions:
             tensor = f"{tensor}__as_{params.dtype}"
@@ -141,11 +141,11 @@ class _Emitter:
     def _quantize(self, value: ir.Value, params: QParams, tensor: str) -> ir.Value:
         if params.dtype is DType.S32:
             raise InputError(f"tensor {tensor!r}: only constants can be int32, ONNX has no int32 QuantizeLinear")
-        name, dtype = self._free(STORED, tensor), IR_TYPES[params.dtype]
+        name, dtype = self._free(QUANTIZED, tensor), IR_TYPES[params.dtype]
         return self._append("QuantizeLinear", value, params, name, dtype, source=value)
 
     def _dequantize(self, quantized: ir.Value, params: QParams, tensor: str, source: ir.Value) -> ir.Value:
-        name = self._free(READ, tensor)
+        name = self._free(DEQUANTIZED, tensor)
         return self._append("DequantizeLinear", quantized, params, name, ir.DataType.FLOAT, source=source)
 
     def _append(

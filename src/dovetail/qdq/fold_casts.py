@@ -1,8 +1,9 @@
 """Fold Casts next to Q and DQ nodes into float16 scales: ``DQ -> Cast(float16)``, ``Cast(float32) -> Q``.
 
-Tools that convert a quantized graph to float16 leave such Casts. A QDQ pair with a float16 scale reads and writes
-float16 itself. TensorRT-RTX 1.7.1.116 fuses with and without the Cast; the pass is for classic TensorRT, which is
-reported to fuse a DQ into a MatMul, Gemm or Conv only without the Cast (NVIDIA/Model-Optimizer, pull request 1289).
+Tools that convert a quantized graph to float16 leave such Casts. A Q/DQ pair with a float16 scale reads and writes
+float16 itself. TensorRT-RTX 1.7.1.116 fuses with and without the Cast; the pass is for TensorRT (the standard SDK),
+which is reported to fuse a DQ into a MatMul, Gemm or Conv only without the Cast (NVIDIA/Model-Optimizer, pull request
+1289).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def fold_casts(model: ir.Model) -> PassRecord:
 
 
 class _Folder:
-    """Edits one graph; the float16 copy of a QDQ pair is shared by all edges that need it."""
+    """Edits one graph; the float16 copy of a Q/DQ pair is shared by all edges that need it."""
 
     def __init__(self, model: ir.Model) -> None:
         self._graph = model.graph
@@ -64,7 +65,7 @@ class _Folder:
         self._changed.append(Site(where, "Cast folded into DequantizeLinear, whose scale is now float16"))
 
     def _half(self, pair: QdqPair) -> ir.Value:
-        """A copy of a QDQ pair, or of the DQ of a constant, with a float16 scale."""
+        """A copy of a Q/DQ pair, or of the DQ of a constant, with a float16 scale."""
         half = pair.scale.astype(np.float16)
         scale, quantized = new_scale(pair, half, "half"), pair.quantized
         if pair.quantize is not None and (above := _half_above(pair.quantize)) is not None:
@@ -106,7 +107,7 @@ def _is_exact(pair: QdqPair) -> bool:
 
 
 def _casts_after(value: ir.Value, path: _Path = ()) -> Iterator[tuple[_Path, ir.Node]]:
-    """The Casts to float16 that consume a float32 value, directly or after layout operators, and those operators."""
+    """The Casts to float16 that consume a float32 value, directly or after reshapes and transposes, and those nodes."""
     for node, index in list(value.uses()) if value.dtype is _FLOAT else ():
         if is_op(node, "Cast") and attribute(node, "to", 0) == _HALF:
             yield path, node
@@ -115,7 +116,7 @@ def _casts_after(value: ir.Value, path: _Path = ()) -> Iterator[tuple[_Path, ir.
 
 
 def _half_above(quantize: ir.Node) -> tuple[ir.Value, _Path] | None:
-    """The float16 value that is cast for a QuantizeLinear, and the layout operators between the two."""
+    """The float16 value that is cast for a QuantizeLinear, and the reshapes and transposes between the two."""
     value = quantize.inputs[0]
     path: _Path = ()
     while value is not None and (node := value.producer()) is not None:
@@ -137,7 +138,7 @@ def _other_cast(quantize: ir.Node) -> str:
 
 
 def _with_layout(before: ir.Node, value: ir.Value, path: _Path) -> ir.Value:
-    """A value after copies of these layout operators, in its own dtype."""
+    """A value after copies of these reshapes and transposes, in its own dtype."""
     for node in path:
         value = edit.insert(
             before,

@@ -1,6 +1,6 @@
 """QDQ ONNX graph, ours or another tool's -> (float graph, plan) that emit a graph with bit-identical outputs.
 
-Where a plan cannot describe all quantization of one value (three QDQ pairs in a row, two quantized outputs), the float
+Where a plan cannot describe all quantization of one value (three Q/DQ pairs in a row, two quantized outputs), the float
 graph gets an Identity, so that each quantized copy is a value of its own.
 """
 

@@ -1,4 +1,4 @@
-"""Move DQ nodes above layout operators: Q -> Transpose -> DQ becomes Q -> DQ -> Transpose.
+"""Move DQ nodes above data-movement operators: Q -> Transpose -> DQ becomes Q -> DQ -> Transpose.
 
 An operator that only rearranges elements gives bit-identical results before and after a per-tensor DQ.
 """
@@ -10,26 +10,26 @@ import onnx_ir as ir
 from dovetail.encoding import Granularity
 from dovetail.model import edit
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
-from dovetail.model.evaluate import CannotEvaluate, evaluate
+from dovetail.model.evaluate import EvaluationError, evaluate
 from dovetail.qdq.params import QUANTIZED_TYPES, is_dequantize, qparams_of
 
-# Operators whose outputs hold only elements of their first input (Concat: of all inputs).
+# Data-movement operators: their outputs have only elements of their first input (Concat: of all inputs).
 _MOVERS = frozenset(DATA_MOVEMENT_OPS) - {"MaxPool"} | {"Concat", "GatherND"}
 # Quantized dtypes that NumPy has itself, so that arrays of them can be passed to ONNX Runtime.
 _NUMPY_TYPES = frozenset(onnx_type for onnx_type, dtype in QUANTIZED_TYPES.items() if dtype.numpy.isbuiltin == 1)
 
 
 def read_before_moving(model: ir.Model) -> None:
-    """Move every DQ up to its Q, in place; a layout operator on a quantized constant is folded instead."""
-    layout_nodes = [node for node in model.graph if edit.is_op(node, *_MOVERS)]
-    for node in layout_nodes:
+    """Move every DQ up to its Q, in place; a data-movement operator on a quantized constant is folded instead."""
+    moving_nodes = [node for node in model.graph if edit.is_op(node, *_MOVERS)]
+    for node in moving_nodes:
         _fold(node, model.opset_imports)
-    for node in reversed(layout_nodes):
+    for node in reversed(moving_nodes):
         _move_up(node)
 
 
 def _fold(node: ir.Node, imports: dict[str, int]) -> None:
-    """Constant-fold a layout operator on quantized constants; it stays where ONNX Runtime cannot compute it."""
+    """Constant-fold a data-movement operator on quantized constants; it stays where ONNX Runtime cannot compute it."""
     inputs = [(value, edit.constant_of(value)) for value in node.inputs if value is not None]
     arrays = {str(value.name): array for value, array in inputs if array is not None}
     if inputs[0][0].dtype not in _NUMPY_TYPES or len(arrays) != len(inputs):
@@ -38,14 +38,14 @@ def _fold(node: ir.Node, imports: dict[str, int]) -> None:
         return
     try:
         results = evaluate(node, arrays, imports)
-    except CannotEvaluate:
+    except EvaluationError:
         return
     for value, result in zip(node.outputs, results, strict=True):
         edit.fold(value, ir.Tensor(result, name=value.name))
 
 
 def _move_up(node: ir.Node) -> None:
-    """Move DQ nodes from the outputs of a layout operator to its inputs, if nothing else consumes its outputs."""
+    """Move DQ nodes from the outputs of a data-movement operator to its inputs, if only DQ nodes read its outputs."""
     uses = [use for value in node.outputs for use in value.uses()]
     if any(value.is_graph_output() for value in node.outputs):
         return
@@ -62,9 +62,9 @@ def _move_up(node: ir.Node) -> None:
     for output in node.outputs:
         output.type = ir.TensorType(ir.DataType.FLOAT)
     for dequantize in dequantizes:
-        layout_output = dequantize.inputs[0]
-        if layout_output is not None:
-            edit.replace_value(dequantize.outputs[0], layout_output)
+        moved = dequantize.inputs[0]
+        if moved is not None:
+            edit.replace_value(dequantize.outputs[0], moved)
     edit.remove_dead(edit.graph_of(node), dequantizes)
 
 

@@ -1,4 +1,4 @@
-"""Copies of a QDQ pair, or of the DQ of a constant, with another scale or input, for one edge."""
+"""Copies of a Q/DQ pair, or of the DQ of a constant, with another scale or input, for one edge."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class QdqPair:
 
 
 def pair_of(dequantize: ir.Node) -> QdqPair | str:
-    """The QDQ pair that ends in a DequantizeLinear, or why it cannot be copied."""
+    """The Q/DQ pair that ends in a DequantizeLinear, or why it cannot be copied."""
     quantized, scale = dequantize.inputs[0], constant_of(dequantize.inputs[1])
     if quantized is None or scale is None:
         return "its scale is not a constant"

@@ -1,8 +1,8 @@
-"""Move the attention scale before the QDQ pair of the query: ``Q, DQ, Mul, MatMul`` -> ``Mul, Q, DQ, MatMul``.
+"""Move the attention scale before the Q/DQ pair of the query: ``Q, DQ, Mul, MatMul`` -> ``Mul, Q, DQ, MatMul``.
 
-The scale of the QDQ pair is multiplied by the same factor, so the quantized values do not change. A Mul or Div on the
-scores is moved too. TensorRT-RTX 1.7.1.116 fuses both forms; the pass is for classic TensorRT, which requires the scale
-before the first MatMul (TensorRT documentation, "Fused Attention") and the DQ directly before it
+The scale of the Q/DQ pair is multiplied by the same factor, so the quantized values do not change. A Mul or Div on the
+scores is moved too. TensorRT-RTX 1.7.1.116 fuses both forms; the pass is for TensorRT (the standard SDK), which
+requires the scale before the first MatMul (TensorRT documentation, "Fused Attention") and the DQ directly before it
 (NVIDIA/Model-Optimizer, pull request 1289).
 """
 
@@ -26,12 +26,12 @@ _MAX_STEPS = 6
 
 
 def scale_before_quantize(model: ir.Model) -> PassRecord:
-    """Move every constant scale between a QDQ pair and a MatMul, or between a MatMul and its Softmax."""
+    """Move every constant scale between a Q/DQ pair and a MatMul, or between a MatMul and its Softmax."""
     return _ScaleMover(model.graph).run()
 
 
 class _ScaleMover:
-    """Edits one graph; the scaled copy of a QDQ pair is shared by all edges that need it."""
+    """Edits one graph; the scaled copy of a Q/DQ pair is shared by all edges that need it."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
@@ -82,7 +82,7 @@ class _ScaleMover:
         edit.remove_dead(self._graph, [scale.node])
 
     def _scaled(self, dequantize: ir.Node, scales: list[Scale], where: str) -> ir.Value | None:
-        """The output of a QDQ pair whose input is scaled; None where the scale cannot be moved."""
+        """The output of a Q/DQ pair whose input is scaled; None where the scale cannot be moved."""
         pair = pair_of(dequantize)
         factor = _total_factor(scales)
         why = pair if isinstance(pair, str) else _why_not(pair, factor)
@@ -97,7 +97,7 @@ class _ScaleMover:
 
 
 def _above(value: ir.Value | None) -> tuple[list[ir.Node], ir.Node | None]:
-    """The scales and layout operators between a DequantizeLinear and a MatMul, in order, and the DequantizeLinear."""
+    """The scales, reshapes and transposes between a DequantizeLinear and a MatMul, in order, and that DQ node."""
     path: list[ir.Node] = []
     while value is not None and (node := value.producer()) is not None:
         if is_dequantize(node):
@@ -119,16 +119,16 @@ def _why_not(pair: QdqPair, factor: float | None) -> str:
     if factor is None:
         return "it is not one constant scalar"
     if factor <= 0:
-        return f"{factor:g} is not above zero, as the scale of a QDQ pair must be"
+        return f"{factor:g} is not above zero, as the scale of a Q/DQ pair must be"
     scaled = pair.scale.astype(np.float64) * factor
     limits = np.finfo(pair.scale.dtype)
     if scaled.min() < float(limits.smallest_normal) or scaled.max() > float(limits.max):
-        return f"the scale of the QDQ pair times {factor:g} is out of range for {pair.scale.dtype}"
+        return f"the scale of the Q/DQ pair times {factor:g} is out of range for {pair.scale.dtype}"
     return ""
 
 
 def _scaled_pair(pair: QdqPair, factor: float, scales: list[Scale]) -> ir.Value:
-    """The output of a copy of a QDQ pair, with the factor before the QuantizeLinear and in its scale."""
+    """The output of a copy of a Q/DQ pair, with the factor before the QuantizeLinear and in its scale."""
     scaled_scale = (pair.scale.astype(np.float64) * factor).astype(pair.scale.dtype)
     scale = new_scale(pair, scaled_scale, "scaled")
     if pair.quantize is None:

@@ -17,7 +17,7 @@ _SWITCH = "switch/{}"
 
 
 def with_switches(simulation: ir.Model, alternatives: Mapping[Edge, QParams]) -> ir.Model:
-    """A copy in which these edges have a second QDQ pair with these qparams, and a graph input that selects it."""
+    """A copy in which these edges have a second Q/DQ pair with these qparams, and a graph input that selects it."""
     model = simulation.clone()
     forget_names(model.graph)
     nodes = {node.name: node for node in model.graph}
@@ -26,10 +26,10 @@ def with_switches(simulation: ir.Model, alternatives: Mapping[Edge, QParams]) ->
         planned = node.inputs[edge.index]
         source = None if planned is None else _unconverted(planned)
         if planned is None or source is None:
-            raise ValueError(f"edge {str(edge)!r} has no QDQ pair of its own")
+            raise ValueError(f"edge {str(edge)!r} has no Q/DQ pair of its own")
         flag = ir.Value(name=_SWITCH.format(number), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape(()))
         model.graph.inputs.append(flag)
-        alternative = _converted(node, source, params)
+        alternative = with_pair(node, source, params)
         inputs = [flag, alternative, planned]
         selected = insert(node, "Where", inputs, source=planned, replaces=[], shape=shape_of(planned))
         node.replace_input_with(edge.index, selected)
@@ -37,7 +37,7 @@ def with_switches(simulation: ir.Model, alternatives: Mapping[Edge, QParams]) ->
 
 
 def _unconverted(planned: ir.Value) -> ir.Value | None:
-    """The input of an edge's QDQ pair; a constant itself, because the simulation has only its dequantized values."""
+    """The input of an edge's Q/DQ pair; a constant itself, because the simulation has only its dequantized values."""
     if constant_of(planned) is not None:
         return planned
     dequantize = planned.producer()
@@ -51,7 +51,8 @@ def switched(sample: Sample, count: int, on: Collection[int]) -> Sample:
     return {**sample, **{_SWITCH.format(number): np.array(number in on) for number in range(count)}}
 
 
-def _converted(before: ir.Node, source: ir.Value, params: QParams) -> ir.Value:
+def with_pair(before: ir.Node, source: ir.Value, params: QParams) -> ir.Value:
+    """Insert a QDQ pair behind a value and return its output."""
     graph, dtype = graph_of(before), IR_TYPES[params.dtype]
     name = f"{source.name}/other"
     qparam_inputs = [

@@ -1,8 +1,8 @@
-"""Move a Transpose between a QDQ pair and a MatMul or Gemm before the Q, or fold it into a quantized weight.
+"""Move a Transpose between a Q/DQ pair and a MatMul or Gemm before the Q, or fold it into a quantized weight.
 
 ``Q -> DQ -> Transpose -> MatMul`` becomes ``Transpose -> Q -> DQ -> MatMul``; the axis of per-channel scales is
-permuted accordingly. TensorRT-RTX 1.7.1.116 fuses both forms; the pass is for classic TensorRT, which requires the DQ
-directly before the MatMul (NVIDIA/Model-Optimizer, pull request 1289).
+permuted accordingly. TensorRT-RTX 1.7.1.116 fuses both forms; the pass is for TensorRT (the standard SDK), which
+requires the DQ directly before the MatMul (NVIDIA/Model-Optimizer, pull request 1289).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MATMULS = ("MatMul", "Gemm")
 
 
 def transpose_before_quantize(model: ir.Model) -> PassRecord:
-    """Move the Transpose before the QDQ pair of every activation that a MatMul or Gemm reads through a Transpose."""
+    """Move the Transpose before the Q/DQ pair of every activation that a MatMul or Gemm reads through a Transpose."""
     return _run(model, "transpose_before_quantize", constant=False, rewrite=_transposed_activation)
 
 
@@ -86,7 +86,7 @@ def _why_not(pair: QdqPair, transpose: ir.Node) -> str:
 def _transposed_activation(pair: QdqPair, transpose: ir.Node, perm: tuple[int, ...]) -> ir.Value:
     quantize, scale = pair.quantize, pair.dequantize.inputs[1]
     if quantize is None or quantize.inputs[0] is None or quantize.inputs[1] is None or scale is None:
-        raise ValueError(f"DequantizeLinear {pair.dequantize.name!r} is not part of a QDQ pair")
+        raise ValueError(f"DequantizeLinear {pair.dequantize.name!r} is not part of a Q/DQ pair")
     axis = perm.index(pair.axis) if pair.per_channel else None
     value = insert_step(quantize, quantize.inputs[0], Step("Transpose", perm), replaces=[transpose])
     quantized = insert_quantize(quantize, pair, value, quantize.inputs[1], axis=axis)

@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 import dovetail
 from dovetail.backend import Artifact, CompileResult, MeasuredLatency
+from dovetail.config import option_values
 from dovetail.files import file_sha256
 from dovetail.finding import Finding, Status, Verdict, passes_when
 from dovetail.job import Job
@@ -20,26 +22,37 @@ from dovetail.model.write import DATA
 from dovetail.numerics.metrics import Comparison
 from dovetail.pass_record import PassRecord
 from dovetail.plan.rows import plan_rows
-from dovetail.report.result import ArtifactInfo, Comparisons, Metrics, Result, TensorQuality
+from dovetail.report.result import (
+    ArtifactInfo,
+    Comparisons,
+    Metrics,
+    Result,
+    Spread,
+    SpreadComparisons,
+    TensorLoss,
+    TensorQuality,
+)
 from dovetail.stats import Stats
 from dovetail.storage import Plan
 from dovetail.trials.baselines import BaselineComparison
 from dovetail.trials.decision import Decision
 from dovetail.verify.compare import Agreement
+from dovetail.verify.low_accuracy import by_original_name
 from dovetail.verify.verdicts import bounded_db
 from dovetail.verify.verify import Verification
 
 # The model of what the target cannot run, in the run directory.
 TAIL = "tail.onnx"
-_VERDICTS = ("normalized", "compiled", "fidelity", "numerics")
+_VERDICTS = ("normalized", "compiled", "fidelity", "numerics", "accuracy")
 _DEVICE = "device"
-# Field of ``Metrics`` -> its figure in a comparison.
+# Field of ``Metrics`` -> its value in a comparison.
 _FIGURES: Mapping[str, Callable[[Comparison], float]] = {
     "sqnr_db": lambda comparison: bounded_db(comparison.sqnr_db),
     "cosine": lambda comparison: comparison.cosine,
     "max_abs_error": lambda comparison: comparison.max_abs_error,
 }
 _TOP1 = "top1_agreement"
+_INTEGERS = "equal_integers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +86,6 @@ def assemble(
         known[_DEVICE] = record.device
     names = _VERDICTS if job.target.backend.device is None else (*_VERDICTS, _DEVICE)
     not_reached = "the run stopped: the graph to be quantized differs from the original model"
-    if job.refused:
-        known["compiled"] = Verdict(Status.FAIL, job.refused, passes_when("compiled", job.options.thresholds))
-        not_reached = f"nothing was compiled: {job.refused}"
     verdicts = {
         name: known.get(name) or Verdict(Status.NOT_CHECKED, not_reached, passes_when(name, job.options.thresholds))
         for name in names
@@ -83,6 +93,7 @@ def assemble(
     return Result(
         target=job.options.target,
         option=job.options.option,
+        options=option_values(job.options),
         precision=job.options.precision,
         model=job.path.name,
         model_sha256=model_sha256,
@@ -108,7 +119,7 @@ def _notes(job: Job, record: FitRecord | None) -> tuple[str, ...]:
     notes = list(job.target.backend.runner.notes)
     notes += [f"compared with the model as it was read, not with its file: {change}" for change in job.changes]
     if job.data.random:
-        notes.append("calibrated on random data: the figures do not tell how accurate the model is")
+        notes.append("calibrated on random data: the metrics do not tell how accurate the model is")
     if job.options.baselines == "all" and not job.target.backend.baselines:
         notes.append(f"--baselines all: {job.target.name} has no baselines, so nothing was compared")
     if job.options.emulate is not None and record is not None:
@@ -116,7 +127,7 @@ def _notes(job: Job, record: FitRecord | None) -> tuple[str, ...]:
         if ran is not None and ran.samples < job.options.emulate:
             notes.append(f"{ran.samples} samples were emulated, not {job.options.emulate}: the data has no more")
     if job.evaluation is None:
-        notes.append("no held-out data was given: the figures per output were measured on calibration samples")
+        notes.append("no held-out data was given: the metrics per output were measured on calibration samples")
     return tuple(notes)
 
 
@@ -130,6 +141,7 @@ def _artifacts(compiled: CompileResult, run: Path) -> tuple[ArtifactInfo, ...]:
             a.path.stat().st_size,
             a.made_by or ours,
             a.shipped,
+            a.load,
         )
         for a in _all_artifacts(compiled, run)
     )
@@ -138,7 +150,11 @@ def _artifacts(compiled: CompileResult, run: Path) -> tuple[ArtifactInfo, ...]:
 def _all_artifacts(compiled: CompileResult, run: Path) -> tuple[Artifact, ...]:
     """The artifacts of the compiler, and the tail if there is one, which ships too."""
     tail = [("tail" if path.name == TAIL else "tail_data", path) for path in sorted(run.glob(f"{TAIL}*"))]
-    return (*compiled.artifacts, *(Artifact(name, path, shipped=True) for name, path in tail))
+    load = f'onnxruntime.InferenceSession("{TAIL}"), which continues from the outputs of the compiled model'
+    return (
+        *compiled.artifacts,
+        *(Artifact(name, path, shipped=True, load=load if name == "tail" else "") for name, path in tail),
+    )
 
 
 def _metrics(record: FitRecord, model: ir.Model, original: Path, run: Path) -> Metrics:
@@ -153,11 +169,14 @@ def _metrics(record: FitRecord, model: ir.Model, original: Path, run: Path) -> M
         cosine=comparisons["cosine"],
         max_abs_error=comparisons["max_abs_error"],
         top1_agreement=comparisons["top1_agreement"],
+        equal_integers=comparisons["equal_integers"],
+        sqnr_db_per_sample=_spreads(verification),
         data=verification.data,
-        target_samples=None if verification.target_vs_float is None else verification.target_vs_float.samples,
+        target_samples=_target_samples(verification),
         accuracy=verification.accuracy,
         accuracy_emulated=verification.emulated,
         tensors=tuple(_quality(name, origins[name], comparison) for name, comparison in verification.tensors.items()),
+        losses=_losses(verification, origins),
         size_bytes={"float": _size(original), **_shipped_bytes(record.compiled, run)},
         latency_estimate_us={
             name: program.estimate for name, program in estimated.items() if program.estimate is not None
@@ -195,25 +214,62 @@ def _external(model: ir.Model) -> list[ir.ExternalTensor]:
 
 
 def columns(agreement: Agreement | None) -> dict[str, dict[str, float | None] | None]:
-    """Field of ``Metrics`` -> its figure per output; None if nothing was compared."""
+    """Field of ``Metrics`` -> its value per output; None if nothing was compared."""
     if agreement is None:
-        return dict.fromkeys((*_FIGURES, _TOP1))
+        return dict.fromkeys((*_FIGURES, _TOP1, _INTEGERS))
     figures = {
         field: {name: _none_if_nan(figure(comparison)) for name, comparison in agreement.outputs.items()}
         for field, figure in _FIGURES.items()
     }
-    return {**figures, _TOP1: dict(agreement.top1)}
+    equal = {name: _none_if_nan(agreement.outputs[name].equal_fraction) for name in sorted(agreement.integer)}
+    return {**figures, _TOP1: dict(agreement.top1), _INTEGERS: equal}
 
 
 def _comparisons(verification: Verification) -> dict[str, Comparisons]:
-    """Field of ``Metrics`` -> its figures on this machine; ``dovetail verify`` adds those of a device."""
+    """Field of ``Metrics`` -> its values on this machine; ``dovetail verify`` adds those of a device."""
     simulation_vs_float = columns(verification.simulation_vs_float)
     target_vs_float = columns(verification.target_vs_float)
     target_vs_simulation = columns(verification.target_vs_simulation)
+    same_samples = columns(verification.simulation_where_target_ran)
     return {
-        name: Comparisons(simulation_vs_float[name] or {}, target_vs_float[name], target_vs_simulation[name])
+        name: Comparisons(
+            simulation_vs_float[name] or {},
+            target_vs_float[name],
+            target_vs_simulation[name],
+            simulation_where_target_ran=same_samples[name],
+        )
         for name in simulation_vs_float
     }
+
+
+def _target_samples(verification: Verification) -> int | None:
+    ran = verification.target_vs_float
+    return None if ran is None else ran.samples * verification.per_call
+
+
+def _spreads(verification: Verification) -> SpreadComparisons:
+    """The spread over the samples, of simulation and target on the same ones."""
+    simulation = verification.simulation_where_target_ran or verification.simulation_vs_float
+    target = verification.target_vs_float
+    return SpreadComparisons(_spread(simulation), None if target is None else _spread(target))
+
+
+def _spread(agreement: Agreement) -> dict[str, Spread]:
+    spreads = {}
+    for name, values in agreement.per_sample.items():
+        figures = np.array([bounded_db(value) for value in values if not math.isnan(value)])
+        if figures.size:
+            spreads[name] = Spread(float(figures.mean()), float(figures.std()), float(figures.min()), figures.size)
+    return spreads
+
+
+def _losses(verification: Verification, origins: Mapping[str, str]) -> tuple[TensorLoss, ...]:
+    """What every tensor of the caller's costs alone, the worst first."""
+    of_tensor = {origins[name]: comparison.sqnr_db for name, comparison in verification.tensors.items()}
+    return tuple(
+        TensorLoss(name, loss_db, _none_if_nan(bounded_db(of_tensor.get(name, math.nan))))
+        for name, loss_db in by_original_name(verification.losses, origins)
+    )
 
 
 def _quality(name: str, original_name: str, comparison: Comparison) -> TensorQuality:

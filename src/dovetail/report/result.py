@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -27,7 +28,8 @@ SCHEMA_VERSION = 3
 class ArtifactInfo:
     """One file that the run wrote, by its path inside the run directory.
 
-    ``made_by``: the component that wrote it, with its version. ``shipped``: it goes to the device.
+    ``made_by``: the component that wrote it, with its version. ``shipped``: it goes to the device. ``load``: what loads
+    a shipped file, as code or a command.
     """
 
     name: str
@@ -36,6 +38,7 @@ class ArtifactInfo:
     bytes: int
     made_by: str = ""
     shipped: bool = False
+    load: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,29 +53,69 @@ class TensorQuality:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorLoss:
+    """What quantizing one tensor alone costs: the SQNR of the output of the consumer that loses most.
+
+    ``sqnr_db``: that of the tensor itself in the simulation, in which the tensors before it are quantized too.
+    """
+
+    original_name: str
+    consumer_sqnr_db: float
+    sqnr_db: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Comparisons:
-    """Figures per output of simulation, target and device against float or simulation; None if not measured."""
+    """Values per output of simulation, target and device against float or simulation; None if not measured.
+
+    ``simulation_where_target_ran``, ``simulation_where_device_ran``: simulation against float on the samples that the
+    target or the device ran.
+    """
 
     simulation_vs_float: Mapping[str, float | None] = field(default_factory=dict)
     target_vs_float: Mapping[str, float | None] | None = None
     target_vs_simulation: Mapping[str, float | None] | None = None
     device_vs_float: Mapping[str, float | None] | None = None
     device_vs_simulation: Mapping[str, float | None] | None = None
+    simulation_where_target_ran: Mapping[str, float | None] | None = None
+    simulation_where_device_ran: Mapping[str, float | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """SQNR per sample: mean, standard deviation and lowest figure over a number of samples."""
+
+    mean_db: float
+    std_db: float
+    min_db: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadComparisons:
+    """The spread per float output, of simulation and target on the same samples; None if the target did not run."""
+
+    simulation_vs_float: Mapping[str, Spread] = field(default_factory=dict)
+    target_vs_float: Mapping[str, Spread] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Every figure of a run, with the data it was measured on."""
+    """Every metric of a run, with the data it was measured on."""
 
     sqnr_db: Comparisons = field(default_factory=Comparisons)
     cosine: Comparisons = field(default_factory=Comparisons)
     max_abs_error: Comparisons = field(default_factory=Comparisons)
     top1_agreement: Comparisons = field(default_factory=Comparisons)
+    equal_integers: Comparisons = field(default_factory=Comparisons)
+    sqnr_db_per_sample: SpreadComparisons = field(default_factory=SpreadComparisons)
     data: DataInfo | None = None
     target_samples: int | None = None
+    device_samples: int | None = None
     accuracy: Accuracy | None = None
     accuracy_emulated: Accuracy | None = None
     tensors: tuple[TensorQuality, ...] = ()
+    losses: tuple[TensorLoss, ...] = ()
     size_bytes: Mapping[str, int] = field(default_factory=dict)
     latency_estimate_us: Mapping[str, Estimate] = field(default_factory=dict)
     traffic_bytes: Mapping[str, Traffic] = field(default_factory=dict)
@@ -105,6 +148,7 @@ class Result:
     run: str
     notes: tuple[str, ...] = ()
     option: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
     tail: SplitPoint | None = None
     compilations: Mapping[str, int] = field(default_factory=dict)

@@ -31,8 +31,8 @@ from dovetail.rules.check_input import CheckInput
 
 HEADINGS = ("What it finds", "Why it matters", "How to fix it", "Seen on")
 
-# The first digit of a code is the rule's family.
-FAMILIES: Mapping[str, str] = {
+# The first digit of a code is the rule's category.
+CATEGORIES: Mapping[str, str] = {
     "Q1": "dtypes and kernels",
     "Q2": "granularity",
     "Q3": "sharing",
@@ -93,9 +93,9 @@ def explanation(code: str, name: str, text: str) -> str:
 
 
 def _register(code: str, name: str, check: Check | None, text: str) -> None:
-    if not re.fullmatch(r"Q\d{3}", code) or code[:2] not in FAMILIES:
+    if not re.fullmatch(r"Q\d{3}", code) or code[:2] not in CATEGORIES:
         raise ValueError(
-            f"rule {name}: {code!r} is not a valid code; expected Q and three digits, of a known family, as in Q501"
+            f"rule {name}: {code!r} is not a valid code; expected Q and three digits, of a known category, as in Q501"
         )
     if code in RETIRED or code in _REGISTERED or any(name == known.name for known in _REGISTERED.values()):
         raise ValueError(f"rule {code} {name}: the code or the name is already taken, and neither is ever reused")

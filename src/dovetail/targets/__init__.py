@@ -22,10 +22,10 @@ FAMILIES: dict[str, str] = {
 
 def open_target(spec: str, options: Mapping[str, str] | None = None) -> Target:
     """Return the target that a string names; an unknown name or option is an error."""
-    name, _, variant = spec.partition(":")
+    name, _, suffix = spec.partition(":")
     if name not in FAMILIES:
         raise InputError(f"unknown target {spec!r}; expected one of {', '.join(sorted(FAMILIES))}")
-    return family_named(name).open(variant, options or {})
+    return family_named(name).open(suffix, options or {})
 
 
 def family_named(name: str) -> Family:

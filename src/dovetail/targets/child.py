@@ -6,6 +6,7 @@ so that whatever the component prints cannot be mistaken for it.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
@@ -18,16 +19,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from threading import BoundedSemaphore
+from threading import BoundedSemaphore, RLock, Thread
 from typing import Any
 
-from dovetail.errors import InputError
+from dovetail.errors import InputError, UnfinishedError
 
 # How a component that ran into the memory limit says so, as an exception or as its last words.
 _OUT_OF_MEMORY = re.compile(r"MemoryError|std::bad_alloc|[Cc]annot allocate memory|failed to map segment")
 _LAST_WORDS_CHARS = 2000
 # However many threads ask for one, no more children run at once than there are cores.
 _CORES = BoundedSemaphore(os.cpu_count() or 1)
+# How long what a stopped child printed may take to arrive.
+_LAST_OUTPUT_S = 5.0
+# From linux/prctl.h.
+_PR_SET_PDEATHSIG = 1
 
 
 class Limit(StrEnum):
@@ -63,6 +68,32 @@ class Limits:
 DEFAULT_LIMITS = Limits()
 
 
+class _Children:
+    """The children that are running, so that an interrupted program can stop those that its threads wait for."""
+
+    def __init__(self) -> None:
+        self.lock = RLock()  # a signal handler may run while the main thread holds it
+        self.running: set[subprocess.Popen[bytes]] = set()
+        self.stopping = False
+
+
+_CHILDREN = _Children()
+
+
+def stop_children() -> None:
+    """Stop all children, and start no more until ``allow_children`` is called."""
+    with _CHILDREN.lock:
+        _CHILDREN.stopping = True
+        for process in _CHILDREN.running:
+            process.kill()
+
+
+def allow_children() -> None:
+    """Allow children to be started again."""
+    with _CHILDREN.lock:
+        _CHILDREN.stopping = False
+
+
 def run_child(
     function: str,
     arguments: Mapping[str, Any],
@@ -76,41 +107,67 @@ def run_child(
     ``who``: what messages call it. ``folder``: its working directory, the caller's own by default.
     """
     who = who or function
+    memory_bytes = _memory_limit(limits.memory_bytes)
     with tempfile.TemporaryDirectory(prefix="dovetail-child-") as name:
         answer = Path(name) / "answer.json"
         request = {
             "function": function,
             "arguments": dict(arguments),
             "answer": str(answer),
-            "memory_limit_bytes": limits.memory_bytes,
+            "memory_limit_bytes": memory_bytes,
             "folder": None if folder is None else str(folder),
+            "parent": os.getpid(),
         }
         command = [sys.executable, "-m", "dovetail.targets.child", json.dumps(request)]
-        try:
-            with _CORES:  # the time limit counts from when the child starts
-                done = subprocess.run(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    timeout=limits.time_s,
-                    check=False,
-                )
-        except subprocess.TimeoutExpired as expired:
-            log = (expired.stdout or b"").decode(errors="replace")
-            said = f"{who} did not answer within {limits.time_s:g} s and was stopped"
-            return ChildResult(None, said, log, False, Limit.TIME)
-        log = done.stdout.decode(errors="replace")
+        with _CORES:  # the time limit counts from when the child starts
+            code, output = _run(command, limits.time_s)
+        log = output.decode(errors="replace")
+        if code is None:
+            message = f"{who} did not answer within {limits.time_s:g} s and was stopped"
+            return ChildResult(None, message, log, False, Limit.TIME)
         content = json.loads(answer.read_text()) if answer.exists() else {}
-    if done.returncode == 0 and "answer" in content:
+    if code == 0 and "answer" in content:
         return ChildResult(content["answer"], "", log)
     error = content.get("error", "")
     if _OUT_OF_MEMORY.search(error or log[-_LAST_WORDS_CHARS:]):
-        said = f"{who} ran out of memory: the limit is {limits.memory_bytes >> 20} MB"
-        return ChildResult(None, said, log, False, Limit.MEMORY)
+        message = f"{who} ran out of memory: the limit is {memory_bytes >> 20} MB"
+        return ChildResult(None, message, log, False, Limit.MEMORY)
     if error:
         return ChildResult(None, error, log)
-    return ChildResult(None, f"{who} {_ending(done.returncode, log)}", log, False)
+    return ChildResult(None, f"{who} {_ending(code, log)}", log, False)
+
+
+def _run(command: list[str], time_limit_s: float) -> tuple[int | None, bytes]:
+    """Run a child to its end: its exit code, or None if it was stopped after the time limit, and what it printed."""
+    read_end, write_end = os.pipe()  # a child sees the end of its input when this process has ended
+    try:
+        with _CHILDREN.lock:
+            if _CHILDREN.stopping:
+                raise UnfinishedError("the program was interrupted")
+            process = subprocess.Popen(command, stdin=read_end, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            _CHILDREN.running.add(process)
+        try:
+            output, _ = process.communicate(timeout=time_limit_s)
+            return process.returncode, output
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return None, _last_output(process)
+        finally:
+            process.kill()  # only after an interruption is it still running
+            process.wait()
+            with _CHILDREN.lock:
+                _CHILDREN.running.discard(process)
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+
+
+def _last_output(process: subprocess.Popen[bytes]) -> bytes:
+    """What a stopped child has printed; a process that it started may keep the output open."""
+    try:
+        return process.communicate(timeout=_LAST_OUTPUT_S)[0]
+    except subprocess.TimeoutExpired as expired:
+        return expired.stdout or b""
 
 
 def _ending(code: int, log: str) -> str:
@@ -128,6 +185,7 @@ def _ending(code: int, log: str) -> str:
 def main(text: str) -> int:
     """The child's side."""
     request = json.loads(text)
+    _end_with_parent(int(request["parent"]))
     _limit_memory(int(request["memory_limit_bytes"]))
     module_name, _, name = request["function"].partition(":")
     function = getattr(importlib.import_module(module_name), name)
@@ -146,13 +204,50 @@ def main(text: str) -> int:
     return 0
 
 
+def _end_with_parent(parent: int) -> None:
+    """Arrange that this process is killed when its parent has ended, however it ended."""
+    watched = os.dup(0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)  # a component that reads its input sees that there is none
+    os.close(null)
+    if sys.platform == "linux" and _kill_with_parent(parent):
+        return
+    Thread(target=_watch, args=(watched,), daemon=True).start()
+
+
+def _kill_with_parent(parent: int) -> bool:
+    """Let the kernel do it; False if it does not offer that."""
+    if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
+        return False
+    if os.getppid() != parent:  # it had ended before
+        os._exit(1)
+    return True
+
+
+def _watch(input_end: int) -> None:
+    """Wait for the end of the input, which the parent holds open as long as it runs, and end this process."""
+    os.read(input_end, 1)
+    os._exit(1)
+
+
+def _memory_limit(limit_bytes: int) -> int:
+    """The limit, or the smaller one that this process itself has, as set by ``ulimit -v``."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return limit_bytes
+    own = (limit for limit in resource.getrlimit(resource.RLIMIT_AS) if limit != resource.RLIM_INFINITY)
+    return min((limit_bytes, *own))
+
+
 def _limit_memory(limit_bytes: int) -> None:
     """Cap the address space, where the system has such a thing."""
     try:
         import resource
     except ImportError:  # not on Windows
         return
-    resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
+    limit = _memory_limit(limit_bytes)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ def user_cache() -> CompileCache:
     text = os.environ.get(LIMIT_VARIABLE)
     limit_mb = whole_number(text) if text else DEFAULT_LIMIT_MB
     if limit_mb is None:
-        raise InputError(f"{LIMIT_VARIABLE}={text}: must be a whole number of megabytes above 0")
+        raise InputError(f"{LIMIT_VARIABLE}={text}: expected a whole number of megabytes above 0")
     return CompileCache(Path(folder).absolute() / "compile", limit_mb * 1_000_000)
 
 

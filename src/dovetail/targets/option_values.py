@@ -13,7 +13,7 @@ from dovetail.whole_number import LARGEST, whole_number
 def one_of(key: str, value: str, allowed: tuple[str, ...]) -> str:
     """Return a value that must be one of a fixed list."""
     if value not in allowed:
-        raise InputError(f"--option {key}={value}: must be one of {', '.join(allowed)}")
+        raise InputError(f"--option {key}={value}: expected one of {', '.join(allowed)}")
     return value
 
 
@@ -21,7 +21,7 @@ def whole(key: str, value: str) -> int:
     """Return a whole number above zero."""
     number = whole_number(value)
     if number is None:
-        raise InputError(f"--option {key}={value}: must be a whole number from 1 to {LARGEST}")
+        raise InputError(f"--option {key}={value}: expected a whole number from 1 to {LARGEST}")
     return number
 
 
@@ -32,7 +32,7 @@ def seconds(key: str, value: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 < number <= LARGEST:
-        raise InputError(f"--option {key}={value}: must be a number above zero and at most {LARGEST}")
+        raise InputError(f"--option {key}={value}: expected a number above zero and at most {LARGEST}")
     return number
 
 

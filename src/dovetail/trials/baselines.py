@@ -42,10 +42,12 @@ def _chosen(wish: str, baselines: tuple[Baseline, ...]) -> tuple[Baseline, ...]:
     return tuple(baseline for baseline in baselines if baseline.name in names)
 
 
-def compare(bench: Workbench, fitted: CompileResult, wish: str, case: BaselineCase, folder: Path) -> BaselineComparison:
+def compare(
+    workbench: Workbench, fitted: CompileResult, wish: str, case: BaselineCase, folder: Path
+) -> BaselineComparison:
     """Build the selected baselines, each in its own folder, and compare them by estimate, by latency, or both."""
-    estimator, timer = bench.backend.estimator, bench.backend.timer
-    if fitted.error or not bench.available:
+    estimator, timer = workbench.backend.estimator, workbench.backend.timer
+    if fitted.error or not workbench.available:
         return BaselineComparison({} if fitted.error else {FITTED: fitted})
     for old in folder.glob("baseline_*"):
         shutil.rmtree(old)
@@ -54,16 +56,16 @@ def compare(bench: Workbench, fitted: CompileResult, wish: str, case: BaselineCa
     baselines = {baseline.name: baseline for baseline in (*to_estimate, *to_time)}
     programs = {FITTED: fitted, **{name: _built(baseline, case, folder) for name, baseline in baselines.items()}}
     estimated = {name: programs[name] for name in (FITTED, *(baseline.name for baseline in to_estimate))}
-    measured = _timed(bench, programs, [baseline.name for baseline in to_time]) if to_time else None
+    measured = _timed(workbench, programs, [baseline.name for baseline in to_time]) if to_time else None
     return BaselineComparison(estimated, measured)
 
 
-def _timed(bench: Workbench, programs: Mapping[str, CompileResult], names: list[str]) -> MeasuredLatency | str:
-    """The latency of the programs, interleaved in one run; or why there is none, if one was not compiled."""
+def _timed(workbench: Workbench, programs: Mapping[str, CompileResult], names: list[str]) -> MeasuredLatency | str:
+    """The latency of the programs, alternately, in one process; or why there is none, if one was not compiled."""
     for name in names:
         if error := programs[name].error:
             return f"{name} was not compiled: {error}"
-    return bench.time({name: programs[name] for name in (FITTED, *names)}, names[0])
+    return workbench.time({name: programs[name] for name in (FITTED, *names)}, names[0])
 
 
 def _built(baseline: Baseline, case: BaselineCase, folder: Path) -> CompileResult:

@@ -1,4 +1,4 @@
-"""Decisions made by trials: the alternatives with their figures, the chosen one, the rule and the reason."""
+"""Decisions made by trials: the alternatives with their figures, the chosen one, the criterion and the reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Alternative:
 class Decision:
     """One choice made by a trial: which knob, where, what was chosen (``taken``), and why.
 
-    ``samples``: how many samples the figures were measured on.
+    ``rule``: the criterion that chose. ``samples``: how many samples the alternatives were measured on.
     """
 
     knob: str

@@ -13,7 +13,7 @@ from dovetail.trials.workbench import Workbench
 Outcome = tuple[Variant, tuple[Decision, ...]]
 
 
-def decide_nothing(bench: Workbench, variant: Variant) -> Outcome:
+def decide_nothing(workbench: Workbench, variant: Variant) -> Outcome:
     """The variant as it is, without a decision."""
     return variant, ()
 
@@ -39,10 +39,10 @@ class Knob:
     workaround: Callable[[Variant, FaultLocation], Workaround | None] = lambda variant, located: None
 
 
-def decide_all(knobs: tuple[Knob, ...], bench: Workbench, variant: Variant) -> Outcome:
+def decide_all(knobs: tuple[Knob, ...], workbench: Workbench, variant: Variant) -> Outcome:
     """Run every knob in turn, each on the variant that the knobs before it chose."""
     decisions: tuple[Decision, ...] = ()
     for knob in knobs:
-        variant, more = knob.decide(bench, variant)
+        variant, more = knob.decide(workbench, variant)
         decisions += more
     return variant, decisions

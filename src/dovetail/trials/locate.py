@@ -26,8 +26,8 @@ from dovetail.model.place import at_node
 from dovetail.model.session import Mode
 from dovetail.model.write import write
 from dovetail.passes.remove_unused import remove_unused
-from dovetail.qdq.boundary import quantized_sample
-from dovetail.qdq.emit import READ
+from dovetail.qdq.emit import DEQUANTIZED
+from dovetail.qdq.quantized_io import quantized_sample
 from dovetail.qdq.simulation import load_simulation
 from dovetail.trials.variant import Variant
 from dovetail.trials.workbench import Build, Workbench
@@ -60,7 +60,7 @@ class FaultLocation:
 
 
 def locate(
-    bench: Workbench, variant: Variant, build: Build, failing: FailingSample, time_limit_s: float = TIME_LIMIT_S
+    workbench: Workbench, variant: Variant, build: Build, failing: FailingSample, time_limit_s: float = TIME_LIMIT_S
 ) -> FaultLocation | str:
     """The first operator that the target computes wrongly, or why none was located.
 
@@ -69,7 +69,7 @@ def locate(
     do not count.
     """
     try:
-        return _FaultSearch(bench, variant, build, failing, time.monotonic() + time_limit_s).run() or NOWHERE
+        return _FaultSearch(workbench, variant, build, failing, time.monotonic() + time_limit_s).run() or NOWHERE
     except TimeoutError:
         return f"the operator was not found within {time_limit_s:g} s"
     except (InputError, OSError) as error:
@@ -79,8 +79,10 @@ def locate(
 class _FaultSearch:
     """Cuts the emitted graph after single tensors and runs the part up to the cut on the target."""
 
-    def __init__(self, bench: Workbench, variant: Variant, build: Build, failing: FailingSample, until: float) -> None:
-        self._bench, self._build, self._failing, self._until = bench, build, failing, until
+    def __init__(
+        self, workbench: Workbench, variant: Variant, build: Build, failing: FailingSample, until: float
+    ) -> None:
+        self._bench, self._build, self._failing, self._until = workbench, build, failing, until
         self._model = variant.model
         self._emitted = next(a.path for a in build.compiled.artifacts if a.name == MODEL)
         self._sample = quantized_sample(failing.sample, build.plan)
@@ -183,7 +185,9 @@ class _FaultSearch:
         emitted = {v.name or "" for node in simulation.graph for v in node.outputs if is_float(v)}
         planned = {name for name, choice in self._build.plan.tensors.items() if choice.is_stored}
         tensors = [v.name or "" for node in self._model.graph for v in node.outputs if v.name in planned]
-        names = {tensor: next((n for n in (READ.format(tensor), tensor) if n in emitted), None) for tensor in tensors}
+        names = {
+            tensor: next((n for n in (DEQUANTIZED.format(tensor), tensor) if n in emitted), None) for tensor in tensors
+        }
         return {tensor: name for tensor, name in names.items() if name is not None}
 
     def _ancestry(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:

@@ -19,7 +19,7 @@ from dovetail.verify.verify import Verification
 Verify = Callable[[Build], Verification]
 # Measures the time of a stage and reports it to the caller.
 Stage = Callable[[str], AbstractContextManager[None]]
-_RULE = "the workaround, if the target's outputs agree with the simulation with it"
+_CRITERION = "the workaround, if the target's outputs agree with the simulation with it"
 
 
 def _untimed(name: str) -> AbstractContextManager[None]:
@@ -37,7 +37,7 @@ class TrialResult:
 
 
 def run_trials(
-    knobs: tuple[Knob, ...], bench: Workbench, variant: Variant, verify: Verify, stage: Stage = _untimed
+    knobs: tuple[Knob, ...], workbench: Workbench, variant: Variant, verify: Verify, stage: Stage = _untimed
 ) -> TrialResult:
     """Run the knobs, build and verify the variant, and try the knobs' workarounds if the target computes it wrongly.
 
@@ -46,22 +46,22 @@ def run_trials(
     decisions: tuple[Decision, ...] = ()
     if variant.plan is None and variant.imported is None:
         with stage("decide"):
-            variant, decisions = decide_all(knobs, bench, variant)
-    validate_plan(bench.plan(variant), variant.model, bench.table)
+            variant, decisions = decide_all(knobs, workbench, variant)
+    validate_plan(workbench.plan(variant), variant.model, workbench.table)
     with stage("compile"):
-        build = bench.build(variant)
+        build = workbench.build(variant)
     verification = verify(build)
     if verification.failing is None:
         return TrialResult(build, decisions, verification)
     with stage("locate"):
-        located = locate(bench, variant, build, verification.failing)
+        located = locate(workbench, variant, build, verification.failing)
     result = TrialResult(build, decisions, with_location(verification, str(located)), str(located))
     if isinstance(located, str) or variant.plan is not None:
         return result
     for knob in knobs:
         workaround = knob.workaround(variant, located)
         if workaround is not None:
-            tried = _try_workaround(knob.name, workaround, bench, located, result, verify)
+            tried = _try_workaround(knob.name, workaround, workbench, located, result, verify)
             if tried.build is not result.build:
                 return tried
             result = tried
@@ -76,12 +76,17 @@ def with_location(verification: Verification, located: str) -> Verification:
 
 
 def _try_workaround(
-    knob: str, workaround: Workaround, bench: Workbench, located: FaultLocation, current: TrialResult, verify: Verify
+    knob: str,
+    workaround: Workaround,
+    workbench: Workbench,
+    located: FaultLocation,
+    current: TrialResult,
+    verify: Verify,
 ) -> TrialResult:
     """The result with the workaround if its ``numerics`` verdict passes, else the current one; with the decision."""
     before = current.verification.verdicts["numerics"]
     try:
-        build = bench.build(workaround.variant)
+        build = workbench.build(workaround.variant)
         verification = verify(build)
     except (BackendError, InputError, OSError, ValueError) as error:  # the current build still ships
         build, verification, why_not = current.build, current.verification, str(error)
@@ -97,7 +102,7 @@ def _try_workaround(
             Alternative(as_planned, {"target_sqnr_db": located.target_db, "simulation_sqnr_db": located.simulation_db}),
             Alternative(workaround.label, failure="" if helps else why_not),
         ),
-        rule=_RULE,
+        rule=_CRITERION,
         reason=before.reason if helps else f"{workaround.label} was tried and does not help",
         samples=1,
     )

@@ -23,7 +23,7 @@ from threading import Lock
 import onnx_ir as ir
 
 from dovetail.backend import MODEL, Artifact, Backend, CompileResult, MeasuredLatency, Sample
-from dovetail.document import moved
+from dovetail.document import with_paths_moved
 from dovetail.edge import Edge
 from dovetail.encoding import QParams
 from dovetail.files import file_sha256
@@ -31,7 +31,7 @@ from dovetail.model.ranked import ranked_outputs
 from dovetail.model.session import Mode
 from dovetail.op_support import OpTable
 from dovetail.plan.make import make_plan
-from dovetail.qdq.boundary import Stream, float_stream
+from dovetail.qdq.quantized_io import RunSamples, with_float_io
 from dovetail.qdq.simulation import load_simulation
 from dovetail.storage import Plan
 from dovetail.trials.variant import Variant
@@ -47,7 +47,7 @@ Progress = Callable[[int, int | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The caller's metric: the held-out samples, and the function that computes its figures from outputs."""
+    """The caller's metric: the held-out samples, and the function that computes its values from outputs."""
 
     samples: Callable[[], Iterable[Sample]]
     figures: Callable[[Iterator[Sample]], Mapping[str, float]]
@@ -107,8 +107,8 @@ class Workbench:
         with self._emitted(variant) as (plan, artifacts, digest):
             if (digest, count) not in self._agreements:
                 simulation = load_simulation(_model(artifacts))
-                stream = float_stream(SessionRun(simulation, Mode.EXACT, self._scratch()), plan)
-                self._agreements[digest, count] = self._against_float(variant.model, stream, count)
+                run_simulation = with_float_io(SessionRun(simulation, Mode.EXACT, self._scratch()), plan)
+                self._agreements[digest, count] = self._against_float(variant.model, run_simulation, count)
         return self._agreements[digest, count]
 
     def worst_db(self, variant: Variant, count: int) -> float:
@@ -141,7 +141,7 @@ class Workbench:
             shutil.rmtree(folder, ignore_errors=True)
             scratch = artifacts[0].path.parent
             scratch.rename(folder)
-            files = moved(artifacts, tuple[Artifact, ...], scratch, folder)
+            files = with_paths_moved(artifacts, tuple[Artifact, ...], scratch, folder)
             future.set_result((self.compile(files, folder / COMPILED), folder))
         except BaseException as error:
             future.set_exception(error)
@@ -168,13 +168,13 @@ class Workbench:
             raise ValueError(self.backend.runner.why_not)
         samples = self.samples(count)
         held_out: Iterable[Sample] = () if self.score is None else self.score.samples()
-        outputs = float_stream(partial(runner, build.compiled), build.plan)(itertools.chain(samples, held_out))
+        outputs = with_float_io(partial(runner, build.compiled), build.plan)(itertools.chain(samples, held_out))
         exact = self._float_outputs(variant.model, count)
         agreement = compare_runs(exact, itertools.islice(outputs, len(exact)), ranked_outputs(variant.model.graph))
         return agreement, {} if self.score is None else dict(self.score.figures(outputs))
 
     def time(self, programs: Mapping[str, CompileResult], baseline: str) -> MeasuredLatency | str:
-        """The latency of programs by name, interleaved in one run; or why it cannot be measured."""
+        """The latency of programs by name, alternately, in one process; or why it cannot be measured."""
         if self.backend.timer is None:
             return "latency cannot be measured on this target"
         return self.backend.timer.time(programs, baseline, self.samples(1)[0])
@@ -186,7 +186,7 @@ class Workbench:
             shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
         for path in build.folder.iterdir():
             path.rename(run_folder / path.name)
-        compiled = moved(build.compiled, CompileResult, build.folder, run_folder)
+        compiled = with_paths_moved(build.compiled, CompileResult, build.folder, run_folder)
         if self.available and not compiled.error:
             compiled = self.backend.package(compiled, run_folder / COMPILED)
         return Build(build.plan, compiled, run_folder)
@@ -203,9 +203,9 @@ class Workbench:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def _against_float(self, model: ir.Model, stream: Stream, count: int) -> Agreement:
+    def _against_float(self, model: ir.Model, run: RunSamples, count: int) -> Agreement:
         samples, exact = self.samples(count), self._float_outputs(model, count)
-        return compare_runs(exact, stream(samples), ranked_outputs(model.graph))
+        return compare_runs(exact, run(samples), ranked_outputs(model.graph))
 
     def _float_outputs(self, model: ir.Model, count: int) -> list[Sample]:
         """The outputs of the float graph for the first samples; cached by the model's id.
@@ -226,7 +226,7 @@ class Workbench:
 
 
 def worst_db(agreement: Agreement) -> float:
-    """The SQNR of the worst output; NaN counts as the lowest figure."""
+    """The SQNR of the worst output; NaN counts as the lowest value."""
     figures = (comparison.sqnr_db for comparison in agreement.outputs.values())
     return min((-MAX_SQNR_DB if math.isnan(db) else bounded_db(db) for db in figures), default=0.0)
 

@@ -17,8 +17,8 @@ from dovetail.model.edit import is_float
 from dovetail.model.observe import ObservedRun
 from dovetail.model.session import Mode
 from dovetail.numerics.metrics import Comparison
-from dovetail.qdq.boundary import quantized_sample
-from dovetail.qdq.emit import READ
+from dovetail.qdq.emit import DEQUANTIZED
+from dovetail.qdq.quantized_io import quantized_sample
 from dovetail.storage import Plan
 from dovetail.verify.rows import match_rows, partnered
 
@@ -44,7 +44,8 @@ class Agreement:
     """The comparison of two runs: sums per output, and per classifier output how often the top class is the same.
 
     For outputs after a TopK also ``partnered``, the sums over the rows that both selected, and ``rows``, how many rows
-    there are and how many the other run selected differently. ``integer``: outputs that are not float.
+    there are and how many the other run selected differently. ``integer``: outputs that are not float. ``per_sample``:
+    SQNR of every sample, of float outputs, after a TopK on the rows that both selected.
     """
 
     outputs: Mapping[str, Comparison] = field(default_factory=dict)
@@ -53,6 +54,7 @@ class Agreement:
     integer: frozenset[str] = frozenset()
     partnered: Mapping[str, Comparison] = field(default_factory=dict)
     rows: Mapping[str, RowCounts] = field(default_factory=dict)
+    per_sample: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def sqnr_db(self) -> dict[str, float]:
         """SQNR of the float outputs; an index or a flag has none."""
@@ -64,17 +66,20 @@ def compare_runs(
     other: Iterable[Sample],
     ranked: Mapping[str, int] | None = None,
     classes: Collection[str] = (),
+    per_call: int = 1,
 ) -> Agreement:
     """Compare two streams of outputs sample by sample; only the sums are kept in memory.
 
     ``ranked`` outputs come after a TopK: their rows are matched first, because their order has no meaning. ``classes``
     are the outputs of a classifier, [batch, classes] (see ``model.class_scores``): only they have a top class.
+    ``per_call``: how many samples one call has, along the first axis.
     """
     sums: dict[str, Comparison] = {}
     hits: dict[str, list[bool]] = {}
     integer: set[str] = set()
     partner_sums: dict[str, Comparison] = {}
     rows: dict[str, RowCounts] = {}
+    per_sample: dict[str, list[float]] = {}
     samples = 0
     for expected_outputs, other_outputs in zip(reference, other, strict=True):
         samples += 1
@@ -82,20 +87,26 @@ def compare_runs(
         outputs = matched.outputs
         for name, replaced in matched.replaced.items():
             both = [partnered(run[name], replaced, (ranked or {})[name]) for run in (expected_outputs, outputs)]
-            partner_sums[name] = partner_sums.get(name, Comparison()) + Comparison.of(*both)
+            of_partners = Comparison.of(*both)
+            partner_sums[name] = partner_sums.get(name, Comparison()) + of_partners
             rows[name] = rows.get(name, RowCounts()) + RowCounts(replaced.size, int(replaced.sum()))
+            if expected_outputs[name].dtype.kind == "f":
+                per_sample.setdefault(name, []).append(of_partners.sqnr_db)
         for name, expected in expected_outputs.items():
             sums[name] = sums.get(name, Comparison()) + _sums(expected, outputs[name])
             if expected.dtype.kind != "f":
                 integer.add(name)
+            elif name not in matched.replaced:
+                per_sample.setdefault(name, []).extend(_per_sample(expected, outputs[name], per_call))
             if name in classes:
                 hits.setdefault(name, []).extend(_same_class(expected, outputs[name]))
     top1 = {name: sum(same) / len(same) for name, same in hits.items() if same}
-    return Agreement(sums, top1, samples, frozenset(integer), partner_sums, rows)
+    each = {name: tuple(values) for name, values in per_sample.items()}
+    return Agreement(sums, top1, samples, frozenset(integer), partner_sums, rows, each)
 
 
 def side_by_side(first: Agreement, second: Agreement) -> tuple[dict[str, float], dict[str, float]]:
-    """Return comparable SQNR figures of two runs, both taken against the same reference.
+    """Return comparable SQNR values of two runs, both taken against the same reference.
 
     Which rows a TopK selects last is chance, and a single replaced row dominates the noise: if each run selected most
     rows of the reference, only those rows count.
@@ -113,6 +124,13 @@ def _sums(expected: Array, output: Array) -> Comparison:
     if expected.shape == output.shape and (expected.dtype.kind == "f") == (output.dtype.kind == "f"):
         return Comparison.of(expected, output)
     return Comparison(count=max(expected.size, output.size), signal=1.0, noise=math.inf, max_abs_error=math.inf)
+
+
+def _per_sample(expected: Array, output: Array, per_call: int) -> list[float]:
+    """SQNR of every sample of one call; an output without their axis is one sample."""
+    if expected.shape != output.shape or expected.shape[:1] != (per_call,) or per_call == 1:
+        return [_sums(expected, output).sqnr_db]
+    return [_sums(*rows).sqnr_db for rows in zip(expected, output, strict=True)]
 
 
 def _same_class(expected: Array, output: Array) -> list[bool]:
@@ -144,4 +162,4 @@ def compare_tensors(
 
 def _read_name(name: str, float_names: set[str | None]) -> str | None:
     """The output of the DequantizeLinear of a quantized tensor; at a graph output it has the tensor's own name."""
-    return next((read for read in (READ.format(name), name) if read in float_names), None)
+    return next((read for read in (DEQUANTIZED.format(name), name) if read in float_names), None)

@@ -11,11 +11,11 @@ import onnx_ir as ir
 from dovetail.backend import Sample
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.model.write import write
-from dovetail.qdq.boundary import Stream
+from dovetail.qdq.quantized_io import RunSamples
 
 
 class SessionRun:
-    """A graph on ONNX Runtime as a stream of outputs."""
+    """A model in ONNX Runtime; a call runs samples and yields their outputs."""
 
     def __init__(self, model: Path | ir.Model, mode: Mode, workdir: Path) -> None:
         if isinstance(model, Path):
@@ -33,8 +33,8 @@ class SessionRun:
             yield run_session(self._session, sample)
 
 
-def followed(head: Stream, tail: ir.Model | None, workdir: Path) -> Stream:
-    """Return the stream of a head followed by its tail, which computes the outputs of the caller's model."""
+def followed(head: RunSamples, tail: ir.Model | None, workdir: Path) -> RunSamples:
+    """Return a function that runs the head, then its tail, which computes the outputs of the caller's model."""
     if tail is None:
         return head
     tail_run = SessionRun(tail, Mode.FLOAT, workdir)

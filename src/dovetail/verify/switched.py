@@ -10,7 +10,7 @@ from dovetail.backend import Sample
 from dovetail.edge import Edge
 from dovetail.encoding import QParams
 from dovetail.model.session import Mode
-from dovetail.qdq.boundary import float_stream
+from dovetail.qdq.quantized_io import with_float_io
 from dovetail.qdq.simulation import load_simulation
 from dovetail.qdq.switch import switched, with_switches
 from dovetail.storage import Plan
@@ -33,7 +33,7 @@ class SwitchedSimulation:
         workdir: Path,
     ) -> None:
         simulation = with_switches(load_simulation(emitted), others)
-        self._run = float_stream(SessionRun(simulation, Mode.EXACT, workdir), plan)
+        self._run = with_float_io(SessionRun(simulation, Mode.EXACT, workdir), plan)
         self._samples, self._float, self._ranked = samples, exact, ranked
         self._count = len(others)
         self._cache: dict[tuple[frozenset[int], int], dict[str, float]] = {}

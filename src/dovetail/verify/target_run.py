@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from dovetail.encoding import Array
 from dovetail.errors import BackendError, UnfinishedError
 from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.numerics.metrics import Comparison
-from dovetail.qdq.boundary import Stream
+from dovetail.qdq.quantized_io import RunSamples
 from dovetail.verify import verdicts
 from dovetail.verify.compare import Agreement, compare_runs, side_by_side
 
@@ -21,6 +22,7 @@ from dovetail.verify.compare import Agreement, compare_runs, side_by_side
 _UNRELATED_DB = 1.0
 
 Progress = Callable[[int, int | None], None]
+Compare = Callable[[Iterable[Sample], Iterable[Sample]], Agreement]
 
 
 def quiet(done: int, total: int | None) -> None:
@@ -62,7 +64,7 @@ class TargetRun:
 
 
 def run_on_target(
-    streams: Mapping[str, Stream],
+    runs: Mapping[str, RunSamples],
     ranked: Mapping[str, int],
     samples: list[Sample],
     runner: Runner,
@@ -70,40 +72,41 @@ def run_on_target(
     thresholds: Thresholds,
     progress: Progress,
     classes: Collection[str] = (),
+    per_call: int = 1,
 ) -> tuple[TargetRun, Verdict]:
     """Run the default number of samples, and more of them before a failure is accepted.
 
     In 8 bit, rounding differences of one or two steps can add up in one image: a disagreement must hold on several.
     """
-    ran = _run(streams, ranked, samples[: runner.samples], [], progress, classes)
+    compare = partial(compare_runs, ranked=ranked, classes=classes, per_call=per_call)
+    ran = _run(runs, samples[: runner.samples], [], progress, compare)
     verdict = _judge(ran, float_db, thresholds)
     retry = samples[: runner.retry_samples]
     if verdict.status is Status.FAIL and not ran.failure and len(retry) > len(ran.outputs):
-        ran = _run(streams, ranked, retry, ran.outputs, progress, classes)
+        ran = _run(runs, retry, ran.outputs, progress, compare)
         verdict = _judge(ran, float_db, thresholds)
     return ran, verdict
 
 
 def _run(
-    streams: Mapping[str, Stream],
-    ranked: Mapping[str, int],
+    runs: Mapping[str, RunSamples],
     samples: list[Sample],
     earlier: list[Sample],
     progress: Progress,
-    classes: Collection[str],
+    compare: Compare,
 ) -> TargetRun:
     outputs = list(earlier)
     try:
-        for output in streams["target"](samples[len(earlier) :]):
+        for output in runs["target"](samples[len(earlier) :]):
             outputs.append(output)
             progress(len(outputs), len(samples))
     except BackendError as error:
         return TargetRun(failure=str(error), finished=not isinstance(error, UnfinishedError))
-    exact, simulated = list(streams["float"](samples)), list(streams["simulation"](samples))
+    exact, simulated = list(runs["float"](samples)), list(runs["simulation"](samples))
     return TargetRun(
-        compare_runs(exact, outputs, ranked, classes),
-        compare_runs(simulated, outputs, ranked, classes),
-        compare_runs(exact, simulated, ranked, classes),
+        compare(exact, outputs),
+        compare(simulated, outputs),
+        compare(exact, simulated),
         outputs,
         min(range(len(outputs)), key=lambda i: _similarity(simulated[i], outputs[i]), default=0),
     )

@@ -20,12 +20,12 @@ _INTEGER_SLACK = 0.05
 
 
 def bounded_db(value: float) -> float:
-    """Limit a figure in dB to a finite range; NaN stays NaN."""
+    """Clamp a value in dB to a finite range; NaN stays NaN."""
     return value if math.isnan(value) else max(-MAX_SQNR_DB, min(MAX_SQNR_DB, value))
 
 
 def target_db(value: float, simulation: float) -> float:
-    """Limit a target's figure in dB; NaN that the simulation does not have counts as the lowest figure."""
+    """Clamp a target's value in dB; NaN that the simulation does not have counts as the lowest value."""
     return -MAX_SQNR_DB if math.isnan(value) and not math.isnan(simulation) else bounded_db(value)
 
 
@@ -38,14 +38,14 @@ def normalized(agreement: Agreement, thresholds: Thresholds, source: str) -> Ver
         if not _equal(comparison, name in agreement.integer, thresholds)
     ]
     conditions = passes_when("normalized", thresholds)
-    evidence = f"{agreement.samples} samples of {source}, both graphs in ONNX Runtime"
+    evidence = f"{agreement.samples} samples from {source}, both graphs in ONNX Runtime"
     if not agreement.outputs or not agreement.samples:
         return Verdict(Status.NOT_CHECKED, "no output or no sample to compare", conditions, evidence)
     if different:
         reason = f"output {different[0]!r} differs from the original model: {figures[different[0]]:.1f} dB"
         return Verdict(Status.FAIL, reason, conditions, evidence, figures)
     worst = min((value for value in figures.values() if not math.isnan(value)), default=MAX_SQNR_DB)
-    reason = f"the graph to be quantized equals the original model: at least {worst:.0f} dB on every output"
+    reason = f"outputs of the normalized float graph match the original model: SQNR >= {worst:.0f} dB on every output"
     return Verdict(Status.PASS, reason, conditions, evidence, figures)
 
 
@@ -93,7 +93,7 @@ def fidelity(read_back: ReadBack | None, thresholds: Thresholds, why_not: str = 
         )
         return Verdict(Status.NOT_CHECKED, reason, conditions, read_back.evidence, numbers)
     matched, absorbed = counts[Outcome.MATCHED], counts[Outcome.ABSORBED]
-    reason = f"{matched} planned tensors and edges matched, {absorbed} absorbed, none changed"
+    reason = f"{matched + absorbed} planned tensors and edges: {matched} matched, {absorbed} absorbed, 0 changed"
     return Verdict(Status.PASS, reason, conditions, read_back.evidence, numbers)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -19,17 +19,19 @@ from dovetail.model.ranked import ranked_outputs
 from dovetail.model.session import Mode
 from dovetail.model.split import SplitModel
 from dovetail.numerics.metrics import Comparison
-from dovetail.qdq.boundary import Stream, float_stream
+from dovetail.qdq.quantized_io import RunSamples, with_float_io
 from dovetail.qdq.simulation import load_simulation
 from dovetail.stats import DataInfo
 from dovetail.storage import Plan
 from dovetail.verify import verdicts
+from dovetail.verify.accuracy import Judgement, Measured, judge
 from dovetail.verify.compare import Agreement, compare_runs, compare_tensors
-from dovetail.verify.metric import Accuracy, Metric, measure
+from dovetail.verify.consumer_loss import consumer_losses
+from dovetail.verify.metric import Accuracy, Metric, lower_is_better, measure, require_figures
 from dovetail.verify.run import SessionRun, followed
 from dovetail.verify.target_run import Progress, TargetRun, quiet, run_on_target
 
-# How many samples the figures per output and per tensor are measured on; a metric uses all of its data.
+# How many samples the metrics per output and per tensor are measured on; a metric uses all of its data.
 COMPARED_SAMPLES = 16
 TENSOR_SAMPLES = 4
 
@@ -70,7 +72,11 @@ class FailingSample:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The comparisons and the verdicts that follow from them."""
+    """The comparisons and the verdicts that follow from them.
+
+    ``per_call``: how many samples one call of the model has. ``judgement``: that of the verdict ``accuracy``.
+    ``losses``: per tensor what quantizing it alone costs, measured only if the accuracy is low.
+    """
 
     verdicts: Mapping[str, Verdict]
     simulation_vs_float: Agreement
@@ -82,6 +88,10 @@ class Verification:
     emulated: Accuracy | None
     read_back: ReadBack | None
     failing: FailingSample | None = None
+    simulation_where_target_ran: Agreement | None = None
+    per_call: int = 1
+    judgement: Judgement | None = None
+    losses: Mapping[str, Comparison] = field(default_factory=dict)
 
 
 def check_normalized(original: Path, split: SplitModel, data: Data, thresholds: Thresholds) -> Verdict:
@@ -115,33 +125,60 @@ def verify(
         folder = Path(name)
         emitted = next(a.path for a in built.compiled.artifacts if a.name == MODEL)
         simulation = load_simulation(emitted)
-        streams: dict[str, Stream] = {
+        runs: dict[str, RunSamples] = {
             "float": SessionRun(built.original if built.tail is None else built.model, Mode.FLOAT, folder),
-            "simulation": float_stream(SessionRun(simulation, Mode.EXACT, folder), built.plan),
+            "simulation": with_float_io(SessionRun(simulation, Mode.EXACT, folder), built.plan),
         }
         if usable and runner.run is not None:
-            streams["target"] = float_stream(partial(runner.run, built.compiled), built.plan)
+            runs["target"] = with_float_io(partial(runner.run, built.compiled), built.plan)
         tensors = compare_tensors(built.model, simulation, built.plan, samples[:TENSOR_SAMPLES], folder)
         ranked, classes = ranked_outputs(built.model.graph), class_outputs(built.model.graph)
-        simulated = compare_runs(streams["float"](samples), streams["simulation"](samples), ranked, classes)
+        per_call = max(1, used.info().samples // len(samples))
+        exact, quantized = runs["float"](samples), runs["simulation"](samples)
+        simulated = compare_runs(exact, quantized, ranked, classes, per_call)
         ran = failing = None
         numerics = verdicts.numerics({}, None, thresholds, why_not or runner.why_not)
-        if "target" in streams:
+        if "target" in runs:
             float_db = backend.float16_db if keeps_float(built.plan) else None
-            ran, numerics = run_on_target(streams, ranked, samples, runner, float_db, thresholds, progress, classes)
+            ran, numerics = run_on_target(
+                runs, ranked, samples, runner, float_db, thresholds, progress, classes, per_call
+            )
         if ran is not None and ran.outputs and numerics.status is Status.FAIL:
             failing = FailingSample(samples[ran.worst], ran.level_db(thresholds))
         numerics = verdicts.with_overflow(numerics, simulated)
-        with_tail = {name: followed(stream, built.tail, folder) for name, stream in streams.items()}
+        with_tail = {name: followed(run, built.tail, folder) for name, run in runs.items()}
         accuracy, emulated = _accuracies(evaluation, with_tail, built, samples, ran, runner, folder)
+        for figures in (accuracy, emulated):
+            if figures is not None:
+                require_figures(thresholds.max_drop_of, figures.figures["float"], "--max-drop")
+        on_target = None if ran is None else ran.vs_float
+        held_out = evaluation is not None
+        measured = Measured(simulated, on_target, used.info(), per_call, held_out, accuracy, emulated)
+        judgement = judge(measured, thresholds)
+        losses = {}
+        if judgement.problems:
+            losses = consumer_losses(built.model, built.plan, samples[:TENSOR_SAMPLES], folder)
     all_verdicts = {
         "compiled": compiled,
         "fidelity": verdicts.fidelity(read_back, thresholds, why_not),
         "numerics": numerics,
+        "accuracy": judgement.verdict,
     }
-    vs_float, vs_simulation = (None, None) if ran is None else (ran.vs_float, ran.vs_simulation)
     return Verification(
-        all_verdicts, simulated, vs_float, vs_simulation, tensors, used.info(), accuracy, emulated, read_back, failing
+        verdicts=all_verdicts,
+        simulation_vs_float=simulated,
+        target_vs_float=on_target,
+        target_vs_simulation=None if ran is None else ran.vs_simulation,
+        tensors=tensors,
+        data=used.info(),
+        accuracy=accuracy,
+        emulated=emulated,
+        read_back=read_back,
+        failing=failing,
+        simulation_where_target_ran=None if ran is None else ran.simulation,
+        per_call=per_call,
+        judgement=judgement,
+        losses=losses,
     )
 
 
@@ -153,7 +190,7 @@ def keeps_float(plan: Plan) -> bool:
 
 def _accuracies(
     evaluation: Evaluation | None,
-    streams: Mapping[str, Stream],
+    runs: Mapping[str, RunSamples],
     built: BuildInputs,
     samples: list[Sample],
     ran: TargetRun | None,
@@ -165,7 +202,7 @@ def _accuracies(
         return None, None
     outputs = [] if ran is None else ran.outputs
     slow = runner.samples is not None
-    fast = {name: stream for name, stream in streams.items() if name != "target" or (outputs and not slow)}
+    fast = {name: run for name, run in runs.items() if name != "target" or (outputs and not slow)}
     accuracy = _accuracy(evaluation, evaluation.data, fast, built)
     if not slow or len(outputs) < 2:  # one sample does not give an accuracy
         return accuracy, None
@@ -174,16 +211,19 @@ def _accuracies(
     return accuracy, _accuracy(evaluation, ran_data, {**fast, "target": recorded}, built)
 
 
-def _accuracy(evaluation: Evaluation, data: Data, streams: Mapping[str, Stream], built: BuildInputs) -> Accuracy | None:
+def _accuracy(
+    evaluation: Evaluation, data: Data, runs: Mapping[str, RunSamples], built: BuildInputs
+) -> Accuracy | None:
     if evaluation.metric is None:
         return None
     graphs = [model.graph for model in (built.model, built.tail) if model is not None]
     inputs = frozenset(v.name or "" for graph in graphs for v in graph.inputs)
     used = describe(data, built.model)
     figures = {}
-    for name, stream in streams.items():
-        figures[name] = measure(evaluation.metric, evaluation.metric_name, stream, used.samples(), inputs)
-    return Accuracy(evaluation.metric_name, used.info(), figures)
+    for name, run in runs.items():
+        figures[name] = measure(evaluation.metric, evaluation.metric_name, run, used.samples(), inputs)
+    lower = lower_is_better(evaluation.metric, evaluation.metric_name, figures["float"])
+    return Accuracy(evaluation.metric_name, used.info(), figures, lower)
 
 
 def _first(data: Data, count: int) -> Data:

@@ -42,7 +42,7 @@ class ZooModel:
         return {self.input_name: self._images("eval_images")}
 
     def targets(self) -> dict[str, Array]:
-        """Return the targets of the metric for the held-out inputs, such as labels."""
+        """Return the labels (ground truth) for the metric, of the held-out inputs."""
         _, targets = _MODELS[self.name]
         with np.load(self.data_path, allow_pickle=False) as data:
             return {target: data[array_name] for target, array_name in targets.items()}

@@ -59,7 +59,7 @@ class DetectionMap:
         """Return the mean average precision over the thresholds and the classes that have a true box."""
         records = [record for record in self._records.values() if record.true_count]
         if not records:
-            raise ValueError("the targets contain no true box")
+            raise ValueError("the labels contain no true box")
         return float(np.mean([_average_precision(record, limit) for record in records for limit in thresholds]))
 
 

@@ -16,6 +16,7 @@ from dovetail import zoo
 from dovetail.backend import Artifact, Outcome, ReadBack
 from dovetail.calibrate.user_code import load_function
 from dovetail.encoding import DType, Encoding, QParams
+from dovetail.errors import InputError
 from dovetail.finding import Status
 from dovetail.model.session import Mode
 from dovetail.model.write import write
@@ -158,7 +159,7 @@ def test_shipped_models_run_as_planned(name: str, precision: str, tmp_path: Path
         calibration={key: array[:16] for key, array in shipped.calib().items()},
         output=tmp_path / "run",
     )
-    passed = dict.fromkeys(("normalized", "compiled", "fidelity", "numerics"), Status.PASS)
+    passed = dict.fromkeys(("normalized", "compiled", "fidelity", "numerics", "accuracy"), Status.PASS)
     statuses = {key: verdict.status for key, verdict in result.verdicts.items()}
     assert statuses == {**passed, "device": Status.NOT_CHECKED}
     planned_names = {row.tensor for row in result.read_back}
@@ -262,13 +263,11 @@ def test_float16_is_a_precision_if_the_chip_supports_it(tmp_path: Path) -> None:
     assert "of which float16 can reach 48 dB" in result.verdicts["numerics"].reason
 
 
-def test_float16_on_a_chip_without_it_fails_and_the_run_is_kept(tmp_path: Path) -> None:
-    result = fit_small(tmp_path, "qnn-htp:qcs6490", precision="fp16")
-    assert result.verdicts["compiled"].status is Status.FAIL
+def test_float16_on_a_chip_without_it_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     said = "fp16 is not available on qnn-htp:qcs6490: HTP v68 does not compute in float16"
-    assert result.verdicts["compiled"].reason.startswith(said)
-    assert {result.verdicts[name].status for name in ("fidelity", "numerics")} == {Status.NOT_CHECKED}
-    assert dovetail.load_result(tmp_path / "run/result.json") == result
+    with pytest.raises(InputError, match=said):
+        fit_small(tmp_path, "qnn-htp:qcs6490", precision="fp16")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_float16_island_in_an_integer_graph(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The compiler's estimates of the fitted model, of float16 and of a naive export; and the reason if one is missing."""
+"""The compiler's estimates of the fitted model, float16 and the baseline ``naive``; or why one is missing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def quantized_dtypes(path: Path) -> set[str]:
     return {types[node.input[2]] for node in graph.node if node.op_type == "QuantizeLinear"}
 
 
-def test_the_fitted_model_is_compared_with_float16_and_a_naive_export(tmp_path: Path) -> None:
+def test_the_fitted_model_is_compared_with_float16_and_the_naive_baseline(tmp_path: Path) -> None:
     result = dovetail.fit(
         save(tmp_path, layers=1),
         target="qnn-htp:soc52",
@@ -143,7 +143,7 @@ def test_a_log_that_cannot_be_parsed_is_quoted() -> None:
     assert missing == (None, "the compiler's log could not be read: the line fill_bytes= is missing")
 
 
-def test_a_naive_export_has_the_shapes_that_the_caller_pinned(tmp_path: Path) -> None:
+def test_the_naive_baseline_has_the_shapes_that_the_caller_pinned(tmp_path: Path) -> None:
     text = "g (float[N,8] x) => (float[N,4] y) { m = MatMul(x, w)  y = Relu(m) }"
     onnx.save(ir.to_proto(model_from(text, w=normal(8, 4))), tmp_path / "open.onnx")
     samples = [{"x": normal(2, 8, seed=seed)} for seed in range(2)]
@@ -159,10 +159,12 @@ def test_an_export_that_fails_returns_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(ir.to_proto(model_from(text, w=normal(8, 4))), path)
     output = tmp_path / "naive.onnx"
-    unsupported = "the naive export does not support fp16; expected one of w8a8, w8a16"
+    unsupported = "baseline naive (onnxruntime.quantization) does not support fp16; expected one of w8a8, w8a16"
     assert export_naive(OPTIONS, path, "fp16", [], {}, output) == unsupported
     wrong = [{"x": np.zeros((3, 3), np.float32)}]
-    assert export_naive(OPTIONS, path, "w8a8", wrong, {}, output).startswith("the naive export failed: ")
+    assert export_naive(OPTIONS, path, "w8a8", wrong, {}, output).startswith(
+        "baseline naive (onnxruntime.quantization) failed: "
+    )
     assert not output.exists()
 
 

@@ -150,7 +150,7 @@ def test_the_table_has_a_row_and_a_source_for_every_case() -> None:
 
 @pytest.mark.parametrize("text", ["", "2", "new", "2.x", "2.47-beta"])
 def test_an_invalid_version_is_an_error(text: str) -> None:
-    with pytest.raises(InputError, match=f"--option device_qairt={text}: must be a QAIRT version"):
+    with pytest.raises(InputError, match=f"--option device_qairt={text}: expected a QAIRT version"):
         parse_version(text)
 
 

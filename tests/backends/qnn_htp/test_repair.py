@@ -16,7 +16,7 @@ pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn
 
 
 def test_a_rejected_model_compiles_after_repair(tmp_path: Path) -> None:
-    path = quantized_elsewhere(tmp_path / "peer.onnx", signed=False)
+    path = quantized_elsewhere(tmp_path / "quantized.onnx", signed=False)
     result = dovetail.repair(path, target="qnn-htp:sm8550", calibration=calibration(), output=tmp_path / "run")
     for name in ("compiled", "fidelity", "numerics"):
         assert result.verdicts[name].status is Status.PASS, result.verdicts[name].reason

@@ -1,6 +1,6 @@
 """Every HTP case of every rule on the real compiler and emulator: bad cases have a problem, good cases do not.
 
-The head of a case has the expected outcome: ``refused`` (by the compiler), ``differs`` (compiled, but the emulator's
+The head of a case has the expected outcome: ``rejected`` (by the compiler), ``differs`` (compiled, but the emulator's
 outputs differ from the simulation's), ``changed`` (correct outputs, but a quantized tensor was read back with a
 different quantization) or ``as planned``.
 """
@@ -52,7 +52,7 @@ class Compilation:
     @property
     def outcome(self) -> str:
         if self.error:
-            return "refused"
+            return "rejected"
         if min(self.agreement_db) < DIFFERENT_DB:
             return "differs"
         if self.changed:
@@ -123,4 +123,4 @@ def test_every_rule_of_the_target_has_cases_that_verify_it(rule: Any) -> None:
         assert "not reproduced" in rule.sections["Seen on"]
     else:
         assert bad
-        assert bad <= {"refused", "changed", "differs"}
+        assert bad <= {"rejected", "changed", "differs"}

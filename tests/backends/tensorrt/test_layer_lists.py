@@ -70,7 +70,7 @@ def as_rows(report: DeviceReport) -> dict[str, tuple[Outcome, str]]:
 
 def test_a_fused_attention_in_a_file_written_by_hand(attention: tuple[CompileResult, Plan], tmp_path: Path) -> None:
     report = read_by_hand("fused", attention, tmp_path)
-    projected, fused = "FP8 in gemm to_v+to_k+to_q_myl0_1", "FP8 in the attention _gemm_mha_v2_myl0_2"
+    projected, fused = "FP8 in gemm to_v+to_k+to_q_myl0_1", "FP8 in the attention block _gemm_mha_v2_myl0_2"
     details = {"to_q": projected, "to_k": projected, "to_v": projected, "scores": fused, "mix": fused}
     details["out"] = "FP8 in gemm out_myl0_3"
     expected = {f"{node}:{index}": (Outcome.MATCHED, text) for node, text in details.items() for index in (0, 1)}

@@ -38,7 +38,7 @@ pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12"
 
 
 def test_an_int8_vit_of_another_tool_is_fused_with_its_own_scales(tmp_path: Path) -> None:
-    path = quantized_elsewhere(tmp_path / "peer.onnx", signed=True)
+    path = quantized_elsewhere(tmp_path / "quantized.onnx", signed=True)
     before = hashlib.sha256(path.read_bytes()).hexdigest()
     assert precision_of(path) == "w8a8"
     result = dovetail.repair(path, target="tensorrt:sm89", calibration=calibration(), output=tmp_path / "run")
@@ -50,12 +50,12 @@ def test_an_int8_vit_of_another_tool_is_fused_with_its_own_scales(tmp_path: Path
     assert (record.changed, record.missing) == ({}, {})
     assert {f"blocks.{i}.attn/Softmax_out at blocks.{i}.attn/MatMul_2:0" for i in range(4)} <= set(record.kept)
     assert "blocks.0.attn.proj/MatMul_out" in record.removed
-    peer = invert(read(path))[1]
+    imported = invert(read(path))[1]
     rows = {row.tensor: row.scale for row in result.plan if row.edge and row.scale_from is ScaleSource.GIVEN}
-    kept = [name for name in rows if name in peer.tensors and isinstance(peer.tensors[name].storage, QParams)]
+    kept = [name for name in rows if name in imported.tensors and isinstance(imported.tensors[name].storage, QParams)]
     assert len(kept) > 10
     for name in kept:
-        storage = peer.tensors[name].storage
+        storage = imported.tensors[name].storage
         assert isinstance(storage, QParams)
         assert rows[name] == float(storage.scale)
 
@@ -125,7 +125,7 @@ def test_without_data_no_scale_may_be_missing(
     with pytest.raises(SystemExit) as ended:
         main(["repair", str(path), "--target", "tensorrt:sm89", "--option", "compute=fp32", "-o", str(run)])
     assert ended.value.code == 0
-    assert "the figures do not tell how accurate the model is" in " ".join(capsys.readouterr().out.split())
+    assert "the metrics do not tell how accurate the model is" in " ".join(capsys.readouterr().out.split())
     result = load_result(run / "result.json")
     assert result.calibration is not None
     assert result.calibration.random
@@ -170,7 +170,7 @@ def test_casts_scales_and_transposes_between_qdq_pairs_and_matmuls(tmp_path: Pat
     weights = {name: random.integers(-127, 128, (64, 64)).astype(np.int8) for name in ("wq", "wk", "wo")}
     scales = {f"{name}s": random.uniform(0.001, 0.002, 64).astype(np.float32) for name in weights}
     model = model_from(AWKWARD, s=np.float32(0.03), z=np.int8(0), factor=np.float16(0.1768), **weights, **scales)
-    path = tmp_path / "peer.onnx"
+    path = tmp_path / "quantized.onnx"
     ir.save(model, path)
     before = hashlib.sha256(path.read_bytes()).hexdigest()
     data = {"x": random.standard_normal((2, 1, 64, 64)).astype(np.float32)}

@@ -1,8 +1,8 @@
 """Every TensorRT case of every rule on the real builder: bad cases do not compile as written, good cases do.
 
-The head of a case states the expected result: ``refused`` (rejected by the parser or the builder); ``changed`` (built,
+The head of a case states the expected result: ``rejected`` (by the parser or the builder); ``changed`` (built,
 but a MatMul or an attention does not run in the type of its Q/DQ pairs); ``ignored`` (the engine is the same without
-the fault); ``accepted`` (built, although ONNX Runtime does not load the file); ``refused in float16`` (rejected once
+the fault); ``accepted`` (built, although ONNX Runtime does not load the file); ``rejected in float16`` (rejected once
 its scales are float16); or ``as planned``.
 """
 
@@ -72,7 +72,7 @@ def matmuls_as_quantized(path: Path, compiled: CompileResult) -> bool:
 def compile_outcome(path: Path, folder: Path) -> str:
     compiled = built(path, folder)
     if compiled.error:
-        return "refused"
+        return "rejected"
     errors = [finding for finding in compiled.findings if finding.severity is Severity.ERROR]
     return "changed" if errors or not matmuls_as_quantized(path, compiled) else "as planned"
 
@@ -124,7 +124,7 @@ def test_the_builder_agrees_with_the_rule(text: str, tmp_path: Path) -> None:
     elif expected == "ignored":
         as_given, without = built(path, tmp_path / "given"), built(without_saturate(path), tmp_path / "without")
         assert artifact(as_given, ENGINE).read_bytes() == artifact(without, ENGINE).read_bytes()
-    elif expected == "refused in float16":
+    elif expected == "rejected in float16":
         assert built(path, tmp_path / "built").error == ""
         assert "Scale coefficients must all be positive" in built(with_half_scales(path), tmp_path / "half").error
     else:

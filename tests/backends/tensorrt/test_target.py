@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from dovetail import zoo
 from dovetail.backend import DeviceLatency, Outcome
 from dovetail.calibrate.user_code import load_function
 from dovetail.cli.main import main
+from dovetail.edge import Edge
+from dovetail.encoding import DType
 from dovetail.errors import InputError
 from dovetail.finding import Severity, Status, Thresholds
 from dovetail.plan.rows import read_plan
@@ -38,9 +41,9 @@ from dovetail.targets.tensorrt.layers import UnreadableError, parse_layers
 from dovetail.targets.tensorrt.table import FP8
 from dovetail.verify.verdicts import fidelity
 from tests.backends.tensorrt import device_files
-from tests.backends.tensorrt.building import attention_note
+from tests.backends.tensorrt.building import attention_note, built, built_plan
 from tests.networks.attention_layer import layer
-from tests.planning import noise, planned
+from tests.planning import graph, noise, planned
 
 pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12")
 
@@ -86,7 +89,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Re
 def test_shipped_models_in_fp8(name: str, fitted: Callable[[str], tuple[Result, Path]]) -> None:
     result, _ = fitted(name)
     statuses = {key: verdict.status for key, verdict in result.verdicts.items()}
-    passed = dict.fromkeys(("normalized", "compiled", "fidelity"), Status.PASS)
+    passed = dict.fromkeys(("normalized", "compiled", "fidelity", "accuracy"), Status.PASS)
     assert statuses == {**passed, "numerics": Status.NOT_CHECKED, "device": Status.NOT_CHECKED}
     assert result.verdicts["numerics"].reason.startswith("an engine runs only on its GPU")
     assert result.metrics.accuracy is not None
@@ -149,7 +152,7 @@ def test_the_device_folder_and_the_outputs_of_trtexec(fitted: Callable[[str], tu
     (outputs / "003.json").write_text(
         '[ { "name" : "logits"\n , "dimensions" : "1x10"\n , "values" : [ nan, -inf ] } ]'
     )
-    with pytest.raises(InputError, match=r"003\.json: not in the format that the vendor's tool exports"):
+    with pytest.raises(InputError, match=r"003\.json is not in the format that the vendor's tool exports"):
         dovetail.verify_device(run, device_outputs=outputs)
     values = ", ".join(["nan", "-inf", *["0.5"] * 8])
     (outputs / "003.json").write_text(f'[ {{ "name" : "logits", "dimensions" : "1x10", "values" : [ {values} ] }} ]')
@@ -242,6 +245,45 @@ def test_other_gpus(sm: str, precision: str, dtype: str, tmp_path: Path) -> None
     assert compiled.error == ""
     assert fidelity(target.backend.read_back(compiled, plan), Thresholds()).status is Status.PASS
     assert attention_note(1, f"1 ({dtype} -> {dtype})") in compiled.notes
+
+
+@pytest.mark.parametrize(("sm", "dtype"), [("sm75", None), ("sm80", DType.S8)])
+def test_convolutions_are_in_float16_where_there_are_no_int8_ones(sm: str, dtype: DType | None, tmp_path: Path) -> None:
+    """On sm75 the builder runs an INT8 convolution in float16, so that `fidelity` failed."""
+    weights = ", ".join(["0.5"] * 64)
+    model = graph(f"""net (float[1, 8, 6, 6] x) => (float[1, 36, 8] y)
+        <float[8, 8, 1, 1] w = {{{weights}}}, float[8, 8] m = {{{weights}}}, int64[3] shape = {{1, 8, 36}}>
+        {{ [conv] c = Conv(x, w)  r = Reshape(c, shape)  t = Transpose<perm = [0, 2, 1]>(r)
+           [fc] y = MatMul(t, m) }}""")
+    target = open_target(f"tensorrt:{sm}")
+    _, read_back, plan = built(model, target, target.table.precisions["w8a8"], tmp_path)
+    assert fidelity(read_back, Thresholds()).status is Status.PASS
+    conv, fc = (plan.edges.get(Edge(node, 0)) for node in ("conv", "fc"))
+    assert (None if conv is None else conv.storage.dtype) is dtype
+    assert fc is not None
+    assert fc.storage.dtype is DType.S8
+
+
+def test_what_is_kept_in_float16_is_read_back(tmp_path: Path) -> None:
+    ones = ", ".join(["1"] * 64)
+    weights = ", ".join(["0.5"] * 64 * 64)
+    model = graph(f"""net (float[32, 64] x) => (float[32, 64] y)
+        <float[64] g = {{{ones}}}, float[64] b = {{{ones}}}, float[64, 64] m = {{{weights}}}>
+        {{ f = MatMul(x, m)  [norm] n = LayerNormalization(f, g, b)  [fc] y = MatMul(n, m) }}""")
+    target = open_target("tensorrt:sm89")
+    plan = planned(model, target, FP8, keep={"norm": target.table.precisions["fp16"]})
+    compiled, read_back = built_plan(model, plan, target, tmp_path)
+    assert fidelity(read_back, Thresholds()).status is Status.PASS
+    assert [(row.tensor, row.outcome) for row in read_back.tensors if row.edge is None] == [("n", Outcome.MATCHED)]
+    layers = next(a.path for a in compiled.artifacts if a.name == LAYERS)
+    lines = layers.read_text().splitlines()
+    changed = [
+        re.sub("Datatype: (Half|Float)", "Datatype: FP8", line) if "[ONNX Layer: norm]" in line else line
+        for line in lines
+    ]
+    layers.write_text("\n".join(changed))
+    (row,) = (row for row in target.backend.read_back(compiled, plan).tensors if row.tensor == "n" and row.edge is None)
+    assert row.outcome is Outcome.CHANGED
 
 
 def test_an_attention_that_is_not_fused_on_the_device_fails(fitted: Callable[[str], tuple[Result, Path]]) -> None:
@@ -358,23 +400,23 @@ def test_a_builder_that_runs_out_of_memory_reports_it(tmp_path: Path) -> None:
 def test_unsupported_requests_are_refused_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = zoo.load("vit_digits").model_path
     run = tmp_path / "sm86"
-    result = dovetail.fit(model, target="tensorrt:sm86", precision="fp8", calibration="random", output=run)
-    assert result.verdicts["compiled"].status is Status.FAIL
     reason = "fp8 is not available on tensorrt:sm86: sm86 does not support FP8, sm89 and later do"
-    assert result.verdicts["compiled"].reason == reason
-    assert (run / "result.json").exists()
+    for options in ({"precision": "fp8"}, {"precision": "w8a8", "keep": ("*=fp8",)}):
+        with pytest.raises(InputError, match=f"^{reason}$"):
+            dovetail.fit(model, target="tensorrt:sm86", calibration="random", output=run, **options)
+    assert not run.exists()
     with pytest.raises(
-        InputError, match="--io quantized: not supported by tensorrt:sm89, whose inputs and outputs are float"
+        InputError, match="--io quantized is not supported by tensorrt:sm89, whose inputs and outputs are float"
     ):
         dovetail.fit(model, target="tensorrt", io="quantized", calibration="random", output=tmp_path / "run")
-    for variant in ("89", "sm8", "sm12", "rtx4090"):
+    for suffix in ("89", "sm8", "sm12", "rtx4090"):
         with pytest.raises(InputError, match="expected smNN, as in tensorrt:sm89"):
-            open_target(f"tensorrt:{variant}")
+            open_target(f"tensorrt:{suffix}")
     with pytest.raises(InputError, match="target tensorrt has no option 'workspace'; expected one of compute, time_"):
         open_target("tensorrt", {"workspace": "1"})
-    with pytest.raises(InputError, match="memory_limit_mb=100: must be at least 400, which the builder's libraries"):
+    with pytest.raises(InputError, match="memory_limit_mb=100: expected at least 400, which the builder's libraries"):
         open_target("tensorrt", {"memory_limit_mb": "100"})
-    with pytest.raises(InputError, match="compute=bf16: must be one of fp16, fp32"):
+    with pytest.raises(InputError, match="compute=bf16: expected one of fp16, fp32"):
         open_target("tensorrt", {"compute": "bf16"})
     assert "for sm90 only the ONNX file is written" in open_target("tensorrt:sm90").backend.probe().missing
 

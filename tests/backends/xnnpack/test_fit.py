@@ -15,12 +15,14 @@ import pytest
 from rich.console import Console
 
 import dovetail
-from dovetail.backend import BaselineCase, MeasuredLatency, Sample, UndelegatedOp
+from dovetail.backend import BaselineCase, MeasuredLatency, Outcome, Sample, UndelegatedOp
 from dovetail.finding import Status
+from dovetail.plan.rows import read_plan
 from dovetail.report.terminal import print_result
 from dovetail.targets.xnnpack.measure import STOCK, baselines, measure
 from dovetail.targets.xnnpack.options import read_options
-from dovetail.trials.knobs.precisions import RULE, pick
+from dovetail.targets.xnnpack.read_back import read_operator_list
+from dovetail.trials.knobs.precisions import CRITERION, pick
 from tests.device import runs
 from tests.networks.text_vit import MODEL
 
@@ -45,6 +47,36 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+def test_what_is_kept_in_float_is_read_back(tmp_path: Path) -> None:
+    """A Gemm that the program computes in int8 although it is kept in float is reported."""
+    weights = ", ".join(["0.5", "-0.25"] * 8)
+    body = f"""g (float[1, 4] x) => (float[1, 4] y) <float[4, 4] w = {{{weights}}}, float[4, 4] v = {{{weights}}}>
+        {{ [first] a = Gemm(x, w)  [second] b = Gemm(a, v)  [third] y = Gemm(b, w) }}"""
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {body}'), tmp_path / "m.onnx")
+    images = np.random.default_rng(1).standard_normal((6, 4)).astype(np.float32)
+    calibration = {"x": images}
+    run = tmp_path / "run"
+    result = dovetail.fit(
+        tmp_path / "m.onnx",
+        target="xnnpack",
+        precision="w8a8",
+        keep=("second=fp32",),
+        calibration=calibration,
+        output=run,
+    )
+    assert result.verdicts["fidelity"].status is Status.PASS
+    kept = {(row.tensor, row.outcome) for row in result.read_back if row.detail.startswith("computed in float")}
+    assert kept == {(tensor, Outcome.MATCHED) for tensor in ("a", "b", "v")}
+    census = json.loads((run / "compile/census.json").read_text())
+    for operator in census["operators"]:
+        if operator["node"] == "b/MatMul" and operator["kind"] != "Convert":
+            operator["output"]["dtype"] = "qint8"
+    (tmp_path / "census.json").write_text(json.dumps(census))
+    read_back = read_operator_list(run / "model.onnx", tmp_path / "census.json", read_plan(run / "plan.json"))
+    changed = [(row.tensor, row.detail) for row in read_back.tensors if row.outcome is Outcome.CHANGED]
+    assert [tensor for tensor, detail in changed if "qint8 instead of float" in detail] == ["b"]
+
+
 def first_class(outputs: Iterator[Sample], targets: Iterator[Sample]) -> dict[str, float]:
     hits = [int(np.argmax(o["logits"])) == t["label"].item() for o, t in zip(outputs, targets, strict=True)]
     return {"first": float(np.mean(hits))}
@@ -52,7 +84,7 @@ def first_class(outputs: Iterator[Sample], targets: Iterator[Sample]) -> dict[st
 
 def test_every_verdict_passes(run: Path) -> None:
     result = dovetail.load_result(run / "result.json")
-    for name in ("normalized", "compiled", "fidelity", "numerics"):
+    for name in ("normalized", "compiled", "fidelity", "numerics", "accuracy"):
         assert result.verdicts[name].status is Status.PASS, (name, result.verdicts[name].reason)
     assert result.verdicts["device"].status is Status.NOT_CHECKED
     agreement = result.metrics.sqnr_db.target_vs_simulation
@@ -72,11 +104,11 @@ def test_auto_measures_both_precisions_in_the_runtime_and_gives_the_reason(run: 
     best = max(decision.alternatives, key=lambda alternative: alternative.figures["target_sqnr_db"])
     assert best.figures["time_ratio"] == 1.0
     assert decision.taken == pick(decision.alternatives)[0].label
-    assert decision.rule == RULE
+    assert decision.rule == CRITERION
     console = Console(record=True, width=200)
     print_result(result, run, console)
     text = console.export_text()
-    assert f"precision: {decision.taken}, " in text
+    assert f"precision: {decision.taken}; " in text
     assert f"> {decision.taken}" in text
     assert "operations are delegated to the backend in 1 partition, 0 are not" in text
     assert not (run / "stages/trials").exists(), "the programs compiled for the choice are used or removed"

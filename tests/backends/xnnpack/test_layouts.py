@@ -1,4 +1,4 @@
-"""Layout operators between a layer and a Concat keep the same qparams: all such graphs load, run and are exact.
+"""Reshapes and transposes between a layer and a Concat keep the same qparams: all such graphs load, run and are exact.
 
 ``python -m bench.xnnpack layouts`` tries many more.
 """

@@ -1,6 +1,6 @@
 """Whole networks mapped from ONNX to torch, in float, against ONNX Runtime: all networks of the HTP tests, and more.
 
-The graphs are normalized and rewritten as for a plan. Nothing is lowered, which takes a minute for each network.
+The graphs are normalized and rewritten as for a plan. Lowering is skipped: it takes about a minute per network.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Every XNNPACK case of every rule on the real lowering and runtime: bad cases do not run as written, good cases do.
 
-The head of a case states the expected result: ``no form`` (it has no mapping to torch), ``refused`` (rejected at load,
-or by the lowering to XNNPACK), ``changed`` (a planned storage was read back as something else), ``outside`` (no node of
-it is delegated), ``useless`` (as planned, but the outputs are far from those of the float graph) or ``as planned``.
+The head of a case states the expected result: ``not lowered`` (it has no mapping to torch), ``rejected`` (at load, or
+by the lowering to XNNPACK), ``changed`` (a planned storage was read back as something else), ``not delegated`` (no node
+of it is delegated), ``inaccurate`` (as planned, but the outputs are far from those of the float graph) or ``as
+planned``.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tests.rules.cases import head_of, write
 
 pytest.importorskip("executorch", reason="needs the package executorch")
 
-USELESS_DB, TOGETHER_DB = 10.0, 40.0
+INACCURATE_DB, TOGETHER_DB = 10.0, 40.0
 
 
 def _cases() -> list[Any]:
@@ -53,21 +54,21 @@ def _outcome(text: str, folder: Path) -> str:
     try:
         program = lowered(model, plan, target, folder)
     except InputError as error:
-        return "no form" if "has no mapping to torch" in str(error) else str(error)
+        return "not lowered" if "has no mapping to torch" in str(error) else str(error)
     except ValueError as error:
-        return "refused" if "Unsupported dtype for quantization" in str(error) else str(error)
+        return "rejected" if "Unsupported dtype for quantization" in str(error) else str(error)
     except RuntimeError as error:
-        return "refused" if "Failed to load method" in str(error) else str(error)
+        return "rejected" if "Failed to load method" in str(error) else str(error)
     inputs = random_inputs(model)
     outputs, simulated, in_float = program.run(inputs), program.simulate(inputs), run(model, inputs)
     assert min(sqnr_db(simulated[name], outputs[name]) for name in outputs) >= TOGETHER_DB
     if any(row.outcome is Outcome.CHANGED for row in program.read_back.tensors):
         return "changed"
     if {row["node"] for row in program.placement.outside} == {node.name for node in model.graph}:
-        return "outside"
+        return "not delegated"
     assert program.placement.outside == ()
     worst_db = min(sqnr_db(in_float[name], outputs[name]) for name in outputs)
-    return "useless" if worst_db < USELESS_DB else "as planned"
+    return "inaccurate" if worst_db < INACCURATE_DB else "as planned"
 
 
 @pytest.mark.parametrize(("kind", "text"), _cases())

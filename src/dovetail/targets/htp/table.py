@@ -29,6 +29,7 @@ from dovetail.op_support import (
     bias,
     computing_in,
     const,
+    multiple_of,
     signature,
 )
 from dovetail.passes.transposed_matmul_to_einsum import EQUATIONS
@@ -109,7 +110,7 @@ def _ops(chip: Chip) -> Mapping[str, OpSupport]:
     # Without these limits the results are silently wrong: an 8-bit Softmax truncates its output scale to a multiple of
     # 2^-16 (14 dB at 5.96 steps, 53 at 6), a 16-bit Softmax is wrong if its input scale is below 3e-6 (18 dB).
     table["Softmax"] = replace(
-        table["Softmax"], unclipped=True, least_scale={DType.U16: 2**-17}, scale_step={DType.U8: 2**-16}
+        table["Softmax"], unclipped=True, least_scale={DType.U16: 2**-17}, output_scale=multiple_of(2**-16, DType.U8)
     )
     for op, qparams in _FIXED.items():
         table[op] = OpSupport(_same(1), fixed=qparams, known_from=_KNOWN)

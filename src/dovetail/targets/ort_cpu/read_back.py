@@ -18,6 +18,7 @@ from dovetail.model.edit import attribute, constant_of, shape_of
 from dovetail.model.origin import each_value, origin_of
 from dovetail.qdq.quantized_values import QuantizedValue, quantized_values
 from dovetail.storage import Plan
+from dovetail.targets.ort_cpu.floats import float_rows
 
 
 class _InputIndices(NamedTuple):
@@ -79,7 +80,9 @@ def read_optimized(emitted_path: Path, optimized_path: Path, plan: Plan) -> Read
             detail = f"only moves data inside group {stored.group!r}, which was read back as planned"
             row = replace(row, outcome=Outcome.ABSORBED, detail=detail)
         tensors.append(row)
-    tensors += graph.made_integer(plan)
+    tensors += float_rows(emitted, optimized, graph.nodes, plan)
+    read = {row.edge for row in tensors}
+    tensors += [row for row in graph.made_integer(plan) if row.edge not in read]
     return ReadBack(tuple(tensors), evidence="the optimized graph that ONNX Runtime wrote while building the session")
 
 
@@ -90,12 +93,12 @@ class _OptimizedGraph:
         self._emitted = {v.name: v for v in each_value(emitted.graph)}
         self._emitted_nodes = {node.name: node for node in emitted.graph}
         self._values = {v.name: v for v in each_value(optimized.graph)}
-        self._nodes = {_LAYOUT_SUFFIX.sub("", node.name or ""): node for node in optimized.graph}
+        self.nodes = {_LAYOUT_SUFFIX.sub("", node.name or ""): node for node in optimized.graph}
 
     def made_integer(self, plan: Plan) -> Iterator[TensorReadBack]:
         """Constants that the plan keeps in float, but whose consumer became an integer operator."""
         for edge, choice in plan.edges.items():
-            node = self._nodes.get(edge.node)
+            node = self.nodes.get(edge.node)
             if node is None or isinstance(choice.storage, QParams) or node.op_type not in _WEIGHTED:
                 continue
             weight = self._emitted_nodes[edge.node].inputs[edge.index]
@@ -114,14 +117,14 @@ class _OptimizedGraph:
             producer = None if source is None else source.producer()
             if producer is None:
                 return None
-            if producer.name in self._nodes:
-                return _quantized_output(self._nodes[producer.name].outputs[0])
+            if producer.name in self.nodes:
+                return _quantized_output(self.nodes[producer.name].outputs[0])
             source = producer.inputs[0]
         return None
 
 
 def _quantized_output(value: ir.Value) -> ir.Value:
-    """The output of the QuantizeLinear behind a float value, also behind layout operators; else the value itself."""
+    """The output of the QuantizeLinear after a float value, also behind data-movement operators; else the value."""
     for node, index in value.uses():
         if node.op_type == "QuantizeLinear":
             return node.outputs[0]
@@ -144,7 +147,7 @@ def _read(stored: QuantizedValue, value: ir.Value | None) -> TensorReadBack:
 
 
 def _qparams(value: ir.Value) -> Iterator[_OperatorQParams]:
-    """The qparams that the producer and the consumers of a value have for it, also behind layout operators."""
+    """The qparams that the producer and the consumers of a value have for it, also behind data-movement operators."""
     yield from _consumer_qparams(value)
     producer = value.producer()
     if producer is None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dovetail.encoding import Encoding
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.encoding import DType, Encoding
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
-from dovetail.model.edit import why_weight_not_matrix
+from dovetail.model.edit import attribute, shape_of, why_weight_not_matrix
 from dovetail.op_support import A8, A16, B32, F32, W8, OpSupport, Signature, Slot, bias, const, signature
 
 _KNOWN = "onnxruntime 1.31.1, optimized graphs of the shipped models read back"
@@ -41,6 +44,8 @@ _ONE_DATA_INPUT = frozenset(
 # Equal encodings come first, so that they are chosen where nothing else decides.
 _COMBINATIONS = [(inputs, out) for inputs in (A8, A16, F32) for out in (A8, A16, F32)]
 _COMBINATIONS.sort(key=lambda encodings: encodings[0] != encodings[1])
+# Just below e^5, see _softmax_scale.
+_SOFTMAX_LIMIT = 148
 
 
 def _elementwise(one_input: bool) -> tuple[Signature, ...]:
@@ -53,9 +58,27 @@ def _linear(activation: Encoding, out: Encoding) -> Signature:
     return signature(activation, const(W8), bias(B32), out=out)
 
 
+def _softmax_scale(node: ir.Node, dtype: DType, scale: float) -> float:
+    """1/n for a whole n of at most e^5 x the number of elements in a row.
+
+    QLinearSoftmax scales a row so that its largest exponential is the largest float32 / (e^5 x elements), and
+    multiplies by floor(1 / scale) before it divides by the sum. A smaller scale makes that infinite, and the row
+    becomes zero; if 1 / scale is not a whole number, all results are too small (onnxruntime 1.31.1: qlinear_softmax.cc,
+    and measured).
+    """
+    shape = shape_of(node.inputs[0])
+    if dtype is not DType.U8 or shape is None:
+        return scale
+    elements = shape[int(attribute(node, "axis", -1))]
+    reciprocal = min(np.floor(np.float32(1) / np.float32(scale)), np.float32(_SOFTMAX_LIMIT * elements))
+    rounded = np.float32(1) / np.float32(reciprocal)
+    # Where 1 / (1 / n) is below n in float32, the next smaller scale gives n.
+    return float(rounded if np.floor(np.float32(1) / rounded) == reciprocal else np.nextafter(rounded, np.float32(0)))
+
+
 def _table() -> dict[str, OpSupport]:
     linear = tuple(_linear(*encodings) for encodings in _COMBINATIONS)
-    matmul = tuple(signature(inputs, inputs, out=out) for inputs, out in _COMBINATIONS if inputs != F32)
+    matmul = tuple(signature(inputs, inputs, out=out) for inputs, out in _COMBINATIONS)
     norm = tuple(signature(data, const(F32), const(F32), out=out) for data, out in _COMBINATIONS)
     same = tuple(signature(encoding, out=encoding) for encoding in (A8, A16, F32))
     table = {op: OpSupport(same, shares=(0,), known_from=_KNOWN) for op in DATA_MOVEMENT_OPS}
@@ -63,7 +86,7 @@ def _table() -> dict[str, OpSupport]:
     table |= {op: OpSupport(linear, known_from=_KNOWN) for op in ("Conv", "ConvTranspose", "Gemm")}
     by_weight = tuple(replace(row, when=why_weight_not_matrix) for row in linear)
     table["MatMul"] = OpSupport((*by_weight, *matmul), known_from=_KNOWN)
-    table["Softmax"] = replace(table["Softmax"], unclipped=True)
+    table["Softmax"] = replace(table["Softmax"], unclipped=True, output_scale=_softmax_scale)
     table["LayerNormalization"] = OpSupport(norm, follows=True, known_from=_KNOWN)
     return table
 

@@ -23,14 +23,17 @@ from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
 from dovetail.target import Family, Rewrites, Target
 from dovetail.targets.compile_in_child import CompileCall, compile_in_child, model_inputs
+from dovetail.targets.ort_cpu.islands import hold_islands
 from dovetail.targets.ort_cpu.read_back import read_optimized
 from dovetail.targets.ort_cpu.table import TABLE
 
+_LOAD = 'onnxruntime.InferenceSession("model.onnx", session_options)'
 
-def open_target(variant: str, options: Mapping[str, str]) -> Target:
-    """Return the target, which has no variants and no options."""
-    if variant:
-        raise InputError(f"target ort-cpu has no variant {variant!r}")
+
+def open_target(suffix: str, options: Mapping[str, str]) -> Target:
+    """Return the target, which has no suffix and no options."""
+    if suffix:
+        raise InputError(f"unknown target suffix {suffix!r}: ort-cpu has none")
     if options:
         raise InputError(f"target ort-cpu has no option {min(options)!r}")
     return ORT_CPU
@@ -45,9 +48,14 @@ def probe() -> Probe:
 
 def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
     """Write QDQ ONNX with integer weights, which ships as it is."""
-    written = write(emit_qdq(model, plan), folder / "model.onnx")
+    emitted = emit_qdq(model, plan)
+    hold_islands(emitted, plan)
+    written = write(emitted, folder / "model.onnx")
     names = ["model" if path.suffix == ".onnx" else "model_data" for path in written]
-    return tuple(Artifact(name, path, shipped=True) for name, path in zip(names, written, strict=True))
+    load = {"model": _LOAD}
+    return tuple(
+        Artifact(name, path, shipped=True, load=load.get(name, "")) for name, path in zip(names, written, strict=True)
+    )
 
 
 def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
@@ -82,8 +90,8 @@ def run(compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
 
 
 _NOTE = (
-    "checked with session.x64quantprecision=1 and with the optimizer WeightBiasQuantization disabled: "
-    "deploy it with the same session options"
+    "deploy model.onnx with the session options it was checked with: session.x64quantprecision=1, optimizer "
+    "WeightBiasQuantization disabled"
 )
 ORT_CPU = Target(
     name="ort-cpu",

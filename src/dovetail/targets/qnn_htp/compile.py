@@ -29,6 +29,12 @@ SESSION = "dovetail.targets.qnn_htp.session"
 _COMPILER = "the HTP compiler"
 # The files that a device loads, by suffix; the ONNX file next to a context binary only refers to it.
 _KINDS = {".bin": DeviceFileKind.CONTEXT, ".dlc": DeviceFileKind.DLC}
+# Suffix -> what loads such a file.
+_LOAD = {
+    ".bin": "ONNX Runtime's QNNExecutionProvider, by opening context.onnx, which refers to it (as "
+    "device/device_session.py does)",
+    ".dlc": "qnn-net-run --dlc_path model.dlc, or the QAIRT runtime",
+}
 
 
 def compile_model(options: HtpOptions, artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
@@ -60,7 +66,7 @@ def compile_model(options: HtpOptions, artifacts: tuple[Artifact, ...], folder: 
             return replace(rejected, error=error, findings=(*mismatch, *rejected.findings))
         return rejected
     files = [path for path in sorted(folder.glob("context*")) if path.is_file()]
-    contexts = [Artifact(p.stem, p, _builder(p), shipped=p.suffix in _KINDS) for p in files]
+    contexts = [Artifact(p.stem, p, _builder(p), p.suffix in _KINDS, _LOAD.get(p.suffix, "")) for p in files]
     provider = f"{PACKAGE} {version(PACKAGE)}"
     graphs = [Artifact(GRAPH, path, provider) for path in sorted(dump.glob("*.json")) if "tensor_log" not in path.name]
     estimate, no_estimate = read_estimate(profile, result.log)
@@ -91,7 +97,7 @@ def package(options: HtpOptions, compiled: CompileResult, folder: Path) -> Compi
         if error:
             findings.append(Finding(NO_DLC, _file(DeviceFileKind.DLC), f"no DLC was written: {error}", Severity.ERROR))
         else:
-            artifacts.append(Artifact("dlc", path, _builder(path), shipped=True))
+            artifacts.append(Artifact("dlc", path, _builder(path), shipped=True, load=_LOAD[path.suffix]))
     for artifact in artifacts:
         kind = _KINDS.get(artifact.path.suffix)
         if kind is not None:
@@ -169,7 +175,9 @@ def _file(kind: DeviceFileKind) -> Place:
 def _places(emitted: Path) -> dict[str, Place]:
     """The nodes of an emitted graph by name, as places in the caller's model; an inserted Q or DQ is at its tensor."""
     graph = ir.load(emitted).graph
-    has_origins = any(nodes_of(node) for node in graph)  # a naive export records no origins: its names are the caller's
+    has_origins = any(
+        nodes_of(node) for node in graph
+    )  # the baseline naive records no origins: its names are the caller's
     return {node.name or "": _place(node, has_origins) for node in graph}
 
 

@@ -1,4 +1,4 @@
-"""The naive export, for comparison: the caller's file quantized by ``onnxruntime.quantization`` and its QNN helpers.
+"""The baseline ``naive``: the caller's file quantized with ``onnxruntime.quantization`` and its QNN helpers.
 
 It follows onnxruntime's documentation: ``qnn_preprocess_model``, ``get_qnn_qdq_config`` with uint8 weights and uint8 or
 uint16 activations, ``quantize``.
@@ -30,9 +30,10 @@ def export_naive(
     shapes: Mapping[str, tuple[int, ...]],
     output: Path,
 ) -> str:
-    """Write a naive QDQ export of the caller's file; return an empty string, or why there is no export."""
+    """Write the caller's file quantized with ``onnxruntime.quantization``; return why it failed, or an empty string."""
     if precision not in _ACTIVATIONS:
-        return f"the naive export does not support {precision}; expected one of {', '.join(_ACTIVATIONS)}"
+        expected = ", ".join(_ACTIVATIONS)
+        return f"baseline naive (onnxruntime.quantization) does not support {precision}; expected one of {expected}"
     with tempfile.TemporaryDirectory(prefix="dovetail-naive-") as folder:
         files = {}
         for number, sample in enumerate(samples):
@@ -48,7 +49,7 @@ def export_naive(
             limits=options.limits,
         )
         result = compile_in_child(call, output.parent)
-    return "" if result.answer is not None else f"the naive export failed: {result.error}"
+    return "" if result.answer is not None else f"baseline naive (onnxruntime.quantization) failed: {result.error}"
 
 
 def _shape_texts(shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[str, str]]:

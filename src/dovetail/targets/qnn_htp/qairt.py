@@ -91,7 +91,7 @@ def parse_version(text: str) -> Version:
     """Return the major and minor version of ``2.47`` or ``2.47.0``; a runtime compares only these."""
     match = re.fullmatch(r"v?(\d+)\.(\d+)(?:\.\d+)*", text.strip())
     if match is None:
-        raise InputError(f"--option device_qairt={text}: must be a QAIRT version, as in 2.47")
+        raise InputError(f"--option device_qairt={text}: expected a QAIRT version, as in 2.47")
     return int(match[1]), int(match[2])
 
 

@@ -93,7 +93,7 @@ def _silent_changes(graph: QnnGraph, planned: set[str], plan: Plan) -> Iterator[
 
 
 def _planned_source(name: str, producers: Mapping[str, QnnNode], planned: set[str]) -> str | None:
-    """The planned tensor that a tensor is a copy of, looking through layout operators that ONNX Runtime inserted."""
+    """The planned tensor that a tensor is a copy of, also through Reshape and Transpose that ONNX Runtime inserted."""
     while name not in planned:
         producer = producers.get(name)
         if producer is None or producer.type not in _LAYOUT or not producer.inputs:

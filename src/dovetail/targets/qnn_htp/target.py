@@ -50,9 +50,9 @@ from dovetail.trials.knobs.operand_widths import OPERAND_WIDTHS
 _FLOAT16_DB = 48.0
 
 
-def open_target(variant: str, options: Mapping[str, str]) -> Target:
+def open_target(suffix: str, options: Mapping[str, str]) -> Target:
     """Return the target for one chip, with the op table of its architecture."""
-    chip = chip_named(variant)
+    chip = chip_named(suffix)
     htp_options = read_options(chip, options)
     return Target(
         name=f"qnn-htp:{chip.name}",
@@ -100,7 +100,7 @@ def _float16(options: HtpOptions, case: BaselineCase, folder: Path) -> CompileRe
 
 
 def _naive(options: HtpOptions, case: BaselineCase, folder: Path) -> CompileResult:
-    """Compile a naive export of the caller's file."""
+    """Compile the caller's file quantized with ``onnxruntime.quantization``."""
     path = folder / "model.onnx"
     error = export_naive(options, case.original, case.precision, case.samples, case.shapes, path)
     return CompileResult(error=error) if error else compile_model(options, (Artifact("model", path),), folder)

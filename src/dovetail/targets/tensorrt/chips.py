@@ -12,6 +12,9 @@ BUILT = (75, 80, 86, 89, 120, 121)
 DEFAULT = 89
 # The first compute capability with FP8 tensor cores; below it the builder rejects FP8 ("FP8 is not supported").
 _FIRST_FP8 = 89
+# The first compute capability with INT8 convolutions; below it the builder silently runs them in float16 (engines built
+# for sm75, sm80 and sm86: kernels of 1 x 1 to 7 x 7, 3 to 512 channels, with groups and depthwise). INT8 MatMuls run.
+_FIRST_INT8_CONV = 80
 _OLDEST = 50
 
 
@@ -30,15 +33,19 @@ class Gpu:
         return self.sm >= _FIRST_FP8
 
     @property
+    def has_int8_conv(self) -> bool:
+        return self.sm >= _FIRST_INT8_CONV
+
+    @property
     def is_built(self) -> bool:
         return self.sm in BUILT
 
 
-def gpu_named(variant: str) -> Gpu:
+def gpu_named(suffix: str) -> Gpu:
     """Parse ``sm89`` into its GPU; the empty string is the default."""
-    if not variant:
+    if not suffix:
         return Gpu(DEFAULT)
-    match = re.fullmatch(r"sm(\d{2,3})", variant)
+    match = re.fullmatch(r"sm(\d{2,3})", suffix)
     if match is None or int(match[1]) < _OLDEST:
-        raise InputError(f"target tensorrt has no variant {variant!r}: expected smNN, as in tensorrt:sm{DEFAULT}")
+        raise InputError(f"unknown target suffix {suffix!r}: expected smNN, as in tensorrt:sm{DEFAULT}")
     return Gpu(int(match[1]))

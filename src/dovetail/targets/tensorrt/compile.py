@@ -27,6 +27,7 @@ from dovetail.targets.tensorrt.unquantized import UnquantizedModel, unquantized
 ENGINE, LAYERS, FLOAT16_LAYERS = "engine", "layers", "float16_layers"
 _MATRIX_OPS = ("Conv", "Gemm", "MatMul")
 _BUILDER = "the TensorRT-RTX builder"
+_LOAD = "TensorRT-RTX: Runtime.deserialize_cuda_engine, or tensorrt_rtx --loadEngine=engine.trt"
 _ENGINE_FILE, _LAYERS_FILE = "engine.trt", "layers.txt"
 # How many random values are drawn for a weight, then repeated: a prime, so that rows differ.
 _STAND_IN_VALUES = 4099
@@ -47,7 +48,11 @@ def compile_model(options: TrtOptions, artifacts: tuple[Artifact, ...], folder: 
     files = [(ENGINE, engine), (LAYERS, layers), (FLOAT16_LAYERS, plain_layers)]
     all_artifacts = (
         *artifacts,
-        *(Artifact(name, path, made_by, shipped=name == ENGINE) for name, path in files if path.exists()),
+        *(
+            Artifact(name, path, made_by, shipped=name == ENGINE, load=_LOAD if name == ENGINE else "")
+            for name, path in files
+            if path.exists()
+        ),
     )
     if error := _error(float16_result):
         note = f"the float16 engine to compare with could not be built: {error}"

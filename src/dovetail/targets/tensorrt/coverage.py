@@ -18,20 +18,20 @@ from dovetail.targets.tensorrt.rules.compiler import NOT_FUSED, NOT_IN_LAYER_LIS
 from dovetail.targets.tensorrt.table import no_kernel
 from dovetail.targets.tensorrt.unquantized import UnquantizedModel
 
-# The codes under which an attention is reported.
+# The codes under which an attention block is reported.
 CODES = (NOT_FUSED, NOT_IN_LAYER_LIST)
-# What a message says about float16, by whether the attention is one kernel there.
+# What a message says about float16, by whether the attention block is one kernel there.
 _IN_FLOAT16 = {
     True: "in float16 it is",
     False: "in float16 it is not either",
     None: "whether it is in float16 is not known",
 }
-NOT_LISTED = "no layer in the list computes this attention"
+NOT_LISTED = "no layer in the list computes this attention block"
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One attention: what was planned for it, and what it is in the engines.
+    """One attention block: what was planned for it, and what it is in the engines.
 
     ``planned``: the type of its four operands, None where they differ. ``layer``: the fused layer, if any.
     ``fused_in_float16``: whether it is one kernel in the same graph without Q/DQ pairs, None where that was not built.
@@ -68,7 +68,7 @@ class Block:
 def find_blocks(
     plain: UnquantizedModel, layers: tuple[Layer, ...], in_float16: tuple[Layer, ...] | None
 ) -> tuple[Block, ...]:
-    """Look up every attention of the graph in the engine, and in the float16 engine if there is one."""
+    """Look up every attention block of the graph in the engine, and in the float16 engine if there is one."""
     return tuple(_block(attention, plain, layers, in_float16) for attention in find_attention(plain.model.graph))
 
 
@@ -107,7 +107,7 @@ def operand_types(attention: Attention, plain: UnquantizedModel) -> dict[str, DT
 
 
 def why_broken(attention: Attention, plain: UnquantizedModel, layer: Layer | None) -> str:
-    """The edge or the size that keeps an attention from being one 8-bit kernel."""
+    """The edge or the size that keeps an attention block from being one 8-bit kernel."""
     types = operand_types(attention, plain)
     missing = [name for name, dtype in types.items() if dtype is None]
     dtypes = sorted({str(dtype) for dtype in types.values() if dtype is not None})
@@ -138,7 +138,7 @@ def why_broken(attention: Attention, plain: UnquantizedModel, layer: Layer | Non
 
 
 def _output_is_quantized(value: ir.Value, plain: UnquantizedModel) -> bool:
-    """Whether all consumers of a value, also behind layout operators and Casts, read it quantized."""
+    """Whether all consumers of a value, also behind data-movement operators and Casts, read it quantized."""
     return all(
         Edge(user.name or "", index) in plain.edges
         or (is_op(user, *DATA_MOVEMENT_OPS, "Cast") and _output_is_quantized(user.outputs[0], plain))

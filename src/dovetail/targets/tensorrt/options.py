@@ -34,7 +34,7 @@ def read_options(gpu: Gpu, values: Mapping[str, str]) -> TrtOptions:
     memory_mb = limits.memory_bytes >> 20
     if memory_mb < _LEAST_MEMORY_MB:
         raise InputError(
-            f"--option memory_limit_mb={memory_mb}: must be at least {_LEAST_MEMORY_MB}, "
+            f"--option memory_limit_mb={memory_mb}: expected at least {_LEAST_MEMORY_MB}, "
             "which the builder's libraries alone take"
         )
     return TrtOptions(

@@ -1,8 +1,9 @@
-"""Look up every planned 8-bit operand and every attention in the layer list of the engine."""
+"""Look up every planned 8-bit operand and every attention block in the layer list of the engine."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx_ir as ir
@@ -10,6 +11,7 @@ import onnx_ir as ir
 from dovetail.backend import Outcome, ReadBack, TensorReadBack
 from dovetail.edge import Edge
 from dovetail.encoding import Array, DType, QParams
+from dovetail.model.data_movement import DATA_MOVEMENT_OPS
 from dovetail.model.edit import constant_of, is_op
 from dovetail.model.origin import origin_of
 from dovetail.storage import Plan
@@ -21,6 +23,7 @@ _MATRIX_OPS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 EVIDENCE = "the layer list that the builder printed for the engine, and that of the same graph in float16"
 
 NO_FLOAT16_LIST = "there is no layer list of the same graph in float16 to compare with"
+_FLOAT_TYPES = frozenset((TYPE_NAMES[DType.F16], TYPE_NAMES[DType.F32]))
 _NO_LAYER = "no layer in the list computes this operator"
 
 
@@ -48,7 +51,47 @@ def as_planned(
     quantized = {edge.node for edge, choice in plan.edges.items() if isinstance(choice.storage, QParams)}
     in_float = [node for node in nodes.values() if is_op(node, *_MATRIX_OPS) and node.name not in fused | quantized]
     tensors += [_float_op(node, built) for node in in_float]
+    tensors += _pinned_to_float(plain.model, built, plan)
     return ReadBack((*tensors, *(row for block in blocks if (row := _attention(block)) is not None)), evidence)
+
+
+def _pinned_to_float(model: ir.Model, layers: tuple[Layer, ...], plan: Plan) -> Iterator[TensorReadBack]:
+    """The tensors that were requested in float, other than those that matrix operations compute."""
+    for value in (value for node in model.graph for value in node.outputs):
+        choice, producer = plan.tensors.get(value.name or ""), value.producer()
+        if choice is None or producer is None or not choice.is_requested_float or is_op(producer, *_MATRIX_OPS):
+            continue
+        outcome, detail = _float_layers(producer, layers)
+        yield TensorReadBack(origin_of(value).name, outcome, detail, emitted=str(value.name))
+
+
+def _float_layers(node: ir.Node, layers: tuple[Layer, ...]) -> tuple[Outcome, str]:
+    """Whether an element-by-element operator is computed in float; its layer may also quantize the result."""
+    if is_op(node, *DATA_MOVEMENT_OPS):
+        return Outcome.ABSORBED, f"a {node.op_type}, which only moves data"
+    of_node = [layer for layer in layers if (node.name or "") in layer.nodes]
+    computing = of_node or _layers_after(node, layers)
+    if not computing:
+        return Outcome.NOT_FOUND, _NO_LAYER
+    if attention := next((layer for layer in computing if layer.is_attention), None):
+        return Outcome.ABSORBED, f"inside the attention {attention.name}, {attention.types}"
+    for layer in computing:
+        types = {tensor.dtype for tensor in (*layer.inputs, *layer.constants, *layer.outputs)}
+        if types.isdisjoint(_FLOAT_TYPES):
+            return Outcome.CHANGED, f"{layer.kind} {layer.name} computes {layer.types}"
+    if of_node:
+        return Outcome.MATCHED, f"float in {of_node[0].kind} {of_node[0].name}"
+    return Outcome.ABSORBED, f"merged into {computing[0].kind} {computing[0].name}, {computing[0].types}"
+
+
+def _layers_after(node: ir.Node, layers: tuple[Layer, ...]) -> list[Layer]:
+    """The layers of the consumers of a node, also behind operators that only move data."""
+    found: list[Layer] = []
+    for consumer in (user for output in node.outputs for user, _ in output.uses()):
+        of_consumer = [layer for layer in layers if (consumer.name or "") in layer.nodes]
+        moves = is_op(consumer, *DATA_MOVEMENT_OPS) and not of_consumer
+        found += _layers_after(consumer, layers) if moves else of_consumer
+    return found
 
 
 def _float_op(node: ir.Node, layers: tuple[Layer, ...]) -> TensorReadBack:
@@ -104,7 +147,7 @@ def _operand_outcome(
         detail = f"computed element by element in {generated}" if generated else _NO_LAYER
         return Outcome.CHANGED if generated else Outcome.NOT_FOUND, detail
     if fused:
-        return Outcome.MATCHED, f"{type_name} in the attention {matrix_layers[0].name}"
+        return Outcome.MATCHED, f"{type_name} in the attention block {matrix_layers[0].name}"
     two_inputs = constant_of(node.inputs[1]) is None
     differing = [layer for layer in matrix_layers if not _computes_in(layer, type_name, two_inputs)]
     unknown = [layer for layer in differing if not two_inputs and _hides_constants(layer, type_name)]

@@ -1,8 +1,8 @@
 """The op table of ``tensorrt``: MatMul, Gemm and Conv run in 8 bit with Q/DQ pairs on their inputs, all else in float.
 
-The two MatMuls and the Softmax of an attention are one kernel where the builder has one for the 8-bit type and the
-size. Where it has none, they stay in float16, for which it has one: that kernel is faster than two 8-bit MatMuls around
-a float Softmax.
+The two MatMuls and the Softmax of an attention block are one kernel if the builder has one for the 8-bit type and size.
+If it has none, they stay in float16, for which it has one: that kernel is faster than two 8-bit MatMuls around a float
+Softmax.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dovetail.model.data_movement import DATA_MOVEMENT_OPS
 from dovetail.model.edit import is_op, shape_of, why_weight_not_matrix
 from dovetail.numerics.grid import FLOAT8_HIGHEST
 from dovetail.op_support import F32, FixedQParams, OpSupport, Precision, Signature, Slot, const, signature
+from dovetail.targets.tensorrt.chips import Gpu
 
 _KNOWN = "tensorrt-rtx 1.7.1.116, layer lists of engines built for sm75, sm80, sm86, sm89, sm120 and sm121"
 F8 = Encoding(DType.F8E4M3)
@@ -44,15 +45,15 @@ FP8 = Precision("fp8", F8, WF8)
 W8A8 = Precision("w8a8", S8, W8)
 
 
-def table(float8: bool) -> Mapping[str, OpSupport]:
+def table(gpu: Gpu) -> Mapping[str, OpSupport]:
     """MatMul, Gemm and Conv read 8 bit on both inputs and write float: biases and residuals are added in float."""
     ops = {op: OpSupport((signature(F32, out=F32),), shares=(0,), known_from=_KNOWN) for op in DATA_MOVEMENT_OPS}
-    encodings = ((F8, WF8), (S8, W8)) if float8 else ((S8, W8),)
+    encodings = ((F8, WF8), (S8, W8)) if gpu.has_fp8 else ((S8, W8),)
     linear = tuple(signature(a, const(w), F32, out=F32) for a, w in encodings)
     plain = signature(F32, F32, F32, out=F32)
     ops["Gemm"] = OpSupport((*linear, plain), known_from=_KNOWN)
     conv = tuple(replace(row, when=_small_conv_kernel) if row.inputs[0].encoding == F8 else row for row in linear)
-    ops["Conv"] = OpSupport((*conv, plain), known_from=_KNOWN)
+    ops["Conv"] = OpSupport((*(conv if gpu.has_int8_conv else ()), plain), known_from=_KNOWN)
     by_weight = tuple(Signature((Slot(a), const(w)), F32, when=why_weight_not_matrix) for a, w in encodings)
     by_activation = tuple(Signature((Slot(a), Slot(a)), F32, when=_fuses(a.dtype)) for a, _ in encodings)
     ops["MatMul"] = OpSupport((*by_weight, *by_activation, signature(F32, F32, out=F32)), known_from=_KNOWN)
@@ -62,7 +63,7 @@ def table(float8: bool) -> Mapping[str, OpSupport]:
 
 
 def no_kernel(attention: Attention, dtype: DType) -> str:
-    """Why the builder has no fused kernel of this type for an attention; empty if it has one."""
+    """Why the builder has no fused kernel of this type for an attention block; empty if it has one."""
     key = shape_of(attention.key)
     keys, size = (key[-1] if key else None), attention.head_dim
     if dtype is DType.F8E4M3 and keys is not None and keys < FP8_LEAST_KEYS:
@@ -78,7 +79,7 @@ def no_kernel(attention: Attention, dtype: DType) -> str:
 
 
 def _feeds_matrix_ops(value: ir.Value) -> bool:
-    """Whether all consumers of a value, also behind layout operators, are MatMul, Gemm or Conv."""
+    """Whether all consumers of a value, also behind data-movement operators, are MatMul, Gemm or Conv."""
     users = [user for user, _ in value.uses()]
     return (
         bool(users)
@@ -108,7 +109,7 @@ def _fuses(dtype: DType) -> Callable[[ir.Node], str]:
 
 
 def attention_of(node: ir.Node) -> Attention | None:
-    """The attention that a MatMul belongs to, either in front of its Softmax or behind it."""
+    """The attention block that a MatMul belongs to, either in front of its Softmax or behind it."""
     after = _softmaxes_after(node.outputs[0], _MOST_NODES_BETWEEN)
     before = _softmaxes_before(node.inputs[0], _MOST_NODES_BETWEEN)
     for softmax in (*after, *before):

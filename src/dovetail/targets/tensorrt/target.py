@@ -36,16 +36,16 @@ from dovetail.targets.tensorrt.rules.retired import RETIRED
 from dovetail.targets.tensorrt.table import FP8, W8A8, table
 
 # Rewrites of quantized models, so that every Q/DQ pair is directly in front of its MatMul, Gemm or Conv. TensorRT-RTX
-# fuses without them too; according to NVIDIA classic TensorRT does not (sources: docs/tensorrt.md).
+# fuses without them too; according to NVIDIA TensorRT (the standard SDK) does not (sources: docs/tensorrt.md).
 _QDQ_REWRITES = (fold_casts, scale_before_quantize, transpose_before_quantize, transpose_stored_weights)
 _NO_RUN = "an engine runs only on its GPU, which is not available here: run the files in device/ on it"
 # With float tensors in float16 a ViT has 68 dB against float32 (onnxruntime 1.31.1, the emitted graph).
 _FLOAT16_DB = 60.0
 
 
-def open_target(variant: str, options: Mapping[str, str]) -> Target:
+def open_target(suffix: str, options: Mapping[str, str]) -> Target:
     """Open the target for one compute capability."""
-    gpu = gpu_named(variant)
+    gpu = gpu_named(suffix)
     checked = read_options(gpu, options)
     in_float = F16 if checked.half else F32
     precisions = (*((FP8,) if gpu.has_fp8 else ()), W8A8, *((FP16,) if checked.half else ()))
@@ -56,7 +56,7 @@ def open_target(variant: str, options: Mapping[str, str]) -> Target:
         facts=gpu,
         table=OpTable(
             target=f"tensorrt:{gpu.name}",
-            ops=computing_in(in_float, table(gpu.has_fp8)),
+            ops=computing_in(in_float, table(gpu)),
             precisions={p.name: p for p in precisions},
             unavailable=unavailable,
             float_encoding=in_float,
@@ -105,7 +105,7 @@ def _half_scale(choice: Choice) -> Choice:
 
 
 def read_back(compiled: CompileResult, plan: Plan) -> ReadBack:
-    """Look up every planned operand and every attention in the engine's layer list."""
+    """Look up every planned operand and every attention block in the engine's layer list."""
     paths = {artifact.name: artifact.path for artifact in compiled.artifacts}
     if LAYERS not in paths:
         return ReadBack((), EVIDENCE, unparsed="the builder wrote no layer list")

@@ -27,6 +27,7 @@ _REJECTED = re.compile(
 )
 # The runtime identifies the tensor only by an internal number.
 _TENSOR_REJECTED = "Failed to define tensor"
+_LOAD = 'executorch.runtime.Runtime.get().load_program("model.pte"), or executor_runner --model_path=model.pte'
 # The reasons for operators that the partitioner does not consider at all, and so gives no reason for.
 _REASONS = {
     "native_layer_norm": "XNNPACK has no layer norm",
@@ -58,7 +59,7 @@ def compile_model(
     if result.answer is None:
         error = error_message(result.log, result.error, artifacts[0].path)
         return CompileResult(artifacts, error=error, log=result.log, finished=result.finished)
-    files = (Artifact(PROGRAM, program, _MADE_BY, shipped=True), Artifact(CENSUS, census))
+    files = (Artifact(PROGRAM, program, _MADE_BY, shipped=True, load=_LOAD), Artifact(CENSUS, census))
     placement = _placement(json.loads(census.read_text()), artifacts[0].path)
     return CompileResult((*artifacts, *files), log=result.log, placement=placement)
 

@@ -1,4 +1,4 @@
-"""Measure the latency of programs, interleaved in one run, and build the stock program to compare with."""
+"""Measure the latency of programs, alternately, in one process, and build the stock program to compare with."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _written(model: ir.Model, place: Path) -> tuple[Artifact, ...]:
 def measure(
     options: XnnpackOptions, programs: Mapping[str, CompileResult], baseline: str, sample: Sample
 ) -> MeasuredLatency | str:
-    """Run the programs in turn on one thread; returns the reason if the latency could not be measured."""
+    """Run the programs alternately on one thread; return the reason if the latency could not be measured."""
     graph = ir.load(next(iter(programs.values())).artifacts[0].path).graph
     inputs = [np.asarray(sample[str(value.name)]) for value in graph.inputs]
     if any(_has_int8_input(compiled) for compiled in programs.values()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import onnx_ir as ir
 
 from dovetail.backend import Outcome, ReadBack, TensorReadBack
 from dovetail.encoding import DType, QParams
+from dovetail.model.data_movement import DATA_MOVEMENT_OPS
+from dovetail.model.origin import origin_of
 from dovetail.qdq.params import is_dequantize, is_quantize
 from dovetail.qdq.quantized_values import QuantizedValue, quantized_values
 from dovetail.storage import Plan
@@ -25,18 +27,21 @@ Operator = Mapping[str, Any]
 
 def read_operator_list(emitted_path: Path, census_path: Path, plan: Plan) -> ReadBack:
     """Look up every planned storage in the list of the program's operators."""
-    program = _Program(ir.load(emitted_path), json.loads(census_path.read_text())["operators"])
-    return ReadBack(tuple(program.read(stored) for stored in quantized_values(program.emitted, plan)), EVIDENCE)
+    census = json.loads(census_path.read_text())
+    program = _Program(ir.load(emitted_path), census["operators"], census["outside"])
+    rows = [program.read(stored) for stored in quantized_values(program.emitted, plan)]
+    return ReadBack((*rows, *program.read_floats(plan)), EVIDENCE)
 
 
 class _Program:
     """The operators of a program by the node of the emitted graph that they were made for."""
 
-    def __init__(self, emitted: ir.Model, operators: Sequence[Operator]) -> None:
+    def __init__(self, emitted: ir.Model, operators: Sequence[Operator], outside: Sequence[Mapping[str, str]]) -> None:
         self.emitted = emitted
         self._nodes = {node.name: node for node in emitted.graph}
         values = (*emitted.graph.inputs, *emitted.graph.initializers.values())
         self._values = {v.name: v for v in (*values, *(v for node in emitted.graph for v in node.outputs))}
+        self._outside = {row["node"] for row in outside}
         self._operators: dict[str, list[Operator]] = {}
         for operator in operators:
             self._operators.setdefault(str(operator["node"]), []).append(operator)
@@ -48,6 +53,40 @@ class _Program:
         if producer is not None and is_quantize(producer):
             return self._compare_output(stored, producer)
         return self._compare_input(stored, value)
+
+    def read_floats(self, plan: Plan) -> Iterator[TensorReadBack]:
+        """Yield the tensors and operands that were requested in float: their operators must read and write float."""
+        for name, choice in plan.tensors.items():
+            value = self._values[name]
+            producer = value.producer()
+            used = value.uses() or value.is_graph_output()
+            if choice.is_requested_float and producer is not None and used:
+                outcome, detail = self._float_outcome(producer, None)
+                yield TensorReadBack(origin_of(value).name, outcome, detail, None, name)
+        for edge, choice in plan.edges.items():
+            node = self._nodes[edge.node]
+            operand = node.inputs[edge.index]
+            if choice.is_requested_float and operand is not None:
+                outcome, detail = self._float_outcome(node, edge.index)
+                yield TensorReadBack(origin_of(operand).name, outcome, detail, edge, str(operand.name))
+
+    def _float_outcome(self, node: ir.Node, index: int | None) -> tuple[Outcome, str]:
+        """Whether the operators of a node have float for its input ``index``, or for its output."""
+        operators = self._computing(node)
+        values = [o["output"] if index is None else _operand(o, index) for o in operators]
+        dtypes = [str(value["dtype"]) for value in values if value is not None]
+        if quantized := next((dtype for dtype in dtypes if not dtype.startswith("fp")), None):
+            return Outcome.CHANGED, f"{quantized} instead of float in {operators[0]['kind']}"
+        if operators:
+            return Outcome.MATCHED, f"computed in float by {operators[0]['kind']}"
+        if node.name in self._outside:
+            return Outcome.MATCHED, "computed in float outside of XNNPACK"
+        if node.op_type in DATA_MOVEMENT_OPS:
+            return Outcome.ABSORBED, f"a {node.op_type}, which only moves data"
+        fused = self._computing(_producer_of_input(node))
+        if fused and fused[-1]["output"]["dtype"].startswith("fp"):
+            return Outcome.ABSORBED, f"fused into {fused[-1]['kind']}, which writes float"
+        return Outcome.NOT_FOUND, "no operator of the program computes it"
 
     def _compare_output(self, stored: QuantizedValue, quantize: ir.Node) -> TensorReadBack:
         """Compare a tensor with the output of the operator that writes it, or of the Convert behind that operator."""

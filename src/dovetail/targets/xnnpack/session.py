@@ -58,7 +58,7 @@ def run_in_child(program: str, samples: str, outputs: str, inputs: int) -> dict[
 
 
 def time_in_child(programs: list[str], sample: str, inputs: int) -> dict[str, Any]:
-    """Measure the CPU seconds of every program, in turn, on one thread: [rounds, programs]."""
+    """Measure the CPU seconds of every program, run alternately on one thread: [rounds, programs]."""
     import torch
 
     runtime()._unsafe_reset_threadpool(1)

@@ -38,10 +38,10 @@ from dovetail.trials.knobs.float_merges import FLOAT_MERGES
 from dovetail.trials.knobs.precisions import precisions
 
 
-def open_target(variant: str, options: Mapping[str, str]) -> Target:
-    """Open the target, which has no variants."""
-    if variant:
-        raise InputError(f"target xnnpack has no variant {variant!r}")
+def open_target(suffix: str, options: Mapping[str, str]) -> Target:
+    """Open the target, which has no suffix."""
+    if suffix:
+        raise InputError(f"unknown target suffix {suffix!r}: xnnpack has none")
     checked = read_options(options)
     return Target(
         name="xnnpack",

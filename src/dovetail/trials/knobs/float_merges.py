@@ -22,29 +22,33 @@ NAME = "merges"
 # A merge is kept in float if the worst output gains more than this.
 GAIN_DB = 3.0
 SAMPLES = 16
-RULE = f"in float, if the worst output gains more than {GAIN_DB:g} dB in simulation"
+CRITERION = f"in float, if the worst output gains more than {GAIN_DB:g} dB in simulation"
 SHARED, IN_FLOAT = "one range for all inputs", "float"
 
 
-def decide(bench: Workbench, variant: Variant) -> Outcome:
+def decide(workbench: Workbench, variant: Variant) -> Outcome:
     """Pin every merge to float that gains enough, one after the other."""
-    planned = bench.plan(variant).tensors
+    planned = workbench.plan(variant).tensors
     units = [
         unit
-        for unit in build_problem(variant.model, bench.table).units
+        for unit in build_problem(variant.model, workbench.table).units
         if len(unit.shared()) > 1
         and unit.name not in variant.request.pins.units  # the caller has fixed its precision
         and isinstance(planned[unit.outputs[0].name or ""].storage, QParams)
     ]
-    if not bench.samples(SAMPLES):
+    if not workbench.samples(SAMPLES):
         return variant, ()
     rows = take_while_better(
         variant,
         units,
         lambda state, unit: in_float(unit, state),
-        lambda shared, float_merge: bench.worst_db(float_merge, SAMPLES) - bench.worst_db(shared, SAMPLES) > GAIN_DB,
+        lambda shared, float_merge: (
+            workbench.worst_db(float_merge, SAMPLES) - workbench.worst_db(shared, SAMPLES) > GAIN_DB
+        ),
     )
-    decisions = [_decision(bench, unit, shared, float_merge, accepted) for unit, shared, float_merge, accepted in rows]
+    decisions = [
+        _decision(workbench, unit, shared, float_merge, accepted) for unit, shared, float_merge, accepted in rows
+    ]
     for _, shared, float_merge, accepted in rows:
         variant = float_merge if accepted else shared
     return variant, tuple(decisions)
@@ -60,8 +64,8 @@ def in_float(unit: Unit, variant: Variant) -> Variant:
     return pinned(Pins({unit.name: Pin(FP32, Reason.MEASURED, text)}, separate=edges))(variant)
 
 
-def _decision(bench: Workbench, unit: Unit, shared: Variant, float_merge: Variant, accepted: bool) -> Decision:
-    shared_db, float_db = bench.worst_db(shared, SAMPLES), bench.worst_db(float_merge, SAMPLES)
+def _decision(workbench: Workbench, unit: Unit, shared: Variant, float_merge: Variant, accepted: bool) -> Decision:
+    shared_db, float_db = workbench.worst_db(shared, SAMPLES), workbench.worst_db(float_merge, SAMPLES)
     return Decision(
         knob=NAME,
         place=at_node(unit.nodes[0]),
@@ -70,7 +74,7 @@ def _decision(bench: Workbench, unit: Unit, shared: Variant, float_merge: Varian
             Alternative(SHARED, {"simulation_sqnr_db": shared_db}),
             Alternative(IN_FLOAT, {"simulation_sqnr_db": float_db}),
         ),
-        rule=RULE,
+        rule=CRITERION,
         reason=f"one range for all its inputs costs {float_db - shared_db:.1f} dB",
-        samples=len(bench.samples(SAMPLES)),
+        samples=len(workbench.samples(SAMPLES)),
     )

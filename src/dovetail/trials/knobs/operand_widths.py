@@ -34,22 +34,22 @@ LOSS_DB = 1.0
 # Samples for the order of the operands, and for the noise of a set of them: a few suffice to rank, not to measure.
 RANKING_SAMPLES, SAMPLES = 2, 16
 ALL_16_BIT = "all operands 16-bit"
-RULE = (
+CRITERION = (
     "8 bits in order of noise per time saved, as long as all 8-bit operands together cost the worst output at most "
     f"{LOSS_DB:g} dB"
 )
 
 
-def decide(bench: Workbench, variant: Variant) -> Outcome:
+def decide(workbench: Workbench, variant: Variant) -> Outcome:
     """Pin every such operand to the width chosen by measurement, or to the caller's ``--operand-bits``."""
-    wish = bench.knob_options.get(NAME, "auto")
-    narrow = {} if wish == "16" else narrower(variant.model, bench.table, variant.stats, variant.request)
+    wish = workbench.knob_options.get(NAME, "auto")
+    narrow = {} if wish == "16" else narrower(variant.model, workbench.table, variant.stats, variant.request)
     if wish == "8":
         pins = {edge: OperandPin(encoding, Reason.PINNED, "--operand-bits 8") for edge, encoding in narrow.items()}
         return pinned(Pins(operands=pins))(variant), ()
-    if not narrow or not bench.samples(SAMPLES):
+    if not narrow or not workbench.samples(SAMPLES):
         return variant, ()
-    search = _WidthSearch(bench, variant, narrow)
+    search = _WidthSearch(workbench, variant, narrow)
     return search.outcome()
 
 
@@ -59,10 +59,10 @@ OPERAND_WIDTHS = Knob(NAME, decide)
 class _WidthSearch:
     """One search over the operands of a variant that can be 8-bit."""
 
-    def __init__(self, bench: Workbench, variant: Variant, narrow: Mapping[Edge, Encoding]) -> None:
-        self._bench, self._variant, self._narrow = bench, variant, narrow
-        self._wide_qparams = _converted(bench, variant)
-        narrow_qparams = _converted(bench, self._with(list(narrow)))
+    def __init__(self, workbench: Workbench, variant: Variant, narrow: Mapping[Edge, Encoding]) -> None:
+        self._bench, self._variant, self._narrow = workbench, variant, narrow
+        self._wide_qparams = _converted(workbench, variant)
+        narrow_qparams = _converted(workbench, self._with(list(narrow)))
         self._narrow_qparams = {edge: qparams for edge, qparams in narrow_qparams.items() if edge in narrow}
         self._edges = [edge for edge in self._narrow_qparams if edge in self._wide_qparams]
         self._nodes = {node.name: node for node in variant.model.graph}
@@ -158,7 +158,7 @@ class _WidthSearch:
                 Alternative(str(wide), _figures(sqnr_db=wide_db)),
                 Alternative(str(narrow), _figures(sqnr_db=narrow_db, saved_us=saved_us[index] if saved_us else None)),
             ),
-            rule=RULE,
+            rule=CRITERION,
             reason=f"{narrow} alone {_effect(loss)}{time}",
             samples=min(RANKING_SAMPLES, len(self._bench.samples(SAMPLES))),
         )
@@ -180,15 +180,15 @@ class _WidthSearch:
                 *groups,
                 Alternative(taken, _figures(sqnr_db=chosen_db)),
             ),
-            rule=RULE,
+            rule=CRITERION,
             reason=f"this choice {_effect((wide_db or 0.0) - (chosen_db or 0.0))}",
             samples=len(self._bench.samples(SAMPLES)),
         )
 
 
-def _converted(bench: Workbench, variant: Variant) -> dict[Edge, QParams]:
+def _converted(workbench: Workbench, variant: Variant) -> dict[Edge, QParams]:
     """The qparams of every edge that a variant's plan converts."""
-    return {e: c.storage for e, c in bench.plan(variant).edges.items() if isinstance(c.storage, QParams)}
+    return {e: c.storage for e, c in workbench.plan(variant).edges.items() if isinstance(c.storage, QParams)}
 
 
 def _group_label(shapes: str) -> str:

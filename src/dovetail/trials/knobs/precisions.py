@@ -20,7 +20,7 @@ SAMPLES = 16
 FASTER = 0.95
 # The SQNR of the worst output against float that the faster precision must have to be chosen.
 GOOD_DB = 25.0
-RULE = (
+CRITERION = (
     f"the faster one, if it takes less than {FASTER:g} of the other's time and its worst output has at least "
     f"{GOOD_DB:g} dB against float; otherwise the one whose worst output is closer to float"
 )
@@ -32,42 +32,43 @@ def precisions(*inner: Knob) -> Knob:
     return Knob(NAME, partial(_decide, inner))
 
 
-def _decide(inner: tuple[Knob, ...], bench: Workbench, variant: Variant) -> Outcome:
-    candidates = bench.table.choices.get(bench.knob_options.get(NAME, ""), ())
+def _decide(inner: tuple[Knob, ...], workbench: Workbench, variant: Variant) -> Outcome:
+    candidates = workbench.table.choices.get(workbench.knob_options.get(NAME, ""), ())
     if not candidates:
-        return decide_all(inner, bench, variant)
+        return decide_all(inner, workbench, variant)
     outcomes = {
-        name: decide_all(inner, bench, in_precision(bench.table.precisions[name])(variant)) for name in candidates
+        name: decide_all(inner, workbench, in_precision(workbench.table.precisions[name])(variant))
+        for name in candidates
     }
-    rows = [Alternative(name, {SIMULATION_DB: bench.worst_db(outcomes[name][0], SAMPLES)}) for name in candidates]
-    if bench.available and bench.backend.runner.run is not None:
-        rows = _on_target(bench, rows, [outcomes[name][0] for name in candidates])
+    rows = [Alternative(name, {SIMULATION_DB: workbench.worst_db(outcomes[name][0], SAMPLES)}) for name in candidates]
+    if workbench.available and workbench.backend.runner.run is not None:
+        rows = _on_target(workbench, rows, [outcomes[name][0] for name in candidates])
     best, reason = pick(rows)
     chosen, decisions = outcomes[best.label]
-    samples = len(bench.samples(SAMPLES))
-    decision = Decision(NAME, WHOLE_MODEL, best.label, tuple(rows), RULE, reason, samples)
+    samples = len(workbench.samples(SAMPLES))
+    decision = Decision(NAME, WHOLE_MODEL, best.label, tuple(rows), CRITERION, reason, samples)
     return chosen, (decision, *decisions)
 
 
-def _on_target(bench: Workbench, rows: Sequence[Alternative], variants: Sequence[Variant]) -> list[Alternative]:
-    """The same candidates with figures measured on the target."""
-    builds = bench.build_each(variants)
-    ran = [_run(bench, row, variant, build) for row, variant, build in zip(rows, variants, builds, strict=True)]
+def _on_target(workbench: Workbench, rows: Sequence[Alternative], variants: Sequence[Variant]) -> list[Alternative]:
+    """The same candidates with values measured on the target."""
+    builds = workbench.build_each(variants)
+    ran = [_run(workbench, row, variant, build) for row, variant, build in zip(rows, variants, builds, strict=True)]
     programs: dict[str, CompileResult] = {
         row.label: build.compiled for row, build in zip(ran, builds, strict=True) if not row.failure
     }
     if len(programs) < 2:
         return ran
     best = max(programs, key=lambda name: next(row.figures[TARGET_DB] for row in ran if row.label == name))
-    timed = bench.time(programs, best)
+    timed = workbench.time(programs, best)
     return [_timed(row, timed) for row in ran]
 
 
-def _run(bench: Workbench, row: Alternative, variant: Variant, build: Build) -> Alternative:
+def _run(workbench: Workbench, row: Alternative, variant: Variant, build: Build) -> Alternative:
     if build.compiled.error:
         return replace(row, failure=build.compiled.error)
     try:
-        agreement, figures = bench.run(build, variant, SAMPLES)
+        agreement, figures = workbench.run(build, variant, SAMPLES)
     except BackendError as error:
         return replace(row, failure=str(error))
     return replace(row, figures={**row.figures, TARGET_DB: worst_db(agreement), **figures})
@@ -81,7 +82,7 @@ def _timed(row: Alternative, timed: MeasuredLatency | str) -> Alternative:
 
 
 def pick(rows: Sequence[Alternative]) -> tuple[Alternative, str]:
-    """The candidate that the rule chooses, and why; the caller's metric is not used, because its data is held out."""
+    """The candidate that the criterion chooses, and why; the metric is not used, because its data is held out."""
     ran = [row for row in rows if TARGET_DB in row.figures and not row.failure]
     if not ran:
         best = max(rows, key=lambda row: row.figures[SIMULATION_DB])

@@ -30,17 +30,23 @@ def unsupported_16_bit_matmul_operand(subject: CheckInput) -> Iterator[Finding]:
     """The second operand of an activation-by-activation MatMul has a 16-bit quantization that HTP does not support.
 
     ## What it finds
-    In QDQ models: MatMul and Einsum of two activations whose second operand is uint16; is int16 with a zero point other
-    than 0; is 16-bit on an architecture before v73; or is 16-bit while the first operand is 8-bit.
+    In QDQ models: a MatMul or Einsum of two activations with a second operand in one of these quantizations:
+
+    - uint16 (for an Einsum: uint16 with a zero point other than 32768),
+    - int16 with a zero point other than 0,
+    - 16-bit on an architecture before v73,
+    - 16-bit while the first operand is 8-bit.
 
     ## Why it matters
     QK^T and the MatMul of attention weights and V are such operators. The compiler silently converts a uint16 second
-    operand to uint8: the simulation computes with 16 bits, the chip with 8. It rejects the other combinations, and also
-    an Einsum whose uint16 operand has a zero point other than 32768 ("expected equal to -32768").
+    operand to uint8: the simulation computes with 16 bits, the chip with 8. It rejects the other
+    combinations. The message "expected equal to -32768" is about an Einsum whose uint16 operand has a zero point other
+    than 32768: QNN stores the zero point as a negative offset.
 
     ## How to fix it
-    Choose the dtype explicitly: an 8-bit operand or, from v73 on, a symmetric int16 operand. Add it as a second Q/DQ
-    pair after the uint16 pair, on the input of the MatMul. `dovetail fit` plans one of the two for every MatMul.
+    Quantize the second operand to 8 bit or, from v73 on, to int16 with zero point 0. If other consumers need the uint16
+    tensor, insert this Q/DQ pair between its uint16 Q/DQ pair and the MatMul. `dovetail fit` plans 8 bit or int16 for
+    every such MatMul.
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43: uint16 x uint16 gets a Convert to uint8 in the dumped graph

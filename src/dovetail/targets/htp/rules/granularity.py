@@ -136,8 +136,9 @@ def unsupported_block_quantized_weight(subject: CheckInput) -> Iterator[Finding]
     and returns noise. The last three are rejected.
 
     ## How to fix it
-    Use symmetric int4 (zero points 0), blocks of 16 or more along the input channels, and 16-bit activations. To
-    convert a uint4 weight with zero point 8 to int4 with zero point 0, subtract 8 from its integers.
+    Use symmetric int4 (zero points 0), a block size that is a multiple of 8, blocks along the input channels, and
+    16-bit activations. To convert a uint4 weight with zero point 8 to int4 with zero point 0, subtract 8 from its
+    integers. A Conv with a larger kernel needs one scale per output channel.
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated and compared with the simulation: MatMul with
@@ -156,8 +157,8 @@ def unsupported_block_quantized_weight(subject: CheckInput) -> Iterator[Finding]
                 at_node(operation.node, operand.edge),
                 f"{say(operation.node)} has the block-quantized weight {original_name(operand)!r} {problem}",
                 Severity.ERROR,
-                fix="quantize it to int4 with zero points 0 and blocks of 16 or more along the input channels, with "
-                "16-bit activations; or use one scale per output channel",
+                fix="quantize it to int4 with zero points 0 and blocks along the input channels, with a block size "
+                "that is a multiple of 8, and 16-bit activations; or use one scale per output channel",
             )
 
 

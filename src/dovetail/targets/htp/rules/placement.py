@@ -24,7 +24,7 @@ _INT32_CONSUMERS = _WITH_BIAS | {"BatchNormalization", "InstanceNormalization", 
 
 @rule("Q401")
 def unsupported_bias_quantization(subject: CheckInput) -> Iterator[Finding]:
-    """An int32 constant is not the bias of a Conv, Gemm or normalization, or the bias of a Conv or Gemm is not int32.
+    """int32 is used outside a bias input, or a Conv/Gemm bias is quantized to another dtype than int32.
 
     ## What it finds
     In QDQ models: int32 constants that are not at the bias input of Conv, ConvTranspose, Gemm or a normalization, most
@@ -33,18 +33,19 @@ def unsupported_bias_quantization(subject: CheckInput) -> Iterator[Finding]:
 
     ## Why it matters
     HTP supports int32 only as a bias that is added to an accumulator. A separate DequantizeLinear from int32 is
-    rejected (3110, or "standalone DQ op with per-channel quantization"). With a bias of a different dtype the layer has
-    no integer kernel: it runs in float, or is rejected because its per-channel weight cannot be dequantized on its own.
+    rejected (QNN error 3110, or "standalone DQ op with per-channel quantization"). With a bias of a different dtype the
+    layer has no integer kernel: it runs in float, or is rejected because its per-channel weight cannot be dequantized
+    on its own.
 
     ## How to fix it
     Combine MatMul and Add into one Gemm with an int32 bias, with scale = input scale x weight scale; `dovetail fit`
     does this. Or quantize the constant of the separate Add to the dtype of its other operand.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43: an int32 bias with one scale or per-channel scales on an
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43: an int32 bias with per-tensor or per-channel scales on an
       Add after a Q/DQ pair is rejected; the same Add without the pair, and a Gemm with the bias, compile to one
-      FullyConnected. Gemm and Conv with per-channel weights and a uint16 bias are rejected; with one weight scale they
-      run in float.
+      FullyConnected. Gemm and Conv with per-channel weights and a uint16 bias are rejected; with a per-tensor
+      weight scale they run in float.
     """
     for operation in operations(subject):
         for operand, storage in operation.inputs:

@@ -1,4 +1,4 @@
-"""Q4 and Q6 on TensorRT: what keeps an attention from being one fused kernel."""
+"""Q4 and Q6 on TensorRT: what prevents an attention block from being one fused kernel."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ def _input_storage(node: ir.Node, index: int, plan: Plan) -> Storage:
 
 @rule("Q421")
 def attention_operand_without_qdq(subject: CheckInput) -> Iterator[Finding]:
-    """Some operands of an attention are quantized and others are not.
+    """Some operands of an attention block have Q/DQ pairs and others have none.
 
     ## What it finds
-    Attention in which the query, the key, the value or, most often, the output of the Softmax has no Q/DQ pair while
-    the other operands have one.
+    Attention blocks in which the query, the key, the value or, most often, the output of the Softmax has no Q/DQ pair,
+    while the other operands have one.
 
     ## Why it matters
     The builder fuses the two MatMuls and the Softmax into one kernel only if all four operands have the same 8-bit type
-    or none is quantized. With one Q/DQ pair missing it builds three kernels with float16 tensors between them, which is
-    slower than the model without quantization. Counting the quantized MatMuls does not show this.
+    or none is quantized. If one Q/DQ pair is missing, the builder makes three kernels with float16 tensors between
+    them, which is slower than the model without quantization. Counting the quantized MatMuls does not show this.
 
     ## How to fix it
-    Add a Q/DQ pair to all four operands. The output of the Softmax is in [0, 1]: use scale 1/448 in FP8 and 1/127 in
-    INT8. `dovetail repair` adds it.
+    Add a Q/DQ pair to every operand that has none. The output of the Softmax is in [0, 1]: use scale 1/448 in FP8 and
+    1/127 in INT8. `dovetail repair` adds the missing Q/DQ pairs.
 
     ## Seen on
-    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: if any one of the four pairs is missing, the engine has no layer
-      `_gemm_mha_v2`, in FP8 and in INT8; with all four it has one.
+    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: if any one of the four Q/DQ pairs is missing, the engine has no
+      layer `_gemm_mha_v2`, in FP8 and in INT8; with all four it has one.
     """
     plan = subject.plan
     for attention in find_attention(subject.model.graph) if plan is not None else ():
@@ -55,22 +55,22 @@ def attention_operand_without_qdq(subject: CheckInput) -> Iterator[Finding]:
         missing = [name for name, storage in operands.items() if not isinstance(storage, QParams)]
         if 0 < len(missing) < len(operands):
             names = " and its ".join(missing)
-            message = f"the attention has no Q/DQ pair on its {names}, so it is not fused into one kernel"
+            message = f"the attention block has no Q/DQ pair on its {names}, so it is not fused into one kernel"
             fix = f"add a Q/DQ pair to its {names}"
             yield Finding("Q421", at_attention(attention), message, Severity.ERROR, fix=fix)
 
 
 @rule("Q422")
 def qdq_on_attention_scores(subject: CheckInput) -> Iterator[Finding]:
-    """The scores of an attention have a Q/DQ pair, in front of the mask or the Softmax.
+    """The scores of an attention block have a Q/DQ pair, in front of the mask or the Softmax.
 
     ## What it finds
-    Q/DQ pairs between the first MatMul of an attention and its Softmax: on the scores, on a mask, or in front of the
-    Add of the mask.
+    Q/DQ pairs between the first MatMul of an attention block and its Softmax: on the scores, on a mask, or in front
+    of the Add of the mask.
 
     ## Why it matters
-    The fused kernel does not write the scores to memory. A Q/DQ pair needs them there, so the attention is built as
-    three kernels. Quantizers that put a Q/DQ pair in front of every Add cause this in exports with a mask.
+    The fused kernel does not write the scores to memory. A Q/DQ pair needs them there, so the block is built as three
+    kernels. Quantizers that put a Q/DQ pair in front of every Add cause this in exports with a mask.
 
     ## How to fix it
     Remove the Q/DQ pair; `dovetail repair` does this.
@@ -87,7 +87,7 @@ def qdq_on_attention_scores(subject: CheckInput) -> Iterator[Finding]:
             node = quantized[0]
             message = (
                 f"there is a Q/DQ pair on the scores, in front of {node.op_type} {node.name!r}, "
-                "so the attention is not fused into one kernel"
+                "so the attention block is not fused into one kernel"
             )
             yield Finding("Q422", at_attention(attention), message, Severity.ERROR, fix="remove the Q/DQ pair")
 
@@ -98,15 +98,15 @@ def _reads_quantized(node: ir.Node, plan: Plan) -> bool:
 
 @rule("Q423")
 def nan_guard_in_attention(subject: CheckInput) -> Iterator[Finding]:
-    """A Where that replaces NaN is between the Softmax and the second MatMul of a quantized attention.
+    """A Where that replaces NaN is between the Softmax and the second MatMul of a quantized attention block.
 
     ## What it finds
-    `Softmax -> IsNaN -> Where` in an attention whose operands have Q/DQ pairs, as torch exports
+    `Softmax -> IsNaN -> Where` in an attention block whose operands have Q/DQ pairs, as torch exports
     scaled_dot_product_attention with a mask.
 
     ## Why it matters
-    The builder does not fuse a quantized attention across this Where: it builds three kernels or more. In float16 it
-    does fuse it, so only the quantized model becomes slow.
+    The builder does not fuse a quantized attention block with this Where: it makes three kernels or more. In float16 it
+    does fuse the block, so only the quantized model becomes slow.
 
     ## How to fix it
     Remove the Where if no row can be masked completely, which is the only way to get a NaN; `dovetail fit` and
@@ -124,7 +124,7 @@ def nan_guard_in_attention(subject: CheckInput) -> Iterator[Finding]:
         if guard is not None and any(isinstance(storage, QParams) for storage in operands):
             message = (
                 f"{guard.op_type} {guard.name!r} is between the Softmax and the second MatMul, "
-                "so the attention is not fused into one kernel"
+                "so the attention block is not fused into one kernel"
             )
             fix = "remove it: `dovetail repair` does this"
             yield Finding("Q423", at_attention(attention), message, Severity.ERROR, fix=fix)
@@ -132,18 +132,21 @@ def nan_guard_in_attention(subject: CheckInput) -> Iterator[Finding]:
 
 @rule("Q621")
 def attention_without_fused_kernel(subject: CheckInput) -> Iterator[Finding]:
-    """A quantized attention has a size for which there is no fused kernel.
+    """A quantized attention block has no fused 8-bit kernel, because of its size or of the consumers of its output.
 
     ## What it finds
-    Attention with all operands in one 8-bit type for which the builder has no fused kernel: INT8 with a head size other
-    than 16, 32 and 64, with more than 512 keys, or whose output is not read by an INT8 MatMul, Gemm or Conv; FP8 with
-    fewer than 32 keys.
+    Attention blocks with all operands in one 8-bit type for which the builder has no fused kernel:
+
+    - INT8: a head size other than 16, 32 and 64; a key sequence of more than 512; or an output with a consumer that is
+      not an INT8 MatMul, Gemm or Conv.
+    - FP8: a key sequence shorter than 32.
 
     ## Why it matters
-    In float16 the attention is one kernel at all these sizes. In 8 bit it is three, and slower.
+    In float16 the block is one kernel in all these cases. In 8 bit it is three kernels, and slower.
 
     ## How to fix it
-    Remove the Q/DQ pairs of this attention, as `dovetail fit` does. Or use FP8 instead of INT8, or INT8 instead of FP8.
+    Remove the Q/DQ pairs of this block, as `dovetail fit` does. Or use FP8 instead of INT8, or INT8 instead of FP8.
+    If the consumers of its output are the cause, quantize all of them to INT8.
 
     ## Seen on
     - tensorrt: tensorrt-rtx 1.7.1.116, built for sm89 with head sizes 8 to 256 and 1 to 2048 keys; the number of
@@ -157,7 +160,9 @@ def attention_without_fused_kernel(subject: CheckInput) -> Iterator[Finding]:
             continue
         why = _no_kernel(subject.table, attention.scores, operands[0])
         if why:
-            yield Finding("Q621", at_attention(attention), why, Severity.ERROR, fix="keep this attention in float16")
+            yield Finding(
+                "Q621", at_attention(attention), why, Severity.ERROR, fix="keep this attention block in float16"
+            )
 
 
 def _no_kernel(table: OpTable, node: ir.Node, storage: Storage) -> str:

@@ -152,15 +152,15 @@ def per_channel_activation(subject: CheckInput) -> Iterator[Finding]:
     In QDQ models: activations quantized per channel or per block.
 
     ## Why it matters
-    The builder silently accepts the model but has no 8-bit kernel for it: it dequantizes the weight and computes the
-    MatMul, Gemm or Conv in float.
+    The builder silently accepts the model, but no 8-bit kernel takes such an activation: the builder dequantizes the
+    weight and computes the MatMul, Gemm or Conv in float.
 
     ## How to fix it
     Quantize activations per tensor; per-channel scales are for weights.
 
     ## Seen on
-    - tensorrt: tensorrt-rtx 1.7.1.116, sm89: an int8 activation with one scale per channel gives a fused kernel with a
-      Float weight instead of a gemm Int8 x Int8.
+    - tensorrt: tensorrt-rtx 1.7.1.116, sm89: with an int8 activation that has one scale per channel, the layer list
+      shows a fused kernel reading a Float weight, not an Int8 x Int8 GEMM.
     """
     for node in _quantizers(subject):
         scale = constant_of(node.inputs[1])

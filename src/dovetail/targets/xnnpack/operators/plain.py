@@ -1,4 +1,4 @@
-"""Mappings to the torch functions that a model's author uses, for the stock program to compare with."""
+"""Mappings of operators to the torch functions that a torch model would call, for the stock program to compare with."""
 
 from __future__ import annotations
 

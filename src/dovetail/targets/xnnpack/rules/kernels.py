@@ -40,7 +40,7 @@ def qdq_around_float_kernel(subject: CheckInput) -> Iterator[Finding]:
 
     ## Why it matters
     XNNPACK dequantizes the inputs of the operator and quantizes its output again: two conversions and two roundings
-    without any gain in speed. In a vision transformer this costs accuracy in every attention.
+    without any gain in speed. In a vision transformer this costs accuracy in every attention block.
 
     ## How to fix it
     Remove the Q/DQ pairs around the operator: it then reads and writes float, and the layers before and after it stay

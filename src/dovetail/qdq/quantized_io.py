@@ -1,4 +1,4 @@
-"""Run a graph with float samples and float outputs, whether or not its own inputs and outputs are quantized."""
+"""Models with quantized inputs and outputs (``--io quantized``), run with float samples and float outputs."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from dovetail.encoding import Array, QParams
 from dovetail.numerics.affine import dequantize, quantize
 from dovetail.storage import Plan
 
-Stream = Callable[[Iterable[Sample]], Iterator[Sample]]
+# Runs a model: samples -> outputs by name, one sample at a time.
+RunSamples = Callable[[Iterable[Sample]], Iterator[Sample]]
 
 
-def float_stream(stream: Stream, plan: Plan) -> Stream:
-    """The same stream with float inputs and outputs: quantized on the way in, dequantized on the way out."""
+def with_float_io(run_model: RunSamples, plan: Plan) -> RunSamples:
+    """A function that quantizes float samples, runs the model and dequantizes its outputs, as the plan requires."""
     if not plan.quantized_io:
-        return stream
+        return run_model
 
     def run(samples: Iterable[Sample]) -> Iterator[Sample]:
-        for outputs in stream(quantized_sample(sample, plan) for sample in samples):
-            yield {name: _real(name, array, plan) for name, array in outputs.items()}
+        for outputs in run_model(quantized_sample(sample, plan) for sample in samples):
+            yield {name: _dequantized(name, array, plan) for name, array in outputs.items()}
 
     return run
 
 
 def quantized_sample(sample: Sample, plan: Plan) -> Sample:
-    """A float sample, quantized if the plan has quantized inputs and outputs."""
+    """A float sample, quantized if the model has quantized inputs and outputs."""
     if not plan.quantized_io:
         return sample
     return {name: _quantized(name, array, plan) for name, array in sample.items()}
@@ -36,7 +37,7 @@ def _quantized(name: str, array: Array, plan: Plan) -> Array:
     return array if params is None else quantize(array, params)
 
 
-def _real(name: str, array: Array, plan: Plan) -> Array:
+def _dequantized(name: str, array: Array, plan: Plan) -> Array:
     params = _params(name, plan)
     return array if params is None else dequantize(array, params)
 

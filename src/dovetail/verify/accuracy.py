@@ -1,0 +1,151 @@
+"""The verdict ``accuracy``: whether the quantized model is still as good as the float model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dovetail.finding import Status, Thresholds, Verdict, passes_when
+from dovetail.stats import DataInfo
+from dovetail.verify.compare import Agreement
+from dovetail.verify.metric import Accuracy
+from dovetail.verify.verdicts import MAX_SQNR_DB, bounded_db
+
+# Below these an accuracy that passes gets a warning: the noise is a tenth of the signal, one top class in twenty
+# differs.
+WARNING_DB = 20.0
+WARNING_TOP1 = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the verdict is derived from; ``target`` and ``emulated`` are None if the target did not run.
+
+    ``data``: the samples of ``simulation``, of which the target may have run only the first. ``per_call``: how many of
+    them one call of the model has. ``accuracy``: the metric on all held-out data; ``emulated``: on the samples that a
+    slow target ran.
+    """
+
+    simulation: Agreement
+    target: Agreement | None
+    data: DataInfo
+    per_call: int
+    held_out: bool
+    accuracy: Accuracy | None
+    emulated: Accuracy | None
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict, and what is below a limit or below what deserves a warning, a sentence each."""
+
+    verdict: Verdict
+    problems: tuple[str, ...] = ()
+
+
+def judge(measured: Measured, thresholds: Thresholds) -> Judgement:
+    """Judge the target's figures if it ran, else those of the simulation; no output that is not float."""
+    conditions = passes_when("accuracy", thresholds)
+    agreement, side = (measured.simulation, "simulation") if measured.target is None else (measured.target, "target")
+    sqnr_db = output_db(agreement)
+    drops, drop_limits, failures, on_metric = _metric(measured, thresholds)
+    failures += [
+        f"output {name!r} is at {value:.1f} dB against float, below {thresholds.min_sqnr_db:g} dB"
+        for name, value in sqnr_db.items()
+        if value < thresholds.min_sqnr_db
+    ]
+    count = measured.data.samples if measured.target is None else agreement.samples * measured.per_call
+    kind = "held-out" if measured.held_out else "calibration"
+    on_outputs = f"SQNR on {_samples(count, kind)} of {measured.data.source}, {side}" if sqnr_db else ""
+    evidence = "; ".join(filter(None, (on_metric, on_outputs)))
+    numbers = {f"drop of {name}": value for name, value in drops.items() if math.isfinite(value)}
+    numbers |= {f"sqnr_db of {name}": value for name, value in sqnr_db.items()}
+    if not sqnr_db and not drop_limits:
+        reason = "there is no float output to compare, and no metric was given"
+        return Judgement(Verdict(Status.NOT_CHECKED, reason, conditions, evidence))
+    problems = (*failures, *_warnings(sqnr_db, agreement.top1, thresholds))
+    figures = _figures(measured, drops, sqnr_db)
+    if measured.data.random:
+        reason = f"the data is random, which does not tell how accurate the model is; {figures}"
+        return Judgement(Verdict(Status.NOT_CHECKED, reason, conditions, evidence, numbers), problems)
+    status = Status.FAIL if failures else Status.PASS
+    return Judgement(Verdict(status, "; ".join(failures) or figures, conditions, evidence, numbers), problems)
+
+
+def output_db(agreement: Agreement) -> dict[str, float]:
+    """SQNR of every float output, after a TopK on the rows that both sides selected.
+
+    NaN or infinity where float has none counts as the lowest figure. An output in which float itself is not finite,
+    or that is empty, cannot be judged.
+    """
+    figures = {}
+    for name, comparison in agreement.outputs.items():
+        rows = agreement.partnered.get(name)
+        judged = comparison if rows is None or not rows.count else rows
+        if name in agreement.integer or not judged.count or not math.isfinite(judged.signal):
+            continue
+        figures[name] = -MAX_SQNR_DB if math.isnan(judged.sqnr_db) else bounded_db(judged.sqnr_db)
+    return figures
+
+
+def _metric(measured: Measured, thresholds: Thresholds) -> tuple[dict[str, float], dict[str, float], list[str], str]:
+    """The drop of every figure, its limit, the failures, and what was measured."""
+    if measured.accuracy is None:
+        return {}, {}, [], ""
+    limits = {name: thresholds.drop_of(name) for name in measured.accuracy.figures["float"]}
+    accuracy = measured.accuracy
+    side = "target" if "target" in accuracy.figures else "simulation"
+    emulated = measured.emulated
+    if emulated is not None and _is_enough(emulated.data.samples, limits, accuracy.data.samples):
+        accuracy, side = emulated, "target"
+    drops, failures = {}, []
+    for name, exact in accuracy.figures["float"].items():
+        value = accuracy.figures[side][name]
+        if math.isnan(exact):
+            continue
+        drop = value - exact if name in accuracy.lower_is_better else exact - value
+        drops[name] = math.inf if math.isnan(value) else drop
+        if drops[name] > limits[name]:
+            worse = "rises" if name in accuracy.lower_is_better else "drops"
+            change = f"{name} {worse} from {exact:.4g} to {value:.4g}"
+            failures.append(f"{change}, by {drops[name]:.4g} where {limits[name]:g} is allowed")
+    on_metric = f"{accuracy.metric} on {_samples(accuracy.data.samples, 'held-out')} of {accuracy.data.source}, {side}"
+    return drops, limits, failures, on_metric
+
+
+def _is_enough(samples: int, limits: Mapping[str, float], available: int) -> bool:
+    """Whether the samples that a slow target ran tell a drop within the limits from chance.
+
+    One of N samples changes a share by 1/N: with fewer than 1/limit samples a single one would decide.
+    """
+    return samples >= available or all(samples * limit >= 1 for limit in limits.values())
+
+
+def _warnings(sqnr_db: Mapping[str, float], top1: Mapping[str, float], thresholds: Thresholds) -> list[str]:
+    low = [
+        f"output {name!r} is at {value:.1f} dB against float"
+        for name, value in sqnr_db.items()
+        if thresholds.min_sqnr_db <= value < WARNING_DB
+    ]
+    other = [
+        f"the top class of {name!r} is that of float for {100 * share:.1f} % of the samples"
+        for name, share in top1.items()
+        if share < WARNING_TOP1
+    ]
+    return [*low, *other]
+
+
+def _figures(measured: Measured, drops: Mapping[str, float], sqnr_db: Mapping[str, float]) -> str:
+    parts = []
+    if drops:
+        worst = max(drops, key=drops.__getitem__)
+        parts.append(f"{worst} drops by {drops[worst]:.4g}" if drops[worst] > 0 else "no figure of the metric drops")
+    if sqnr_db:
+        lowest = min(sqnr_db, key=sqnr_db.__getitem__)
+        parts.append(f"lowest output {lowest!r}: {sqnr_db[lowest]:.1f} dB against float")
+    return "; ".join(parts)
+
+
+def _samples(count: int, kind: str) -> str:
+    return f"{count} {kind} sample{'s' * (count != 1)}"

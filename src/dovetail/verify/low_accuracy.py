@@ -1,0 +1,79 @@
+"""The finding about a low accuracy: which tensors lose most, and the option that keeps them in a wider precision."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from dovetail.finding import WHOLE_MODEL, Finding, Severity, Status
+from dovetail.model.origin import each_value, origin_of
+from dovetail.numerics.metrics import Comparison
+from dovetail.op_support import OpTable, Precision
+from dovetail.rules.accuracy import LOW_ACCURACY
+from dovetail.verify.accuracy import WARNING_DB, Judgement
+from dovetail.verify.verdicts import bounded_db
+
+# How many tensors are shown, and how many the option names if more than that lose nearly everything.
+SHOWN = 5
+_MOST = 16
+
+
+def low_accuracy(
+    judgement: Judgement, losses: Mapping[str, Comparison], model: ir.Model, table: OpTable, precision: Precision
+) -> tuple[Finding, ...]:
+    """The finding if the accuracy is below a limit, or below what deserves a warning."""
+    if not judgement.problems:
+        return ()
+    severity = Severity.ERROR if judgement.verdict.status is Status.FAIL else Severity.WARNING
+    wider = wider_precision(table, precision)
+    names = worst_tensors(losses, model)
+    if wider is not None and names:
+        fix = f"keep the tensors that lose most in {wider}: {keep_line(names, wider)}"
+    else:
+        fix = "try another range method (--range mse), more calibration data, or a wider precision"
+    message = "; ".join(judgement.problems)
+    return (Finding(LOW_ACCURACY, WHOLE_MODEL, message, severity, dict(judgement.verdict.numbers), fix),)
+
+
+def worst_tensors(losses: Mapping[str, Comparison], model: ir.Model) -> list[str]:
+    """The caller's names of the tensors that lose most: five, or all that are below the limit of a warning."""
+    origins = {value.name or "": origin_of(value).name for value in each_value(model.graph)}
+    ranked = by_original_name(losses, origins)
+    low = sum(loss_db < WARNING_DB for _, loss_db in ranked)
+    return [name for name, _ in ranked[: max(SHOWN, min(low, _MOST))]]
+
+
+def by_original_name(losses: Mapping[str, Comparison], origins: Mapping[str, str]) -> list[tuple[str, float]]:
+    """The loss of every tensor by the caller's name, the worst first."""
+    by_name: dict[str, float] = {}
+    for tensor, comparison in losses.items():
+        name = origins[tensor]
+        by_name[name] = min(by_name.get(name, math.inf), bounded_db(comparison.sqnr_db))
+    return sorted(by_name.items(), key=lambda item: (item[1], item[0]))
+
+
+def wider_precision(table: OpTable, precision: Precision) -> str | None:
+    """A precision of the target with wider activations: float if there is one, else the most bits."""
+    if not precision.activation.dtype.is_quantized:
+        return None
+    floats = [name for name, other in table.precisions.items() if _is_float(other)]
+    integers = {
+        name: other.activation.dtype.bits
+        for name, other in table.precisions.items()
+        if other.activation.dtype.is_quantized and other.activation.dtype.bits > precision.activation.dtype.bits
+    }
+    return floats[0] if floats else max(integers, key=integers.__getitem__, default=None)
+
+
+def _is_float(precision: Precision) -> bool:
+    return not precision.activation.dtype.is_quantized and not precision.weight.dtype.is_quantized
+
+
+def keep_line(names: list[str], precision: str) -> str:
+    """The options that keep these tensors in a precision, quoted for a shell."""
+    patterns = (re.sub(r"([*?[])", r"[\1]", name) for name in names)
+    return " ".join(f"--keep {shlex.quote(f'{pattern}={precision}')}" for pattern in patterns)
