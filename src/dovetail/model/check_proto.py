@@ -11,6 +11,9 @@ import onnx_ir as ir
 
 from dovetail.errors import InputError
 
+# Elements of 6 bits are stored one by one; those of 4 and 2 bits are packed into bytes.
+_UNPACKED_BITS = 6
+
 
 def check_proto(proto: onnx.ModelProto) -> None:
     """Refuse a file that parses as ONNX but is inconsistent, as corrupt files are."""
@@ -100,6 +103,8 @@ def _check_tensor(tensor: onnx.TensorProto) -> None:
     else:
         field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
         have, need = len(getattr(tensor, field)), _entries(tensor.data_type, size, bits)
+    if bits == _UNPACKED_BITS and not all(0 <= entry < 1 << bits for entry in tensor.int32_data):
+        raise InputError(f"{label} has an element that {bits} bits do not hold")
     if have != need:
         raise InputError(f"{label} holds {have} elements or bytes, but its shape {list(tensor.dims)} needs {need}")
 
