@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import onnx
 import pytest
 
@@ -29,7 +30,7 @@ def test_scales_are_kept_and_the_model_runs(tmp_path: Path) -> None:
     result = dovetail.repair(path, target="ort-cpu", calibration=calibration(), output=run)
     assert hashlib.sha256(path.read_bytes()).hexdigest() == before == result.model_sha256
     assert {name: verdict.status for name, verdict in result.verdicts.items()} == dict.fromkeys(
-        ("normalized", "compiled", "fidelity", "numerics", "accuracy"), Status.PASS
+        ("normalized", "repaired", "compiled", "fidelity", "numerics", "accuracy"), Status.PASS
     )
     assert (result.model, result.precision) == ("quantized.onnx", "w8a8")
     record = msgspec.json.decode((run / RECORD).read_bytes(), type=Repair)
@@ -81,3 +82,26 @@ def test_the_command_lists_what_was_changed(tmp_path: Path, capsys: pytest.Captu
     printed = capsys.readouterr().out
     assert "removed: the Q/DQ pair on blocks.0.attn.qkv/MatMul_out" in printed
     assert "changed: blocks.0.attn.proj.bias at" in printed
+
+
+def test_a_layer_that_the_other_tool_left_in_float_stays_in_float(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    g (float[4,8] x) => (float[4,8] y) <float s = {0.03}, int8 z = {0}>
+    { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) w = DequantizeLinear(wq, ws, z)
+      [first] h = MatMul(d, w) r = Relu(h) [last] y = MatMul(r, v) }"""
+    proto = onnx.parser.parse_model(text)
+    random = np.random.default_rng(0)
+    arrays = {
+        "wq": random.integers(-127, 128, (8, 8)).astype(np.int8),
+        "ws": np.float32(0.005),
+        "v": random.standard_normal((8, 8)).astype(np.float32),
+    }
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items())
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path)
+    data = {"x": random.standard_normal((32, 4, 8)).astype(np.float32)}
+    result = dovetail.repair(path, target="ort-cpu", calibration=data, output=tmp_path / "run")
+    quantized = {row.original_name for row in result.plan if row.dtype.is_quantized}
+    assert "v" not in quantized
+    assert {"x", "wq.1"} <= quantized  # wq.1 is wq as float
+    assert result.verdicts["repaired"].status is Status.PASS

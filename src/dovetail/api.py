@@ -81,6 +81,7 @@ def repair(
     output: str | Path,
     evaluation: DataLike | None = None,
     metric: str | Metric | None = None,
+    float_model: ModelLike | None = None,
     force: bool = False,
     report: Reporter = silent,
     **options: Any,
@@ -88,6 +89,7 @@ def repair(
     """Place the Q/DQ pairs of a QDQ model where the target expects them, and keep its scales and zero points.
 
     ``repair.json`` lists what was changed and what was missing. ``precision`` defaults to that of most activations.
+    ``float_model`` is the model that it was quantized from: the verdict ``repaired`` then compares both with it.
     Without ``calibration`` no scale may be missing, and outputs are compared on random inputs.
     """
     from dovetail.repairs import precision_of
@@ -107,6 +109,7 @@ def repair(
             calibration=calibration,
             evaluation=evaluation,
             metric=None if isinstance(metric, str) else metric,
+            float_model=None if float_model is None else _path(float_model, Path(folder), "float.onnx"),
             force=force,
             report=report,
         )
@@ -120,10 +123,10 @@ def verify_device(run: str | Path, *, device_outputs: str | Path) -> Result:
     return verify_device(Path(run), Path(device_outputs))
 
 
-def _path(model: ModelLike, folder: Path) -> Path:
+def _path(model: ModelLike, folder: Path, name: str = "model.onnx") -> Path:
     """Return the path of a model; one in memory is written to a file, and the caller's object is not changed."""
     if isinstance(model, onnx.ModelProto):
-        path = folder / "model.onnx"
+        path = folder / name
         try:
             onnx.save(model, path)
         except ValueError as error:

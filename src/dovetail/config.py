@@ -18,6 +18,8 @@ from dovetail.numerics.methods import RangeMethod
 from dovetail.whole_number import LARGEST, whole_number
 
 _ALIASES = {"int8": "w8a8"}
+# Options of earlier versions -> what to write now.
+_RENAMED = {"operands": "operand_bits, 16 for wide and 8 for narrow"}
 # Options that a plan already decides.
 _DECIDED_BY_PLAN = ("precision", "range", "keep", "io", "operand_bits")
 # The key in ``max_drop`` for all figures of a metric that have no limit of their own.
@@ -37,7 +39,7 @@ class FitOptions:
     io: str = "float"
     baselines: str = "first"
     emulate: int | None = None
-    operand_bits: str = "auto"
+    operand_bits: str | int = "auto"
     shape: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     option: Mapping[str, str] = field(default_factory=dict)
     require: tuple[str, ...] = ()
@@ -57,6 +59,7 @@ class FitOptions:
             raise InputError(f"unknown range method {self.range!r}; expected one of {', '.join(RangeMethod)}")
         if self.io not in ("float", "quantized"):
             raise InputError(f"unknown io {self.io!r}; expected one of float, quantized")
+        object.__setattr__(self, "operand_bits", str(self.operand_bits))
         if self.operand_bits not in ("auto", "16", "8"):
             raise InputError(f"--operand-bits {self.operand_bits}: expected one of auto, 16, 8")
         if self.emulate is not None and not 1 <= self.emulate <= LARGEST:
@@ -104,6 +107,8 @@ def options_from(values: Mapping[str, Any], *, planned: bool = False) -> FitOpti
     """
     names = {field.name for field in dataclasses.fields(FitOptions)}
     for key in values:
+        if key in _RENAMED:
+            raise InputError(f"option {key!r} was renamed: use {_RENAMED[key]}")
         if key not in names:
             raise InputError(f"unknown option {key!r}; expected one of {', '.join(sorted(names))}")
     if "target" not in values:

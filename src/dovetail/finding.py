@@ -108,6 +108,17 @@ PASSES_WHEN: Mapping[str, Mapping[str, str]] = {
         "float outputs": ">= {normalized_db:g} dB against the original model on {normalized_samples} samples",
         "integer outputs": "equal to those of the original model",
     },
+    "repaired": {
+        "float outputs, with --float": "SQNR(repaired) >= SQNR(as given) - {repaired_drop_db:g} dB, both against the "
+        "float model on the same samples",
+        "top class, with --float": "that of the float model as often as in the model as given, less "
+        "{repaired_share:.0%} of the samples or one sample",
+        "float outputs, without --float": "SQNR(repaired) against the model as given >= {repaired_db:g} dB, or >= SQNR("
+        "the model as given with only its types changed) - {repaired_drop_db:g} dB",
+        "integer outputs": "mismatches <= those of the model as given (without --float: of the one with only its types "
+        "changed) + {repaired_share:.0%} of the values or one value",
+        "evidence": "calibration or held-out samples; random data is not checked",
+    },
     "compiled": {"graph": "the target's compiler accepted all of it"},
     "fidelity": {
         "changed": "no planned tensor or edge has a different dtype, scale or zero point in the compiled model",
@@ -139,6 +150,9 @@ class Thresholds:
 
     normalized_db: float = 80.0
     normalized_samples: int = 3
+    repaired_db: float = 30.0
+    repaired_drop_db: float = 1.0
+    repaired_share: float = 0.01
     numerics_drop_db: float = 3.0
     numerics_ceiling_db: float = 60.0
     min_sqnr_db: float = 10.0

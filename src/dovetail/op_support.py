@@ -32,12 +32,14 @@ class Slot:
     """What one input of an operator accepts.
 
     ``constant``: only constants are accepted. ``derived``: the scale follows from the other operands (an int32 bias has
-    input scale x weight scale).
+    input scale x weight scale). ``per_channel``: a single scale, which other tools give to weights, is not accepted: it
+    is repeated for every channel.
     """
 
     encoding: Encoding
     constant: bool = False
     derived: bool = False
+    per_channel: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from dovetail.pass_record import PassRecord
 from dovetail.passes.normalize import normalize
 from dovetail.plan.constraints import build_problem
 from dovetail.plan.make import check_pins, observed
-from dovetail.plan.pins import resolve_keeps
+from dovetail.plan.pins import left_in_float, resolve_keeps
 from dovetail.report.assemble import TAIL, assemble
 from dovetail.report.result import Result
 from dovetail.run_record import RunOrigin, RunRecord
@@ -98,7 +98,9 @@ def _run_stages(job: Job, run: RunDir, clock: Clock, sha256: str) -> Result:
     stages = Stages(run, clock, versions)
     job = _with_reference(job, run)
     graph = _float_graph(job, run, clock, stages, sha256)
-    request = job.request.pinned(resolve_keeps(build_problem(graph.model.value, job.target.table), job.keeps))
+    problem = build_problem(graph.model.value, job.target.table)
+    request = job.request if job.imported is None else job.request.pinned(left_in_float(problem, job.imported))
+    request = request.pinned(resolve_keeps(problem, job.keeps))
     check_pins(graph.model.value, job.target.table, request)
     with clock.stage("try_float"):
         require_no_crash((job.reference, graph.model.value), job.model)

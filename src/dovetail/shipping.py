@@ -145,7 +145,7 @@ def _workbench(job: Job, run: RunDir, clock: Clock, model: ir.Model, probe: Prob
         job.data.samples,
         run.stages / TRIALS,
         available=probe.available,
-        knob_options={"operands": job.options.operand_bits, "precision": job.options.precision},
+        knob_options={"operands": str(job.options.operand_bits), "precision": job.options.precision},
         score=_score(job, model),
         progress=clock.progress,
     )

@@ -60,8 +60,12 @@ def _make(make: Callable[..., object], parameters: tuple[object, ...], folder: P
 def _remove_unused(store: Path) -> None:
     """Sources change and versions pass: what nobody used for a month goes."""
     for path in store.iterdir():
-        if time.time() - path.stat().st_mtime > _KEPT_S:
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        try:
+            used = path.stat().st_mtime
+        except FileNotFoundError:  # another process renamed its export, or removed it
+            continue
+        if time.time() - used > _KEPT_S:
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _key(make: Callable[..., object], parameters: tuple[object, ...]) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.encoding import DType, Encoding, Granularity, QParams
 from dovetail.model.origin import Origin
-from dovetail.numerics.affine import fake_quantize
+from dovetail.numerics.affine import dequantize, fake_quantize
 from dovetail.numerics.ranges import weight_params
 from dovetail.plan.imported_qparams import ImportedQParams, imported_qparams
 from dovetail.qdq.invert import invert
@@ -91,3 +91,34 @@ def test_a_transposed_or_sliced_constant_keeps_its_qparams_if_it_is_on_their_gri
     np.testing.assert_array_equal(sliced.scale, columns.scale[6:])
     scaled = imported.of_constant(Origin("w", exact=False), 0.3 * right_half, weight_params(0.3 * right_half, W8, 1))
     assert scaled is None
+
+
+def test_asymmetric_weights_keep_their_step_where_the_target_has_symmetric_ones() -> None:
+    """The weight is on the grid of uint8 with a zero point: another step would round it a second time."""
+    random = np.random.default_rng(0)
+    stored = random.integers(30, 220, (8, 6)).astype(np.uint8)
+    stored[:, 0] = 255  # 255 - 120 is beyond int8: this channel cannot keep the step
+    params = QParams(Encoding(DType.U8), np.float32(0.01), np.int32(120))
+    weight = dequantize(stored, params)
+    computed = weight_params(weight, W8, 1)
+    imported = ImportedQParams({}, {}, {"w": (params,)})
+    assert imported.of_constant(Origin("w"), weight, computed) is None
+    kept = imported.same_step(Origin("w"), weight, computed)
+    assert kept is not None
+    assert kept.scale[0] == computed.scale[0]
+    assert np.all(kept.scale[1:] == params.scale)
+    assert np.array_equal(fake_quantize(weight, kept)[:, 1:], weight[:, 1:])
+    off_grid = weight * np.float32(1.003)
+    assert imported.same_step(Origin("w"), off_grid, weight_params(off_grid, W8, 1)) is None
+    assert imported.same_step(Origin("v"), weight, computed) is None
+
+
+def test_a_constant_keeps_its_grid_in_the_other_signedness() -> None:
+    """int8 with zero point z is uint8 with z + 128, and the other way round."""
+    stored = np.random.default_rng(0).integers(-128, 128, (4, 4)).astype(np.int8)
+    params = QParams(Encoding(DType.S8), np.float32(0.02), np.int32(-33))
+    array = dequantize(stored, params)
+    wanted = Encoding(DType.U8)
+    kept = ImportedQParams({}, {}, {"c": (params,)}).of_constant(Origin("c"), array, weight_params(array, wanted, None))
+    assert kept == QParams(wanted, np.float32(0.02), np.int32(95))
+    assert np.array_equal(fake_quantize(array, kept), array)

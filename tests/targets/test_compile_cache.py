@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -80,12 +81,22 @@ def test_what_is_changed_in_the_run_does_not_change_the_cache(tmp_path: Path) ->
     assert files(tmp_path / "b") == MADE
 
 
-def test_earlier_files_and_folders_in_the_run_are_replaced(tmp_path: Path) -> None:
+def test_earlier_outputs_are_replaced_and_other_files_stay(tmp_path: Path) -> None:
     (tmp_path / "run/extra").mkdir(parents=True)
-    (tmp_path / "run/extra/old.txt").write_text("of another compilation")
+    (tmp_path / "run/extra/other.txt").write_text("of the caller")
     (tmp_path / "run/out.txt").write_text("of another compilation")
     compiled(tmp_path, call(tmp_path))
-    assert files(tmp_path / "run") == MADE
+    assert files(tmp_path / "run") == {**MADE, "extra/other.txt": "of the caller"}
+
+
+def test_inputs_in_folders_are_not_outputs(tmp_path: Path) -> None:
+    (tmp_path / "run/sub").mkdir(parents=True)
+    (tmp_path / "run/sub/weights.bin").write_text("of the caller")
+    same = call(tmp_path)
+    inputs = {**same.inputs, "sub/weights.bin": tmp_path / "run/sub/weights.bin"}
+    for _ in range(2):
+        compiled(tmp_path, CompileCall(same.function, same.arguments, inputs, (), "the tool"))
+        assert files(tmp_path / "run") == {**MADE, "sub/weights.bin": "of the caller"}
 
 
 def test_another_input_argument_or_version_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,12 +119,22 @@ def test_the_limits_and_the_callers_names_decide_nothing(tmp_path: Path) -> None
     assert calls(tmp_path) == 1
 
 
-def test_a_refusal_is_kept_without_files(tmp_path: Path) -> None:
-    first, second = (compiled(tmp_path, call(tmp_path, "refuse")) for _ in range(2))
+def test_a_refusal_is_kept_without_files_where_the_caller_knows_it_is_one(tmp_path: Path) -> None:
+    one = call(tmp_path, "refuse")
+    known = CompileCall(one.function, one.arguments, one.inputs, (), "the tool", is_final=lambda result: True)
+    first, second = (compiled(tmp_path, known) for _ in range(2))
     assert first == second
     assert (first.answer, first.error) == (None, "RuntimeError: no kernel for abc")
     assert files(tmp_path / "run") == {}
     assert calls(tmp_path) == 1
+
+
+def test_an_error_of_the_machine_is_not_kept_whatever_the_caller_thinks(tmp_path: Path) -> None:
+    one = call(tmp_path, "full_disk")
+    known = CompileCall(one.function, one.arguments, one.inputs, (), "the tool", is_final=lambda result: True)
+    for _ in range(2):
+        compiled(tmp_path, known)
+    assert calls(tmp_path) == 2
 
 
 @pytest.mark.parametrize(
@@ -123,6 +144,7 @@ def test_a_refusal_is_kept_without_files(tmp_path: Path) -> None:
         ("eat", Limits(memory_bytes=2 << 30)),
         ("crash", Limits()),
         ("full_disk", Limits()),
+        ("refuse", Limits()),
     ],
 )
 def test_what_a_limit_a_crash_or_the_machine_ended_is_never_kept(function: str, limits: Limits, tmp_path: Path) -> None:
@@ -132,14 +154,6 @@ def test_what_a_limit_a_crash_or_the_machine_ended_is_never_kept(function: str, 
         assert compiled(tmp_path, limited).answer is None
     assert calls(tmp_path) == 2
     assert user_cache().size() == (0, 0)
-
-
-def test_an_ending_that_is_not_final_is_never_kept(tmp_path: Path) -> None:
-    one = call(tmp_path, "refuse")
-    unsure = CompileCall(one.function, one.arguments, one.inputs, (), "the tool", is_final=lambda result: False)
-    for _ in range(2):
-        compiled(tmp_path, unsure)
-    assert calls(tmp_path) == 2
 
 
 def test_without_the_cache_nothing_is_read_or_kept(tmp_path: Path) -> None:
@@ -191,12 +205,45 @@ def _outside(entry: Path) -> None:
     _rewritten(entry, files={"../../../escaped.txt": "0" * 64})
 
 
+def _null_byte(entry: Path) -> None:
+    _rewritten(entry, files={"a\0b": "0" * 64})
+
+
+def _a_file(entry: Path) -> None:
+    shutil.rmtree(entry)
+    entry.write_text("no folder")
+
+
+def _a_link(entry: Path) -> None:
+    shutil.rmtree(entry)
+    entry.symlink_to(entry.parent)
+
+
+def _prefix_is_a_file(entry: Path) -> None:
+    shutil.rmtree(entry.parent)
+    entry.parent.write_text("no folder")
+
+
 def _empty(entry: Path) -> None:
     (entry / "record.gz").write_bytes(b"")
 
 
 @pytest.mark.parametrize(
-    "damage", [_truncate, _other_text, _lost_file, _no_gzip, _foreign, _other_key, _outside, _empty]
+    "damage",
+    [
+        _truncate,
+        _other_text,
+        _lost_file,
+        _no_gzip,
+        _foreign,
+        _other_key,
+        _outside,
+        _null_byte,
+        _a_file,
+        _a_link,
+        _prefix_is_a_file,
+        _empty,
+    ],
 )
 def test_a_corrupt_or_foreign_entry_is_ignored_and_replaced(damage: object, tmp_path: Path) -> None:
     compiled(tmp_path, call(tmp_path))
@@ -206,6 +253,21 @@ def test_a_corrupt_or_foreign_entry_is_ignored_and_replaced(damage: object, tmp_
         assert files(tmp_path / folder) == MADE
     assert calls(tmp_path) == 2, "compiled again once, then taken from the new entry"
     assert not (tmp_path / "escaped.txt").exists()
+    user_cache().clear()
+    assert list(user_cache().folder.glob("*/*")) == []
+
+
+def test_an_error_of_the_destination_leaves_the_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled(tmp_path, call(tmp_path))
+
+    def full(source: Path, destination: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "other").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(compile_cache.shutil, "copyfile", full)
+        assert user_cache().load(the_entry().name, tmp_path / "other") is None
+    assert user_cache().load(the_entry().name, tmp_path / "other") is not None
 
 
 def test_a_disk_that_is_full_only_means_no_cache(
@@ -225,8 +287,6 @@ def test_a_disk_that_is_full_only_means_no_cache(
 
 
 def _only_in(folder: Path, function: object) -> object:
-    import shutil
-
     copyfile = shutil.copyfile
 
     def chosen(source: Path, destination: Path) -> object:
@@ -355,16 +415,14 @@ def test_the_sources_of_a_child_are_its_module_and_what_that_imports(
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def digest() -> str:
-        source_sha256.cache_clear()
         return source_sha256("vendorpack.child")
 
     before = digest()
     for name in ("unrelated", "annotations"):
         (package / f"{name}.py").write_text("changed = 1\n")
         assert digest() == before
-    for name in ("inner", "child"):
+    for name in ("inner", "child", "__init__"):
         (package / f"{name}.py").write_text(texts[name] + "changed = 1\n")
         assert digest() != before
         (package / f"{name}.py").write_text(texts[name])
         assert digest() == before
-    source_sha256.cache_clear()

@@ -150,3 +150,11 @@ def test_the_caller_may_fix_the_width(wish: str, dtype: DType, htp: Target, tmp_
 def test_another_width_is_refused() -> None:
     with pytest.raises(InputError, match="--operand-bits 12: expected one of auto, 16, 8"):
         options_from({"target": "qnn-htp", "operand_bits": "12"})
+
+
+def test_a_width_may_be_a_number_and_the_old_option_names_the_new_one() -> None:
+    assert options_from({"target": "qnn-htp", "operand_bits": 8}).operand_bits == "8"
+    with pytest.raises(
+        InputError, match="option 'operands' was renamed: use operand_bits, 16 for wide and 8 for narrow"
+    ):
+        options_from({"target": "qnn-htp", "operands": "narrow"})

@@ -25,6 +25,13 @@ _LISTED = 12
     help="Calibration data, for missing scales and to compare outputs on; without it, outputs are compared on random "
     "inputs and no scale may be missing.",
 )
+@click.option(
+    "--float",
+    "float_model",
+    metavar="MODEL",
+    type=click.Path(path_type=Path),
+    help="Float model that MODEL was quantized from: the verdict `repaired` then compares both with it.",
+)
 @click.option("--eval", "eval_", metavar="DATA", help="Held-out data, with labels (ground truth) for the metric.")
 @click.option(
     "--metric",
@@ -57,6 +64,7 @@ def repair_command(
     target: str,
     precision: str | None,
     calib: str | None,
+    float_model: Path | None,
     eval_: str | None,
     metric: str | None,
     shape: tuple[str, ...],
@@ -85,7 +93,15 @@ def repair_command(
     options = options_from({**values, "cache": not no_cache})
     with showing_progress() as report:
         result, record = repair(
-            model, options, output, calibration=calib, evaluation=eval_, force=force, report=report, command=command
+            model,
+            options,
+            output,
+            calibration=calib,
+            evaluation=eval_,
+            float_model=float_model,
+            force=force,
+            report=report,
+            command=command,
         )
     code = show(result, output, ())
     for rewrite in record.rewrites:

@@ -47,6 +47,8 @@ def open_session(model: Path | bytes, mode: Mode, *, threads: int = 1, optimized
     # folds a Pad of zeros into a MaxPool, which does not pad with zeros; deployed graphs have no such Pad
     # (passes/protect_pad_from_fusion.py).
     disabled = ["WeightBiasQuantization"] if mode is Mode.DEPLOYED else ["Pad_Fusion"]
+    if mode is Mode.EXACT:
+        disabled.append("ClipQuantRewrite")  # fails to load a Clip before a float8 QuantizeLinear
     with runtime_errors(f"load {model.name if isinstance(model, Path) else 'the model'}"):
         return onnxruntime.InferenceSession(
             source, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled

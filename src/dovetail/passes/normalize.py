@@ -68,7 +68,7 @@ NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
     fuse_layer_norm,
     fuse_gelu,
     fold_inverse_sigmoid,
-    bound_sentinels,  # after logit_of_sigmoid: a Clip saturates, a Log does not
+    bound_sentinels,  # after fold_inverse_sigmoid: a Clip saturates, a Log does not
     decompose_attention,
     probabilities_first,
     remove_nan_guard,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -74,6 +74,27 @@ class ImportedQParams:
             for candidate in _relaid(params, computed):
                 if _on_grid(array, candidate) or _from_largest(array, candidate):
                     return candidate
+        return None
+
+    def same_step(self, origin: Origin, array: Array, computed: QParams) -> QParams | None:
+        """Qparams with the imported step of a constant, in a symmetric encoding where the imported one was not.
+
+        The constant is already on that grid: with the same step it stays there, with any other it would be rounded a
+        second time. Channels that lose more by clipping to the symmetric range get the step of ``computed``.
+        """
+        for params in (params for name in origin.names for params in self.constants.get(name, ())):
+            if not params.dtype.is_integer or params.dtype.bits != computed.dtype.bits or computed.zero_point.any():
+                continue
+            if params.axis is not None and (params.axis, params.scale.shape) != (computed.axis, computed.scale.shape):
+                continue
+            if not _on_grid(array, params):
+                continue
+            scale = np.broadcast_to(params.scale, computed.scale.shape)
+            given = QParams(computed.encoding, scale, computed.zero_point, computed.axis)
+            kept = _errors(array, given) <= _errors(array, computed)
+            if np.any(kept):
+                scale = np.where(kept, given.scale, computed.scale)
+                return QParams(computed.encoding, scale, computed.zero_point, computed.axis)
         return None
 
 
@@ -152,7 +173,9 @@ def _by_range(params: QParams, encoding: Encoding) -> QParams:
 
 def _relaid(params: QParams, computed: QParams) -> Iterator[QParams]:
     """The imported qparams of a constant, as they would be after it was transposed or sliced along its channels."""
-    if params.dtype is not computed.dtype or params.zero_point.any() != computed.zero_point.any():
+    params = _with_sign_of(params, computed)
+    symmetric = computed.encoding.symmetric
+    if params.dtype is not computed.dtype or (symmetric and params.zero_point.any() != computed.zero_point.any()):
         return
     if params.axis is None:
         yield params
@@ -163,6 +186,23 @@ def _relaid(params: QParams, computed: QParams) -> Iterator[QParams]:
     for start in itertools.chain(range(0, params.scale.size - length + 1, length)):
         channels = slice(start, start + length)
         yield QParams(computed.encoding, params.scale[channels], params.zero_point[channels], computed.axis)
+
+
+def _with_sign_of(params: QParams, computed: QParams) -> QParams:
+    """The same grid in the signed or unsigned dtype of ``computed``: int8 with zero point z is uint8 with z + 128."""
+    given, wanted = params.dtype, computed.dtype
+    if given is wanted or not given.is_integer or not wanted.is_integer or given.bits != wanted.bits:
+        return params
+    zero_point = params.zero_point + (wanted.grid.low - given.grid.low)
+    encoding = replace(params.encoding, dtype=wanted, symmetric=computed.encoding.symmetric)
+    return QParams(encoding, params.scale, zero_point, params.axis)
+
+
+def _errors(array: Array, params: QParams) -> Array:
+    """The squared error of a constant, per channel of its qparams."""
+    reduced = None if params.axis is None else tuple(i for i in range(array.ndim) if i != params.axis)
+    squared = (fake_quantize(array, params).astype(np.float64) - array) ** 2
+    return np.asarray(np.sum(squared, axis=reduced))
 
 
 def _from_largest(array: Array, params: QParams) -> bool:

@@ -205,7 +205,7 @@ class _Writer:
         if isinstance(output, QParams) and output.encoding == slot.encoding:
             text = f"same scale and zero point as the output of {unit.label}"  # saves a requantization
             return Choice(output, Reason.SHARED, text, scale_from=ScaleSource.DERIVED)
-        params, source, detail = self._qparams.constant_params(unit.nodes[0], operand, slot.encoding, array)
+        params, source, detail = self._qparams.constant_params(unit.nodes[0], operand, slot, array)
         bias_slot = signature.slot(2)  # the bias's scale is derived from this weight's scale
         if operand.slot == 1 and bias_slot is not None and bias_slot.derived:
             params = self._room_for_bias(unit, params, done)

@@ -10,11 +10,15 @@ import onnx_ir as ir
 
 from dovetail.errors import InputError
 from dovetail.model.origin import fused_tensors_of, nodes_of, origin_of
+from dovetail.op_support import FP16, FP32
 from dovetail.plan.constraints import Problem, Unit
+from dovetail.plan.imported_qparams import ImportedQParams
 from dovetail.plan.kernels import has_kernel
 from dovetail.plan.request import Keep, Pin, Pins
 from dovetail.storage import Reason
 
+# Operators that a quantizer decides on: what is between them follows.
+_LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 # How many similar names the error message lists.
 _SHOWN = 3
 _WILDCARDS = frozenset("*?[")
@@ -69,6 +73,24 @@ def _has_kernels(problem: Problem, name: str, keep: Keep) -> bool:
     if writers and not problem.table.quantizes_edges:
         return all(has_kernel(unit, keep.precision) for unit in writers)
     return any(has_kernel(unit, keep.precision) for unit in problem.readers_of(problem.groups[root]))
+
+
+def left_in_float(problem: Problem, imported: ImportedQParams) -> Pins:
+    """Pins to float for the layers of which a quantized model has no operand quantized: its tool left them in float.
+
+    Only where the target can run float operators between quantized ones.
+    """
+    if not problem.table.runs_float_between:
+        return Pins()
+    precision = FP16 if problem.table.float_encoding == FP16.activation else FP32
+    pin = Pin(precision, Reason.RECORDED, "in float, as in the input model")
+    known = {*imported.tensors, *imported.implied, *imported.constants}
+    return Pins({
+        unit.name: pin
+        for unit in problem.units
+        if unit.nodes[0].op_type in _LAYERS
+        and not any(known & set(_value_names(operand.value)) for operand in unit.operands)
+    })  # fmt: skip
 
 
 def _no_match(problem: Problem, keep: Keep) -> str:

@@ -16,7 +16,7 @@ from dovetail.model.origin import origin_of
 from dovetail.numerics.grid import FLOAT8_HIGHEST
 from dovetail.numerics.methods import RangeMethod
 from dovetail.numerics.ranges import find_range, params_from_range, weight_params
-from dovetail.op_support import FixedQParams
+from dovetail.op_support import FixedQParams, Slot
 from dovetail.plan.constraints import Operand, Problem
 from dovetail.plan.imported_qparams import FROM_MODEL, ImportedQParams
 from dovetail.stats import Stats
@@ -169,14 +169,19 @@ class QParamsBuilder:
         origin = None if value is None else origin_of(value)
         return origin.names if origin is not None and origin.exact else ()
 
-    def constant_params(self, node: ir.Node, operand: Operand, encoding: Encoding, array: Array) -> SourcedQParams:
+    def constant_params(self, node: ir.Node, operand: Operand, slot: Slot, array: Array) -> SourcedQParams:
         """The qparams of a constant: its imported ones where they still apply, else from its own values."""
-        params = constant_params(node, operand, encoding, array, _of_constants(self.method))
-        imported = None
-        if self.imported is not None:
-            imported = self.imported.of_constant(origin_of(operand.value), array, params)
+        params = constant_params(node, operand, slot.encoding, array, _of_constants(self.method))
+        if self.imported is None:
+            return SourcedQParams(params, ScaleSource.VALUES, "range of its values")
+        origin = origin_of(operand.value)
+        imported = self.imported.of_constant(origin, array, params)
+        if imported is None and (same_step := self.imported.same_step(origin, array, params)) is not None:
+            return SourcedQParams(same_step, ScaleSource.GIVEN_CHANGED, "same scale as in the input model, symmetric")
         if imported is None:
             return SourcedQParams(params, ScaleSource.VALUES, "range of its values")
+        if slot.per_channel and imported.axis is None:
+            imported = _repeated(imported, params)
         return SourcedQParams(imported, ScaleSource.GIVEN, FROM_MODEL)
 
     def _allowed_scale(self, root: str, dtype: DType, scale: float) -> float:
@@ -187,6 +192,13 @@ class QParamsBuilder:
             if unit.support is not None and unit.support.output_scale is not None:
                 scale = unit.support.output_scale(unit.nodes[0], dtype, scale)
         return scale
+
+
+def _repeated(params: QParams, computed: QParams) -> QParams:
+    """A scale of the whole tensor, repeated for every channel of ``computed``."""
+    shape = computed.scale.shape
+    scale, zero_point = (np.broadcast_to(array, shape) for array in (params.scale, params.zero_point))
+    return QParams(computed.encoding, scale, zero_point, computed.axis)
 
 
 def widen(stored: QParams, encoding: Encoding) -> QParams | None:

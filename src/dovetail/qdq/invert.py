@@ -20,7 +20,7 @@ from dovetail.numerics.affine import dequantize, quantize
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.remove_unused import remove_unused
 from dovetail.qdq.moved import read_before_moving
-from dovetail.qdq.params import is_dequantize, is_quantize
+from dovetail.qdq.params import is_dequantize, is_quantize, use_onnx_domain
 from dovetail.qdq.views import QuantizedCopy, ValueReaders, dequantized_copies, readers_of, refuse_other_consumers
 from dovetail.storage import IN_FLOAT32, Choice, Plan, Reason, ScaleSource, Storage
 
@@ -60,8 +60,7 @@ def invert(model: ir.Model) -> tuple[ir.Model, Plan]:
     _refuse(model)
     model = model.clone()
     edit.forget_names(model.graph)
-    for node in _qdq_nodes(model.graph):
-        node.domain = ""
+    use_onnx_domain(model)
     remove_unused(model)  # a consumer whose output nothing uses does not count
     infer_shapes(model)
     read_before_moving(model)

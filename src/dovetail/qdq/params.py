@@ -38,6 +38,13 @@ def is_dequantize(node: ir.Node | None) -> bool:
     return node is not None and node.op_type == "DequantizeLinear" and node.domain in _DOMAINS
 
 
+def use_onnx_domain(model: ir.Model) -> None:
+    """Move the Q and DQ nodes of ONNX Runtime's own domain to that of ONNX, in place, so that types can be inferred."""
+    for node in model.graph:
+        if is_quantize(node) or is_dequantize(node):
+            node.domain = ""
+
+
 def qparams_of(node: ir.Node) -> QParams:
     """The qparams of a Q or DQ node, which must be constant, finite, above zero and of the right shape."""
     _check_real_type(node)

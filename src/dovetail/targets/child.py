@@ -195,7 +195,7 @@ def main(text: str) -> int:
         content = {"answer": function(**request["arguments"])}
     except InputError as error:
         content = {"error": str(error)}
-    except Exception as error:  # noqa: BLE001 - whatever a closed component raises is its answer, said in the parent
+    except Exception as error:  # noqa: BLE001 - whatever a closed component raises is its answer, reported by the parent
         content = {"error": f"{type(error).__name__}: {error}"}
     whole = Path(request["answer"])
     part = whole.with_suffix(".part")

@@ -6,25 +6,30 @@ import ast
 import functools
 import hashlib
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 
 
-@functools.cache
 def source_sha256(module: str) -> str:
-    """Over the module and all modules of its own package and of this one that it imports, directly or not."""
+    """The hash of the module and of all modules of its package and of Dovetail that it imports, directly or not.
+
+    Files are read again on every call, as the child reads them: they may have changed since this process started.
+    """
     packages = {module.partition(".")[0], __name__.partition(".")[0]}
-    waiting, sources = [module], dict[str, bytes]()
+    waiting, sources = [module], dict[str, str]()
     while waiting:
         name = waiting.pop()
-        file = _file_of(name)
-        if file is None or name in sources:
+        if name in sources or name.partition(".")[0] not in packages:
             continue
-        sources[name] = file.read_bytes()
-        waiting += [other for other in _imports(sources[name]) if other.partition(".")[0] in packages]
+        file = _file_of(name)
+        if file is None:
+            continue
+        source = file.read_bytes()
+        sources[name] = hashlib.sha256(source).hexdigest()
+        waiting += _imports(source)
+        waiting += [name.rpartition(".")[0]] if "." in name else []  # its package, whose __init__ runs first
     state = hashlib.sha256()
     for name in sorted(sources):
-        state.update(f"{name} {hashlib.sha256(sources[name]).hexdigest()}\n".encode())
+        state.update(f"{name} {sources[name]}\n".encode())
     return state.hexdigest()
 
 
@@ -37,8 +42,10 @@ def _file_of(module: str) -> Path | None:
     return None if spec is None or spec.origin is None else Path(spec.origin)
 
 
-def _imports(source: bytes) -> Iterator[str]:
+@functools.lru_cache(maxsize=1024)
+def _imports(source: bytes) -> tuple[str, ...]:
     """Every name that is imported when the code runs, wherever in the file: not what only annotations need."""
+    names: list[str] = []
     waiting: list[ast.AST] = [ast.parse(source)]
     while waiting:
         node = waiting.pop()
@@ -47,7 +54,8 @@ def _imports(source: bytes) -> Iterator[str]:
             continue
         waiting += ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names.append(node.module)
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return tuple(names)

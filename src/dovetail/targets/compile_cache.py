@@ -31,6 +31,17 @@ DEFAULT_LIMIT_MB = 5000
 _RECORD, _FILES, _TEMPORARY = "record.gz", "files", "tmp-"
 # A temporary folder that is older than this was left by a process that was killed.
 _ABANDONED_S = 24 * 3600.0
+# What reading an entry raises that is not there, or is not what ``store`` writes.
+_DAMAGED = (
+    FileNotFoundError,
+    NotADirectoryError,
+    IsADirectoryError,
+    gzip.BadGzipFile,
+    EOFError,
+    zlib.error,
+    msgspec.DecodeError,
+    ValueError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +71,10 @@ class CompileCache:
             try:
                 record = msgspec.json.decode(gzip.decompress((entry / _RECORD).read_bytes()), type=CacheRecord)
                 whole = record.key == key and _copy_files(entry / _FILES, record.files, copies)
-            except (OSError, EOFError, zlib.error, msgspec.DecodeError):  # no such entry, or not one of ours
+            except _DAMAGED:
                 whole = False
+            except OSError:  # about the destination or this machine: the entry may be good
+                return None
             if not whole:
                 _remove(entry)
                 return None
@@ -72,14 +85,16 @@ class CompileCache:
 
     def store(self, record: CacheRecord, source: Path) -> None:
         """Keep a record with its files, which are in ``source``; raises OSError where the disk does not take it."""
+        if sum((source / name).stat().st_size for name in record.files) > self.limit_bytes:
+            return
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=self.folder))
         try:
             _copy_files(source, record.files, temporary / _FILES)
             (temporary / _RECORD).write_bytes(gzip.compress(msgspec.json.encode(record), compresslevel=1))
-            if _size_bytes(temporary) > self.limit_bytes:
-                return
             entry = self._entry(record.key)
+            if entry.parent.exists() and not entry.parent.is_dir():
+                entry.parent.unlink()
             entry.parent.mkdir(exist_ok=True)
             try:
                 temporary.rename(entry)
@@ -98,8 +113,11 @@ class CompileCache:
     def clear(self) -> tuple[int, int]:
         """Remove every entry, and what killed processes left; how many entries and bytes that were."""
         before = self.size()
-        for path in (*self._entries(), *self.folder.glob(f"{_TEMPORARY}*")):
-            shutil.rmtree(path)
+        for path in self.folder.glob("??/*"):
+            _remove(path)
+        self._remove_abandoned(older_s=0.0)
+        if left := list(self.folder.glob("??/*")):
+            raise OSError(f"{left[0]} could not be removed")
         return before
 
     def _entry(self, key: str) -> Path:
@@ -110,10 +128,7 @@ class CompileCache:
 
     def _trim(self) -> None:
         """Remove the least recently used entries until the rest fits, and what killed processes left."""
-        now = time.time()
-        for path in self.folder.glob(f"{_TEMPORARY}*"):
-            if now - _used_at(path) > _ABANDONED_S:
-                shutil.rmtree(path, ignore_errors=True)
+        self._remove_abandoned(older_s=_ABANDONED_S)
         entries = sorted((_used_at(path), _size_bytes(path), path) for path in self._entries())
         total = sum(size for _, size, _ in entries)
         for _, size, path in entries:
@@ -121,6 +136,13 @@ class CompileCache:
                 return
             _remove(path)
             total -= size
+
+    def _remove_abandoned(self, older_s: float) -> None:
+        """Remove temporary folders of this age; a process that still uses one then keeps nothing, which is harmless."""
+        now = time.time()
+        for path in self.folder.glob(f"{_TEMPORARY}*"):
+            if now - _used_at(path) > older_s:
+                _delete(path)
 
 
 def user_cache() -> CompileCache:
@@ -153,7 +175,15 @@ def _remove(entry: Path) -> None:
         entry.rename(trash)
     except OSError:  # it is not there, or another process was faster
         return
-    shutil.rmtree(trash, ignore_errors=True)
+    _delete(trash)
+
+
+def _delete(path: Path) -> None:
+    """Delete a folder, or whatever else is there; another process may be faster."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _touch(entry: Path) -> None:

@@ -35,8 +35,8 @@ _CORE_PACKAGES = ("numpy", "onnx", "onnx-ir", "onnxruntime")
 # An error that is about this machine at this moment, and not about the model.
 _MACHINE_ERROR = re.compile(
     r"No space left on device|Too many open files|Read-only file system|Permission denied|Input/output error"
-    r"|Resource temporarily unavailable|shared object file|[Oo]ut ?[Oo]f ?[Mm]emory|ModuleNotFoundError|ImportError"
-    r"|OSError"
+    r"|Resource temporarily unavailable|shared object file|[Oo]ut ?[Oo]f ?[Mm]emory|allocate|bad_alloc|start new thread"
+    r"|ModuleNotFoundError|ImportError|OSError"
 )
 
 
@@ -44,9 +44,10 @@ _MACHINE_ERROR = re.compile(
 class CompileCall:
     """One call of a vendor's compiler.
 
-    ``function``: ``module:name``, called with ``arguments`` in a folder that holds ``inputs`` by name; whatever other
-    files it leaves there are its output. ``packages``: the distributions it uses. ``who``: what messages call it.
-    ``is_final``: whether the same call would end in the same way again; never asked about what did not finish.
+    ``function``: ``module:name``, called with ``arguments`` in a folder that holds ``inputs`` by name, to which it must
+    not write; whatever other files it leaves there are its output. ``packages``: the distributions it uses. ``who``:
+    what messages call it. ``is_final``: whether the same call would end in the same way again; only asked about what
+    finished. By default an error is not final: it may be about this machine at this moment (a full disk, no memory).
     """
 
     function: str
@@ -55,7 +56,7 @@ class CompileCall:
     packages: tuple[str, ...]
     who: str
     limits: Limits = DEFAULT_LIMITS
-    is_final: Callable[[ChildResult], bool] = lambda result: True
+    is_final: Callable[[ChildResult], bool] = lambda result: result.answer is not None
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +92,9 @@ def compile_session(*, use_cache: bool) -> Iterator[CompileSession]:
 
 def model_inputs(model: Path, name: str = "model.onnx") -> dict[str, Path]:
     """An ONNX file and the weight files beside it, by the names that a child sees."""
-    return {name: model, **{str(path.relative_to(model.parent)): path for path in external_files(model)}}
+    folder = Path(name).parent
+    weights = {(folder / path.relative_to(model.parent)).as_posix(): path for path in external_files(model)}
+    return {name: model, **weights}
 
 
 def compile_in_child(call: CompileCall, folder: Path) -> ChildResult:
@@ -111,8 +114,10 @@ def compile_in_child(call: CompileCall, folder: Path) -> ChildResult:
             result = _run(call, work)
             _store(session, key, call, result, work)
         if result.answer is not None:
-            for path in work.iterdir():
-                _replace(path, folder / path.name)
+            for path in _files(work):
+                destination = folder / path.relative_to(work)
+                destination.parent.mkdir(parents=True, exist_ok=True)
+                path.replace(destination)
     return result
 
 
@@ -129,25 +134,20 @@ def _run(call: CompileCall, work: Path) -> ChildResult:
 
 def _store(session: CompileSession, key: str, call: CompileCall, result: ChildResult, work: Path) -> None:
     """Keep what would come out the same again; a disk that is full, or read-only, only means that nothing is kept."""
-    if session.cache is None or not result.finished or _is_about_this_machine(result) or not call.is_final(result):
+    if session.cache is None or not result.finished or not call.is_final(result):
         return
-    files = [path for path in sorted(work.rglob("*")) if path.is_file()] if result.answer is not None else []
+    if _MACHINE_ERROR.search(result.error):
+        return
     try:
+        files = _files(work) if result.answer is not None else []
         sha256 = {path.relative_to(work).as_posix(): file_sha256(path) for path in files}
         session.cache.store(CacheRecord(key, result.answer, result.error, result.log, sha256), work)
     except OSError as error:
         session.not_stored = str(error)
 
 
-def _is_about_this_machine(result: ChildResult) -> bool:
-    answer = {} if result.answer is None else result.answer
-    return _MACHINE_ERROR.search(f"{result.error} {answer.get('error', '')}") is not None
-
-
-def _replace(source: Path, destination: Path) -> None:
-    if destination.is_dir():
-        shutil.rmtree(destination)
-    source.replace(destination)
+def _files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
 def _key(call: CompileCall) -> str:

@@ -123,7 +123,6 @@ def _write_dlc(options: HtpOptions, model: Path, folder: Path) -> tuple[Path, st
         packages=(PACKAGE,),
         who="the DLC writer",
         limits=options.limits,
-        is_final=lambda result: result.answer is not None,
     )
     result = compile_in_child(call, folder)
     if result.answer is None:

@@ -19,7 +19,7 @@ from dovetail.targets.qnn_htp.options import HtpOptions
 
 # The activation type of the helpers, by the name of the precision.
 _ACTIVATIONS = {"w8a8": "QUInt8", "w8a16": "QUInt16"}
-_ORIGINAL, _SAMPLES = "original.onnx", "samples"
+_ORIGINAL, _SAMPLES = "original/model.onnx", "samples"
 
 
 def export_naive(

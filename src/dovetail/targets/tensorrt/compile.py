@@ -73,9 +73,10 @@ def _build(options: TrtOptions, model: Path, folder: Path) -> ChildResult:
         "dovetail.targets.tensorrt.build:build_in_child",
         {"model": "model.onnx", "engine": _ENGINE_FILE, "layers": _LAYERS_FILE, "sm": options.gpu.sm},
         inputs=model_inputs(model),
-        packages=(PACKAGE,),
+        packages=(PACKAGE, f"{PACKAGE}-libs", f"{PACKAGE}-bindings"),
         who=_BUILDER,
         limits=options.limits,
+        is_final=lambda result: not _error(result),
     )
     return compile_in_child(call, folder)
 

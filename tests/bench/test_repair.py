@@ -1,0 +1,43 @@
+"""The table of ``bench.repair``: cells are kept, refusals are sentences, and a worse model is exit code 1."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench import repair
+
+
+def test_cells_are_measured_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--models", "vit_fashion", "--targets", "ort-cpu", "--folder", str(tmp_path), "--quantizers"]
+    assert repair.main([*arguments, "static-default"]) == 0
+    first = capsys.readouterr().out
+    assert first.startswith("vit_fashion | static-default | ort-cpu | ")
+    assert "failed" not in first
+    assert repair.main([*arguments, "static-default"]) == 0
+    assert capsys.readouterr().out.startswith("| network | quantizer | ort-cpu |")
+
+
+def test_a_quantizer_that_is_not_installed_is_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(repair.VARIABLE, raising=False)
+    options = ["--models", "vit_fashion", "--quantizers", "modelopt-fp8", "--targets", "ort-cpu"]
+    assert repair.main([*options, "--folder", str(tmp_path)]) == 0
+    assert f"nvidia-modelopt is not installed; set {repair.VARIABLE}" in capsys.readouterr().out
+
+
+def test_a_worse_model_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"model": "m", "quantizer": "q", "target": "t", "as_given_db": 30.0, "failed": ["repaired"], "refused": ""}
+    for repaired_db, code in ((29.1, 0), (28.9, 1)):
+        (tmp_path / "cells.jsonl").write_text(json.dumps({**row, "repaired_db": repaired_db}) + "\n")
+        assert repair.main(["--table", "--folder", str(tmp_path)]) == code
+        assert f"| m | q | 30.0 -> {repaired_db} (repaired failed) |" in capsys.readouterr().out
+
+
+def test_an_unknown_name_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        repair.main(["--quantizers", "other", "--folder", str(tmp_path)])
+    assert "unknown quantizer 'other'; expected one of static-default" in capsys.readouterr().err
