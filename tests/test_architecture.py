@@ -34,7 +34,7 @@ LAYERS = (
     ("targets",),
     ("zoo",),
     ("run_lock", "run_record"),
-    ("catalog", "config", "float_graph", "rundir", "versions"),
+    ("catalog", "config", "float_graph", "float_sessions", "rundir", "versions"),
     ("checking", "rule_docs", "stages"),
     ("job", "stage_files"),
     ("report",),

@@ -95,11 +95,11 @@ def test_a_model_in_memory_and_a_function_for_data(digits: dict[str, object]) ->
     assert model.SerializeToString() == before
 
 
-def test_half_precision_models_are_refused_by_name(digits: dict[str, object], tmp_path: Path) -> None:
-    path = tmp_path / "half.onnx"
-    text = '<ir_version: 10, opset_import: ["": 21]> g (float16[1,3] x) => (float16[1,3] y) { y = Relu(x) }'
+def test_double_precision_models_are_refused_by_name(digits: dict[str, object], tmp_path: Path) -> None:
+    path = tmp_path / "double.onnx"
+    text = '<ir_version: 10, opset_import: ["": 21]> g (double[1,3] x) => (double[1,3] y) { y = Relu(x) }'
     onnx.save(onnx.parser.parse_model(text), path)
-    with pytest.raises(InputError, match="'y' is float16; provide the float32 model"):
+    with pytest.raises(InputError, match="'y' is double; provide the float32 model"):
         dovetail.fit(**{**digits, "model": path, "calibration": {"x": np.zeros((4, 3), np.float16)}})
     assert not Path(str(digits["output"])).exists()
 

@@ -12,15 +12,17 @@ import onnx_ir as ir
 from dovetail.calibrate.collect import collect
 from dovetail.calibrate.data import input_specs
 from dovetail.calibrate.sources import DataLike, open_data
-from dovetail.catalog import rules_for
+from dovetail.catalog import find_rule, rules_for
 from dovetail.errors import InputError
 from dovetail.finding import Finding
 from dovetail.float_graph import prepared
+from dovetail.float_sessions import require_no_crash
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import origin_of
 from dovetail.model.read import Shapes, read
+from dovetail.model.suggest_shapes import require_static
 from dovetail.op_support import OpTable
-from dovetail.passes.as_float32 import as_float32
+from dovetail.passes.as_float32 import as_float32, has_float16
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.plan.make import observed
 from dovetail.qdq.invert import invert, is_quantized
@@ -29,6 +31,8 @@ from dovetail.rules.check import check
 from dovetail.rules.check_input import CheckInput
 from dovetail.stats import Stats
 from dovetail.target import Target
+
+DYNAMIC_SHAPE = "Q601"
 
 
 def check_file(
@@ -40,10 +44,14 @@ def check_file(
     """Return the findings on a model file; the file is not changed.
 
     A float model is checked in the form that would be quantized, so that what normalization fixes is not reported. A
-    QDQ model is checked as it is. An unknown input shape is a finding; with calibration data it is an error, because
-    the model cannot be run.
+    QDQ model is checked as it is. An unknown input shape is a finding, and the only one: what else is found without
+    shapes may not be true. With calibration data it is an error, because the model cannot be run.
     """
     raw = read(path, shapes)
+    if not is_quantized(raw) and has_float16(raw):
+        as_float32(raw)
+    if calibration is None and any(shape_of(value) is None for value in raw.graph.inputs):
+        return check(CheckInput(raw, target.table, target.facts, raw=raw), [find_rule(DYNAMIC_SHAPE)])
     model, plan = invert(_in_float32(raw)) if is_quantized(raw) else (_as_quantized(raw, target), None)
     infer_shapes(model)
     stats = None if calibration is None else _statistics(model, target.table, calibration)
@@ -62,9 +70,8 @@ def _in_float32(raw: ir.Model) -> ir.Model:
 
 
 def _as_quantized(raw: ir.Model, target: Target) -> ir.Model:
-    """Return the graph that ``fit`` would quantize, or the graph as read if an input shape is unknown."""
-    if any(shape_of(value) is None for value in raw.graph.inputs):
-        return raw.clone()
+    """Return the graph that ``fit`` would quantize."""
+    require_static(raw)
     try:
         return prepared(raw, target)
     except InputError:  # an unsupported operator that cannot be moved to the tail is reported by the rules
@@ -83,5 +90,6 @@ def _statistics(model: ir.Model, table: OpTable, calibration: DataLike) -> Stats
             )
     if not names:
         return None
+    require_no_crash((model,), model)
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
         return collect(model, names, data, workdir=Path(folder), histograms=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from dovetail.model.memory import require_memory
 from dovetail.model.origin import record_fused_names
 from dovetail.model.read import require_float32, require_known_shapes
 from dovetail.model.split import SplitModel, split
@@ -29,9 +30,10 @@ def rewrite(head: ir.Model, target: Target, original: ir.Model) -> Passed:
 
 
 def require_quantizable(model: ir.Model) -> None:
-    """Refuse a rewritten graph that is not float32 throughout or has an unknown shape."""
+    """Refuse a rewritten graph that is not float32 throughout, has an unknown shape or does not fit into memory."""
     require_float32(model)
     require_known_shapes(model)
+    require_memory(value for node in model.graph for value in node.outputs)
 
 
 def prepared(original: ir.Model, target: Target) -> ir.Model:

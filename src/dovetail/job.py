@@ -16,12 +16,15 @@ from dovetail.calibrate.user_code import load_function
 from dovetail.config import MAY_CHANGE, FitOptions, option_values
 from dovetail.errors import InputError
 from dovetail.files import file_sha256
-from dovetail.model.read import read, require_no_nan, require_static
+from dovetail.model.read import CHANGES, read, require_no_nan
+from dovetail.model.suggest_shapes import require_static
 from dovetail.op_support import OpTable, Precision
+from dovetail.passes.as_float32 import as_float32, has_float16
 from dovetail.plan.imported_qparams import ImportedQParams
 from dovetail.plan.request import Keep, Request
 from dovetail.plan.rows import read_plan
 from dovetail.qdq.invert import is_quantized
+from dovetail.rules.domains import require_domains
 from dovetail.stages import keyed
 from dovetail.storage import Plan
 from dovetail.target import Target
@@ -37,7 +40,8 @@ class Job:
     """The checked inputs of a run.
 
     ``imported``: quantization parameters that came with the model and are kept. ``keeps``: patterns that become pins of
-    the request once the graph is rewritten.
+    the request once the graph is rewritten. ``changes``: what reading changed in the model so that its file cannot be
+    run to compare with; ``as_read``, the model as it was read, then takes its place.
     """
 
     path: Path
@@ -51,7 +55,14 @@ class Job:
     evaluation: Evaluation | None
     plan: Plan | None
     plan_key: str
+    changes: tuple[str, ...] = ()
     imported: ImportedQParams | None = None
+    as_read: Path | None = None
+
+    @property
+    def reference(self) -> Path:
+        """The float model that everything is compared with: the caller's file, or the model as it was read from it."""
+        return self.path if self.as_read is None else self.as_read
 
     @property
     def target_key(self) -> str:
@@ -98,6 +109,8 @@ def prepare(
             f"{path} is already quantized: `dovetail fit` requires the float model; `dovetail check` and `dovetail "
             "repair` accept this one"
         )
+    require_domains(model, target.table)
+    changes = _in_float32(model)
     require_static(model)
     require_no_nan(model)
     specs = input_specs(model)
@@ -115,7 +128,17 @@ def prepare(
         options = replace(options, precision=user_plan.precision, io="quantized" if user_plan.quantized_io else "float")
     plan_key = "" if plan is None else file_sha256(*(p for p in (plan, plan.with_suffix(".npz")) if p.exists()))
     key = _data_key(calibration)
-    return Job(path, model, options, target, request, keeps, data, key, held_out, user_plan, plan_key)
+    return Job(path, model, options, target, request, keeps, data, key, held_out, user_plan, plan_key, changes)
+
+
+def _in_float32(model: ir.Model) -> tuple[str, ...]:
+    """Convert a float16 or bfloat16 model to float32, in place, and return all that differs from its file."""
+    changes: tuple[str, ...] = model.meta[CHANGES]
+    if not has_float16(model):
+        return changes
+    count = len(as_float32(model).changed)
+    note = f"{count} float16 or bfloat16 tensors, inputs and outputs included, are read as float32"
+    return (*changes, note)
 
 
 def _evaluation(

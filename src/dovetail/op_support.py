@@ -154,6 +154,7 @@ class OpTable:
     ``quantizes_edges``: tensors stay float and are quantized on the edges into operators that compute in 8 bit: every
     consumer has its own Q/DQ pair, equal ones are shared. ``runs_float_between``: operators without an integer kernel
     run in float between DequantizeLinear and QuantizeLinear, which is slower but correct.
+    ``domains``: those whose operators it runs; the empty one is that of ONNX.
     """
 
     target: str
@@ -168,6 +169,7 @@ class OpTable:
     float_encoding: Encoding = FLOAT32
     quantizes_edges: bool = False
     runs_float_between: bool = False
+    domains: tuple[str, ...] = ("",)
 
 
 W8A8 = Precision("w8a8", A8, W8)

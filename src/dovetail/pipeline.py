@@ -17,6 +17,7 @@ from dovetail.errors import InputError
 from dovetail.files import file_sha256
 from dovetail.finding import Finding, Status
 from dovetail.float_graph import cut, require_quantizable, rewrite
+from dovetail.float_sessions import require_no_crash
 from dovetail.job import Job, image_options
 from dovetail.model.external_data import external_files
 from dovetail.model.split import SplitModel
@@ -95,17 +96,20 @@ def _run_stages(job: Job, run: RunDir, clock: Clock, sha256: str) -> Result:
         probe = job.target.backend.probe()
         versions = {**core_versions(), **probe.versions}
     stages = Stages(run, clock, versions)
+    job = _with_reference(job, run)
     graph = _float_graph(job, run, clock, stages, sha256)
     problem = build_problem(graph.model.value, job.target.table)
     request = job.request if job.imported is None else job.request.pinned(left_in_float(problem, job.imported))
     request = request.pinned(resolve_keeps(problem, job.keeps))
     check_pins(graph.model.value, job.target.table, request)
+    with clock.stage("try_float"):
+        require_no_crash((job.reference, graph.model.value), job.model)
     # Before the comparison, because its error names the activation that is not finite.
     stats = _statistics(job, run, clock, stages, graph.model)
     with clock.stage("held_out"):
         about_data = _check_data(job, run, graph.model.value, stats.value)
     with clock.stage("check_normalized"):
-        normalized = check_normalized(job.path, graph.split, job.data, job.options.thresholds)
+        normalized = check_normalized(job.reference, graph.split, job.data, job.options.thresholds)
     record = None
     if normalized.status is Status.FAIL:
         clear_device_folder(run.path)
@@ -114,6 +118,11 @@ def _run_stages(job: Job, run: RunDir, clock: Clock, sha256: str) -> Result:
         record = replace(record, findings=(*about_data, *record.findings))
     with clock.stage("report"):
         return assemble(job, run.path, graph.split, sha256, normalized, graph.passes, record, versions)
+
+
+def _with_reference(job: Job, run: RunDir) -> Job:
+    """Write the model as it was read, to compare with, if its file cannot be run or computes in float16."""
+    return replace(job, as_read=write(job.model, run.stages / "read.onnx")[0]) if job.changes else job
 
 
 @dataclass(frozen=True, slots=True, eq=False)

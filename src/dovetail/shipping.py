@@ -152,7 +152,7 @@ def _workbench(job: Job, run: RunDir, clock: Clock, model: ir.Model, probe: Prob
 
 
 def _build_inputs(job: Job, split: SplitModel, probe: Probe, build: Build) -> BuildInputs:
-    return BuildInputs(job.path, split.head, build.plan, build.compiled, probe, split.tail)
+    return BuildInputs(job.reference, split.head, build.plan, build.compiled, probe, split.tail)
 
 
 def _verify(job: Job, clock: Clock, split: SplitModel, probe: Probe, build: Build) -> Verification:
@@ -163,7 +163,7 @@ def _verify(job: Job, clock: Clock, split: SplitModel, probe: Probe, build: Buil
 
 def _compared(job: Job, run: RunDir, bench: Workbench, model: ir.Model, fitted: CompileResult) -> BaselineComparison:
     options = job.options
-    case = BaselineCase(model, job.path, options.precision, bench.samples(BASELINE_SAMPLES), options.shape)
+    case = BaselineCase(model, job.reference, options.precision, bench.samples(BASELINE_SAMPLES), options.shape)
     return compare(bench, fitted, options.baselines, case, run.path / COMPILED)
 
 

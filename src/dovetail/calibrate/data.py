@@ -13,6 +13,7 @@ from dovetail.backend import Sample
 from dovetail.encoding import Array
 from dovetail.errors import InputError
 from dovetail.model.edit import shape_of
+from dovetail.model.memory import require_memory
 from dovetail.stats import DataInfo
 
 
@@ -90,6 +91,7 @@ def _digest(sample: Sample) -> bytes:
 def input_specs(model: ir.Model) -> tuple[InputSpec, ...]:
     """Return the inputs of a model; one without a static shape is refused."""
     specs = []
+    require_memory(model.graph.inputs)
     for value in model.graph.inputs:
         shape = shape_of(value)
         if shape is None or value.dtype is None:

@@ -15,6 +15,7 @@ ERROR_FOUND = 1
 @click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Static shape of an input.")
 @click.option("--calib", metavar="DATA", help="Calibration data, for the rules that check ranges.")
 @click.option("--option", multiple=True, metavar="KEY=VALUE", help="Option of the target; see `dovetail targets`.")
+@click.option("--all", "every", is_flag=True, help="Show every finding; the text groups them by rule otherwise.")
 @click.option(
     "--format", "format_", type=click.Choice(["text", "json", "sarif", "github"]), default="text", show_default=True
 )
@@ -26,6 +27,7 @@ def check_command(
     shape: tuple[str, ...],
     calib: str | None,
     option: tuple[str, ...],
+    every: bool,
     format_: str,
 ) -> None:
     """Report the problems of MODEL (float or QDQ) on a target.
@@ -33,7 +35,7 @@ def check_command(
     Nothing is written. The exit code is 1 if a finding has the severity error.
     """
     from dovetail.checking import check_file
-    from dovetail.cli.findings import FORMATS
+    from dovetail.cli.findings import FORMATS, as_text
     from dovetail.config import parse_options, parse_shapes
     from dovetail.finding import Severity
     from dovetail.printable import printable
@@ -41,7 +43,7 @@ def check_command(
 
     opened = open_target(target, parse_options(option))
     findings = check_file(model, opened, parse_shapes(shape), calib)
-    text = FORMATS[format_](findings, model, target)
+    text = as_text(findings, model, target, every) if format_ == "text" else FORMATS[format_](findings, model, target)
     if format_ == "text":
         _print_text(printable(text))
     else:

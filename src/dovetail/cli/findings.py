@@ -13,19 +13,36 @@ from dovetail.document import encode, to_builtins
 from dovetail.finding import Finding, PlaceKind, Severity
 from dovetail.rule_docs import explain
 
+# How many places of a group are shown.
+PLACES = 3
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _GITHUB_COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
 
 
-def as_text(findings: tuple[Finding, ...], model: Path, target: str) -> str:
-    """Format each finding as a block of text, and the number of findings."""
-    blocks = []
-    for finding in findings:
-        lines = [f"{finding.code} {find_rule(finding.code).name} ({finding.severity})", f"  at:  {finding.place}"]
-        lines += [f"  {finding.message}"]
-        lines += [f"  fix: {finding.fix}"] if finding.fix else []
-        blocks.append("\n".join(lines) + "\n")
-    return "\n".join([*blocks, _count(findings, model, target)])
+def as_text(findings: tuple[Finding, ...], model: Path, target: str, every: bool = False) -> str:
+    """Format the findings as blocks of text, grouped by code and severity, and the number of findings.
+
+    A group shows the message and the fix of its first finding, and three places; with ``every`` each finding is a block
+    of its own.
+    """
+    groups: dict[object, list[Finding]] = {}
+    for number, finding in enumerate(findings):
+        groups.setdefault(number if every else (finding.code, finding.severity), []).append(finding)
+    blocks = [_block(group) for group in groups.values()]
+    hidden = len(findings) - sum(min(len(group), PLACES) for group in groups.values())
+    more = [f"{hidden} places are not shown: add --all to see every finding\n"] if hidden else []
+    return "\n".join([*blocks, *more, _count(findings, model, target)])
+
+
+def _block(group: list[Finding]) -> str:
+    """Findings of one rule: how many, the first one in full, and where the next ones are."""
+    first, count = group[0], f", {len(group)} places" if len(group) > 1 else ""
+    lines = [f"{first.code} {find_rule(first.code).name} ({first.severity}{count})"]
+    lines += [f"  at:  {first.place}", f"  {first.message}"]
+    lines += [f"  fix: {first.fix}"] if first.fix else []
+    lines += [f"  also at: {finding.place}" for finding in group[1:PLACES]]
+    lines += [f"  and at {len(group) - PLACES} more"] if len(group) > PLACES else []
+    return "\n".join(lines) + "\n"
 
 
 def as_json(findings: tuple[Finding, ...], model: Path, target: str) -> str:

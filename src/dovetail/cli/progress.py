@@ -20,7 +20,7 @@ INTERVAL_S = 10.0
 STAGES: tuple[dict[str, str], ...] = (
     {"read": "reading the model and the data", "probe": "looking for the target's tools"},
     {"normalize": "bringing the graph to one form", "split": "splitting off what the target cannot run"},
-    {"rewrite": "rewriting the graph for the target"},
+    {"rewrite": "rewriting the graph for the target", "try_float": "running the float model once"},
     {"calibrate": "calibrating", "held_out": "reading the held-out data"},
     {"check_normalized": "comparing the graph with the original model"},
     {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import onnx
@@ -10,9 +11,15 @@ import onnx_ir as ir
 
 from dovetail.errors import InputError
 
+# Elements of 6 bits are stored one by one; those of 4 and 2 bits are packed into bytes.
+_UNPACKED_BITS = 6
+
 
 def check_proto(proto: onnx.ModelProto) -> None:
     """Refuse a file that parses as ONNX but is inconsistent, as corrupt files are."""
+    properties = [text for entry in proto.metadata_props for text in (entry.key, entry.value)]
+    domains = [entry.domain for entry in proto.opset_import]
+    _check_text([proto.producer_name, proto.producer_version, proto.domain, *domains, *properties], "the model")
     for function in proto.functions:
         _check_text([function.name, function.domain, *function.input, *function.output], "a function")
         _check_nodes(function.node, set(function.input), function.output)
@@ -20,6 +27,7 @@ def check_proto(proto: onnx.ModelProto) -> None:
 
 
 def _check_graph(graph: onnx.GraphProto, outer: set[str]) -> None:
+    _check_text([graph.name], "the graph")
     for info in (*graph.input, *graph.output, *graph.value_info):
         dims = [dim.dim_param for dim in info.type.tensor_type.shape.dim]
         _check_text([info.name, *dims], "a tensor's type")
@@ -86,6 +94,7 @@ def _check_tensor(tensor: onnx.TensorProto) -> None:
     if tensor.data_type not in onnx.TensorProto.DataType.values() or tensor.data_type == onnx.TensorProto.UNDEFINED:
         raise InputError(f"{label} has the unknown data type {tensor.data_type}")
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        _check_external(tensor, label)
         return
     size = math.prod(tensor.dims)
     bits = 8 if tensor.data_type == onnx.TensorProto.STRING else ir.DataType(tensor.data_type).bitwidth
@@ -94,8 +103,22 @@ def _check_tensor(tensor: onnx.TensorProto) -> None:
     else:
         field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
         have, need = len(getattr(tensor, field)), _entries(tensor.data_type, size, bits)
+    if bits == _UNPACKED_BITS and not all(0 <= entry < 1 << bits for entry in tensor.int32_data):
+        raise InputError(f"{label} has an element that {bits} bits do not hold")
     if have != need:
         raise InputError(f"{label} holds {have} elements or bytes, but its shape {list(tensor.dims)} needs {need}")
+
+
+def _check_external(tensor: onnx.TensorProto, label: str) -> None:
+    """Refuse a reference to external data that names no file or has an offset or length that is not a number."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    _check_text(entries.values(), f"the external data of {label}")
+    location = entries.get("location", "")
+    if not location or "\0" in location:
+        raise InputError(f"{label} is in external data, but its location {location!r} is not a file name")
+    for key in ("offset", "length"):
+        if key in entries and re.fullmatch("[0-9]{1,18}", entries[key]) is None:
+            raise InputError(f"external data {location!r} of {label}: its {key} {entries[key]!r} is not a number")
 
 
 def _entries(data_type: int, size: int, bits: int) -> int:

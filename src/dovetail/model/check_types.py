@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
 from dovetail.errors import InputError
 from dovetail.model.edit import attribute
+from dovetail.whole_number import LARGEST
 
 # Rules Q123 and Q124 check their types: compilers accept combinations that ONNX does not define.
 _NOT_CHECKED = ("QuantizeLinear", "DequantizeLinear")
@@ -17,7 +19,7 @@ _Types = dict[ir.Value, ir.DataType]
 
 
 def check_types(model: ir.Model) -> None:
-    """Refuse a node whose operator does not accept the types of its inputs together, such as float32 and float64.
+    """Refuse a node without an input that its operator requires, or with types that it does not accept together.
 
     Nodes must be in topological order. Operators outside ONNX are not checked: their outputs have the declared type.
     """
@@ -31,12 +33,23 @@ def check_types(model: ir.Model) -> None:
 
 
 def _check_node(node: ir.Node, schema: onnx.defs.OpSchema, types: _Types) -> None:
+    for index, formal in enumerate(schema.inputs):
+        missing = index >= len(node.inputs) or node.inputs[index] is None
+        if missing and formal.option == onnx.defs.OpSchema.FormalParameterOption.Single:
+            raise InputError(f"{_where(node)} has no input {formal.name!r}, which it requires")
     bound: dict[str, ir.Value] = {}  # type parameter of the operator, such as T -> its first input
+    for name in ("axis", "axes", "perm"):
+        values = np.ravel(attribute(node, name, ()))
+        for axis in values if values.dtype.kind == "i" else ():
+            if abs(int(axis)) > LARGEST:  # onnx 1.23 crashes on that of a LayerNormalization
+                raise InputError(f"{_where(node)}: {name} {axis} is out of range")
+    if node.op_type == "Split" and attribute(node, "num_outputs", len(node.outputs)) != len(node.outputs):
+        raise InputError(f"{_where(node)} has {len(node.outputs)} outputs, but its num_outputs is another number")
     for value, formal in _pairs(node.inputs, schema.inputs):
         dtype = _type_of(value, types)
         if dtype is None:
             continue
-        if formal.types and _type_string(dtype) not in formal.types:
+        if formal.types and not _accepts(formal, dtype):
             accepted = ", ".join(sorted(name.removeprefix("tensor(").removesuffix(")") for name in formal.types))
             raise InputError(
                 f"{_where(node)} does not accept its input {value.name!r}, which is {_name(dtype)}; "
@@ -80,6 +93,12 @@ def _pairs(values: Sequence[ir.Value | None], formals: Sequence[_Formal]) -> Ite
     for index, value in enumerate(values):
         if value is not None and value.name and formals:
             yield value, formals[min(index, len(formals) - 1)]
+
+
+def _accepts(formal: _Formal, dtype: ir.DataType) -> bool:
+    """Whether an operator accepts a type; bfloat16 wherever float32, as exporters write it before ONNX allows it."""
+    as_float = dtype is ir.DataType.BFLOAT16 and _type_string(ir.DataType.FLOAT) in formal.types
+    return as_float or _type_string(dtype) in formal.types
 
 
 def _type_of(value: ir.Value, types: _Types) -> ir.DataType | None:

@@ -80,7 +80,7 @@ def result_types(node: ir.Node, constants: Mapping[str, Array], opsets: Mapping[
             opset_imports=[onnx.helper.make_opsetid("", opsets[""])],
             ir_version=_IR_VERSION,
         )
-    except onnx.shape_inference.InferenceError:
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError):
         return [None] * len(node.outputs)
     return [_type_and_shape(inferred.get(str(value.name))) for value in node.outputs]
 

@@ -12,6 +12,7 @@ from dovetail.backend import Sample
 from dovetail.encoding import Array
 from dovetail.errors import InputError
 from dovetail.model.edit import shape_of
+from dovetail.model.memory import require_memory_together
 from dovetail.model.origin import each_value, origin_of
 from dovetail.model.session import Mode, open_session, runtime_errors
 from dovetail.model.write import write
@@ -27,6 +28,7 @@ class ObservedRun:
         self._inputs = {v.name or "" for v in observed.graph.inputs}
         outputs = {v.name for v in observed.graph.outputs}
         computed = [name for name in names if name not in self._inputs]
+        require_memory_together(by_name[name] for name in computed)
         observed.graph.outputs.extend(by_name[name] for name in computed if name not in outputs)
         path = workdir / "observed.onnx"
         written = write(observed, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +17,9 @@ from onnx_ir.passes import common
 from dovetail.errors import InputError
 from dovetail.model import known_ops, origin
 from dovetail.model.check_proto import check_proto
+from dovetail.model.check_shapes import check_shapes
 from dovetail.model.check_types import check_types
+from dovetail.model.contributed import rewrite_contributed
 from dovetail.model.edit import constant_of, is_float, shape_of
 from dovetail.model.external_data import check_external_data
 from dovetail.model.opset import raise_opset
@@ -26,13 +29,17 @@ from dovetail.whole_number import LARGEST
 Shapes = Mapping[str, tuple[int, ...]]
 # Key in ``model.meta``: the opset of the file, before it was raised.
 ORIGINAL_OPSET = "dovetail.opset"
+# Key in ``model.meta``: what was changed so that the file itself cannot be run to compare with, one sentence each.
+CHANGES = "dovetail.changes"
+_LARGEST_FILE_BYTES = 2**31 - 1  # of any protobuf
 
 
 def read(path: str | Path, shapes: Shapes = MappingProxyType({})) -> ir.Model:
     """Load a model, set the shapes of its inputs, raise its opset and record every name as the original one.
 
     External data stays in its files, which are memory-mapped when used. Initializers that are also listed as inputs
-    (which files before IR version 4 required) are constants. Functions are inlined.
+    (which files before IR version 4 required) are constants. Functions are inlined. Operators of ONNX Runtime's own
+    domain are rewritten to ONNX where that is possible.
     """
     path = Path(path)
     model = _load(path)
@@ -42,15 +49,19 @@ def read(path: str | Path, shapes: Shapes = MappingProxyType({})) -> ir.Model:
     names = _value_names(model)
     _put_in_order(model, path)
     _forget_placeholders(model)
+    changes = _drop_trailing_empty_inputs(model)
     pin_shapes(model, shapes)
     name_nodes(model.graph)
     check_types(model)
     opset = model.opset_imports.get("", 0)
     model = raise_opset(model)
     model.meta[ORIGINAL_OPSET] = opset
+    model.meta[CHANGES] = changes
     name_nodes(model.graph)  # those that the conversion added
     origin.stamp(model, names)
+    rewrite_contributed(model)
     _check_valid(model, path)
+    check_shapes(model)
     return model
 
 
@@ -72,17 +83,6 @@ def pin_shapes(model: ir.Model, shapes: Shapes) -> None:
     for value in inputs.values():
         if value.shape is not None:
             value.shape = ir.Shape([bound.get(_symbol(dim), dim) for dim in value.shape])
-
-
-def require_static(model: ir.Model) -> None:
-    """Refuse a model with an input whose shape is not static."""
-    for value in model.graph.inputs:
-        if value.shape is None or not value.shape.is_static():
-            shape = "unknown" if value.shape is None else _text(value.shape)
-            raise InputError(
-                f"input {value.name!r} has no static shape ({shape}); "
-                f"set it, for example with --shape {value.name}=1,3,224,224"
-            )
 
 
 def require_float32(model: ir.Model) -> None:
@@ -115,6 +115,7 @@ def require_no_nan(model: ir.Model) -> None:
 
 def _load(path: Path) -> ir.Model:
     try:
+        _check_file(path)
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be read: {error.strerror}") from error
@@ -135,6 +136,22 @@ def _load(path: Path) -> ir.Model:
         raise InputError(f"{str(path)!r} is corrupt: {_first_line(error)}") from error
     ir.external_data.set_base_dir(model.graph, path.parent.absolute())
     return model
+
+
+def _check_file(path: Path) -> None:
+    """Refuse what is not a file, such as a device that never ends, and a file that no protobuf can be."""
+    if "\0" in str(path):
+        raise InputError(f"{str(path)!r} cannot be read: it is not a file name")
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
+        raise InputError(f"{str(path)!r} cannot be read: it is a folder")
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{str(path)!r} cannot be read: it is not a regular file but a device, pipe or socket")
+    if status.st_size > _LARGEST_FILE_BYTES:
+        raise InputError(
+            f"{str(path)!r} has {status.st_size >> 20} MiB, but an ONNX file is smaller than 2048 MiB: "
+            "larger models have their weights in external data"
+        )
 
 
 def _put_in_order(model: ir.Model, path: Path) -> None:
@@ -180,6 +197,22 @@ def _check_valid(model: ir.Model, path: Path) -> None:
         onnx.checker.check_model(skeleton(model))
     except onnx.checker.ValidationError as error:
         raise InputError(f"{str(path)!r} is not a valid model: {_first_line(error)}") from error
+
+
+def _drop_trailing_empty_inputs(model: ir.Model) -> tuple[str, ...]:
+    """Drop empty names at the end of a node's inputs; ONNX Runtime 1.31.1 crashes on that of a LayerNormalization."""
+    shortened = []
+    for node in model.graph.all_nodes():
+        count = len(node.inputs)
+        while count and node.inputs[count - 1] is None:
+            count -= 1
+        if count < len(node.inputs):
+            node.resize_inputs(count)
+            shortened.append(f"{node.name or str(node.outputs[0].name)!r} ({node.op_type})")
+    if not shortened:
+        return ()
+    more = f" and {len(shortened) - 1} others" if len(shortened) > 1 else ""
+    return (f"empty inputs at the end of the inputs of {shortened[0]}{more} were dropped",)
 
 
 def name_nodes(graph: ir.Graph) -> None:

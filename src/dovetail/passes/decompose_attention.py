@@ -47,6 +47,10 @@ def _why_not(node: ir.Node) -> str | None:
     query, key, value, mask = (_input(node, index) for index in range(4))
     if any(edit.shape_of(operand) is None for operand in (query, key, value)):
         return "the shape of Q, K or V is unknown"
+    if len({len(edit.shape_of(operand) or ()) for operand in (query, key, value)}) > 1:
+        return "the ranks of Q, K and V differ"
+    if _heads(node, "q_num_heads", query) < 1:
+        return "it has no number of heads"
     if any(_input(node, index) is not None for index in (4, 5)):
         return "it uses a cache of past keys and values"
     if _input(node, 6) is not None:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from dovetail.errors import InputError
 from dovetail.model import edit
+from dovetail.model.check_shapes import check_shapes
 from dovetail.pass_record import Pass, PassRecord
 from dovetail.passes.additive_attention_mask import additive_attention_mask
 from dovetail.passes.attention_scale import attention_scale
@@ -47,11 +48,19 @@ from dovetail.passes.unify_linear import unify_linear
 from dovetail.passes.unify_reshapes import unify_reshapes
 from dovetail.passes.unshare_constants import unshare_constants
 
+# All later passes need shapes and constants; an Identity hides a constant, and a branch contains more of them.
+FOLD: tuple[Pass, ...] = (
+    remove_noops,
+    unify_casts,
+    scalar_range,
+    fold_constants,
+    inline_branches,
+    einsum_to_matmul,
+)
 # The whole stage, in order; a tuple of passes is repeated until none of them changes anything.
 NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
     infer_shapes,
-    # All later passes need shapes and constants; an Identity hides a constant, and a branch contains more of them.
-    (remove_noops, unify_casts, scalar_range, fold_constants, inline_branches, einsum_to_matmul),
+    FOLD,
     merge_duplicates,  # one mean, one centered tensor: the fusions match these
     unify_arithmetic,  # constants as the second operand: the fusions match these
     unify_linear,
@@ -89,6 +98,8 @@ def normalize(model: ir.Model) -> tuple[ir.Model, tuple[PassRecord, ...]]:
             records += _repeat(step, model)
         else:
             records.append(step(model))
+        if step is FOLD:
+            check_shapes(model)  # sizes that were computed are constants now
     _refuse_control_flow(model)
     return model, tuple(records)
 

@@ -68,7 +68,9 @@ def invert(model: ir.Model) -> tuple[ir.Model, Plan]:
     inverter.run()
     remove_unused(model)
     if remaining := _qdq_nodes(model.graph):
-        raise ValueError(f"{remaining[0].op_type} {remaining[0].name!r} was not removed from the graph")
+        raise InputError(
+            f"{remaining[0].op_type} {remaining[0].name!r} is not part of a Q/DQ pair, which is not supported"
+        )
     return model, inverter.plan()
 
 

@@ -52,6 +52,8 @@ def qparams_of(node: ir.Node) -> QParams:
     scale, zero_point = _scale(node), _zero_point(node)
     if zero_point is None:
         zero_point = np.zeros(scale.shape, np.int32)
+    elif zero_point.size != scale.size:
+        raise _refusal(node, f"scale has shape {scale.shape} and zero point {zero_point.shape}: they must be equal")
     elif dtype in _NO_ZERO_POINT and zero_point.astype(np.float32).any():
         raise _refusal(node, f"the zero point of {dtype} must be 0")
     elif scale.size == zero_point.size == 1:

@@ -117,6 +117,7 @@ def assemble(
 
 def _notes(job: Job, record: FitRecord | None) -> tuple[str, ...]:
     notes = list(job.target.backend.runner.notes)
+    notes += [f"compared with the model as it was read, not with its file: {change}" for change in job.changes]
     if job.data.random:
         notes.append("calibrated on random data: the metrics do not tell how accurate the model is")
     if job.options.baselines == "all" and not job.target.backend.baselines:

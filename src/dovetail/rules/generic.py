@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.rules import accuracy, ranges, shapes, sharing
+from dovetail.rules import accuracy, domains, ranges, shapes, sharing, widths
 from dovetail.rules.rule import rules_in
 
-GENERIC = rules_in(accuracy, ranges, shapes, sharing)
+GENERIC = rules_in(accuracy, domains, ranges, shapes, sharing, widths)

@@ -10,6 +10,7 @@ from dovetail.finding import Finding, Severity
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import origin_of
 from dovetail.model.place import at_tensor
+from dovetail.model.suggest_shapes import shape_line
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
 
@@ -39,6 +40,7 @@ def dynamic_shape(subject: CheckInput) -> Iterator[Finding]:
       graph that ships.
     """
     dynamic_inputs = [value for value in subject.model.graph.inputs if shape_of(value) is None]
+    line = shape_line(subject.model) if dynamic_inputs else ""
     for value in dynamic_inputs:
         name = origin_of(value).name
         yield Finding(
@@ -46,7 +48,7 @@ def dynamic_shape(subject: CheckInput) -> Iterator[Finding]:
             at_tensor(value),
             f"input {name!r} has the dynamic shape {_text(value.shape)}",
             Severity.ERROR,
-            fix=f"pin it with --shape {name}={_text(value.shape)}, with a number in place of every <...>",
+            fix=f"pin it, for example with {line}",
         )
     if dynamic_inputs:
         return

@@ -1,8 +1,9 @@
 """Every XNNPACK case of every rule on the real lowering and runtime: bad cases do not run as written, good cases do.
 
-The head of a case states the expected result: ``not lowered`` (it has no mapping to torch), ``rejected`` (at load),
-``changed`` (a planned storage was read back as something else), ``not delegated`` (no node of it is delegated),
-``inaccurate`` (as planned, but the outputs are far from those of the float graph) or ``as planned``.
+The head of a case states the expected result: ``not lowered`` (it has no mapping to torch), ``rejected`` (at load, or
+by the lowering to XNNPACK), ``changed`` (a planned storage was read back as something else), ``not delegated`` (no node
+of it is delegated), ``inaccurate`` (as planned, but the outputs are far from those of the float graph) or ``as
+planned``.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ def _outcome(text: str, folder: Path) -> str:
         program = lowered(model, plan, target, folder)
     except InputError as error:
         return "not lowered" if "has no mapping to torch" in str(error) else str(error)
+    except ValueError as error:
+        return "rejected" if "Unsupported dtype for quantization" in str(error) else str(error)
     except RuntimeError as error:
         return "rejected" if "Failed to load method" in str(error) else str(error)
     inputs = random_inputs(model)

@@ -102,6 +102,7 @@ ORT_CPU = Target(
         precisions={p.name: p for p in (W8A8, W8A16, FP32)},
         chains=(Chain(("Conv", "Relu")), Chain(("Gemm", "Relu")), Chain(("Add", "Relu"))),
         runs_float_between=True,
+        domains=("", "com.microsoft"),
     ),
     backend=Backend(probe, emit, compile_model, read_back, Runner(run, notes=(_NOTE,))),
     rewrites=Rewrites((linear_to_gemm, merge_layout, remove_unused)),

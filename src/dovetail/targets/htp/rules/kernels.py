@@ -47,11 +47,6 @@ _NOT_SUPPORTED = frozenset(
         "Sinh",
         "Softsign",
         "Unique",
-        "com.microsoft::BiasGelu",
-        "com.microsoft::FastGelu",
-        "com.microsoft::FusedConv",
-        "com.microsoft::MultiHeadAttention",
-        "com.microsoft::SkipLayerNormalization",
     )
 )
 # Operators that run in float even if their inputs and outputs are quantized, to 8 or to 16 bits.
@@ -69,18 +64,11 @@ IN_FLOAT_ONLY = frozenset(
         "Tan",
         "ThresholdedRelu",
         "TopK",
-        "com.microsoft::FusedMatMul",
-        "com.microsoft::QuickGelu",
     )
 )
 _REPLACEMENTS = {
     "Col2Im": "if the windows do not overlap, write the fold as Reshape, Transpose and Reshape",
     "Erf": "write the GELU that contains it as one Gelu (opset 20); `dovetail fit` does this if it recognizes it",
-    "com.microsoft::FastGelu": 'write it as Gelu with approximate="tanh"',
-    "com.microsoft::MultiHeadAttention": "export without onnxruntime's transformer fusions, or write it as Attention "
-    "(opset 23) or as MatMul, Softmax and MatMul",
-    "com.microsoft::SkipLayerNormalization": "export without onnxruntime's transformer fusions: Add and "
-    "LayerNormalization",
     "Mish": "write it as x * Tanh(Softplus(x))",
     "ReduceSumSquare": "write it as Mul and ReduceSum",
 }
@@ -91,10 +79,9 @@ def operator_not_supported_on_htp(subject: CheckInput) -> Iterator[Finding]:
     """HTP does not support an operator in any precision.
 
     ## What it finds
-    Nodes whose operator the QNN execution provider does not support at all: Erf outside of a GELU, the fused
-    `com.microsoft` operators that onnxruntime's transformer optimizer creates (MultiHeadAttention,
-    SkipLayerNormalization), Col2Im, DeformConv, Mish and about thirty others. A float model is checked after the
-    rewrites of `dovetail fit`, so an Erf that is part of a GELU is not reported.
+    Nodes whose operator the QNN execution provider does not support at all: Erf outside of a GELU, Col2Im,
+    DeformConv, Mish and about thirty others. A float model is checked after the rewrites of `dovetail fit`, so an Erf
+    that is part of a GELU is not reported. Operators outside ONNX are reported by Q108.
 
     ## Why it matters
     The node runs on the CPU, with a copy to the CPU and back, or, if CPU fallback is disabled, the model does not load.
@@ -114,7 +101,7 @@ def operator_not_supported_on_htp(subject: CheckInput) -> Iterator[Finding]:
             yield Finding(
                 "Q101",
                 at_node(node),
-                f"{say(node)}: HTP does not support {op.replace('::', '.')} in any precision",
+                f"{say(node)}: HTP does not support {op} in any precision",
                 Severity.ERROR,
                 fix=_REPLACEMENTS.get(
                     op, f"replace {node.op_type} with supported operators, or split the model before it"

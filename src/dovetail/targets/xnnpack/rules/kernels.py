@@ -109,8 +109,8 @@ def operator_without_torch_mapping(subject: CheckInput) -> Iterator[Finding]:
     """An operator has no mapping to torch, so the model cannot be lowered.
 
     ## What it finds
-    Operators for which Dovetail has no mapping from ONNX to torch (Celu, Mish, NonMaxSuppression and others), in the
-    standard domain or any other.
+    Operators for which Dovetail has no mapping from ONNX to torch (Celu, Mish, NonMaxSuppression and others).
+    Operators outside ONNX are reported by Q108.
 
     ## Why it matters
     An ExecuTorch program is lowered from a torch graph. A model with one such operator cannot be lowered at all, and
@@ -125,7 +125,7 @@ def operator_without_torch_mapping(subject: CheckInput) -> Iterator[Finding]:
     """
     mapped = subject.table.only or frozenset()
     for node in subject.model.graph:
-        if not is_op(node, *mapped, "QuantizeLinear", "DequantizeLinear"):
+        if not node.domain and not is_op(node, *mapped, "QuantizeLinear", "DequantizeLinear"):
             yield Finding(
                 "Q432",
                 at_node(node),
@@ -181,7 +181,8 @@ def _divides(node: ir.Node, shape: tuple[int, ...]) -> bool:
 
 def _over_the_last(node: ir.Node, rank: int) -> bool:
     axes = constant_of(node.inputs[1]) if len(node.inputs) > 1 else attribute(node, "axes", None)
-    dims = range(rank) if axes is None or not len(axes) else sorted(int(axis) % rank for axis in axes)
+    axes = [] if axes is None else np.ravel(axes)
+    dims = sorted(int(axis) % rank for axis in axes) if len(axes) else range(rank)
     return list(dims) == list(range(rank - len(dims), rank))
 
 
