@@ -125,12 +125,7 @@ def verify(
         folder = Path(name)
         emitted = next(a.path for a in built.compiled.artifacts if a.name == MODEL)
         simulation = load_simulation(emitted)
-        runs: dict[str, RunSamples] = {
-            "float": SessionRun(built.original if built.tail is None else built.model, Mode.FLOAT, folder),
-            "simulation": with_float_io(SessionRun(simulation, Mode.EXACT, folder), built.plan),
-        }
-        if usable and runner.run is not None:
-            runs["target"] = with_float_io(partial(runner.run, built.compiled), built.plan)
+        runs = _runs(built, simulation, runner if usable else None, folder)
         tensors = compare_tensors(built.model, simulation, built.plan, samples[:TENSOR_SAMPLES], folder)
         ranked, classes = ranked_outputs(built.model.graph), class_outputs(built.model.graph)
         per_call = max(1, used.info().samples // len(samples))
@@ -180,6 +175,17 @@ def verify(
         judgement=judgement,
         losses=losses,
     )
+
+
+def _runs(built: BuildInputs, simulation: ir.Model, runner: Runner | None, folder: Path) -> dict[str, RunSamples]:
+    """The models that are compared, with float inputs and outputs; the target only if it runs on this machine."""
+    runs: dict[str, RunSamples] = {
+        "float": SessionRun(built.original if built.tail is None else built.model, Mode.FLOAT, folder),
+        "simulation": with_float_io(SessionRun(simulation, Mode.EXACT, folder), built.plan),
+    }
+    if runner is not None and runner.run is not None:
+        runs["target"] = with_float_io(partial(runner.run, built.compiled), built.plan)
+    return runs
 
 
 def keeps_float(plan: Plan) -> bool:

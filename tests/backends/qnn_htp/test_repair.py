@@ -38,6 +38,6 @@ def test_the_output_of_the_qnn_helper_is_repaired(tmp_path: Path) -> None:
         float_model=shipped.model_path,
     )
     assert result.precision == "w8a16"
-    for name in ("normalized", "repaired", "compiled", "numerics"):
+    for name in ("normalized", "repaired", "compiled", "fidelity", "numerics"):
         assert result.verdicts[name].status is Status.PASS, result.verdicts[name].reason
     assert result.verdicts["repaired"].numbers["as given: logits"] > 45
