@@ -20,6 +20,8 @@ from dovetail.targets.qnn_htp.floats import FloatReader, validated
 EVIDENCE = "the QNN graph that the provider passed to the HTP compiler, and the compiler's log"
 # QNN operators that only move data.
 _LAYOUT = ("Reshape", "Transpose")
+# The name under which the provider stores the constant vector of a MatMul, as a matrix.
+_AS_MATRIX = "{}_reshape"
 
 
 def read_dump(emitted_path: Path, dump: Path, plan: Plan, log: str) -> ReadBack:
@@ -43,7 +45,8 @@ def read_dump(emitted_path: Path, dump: Path, plan: Plan, log: str) -> ReadBack:
 
 
 def _look_up(value: QuantizedValue, graph: QnnGraph, changes: Mapping[str, str]) -> TensorReadBack:
-    tensor = graph.tensors.get(value.name)
+    name = value.name if value.name in graph.tensors else _AS_MATRIX.format(value.name)
+    tensor = graph.tensors.get(name)
     if tensor is None:
         return value.as_read(Outcome.NOT_FOUND, "not in the dumped graph")
     if tensor.dtype is not value.params.dtype:
@@ -56,7 +59,7 @@ def _look_up(value: QuantizedValue, graph: QnnGraph, changes: Mapping[str, str])
             return value.as_read(Outcome.CHANGED, f"scale {tensor.scale:.6g}, zero point {tensor.zero_point}")
     if value.name in changes:
         return value.as_read(Outcome.CHANGED, changes[value.name])
-    consumers = sorted({node.type for node in graph.nodes if value.name in node.inputs})
+    consumers = sorted({node.type for node in graph.nodes if name in node.inputs})
     detail = f"input of {', '.join(consumers)}" if consumers else "output"
     if not per_tensor:
         detail += "; only the dtype was compared, the dump has no per-channel scales"
