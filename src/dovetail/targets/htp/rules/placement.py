@@ -255,7 +255,7 @@ def relu_not_fused_at_this_zero_point(subject: CheckInput) -> Iterator[Finding]:
                 "Q404",
                 at_node(operation.node),
                 f"{say(operation.node)} and its {operation.unit.nodes[-1].op_type} cannot be fused, because "
-                f"{name!r} has the zero point {int(output.zero_point)} instead of {output.dtype.grid.low}: it is rejected",
+                f"{name!r} has the zero point {int(output.zero_point)} instead of {output.dtype.grid.low}",
                 Severity.ERROR,
                 fix=f"insert a Q/DQ pair with the scale and zero point of {name!r} between them",
             )
