@@ -36,12 +36,18 @@ def lower(model: ir.Model, program: Path, operators: Mapping[str, Operator] = OP
     """Write the program of a graph; returns the node of every debug handle and the operators that are not delegated."""
     module = build_module(model, operators)  # before the imports, which take seconds: the graph may be unsupported
 
+    from executorch.backends.transforms.remove_clone_ops import RemoveCloneOpsTransform
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir import to_edge_transform_and_lower
 
+    # A reshape of a transposed tensor is a copy and a view. The partitioner sees an int8 operator only between a
+    # dequantize and a quantize, and the copy, which changes nothing once a transpose is an operator, comes between.
+    without_copies = RemoveCloneOpsTransform(preserve_input_output_copies=True)
     exported = torch.export.export(module, example_inputs(model), strict=False)
     with _partitioner_reasons() as reasons, _without_resize_patterns(model):
-        edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
+        edge = to_edge_transform_and_lower(
+            exported, transform_passes=[without_copies], partitioner=[XnnpackPartitioner()]
+        )
     names = {f"{STEP}{number}": node.name or "" for number, node in enumerate(executed(model))}
     placement = _placement(edge.exported_program().graph_module, names, reasons)
     program.write_bytes(edge.to_executorch().buffer)
