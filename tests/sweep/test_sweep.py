@@ -13,6 +13,7 @@ import pytest
 
 from dovetail import targets
 from dovetail.errors import InputError
+from dovetail.run_lock import run_lock
 from dovetail.sweep.case import Case, make_case
 from dovetail.sweep.fit_graph import FitRequest, fit_graph
 from dovetail.sweep.fit_process import FitProcess
@@ -158,6 +159,8 @@ def test_an_interrupted_sweep_continues_and_counts_add_up(tmp_path: Path) -> Non
     assert whole == report
     assert fitted.count("graph") == 5
     assert Sweep(settings(), tmp_path, fit).run(9, lambda: len(fitted) >= 8, shrinks=False).graphs == 7
+    with run_lock(tmp_path), pytest.raises(InputError, match="another run is writing to this folder"):
+        Sweep(settings(), tmp_path, fit).run(5)
     with pytest.raises(InputError, match="has a sweep with another seed \\(1, not 2\\)"):
         Sweep(settings(seed=2), tmp_path, fit)
 

@@ -72,6 +72,6 @@ def _serve(connection: Connection) -> None:
     while True:
         try:
             request: FitRequest = connection.recv()
-        except EOFError:
+            connection.send(fit_graph(request))
+        except (EOFError, OSError):  # the parent has ended
             return
-        connection.send(fit_graph(request))

@@ -27,14 +27,17 @@ def compare_outputs(
 
 
 def wrong_output(outputs: Mapping[str, OutputQuality]) -> Failure | None:
-    """The output that is furthest below its simulation, if it is wrong."""
-    if not outputs:
+    """The wrong output that is furthest below its simulation, if there is one."""
+    wrong = [item for item in outputs.items() if _is_wrong(item[1])]
+    if not wrong:
         return None
-    name, quality = min(outputs.items(), key=lambda item: item[1].target_db - item[1].simulation_db)
-    if quality.target_db > min(quality.simulation_db - WRONG_DB, VISIBLE_DB):
-        return None
+    name, quality = min(wrong, key=lambda item: item[1].target_db - item[1].simulation_db)
     figures = f"target {quality.target_db:.1f} dB, simulation {quality.simulation_db:.1f} dB against float"
     return Failure(FailureKind.WRONG, f"output {name!r}: {figures}")
+
+
+def _is_wrong(quality: OutputQuality) -> bool:
+    return quality.target_db <= min(quality.simulation_db - WRONG_DB, VISIBLE_DB)
 
 
 def _sqnr_db(exact: Array, other: Array) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -63,10 +64,27 @@ def shrink(
     if not fails(everything):
         return None
     guesses = [nodes for pattern in known for nodes in occurrences(model, pattern)]
+    if failure.signature:  # a sentence, which may name the nodes concerned
+        guesses += neighbourhoods(model, failure.cause)
     reduced = smallest_failing(everything, fails, max_calls=max_calls, try_first=guesses)
     part = subset_of(model, reduced.elements)
     found = failures[reduced.elements]
     return ShrunkGraph(part, _inputs(part, values), found, reduced.calls + 1, reduced.is_minimal)
+
+
+def neighbourhoods(model: ir.Model, text: str, reach: int = 3) -> list[tuple[int, ...]]:
+    """The nodes that a text names, by their own name or that of an output; the same with their neighbours, and so on.
+
+    Nothing if the text names no node.
+    """
+    nodes = list(model.graph)
+    words = set(re.findall(r"[\w/.]+", text))
+    near = {node for node in nodes if node.name in words or any(value.name in words for value in node.outputs)}
+    parts: list[tuple[int, ...]] = []
+    for _ in range(reach if near else 0):
+        parts.append(tuple(index for index, node in enumerate(nodes) if node in near))
+        near |= {other for node in near for other in (*node.predecessors(), *node.successors())}
+    return parts
 
 
 def fit_part(model: ir.Model, samples: Mapping[str, Array], how: FitRequest, fit: Fit) -> Outcome:

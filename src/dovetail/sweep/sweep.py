@@ -12,6 +12,7 @@ import onnx_ir as ir
 from dovetail.document import encode
 from dovetail.errors import InputError
 from dovetail.model.write import write_whole
+from dovetail.run_lock import run_lock
 from dovetail.sweep.blocks import BLOCKS
 from dovetail.sweep.case import Case, make_case
 from dovetail.sweep.fit_graph import FitRequest
@@ -47,27 +48,33 @@ class Sweep:
     def __init__(self, settings: SweepSettings, folder: Path, fit: Fit, progress: Progress = lambda line: None) -> None:
         self._settings, self._fit, self._progress = settings, fit, progress
         self._folder = SweepFolder(folder, settings)
-        self._graphs = self._folder.graphs()
-        self._patterns = self._folder.patterns()
+        self._graphs: dict[int, GraphRow] = {}
+        self._patterns: list[PatternRow] = []
 
     def run(self, count: int, is_over: Callable[[], bool] = lambda: False, *, shrinks: bool = True) -> SweepReport:
         """Fit and shrink the first ``count`` graphs of the seed, those of earlier runs included, and write the report.
 
         ``is_over``: asked before every graph whether to stop. An interruption loses only the graph that was being
-        fitted; the report is written in any case.
+        fitted; the report is written after every failure, and in any case at the end.
         """
-        try:
-            for index in range(count):
-                if is_over():
-                    break
-                if index not in self._graphs:
-                    self._fit_graph(index)
-                if shrinks:
-                    self._shrink_failures(index)
-        finally:
-            report = make_report(self._settings, self._graphs, self._patterns)
-            write_whole(self._folder.path / f"{_REPORT}.json", encode(report, indent=1))
-            write_whole(self._folder.path / f"{_REPORT}.md", as_markdown(report).encode())
+        with run_lock(self._folder.path.resolve()):
+            self._graphs, self._patterns = self._folder.graphs(), self._folder.patterns()
+            try:
+                for index in range(count):
+                    if is_over():
+                        break
+                    if index not in self._graphs:
+                        self._fit_graph(index)
+                    if shrinks:
+                        self._shrink_failures(index)
+            finally:
+                report = self._write_report()
+        return report
+
+    def _write_report(self) -> SweepReport:
+        report = make_report(self._settings, self._graphs, self._patterns)
+        write_whole(self._folder.path / f"{_REPORT}.json", encode(report, indent=1))
+        write_whole(self._folder.path / f"{_REPORT}.md", as_markdown(report).encode())
         return report
 
     def outcome_of(self, index: int) -> Outcome:
@@ -113,6 +120,7 @@ class Sweep:
         )
         self._folder.add_pattern(row)
         self._patterns.append(row)
+        self._write_report()
         self._progress(f"{index} {failure.kind} at {row.pattern} after {row.calls} builds: {row.failure.cause}")
 
     def _known(self, failure: Failure) -> list[ir.Model]:
