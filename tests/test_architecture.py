@@ -43,6 +43,7 @@ LAYERS = (
     ("pipeline",),
     ("repairs",),
     ("api", "torch_export"),
+    ("sweep",),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
