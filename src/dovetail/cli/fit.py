@@ -88,7 +88,7 @@ NOT_CHECKED = 3
 @click.option(
     "--max-drop",
     multiple=True,
-    metavar="[FIGURE=]NUMBER",
+    metavar="[NAME=]NUMBER",
     help="Largest drop of a value of the metric, absolute (default 0.05), with which `accuracy` passes.",
 )
 @click.option("--min-sqnr", type=float, metavar="DB", help="Lowest SQNR of an output for `accuracy` to pass (10 dB).")

@@ -19,9 +19,11 @@ from dovetail.model import known_ops, origin
 from dovetail.model.check_proto import check_proto
 from dovetail.model.check_shapes import check_shapes
 from dovetail.model.check_types import check_types
-from dovetail.model.contributed import rewrite_contributed
+from dovetail.model.contributed import claim_early, rewrite_contributed
 from dovetail.model.edit import constant_of, is_float, shape_of
 from dovetail.model.external_data import check_external_data
+from dovetail.model.inference import without_recorded_shapes
+from dovetail.model.onnx_crashes import Step, refuse_crash
 from dovetail.model.opset import raise_opset
 from dovetail.model.skeleton import skeleton
 from dovetail.whole_number import LARGEST
@@ -48,6 +50,7 @@ def read(path: str | Path, shapes: Shapes = MappingProxyType({})) -> ir.Model:
     check_external_data(model, path.parent.absolute())
     names = _value_names(model)
     _put_in_order(model, path)
+    claim_early(model)
     _forget_placeholders(model)
     changes = _drop_trailing_empty_inputs(model)
     pin_shapes(model, shapes)
@@ -59,7 +62,10 @@ def read(path: str | Path, shapes: Shapes = MappingProxyType({})) -> ir.Model:
     model.meta[CHANGES] = changes
     name_nodes(model.graph)  # those that the conversion added
     origin.stamp(model, names)
-    rewrite_contributed(model)
+    _refuse_crash(model)
+    if rewrite_contributed(model):
+        check_types(model)
+        _refuse_crash(model)
     _check_valid(model, path)
     check_shapes(model)
     return model
@@ -190,6 +196,10 @@ def _check_inputs(model: ir.Model) -> None:
             raise InputError(
                 f"input {value.name!r} is not a tensor (sequence, map and optional inputs are not supported)"
             )
+
+
+def _refuse_crash(model: ir.Model) -> None:
+    refuse_crash(without_recorded_shapes(model), Step.CHECK, Step.INFER)
 
 
 def _check_valid(model: ir.Model, path: Path) -> None:
