@@ -134,8 +134,8 @@ PASSES_WHEN: Mapping[str, Mapping[str, str]] = {
     },
     "device": {
         **{name: text.replace("{side}", "device") for name, text in _NUMERICS.items()},
-        "accuracy": "SQNR(device) against float >= {min_sqnr_db:g} dB, unless the samples are random; the metric is not "
-        "computed, because the device runs too few samples",
+        "accuracy": "SQNR(device) against float >= {min_sqnr_db:g} dB, unless the samples are random; the metric is "
+        "not computed, because the device runs too few samples",
         "source of outputs": "a device; outputs of an emulator never pass",
     },
 }

@@ -142,7 +142,9 @@ def test_a_device_that_agrees_with_a_bad_simulation_fails(monkeypatch: pytest.Mo
     result = dovetail.verify_device(run, device_outputs=simulated(run))
     verdict = result.verdicts["device"]
     assert verdict.status is Status.FAIL
-    assert re.match(r"output 'z' is at \d\d\.\d dB against float, below the limit of 70 dB; output 'sum:0'", verdict.reason)
+    assert re.match(
+        r"output 'z' is at \d\d\.\d dB against float, below the limit of 70 dB; output 'sum:0'", verdict.reason
+    )
     assert "device and simulation agree" in verdict.reason
     assert verdict.passes_when["accuracy"].startswith("SQNR(device) against float >= 70 dB")
     (finding,) = [f for f in result.findings if f.code == "Q505" and f.message.startswith("on the device: output 'z'")]

@@ -194,7 +194,10 @@ def test_float16_operator_gets_float16_constants(tmp_path: Path) -> None:
             r"'n' \(SkipLayerNormalization\): its outputs for training",
         ),
         ("[n] a, y = LayerNormalization(x, g)", r"'n' \(LayerNormalization\): its outputs for training"),
-        ("[n] y = com.microsoft.LayerNormalization(x, g)", "'com.microsoft.LayerNormalization', which ONNX Runtime does not"),
+        (
+            "[n] y = com.microsoft.LayerNormalization(x, g)",
+            "'com.microsoft.LayerNormalization', which ONNX Runtime",
+        ),
         ('[n] y = com.microsoft.BiasGelu(x, "")', r"'n' \(com.microsoft.BiasGelu\) has no input 1"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Calls onnx's C++ code on the model that arrives on standard input; run as a script by ``onnx_crashes``.
+"""Calls onnx's C++ code on models that arrive on standard input; run as a script by ``onnx_crashes``.
 
 Only onnx's extension module is loaded, which takes 20 ms; the whole package, with NumPy, takes 150.
 """
@@ -17,8 +17,8 @@ OPSET = 21
 OUT_OF_MEMORY = 3
 
 
-def main(extension: str, memory_bytes: int, time_s: int, names: list[str]) -> int:
-    """Run the steps in turn, each on the model that the step before returned; print the name of each before it."""
+def main(extension: str, memory_bytes: int, time_s: int, calls: list[str]) -> int:
+    """Run the calls, each a step and the size of its model, in turn; print the name of each step before it."""
     _limit(memory_bytes, time_s)
     spec = importlib.util.spec_from_file_location("onnx_cpp2py_export", extension)
     if spec is None or spec.loader is None:
@@ -26,34 +26,31 @@ def main(extension: str, memory_bytes: int, time_s: int, names: list[str]) -> in
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     steps = _steps(module)
-    model = sys.stdin.buffer.read()
-    for name in names:
+    for call in calls:
+        name, _, size = call.rpartition("=")
+        model = sys.stdin.buffer.read(int(size))
         os.write(1, f"{name}\n".encode())
         try:
-            model = steps[name](model)
+            steps[name](model)
         except MemoryError:
             return OUT_OF_MEMORY
         except Exception:  # noqa: BLE001 - onnx reports it again to the parent, which knows the node
-            return 0
+            continue
     return 0
 
 
-def _steps(module: Any) -> dict[str, Callable[[bytes], bytes]]:
+def _steps(module: Any) -> dict[str, Callable[[bytes], object]]:
     """The calls that ``opset``, ``read`` and ``inference`` make, by the name that messages use."""
 
-    def check(model: bytes) -> bytes:
-        module.checker.check_model(model, False, False, False)
-        return model
-
-    def infer(model: bytes) -> bytes:
+    def infer(model: bytes) -> None:
         for strict in (False, True):
             module.shape_inference.infer_shapes(model, False, strict, True)
-        return model
 
-    def convert(model: bytes) -> bytes:
-        return bytes(module.version_converter.convert_version(model, OPSET))
-
-    return {"version converter": convert, "checker": check, "shape inference": infer}
+    return {
+        "version converter": lambda model: module.version_converter.convert_version(model, OPSET),
+        "checker": lambda model: module.checker.check_model(model, False, False, False),
+        "shape inference": infer,
+    }
 
 
 def _limit(memory_bytes: int, time_s: int) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import onnx
 import onnx_ir as ir
 from onnx import version_converter
 
 from dovetail.errors import InputError
-from dovetail.model.onnx_crashes import Step, refuse_crash
+from dovetail.model.onnx_crashes import REPORTED, Step, refuse_crash
 from dovetail.model.skeleton import refill, skeleton
 
 OPSET = 21
@@ -27,10 +26,10 @@ def raise_opset(model: ir.Model) -> ir.Model:
         raised = model.clone()
     else:
         bare = skeleton(model)
-        refuse_crash(bare, Step.CONVERT)
+        refuse_crash({Step.CONVERT: bare})
         try:
             proto = version_converter.convert_version(bare, OPSET)
-        except (RuntimeError, version_converter.ConvertError, onnx.shape_inference.InferenceError) as error:
+        except REPORTED as error:
             reason = str(error).strip().splitlines()[0]
             raise InputError(f"the model's opset {version} could not be converted to {OPSET}: {reason}") from error
         raised = ir.from_proto(proto)

@@ -23,7 +23,7 @@ from dovetail.model.contributed import claim_early, rewrite_contributed
 from dovetail.model.edit import constant_of, is_float, shape_of
 from dovetail.model.external_data import check_external_data
 from dovetail.model.inference import without_recorded_shapes
-from dovetail.model.onnx_crashes import Step, refuse_crash
+from dovetail.model.onnx_crashes import REPORTED, Step, refuse_crash
 from dovetail.model.opset import raise_opset
 from dovetail.model.skeleton import skeleton
 from dovetail.whole_number import LARGEST
@@ -166,9 +166,9 @@ def _put_in_order(model: ir.Model, path: Path) -> None:
     try:
         model.graph.sort()
     except ValueError as error:
-        raise InputError(
-            f"node {_node_in_cycle(model.graph).name!r} depends on its own output: the graph has a cycle"
-        ) from error
+        node = _node_in_cycle(model.graph)
+        what = "a node with a subgraph" if node is None else f"node {node.name!r}"
+        raise InputError(f"{what} depends on its own output: the graph has a cycle") from error
     try:
         common.InlinePass()(model)
         common.LiftConstantsToInitializersPass()(model)
@@ -179,11 +179,16 @@ def _put_in_order(model: ir.Model, path: Path) -> None:
     common.RemoveInitializersFromInputsPass()(model)
 
 
-def _node_in_cycle(graph: ir.Graph) -> ir.Node:
-    """A node of a cycle: one that is reached by following producers from a node that cannot be computed."""
+def _node_in_cycle(graph: ir.Graph) -> ir.Node | None:
+    """A node of a cycle: one that is reached by following producers from a node that cannot be computed.
+
+    None if the cycle is in a subgraph, or passes through what a subgraph reads from outside.
+    """
     pending = set(graph)
     while ready := [node for node in pending if not pending & set(node.predecessors())]:
         pending.difference_update(ready)
+    if not pending:
+        return None
     node = next(node for node in graph if node in pending)
     for _ in pending:  # from a node downstream of a cycle, enough steps upstream end in the cycle
         node = next(producer for producer in node.predecessors() if producer in pending)
@@ -199,13 +204,13 @@ def _check_inputs(model: ir.Model) -> None:
 
 
 def _refuse_crash(model: ir.Model) -> None:
-    refuse_crash(without_recorded_shapes(model), Step.CHECK, Step.INFER)
+    refuse_crash({Step.CHECK: skeleton(model), Step.INFER: without_recorded_shapes(model)})
 
 
 def _check_valid(model: ir.Model, path: Path) -> None:
     try:
         onnx.checker.check_model(skeleton(model))
-    except onnx.checker.ValidationError as error:
+    except REPORTED as error:
         raise InputError(f"{str(path)!r} is not a valid model: {_first_line(error)}") from error
 
 
