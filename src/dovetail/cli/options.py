@@ -44,7 +44,7 @@ ACCURACY_LIMITS = together(
     click.option(
         "--max-drop",
         multiple=True,
-        metavar="[FIGURE=]NUMBER",
+        metavar="[NAME=]NUMBER",
         help="Largest drop of a value of the metric, absolute (default 0.05), with which `accuracy` passes.",
     ),
     click.option(
