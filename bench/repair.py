@@ -22,7 +22,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from typing import Any
 import numpy as np
 import onnx
 from tests.networks.images import images
+from tests.networks.wheels import NUDENET, NotFetched, fetch
 
 import dovetail
 from bench.peer_onnxruntime import Reader
@@ -46,7 +46,7 @@ TARGETS = ("ort-cpu", "tensorrt:sm89", "qnn-htp:sm8550", "xnnpack")
 SAMPLES = 64
 YOLO_SAMPLES = 16
 DROP_DB = 1.0
-NUDENET, YOLO, YOLO_SHAPE = "nudenet==3.4.2", "320n.onnx", (1, 3, 320, 320)
+YOLO, YOLO_SHAPE = "320n.onnx", (1, 3, 320, 320)
 TIMEOUT_S = 600
 
 
@@ -167,13 +167,10 @@ def _yolo(folder: Path) -> tuple[Path, Data]:
     if not path.exists():
         from onnxruntime.tools.onnx_model_utils import make_input_shape_fixed
 
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--dest", str(folder), NUDENET]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-        wheels = list(folder.glob("nudenet-*.whl"))
-        if not wheels:
-            raise NotAvailable(f"the package {NUDENET} cannot be fetched: {done.stderr.strip()[-200:]}")
-        with zipfile.ZipFile(wheels[0]) as archive:
-            model = onnx.load_from_string(archive.read(f"nudenet/{YOLO}"))
+        try:
+            model = onnx.load(fetch(NUDENET, YOLO))
+        except NotFetched as missing:
+            raise NotAvailable(str(missing)) from missing
         del model.metadata_props[:]  # onnxruntime 1.31.1: qnn_preprocess_model fails on a model that has any
         make_input_shape_fixed(model.graph, "images", YOLO_SHAPE)
         onnx.save(onnx.shape_inference.infer_shapes(model), path)
