@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.networks.pretrained_checks import fit_pretrained, is_emulated, not_passed
+from tests.networks.pretrained_checks import figures_of, fit_pretrained, is_emulated, not_passed
 from tests.networks.wheels import NotFetched
 
 from bench.child import run_request
@@ -31,16 +31,13 @@ def child(request: dict[str, Any]) -> Mapping[str, Any]:
 
 
 def _figures(result: Result) -> Mapping[str, Any]:
-    sqnr_db, metric = result.metrics.sqnr_db, result.metrics.accuracy
-    figures = {} if metric is None else {way: dict(values) for way, values in metric.figures.items()}
-    if result.metrics.accuracy_emulated is not None:
-        figures["emulated"] = dict(result.metrics.accuracy_emulated.figures["target"])
+    sqnr_db = result.metrics.sqnr_db
     return {
         "statuses": {name: verdict.status.value for name, verdict in result.verdicts.items()},
         "not_passed": dict(not_passed(result)),
         "simulation_db": _lowest(sqnr_db.simulation_vs_float),
         "target_db": _lowest(sqnr_db.target_vs_float),
-        "figures": figures,
+        "figures": {way: dict(figures) for way, figures in figures_of(result).items()},
     }
 
 

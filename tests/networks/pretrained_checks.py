@@ -25,8 +25,8 @@ TARGETS: tuple[tuple[str, str], ...] = (
     ("xnnpack", "w8a8"),
     ("ort-cpu", "w8a8"),
 )
-# The share of the float model's boxes that may be lost. In w8a16 that of the verdict, as for every metric.
-BOXES_DROP = {"w8a16": 0.05, "w8a8": 0.15}
+# The share of the float model's boxes that may be lost, of YOLOv8n.
+BOXES, BOXES_DROP = "matched_boxes", {"w8a16": 0.05, "w8a8": 0.15}
 _EMULATED = "qnn-htp"
 _NOT_RUN = "tensorrt"
 
@@ -35,7 +35,7 @@ def fit_pretrained(name: str, target: str, precision: str, run: Path, **options:
     """One network on one target, calibrated and judged on its own images; raises NotFetched without its package."""
     network = NETWORKS[name]
     path = network.path
-    limits = {"matched_boxes": BOXES_DROP[precision]} if name == "yolov8n" and precision in BOXES_DROP else {}
+    limits = {BOXES: BOXES_DROP[precision]} if name == "yolov8n" and precision in BOXES_DROP else None
     return dovetail.fit(
         path,
         target=target,
@@ -64,6 +64,19 @@ def required(target: str, precision: str) -> tuple[str, ...]:
 
 
 def not_passed(result: Result) -> Mapping[str, str]:
-    """The required verdicts that do not pass, with the reason of each."""
+    """The required verdicts that do not pass, with the reason of each, and boxes that are lost."""
     verdicts = {name: result.verdicts[name] for name in required(result.target, result.precision)}
-    return {name: verdict.reason for name, verdict in verdicts.items() if verdict.status is not Status.PASS}
+    failed = {name: verdict.reason for name, verdict in verdicts.items() if verdict.status is not Status.PASS}
+    lost = [
+        f"{100 * figures[BOXES]:.1f} % of float's boxes are found in {way}"
+        for way, figures in figures_of(result).items()
+        if figures.get(BOXES, 1) < 1 - BOXES_DROP.get(result.precision, 1)
+    ]
+    return {**failed, **({BOXES: "; ".join(lost)} if lost else {})}
+
+
+def figures_of(result: Result) -> Mapping[str, Mapping[str, float]]:
+    """The metric in float, in simulation and on the target; ``emulated`` is that of the target on few samples."""
+    metric, emulated = result.metrics.accuracy, result.metrics.accuracy_emulated
+    figures = {} if metric is None else dict(metric.figures)
+    return figures if emulated is None else {**figures, "emulated": emulated.figures["target"]}
