@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 from tests.networks.images import images
+from tests.networks.wheels import NUDENET, NotFetched, fetch
 
 from bench.peer_onnxruntime import Reader
 from dovetail import zoo
@@ -23,7 +23,7 @@ VARIABLE = "DOVETAIL_MODELOPT_PYTHON"
 SAMPLES, HELD_OUT = 64, 64
 YOLO_SAMPLES, YOLO_HELD_OUT = 16, 16
 FASHION_HELD_OUT = 256  # its top class is judged
-NUDENET, YOLO, YOLO_SHAPE = "nudenet==3.4.2", "320n.onnx", (1, 3, 320, 320)
+YOLO, YOLO_SHAPE = "320n.onnx", (1, 3, 320, 320)
 MODELOPT = "nvidia-modelopt[onnx]==0.47.0"
 TIMEOUT_S = 900
 
@@ -49,13 +49,10 @@ def _yolo(folder: Path) -> tuple[Path, Data, Data]:
     if not path.exists():
         from onnxruntime.tools.onnx_model_utils import make_input_shape_fixed
 
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--dest", str(folder), NUDENET]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-        wheels = list(folder.glob("nudenet-*.whl"))
-        if not wheels:
-            raise NotAvailable(f"the package {NUDENET} cannot be fetched: {done.stderr.strip()[-200:]}")
-        with zipfile.ZipFile(wheels[0]) as archive:
-            model = onnx.load_from_string(archive.read(f"nudenet/{YOLO}"))
+        try:
+            model = onnx.load(fetch(NUDENET, YOLO))
+        except NotFetched as missing:
+            raise NotAvailable(str(missing)) from missing
         del model.metadata_props[:]  # onnxruntime 1.31.1: qnn_preprocess_model fails on a model that has any
         make_input_shape_fixed(model.graph, "images", YOLO_SHAPE)
         onnx.save(onnx.shape_inference.infer_shapes(model), path)
