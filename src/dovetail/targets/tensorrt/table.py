@@ -16,7 +16,7 @@ import onnx_ir as ir
 from dovetail.encoding import DType, Encoding, Granularity
 from dovetail.model.attention import Attention, match_attention
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
-from dovetail.model.edit import is_op, shape_of, why_weight_not_matrix
+from dovetail.model.edit import attribute, is_op, shape_of, why_weight_not_matrix
 from dovetail.numerics.grid import FLOAT8_HIGHEST
 from dovetail.op_support import (
     F16,
@@ -50,6 +50,11 @@ INT8_HEAD_SIZES = (16, 32, 64)
 # The builder silently runs convolutions with larger kernels in float16 (engines built for sm89: 4 x 8 and 5 x 6 run in
 # FP8, 3 x 11 does not).
 FP8_LARGEST_CONV_KERNEL = 32
+# Of one sample, in one group, it computes convolutions with this many input channels or fewer element by element if
+# they are over one axis, or if input and kernel are 1 x 1, as in small squeeze-and-excite blocks (engines built for
+# sm80, sm86, sm89, sm120 and sm121 with 1 to 64 channels; with two samples, with groups, depthwise, and over several
+# places they run in 8 bit).
+MOST_ELEMENTWISE_CHANNELS = 4
 # How many nodes may be between a MatMul and its Softmax: reshapes, casts, scales and masks.
 _MOST_NODES_BETWEEN = 8
 
@@ -77,7 +82,7 @@ def _ops(gpu: Gpu) -> dict[str, OpSupport]:
     linear = tuple(signature(a, const(w), F32, out=F32) for a, w in encodings)
     plain = signature(F32, F32, F32, out=F32)
     ops["Gemm"] = OpSupport((*linear, plain), known_from=_KNOWN)
-    conv = tuple(replace(row, when=_small_conv_kernel) if row.inputs[0].encoding == F8 else row for row in linear)
+    conv = tuple(replace(row, when=_has_conv_kernel(row.inputs[0].encoding.dtype)) for row in linear)
     ops["Conv"] = OpSupport((*(conv if gpu.has_int8_conv else ()), plain), known_from=_KNOWN)
     by_weight = tuple(Signature((Slot(a), const(w)), F32, when=why_weight_not_matrix) for a, w in encodings)
     by_activation = tuple(Signature((Slot(a), Slot(a)), F32, when=_fuses(a.dtype)) for a, _ in encodings)
@@ -117,12 +122,29 @@ def _feeds_matrix_ops(value: ir.Value) -> bool:
     )
 
 
-def _small_conv_kernel(node: ir.Node) -> str:
-    weight = shape_of(node.inputs[1])
-    size = math.prod(weight[2:]) if weight else FP8_LARGEST_CONV_KERNEL + 1
-    if size <= FP8_LARGEST_CONV_KERNEL:
+def _has_conv_kernel(dtype: DType) -> Callable[[ir.Node], str]:
+    def when(node: ir.Node) -> str:
+        size = math.prod((shape_of(node.inputs[1]) or ())[2:])
+        if dtype is DType.F8E4M3 and size > FP8_LARGEST_CONV_KERNEL:
+            return (
+                f"FP8 convolution supports kernels of at most {FP8_LARGEST_CONV_KERNEL} elements, this one has {size}"
+            )
+        return _why_element_by_element(node)
+
+    return when
+
+
+def _why_element_by_element(node: ir.Node) -> str:
+    """Why the builder computes a convolution without a matrix kernel; empty if it has one."""
+    data, weight = shape_of(node.inputs[0]), shape_of(node.inputs[1])
+    if data is None or weight is None or data[0] != 1 or data[1] > MOST_ELEMENTWISE_CHANNELS:
         return ""
-    return f"FP8 convolution supports kernels of at most {FP8_LARGEST_CONV_KERNEL} elements, this one has {size}"
+    if attribute(node, "group", 1) != 1:
+        return ""
+    if len(data) == 3 or math.prod((*data[2:], *weight[2:])) == 1:
+        where = "one axis" if len(data) == 3 else "one place"
+        return f"a convolution of {data[1]} channels over {where} is computed element by element"
+    return ""
 
 
 def _fuses(dtype: DType) -> Callable[[ir.Node], str]:
