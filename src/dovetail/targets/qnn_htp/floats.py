@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from dovetail.backend import Outcome, TensorReadBack
+from dovetail.backend import Outcome, TensorReadBack, changed
 from dovetail.encoding import DType
 from dovetail.model.edit import is_float
 from dovetail.model.origin import origin_of
@@ -23,7 +23,7 @@ _LAYOUT = {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity"
 # "Validating Op blocks.1.attn.proj/Add_out/Gemm with precision FP16" (onnxruntime-qnn 2.7.0); for an operator that only
 # moves data the precision is OTHERS.
 _VALIDATED = re.compile(r"Validating Op (.+?) with precision (\w+)")
-_FLOAT16_PRECISION, _DATA_MOVEMENT = "FP16", "OTHERS"
+FLOAT16_PRECISION, _DATA_MOVEMENT = "FP16", "OTHERS"
 # What ONNX Runtime appends to the name of a copy (onnxruntime 1.31).
 _COPY = "/duplicated"
 
@@ -56,7 +56,7 @@ class FloatReader:
         tensor = self._named(value.name or "") or self._written_by(producer)
         op = "the producer" if producer is None else producer.op_type
         if tensor is not None and tensor.dtype is not None and tensor.dtype.is_quantized:
-            return Outcome.CHANGED, f"{op} writes {tensor.dtype} instead of the planned float"
+            return changed(planned, tensor.dtype, f"written by {op}")
         if tensor is not None:
             return self._computed_in(tensor, planned)
         if producer is not None and producer.op_type in _LAYOUT:
@@ -69,9 +69,9 @@ class FloatReader:
             return Outcome.MATCHED, str(planned)
         neighbors = [node for node in self.graph.nodes if tensor.name in (*node.outputs, *node.inputs)]
         logged = {node.name: self.precisions[node.name] for node in neighbors if node.name in self.precisions}
-        in_float16 = next((name for name, precision in logged.items() if precision == _FLOAT16_PRECISION), None)
+        in_float16 = next((name for name, precision in logged.items() if precision == FLOAT16_PRECISION), None)
         if in_float16 is not None:
-            return Outcome.MATCHED, f"{planned}: the compiler compiled {in_float16} with precision {_FLOAT16_PRECISION}"
+            return Outcome.MATCHED, f"{planned}: the compiler compiled {in_float16} with precision {FLOAT16_PRECISION}"
         if logged and set(logged.values()) == {_DATA_MOVEMENT}:
             return Outcome.MATCHED, "float, moved but not computed"
         return Outcome.NOT_FOUND, f"float, but the log does not show that it is computed in {planned}"
