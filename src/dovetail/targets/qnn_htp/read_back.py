@@ -13,20 +13,22 @@ import onnx_ir as ir
 
 from dovetail.backend import Outcome, ReadBack, TensorReadBack, changed
 from dovetail.encoding import DType, Granularity
+from dovetail.model.edit import constant_of
 from dovetail.qdq.quantized_values import QuantizedValue, quantized_values
 from dovetail.storage import Plan
 from dovetail.targets.qnn_htp.dump import MOVED, DumpError, QnnGraph, QnnNode, load_dump
-from dovetail.targets.qnn_htp.floats import FLOAT16_PRECISION, FloatReader, validated
+from dovetail.targets.qnn_htp.floats import FloatReader, LoggedPrecisions
 
 EVIDENCE = "the QNN graph that the provider passed to the HTP compiler, and the compiler's log"
 # QNN operators that only move data.
 _LAYOUT = ("Reshape", "Transpose")
+_ZERO_BIAS = "a bias of zeros, which has the same values with any scale"
 
 
 class _Found(NamedTuple):
     """What was found in place of a planned dtype, and where."""
 
-    dtype: str
+    dtype: str | DType
     where: str
 
 
@@ -38,11 +40,14 @@ def read_dump(emitted_path: Path, dump: Path, plan: Plan, log: str) -> ReadBack:
         return ReadBack((), EVIDENCE, unparsed=str(error))
     emitted = ir.load(emitted_path)
     stored = list(quantized_values(emitted, plan))
-    precisions = validated(log)
-    changes = dict(
-        _silent_changes(graph, {value.name for value in stored}, _PlannedFloat.of(emitted, plan), precisions)
-    )
-    looked_up = [_look_up(value, graph, changes) for value in stored]
+    logged = LoggedPrecisions.read(log)
+    names = {value.name for value in stored}
+    changes = dict(_silent_changes(graph, names, _PlannedFloat.of(emitted, plan), logged.float_dtype))
+    zeros = {v.name for v in emitted.graph.initializers.values() if v.name in names and _is_zero_bias(v)}
+    looked_up = [
+        value.as_read(Outcome.MATCHED, _ZERO_BIAS) if value.name in zeros else _look_up(value, graph, changes)
+        for value in stored
+    ]
     matched = {value.group for value, row in zip(stored, looked_up, strict=True) if row.outcome is Outcome.MATCHED}
     rows = []
     for value, row in zip(stored, looked_up, strict=True):
@@ -50,7 +55,13 @@ def read_dump(emitted_path: Path, dump: Path, plan: Plan, log: str) -> ReadBack:
             detail = f"only moves data inside group {value.group!r}, which was read back as planned"
             row = replace(row, outcome=Outcome.ABSORBED, detail=detail)
         rows.append(row)
-    return ReadBack((*rows, *FloatReader(graph, precisions).rows(emitted, plan)), EVIDENCE)
+    return ReadBack((*rows, *FloatReader(graph, logged).rows(emitted, plan)), EVIDENCE)
+
+
+def _is_zero_bias(value: ir.Value) -> bool:
+    """Whether a constant is an int32 bias of zeros: ONNX Runtime replaces equal biases by one, which has one scale."""
+    array = constant_of(value) if value.dtype is ir.DataType.INT32 else None
+    return array is not None and not np.any(array)
 
 
 def _look_up(value: QuantizedValue, graph: QnnGraph, changes: Mapping[str, _Found]) -> TensorReadBack:
@@ -80,7 +91,7 @@ def _scale_text(scale: float, zero_point: int) -> str:
 
 
 def _silent_changes(
-    graph: QnnGraph, planned: set[str], in_float: _PlannedFloat, precisions: Mapping[str, str]
+    graph: QnnGraph, planned: set[str], in_float: _PlannedFloat, float_dtype: DType
 ) -> Iterator[tuple[str, _Found]]:
     """Planned tensors that are in the dump, but that the provider converts or dequantizes before an operator.
 
@@ -92,7 +103,7 @@ def _silent_changes(
         for name in node.inputs:
             consumers[name].append(node)
     producers = {name: node for node in graph.nodes for name in node.outputs}
-    yield from _removed_pairs(graph, consumers, planned, precisions)
+    yield from _removed_pairs(graph, consumers, planned, float_dtype)
     for node in graph.nodes:
         if not node.inputs or not node.outputs:
             continue
@@ -105,7 +116,7 @@ def _silent_changes(
             dtype = "an unknown dtype" if tensor is None or tensor.dtype is None else str(tensor.dtype)
             yield source, _Found(dtype, f"converted before {_types(users)}")
         elif node.type == "Dequantize" and users and not any(in_float.computes(u, consumers) for u in users):
-            yield source, _Found(_float_of(users, precisions), f"dequantized before {_types(users)}")
+            yield source, _Found(float_dtype, f"dequantized before {_types(users)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +166,8 @@ def _types(nodes: Iterable[QnnNode]) -> str:
     return ", ".join(sorted({node.type for node in nodes}))
 
 
-def _float_of(nodes: Iterable[QnnNode], precisions: Mapping[str, str]) -> str:
-    """The float dtype in which the compiler compiles these operators, by its log."""
-    in_float16 = any(precisions.get(node.name) == FLOAT16_PRECISION for node in nodes)
-    return str(DType.F16 if in_float16 else DType.F32)
-
-
 def _removed_pairs(
-    graph: QnnGraph, consumers: Mapping[str, list[QnnNode]], planned: set[str], precisions: Mapping[str, str]
+    graph: QnnGraph, consumers: Mapping[str, list[QnnNode]], planned: set[str], float_dtype: DType
 ) -> Iterator[tuple[str, _Found]]:
     """Q/DQ pairs between float operators: they are in the dump, but the compiler removes them.
 
@@ -176,4 +181,4 @@ def _removed_pairs(
         users = [user for consumer in direct for name in consumer.outputs for user in consumers.get(name, [])]
         if direct and users and all(consumer.type == "Dequantize" for consumer in direct):
             where = f"a Q/DQ pair between float operators, removed before {_types(users)}"
-            yield node.outputs[0], _Found(_float_of(users, precisions), where)
+            yield node.outputs[0], _Found(float_dtype, where)
