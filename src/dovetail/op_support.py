@@ -101,6 +101,7 @@ class OpSupport:
 
     ``shares``: the inputs whose quantization passes through to the outputs unchanged (empty: none; None: all inputs).
     ``follows``: quantizing it alone gains nothing: between float neighbors it stays float.
+    ``quantized_early``: the backend moves a QuantizeLinear behind it to in front of it, so the plan does as well.
     ``unclipped``: its inputs and outputs keep their full range, whatever the range method: a softmax depends on the
     largest scores.
     ``joins``: constants are quantized with the scale and zero point of the output, so that no conversion is needed.
@@ -115,6 +116,7 @@ class OpSupport:
     signatures: tuple[Signature, ...]
     shares: tuple[int, ...] | None = ()
     follows: bool = False
+    quantized_early: bool = False
     unclipped: bool = False
     fixed: tuple[FixedQParams, ...] = ()
     joins: bool = False

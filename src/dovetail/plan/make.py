@@ -14,6 +14,7 @@ from dovetail.numerics.bias import bias_params
 from dovetail.op_support import OpTable, Signature
 from dovetail.plan.breaks import costly_merges
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem, with_conversions
+from dovetail.plan.early_conversions import early_conversions
 from dovetail.plan.imported_qparams import ImportedQParams
 from dovetail.plan.qparams import QParamsBuilder, per_output_channel, widen
 from dovetail.plan.request import Request
@@ -34,10 +35,7 @@ def make_plan(
     """
     if not request.from_data:
         stats = replace(stats, tensors={})
-    problem = build_problem(model, table)
-    separate = _separate(problem, stats, request)
-    problem = with_conversions(problem, separate)
-    solution = solve(problem, request)
+    problem, solution, separate = _solved(model, table, stats, request)
     writer = _Writer(problem, solution, QParamsBuilder(problem, stats, request.method, imported), separate, request)
     return Plan(
         target=table.target,
@@ -50,9 +48,23 @@ def make_plan(
 
 def narrower(model: ir.Model, table: OpTable, stats: Stats, request: Request) -> dict[Edge, Encoding]:
     """The operands for which the target also supports fewer bits than this request plans: edge -> that encoding."""
+    problem, solution, _ = _solved(model, table, stats, request)
+    return narrower_operands(problem, solution)
+
+
+def _solved(
+    model: ir.Model, table: OpTable, stats: Stats, request: Request
+) -> tuple[Problem, Solution, dict[Edge, str]]:
+    """The problem of a graph, its solution, and the edges that convert instead of sharing qparams, with the reason."""
     problem = build_problem(model, table)
-    problem = with_conversions(problem, _separate(problem, stats, request))
-    return narrower_operands(problem, solve(problem, request))
+    separate = _separate(problem, stats, request)
+    problem = with_conversions(problem, separate)
+    solution = solve(problem, request)
+    if early := early_conversions(problem, solution, request.pins):
+        separate |= early
+        problem = with_conversions(problem, separate)
+        solution = solve(problem, request)
+    return problem, solution, separate
 
 
 def _separate(problem: Problem, stats: Stats, request: Request) -> dict[Edge, str]:

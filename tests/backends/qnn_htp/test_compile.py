@@ -73,14 +73,16 @@ def test_the_dtype_of_a_16_bit_second_operand_is_planned_and_not_changed_by_the_
     htp: Target, tmp_path: Path
 ) -> None:
     naive = with_support(htp, "MatMul", OpSupport((signature(A16, A16, out=A16),)))
-    assert changed(compiled(ATTENTION, naive, tmp_path)[0]) == ["k: converted to uint8 before MatMul"]
+    rows = changed(compiled(ATTENTION, naive, tmp_path)[0])
+    assert rows == ["k: planned uint16, found uint8: converted before MatMul"]
     assert changed(compiled(ATTENTION, htp, tmp_path)[0]) == []
 
 
 def test_layer_norm_runs_in_integers_only_with_an_int32_beta(htp: Target, tmp_path: Path) -> None:
     u16 = Slot(Encoding(DType.U16), constant=True)
     naive = with_support(htp, "LayerNormalization", OpSupport((Signature((Slot(A16), u16, u16), A16),)))
-    assert "a: dequantized to float before LayerNorm" in changed(compiled(NORM, naive, tmp_path)[0])
+    rows = changed(compiled(NORM, naive, tmp_path)[0])
+    assert "a: planned uint16, found float16: dequantized before LayerNorm" in rows
     assert changed(compiled(NORM, htp, tmp_path)[0]) == []
 
 
@@ -90,7 +92,7 @@ def test_a_matmul_from_8_to_16_bits_runs_in_float(htp: Target, tmp_path: Path) -
     relu = OpSupport((signature(A8, out=A8), signature(A16, out=A16)))
     naive = with_support(with_support(htp, "Relu", relu), "MatMul", OpSupport((signature(A8, A8, out=A16),)))
     rows = changed(compiled(body, naive, tmp_path)[0])
-    assert [row.rpartition(": ")[2] for row in rows] == ["dequantized to float before MatMul"] * 2
+    assert [row.partition(": ")[2] for row in rows] == ["planned uint8, found float16: dequantized before MatMul"] * 2
     assert changed(compiled(body, htp, tmp_path)[0]) == []
 
 
@@ -104,7 +106,7 @@ def test_a_qdq_pair_between_float_operators_is_removed(htp: Target, tmp_path: Pa
     naive = dataclasses.replace(fitted, tensors={**alone, "b": Choice(coarse, Reason.PINNED)})
     result = htp.backend.compile(htp.backend.emit(model, naive, tmp_path), tmp_path)
     assert changed(htp.backend.read_back(result, naive)) == [
-        "b: a Q/DQ pair between float operators, removed before Softmax"
+        "b: planned uint8, found float16: a Q/DQ pair between float operators, removed before Softmax"
     ]
     # The outputs confirm it: they are those of the float graph; with the Q/DQ pair the SQNR would be 31 dB.
     sample = {"x": noise(model)["x"][0]}
@@ -296,7 +298,7 @@ def test_an_island_of_one_operator_stays_float(htp: Target, tmp_path: Path) -> N
     assert not plan.tensors["l"].storage.dtype.is_quantized
     naive = tuple(Artifact("model", path) for path in write(emit_qdq(model, plan), tmp_path / "naive.onnx"))
     rows = changed(htp.backend.read_back(htp.backend.compile(naive, tmp_path), plan))
-    assert rows == ["l: Log writes uint16 instead of the planned float"]
+    assert rows == ["l: planned float16, found uint16: written by Log"]
     assert changed(compiled_plan(model, plan, htp, tmp_path)) == []
 
 
@@ -306,7 +308,7 @@ def test_a_conversion_behind_a_transpose_is_detected(htp: Target, tmp_path: Path
       m = MatMul(r, t)  s = Softmax(m) }"""
     naive = with_support(htp, "MatMul", OpSupport((signature(A16, A16, out=A16),)))
     rows = changed(compiled(body, naive, tmp_path)[0])
-    assert any("converted to uint8 before MatMul" in row for row in rows)
+    assert any("planned uint16, found uint8: converted before MatMul" in row for row in rows)
     assert changed(compiled(body, htp, tmp_path)[0]) == []
 
 
