@@ -37,9 +37,10 @@ LAYERS = f"""
 g (float[1,3,8,8] p, float[6,8] x) => (float[1,8,8,8] conv, float[1,8,7,7] uneven, float[1,8,4,4] pooled,
    float[1,8,1,1] mean, float[8,6] turned, float[3,8] cut, float[16,6] joined, float[6,8] summed, float[1,4,16,16] up,
    float[1,512] flat, float[6,8] thin, float[1,3,8,8] deep, float[1,4,8] line, float[6,8] dense, float[6,8] plain,
-   float[1,8,4,5] window, float[1,8,1,1] largest)
+   float[1,8,4,5] window, float[1,8,1,1] largest, float[1,4,16,16] grown, float[1,8,4,4] ceiled)
 <{constant("dw", 3, 1, 3, 3)}, {constant("lw", 4, 6, 3)},
  {constant("w", 8, 3, 3, 3)}, {constant("b", 8)}, {constant("u", 8, 4, 2, 2)}, {constant("l", 8, 8)},
+ {constant("u3", 8, 4, 3, 3)},
  {constant("c", 6, 8, size=4)}, {constant("m", 8, 8)}, {constant("v", 8, 8, 1, 1)}, int64[2] s = {{8,6}},
  int64[1] from = {{1}}, int64[1] to = {{4}}, int64[1] first = {{0}},
  int64[2] corner = {{1,2}}, int64[2] other = {{5,-1}}, int64[2] both = {{2,-1}}>
@@ -59,7 +60,8 @@ g (float[1,3,8,8] p, float[6,8] x) => (float[1,8,8,8] conv, float[1,8,7,7] uneve
     row = Unsqueeze(x, first)  line = Conv<pads=[1,1]>(row, lw)
     dense = Gemm(x, l, b)  plain = MatMul(x, m)
     window = Slice(conv, corner, other, both)
-    largest = GlobalMaxPool(conv)
+    largest = GlobalMaxPool(conv)  ceiled = MaxPool<kernel_shape=[3,3], strides=[2,2], ceil_mode=1>(conv)
+    grown = ConvTranspose<strides=[2,2], pads=[1,1,0,0]>(conv, u3)
 }}
 """
 
@@ -117,6 +119,8 @@ EXACT = (
     "joined",
     "window",
     "largest",
+    "grown",
+    "ceiled",
 )
 
 

@@ -50,15 +50,17 @@ def _squeeze(call: Call) -> Function:
     return lambda x, *_: torch.squeeze(x, removed)
 
 
-def _exponential(call: Call) -> Function:
-    name, attributes = call.node.op_type.lower(), {"Elu": ("alpha",), "Celu": ("alpha",)}
-    values = [float(call.attribute(attribute, 1.0)) for attribute in attributes.get(call.node.op_type, ())]
-    return lambda x: getattr(torch.nn.functional, name)(x, *values)
+def _activation(call: Call) -> Function:
+    function = getattr(torch.nn.functional, call.node.op_type.lower())
+    if call.node.op_type not in ("Celu", "Elu"):
+        return lambda x: function(x)
+    alpha = float(call.attribute("alpha", 1.0))
+    return lambda x: function(x, alpha)
 
 
 PLAIN = {
     **OPERATORS,
-    **{op: Operator(_exponential) for op in ("Celu", "Elu", "Mish", "Softplus", "Softsign")},
+    **{op: Operator(_activation) for op in ("Celu", "Elu", "Mish", "Softplus", "Softsign")},
     "AveragePool": Operator(pool.native_pool),
     "Expand": Operator(repeat.native_expand, constants=(1,)),
     "Gather": Operator(_gather),

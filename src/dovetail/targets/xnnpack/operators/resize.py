@@ -31,8 +31,8 @@ _ATTRIBUTES = (
     "mode",
     "nearest_mode",
 )
-# The weights of torch and ONNX Runtime are computed in float32, from coordinates up to a few thousands.
-_SAME = 1e-4
+# Torch and ONNX Runtime compute weights from coordinates in float32: per element of an axis they may differ by this.
+_ROUNDING = 4 * float(np.finfo(np.float32).eps)
 
 Weights = Mapping[int, Array]
 
@@ -85,7 +85,7 @@ def _matrix(call: Call, axis: int) -> Array:
     except EvaluationError as error:
         raise call.unsupported(f"its sampling along axis {axis} is unknown: {error}") from error
     if result.shape != (1, before, 1, after):
-        raise call.unsupported(f"its scale {scale:g} makes {result.shape[-1]} of {before} elements, not {after}")
+        raise call.unsupported(f"its scale {scale} makes {result.shape[-1]} of {before} elements, not {after}")
     return np.ascontiguousarray(result.reshape(before, after).T)
 
 
@@ -104,7 +104,11 @@ def _scale(call: Call, axis: int) -> float | None:
 
 
 def _is_identity(matrix: Array) -> bool:
-    return matrix.shape[0] == matrix.shape[1] and bool(np.allclose(matrix, np.eye(len(matrix)), atol=_SAME))
+    return matrix.shape[0] == matrix.shape[1] and _is_close(matrix, np.eye(len(matrix), dtype=np.float32))
+
+
+def _is_close(matrix: Array, other: Array) -> bool:
+    return bool(np.allclose(matrix, other, rtol=0, atol=_ROUNDING * max(matrix.shape)))
 
 
 def _interpolate(x: Tensor, size: Sequence[int], *, mode: str, align_corners: bool | None = None) -> Tensor:
@@ -142,7 +146,7 @@ def _samples(sampler: Function, matrix: Array) -> bool:
     """Whether a function multiplies an axis by this matrix."""
     after, before = matrix.shape
     sampled = sampler(torch.eye(before).reshape(1, before, 1, before), [1, after])
-    return bool(np.allclose(sampled.reshape(before, after).numpy().T, matrix, atol=_SAME))
+    return _is_close(matrix, sampled.reshape(before, after).numpy().T)
 
 
 def _repeated(call: Call, weights: Weights) -> Function | None:
