@@ -137,5 +137,5 @@ def test_groups_are_by_pattern_and_cause_with_the_range_of_sizes() -> None:
         (FailureKind.WRONG, "Conv -> Relu", 2),
         (FailureKind.WRONG, "Pad", 1),
     ]
-    assert groups[2].title == "Conv -> Relu, height 9..12, kernel 1x1 3x3"
+    assert groups[2].sizes == "height 9..12, kernel 1x1 3x3"
     assert groups[0].codes == ("Q108",)
