@@ -15,7 +15,9 @@ import pytest
 
 from dovetail.targets.compile_cache import FOLDER_VARIABLE
 
-pytest.register_assert_rewrite("tests.networks.htp_checks", "tests.networks.recogniser_checks")
+pytest.register_assert_rewrite(
+    "tests.networks.htp_checks", "tests.networks.recogniser_checks", "tests.networks.target_checks"
+)
 
 _HERE = Path(__file__).parent
 # Whole networks, exported and fitted. Smaller tests cover the same lines, and coverage takes a third of the time here.

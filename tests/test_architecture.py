@@ -41,6 +41,7 @@ LAYERS = (
     ("device",),
     ("shipping",),
     ("pipeline",),
+    ("repair_record", "repair_verdict"),
     ("repairs",),
     ("api", "torch_export"),
     ("sweep",),

@@ -104,8 +104,11 @@ class OpSupport:
     ``unclipped``: its inputs and outputs keep their full range, whatever the range method: a softmax depends on the
     largest scores.
     ``joins``: constants are quantized with the scale and zero point of the output, so that no conversion is needed.
-    ``least_scale``: by dtype, the smallest input scale that gives correct results. ``output_scale``: for a node, a
-    dtype and a scale, the smallest output scale that is not below it and gives correct results.
+    ``least_scale``: by dtype, the smallest input scale that gives correct results.
+    ``least_weight_scale``: for the input's dtype and scale and the output's scale (None if it is float), the smallest
+    scale of a constant weight that gives correct results.
+    ``output_scale``: for a node, a dtype and a scale, the smallest output scale that is not below it and gives correct
+    results.
     ``known_from``: the version, and how this is known.
     """
 
@@ -116,6 +119,7 @@ class OpSupport:
     fixed: tuple[FixedQParams, ...] = ()
     joins: bool = False
     least_scale: Mapping[DType, float] = field(default_factory=dict)
+    least_weight_scale: Callable[[DType, float, float | None], float] | None = None
     output_scale: Callable[[ir.Node, DType, float], float] | None = None
     known_from: str = ""
 
@@ -125,11 +129,14 @@ class Chain:
     """Operators that the target fuses: the tensors between them are never stored.
 
     The signature of the first one applies to all. ``bias``: the second operator adds a constant, one value per output
-    channel, which takes the slot after the first one's inputs.
+    channel, which takes the slot after the first one's inputs. ``at_lowest``: they are fused only if the zero point of
+    the output is the lowest integer, where clamping at zero is what quantizing does anyway. Elsewhere they run one by
+    one, and the tensors between them have the output's scale and zero point, so that nothing is rounded twice.
     """
 
     ops: tuple[str, ...]
     bias: bool = False
+    at_lowest: bool = False
 
 
 @dataclass(frozen=True, slots=True)

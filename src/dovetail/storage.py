@@ -67,13 +67,17 @@ class SourcedQParams(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One decision of the plan: the storage, its reason with a detail text, and the sharing group if there is one."""
+    """One decision of the plan: the storage, its reason with a detail text, and the sharing group if there is one.
+
+    ``raised_channels``: how many scales of a weight are larger than its values, or the input model, require.
+    """
 
     storage: Storage
     why: Reason
     detail: str = ""
     group: str | None = None
     scale_from: ScaleSource = ScaleSource.NONE
+    raised_channels: int = 0
 
     @property
     def is_stored(self) -> bool:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -63,11 +62,9 @@ def start(work: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         command = [sys.executable, "-m", "dovetail.cli", *arguments]
         variables = {**os.environ, "PYTHONPATH": str(Path(dovetail.__file__).parents[1]), **(environment or {})}
         pipe = subprocess.PIPE
-        # A shell that starts the tests in the background ignores SIGINT, which a process inherits.
-        with_sigint = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
         started.append(
             subprocess.Popen(
-                command, cwd=work, env=variables, stdout=pipe, stderr=pipe, text=True, preexec_fn=with_sigint
+                command, cwd=work, env=variables, stdout=pipe, stderr=pipe, text=True, preexec_fn=_default_signals
             )
         )
         return started[-1]
@@ -76,6 +73,12 @@ def start(work: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for process in started:
         process.kill()
         process.communicate()
+
+
+def _default_signals() -> None:
+    """A shell that starts the tests in the background ignores SIGINT, and nohup SIGHUP; a process inherits both."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 Start = Callable[..., subprocess.Popen[str]]

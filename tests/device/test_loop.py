@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from rich.console import Console
 
 import dovetail
 from dovetail.errors import InputError
-from dovetail.finding import Status
+from dovetail.finding import Severity, Status
 from dovetail.report.terminal import print_result
 from tests.device import runs
 
@@ -126,6 +127,54 @@ def test_outputs_of_an_emulator_never_pass(run: Path) -> None:
     assert result.metrics.sqnr_db.device_vs_float is None
     np.save(outputs / "000/z.npy", np.zeros((1, 6, 2), np.float32))
     assert dovetail.verify_device(run, device_outputs=outputs).verdicts["device"].status is Status.FAIL
+
+
+def simulated(run: Path) -> Path:
+    """The outputs of a device that computes exactly what was simulated."""
+    return shutil.copytree(run / "device/expected/simulation", run.parent / "simulated")
+
+
+def test_a_device_that_agrees_with_a_bad_simulation_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Both are 25 to 60 dB from float: below a limit of 70 dB."""
+    runs.with_device(monkeypatch)
+    runs.fit(tmp_path, min_sqnr=70.0)
+    run = tmp_path / "run"
+    result = dovetail.verify_device(run, device_outputs=simulated(run))
+    verdict = result.verdicts["device"]
+    assert verdict.status is Status.FAIL
+    assert re.match(
+        r"output 'z' is at \d\d\.\d dB against float, below the limit of 70 dB; output 'sum:0'", verdict.reason
+    )
+    assert "device and simulation agree" in verdict.reason
+    assert verdict.passes_when["accuracy"].startswith("SQNR(device) against float >= 70 dB")
+    (finding,) = [f for f in result.findings if f.code == "Q505" and f.message.startswith("on the device: output 'z'")]
+    assert finding.severity is Severity.ERROR
+    again = dovetail.verify_device(run, device_outputs=run / "device/expected/float")
+    assert again.verdicts["device"].status is Status.PASS
+    assert not [f for f in again.findings if f.message.startswith("on the device:")], "that of the other outputs"
+
+
+def test_an_accuracy_that_deserves_a_warning_passes(run: Path) -> None:
+    """Noise of the same size in device and simulation: 15 dB from float."""
+    random = np.random.default_rng(0)
+    for name in ("z", "sum_0"):
+        for path in (run / "device/expected/simulation").glob(f"*/{name}.npy"):
+            exact = np.load(run / "device/expected/float" / path.parent.name / path.name)
+            noise = random.standard_normal(exact.shape).astype(np.float32)
+            np.save(path, exact + noise * np.sqrt((exact**2).mean() / (noise**2).mean()) * np.float32(10 ** (-15 / 20)))
+    result = dovetail.verify_device(run, device_outputs=simulated(run))
+    assert result.verdicts["device"].status is Status.PASS
+    assert [f.severity for f in result.findings if f.message.startswith("on the device: output 'z' is at 15.")] == [
+        Severity.WARNING
+    ]
+
+
+def test_the_accuracy_on_random_data_is_not_judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    runs.with_device(monkeypatch)
+    runs.fit(tmp_path, calibration="random", min_sqnr=70.0)
+    result = dovetail.verify_device(tmp_path / "run", device_outputs=simulated(tmp_path / "run"))
+    assert result.verdicts["device"].status is Status.PASS
+    assert not [f for f in result.findings if f.message.startswith("on the device:")]
 
 
 def test_no_more_is_required_than_float_tensors_can_reach_on_the_target(run: Path) -> None:

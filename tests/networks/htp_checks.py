@@ -21,7 +21,7 @@ from dovetail.report.result import Result
 from dovetail.storage import Reason
 from tests.networks import backbones, detectors, encoders, rendered_lines
 from tests.networks.images import images
-from tests.networks.ocr_wheel import ocr_model
+from tests.networks.wheels import ocr_model
 
 PHONE, AUTOMOTIVE = "qnn-htp:sm8550", "qnn-htp:soc52"
 OPTIONS: Mapping[str, Mapping[str, str]] = {PHONE: {}, AUTOMOTIVE: {"vtcm_mb": "8", "optimization": "3"}}

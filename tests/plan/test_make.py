@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -9,12 +12,15 @@ import pytest
 from dovetail.edge import Edge
 from dovetail.encoding import DType, Granularity, QParams
 from dovetail.errors import InputError
-from dovetail.op_support import FP32, W8A8, W8A16
+from dovetail.model.session import Mode
+from dovetail.op_support import FP16, FP32, W8A8, W8A16
 from dovetail.plan.make import make_plan
 from dovetail.plan.request import Request
+from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import FloatStorage, Reason
 from dovetail.targets import open_target
 from dovetail.targets.ort_cpu.target import ORT_CPU
+from dovetail.verify.run import SessionRun
 from tests.networks.small_graphs import LINEAR
 from tests.planning import graph, noise, observe, planned
 from tests.toy_target import TOY
@@ -229,3 +235,34 @@ def test_mse_applies_to_weights(method: str, clips: bool) -> None:
     (scale,) = [choice.storage.scale for edge, choice in plan.edges.items() if edge.index == 1]
     assert bool(scale[0] < 0.9 * 40.0 / 127) is clips
     assert scale[1] == pytest.approx(np.abs(weight[:, 1]).max() / 127, rel=0.2)
+
+
+MERGED = """
+g (float[1,2,4,4] x, float[1,2,4,4] n) => (float[1,4,4,4] z)
+<float[2,2,1,1] w = {1, -1, 2, 1}, float[2] b = {0.1, 0.2}>
+{ c = Conv(x, w, b)  r = Relu(c)  m = Concat <axis = 1> (r, n)  z = Neg(m) }
+"""
+
+
+def test_conv_and_relu_are_not_fused_where_zero_is_not_the_lowest_integer() -> None:
+    """Concatenated with negative values, the output of the Relu has another zero point."""
+    htp, model = open_target("qnn-htp:sm8550"), graph(MERGED)
+    plan = planned(model, htp, W8A8)
+    assert plan.tensors["c"].storage == plan.tensors["r"].storage == plan.tensors["m"].storage
+    assert plan.tensors["c"].why is Reason.SHARED
+    assert plan.tensors["c"].detail == "Conv+Relu is not fused, because zero is not the lowest integer of its output"
+    positive = planned(model, htp, W8A8, data={name: np.abs(array) for name, array in noise(model).items()})
+    assert positive.tensors["c"].why is Reason.INTERIOR
+    in_float = planned(model, htp, W8A8, keep={"r": FP16})
+    assert in_float.tensors["c"].why is Reason.INTERIOR
+
+
+def test_a_relu_that_is_not_fused_changes_no_value(tmp_path: Path) -> None:
+    htp, model = open_target("qnn-htp:sm8550"), graph(MERGED)
+    plan = planned(model, htp, W8A8)
+    fused = dataclasses.replace(plan, tensors={name: row for name, row in plan.tensors.items() if name != "c"})
+    sample = {name: array[0] for name, array in noise(model).items()}
+    alone, together = (
+        next(iter(SessionRun(emit_qdq(model, variant), Mode.EXACT, tmp_path)([sample]))) for variant in (plan, fused)
+    )
+    np.testing.assert_array_equal(alone["z"], together["z"])

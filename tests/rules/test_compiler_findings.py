@@ -20,6 +20,7 @@ from dovetail.targets.child import ChildResult
 from dovetail.targets.compile_in_child import CompileCall
 from dovetail.targets.htp.chips import chip_named
 from dovetail.targets.qnn_htp import compile as htp
+from dovetail.targets.qnn_htp.emitted_nodes import EmittedNode
 from dovetail.targets.qnn_htp.log import failure, warnings
 from dovetail.targets.qnn_htp.log_patterns import REJECTIONS, WARNINGS
 from dovetail.targets.qnn_htp.options import read_options
@@ -49,8 +50,8 @@ def recorded(code: str, *without: str) -> str:
 
 def rejected(log: str) -> Findings:
     names = ("act", "curve", "norm", "store", "product")
-    places = {name: Place(PlaceKind.NODE, (f"encoder.{name}",)) for name in names}
-    return failure(ChildResult(None, "Fail: nodes are assigned to the CPU", log), (), places).findings
+    nodes = {name: EmittedNode(Place(PlaceKind.NODE, (f"encoder.{name}",))) for name in names}
+    return failure(ChildResult(None, "Fail: nodes are assigned to the CPU", log), (), nodes).findings
 
 
 class Compiler:

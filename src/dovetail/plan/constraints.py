@@ -38,6 +38,7 @@ class Unit:
     operands: tuple[Operand, ...]
     outputs: tuple[ir.Value, ...]
     float_encoding: Encoding = FLOAT32
+    chain: Chain | None = None
 
     @property
     def name(self) -> str:
@@ -233,4 +234,4 @@ def _unit(nodes: tuple[ir.Node, ...], chain: Chain | None, table: OpTable) -> Un
         if (value := node.inputs[index]) is not None and is_float(value)
     )
     outputs = tuple(v for v in nodes[-1].outputs if is_float(v))
-    return Unit(nodes, table.ops.get(op_key(head)), operands, outputs, table.float_encoding)
+    return Unit(nodes, table.ops.get(op_key(head)), operands, outputs, table.float_encoding, chain)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
 import onnx_ir as ir
 
 from dovetail.edge import Edge
-from dovetail.encoding import Encoding, Granularity, QParams
+from dovetail.encoding import Array, Encoding, Granularity, QParams
 from dovetail.model.edit import constant_of
-from dovetail.model.origin import origin_of
-from dovetail.numerics.bias import bias_overflow, bias_params
+from dovetail.numerics.bias import bias_params
 from dovetail.op_support import OpTable, Signature
 from dovetail.plan.breaks import costly_merges
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem, with_conversions
@@ -20,11 +18,10 @@ from dovetail.plan.imported_qparams import ImportedQParams
 from dovetail.plan.qparams import QParamsBuilder, per_output_channel, widen
 from dovetail.plan.request import Request
 from dovetail.plan.solve import Solution, narrower_operands, solve
+from dovetail.plan.weight_scales import AdjustedScales, adjusted_scales, bias_label
 from dovetail.stats import DataInfo, Stats
 from dovetail.storage import Choice, FloatStorage, Plan, Reason, ScaleSource, Storage
 
-# A weight scale that is enlarged so that its int32 bias fits gets this factor on top, for the rounding of the bias.
-_MARGIN = 1.01
 _NO_STATS = Stats({}, DataInfo("", 0, ""))
 
 
@@ -108,12 +105,18 @@ class _Writer:
         self._groups = {root: self._group(root, names) for root, names in problem.groups.items()}
 
     def tensors(self) -> dict[str, Choice]:
-        choices = {
-            name: Choice(self._in_float, Reason.INTERIOR, f"inside the fused {unit.label}, not quantized")
-            for name, unit in self._problem.interior.items()
-        }
+        choices = {name: self._interior(unit) for name, unit in self._problem.interior.items()}
         choices.update({name: self._groups[root] for name, root in self._problem.group_of.items()})
         return choices
+
+    def _interior(self, unit: Unit) -> Choice:
+        """The storage of the tensors between the operators of a chain: none, if the target fuses them."""
+        output = self._output_storage(unit)
+        at_lowest = unit.chain is not None and unit.chain.at_lowest
+        if at_lowest and isinstance(output, QParams) and int(output.zero_point) != output.dtype.grid.low:
+            text = f"{unit.label} is not fused, because zero is not the lowest integer of its output"
+            return Choice(output, Reason.SHARED, text, scale_from=ScaleSource.DERIVED)
+        return Choice(self._in_float, Reason.INTERIOR, f"inside the fused {unit.label}, not quantized")
 
     def edges(self) -> dict[Edge, Choice]:
         choices: dict[Edge, Choice] = {}
@@ -206,18 +209,33 @@ class _Writer:
             text = f"same scale and zero point as the output of {unit.label}"  # saves a requantization
             return Choice(output, Reason.SHARED, text, scale_from=ScaleSource.DERIVED)
         params, source, detail = self._qparams.constant_params(unit.nodes[0], operand, slot, array)
-        bias_slot = signature.slot(2)  # the bias's scale is derived from this weight's scale
-        if operand.slot == 1 and bias_slot is not None and bias_slot.derived:
-            params = self._room_for_bias(unit, params, done)
+        adjusted = AdjustedScales(params)
+        if operand.slot == 1:
+            adjusted = self._adjusted(unit, signature, params, array, done)
+            detail = ", ".join(filter(None, (detail, adjusted.detail)))
+            changed = adjusted.params is not params and source is ScaleSource.GIVEN
+            params, source = adjusted.params, ScaleSource.GIVEN_CHANGED if changed else source
         if slot.encoding.granularity is Granularity.AXIS:
             text = f"{unit.label} weight, {params.dtype} per channel on axis {params.axis}; {detail}"
         else:
             text = f"constant operand of {unit.label}; {detail}"
         operand_pin = self._pins.operands.get(operand.edge)
         why, text = (Reason.CONSTANT, text) if operand_pin is None else (operand_pin.why, operand_pin.detail)
-        return Choice(params, why, text, scale_from=source)
+        return Choice(params, why, text, scale_from=source, raised_channels=adjusted.raised_channels)
 
-    def _seen(self, unit: Unit, operand: Operand, done: Mapping[Edge, Choice]) -> Storage:
+    def _adjusted(
+        self, unit: Unit, signature: Signature, weight: QParams, array: Array, done: Mapping[Edge, Choice]
+    ) -> AdjustedScales:
+        """The weight's qparams with scales that suit the target and the int32 bias."""
+        by_slot = {o.slot: o for o in unit.operands}
+        bias_slot = signature.slot(2)  # the bias's scale is derived from this weight's scale
+        bias = by_slot.get(2) if bias_slot is not None and bias_slot.derived else None
+        if bias is None and (unit.support is None or unit.support.least_weight_scale is None):
+            return AdjustedScales(weight)
+        source, output = self._seen(by_slot[0], done), self._output_storage(unit)
+        return adjusted_scales(unit, weight, array, source, output, bias)
+
+    def _seen(self, operand: Operand, done: Mapping[Edge, Choice]) -> Storage:
         """The storage in which the unit reads this operand."""
         if operand.edge in done:
             return done[operand.edge].storage
@@ -225,34 +243,10 @@ class _Writer:
 
     def _bias(self, unit: Unit, operand: Operand, done: Mapping[Edge, Choice]) -> Choice:
         by_slot = {o.slot: o for o in unit.operands}
-        source, weight = (self._seen(unit, by_slot[slot], done) for slot in (0, 1))
+        source, weight = (self._seen(by_slot[slot], done) for slot in (0, 1))
         if not isinstance(source, QParams) or not isinstance(weight, QParams):
             return Choice(self._in_float, Reason.BIAS, "bias in float, because the input or the weight is float")
         scales = per_output_channel(unit.nodes[0], weight.scale)
-        params = bias_params(source.scale, scales, label=_bias_label(operand))
+        params = bias_params(source.scale, scales, label=bias_label(operand))
         text = "bias, scale = input scale x weight scale"
         return Choice(params, Reason.BIAS, text, scale_from=ScaleSource.DERIVED)
-
-    def _room_for_bias(self, unit: Unit, weight: QParams, done: Mapping[Edge, Choice]) -> QParams:
-        """The weight's qparams, with a larger scale on channels whose bias would otherwise overflow int32."""
-        by_slot = {o.slot: o for o in unit.operands}
-        bias = constant_of(by_slot[2].value) if 2 in by_slot else None
-        source = self._seen(unit, by_slot[0], done)
-        if bias is None or bias.ndim != 1 or not isinstance(source, QParams) or not np.all(np.isfinite(bias)):
-            return weight
-        scales = per_output_channel(unit.nodes[0], weight.scale)
-        label = _bias_label(by_slot[2])
-        overflow = bias_overflow(bias, bias_params(source.scale, scales, label=label), label=label)
-        if overflow is None:
-            return weight
-        scale = np.array(weight.scale).reshape(-1)
-        channel_scales = np.broadcast_to(scales, bias.shape)
-        for channel, growth in zip(overflow.channels, overflow.growth, strict=True):
-            index = channel % scale.size  # with groups, or per tensor, several output channels share a scale
-            scale[index] = max(scale[index], channel_scales[channel] * growth * _MARGIN)
-        return QParams(weight.encoding, scale.reshape(weight.scale.shape), weight.zero_point, weight.axis)
-
-
-def _bias_label(operand: Operand) -> str:
-    """The bias in error messages, by its original name."""
-    return f"bias {origin_of(operand.value).name!r}"

@@ -116,7 +116,7 @@ class QParamsBuilder:
             detail = f"{label} has the fixed output scale {entry.scale:.6g}"
             return SourcedQParams(QParams(encoding, scale, zero_point), ScaleSource.FIXED, detail)
         if (imported := self._imported_params(root, encoding)) is not None:
-            return imported
+            return self._raised(root, imported)
         total, detail = self.group_range(root, encoding)
         params = params_from_range(total.low, total.high, encoding)
         allowed = self._allowed_scale(root, encoding.dtype, float(params.scale))
@@ -126,6 +126,16 @@ class QParamsBuilder:
             params = QParams(encoding, np.asarray(allowed, params.scale.dtype), wider.zero_point)
             detail += f", scale enlarged {growth:.3g} times as the target's kernel requires"
         return SourcedQParams(params, ScaleSource.CALIBRATED, detail)
+
+    def _raised(self, root: str, imported: SourcedQParams) -> SourcedQParams:
+        """Imported qparams, with a larger scale where the consumers' kernels require one."""
+        params = imported.params
+        least = self._least_scale(root, params.dtype)
+        if params.axis is not None or float(params.scale) >= least:
+            return imported
+        detail = f"{imported.detail}, scale raised from {float(params.scale):.3g} as the target's kernel requires"
+        raised = QParams(params.encoding, np.asarray(least), params.zero_point)
+        return SourcedQParams(raised, ScaleSource.GIVEN_CHANGED, detail)
 
     def _imported_params(self, root: str, encoding: Encoding) -> SourcedQParams | None:
         """The imported qparams of a group, or of the tensor that its source is a multiple of.
@@ -186,12 +196,16 @@ class QParamsBuilder:
 
     def _allowed_scale(self, root: str, dtype: DType, scale: float) -> float:
         """The smallest scale, not below ``scale``, that the kernels of a group's consumers and producers support."""
-        for unit in self.problem.readers_of(self.problem.groups[root]):
-            scale = max(scale, 0.0 if unit.support is None else unit.support.least_scale.get(dtype, 0.0))
+        scale = max(scale, self._least_scale(root, dtype))
         for unit in self.problem.writers_of(root):
             if unit.support is not None and unit.support.output_scale is not None:
                 scale = unit.support.output_scale(unit.nodes[0], dtype, scale)
         return scale
+
+    def _least_scale(self, root: str, dtype: DType) -> float:
+        """The smallest scale that the kernels of a group's consumers support."""
+        units = self.problem.readers_of(self.problem.groups[root])
+        return max((u.support.least_scale.get(dtype, 0.0) for u in units if u.support is not None), default=0.0)
 
 
 def _repeated(params: QParams, computed: QParams) -> QParams:

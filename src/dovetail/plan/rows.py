@@ -47,6 +47,7 @@ class PlanRow:
     granularity: Granularity = Granularity.TENSOR
     axis: int | None = None
     block_size: int = 0
+    raised_channels: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +183,13 @@ def _row(tensor: str, edge: Edge | None, value: ir.Value, choice: Choice) -> Pla
         encoding.granularity,
         storage.axis,
         encoding.block_size,
+        choice.raised_channels,
     )
 
 
 def _choice(row: PlanRow, path: Path) -> Choice:
     try:
-        return Choice(_storage(row), row.why, row.detail, row.group, row.scale_from)
+        return Choice(_storage(row), row.why, row.detail, row.group, row.scale_from, row.raised_channels)
     except (TypeError, ValueError) as error:  # NumPy raises TypeError for a list with an element that is not a number
         raise InputError(f"{path}: the row of {str(row.edge or row.tensor)!r} is not valid: {error}") from error
 

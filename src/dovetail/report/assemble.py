@@ -126,9 +126,22 @@ def _notes(job: Job, record: FitRecord | None) -> tuple[str, ...]:
         ran = record.verification.target_vs_float
         if ran is not None and ran.samples < job.options.emulate:
             notes.append(f"{ran.samples} samples were emulated, not {job.options.emulate}: the data has no more")
+    if record is not None:
+        notes += _raised_scales(record.plan)
     if job.evaluation is None:
         notes.append("no held-out data was given: the metrics per output were measured on calibration samples")
     return tuple(notes)
+
+
+def _raised_scales(plan: Plan) -> list[str]:
+    """How many weight scales are larger than the weights alone require."""
+    raised = [choice.raised_channels for choice in plan.edges.values() if choice.raised_channels]
+    if not raised:
+        return []
+    return [
+        f"the scales of {sum(raised)} channels in {len(raised)} weights were raised to what the target computes "
+        "correctly, or so that an int32 bias fits: see raised_channels and detail in the plan"
+    ]
 
 
 def _artifacts(compiled: CompileResult, run: Path) -> tuple[ArtifactInfo, ...]:

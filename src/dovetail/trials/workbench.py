@@ -36,7 +36,7 @@ from dovetail.qdq.simulation import load_simulation
 from dovetail.storage import Plan
 from dovetail.trials.variant import Variant
 from dovetail.verify.compare import Agreement, compare_runs
-from dovetail.verify.run import SessionRun
+from dovetail.verify.run import SessionRun, followed
 from dovetail.verify.switched import SwitchedSimulation
 from dovetail.verify.verdicts import MAX_SQNR_DB, bounded_db
 
@@ -66,7 +66,8 @@ class Workbench:
     """Tries variants of one model on one target.
 
     ``available``: whether the target's compiler is installed. ``source``: iterates over the calibration samples from
-    the start. ``knob_options``: the caller's options for knobs, by the knob's name.
+    the start. ``knob_options``: the caller's options for knobs, by the knob's name. ``tail``: computes the outputs of
+    the caller's model, if the target cannot run all of it.
     """
 
     def __init__(
@@ -79,11 +80,12 @@ class Workbench:
         available: bool = True,
         knob_options: Mapping[str, str] | None = None,
         score: Score | None = None,
+        tail: ir.Model | None = None,
         progress: Progress = lambda done, total: None,
     ) -> None:
         self.table, self.backend, self.available = table, backend, available
         self.knob_options, self.score, self.progress = dict(knob_options or {}), score, progress
-        self._source, self._folder = source, folder
+        self._source, self._folder, self._tail = source, folder, tail
         self._samples: list[Sample] = []
         self._float: dict[int, tuple[ir.Model, list[Sample]]] = {}
         self._agreements: dict[tuple[str, int], Agreement] = {}
@@ -110,6 +112,12 @@ class Workbench:
                 run_simulation = with_float_io(SessionRun(simulation, Mode.EXACT, self._scratch()), plan)
                 self._agreements[digest, count] = self._against_float(variant.model, run_simulation, count)
         return self._agreements[digest, count]
+
+    def simulation(self, variant: Variant) -> tuple[Plan, RunSamples]:
+        """The plan of a variant, and its simulation up to the outputs of the caller's model."""
+        with self._emitted(variant) as (plan, artifacts, _):
+            simulation = SessionRun(load_simulation(_model(artifacts)), Mode.EXACT, self._scratch())
+        return plan, followed(with_float_io(simulation, plan), self._tail, self._scratch())
 
     def worst_db(self, variant: Variant, count: int) -> float:
         """The SQNR of the worst output of the simulation against float."""

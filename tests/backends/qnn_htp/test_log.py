@@ -10,13 +10,14 @@ import pytest
 from dovetail.backend import CompileResult, Probe
 from dovetail.finding import Finding, Place, PlaceKind, Status, Thresholds
 from dovetail.targets.child import ChildResult
-from dovetail.targets.qnn_htp.log import failure, log_findings, place_of, warnings
+from dovetail.targets.qnn_htp.emitted_nodes import EmittedNode
+from dovetail.targets.qnn_htp.log import failure, log_findings, node_named, warnings
 from dovetail.verify import verdicts
 from tests.backends.qnn_htp.real_compiler import ERF, compile_text
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 
-PLACES = {name: Place(PlaceKind.NODE, (f"encoder.{name}",)) for name in ("act", "curve")}
+NODES = {name: EmittedNode(Place(PlaceKind.NODE, (f"encoder.{name}",))) for name in ("act", "curve")}
 ERROR = "Fail: nodes are assigned to the CPU"
 
 
@@ -33,7 +34,7 @@ def without(log: str, pattern: str) -> str:
 
 
 def read(log: str) -> CompileResult:
-    return failure(ChildResult(None, ERROR, log), (), PLACES)
+    return failure(ChildResult(None, ERROR, log), (), NODES)
 
 
 def verdict(compiled: CompileResult) -> Status:
@@ -95,7 +96,7 @@ def test_no_log_at_all_is_not_checked_with_the_error() -> None:
 
 
 def test_a_node_that_the_model_does_not_have_is_reported_with_the_log_line(rejected: str) -> None:
-    finding = only(log_findings(rejected, {"act": PLACES["act"]}))
+    finding = only(log_findings(rejected, {"act": NODES["act"]}))
     assert str(finding.place) == "curve"
     assert "the model has no node of that name; the log line is: " in finding.message
 
@@ -113,8 +114,8 @@ def test_a_node_that_the_model_does_not_have_is_reported_with_the_log_line(rejec
     ],
 )
 def test_only_known_suffixes_are_removed_from_a_name(name: str, original: str | None) -> None:
-    place = place_of(name, {**PLACES, "node_2": Place(PlaceKind.NODE, ("head",))})
-    assert (None if place is None else str(place)) == original
+    node = node_named(name, {**NODES, "node_2": EmittedNode(Place(PlaceKind.NODE, ("head",)))})
+    assert (None if node is None else str(node.place)) == original
 
 
 def test_a_repeated_error_is_reported_once() -> None:

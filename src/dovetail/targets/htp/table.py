@@ -64,6 +64,10 @@ _FIXED = {
     "Sigmoid": (FixedQParams(DType.U16, 1 / 65536, 0),),
     "Tanh": (FixedQParams(DType.U16, 1 / 32768, 32768),),
 }
+# The smallest input scale x weight scale / output scale at 16 bits. From 2^-24 down the channel is saturated (Conv,
+# ConvTranspose, Gemm and MatMul, ratios of 2^-15 to 2^-36 on the emulator); at 8 bits all ratios are right. At 2^-23 a
+# product of the largest integers is one step of the output, so nothing is lost by raising a scale.
+LEAST_REQUANTIZATION = 2**-23
 # Rejected, also in float (onnxruntime-qnn 2.7.0, soc 43): "output shape must be static", or "not supported by QNN EP".
 UNSUPPORTED = dict.fromkeys(
     ("Compress", "NonMaxSuppression", "NonZero", "Unique"), "HTP does not support tensors whose shape depends on data"
@@ -82,7 +86,7 @@ def htp_table(target: str, chip: Chip) -> OpTable:
         target=target,
         ops=computing_in(in_float, _ops(chip)),
         precisions={p.name: p for p in (W8A16, W8A8, *floats)},
-        chains=(Chain(("Conv", "Relu")), Chain(("Gemm", "Relu"))),
+        chains=(Chain(("Conv", "Relu"), at_lowest=True), Chain(("Gemm", "Relu"), at_lowest=True)),
         max_rank=5,
         unsupported=UNSUPPORTED,
         unavailable={} if chip.has_float16 else {FP16.name: chip.no_float16},
@@ -101,9 +105,10 @@ def _ops(chip: Chip) -> Mapping[str, OpSupport]:
     # copies the integers unchanged (2 to 24 dB).
     table["Concat"] = OpSupport(_same(0), shares=None, joins=True, known_from=_KNOWN)
     linear = (*(signature(a, const(W8), bias(B32), out=a) for a in (A8, A16)), signature(F32, F32, F32, out=F32))
-    table |= {op: OpSupport(linear, known_from=_KNOWN) for op in ("Conv", "ConvTranspose", "Gemm")}
+    requantized = OpSupport(linear, least_weight_scale=_least_weight_scale, known_from=_KNOWN)
+    table |= dict.fromkeys(("Conv", "ConvTranspose", "Gemm"), requantized)
     matmul = (*_constant_matmul(), *_second_operands(chip), signature(F32, F32, out=F32))
-    table["MatMul"] = OpSupport(matmul, known_from=_KNOWN)
+    table["MatMul"] = OpSupport(matmul, least_weight_scale=_least_weight_scale, known_from=_KNOWN)
     transposed = tuple(replace(operands, when=_is_transposed_matmul) for operands in _second_operands(chip))
     table["Einsum"] = OpSupport((*transposed, signature(F32, F32, out=F32)), known_from=_KNOWN)
     table["LayerNormalization"] = OpSupport(_layer_norm(chip), known_from=_KNOWN)
@@ -124,6 +129,12 @@ def _ops(chip: Chip) -> Mapping[str, OpSupport]:
         (*(signature(a, a, out=a) for a in (A8, A16)), signature(F32, F32, out=F32)), known_from=_KNOWN
     )
     return table
+
+
+def _least_weight_scale(dtype: DType, input_scale: float, output_scale: float | None) -> float:
+    if dtype.bits <= 8 or output_scale is None:
+        return 0.0
+    return LEAST_REQUANTIZATION * output_scale / input_scale
 
 
 def _same(inputs: int) -> tuple[Signature, ...]:

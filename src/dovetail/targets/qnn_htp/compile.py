@@ -7,16 +7,12 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
-import onnx_ir as ir
-
 from dovetail.backend import Artifact, CompileResult
 from dovetail.finding import Finding, Place, PlaceKind, Severity
-from dovetail.model.origin import nodes_of
-from dovetail.model.place import at_node, at_tensor
-from dovetail.qdq.params import is_dequantize, is_quantize
 from dovetail.targets.child import ChildResult
 from dovetail.targets.compile_in_child import CompileCall, compile_in_child, model_inputs
 from dovetail.targets.htp.rules.compiler import NO_DLC, NOT_FOR_DEVICE, OTHER_ARCHITECTURE, QAIRT_VERSION_UNKNOWN
+from dovetail.targets.qnn_htp.emitted_nodes import emitted_nodes
 from dovetail.targets.qnn_htp.estimate import read_estimate, read_traffic
 from dovetail.targets.qnn_htp.install import PACKAGE
 from dovetail.targets.qnn_htp.log import compiled_for, failure, warnings
@@ -46,7 +42,7 @@ def compile_model(options: HtpOptions, artifacts: tuple[Artifact, ...], folder: 
     model = artifacts[0].path
 
     def failed(result: ChildResult) -> CompileResult:
-        return failure(result, artifacts, _places(model))
+        return failure(result, artifacts, emitted_nodes(model))
 
     call = CompileCall(
         f"{SESSION}:build_in_child",
@@ -169,21 +165,3 @@ def _architecture_mismatch(options: HtpOptions, log: str) -> list[Finding]:
 
 def _file(kind: DeviceFileKind) -> Place:
     return Place(PlaceKind.FILE, name=str(kind))
-
-
-def _places(emitted: Path) -> dict[str, Place]:
-    """The nodes of an emitted graph by name, as places in the caller's model; an inserted Q or DQ is at its tensor."""
-    graph = ir.load(emitted).graph
-    has_origins = any(
-        nodes_of(node) for node in graph
-    )  # the baseline naive records no origins: its names are the caller's
-    return {node.name or "": _place(node, has_origins) for node in graph}
-
-
-def _place(node: ir.Node, has_origins: bool) -> Place:
-    if nodes_of(node):
-        return at_node(node)
-    if not has_origins:
-        return Place(PlaceKind.NODE, (node.name or "",), op_type=node.op_type)
-    source = node.inputs[0] if is_quantize(node) or is_dequantize(node) else node.outputs[0]
-    return at_tensor(node.outputs[0] if source is None else source)

@@ -13,8 +13,21 @@ from dataclasses import dataclass
 from dovetail.backend import Artifact, CompileResult
 from dovetail.finding import WHOLE_MODEL, Finding, Place, PlaceKind, Severity
 from dovetail.targets.child import ChildResult, Limit
-from dovetail.targets.htp.rules.compiler import ERROR_IN_ACCEPTED_GRAPH, NO_NODE_NAMED, NODE_REJECTED
-from dovetail.targets.qnn_htp.log_patterns import HARMLESS, REJECTIONS, WARNINGS, matching_row, why_not_started
+from dovetail.targets.htp.rules.compiler import (
+    DTYPES_NOT_SUPPORTED,
+    ERROR_IN_ACCEPTED_GRAPH,
+    NO_NODE_NAMED,
+    NODE_REJECTED,
+)
+from dovetail.targets.qnn_htp.emitted_nodes import EmittedNode
+from dovetail.targets.qnn_htp.log_patterns import (
+    HARMLESS,
+    NO_KERNEL_FIX,
+    REJECTIONS,
+    WARNINGS,
+    matching_row,
+    why_not_started,
+)
 
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _TIMESTAMP = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
@@ -38,6 +51,8 @@ _UNSPECIFIC = re.compile(
     r"validateOpConfig failed \d+|Failed to validate op .* with error|^Failed to (?:add|create) .*node\.?$"
     r"|^Please refer to|^Supported I/O datatype sets|^Failed to construct common node|^Failed to add node with err"
 )
+# What is left of an integer operator that has no kernel, once it runs in float.
+_LEFT_OVER = "DequantizeLinear"
 _LIMITS = {Limit.TIME: "time_limit_s", Limit.MEMORY: "memory_limit_mb"}
 _PLACEHOLDER = re.compile(r"\[4294967295\] ")  # an index of -1, for no specific tensor
 
@@ -57,24 +72,39 @@ def plain(log: str) -> list[str]:
     return _COLORS.sub("", log).splitlines()
 
 
-def log_findings(log: str, places: Mapping[str, Place]) -> tuple[Finding, ...]:
-    """Return a finding for every rejected node in a log; ``places`` are the nodes of the emitted graph by name."""
+def log_findings(log: str, nodes: Mapping[str, EmittedNode]) -> tuple[Finding, ...]:
+    """Return a finding for every rejected node in a log; ``nodes`` are those of the emitted graph by name."""
     findings: dict[tuple[str, str], Finding] = {}
     for rejection in _rejections(plain(log)):
         if _PARTITION.match(rejection.node):
             continue
-        place = place_of(rejection.node, places)
-        message = f"{rejection.operator} is rejected by the compiler: {rejection.reason}"
-        if place is None:
-            message += f" (the model has no node of that name; the log line is: {rejection.line})"
-            place = Place(PlaceKind.NODE, (rejection.node,) if rejection.node else ())
-        row = matching_row(REJECTIONS, rejection.reason, NODE_REJECTED)
-        finding = Finding(row.code, place, message, Severity.ERROR, fix=row.fix)
-        findings.setdefault((str(place), rejection.operator), finding)
+        node = node_named(rejection.node, nodes)
+        left_over = node is not None and node.tried and rejection.operator == _LEFT_OVER
+        finding = _no_kernel(rejection, node) if node is not None and left_over else _rejected(rejection, node)
+        operator = node.operator if node is not None and left_over else rejection.operator
+        findings.setdefault((str(finding.place), operator), finding)
     return tuple(findings.values())
 
 
-def failure(result: ChildResult, artifacts: tuple[Artifact, ...], places: Mapping[str, Place]) -> CompileResult:
+def _rejected(rejection: Rejection, node: EmittedNode | None) -> Finding:
+    message = f"{rejection.operator} is rejected by the compiler: {rejection.reason}"
+    if node is None:
+        message += f" (the model has no node of that name; the log line is: {rejection.line})"
+    place = Place(PlaceKind.NODE, (rejection.node,) if rejection.node else ()) if node is None else node.place
+    row = matching_row(REJECTIONS, rejection.reason, NODE_REJECTED)
+    return Finding(row.code, place, message, Severity.ERROR, fix=row.fix)
+
+
+def _no_kernel(rejection: Rejection, node: EmittedNode) -> Finding:
+    """The finding about the operator whose constant is left over in a DequantizeLinear of its own."""
+    message = (
+        f"HTP has no kernel for {node.operator} with {node.tried}; the compiler then runs it in float, and rejects the "
+        f"{_LEFT_OVER} of its constant: {rejection.reason}"
+    )
+    return Finding(DTYPES_NOT_SUPPORTED, node.place, message, Severity.ERROR, fix=NO_KERNEL_FIX)
+
+
+def failure(result: ChildResult, artifacts: tuple[Artifact, ...], nodes: Mapping[str, EmittedNode]) -> CompileResult:
     """Return the result of a compilation that failed: rejected nodes, or why the compiler did not finish.
 
     An error that is neither does not count as a rejection: the log line that could not be parsed is quoted.
@@ -84,7 +114,7 @@ def failure(result: ChildResult, artifacts: tuple[Artifact, ...], places: Mappin
         return CompileResult(artifacts, result.error + hint, result.log, finished=False)
     if why := not_started(result.error, result.log):
         return CompileResult(artifacts, why, result.log, finished=False)
-    findings = log_findings(result.log, places)
+    findings = log_findings(result.log, nodes)
     if findings:
         return CompileResult(artifacts, f"{findings[0].place}: {findings[0].message}", result.log, findings)
     message = f"the compiler's log names no rejected node; its last error is: {last_error(result.log) or result.error}"
@@ -92,11 +122,11 @@ def failure(result: ChildResult, artifacts: tuple[Artifact, ...], places: Mappin
     return CompileResult(artifacts, f"{message}; {result.error}", result.log, (unknown,), finished=False)
 
 
-def place_of(node: str, places: Mapping[str, Place]) -> Place | None:
-    """Return the place of a node that the log names, with or without appended suffixes; None if it is unknown."""
-    while node and node not in places and _SUFFIX.search(node):
-        node = _SUFFIX.sub("", node)
-    return places.get(node) if node else None
+def node_named(name: str, nodes: Mapping[str, EmittedNode]) -> EmittedNode | None:
+    """Return the node that the log names, with or without appended suffixes; None if it is unknown."""
+    while name and name not in nodes and _SUFFIX.search(name):
+        name = _SUFFIX.sub("", name)
+    return nodes.get(name) if name else None
 
 
 def not_started(error: str, log: str) -> str:

@@ -104,6 +104,12 @@ REJECTIONS: tuple[LogPattern, ...] = (
     ),
 )
 
+# What to do about an operator that has no integer kernel, whose constants the compiler then rejects.
+NO_KERNEL_FIX = (
+    "quantize all inputs and the output of this operator to one bit width, the output directly behind it, or keep the "
+    "operator in float (--keep NAME=fp16)"
+)
+
 # Messages with which the compiler does not start, and what to tell the user.
 NOT_STARTED: tuple[tuple[str, str], ...] = (
     (

@@ -18,7 +18,19 @@ from dovetail.model.attention import Attention, match_attention
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
 from dovetail.model.edit import is_op, shape_of, why_weight_not_matrix
 from dovetail.numerics.grid import FLOAT8_HIGHEST
-from dovetail.op_support import F32, FixedQParams, OpSupport, Precision, Signature, Slot, const, signature
+from dovetail.op_support import (
+    F16,
+    F32,
+    FixedQParams,
+    OpSupport,
+    Precision,
+    Signature,
+    Slot,
+    computing_in,
+    const,
+    signature,
+)
+from dovetail.passes.as_float16 import SMALLEST_NORMAL
 from dovetail.targets.tensorrt.chips import Gpu
 
 _KNOWN = "tensorrt-rtx 1.7.1.116, layer lists of engines built for sm75, sm80, sm86, sm89, sm120 and sm121"
@@ -45,8 +57,21 @@ FP8 = Precision("fp8", F8, WF8)
 W8A8 = Precision("w8a8", S8, W8)
 
 
-def table(gpu: Gpu) -> Mapping[str, OpSupport]:
+def table(gpu: Gpu, in_float: Encoding) -> Mapping[str, OpSupport]:
     """MatMul, Gemm and Conv read 8 bit on both inputs and write float: biases and residuals are added in float."""
+    ops = _ops(gpu)
+    if in_float == F16:
+        ops |= {op: _with_float16_scales(ops[op]) for op in ("Conv", "Gemm", "MatMul")}
+    return computing_in(in_float, ops)
+
+
+def _with_float16_scales(support: OpSupport) -> OpSupport:
+    """Scales have the type of the float tensors; the builder rejects a MatMul with scales of two types."""
+    least = dict.fromkeys((DType.F8E4M3, DType.S8), SMALLEST_NORMAL)
+    return replace(support, least_scale=least, least_weight_scale=lambda *scales: SMALLEST_NORMAL)
+
+
+def _ops(gpu: Gpu) -> dict[str, OpSupport]:
     ops = {op: OpSupport((signature(F32, out=F32),), shares=(0,), known_from=_KNOWN) for op in DATA_MOVEMENT_OPS}
     encodings = ((F8, WF8), (S8, W8)) if gpu.has_fp8 else ((S8, W8),)
     linear = tuple(signature(a, const(w), F32, out=F32) for a, w in encodings)

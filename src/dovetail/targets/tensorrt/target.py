@@ -13,7 +13,7 @@ import onnx_ir as ir
 from dovetail.backend import Artifact, Backend, CompileResult, DeviceKit, ReadBack, Runner
 from dovetail.encoding import QParams
 from dovetail.model.write import write
-from dovetail.op_support import F16, F32, FP16, OpTable, computing_in
+from dovetail.op_support import F16, F32, FP16, OpTable
 from dovetail.passes.as_float16 import as_float16, why_not_float16
 from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.remove_unused import remove_unused
@@ -56,7 +56,7 @@ def open_target(suffix: str, options: Mapping[str, str]) -> Target:
         facts=gpu,
         table=OpTable(
             target=f"tensorrt:{gpu.name}",
-            ops=computing_in(in_float, table(gpu)),
+            ops=table(gpu, in_float),
             precisions={p.name: p for p in precisions},
             unavailable=unavailable,
             float_encoding=in_float,

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
+from dovetail.encoding import QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import is_op
 from dovetail.model.place import at_node
 from dovetail.rules.check_input import CheckInput
-from dovetail.rules.operations import say
+from dovetail.rules.operations import LINEAR, Operation, operations, original_name, say
 from dovetail.rules.rule import rule
+
+# Input scale x weight scale / output scale at and below which a 16-bit channel is saturated.
+_SATURATED = 2**-24
 
 
 @rule("Q504")
@@ -42,3 +48,53 @@ def topk_tie_order(subject: CheckInput) -> Iterator[Finding]:
                 Severity.NOTE,
                 fix="match the rows before comparing them, or remove the TopK from the model",
             )
+
+
+@rule("Q507")
+def weight_scale_too_small_to_requantize(subject: CheckInput) -> Iterator[Finding]:
+    """A weight scale is so small that HTP computes its channel wrongly.
+
+    ## What it finds
+    In QDQ models: Conv, ConvTranspose, Gemm and MatMul with a constant weight and 16-bit activations, of which a
+    channel has an input scale x weight scale / output scale of 2^-24 or less. Folding a BatchNormalization into a
+    convolution can leave such channels: their weights are nearly zero beside the others.
+
+    ## Why it matters
+    The integer sums of a channel are multiplied by this ratio. Below the limit the result is saturated where it should
+    be nearly constant. The compiler reports nothing, and the simulation does not show it.
+
+    ## How to fix it
+    Raise these scales to 2^-23 x output scale / input scale, and quantize the weights and the int32 bias of these
+    channels again: the output changes by less than one step of its scale for each weight. `dovetail fit` and `dovetail
+    repair` do this.
+
+    ## Seen on
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: all four operators, ratios from 2^-15 to 2^-36.
+      At 8 bits every ratio is computed correctly.
+    """
+    for operation in operations(subject):
+        weight, limit = operation.input_at(1), _limit(operation)
+        if weight is None or not isinstance(weight[1], QParams) or not weight[0].constant:
+            continue
+        scales = weight[1].scale
+        small = int(np.count_nonzero(scales <= limit))
+        if small:
+            yield Finding(
+                "Q507",
+                at_node(operation.node),
+                f"{say(operation.node)}: {small} of {scales.size} scales of {original_name(weight[0])!r} are at "
+                f"most {limit:.3g}, the smallest {float(scales.min()):.3g}: HTP saturates these channels",
+                Severity.ERROR,
+                {"channels": float(small), "limit": limit},
+                f"raise them to {2 * limit:.3g} and quantize weight and bias again; `dovetail repair` does this",
+            )
+
+
+def _limit(operation: Operation) -> float:
+    """The largest weight scale with which a channel is saturated; 0 for an operator that has no such limit."""
+    source = operation.input_at(0)
+    scales = [s.scale for s in (source[1] if source else None, *operation.outputs) if isinstance(s, QParams)]
+    wide = source is not None and source[1].dtype.bits == 16 and source[1].dtype.is_integer
+    if operation.op not in LINEAR or not wide or len(scales) != 2:
+        return 0.0
+    return float(_SATURATED * scales[1] / scales[0])

@@ -178,8 +178,9 @@ def scale_outside_float16_range(subject: CheckInput) -> Iterator[Finding]:
 
     ## Why it matters
     In a float16 graph the scale is float16 too. The parser rejects a scale that becomes zero ("Scale coefficients must
-    all be positive"); one that becomes subnormal loses some or all of its precision. `dovetail fit` keeps such a Q/DQ
-    pair in float32 between two Casts.
+    all be positive"); one that becomes subnormal loses some or all of its precision. If only this scale stays in
+    float32, the builder rejects a MatMul ("type mismatch between matmul operand scales"). `dovetail fit` raises small
+    scales to the smallest normal float16, and keeps a Q/DQ pair with a large one in float32 between two Casts.
 
     ## How to fix it
     Find out why the range is so small, for example a dead channel or a tensor that is always zero. Or use `--option

@@ -1,0 +1,202 @@
+"""Which operators of a repaired model stay in float, so that it is not worse than the model as given.
+
+The target's types or additional Q/DQ pairs can cost more than the model as given loses itself. Then operators are kept
+in float, those first that gain most by it, and as few as are enough. What one of them gains is measured at the model's
+outputs with only this one in float. Neighbors are tried together where there are many operators, so that the number of
+trials is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import onnx_ir as ir
+
+from dovetail.encoding import QParams
+from dovetail.finding import WHOLE_MODEL, Status, Verdict
+from dovetail.model.attention import match_attention
+from dovetail.model.edit import is_op
+from dovetail.model.place import at_node
+from dovetail.op_support import Precision
+from dovetail.plan.constraints import Unit, build_problem
+from dovetail.plan.kernels import computing_in, usable
+from dovetail.plan.request import Pin, Pins
+from dovetail.qdq.quantized_io import RunSamples
+from dovetail.storage import Choice, Plan, Reason, ScaleSource
+from dovetail.trials.decision import Alternative, Decision
+from dovetail.trials.knob import Knob, Outcome
+from dovetail.trials.policy import shortest_prefix
+from dovetail.trials.variant import Variant, pinned
+from dovetail.trials.workbench import Workbench
+from dovetail.verify.low_accuracy import wider_precision
+
+NAME = "floats"
+# How many sets of neighboring operators are ranked, and on how many samples: a few suffice to rank, not to judge.
+MOST_TRIALS, RANKING_SAMPLES = 64, 2
+CRITERION = "the fewest operators in float, those that gain most first, with which `repaired` passes in simulation"
+QUANTIZED = "quantized"
+# Judges a variant: its float graph, its plan, its simulation.
+Judge = Callable[[ir.Model, Plan, RunSamples], Verdict]
+
+
+def float_units(judge: Judge) -> Knob:
+    """The knob for variants that this function judges."""
+    return Knob(NAME, partial(_decide, judge))
+
+
+def _decide(judge: Judge, workbench: Workbench, variant: Variant) -> Outcome:
+    name = wider_precision(workbench.table, variant.request.precision)
+    as_planned = _judged(judge, workbench, variant)
+    if as_planned.status is not Status.FAIL or name is None:
+        return variant, ()
+    search = _FloatSearch(judge, workbench, variant, workbench.table.precisions[name])
+    return search.outcome(as_planned)
+
+
+def _judged(judge: Judge, workbench: Workbench, variant: Variant) -> Verdict:
+    plan, run = workbench.simulation(variant)
+    return judge(variant.model, plan, run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """Neighboring operators that are kept in float together, and the SQNR of the worst output with only them."""
+
+    units: tuple[Unit, ...]
+    sqnr_db: float
+
+
+class _FloatSearch:
+    """One search over the operators of a variant whose quantization is not that of the model as given."""
+
+    def __init__(self, judge: Judge, workbench: Workbench, variant: Variant, precision: Precision) -> None:
+        self._judge, self._bench, self._variant, self._precision = judge, workbench, variant, precision
+        self._quantized_db = workbench.worst_db(variant, RANKING_SAMPLES)
+        self._tried: dict[int, Verdict] = {}
+
+    def outcome(self, as_planned: Verdict) -> Outcome:
+        """The variant with the chosen operators in float, a decision for all together and one for each of them."""
+        candidates = sorted(self._candidates(), key=self._gain_per_unit, reverse=True)
+        if not candidates:
+            return self._variant, ()
+        self._tried[0] = as_planned
+        chosen = shortest_prefix(candidates, self._is_enough)
+        if chosen is None:
+            return self._variant, (self._together(candidates, None),)
+        decisions = [self._decision(unit, candidate) for candidate in chosen for unit in candidate.units]
+        return self._with(chosen), (self._together(candidates, chosen), *decisions)
+
+    def _candidates(self) -> list[_Candidate]:
+        plan = self._bench.plan(self._variant)
+        problem = build_problem(self._variant.model, self._bench.table)
+        units = [unit for unit in problem.units if self._can_be_float(unit)]
+        blocks = [block for block in _blocks(units) if any(_differs(plan, unit) for unit in block)]
+        size = -(-len(blocks) // MOST_TRIALS) or 1
+        blocks = [sum(blocks[start : start + size], ()) for start in range(0, len(blocks), size)]
+        candidates = []
+        for index, block in enumerate(blocks):
+            self._bench.progress(index, len(blocks))
+            candidates.append(_Candidate(block, self._bench.worst_db(self._with_units(block), RANKING_SAMPLES)))
+        return candidates
+
+    def _can_be_float(self, unit: Unit) -> bool:
+        """Whether the target can run it in float, and nothing else has fixed its precision."""
+        free = unit.name not in self._variant.request.pins.units and not unit.shared()
+        return free and bool(computing_in(unit, usable(unit), self._precision))
+
+    def _gain_per_unit(self, candidate: _Candidate) -> float:
+        return (candidate.sqnr_db - self._quantized_db) / len(candidate.units)
+
+    def _with(self, candidates: Iterable[_Candidate]) -> Variant:
+        return self._with_units([unit for candidate in candidates for unit in candidate.units])
+
+    def _with_units(self, units: Sequence[Unit]) -> Variant:
+        text = f"kept in {self._precision.name}: with it quantized, the model is worse than the model as given"
+        pin = Pin(self._precision, Reason.MEASURED, text)
+        return pinned(Pins({unit.name: pin for unit in units}))(self._variant)
+
+    def _is_enough(self, candidates: Sequence[_Candidate]) -> bool:
+        verdict = _judged(self._judge, self._bench, self._with(candidates))
+        self._tried[_count(candidates)] = verdict
+        return verdict.status is not Status.FAIL
+
+    def _decision(self, unit: Unit, candidate: _Candidate) -> Decision:
+        others = len(candidate.units) - 1
+        together = f" together with {others} neighbors" if others else " alone"
+        return Decision(
+            knob=NAME,
+            place=at_node(unit.nodes[0]),
+            taken=self._precision.name,
+            alternatives=(
+                Alternative(QUANTIZED, {"sqnr_db": self._quantized_db}),
+                Alternative(self._precision.name, {"sqnr_db": candidate.sqnr_db}),
+            ),
+            rule=CRITERION,
+            reason=f"this{together} gains the worst output {candidate.sqnr_db - self._quantized_db:.2f} dB",
+            samples=len(self._bench.samples(RANKING_SAMPLES)),
+        )
+
+    def _together(self, candidates: Sequence[_Candidate], chosen: Sequence[_Candidate] | None) -> Decision:
+        """The decision for all operators together: how many of them in float were tried, and what that gave."""
+        total, name = _count(candidates), self._precision.name
+        taken = 0 if chosen is None else _count(chosen)
+        before = self._tried[0].reason
+        reason = before if chosen is not None else f"{before}; all {total} of them in {name} do not help enough"
+        return Decision(
+            knob=NAME,
+            place=WHOLE_MODEL,
+            taken=_label(taken, total, name),
+            alternatives=tuple(
+                Alternative(
+                    _label(count, total, name),
+                    _figures(verdict),
+                    "" if verdict.status is Status.PASS else verdict.reason,
+                )
+                for count, verdict in sorted(self._tried.items())
+            ),
+            rule=CRITERION,
+            reason=reason,
+            samples=len(self._bench.samples(RANKING_SAMPLES)),
+        )
+
+
+def _count(candidates: Iterable[_Candidate]) -> int:
+    return sum(len(candidate.units) for candidate in candidates)
+
+
+def _label(count: int, total: int, name: str) -> str:
+    return f"{count} of {total} operators in {name}"
+
+
+def _figures(verdict: Verdict) -> dict[str, float]:
+    """The figures of the worst output, of those that the verdict compares."""
+    repaired = [value for name, value in verdict.numbers.items() if name.startswith("repaired: ")]
+    return {"sqnr_db": min(repaired)} if repaired else {}
+
+
+def _blocks(units: Sequence[Unit]) -> list[tuple[Unit, ...]]:
+    """The operators that are kept in float together: those of one attention, which targets fuse, and single ones."""
+    attention: dict[ir.Node, ir.Node] = {}
+    for unit in units:
+        matched = match_attention(unit.nodes[0]) if is_op(unit.nodes[0], "Softmax") else None
+        if matched is not None:
+            attention |= dict.fromkeys((matched.scores, unit.nodes[0], matched.mix), unit.nodes[0])
+    blocks: dict[ir.Node, tuple[Unit, ...]] = {}
+    for unit in units:
+        head = attention.get(unit.nodes[0], unit.nodes[0])
+        blocks[head] = (*blocks.get(head, ()), unit)
+    return list(blocks.values())
+
+
+def _differs(plan: Plan, unit: Unit) -> bool:
+    """Whether a quantized input or output of a unit has a scale that is not the one of the model as given."""
+    choices = [plan.tensors.get(value.name or "") for value in unit.outputs]
+    choices += [plan.edges.get(operand.edge) for operand in unit.operands]
+    return any(choice is not None and _is_other(choice) for choice in choices)
+
+
+def _is_other(choice: Choice) -> bool:
+    own = choice.scale_from not in (ScaleSource.GIVEN, ScaleSource.DERIVED)
+    return own and isinstance(choice.storage, QParams)
