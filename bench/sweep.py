@@ -24,7 +24,7 @@ from dovetail.errors import InputError
 from dovetail.sweep.fit_process import FitProcess
 from dovetail.sweep.records import SweepSettings
 from dovetail.sweep.report import as_markdown
-from dovetail.sweep.sweep import Sweep, generator_digest, require_installed
+from dovetail.sweep.sweep import Sweep, require_installed
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -65,7 +65,6 @@ def _run(options: argparse.Namespace) -> int:
         options.seed,
         parse_options(tuple(options.option)),
         options.build_only,
-        generator_digest(options.seed),
     )
     require_installed(settings)
     with FitProcess(options.time_limit) as fit, tempfile.TemporaryDirectory(prefix="sweep-") as scratch:

@@ -88,7 +88,8 @@ def test_a_pattern_in_words() -> None:
     whole = model(SILU)
     assert pattern_of(whole) == "Conv -> Sigmoid -> Mul(Conv, .) -> Relu(Conv) -> Add(Mul, .)"
     assert facts_of(whole)["height"] == "9"
-    assert facts_of(whole)["kernel"] == "1x1"
+    assert facts_of(whole)["kernel_shape"] == "1x1"
+    assert facts_of(whole)["least channel"] == "1e0"
     part = subset_of(whole, (1, 2))
     assert pattern_of(part) == "Sigmoid -> Mul(x, .)"
 
@@ -137,5 +138,5 @@ def test_groups_are_by_pattern_and_cause_with_the_range_of_sizes() -> None:
         (FailureKind.WRONG, "Conv -> Relu", 2),
         (FailureKind.WRONG, "Pad", 1),
     ]
-    assert groups[2].title == "Conv -> Relu, height 9..12, kernel 1x1 3x3"
+    assert groups[2].sizes == "height 9..12, kernel 1x1 3x3"
     assert groups[0].codes == ("Q108",)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from dovetail.errors import InputError
 from dovetail.model.edit import is_op
-from dovetail.model.inference import Types, inferred_types, run_inference, types_in, without_recorded_shapes
+from dovetail.model.inference import Types, infer, inferred_types, types_in, without_recorded_shapes
 from dovetail.model.origin import nodes_of
 
 # One error of onnx 1.23: "(op_type:MatMul, node name: mm): [ShapeInferenceError] Incompatible dimensions ...".
@@ -25,7 +25,7 @@ def check_shapes(model: ir.Model) -> None:
     What shape inference cannot decide (unknown shapes, operators outside ONNX) is accepted.
     """
     try:
-        types = types_in(run_inference(without_recorded_shapes(model), strict=True))
+        types = types_in(infer(without_recorded_shapes(model), strict=True))
     except onnx.shape_inference.InferenceError as error:
         for op_type, name, reason in _ERROR.findall(str(error)):
             if _INSIDE_FUNCTION not in reason:

@@ -111,7 +111,7 @@ def _outputs(request: FitRequest, run: Path, run_compiled: RunCompiled) -> dict[
 
 def _failures(result: Result, wrong: Failure | None) -> tuple[Failure, ...]:
     """What the verdicts say, but ``accuracy``, which random weights decide, and what the outputs say."""
-    codes = tuple(sorted({finding.code for finding in result.findings if finding.severity is Severity.ERROR}))
+    codes = tuple(sorted({finding.code for finding in result.findings if finding.severity is not Severity.NOTE}))
     found = [
         Failure(kind, result.verdicts[name].reason, codes)
         for (name, status), kind in _BY_VERDICT.items()
@@ -120,7 +120,10 @@ def _failures(result: Result, wrong: Failure | None) -> tuple[Failure, ...]:
     if result.verdicts["compiled"].status is not Status.PASS:  # then nothing could be read back
         found = [failure for failure in found if failure.kind is not FailureKind.NOT_FOUND]
     if wrong is not None:
-        found = [wrong, *(failure for failure in found if failure.kind is not FailureKind.DISAGREES)]
+        found = [
+            replace(wrong, codes=codes),
+            *(failure for failure in found if failure.kind is not FailureKind.DISAGREES),
+        ]
     return tuple(sorted(found, key=lambda failure: list(FailureKind).index(failure.kind)))
 
 

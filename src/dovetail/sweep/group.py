@@ -23,11 +23,6 @@ class FailureGroup:
     sizes: str
     members: tuple[PatternRow, ...]
 
-    @property
-    def title(self) -> str:
-        """The pattern with its sizes."""
-        return f"{self.pattern}, {self.sizes}" if self.sizes else self.pattern
-
 
 def grouped(rows: Iterable[PatternRow]) -> list[FailureGroup]:
     """The groups, the worst kind first, then the largest."""

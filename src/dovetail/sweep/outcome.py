@@ -38,7 +38,7 @@ _NAMED_CAUSE = (
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One way in which a graph fails: the sentence about it, and the codes of findings that are errors."""
+    """One way in which a graph fails: the sentence about it, and the codes of the findings, without notes."""
 
     kind: FailureKind
     cause: str

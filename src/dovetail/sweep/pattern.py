@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
+from dovetail.encoding import Array
 from dovetail.model.edit import attribute, constant_of, shape_of
 
 # Attributes that choose another computation; all other attributes are sizes, which ``facts_of`` lists.
@@ -74,15 +76,19 @@ def facts_of(model: ir.Model) -> dict[str, str]:
 
 
 def _window(node: ir.Node) -> dict[str, str]:
-    weights = shape_of(node.inputs[1]) if node.op_type in _CONVOLUTIONS else None
-    kernel = list(weights[2:]) if weights else list(attribute(node, "kernel_shape", []))
-    values = {
-        "kernel": kernel,
-        "strides": list(attribute(node, "strides", [])),
-        "dilations": list(attribute(node, "dilations", [])),
-        "pads": list(attribute(node, "pads", [])),
-    }
-    return {name: "x".join(map(str, value)) for name, value in values.items() if value}
+    values = {name: list(attribute(node, name, [])) for name in ("kernel_shape", "strides", "dilations", "pads")}
+    facts = {name: "x".join(map(str, value)) for name, value in values.items() if value}
+    weights = constant_of(node.inputs[1]) if node.op_type in _CONVOLUTIONS else None
+    if weights is None:
+        return facts
+    return {**facts, "kernel_shape": "x".join(map(str, weights.shape[2:])), "least channel": _least_channel(weights)}
+
+
+def _least_channel(weights: Array) -> str:
+    """The magnitude of the output channel with the smallest weights, relative to the largest: a power of ten."""
+    largest = np.abs(weights).reshape(len(weights), -1).max(axis=1)
+    share = float(largest.min() / largest.max()) if largest.max() > 0 else 0.0
+    return f"1e{round(np.log10(share))}" if share > 0 else "0"
 
 
 def occurrences(model: ir.Model, pattern: ir.Model, limit: int = 4) -> list[tuple[int, ...]]:

@@ -22,7 +22,8 @@ _SETTINGS, _GRAPHS, _PATTERNS = "sweep.json", "graphs.jsonl", "patterns.jsonl"
 class SweepSettings:
     """What decides the outcomes of a sweep; a folder is only continued with the same settings.
 
-    ``generator``: a digest of generated graphs, because a seed stands for other graphs if the generator has changed.
+    ``generator``: a digest of generated graphs, set by the sweep, because a seed stands for other graphs if the
+    generator has changed.
     """
 
     target: str

@@ -16,7 +16,8 @@ class SweepReport:
 
     ``failures``: graphs by kind of failure; a graph can have several. ``verdicts``: graphs by verdict and status.
     ``wrong_and_passed``: indices of graphs with a wrong output although ``numerics`` passed, which must not happen.
-    ``with_workaround``: graphs that pass because an operator that was wrong was planned otherwise.
+    ``with_workaround``: graphs that pass because an operator that was wrong was planned otherwise. ``by_kind``: per
+    kind of block, how many graphs with it pass, of how many.
     """
 
     settings: SweepSettings
@@ -86,6 +87,13 @@ def as_markdown(report: SweepReport) -> str:
     ]
     for group in report.groups:
         lines += _group(group)
+    failing = [f"{kind} {passed}/{total}" for kind, (passed, total) in report.by_kind.items() if passed < total]
+    if failing:
+        lines += [
+            "## Blocks in failing graphs",
+            "",
+            f"Graphs that pass, of those with the block: {', '.join(failing)}.",
+        ]
     return "\n".join(lines).rstrip() + "\n"
 
 

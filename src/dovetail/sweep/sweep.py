@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -46,8 +47,9 @@ class Sweep:
     """One sweep in a folder; ``fit`` fits a graph, here or in another process."""
 
     def __init__(self, settings: SweepSettings, folder: Path, fit: Fit, progress: Progress = lambda line: None) -> None:
-        self._settings, self._fit, self._progress = settings, fit, progress
-        self._folder = SweepFolder(folder, settings)
+        self._settings = replace(settings, generator=generator_digest(settings.seed))
+        self._fit, self._progress = fit, progress
+        self._folder = SweepFolder(folder, self._settings)
         self._graphs: dict[int, GraphRow] = {}
         self._patterns: list[PatternRow] = []
 
