@@ -25,11 +25,12 @@ from tests.networks.pretrained import NETWORKS
 from tests.networks.pretrained_checks import TARGETS
 
 from bench.child import ROOT, ChildFailed, run_child
+from dovetail.finding import Status
 
 FOLDER = ROOT / "bench" / ".real_networks"
 VERDICTS = ("compiled", "fidelity", "numerics", "accuracy")
 TIME_LIMIT_S = 1200
-_SIGNS = {"pass": "pass", "fail": "**fail**", "not checked": "not checked"}
+_TEXTS = {Status.PASS: "pass", Status.FAIL: "**fail**", Status.NOT_CHECKED: "not checked"}
 _REASON_CHARACTERS = 400
 
 
@@ -57,7 +58,7 @@ class Cell:
         return not self.refused and not self.not_passed
 
     def row(self) -> str:
-        statuses = [_SIGNS[self.statuses[name]] if name in self.statuses else "-" for name in VERDICTS]
+        statuses = [_TEXTS[Status(self.statuses[name])] if name in self.statuses else "-" for name in VERDICTS]
         figures = [f"{_db(self.simulation_db)} / {_db(self.target_db)}", _figures(self.figures), f"{self.seconds:.0f}"]
         return "| " + " | ".join([self.network, self.target, self.precision, *statuses, *figures]) + " |"
 
