@@ -112,12 +112,13 @@ PASSES_WHEN: Mapping[str, Mapping[str, str]] = {
         "float outputs, with --float": "SQNR(repaired) >= SQNR(as given) - {repaired_drop_db:g} dB, both against the "
         "float model on the same samples",
         "top class, with --float": "that of the float model as often as in the model as given, less "
-        "{repaired_share:.0%} of the samples or one sample",
+        "{repaired_share:.0%} of the samples; of fewer than 100 samples one may differ, which the evidence says",
         "float outputs, without --float": "SQNR(repaired) against the model as given >= {repaired_db:g} dB, or >= SQNR("
         "the model as given with only its types changed) - {repaired_drop_db:g} dB",
         "integer outputs": "mismatches <= those of the model as given (without --float: of the one with only its types "
         "changed) + {repaired_share:.0%} of the values or one value",
-        "evidence": "calibration or held-out samples; random data is not checked",
+        "target": "if it ran, its outputs meet the same conditions on the samples that it ran",
+        "evidence": "held-out samples, without --eval calibration samples; random data is not checked",
     },
     "compiled": {"graph": "the target's compiler accepted all of it"},
     "fidelity": {

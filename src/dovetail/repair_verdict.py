@@ -32,8 +32,8 @@ from dovetail.verify.run import SessionRun, followed
 # How many samples are compared: on 16 the figures of two equally good models differ by 1 dB or more, and where outputs
 # have a top class, fewer than 100 do not show a difference of 1 %.
 COMPARED_SAMPLES, CLASSIFIED_SAMPLES = 64, 256
-# A trial runs many variants, on fewer samples; so it must lose less than the verdict allows, by this factor.
-TRIAL_SAMPLES, TRIAL_SHARE = 32, 0.5
+# A trial is judged on fewer samples, which are not held out; so it may lose only this share of what the verdict allows.
+TRIAL_SHARE = 0.5
 _NOT_RUN = "a model could not be run: {}"
 
 
@@ -54,33 +54,33 @@ class RepairComparison:
         """Whether there are samples that tell how models differ."""
         return self.job.request.from_data and not self.job.data.random
 
-    def judge_variant(self, model: ir.Model, plan: Plan, simulation: RunSamples) -> Verdict:
-        """The verdict on a variant of a trial, on calibration samples and with stricter limits."""
+    def judge_variant(self, model: ir.Model, plan: Plan, simulation: RunSamples, samples: list[Sample]) -> Verdict:
+        """The verdict on a variant of a trial, with stricter limits, on calibration samples: always the same ones."""
         limits = self.job.options.thresholds
         strict = replace(limits, repaired_drop_db=TRIAL_SHARE * limits.repaired_drop_db)
         types_only = self._types_only(tuple(plan_rows(plan, model)), plan)
         try:
             if self._of_trials is None:
-                self._of_trials = self._references(self.job.data, TRIAL_SAMPLES)
+                self._of_trials = self._references(self.job.data, samples)
             return judge_repair(self._of_trials, simulation, types_only, strict)
         except BackendError as error:
             return not_checked(_NOT_RUN.format(error), strict)
 
     def judge_build(self, record: FitRecord | None, rows: Sequence[PlanRow], run: Path) -> Verdict:
         """The verdict on the build that ships; a model that cannot be run is not checked."""
-        thresholds, held_out = self.job.options.thresholds, self.job.evaluation
+        thresholds = self.job.options.thresholds
         if not self.checkable:
             reason = "there is no calibration data, and random inputs do not tell how models differ: pass --calib DATA"
             return not_checked(reason, thresholds)
         if record is None:
             return not_checked("nothing was emitted, so there is nothing to compare", thresholds)
-        count = CLASSIFIED_SAMPLES if class_outputs(self.model.graph) else COMPARED_SAMPLES
+        data = self.job.data if self.job.evaluation is None else self.job.evaluation.data
         tail = ir.load(run / TAIL) if (run / TAIL).exists() else None
         emitted = next(artifact.path for artifact in record.compiled.artifacts if artifact.name == MODEL)
         types_only = self._types_only(rows, record.plan)
         runner = self.job.target.backend.runner
         try:
-            references = self._references(self.job.data if held_out is None else held_out.data, count)
+            references = self._references(data, self._samples(data))
             simulation = SessionRun(load_simulation(emitted), Mode.EXACT, self.folder)
             repaired = followed(with_float_io(simulation, record.plan), tail, self.folder)
             verdict = judge_repair(references, repaired, types_only, thresholds)
@@ -91,13 +91,8 @@ class RepairComparison:
         except BackendError as error:
             return not_checked(_NOT_RUN.format(error), thresholds)
 
-    def _references(self, data: Data, count: int) -> RepairReferences:
-        """Run the model as given and the caller's float model on the first samples."""
-        names = {str(value.name) for value in self.model.graph.inputs}
-        samples: list[Sample] = [
-            {name: array for name, array in sample.items() if name in names}
-            for sample in itertools.islice(data.samples(), count)
-        ]
+    def _references(self, data: Data, samples: list[Sample]) -> RepairReferences:
+        """Run the model as given and the caller's float model on these samples of the data."""
         given, in_half = self._as_given()
         as_given = with_float_io(SessionRun(given if in_half else self.path, Mode.EXACT, self.folder), self.plan)
         reference = None
@@ -107,6 +102,13 @@ class RepairComparison:
         return RepairReferences(
             self.model.graph, samples, f"{kind} of {data.source}", list(as_given(samples)), reference
         )
+
+    def _samples(self, data: Data) -> list[Sample]:
+        """The first samples of the data, without the labels that a metric needs."""
+        count = CLASSIFIED_SAMPLES if class_outputs(self.model.graph) else COMPARED_SAMPLES
+        names = {str(value.name) for value in self.model.graph.inputs}
+        samples = itertools.islice(data.samples(), count)
+        return [{name: array for name, array in sample.items() if name in names} for sample in samples]
 
     def _as_given(self) -> tuple[ir.Model, bool]:
         """The model as given, and whether it was converted from float16."""

@@ -14,6 +14,7 @@ from functools import partial
 
 import onnx_ir as ir
 
+from dovetail.backend import Sample
 from dovetail.encoding import QParams
 from dovetail.finding import WHOLE_MODEL, Status, Verdict
 from dovetail.model.attention import match_attention
@@ -35,10 +36,12 @@ from dovetail.verify.low_accuracy import wider_precision
 NAME = "floats"
 # How many sets of neighboring operators are ranked, and on how many samples: a few suffice to rank, not to judge.
 MOST_TRIALS, RANKING_SAMPLES = 64, 2
+# How many samples a set of operators in float is judged on.
+SAMPLES = 32
 CRITERION = "the fewest operators in float, those that gain most first, with which `repaired` passes in simulation"
 QUANTIZED = "quantized"
-# Judges a variant: its float graph, its plan, its simulation.
-Judge = Callable[[ir.Model, Plan, RunSamples], Verdict]
+# Judges a variant: its float graph, its plan, its simulation, on these samples.
+Judge = Callable[[ir.Model, Plan, RunSamples, list[Sample]], Verdict]
 
 
 def float_units(judge: Judge) -> Knob:
@@ -57,7 +60,7 @@ def _decide(judge: Judge, workbench: Workbench, variant: Variant) -> Outcome:
 
 def _judged(judge: Judge, workbench: Workbench, variant: Variant) -> Verdict:
     plan, run = workbench.simulation(variant)
-    return judge(variant.model, plan, run)
+    return judge(variant.model, plan, run, workbench.samples(SAMPLES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +85,16 @@ class _FloatSearch:
         if not candidates:
             return self._variant, ()
         self._tried[0] = as_planned
+        total = _count(candidates)
         chosen = shortest_prefix(candidates, self._is_enough)
         if chosen is None:
-            return self._variant, (self._together(candidates, None),)
+            why_not = f"all {total} of them in {self._precision.name} do not help enough"
+            return self._variant, (self._together(0, total, why_not),)
+        if error := self._rejection(self._with(chosen)):
+            why_not = f"with {_count(chosen)} of them in {self._precision.name} it is not compiled: {error}"
+            return self._variant, (self._together(0, total, why_not),)
         decisions = [self._decision(unit, candidate) for candidate in chosen for unit in candidate.units]
-        return self._with(chosen), (self._together(candidates, chosen), *decisions)
+        return self._with(chosen), (self._together(_count(chosen), total), *decisions)
 
     def _candidates(self) -> list[_Candidate]:
         plan = self._bench.plan(self._variant)
@@ -138,27 +146,28 @@ class _FloatSearch:
             samples=len(self._bench.samples(RANKING_SAMPLES)),
         )
 
-    def _together(self, candidates: Sequence[_Candidate], chosen: Sequence[_Candidate] | None) -> Decision:
+    def _rejection(self, variant: Variant) -> str:
+        """Why the target's compiler rejects a variant, if it accepts the one without operators in float."""
+        if not self._bench.available:
+            return ""
+        error = self._bench.build(variant).compiled.error
+        return "" if error and self._bench.build(self._variant).compiled.error else error
+
+    def _together(self, taken: int, total: int, why_not: str = "") -> Decision:
         """The decision for all operators together: how many of them in float were tried, and what that gave."""
-        total, name = _count(candidates), self._precision.name
-        taken = 0 if chosen is None else _count(chosen)
-        before = self._tried[0].reason
-        reason = before if chosen is not None else f"{before}; all {total} of them in {name} do not help enough"
+        name = self._precision.name
+        rows = [
+            Alternative(_label(count, total, name), _figures(verdict), _failure(verdict))
+            for count, verdict in sorted(self._tried.items())
+        ]
         return Decision(
             knob=NAME,
             place=WHOLE_MODEL,
             taken=_label(taken, total, name),
-            alternatives=tuple(
-                Alternative(
-                    _label(count, total, name),
-                    _figures(verdict),
-                    "" if verdict.status is Status.PASS else verdict.reason,
-                )
-                for count, verdict in sorted(self._tried.items())
-            ),
+            alternatives=tuple(rows),
             rule=CRITERION,
-            reason=reason,
-            samples=len(self._bench.samples(RANKING_SAMPLES)),
+            reason="; ".join(text for text in (self._tried[0].reason, why_not) if text),
+            samples=len(self._bench.samples(SAMPLES)),
         )
 
 
@@ -168,6 +177,10 @@ def _count(candidates: Iterable[_Candidate]) -> int:
 
 def _label(count: int, total: int, name: str) -> str:
     return f"{count} of {total} operators in {name}"
+
+
+def _failure(verdict: Verdict) -> str:
+    return verdict.reason if verdict.status is Status.FAIL else ""
 
 
 def _figures(verdict: Verdict) -> dict[str, float]:
