@@ -5,8 +5,8 @@
     python -m bench.fuzz check --seed 4711                               # one model, again
 
 The seeds are 0, 1, 2, ... or count from ``--start``; in one commit the same seed is the same model. The state file has
-the counts over all runs and the failures; failed seeds are printed, and the exit code is 1 if there are any. The models
-are read in a child process, so that a crash is counted and the rest still runs.
+the counts over all runs and the failures; failed seeds are printed, and the exit code is 1 if there are any. The
+models are read in a child process, so that a crash is counted and the rest still runs.
 """
 
 from __future__ import annotations

@@ -71,7 +71,11 @@ def _record_group_norms(proto: onnx.ModelProto) -> None:
 
 def without_recorded_shapes(model: ir.Model) -> onnx.ModelProto:
     """The skeleton of a model without the shapes that inference determines."""
-    proto = skeleton(model)
+    return remove_recorded_shapes(skeleton(model))
+
+
+def remove_recorded_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Remove the shapes that inference determines, in place; returns the proto."""
     kept = {name for node in proto.graph.node if node.domain for name in node.output}
     stale = [info for info in proto.graph.value_info if info.name not in kept]
     for info in stale:

@@ -22,7 +22,7 @@ from dovetail.model.check_types import check_types
 from dovetail.model.contributed import claim_early, rewrite_contributed
 from dovetail.model.edit import constant_of, is_float, shape_of
 from dovetail.model.external_data import check_external_data
-from dovetail.model.inference import without_recorded_shapes
+from dovetail.model.inference import remove_recorded_shapes
 from dovetail.model.onnx_crashes import REPORTED, Step, refuse_crash
 from dovetail.model.opset import raise_opset
 from dovetail.model.skeleton import skeleton
@@ -62,12 +62,12 @@ def read(path: str | Path, shapes: Shapes = MappingProxyType({})) -> ir.Model:
     model.meta[CHANGES] = changes
     name_nodes(model.graph)  # those that the conversion added
     origin.stamp(model, names)
-    _refuse_crash(model)
+    bare, shapeless = _tried(model)
     if rewrite_contributed(model):
         check_types(model)
-        _refuse_crash(model)
-    _check_valid(model, path)
-    check_shapes(model)
+        bare, shapeless = _tried(model)
+    _check_valid(bare, path)
+    check_shapes(model, shapeless)
     return model
 
 
@@ -203,13 +203,19 @@ def _check_inputs(model: ir.Model) -> None:
             )
 
 
-def _refuse_crash(model: ir.Model) -> None:
-    refuse_crash({Step.CHECK: skeleton(model), Step.INFER: without_recorded_shapes(model)})
+def _tried(model: ir.Model) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """The model without weights, and without recorded shapes: protos on which onnx was seen not to crash."""
+    bare = skeleton(model)
+    shapeless = onnx.ModelProto()
+    shapeless.CopyFrom(bare)
+    remove_recorded_shapes(shapeless)
+    refuse_crash({Step.CHECK: bare, Step.INFER: shapeless})
+    return bare, shapeless
 
 
-def _check_valid(model: ir.Model, path: Path) -> None:
+def _check_valid(bare: onnx.ModelProto, path: Path) -> None:
     try:
-        onnx.checker.check_model(skeleton(model))
+        onnx.checker.check_model(bare)
     except REPORTED as error:
         raise InputError(f"{str(path)!r} is not a valid model: {_first_line(error)}") from error
 
