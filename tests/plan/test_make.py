@@ -266,3 +266,25 @@ def test_a_relu_that_is_not_fused_changes_no_value(tmp_path: Path) -> None:
         next(iter(SessionRun(emit_qdq(model, variant), Mode.EXACT, tmp_path)([sample]))) for variant in (plan, fused)
     )
     np.testing.assert_array_equal(alone["z"], together["z"])
+
+
+SHARED_RELU = """
+g (float[1,2,4,4] x, float[1,2,4,4] n) => (float[1,6,4,4] z, float[1,2,4,4] y)
+<float[2,2,1,1] w = {1, -1, 2, 1}, float[2,2,1,1] v = {1, 1, 2, 1}, float[2] b = {0.1, 0.2}>
+{
+    c = Conv(x, w, b)  r = Relu(c)  d = Conv(r, v, b)  s = Relu(d)  y = Neg(s)
+    p = Concat <axis = 1> (r, s)  m = Concat <axis = 1> (p, n)  z = Neg(m)
+}
+"""
+
+
+def test_a_relu_with_other_consumers_stays_fused_and_converts_once_where_the_range_becomes_negative() -> None:
+    htp, model = open_target("qnn-htp:sm8550"), graph(SHARED_RELU)
+    plan = planned(model, htp, W8A8)
+    conversions = {edge: choice for edge, choice in plan.edges.items() if choice.why is Reason.SEPARATE}
+    assert list(conversions) == [Edge(node_of(model, "m"), 0)]
+    assert plan.tensors["c"].why is plan.tensors["d"].why is Reason.INTERIOR
+    assert plan.tensors["r"].storage == plan.tensors["s"].storage == plan.tensors["p"].storage
+    assert int(plan.tensors["p"].storage.zero_point) == 0
+    (choice,) = conversions.values()
+    assert choice.detail == "explicit conversion: with the negative range of Concat, Conv+Relu could not be fused"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dovetail.edge import Edge
 from dovetail.model.edit import constant_of
-from dovetail.plan.constraints import Problem, Unit, sharing_without
+from dovetail.plan.constraints import Problem, Unit, sharing_without, with_conversions
 from dovetail.plan.qparams import Range
 from dovetail.stats import Stats
 
@@ -41,6 +41,37 @@ def costly_merges(problem: Problem, stats: Stats) -> dict[Edge, str]:
                     f"{growth:.3g} times"
                 )
     return conversions
+
+
+def negative_merges(problem: Problem, stats: Stats) -> dict[Edge, str]:
+    """The edges on which the output of a chain that is fused only from zero on converts into a negative range.
+
+    Sharing that range would take the chain apart, for all consumers of its output. Without another consumer that costs
+    no more than a conversion and rounds once less. The last merge comes first, because a conversion there leaves the
+    ranges before it as they are.
+    """
+    conversions: dict[Edge, str] = {}
+    for unit in reversed(problem.units):
+        operands = unit.shared()
+        for operand in operands if len(operands) > 1 and unit.outputs else ():
+            if operand.constant or operand.edge in conversions:
+                continue
+            members = sharing_without(problem, operand.name, without=unit)
+            own, merged = _observed(members, stats), _merged_range(unit, problem, stats)
+            if own is None or merged is None or not own.low >= 0 > merged.low:
+                continue
+            chain = next((label for name in members if (label := _fused_from_zero(problem.producer.get(name)))), "")
+            if chain and _consumed_elsewhere(members, problem, unit):
+                conversions[operand.edge] = (
+                    f"explicit conversion: with the negative range of {unit.label}, {chain} could not be fused"
+                )
+                problem = with_conversions(problem, conversions)
+    return conversions
+
+
+def _fused_from_zero(unit: Unit | None) -> str:
+    """The label of a unit that is fused only if the zero point of its output is the lowest integer."""
+    return unit.label if unit is not None and unit.chain is not None and unit.chain.at_lowest else ""
 
 
 def _why_not_shared(members: tuple[str, ...], problem: Problem) -> str:

@@ -12,7 +12,7 @@ from dovetail.encoding import Array, Encoding, Granularity, QParams
 from dovetail.model.edit import constant_of
 from dovetail.numerics.bias import bias_params
 from dovetail.op_support import OpTable, Signature
-from dovetail.plan.breaks import costly_merges
+from dovetail.plan.breaks import costly_merges, negative_merges
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem, with_conversions
 from dovetail.plan.early_conversions import early_conversions
 from dovetail.plan.imported_qparams import ImportedQParams
@@ -69,7 +69,8 @@ def _solved(
 
 def _separate(problem: Problem, stats: Stats, request: Request) -> dict[Edge, str]:
     """The edges that convert instead of sharing qparams, because of a pin or because sharing would cost too much."""
-    return {**request.pins.separate, **costly_merges(problem, stats)}
+    edges = {**request.pins.separate, **costly_merges(problem, stats)}
+    return {**edges, **negative_merges(with_conversions(problem, edges), stats)}
 
 
 def check_pins(model: ir.Model, table: OpTable, request: Request) -> None:

@@ -13,6 +13,7 @@ from dovetail.encoding import Array, QParams
 from dovetail.model.edit import constant_of
 from dovetail.model.origin import origin_of
 from dovetail.numerics.bias import bias_overflow, bias_params
+from dovetail.numerics.grid import SMALLEST_SCALE
 from dovetail.plan.constraints import Operand, Unit
 from dovetail.plan.qparams import per_output_channel
 from dovetail.storage import Storage
@@ -37,7 +38,7 @@ def adjusted_scales(
     """Adjust the scales that are unsuited to the kernel, or to ``bias``, whose scale is derived from them."""
     if not isinstance(source, QParams):
         return AdjustedScales(weight)
-    scales = weight.scale if bias is None else _where_only_bias(unit, weight, array, source, bias)
+    scales = weight.scale if bias is None else _where_only_bias(weight, array, source, bias)
     least = _least(unit, source, output)
     raised = np.maximum(scales, least)
     details = [_text(scales, raised, f"to {float(least):.3g}, the least that the target computes correctly")]
@@ -59,7 +60,7 @@ def _least(unit: Unit, source: QParams, output: Storage) -> np.float32:
     return np.float32(unit.support.least_weight_scale(source.dtype, float(source.scale), output_scale))
 
 
-def _where_only_bias(unit: Unit, weight: QParams, array: Array, source: QParams, operand: Operand) -> Array:
+def _where_only_bias(weight: QParams, array: Array, source: QParams, operand: Operand) -> Array:
     """The scales of a weight, where channels of zeros, which any scale represents, have one that suits their bias."""
     bias = _bias_array(operand)
     zero_scales = ~_largest(array, weight).astype(bool)
@@ -69,7 +70,7 @@ def _where_only_bias(unit: Unit, weight: QParams, array: Array, source: QParams,
     for index in np.flatnonzero(zero_scales):
         largest = float(np.abs(_of_scale(bias, int(index), scales.size)).max())
         if largest > 0:
-            scales[index] = largest / (_BIAS_STEPS * float(source.scale))
+            scales[index] = max(largest / (_BIAS_STEPS * float(source.scale)), SMALLEST_SCALE)
     return scales.reshape(weight.scale.shape)
 
 

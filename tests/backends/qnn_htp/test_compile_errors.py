@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from dovetail.finding import Severity
-from dovetail.targets.qnn_htp.log_patterns import NOT_STARTED, REJECTIONS, WARNINGS
+from dovetail.targets.htp.rules.compiler import DTYPES_NOT_SUPPORTED
+from dovetail.targets.qnn_htp.log_patterns import NO_KERNEL_FIX, NOT_STARTED, REJECTIONS, WARNINGS
 from tests.backends.qnn_htp.real_compiler import ERF, RELU, compile_text, options, wheel_without
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
@@ -90,11 +91,11 @@ CASES = {
     r"incorrect Value -?\d+, expected equal to": Case(matmul("za"), "product", "expected equal to 0"),
     r"incorrect Value \d+, expected >= \d+": Case(matmul("zs"), "product", "Value 69, expected >= 73", chip="v69"),
     "Unsupported input/output datatypes": Case(
-        f"""g (float[1,4] x) => (float[1,4] y) <{QPARAMS}, int32[4] b = {{1,2,3,4}}> {{
-          xq = QuantizeLinear(x, s, z)  xd = DequantizeLinear(xq, s, z)  [bias] bd = DequantizeLinear(b, s, zi)
-          [sum] a = Add(xd, bd)  aq = QuantizeLinear(a, s, z)  y = DequantizeLinear(aq, s, z) }}""",
-        "bias",
-        "Requested I/O datatype set: in[0]:QNN_DATATYPE_SFIXED_POINT_32 out[0]:QNN_DATATYPE_FLOAT_32",
+        f"""g (float[1,4] x) => (float[1,4] y) <{QPARAMS}, int8[4,4] w = {{{",".join(["1"] * 16)}}}, int8 zw = {{0}}> {{
+          xq = QuantizeLinear(x, s, z)  xd = DequantizeLinear(xq, s, z)  wd = DequantizeLinear(w, s, zw)
+          [layer] a = Gemm(xd, wd)  r = Relu(a)  rq = QuantizeLinear(r, s, z)  y = DequantizeLinear(rq, s, z) }}""",
+        "layer",
+        "Requested I/O datatype set",
     ),
     "SocModel doesn't support FP16": Case(
         "g (float16[1,8] x) => (float16[1,8] y) { [act] y = Relu(x) }", "act", "doesn't support FP16", chip="qcs6490"
@@ -128,6 +129,35 @@ def test_a_rejected_node_is_reported_with_the_reason_and_the_fix(pattern: str, t
     assert "validateOpConfig failed" not in finding.message  # logged for every node
     assert result.finished
     assert result.error == f"{result.findings[0].place}: {result.findings[0].message}"
+
+
+LEFT_OVER = {
+    "Add": (
+        f"""g (float[1,4] x) => (float[1,4] y) <{QPARAMS}, int32[4] b = {{1,2,3,4}}> {{
+          xq = QuantizeLinear(x, s, z)  xd = DequantizeLinear(xq, s, z)  [left] bd = DequantizeLinear(b, s, zi)
+          [op] a = Add(xd, bd)  aq = QuantizeLinear(a, s, z)  y = DequantizeLinear(aq, s, z) }}""",
+        "uint16 x int32 -> uint16",
+    ),
+    "Conv": (
+        f"""g (float[1,1,4,4] x) => (float[1,2,4,4] y)
+        <{QPARAMS}, float[2] sw = {{0.1, 0.2}}, int8[2] zw = {{0, 0}}, int8[2,1,1,1] w = {{5, 7}}> {{
+          xq = QuantizeLinear(x, s, z)  xd = DequantizeLinear(xq, s, z)
+          [left] wd = DequantizeLinear <axis = 0> (w, sw, zw)
+          [op] c = Conv(xd, wd)  [act] a = Relu(c)  aq = QuantizeLinear(a, s, z)  y = DequantizeLinear(aq, s, z) }}""",
+        "uint16 x int8 per channel -> float, which Relu 'act' reads",
+    ),
+}
+
+
+@pytest.mark.parametrize("operator", LEFT_OVER)
+def test_an_operator_without_a_kernel_is_reported_not_the_dequantize_that_is_left_over(
+    operator: str, tmp_path: Path
+) -> None:
+    body, tried = LEFT_OVER[operator]
+    result = compile_text(body, tmp_path)
+    (finding,) = result.findings
+    assert (str(finding.place), finding.code, finding.fix) == ("op", DTYPES_NOT_SUPPORTED, NO_KERNEL_FIX)
+    assert finding.message.startswith(f"HTP has no kernel for {operator} with {tried}; ")
 
 
 def test_a_node_without_a_name_is_reported_with_the_log_line(tmp_path: Path) -> None:

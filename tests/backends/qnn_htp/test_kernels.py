@@ -15,7 +15,7 @@ from dovetail.op_support import A16, W8A8, W8A16, OpSupport, Precision, signatur
 from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.verify.run import SessionRun
-from tests.changed import with_op
+from tests.changed import changed, with_op
 from tests.equality import sqnr_db
 from tests.planning import graph, noise, planned
 
@@ -38,6 +38,37 @@ g (float[4,37,64] p, float[4,37,64] q) => (float[1,12,12,128] y)
     y = Concat <axis = 3> (e, f)
 }}
 """
+# Weights of eight output channels, of which two are nearly dead beside the others and one is zero, with its bias.
+CHANNELS = np.array([1, 0.5, 1e-7, 2, 1, 0, 1e-6, 1])
+LINEAR = {
+    "Conv": ("float[1,8,8,8]", "<pads = [1,1,1,1]>", (8, 8, 3, 3), 0),
+    "ConvTranspose": ("float[1,8,8,8]", "", (8, 8, 2, 2), 1),
+    "Gemm": ("float[16,8]", "", (8, 8), 1),
+    "MatMul": ("float[1,16,8]", "", (8, 8), 1),
+}
+# A Conv and a Gemm whose Relu is concatenated with something negative.
+MERGED = {
+    "Conv": "float[1,8,12,12] x, float[1,4,12,12] n) => (float[1,12,12,12] y) <float[8,8,1,1] w",
+    "Gemm": "float[16,8] x, float[16,4] n) => (float[16,12] y) <float[8,8] w",
+}
+
+
+def numbers(array: np.ndarray) -> str:
+    """An array in ONNX text."""
+    return ", ".join(f"{value:.9g}" for value in array.reshape(-1))
+
+
+def linear(op: str, channels: np.ndarray) -> str:
+    """One operator, the weights of whose output channels are multiplied by these numbers."""
+    data, attributes, shape, axis = LINEAR[op]
+    weight = np.random.default_rng(0).standard_normal(shape) * channels.reshape(
+        [-1 if i == axis else 1 for i in range(len(shape))]
+    )
+    bias = np.where(channels == 0, 0.3, 0.0)
+    constants = f"float{list(shape)} w = {{{numbers(weight)}}}, float[8] b = {{{numbers(bias)}}}"
+    inputs = "x, w" if op == "MatMul" else "x, w, b"
+    out = data.replace("8,8,8]", "8,h,v]")  # the size depends on the operator
+    return f"g ({data} x) => ({out} z) <{constants}> {{ y = {op}{attributes}({inputs})  z = Neg(y) }}"
 
 
 @pytest.fixture
@@ -101,3 +132,28 @@ def test_64_bit_indices_need_no_rewrite(chip: str, tmp_path: Path) -> None:
     indices = np.random.default_rng(0).integers(0, 20, (2, 6))
     data = {"x": noise(graph(body), 2)["x"], "i": indices}
     assert agreement_db(body, open_target(f"qnn-htp:{chip}"), W8A16, data, tmp_path) > 60
+
+
+@pytest.mark.parametrize("op", LINEAR)
+def test_weight_scales_are_large_enough_to_requantize(htp: Target, op: str, tmp_path: Path) -> None:
+    """Nearly dead channels, as folded batch norms leave them, are saturated at 16 bits."""
+    body = linear(op, CHANNELS)
+    data = noise(graph(body))
+    naive = with_support(htp, op, dataclasses.replace(htp.table.ops[op], least_weight_scale=None))
+    assert agreement_db(body, naive, W8A16, data, tmp_path) < 10
+    assert agreement_db(body, htp, W8A16, data, tmp_path) > 60
+
+
+@pytest.mark.parametrize("precision", [W8A8, W8A16])
+@pytest.mark.parametrize("op", MERGED)
+def test_a_relu_is_fused_only_where_zero_is_the_lowest_integer(
+    htp: Target, op: str, precision: Precision, tmp_path: Path
+) -> None:
+    weight = f"{{{numbers(np.random.default_rng(0).standard_normal(64))}}}"
+    nodes = f"c = {op}(x, w, b)  r = Relu(c)  m = Concat <axis = 1> (r, n)  y = Neg(m)"
+    body = f"g ({MERGED[op]} = {weight}, float[8] b = {{1, 2, 3, 4, -1, -2, -3, -4}}> {{ {nodes} }}"
+    fused = changed(htp, chains=tuple(dataclasses.replace(chain, at_lowest=False) for chain in htp.table.chains))
+    model = graph(body)
+    rejected = htp.backend.compile(fused.backend.emit(model, planned(model, fused, precision), tmp_path), tmp_path)
+    assert str(rejected.findings[0].place) == f"{op}/c"
+    assert agreement_db(body, htp, precision, noise(model), tmp_path) > 40

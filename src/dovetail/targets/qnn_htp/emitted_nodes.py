@@ -13,10 +13,12 @@ from pathlib import Path
 import onnx_ir as ir
 
 from dovetail.finding import Place, PlaceKind
-from dovetail.model.edit import constant_of, is_float
+from dovetail.model.edit import constant_of
 from dovetail.model.origin import nodes_of
 from dovetail.model.place import at_node, at_tensor
 from dovetail.qdq.params import is_dequantize, is_quantize
+
+_REAL_OR_UNKNOWN = (None, ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +62,11 @@ def _place(node: ir.Node, has_origins: bool) -> Place:
 
 def _dtypes(node: ir.Node, has_origins: bool) -> str:
     """What an operator reads and writes, as in ``uint16 x int8 per channel x int32 -> uint16``."""
-    inputs = [_read(value) for value in node.inputs if value is not None and is_float(value)]
+    inputs = [_read(value) for value in node.inputs if value is not None and value.dtype in _REAL_OR_UNKNOWN]
     users = [user for user, _ in node.outputs[0].uses()]
     in_float = next((user for user in users if not is_quantize(user)), None)
     if users and in_float is None:
-        return f"{' x '.join(inputs)} -> {_name(users[0].outputs[0].dtype)}"
+        return f"{' x '.join(inputs)} -> {_stored(users[0])}"
     reader = "" if in_float is None else f", which {in_float.op_type} {str(_place(in_float, has_origins))!r} reads"
     return f"{' x '.join(inputs)} -> float{reader}"
 
@@ -72,12 +74,14 @@ def _dtypes(node: ir.Node, has_origins: bool) -> str:
 def _read(value: ir.Value) -> str:
     """The dtype in which an operator reads an input."""
     producer = value.producer()
-    if producer is None or not is_dequantize(producer) or producer.inputs[0] is None:
+    if producer is None or not is_dequantize(producer):
         return "float"
     scale = constant_of(producer.inputs[1])
-    per_channel = " per channel" if scale is not None and scale.size > 1 else ""
-    return _name(producer.inputs[0].dtype) + per_channel
+    return _stored(producer) + (" per channel" if scale is not None and scale.size > 1 else "")
 
 
-def _name(dtype: ir.DataType | None) -> str:
-    return "float" if dtype is None else dtype.name.lower()
+def _stored(node: ir.Node) -> str:
+    """The quantized dtype of a Q or DQ, from its constants: types need not be inferred in the file of another tool."""
+    zero_point = node.inputs[2] if len(node.inputs) > 2 else None
+    dtypes = [value.dtype for value in (zero_point, node.inputs[0]) if value is not None and value.dtype is not None]
+    return dtypes[0].name.lower() if dtypes else "integers"

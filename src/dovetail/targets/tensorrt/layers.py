@@ -17,7 +17,7 @@ _LAYER = re.compile(
     r"(?:, Metadata: ?(?P<metadata>.*))?"
 )
 _TENSOR = re.compile(r"\{ Name: .*?, Dimensions: \[(?P<shape>[-\d,]*)\].*?Datatype: (?P<dtype>\w+)")
-# A node that the builder replaced has a suffix that says by what: a 1 x 1 Conv over one place is ``__gemm_from_conv1x1``.
+# A node that the builder replaced has a suffix: a 1 x 1 Conv over one place is ``__gemm_from_conv1x1``.
 _NODE = re.compile(r"\[ONNX Layer: (.*)\](?:__\w+)?", re.DOTALL)
 _BETWEEN_NODES = "\x1f"
 # Part of the name of a fused attention layer, and the kinds of layers that run a matrix operation. The layers that the
