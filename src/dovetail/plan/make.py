@@ -25,6 +25,8 @@ from dovetail.storage import Choice, FloatStorage, Plan, Reason, ScaleSource, St
 
 # A weight scale that is enlarged so that its int32 bias fits gets this factor on top, for the rounding of the bias.
 _MARGIN = 1.01
+# An input that must not have its tensor's scale gets one that is this much larger, so that no value is clipped.
+_RESCALED = 1.01
 _NO_STATS = Stats({}, DataInfo("", 0, ""))
 
 
@@ -153,8 +155,10 @@ class _Writer:
         required = slot.encoding
         if isinstance(storage, QParams) and not required.dtype.is_quantized and (asked := self._asked_in_float(unit)):
             return Choice(FloatStorage(required.dtype), *asked)
-        if not required.dtype.is_quantized or (isinstance(storage, QParams) and storage.encoding == required):
+        if not required.dtype.is_quantized:
             return None
+        if isinstance(storage, QParams) and storage.encoding == required:
+            return _rescaled(unit, operand, storage)
         why, text = Reason.OPERAND, f"{unit.label} requires {required.dtype} here, the tensor is {storage.dtype}"
         if (pin := self._pins.operands.get(operand.edge)) is not None:
             why, text = pin.why, pin.detail
@@ -251,6 +255,17 @@ class _Writer:
             index = channel % scale.size  # with groups, or per tensor, several output channels share a scale
             scale[index] = max(scale[index], channel_scales[channel] * growth * _MARGIN)
         return QParams(weight.encoding, scale.reshape(weight.scale.shape), weight.zero_point, weight.axis)
+
+
+def _rescaled(unit: Unit, operand: Operand, storage: QParams) -> Choice | None:
+    """The requantization that the target requires on this edge, by its op table; None where it requires none."""
+    rescaled = None if unit.support is None else unit.support.rescaled
+    reason = "" if rescaled is None else rescaled(unit.nodes[0], operand.edge.index, storage.dtype)
+    if not reason:
+        return None
+    scale = storage.scale * storage.scale.dtype.type(_RESCALED)
+    params = QParams(storage.encoding, scale, storage.zero_point, storage.axis)
+    return Choice(params, Reason.OPERAND, reason, scale_from=ScaleSource.DERIVED)
 
 
 def _bias_label(operand: Operand) -> str:
