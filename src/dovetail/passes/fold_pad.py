@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx_ir as ir
 
@@ -15,15 +17,15 @@ from dovetail.pass_record import PassRecord, Site
 _NEVER_NEGATIVE = ("Abs", "Exp", "HardSigmoid", "Relu", "Sigmoid", "Softmax", "Softplus")
 
 
-def fold_pad(model: ir.Model) -> PassRecord:
+def fold_pad(model: ir.Model, applies: Callable[[ir.Node], bool] = lambda node: True) -> PassRecord:
     """Let every Conv, AveragePool and MaxPool that reads a zero-padded tensor read the tensor and pad it by itself.
 
-    Other consumers of the Pad still read it.
+    Other consumers of the Pad still read it. ``applies``: which Pads to fold.
     """
     changed: list[Site] = []
     declined: list[Site] = []
     for node in list(model.graph):
-        if not is_op(node, "Pad") or attribute(node, "mode", "constant") != "constant":
+        if not is_op(node, "Pad") or attribute(node, "mode", "constant") != "constant" or not applies(node):
             continue
         where = origin_of(node.outputs[0]).name
         for consumer, index in node.outputs[0].uses():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx_ir as ir
 
@@ -12,12 +14,12 @@ from dovetail.model.padding import Padding, padding_of
 from dovetail.pass_record import PassRecord, Site
 
 
-def pad_to_concat(model: ir.Model) -> PassRecord:
-    """Replace every Pad of a float tensor whose padding is known; what it removes is removed by a Slice."""
+def pad_to_concat(model: ir.Model, applies: Callable[[ir.Node], bool] = lambda node: True) -> PassRecord:
+    """Replace the Pads of float tensors for which ``applies`` is true; what a Pad removes is removed by a Slice."""
     changed: list[Site] = []
     declined: list[Site] = []
     for node in list(model.graph):
-        if not is_op(node, "Pad") or attribute(node, "mode", "constant") != "constant":
+        if not is_op(node, "Pad") or attribute(node, "mode", "constant") != "constant" or not applies(node):
             continue
         output = node.outputs[0]
         where = origin_of(output).name

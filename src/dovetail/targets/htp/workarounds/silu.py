@@ -1,4 +1,4 @@
-"""A 16-bit SiLU behind a convolution: HTP computes it wrongly for some sizes."""
+"""A 16-bit SiLU: HTP computes it wrongly for some sizes, unless its two branches have different scales."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dovetail.edge import Edge
 from dovetail.encoding import DType, QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import is_op, shape_of
+from dovetail.model.origin import origin_of
 from dovetail.model.place import at_node
 from dovetail.plan.validate import storage_on_edge
 from dovetail.rules.check_input import CheckInput
@@ -92,19 +93,27 @@ def _rescaled(node: ir.Node, index: int, dtype: DType) -> str:
 
 @rule("Q541")
 def silu_with_one_scale_for_both_branches(subject: CheckInput) -> Iterator[Finding]:
-    """HTP computes a 16-bit SiLU behind a convolution wrongly.
+    """HTP computes a 16-bit SiLU wrongly for some sizes of the tensor.
 
     ## What it finds
-    TODO
+    In QDQ models: `x * Sigmoid(x)` of a 16-bit tensor of rank 4 whose two branches have the same scale and zero point, if
+    the tensor has 9 to 12 rows, or more rows, at most 8 columns and at most 32 channels. Behind
+    operators without channels before height and width, such as LayerNormalization, rows are the second axis and channels
+    the last one.
 
     ## Why it matters
-    TODO
+    HTP fuses Sigmoid and Mul, and the fused operator is wrong for these sizes: 1 to 14 dB against the simulation. Every
+    other SiLU is right, so that a network fails at one resolution and not at another: YOLOv8n at 320 x 320 has 16 of
+    them where its features are 10 x 10.
 
     ## How to fix it
-    TODO
+    Insert a Q/DQ pair with another scale between x and the Mul: HTP then fuses nothing. `dovetail fit` and `dovetail
+    repair` do this, with a scale that is 1 % larger. A SiLU in 8 bits is right as it is.
 
     ## Seen on
-    TODO
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: all heights from 1 to 25 with widths from 1 to 33, 1
+      to 160 channels, batches of 1, 2 and 4, behind Conv, ConvTranspose, Concat, Mul, MaxPool, Resize, MatMul and
+      LayerNormalization. Behind Add and AveragePool only the second kind is wrong, behind a graph input neither.
     """
     plan = subject.plan
     if plan is None:
@@ -126,7 +135,8 @@ def silu_with_one_scale_for_both_branches(subject: CheckInput) -> Iterator[Findi
             yield Finding(
                 "Q541",
                 at_node(node),
-                f"{say(node)}: TODO",
+                f"{say(node)}: HTP computes x * Sigmoid(x) wrongly for this size, because both branches read "
+                f"{origin_of(value).name!r} in {branches[0].dtype} with the same scale",
                 Severity.ERROR,
                 fix="insert a Q/DQ pair with another scale before the Mul; `dovetail fit` and `dovetail repair` do this",
             )
