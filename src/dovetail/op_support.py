@@ -110,6 +110,8 @@ class OpSupport:
     scale of a constant weight that gives correct results.
     ``output_scale``: for a node, a dtype and a scale, the smallest output scale that is not below it and gives correct
     results.
+    ``rescaled``: for a node, the index of an input and its dtype, why this input must be read with another scale than
+    its tensor has, by an explicit requantization; empty where it may be read as it is.
     ``known_from``: the version, and how this is known.
     """
 
@@ -123,6 +125,7 @@ class OpSupport:
     least_scale: Mapping[DType, float] = field(default_factory=dict)
     least_weight_scale: Callable[[DType, float, float | None], float] | None = None
     output_scale: Callable[[ir.Node, DType, float], float] | None = None
+    rescaled: Callable[[ir.Node, int, DType], str] | None = None
     known_from: str = ""
 
 

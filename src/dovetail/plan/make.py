@@ -23,6 +23,8 @@ from dovetail.plan.weight_scales import AdjustedScales, adjusted_scales, bias_la
 from dovetail.stats import DataInfo, Stats
 from dovetail.storage import Choice, FloatStorage, Plan, Reason, ScaleSource, Storage
 
+# An input that must not have its tensor's scale gets one that is this much larger, so that no value is clipped.
+_RESCALED = 1.01
 _NO_STATS = Stats({}, DataInfo("", 0, ""))
 
 
@@ -169,8 +171,10 @@ class _Writer:
         required = slot.encoding
         if isinstance(storage, QParams) and not required.dtype.is_quantized and (asked := self._asked_in_float(unit)):
             return Choice(FloatStorage(required.dtype), *asked)
-        if not required.dtype.is_quantized or (isinstance(storage, QParams) and storage.encoding == required):
+        if not required.dtype.is_quantized:
             return None
+        if isinstance(storage, QParams) and storage.encoding == required:
+            return _rescaled(unit, operand, storage)
         why, text = Reason.OPERAND, f"{unit.label} requires {required.dtype} here, the tensor is {storage.dtype}"
         if (pin := self._pins.operands.get(operand.edge)) is not None:
             why, text = pin.why, pin.detail
@@ -263,3 +267,14 @@ class _Writer:
         params = bias_params(source.scale, scales, label=bias_label(operand))
         text = "bias, scale = input scale x weight scale"
         return Choice(params, Reason.BIAS, text, scale_from=ScaleSource.DERIVED)
+
+
+def _rescaled(unit: Unit, operand: Operand, storage: QParams) -> Choice | None:
+    """The requantization that the target requires on this edge, by its op table; None where it requires none."""
+    rescaled = None if unit.support is None else unit.support.rescaled
+    reason = "" if rescaled is None else rescaled(unit.nodes[0], operand.edge.index, storage.dtype)
+    if not reason:
+        return None
+    scale = storage.scale * storage.scale.dtype.type(_RESCALED)
+    params = QParams(storage.encoding, scale, storage.zero_point, storage.axis)
+    return Choice(params, Reason.OPERAND, reason, scale_from=ScaleSource.DERIVED)
