@@ -2,6 +2,7 @@
 
     python -m bench.sweep --target qnn-htp:sm8550 --precision w8a16 --count 1000 --seed 1 --output sweep_w8a16
     python -m bench.sweep --target qnn-htp:sm8550 --precision w8a16 --seed 1 --index 17      # one graph, again
+    python -m bench.sweep ... --output sweep_w8a16 --recheck      # the patterns that were found, after a change
 
 The graphs of a seed are numbered 0, 1, 2, ...; ``--count`` is how many of them are fitted in total, over all runs with
 the same folder, so a run that was interrupted is continued by the same command. The folder has one line per graph
@@ -49,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
     parser.add_argument("--time-limit", type=float, default=300.0, help="seconds for one graph")
     parser.add_argument("--index", type=int, help="fit this graph only, and print what comes of it")
+    parser.add_argument("--recheck", action="store_true", help="fit one pattern of every group of the folder again")
     parser.add_argument("--no-shrink", action="store_true", help="count failures, without shrinking the graphs")
     parser.add_argument(
         "--build-only",
@@ -74,11 +76,23 @@ def _run(options: argparse.Namespace) -> int:
             return 0
         if options.output is None:
             raise InputError("--output is missing: the folder of the sweep")
+        if options.recheck:
+            return _recheck(Sweep(settings, options.output, fit))
         until = time.monotonic() + options.seconds
         sweep = Sweep(settings, options.output, fit, lambda line: print(line, flush=True))
         report = sweep.run(options.count, lambda: time.monotonic() > until, shrinks=not options.no_shrink)
     print(as_markdown(report))
     return int(bool(report.wrong_and_passed))
+
+
+def _recheck(sweep: Sweep) -> int:
+    """Print what comes of the known patterns with the code as it is now; 1 if one of them still fails."""
+    still = 0
+    for group, outcome in sweep.recheck():
+        still += bool(outcome.failures)
+        causes = "; ".join(f"{failure.kind}: {failure.cause}" for failure in outcome.failures)
+        print(f"{group.kind} at {group.pattern} ({group.smallest.file}): {causes or 'passes now'}", flush=True)
+    return int(still > 0)
 
 
 if __name__ == "__main__":

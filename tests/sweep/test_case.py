@@ -47,7 +47,7 @@ def test_cases_are_the_same_on_every_platform() -> None:
     draw = Draw("key")
     assert [draw.between(0, 99) for _ in range(5)] == [86, 90, 93, 48, 39]
     assert draw.normal(3).tolist() == [-0.690721869468689, -0.8927980065345764, -2.0075201988220215]
-    assert [digest(make_case(5, index)) for index in (2, 3)] == ["c9f4450f5eb1", "c0c7e034f7cf"]
+    assert [digest(make_case(5, index)) for index in (2, 3)] == ["58fe56a83d4f", "c0c7e034f7cf"]
 
 
 def test_every_kind_is_the_main_block_equally_often() -> None:

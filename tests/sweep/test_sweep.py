@@ -133,6 +133,11 @@ def test_a_sweep_reports_the_planted_operator(tmp_path: Path) -> None:
         assert (tmp_path / "graphs" / f"{group.members[0].index:05}.onnx").exists()
         with np.load(file.with_suffix(".npz")) as arrays:
             assert set(arrays.files) == {value.name for value in onnx.load(file).graph.input}
+    again = list(Sweep(settings(seed=39), tmp_path, fit_graph).recheck())
+    assert [group for group, _ in again] == list(report.groups)
+    assert all(outcome.failures[0].is_like(group.smallest.failure) for group, outcome in again)
+    mended = Sweep(settings(seed=39), tmp_path, lambda how: fit_graph(replace(how, option={})))
+    assert all(outcome.failures == () for group, outcome in mended.recheck() if group in wrong)
     saved = json.loads((tmp_path / "report.json").read_text())
     assert (saved["graphs"], saved["passed"]) == (3, report.passed)
 
@@ -160,6 +165,10 @@ def test_an_interrupted_sweep_continues_and_counts_add_up(tmp_path: Path) -> Non
     assert fitted.count("graph") == 5
     assert Sweep(settings(), tmp_path, fit).run(9, lambda: len(fitted) >= 8, shrinks=False).graphs == 7
     with run_lock(tmp_path), pytest.raises(InputError, match="another run is writing to this folder"):
+        Sweep(settings(), tmp_path, fit).run(5)
+    recorded = (tmp_path / "sweep.json").read_text()
+    (tmp_path / "sweep.json").write_text(recorded.replace('"generator": "', '"generator": "other'))
+    with pytest.raises(InputError, match="has graphs of another version of the generator"):
         Sweep(settings(), tmp_path, fit).run(5)
     with pytest.raises(InputError, match="has a sweep with another seed \\(1, not 2\\)"):
         Sweep(settings(seed=2), tmp_path, fit)

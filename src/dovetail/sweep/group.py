@@ -23,6 +23,11 @@ class FailureGroup:
     sizes: str
     members: tuple[PatternRow, ...]
 
+    @property
+    def smallest(self) -> PatternRow:
+        """The first member that is known to be minimal, if there is one."""
+        return next((member for member in self.members if member.is_minimal), self.members[0])
+
 
 def grouped(rows: Iterable[PatternRow]) -> list[FailureGroup]:
     """The groups, the worst kind first, then the largest."""

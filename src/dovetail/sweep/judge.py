@@ -9,8 +9,8 @@ import numpy as np
 from dovetail.encoding import Array
 from dovetail.sweep.outcome import Failure, FailureKind, OutputQuality
 
-# An output is wrong if it is so far below its simulation, and below the level at which float16 rounding shows.
-WRONG_DB, VISIBLE_DB = 10.0, 45.0
+# An output is wrong if it is so far below its simulation, and below what float16 operators reach.
+WRONG_DB, VISIBLE_DB = 10.0, 40.0
 # Stands for equal outputs, and for those that are not finite: JSON has no infinity.
 _BOUND_DB = 200.0
 

@@ -18,6 +18,8 @@ _MODES = {
     "DepthToSpace": ("mode",),
     "AveragePool": ("count_include_pad",),
 }
+# The order of their operands does not matter, so it is not part of the pattern.
+_COMMUTATIVE = ("Add", "Max", "Min", "Mul")
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 
@@ -44,6 +46,8 @@ def _operands(node: ir.Node, previous: ir.Node | None) -> str:
     """The operands in parentheses, unless the only one is the result of the node before, or the first node's input."""
     names = [_operand(value, previous) for value in node.inputs if value is not None]
     computed = [name for name in names if name != _CONSTANT]
+    if node.op_type in _COMMUTATIVE:
+        computed.sort(key=lambda name: (name == ".", name))
     if computed == ["."] or (previous is None and computed == [_INPUT]):
         return ""
     return f"({', '.join(computed)})"

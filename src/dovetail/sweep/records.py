@@ -22,8 +22,8 @@ _SETTINGS, _GRAPHS, _PATTERNS = "sweep.json", "graphs.jsonl", "patterns.jsonl"
 class SweepSettings:
     """What decides the outcomes of a sweep; a folder is only continued with the same settings.
 
-    ``generator``: a digest of generated graphs, set by the sweep, because a seed stands for other graphs if the
-    generator has changed.
+    ``generator``: a digest of generated graphs, set by the sweep. If the generator has changed, a seed stands for other
+    graphs, and a folder cannot be continued; its patterns can still be fitted again.
     """
 
     target: str
@@ -64,7 +64,7 @@ class PatternRow:
 
 
 class SweepFolder:
-    """The folder of one sweep."""
+    """The folder of one sweep; ``settings``: those that it was started with."""
 
     def __init__(self, path: Path, settings: SweepSettings) -> None:
         self.path = path
@@ -72,12 +72,13 @@ class SweepFolder:
         file = path / _SETTINGS
         if not file.exists():
             write_whole(file, encode(settings, indent=1))
-        elif (earlier := decode(file.read_bytes(), SweepSettings)) != settings:
-            names = [name for name in SweepSettings.__slots__ if getattr(earlier, name) != getattr(settings, name)]
-            raise InputError(
-                f"{path} has a sweep with another {names[0]} ({getattr(earlier, names[0])!r}, not "
-                f"{getattr(settings, names[0])!r}); choose another folder"
-            )
+        self.settings = decode(file.read_bytes(), SweepSettings)
+        for name in ("target", "precision", "seed", "option", "build_only"):
+            earlier, now = getattr(self.settings, name), getattr(settings, name)
+            if earlier != now:
+                raise InputError(
+                    f"{path} has a sweep with another {name} ({earlier!r}, not {now!r}); choose another folder"
+                )
 
     def graphs(self) -> dict[int, GraphRow]:
         """The rows by index."""

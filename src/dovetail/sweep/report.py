@@ -114,7 +114,7 @@ def _group(group: FailureGroup) -> list[str]:
         lines.append(f"- findings: {', '.join(group.codes)}")
     count = len(group.members)
     lines.append(f"- {count} graph{'s' * (count != 1)}{_listed(tuple(member.index for member in group.members))}")
-    smallest = next((member for member in group.members if member.is_minimal), group.members[0])
+    smallest = group.smallest
     state = "" if smallest.is_minimal else " (may not be the smallest)" if smallest.is_shrunk else " (the whole graph)"
     return [*lines, f"- file: `{smallest.file}`{state}", ""]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from dovetail.run_lock import run_lock
 from dovetail.sweep.blocks import BLOCKS
 from dovetail.sweep.case import Case, make_case
 from dovetail.sweep.fit_graph import FitRequest
+from dovetail.sweep.group import FailureGroup, grouped
 from dovetail.sweep.outcome import Failure, Outcome
 from dovetail.sweep.pattern import facts_of, pattern_of
 from dovetail.sweep.records import GraphRow, PatternRow, SweepFolder, SweepSettings
@@ -59,6 +60,11 @@ class Sweep:
         ``is_over``: asked before every graph whether to stop. An interruption loses only the graph that was being
         fitted; the report is written after every failure, and in any case at the end.
         """
+        if self._folder.settings.generator != self._settings.generator:
+            raise InputError(
+                f"{self._folder.path} has graphs of another version of the generator, which makes other graphs of the "
+                "seed; choose another folder"
+            )
         with run_lock(self._folder.path.resolve()):
             self._graphs, self._patterns = self._folder.graphs(), self._folder.patterns()
             try:
@@ -84,6 +90,13 @@ class Sweep:
         case = make_case(self._settings.seed, index)
         with tempfile.TemporaryDirectory(prefix="dovetail-sweep-") as name:
             return self._fit(self._request(*_written(case, Path(name) / "graph")))
+
+    def recheck(self) -> Iterator[tuple[FailureGroup, Outcome]]:
+        """Fit one pattern of every group again, without recording it: which of them still fail."""
+        for group in grouped(self._folder.patterns()):
+            model = self._folder.path / group.smallest.file
+            request = self._request(model, model.with_suffix(".npz"))
+            yield group, self._fit(replace(request, build_only=request.build_only or group.smallest.is_shrunk))
 
     def _fit_graph(self, index: int) -> None:
         case = make_case(self._settings.seed, index)

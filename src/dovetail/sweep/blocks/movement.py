@@ -36,10 +36,8 @@ def slice_of(b: GraphBuilder, x: Tensor, axis: int, start: int, stop: int, step:
     return b.op("Slice", x, *(np.array([number]) for number in (start, stop, axis, step)), shape=shape)
 
 
-@on_images
-def resize(b: GraphBuilder, x: Tensor) -> Tensor:
-    x = _around(b, x)
-    attributes = b.draw.choice((*_NEAREST, *_LINEAR, *_CUBIC))
+def _resized(b: GraphBuilder, x: Tensor, attributes: _Attributes) -> Tensor:
+    """A Resize of height and width, by a factor or to a size."""
     if b.draw.chance(0.6):
         factor = b.draw.choice((2.0, 2.0, 2.0, 3.0, 1.5))
         out = tuple(int(size * factor) for size in x.shape[2:])
@@ -47,6 +45,16 @@ def resize(b: GraphBuilder, x: Tensor) -> Tensor:
         return b.op("Resize", x, None, scales, shape=(*x.shape[:2], *out), **attributes)
     out = tuple(b.draw.between(max(3, size // 2), 2 * size + 1) for size in x.shape[2:])
     return b.op("Resize", x, None, None, np.array((*x.shape[:2], *out)), shape=(*x.shape[:2], *out), **attributes)
+
+
+@on_images
+def resize_nearest(b: GraphBuilder, x: Tensor) -> Tensor:
+    return _resized(b, _around(b, x), b.draw.choice(_NEAREST))
+
+
+@on_images
+def resize_interpolated(b: GraphBuilder, x: Tensor) -> Tensor:
+    return _resized(b, _around(b, x), b.draw.choice((*_LINEAR, *_CUBIC)))
 
 
 @on_images
