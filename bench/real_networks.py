@@ -46,6 +46,7 @@ class Cell:
     simulation_db: float | None = None
     target_db: float | None = None
     figures: dict[str, dict[str, float]] = field(default_factory=dict)
+    estimate_us: float | None = None
     refused: str = ""
     seconds: float = 0.0
 
@@ -59,7 +60,8 @@ class Cell:
 
     def row(self) -> str:
         statuses = [_TEXTS[Status(self.statuses[name])] if name in self.statuses else "-" for name in VERDICTS]
-        figures = [f"{_db(self.simulation_db)} / {_db(self.target_db)}", _figures(self.figures), f"{self.seconds:.0f}"]
+        sqnr_db = f"{_decimal(self.simulation_db)} / {_decimal(self.target_db)}"
+        figures = [sqnr_db, _figures(self.figures), _decimal(self.estimate_us), f"{self.seconds:.0f}"]
         return "| " + " | ".join([self.network, self.target, self.precision, *statuses, *figures]) + " |"
 
     def reasons(self) -> list[str]:
@@ -117,13 +119,13 @@ def read_cells(record: Path) -> dict[str, Cell]:
 
 def table(cells: Sequence[Cell]) -> str:
     """A Markdown table, and below it why cells do not hold."""
-    head = ["network", "target", "precision", *VERDICTS, "dB simulation / target", "metric", "s"]
+    head = ["network", "target", "precision", *VERDICTS, "dB simulation / target", "metric", "estimate in us", "s"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(cell.row() for cell in cells)]
     lines += [f"- {cell.name}: {reason}" for cell in cells for reason in cell.reasons()]
     return "\n".join([*lines, f"{sum(cell.holds for cell in cells)} of {len(cells)} cells hold"])
 
 
-def _db(value: float | None) -> str:
+def _decimal(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 

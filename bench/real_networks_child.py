@@ -31,13 +31,14 @@ def child(request: dict[str, Any]) -> Mapping[str, Any]:
 
 
 def _figures(result: Result) -> Mapping[str, Any]:
-    sqnr_db = result.metrics.sqnr_db
+    sqnr_db, estimate = result.metrics.sqnr_db, result.metrics.latency_estimate_us.get("fitted")
     return {
         "statuses": {name: verdict.status.value for name, verdict in result.verdicts.items()},
         "not_passed": dict(not_passed(result)),
         "simulation_db": _lowest(sqnr_db.simulation_vs_float),
         "target_db": _lowest(sqnr_db.target_vs_float),
         "figures": {way: dict(figures) for way, figures in figures_of(result).items()},
+        "estimate_us": None if estimate is None else estimate.mid_us,
     }
 
 

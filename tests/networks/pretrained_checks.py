@@ -47,7 +47,7 @@ def fit_pretrained(name: str, target: str, precision: str, run: Path, **options:
         max_drop=limits,
         baselines="none",
         output=run,
-        **options,
+        **{**network.options, **options},
     )
 
 

@@ -47,6 +47,7 @@ from dovetail.targets.qnn_htp.options import KEYS, HtpOptions, read_options
 from dovetail.targets.qnn_htp.read_back import EVIDENCE, read_dump
 from dovetail.trials.knobs.islands import islands
 from dovetail.trials.knobs.operand_widths import OPERAND_WIDTHS
+from dovetail.trials.knobs.wide_outputs import WIDE_OUTPUTS
 
 # A ViT in float16 on the emulator agrees with float32 to 51 dB (onnxruntime-qnn 2.7.0); a graph must reach 3 dB less.
 _FLOAT16_DB = 48.0
@@ -64,7 +65,7 @@ def open_target(suffix: str, options: Mapping[str, str]) -> Target:
         backend=_backend(htp_options),
         rewrites=Rewrites((*REWRITES, *(change for workaround in workarounds for change in workaround.passes))),
         rules=RULES,
-        knobs=(OPERAND_WIDTHS, *((islands(FP16),) if chip.has_float16 else ())),
+        knobs=(WIDE_OUTPUTS, OPERAND_WIDTHS, *((islands(FP16),) if chip.has_float16 else ())),
     )
 
 
