@@ -175,27 +175,36 @@ class _WiderSearch:
 
     def _rejection(self, variant: Variant) -> str:
         """Why a variant is no use on the target, if the one without operators in float is."""
-        rejection = self._why_not(variant)
-        return "" if rejection and self._why_not(self._variant) else rejection
+        for why_not in (self._not_built, self._wrong_on_target) if self._bench.available else ():
+            if (reason := why_not(variant)) and not why_not(self._variant):
+                return reason
+        return ""
 
-    def _why_not(self, variant: Variant) -> str:
-        """Why the target cannot compile a variant or computes it wrongly; empty if it does, or is not installed."""
-        if not self._bench.available:
-            return ""
-        build, backend = self._bench.build(variant), self._bench.backend
+    def _not_built(self, variant: Variant) -> str:
+        """Why the target does not compile a variant as planned; empty if it does."""
+        build = self._bench.build(variant)
         if build.compiled.error:
             return build.compiled.error
-        fidelity = verdicts.fidelity(backend.read_back(build.compiled, build.plan), Thresholds(), "")
-        if fidelity.status is Status.FAIL or backend.runner.run is None:
-            return fidelity.reason if fidelity.status is Status.FAIL else ""
-        try:
-            target_db = worst_db(self._bench.run(build, variant, 1)[0])
-        except BackendError as error:
-            return str(error)
-        simulated_db = self._bench.worst_db(variant, 1)
-        if target_db >= min(simulated_db, TARGET_CEILING_DB) - TARGET_DROP_DB:
-            return ""
-        return f"target {target_db:.1f} dB, simulation {simulated_db:.1f} dB against float"
+        fidelity = verdicts.fidelity(self._bench.backend.read_back(build.compiled, build.plan), Thresholds())
+        return fidelity.reason if fidelity.status is Status.FAIL else ""
+
+    def _wrong_on_target(self, variant: Variant) -> str:
+        """How the target and the simulation disagree; empty if they agree, or if the target does not run here.
+
+        An emulator runs one sample, and more only if that one disagrees.
+        """
+        runner, build, reason = self._bench.backend.runner, self._bench.build(variant), ""
+        counts = [LEAST_SAMPLES] if runner.samples is None else [runner.samples, runner.retry_samples or runner.samples]
+        for count in counts if runner.run is not None and not build.compiled.error else ():
+            try:
+                target_db = worst_db(self._bench.run(build, variant, count)[0])
+            except BackendError as error:
+                return str(error)
+            simulated_db = self._bench.worst_db(variant, count)
+            if target_db >= min(simulated_db, TARGET_CEILING_DB) - TARGET_DROP_DB:
+                return ""
+            reason = f"target {target_db:.1f} dB, simulation {simulated_db:.1f} dB against float"
+        return reason
 
     def _together(self, taken: int, total: int, why_not: str = "") -> Decision:
         """The decision for all operators together: how many of them in float were tried, and what that gave."""
