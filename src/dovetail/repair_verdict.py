@@ -26,7 +26,14 @@ from dovetail.qdq.quantized_io import RunSamples, with_float_io
 from dovetail.qdq.simulation import load_simulation
 from dovetail.report.assemble import TAIL, FitRecord
 from dovetail.storage import Plan
-from dovetail.verify.repaired import RepairReferences, TypesOnly, judge_on_target, judge_repair, not_checked
+from dovetail.verify.repaired import (
+    RepairReferences,
+    TypesOnly,
+    judge_on_target,
+    judge_repair,
+    not_checked,
+    with_confidence,
+)
 from dovetail.verify.run import SessionRun, followed
 
 # How many samples are compared: on 16 the figures of two equally good models differ by 1 dB or more, and where outputs
@@ -62,7 +69,8 @@ class RepairComparison:
         try:
             if self._of_trials is None:
                 self._of_trials = self._references(self.job.data, samples)
-            return judge_repair(self._of_trials, simulation, types_only, strict)
+            verdict = judge_repair(self._of_trials, simulation, types_only, strict)
+            return with_confidence(verdict, len(samples), limits.repaired_drop_db)
         except BackendError as error:
             return not_checked(_NOT_RUN.format(error), strict)
 

@@ -27,6 +27,8 @@ from dovetail.model.write import write, write_whole
 from dovetail.op_support import OpTable
 from dovetail.pass_record import Pass, PassRecord
 from dovetail.passes.as_float32 import as_float32
+from dovetail.passes.fuse_gelu import fuse_gelu
+from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.pipeline import fit
 from dovetail.plan.imported_qparams import imported_qparams
 from dovetail.qdq.invert import invert, is_quantized
@@ -147,7 +149,8 @@ def _read(
     raw = read(path, options.shape)
     if not is_quantized(raw):
         raise InputError(f"{path} is not quantized: use `dovetail fit` for a float model")
-    records = tuple(rewrite(raw) for rewrite in (*rewrites, as_float32, restore_activations))
+    # Gelu first: in float32 the float16 constants of one would no longer be recognized.
+    records = tuple(rewrite(raw) for rewrite in (*rewrites, infer_shapes, fuse_gelu, as_float32, restore_activations))
     return *invert(raw), records
 
 

@@ -21,6 +21,9 @@ from dovetail.verify.verdicts import bounded_db
 # Below this the model as given has next to nothing in common with the float model.
 _UNRELATED_DB = 3.0
 NAME = "repaired"
+_MEAN, _DEVIATION = "mean drop per sample: ", "deviation of the drop: "
+# Fewer samples have no standard error to speak of.
+CONFIDENT_SAMPLES = 8
 # The model as given with only its types changed, as a stream of outputs; or why it cannot be run.
 TypesOnly = Callable[[], RunSamples | str]
 
@@ -58,6 +61,22 @@ def judge_repair(
     if references.reference is not None:
         return _against_float(references, references.reference, outputs, types_only, thresholds)
     return _against_as_given(references, outputs, types_only, thresholds)
+
+
+def with_confidence(verdict: Verdict, samples: int, limit_db: float) -> Verdict:
+    """The verdict, which fails too if samples may lose more than the limit on average: mean plus two standard errors.
+
+    The pooled figure is that of the few samples with the most noise; on other samples it can be another one.
+    """
+    if verdict.status is not Status.PASS or samples < CONFIDENT_SAMPLES:
+        return verdict
+    for name in (name for name in verdict.numbers if name.startswith(_MEAN)):
+        output = name.removeprefix(_MEAN)
+        mean, error = verdict.numbers[name], verdict.numbers[_DEVIATION + output] / math.sqrt(samples)
+        if mean + 2 * error > limit_db:
+            reason = f"{output!r}: a sample loses {mean:.1f} dB on average, with a standard error of {error:.1f} dB"
+            return replace(verdict, status=Status.FAIL, reason=reason)
+    return verdict
 
 
 def judge_on_target(
@@ -185,8 +204,8 @@ def _drops_per_sample(as_given: Agreement, repaired: Agreement) -> dict[str, flo
             if not math.isnan(a) and not math.isnan(b)
         ]
         if len(drops) > 1:
-            numbers[f"mean drop per sample: {name}"] = statistics.fmean(drops)
-            numbers[f"deviation of the drop: {name}"] = statistics.stdev(drops)
+            numbers[_MEAN + name] = statistics.fmean(drops)
+            numbers[_DEVIATION + name] = statistics.stdev(drops)
     return numbers
 
 

@@ -8,6 +8,8 @@ trials is bounded.
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,9 +18,10 @@ import onnx_ir as ir
 
 from dovetail.backend import Sample
 from dovetail.encoding import QParams
-from dovetail.finding import WHOLE_MODEL, Status, Verdict
+from dovetail.errors import BackendError
+from dovetail.finding import WHOLE_MODEL, Status, Thresholds, Verdict
 from dovetail.model.attention import match_attention
-from dovetail.model.edit import is_op
+from dovetail.model.edit import is_op, shape_of
 from dovetail.model.place import at_node
 from dovetail.op_support import Precision
 from dovetail.plan.constraints import Unit, build_problem
@@ -30,14 +33,21 @@ from dovetail.trials.decision import Alternative, Decision
 from dovetail.trials.knob import Knob, Outcome
 from dovetail.trials.policy import shortest_prefix
 from dovetail.trials.variant import Variant, pinned
-from dovetail.trials.workbench import Workbench
-from dovetail.verify.low_accuracy import wider_precision
+from dovetail.trials.workbench import Workbench, worst_db
+from dovetail.verify import verdicts
+from dovetail.verify.low_accuracy import wider_precisions
+from dovetail.verify.verdicts import MAX_SQNR_DB, bounded_db
 
 NAME = "floats"
-# How many sets of neighboring operators are ranked, and on how many samples: a few suffice to rank, not to judge.
-MOST_TRIALS, RANKING_SAMPLES = 64, 2
-# How many samples a set of operators in float is judged on.
-SAMPLES = 32
+# How many sets of neighboring operators are ranked, and on how many samples: of a small model on more, because single
+# samples can differ by several dB.
+MOST_TRIALS, LEAST_SAMPLES, MOST_SAMPLES = 64, 2, 16
+# How many elements of activations are computed for one of them, at most, unless the fewest samples have more.
+ELEMENTS = 1 << 25
+# On how many times as many samples a set of them is judged.
+JUDGED = 8
+# The most that the outputs of the target may be below the simulation, as for `numerics`; better need not be told apart.
+TARGET_DROP_DB, TARGET_CEILING_DB = 3.0, 48.0
 CRITERION = "the fewest operators in float, those that gain most first, with which `repaired` passes in simulation"
 QUANTIZED = "quantized"
 # Judges a variant: its float graph, its plan, its simulation, on these samples.
@@ -50,17 +60,27 @@ def float_units(judge: Judge) -> Knob:
 
 
 def _decide(judge: Judge, workbench: Workbench, variant: Variant) -> Outcome:
-    name = wider_precision(workbench.table, variant.request.precision)
+    """Search in float, then in the next wider precision, until the verdict passes."""
     as_planned = _judged(judge, workbench, variant)
-    if as_planned.status is not Status.FAIL or name is None:
-        return variant, ()
-    search = _FloatSearch(judge, workbench, variant, workbench.table.precisions[name])
-    return search.outcome(as_planned)
+    decisions: tuple[Decision, ...] = ()
+    if as_planned.status is Status.FAIL:
+        for name in wider_precisions(workbench.table, variant.request.precision):
+            search = _WiderSearch(judge, workbench, variant, workbench.table.precisions[name])
+            chosen, made = search.outcome(as_planned)
+            decisions += made
+            if chosen is not variant:
+                return chosen, decisions
+    return variant, decisions
 
 
 def _judged(judge: Judge, workbench: Workbench, variant: Variant) -> Verdict:
     plan, run = workbench.simulation(variant)
-    return judge(variant.model, plan, run, workbench.samples(SAMPLES))
+    return judge(variant.model, plan, run, _samples(workbench, variant))
+
+
+def _samples(workbench: Workbench, variant: Variant) -> list[Sample]:
+    """The samples on which variants are judged."""
+    return workbench.samples(JUDGED * _ranking_samples(variant.model))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +91,13 @@ class _Candidate:
     sqnr_db: float
 
 
-class _FloatSearch:
+class _WiderSearch:
     """One search over the operators of a variant whose quantization is not that of the model as given."""
 
     def __init__(self, judge: Judge, workbench: Workbench, variant: Variant, precision: Precision) -> None:
         self._judge, self._bench, self._variant, self._precision = judge, workbench, variant, precision
-        self._quantized_db = workbench.worst_db(variant, RANKING_SAMPLES)
+        self._ranking_samples = _ranking_samples(variant.model)
+        self._quantized_db = self._mean_db(variant)
         self._tried: dict[int, Verdict] = {}
 
     def outcome(self, as_planned: Verdict) -> Outcome:
@@ -90,8 +111,8 @@ class _FloatSearch:
         if chosen is None:
             why_not = f"all {total} of them in {self._precision.name} do not help enough"
             return self._variant, (self._together(0, total, why_not),)
-        if error := self._rejection(self._with(chosen)):
-            why_not = f"with {_count(chosen)} of them in {self._precision.name} it is not compiled: {error}"
+        if rejection := self._rejection(self._with(chosen)):
+            why_not = f"{_count(chosen)} of them in {self._precision.name} fail on the target: {rejection}"
             return self._variant, (self._together(0, total, why_not),)
         decisions = [self._decision(unit, candidate) for candidate in chosen for unit in candidate.units]
         return self._with(chosen), (self._together(_count(chosen), total), *decisions)
@@ -106,8 +127,14 @@ class _FloatSearch:
         candidates = []
         for index, block in enumerate(blocks):
             self._bench.progress(index, len(blocks))
-            candidates.append(_Candidate(block, self._bench.worst_db(self._with_units(block), RANKING_SAMPLES)))
+            candidates.append(_Candidate(block, self._mean_db(self._with_units(block))))
         return candidates
+
+    def _mean_db(self, variant: Variant) -> float:
+        """The SQNR against the float graph, mean over samples, of the worst output."""
+        agreement = self._bench.compare(variant, self._ranking_samples)
+        means = [statistics.fmean(map(_finite, values)) for values in agreement.per_sample.values()]
+        return min(means, default=0.0)
 
     def _can_be_float(self, unit: Unit) -> bool:
         """Whether the target can run it in float, and nothing else has fixed its precision."""
@@ -143,15 +170,41 @@ class _FloatSearch:
             ),
             rule=CRITERION,
             reason=f"this{together} gains the worst output {candidate.sqnr_db - self._quantized_db:.2f} dB",
-            samples=len(self._bench.samples(RANKING_SAMPLES)),
+            samples=len(self._bench.samples(self._ranking_samples)),
         )
 
     def _rejection(self, variant: Variant) -> str:
-        """Why the target's compiler rejects a variant, if it accepts the one without operators in float."""
-        if not self._bench.available:
-            return ""
-        error = self._bench.build(variant).compiled.error
-        return "" if error and self._bench.build(self._variant).compiled.error else error
+        """Why a variant is no use on the target, if the one without operators in float is."""
+        for why_not in (self._not_built, self._wrong_on_target) if self._bench.available else ():
+            if (reason := why_not(variant)) and not why_not(self._variant):
+                return reason
+        return ""
+
+    def _not_built(self, variant: Variant) -> str:
+        """Why the target does not compile a variant as planned; empty if it does."""
+        build = self._bench.build(variant)
+        if build.compiled.error:
+            return build.compiled.error
+        fidelity = verdicts.fidelity(self._bench.backend.read_back(build.compiled, build.plan), Thresholds())
+        return fidelity.reason if fidelity.status is Status.FAIL else ""
+
+    def _wrong_on_target(self, variant: Variant) -> str:
+        """How the target and the simulation disagree; empty if they agree, or if the target does not run here.
+
+        An emulator runs one sample, and more only if that one disagrees.
+        """
+        runner, build, reason = self._bench.backend.runner, self._bench.build(variant), ""
+        counts = [LEAST_SAMPLES] if runner.samples is None else [runner.samples, runner.retry_samples or runner.samples]
+        for count in counts if runner.run is not None and not build.compiled.error else ():
+            try:
+                target_db = worst_db(self._bench.run(build, variant, count)[0])
+            except BackendError as error:
+                return str(error)
+            simulated_db = self._bench.worst_db(variant, count)
+            if target_db >= min(simulated_db, TARGET_CEILING_DB) - TARGET_DROP_DB:
+                return ""
+            reason = f"target {target_db:.1f} dB, simulation {simulated_db:.1f} dB against float"
+        return reason
 
     def _together(self, taken: int, total: int, why_not: str = "") -> Decision:
         """The decision for all operators together: how many of them in float were tried, and what that gave."""
@@ -167,8 +220,18 @@ class _FloatSearch:
             alternatives=tuple(rows),
             rule=CRITERION,
             reason="; ".join(text for text in (self._tried[0].reason, why_not) if text),
-            samples=len(self._bench.samples(SAMPLES)),
+            samples=len(_samples(self._bench, self._variant)),
         )
+
+
+def _ranking_samples(model: ir.Model) -> int:
+    elements = sum(math.prod(shape_of(value) or ()) for node in model.graph for value in node.outputs)
+    return min(max(ELEMENTS // max(elements, 1), LEAST_SAMPLES), MOST_SAMPLES)
+
+
+def _finite(sqnr_db: float) -> float:
+    """A finite figure; NaN counts as the lowest."""
+    return -MAX_SQNR_DB if math.isnan(sqnr_db) else bounded_db(sqnr_db)
 
 
 def _count(candidates: Iterable[_Candidate]) -> int:
