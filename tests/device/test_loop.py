@@ -18,11 +18,28 @@ from dovetail.report.terminal import print_result
 from tests.device import runs
 
 
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, and beside it the copy of its device folder in which the script has run."""
+    folder = tmp_path_factory.mktemp("device")
+    with pytest.MonkeyPatch.context() as patch:
+        runs.with_device(patch)
+        runs.fit(folder)
+    device_outputs(folder / "run")
+    return folder
+
+
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def run(fitted: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     runs.with_device(monkeypatch)
-    runs.fit(tmp_path)
+    shutil.copytree(fitted, tmp_path, dirs_exist_ok=True)
     return tmp_path / "run"
+
+
+@pytest.fixture
+def outputs(run: Path) -> Path:
+    """What the script wrote."""
+    return run.parent / "phone/outputs"
 
 
 def device_outputs(run: Path) -> Path:
@@ -33,8 +50,7 @@ def device_outputs(run: Path) -> Path:
     return phone / "outputs"
 
 
-def test_device_outputs_set_verdict_and_figures(run: Path) -> None:
-    outputs = device_outputs(run)
+def test_device_outputs_set_verdict_and_figures(run: Path, outputs: Path) -> None:
     before = dovetail.load_result(run / "result.json")
     result = dovetail.verify_device(run, device_outputs=outputs)
     verdict = result.verdicts["device"]
@@ -105,8 +121,7 @@ def test_rows_after_a_topk_are_matched(monkeypatch: pytest.MonkeyPatch, tmp_path
     ("value", "message"),
     [(3.0, "device and simulation disagree; 'z'"), (np.nan, "the device's output 'z' contains NaN")],
 )
-def test_a_device_with_other_outputs_fails(run: Path, value: float, message: str) -> None:
-    outputs = device_outputs(run)
+def test_a_device_with_other_outputs_fails(run: Path, outputs: Path, value: float, message: str) -> None:
     array = np.load(outputs / "002/z.npy")
     array[0, 0] = value
     np.save(outputs / "002/z.npy", array)
@@ -115,8 +130,7 @@ def test_a_device_with_other_outputs_fails(run: Path, value: float, message: str
     assert result.verdicts["device"].reason.startswith(message)
 
 
-def test_outputs_of_an_emulator_never_pass(run: Path) -> None:
-    outputs = device_outputs(run)
+def test_outputs_of_an_emulator_never_pass(run: Path, outputs: Path) -> None:
     runs.change(outputs / "ran.json", emulated=True)
     result = dovetail.verify_device(run, device_outputs=outputs)
     verdict = result.verdicts["device"]
@@ -177,8 +191,7 @@ def test_the_accuracy_on_random_data_is_not_judged(monkeypatch: pytest.MonkeyPat
     assert not [f for f in result.findings if f.message.startswith("on the device:")]
 
 
-def test_no_more_is_required_than_float_tensors_can_reach_on_the_target(run: Path) -> None:
-    outputs = device_outputs(run)
+def test_no_more_is_required_than_float_tensors_can_reach_on_the_target(run: Path, outputs: Path) -> None:
     for path in outputs.glob("*/z.npy"):
         array = np.load(path)
         np.save(path, array + np.float32(0.02) * np.abs(array).max())  # about 10 dB below simulation
@@ -188,8 +201,7 @@ def test_no_more_is_required_than_float_tensors_can_reach_on_the_target(run: Pat
     assert dovetail.verify_device(run, device_outputs=outputs).verdicts["device"].status is Status.PASS
 
 
-def test_outputs_of_another_model_are_refused(run: Path, tmp_path: Path) -> None:
-    outputs = device_outputs(run)
+def test_outputs_of_another_model_are_refused(run: Path, outputs: Path, tmp_path: Path) -> None:
     runs.fit(tmp_path, force=True, keep=("z=w8a8",), count=2)
     with pytest.raises(
         InputError,
@@ -202,8 +214,7 @@ def _third_sample(folder: str, names: list[str]) -> list[str]:
     return [name for name in names if name == "002"]
 
 
-def test_a_device_folder_of_another_model_is_refused(run: Path) -> None:
-    outputs = device_outputs(run)
+def test_a_device_folder_of_another_model_is_refused(run: Path, outputs: Path) -> None:
     runs.change(run / "device/manifest.json", model_sha256="0" * 64)
     with pytest.raises(
         InputError, match=r"is for another model: its model_sha256 is 0{12}, but the model of result\.json has \w{12};"
@@ -237,8 +248,7 @@ def test_the_script_accepts_another_model_backend_and_output_folder(run: Path) -
         ("{}", "manifest_sha256"),
     ],
 )
-def test_a_bad_record_is_refused(run: Path, content: str, message: str) -> None:
-    outputs = device_outputs(run)
+def test_a_bad_record_is_refused(run: Path, outputs: Path, content: str, message: str) -> None:
     (outputs / "ran.json").write_text(content)
     with pytest.raises(InputError, match=message):
         dovetail.verify_device(run, device_outputs=outputs)

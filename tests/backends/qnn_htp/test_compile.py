@@ -302,6 +302,32 @@ def test_an_island_of_one_operator_stays_float(htp: Target, tmp_path: Path) -> N
     assert changed(compiled_plan(model, plan, htp, tmp_path)) == []
 
 
+@pytest.mark.parametrize(
+    ("op", "product"), [("MatMul", "MatMul(a, b)"), ("Einsum", 'Einsum <equation = "abqd,abkd->abqk"> (a, b)')]
+)
+def test_a_single_matmul_of_two_dequantized_operands_stays_float(
+    op: str, product: str, htp: Target, tmp_path: Path
+) -> None:
+    """As ``--keep NAME=fp16`` plans it. The operands alone make the provider compile it in integers, or reject it."""
+    model = graph(f"""g (float[1,2,8,8] q, float[1,2,8,8] k) => (float[1,2,8,8] y)
+        {{ a = Relu(q)  b = Relu(k)  m = {product}  y = Softmax(m) }}""")
+    in_float = with_support(htp, op, OpSupport((signature(F16, F16, out=F16),)))
+    data = noise(model)
+    plan = planned(model, in_float, W8A16, data=data)
+    assert not plan.tensors["m"].storage.dtype.is_quantized
+    assert plan.tensors["a"].storage.dtype.is_quantized
+    naive = tuple(Artifact("model", path) for path in write(emit_qdq(model, plan), tmp_path / "naive.onnx"))
+    as_given = htp.backend.compile(naive, tmp_path)
+    assert as_given.error or changed(htp.backend.read_back(as_given, plan))
+    result = htp.backend.compile(htp.backend.emit(model, plan, tmp_path), tmp_path)
+    assert result.error == ""
+    assert changed(htp.backend.read_back(result, plan)) == []
+    sample = {name: array[0] for name, array in data.items()}
+    (output,) = htp.backend.runner.run(result, [sample])
+    (exact,) = SessionRun(model, Mode.FLOAT, tmp_path)([sample])
+    assert Comparison.of(exact["y"], output["y"]).sqnr_db > 45
+
+
 def test_a_conversion_behind_a_transpose_is_detected(htp: Target, tmp_path: Path) -> None:
     body = """g (float[1,8,2,16] q, float[1,8,2,16] k) => (float[1,2,8,8] s)
     { a = Relu(k)  t = Transpose <perm = [0, 2, 3, 1]> (a)  r = Transpose <perm = [0, 2, 1, 3]> (q)

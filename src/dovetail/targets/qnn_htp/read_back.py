@@ -110,7 +110,7 @@ def _silent_changes(
         source, result = _planned_source(node.inputs[0], producers, planned), node.outputs[0]
         if source is None:
             continue
-        users = [user for user in consumers[result] if user.type != "Quantize"]
+        users = [user for user in _readers(result, consumers) if user.type != "Quantize"]
         if node.type == "Convert" and result not in planned:
             tensor = graph.tensors.get(result)
             dtype = "an unknown dtype" if tensor is None or tensor.dtype is None else str(tensor.dtype)
@@ -150,6 +150,16 @@ class _PlannedFloat:
                 seen.add(part.name)
                 waiting += [user for output in part.outputs for user in consumers.get(output, [])]
         return False
+
+
+def _readers(name: str, consumers: Mapping[str, list[QnnNode]]) -> Iterator[QnnNode]:
+    """What reads a tensor, also through the Casts that keep an operator in float (islands.py)."""
+    for node in consumers.get(name, ()):
+        if node.type == "Cast":
+            for output in node.outputs:
+                yield from _readers(output, consumers)
+        else:
+            yield node
 
 
 def _planned_source(name: str, producers: Mapping[str, QnnNode], planned: set[str]) -> str | None:
