@@ -96,6 +96,14 @@ def test_a_matmul_from_8_to_16_bits_runs_in_float(htp: Target, tmp_path: Path) -
     assert changed(compiled(body, htp, tmp_path)[0]) == []
 
 
+def test_the_constant_vector_of_a_matmul_is_found_as_a_matrix(htp: Target, tmp_path: Path) -> None:
+    """As in D-FINE, whose boxes are expected values of distributions."""
+    values = ", ".join(f"{value / 4}" for value in range(16))
+    body = f"g (float[1,8,16] x) => (float[1,8] y) <float[16] w = {{{values}}}> {{ s = Softmax(x)  y = MatMul(s, w) }}"
+    read_back, _ = compiled(body, htp, tmp_path)
+    assert {row.outcome for row in read_back.tensors} == {Outcome.MATCHED}
+
+
 def test_a_qdq_pair_between_float_operators_is_removed(htp: Target, tmp_path: Path) -> None:
     model = graph("g (float[1,8,8] x) => (float[1,8,8] y) { a = Relu(x)  b = Neg(a)  c = Softmax(b)  y = Neg(c) }")
     fitted = planned(model, htp, W8A16, data=noise(model))
