@@ -96,6 +96,15 @@ def test_a_pattern_in_words() -> None:
     assert pattern_of(part) == "Sigmoid -> Mul(x, .)"
 
 
+def test_modes_are_part_of_a_pattern_and_sizes_are_not() -> None:
+    pooled = model(
+        SILU.replace("s = Sigmoid(c)", "s = AveragePool <kernel_shape = [1, 1], count_include_pad = 1> (c)").replace(
+            "r = Relu(c)", 'r = Gelu <approximate = "tanh"> (c)'
+        )
+    )
+    assert pattern_of(subset_of(pooled, (1, 3))) == "AveragePool[count_include_pad=1] -> Gelu[tanh](x)"
+
+
 def test_a_part_keeps_names_and_the_outputs_of_the_model() -> None:
     part = subset_of(model(SILU), (0, 3, 4))
     assert [value.name for value in part.graph.inputs] == ["x", "p"]

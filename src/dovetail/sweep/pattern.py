@@ -34,7 +34,8 @@ def pattern_of(model: ir.Model) -> str:
 
 
 def _operator(node: ir.Node) -> str:
-    details = [str(attribute(node, name, "")) for name in _MODES.get(node.op_type, ())]
+    values = [(name, attribute(node, name, "")) for name in _MODES.get(node.op_type, ())]
+    details = [value if isinstance(value, str) else f"{name}={value}" for name, value in values]
     if node.op_type in _CONVOLUTIONS and (groups := int(attribute(node, "group", 1))) > 1:
         channels = (shape_of(node.inputs[0]) or (0, 0))[1]
         details.append("depthwise" if groups == channels else "grouped")
