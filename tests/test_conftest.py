@@ -45,6 +45,13 @@ def test_paths_without_coverage_exist() -> None:
     assert [path for path in conftest.WITHOUT_COVERAGE if not (here / path).exists()] == []
 
 
+def test_files_that_lower_in_their_own_process_are_one_group() -> None:
+    folder = Path(__file__).parent / "backends/xnnpack"
+    files = {path.name for path in folder.glob("test_*.py") if conftest.lowers_in_process(path)}
+    assert {"test_layouts.py", "test_lowering.py", "test_rules.py"} <= files
+    assert "test_fit.py" not in files
+
+
 HIDE = """
 import sys
 class Hide:
