@@ -24,20 +24,30 @@ class ChildFailed(RuntimeError):
     """A measurement exited without a result; the message ends with the last lines that it printed."""
 
 
-def run_child(module: str, request: Mapping[str, Any], python: str | Path = sys.executable) -> dict[str, Any]:
+def run_child(
+    module: str,
+    request: Mapping[str, Any],
+    python: str | Path = sys.executable,
+    *,
+    time_limit_s: float | None = None,
+) -> dict[str, Any]:
     """Run ``python -m module`` with a request, single-threaded and from the repository's root; return its result."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         result = Path(folder) / "result.json"
-        process = subprocess.run(
-            [str(python), "-m", module, json.dumps({**request, "result": str(result)})],
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
+        try:
+            process = subprocess.run(
+                [str(python), "-m", module, json.dumps({**request, "result": str(result)})],
+                cwd=ROOT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+                timeout=time_limit_s,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ChildFailed(f"{module} did not finish within {time_limit_s:g} s") from error
         if process.returncode or not result.exists():
             tail = "\n".join(process.stdout.splitlines()[-_ERROR_LINES:])
             raise ChildFailed(f"{module} exited with code {process.returncode}:\n{tail}")

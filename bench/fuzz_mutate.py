@@ -24,6 +24,10 @@ HEAD = '<ir_version: 10, opset_import: ["": 21]>'
 LARGE_SHARE = 0.01
 
 
+# Names and contents of good models.
+Models = tuple[tuple[str, bytes], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """A damaged model: its bytes, what it was made from and how, and the target to check it for."""
@@ -34,12 +38,16 @@ class Mutant:
     target: str
 
 
-def mutant(seed: int) -> Mutant:
-    """The damaged model of a seed; the same one with the same packages and the same cases of rules."""
+def mutant(seed: int, small: Models | None = None) -> Mutant:
+    """The damaged model of a seed; the same one with the same packages and the same cases of rules.
+
+    ``small``: what ``small_models`` returned in another process.
+    """
     rng = random.Random(seed)
     large = rng.random() < LARGE_SHARE
-    source, content = rng.choice(_large() if large else _small())
-    kind = rng.choice(("bytes", "graph", "graph", "graph"))
+    source, content = rng.choice(_large() if large else small or small_models())
+    kind = rng.choice(("bytes", "graph", "graph", "opset"))
+    content = _at_old_opset(content, rng) if kind == "opset" else content
     changed = _change_bytes(content, rng) if kind == "bytes" else _change_graph(content, rng)
     return Mutant(changed, source, kind, rng.choice(TARGETS))
 
@@ -61,6 +69,16 @@ def _change_bytes(content: bytes, rng: random.Random) -> bytes:
             case _ if rng.random() < 0.2:
                 del data[at:]
     return bytes(data)
+
+
+def _at_old_opset(content: bytes, rng: random.Random) -> bytes:
+    """The same graph in an opset from which it is converted on read, whether it is valid there or not."""
+    proto = onnx.ModelProto.FromString(content)
+    version = rng.randrange(11, 21)
+    for entry in proto.opset_import:
+        if not entry.domain:
+            entry.version = version
+    return proto.SerializeToString()
 
 
 def _change_graph(content: bytes, rng: random.Random) -> bytes:
@@ -219,7 +237,7 @@ def _operators() -> tuple[str, ...]:
 
 
 @cache
-def _small() -> tuple[tuple[str, bytes], ...]:
+def small_models() -> Models:
     """The cases of all rules, small graphs, and every eighth of ONNX's own node cases."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # from the reference implementation, which divides by zero on purpose
@@ -233,5 +251,5 @@ def _small() -> tuple[tuple[str, bytes], ...]:
 
 
 @cache
-def _large() -> tuple[tuple[str, bytes], ...]:
+def _large() -> Models:
     return tuple((name, zoo.load(name).model_path.read_bytes()) for name in ("vit_digits", "vit_fashion"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import resource
 import shutil
 import signal
@@ -32,6 +33,7 @@ class Hang(BaseException):
 
 def main(arguments: list[str]) -> None:
     """Run the seeds from ``start`` to ``stop`` of ``command`` (check or fit) and append to the file ``lines``."""
+    models = pickle.loads(Path(arguments[4]).read_bytes())  # written by the process that started this one
     command, start, stop, lines = arguments[0], int(arguments[1]), int(arguments[2]), Path(arguments[3])
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]  # kept, because children set their own limit
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, hard))
@@ -43,7 +45,7 @@ def main(arguments: list[str]) -> None:
         os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
         for seed in range(start, stop):
             print(json.dumps({"begin": seed}), file=file, flush=True)
-            row = outcome(command, seed, mutant(seed), folder, scratch)
+            row = outcome(command, seed, mutant(seed, models), folder, scratch)
             print(json.dumps({"seed": seed, **row}), file=file, flush=True)
 
 

@@ -163,7 +163,7 @@ def _detectors(runs: Path) -> None:
 
     runs.mkdir(parents=True, exist_ok=True)
     networks = {
-        "DINOv2-S, 4 layers": (backbones.large_dinov2(), (1, 3, 512, 512)),
+        "DINOv2-S, 4 layers": (backbones.large_dinov2(4), (1, 3, 512, 512)),
         **{name: (detectors.detector(name), shape) for name, (_, shape, _) in detectors.NETWORKS.items()},
     }
     print(f"detectors on {PHONE}, and on {SOC} with {AUTOMOTIVE}")

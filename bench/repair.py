@@ -7,10 +7,12 @@
 Three networks: YOLOv8n (from the package nudenet), the shipped Fashion ViT, and a network of convolutions and attention
 (tests/repros/mynet_softmax_wrap.onnx). Seven quantizers: onnxruntime's ``quantize_static`` with all defaults, per
 channel, and symmetric int8 for both (S8S8); its QNN helper with 8-bit and 16-bit activations; nvidia-modelopt in fp8
-and int8 (set DOVETAIL_MODELOPT_PYTHON to the Python of an environment with ``nvidia-modelopt[onnx]``). A cell is "as
-given -> repaired" in dB of the worst output on the calibration samples, each model's Q/DQ computed literally by ONNX
-Runtime, with the verdicts that failed; or the sentence with which the repair was refused. The exit code is 1 if a
-repaired model is more than 1 dB below the model as given.
+and int8, in an environment that is made in the folder of the results (or set DOVETAIL_MODELOPT_PYTHON to the Python of
+one with ``nvidia-modelopt[onnx]``). A cell is "as given -> repaired" in dB of the output that loses most, against
+float, each model's Q/DQ computed literally by ONNX Runtime on samples that were not calibrated on; in parentheses by
+how much single samples change, mean and standard deviation, and the target's own figure where it ran. Then how many
+operators are kept in float for it, and the verdicts that failed; or the sentence with which the repair was refused. The
+exit code is 1 if a repaired model is more than 1 dB below the model as given.
 """
 
 from __future__ import annotations
@@ -18,51 +20,40 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
-import subprocess
 import sys
 import tempfile
-import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import onnx
-from tests.networks.images import images
 
 import dovetail
-from bench.peer_onnxruntime import Reader
-from dovetail import zoo
+from bench.repair_cases import MODELS, QUANTIZERS, NotAvailable
 from dovetail.errors import InputError
 from dovetail.finding import Status
+from dovetail.report.result import Result
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "bench" / ".repair"
-REPROS = ROOT / "tests" / "repros"
-VARIABLE = "DOVETAIL_MODELOPT_PYTHON"
 TARGETS = ("ort-cpu", "tensorrt:sm89", "qnn-htp:sm8550", "xnnpack")
-SAMPLES = 64
-YOLO_SAMPLES = 16
 DROP_DB = 1.0
-NUDENET, YOLO, YOLO_SHAPE = "nudenet==3.4.2", "320n.onnx", (1, 3, 320, 320)
-TIMEOUT_S = 600
-
-
-class NotAvailable(Exception):
-    """A network or a quantizer that this machine does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One repair: the figures of the worst output in dB, the verdicts that failed; or why there is no figure."""
+    """One repair: the figures of the output that loses most, in dB, the verdicts that failed; or why there is none.
+
+    ``change_db``: by how much single samples change, mean and standard deviation. ``in_float``: what the repair keeps
+    in float so that it is not worse.
+    """
 
     model: str
     quantizer: str
     target: str
     as_given_db: float | None = None
     repaired_db: float | None = None
+    target_db: float | None = None
+    change_db: tuple[float, float] | None = None
+    in_float: str = ""
     failed: tuple[str, ...] = ()
     refused: str = ""
 
@@ -75,9 +66,16 @@ class Cell:
     def __str__(self) -> str:
         if self.as_given_db is None or self.repaired_db is None:
             return self.refused
-        failed = f" ({', '.join(self.failed)} failed)" if self.failed else ""
-        reason = f": {self.refused}" if self.refused else ""
-        return f"{self.as_given_db:.1f} -> {self.repaired_db:.1f}{failed}{reason}"
+        text = f"{self.as_given_db:.1f} -> {self.repaired_db:.1f}"
+        details = []
+        if self.change_db is not None:
+            details.append(f"per sample {self.change_db[0]:+.1f} ± {self.change_db[1]:.1f}")
+        if self.target_db is not None:
+            details.append(f"target {self.target_db:.1f}")
+        text += f" ({', '.join(details)})" if details else ""
+        text += f"; {self.in_float}" if self.in_float else ""
+        text += f"; {', '.join(self.failed)} failed" if self.failed else ""
+        return text + (f": {self.refused}" if self.refused else "")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -114,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure(model: str, quantizer: str, target: str, folder: Path) -> Cell:
     """Quantize a network, unless that was done before, and repair it."""
     try:
-        path, data = MODELS[model](folder)
+        path, data, held_out = MODELS[model](folder)
         quantized = folder / f"{model}_{quantizer}.onnx"
         if not quantized.exists():
             QUANTIZERS[quantizer](path, quantized, data)
@@ -123,20 +121,39 @@ def measure(model: str, quantizer: str, target: str, folder: Path) -> Cell:
     with tempfile.TemporaryDirectory(prefix="bench-repair-") as run:
         try:
             result = dovetail.repair(
-                quantized, target=target, calibration=data, output=Path(run) / "run", float_model=path
+                quantized,
+                target=target,
+                calibration=data,
+                evaluation=held_out,
+                output=Path(run) / "run",
+                float_model=path,
             )
         except InputError as error:
             return Cell(model, quantizer, target, refused=str(error).replace(str(quantized), "the model"))
-    numbers = result.verdicts["repaired"].numbers
+    return _cell(Cell(model, quantizer, target), result)
+
+
+def _cell(cell: Cell, result: Result) -> Cell:
+    """The cell with what the verdicts and decisions of a repair say."""
+    verdict = result.verdicts["repaired"]
+    failed = tuple(name for name, other in result.verdicts.items() if other.status is Status.FAIL)
+    numbers = verdict.numbers
     outputs = [name.partition(": ")[2] for name in numbers if name.startswith("repaired: ")]
-    failed = tuple(name for name, verdict in result.verdicts.items() if verdict.status is Status.FAIL)
     if not outputs:
-        return Cell(model, quantizer, target, failed=failed, refused=result.verdicts["repaired"].reason)
+        return replace(cell, failed=failed, refused=verdict.reason)
     worst = max(outputs, key=lambda name: numbers[f"as given: {name}"] - numbers[f"repaired: {name}"])
-    before, after = numbers[f"as given: {worst}"], numbers[f"repaired: {worst}"]
+    mean, deviation = (numbers.get(f"{kind}: {worst}") for kind in ("mean drop per sample", "deviation of the drop"))
     types = numbers.get(f"types alone: {worst}")
-    reason = "" if types is None else f"the change of types alone gives {types:.1f}"
-    return Cell(model, quantizer, target, before, after, failed, reason)
+    return replace(
+        cell,
+        as_given_db=numbers[f"as given: {worst}"],
+        repaired_db=numbers[f"repaired: {worst}"],
+        target_db=numbers.get(f"target: {worst}"),
+        change_db=None if mean is None or deviation is None else (-mean, deviation),
+        in_float="; ".join(d.taken for d in result.decisions if d.is_whole),
+        failed=failed,
+        refused="" if types is None else f"the change of types alone gives {types:.1f}",
+    )
 
 
 def table(cells: Sequence[Cell]) -> str:
@@ -154,125 +171,11 @@ def table(cells: Sequence[Cell]) -> str:
 
 def _read(record: Path) -> dict[tuple[str, str, str], Cell]:
     lines = record.read_text().splitlines() if record.exists() else []
-    cells = [Cell(**{**row, "failed": tuple(row["failed"])}) for row in map(json.loads, lines)]
+    tuples = ("failed", "change_db")
+    rows = [{**row, **{key: tuple(row[key]) for key in tuples if row[key]}} for row in map(json.loads, lines)]
+    cells = [Cell(**row) for row in rows]
     return {(cell.model, cell.quantizer, cell.target): cell for cell in cells}
 
-
-Data = dict[str, np.ndarray[Any, Any]]
-
-
-def _yolo(folder: Path) -> tuple[Path, Data]:
-    """YOLOv8n of the package nudenet at a static size, and smooth images in [0, 1]."""
-    path = folder / "yolov8n.onnx"
-    if not path.exists():
-        from onnxruntime.tools.onnx_model_utils import make_input_shape_fixed
-
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--dest", str(folder), NUDENET]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-        wheels = list(folder.glob("nudenet-*.whl"))
-        if not wheels:
-            raise NotAvailable(f"the package {NUDENET} cannot be fetched: {done.stderr.strip()[-200:]}")
-        with zipfile.ZipFile(wheels[0]) as archive:
-            model = onnx.load_from_string(archive.read(f"nudenet/{YOLO}"))
-        del model.metadata_props[:]  # onnxruntime 1.31.1: qnn_preprocess_model fails on a model that has any
-        make_input_shape_fixed(model.graph, "images", YOLO_SHAPE)
-        onnx.save(onnx.shape_inference.infer_shapes(model), path)
-    pictures = images(YOLO_SHAPE, YOLO_SAMPLES)["x"]
-    low, high = pictures.min(), pictures.max()
-    return path, {"images": ((pictures - low) / (high - low)).astype(np.float32)}
-
-
-def _fashion(folder: Path) -> tuple[Path, Data]:
-    shipped = zoo.load("vit_fashion")
-    return shipped.model_path, {name: array[:SAMPLES] for name, array in shipped.calib().items()}
-
-
-def _conv_attention(folder: Path) -> tuple[Path, Data]:
-    path = REPROS / "mynet_softmax_wrap.onnx"
-    if not path.exists():
-        raise NotAvailable(f"{path.name} is not in tests/repros")
-    return path, {"image": images((1, 3, 64, 64), SAMPLES)["x"]}
-
-
-def _static(**settings: Any) -> Callable[[Path, Path, Data], None]:
-    """``quantize_static`` after the pre-processing that its guide recommends."""
-
-    def quantize(source: Path, output: Path, data: Data) -> None:
-        from onnxruntime.quantization import QuantFormat, quantize_static
-        from onnxruntime.quantization.shape_inference import quant_pre_process
-
-        prepared = output.with_suffix(".prepared.onnx")
-        quant_pre_process(source, prepared)
-        quantize_static(prepared, output, _reader(data), quant_format=QuantFormat.QDQ, **_typed(settings))
-
-    return quantize
-
-
-def _typed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    from onnxruntime.quantization import QuantType
-
-    return {name: QuantType[value] if name.endswith("_type") else value for name, value in settings.items()}
-
-
-def _qnn_helper(activation: str) -> Callable[[Path, Path, Data], None]:
-    """ONNX Runtime's helper for its QNN execution provider, with its own pre-processing."""
-
-    def quantize(source: Path, output: Path, data: Data) -> None:
-        from onnxruntime.quantization import QuantType
-        from onnxruntime.quantization import quantize as run_quantize
-        from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config, qnn_preprocess_model
-
-        prepared = output.with_suffix(".prepared.onnx")
-        changed = qnn_preprocess_model(source, prepared)
-        model = prepared if changed else source
-        types = {"activation_type": QuantType[activation], "weight_type": QuantType.QUInt8}
-        run_quantize(model, output, get_qnn_qdq_config(model, _reader(data), **types))
-
-    return quantize
-
-
-def _modelopt(mode: str) -> Callable[[Path, Path, Data], None]:
-    def quantize(source: Path, output: Path, data: Data) -> None:
-        python = os.environ.get(VARIABLE)
-        if not python:
-            raise NotAvailable(f"nvidia-modelopt is not installed; set {VARIABLE}")
-        samples = output.with_suffix(".npz")
-        np.savez(samples, allow_pickle=False, **data)
-        script = Path(__file__).with_name("peer_modelopt.py")
-        # -P: without it, modelopt would import the tensorrt.py of this folder as the tensorrt package.
-        command = [python, "-P", str(script), str(source), str(output), mode, str(samples)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-        if done.returncode or not output.exists():
-            lines = done.stderr.strip().splitlines() or ["no message"]
-            raise NotAvailable(f"nvidia-modelopt failed: {lines[-1][-200:]}")
-
-    return quantize
-
-
-def _reader(data: Data) -> Reader:
-    count = len(next(iter(data.values())))
-    return Reader([{name: array[index : index + 1] for name, array in data.items()} for index in range(count)])
-
-
-MODELS: Mapping[str, Callable[[Path], tuple[Path, Data]]] = {
-    "mynet": _conv_attention,
-    "vit_fashion": _fashion,
-    "yolov8n": _yolo,
-}
-QUANTIZERS: Mapping[str, Callable[[Path, Path, Data], None]] = {
-    "static-default": _static(),
-    "static-per-channel": _static(per_channel=True, activation_type="QUInt8", weight_type="QInt8"),
-    "static-s8s8": _static(
-        per_channel=True,
-        activation_type="QInt8",
-        weight_type="QInt8",
-        extra_options={"ActivationSymmetric": True, "WeightSymmetric": True},
-    ),
-    "qnn-a8w8": _qnn_helper("QUInt8"),
-    "qnn-a16w8": _qnn_helper("QUInt16"),
-    "modelopt-int8": _modelopt("int8"),
-    "modelopt-fp8": _modelopt("fp8"),
-}
 
 if __name__ == "__main__":
     sys.exit(main())

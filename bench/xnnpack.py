@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bench import xnnpack_networks, xnnpack_norms, xnnpack_old
+from bench import xnnpack_networks, xnnpack_norms, xnnpack_old, xnnpack_resize
 from bench.xnnpack_deit import IMPLEMENTATIONS, deit_tiny, matrix_operations
 from bench.xnnpack_layouts import AMPLITUDES, NAMED, ROWS, WIDTH, Branches, Tokens, batched, generated
 from bench.xnnpack_programs import Program, interleaved_us, ours, sqnr_db, stock, stock_of_file
 
-PARTS = ("layouts", "deit", "networks", "norms", "stock", "old", "all")
+PARTS = ("layouts", "deit", "networks", "norms", "resize", "stock", "old", "all")
 MATRIX_OPS = "matrix ops alone"
 
 
@@ -43,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             xnnpack_networks.main(Path(folder), quick=quick)
         if part in ("norms", "all"):
             xnnpack_norms.main(Path(folder), seconds=0.1 if quick else 3, quick=quick)
+        if part in ("resize", "all"):
+            xnnpack_resize.main(Path(folder), seconds=0.1 if quick else 2, quick=quick)
         if part in ("stock", "all"):
             stock_programs(Path(folder), layers=1 if quick else 2, seconds=1 if quick else 10)
         if part in ("old", "all"):

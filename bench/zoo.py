@@ -1,7 +1,8 @@
 """Whole networks at every precision, by the check functions of the suite, which runs each at one precision.
 
 ``python -m bench.zoo [--only TEXT] [part ...]``; the parts are ``backbones``, ``encoders``, ``recogniser``,
-``detectors`` (all four on the HTP compiler and emulator) and ``lines`` (text read on ONNX Runtime).
+``detectors`` (all four on the HTP compiler and emulator), ``lines`` (text read on ONNX Runtime) and ``targets``
+(detectors and encoders on HTP, XNNPACK and TensorRT).
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
-from tests.networks import backbones, detectors, encoders, htp_checks, recogniser_checks
+from tests.networks import backbones, detectors, encoders, htp_checks, recogniser_checks, target_checks
 from tests.networks.htp_checks import AUTOMOTIVE, PHONE, PRECISIONS
 
-PARTS = ("backbones", "encoders", "recogniser", "detectors", "lines")
+PARTS = ("backbones", "encoders", "recogniser", "detectors", "lines", "targets")
 Check = Callable[[Path], object]
 
 
@@ -52,6 +53,9 @@ def rows() -> Iterator[tuple[str, str, Check]]:
         yield "detectors", f"{name} {precision} {target}", _bound(htp_checks.check_detector, name, precision, target)
     for precision in recogniser_checks.LOST_LINES:
         yield "lines", f"PP-OCRv6 lines {precision} ort-cpu", _bound(_check_lines, precision)
+    for name, (target, precision) in product(target_checks.NETWORKS, target_checks.TARGETS):
+        row = f"{name} on {target} {precision}"
+        yield "targets", row, _bound(target_checks.check_network, name, target, precision)
 
 
 def _bound(check: Callable[..., object], *arguments: str) -> Check:

@@ -41,8 +41,10 @@ LAYERS = (
     ("device",),
     ("shipping",),
     ("pipeline",),
+    ("repair_record", "repair_verdict"),
     ("repairs",),
     ("api", "torch_export"),
+    ("sweep",),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -216,3 +218,11 @@ def _cpu_seconds() -> float:
     subprocess.run([sys.executable, "-m", "dovetail.cli", "--help"], capture_output=True, check=True)
     after = os.times()
     return after.children_user - before.children_user + after.children_system - before.children_system
+
+
+def test_a_changed_tensor_is_described_with_what_was_planned_and_what_was_found() -> None:
+    """Only ``backend.changed`` makes that outcome, so that every target says both in the same words."""
+    compared = re.compile(r"(is|is not|==|!=|in) Outcome\.CHANGED|\[Outcome\.CHANGED\]")
+    for path in modules():
+        made = [line for line in path.read_text().splitlines() if "Outcome.CHANGED" in compared.sub("", line)]
+        assert len(made) == (path.name == "backend.py"), (path, made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -11,14 +12,17 @@ import onnx_ir as ir
 import pytest
 
 import dovetail
-from dovetail import zoo
+from dovetail import float_sessions, zoo
 from dovetail.checking import check_file
 from dovetail.errors import BackendError
 from dovetail.finding import Status
 from dovetail.float_sessions import require_no_crash
 from dovetail.model.read import read
+from dovetail.model.session import Mode, open_session
 from dovetail.passes.as_float32 import as_float32, has_float16
 from dovetail.targets import open_target
+from dovetail.targets.child import ChildResult, run_child
+from dovetail.targets.compile_in_child import compile_session
 from tests.equality import model_from, normal, run, sqnr_db
 
 CRASHES = Path(__file__).parent / "repros" / "ln_nobias_empty.onnx"
@@ -34,6 +38,30 @@ def test_graph_on_which_onnx_runtime_crashes_is_one_sentence() -> None:
     require_no_crash((model,), model)
 
 
+@pytest.mark.usefixtures("empty_cache")
+def test_a_model_that_did_not_crash_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a model that crashed, nor another one."""
+    tried: list[str] = []
+
+    def counted(function: str, arguments: dict[str, Any], **options: Any) -> ChildResult:
+        tried.append(function)
+        return run_child(function, arguments, **options)
+
+    monkeypatch.setattr(float_sessions, "run_child", counted)
+    good, other = (model_from(f"g (float[2,3] x) => (float[2,3] y) {{ y = {op}(x) }}") for op in ("Relu", "Neg"))
+    for model, count in ((good, 1), (good, 1), (other, 2), (good, 2)):
+        require_no_crash((model,), model)
+        assert len(tried) == count
+    for count in (3, 4):
+        with pytest.raises(BackendError):
+            require_no_crash((CRASHES,), read(CRASHES))
+        assert len(tried) == count
+    with compile_session(use_cache=False) as session:
+        require_no_crash((good,), good)
+    assert len(tried) == 5
+    assert (session.compiled, session.from_cache) == (0, 0)
+
+
 def test_the_model_that_crashes_is_named() -> None:
     good = model_from("g (float[1,4,8] x) => (float[1,4,8] y) { y = Relu(x) }")
     for models in ((CRASHES, good), (good, CRASHES)):
@@ -43,7 +71,10 @@ def test_the_model_that_crashes_is_named() -> None:
 
 def test_error_that_onnx_runtime_reports_is_left_to_the_first_use(tmp_path: Path) -> None:
     model = model_from("g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }")
-    (tmp_path / "m.onnx").write_bytes(b"no model")
+    wrong = '<ir_version: 10, opset_import: ["": 21]> g (float[2,3] x) => (int64[2,3] y) { y = Relu(x) }'
+    onnx.save(onnx.parser.parse_model(wrong), tmp_path / "m.onnx")
+    with pytest.raises(BackendError, match="ONNX Runtime cannot load"):
+        open_session(tmp_path / "m.onnx", Mode.FLOAT)
     require_no_crash((tmp_path / "m.onnx", model), model)
 
 

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import dovetail
-from dovetail import repairs
+from dovetail import repair_verdict, repairs
 from dovetail.cli.main import main
 from dovetail.errors import BackendError, InputError
 from dovetail.finding import Status
@@ -150,7 +150,7 @@ def test_a_model_that_cannot_run_is_not_checked(tmp_path: Path, monkeypatch: pyt
     def fails(*arguments: object) -> None:
         raise BackendError("ONNX Runtime cannot load exact.onnx: no kernel")
 
-    monkeypatch.setattr(repairs, "literal_run", fails)
+    monkeypatch.setattr(repair_verdict, "SessionRun", fails)
     result = dovetail.repair(FOLDED, target="ort-cpu", calibration=CALIBRATION, output=tmp_path / "run")
     assert result.verdicts["repaired"].status is Status.NOT_CHECKED
     assert "no kernel" in result.verdicts["repaired"].reason

@@ -137,6 +137,11 @@ class Outcome(StrEnum):
     NOT_FOUND = "not_found"
 
 
+def changed(planned: object, found: object, where: str = "") -> tuple[Outcome, str]:
+    """The outcome and the detail of a tensor that is not as planned: both states in the same words, then the place."""
+    return Outcome.CHANGED, f"planned {planned}, found {found}{where and f': {where}'}"
+
+
 @dataclass(frozen=True, slots=True)
 class TensorReadBack:
     """One planned tensor (or edge) as it was read back from the compiled graph.

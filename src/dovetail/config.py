@@ -22,8 +22,8 @@ _ALIASES = {"int8": "w8a8"}
 _RENAMED = {"operands": "operand_bits, 16 for wide and 8 for narrow"}
 # Options that a plan already decides.
 _DECIDED_BY_PLAN = ("precision", "range", "keep", "io", "operand_bits")
-# The key in ``max_drop`` for all figures of a metric that have no limit of their own.
-ALL_FIGURES = "*"
+# The key in ``max_drop`` for all values of a metric that have no limit of their own.
+ALL_VALUES = "*"
 # Options that a resumed run may set otherwise: they do not decide how the model is planned.
 MAY_CHANGE = frozenset({"baselines", "emulate", "require", "cache", "metric", "thresholds", "max_drop", "min_sqnr"})
 
@@ -89,8 +89,8 @@ class FitOptions:
             limits = replace(limits, min_sqnr_db=self.min_sqnr)
         if self.max_drop is None:
             return limits
-        drops = dict(self.max_drop) if isinstance(self.max_drop, Mapping) else {ALL_FIGURES: self.max_drop}
-        for_all = drops.pop(ALL_FIGURES, limits.max_drop)
+        drops = dict(self.max_drop) if isinstance(self.max_drop, Mapping) else {ALL_VALUES: self.max_drop}
+        for_all = drops.pop(ALL_VALUES, limits.max_drop)
         return replace(limits, max_drop=for_all, max_drop_of={**limits.max_drop_of, **drops})
 
 
@@ -166,15 +166,15 @@ def parse_options(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def parse_drops(texts: tuple[str, ...]) -> dict[str, float]:
-    """``top1=0.01``, or ``0.02`` for all figures -> the allowed drop by figure."""
+    """``top1=0.01``, or ``0.02`` for all values of the metric -> the allowed drop by name."""
     drops: dict[str, float] = {}
     for text in texts:
         name, equals, number = text.rpartition("=")
         if equals and not name:
-            raise InputError(f"--max-drop {text}: must be FIGURE=NUMBER, or NUMBER for all figures of the metric")
-        name = name or ALL_FIGURES
+            raise InputError(f"--max-drop {text}: must be NAME=NUMBER, or NUMBER for all values of the metric")
+        name = name or ALL_VALUES
         if name in drops:
-            raise InputError(f"--max-drop {'for all figures' if name == ALL_FIGURES else name} is given twice")
+            raise InputError(f"--max-drop {'for all values' if name == ALL_VALUES else name} is given twice")
         try:
             drops[name] = float(number)
         except ValueError as error:
@@ -191,7 +191,7 @@ def parse_numbers(name: str, text: str) -> tuple[float, ...]:
 
 
 def _numbers(thresholds: Thresholds) -> Iterator[tuple[str, float]]:
-    """The thresholds by name, those of single figures too."""
+    """The thresholds by name, those of single values of the metric too."""
     for name, value in dataclasses.asdict(thresholds).items():
         if isinstance(value, Mapping):
             yield from ((f"{name} {key}", number) for key, number in value.items())

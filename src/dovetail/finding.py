@@ -112,12 +112,13 @@ PASSES_WHEN: Mapping[str, Mapping[str, str]] = {
         "float outputs, with --float": "SQNR(repaired) >= SQNR(as given) - {repaired_drop_db:g} dB, both against the "
         "float model on the same samples",
         "top class, with --float": "that of the float model as often as in the model as given, less "
-        "{repaired_share:.0%} of the samples or one sample",
+        "{repaired_share:.0%} of the samples; of fewer than 100 samples one may differ, which the evidence says",
         "float outputs, without --float": "SQNR(repaired) against the model as given >= {repaired_db:g} dB, or >= SQNR("
         "the model as given with only its types changed) - {repaired_drop_db:g} dB",
         "integer outputs": "mismatches <= those of the model as given (without --float: of the one with only its types "
         "changed) + {repaired_share:.0%} of the values or one value",
-        "evidence": "calibration or held-out samples; random data is not checked",
+        "target": "if it ran, its outputs meet the same conditions on the samples that it ran",
+        "evidence": "held-out samples, without --eval calibration samples; random data is not checked",
     },
     "compiled": {"graph": "the target's compiler accepted all of it"},
     "fidelity": {
@@ -127,13 +128,15 @@ PASSES_WHEN: Mapping[str, Mapping[str, str]] = {
     },
     "numerics": {name: text.replace("{side}", "target") for name, text in _NUMERICS.items()},
     "accuracy": {
-        "metric": "no figure drops by more than {max_drop:g} against float{max_drop_of}",
+        "metric": "no value gets worse than in float by more than {max_drop:g}{max_drop_of}",
         "float outputs": "SQNR against float >= {min_sqnr_db:g} dB; integer outputs are not judged",
         "rows after a TopK": "judged on the rows that both sides selected",
         "evidence": "outputs of the target if it ran, otherwise of the simulation; random data never passes",
     },
     "device": {
         **{name: text.replace("{side}", "device") for name, text in _NUMERICS.items()},
+        "accuracy": "SQNR(device) against float >= {min_sqnr_db:g} dB, unless the samples are random; the metric is "
+        "not computed, because the device runs too few samples",
         "source of outputs": "a device; outputs of an emulator never pass",
     },
 }
@@ -145,7 +148,7 @@ class Thresholds:
 
     ``numerics_ceiling_db``: a target need not exceed this, however good the simulation is: 16-bit kernels round more
     often than a simulation, which matters only at 70 to 90 dB, where it has no visible effect. ``max_drop``: how much
-    any figure of a metric may drop, absolute; ``max_drop_of`` has other limits for figures by name.
+    any value of a metric may get worse, absolute; ``max_drop_of`` has other limits for values by name.
     """
 
     normalized_db: float = 80.0
@@ -159,9 +162,9 @@ class Thresholds:
     max_drop: float = 0.05
     max_drop_of: Mapping[str, float] = field(default_factory=dict)
 
-    def drop_of(self, figure: str) -> float:
-        """How much a figure of the metric may drop."""
-        return self.max_drop_of.get(figure, self.max_drop)
+    def drop_of(self, name: str) -> float:
+        """How much worse a value of the metric may get."""
+        return self.max_drop_of.get(name, self.max_drop)
 
 
 def passes_when(name: str, thresholds: Thresholds) -> dict[str, str]:

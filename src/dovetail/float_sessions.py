@@ -13,6 +13,7 @@ from dovetail.errors import BackendError
 from dovetail.model.try_session import MARK
 from dovetail.model.write import write
 from dovetail.targets.child import run_child
+from dovetail.targets.compile_in_child import CompileCall, has_finished, model_inputs, remember
 
 _FUNCTION = "dovetail.model.try_session:try_in_child"
 
@@ -21,7 +22,7 @@ def require_no_crash(models: Sequence[Path | ir.Model], inputs_of: ir.Model) -> 
     """Refuse models of which one takes down, or does not end in, a process that loads it and runs it once on zeros.
 
     An error that ONNX Runtime reports is left to the first use, which says where it is. ``inputs_of``: the model whose
-    inputs all of them have.
+    inputs all of them have. That a model did not crash is kept in the compile cache.
     """
     inputs = {spec.name: [spec.dtype.name, list(spec.shape)] for spec in input_specs(inputs_of)}
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
@@ -31,7 +32,11 @@ def require_no_crash(models: Sequence[Path | ir.Model], inputs_of: ir.Model) -> 
             ): model
             for number, model in enumerate(models)
         }
+        call = CompileCall(_FUNCTION, {"inputs": inputs}, _files(list(paths)), ("onnxruntime",), "ONNX Runtime")
+        if has_finished(call):
+            return
         result = run_child(_FUNCTION, {"models": list(paths), "inputs": inputs}, who="ONNX Runtime")
+        remember(call, result)
     if result.finished:
         return
     last = result.log.rpartition(MARK)[2].partition("\n")[0]
@@ -41,3 +46,11 @@ def require_no_crash(models: Sequence[Path | ir.Model], inputs_of: ir.Model) -> 
         f"{what} cannot be run: {result.error}; find the operator by removing outputs from the model, and write it "
         "with others"
     )
+
+
+def _files(models: Sequence[str]) -> dict[str, Path]:
+    """The files of the models, with their weights, by names that do not depend on where they are."""
+    files: dict[str, Path] = {}
+    for number, model in enumerate(models):
+        files |= model_inputs(Path(model), f"{number}/model.onnx")
+    return files

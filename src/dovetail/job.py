@@ -120,7 +120,7 @@ def prepare(
     data = open_data(calibration, specs, images=images)
     held_out = _evaluation(evaluation, metric, options.metric, specs, images)
     if options.max_drop is not None and (held_out is None or held_out.metric is None):
-        raise InputError("--max-drop limits the figures of a metric: add --eval DATA and --metric MODULE:FUNCTION")
+        raise InputError("--max-drop limits the values of a metric: add --eval DATA and --metric MODULE:FUNCTION")
     user_plan = None if plan is None else read_plan(plan, target.table.float_encoding.dtype)
     if user_plan is not None:
         if user_plan.target != target.name:

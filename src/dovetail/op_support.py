@@ -101,6 +101,7 @@ class OpSupport:
 
     ``shares``: the inputs whose quantization passes through to the outputs unchanged (empty: none; None: all inputs).
     ``follows``: quantizing it alone gains nothing: between float neighbors it stays float.
+    ``quantized_early``: the backend moves a QuantizeLinear behind it to in front of it, so the plan does as well.
     ``unclipped``: its inputs and outputs keep their full range, whatever the range method: a softmax depends on the
     largest scores.
     ``joins``: constants are quantized with the scale and zero point of the output, so that no conversion is needed.
@@ -109,18 +110,22 @@ class OpSupport:
     scale of a constant weight that gives correct results.
     ``output_scale``: for a node, a dtype and a scale, the smallest output scale that is not below it and gives correct
     results.
+    ``rescaled``: for a node, the index of an input and its dtype, why this input must be read with another scale than
+    its tensor has, by an explicit requantization; empty where it may be read as it is.
     ``known_from``: the version, and how this is known.
     """
 
     signatures: tuple[Signature, ...]
     shares: tuple[int, ...] | None = ()
     follows: bool = False
+    quantized_early: bool = False
     unclipped: bool = False
     fixed: tuple[FixedQParams, ...] = ()
     joins: bool = False
     least_scale: Mapping[DType, float] = field(default_factory=dict)
     least_weight_scale: Callable[[DType, float, float | None], float] | None = None
     output_scale: Callable[[ir.Node, DType, float], float] | None = None
+    rescaled: Callable[[ir.Node, int, DType], str] | None = None
     known_from: str = ""
 
 

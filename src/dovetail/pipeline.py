@@ -28,7 +28,7 @@ from dovetail.passes.normalize import normalize
 from dovetail.plan.constraints import build_problem
 from dovetail.plan.make import check_pins, observed
 from dovetail.plan.pins import left_in_float, resolve_keeps
-from dovetail.report.assemble import TAIL, assemble
+from dovetail.report.assemble import TAIL, FitRecord, assemble
 from dovetail.report.result import Result
 from dovetail.run_record import RunOrigin, RunRecord
 from dovetail.rundir import RESULT, RunDir, open_rundir
@@ -53,11 +53,11 @@ def fit(
     resume: bool = False,
     report: Reporter = silent,
     origin: RunOrigin = _FROM_PYTHON,
-    amend: Callable[[Result, Path], Result] = lambda result, run: result,
+    amend: Callable[[Result, FitRecord | None, Path], Result] = lambda result, record, run: result,
 ) -> Result:
     """Run all stages in a run directory; an error leaves nothing behind, an interrupted run can be resumed.
 
-    ``amend`` changes the result before it is written.
+    ``amend`` changes the result before it is written; it gets the records of the stages, unless the run stopped.
     """
     if "device" in job.options.require and job.target.backend.device is None:
         raise InputError(f"--require device: {job.target.name} has no device verdict")
@@ -71,10 +71,10 @@ def fit(
         open_rundir(output, record, force=force, resume=resume) as run,
         compile_session(use_cache=use_cache) as session,
     ):
-        result = _run_stages(job, run, clock, sha256)
+        result, stage_records = _run_stages(job, run, clock, sha256)
         run.discard_unreached()
         with clock.stage("report"):
-            result = amend(result, run.path)
+            result = amend(result, stage_records, run.path)
         result = replace(
             result,
             timings_s={name: round(seconds, 4) for name, seconds in clock.timings_s.items()},
@@ -91,7 +91,7 @@ def _cache_notes(session: CompileSession) -> tuple[str, ...]:
     return (f"compile results could not be stored in the compile cache: {session.not_stored}",)
 
 
-def _run_stages(job: Job, run: RunDir, clock: Clock, sha256: str) -> Result:
+def _run_stages(job: Job, run: RunDir, clock: Clock, sha256: str) -> tuple[Result, FitRecord | None]:
     with clock.stage("probe"):
         probe = job.target.backend.probe()
         versions = {**core_versions(), **probe.versions}
@@ -117,7 +117,8 @@ def _run_stages(job: Job, run: RunDir, clock: Clock, sha256: str) -> Result:
         record = ship(job, run, clock, stages, ShipInputs(graph.model, stats, request, graph.split, probe))
         record = replace(record, findings=(*about_data, *record.findings))
     with clock.stage("report"):
-        return assemble(job, run.path, graph.split, sha256, normalized, graph.passes, record, versions)
+        result = assemble(job, run.path, graph.split, sha256, normalized, graph.passes, record, versions)
+    return result, record
 
 
 def _with_reference(job: Job, run: RunDir) -> Job:

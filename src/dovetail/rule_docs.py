@@ -1,4 +1,7 @@
-"""The documentation of the rules, generated from docstrings and cases: ``python -m dovetail.rule_docs docs/rules``."""
+"""The documentation of the rules, generated from docstrings and cases: ``python -m dovetail.rule_docs docs/rules``.
+
+The documents in the folder above have lists that are generated as well, between markers.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,12 @@ from dovetail.catalog import all_rules, families_with
 from dovetail.rules.rule import CATEGORIES, HEADINGS, Rule
 
 INDEX = "README.md"
+DIFFERS = "differs"
 # The results in the line ``# compiled: ...`` of a case, and what they mean.
 COMPILED = {
     "as planned": "the compiled model has the planned dtypes and the expected outputs",
     "changed": "accepted, but an operator or tensor has another dtype or kernel than planned",
-    "differs": "accepted, but the outputs differ from the simulation",
+    DIFFERS: "accepted, but the outputs differ from the simulation",
     "rejected": "rejected by the compiler or, on loading, by the runtime",
     "rejected in float16": "rejected once its scales are converted to float16",
     "accepted": "accepted, although ONNX Runtime does not load the file",
@@ -25,6 +29,8 @@ COMPILED = {
     "inaccurate": "as planned, but the outputs are far from those of the float graph",
 }
 _BIT_PATTERN = re.compile(r"\bfloat(16|8\w+)(\[[\d, ]*\])? \w+ = \{")  # a float16 or float8 constant in ONNX text
+# The part of a document that lists what a target's compiler computes wrongly without an error.
+_LIST = re.compile(r"(<!-- miscompilations: (\S+) -->\n).*?(<!-- end of miscompilations -->)", re.DOTALL)
 _RESULT = re.compile(r"^# compiled: (.+)$", re.MULTILINE)
 
 
@@ -45,6 +51,34 @@ def pages() -> dict[str, str]:
     index = ["# Rules", _MADE, "\n".join(["| code | name | what it finds |", "|---|---|---|", *rows])]
     rule_pages = {f"{rule.code}.md": f"{explain(rule)}\n{_cases(rule)}{_MADE}\n" for rule in rules}
     return {INDEX: "\n\n".join(index) + "\n", **rule_pages}
+
+
+def miscompilations(family: str) -> str:
+    """The rules of a target family with a case that is compiled without an error and computes something else."""
+    rules = [rule for rule in all_rules() if family in families_with(rule) and DIFFERS in _bad_results(rule)]
+    return "\n\n".join(
+        f"### [{rule.code}](rules/{rule.code}.md) `{rule.name}`\n\n{rule.summary}\n\n"
+        f"*Workaround:* {rule.sections['How to fix it']}\n\n*Seen on:*\n\n{rule.sections['Seen on']}"
+        for rule in rules
+    )
+
+
+def with_lists(text: str) -> str:
+    """A document with every list of miscompilations between its markers made again from the rules."""
+    return _LIST.sub(lambda match: f"{match[1]}\n{miscompilations(match[2])}\n\n{match[3]}", text)
+
+
+def _bad_results(rule: Rule) -> set[str]:
+    """What the target's compiler does with the bad cases of a rule."""
+    return {match[1] for text in case_texts(rule.code, "bad").values() if (match := _RESULT.search(text))}
+
+
+def write_lists(folder: Path) -> None:
+    """Bring the lists in the documents of a folder up to date."""
+    for path in folder.glob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        if with_lists(text) != text:
+            path.write_text(with_lists(text), encoding="utf-8")
 
 
 def write_pages(folder: Path) -> None:
@@ -87,4 +121,6 @@ def _cases(rule: Rule) -> str:
 _MADE = "*Made by `python -m dovetail.rule_docs docs/rules` from the docstrings of the rules.*"
 
 if __name__ == "__main__":
-    write_pages(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/rules"))
+    pages_folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/rules")
+    write_pages(pages_folder)
+    write_lists(pages_folder.parent)

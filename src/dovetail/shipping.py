@@ -59,7 +59,7 @@ class ShipInputs:
 def ship(job: Job, run: RunDir, clock: Clock, stages: Stages, inputs: ShipInputs) -> FitRecord:
     """Choose and make the build that ships, verify it, and compare it with baselines."""
     target, model, stats = job.target, inputs.model.value, inputs.stats.value
-    bench = _workbench(job, run, clock, model, inputs.probe)
+    bench = _workbench(job, run, clock, inputs)
     judge = partial(_verify, job, clock, inputs.split, inputs.probe)
     shipment, verification = _shipment(job, run, clock, stages, inputs, bench, judge)
     with clock.stage("check"):
@@ -138,15 +138,16 @@ def _judge_key(job: Job, judge: Verify) -> KeyedValue[Verify]:
     return KeyedValue(judge, keyed([held_out, repr(job.options.thresholds), job.options.emulate]).key)
 
 
-def _workbench(job: Job, run: RunDir, clock: Clock, model: ir.Model, probe: Probe) -> Workbench:
+def _workbench(job: Job, run: RunDir, clock: Clock, inputs: ShipInputs) -> Workbench:
     return Workbench(
         job.target.table,
         job.target.backend,
         job.data.samples,
         run.stages / TRIALS,
-        available=probe.available,
+        available=inputs.probe.available,
         knob_options={"operands": str(job.options.operand_bits), "precision": job.options.precision},
-        score=_score(job, model),
+        score=_score(job, inputs.model.value),
+        tail=inputs.split.tail,
         progress=clock.progress,
     )
 

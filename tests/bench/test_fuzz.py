@@ -17,7 +17,7 @@ from dovetail.errors import InputError
 def test_a_seed_is_always_the_same_model() -> None:
     assert mutant(7) == mutant(7)
     assert len({mutant(seed).content for seed in range(20)}) == 20
-    assert {mutant(seed).kind for seed in range(20)} == {"bytes", "graph"}
+    assert {mutant(seed).kind for seed in range(20)} == {"bytes", "graph", "opset"}
 
 
 def test_counts_are_added_over_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +77,7 @@ def test_a_crash_counts_for_its_seed_and_the_rest_runs(monkeypatch: pytest.Monke
         return type("Done", (), {"returncode": -11})
 
     monkeypatch.setattr(fuzz.subprocess, "run", ends_at_4)
-    rows = fuzz.run_batch("check", 3, 7)
+    rows = fuzz.run_batch("check", 3, 7, Path())
     assert [row["seed"] for row in rows] == [3, 4, 5, 6]
     assert [row for row in rows if row["outcome"] == "failed"] == [
         {"seed": 4, "outcome": "failed", "why": "the process ended with code -11"}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
+from bench.repair_cases import VARIABLE
 
 from bench import repair
 
@@ -23,18 +25,25 @@ def test_cells_are_measured_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_a_quantizer_that_is_not_installed_is_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(repair.VARIABLE, raising=False)
+    monkeypatch.setenv(VARIABLE, sys.executable)
     options = ["--models", "vit_fashion", "--quantizers", "modelopt-fp8", "--targets", "ort-cpu"]
     assert repair.main([*options, "--folder", str(tmp_path)]) == 0
-    assert f"nvidia-modelopt is not installed; set {repair.VARIABLE}" in capsys.readouterr().out
+    assert "nvidia-modelopt failed: ModuleNotFoundError: No module named 'modelopt'" in capsys.readouterr().out
 
 
 def test_a_worse_model_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    row = {"model": "m", "quantizer": "q", "target": "t", "as_given_db": 30.0, "failed": ["repaired"], "refused": ""}
+    row = {
+        "model": "m",
+        "quantizer": "q",
+        "target": "t",
+        "as_given_db": 30.0,
+        "failed": ["repaired"],
+        "change_db": [-1, 0.5],
+    }
     for repaired_db, code in ((29.1, 0), (28.9, 1)):
         (tmp_path / "cells.jsonl").write_text(json.dumps({**row, "repaired_db": repaired_db}) + "\n")
         assert repair.main(["--table", "--folder", str(tmp_path)]) == code
-        assert f"| m | q | 30.0 -> {repaired_db} (repaired failed) |" in capsys.readouterr().out
+        assert f"| m | q | 30.0 -> {repaired_db} (per sample -1.0 ± 0.5); repaired failed |" in capsys.readouterr().out
 
 
 def test_an_unknown_name_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,17 +56,17 @@ def test_a_run_can_go_without_the_cache(how: str, work: Path) -> None:
 
 def test_it_is_shown_and_emptied(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("cache", "info") == 0
-    assert "0 compilations, 0 B of at most 5.0 GB" in capsys.readouterr().out
+    assert "0 entries, 0 B of at most 5.0 GB" in capsys.readouterr().out
     assert run(*FIT, "a") == 0
     capsys.readouterr()
     assert run("cache", "info") == 0
     out = capsys.readouterr().out
     assert f"folder: {work / 'cache/compile'}" in out
-    assert "1 compilations" in out
+    assert "2 entries" in out
     assert run("cache", "clear") == 0
-    assert "removed 1 compilations" in capsys.readouterr().out
+    assert "removed 2 entries" in capsys.readouterr().out
     assert run("cache", "info") == 0
-    assert "0 compilations" in capsys.readouterr().out
+    assert "0 entries" in capsys.readouterr().out
 
 
 def test_a_cache_that_cannot_be_written_is_a_note(

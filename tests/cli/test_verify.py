@@ -14,12 +14,22 @@ from tests.cli.conftest import Run
 from tests.device import runs
 
 
-@pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run and, in place of those of a device, the outputs of the float graph."""
+    folder = tmp_path_factory.mktemp("verify")
+    with pytest.MonkeyPatch.context() as patch:
+        runs.with_device(patch)
+        runs.fit(folder)
+    shutil.copytree(folder / "run/device/expected/float", folder / "back")
+    return folder
+
+
+@pytest.fixture
+def work(fitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of that folder, which is the working directory."""
     runs.with_device(monkeypatch)
-    runs.fit(tmp_path)
-    shutil.copytree(tmp_path / "run/device/expected/float", tmp_path / "back")
+    shutil.copytree(fitted, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

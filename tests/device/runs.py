@@ -90,9 +90,8 @@ def fit(folder: Path, *, count: int = 3, body: str = BODY, **options: object) ->
     return dovetail.fit(
         folder / "model.onnx",
         target="toy",
-        calibration=samples(count, body),
         output=folder / "run",
-        **options,  # type: ignore[arg-type]
+        **{"calibration": samples(count, body), **options},  # type: ignore[arg-type]
     )
 
 

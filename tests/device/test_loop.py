@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -12,16 +13,33 @@ from rich.console import Console
 
 import dovetail
 from dovetail.errors import InputError
-from dovetail.finding import Status
+from dovetail.finding import Severity, Status
 from dovetail.report.terminal import print_result
 from tests.device import runs
 
 
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, and beside it the copy of its device folder in which the script has run."""
+    folder = tmp_path_factory.mktemp("device")
+    with pytest.MonkeyPatch.context() as patch:
+        runs.with_device(patch)
+        runs.fit(folder)
+    device_outputs(folder / "run")
+    return folder
+
+
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def run(fitted: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     runs.with_device(monkeypatch)
-    runs.fit(tmp_path)
+    shutil.copytree(fitted, tmp_path, dirs_exist_ok=True)
     return tmp_path / "run"
+
+
+@pytest.fixture
+def outputs(run: Path) -> Path:
+    """What the script wrote."""
+    return run.parent / "phone/outputs"
 
 
 def device_outputs(run: Path) -> Path:
@@ -32,8 +50,7 @@ def device_outputs(run: Path) -> Path:
     return phone / "outputs"
 
 
-def test_device_outputs_set_verdict_and_figures(run: Path) -> None:
-    outputs = device_outputs(run)
+def test_device_outputs_set_verdict_and_figures(run: Path, outputs: Path) -> None:
     before = dovetail.load_result(run / "result.json")
     result = dovetail.verify_device(run, device_outputs=outputs)
     verdict = result.verdicts["device"]
@@ -104,8 +121,7 @@ def test_rows_after_a_topk_are_matched(monkeypatch: pytest.MonkeyPatch, tmp_path
     ("value", "message"),
     [(3.0, "device and simulation disagree; 'z'"), (np.nan, "the device's output 'z' contains NaN")],
 )
-def test_a_device_with_other_outputs_fails(run: Path, value: float, message: str) -> None:
-    outputs = device_outputs(run)
+def test_a_device_with_other_outputs_fails(run: Path, outputs: Path, value: float, message: str) -> None:
     array = np.load(outputs / "002/z.npy")
     array[0, 0] = value
     np.save(outputs / "002/z.npy", array)
@@ -114,8 +130,7 @@ def test_a_device_with_other_outputs_fails(run: Path, value: float, message: str
     assert result.verdicts["device"].reason.startswith(message)
 
 
-def test_outputs_of_an_emulator_never_pass(run: Path) -> None:
-    outputs = device_outputs(run)
+def test_outputs_of_an_emulator_never_pass(run: Path, outputs: Path) -> None:
     runs.change(outputs / "ran.json", emulated=True)
     result = dovetail.verify_device(run, device_outputs=outputs)
     verdict = result.verdicts["device"]
@@ -128,8 +143,55 @@ def test_outputs_of_an_emulator_never_pass(run: Path) -> None:
     assert dovetail.verify_device(run, device_outputs=outputs).verdicts["device"].status is Status.FAIL
 
 
-def test_no_more_is_required_than_float_tensors_can_reach_on_the_target(run: Path) -> None:
-    outputs = device_outputs(run)
+def simulated(run: Path) -> Path:
+    """The outputs of a device that computes exactly what was simulated."""
+    return shutil.copytree(run / "device/expected/simulation", run.parent / "simulated")
+
+
+def test_a_device_that_agrees_with_a_bad_simulation_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Both are 25 to 60 dB from float: below a limit of 70 dB."""
+    runs.with_device(monkeypatch)
+    runs.fit(tmp_path, min_sqnr=70.0)
+    run = tmp_path / "run"
+    result = dovetail.verify_device(run, device_outputs=simulated(run))
+    verdict = result.verdicts["device"]
+    assert verdict.status is Status.FAIL
+    assert re.match(
+        r"output 'z' is at \d\d\.\d dB against float, below the limit of 70 dB; output 'sum:0'", verdict.reason
+    )
+    assert "device and simulation agree" in verdict.reason
+    assert verdict.passes_when["accuracy"].startswith("SQNR(device) against float >= 70 dB")
+    (finding,) = [f for f in result.findings if f.code == "Q505" and f.message.startswith("on the device: output 'z'")]
+    assert finding.severity is Severity.ERROR
+    again = dovetail.verify_device(run, device_outputs=run / "device/expected/float")
+    assert again.verdicts["device"].status is Status.PASS
+    assert not [f for f in again.findings if f.message.startswith("on the device:")], "that of the other outputs"
+
+
+def test_an_accuracy_that_deserves_a_warning_passes(run: Path) -> None:
+    """Noise of the same size in device and simulation: 15 dB from float."""
+    random = np.random.default_rng(0)
+    for name in ("z", "sum_0"):
+        for path in (run / "device/expected/simulation").glob(f"*/{name}.npy"):
+            exact = np.load(run / "device/expected/float" / path.parent.name / path.name)
+            noise = random.standard_normal(exact.shape).astype(np.float32)
+            np.save(path, exact + noise * np.sqrt((exact**2).mean() / (noise**2).mean()) * np.float32(10 ** (-15 / 20)))
+    result = dovetail.verify_device(run, device_outputs=simulated(run))
+    assert result.verdicts["device"].status is Status.PASS
+    assert [f.severity for f in result.findings if f.message.startswith("on the device: output 'z' is at 15.")] == [
+        Severity.WARNING
+    ]
+
+
+def test_the_accuracy_on_random_data_is_not_judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    runs.with_device(monkeypatch)
+    runs.fit(tmp_path, calibration="random", min_sqnr=70.0)
+    result = dovetail.verify_device(tmp_path / "run", device_outputs=simulated(tmp_path / "run"))
+    assert result.verdicts["device"].status is Status.PASS
+    assert not [f for f in result.findings if f.message.startswith("on the device:")]
+
+
+def test_no_more_is_required_than_float_tensors_can_reach_on_the_target(run: Path, outputs: Path) -> None:
     for path in outputs.glob("*/z.npy"):
         array = np.load(path)
         np.save(path, array + np.float32(0.02) * np.abs(array).max())  # about 10 dB below simulation
@@ -139,8 +201,7 @@ def test_no_more_is_required_than_float_tensors_can_reach_on_the_target(run: Pat
     assert dovetail.verify_device(run, device_outputs=outputs).verdicts["device"].status is Status.PASS
 
 
-def test_outputs_of_another_model_are_refused(run: Path, tmp_path: Path) -> None:
-    outputs = device_outputs(run)
+def test_outputs_of_another_model_are_refused(run: Path, outputs: Path, tmp_path: Path) -> None:
     runs.fit(tmp_path, force=True, keep=("z=w8a8",), count=2)
     with pytest.raises(
         InputError,
@@ -153,8 +214,7 @@ def _third_sample(folder: str, names: list[str]) -> list[str]:
     return [name for name in names if name == "002"]
 
 
-def test_a_device_folder_of_another_model_is_refused(run: Path) -> None:
-    outputs = device_outputs(run)
+def test_a_device_folder_of_another_model_is_refused(run: Path, outputs: Path) -> None:
     runs.change(run / "device/manifest.json", model_sha256="0" * 64)
     with pytest.raises(
         InputError, match=r"is for another model: its model_sha256 is 0{12}, but the model of result\.json has \w{12};"
@@ -188,8 +248,7 @@ def test_the_script_accepts_another_model_backend_and_output_folder(run: Path) -
         ("{}", "manifest_sha256"),
     ],
 )
-def test_a_bad_record_is_refused(run: Path, content: str, message: str) -> None:
-    outputs = device_outputs(run)
+def test_a_bad_record_is_refused(run: Path, outputs: Path, content: str, message: str) -> None:
     (outputs / "ran.json").write_text(content)
     with pytest.raises(InputError, match=message):
         dovetail.verify_device(run, device_outputs=outputs)

@@ -111,3 +111,15 @@ def test_size_other_than_the_exported_one_is_refused_by_node(tmp_path: Path) -> 
     with pytest.raises(InputError, match=match):
         check_file(path, TARGET, {"images": (1, 1, 4, 4)})
     assert check_file(path, TARGET, {"images": (1, 1, 8, 8)}) == ()
+
+
+@pytest.mark.parametrize("after", ["Relu", "Sigmoid", "HardSwish", "Gelu"])
+def test_what_follows_a_group_normalization_is_accepted(tmp_path: Path, after: str) -> None:
+    """onnx 1.23 infers no type for GroupNormalization, and then fails on some operators that follow."""
+    text = f"""<ir_version: 10, opset_import: ["": 21]> g (float[1,4,3,3] x) => (float[1,4,3,3] y)
+    <float[4] w = {{1, 2, 3, 4}}, float[4] b = {{0, 1, 2, 3}}>
+    {{ n = GroupNormalization <num_groups = 2> (x, w, b) y = {after}(n) }}"""
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    model, _ = normalize(read(path, {}))
+    assert [str(node.outputs[0].shape) for node in model.graph] == ["[1,4,3,3]"] * 2

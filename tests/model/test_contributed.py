@@ -56,6 +56,12 @@ CASES = {
         'com.microsoft.SkipLayerNormalization(x, m, g, "", b)',
         "com.microsoft.SkipLayerNormalization(x, skip, g, beta)",
     ),
+    "LayerNormalization": (
+        "LayerNormalization(x, g)",
+        "LayerNormalization<epsilon = 0.5>(x, g, beta)",
+        'LayerNormalization<axis = 2, stash_type = 1>(x, g, "")',
+        "LayerNormalization<axis = 1>(x, skip)",
+    ),
     "FusedMatMul": (
         "com.microsoft.FusedMatMul(x, w)",
         "com.microsoft.FusedMatMul<alpha = 0.125>(x, w)",
@@ -185,14 +191,19 @@ def test_float16_operator_gets_float16_constants(tmp_path: Path) -> None:
         ),
         (
             "[n] a, y = com.microsoft.SkipLayerNormalization(x, x, g)",
-            r"'n' \(com.microsoft.SkipLayerNormalization\): its outputs for training",
+            r"'n' \(SkipLayerNormalization\): its outputs for training",
+        ),
+        ("[n] a, y = LayerNormalization(x, g)", r"'n' \(LayerNormalization\): its outputs for training"),
+        (
+            "[n] y = com.microsoft.LayerNormalization(x, g)",
+            "'com.microsoft.LayerNormalization', which ONNX Runtime",
         ),
         ('[n] y = com.microsoft.BiasGelu(x, "")', r"'n' \(com.microsoft.BiasGelu\) has no input 1"),
     ],
 )
 def test_what_cannot_be_rewritten_is_refused_by_node(tmp_path: Path, body: str, match: str) -> None:
     path = tmp_path / "m.onnx"
-    _save(path, body, "float[2,6,8] x, float u")
+    _save(path, body, "float[2,6,8] x, float u", opset=13)
     proto = onnx.load(path)
     proto.graph.input[1].type.tensor_type.ClearField("shape")
     path.write_bytes(proto.SerializeToString())
@@ -248,6 +259,29 @@ def test_other_operators_are_named_with_their_domain(target: str, tmp_path: Path
     assert "Q108" in codes
     assert not {"Q101", "Q432"} & set(codes)
     prepare(path, FitOptions(target="ort-cpu"), calibration="random")
+
+
+def test_layer_norm_that_onnx_runtime_fused_below_opset_17(tmp_path: Path) -> None:
+    """Its optimizer writes LayerNormalization into the ONNX domain of opset 13, which does not define it."""
+    body = """mean = ReduceMean<axes = [-1]>(x) c = Sub(x, mean) p = Pow(c, two) var = ReduceMean<axes = [-1]>(p)
+        e = Add(var, eps) d = Sqrt(e) n = Div(c, d) s = Mul(n, g) y = Add(s, beta)"""
+    path, fused = tmp_path / "m.onnx", tmp_path / "fused.onnx"
+    proto = _save(path, body, "float[2,6,8] x", "float[2,6,8] y", opset=13)
+    for name, number in (("two", 2.0), ("eps", 1e-6)):
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array(number, np.float32), name))
+    path.write_bytes(proto.SerializeToString())
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(fused)
+    onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    written = onnx.load(fused)
+    assert [(node.domain, node.op_type) for node in written.graph.node] == [("", "LayerNormalization")]
+    assert {entry.domain: entry.version for entry in written.opset_import}[""] == 13
+    model = read(fused)
+    assert [(node.domain, node.op_type) for node in model.graph] == [("", "LayerNormalization")]
+    feed = random_inputs(model)
+    assert sqnr_db(_run_file(path, feed)["y"], run(model, feed)["y"]) >= FLOOR_DB
+    assert check_file(fused, open_target("ort-cpu", {})) == ()
 
 
 def test_model_that_onnx_runtime_optimized_is_fitted(tmp_path: Path) -> None:

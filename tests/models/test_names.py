@@ -26,7 +26,7 @@ from dovetail.report.result import Result
 from dovetail.targets import open_target
 from tests.equality import Array, assert_traceable, names_in, sqnr_db
 from tests.networks import rendered_lines
-from tests.networks.ocr_wheel import ocr_model
+from tests.networks.wheels import ocr_model
 
 EXACT_FLOOR_DB = 80.0
 CALIBRATION_SAMPLES = 4

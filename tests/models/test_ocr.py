@@ -20,7 +20,7 @@ from tests.equality import Array
 pytest.importorskip("PIL", reason="needs the package pillow")
 
 from tests.networks import recogniser_checks, rendered_lines
-from tests.networks.ocr_wheel import ocr_model
+from tests.networks.wheels import ocr_model
 
 CLEAN_LINES = 40
 PRECISION = "w8a16"

@@ -37,18 +37,18 @@ def deit() -> nn.Module:
     return Outputs(DeiTForImageClassificationWithTeacher(config), fields)
 
 
-def dinov2(hidden_size: int = 64, heads: int = 2, image_size: int = 96) -> nn.Module:
-    """RF-DETR's backbone: layers 0, 1 and 3 in 2 x 2 windows with a class token each, layer 2 global; layer scale."""
+def dinov2(hidden_size: int = 64, heads: int = 2, image_size: int = 96, layers: int = 4) -> nn.Module:
+    """RF-DETR's backbone: layers in 2 x 2 windows with a class token each, that in the middle global; layer scale."""
     from transformers import RfDetrDinov2Backbone, RfDetrDinov2Config
 
     config = RfDetrDinov2Config(
         hidden_size=hidden_size,
         num_attention_heads=heads,
-        num_hidden_layers=4,
+        num_hidden_layers=layers,
         image_size=image_size,
         patch_size=16,
         num_windows=2,
-        out_indices=[2, 4],
+        out_indices=[layers // 2, layers],
     )
     return FeatureMaps(RfDetrDinov2Backbone(config))
 
@@ -94,9 +94,9 @@ def backbone(name: str) -> Path:
     return exported(_export_network, name)
 
 
-def large_dinov2() -> Path:
-    """The file of four layers of RF-DETR's backbone at its real sizes."""
-    return exported(_export_large)
+def large_dinov2(layers: int) -> Path:
+    """The file of some layers of RF-DETR's backbone at its real sizes; two of them are one in windows, one global."""
+    return exported(_export_large, layers)
 
 
 def _export_network(path: Path, name: str) -> None:
@@ -104,5 +104,5 @@ def _export_network(path: Path, name: str) -> None:
     export_seeded(lambda: keep_sizes(make()), (1, 3, size, size), path)
 
 
-def _export_large(path: Path) -> None:
-    export_seeded(lambda: keep_sizes(dinov2(*LARGE)), (1, 3, LARGE[-1], LARGE[-1]), path)
+def _export_large(path: Path, layers: int) -> None:
+    export_seeded(lambda: keep_sizes(dinov2(*LARGE, layers=layers)), (1, 3, LARGE[-1], LARGE[-1]), path)

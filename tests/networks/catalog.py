@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.networks import backbones, detectors, encoders
+from tests.networks import backbones, detectors, encoders, unusual
 from tests.networks.hugging_face import Size, hugging_face
 
 OTHERS = ("beit", "detr", "dinov2", "yolos")
@@ -25,4 +25,6 @@ def network(name: str) -> Path:
         return backbones.backbone(name)
     if name in encoders.NETWORKS:
         return encoders.encoder(name)
+    if name in unusual.NETWORKS:
+        return unusual.unusual(name)
     return hugging_face(name.removesuffix(PLAIN), "torchscript-eager", Size(1, 1))

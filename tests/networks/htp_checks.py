@@ -21,7 +21,7 @@ from dovetail.report.result import Result
 from dovetail.storage import Reason
 from tests.networks import backbones, detectors, encoders, rendered_lines
 from tests.networks.images import images
-from tests.networks.ocr_wheel import ocr_model
+from tests.networks.wheels import ocr_model
 
 PHONE, AUTOMOTIVE = "qnn-htp:sm8550", "qnn-htp:soc52"
 OPTIONS: Mapping[str, Mapping[str, str]] = {PHONE: {}, AUTOMOTIVE: {"vtcm_mb": "8", "optimization": "3"}}
@@ -60,9 +60,9 @@ def check_backbone(name: str, precision: str, run: Path) -> None:
 
 
 def check_large_backbone(precision: str, target: str, run: Path) -> None:
-    """RF-DETR's backbone at its real sizes."""
+    """A layer in windows and a global one of RF-DETR's backbone, at their real sizes."""
     side = backbones.LARGE[-1]
-    path, option = backbones.large_dinov2(), OPTIONS[target]
+    path, option = backbones.large_dinov2(2), OPTIONS[target]
     shape = (1, 3, side, side)
     result = fitted(path, shape, run, target, precision, option=option, baselines="none")
     assert_as_planned(result)

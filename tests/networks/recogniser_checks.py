@@ -15,7 +15,7 @@ from dovetail.finding import PASSES_WHEN, Status
 from dovetail.report.result import Result
 from tests.equality import Array
 from tests.networks import rendered_lines
-from tests.networks.ocr_wheel import ocr_model
+from tests.networks.wheels import ocr_model
 
 DEGRADED_LINES = 80
 CALIBRATION_LINES = 40

@@ -1,7 +1,8 @@
-"""Lines of text drawn by Pillow as input of the PP-OCRv6 recognizer, and the decoding of its output.
+"""Lines of text drawn by Pillow as input of the PP-OCRv6 recognizer and direction classifier, and their metrics.
 
-The recognizer takes images of height 48 with values (v / 255 - 0.5) / 0.5, padded with zeros on the right.
-Its output is one distribution per column over blank, the characters in the file's metadata, and space.
+Both take images of height 48 with values (v / 255 - 0.5) / 0.5, padded with zeros on the right. The recognizer gives
+one distribution per column over blank, the characters in the file's metadata, and space; the classifier gives one over
+0 and 180 degrees.
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ ImageFont = pytest.importorskip("PIL.ImageFont", reason="needs the package pillo
 MODEL = "PP-OCRv6_rec_small.onnx"
 SHAPE = (1, 3, 48, 320)
 OUTPUT = "fetch_name_0"
+CLASSIFIER = "ch_ppocr_mobile_v2.0_cls_mobile.onnx"
+CLASSIFIER_SHAPE = (1, 3, 48, 192)
+CLASSIFIER_OUTPUT = "save_infer_model/scale_0.tmp_1"
 NO_CHARACTER = -1
 Metric = Callable[[Iterator[Mapping[str, Array]], Iterator[Mapping[str, Array]]], dict[str, float]]
 
 _HEIGHT, _WIDTH = SHAPE[2:]
+_UPRIGHT, _UPSIDE_DOWN = 0, 1
 _BLANK = 0
 _LONGEST = 16  # characters that fit the width in the largest font
 _CLEAN_SIZES, _SMALL_SIZES = (26, 32), (10, 13)
@@ -69,6 +74,19 @@ def degraded(lines: list[str], seed: int) -> Array:
     return np.stack([_as_input(_degrade(_draw(line, draw.randint(*_SMALL_SIZES), draw), draw)) for line in lines])
 
 
+def directions(lines: list[str], seed: int) -> dict[str, Array]:
+    """Clean and degraded lines in turn, every second pair upside down: ``x`` [N,3,48,192] and ``direction`` [N]."""
+    draw = random.Random(seed)
+    labels = np.array([_UPSIDE_DOWN if index // 2 % 2 else _UPRIGHT for index in range(len(lines))])
+    images = []
+    for index, (line, label) in enumerate(zip(lines, labels, strict=True)):
+        image = _draw(line, draw.randint(*_CLEAN_SIZES), draw)
+        if index % 2:
+            image = _degrade(_draw(line, draw.randint(*_SMALL_SIZES), draw), draw)
+        images.append(_as_input(image.rotate(180) if label else image, CLASSIFIER_SHAPE[3]))
+    return {"x": np.stack(images), "direction": labels}
+
+
 def _draw(line: str, size: int, draw: random.Random) -> Image.Image:
     """One line, dark on bright with a margin, as wide as the text needs."""
     font = ImageFont.load_default(size=size)
@@ -86,10 +104,10 @@ def _degrade(image: Image.Image, draw: random.Random) -> Image.Image:
     return Image.fromarray(np.clip(flat, 0, 255).astype(np.uint8))
 
 
-def _as_input(image: Image.Image) -> Array:
-    width = min(_WIDTH, round(image.width * _HEIGHT / image.height))
+def _as_input(image: Image.Image, longest: int = _WIDTH) -> Array:
+    width = min(longest, round(image.width * _HEIGHT / image.height))
     pixels = np.asarray(image.resize((width, _HEIGHT), Image.Resampling.BILINEAR), dtype=np.float32)
-    padded = np.zeros(SHAPE[1:], np.float32)
+    padded = np.zeros((3, _HEIGHT, longest), np.float32)
     padded[:, :, :width] = (pixels / 255 - 0.5) / 0.5
     return padded
 
@@ -125,3 +143,12 @@ def exact_lines(dictionary: list[str]) -> Metric:
         return {"exact_lines": sum(exact) / len(exact)}
 
     return metric
+
+
+def right_directions(
+    outputs: Iterator[Mapping[str, Array]], targets: Iterator[Mapping[str, Array]]
+) -> dict[str, float]:
+    """The metric of the classifier: the share of lines whose direction is right."""
+    pairs = zip(outputs, targets, strict=True)
+    right = [output[CLASSIFIER_OUTPUT].argmax() == target["direction"].item() for output, target in pairs]
+    return {"right_directions": sum(right) / len(right)}

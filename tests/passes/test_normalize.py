@@ -24,7 +24,7 @@ from tests.equality import (
     run,
     sqnr_db,
 )
-from tests.networks.ocr_wheel import ocr_model
+from tests.networks.wheels import ocr_model
 
 REAL_FLOOR_DB = 80.0
 

@@ -122,3 +122,20 @@ def test_a_constant_keeps_its_grid_in_the_other_signedness() -> None:
     kept = ImportedQParams({}, {}, {"c": (params,)}).of_constant(Origin("c"), array, weight_params(array, wanted, None))
     assert kept == QParams(wanted, np.float32(0.02), np.int32(95))
     assert np.array_equal(fake_quantize(array, kept), array)
+
+
+def test_another_encoding_does_not_represent_what_a_clip_never_writes() -> None:
+    """int8 from -6 to 6 behind a Clip(0, 6) becomes uint8 from 0 to 6, and a second consumer of its input keeps all."""
+    text = """g (float[1,4] x) => (float[1,4] y, float[1,4] u) <float low = {0}, float high = {6}> {
+        n = Neg(x) c = Clip(n, low, high) cq = QuantizeLinear(c, s, z) cd = DequantizeLinear(cq, s, z)
+        nq = QuantizeLinear(n, t, z) nd = DequantizeLinear(nq, t, z) y = Sqrt(cd) u = Tanh(nd) }"""
+    model, plan = invert(model_from(text, s=np.float32(6 / 127), t=np.float32(9 / 127), z=np.int8(0)))
+    imported = imported_qparams(model, plan)
+    clipped, whole = imported.of_tensor(["c"], U8), imported.of_tensor(["n"], U8)
+    assert clipped is not None
+    assert whole is not None
+    assert (float(clipped.params.scale), int(clipped.params.zero_point)) == (pytest.approx(6 / 255), 0)
+    assert (float(whole.params.scale), int(whole.params.zero_point)) == (pytest.approx(9 / 127), 128)
+    kept = imported.of_tensor(["c"], S8)
+    assert kept is not None
+    assert (kept.source, float(kept.params.scale)) == (ScaleSource.GIVEN, np.float32(6 / 127))

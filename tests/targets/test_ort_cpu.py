@@ -143,7 +143,7 @@ def test_read_back_reports_a_changed_axis(tmp_path: Path) -> None:
         dequantizes = [n for n in model.graph.node if n.op_type == "DequantizeLinear"]
         next(a for n in dequantizes for a in n.attribute if a.name == "axis").i = 0
 
-    assert tamper(tmp_path / "run", change_axis) == ["scales along axis 0 instead of 1"]
+    assert tamper(tmp_path / "run", change_axis) == ["planned scales along axis 1, found scales along axis 0"]
 
 
 def test_a_planned_float_weight_that_became_integer_is_reported(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_planned_float_weight_that_became_integer_is_reported(tmp_path: Path) 
         node = next(n for n in model.graph.node if n.op_type == "Conv")
         node.name, node.op_type = "b", "QLinearConv"  # as ONNX Runtime does when WeightBiasQuantization is on
 
-    assert "planned in float, but runs as QLinearConv" in tamper(run, integer)
+    assert "planned float32, found integers: it runs as QLinearConv" in tamper(run, integer)
 
 
 ATTENTION = """
@@ -202,7 +202,7 @@ def test_an_operator_kept_in_float_between_quantized_tensors_runs_in_float(
     def integer(model: onnx.ModelProto) -> None:
         next(n for n in model.graph.node if n.name == node).op_type = in_integers
 
-    assert f"planned in float, but runs as {in_integers}" in tamper(tmp_path / "run", integer)
+    assert f"planned float32, found integers: it runs as {in_integers}" in tamper(tmp_path / "run", integer)
 
 
 def test_an_operator_of_a_float_network_between_quantized_ones_runs_in_float(tmp_path: Path) -> None:

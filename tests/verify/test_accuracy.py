@@ -56,8 +56,8 @@ def low_accuracy(result: dovetail.Result) -> list[Finding]:
 def test_a_ruined_model_fails_although_target_and_simulation_agree(ruined: dovetail.Result) -> None:
     assert ruined.failed == ("accuracy",)
     verdict = ruined.verdicts["accuracy"]
-    assert "top1 drops from 0.9956 to 0.1022, by 0.8933 where 0.05 is allowed" in verdict.reason
-    assert re.search(r"output 'logits' is at -0\.\d dB against float, below 10 dB", verdict.reason)
+    assert "top1 drops from 0.9956 to 0.1022: by 0.8933, more than the allowed 0.05" in verdict.reason
+    assert re.search(r"output 'logits' is at -0\.\d dB against float, below the limit of 10 dB", verdict.reason)
     on_metric, on_outputs = verdict.evidence.split("; ")
     assert on_metric == "dovetail.zoo.metrics:top1 on 450 held-out samples of in-memory arrays, target"
     assert on_outputs == "SQNR on 16 held-out samples of in-memory arrays, target"
@@ -112,9 +112,9 @@ def test_limits_are_options_and_recorded(tmp_path: Path) -> None:
     assert (result.thresholds.max_drop, result.thresholds.max_drop_of) == (0.2, {"top1": 0.9})
     assert result.thresholds.min_sqnr_db == -5
     conditions = result.verdicts["accuracy"].passes_when
-    assert conditions["metric"] == "no figure drops by more than 0.2 against float, top1 by more than 0.9"
+    assert conditions["metric"] == "no value gets worse than in float by more than 0.2, top1 by more than 0.9"
     assert [finding.severity for finding in low_accuracy(result)] == [Severity.WARNING]
-    assert "the top class of 'logits' is that of float for" in low_accuracy(result)[0].message
+    assert "'logits' has the same top class as float for only" in low_accuracy(result)[0].message
 
 
 def test_one_row_is_on_the_same_samples_with_the_spread_beside_it(ruined: dovetail.Result) -> None:
@@ -135,11 +135,11 @@ def test_one_row_is_on_the_same_samples_with_the_spread_beside_it(ruined: doveta
         (("--min-sqnr", "nan"), "min_sqnr_db: expected a finite number"),
         (("--min-sqnr", "ten"), "not a valid float"),
         (("--max-drop", "top1="), "--max-drop top1=: '' is not a number"),
-        (("--max-drop", "=0.1"), "must be FIGURE=NUMBER"),
+        (("--max-drop", "=0.1"), "must be NAME=NUMBER"),
         (("--max-drop", "-0.1"), "expected a number of at least 0"),
         (("--max-drop", "0.1", "--max-drop", "0.2"), "given twice"),
         (("--max-drop", "a=0.1", "--max-drop", "a=0.2"), "--max-drop a is given twice"),
-        (("--max-drop", "0.1"), "--max-drop limits the figures of a metric: add --eval DATA"),
+        (("--max-drop", "0.1"), "--max-drop limits the values of a metric: add --eval DATA"),
     ],
 )
 def test_bad_limits_are_refused(
@@ -168,12 +168,12 @@ def test_a_configuration_file_has_the_same_limits(tmp_path: Path, capsys: pytest
     with pytest.raises(SystemExit) as stop:
         main([*base, "-o", str(tmp_path / "run")])
     assert stop.value.code == 1
-    assert "below 90 dB" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "below the limit of 90 dB" in " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert dovetail.load_result(tmp_path / "run/result.json").thresholds.min_sqnr_db == 90
 
 
 def test_a_limit_of_an_unknown_figure_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--max-drop: the metric has no figure 'topl'; expected one of top1"):
+    with pytest.raises(InputError, match=r"--max-drop: the metric returns no value 'topl'; expected one of top1"):
         fit_outlier(tmp_path / "run", max_drop={"topl": 0.01})
     assert not (tmp_path / "run").exists()
 
@@ -195,10 +195,10 @@ def test_a_metric_may_say_that_lower_is_better(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("declared", "message"),
     [
-        ("error", "must be True or a set of figure names, not 'error'"),
+        ("error", "must be True or a set of names of values, not 'error'"),
         (1.5, "must be True or a set"),
-        ({3}, "must contain names of figures, not 3"),
-        ({"eror"}, "lower_is_better: the metric has no figure 'eror'; expected one of error, share"),
+        ({3}, "must contain names of values, not 3"),
+        ({"eror"}, "lower_is_better: the metric returns no value 'eror'; expected one of error, share"),
     ],
 )
 def test_what_is_no_declaration_is_refused(
@@ -213,7 +213,7 @@ def test_random_data_never_passes(tmp_path: Path) -> None:
     result = dovetail.fit(DIGITS.model_path, target="ort-cpu", calibration="random", output=tmp_path / "run")
     verdict = result.verdicts["accuracy"]
     assert verdict.status is Status.NOT_CHECKED
-    assert verdict.reason.startswith("the data is random, which does not tell how accurate the model is; lowest output")
+    assert verdict.reason.startswith("the data is random, so the accuracy on real data is unknown; lowest output")
 
 
 def judged(
@@ -255,7 +255,7 @@ def test_few_same_top_classes_are_a_warning() -> None:
     other = [{"scores": np.array([[0.99, 1.0]], np.float32)}] * 2 + exact[2:]
     judgement = judged(compare_runs(exact, other, classes=["scores"]))
     assert judgement.verdict.status is Status.PASS
-    assert judgement.problems == ("the top class of 'scores' is that of float for 90.0 % of the samples",)
+    assert judgement.problems == ("'scores' has the same top class as float for only 90.0 % of the samples",)
 
 
 def test_integer_outputs_are_not_judged() -> None:

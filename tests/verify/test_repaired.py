@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 import onnx_ir as ir
+import pytest
 
-from dovetail.backend import Sample
+from dovetail.backend import Runner, Sample
+from dovetail.errors import BackendError
 from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.qdq.quantized_io import RunSamples
-from dovetail.verify.repaired import RepairStreams, judge_repair
+from dovetail.verify.repaired import RepairReferences, judge_on_target, judge_repair
 from tests.equality import model_from
 
 SAMPLES = 40
@@ -29,8 +31,10 @@ def at(level_db: float, noise: np.ndarray = NOISE) -> np.ndarray:
 
 
 def stream(rows: np.ndarray, name: str = "y") -> RunSamples:
+    """The outputs of the first samples, as many as there are samples."""
+
     def run(samples: Iterable[Sample]) -> Iterator[Sample]:
-        return ({name: row[None]} for row, _ in zip(rows, samples, strict=True))
+        return ({name: row[None]} for row, _ in zip(rows, samples, strict=False))
 
     return run
 
@@ -44,15 +48,16 @@ def judged(
     graph: ir.Graph = GRAPH,
 ) -> Verdict:
     name = str(graph.outputs[0].name)
-    streams = RepairStreams(
-        graph,
-        stream(as_given, name),
-        stream(repaired, name),
-        None if reference is None else stream(reference, name),
-        types if isinstance(types, str) else stream(types, name),
-    )
+    references = referenced(as_given, reference, graph)
+    types_only = types if isinstance(types, str) else stream(types, name)
+    return judge_repair(references, stream(repaired, name), lambda: types_only, Thresholds())
+
+
+def referenced(as_given: np.ndarray, reference: np.ndarray | None, graph: ir.Graph = GRAPH) -> RepairReferences:
+    name = str(graph.outputs[0].name)
     samples: list[Sample] = [{"x": row[None]} for row in EXPECTED]
-    return judge_repair(streams, samples, "by hand", Thresholds())
+    expected = None if reference is None else list(stream(reference, name)(samples))
+    return RepairReferences(graph, samples, "samples by hand", list(stream(as_given, name)(samples)), expected)
 
 
 def test_with_float_one_decibel_may_be_lost() -> None:
@@ -119,3 +124,60 @@ def test_a_failure_says_what_the_types_alone_cost() -> None:
     verdict = judged(at(20), at(15), reference=EXPECTED, types=at(15.5))
     assert verdict.status is Status.FAIL
     assert verdict.reason.endswith("against float; the change of types alone gives 15.5 dB")
+
+
+def test_fewer_than_a_hundred_samples_are_said_to_be_too_few_for_one_per_cent() -> None:
+    verdict = judged(EXPECTED, EXPECTED, reference=EXPECTED, graph=SCORES)
+    assert verdict.evidence.endswith("one sample is 2.5% of them, and may differ")
+    assert "one sample" not in judged(EXPECTED, EXPECTED, reference=EXPECTED).evidence
+
+
+def test_the_drop_per_sample_has_a_mean_and_a_deviation() -> None:
+    """One half of the samples loses 2 dB, the other nothing: the pooled figure does not tell."""
+    given = at(20)
+    worse = EXPECTED + (given - EXPECTED) * np.where(np.arange(SAMPLES) % 2, 10 ** (2 / 20), 1)[:, None]
+    numbers = judged(given, worse.astype(np.float32), reference=EXPECTED).numbers
+    assert numbers["mean drop per sample: y"] == pytest.approx(1.0, abs=1e-3)
+    assert numbers["deviation of the drop: y"] == pytest.approx(1.0127, abs=1e-3)
+
+
+def on_target(target: np.ndarray, runner: Runner, reference: np.ndarray | None = EXPECTED) -> Verdict:
+    """The verdict on a model whose simulation is as good as the model as given."""
+    references = referenced(at(20), reference)
+    simulated = judge_repair(references, stream(at(20)), lambda: "unknown", Thresholds())
+    assert simulated.status is Status.PASS
+    return judge_on_target(simulated, references, stream(target), runner, lambda: "unknown", Thresholds())
+
+
+def test_the_outputs_of_the_target_are_judged_too() -> None:
+    everywhere = Runner(None)
+    verdict = on_target(at(19.1), everywhere)
+    assert (verdict.status, verdict.numbers["target: y"]) == (Status.PASS, pytest.approx(19.1, abs=0.01))
+    assert verdict.numbers["repaired: y"] == pytest.approx(20, abs=0.01)
+    assert verdict.evidence.endswith("; the target on 40 of them")
+    verdict = on_target(at(18.5), everywhere)
+    assert verdict.status is Status.FAIL
+    assert verdict.reason.startswith("on the target: worse than the model as given; 'y': repaired 18.5 dB")
+
+
+def test_an_emulator_runs_more_samples_before_a_failure_is_accepted() -> None:
+    emulator = Runner(None, samples=1, retry_samples=8)
+    first_is_bad = at(20)
+    first_is_bad[0] = EXPECTED[0] + (first_is_bad[0] - EXPECTED[0]) * 1.3
+    verdict = on_target(first_is_bad, emulator)
+    assert (verdict.status, verdict.evidence.rpartition("; ")[2]) == (Status.PASS, "the target on 8 of them")
+    verdict = on_target(at(20), emulator)
+    assert (verdict.status, verdict.evidence.rpartition("; ")[2]) == (Status.PASS, "the target on 1 of them")
+    assert on_target(at(15), emulator).status is Status.FAIL
+
+
+def test_a_target_that_cannot_be_run_leaves_the_verdict_of_the_simulation() -> None:
+    def run(samples: Iterable[Sample]) -> Iterator[Sample]:
+        raise BackendError("no device")
+        yield {}
+
+    references = referenced(at(20), EXPECTED)
+    simulated = judge_repair(references, stream(at(20)), lambda: "unknown", Thresholds())
+    verdict = judge_on_target(simulated, references, run, Runner(None), lambda: "unknown", Thresholds())
+    assert verdict.status is Status.PASS
+    assert verdict.evidence.endswith("; the target could not be run: no device")

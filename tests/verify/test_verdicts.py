@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail.backend import CompileResult, Outcome, Probe, ReadBack, TensorReadBack
+from dovetail.backend import CompileResult, Outcome, Probe, ReadBack, TensorReadBack, changed
 from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.numerics.metrics import Comparison
 from dovetail.verify import verdicts
@@ -60,7 +60,8 @@ def test_a_graph_that_fails_to_run_fails_unless_it_was_stopped(finished: bool, s
 
 
 def read(*outcomes: Outcome, unparsed: str = "") -> ReadBack:
-    rows = tuple(TensorReadBack(f"t{i}", outcome, "u8 instead of u16") for i, outcome in enumerate(outcomes))
+    detail = changed("uint16", "uint8")[1]
+    rows = tuple(TensorReadBack(f"t{i}", outcome, detail) for i, outcome in enumerate(outcomes))
     return ReadBack(rows, "a dump", unparsed)
 
 
@@ -72,7 +73,7 @@ def read(*outcomes: Outcome, unparsed: str = "") -> ReadBack:
             Status.PASS,
             "2 planned tensors and edges: 1 matched, 1 absorbed, 0 changed",
         ),
-        (read(Outcome.MATCHED, Outcome.CHANGED, Outcome.NOT_FOUND), Status.FAIL, "'t1': u8 instead of u16"),
+        (read(Outcome.MATCHED, Outcome.CHANGED, Outcome.NOT_FOUND), Status.FAIL, "'t1': planned uint16, found uint8"),
         (read(Outcome.MATCHED, Outcome.NOT_FOUND), Status.NOT_CHECKED, "1 planned tensors or edges were not found"),
         (read(unparsed="line 812: ???"), Status.NOT_CHECKED, "could not be parsed: line 812: ???"),
         (read(), Status.NOT_CHECKED, "nothing was read back"),

@@ -11,25 +11,25 @@ from dovetail.printable import size_text
 def cache_command() -> None:
     """Show or clear the compile cache.
 
-    It holds the results of vendor compilers; runs with `--no-cache` do not use it. DOVETAIL_CACHE_DIR sets another
-    folder, DOVETAIL_CACHE_LIMIT_MB another size limit.
+    It holds the results of vendor compilers, and the hashes of float models that ONNX Runtime ran without a crash. Runs
+    with `--no-cache` do not use it. DOVETAIL_CACHE_DIR sets another folder, DOVETAIL_CACHE_LIMIT_MB another size limit.
     """
 
 
 @cache_command.command("info")
 def info_command() -> None:
-    """Show the folder, the number of compile results and the size."""
+    """Show the folder, the number of entries and the size."""
     from dovetail.targets.compile_cache import user_cache
 
     cache = user_cache()
     entries, size_bytes = cache.size()
     click.echo(f"folder: {cache.folder}")
-    click.echo(f"{entries} compilations, {size_text(size_bytes)} of at most {size_text(cache.limit_bytes)}")
+    click.echo(f"{_entries(entries)}, {size_text(size_bytes)} of at most {size_text(cache.limit_bytes)}")
 
 
 @cache_command.command("clear")
 def clear_command() -> None:
-    """Remove all compile results from the cache."""
+    """Remove all entries from the cache."""
     from dovetail.errors import InputError
     from dovetail.targets.compile_cache import user_cache
 
@@ -37,5 +37,9 @@ def clear_command() -> None:
     try:
         entries, size_bytes = cache.clear()
     except OSError as error:
-        raise InputError(f"{cache.folder}: the compile cache could not be removed ({error})") from error
-    click.echo(f"removed {entries} compilations, {size_text(size_bytes)}, from {cache.folder}")
+        raise InputError(f"{cache.folder}: the compile cache could not be cleared ({error})") from error
+    click.echo(f"removed {_entries(entries)}, {size_text(size_bytes)}, from {cache.folder}")
+
+
+def _entries(count: int) -> str:
+    return f"{count} entr{'y' if count == 1 else 'ies'}"

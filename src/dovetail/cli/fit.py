@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dovetail.cli.invocation import current
+from dovetail.cli.options import ACCURACY_LIMITS, HELD_OUT, NO_CACHE, OUTPUT, SHAPE, TARGET_OPTION
 from dovetail.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,12 +31,7 @@ NOT_CHECKED = 3
     metavar="DATA",
     help="Calibration data: .npz file, folder of .npy files or images, module:function, or random. Required.",
 )
-@click.option("--eval", "eval_", metavar="DATA", help="Held-out data, with labels (ground truth) for the metric.")
-@click.option(
-    "--metric",
-    metavar="MODULE:FUNCTION",
-    help="Function of two iterators, over outputs and labels, that returns a dict of named values; requires --eval.",
-)
+@HELD_OUT
 @click.option(
     "--keep",
     multiple=True,
@@ -66,32 +62,21 @@ NOT_CHECKED = 3
     metavar="N",
     help="Number of samples to run on the emulator (default 1); only for targets with an emulator.",
 )
-@click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Static shape of an input. Can be repeated.")
+@SHAPE
 @click.option(
     "--size", metavar="H,W", help="Images are resized to the model input; --size asserts that the input is H,W."
 )
 @click.option("--mean", metavar="M,...", help="Value per channel to subtract from pixels scaled to 0..1.")
 @click.option("--std", metavar="S,...", help="Value per channel to divide by, after --mean is subtracted.")
 @click.option("--layout", help="Layout of the image input: nchw (default) or nhwc.")
-@click.option(
-    "--option",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Option of the target; see `dovetail targets`. Can be repeated.",
-)
+@TARGET_OPTION
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
     help="TOML file with options, named as here but with _ for -. It cannot contain calib, eval, plan, output, force "
     "or resume. `cache = false` stands for --no-cache; the table [thresholds] can only be set there.",
 )
-@click.option(
-    "--max-drop",
-    multiple=True,
-    metavar="[FIGURE=]NUMBER",
-    help="Largest drop of a value of the metric, absolute (default 0.05), with which `accuracy` passes.",
-)
-@click.option("--min-sqnr", type=float, metavar="DB", help="Lowest SQNR of an output for `accuracy` to pass (10 dB).")
+@ACCURACY_LIMITS
 @click.option(
     "--require",
     multiple=True,
@@ -99,12 +84,9 @@ NOT_CHECKED = 3
     help="Exit with code 3 if this verdict is not checked: normalized, compiled, fidelity, numerics, accuracy or "
     "device. Can be repeated.",
 )
-@click.option(
-    "-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="Run directory. Required."
-)
-@click.option("--force", is_flag=True, help="Replace an earlier run in the run directory.")
+@OUTPUT
 @click.option("--resume", is_flag=True, help="Continue an earlier run in the run directory.")
-@click.option("--no-cache", is_flag=True, help="Compile everything again; neither read nor write the compile cache.")
+@NO_CACHE
 @click.pass_context
 def fit_command(
     context: click.Context, /, model: Path, output: Path, force: bool, resume: bool, **arguments: Any
@@ -175,7 +157,7 @@ def show(result: Result, output: Path, require: tuple[str, ...]) -> int:
     help="Run directory; an earlier demo in it is replaced.",
 )
 @click.option("--force", is_flag=True, help="Also replace a run in the run directory that is not a demo.")
-@click.option("--no-cache", is_flag=True, help="Compile everything again; neither read nor write the compile cache.")
+@NO_CACHE
 @click.pass_context
 def demo_command(
     context: click.Context, name: str, target: str, precision: str, output: Path, force: bool, no_cache: bool

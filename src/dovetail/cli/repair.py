@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from dovetail.cli.invocation import current
+from dovetail.cli.options import ACCURACY_LIMITS, HELD_OUT, NO_CACHE, OUTPUT, SHAPE, TARGET_OPTION
 from dovetail.printable import printable
 
 # How many lines of each list are printed.
@@ -32,31 +33,12 @@ _LISTED = 12
     type=click.Path(path_type=Path),
     help="Float model that MODEL was quantized from: the verdict `repaired` then compares both with it.",
 )
-@click.option("--eval", "eval_", metavar="DATA", help="Held-out data, with labels (ground truth) for the metric.")
-@click.option(
-    "--metric",
-    metavar="MODULE:FUNCTION",
-    help="Function of two iterators, over outputs and labels, that returns a dict of named values; requires --eval.",
-)
-@click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Static shape of an input. Can be repeated.")
-@click.option(
-    "--option",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Option of the target; see `dovetail targets`. Can be repeated.",
-)
-@click.option(
-    "--max-drop",
-    multiple=True,
-    metavar="[FIGURE=]NUMBER",
-    help="Largest drop of a value of the metric, absolute (default 0.05), with which `accuracy` passes.",
-)
-@click.option("--min-sqnr", type=float, metavar="DB", help="Lowest SQNR of an output for `accuracy` to pass (10 dB).")
-@click.option(
-    "-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="Run directory. Required."
-)
-@click.option("--force", is_flag=True, help="Replace an earlier run in the run directory.")
-@click.option("--no-cache", is_flag=True, help="Compile everything again; neither read nor write the compile cache.")
+@HELD_OUT
+@SHAPE
+@TARGET_OPTION
+@ACCURACY_LIMITS
+@OUTPUT
+@NO_CACHE
 @click.pass_context
 def repair_command(
     context: click.Context,

@@ -23,7 +23,8 @@ from dovetail.errors import InputError
     "--require",
     multiple=True,
     metavar="VERDICT",
-    help="Exit with code 3 if this verdict is not checked: normalized, compiled, fidelity, numerics or device.",
+    help="Exit with code 3 if this verdict is not checked: normalized, compiled, fidelity, numerics, accuracy "
+    "or device.",
 )
 @click.pass_context
 def verify_command(context: click.Context, run: Path, outputs: Path | None, require: tuple[str, ...]) -> None:

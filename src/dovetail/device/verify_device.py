@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from dovetail.backend import MODEL
+from dovetail.device.device_accuracy import ON_DEVICE, with_accuracy, with_device_findings
 from dovetail.device.manifest import MANIFEST, Manifest, read_manifest
 from dovetail.device.pack import FLOAT, FOLDER, SIMULATION
 from dovetail.device.read_outputs import OutputFiles, find_outputs, read_outputs
@@ -28,8 +29,6 @@ from dovetail.verify import verdicts
 from dovetail.verify.compare import Agreement, compare_runs, side_by_side
 
 RECORD = "ran.json"
-# The prefix of notes about what ran on the device.
-_ON_DEVICE = "on the device:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +69,14 @@ def _verify_device(run: Path, device_outputs: Path) -> Result:
     verdict = _verdict(simulation_db, device_db, result.thresholds, evidence)
     verdict = verdicts.with_integers(verdict, simulation, vs_float)
     verdict = verdicts.with_selections(verdict, simulation, vs_float)
+    judged = None if manifest.data.random else vs_float
+    if judged is not None:
+        verdict = with_accuracy(verdict, judged, result.thresholds)
     metrics = _with_device(result.metrics, vs_float, vs_simulation, simulation)
     if record is not None and record.emulated:
-        verdict, metrics = _for_emulator(verdict), _with_device(result.metrics, None, None, None)
-    verified = replace(result, verdicts={**result.verdicts, "device": verdict}, metrics=metrics)
+        verdict, metrics, judged = _for_emulator(verdict), _with_device(result.metrics, None, None, None), None
+    findings = with_device_findings(result.findings, judged, result.thresholds)
+    verified = replace(result, verdicts={**result.verdicts, "device": verdict}, metrics=metrics, findings=findings)
     verified = _with_tool_files(verified, run, device_outputs)
     write_whole(run / RESULT, verified.to_json())
     return verified
@@ -87,8 +90,8 @@ def _with_tool_files(result: Result, run: Path, outputs: Path) -> Result:
     compiled, plan = load_compiled(run), read_plan(run / "plan.json")
     report = backend.device.read(outputs, compiled, plan)
     metrics = replace(result.metrics, latency_device=report.latency, not_measured=report.not_measured)
-    notes = tuple(note for note in result.notes if not note.startswith(_ON_DEVICE))
-    result = replace(result, metrics=metrics, notes=(*notes, *(f"{_ON_DEVICE} {note}" for note in report.notes)))
+    notes = tuple(note for note in result.notes if not note.startswith(ON_DEVICE))
+    result = replace(result, metrics=metrics, notes=(*notes, *(f"{ON_DEVICE} {note}" for note in report.notes)))
     # result.json may contain values from an earlier verify of other outputs, so read the build back again.
     usable = result.verdicts["compiled"].status is Status.PASS
     built = backend.read_back(compiled, plan) if usable else None

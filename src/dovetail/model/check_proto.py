@@ -13,6 +13,7 @@ from dovetail.errors import InputError
 
 # Elements of 6 bits are stored one by one; those of 4 and 2 bits are packed into bytes.
 _UNPACKED_BITS = 6
+_DATA_FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
 
 
 def check_proto(proto: onnx.ModelProto) -> None:
@@ -102,6 +103,9 @@ def _check_tensor(tensor: onnx.TensorProto) -> None:
         have, need = len(tensor.raw_data), math.ceil(size * bits / 8)
     else:
         field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
+        other = next((name for name in _DATA_FIELDS if name != field and len(getattr(tensor, name))), None)
+        if other is not None:
+            raise InputError(f"{label} is {onnx.TensorProto.DataType.Name(tensor.data_type)} but has {other}")
         have, need = len(getattr(tensor, field)), _entries(tensor.data_type, size, bits)
     if bits == _UNPACKED_BITS and not all(0 <= entry < 1 << bits for entry in tensor.int32_data):
         raise InputError(f"{label} has an element that {bits} bits do not hold")

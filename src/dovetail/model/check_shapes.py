@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from dovetail.errors import InputError
 from dovetail.model.edit import is_op
-from dovetail.model.inference import Types, inferred_types, run_inference, types_in, without_recorded_shapes
+from dovetail.model.inference import Types, infer, inferred_types, types_in, without_recorded_shapes
 from dovetail.model.origin import nodes_of
 
 # One error of onnx 1.23: "(op_type:MatMul, node name: mm): [ShapeInferenceError] Incompatible dimensions ...".
@@ -19,13 +19,14 @@ _ERROR = re.compile(r"\(op_type:(\w+), node name: (.*?)\): \[\w+\] (.*)")
 _INSIDE_FUNCTION = "Inference error(s)"
 
 
-def check_shapes(model: ir.Model) -> None:
+def check_shapes(model: ir.Model, bare: onnx.ModelProto | None = None) -> None:
     """Refuse a node that no runtime can run on inputs of these shapes, such as a MatMul of 1x7 and 8x8.
 
-    What shape inference cannot decide (unknown shapes, operators outside ONNX) is accepted.
+    What shape inference cannot decide (unknown shapes, operators outside ONNX) is accepted. ``bare``: the result of
+    ``without_recorded_shapes``, if the caller has it.
     """
     try:
-        types = types_in(run_inference(without_recorded_shapes(model), strict=True))
+        types = types_in(infer(bare or without_recorded_shapes(model), strict=True))
     except onnx.shape_inference.InferenceError as error:
         for op_type, name, reason in _ERROR.findall(str(error)):
             if _INSIDE_FUNCTION not in reason:

@@ -6,7 +6,7 @@ with which tests/model/test_contributed.py compares every rewrite.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,29 @@ _ACTIVATIONS = {
 }
 
 
+# ONNX Runtime's optimizer also writes operators of the ONNX domain into opsets that do not define them yet; operator ->
+# the first opset that does. Its kernels before that opset compute the same.
+_EARLY = {"LayerNormalization": 17}
+
+
 class _RankUnknown(Exception):
     """The rewrite needs a rank that is not known yet."""
+
+
+def claim_early(model: ir.Model) -> None:
+    """Give operators that the model's opset does not define yet the domain of ONNX Runtime, which defines them there.
+
+    ``rewrite_contributed`` makes them ONNX operators again, once the opset has been raised.
+    """
+    for node in model.graph.all_nodes():
+        if is_early(node, model.opset_imports):
+            node.domain = CONTRIBUTED
+            model.graph.opset_imports.setdefault(CONTRIBUTED, 1)
+
+
+def is_early(node: ir.Node, imports: Mapping[str, int]) -> bool:
+    """Whether ONNX defines an operator only in later opsets, and ONNX Runtime in this one too."""
+    return not node.domain and imports[""] < _EARLY.get(node.op_type, 0)
 
 
 def rewrite_contributed(model: ir.Model) -> tuple[str, ...]:
@@ -94,13 +115,24 @@ def _quick_gelu(node: ir.Node) -> dict[ir.Value, ir.Value]:
     return _result(node, _insert(node, "Mul", [x, _insert(node, "Sigmoid", [scaled])]))
 
 
-def _skip_layer_normalization(node: ir.Node) -> dict[ir.Value, ir.Value]:
-    """Add, or two of them with a bias, and LayerNormalization over the last axis."""
+def _layer_normalization(node: ir.Node) -> dict[ir.Value, ir.Value]:
+    _refuse_training_outputs(node)
+    bias = _optional(node, 2)
+    inputs = [_required(node, 0), _required(node, 1), *([] if bias is None else [bias])]
+    return _result(node, _insert(node, "LayerNormalization", inputs, dict(node.attributes)))
+
+
+def _refuse_training_outputs(node: ir.Node) -> None:
     if any(_is_used(node, index) for index in (1, 2)):
         raise InputError(
-            f"node {node.name!r} ({CONTRIBUTED}.{node.op_type}): its outputs for training, mean and inverse standard "
-            "deviation, are used, which is not supported; export the model for inference"
+            f"node {node.name!r} ({node.op_type}): its outputs for training, mean and inverse standard deviation, are "
+            "used, which is not supported; export the model for inference"
         )
+
+
+def _skip_layer_normalization(node: ir.Node) -> dict[ir.Value, ir.Value]:
+    """Add, or two of them with a bias, and LayerNormalization over the last axis."""
+    _refuse_training_outputs(node)
     total = _insert(node, "Add", [_required(node, 0), _required(node, 1)])
     bias, beta = _optional(node, 4), _optional(node, 3)
     total = total if bias is None else _insert(node, "Add", [total, bias])
@@ -167,6 +199,7 @@ REWRITES: dict[str, Callable[[ir.Node], dict[ir.Value, ir.Value]]] = {
     "FusedConv": _fused_conv,
     "FusedMatMul": _fused_matmul,
     "Gelu": _gelu,
+    "LayerNormalization": _layer_normalization,
     "QuickGelu": _quick_gelu,
     "SkipLayerNormalization": _skip_layer_normalization,
 }

@@ -44,8 +44,15 @@ def types_in(inferred: onnx.ModelProto) -> Types:
     return {info.name: info.type for info in (*inferred.graph.value_info, *inferred.graph.output)}
 
 
-def infer(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Infer shapes, also through GroupNormalization, which onnx 1.23 does not support: it keeps the input shape."""
+def infer(proto: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelProto:
+    """Infer shapes, also through GroupNormalization, which onnx 1.23 does not support; ``strict`` raises its errors."""
+    if any(node.op_type == "GroupNormalization" for node in proto.graph.node):
+        _record_group_norms(proto)
+    return run_inference(proto, strict=strict)
+
+
+def _record_group_norms(proto: onnx.ModelProto) -> None:
+    """Record the type of every output of GroupNormalization, which is that of its input, as far as it is known."""
     while True:
         inferred = run_inference(proto)
         known = {info.name: info.type for info in (*inferred.graph.input, *inferred.graph.value_info)}
@@ -57,14 +64,18 @@ def infer(proto: onnx.ModelProto) -> onnx.ModelProto:
         recorded = {info.name for info in proto.graph.value_info}
         new = [(name, type_proto) for name, type_proto in candidates if name not in recorded]
         if not new:
-            return inferred
+            return
         for name, type_proto in new:
             proto.graph.value_info.add(name=name).type.CopyFrom(type_proto)
 
 
 def without_recorded_shapes(model: ir.Model) -> onnx.ModelProto:
     """The skeleton of a model without the shapes that inference determines."""
-    proto = skeleton(model)
+    return remove_recorded_shapes(skeleton(model))
+
+
+def remove_recorded_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Remove the shapes that inference determines, in place; returns the proto."""
     kept = {name for node in proto.graph.node if node.domain for name in node.output}
     stale = [info for info in proto.graph.value_info if info.name not in kept]
     for info in stale:

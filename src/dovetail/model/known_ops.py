@@ -8,6 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from dovetail.errors import InputError
+from dovetail.model.contributed import is_early
 from dovetail.model.opset import OLDEST_OPSET
 
 _CONTRIBUTED = "com.microsoft"
@@ -70,6 +71,8 @@ def _is_supported(node: ir.Node, imports: dict[str, int]) -> bool:
         return False
     if node.domain == _CONTRIBUTED:
         return node.op_type in _contributed_ops()
+    if is_early(node, imports):
+        return True
     return onnx.defs.has(node.op_type, imports.get(node.domain, newest_opset()), node.domain)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import onnx
 import onnx_ir as ir
 from onnx import version_converter
 
 from dovetail.errors import InputError
+from dovetail.model.onnx_crashes import REPORTED, Step, refuse_crash
 from dovetail.model.skeleton import refill, skeleton
 
 OPSET = 21
@@ -25,9 +25,11 @@ def raise_opset(model: ir.Model) -> ir.Model:
     if version >= OPSET:
         raised = model.clone()
     else:
+        bare = skeleton(model)
+        refuse_crash({Step.CONVERT: bare})
         try:
-            proto = version_converter.convert_version(skeleton(model), OPSET)
-        except (RuntimeError, version_converter.ConvertError, onnx.shape_inference.InferenceError) as error:
+            proto = version_converter.convert_version(bare, OPSET)
+        except REPORTED as error:
             reason = str(error).strip().splitlines()[0]
             raise InputError(f"the model's opset {version} could not be converted to {OPSET}: {reason}") from error
         raised = ir.from_proto(proto)

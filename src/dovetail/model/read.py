@@ -19,9 +19,11 @@ from dovetail.model import known_ops, origin
 from dovetail.model.check_proto import check_proto
 from dovetail.model.check_shapes import check_shapes
 from dovetail.model.check_types import check_types
-from dovetail.model.contributed import rewrite_contributed
+from dovetail.model.contributed import claim_early, rewrite_contributed
 from dovetail.model.edit import constant_of, is_float, shape_of
 from dovetail.model.external_data import check_external_data
+from dovetail.model.inference import remove_recorded_shapes
+from dovetail.model.onnx_crashes import REPORTED, Step, refuse_crash
 from dovetail.model.opset import raise_opset
 from dovetail.model.skeleton import skeleton
 from dovetail.whole_number import LARGEST
@@ -48,6 +50,7 @@ def read(path: str | Path, shapes: Shapes = MappingProxyType({})) -> ir.Model:
     check_external_data(model, path.parent.absolute())
     names = _value_names(model)
     _put_in_order(model, path)
+    claim_early(model)
     _forget_placeholders(model)
     changes = _drop_trailing_empty_inputs(model)
     pin_shapes(model, shapes)
@@ -59,9 +62,12 @@ def read(path: str | Path, shapes: Shapes = MappingProxyType({})) -> ir.Model:
     model.meta[CHANGES] = changes
     name_nodes(model.graph)  # those that the conversion added
     origin.stamp(model, names)
-    rewrite_contributed(model)
-    _check_valid(model, path)
-    check_shapes(model)
+    bare, shapeless = _tried(model)
+    if rewrite_contributed(model):
+        check_types(model)
+        bare, shapeless = _tried(model)
+    _check_valid(bare, path)
+    check_shapes(model, shapeless)
     return model
 
 
@@ -160,9 +166,9 @@ def _put_in_order(model: ir.Model, path: Path) -> None:
     try:
         model.graph.sort()
     except ValueError as error:
-        raise InputError(
-            f"node {_node_in_cycle(model.graph).name!r} depends on its own output: the graph has a cycle"
-        ) from error
+        node = _node_in_cycle(model.graph)
+        what = "a node with a subgraph" if node is None else f"node {node.name!r}"
+        raise InputError(f"{what} depends on its own output: the graph has a cycle") from error
     try:
         common.InlinePass()(model)
         common.LiftConstantsToInitializersPass()(model)
@@ -173,11 +179,16 @@ def _put_in_order(model: ir.Model, path: Path) -> None:
     common.RemoveInitializersFromInputsPass()(model)
 
 
-def _node_in_cycle(graph: ir.Graph) -> ir.Node:
-    """A node of a cycle: one that is reached by following producers from a node that cannot be computed."""
+def _node_in_cycle(graph: ir.Graph) -> ir.Node | None:
+    """A node of a cycle: one that is reached by following producers from a node that cannot be computed.
+
+    None if the cycle is in a subgraph, or passes through what a subgraph reads from outside.
+    """
     pending = set(graph)
     while ready := [node for node in pending if not pending & set(node.predecessors())]:
         pending.difference_update(ready)
+    if not pending:
+        return None
     node = next(node for node in graph if node in pending)
     for _ in pending:  # from a node downstream of a cycle, enough steps upstream end in the cycle
         node = next(producer for producer in node.predecessors() if producer in pending)
@@ -192,10 +203,20 @@ def _check_inputs(model: ir.Model) -> None:
             )
 
 
-def _check_valid(model: ir.Model, path: Path) -> None:
+def _tried(model: ir.Model) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """The model without weights, and without recorded shapes: protos on which onnx was seen not to crash."""
+    bare = skeleton(model)
+    shapeless = onnx.ModelProto()
+    shapeless.CopyFrom(bare)
+    remove_recorded_shapes(shapeless)
+    refuse_crash({Step.CHECK: bare, Step.INFER: shapeless})
+    return bare, shapeless
+
+
+def _check_valid(bare: onnx.ModelProto, path: Path) -> None:
     try:
-        onnx.checker.check_model(skeleton(model))
-    except onnx.checker.ValidationError as error:
+        onnx.checker.check_model(bare)
+    except REPORTED as error:
         raise InputError(f"{str(path)!r} is not a valid model: {_first_line(error)}") from error
 
 

@@ -20,6 +20,7 @@ from dovetail.passes.additive_attention_mask import additive_attention_mask
 from dovetail.passes.attention_scale import attention_scale
 from dovetail.passes.bound_sentinels import bound_sentinels
 from dovetail.passes.bypass_gather_of_concat import bypass_gather_of_concat
+from dovetail.passes.bypass_split_of_concat import bypass_split_of_concat
 from dovetail.passes.decompose_attention import decompose_attention
 from dovetail.passes.einsum_to_matmul import einsum_to_matmul
 from dovetail.passes.fold_batch_norm import fold_batch_norm
@@ -81,6 +82,7 @@ NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
     bypass_gather_of_concat,
     unfold_to_reshape,
     (unify_reshapes, merge_layout, remove_noops),
+    bypass_split_of_concat,  # after unify_reshapes: behind one Reshape, to explicit sizes
     protect_pad_from_fusion,
     unshare_constants,
     remove_unused,

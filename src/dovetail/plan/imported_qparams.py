@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +17,7 @@ from dovetail.model.origin import Origin
 from dovetail.numerics.affine import fake_quantize
 from dovetail.numerics.grid import FLOAT8_HIGHEST
 from dovetail.numerics.ranges import params_from_range
+from dovetail.qdq.value_ranges import ValueRange, represented, value_ranges
 from dovetail.storage import Plan, ScaleSource, SourcedQParams
 
 # A dequantized weight is on its grid up to the rounding of float32, or of float16 if the model was float16.
@@ -34,13 +35,15 @@ class ImportedQParams:
     """The qparams that a quantized model has for its tensors and constants, by their names in its float graph.
 
     ``tensors``: the model's own qparams; ``implied``: qparams that follow for tensors that are a reshaped or scaled
-    copy of those. ``several``: tensors whose consumers had different qparams; the widest ones are kept.
+    copy of those. ``several``: tensors whose consumers had different qparams; the widest ones are kept. ``bounds``: the
+    values that a tensor can have at all, where its operators bound them, as a Relu or a Clip does.
     """
 
     tensors: Mapping[str, QParams]
     implied: Mapping[str, QParams]
     constants: Mapping[str, tuple[QParams, ...]]
     several: frozenset[str] = frozenset()
+    bounds: Mapping[str, ValueRange] = field(default_factory=dict)
 
     def of_tensor(self, names: Iterable[str], encoding: Encoding) -> SourcedQParams | None:
         """The imported qparams of the first of these tensors that has any, converted to an encoding."""
@@ -53,7 +56,8 @@ class ImportedQParams:
             exact = _in_encoding(qparams[name], encoding)
             if exact is None:
                 detail = "same range as in the input model, in another encoding"
-                return SourcedQParams(_by_range(qparams[name], encoding), ScaleSource.GIVEN_CHANGED, detail)
+                params = _by_range(qparams[name], encoding, self.bounds.get(name, ValueRange()))
+                return SourcedQParams(params, ScaleSource.GIVEN_CHANGED, detail)
             if name in self.several:
                 return SourcedQParams(exact, ScaleSource.GIVEN_CHANGED, "widest of several scales in the input model")
             return SourcedQParams(exact, ScaleSource.GIVEN, detail)
@@ -116,7 +120,8 @@ def imported_qparams(model: ir.Model, plan: Plan) -> ImportedQParams:
         elif name not in quantized_tensors and tensors[name] != choice.storage:
             several.add(name)
             tensors[name] = max(tensors[name], choice.storage, key=_width)
-    return ImportedQParams(tensors, _implied(model.graph, tensors), constants, frozenset(several))
+    bounds = {str(value.name): ends for value, ends in value_ranges(model.graph).items()}
+    return ImportedQParams(tensors, _implied(model.graph, tensors), constants, frozenset(several), bounds)
 
 
 def _width(params: QParams) -> float:
@@ -160,15 +165,14 @@ def _in_encoding(params: QParams, encoding: Encoding) -> QParams | None:
     return QParams(encoding, params.scale, params.zero_point)
 
 
-def _by_range(params: QParams, encoding: Encoding) -> QParams:
-    """The qparams in another encoding that represent the same range."""
-    low, high = (params.dtype.grid.low, params.dtype.grid.high) if params.dtype.is_integer else (
-        -FLOAT8_HIGHEST,
-        FLOAT8_HIGHEST,
-    )  # fmt: skip
-    scale = params.scale.astype(np.float64)
-    ends = (low - params.zero_point) * scale, (high - params.zero_point) * scale
-    return params_from_range(float(ends[0].min()), float(ends[1].max()), encoding)
+def _by_range(params: QParams, encoding: Encoding, bounds: ValueRange) -> QParams:
+    """The qparams in another encoding that represent the same range, as far as the tensor can have such values.
+
+    A symmetric range of what a Relu writes is half unused. And a target that fuses a Relu or Clip into the operator
+    before it may clip to the range of the output only: one that starts below 0 then loses the Relu.
+    """
+    low, high = represented(params)
+    return params_from_range(max(low, min(bounds.low, 0.0)), min(high, max(bounds.high, 0.0)), encoding)
 
 
 def _relaid(params: QParams, computed: QParams) -> Iterator[QParams]:

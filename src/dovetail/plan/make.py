@@ -14,6 +14,7 @@ from dovetail.numerics.bias import bias_params
 from dovetail.op_support import OpTable, Signature
 from dovetail.plan.breaks import costly_merges, negative_merges
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem, with_conversions
+from dovetail.plan.early_conversions import early_conversions
 from dovetail.plan.imported_qparams import ImportedQParams
 from dovetail.plan.qparams import QParamsBuilder, per_output_channel, widen
 from dovetail.plan.request import Request
@@ -22,6 +23,8 @@ from dovetail.plan.weight_scales import AdjustedScales, adjusted_scales, bias_la
 from dovetail.stats import DataInfo, Stats
 from dovetail.storage import Choice, FloatStorage, Plan, Reason, ScaleSource, Storage
 
+# An input that must not have its tensor's scale gets one that is this much larger, so that no value is clipped.
+_RESCALED = 1.01
 _NO_STATS = Stats({}, DataInfo("", 0, ""))
 
 
@@ -34,10 +37,7 @@ def make_plan(
     """
     if not request.from_data:
         stats = replace(stats, tensors={})
-    problem = build_problem(model, table)
-    separate = _separate(problem, stats, request)
-    problem = with_conversions(problem, separate)
-    solution = solve(problem, request)
+    problem, solution, separate = _solved(model, table, stats, request)
     writer = _Writer(problem, solution, QParamsBuilder(problem, stats, request.method, imported), separate, request)
     return Plan(
         target=table.target,
@@ -50,9 +50,23 @@ def make_plan(
 
 def narrower(model: ir.Model, table: OpTable, stats: Stats, request: Request) -> dict[Edge, Encoding]:
     """The operands for which the target also supports fewer bits than this request plans: edge -> that encoding."""
+    problem, solution, _ = _solved(model, table, stats, request)
+    return narrower_operands(problem, solution)
+
+
+def _solved(
+    model: ir.Model, table: OpTable, stats: Stats, request: Request
+) -> tuple[Problem, Solution, dict[Edge, str]]:
+    """The problem of a graph, its solution, and the edges that convert instead of sharing qparams, with the reason."""
     problem = build_problem(model, table)
-    problem = with_conversions(problem, _separate(problem, stats, request))
-    return narrower_operands(problem, solve(problem, request))
+    separate = _separate(problem, stats, request)
+    problem = with_conversions(problem, separate)
+    solution = solve(problem, request)
+    if early := early_conversions(problem, solution, request.pins):
+        separate |= early
+        problem = with_conversions(problem, separate)
+        solution = solve(problem, request)
+    return problem, solution, separate
 
 
 def _separate(problem: Problem, stats: Stats, request: Request) -> dict[Edge, str]:
@@ -157,8 +171,10 @@ class _Writer:
         required = slot.encoding
         if isinstance(storage, QParams) and not required.dtype.is_quantized and (asked := self._asked_in_float(unit)):
             return Choice(FloatStorage(required.dtype), *asked)
-        if not required.dtype.is_quantized or (isinstance(storage, QParams) and storage.encoding == required):
+        if not required.dtype.is_quantized:
             return None
+        if isinstance(storage, QParams) and storage.encoding == required:
+            return _rescaled(unit, operand, storage)
         why, text = Reason.OPERAND, f"{unit.label} requires {required.dtype} here, the tensor is {storage.dtype}"
         if (pin := self._pins.operands.get(operand.edge)) is not None:
             why, text = pin.why, pin.detail
@@ -251,3 +267,14 @@ class _Writer:
         params = bias_params(source.scale, scales, label=bias_label(operand))
         text = "bias, scale = input scale x weight scale"
         return Choice(params, Reason.BIAS, text, scale_from=ScaleSource.DERIVED)
+
+
+def _rescaled(unit: Unit, operand: Operand, storage: QParams) -> Choice | None:
+    """The requantization that the target requires on this edge, by its op table; None where it requires none."""
+    rescaled = None if unit.support is None else unit.support.rescaled
+    reason = "" if rescaled is None else rescaled(unit.nodes[0], operand.edge.index, storage.dtype)
+    if not reason:
+        return None
+    scale = storage.scale * storage.scale.dtype.type(_RESCALED)
+    params = QParams(storage.encoding, scale, storage.zero_point, storage.axis)
+    return Choice(params, Reason.OPERAND, reason, scale_from=ScaleSource.DERIVED)

@@ -142,7 +142,11 @@ class QParamsBuilder:
 
         A group that merges several tensors is calibrated instead: the qparams of one need not fit the others.
         """
-        if self.imported is None or len(self.problem.sources[root]) != 1 or self._merges(root):
+        if self.imported is None:
+            return None
+        if (origin := self._converted_from(root)) is not None:
+            return self._imported_params(origin, encoding)
+        if len(self.problem.sources[root]) != 1 or self._merges(root):
             return None
         names = [name for member in self._whole(root) for name in self._original(member)]
         if (imported := self.imported.of_tensor(names, encoding)) is not None:
@@ -158,6 +162,14 @@ class QParamsBuilder:
                 params = QParams(encoding, imported.params.scale * np.float32(factor), imported.params.zero_point)
                 return SourcedQParams(params, imported.source, f"{imported.detail}, scale times {factor:.4g}")
         return None
+
+    def _converted_from(self, root: str) -> str | None:
+        """The group from which one tensor is converted into this one, if all that this one does is to move its data."""
+        if self.problem.sources[root]:
+            return None
+        operands = [o for unit in self.problem.writers_of(root) for o in unit.shared()]
+        origins = {None if o.constant else self.problem.group_of[o.name] for o in operands} - {root}
+        return origins.pop() if len(origins) == 1 else None
 
     def _merges(self, root: str) -> bool:
         """Whether a group's source is merged (Concat) with a constant or with a tensor converted into the group."""

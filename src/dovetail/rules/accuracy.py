@@ -11,10 +11,11 @@ LOW_ACCURACY = explanation(
 
     ## What it finds
     After `dovetail fit` and `dovetail repair` have run the quantized model: a float output below 20 dB against float,
-    an output of class scores whose top class is the same as in float for less than 95 % of the samples, or a figure of
-    the metric that drops by more than is allowed. Outputs after a TopK are compared on the rows that both selected;
-    integer outputs are not judged. It is an error if the verdict `accuracy` fails (by default below 10 dB, or a drop of
-    more than 0.05), otherwise a warning.
+    an output of class scores whose top class is the same as in float for less than 95 % of the samples, or a value of
+    the metric that gets worse by more than is allowed. Outputs after a TopK are compared on the rows that both
+    selected; integer outputs are not judged. It is an error if the verdict `accuracy` fails (by default below 10 dB, or
+    a drop of more than 0.05), otherwise a warning. After `dovetail verify --device-outputs` also for the outputs of the
+    device, with messages that begin with "on the device:".
 
     ## Why it matters
     The verdicts `compiled`, `fidelity` and `numerics` compare the target with the plan and with the simulation. They

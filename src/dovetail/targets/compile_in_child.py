@@ -42,7 +42,7 @@ _MACHINE_ERROR = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class CompileCall:
-    """One call of a vendor's compiler.
+    """One call of a vendor's compiler, or of ONNX Runtime.
 
     ``function``: ``module:name``, called with ``arguments`` in a folder that holds ``inputs`` by name, to which it must
     not write; whatever other files it leaves there are its output. ``packages``: the distributions it uses. ``who``:
@@ -102,7 +102,7 @@ def compile_in_child(call: CompileCall, folder: Path) -> ChildResult:
 
     Files are only moved where there is an answer: what a refused or stopped compiler left behind is removed.
     """
-    session = _SESSION.get() or CompileSession(user_cache())
+    session = _session()
     with tempfile.TemporaryDirectory(prefix=".compile-", dir=folder) as name:
         work = Path(name)
         key = _key(call)
@@ -119,6 +119,25 @@ def compile_in_child(call: CompileCall, folder: Path) -> ChildResult:
                 destination.parent.mkdir(parents=True, exist_ok=True)
                 path.replace(destination)
     return result
+
+
+def has_finished(call: CompileCall) -> bool:
+    """Whether a call finished before: its answer is in the cache. Not counted as a compilation."""
+    cache = _session().cache
+    if cache is None:
+        return False
+    with tempfile.TemporaryDirectory(prefix="dovetail-") as name:
+        return cache.load(_key(call), Path(name)) is not None
+
+
+def remember(call: CompileCall, result: ChildResult) -> None:
+    """Keep the answer of a call that was not made by ``compile_in_child`` and wrote no files."""
+    with tempfile.TemporaryDirectory(prefix="dovetail-") as name:
+        _store(_session(), _key(call), call, result, Path(name))
+
+
+def _session() -> CompileSession:
+    return _SESSION.get() or CompileSession(user_cache())
 
 
 def _run(call: CompileCall, work: Path) -> ChildResult:

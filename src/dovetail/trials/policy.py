@@ -44,3 +44,20 @@ def take_while_better(
         rows.append((item, state, with_item, accepted))
         state = with_item if accepted else state
     return rows
+
+
+def shortest_prefix(order: Sequence[Item], is_enough: Callable[[Sequence[Item]], bool]) -> Sequence[Item] | None:
+    """The shortest start of ``order`` that is enough, found by halving; None where all of it is not.
+
+    A longer start is taken to be enough where a shorter one is.
+    """
+    if not is_enough(order):
+        return None
+    enough, too_short = len(order), 0
+    while enough - too_short > 1:
+        middle = (enough + too_short) // 2
+        if is_enough(order[:middle]):
+            enough = middle
+        else:
+            too_short = middle
+    return order[:enough]

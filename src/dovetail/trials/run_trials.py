@@ -41,10 +41,10 @@ def run_trials(
 ) -> TrialResult:
     """Run the knobs, build and verify the variant, and try the knobs' workarounds if the target computes it wrongly.
 
-    No knob is run for a plan of the caller's own, or for a model with imported scales.
+    No knob is run for a plan of the caller's own.
     """
     decisions: tuple[Decision, ...] = ()
-    if variant.plan is None and variant.imported is None:
+    if variant.plan is None:
         with stage("decide"):
             variant, decisions = decide_all(knobs, workbench, variant)
     validate_plan(workbench.plan(variant), variant.model, workbench.table)

@@ -36,13 +36,14 @@ from dovetail.qdq.simulation import load_simulation
 from dovetail.storage import Plan
 from dovetail.trials.variant import Variant
 from dovetail.verify.compare import Agreement, compare_runs
-from dovetail.verify.run import SessionRun
+from dovetail.verify.run import SessionRun, followed
 from dovetail.verify.switched import SwitchedSimulation
 from dovetail.verify.verdicts import MAX_SQNR_DB, bounded_db
 
 COMPILED = "compile"
 
 Progress = Callable[[int, int | None], None]
+View = Callable[[Sample], Sample]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ class Workbench:
     """Tries variants of one model on one target.
 
     ``available``: whether the target's compiler is installed. ``source``: iterates over the calibration samples from
-    the start. ``knob_options``: the caller's options for knobs, by the knob's name.
+    the start. ``knob_options``: the caller's options for knobs, by the knob's name. ``tail``: computes the outputs of
+    the caller's model, if the target cannot run all of it.
     """
 
     def __init__(
@@ -79,14 +81,15 @@ class Workbench:
         available: bool = True,
         knob_options: Mapping[str, str] | None = None,
         score: Score | None = None,
+        tail: ir.Model | None = None,
         progress: Progress = lambda done, total: None,
     ) -> None:
         self.table, self.backend, self.available = table, backend, available
         self.knob_options, self.score, self.progress = dict(knob_options or {}), score, progress
-        self._source, self._folder = source, folder
+        self._source, self._folder, self._tail = source, folder, tail
         self._samples: list[Sample] = []
         self._float: dict[int, tuple[ir.Model, list[Sample]]] = {}
-        self._agreements: dict[tuple[str, int], Agreement] = {}
+        self._agreements: dict[tuple[str, int, View | None], Agreement] = {}
         self._builds: dict[str, Future[tuple[CompileResult, Path]]] = {}
         self._lock = Lock()
 
@@ -102,14 +105,24 @@ class Workbench:
             return variant.plan
         return make_plan(variant.model, self.table, variant.stats, variant.request, variant.imported)
 
-    def compare(self, variant: Variant, count: int) -> Agreement:
-        """Compare the simulation of a variant with float, on the first ``count`` samples."""
+    def compare(self, variant: Variant, count: int, *, view: View | None = None) -> Agreement:
+        """Compare the simulation of a variant with float, on the first ``count`` samples.
+
+        ``view``: gives what is compared from the outputs of a sample, for example parts of them.
+        """
         with self._emitted(variant) as (plan, artifacts, digest):
-            if (digest, count) not in self._agreements:
+            key = digest, count, view
+            if key not in self._agreements:
                 simulation = load_simulation(_model(artifacts))
                 run_simulation = with_float_io(SessionRun(simulation, Mode.EXACT, self._scratch()), plan)
-                self._agreements[digest, count] = self._against_float(variant.model, run_simulation, count)
-        return self._agreements[digest, count]
+                self._agreements[key] = self._against_float(variant.model, run_simulation, count, view)
+        return self._agreements[key]
+
+    def simulation(self, variant: Variant) -> tuple[Plan, RunSamples]:
+        """The plan of a variant, and its simulation up to the outputs of the caller's model."""
+        with self._emitted(variant) as (plan, artifacts, _):
+            simulation = SessionRun(load_simulation(_model(artifacts)), Mode.EXACT, self._scratch())
+        return plan, followed(with_float_io(simulation, plan), self._tail, self._scratch())
 
     def worst_db(self, variant: Variant, count: int) -> float:
         """The SQNR of the worst output of the simulation against float."""
@@ -203,8 +216,10 @@ class Workbench:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def _against_float(self, model: ir.Model, run: RunSamples, count: int) -> Agreement:
+    def _against_float(self, model: ir.Model, run: RunSamples, count: int, view: View | None) -> Agreement:
         samples, exact = self.samples(count), self._float_outputs(model, count)
+        if view is not None:
+            return compare_runs(map(view, exact), map(view, run(samples)))
         return compare_runs(exact, run(samples), ranked_outputs(model.graph))
 
     def _float_outputs(self, model: ir.Model, count: int) -> list[Sample]:

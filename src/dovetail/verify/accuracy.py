@@ -45,16 +45,12 @@ class Judgement:
 
 
 def judge(measured: Measured, thresholds: Thresholds) -> Judgement:
-    """Judge the target's figures if it ran, else those of the simulation; no output that is not float."""
+    """Judge the outputs of the target if it ran, else those of the simulation; only float outputs."""
     conditions = passes_when("accuracy", thresholds)
     agreement, side = (measured.simulation, "simulation") if measured.target is None else (measured.target, "target")
     sqnr_db = output_db(agreement)
     drops, drop_limits, failures, on_metric = _metric(measured, thresholds)
-    failures += [
-        f"output {name!r} is at {value:.1f} dB against float, below {thresholds.min_sqnr_db:g} dB"
-        for name, value in sqnr_db.items()
-        if value < thresholds.min_sqnr_db
-    ]
+    failures += below_limit(sqnr_db, thresholds)
     count = measured.data.samples if measured.target is None else agreement.samples * measured.per_call
     kind = "held-out" if measured.held_out else "calibration"
     on_outputs = f"SQNR on {_samples(count, kind)} of {measured.data.source}, {side}" if sqnr_db else ""
@@ -62,35 +58,59 @@ def judge(measured: Measured, thresholds: Thresholds) -> Judgement:
     numbers = {f"drop of {name}": value for name, value in drops.items() if math.isfinite(value)}
     numbers |= {f"sqnr_db of {name}": value for name, value in sqnr_db.items()}
     if not sqnr_db and not drop_limits:
-        reason = "there is no float output to compare, and no metric was given"
+        reason = "the model has no float output to compare, and no metric was given"
         return Judgement(Verdict(Status.NOT_CHECKED, reason, conditions, evidence))
-    problems = (*failures, *_warnings(sqnr_db, agreement.top1, thresholds))
-    figures = _figures(measured, drops, sqnr_db)
+    problems = (*failures, *warnings(sqnr_db, agreement.top1, thresholds))
+    summary = _summary(measured, drops, sqnr_db)
     if measured.data.random:
-        reason = f"the data is random, which does not tell how accurate the model is; {figures}"
+        reason = f"the data is random, so the accuracy on real data is unknown; {summary}"
         return Judgement(Verdict(Status.NOT_CHECKED, reason, conditions, evidence, numbers), problems)
     status = Status.FAIL if failures else Status.PASS
-    return Judgement(Verdict(status, "; ".join(failures) or figures, conditions, evidence, numbers), problems)
+    return Judgement(Verdict(status, "; ".join(failures) or summary, conditions, evidence, numbers), problems)
 
 
 def output_db(agreement: Agreement) -> dict[str, float]:
     """SQNR of every float output, after a TopK on the rows that both sides selected.
 
-    NaN or infinity where float has none counts as the lowest figure. An output in which float itself is not finite,
+    NaN or infinity where float has none counts as the lowest SQNR. An output in which float itself is not finite,
     or that is empty, cannot be judged.
     """
-    figures = {}
+    sqnr_db = {}
     for name, comparison in agreement.outputs.items():
         rows = agreement.partnered.get(name)
         judged = comparison if rows is None or not rows.count else rows
         if name in agreement.integer or not judged.count or not math.isfinite(judged.signal):
             continue
-        figures[name] = -MAX_SQNR_DB if math.isnan(judged.sqnr_db) else bounded_db(judged.sqnr_db)
-    return figures
+        sqnr_db[name] = -MAX_SQNR_DB if math.isnan(judged.sqnr_db) else bounded_db(judged.sqnr_db)
+    return sqnr_db
+
+
+def below_limit(sqnr_db: Mapping[str, float], thresholds: Thresholds) -> list[str]:
+    """The outputs with which the verdict fails, a sentence each."""
+    return [
+        f"output {name!r} is at {value:.1f} dB against float, below the limit of {thresholds.min_sqnr_db:g} dB"
+        for name, value in sqnr_db.items()
+        if value < thresholds.min_sqnr_db
+    ]
+
+
+def warnings(sqnr_db: Mapping[str, float], top1: Mapping[str, float], thresholds: Thresholds) -> list[str]:
+    """The outputs that deserve a warning, a sentence each."""
+    low = [
+        f"output {name!r} is at {value:.1f} dB against float"
+        for name, value in sqnr_db.items()
+        if thresholds.min_sqnr_db <= value < WARNING_DB
+    ]
+    other = [
+        f"{name!r} has the same top class as float for only {100 * share:.1f} % of the samples"
+        for name, share in top1.items()
+        if share < WARNING_TOP1
+    ]
+    return [*low, *other]
 
 
 def _metric(measured: Measured, thresholds: Thresholds) -> tuple[dict[str, float], dict[str, float], list[str], str]:
-    """The drop of every figure, its limit, the failures, and what was measured."""
+    """By value of the metric: the drop and its limit; the failures; and which metric was computed on what."""
     if measured.accuracy is None:
         return {}, {}, [], ""
     limits = {name: thresholds.drop_of(name) for name in measured.accuracy.figures["float"]}
@@ -107,11 +127,15 @@ def _metric(measured: Measured, thresholds: Thresholds) -> tuple[dict[str, float
         drop = value - exact if name in accuracy.lower_is_better else exact - value
         drops[name] = math.inf if math.isnan(value) else drop
         if drops[name] > limits[name]:
-            worse = "rises" if name in accuracy.lower_is_better else "drops"
-            change = f"{name} {worse} from {exact:.4g} to {value:.4g}"
-            failures.append(f"{change}, by {drops[name]:.4g} where {limits[name]:g} is allowed")
+            change = f"{name} {_verb(accuracy, name)} from {exact:.4g} to {value:.4g}"
+            failures.append(f"{change}: by {drops[name]:.4g}, more than the allowed {limits[name]:g}")
     on_metric = f"{accuracy.metric} on {_samples(accuracy.data.samples, 'held-out')} of {accuracy.data.source}, {side}"
     return drops, limits, failures, on_metric
+
+
+def _verb(accuracy: Accuracy | None, name: str) -> str:
+    """How a value of the metric gets worse."""
+    return "rises" if accuracy is not None and name in accuracy.lower_is_better else "drops"
 
 
 def _is_enough(samples: int, limits: Mapping[str, float], available: int) -> bool:
@@ -122,25 +146,12 @@ def _is_enough(samples: int, limits: Mapping[str, float], available: int) -> boo
     return samples >= available or all(samples * limit >= 1 for limit in limits.values())
 
 
-def _warnings(sqnr_db: Mapping[str, float], top1: Mapping[str, float], thresholds: Thresholds) -> list[str]:
-    low = [
-        f"output {name!r} is at {value:.1f} dB against float"
-        for name, value in sqnr_db.items()
-        if thresholds.min_sqnr_db <= value < WARNING_DB
-    ]
-    other = [
-        f"the top class of {name!r} is that of float for {100 * share:.1f} % of the samples"
-        for name, share in top1.items()
-        if share < WARNING_TOP1
-    ]
-    return [*low, *other]
-
-
-def _figures(measured: Measured, drops: Mapping[str, float], sqnr_db: Mapping[str, float]) -> str:
+def _summary(measured: Measured, drops: Mapping[str, float], sqnr_db: Mapping[str, float]) -> str:
     parts = []
     if drops:
         worst = max(drops, key=drops.__getitem__)
-        parts.append(f"{worst} drops by {drops[worst]:.4g}" if drops[worst] > 0 else "no figure of the metric drops")
+        change = f"{worst} {_verb(measured.accuracy, worst)} by {drops[worst]:.4g}"
+        parts.append(change if drops[worst] > 0 else "no value of the metric gets worse")
     if sqnr_db:
         lowest = min(sqnr_db, key=sqnr_db.__getitem__)
         parts.append(f"lowest output {lowest!r}: {sqnr_db[lowest]:.1f} dB against float")

@@ -32,7 +32,7 @@ def low_accuracy(
     wider = wider_precision(table, precision)
     names = worst_tensors(losses, model)
     if wider is not None and names:
-        fix = f"keep the tensors that lose most in {wider}: {keep_line(names, wider)}"
+        fix = f"keep the tensors that lose most SQNR in {wider}: {keep_line(names, wider)}"
     else:
         fix = "try another range method (--range mse), more calibration data, or a wider precision"
     message = "; ".join(judgement.problems)
@@ -57,16 +57,21 @@ def by_original_name(losses: Mapping[str, Comparison], origins: Mapping[str, str
 
 
 def wider_precision(table: OpTable, precision: Precision) -> str | None:
-    """A precision of the target with wider activations: float if there is one, else the most bits."""
+    """The precision of the target to keep tensors in that lose too much in this one."""
+    return next(iter(wider_precisions(table, precision)), None)
+
+
+def wider_precisions(table: OpTable, precision: Precision) -> list[str]:
+    """The precisions of the target with wider activations: first float, then the one with the most bits."""
     if not precision.activation.dtype.is_quantized:
-        return None
+        return []
     floats = [name for name, other in table.precisions.items() if _is_float(other)]
     integers = {
         name: other.activation.dtype.bits
         for name, other in table.precisions.items()
         if other.activation.dtype.is_quantized and other.activation.dtype.bits > precision.activation.dtype.bits
     }
-    return floats[0] if floats else max(integers, key=integers.__getitem__, default=None)
+    return [*floats[:1], *sorted(integers, key=integers.__getitem__)[-1:]]
 
 
 def _is_float(precision: Precision) -> bool:

@@ -45,7 +45,7 @@ def measure(
 
 
 def lower_is_better(metric: Metric, name: str, figures: Iterable[str] | None = None) -> tuple[str, ...]:
-    """The figures of a metric that are errors, from its attribute ``lower_is_better``: names, or True for all.
+    """The values of a metric of which lower is better, from its attribute ``lower_is_better``: names, or True for all.
 
     Without ``figures`` (nothing is measured yet) only the attribute itself is checked.
     """
@@ -53,21 +53,21 @@ def lower_is_better(metric: Metric, name: str, figures: Iterable[str] | None = N
     if isinstance(declared, bool):
         return tuple(figures or ()) if declared else ()
     if isinstance(declared, str) or not isinstance(declared, Collection):
-        raise InputError(f"metric {name}: lower_is_better must be True or a set of figure names, not {declared!r}")
+        raise InputError(f"metric {name}: lower_is_better must be True or a set of names of values, not {declared!r}")
     wrong = next((key for key in declared if not isinstance(key, str)), None)
     if wrong is not None:
-        raise InputError(f"metric {name}: lower_is_better must contain names of figures, not {wrong!r}")
+        raise InputError(f"metric {name}: lower_is_better must contain names of values, not {wrong!r}")
     if figures is not None:
         require_figures(declared, figures, f"metric {name}: lower_is_better")
     return tuple(sorted(declared))
 
 
 def require_figures(names: Iterable[str], figures: Iterable[str], label: str) -> None:
-    """Refuse names that no figure of the metric has."""
+    """Refuse names that no value of the metric has."""
     known = list(figures)
     for name in names:
         if name not in known:
-            raise InputError(f"{label}: the metric has no figure {name!r}; expected one of {', '.join(known)}")
+            raise InputError(f"{label}: the metric returns no value {name!r}; expected one of {', '.join(known)}")
 
 
 def refuse_overlap(calibration: Iterable[bytes], evaluation: Iterable[bytes]) -> None:

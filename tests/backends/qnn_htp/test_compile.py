@@ -73,14 +73,16 @@ def test_the_dtype_of_a_16_bit_second_operand_is_planned_and_not_changed_by_the_
     htp: Target, tmp_path: Path
 ) -> None:
     naive = with_support(htp, "MatMul", OpSupport((signature(A16, A16, out=A16),)))
-    assert changed(compiled(ATTENTION, naive, tmp_path)[0]) == ["k: converted to uint8 before MatMul"]
+    rows = changed(compiled(ATTENTION, naive, tmp_path)[0])
+    assert rows == ["k: planned uint16, found uint8: converted before MatMul"]
     assert changed(compiled(ATTENTION, htp, tmp_path)[0]) == []
 
 
 def test_layer_norm_runs_in_integers_only_with_an_int32_beta(htp: Target, tmp_path: Path) -> None:
     u16 = Slot(Encoding(DType.U16), constant=True)
     naive = with_support(htp, "LayerNormalization", OpSupport((Signature((Slot(A16), u16, u16), A16),)))
-    assert "a: dequantized to float before LayerNorm" in changed(compiled(NORM, naive, tmp_path)[0])
+    rows = changed(compiled(NORM, naive, tmp_path)[0])
+    assert "a: planned uint16, found float16: dequantized before LayerNorm" in rows
     assert changed(compiled(NORM, htp, tmp_path)[0]) == []
 
 
@@ -90,7 +92,7 @@ def test_a_matmul_from_8_to_16_bits_runs_in_float(htp: Target, tmp_path: Path) -
     relu = OpSupport((signature(A8, out=A8), signature(A16, out=A16)))
     naive = with_support(with_support(htp, "Relu", relu), "MatMul", OpSupport((signature(A8, A8, out=A16),)))
     rows = changed(compiled(body, naive, tmp_path)[0])
-    assert [row.rpartition(": ")[2] for row in rows] == ["dequantized to float before MatMul"] * 2
+    assert [row.partition(": ")[2] for row in rows] == ["planned uint8, found float16: dequantized before MatMul"] * 2
     assert changed(compiled(body, htp, tmp_path)[0]) == []
 
 
@@ -112,7 +114,7 @@ def test_a_qdq_pair_between_float_operators_is_removed(htp: Target, tmp_path: Pa
     naive = dataclasses.replace(fitted, tensors={**alone, "b": Choice(coarse, Reason.PINNED)})
     result = htp.backend.compile(htp.backend.emit(model, naive, tmp_path), tmp_path)
     assert changed(htp.backend.read_back(result, naive)) == [
-        "b: a Q/DQ pair between float operators, removed before Softmax"
+        "b: planned uint8, found float16: a Q/DQ pair between float operators, removed before Softmax"
     ]
     # The outputs confirm it: they are those of the float graph; with the Q/DQ pair the SQNR would be 31 dB.
     sample = {"x": noise(model)["x"][0]}
@@ -131,7 +133,9 @@ def compiled_plan(model: ir.Model, plan: Plan, target: Target, folder: Path) -> 
 def test_a_16_bit_sigmoid_has_fixed_qparams(htp: Target, tmp_path: Path) -> None:
     body = "g (float[1,4,8] x) => (float[1,4,8] y) { a = Sigmoid(x)  y = Relu(a) }"
     naive = with_support(htp, "Sigmoid", OpSupport((signature(A16, out=A16),)))
-    assert changed(compiled(body, naive, tmp_path)[0]) == ["a: scale 1.52588e-05, zero point 0"]
+    (row,) = changed(compiled(body, naive, tmp_path)[0])
+    assert row.startswith("a: planned scale ")
+    assert row.endswith(", found scale 1.52588e-05 and zero point 0")
     assert changed(compiled(body, htp, tmp_path)[0]) == []
 
 
@@ -304,8 +308,34 @@ def test_an_island_of_one_operator_stays_float(htp: Target, tmp_path: Path) -> N
     assert not plan.tensors["l"].storage.dtype.is_quantized
     naive = tuple(Artifact("model", path) for path in write(emit_qdq(model, plan), tmp_path / "naive.onnx"))
     rows = changed(htp.backend.read_back(htp.backend.compile(naive, tmp_path), plan))
-    assert rows == ["l: Log writes uint16 instead of the planned float"]
+    assert rows == ["l: planned float16, found uint16: written by Log"]
     assert changed(compiled_plan(model, plan, htp, tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("op", "product"), [("MatMul", "MatMul(a, b)"), ("Einsum", 'Einsum <equation = "abqd,abkd->abqk"> (a, b)')]
+)
+def test_a_single_matmul_of_two_dequantized_operands_stays_float(
+    op: str, product: str, htp: Target, tmp_path: Path
+) -> None:
+    """As ``--keep NAME=fp16`` plans it. The operands alone make the provider compile it in integers, or reject it."""
+    model = graph(f"""g (float[1,2,8,8] q, float[1,2,8,8] k) => (float[1,2,8,8] y)
+        {{ a = Relu(q)  b = Relu(k)  m = {product}  y = Softmax(m) }}""")
+    in_float = with_support(htp, op, OpSupport((signature(F16, F16, out=F16),)))
+    data = noise(model)
+    plan = planned(model, in_float, W8A16, data=data)
+    assert not plan.tensors["m"].storage.dtype.is_quantized
+    assert plan.tensors["a"].storage.dtype.is_quantized
+    naive = tuple(Artifact("model", path) for path in write(emit_qdq(model, plan), tmp_path / "naive.onnx"))
+    as_given = htp.backend.compile(naive, tmp_path)
+    assert as_given.error or changed(htp.backend.read_back(as_given, plan))
+    result = htp.backend.compile(htp.backend.emit(model, plan, tmp_path), tmp_path)
+    assert result.error == ""
+    assert changed(htp.backend.read_back(result, plan)) == []
+    sample = {name: array[0] for name, array in data.items()}
+    (output,) = htp.backend.runner.run(result, [sample])
+    (exact,) = SessionRun(model, Mode.FLOAT, tmp_path)([sample])
+    assert Comparison.of(exact["y"], output["y"]).sqnr_db > 45
 
 
 def test_a_conversion_behind_a_transpose_is_detected(htp: Target, tmp_path: Path) -> None:
@@ -314,7 +344,7 @@ def test_a_conversion_behind_a_transpose_is_detected(htp: Target, tmp_path: Path
       m = MatMul(r, t)  s = Softmax(m) }"""
     naive = with_support(htp, "MatMul", OpSupport((signature(A16, A16, out=A16),)))
     rows = changed(compiled(body, naive, tmp_path)[0])
-    assert any("converted to uint8 before MatMul" in row for row in rows)
+    assert any("planned uint16, found uint8: converted before MatMul" in row for row in rows)
     assert changed(compiled(body, htp, tmp_path)[0]) == []
 
 

@@ -9,19 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dovetail.backend import MODEL
-from dovetail.model.session import Mode
 from dovetail.op_support import A16, W8A8, W8A16, OpSupport, Precision, signature
 from dovetail.target import Target
 from dovetail.targets import open_target
-from dovetail.verify.run import SessionRun
+from tests.backends.qnn_htp.agreement import agreement_db
 from tests.changed import changed, with_op
-from tests.equality import sqnr_db
 from tests.planning import graph, noise, planned
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 
-Data = dict[str, np.ndarray]
 SOFTMAX = "g (float[1,2,68,68] x) => (float[1,2,68,68] y) { y = Softmax <axis = -1> (x) }"
 # Two layers of a windowed backbone, concatenated for the neck: without their class tokens, as one image.
 LAYERS = f"""
@@ -80,47 +76,34 @@ def with_support(target: Target, op: str, support: OpSupport) -> Target:
     return with_op(target, op, support)
 
 
-def agreement_db(body: str, target: Target, precision: Precision, data: Data, folder: Path) -> float:
-    """The SQNR of the emulator's output against the simulation's, on the first sample."""
-    model = graph(body)
-    plan = planned(model, target, precision, data=data)
-    artifacts = target.backend.emit(model, plan, folder)
-    compiled = target.backend.compile(artifacts, folder)
-    assert compiled.error == ""
-    sample = {name: array[0] for name, array in data.items()}
-    simulation = SessionRun(next(a.path for a in artifacts if a.name == MODEL), Mode.EXACT, folder)
-    (expected,), (emulated,) = list(simulation([sample])), list(target.backend.runner.run(compiled, [sample]))
-    return min(sqnr_db(expected[name], emulated[name]) for name in expected)
-
-
 def test_the_output_scale_of_an_8_bit_softmax_is_a_multiple_of_a_step(htp: Target, tmp_path: Path) -> None:
     data = noise(graph(SOFTMAX), scale=0.1)
     naive = with_support(htp, "Softmax", dataclasses.replace(htp.table.ops["Softmax"], output_scale=None))
-    assert agreement_db(SOFTMAX, naive, W8A8, data, tmp_path) < 25
-    assert agreement_db(SOFTMAX, htp, W8A8, data, tmp_path) > 40
+    assert agreement_db(graph(SOFTMAX), naive, W8A8, data, tmp_path) < 25
+    assert agreement_db(graph(SOFTMAX), htp, W8A8, data, tmp_path) > 40
 
 
 def test_the_input_scale_of_a_16_bit_softmax_is_not_tiny(htp: Target, tmp_path: Path) -> None:
     data = noise(graph(SOFTMAX), scale=0.01)
     naive = with_support(htp, "Softmax", dataclasses.replace(htp.table.ops["Softmax"], least_scale={}))
-    assert agreement_db(SOFTMAX, naive, W8A16, data, tmp_path) < 30
-    assert agreement_db(SOFTMAX, htp, W8A16, data, tmp_path) > 60
+    assert agreement_db(graph(SOFTMAX), naive, W8A16, data, tmp_path) < 30
+    assert agreement_db(graph(SOFTMAX), htp, W8A16, data, tmp_path) > 60
 
 
 def test_the_inputs_of_an_8_bit_concat_have_its_qparams(htp: Target, tmp_path: Path) -> None:
     data = noise(graph(LAYERS))
     data["q"][:, 0, 0, 0] = 40.0  # an outlier, so that the two ranges differ
     naive = with_support(htp, "Concat", dataclasses.replace(htp.table.ops["Concat"], shares=()))
-    assert agreement_db(LAYERS, naive, W8A8, data, tmp_path) < 25
-    assert agreement_db(LAYERS, htp, W8A8, data, tmp_path) > 28
+    assert agreement_db(graph(LAYERS), naive, W8A8, data, tmp_path) < 25
+    assert agreement_db(graph(LAYERS), htp, W8A8, data, tmp_path) > 28
 
 
 def test_a_16_bit_log_is_kept_in_float(htp: Target, tmp_path: Path) -> None:
     body = "g (float[1,20,16] x) => (float[1,20,16] y) { a = Sigmoid(x)  b = Log(a)  y = Neg(b) }"
     data = noise(graph(body))
     naive = with_support(htp, "Log", OpSupport((signature(A16, out=A16),)))
-    assert agreement_db(body, naive, W8A16, data, tmp_path) < 10
-    assert agreement_db(body, htp, W8A16, data, tmp_path) > 45
+    assert agreement_db(graph(body), naive, W8A16, data, tmp_path) < 10
+    assert agreement_db(graph(body), htp, W8A16, data, tmp_path) > 45
 
 
 @pytest.mark.parametrize("chip", ["sm8550", "qcs6490"])
@@ -131,7 +114,7 @@ def test_64_bit_indices_need_no_rewrite(chip: str, tmp_path: Path) -> None:
     """
     indices = np.random.default_rng(0).integers(0, 20, (2, 6))
     data = {"x": noise(graph(body), 2)["x"], "i": indices}
-    assert agreement_db(body, open_target(f"qnn-htp:{chip}"), W8A16, data, tmp_path) > 60
+    assert agreement_db(graph(body), open_target(f"qnn-htp:{chip}"), W8A16, data, tmp_path) > 60
 
 
 @pytest.mark.parametrize("op", LINEAR)
@@ -140,8 +123,8 @@ def test_weight_scales_are_large_enough_to_requantize(htp: Target, op: str, tmp_
     body = linear(op, CHANNELS)
     data = noise(graph(body))
     naive = with_support(htp, op, dataclasses.replace(htp.table.ops[op], least_weight_scale=None))
-    assert agreement_db(body, naive, W8A16, data, tmp_path) < 10
-    assert agreement_db(body, htp, W8A16, data, tmp_path) > 60
+    assert agreement_db(graph(body), naive, W8A16, data, tmp_path) < 10
+    assert agreement_db(graph(body), htp, W8A16, data, tmp_path) > 60
 
 
 @pytest.mark.parametrize("precision", [W8A8, W8A16])
@@ -156,4 +139,4 @@ def test_a_relu_is_fused_only_where_zero_is_the_lowest_integer(
     model = graph(body)
     rejected = htp.backend.compile(fused.backend.emit(model, planned(model, fused, precision), tmp_path), tmp_path)
     assert str(rejected.findings[0].place) == f"{op}/c"
-    assert agreement_db(body, htp, precision, noise(model), tmp_path) > 40
+    assert agreement_db(graph(body), htp, precision, noise(model), tmp_path) > 40

@@ -85,11 +85,11 @@ def test_a_fused_attention_in_a_file_written_by_hand(attention: tuple[CompileRes
 def test_an_unfused_attention_in_a_file_written_by_hand(attention: tuple[CompileResult, Plan], tmp_path: Path) -> None:
     report = read_by_hand("apart", attention, tmp_path)
     changed = {name: detail for name, (outcome, detail) in as_rows(report).items() if outcome is Outcome.CHANGED}
-    matmul = "gemm mix_myl0_6 computes FP8 x Half"
+    matmul = "planned FP8 x FP8, found FP8 x Half: computed by gemm mix_myl0_6"
     assert changed == {
         "mix:0": matmul,
         "mix:1": matmul,
-        "o": "attention is not one fused kernel: the builder gives no reason",
+        "o": "planned one fused attention kernel, found separate kernels: the builder gives no reason",
     }
     assert [finding.severity for finding in report.findings] == [Severity.ERROR]
     assert fidelity(report.read_back, Thresholds()).status is Status.FAIL

@@ -74,7 +74,7 @@ def test_what_is_kept_in_float_is_read_back(tmp_path: Path) -> None:
     (tmp_path / "census.json").write_text(json.dumps(census))
     read_back = read_operator_list(run / "model.onnx", tmp_path / "census.json", read_plan(run / "plan.json"))
     changed = [(row.tensor, row.detail) for row in read_back.tensors if row.outcome is Outcome.CHANGED]
-    assert [tensor for tensor, detail in changed if "qint8 instead of float" in detail] == ["b"]
+    assert [tensor for tensor, detail in changed if "planned float32, found int8: in " in detail] == ["b"]
 
 
 def first_class(outputs: Iterator[Sample], targets: Iterator[Sample]) -> dict[str, float]:

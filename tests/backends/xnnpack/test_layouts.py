@@ -33,6 +33,14 @@ BRANCHES = (
         "2,8",
         0.02,
     ),
+    # A reshape that joins transposed axes, as it splits an image into windows.
+    (
+        "u# = Reshape(h#, windows) v# = Transpose<perm=[0,1,3,2,4,5]>(u#) t# = Reshape(v#, join) "
+        "y# = Concat<axis=1>(c#, t#)",
+        5,
+        "12",
+        1.0,
+    ),
 )
 
 
@@ -51,7 +59,8 @@ def branches() -> str:
         nodes.append(f"h{number} = MatMul(x, w) {text.replace('#', str(number))}")
     return f"""g (float[1,6,8] x) => ({", ".join(outputs)})
         <float[8,8] w = {{{values(8, 8, size=1.0, seed=9)}}}, {", ".join(tokens)},
-         int64[4] cut = {{1,8,2,3}}, int64[1] one = {{1}}, int64[1] four = {{4}}> {{ {" ".join(nodes)} }}"""
+         int64[4] cut = {{1,8,2,3}}, int64[6] windows = {{1,2,3,2,4,1}}, int64[3] join = {{1,4,12}},
+         int64[1] one = {{1}}, int64[1] four = {{4}}> {{ {" ".join(nodes)} }}"""
 
 
 @pytest.fixture(scope="module")

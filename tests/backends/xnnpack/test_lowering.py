@@ -37,9 +37,10 @@ LAYERS = f"""
 g (float[1,3,8,8] p, float[6,8] x) => (float[1,8,8,8] conv, float[1,8,7,7] uneven, float[1,8,4,4] pooled,
    float[1,8,1,1] mean, float[8,6] turned, float[3,8] cut, float[16,6] joined, float[6,8] summed, float[1,4,16,16] up,
    float[1,512] flat, float[6,8] thin, float[1,3,8,8] deep, float[1,4,8] line, float[6,8] dense, float[6,8] plain,
-   float[1,8,4,5] window)
+   float[1,8,4,5] window, float[1,8,1,1] largest, float[1,4,16,16] grown, float[1,8,4,4] ceiled)
 <{constant("dw", 3, 1, 3, 3)}, {constant("lw", 4, 6, 3)},
  {constant("w", 8, 3, 3, 3)}, {constant("b", 8)}, {constant("u", 8, 4, 2, 2)}, {constant("l", 8, 8)},
+ {constant("u3", 8, 4, 3, 3)},
  {constant("c", 6, 8, size=4)}, {constant("m", 8, 8)}, {constant("v", 8, 8, 1, 1)}, int64[2] s = {{8,6}},
  int64[1] from = {{1}}, int64[1] to = {{4}}, int64[1] first = {{0}},
  int64[2] corner = {{1,2}}, int64[2] other = {{5,-1}}, int64[2] both = {{2,-1}}>
@@ -59,6 +60,8 @@ g (float[1,3,8,8] p, float[6,8] x) => (float[1,8,8,8] conv, float[1,8,7,7] uneve
     row = Unsqueeze(x, first)  line = Conv<pads=[1,1]>(row, lw)
     dense = Gemm(x, l, b)  plain = MatMul(x, m)
     window = Slice(conv, corner, other, both)
+    largest = GlobalMaxPool(conv)  ceiled = MaxPool<kernel_shape=[3,3], strides=[2,2], ceil_mode=1>(conv)
+    grown = ConvTranspose<strides=[2,2], pads=[1,1,0,0]>(conv, u3)
 }}
 """
 
@@ -115,6 +118,9 @@ EXACT = (
     "cut",
     "joined",
     "window",
+    "largest",
+    "grown",
+    "ceiled",
 )
 
 
@@ -211,6 +217,7 @@ def test_faults_of_the_vendor_lowering_are_worked_around(target: Target, tmp_pat
     assert [row for row in program.read_back.tensors if row.outcome is not Outcome.MATCHED] == []
 
 
+AT = "coordinate_transformation_mode"
 REWRITTEN = {
     "n": ("1,4,6,6", "LayerNormalization(x, six, six)"),
     "nb": ("1,4,6,6", "LayerNormalization<axis=2>(x, six)"),
@@ -229,6 +236,31 @@ REWRITTEN = {
     "t": ("1,8,6,12", "Tile(x, twos)"),
     "b": ("2,4,6,6", "MatMul(x, two)"),
     "z": ("1,4,12,18", 'Resize<mode="nearest">(x, , wider)'),
+    "zh": ("1,4,12,18", 'Resize<mode="nearest", nearest_mode="floor">(x, , wider)'),
+    "zn": ("1,4,7,5", 'Resize<mode="nearest", nearest_mode="ceil">(x, , , odd)'),
+    "zl": ("1,4,7,5", 'Resize<mode="linear">(x, , , odd)'),
+    "zp": ("1,4,1,5", f'Resize<mode="linear", {AT}="pytorch_half_pixel">(x, , , flat)'),
+    "zc": ("1,4,7,5", f'Resize<mode="linear", {AT}="align_corners">(x, , , odd)'),
+    "za": ("1,4,12,18", f'Resize<mode="linear", {AT}="asymmetric">(x, , wider)'),
+    "zw": ("1,4,12,18", 'Resize<mode="linear">(x, , wider)'),
+    "zb": ("1,4,7,5", 'Resize<mode="cubic">(x, , , odd)'),
+    "zz": ("1,4,9,9", 'Resize<mode="linear">(x, , more)'),
+    "sp": ("1,4,6,6", "Softplus(x)"),
+    "mi": ("1,4,6,6", "Mish(x)"),
+    "ce": ("1,4,6,6", "Celu<alpha=0.5>(x)"),
+    "se": ("1,4,6,6", "Selu(x)"),
+    "ss": ("1,4,6,6", "Softsign(x)"),
+    "pr": ("1,4,6,6", "PRelu(x, fours)"),
+    "sq": ("1,4,6,6", "Pow(x, two_)"),
+    "rc": ("1,4,6,6", "Reciprocal(x)"),
+    "rm": ("1,4,6", "ReduceMax<keepdims=0>(x, last)"),
+    "ri": ("1,4", "ReduceMin<keepdims=0>(x, hw)"),
+    "rl": ("1,4,6,1", "ReduceL1(x, last)"),
+    "gm": ("1,4,1,1", "GlobalMaxPool(x)"),
+    "au": ("1,4,3,3", "AveragePool<kernel_shape=[3,3], strides=[2,2], pads=[0,0,1,1]>(x)"),
+    "ac": ("1,4,4,4", "AveragePool<kernel_shape=[2,2], strides=[2,2], pads=[1,1,1,1], count_include_pad=1>(x)"),
+    "ml": ("4,6,3", "MaxPool<kernel_shape=[2], strides=[2]>(lines)"),
+    "tu": ("1,2,12,12", "ConvTranspose<strides=[2,2], pads=[0,0,1,1]>(x, up)"),
     "c": ("1,4,3,6", "Slice(x, i1, i9, i2, i2)"),
     "a": ("1,4,3,3", "AveragePool<kernel_shape=[2,2], strides=[2,2], ceil_mode=1>(x)"),
 }
@@ -240,11 +272,14 @@ def test_operators_that_xnnpack_lacks_are_written_with_operators_it_has(target: 
     constants = "int64[1] one = {1}, int64[3] some = {0,2,3}, int64[1] last = {-1}, int64[2] hw = {3,2}, "
     constants += "int64[4] thrice = {3,1,1,1}, "
     constants += "int64[4] twos = {1,2,1,2}, float[4] wider = {1,1,2,3}, int64[4] rows = {1,16,1,9}, "
+    constants += "int64[4] odd = {1,4,7,5}, int64[4] flat = {1,4,1,5}, float[4] more = {1,1,1.6,1.6}, "
+    constants += "int64[3] columns = {4,6,6}, float two_ = {2}, "
     constants += "int64[1] i1 = {1}, int64[1] i9 = {9}, int64[1] i2 = {2}, "
-    weights = (("six", 6), ("four", 4), ("nine", 9), ("two", 2, 1, 6, 6))
+    weights = (("six", 6), ("four", 4), ("nine", 9), ("two", 2, 1, 6, 6), ("fours", 4, 1, 1), ("up", 4, 2, 3, 3))
     constants += ", ".join(constant(*name_and_shape) for name_and_shape in weights)
     model = graph(f"""g (float[1,4,6,6] x) => ({declared}) <{constants}>
-        {{ r = Reshape(x, rows)  p = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)  {nodes} }}""")
+        {{ r = Reshape(x, rows)  lines = Reshape(x, columns)  p = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)
+           {nodes} }}""")
     for rewrite in target.rewrites.graph:
         rewrite(model)
     program = lowered(model, Plan("xnnpack", "fp32", {}), target, tmp_path)

@@ -25,7 +25,7 @@ pytest.importorskip("executorch", reason="needs the package executorch")
 
 from tests.networks import rendered_lines  # noqa: E402
 from tests.networks.catalog import NETWORKS, network  # noqa: E402
-from tests.networks.ocr_wheel import ocr_model  # noqa: E402
+from tests.networks.wheels import ocr_model  # noqa: E402
 
 FLOOR_DB = 90.0
 

@@ -9,6 +9,7 @@ from dovetail.errors import InputError
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.targets.xnnpack.module import build_module
 from dovetail.targets.xnnpack.operators.plain import PLAIN
+from dovetail.targets.xnnpack.operators.reduce import REDUCTIONS
 from dovetail.targets.xnnpack.operators.registry import OPERATORS
 from tests.equality import model_from, normal, random_inputs, run, sqnr_db
 
@@ -18,19 +19,40 @@ pytest.importorskip("executorch", reason="needs the package executorch")
 IMAGE, ROWS = "float[1,4,6,8] x", "float[2,3,4] x"
 NORM = "<float[4] s = {1,2,3,4}, float[4] b = {1,2,3,4}>"
 BACKWARDS = "<int64[2] s = {1,-1}, int64[2] e = {3,-9}, int64[2] a = {1,2}, int64[2] t = {1,-2}>"
-GROWN, GROW = "<float[1,1,1,1] w = {1}>", 'ConvTranspose<auto_pad="SAME_UPPER">(x, w)'
 INTEGERS, HALVES, ARGUMENTS, SCATTER = "int64[6] x", ("Div", "Mod"), ("ArgMax", "ArgMin"), "ScatterElements<axis=1>"
 ALIGNED = 'Resize<mode="linear", axes=[2,3], coordinate_transformation_mode="align_corners">'
-POOL = "AveragePool<kernel_shape=[2,2], strides=[2,2], pads=[0,0,1,1]>(x)"
 HOLES = "AveragePool<kernel_shape=[3,3], dilations=[2,2]>(x)"
-SIZED, MOMENTS = "ConvTranspose<output_shape=[4,4]>(x, w)", "LayerNormalization(x, s, b)"
-RATIO, CENTERED = 'keep_aspect_ratio_policy="not_larger"', 'coordinate_transformation_mode="pytorch_half_pixel"'
+MOMENTS = "LayerNormalization(x, s, b)"
+RATIO = 'keep_aspect_ratio_policy="not_larger"'
+CROPPED = 'mode="linear", coordinate_transformation_mode="tf_crop_and_resize"'
 COUNT = "p = Greater(x, o) f = Cast<to=1>(p) n = ReduceSum<keepdims=0>(f, a)"
+COORDINATES = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric", "align_corners", "asymmetric")
+NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+# Sizes by whole factors, by other factors, smaller, and of one element, in every mode.
+RESIZED = [
+    *(
+        ("12,24", f'mode="nearest", coordinate_transformation_mode="{corner}", nearest_mode="{rounding}"')
+        for corner in (*COORDINATES, "tf_half_pixel_for_nn")
+        for rounding in NEAREST
+    ),
+    *(
+        (size, f'mode="{mode}", coordinate_transformation_mode="{corner}"')
+        for size in ("12,24", "7,11", "4,3", "1,8")
+        for mode in ("nearest", "linear", "cubic")
+        for corner in COORDINATES
+    ),
+    *(("4,3", f'mode="{mode}", antialias=1') for mode in ("linear", "cubic")),
+    ("7,11", 'mode="cubic", exclude_outside=1, cubic_coeff_a=-0.5'),
+]
 # Inputs, outputs, constants, nodes.
 CASES: list[tuple[str, str, str, str]] = [
     *(
         (ROWS, "float[2,3,4] y", "", f"y = {op}(x)")
         for op in ("Abs", "Ceil", "Cos", "Elu", "Erf", "Exp", "Floor", "HardSigmoid", "HardSwish", "Identity")
+    ),
+    *(
+        (ROWS, "float[2,3,4] y", "", f"y = {op}(x)")
+        for op in ("Celu<alpha=0.5>", "Mish", "Selu", "Softplus", "Softsign", "ThresholdedRelu<alpha=0.5>")
     ),
     *(
         (ROWS, "float[2,3,4] y", "", f"y = {op}(x)")
@@ -50,7 +72,13 @@ CASES: list[tuple[str, str, str, str]] = [
     (ROWS, "bool[2,3,4] y", "", "a = Less(x, x) y = Not(a)"),
     (ROWS, "bool[2,3,4] y", "", "a = Log(x) y = IsNaN(a)"),
     (f"{ROWS}, float[4] z", "float[2,3,4] y", "", "a = Less(x, z) y = Where(a, x, z)"),
-    (ROWS, "float[2,3,4] y", "<float p = {2}>", "y = Pow(x, p)"),
+    *(
+        (ROWS, "float[2,3,4] y", f"<float p = {{{power}}}>", "a = Abs(x) y = Pow(a, p)")
+        for power in ("0.5", 2, 3, "1.7")
+    ),
+    (f"{ROWS}, float[4] z", "float[2,3,4] y", "", "a = Abs(x) y = Pow(a, z)"),
+    *((f"{ROWS}, float[4] z", "float[2,3,4] y", "", f"y = {op}(x, z, x)") for op in ("Sum", "Mean")),
+    *((ROWS, "float[2,3,4] y", "", f"y = {op}(x)") for op in ("Sum", "Mean")),
     (ROWS, "float[2,3,4] y", "<float p = {2}>", "y = Mod<fmod=1>(x, p)"),
     (ROWS, "float[2,3,4] y", "<float lo = {-0.5}, float hi = {0.7}>", "y = Clip(x, lo, hi)"),
     (ROWS, "float[2,3,4] y", "<float hi = {0.7}>", "y = Clip(x, , hi)"),
@@ -59,11 +87,10 @@ CASES: list[tuple[str, str, str, str]] = [
     (ROWS, "float[2,3,4] y", "<float[1,4] s = {0.1,0.2,0.3,0.4}>", "y = PRelu(x, s)"),
     (ROWS, "float[2,3,4] y", "", "y = Softmax<axis=1>(x)"),
     (ROWS, "float[2,3,4] y", "", "y = LogSoftmax(x)"),
-    *(
-        (ROWS, "float[2,1,4] y", "<int64[1] a = {-2}>", f"y = {op}(x, a)")
-        for op in ("ReduceMean", "ReduceSum", "ReduceL2")
-    ),
-    *((ROWS, "float[2,4] y", "<int64[1] a = {1}>", f"y = {op}<keepdims=0>(x, a)") for op in ("ReduceMax", "ReduceMin")),
+    *((ROWS, "float[2,1,4] y", "<int64[1] a = {-2}>", f"y = {op}(x, a)") for op in REDUCTIONS),
+    *((ROWS, "float[2,4] y", "<int64[1] a = {1}>", f"y = {op}<keepdims=0>(x, a)") for op in REDUCTIONS),
+    *((ROWS, "float[2] y", "<int64[2] a = {-1,1}>", f"y = {op}<keepdims=0>(x, a)") for op in REDUCTIONS),
+    *(("float x", "float y", "", f"y = {op}(x)") for op in REDUCTIONS if op != "ReduceL2"),
     *((ROWS, "int64[2,1,4] y", "", f"y = {op}<axis=1>(x)") for op in ("ArgMax", "ArgMin")),
     (ROWS, "float[2,3,2] y, int64[2,3,2] i", "<int64[1] k = {2}>", "y, i = TopK(x, k)"),
     (ROWS, "float[2,3,4] y", "<int64 a = {1}>", "y = CumSum(x, a)"),
@@ -101,7 +128,22 @@ CASES: list[tuple[str, str, str, str]] = [
     (IMAGE, "float[1,4,3,4] y", "", "y = MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(x)"),
     (IMAGE, "float[1,4,3,4] y", "", 'y = MaxPool<auto_pad="SAME_UPPER", kernel_shape=[3,3], strides=[2,2]>(x)'),
     (IMAGE, "float[1,4,3,4] y", "", "y = AveragePool<kernel_shape=[2,2], strides=[2,2]>(x)"),
-    (IMAGE, "float[1,4,1,1] y", "", "y = GlobalAveragePool(x)"),
+    *((IMAGE, "float[1,4,1,1] y", "", f"y = {op}(x)") for op in ("GlobalAveragePool", "GlobalMaxPool")),
+    ("float[2,4,7] x", "float[2,4,3] y", "", "y = MaxPool<kernel_shape=[3], strides=[2]>(x)"),
+    ("float[2,4,7] x", "float[2,4,4] y", "", "y = AveragePool<kernel_shape=[3], strides=[2], pads=[1,1]>(x)"),
+    *(
+        (IMAGE, f"float[1,4,{size}] y", "", f"y = AveragePool<kernel_shape=[3,2], strides=[2,2], {attributes}>(x)")
+        for size, attributes in (
+            ("3,4", "pads=[1,0,0,0]"),
+            ("3,4", "pads=[1,0,0,0], count_include_pad=1"),
+            ("4,5", "pads=[1,1,1,1], ceil_mode=1"),
+            ("4,5", "pads=[1,1,1,1], ceil_mode=1, count_include_pad=1"),
+            ("3,5", "pads=[1,1,1,1]"),
+            ("3,5", "pads=[1,1,1,1], count_include_pad=1"),
+            ("3,4", 'auto_pad="SAME_UPPER"'),
+            ("3,4", 'auto_pad="SAME_LOWER", count_include_pad=1'),
+        )
+    ),
     (IMAGE, "float[1,4,6,8] y", NORM, "y = InstanceNormalization(x, s, b)"),
     (IMAGE, "float[1,4,6,8] y", NORM, "y = GroupNormalization<num_groups=2>(x,s,b)"),
     (IMAGE, "float[1,4,6,8] y", NORM, "y = BatchNormalization(x, s, b, b, s)"),
@@ -110,6 +152,15 @@ CASES: list[tuple[str, str, str, str]] = [
     (IMAGE, "float[1,4,12,16] y", "<float[4] s = {1,1,2,2}>", 'y = Resize<mode="linear">(x, , s)'),
     (IMAGE, "float[1,4,12,16] y", "<float[4] s = {1,1,2,2}>", 'y = Resize<mode="nearest">(x, , s)'),
     (IMAGE, "float[1,4,7,11] y", "<float[2] s = {1.3,1.4}>", f"y = {ALIGNED}(x, , s)"),
+    *(
+        (IMAGE, f"float[1,4,{size}] y", f"<int64[4] z = {{1,4,{size}}}>", f"y = Resize<{attributes}>(x, , , z)")
+        for size, attributes in RESIZED
+    ),
+    (IMAGE, "float[1,4,9,11] y", "<float[4] s = {1,1,1.6,1.45}>", 'y = Resize<mode="linear">(x, , s)'),
+    (IMAGE, "float[1,4,9,11] y", "<float[2] s = {1.6,1.45}>", 'y = Resize<mode="nearest", axes=[-2,-1]>(x, , s)'),
+    (IMAGE, "float[1,8,6,8] y", "<float[4] s = {1,2,1,1}>", 'y = Resize<mode="nearest">(x, , s)'),
+    ("float[2,3,5] x", "float[2,3,8] y", "<int64[3] z = {2,3,8}>", 'y = Resize<mode="linear">(x, , , z)'),
+    ("uint8[1,2,3,4] x", "uint8[1,2,5,7] y", "<int64[4] z = {1,2,5,7}>", 'y = Resize<nearest_mode="ceil">(x, , , z)'),
     *((INTEGERS, "int64[6] y", "<int64 o = {5}, int64[1] k = {3}>", f"d = Sub(x, o) y = {op}(d, k)") for op in HALVES),
     (INTEGERS, "int64[6] y", "<int64 lo = {-1}>", "y = Clip(x, lo)"),
     *(("int32[2,3] x", "int32[2,1] y", "<int64[1] a = {1}>", f"y = {op}(x, a)") for op in ("ReduceSum", "ReduceMax")),
@@ -153,6 +204,17 @@ WEIGHTED = [
     (IMAGE, "float[1,6,6,8] y", 'y = Conv<auto_pad="SAME_LOWER">(x, w)', (6, 4, 2, 2), None),
     ("float[1,4,8] x", "float[1,6,4] y", "y = Conv<strides=[2], pads=[1,1]>(x, w, b)", (6, 4, 3), (6,)),
     (IMAGE, "float[1,3,12,16] y", "y = ConvTranspose<strides=[2,2]>(x, w, b)", (4, 3, 2, 2), (3,)),
+    *(
+        (IMAGE, f"float[1,3,{size}] y", f"y = ConvTranspose<strides=[2,2], {attributes}>(x, w, b)", (4, 3, 3, 3), (3,))
+        for size, attributes in (
+            ("12,16", "pads=[1,1,0,0]"),
+            ("12,16", "pads=[0,0,1,1]"),
+            ("12,16", "pads=[1,1,1,1], output_padding=[1,1]"),
+            ("12,16", 'auto_pad="SAME_UPPER"'),
+            ("12,16", 'auto_pad="SAME_LOWER"'),
+            ("12,17", "output_shape=[12,17]"),
+        )
+    ),
 ]
 
 
@@ -233,25 +295,20 @@ def test_every_operator_has_a_case() -> None:
             "g (float[2] x, float l, float h) => (float[2] y) { [odd] y = Clip(x, l, h) }",
             "'odd'.*input 1 must be a constant",
         ),
-        (f"g (float[1,2,4,4] x) => (float[1,2,2,2] y) {{ [odd] y = {POOL} }}", "'odd'.*different padding on the two"),
-        (f"g (float[1,1,4,4] x) => (float[1,1,4,4] y) {GROWN} {{ [odd] y = {GROW} }}", "'odd'.*auto_pad SAME_UPPER"),
-        (resized("float[4] s = {1,1,1.3,1.3}", "7,7", 'mode="linear"', "(x, , s)"), "'odd'.*is not an integer"),
-        (resized("float[4] s = {1,1,3.1,3.1}", "18,18", 'mode="nearest"', "(x, , s)"), "'odd'.*is not an integer"),
-        (resized("int64[4] z = {1,2,4,4}", "4,4", 'mode="linear", antialias=1', "(x, , , z)"), "'odd'.*antialias"),
-        (
-            resized("int64[4] z = {1,2,8,9}", "8,9", 'mode="cubic", exclude_outside=1', "(x, , , z)"),
-            "'odd'.*exclude_outside",
-        ),
         (
             resized("int64[2] z = {4,9}", "4,4", f'mode="linear", axes=[2,3], {RATIO}', "(x, , , z)"),
             "'odd'.*keep_aspect_ratio_policy",
         ),
         (
-            resized("int64[4] z = {1,2,1,8}", "1,8", f'mode="linear", {CENTERED}', "(x, , , z)"),
-            "'odd'.*an output of size 1",
+            resized("float[8] r = {0,0,0,0,1,1,1,1}, int64[4] z = {1,2,4,4}", "4,4", CROPPED, "(x, r, , z)"),
+            "'odd'.*tf_crop_and_resize is not supported; crop",
+        ),
+        (
+            "g (uint8[1,2,3,4] x) => (uint8[1,2,5,7] y) <int64[4] z = {1,2,5,7}> "
+            '{ [odd] y = Resize<mode="linear">(x, , , z) }',
+            "'odd'.*only nearest can resize integers",
         ),
         (f"g (float[1,2,8,8] x) => (float[1,2,4,4] y) {{ [odd] y = {HOLES} }}", "'odd'.*dilations"),
-        (f"g (float[1,1,4,4] x) => (float[1,1,4,4] y) {GROWN} {{ [odd] y = {SIZED} }}", "'odd'.*output_shape"),
         (
             f"g (float[2,4] x) => (float[2,4] y, float[2,1] m) {NORM} {{ [odd] y, m = {MOMENTS} }}",
             "'odd'.*the outputs Mean and InvStdDev",

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
-from dovetail.backend import Outcome, TensorReadBack
+from dovetail.backend import Outcome, TensorReadBack, changed
+from dovetail.encoding import DType
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
 from dovetail.model.origin import each_value, origin_of
 from dovetail.qdq.params import is_quantize
@@ -21,6 +22,11 @@ _BLOCKED_SUFFIX = "_nchwc"
 def is_integer_op(node: ir.Node) -> bool:
     """Whether a node of an optimized graph computes in integers."""
     return node.op_type.startswith("QLinear") or node.op_type in _INTEGER_OPS
+
+
+def runs_in_integers(node: ir.Node) -> tuple[Outcome, str]:
+    """The outcome of something that is planned in float and that an integer operator computes."""
+    return changed(DType.F32, "integers", f"it runs as {node.op_type}")
 
 
 def float_rows(
@@ -47,15 +53,15 @@ def _computed(node: ir.Node, kept: Mapping[str | None, ir.Value], nodes: Mapping
     """How the optimized graph computes a node of the emitted graph."""
     running = _running(node, kept, nodes)
     if running is not None and is_integer_op(running):
-        return Outcome.CHANGED, f"planned in float, but runs as {running.op_type}"
+        return runs_in_integers(running)
     if running is not None:
         return Outcome.MATCHED, f"computed in float by {running.op_type}"
     if node.op_type in DATA_MOVEMENT_OPS:
         return Outcome.ABSORBED, f"a {node.op_type}, which only moves data"
     consumers = [consumer for output in node.outputs for consumer, _ in output.uses()]
     into = [running for consumer in consumers if (running := _into(consumer, kept, nodes)) is not None]
-    if changed := next((running for running in into if is_integer_op(running)), None):
-        return Outcome.CHANGED, f"planned in float, but runs as {changed.op_type}"
+    if in_integers := next((running for running in into if is_integer_op(running)), None):
+        return runs_in_integers(in_integers)
     if into:
         return Outcome.ABSORBED, f"fused into {into[0].op_type}, which computes in float"
     return Outcome.NOT_FOUND, "no operator of the optimized graph computes it"

@@ -11,14 +11,14 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.backend import Outcome, ReadBack, TensorReadBack
+from dovetail.backend import Outcome, ReadBack, TensorReadBack, changed
 from dovetail.encoding import Array, DType, QParams
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
 from dovetail.model.edit import attribute, constant_of, shape_of
 from dovetail.model.origin import each_value, origin_of
 from dovetail.qdq.quantized_values import QuantizedValue, quantized_values
 from dovetail.storage import Plan
-from dovetail.targets.ort_cpu.floats import float_rows
+from dovetail.targets.ort_cpu.floats import float_rows, runs_in_integers
 
 
 class _InputIndices(NamedTuple):
@@ -73,10 +73,10 @@ def read_optimized(emitted_path: Path, optimized_path: Path, plan: Plan) -> Read
     graph = _OptimizedGraph(emitted, optimized)
     rows = [(stored, _read(stored, graph.find(stored.name))) for stored in quantized_values(emitted, plan)]
     matched = {stored.group for stored, row in rows if stored.group and row.outcome is Outcome.MATCHED}
-    changed = {stored.group for stored, row in rows if stored.group and row.outcome is Outcome.CHANGED}
+    not_as_planned = {stored.group for stored, row in rows if stored.group and row.outcome is Outcome.CHANGED}
     tensors = []
     for stored, row in rows:
-        if row.outcome is Outcome.NOT_FOUND and stored.group in matched - changed:
+        if row.outcome is Outcome.NOT_FOUND and stored.group in matched - not_as_planned:
             detail = f"only moves data inside group {stored.group!r}, which was read back as planned"
             row = replace(row, outcome=Outcome.ABSORBED, detail=detail)
         tensors.append(row)
@@ -103,8 +103,7 @@ class _OptimizedGraph:
                 continue
             weight = self._emitted_nodes[edge.node].inputs[edge.index]
             if edge.index == 1 and weight is not None:
-                detail = f"planned in float, but runs as {node.op_type}"
-                yield TensorReadBack(origin_of(weight).name, Outcome.CHANGED, detail, edge, str(weight.name))
+                yield TensorReadBack(origin_of(weight).name, *runs_in_integers(node), edge, str(weight.name))
 
     def find(self, name: str) -> ir.Value | None:
         """Find a value by its name, or as the output of its producer, which keeps its name in another layout."""
@@ -141,8 +140,8 @@ def _read(stored: QuantizedValue, value: ir.Value | None) -> TensorReadBack:
         return stored.as_read(Outcome.NOT_FOUND, "no operator of the optimized graph has its scale")
     for qparams in all_qparams:
         difference = _difference(stored, qparams)
-        if difference:
-            return stored.as_read(Outcome.CHANGED, difference)
+        if difference is not None:
+            return stored.as_read(*changed(*difference))
     return stored.as_read(Outcome.MATCHED, _consumers(value))
 
 
@@ -209,24 +208,24 @@ def _axis(node: ir.Node, scale: int) -> int | None:
     return None if weight is None else len(weight) - 1
 
 
-def _difference(stored: QuantizedValue, actual: _OperatorQParams) -> str:
-    """How the qparams of an operator differ from the plan; empty if they do not."""
+def _difference(stored: QuantizedValue, actual: _OperatorQParams) -> tuple[str, str] | None:
+    """What is planned and what an operator has instead; None where its qparams are the planned ones."""
     params = stored.params
     if actual.scale.size != params.scale.size or not np.allclose(actual.scale.ravel(), params.scale.ravel(), 1e-6, 0):
-        return f"scale {np.ravel(actual.scale)[0]:.6g} instead of {np.ravel(params.scale)[0]:.6g}"
+        return f"scale {np.ravel(params.scale)[0]:.6g}", f"scale {np.ravel(actual.scale)[0]:.6g}"
     if actual.axis is not None and actual.axis != params.axis:
-        return f"scales along axis {actual.axis} instead of {params.axis}"
+        return f"scales along axis {params.axis}", f"scales along axis {actual.axis}"
     if actual.zero_point is None:
-        return "no zero point" if np.any(params.zero_point) else ""
+        return (f"zero point {np.ravel(params.zero_point)[0]}", "none") if np.any(params.zero_point) else None
     dtype = actual.zero_point.dtype
     zero_point = np.ravel(actual.zero_point).astype(np.int64)
     if dtype != params.dtype.numpy:
         if params.dtype is not DType.S8 or dtype != np.uint8:
-            return f"{dtype} instead of {params.dtype}"
+            return str(params.dtype), str(dtype)
         zero_point = zero_point - 128  # the same values, as uint8 with zero point + 128
     if not np.array_equal(zero_point, np.ravel(params.zero_point)):
-        return f"zero point {zero_point[0]} instead of {np.ravel(params.zero_point)[0]}"
-    return ""
+        return f"zero point {np.ravel(params.zero_point)[0]}", f"zero point {zero_point[0]}"
+    return None
 
 
 def _consumers(value: ir.Value) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from dovetail.backend import Outcome, TensorReadBack
+from dovetail.backend import Outcome, TensorReadBack, changed
 from dovetail.encoding import DType
 from dovetail.model.edit import is_float
 from dovetail.model.origin import origin_of
@@ -24,16 +24,32 @@ _LAYOUT = {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity"
 # moves data the precision is OTHERS.
 _VALIDATED = re.compile(r"Validating Op (.+?) with precision (\w+)")
 _FLOAT16_PRECISION, _DATA_MOVEMENT = "FP16", "OTHERS"
+# The graph compiler's own option: 1 if it computes float32 tensors in float16. The provider does not validate every
+# operator on its own (an LSTM becomes one Lstm per step), and then the log has no precision for it.
+_RELAXED = "Option: relaxed_precision_flag = 1"
 # What ONNX Runtime appends to the name of a copy (onnxruntime 1.31).
 _COPY = "/duplicated"
 
 
 @dataclass(frozen=True, slots=True)
+class LoggedPrecisions:
+    """What the compiler's log says about precision: of operators, by name, and the dtype of float tensors."""
+
+    operators: Mapping[str, str]
+    float_dtype: DType
+
+    @classmethod
+    def read(cls, log: str) -> LoggedPrecisions:
+        """Find both in a log."""
+        return cls(dict(_VALIDATED.findall(log)), DType.F16 if _RELAXED in log else DType.F32)
+
+
+@dataclass(frozen=True, slots=True)
 class FloatReader:
-    """Looks up float tensors in a dumped graph; ``precisions`` are those of its operators in the compiler's log."""
+    """Looks up float tensors in a dumped graph."""
 
     graph: QnnGraph
-    precisions: Mapping[str, str]
+    logged: LoggedPrecisions
 
     def rows(self, emitted: ir.Model, plan: Plan) -> Iterator[TensorReadBack]:
         """Yield every tensor and every operand that is planned in float and has a consumer."""
@@ -56,7 +72,7 @@ class FloatReader:
         tensor = self._named(value.name or "") or self._written_by(producer)
         op = "the producer" if producer is None else producer.op_type
         if tensor is not None and tensor.dtype is not None and tensor.dtype.is_quantized:
-            return Outcome.CHANGED, f"{op} writes {tensor.dtype} instead of the planned float"
+            return changed(planned, tensor.dtype, f"written by {op}")
         if tensor is not None:
             return self._computed_in(tensor, planned)
         if producer is not None and producer.op_type in _LAYOUT:
@@ -68,12 +84,15 @@ class FloatReader:
         if planned is DType.F32 or tensor.dtype is planned:
             return Outcome.MATCHED, str(planned)
         neighbors = [node for node in self.graph.nodes if tensor.name in (*node.outputs, *node.inputs)]
-        logged = {node.name: self.precisions[node.name] for node in neighbors if node.name in self.precisions}
+        operators = self.logged.operators
+        logged = {node.name: operators[node.name] for node in neighbors if node.name in operators}
         in_float16 = next((name for name, precision in logged.items() if precision == _FLOAT16_PRECISION), None)
         if in_float16 is not None:
             return Outcome.MATCHED, f"{planned}: the compiler compiled {in_float16} with precision {_FLOAT16_PRECISION}"
         if logged and set(logged.values()) == {_DATA_MOVEMENT}:
             return Outcome.MATCHED, "float, moved but not computed"
+        if planned is self.logged.float_dtype:
+            return Outcome.MATCHED, f"{planned}, in which the compiler computes every float tensor"
         return Outcome.NOT_FOUND, f"float, but the log does not show that it is computed in {planned}"
 
     def _named(self, name: str) -> QnnTensor | None:
@@ -89,8 +108,3 @@ class FloatReader:
         node = next((n for n in self.graph.nodes if name in (n.name, MOVED.sub("", n.name))), None)
         tensors = self.graph.tensors
         return None if node is None else next((tensors[n] for n in node.outputs if n in tensors), None)
-
-
-def validated(log: str) -> dict[str, str]:
-    """Return the precision in which the compiler compiles each operator, by the operator's name."""
-    return dict(_VALIDATED.findall(log))

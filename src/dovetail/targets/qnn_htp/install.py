@@ -6,6 +6,7 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 
 from dovetail.backend import Probe
+from dovetail.targets.qnn_htp.qairt import WHEELS, Version
 
 PACKAGE = "onnxruntime-qnn"
 _INSTALL = "pip install 'dovetail-fit[qnn]'"
@@ -30,6 +31,15 @@ def probe() -> Probe:
     if reason := too_old(wheel, runtime):
         return Probe(False, versions, reason)
     return Probe(True, versions)
+
+
+def installed_qairt() -> Version | None:
+    """Return the QAIRT version in the installed wheel, by the wheel's version; None if it is not known."""
+    try:
+        wheel = version(PACKAGE)
+    except PackageNotFoundError:
+        return None
+    return next((qairt for qairt, listed in WHEELS.items() if listed == wheel), None)
 
 
 def too_old(wheel: str, runtime: str) -> str:

@@ -1,4 +1,4 @@
-"""Keep a single float operator between quantized ones in float, by inserting Cast nodes after it.
+"""Keep a single float operator between quantized ones in float, by inserting Cast nodes after or before it.
 
 In a QDQ graph ``Dequantize -> op -> Quantize`` means an integer operator, so the provider silently compiles a float
 island of one operator in integers. Two Casts, to float16 and back, before the Quantize prevent this (onnxruntime-qnn
@@ -17,35 +17,55 @@ from dovetail.storage import Plan
 
 
 def hold_islands(emitted: ir.Model, plan: Plan) -> None:
-    """Insert the Casts after every operator that is planned in float and would be compiled in integers."""
+    """Insert the Casts at every operator that is planned in float and would be compiled in integers."""
+    for node in list(_grouped_by_inputs(emitted, plan)):
+        operand = node.inputs[0]
+        if operand is not None:
+            node.replace_input_with(0, _through_float16(node, operand))
     for node in lone_islands(emitted, plan):
         for output in node.outputs:
             uses = output.uses()
             if not uses or not is_float(output):  # integer outputs such as indices need no Cast
                 continue
             first = min((consumer for consumer, _ in uses), key=list(emitted.graph).index)
-            shape = shape_of(output)
-            half = insert(
-                first,
-                "Cast",
-                [output],
-                attributes={"to": int(ir.DataType.FLOAT16)},
-                source=output,
-                replaces=[],
-                shape=shape,
-                dtype=ir.DataType.FLOAT16,
-            )
-            back = insert(
-                first,
-                "Cast",
-                [half],
-                attributes={"to": int(ir.DataType.FLOAT)},
-                source=output,
-                replaces=[],
-                shape=shape,
-            )
+            back = _through_float16(first, output)
             for consumer, index in uses:
                 consumer.replace_input_with(index, back)
+
+
+def _through_float16(before: ir.Node, value: ir.Value) -> ir.Value:
+    """Insert a Cast to float16 and one back; returns the value after them."""
+    for dtype in (ir.DataType.FLOAT16, ir.DataType.FLOAT):
+        value = insert(
+            before,
+            "Cast",
+            [value],
+            attributes={"to": int(dtype)},
+            source=value,
+            replaces=[],
+            shape=shape_of(value),
+            dtype=dtype,
+        )
+    return value
+
+
+def _grouped_by_inputs(emitted: ir.Model, plan: Plan) -> Iterator[ir.Node]:
+    """Yield MatMuls planned in float of two dequantized operands: these alone make the provider compile integers.
+
+    Whatever follows (onnxruntime-qnn 2.7.0): without a Quantize after it, the Einsum of a transposed MatMul is rejected
+    (``Requested I/O datatype set: UFIXED_POINT_16, UFIXED_POINT_16, FLOAT_32``), and the second operand of a MatMul is
+    converted to 8 bit.
+    """
+    for node in emitted.graph:
+        if node.op_type not in ("MatMul", "Einsum") or not all(is_dequantize(_producer(v)) for v in node.inputs):
+            continue
+        choice = plan.tensors.get(node.outputs[0].name or "")
+        if choice is not None and not choice.storage.dtype.is_quantized:
+            yield node
+
+
+def _producer(value: ir.Value | None) -> ir.Node | None:
+    return None if value is None else value.producer()
 
 
 def lone_islands(emitted: ir.Model, plan: Plan) -> Iterator[ir.Node]:

@@ -17,10 +17,12 @@ PROVIDER_KEYS: dict[str, tuple[str, tuple[str, ...]]] = {
     "optimization": ("htp_graph_finalization_optimization_mode", ("0", "1", "2", "3")),
 }
 DEFAULTS = {"optimization": "3"}
-# Options that are not passed to the provider: whether to write a DLC, the device's QAIRT version, and limits.
+# Options that are not passed to the provider: whether to write a DLC, the device's QAIRT version, whether known
+# miscompilations are avoided, and limits.
 _OWN_DEFAULTS = {
     "dlc": "0",
     "device_qairt": "",
+    "workarounds": "on",
     **LIMITS,
 }
 KEYS = (*PROVIDER_KEYS, *_OWN_DEFAULTS)
@@ -31,12 +33,14 @@ class HtpOptions:
     """The options of the target. ``provider``: those that are passed to the provider, under its names.
 
     ``dlc``: also write a DLC. ``device_qairt``: the QAIRT version of the device that loads the compiled files.
+    ``workarounds``: whether graphs that the compiler is known to compute wrongly are changed.
     """
 
     chip: Chip
     provider: Mapping[str, str]
     dlc: bool = False
     device_qairt: Version | None = None
+    workarounds: bool = True
     limits: Limits = DEFAULT_LIMITS
 
 
@@ -52,6 +56,7 @@ def read_options(chip: Chip, options: Mapping[str, str]) -> HtpOptions:
         provider_options(chip, provider, float16=chip.has_float16),
         dlc=one_of("dlc", own["dlc"], ("0", "1")) == "1",
         device_qairt=parse_version(own["device_qairt"]) if "device_qairt" in options else None,
+        workarounds=one_of("workarounds", own["workarounds"], ("on", "off")) == "on",
         limits=read_limits(own),
     )
 

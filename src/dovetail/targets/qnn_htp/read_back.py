@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.backend import Outcome, ReadBack, TensorReadBack
-from dovetail.encoding import Granularity
+from dovetail.backend import Outcome, ReadBack, TensorReadBack, changed
+from dovetail.encoding import DType, Granularity
+from dovetail.model.edit import constant_of
 from dovetail.qdq.quantized_values import QuantizedValue, quantized_values
 from dovetail.storage import Plan
-from dovetail.targets.qnn_htp.dump import DumpError, QnnGraph, QnnNode, load_dump
-from dovetail.targets.qnn_htp.floats import FloatReader, validated
+from dovetail.targets.qnn_htp.dump import MOVED, DumpError, QnnGraph, QnnNode, load_dump
+from dovetail.targets.qnn_htp.floats import FloatReader, LoggedPrecisions
 
 EVIDENCE = "the QNN graph that the provider passed to the HTP compiler, and the compiler's log"
 # QNN operators that only move data.
 _LAYOUT = ("Reshape", "Transpose")
 # The name under which the provider stores the constant vector of a MatMul, as a matrix.
 _AS_MATRIX = "{}_reshape"
+_ZERO_BIAS = "a bias of zeros, which has the same values with any scale"
+
+
+class _Found(NamedTuple):
+    """What was found in place of a planned dtype, and where."""
+
+    dtype: str | DType
+    where: str
 
 
 def read_dump(emitted_path: Path, dump: Path, plan: Plan, log: str) -> ReadBack:
@@ -32,8 +42,14 @@ def read_dump(emitted_path: Path, dump: Path, plan: Plan, log: str) -> ReadBack:
         return ReadBack((), EVIDENCE, unparsed=str(error))
     emitted = ir.load(emitted_path)
     stored = list(quantized_values(emitted, plan))
-    changes = dict(_silent_changes(graph, {value.name for value in stored}, plan))
-    looked_up = [_look_up(value, graph, changes) for value in stored]
+    logged = LoggedPrecisions.read(log)
+    names = {value.name for value in stored}
+    changes = dict(_silent_changes(graph, names, _PlannedFloat.of(emitted, plan), logged.float_dtype))
+    zeros = {v.name for v in emitted.graph.initializers.values() if v.name in names and _is_zero_bias(v)}
+    looked_up = [
+        value.as_read(Outcome.MATCHED, _ZERO_BIAS) if value.name in zeros else _look_up(value, graph, changes)
+        for value in stored
+    ]
     matched = {value.group for value, row in zip(stored, looked_up, strict=True) if row.outcome is Outcome.MATCHED}
     rows = []
     for value, row in zip(stored, looked_up, strict=True):
@@ -41,24 +57,31 @@ def read_dump(emitted_path: Path, dump: Path, plan: Plan, log: str) -> ReadBack:
             detail = f"only moves data inside group {value.group!r}, which was read back as planned"
             row = replace(row, outcome=Outcome.ABSORBED, detail=detail)
         rows.append(row)
-    return ReadBack((*rows, *FloatReader(graph, validated(log)).rows(emitted, plan)), EVIDENCE)
+    return ReadBack((*rows, *FloatReader(graph, logged).rows(emitted, plan)), EVIDENCE)
 
 
-def _look_up(value: QuantizedValue, graph: QnnGraph, changes: Mapping[str, str]) -> TensorReadBack:
+def _is_zero_bias(value: ir.Value) -> bool:
+    """Whether a constant is an int32 bias of zeros: ONNX Runtime replaces equal biases by one, which has one scale."""
+    array = constant_of(value) if value.dtype is ir.DataType.INT32 else None
+    return array is not None and not np.any(array)
+
+
+def _look_up(value: QuantizedValue, graph: QnnGraph, changes: Mapping[str, _Found]) -> TensorReadBack:
     name = value.name if value.name in graph.tensors else _AS_MATRIX.format(value.name)
     tensor = graph.tensors.get(name)
     if tensor is None:
         return value.as_read(Outcome.NOT_FOUND, "not in the dumped graph")
     if tensor.dtype is not value.params.dtype:
         dtype = "a dtype without scale and zero point" if tensor.dtype is None else str(tensor.dtype)
-        return value.as_read(Outcome.CHANGED, f"{dtype} instead of {value.params.dtype}")
+        return value.as_read(*changed(value.params.dtype, dtype))
     per_tensor = value.params.encoding.granularity is Granularity.TENSOR
     if per_tensor:
         same_scale = np.isclose(tensor.scale, float(value.params.scale), rtol=1e-6)
         if not same_scale or tensor.zero_point != int(value.params.zero_point):
-            return value.as_read(Outcome.CHANGED, f"scale {tensor.scale:.6g}, zero point {tensor.zero_point}")
+            planned = _scale_text(float(value.params.scale), int(value.params.zero_point))
+            return value.as_read(*changed(planned, _scale_text(tensor.scale, tensor.zero_point)))
     if value.name in changes:
-        return value.as_read(Outcome.CHANGED, changes[value.name])
+        return value.as_read(*changed(value.params.dtype, *changes[value.name]))
     consumers = sorted({node.type for node in graph.nodes if name in node.inputs})
     detail = f"input of {', '.join(consumers)}" if consumers else "output"
     if not per_tensor:
@@ -66,7 +89,13 @@ def _look_up(value: QuantizedValue, graph: QnnGraph, changes: Mapping[str, str])
     return value.as_read(Outcome.MATCHED, detail)
 
 
-def _silent_changes(graph: QnnGraph, planned: set[str], plan: Plan) -> Iterator[tuple[str, str]]:
+def _scale_text(scale: float, zero_point: int) -> str:
+    return f"scale {scale:.6g} and zero point {zero_point}"
+
+
+def _silent_changes(
+    graph: QnnGraph, planned: set[str], in_float: _PlannedFloat, float_dtype: DType
+) -> Iterator[tuple[str, _Found]]:
     """Planned tensors that are in the dump, but that the provider converts or dequantizes before an operator.
 
     A Convert that is not planned changes the precision; after a Dequantize inside the graph the consumer runs in float;
@@ -77,22 +106,63 @@ def _silent_changes(graph: QnnGraph, planned: set[str], plan: Plan) -> Iterator[
         for name in node.inputs:
             consumers[name].append(node)
     producers = {name: node for node in graph.nodes for name in node.outputs}
-    kept_float = {edge.node for edge, choice in plan.edges.items() if not choice.storage.dtype.is_quantized}
-    kept_float |= {name for name, choice in plan.tensors.items() if not choice.storage.dtype.is_quantized}
-    yield from _removed_pairs(graph, consumers, planned)
+    yield from _removed_pairs(graph, consumers, planned, float_dtype)
     for node in graph.nodes:
         if not node.inputs or not node.outputs:
             continue
         source, result = _planned_source(node.inputs[0], producers, planned), node.outputs[0]
         if source is None:
             continue
-        users = [user for user in consumers[result] if user.type != "Quantize"]
+        users = [user for user in _readers(result, consumers) if user.type != "Quantize"]
         if node.type == "Convert" and result not in planned:
             tensor = graph.tensors.get(result)
             dtype = "an unknown dtype" if tensor is None or tensor.dtype is None else str(tensor.dtype)
-            yield source, f"converted to {dtype} before {', '.join(u.type for u in users)}"
-        elif node.type == "Dequantize" and users and not any({u.name, *u.outputs} & kept_float for u in users):
-            yield source, f"dequantized to float before {', '.join(sorted({u.type for u in users}))}"
+            yield source, _Found(dtype, f"converted before {_types(users)}")
+        elif node.type == "Dequantize" and users and not any(in_float.computes(u, consumers) for u in users):
+            yield source, _Found(float_dtype, f"dequantized before {_types(users)}")
+
+
+@dataclass(frozen=True, slots=True)
+class _PlannedFloat:
+    """The names in the emitted graph of all nodes and tensors, and of those that are planned in float."""
+
+    names: frozenset[str]
+    float_names: frozenset[str]
+
+    @classmethod
+    def of(cls, emitted: ir.Model, plan: Plan) -> _PlannedFloat:
+        nodes = list(emitted.graph)
+        names = {node.name or "" for node in nodes} | {v.name or "" for node in nodes for v in node.outputs}
+        float_names = {edge.node for edge, choice in plan.edges.items() if not choice.storage.dtype.is_quantized}
+        float_names |= {name for name, choice in plan.tensors.items() if not choice.storage.dtype.is_quantized}
+        return cls(frozenset(names), frozenset(float_names))
+
+    def computes(self, node: QnnNode, consumers: Mapping[str, list[QnnNode]]) -> bool:
+        """Whether a QNN operator, or the one that it is the first part of, is planned in float.
+
+        The provider lowers some operators to several ones (ReduceL2 to Multiply, ReduceSum and SquareRoot; an LSTM to
+        StridedSlices and one Lstm per step), of which only the last one has a name of the emitted graph.
+        """
+        waiting, seen = [node], set[str]()
+        while waiting:
+            part = waiting.pop()
+            names = {part.name, MOVED.sub("", part.name), *part.outputs}
+            if names & self.float_names:
+                return True
+            if not names & self.names and part.name not in seen:
+                seen.add(part.name)
+                waiting += [user for output in part.outputs for user in consumers.get(output, [])]
+        return False
+
+
+def _readers(name: str, consumers: Mapping[str, list[QnnNode]]) -> Iterator[QnnNode]:
+    """What reads a tensor, also through the Casts that keep an operator in float (islands.py)."""
+    for node in consumers.get(name, ()):
+        if node.type == "Cast":
+            for output in node.outputs:
+                yield from _readers(output, consumers)
+        else:
+            yield node
 
 
 def _planned_source(name: str, producers: Mapping[str, QnnNode], planned: set[str]) -> str | None:
@@ -105,9 +175,13 @@ def _planned_source(name: str, producers: Mapping[str, QnnNode], planned: set[st
     return name
 
 
+def _types(nodes: Iterable[QnnNode]) -> str:
+    return ", ".join(sorted({node.type for node in nodes}))
+
+
 def _removed_pairs(
-    graph: QnnGraph, consumers: Mapping[str, list[QnnNode]], planned: set[str]
-) -> Iterator[tuple[str, str]]:
+    graph: QnnGraph, consumers: Mapping[str, list[QnnNode]], planned: set[str], float_dtype: DType
+) -> Iterator[tuple[str, _Found]]:
     """Q/DQ pairs between float operators: they are in the dump, but the compiler removes them.
 
     Seen in the emulator's outputs (onnxruntime-qnn 2.7.0, soc 43): 58 dB against float, where the Q/DQ pair would give
@@ -119,5 +193,5 @@ def _removed_pairs(
         direct = consumers.get(node.outputs[0], [])
         users = [user for consumer in direct for name in consumer.outputs for user in consumers.get(name, [])]
         if direct and users and all(consumer.type == "Dequantize" for consumer in direct):
-            types = ", ".join(sorted({user.type for user in users}))
-            yield node.outputs[0], f"a Q/DQ pair between float operators, removed before {types}"
+            where = f"a Q/DQ pair between float operators, removed before {_types(users)}"
+            yield node.outputs[0], _Found(float_dtype, where)

@@ -36,15 +36,18 @@ from dovetail.targets.htp.rewrites import REWRITES
 from dovetail.targets.htp.rules import RULES
 from dovetail.targets.htp.rules.retired import RETIRED
 from dovetail.targets.htp.table import htp_table
+from dovetail.targets.htp.workarounds import needed
+from dovetail.targets.htp.workarounds.workaround import limited
 from dovetail.targets.qnn_htp.compile import GRAPH, SESSION, compile_model, package
 from dovetail.targets.qnn_htp.device import device_files
-from dovetail.targets.qnn_htp.install import probe
+from dovetail.targets.qnn_htp.install import installed_qairt, probe
 from dovetail.targets.qnn_htp.islands import hold_islands
 from dovetail.targets.qnn_htp.naive import export_naive
 from dovetail.targets.qnn_htp.options import KEYS, HtpOptions, read_options
 from dovetail.targets.qnn_htp.read_back import EVIDENCE, read_dump
 from dovetail.trials.knobs.islands import islands
 from dovetail.trials.knobs.operand_widths import OPERAND_WIDTHS
+from dovetail.trials.knobs.wide_outputs import WIDE_OUTPUTS
 
 # A ViT in float16 on the emulator agrees with float32 to 51 dB (onnxruntime-qnn 2.7.0); a graph must reach 3 dB less.
 _FLOAT16_DB = 48.0
@@ -54,14 +57,15 @@ def open_target(suffix: str, options: Mapping[str, str]) -> Target:
     """Return the target for one chip, with the op table of its architecture."""
     chip = chip_named(suffix)
     htp_options = read_options(chip, options)
+    workarounds = needed(installed_qairt()) if htp_options.workarounds else ()
     return Target(
         name=f"qnn-htp:{chip.name}",
         facts=htp_options,
-        table=htp_table(f"qnn-htp:{chip.name}", chip),
+        table=limited(htp_table(f"qnn-htp:{chip.name}", chip), workarounds),
         backend=_backend(htp_options),
-        rewrites=Rewrites(REWRITES),
+        rewrites=Rewrites((*REWRITES, *(change for workaround in workarounds for change in workaround.passes))),
         rules=RULES,
-        knobs=(OPERAND_WIDTHS, *((islands(FP16),) if chip.has_float16 else ())),
+        knobs=(WIDE_OUTPUTS, OPERAND_WIDTHS, *((islands(FP16),) if chip.has_float16 else ())),
     )
 
 

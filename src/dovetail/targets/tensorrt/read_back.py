@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from dovetail.backend import Outcome, ReadBack, TensorReadBack
+from dovetail.backend import Outcome, ReadBack, TensorReadBack, changed
 from dovetail.edge import Edge
 from dovetail.encoding import Array, DType, QParams
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
@@ -78,7 +78,7 @@ def _float_layers(node: ir.Node, layers: tuple[Layer, ...]) -> tuple[Outcome, st
     for layer in computing:
         types = {tensor.dtype for tensor in (*layer.inputs, *layer.constants, *layer.outputs)}
         if types.isdisjoint(_FLOAT_TYPES):
-            return Outcome.CHANGED, f"{layer.kind} {layer.name} computes {layer.types}"
+            return changed("float", layer.types, f"computed by {layer.kind} {layer.name}")
     if of_node:
         return Outcome.MATCHED, f"float in {of_node[0].kind} {of_node[0].name}"
     return Outcome.ABSORBED, f"merged into {computing[0].kind} {computing[0].name}, {computing[0].types}"
@@ -108,7 +108,7 @@ def _float_op_outcome(node: ir.Node, layers: tuple[Layer, ...], type_name: str) 
     two_inputs = constant_of(node.inputs[1]) is None
     for layer in matrix_layers:
         if not _computes_in(layer, type_name, two_inputs) and not _hides_constants(layer, type_name):
-            return Outcome.CHANGED, f"{layer.kind} {layer.name} computes {_operands(layer)}"
+            return _other_operands(layer, type_name, two_inputs)
     if matrix_layers:
         return Outcome.MATCHED, f"{type_name} in {matrix_layers[0].kind} {matrix_layers[0].name}"
     if not of_node:
@@ -126,7 +126,7 @@ def _element_by_element(layer: Layer, type_name: str, weight: Array | None) -> t
         return Outcome.MATCHED, f"{type_name}, element by element in {layer.name}"
     if type_name not in all_types or (weight_types and type_name not in weight_types):
         types = "/".join(sorted(weight_types or all_types))
-        return Outcome.CHANGED, f"{layer.name} computes it element by element in {types}"
+        return changed(type_name, types, f"computed element by element in {layer.name}")
     return Outcome.NOT_FOUND, f"{layer.name} computes it element by element, in which of its types is not known"
 
 
@@ -144,15 +144,16 @@ def _operand_outcome(
     matrix_layers = [layer for layer in layers if layer.is_matrix_op and edge.node in layer.nodes]
     if not matrix_layers:
         generated = next((layer.name for layer in layers if edge.node in layer.nodes), "")
-        detail = f"computed element by element in {generated}" if generated else _NO_LAYER
-        return Outcome.CHANGED if generated else Outcome.NOT_FOUND, detail
+        if not generated:
+            return Outcome.NOT_FOUND, _NO_LAYER
+        return changed(f"a {type_name} matrix kernel", "none", f"computed element by element in {generated}")
     if fused:
         return Outcome.MATCHED, f"{type_name} in the attention block {matrix_layers[0].name}"
     two_inputs = constant_of(node.inputs[1]) is None
     differing = [layer for layer in matrix_layers if not _computes_in(layer, type_name, two_inputs)]
     unknown = [layer for layer in differing if not two_inputs and _hides_constants(layer, type_name)]
-    if changed := next((layer for layer in differing if layer not in unknown), None):
-        return Outcome.CHANGED, f"{changed.kind} {changed.name} computes {_operands(changed)}"
+    if other := next((layer for layer in differing if layer not in unknown), None):
+        return _other_operands(other, type_name, two_inputs)
     if unknown and edge.index == 1:
         return (
             Outcome.NOT_FOUND,
@@ -173,8 +174,12 @@ def _hides_constants(layer: Layer, type_name: str) -> bool:
     return not layer.constants and {tensor.dtype for tensor in layer.inputs} == {type_name}
 
 
-def _operands(layer: Layer) -> str:
-    return " x ".join(tensor.dtype for tensor in (*layer.inputs, *layer.constants[:1]))
+def _other_operands(layer: Layer, type_name: str, two_inputs: bool) -> tuple[Outcome, str]:
+    """The outcome of a matrix operation whose operands do not both have the planned type."""
+    planned = f"{type_name} x {type_name}{'' if two_inputs else ' constant'}"
+    constants = [f"{tensor.dtype} constant" for tensor in layer.constants[:1]]
+    found = " x ".join((*(tensor.dtype for tensor in layer.inputs), *constants))
+    return changed(planned, found, f"computed by {layer.kind} {layer.name}")
 
 
 def _of_block(block: Block, outcome: Outcome, detail: str) -> TensorReadBack:
@@ -192,4 +197,4 @@ def _attention(block: Block) -> TensorReadBack | None:
         return _of_block(block, Outcome.NOT_FOUND, detail)
     if not block.lost:
         return None
-    return _of_block(block, Outcome.CHANGED, f"attention is not one fused kernel: {block.why}")
+    return _of_block(block, *changed("one fused attention kernel", "separate kernels", block.why))

@@ -20,10 +20,21 @@ from dovetail.model.edit import attribute, constant_of, is_op
 from dovetail.numerics.affine import dequantize
 from dovetail.qdq.params import is_dequantize, is_quantize, qparams_of
 from dovetail.targets.xnnpack.dynamic import is_rows
-from dovetail.targets.xnnpack.operators import arithmetic, layout, linear, norm, reduce, repeat
+from dovetail.targets.xnnpack.operators import (
+    activation,
+    arithmetic,
+    layout,
+    linear,
+    norm,
+    pool,
+    reduce,
+    repeat,
+    resize,
+)
 from dovetail.targets.xnnpack.operators.registry import OPERATORS, Call, Operator, Tensor, torch
 
-_REGISTERED = (arithmetic, layout, linear, norm, reduce, repeat)  # importing them fills the registry
+# Importing them fills the registry.
+_REGISTERED = (activation, arithmetic, layout, linear, norm, pool, reduce, repeat, resize)
 # The submodule of a node is named by this and the node's number; the name survives lowering and identifies the node.
 STEP = "step"
 # The module itself quantizes and dequantizes, so these two pass their input through.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.backend import Outcome, ReadBack, TensorReadBack
+from dovetail.backend import Outcome, ReadBack, TensorReadBack, changed
 from dovetail.encoding import DType, QParams
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
 from dovetail.model.origin import origin_of
@@ -21,6 +21,12 @@ from dovetail.storage import Plan
 EVIDENCE = "the operators of the XNNPACK delegates, read from the .pte file"
 # Planned dtype -> the dtype of the value in the file, with one scale and with one scale per channel.
 _DTYPES = {DType.S8: ("qint8", "qcint8"), DType.S32: ("qint32", "qcint32")}
+# The dtype of a value in the file -> in the words of a plan.
+_PLAN_WORDS = {"fp16": str(DType.F16), "fp32": str(DType.F32)} | {
+    name: f"{dtype}{' per channel' * per_channel}"
+    for dtype, names in _DTYPES.items()
+    for per_channel, name in enumerate(names)
+}
 _CONVERT = "Convert"
 Operator = Mapping[str, Any]
 
@@ -76,7 +82,7 @@ class _Program:
         values = [o["output"] if index is None else _operand(o, index) for o in operators]
         dtypes = [str(value["dtype"]) for value in values if value is not None]
         if quantized := next((dtype for dtype in dtypes if not dtype.startswith("fp")), None):
-            return Outcome.CHANGED, f"{quantized} instead of float in {operators[0]['kind']}"
+            return changed(DType.F32, _in_plan_words(quantized), f"in {operators[0]['kind']}")
         if operators:
             return Outcome.MATCHED, f"computed in float by {operators[0]['kind']}"
         if node.name in self._outside:
@@ -99,7 +105,7 @@ class _Program:
                 return self._compare(stored, quantized[-1]["output"], f"written by {quantized[-1]['kind']}")
             # A storage of one edge is converted for one consumer: its producer is planned in float.
             if stored.edge is None and self._should_run_in_integers(producer):
-                return stored.as_read(Outcome.CHANGED, f"{producer.op_type} runs in float")
+                return stored.as_read(*changed(stored.params.dtype, DType.F32, f"{producer.op_type} runs in float"))
         converted = self._operators.get(quantize.name or "", [])
         if converted:
             return self._compare(stored, converted[-1]["output"], "converted from float")
@@ -127,8 +133,8 @@ class _Program:
 
     def _compare(self, stored: QuantizedValue, value: Mapping[str, Any], detail: str) -> TensorReadBack:
         difference = _difference(stored.params, value)
-        if difference:
-            return stored.as_read(Outcome.CHANGED, difference)
+        if difference is not None:
+            return stored.as_read(*changed(*difference))
         return stored.as_read(Outcome.MATCHED, detail)
 
 
@@ -148,14 +154,18 @@ def _producer_of_input(node: ir.Node) -> ir.Node | None:
     return None if not node.inputs or node.inputs[0] is None else node.inputs[0].producer()
 
 
-def _difference(params: QParams, value: Mapping[str, Any]) -> str:
-    """How a value in the program differs from the plan; empty if it does not."""
+def _in_plan_words(dtype: str) -> str:
+    return _PLAN_WORDS.get(dtype, dtype)
+
+
+def _difference(params: QParams, value: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What is planned and what the program has instead; None where the value is as planned."""
     dtype = _DTYPES[params.dtype][params.axis is not None]
     if value["dtype"] != dtype:
-        return f"{value['dtype']} instead of {dtype}"
+        return _in_plan_words(dtype), _in_plan_words(value["dtype"])
     scale, planned = np.asarray(value["scale"], np.float32), params.scale.reshape(-1)
     if scale.shape != planned.shape or not np.allclose(scale, planned, 1e-6, 0):
-        return f"scale {scale[0]:.6g} instead of {planned[0]:.6g}"
+        return f"scale {planned[0]:.6g}", f"scale {scale[0]:.6g}"
     if params.axis is None and value["zero_point"] != int(params.zero_point):
-        return f"zero point {value['zero_point']} instead of {int(params.zero_point)}"
-    return ""
+        return f"zero point {int(params.zero_point)}", f"zero point {value['zero_point']}"
+    return None

@@ -33,6 +33,8 @@ def _table() -> dict[str, OpSupport]:
     table = {op: OpSupport(same_dtype, shares=(0,), known_from=_KNOWN) for op in _MOVERS}
     table["Slice"] = OpSupport((_int8_if(_slices_one_axis), signature(F32, out=F32)), shares=(0,), known_from=_KNOWN)
     table["MaxPool"] = OpSupport((_int8_if(_pools), signature(F32, out=F32)), shares=(0,), known_from=_KNOWN)
+    global_max = (_int8_if(_pools_an_image), signature(F32, out=F32))
+    table["GlobalMaxPool"] = OpSupport(global_max, shares=(0,), known_from=_KNOWN)
     all_inputs = (Signature((Slot(A8S),), A8S, variadic=True), Signature((Slot(F32),), F32, variadic=True))
     table["Concat"] = OpSupport(all_inputs, shares=None, joins=True, known_from=_KNOWN)
     table |= {op: OpSupport(all_inputs, follows=True, known_from=_KNOWN) for op in _FOLLOWERS}
@@ -67,6 +69,13 @@ def _slices_one_axis(node: ir.Node) -> str:
     return "" if steps == [1] else "XNNPACK supports only slices with step 1"
 
 
+def _pools_an_image(node: ir.Node) -> str:
+    shape = shape_of(node.inputs[0])
+    if shape is None or len(shape) != 4 or math.prod(shape[2:]) == 1:
+        return "XNNPACK supports pooling over the last two axes of four, of more than one element"
+    return ""
+
+
 def _pools(node: ir.Node) -> str:
     kernel, strides = attribute(node, "kernel_shape", ()), attribute(node, "strides", ())
     if any(stride > size for stride, size in zip(strides, kernel, strict=False)):
@@ -74,7 +83,7 @@ def _pools(node: ir.Node) -> str:
     pads = attribute(node, "pads", ())
     if attribute(node, "auto_pad", "NOTSET") != "NOTSET" or list(pads[:2]) != list(pads[2:]):
         return "padding that differs between the two sides of an axis is computed in float"
-    return ""
+    return _pools_an_image(node)
 
 
 def _is_linear_layer(node: ir.Node) -> str:
@@ -110,7 +119,18 @@ def _one_group(node: ir.Node) -> str:
     shape = shape_of(node.inputs[1])
     if attribute(node, "group", 1) != 1 or shape is None or math.prod(shape) == 0:
         return "XNNPACK does not support grouped transposed convolutions with per-channel scales"
+    if _pads_the_end_more(node):
+        return "more padding at the end of an axis cuts its output off, without int8 in front of the cut"
     return ""
+
+
+def _pads_the_end_more(node: ir.Node) -> bool:
+    """Whether a transposed convolution may have more padding at the end of an axis than at its beginning."""
+    pads = attribute(node, "pads", ())
+    begins, ends = pads[: len(pads) // 2], pads[len(pads) // 2 :]
+    is_automatic = attribute(node, "auto_pad", "NOTSET").startswith("SAME")
+    is_automatic = is_automatic or attribute(node, "output_shape", None) is not None
+    return is_automatic or any(end > begin for begin, end in zip(begins, ends, strict=True))
 
 
 TABLE = _table()

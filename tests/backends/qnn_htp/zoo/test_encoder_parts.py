@@ -88,7 +88,7 @@ def test_the_dtype_of_a_constant_second_operand_is_planned_and_not_changed_by_th
 ) -> None:
     model = model_from(TABLE, table=normal(6, 16, 6))
     naive = with_op(htp, "MatMul", OpSupport((signature(A16, A16, out=A16),)))
-    for target, expected in ((naive, ["converted to int16 before MatMul"]), (htp, [])):
+    for target, expected in ((naive, ["planned uint16, found int16: converted before MatMul"]), (htp, [])):
         plan = planned(model, target, W8A16, data=noise(model))
         read = target.backend.read_back(compiled(model, target, tmp_path), plan)
         assert [row.detail for row in read.tensors if row.outcome is Outcome.CHANGED] == expected

@@ -1,4 +1,4 @@
-"""Mappings of elementwise operators, activations and comparisons."""
+"""Mappings of elementwise operators, comparisons and softmax."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import reduce
 
 import onnx_ir as ir
 
-from dovetail.model.edit import is_op
+from dovetail.model.edit import constant_of, is_op
 from dovetail.targets.xnnpack.operators.registry import (
     MOST_AXES,
     OPERATORS,
@@ -14,6 +14,7 @@ from dovetail.targets.xnnpack.operators.registry import (
     Function,
     Operator,
     Tensor,
+    constant_like,
     operator,
     torch,
 )
@@ -39,7 +40,6 @@ _SAME = {
     "Neg": "neg",
     "Not": "logical_not",
     "Or": "logical_or",
-    "Reciprocal": "reciprocal",
     "Relu": "relu",
     "Round": "round",
     "Sigmoid": "sigmoid",
@@ -90,9 +90,34 @@ def divide(call: Call) -> Function:
     return lambda x, y: torch.div(x, y) if x.is_floating_point() else torch.div(x, y, rounding_mode="trunc")
 
 
+@operator("Reciprocal")
+def reciprocal(call: Call) -> Function:
+    """A division: XNNPACK has no reciprocal."""
+    one = constant_like(call, 1.0)
+    return lambda x: torch.div(one, x)
+
+
 @operator("Pow")
 def power(call: Call) -> Function:
-    return lambda x, y: torch.pow(x, y)
+    """XNNPACK has squares and square roots only."""
+    exponent = constant_of(call.node.inputs[1])
+    function = None if exponent is None or exponent.size != 1 else POWERS.get(float(exponent.reshape(())))
+    return (lambda x, y: torch.pow(x, y)) if function is None or not call.is_float() else lambda x, _: function(x)
+
+
+POWERS: dict[float, Function] = {
+    0.5: lambda x: torch.sqrt(x),
+    2.0: lambda x: x * x,
+    3.0: lambda x: x * x * x,
+}
+
+
+@operator("Sum", "Mean")
+def total(call: Call) -> Function:
+    count = len(call.node.inputs)
+    if call.node.op_type == "Sum" or count == 1:
+        return lambda *tensors: reduce(torch.add, tensors) if count > 1 else tensors[0].clone()
+    return lambda *tensors: reduce(torch.add, tensors) * (1 / count)
 
 
 @operator("Clip", constants=(1, 2))
@@ -107,40 +132,6 @@ def cast(call: Call) -> Function:
     if dtype not in _TYPES:
         raise call.unsupported(f"a cast to ONNX type {dtype} is not supported")
     return lambda x: x.to(getattr(torch, _TYPES[dtype]))
-
-
-@operator("Gelu")
-def gelu(call: Call) -> Function:
-    approximate = str(call.attribute("approximate", "none"))
-    return lambda x: torch.nn.functional.gelu(x, approximate=approximate)
-
-
-@operator("LeakyRelu")
-def leaky_relu(call: Call) -> Function:
-    slope = float(call.attribute("alpha", 0.01))
-    return lambda x: torch.nn.functional.leaky_relu(x, slope)
-
-
-@operator("Elu")
-def elu(call: Call) -> Function:
-    alpha = float(call.attribute("alpha", 1.0))
-    return lambda x: torch.nn.functional.elu(x, alpha)
-
-
-@operator("PRelu")
-def prelu(call: Call) -> Function:
-    return lambda x, slope: torch.where(x < 0, x * slope, x)
-
-
-@operator("HardSigmoid")
-def hard_sigmoid(call: Call) -> Function:
-    alpha, beta = float(call.attribute("alpha", 0.2)), float(call.attribute("beta", 0.5))
-    return lambda x: torch.clamp(x * alpha + beta, 0.0, 1.0)
-
-
-@operator("HardSwish")
-def hard_swish(call: Call) -> Function:
-    return lambda x: torch.nn.functional.hardswish(x)
 
 
 @operator("LogSoftmax")

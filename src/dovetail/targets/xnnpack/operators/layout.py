@@ -12,12 +12,8 @@ from functools import partial
 import numpy as np
 
 from dovetail.encoding import Array
-from dovetail.qdq.params import is_dequantize
+from dovetail.targets.xnnpack.operators.padding import zero
 from dovetail.targets.xnnpack.operators.registry import Call, Function, Tensor, operator, torch
-
-# Behind a dequantize, the lowering makes the output of padding with zeros int8 and leaves its input float, which
-# XNNPACK rejects at load (executorch 1.5.1); with any other value the pad stays in float.
-_NEARLY_ZERO = 1e-38
 
 
 @operator("Reshape", "Flatten", "Squeeze", "Unsqueeze", constants=(1,))
@@ -156,15 +152,8 @@ def pad(call: Call) -> Function:
     if name != "constant":
         amounts += [0] * (2 * (rank - 2) - len(amounts))  # torch requires amounts for all spatial axes
         return lambda x, *_: torch.nn.functional.pad(x, amounts, name)
-    fill = 0.0 if value is None else float(value.reshape(()))
-    if fill == 0.0 and _input_is_quantized(call):
-        fill = _NEARLY_ZERO
+    fill = (0.0 if value is None else float(value.reshape(()))) or zero(call)
     return lambda x, *_: torch.nn.functional.pad(x, amounts, name, fill)
-
-
-def _input_is_quantized(call: Call) -> bool:
-    source = call.node.inputs[0]
-    return source is not None and is_dequantize(source.producer())
 
 
 @operator("DepthToSpace")

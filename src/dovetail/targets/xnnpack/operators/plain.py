@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from dovetail.targets.xnnpack.operators import arithmetic, layout, linear, norm, reduce, repeat
+from dovetail.targets.xnnpack.operators import (
+    activation,
+    arithmetic,
+    layout,
+    linear,
+    norm,
+    pool,
+    reduce,
+    repeat,
+    resize,
+)
 from dovetail.targets.xnnpack.operators.registry import OPERATORS, Call, Function, Operator, torch
 
-_REGISTERED = (arithmetic, layout)  # importing them fills the registry
+_REGISTERED = (activation, arithmetic, layout)  # importing them fills the registry
 
 
 def _matmul(call: Call) -> Function:
@@ -40,18 +50,29 @@ def _squeeze(call: Call) -> Function:
     return lambda x, *_: torch.squeeze(x, removed)
 
 
+def _activation(call: Call) -> Function:
+    function = getattr(torch.nn.functional, call.node.op_type.lower())
+    if call.node.op_type not in ("Celu", "Elu"):
+        return lambda x: function(x)
+    alpha = float(call.attribute("alpha", 1.0))
+    return lambda x: function(x, alpha)
+
+
 PLAIN = {
     **OPERATORS,
-    "AveragePool": Operator(linear.native_pool),
+    **{op: Operator(_activation) for op in ("Celu", "Elu", "Mish", "Softplus", "Softsign")},
+    "AveragePool": Operator(pool.native_pool),
     "Expand": Operator(repeat.native_expand, constants=(1,)),
     "Gather": Operator(_gather),
-    "GlobalAveragePool": Operator(linear.native_global_average),
+    **{op: Operator(pool.native_global_pool) for op in ("GlobalAveragePool", "GlobalMaxPool")},
     "GroupNormalization": Operator(norm.native_group_norm),
     "InstanceNormalization": Operator(norm.native_group_norm),
     "LayerNormalization": Operator(norm.native_layer_norm),
     "MatMul": Operator(_matmul),
-    **{op: Operator(reduce.native_reduction, constants=(1,)) for op in ("ReduceL2", "ReduceMean", "ReduceSum")},
-    "Resize": Operator(linear.native_resize, constants=(1, 2, 3)),
+    "Pow": Operator(lambda call: lambda x, y: torch.pow(x, y)),
+    "Reciprocal": Operator(lambda call: lambda x: torch.reciprocal(x)),
+    **{op: Operator(reduce.native_reduction, constants=(1,)) for op in reduce.REDUCTIONS},
+    "Resize": Operator(resize.native_resize, constants=(1, 2, 3)),
     "Softmax": Operator(_softmax),
     "Split": Operator(_split, constants=(1,)),
     "Squeeze": Operator(_squeeze, constants=(1,)),

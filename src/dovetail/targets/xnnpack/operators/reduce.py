@@ -1,7 +1,7 @@
 """Mappings of reductions, ArgMax, ArgMin, TopK and CumSum.
 
 The only reduction of XNNPACK (executorch 1.5.1) is a mean over the last two axes of four with keepdims: all other means
-are written as this one, and sums over the last axes as a multiplication by a matrix of ones.
+are written as this one, sums over the last axes as a multiplication by a matrix of ones, and maxima as a pooling.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from dovetail.targets.xnnpack.operators.registry import MOST_AXES, Call, Function, Tensor, operator, torch
 
 _SPATIAL_AXES = [2, 3]
+REDUCTIONS = ("ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare")
 
 
 def mean_of_rows(x: Tensor) -> Tensor:
@@ -21,7 +22,12 @@ def mean_of_rows(x: Tensor) -> Tensor:
     return x.mean((2, 3), keepdim=True)
 
 
-@operator("ReduceMean", "ReduceSum", "ReduceL2", constants=(1,))
+def max_of_rows(x: Tensor) -> Tensor:
+    """The largest element of every row: [1, rows, 1, columns] -> [1, rows, 1, 1]."""
+    return x if x.shape[3] == 1 else torch.nn.functional.max_pool2d(x, (1, x.shape[3]))
+
+
+@operator(*REDUCTIONS, constants=(1,))
 def reduction(call: Call) -> Function:
     """Reduce rows, with the reduced axes moved to the end; a sum is a linear layer with ones, exact for integers."""
     shape, dims, out = call.shape(), _dims(call), call.output_shape()
@@ -35,32 +41,38 @@ def reduction(call: Call) -> Function:
     permuted, ones = order != sorted(order), torch.ones(1, count)
     if permuted and op != "ReduceMean":
         return native_reduction(call)  # which is faster than a transpose in front
+    before, after, of_rows = _BEFORE.get(op), _AFTER.get(op), _OF_ROWS.get(op)
 
     def reduce(x: Tensor, *_: Tensor) -> Tensor:
         flat = (x.permute(order) if permuted else x).reshape(-1, count)
-        if op == "ReduceMean":
-            return mean_of_rows(flat.reshape(1, -1, 1, count)).reshape(out)
-        total = torch.nn.functional.linear(flat * flat if op == "ReduceL2" else flat, ones)
-        return (torch.sqrt(total) if op == "ReduceL2" else total).reshape(out)
+        flat = flat if before is None else before(flat)
+        result = torch.nn.functional.linear(flat, ones) if of_rows is None else of_rows(flat.reshape(1, -1, 1, count))
+        return (result if after is None else after(result)).reshape(out)
 
     return reduce
 
 
-@operator("ReduceMax", "ReduceMin", constants=(1,))
-def extreme(call: Call) -> Function:
-    return native_reduction(call)
+# A reduction is done by a mean, a maximum or a sum of rows, with another function in front of and behind it.
+_OF_ROWS = {"ReduceMean": mean_of_rows, "ReduceMax": max_of_rows, "ReduceMin": max_of_rows}
+_BEFORE: dict[str, Function] = {
+    "ReduceL1": lambda x: torch.abs(x),
+    "ReduceL2": lambda x: x * x,
+    "ReduceMin": lambda x: -x,
+    "ReduceSumSquare": lambda x: x * x,
+}
+_AFTER: dict[str, Function] = {"ReduceL2": lambda x: torch.sqrt(x), "ReduceMin": lambda x: -x}
 
 
 def native_reduction(call: Call) -> Function:
     """The torch function that a model's author uses; delegated only for a mean over the last two axes of four."""
     dims, keep = _dims(call), bool(call.attribute("keepdims", 1))
     if not dims:
-        if call.node.op_type != "ReduceL2":
+        if call.node.op_type not in _BEFORE or call.node.op_type == "ReduceMin":
             return lambda x, *_: x.clone()
         if call.shape():
             raise call.unsupported("reducing no axes is not supported")
-        return lambda x, *_: torch.abs(x)
-    return lambda x, *_: _typed(x, _REDUCTIONS[call.node.op_type](x, dims, keep))
+        return lambda x, *_: x * x if call.node.op_type == "ReduceSumSquare" else torch.abs(x)
+    return lambda x, *_: _typed(x, _NATIVE[call.node.op_type](x, dims, keep))
 
 
 def _dims(call: Call) -> list[int]:
@@ -77,11 +89,13 @@ def _typed(x: Tensor, result: Tensor) -> Tensor:
     return result if result.dtype == x.dtype else result.to(x.dtype)
 
 
-_REDUCTIONS: dict[str, Function] = {
+_NATIVE: dict[str, Function] = {
     "ReduceMean": lambda x, dims, keep: torch.mean(x, dims, keep),
     "ReduceSum": lambda x, dims, keep: torch.sum(x, dims, keep),
     "ReduceMax": lambda x, dims, keep: torch.amax(x, dims, keep),
     "ReduceMin": lambda x, dims, keep: torch.amin(x, dims, keep),
+    "ReduceL1": lambda x, dims, keep: torch.sum(torch.abs(x), dims, keep),
+    "ReduceSumSquare": lambda x, dims, keep: torch.sum(x * x, dims, keep),
     "ReduceL2": lambda x, dims, keep: torch.sqrt(torch.sum(x * x, dims, keep)),
 }
 

@@ -57,6 +57,13 @@ class Call:
         axis = int(self.attribute("axis", default))
         return axis + len(self.shape()) if axis < 0 else axis
 
+    def opset(self) -> int:
+        """The version of ONNX that defines the node."""
+        graph = self.node.graph
+        if graph is None:
+            raise self.unsupported("it belongs to no graph")
+        return graph.opset_imports[""]
+
     def is_float(self) -> bool:
         """Whether the first input is float32, which XNNPACK computes in."""
         value = self.node.inputs[0]
@@ -96,3 +103,8 @@ def operator(*names: str, constants: tuple[int, ...] = ()) -> Callable[[Callable
         return build
 
     return register
+
+
+def constant_like(call: Call, value: float) -> Tensor:
+    """A constant with the rank of the first input: XNNPACK would transpose an image twice to add a scalar to it."""
+    return torch.full((1,) * len(call.shape()), value)

@@ -15,18 +15,21 @@ from dovetail.plan.constraints import Unit
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import operations, say
 from dovetail.rules.rule import rule
+from dovetail.targets.xnnpack.operators.arithmetic import POWERS
 
 # Operators that are lowered to one or more XNNPACK operators; the exceptions are in ``_why_not_delegated``.
 # fmt: off
 _DELEGATED_OPS = frozenset((
-    "Abs", "Add", "AveragePool", "Ceil", "Clip", "Concat", "Conv", "ConvTranspose", "Cos", "DepthToSpace", "Div",
-    "Exp", "Expand", "Flatten", "Floor", "Gather", "Gelu", "Gemm", "GlobalAveragePool", "GroupNormalization",
-    "HardSigmoid", "HardSwish", "Identity", "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log",
-    "MatMul", "Max", "MaxPool", "Min", "Mul", "Neg", "Pad", "ReduceL2", "ReduceMean", "ReduceSum", "Relu",
-    "Reshape", "Resize", "Sigmoid", "Sin", "Slice", "Softmax", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub",
-    "Tanh", "Tile", "Transpose", "Unsqueeze",
+    "Abs", "Add", "AveragePool", "Ceil", "Celu", "Clip", "Concat", "Conv", "ConvTranspose", "Cos", "DepthToSpace",
+    "Div", "Elu", "Exp", "Expand", "Flatten", "Floor", "Gather", "Gelu", "Gemm", "GlobalAveragePool", "GlobalMaxPool",
+    "GroupNormalization", "HardSigmoid", "HardSwish", "Identity", "InstanceNormalization", "LayerNormalization",
+    "LeakyRelu", "Log", "MatMul", "Max", "MaxPool", "Mean", "Min", "Mish", "Mul", "Neg", "PRelu", "Pad", "Pow",
+    "Reciprocal", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare",
+    "Relu", "Reshape", "Resize", "Selu", "Sigmoid", "Sin", "Slice", "Softmax", "Softplus", "Softsign", "SpaceToDepth",
+    "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Tile", "Transpose", "Unsqueeze",
 ))
 # fmt: on
+_REDUCTIONS = ("ReduceL1", "ReduceL2", "ReduceMax", "ReduceMin", "ReduceSum", "ReduceSumSquare")
 _UNSUPPORTED_DTYPES = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
 
 
@@ -73,23 +76,22 @@ def operator_not_delegated(subject: CheckInput) -> Iterator[Finding]:
 
     ## What it finds
     Operators that the XNNPACK partitioner does not delegate, in the lowering that `dovetail fit` uses: GridSample,
-    TopK, ReduceMax, a Slice whose step does not divide its axis, a Gather with indices that are not consecutive, cubic
-    Resize, nearest Resize by factors that are not integers, and every other operator that XNNPACK does not have and
-    that cannot be written with the operators it has. (`dovetail fit` rewrites layer norms, means and Softmax over any
-    axes, Expand and Tile with operators that XNNPACK has, so they are delegated.)
+    TopK, a sum or a maximum over other axes than the last, a Slice whose step does not divide its axis, a Gather with
+    indices that are not consecutive, Pow with another exponent than 0.5, 2 and 3, and every other operator that XNNPACK
+    does not have and that cannot be written with the operators it has. (`dovetail fit` rewrites layer norms, means and
+    Softmax over any axes, Resize, Expand and Tile with operators that XNNPACK has, so they are delegated.)
 
     ## Why it matters
     The portable kernels are plain loops, and every such operator splits the program: the operators before and after it
     become separate delegates, with conversions and copies between them.
 
     ## How to fix it
-    Replace the operator by one that XNNPACK has: linear instead of cubic resizing, slices instead of indices.
+    Replace the operator by one that XNNPACK has, for example slices instead of indices.
 
     ## Seen on
-    - xnnpack: executorch 1.5.1 with torch 2.13.0, x86-64, lowered graphs: grid_sampler_2d, topk, amax, slice_copy with
-      a step, index_select, upsample_nearest2d and all operators of cubic resizing are not delegated; neither are
-      native_layer_norm, most means, expand_copy and repeat as torch lowers them, but they are as `dovetail fit` lowers
-      them.
+    - xnnpack: executorch 1.5.1 with torch 2.13.0, x86-64, lowered graphs: grid_sampler_2d, topk, slice_copy with a step
+      and index_select are not delegated; neither are native_layer_norm, most means, amax, expand_copy, repeat,
+      upsample_nearest2d and cubic resizing as torch lowers them, but they are as `dovetail fit` lowers them.
     """
     mapped = subject.table.only or frozenset()
     for node in subject.model.graph:
@@ -109,7 +111,7 @@ def operator_without_torch_mapping(subject: CheckInput) -> Iterator[Finding]:
     """An operator has no mapping to torch, so the model cannot be lowered.
 
     ## What it finds
-    Operators for which Dovetail has no mapping from ONNX to torch (Celu, Mish, NonMaxSuppression and others).
+    Operators for which Dovetail has no mapping from ONNX to torch (LSTM, NonMaxSuppression, RoiAlign and others).
     Operators outside ONNX are reported by Q108.
 
     ## Why it matters
@@ -117,7 +119,7 @@ def operator_without_torch_mapping(subject: CheckInput) -> Iterator[Finding]:
     `dovetail fit` reports it only after calibration.
 
     ## How to fix it
-    Write it with other operators (Celu with Exp, Min and Relu), or split the model in front of it and run the rest
+    Write it with other operators, or split the model in front of it and run the rest
     outside ExecuTorch.
 
     ## Seen on
@@ -142,15 +144,16 @@ def _why_not_delegated(node: ir.Node) -> str:
     if node.inputs[0] is not None and node.inputs[0].dtype in _UNSUPPORTED_DTYPES:
         return "XNNPACK does not compute int32, int64 or bool"
     shape, out = shape_of(node.inputs[0]) or (), shape_of(node.outputs[0]) or ()
-    mode = attribute(node, "mode", "nearest")
-    if is_op(node, "Resize") and mode != "linear" and not (mode == "nearest" and _repeats(shape, out)):
-        return "XNNPACK supports linear resizing, and nearest by integer factors"
-    if is_op(node, "AveragePool") and attribute(node, "ceil_mode", 0) and not _divides(node, shape):
-        return "XNNPACK does not support ceil_mode"
+    if is_op(node, "Resize") and (not shape or not out or len(shape) > MOST_AXES):
+        return f"its shape is unknown, or has more than {MOST_AXES} axes"
+    if is_op(node, "Pow") and not _has_kernel(node):
+        return "XNNPACK supports only squares and square roots"
+    if is_op(node, "MaxPool") and _skips(node):
+        return "XNNPACK does not support pooling with a stride larger than the kernel"
     if is_op(node, "Slice") and _keeps_steps(node, shape):
         return "XNNPACK supports only slices with step 1"
-    if is_op(node, "ReduceL2", "ReduceSum") and not _over_the_last(node, len(shape)):
-        return "XNNPACK supports sums over the last axes only"
+    if is_op(node, *_REDUCTIONS) and not _over_the_last(node, len(shape)):
+        return "XNNPACK supports sums and maxima over the last axes only"
     if is_op(node, "Gather") and not _is_consecutive(node):
         return "XNNPACK has no operator that selects elements by index"
     return ""
@@ -165,18 +168,15 @@ def _keeps_steps(node: ir.Node, shape: tuple[int, ...]) -> bool:
     return any(cut.step != 1 and not selects_one_per_step(shape[axis], cut) for axis, cut in cuts.items())
 
 
-def _repeats(shape: tuple[int, ...], out: tuple[int, ...]) -> bool:
-    """Whether a nearest Resize repeats every element the same number of times."""
-    static = 0 < len(shape) == len(out) and 0 not in shape
-    return static and all(after % before == 0 for before, after in zip(shape, out, strict=True))
+def _has_kernel(node: ir.Node) -> bool:
+    exponent = constant_of(node.inputs[1])
+    return exponent is not None and exponent.size == 1 and float(exponent.reshape(())) in POWERS
 
 
-def _divides(node: ir.Node, shape: tuple[int, ...]) -> bool:
-    """Whether ceil_mode makes no difference to the output size of a pooling."""
+def _skips(node: ir.Node) -> bool:
+    """Whether a pooling leaves out elements between its windows."""
     kernel = attribute(node, "kernel_shape", ())
-    strides, pads = attribute(node, "strides", [1] * len(kernel)), attribute(node, "pads", [0] * 2 * len(kernel))
-    axes = zip(shape[2:], kernel, strides, pads[: len(kernel)], pads[len(kernel) :], strict=False)
-    return bool(shape) and not any((size + begin + end - window) % step for size, window, step, begin, end in axes)
+    return any(step > size for step, size in zip(attribute(node, "strides", ()), kernel, strict=False))
 
 
 def _over_the_last(node: ir.Node, rank: int) -> bool:

@@ -1,0 +1,96 @@
+"""Rewrite x / max(norm(x), epsilon) as LpNormalization, which HTP runs as one integer operator (L2Norm).
+
+Cosine attention (SwinV2) and embedding heads contain it. HTP has the norm itself (ReduceL2) in float only. The vendor's
+estimates for SoC 52 in 16 bit, along the last axis of [60, 3, 16, 12]: 511 us in parts, 1387 us as L2Norm of a batch of
+60, 148 us as L2Norm of [1, 180, 16, 12]. On the emulator it is also more accurate: 83 dB against float, 69 in parts.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from dovetail.model import edit
+from dovetail.model.edit import attribute, constant_of, is_op, scalar_of, shape_of
+from dovetail.model.layout import Step, insert_step
+from dovetail.model.origin import origin_of
+from dovetail.pass_record import PassRecord, Site
+
+# LpNormalization has no epsilon: a vector of zeros stays zero, and one that is shorter than epsilon becomes a unit
+# vector. A quantized vector is not as short as this, unless it is zero.
+_LARGEST_EPSILON = 1e-6
+
+
+def fuse_l2_norm(model: ir.Model) -> PassRecord:
+    """Replace every division of a tensor by its own norm along one axis."""
+    changed: list[Site] = []
+    for node in list(model.graph):
+        data = node.inputs[0] if is_op(node, "Div") else None
+        axis = None if data is None else _norm_axis(data, node.inputs[1])
+        if data is None or axis is None:
+            continue
+        changed.append(Site(origin_of(node.outputs[0]).name, f"division by its norm along axis {axis}"))
+        _rewrite(model.graph, node, data, axis)
+    return PassRecord("fuse_l2_norm", tuple(changed))
+
+
+def _rewrite(graph: ir.Graph, node: ir.Node, data: ir.Value, axis: int) -> None:
+    """Insert the LpNormalization; a batch is merged with the axis after it, unless that is the normalized one."""
+    output, shape = node.outputs[0], shape_of(data) or ()
+    batched = shape[0] > 1 and axis > 1
+    merged = (1, shape[0] * shape[1], *shape[2:]) if batched else shape
+    new = insert_step(node, data, Step("Reshape", merged), replaces=[]) if batched else data
+    attributes = {"axis": axis, "p": 2}
+    new = edit.insert(
+        node, "LpNormalization", [new], attributes=attributes, source=output, replaces=[node], shape=merged
+    )
+    edit.replace_value(output, insert_step(node, new, Step("Reshape", shape), replaces=[]) if batched else new)
+    edit.remove_dead(graph, [node])
+
+
+def _norm_axis(data: ir.Value, divisor: ir.Value | None) -> int | None:
+    """The axis along which a divisor is the norm of ``data``, at least a small epsilon; None if it is not."""
+    reduced = _unbounded(_unexpanded(divisor))
+    node = None if reduced is None else reduced.producer()
+    rank = None if (shape := shape_of(data)) is None else len(shape)
+    if node is None or rank is None or shape_of(divisor) not in (shape, shape_of(reduced)):
+        return None
+    if is_op(node, "ReduceL2"):
+        return _one_axis(node, rank) if node.inputs[0] is data else None
+    total = node.inputs[0].producer() if is_op(node, "Sqrt") and node.inputs[0] is not None else None
+    if total is None or not is_op(total, "ReduceSum") or not _is_square(total.inputs[0], data):
+        return None
+    return _one_axis(total, rank)
+
+
+def _unexpanded(value: ir.Value | None) -> ir.Value | None:
+    producer = None if value is None else value.producer()
+    return producer.inputs[0] if producer is not None and is_op(producer, "Expand") else value
+
+
+def _unbounded(value: ir.Value | None) -> ir.Value | None:
+    """The value behind a lower bound of at most ``_LARGEST_EPSILON``, written as Clip, Max or Add."""
+    node = None if value is None else value.producer()
+    if node is None or not is_op(node, "Clip", "Max", "Add"):
+        return value
+    inputs = [operand for operand in node.inputs if operand is not None]
+    constants = [scalar_of(operand) for operand in inputs[1:]]
+    if len(constants) != 1 or constants[0] is None or not 0 <= constants[0] <= _LARGEST_EPSILON:
+        return None
+    if is_op(node, "Clip") and len(node.inputs) > 2 and node.inputs[1] is None:  # an upper bound
+        return None
+    return inputs[0]
+
+
+def _is_square(value: ir.Value | None, data: ir.Value) -> bool:
+    node = None if value is None else value.producer()
+    if node is None or not is_op(node, "Mul", "Pow") or node.inputs[0] is not data:
+        return False
+    return node.inputs[1] is data if is_op(node, "Mul") else scalar_of(node.inputs[1]) == 2
+
+
+def _one_axis(node: ir.Node, rank: int) -> int | None:
+    """The only axis of a reduction that keeps its rank."""
+    axes = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
+    if axes is None or axes.size != 1 or not attribute(node, "keepdims", 1):
+        return None
+    return int(axes.item()) % rank

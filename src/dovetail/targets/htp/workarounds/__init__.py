@@ -1,0 +1,14 @@
+"""What the HTP compiler computes wrongly without an error: one module for each, with condition, workaround and rule."""
+
+from __future__ import annotations
+
+from dovetail.targets.htp.workarounds import constant_pad, resize, silu, softplus
+from dovetail.targets.htp.workarounds.workaround import Version, Workaround
+
+MODULES = (constant_pad, resize, silu, softplus)
+WORKAROUNDS = tuple(module.WORKAROUND for module in MODULES)
+
+
+def needed(qairt: Version | None) -> tuple[Workaround, ...]:
+    """The workarounds for the miscompilations of a QAIRT version; all if the version is not known."""
+    return tuple(workaround for workaround in WORKAROUNDS if workaround.needed_with(qairt))

@@ -1,0 +1,101 @@
+"""Delta debugging: the smallest part of something that still fails.
+
+The algorithm is *ddmin* (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002): chunks of
+the elements are tried alone and left out, first large ones, then small ones. It knows nothing about what the elements
+are, so it serves nodes of a graph that a compiler rejects as well as those that it computes incorrectly.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction(Generic[Item]):
+    """What is left of the elements, in their order, and how many sets were tried.
+
+    ``is_minimal``: the part does not fail without any one of its elements; not known if the calls were used up.
+    """
+
+    elements: tuple[Item, ...]
+    calls: int
+    is_minimal: bool
+
+
+def smallest_failing(
+    elements: Sequence[Item],
+    fails: Callable[[tuple[Item, ...]], bool],
+    *,
+    max_calls: int,
+    try_first: Iterable[Sequence[Item]] = (),
+) -> Reduction[Item]:
+    """A small part of the elements that fails, in at most ``max_calls`` calls of ``fails``; deterministic.
+
+    All elements together must fail: that is not tried. The elements are distinct, and ``fails`` gets them in their
+    order, each set at most once. ``try_first``: parts that are likely to fail, such as those that failed elsewhere; the
+    search goes on from the first of them that does.
+    """
+    search = _Search(tuple(elements), fails, max_calls)
+    try:
+        for guess in try_first:
+            if search.accept(guess):
+                break
+        search.run()
+    except _CallsUsedUpError:
+        return Reduction(search.current, search.calls, is_minimal=False)
+    return Reduction(search.current, search.calls, is_minimal=True)
+
+
+class _CallsUsedUpError(Exception):
+    """No more calls are allowed."""
+
+
+class _Search(Generic[Item]):
+    """The smallest failing part so far, and the answers for the sets that were tried."""
+
+    def __init__(self, elements: tuple[Item, ...], fails: Callable[[tuple[Item, ...]], bool], max_calls: int) -> None:
+        self.current, self.calls = elements, 0
+        self._fails, self._max_calls = fails, max_calls
+        self._answers: dict[tuple[Item, ...], bool] = {}
+
+    def run(self) -> None:
+        """Divide the current part into more and more chunks, until each chunk is one element that cannot be left
+        out."""
+        count = 2
+        while len(self.current) >= 2:
+            chunks = _chunks(self.current, count)
+            rests = [[element for element in self.current if element not in chunk] for chunk in chunks]
+            if any(self.accept(chunk) for chunk in chunks):
+                count = 2
+            elif count > 2 and any(self.accept(rest) for rest in rests):
+                count = max(count - 1, 2)
+            elif count == len(self.current):
+                return
+            else:
+                count = min(2 * count, len(self.current))
+
+    def accept(self, part: Iterable[Item]) -> bool:
+        """Whether a part fails; if so, it becomes the current one."""
+        wanted = set(part)
+        candidate = tuple(element for element in self.current if element in wanted)
+        if not candidate or candidate == self.current:
+            return False
+        if candidate not in self._answers:
+            if self.calls >= self._max_calls:
+                raise _CallsUsedUpError
+            self.calls += 1
+            self._answers[candidate] = self._fails(candidate)
+        if self._answers[candidate]:
+            self.current = candidate
+        return self._answers[candidate]
+
+
+def _chunks(elements: Sequence[Item], count: int) -> list[Sequence[Item]]:
+    """Divide a sequence into ``count`` chunks of nearly the same length."""
+    bounds = [len(elements) * index // count for index in range(count + 1)]
+    return [elements[start:stop] for start, stop in itertools.pairwise(bounds)]

@@ -1,0 +1,150 @@
+"""Whether an output that is put together from unlike parts, and what is computed for it, has wider activations.
+
+A detector often has one output with boxes in pixels beside scores from 0 to 1. With one scale for both, 8 bits leave
+two values of the scores, and the SQNR of the whole output, which the boxes dominate, does not show it. The operators
+between the last layers and the output (box decoding) compute on small tensors, so that wider ones cost little time.
+Each part is judged on its own: if the worst one gains more than ``GAIN_DB``, these operators have wider activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.backend import Sample
+from dovetail.model.edit import attribute, is_op, shape_of
+from dovetail.model.place import at_node
+from dovetail.model.ranked import ranked_outputs
+from dovetail.op_support import OpTable, Precision
+from dovetail.plan.constraints import Problem, Unit, build_problem
+from dovetail.plan.request import Pin, Pins
+from dovetail.storage import Reason
+from dovetail.trials.decision import Alternative, Decision
+from dovetail.trials.knob import Knob, Outcome
+from dovetail.trials.variant import Variant, pinned
+from dovetail.trials.workbench import Workbench, worst_db
+
+NAME = "outputs"
+GAIN_DB = 3.0
+SAMPLES = 16
+CRITERION = f"wider, if the worst part of the output gains more than {GAIN_DB:g} dB in simulation"
+_LAYERS = ("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputParts:
+    """An output as the parts that a Concat puts together: ``y`` -> ``y[0]``, ``y[1]``, ..."""
+
+    name: str
+    axis: int
+    sizes: tuple[int, ...]
+
+    def __call__(self, outputs: Sample) -> Sample:
+        parts = np.split(outputs[self.name], tuple(accumulate(self.sizes))[:-1], axis=self.axis)
+        return {f"{self.name}[{number}]": part for number, part in enumerate(parts)}
+
+
+def decide(workbench: Workbench, variant: Variant) -> Outcome:
+    """Pin what is computed for every such output to wider activations, where that gains enough."""
+    wide = wider_activations(workbench.table, variant.request.precision)
+    if wide is None or not workbench.samples(SAMPLES):
+        return variant, ()
+    problem = build_problem(variant.model, workbench.table)
+    ranked = ranked_outputs(variant.model.graph)
+    decisions = []
+    for value in problem.outputs:
+        parts = None if value.name in ranked else parts_of(value)
+        units = [] if parts is None else decoding(problem, parts.name)
+        if parts is None or not units or any(unit.name in variant.request.pins.units for unit in units):
+            continue
+        text = f"{wide.name}: one 8-bit scale for all parts of {parts.name!r} costs more than {GAIN_DB:g} dB"
+        pin = Pin(wide, Reason.MEASURED, text)
+        widened = pinned(Pins({unit.name: pin for unit in units}))(variant)
+        narrow_db, wide_db = (worst_db(workbench.compare(each, SAMPLES, view=parts)) for each in (variant, widened))
+        is_better = wide_db - narrow_db > GAIN_DB
+        labels = (variant.request.precision.name, wide.name)
+        decisions.append(_decision(workbench, value, labels, (narrow_db, wide_db), is_better))
+        variant = widened if is_better else variant
+    return variant, tuple(decisions)
+
+
+WIDE_OUTPUTS = Knob(NAME, decide)
+
+
+def wider_activations(table: OpTable, precision: Precision) -> Precision | None:
+    """The precision with the same weights and 16-bit activations, if 8-bit ones are requested."""
+    wider = (
+        other
+        for other in table.precisions.values()
+        if other.weight == precision.weight
+        and other.activation.dtype.is_integer
+        and other.activation.dtype.bits > precision.activation.dtype.bits
+    )
+    return next(wider, None) if precision.activation.dtype.is_integer else None
+
+
+def parts_of(value: ir.Value) -> OutputParts | None:
+    """The parts of an output that a Concat of several tensors writes; None for any other."""
+    node, shape = value.producer(), shape_of(value)
+    if node is None or shape is None or not is_op(node, "Concat") or len(node.inputs) < 2:
+        return None
+    axis = int(attribute(node, "axis", 0)) % len(shape)
+    sizes = tuple((shape_of(part) or (0,) * len(shape))[axis] for part in node.inputs)
+    return OutputParts(value.name or "", axis, sizes) if sum(sizes) == shape[axis] else None
+
+
+def decoding(problem: Problem, output: str) -> list[Unit]:
+    """The operators between the last layers and an output, in graph order.
+
+    Not those whose results are also used elsewhere, and not those that only move what the layers gave: this has 8 bits
+    in any case.
+    """
+    names, waiting = set[str](), [output]
+    while waiting:
+        unit = problem.producer.get(waiting.pop())
+        if unit is not None and unit.name not in names and not _is_layer(problem, unit):
+            names.add(unit.name)
+            waiting += [operand.name for operand in unit.operands if not operand.constant]
+    for unit in reversed(problem.units):  # consumers first
+        readers = problem.readers_of(value.name or "" for value in unit.outputs)
+        if any(reader.name not in names for reader in readers):
+            names.discard(unit.name)
+    for unit in problem.units:  # producers first
+        sources = [problem.producer.get(operand.name) for operand in unit.shared() if not operand.constant]
+        if sources and all(source is None or source.name not in names for source in sources):
+            names.discard(unit.name)
+    return [unit for unit in problem.units if unit.name in names]
+
+
+def _is_layer(problem: Problem, unit: Unit) -> bool:
+    """Whether it is a layer: not the expected value of a distribution (a Softmax), as the boxes of YOLOv8 are."""
+    if not is_op(unit.nodes[0], *_LAYERS):
+        return False
+    source = problem.producer.get(unit.operands[0].name)
+    while source is not None and source.shared():
+        source = problem.producer.get(source.shared()[0].name)
+    return source is None or not is_op(source.nodes[0], "Softmax") or not all(o.constant for o in unit.operands[1:])
+
+
+def _decision(
+    workbench: Workbench, value: ir.Value, labels: Sequence[str], figures_db: Sequence[float], is_better: bool
+) -> Decision:
+    node = value.producer()
+    if node is None:
+        raise TypeError(f"{value.name!r} has no producer")
+    narrow_db, wide_db = figures_db
+    return Decision(
+        knob=NAME,
+        place=at_node(node),
+        taken=labels[is_better],
+        alternatives=tuple(
+            Alternative(label, {"worst_part_sqnr_db": db}) for label, db in zip(labels, figures_db, strict=True)
+        ),
+        rule=CRITERION,
+        reason=f"{labels[1]} behind the last layers gains the worst part of the output {wide_db - narrow_db:.1f} dB",
+        samples=len(workbench.samples(SAMPLES)),
+    )

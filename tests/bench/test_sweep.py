@@ -1,0 +1,38 @@
+"""The command of the sweep: it runs, continues and repeats one graph, and refuses what it cannot do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench import sweep
+
+ARGUMENTS = ["--target", "ort-cpu", "--precision", "w8a8", "--seed", "6"]
+
+
+def test_a_sweep_is_run_and_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [*ARGUMENTS, "--output", str(tmp_path / "out"), "--no-shrink", "--count"]
+    assert sweep.main([*command, "1"]) == 0
+    assert "1 of 1 graphs pass (100.0 %)" in capsys.readouterr().out
+    assert sweep.main([*command, "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "2 of 2 graphs pass (100.0 %)" in printed
+    assert [line.split()[0] for line in printed.splitlines() if line.endswith(": passed")] == ["1"]
+    assert sweep.main([*ARGUMENTS, "--index", "1"]) == 0
+    outcome = json.loads(capsys.readouterr().out)
+    assert (outcome["failures"], outcome["verdicts"]["numerics"]) == ([], "pass")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (ARGUMENTS, "error: --output is missing"),
+        ([*ARGUMENTS, "--option", "nothing=1", "--index", "0"], "error: .*nothing"),
+        (["--target", "nowhere", "--index", "0"], "error: unknown target 'nowhere'"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused(arguments: list[str], message: str) -> None:
+    with pytest.raises(SystemExit, match=message):
+        sweep.main(arguments)

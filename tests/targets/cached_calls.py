@@ -1,0 +1,33 @@
+"""Calls whose results are cached, for tests of the compile cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dovetail.targets import compile_in_child
+from dovetail.targets.child import ChildResult
+from dovetail.targets.compile_in_child import CompileCall
+
+FUNCTIONS = "tests.targets.compile_functions"
+MADE = {"out.txt": "ABC", "extra/list.txt": "one"}
+
+
+def calls(tmp_path: Path) -> int:
+    path = tmp_path / "calls"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def call(tmp_path: Path, function: str = "upper", text: str = "abc", **arguments: str) -> CompileCall:
+    source = tmp_path / "caller's name.txt"
+    source.write_text(text)
+    known = {"source": "in.txt", "output": "out.txt"} if function == "upper" else {"source": "in.txt"}
+    return CompileCall(f"{FUNCTIONS}:{function}", {**known, **arguments}, {"in.txt": source}, (), "the tool")
+
+
+def compiled(tmp_path: Path, one: CompileCall, folder: str = "run") -> ChildResult:
+    (tmp_path / folder).mkdir(exist_ok=True)
+    return compile_in_child.compile_in_child(one, tmp_path / folder)
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}

@@ -1,0 +1,83 @@
+"""Outputs that are put together from unlike parts: wider activations behind the last layers, chosen by measurement."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dovetail.encoding import DType
+from dovetail.op_support import FP16, W8A8, W8A16
+from dovetail.plan.constraints import build_problem
+from dovetail.plan.request import Pin, Pins
+from dovetail.storage import Plan, Reason
+from dovetail.targets import open_target
+from dovetail.trials.decision import Decision
+from dovetail.trials.knobs.wide_outputs import WIDE_OUTPUTS, OutputParts, decoding, wider_activations
+from dovetail.trials.variant import pinned
+from tests.planning import graph
+from tests.trials.benches import bench_of
+
+TARGET = "qnn-htp:sm8550"
+
+
+def head(stride: float, more: str = "") -> str:
+    """A layer, split into the bins of a box and scores; the box in pixels, put together with the scores."""
+    weight = ",".join(f"{element:.4f}" for element in np.random.default_rng(0).standard_normal(64))
+    return f"""g (float[1,8,4,4] x) => (float[1,5,4,4] y{more and ", float[1,4,4,4] z"})
+        <float[8,8,1,1] w = {{{weight}}}, float[1,4,1,1] bins = {{0, 1, 2, 3}}, float stride = {{{stride}}},
+         int64[2] sizes = {{4, 4}}>
+        {{ [layer] h = Conv(x, w)  b, c = Split<axis=1>(h, sizes)  [probabilities] p = Softmax<axis=1>(b)
+           [expected] e = Conv(p, bins)  [pixels] d = Mul(e, stride)  [scores] s = Sigmoid(c)
+           [join] y = Concat<axis=1>(d, s) {more} }}"""
+
+
+def decided(text: str, folder: Path, pins: Pins | None = None) -> tuple[Plan, tuple[Decision, ...]]:
+    """The plan and the decisions of the knob, without a compiler."""
+    bench, variant = bench_of(graph(text), open_target(TARGET), W8A8, folder, available=False)
+    variant, decisions = WIDE_OUTPUTS.decide(bench, pinned(pins or Pins())(variant))
+    return bench.plan(variant), decisions
+
+
+def test_unlike_parts_have_wide_activations_behind_the_last_layer(tmp_path: Path) -> None:
+    plan, (decision,) = decided(head(100.0), tmp_path)
+    narrow, wide = (alternative.figures["worst_part_sqnr_db"] for alternative in decision.alternatives)
+    assert (decision.knob, str(decision.place), decision.taken) == ("outputs", "join", "w8a16")
+    assert wide - narrow > 3
+    assert {plan.tensors[name].storage.dtype for name in "pedsy"} == {DType.U16}
+    assert {plan.tensors[name].storage.dtype for name in "hbc"} == {DType.U8}
+    assert plan.tensors["d"].why is Reason.MEASURED
+    assert "one 8-bit scale for all parts of 'y' costs more than 3 dB" in plan.tensors["d"].detail
+
+
+def test_parts_with_similar_ranges_stay(tmp_path: Path) -> None:
+    plan, (decision,) = decided(head(0.3), tmp_path)
+    assert decision.taken == "w8a8"
+    assert plan.tensors["y"].storage.dtype is DType.U8
+
+
+def test_operators_that_are_pinned_are_left_alone(tmp_path: Path) -> None:
+    pins = Pins({"scores": Pin(FP16, Reason.PINNED, "--keep scores=fp16")})
+    _, decisions = decided(head(100.0), tmp_path, pins)
+    assert decisions == ()
+
+
+def test_what_is_also_used_elsewhere_is_not_part_of_the_decoding() -> None:
+    """A layer reads the scores, so they are not only for the output; what only moves a layer's output is not either."""
+    weight = ",".join("0.1" for _ in range(16))
+    model = graph(
+        head(1.0, "z = Conv(s, v)").replace("int64[2] sizes", f"float[4,4,1,1] v = {{{weight}}}, int64[2] sizes")
+    )
+    problem = build_problem(model, open_target(TARGET).table)
+    assert [unit.name for unit in decoding(problem, "y")] == ["probabilities", "expected", "pixels", "join"]
+
+
+def test_an_output_is_compared_by_its_parts() -> None:
+    parts = OutputParts("y", 1, (1, 2))({"y": np.arange(6).reshape(2, 3)})
+    assert {name: part.tolist() for name, part in parts.items()} == {"y[0]": [[0], [3]], "y[1]": [[1, 2], [4, 5]]}
+
+
+@pytest.mark.parametrize(("precision", "wider"), [(W8A8, W8A16), (W8A16, None), (FP16, None)])
+def test_wider_activations_have_the_same_weights(precision, wider) -> None:  # type: ignore[no-untyped-def]
+    assert wider_activations(open_target(TARGET).table, precision) == wider
