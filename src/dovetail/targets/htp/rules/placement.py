@@ -218,3 +218,44 @@ def _is_batched_linear(operation: Operation) -> bool:
         return False
     matrix = len(shape_of(weight[0].value) or ()) == 2
     return matrix and isinstance(weight[1], QParams) and len(shape) > 2 and shape[0] > 1
+
+
+@rule("Q404")
+def relu_not_fused_at_this_zero_point(subject: CheckInput) -> Iterator[Finding]:
+    """A Relu cannot be fused with the Conv or Gemm before it, because of the zero point of its output.
+
+    ## What it finds
+    In QDQ models: Conv -> Relu and Gemm -> Relu with quantized weights, where only the output of the Relu is quantized
+    and its zero point is not the lowest integer. Tools do this where the output of the Relu shares its scale with a
+    tensor that has negative values, as in a Concat, and where they quantize activations symmetrically.
+
+    ## Why it matters
+    The provider drops the Relu if quantizing clamps at zero as well, which needs the lowest integer as zero point.
+    Otherwise the two operators are not one, the output of the Conv is not quantized, so it would run in float, and its
+    weights are rejected ("QNN EP does not support a standalone DQ op with per-channel quantization").
+
+    ## How to fix it
+    Insert a Q/DQ pair between the two with the scale and zero point of the output: it changes no value. Or give the
+    output its own range from zero on, and convert it where it is merged. `dovetail repair` does the first.
+
+    ## Seen on
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43: Conv and Gemm with uint8 and uint16
+      activations are rejected; with the Q/DQ pair they agree with the simulation to 44 to 82 dB.
+    """
+    plan = subject.plan
+    for operation in operations(subject) if plan is not None else ():
+        chain, output = operation.unit.chain, operation.outputs[0] if operation.outputs else None
+        if plan is None or chain is None or not chain.at_lowest or not isinstance(output, QParams):
+            continue
+        inside = plan.tensors.get(operation.node.outputs[0].name or "")
+        apart = inside is not None and isinstance(inside.storage, QParams)
+        if not apart and operation.needs_integer_kernel and int(output.zero_point) != output.dtype.grid.low:
+            name = origin_of(operation.unit.outputs[0]).name
+            yield Finding(
+                "Q404",
+                at_node(operation.node),
+                f"{say(operation.node)} and its {operation.unit.nodes[-1].op_type} cannot be fused, because "
+                f"{name!r} has the zero point {int(output.zero_point)} instead of {output.dtype.grid.low}",
+                Severity.ERROR,
+                fix=f"insert a Q/DQ pair with the scale and zero point of {name!r} between them",
+            )
