@@ -139,7 +139,7 @@ def silu_with_one_scale_for_both_branches(subject: CheckInput) -> Iterator[Findi
                 f"{say(node)}: HTP computes x * Sigmoid(x) wrongly for this size, because both branches read "
                 f"{origin_of(value).name!r} in {branches[0].dtype} with the same scale",
                 Severity.ERROR,
-                fix="insert a Q/DQ pair with another scale before the Mul; `dovetail fit` and `dovetail repair` do this",
+                fix="insert a Q/DQ pair with another scale before the Mul, as `dovetail fit` and `dovetail repair` do",
             )
 
 
