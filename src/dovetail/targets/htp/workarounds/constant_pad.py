@@ -60,6 +60,8 @@ def pad_at_the_end_of_the_last_axis(subject: CheckInput) -> Iterator[Finding]:
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), emulated, v68 to v81, uint8, uint16 and float16: of all pads of 0
       or 1 elements at both ends of three axes, those are wrong that pad the last one only at its end and another axis
       at its end; of 416 random Pads 14 were wrong, all of them padded the last axis or the channels only at the end.
+    - qnn-htp: onnxruntime-qnn 2.4.0 and 2.6.0 (QAIRT 2.48.40 and 2.50.40), SoC 43, emulated: the same results on a Pad
+      of one row and one column at the end (7 dB).
     """
     for node in subject.model.graph.all_nodes():
         if is_miscompiled(node):
