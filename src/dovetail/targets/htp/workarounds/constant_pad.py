@@ -61,8 +61,8 @@ def asymmetric_constant_pad(subject: CheckInput) -> Iterator[Finding]:
                 at_node(node),
                 f"{say(node)} pads an axis differently at its two ends, which HTP computes wrongly for some sizes",
                 Severity.WARNING,
-                fix="move the padding into the convolution behind it, or into one with an identity weight; `dovetail fit` "
-                "and `dovetail repair` do this",
+                fix="move the padding into the convolution behind it, or into one with an identity weight, as "
+                "`dovetail fit` and `dovetail repair` do",
             )
 
 
