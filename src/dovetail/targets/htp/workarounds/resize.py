@@ -97,6 +97,8 @@ def resize_positions_not_supported(subject: CheckInput) -> Iterator[Finding]:
       and factor 2 agrees with the simulation to -1.8 dB, asymmetric with round_prefer_ceil to -1.4 dB, linear
       half_pixel with `scales` 0.5 on 5 columns to 1.3 dB; 4 transformations x 4 roundings x 9 sizes follow the rule
       above. The source of the provider (resize_op_builder.cc) passes no rounding to ResizeNearestNeighbor.
+    - qnn-htp: onnxruntime-qnn 2.4.0 and 2.6.0 (QAIRT 2.48.40 and 2.50.40), SoC 43, emulated: the same results on
+      half_pixel with floor and factor 2.
     """
     for node in subject.model.graph.all_nodes():
         if is_miscompiled(node):

@@ -34,6 +34,8 @@ def inaccurate_softplus(subject: CheckInput) -> Iterator[Finding]:
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: 40 dB behind a Conv to 8 x 8 and 20 x 20, 10.9 dB
       at 10 x 20, 8.7 dB at 13 x 8; rewritten 70 dB at each. A Mish has 13.8 to 44 dB, rewritten 68 to 70 dB.
+    - qnn-htp: onnxruntime-qnn 2.4.0 and 2.6.0 (QAIRT 2.48.40 and 2.50.40), SoC 43, emulated: the same results on 10 x
+      20 and 8 x 8.
     """
     for node in subject.model.graph.all_nodes():
         if is_op(node, "Softplus"):

@@ -1,0 +1,106 @@
+"""When the workarounds for HTP apply; that they are needed and help is tested with the compiler (tests/backends)."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import pytest
+
+from dovetail.catalog import find_rule
+from dovetail.encoding import DType
+from dovetail.errors import InputError
+from dovetail.model.edit import is_op
+from dovetail.targets import open_target
+from dovetail.targets.htp.workarounds import WORKAROUNDS, constant_pad, needed, resize, silu
+from dovetail.targets.htp.workarounds.workaround import Workaround
+from tests.equality import model_from, normal
+
+
+def mul_of(shape: str, producer: str = "Conv(x, w)", channels: int = 8) -> ir.Node:
+    weight = normal(channels, channels, 1, 1) if producer.startswith("Conv") else normal(channels, channels)
+    text = f"g (float[{shape}] x) => (float[{shape}] y) {{ c = {producer} s = Sigmoid(c) y = Mul(s, c) }}"
+    return next(node for node in model_from(text, w=weight).graph if is_op(node, "Mul"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels", "expected"),
+    [
+        ("1,8,8,8", 8, False),
+        ("1,8,9,40", 8, True),
+        ("4,64,12,12", 64, True),
+        ("1,64,13,8", 64, False),
+        ("1,32,13,8", 32, True),
+        ("1,8,13,9", 8, False),
+        ("1,8,100,3", 8, True),
+    ],
+)
+def test_the_size_decides_whether_a_silu_is_requantized(shape: str, channels: int, expected: bool) -> None:
+    assert silu.is_miscompiled(mul_of(shape, channels=channels)) is expected
+
+
+def test_without_an_operator_for_images_the_channels_are_last() -> None:
+    assert silu.is_miscompiled(mul_of("1,10,20,8", "MatMul(x, w)"))
+    assert not silu.is_miscompiled(mul_of("1,8,10,8", "MatMul(x, w)"))
+
+
+def test_only_the_direct_branch_is_requantized_and_only_in_16_bits() -> None:
+    rescaled = open_target("qnn-htp:sm8550").table.ops["Mul"].rescaled
+    assert rescaled is not None
+    mul = mul_of("1,8,10,12")
+    assert "Q541" in rescaled(mul, 1, DType.U16)
+    assert rescaled(mul, 0, DType.U16) == ""
+    assert rescaled(mul, 1, DType.U8) == ""
+
+
+def test_a_mul_of_another_sigmoid_is_not_a_silu() -> None:
+    text = "g (float[1,8,10,12] x, float[1,8,10,12] z) => (float[1,8,10,12] y) { s = Sigmoid(z) y = Mul(x, s) }"
+    (mul,) = [node for node in model_from(text).graph if is_op(node, "Mul")]
+    assert silu.gated_input(mul) is None
+
+
+@pytest.mark.parametrize(
+    ("pads", "expected"), [("0,0,1,1,0,0,1,1", False), ("0,0,0,0,0,0,1,1", True), ("0,0,4,0,0,0,0,0", True)]
+)
+def test_an_asymmetric_pad_is_found(pads: str, expected: bool) -> None:
+    text = f"g (float[1,2,4,4] x) => (float[a,b,c,d] y) <int64[8] pads = {{{pads}}}> {{ y = Pad(x, pads) }}"
+    (node,) = model_from(text).graph
+    assert constant_pad.is_miscompiled(node) is expected
+
+
+@pytest.mark.parametrize(
+    ("modes", "scales", "expected"),
+    [
+        ('mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"', "1,1,2,2", False),
+        ('mode="nearest", nearest_mode="round_prefer_floor"', "1,1,2,2", False),
+        ('mode="nearest", nearest_mode="floor"', "1,1,2,2", True),
+        ('mode="nearest", nearest_mode="round_prefer_floor"', "1,1,1.5,1.5", True),
+        ('mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="ceil"', "1,1,2,2", True),
+        ('mode="linear"', "1,1,2,2", False),
+        ('mode="linear"', "1,1,0.5,0.5", False),
+        ('mode="linear"', "1,1,0.4,0.4", True),
+        ('mode="cubic"', "1,1,2,2", False),
+    ],
+)
+def test_a_resize_that_reads_other_positions_is_found(modes: str, scales: str, expected: bool) -> None:
+    text = f"g (float[1,2,8,4] x) => (float[a,b,c,d] y) <float[4] s = {{{scales}}}> {{ y = Resize<{modes}>(x, , s) }}"
+    (node,) = model_from(text).graph
+    assert resize.is_miscompiled(node) is expected
+
+
+def test_every_workaround_has_a_rule() -> None:
+    assert [find_rule(workaround.code).code for workaround in WORKAROUNDS] == [each.code for each in WORKAROUNDS]
+
+
+def test_a_workaround_ends_with_the_version_that_is_fixed() -> None:
+    fixed = Workaround("Q541", fixed_in=(2, 60))
+    assert fixed.needed_with(None)
+    assert fixed.needed_with((2, 59))
+    assert not fixed.needed_with((2, 60))
+    assert needed((2, 51)) == needed(None) == WORKAROUNDS
+
+
+def test_the_option_switches_all_of_them_off() -> None:
+    on, off = open_target("qnn-htp:sm8550"), open_target("qnn-htp:sm8550", {"workarounds": "off"})
+    assert off.table.ops["Mul"].rescaled is None
+    assert len(off.rewrites.graph) == len(on.rewrites.graph) - sum(len(each.passes) for each in WORKAROUNDS)
+    with pytest.raises(InputError, match="workarounds=no: expected one of on, off"):
+        open_target("qnn-htp:sm8550", {"workarounds": "no"})
