@@ -91,6 +91,7 @@ def test_a_full_fit_has_verdicts_and_workarounds(tmp_path: Path) -> None:
     wrong = fit_graph(request(tmp_path, planted_case(), build_only=False))
     assert kinds(wrong) == [FailureKind.WRONG]
     assert (wrong.verdicts["numerics"], wrong.workarounds) == ("fail", ())
+    assert "the first wrong tensor is 'r', computed by Relu" in wrong.failures[0].cause
     right = fit_graph(request(tmp_path, planted_case(), build_only=False, option={}))
     assert (right.failures, right.workarounds) == ((), ())
 
