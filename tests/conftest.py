@@ -20,6 +20,7 @@ pytest.register_assert_rewrite(
 )
 
 _HERE = Path(__file__).parent
+_LOWERING = "tests.backends.xnnpack.lowering"
 # Whole networks, exported and fitted. Smaller tests cover the same lines, and coverage takes a third of the time here.
 WITHOUT_COVERAGE = (
     "backends/qnn_htp/test_exporters.py",
@@ -50,6 +51,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With ``--dist loadgroup`` a worker gets one test at a time, or a whole file where that shares a fixture.
 
+    The files that lower to ExecuTorch in their own process are one group.
+
     Not by the marks of pytest-xdist: version 3.8 forgets them with pytest 9.2 (pytest-xdist issue 1386).
     """
     if config.getvalue("dist") != "loadgroup":
@@ -59,6 +62,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
+            if lowers_in_process(config.rootpath / file):
+                return _LOWERING
             return file if shares_a_fixture(config.rootpath / file) else nodeid
 
     return Scheduler(config, log)
@@ -68,6 +73,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def shares_a_fixture(file: Path) -> bool:
     """Whether tests of a file use something that is made once for all of them: two workers would make it twice."""
     return 'scope="module"' in file.read_text()
+
+
+@functools.cache
+def lowers_in_process(file: Path) -> bool:
+    """Whether tests of a file import executorch into their own process: once is enough, it takes 4 seconds."""
+    return _LOWERING in file.read_text()
 
 
 @pytest.fixture

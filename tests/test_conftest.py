@@ -15,21 +15,41 @@ WHOLE_FILE = 'import pytest\npytest.importorskip("no_such_backend")\ndef test_it
 ONE_TEST = 'import pytest\ndef test_it(): pytest.importorskip("no_such_backend")\n'
 
 
-@pytest.mark.parametrize("content", [WHOLE_FILE, ONE_TEST])
 @pytest.mark.parametrize(("ci", "passes"), [("true", False), ("", True)])
-def test_a_skip_fails_under_ci(content: str, ci: str, passes: bool, tmp_path: Path) -> None:
+def test_a_skip_fails_under_ci(ci: str, passes: bool, tmp_path: Path) -> None:
+    """A file that is skipped at collection, and a skipped test: both in one process."""
     (tmp_path / "conftest.py").write_text((Path(__file__).parent / "conftest.py").read_text())
-    (tmp_path / "test_it.py").write_text(content + "def test_other(): pass\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    process = subprocess.run(command, env={**os.environ, "CI": ci}, capture_output=True, text=True, check=False)
-    no_tests = content is WHOLE_FILE and process.returncode == 5  # pytest's code for no tests collected
-    assert (process.returncode == 0 or no_tests) is passes, process.stdout
-    assert ("skipped under CI=true" in process.stdout) is not passes
+    (tmp_path / "test_file.py").write_text(WHOLE_FILE)
+    (tmp_path / "test_one.py").write_text(ONE_TEST + "def test_other(): pass\n")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-rfE",
+        "--continue-on-collection-errors",
+        "-p",
+        "no:cacheprovider",
+    ]
+    environment = {**os.environ, "CI": ci}
+    process = subprocess.run([*command, str(tmp_path)], env=environment, capture_output=True, text=True, check=False)
+    assert (process.returncode == 0) is passes, process.stdout
+    failed = [line for line in process.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    names = [] if passes else ["test_file.py", "test_one.py::test_it"]
+    assert sorted(line.split()[1].rpartition("/")[2] for line in failed) == names, process.stdout
+    assert process.stdout.count("skipped under CI=true") >= len(names)
 
 
 def test_paths_without_coverage_exist() -> None:
     here = Path(__file__).parent
     assert [path for path in conftest.WITHOUT_COVERAGE if not (here / path).exists()] == []
+
+
+def test_files_that_lower_in_their_own_process_are_one_group() -> None:
+    folder = Path(__file__).parent / "backends/xnnpack"
+    files = {path.name for path in folder.glob("test_*.py") if conftest.lowers_in_process(path)}
+    assert {"test_layouts.py", "test_lowering.py", "test_rules.py"} <= files
+    assert "test_fit.py" not in files
 
 
 HIDE = """

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 import dovetail
@@ -18,6 +19,7 @@ from dovetail.model.read import read
 from dovetail.qdq.invert import invert
 from dovetail.repairs import FLOAT, RECORD, Repair
 from dovetail.storage import ScaleSource
+from tests.equality import model_from
 from tests.networks.quantized_elsewhere import calibration, quantized_elsewhere
 
 # ONNX Runtime's own quantizer reaches 38 dB on these samples.
@@ -104,4 +106,24 @@ def test_a_layer_that_the_other_tool_left_in_float_stays_in_float(tmp_path: Path
     quantized = {row.original_name for row in result.plan if row.dtype.is_quantized}
     assert "v" not in quantized
     assert {"x", "wq.1"} <= quantized  # wq.1 is wq as float
+    assert result.verdicts["repaired"].status is Status.PASS
+
+
+HALF_GELU = """g (float16[1,8,16] x) => (float16[1,8,16] y)
+{ xf = Cast<to = 1>(x) xq = QuantizeLinear(xf, s, z) xd = DequantizeLinear(xq, s, z) xc = Cast<to = 10>(xd)
+  wd = DequantizeLinear<axis = 1>(w, ws) wc = Cast<to = 10>(wd) h = MatMul(xc, wc)
+  a = Mul(h, r) e = Erf(a) o = Add(e, one) m = Mul(h, o) y = Mul(m, half) }"""
+
+
+@pytest.mark.parametrize(("slope", "op_type"), [(0.5**0.5, "Gelu"), (0.6, "Erf")])
+def test_a_gelu_in_float16_is_one_operator(tmp_path: Path, slope: float, op_type: str) -> None:
+    """Its constant is sqrt(1/2) as far as float16 holds it: HTP has Gelu and no Erf. Another slope is no GELU."""
+    random = np.random.default_rng(0)
+    weights = {"w": random.integers(-127, 128, (16, 16)).astype(np.int8), "ws": np.full(16, 0.002, np.float32)}
+    ones = {"one": np.float16(1), "half": np.float16(0.5)}
+    model = model_from(HALF_GELU, **weights, s=np.float32(0.03), z=np.int8(0), r=np.float16(slope), **ones)
+    ir.save(model, tmp_path / "half.onnx")
+    data = {"x": random.standard_normal((4, 1, 8, 16)).astype(np.float32)}
+    result = dovetail.repair(tmp_path / "half.onnx", target="ort-cpu", calibration=data, output=tmp_path / "run")
+    assert {"Gelu", "Erf"} & {node.op_type for node in ir.load(tmp_path / "run" / FLOAT).graph} == {op_type}
     assert result.verdicts["repaired"].status is Status.PASS

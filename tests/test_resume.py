@@ -72,7 +72,7 @@ def test_something_else_than_the_run_was_started_with_is_refused(
     with pytest.raises(InputError) as refused:
         dovetail.fit(**{**arguments, **changed}, resume=True)
     assert f"cannot be resumed, because the run was started with another {named}" in str(refused.value)
-    assert "use --force in place of --resume" in str(refused.value)
+    assert "use --force instead of --resume" in str(refused.value)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
@@ -137,8 +137,8 @@ def test_data_is_known_by_its_content(arguments: dict[str, Any], tmp_path: Path)
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (lambda run: None, "does not exist, so there is no run to continue; leave out --resume"),
-        (lambda run: run.mkdir(), "is empty, so there is no run to continue; leave out --resume"),
+        (lambda run: None, "does not exist, so there is no run to resume; remove --resume"),
+        (lambda run: run.mkdir(), "is empty, so there is no run to resume; remove --resume"),
         (lambda run: run.write_text("mine"), "is a file"),
     ],
 )
@@ -155,14 +155,14 @@ def test_resuming_requires_a_run(arguments: dict[str, Any], prepare: Callable[[P
 def test_a_run_of_unknown_origin_is_not_resumed(arguments: dict[str, Any], text: str) -> None:
     dovetail.fit(**arguments)
     (Path(arguments["output"]) / "run.json").write_text(text)
-    with pytest.raises(InputError, match="does not tell what the run was started with; use --force"):
+    with pytest.raises(InputError, match="does not say how the run was started, so it cannot be resumed; use --force"):
         dovetail.fit(**arguments, resume=True)
     assert not dovetail.fit(**arguments, force=True).failed
 
 
 def test_force_and_resume_exclude_each_other(arguments: dict[str, Any]) -> None:
     for _ in range(2):  # without and with an earlier run
-        with pytest.raises(InputError, match="they cannot be combined"):
+        with pytest.raises(InputError, match="use only one of them"):
             dovetail.fit(**arguments, force=True, resume=True)
         dovetail.fit(**arguments, force=True)
 

@@ -159,7 +159,7 @@ def test_images_with_another_normalization_are_other_samples(tmp_path: Path) -> 
     text = '<ir_version: 10, opset_import: ["": 21]> g (float[1,3,4,4] x) => (float[1,3,4,4] y) { y = Relu(x) }'
     arguments = {**small(tmp_path, text), "calibration": tmp_path / "images"}
     plain = dovetail.fit(**arguments)
-    with pytest.raises(InputError, match=r"another --mean \(was 0.0, now 0.5\), --std \(was 1.0, now 0.01\); repeat"):
+    with pytest.raises(InputError, match=r"another --mean \(was 0.0, now 0.5\), --std \(was 1.0, now 0.01\); set what"):
         dovetail.fit(**arguments, mean=(0.5,), std=(0.01,), resume=True)
     shifted = dovetail.fit(**arguments, mean=(0.5,), std=(0.01,), force=True)
     assert shifted.calibration != plain.calibration
@@ -176,7 +176,7 @@ def test_changed_external_data_makes_another_model(tmp_path: Path) -> None:
         (tmp_path / "w.bin").unlink(missing_ok=True)
         onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
         if results:
-            with pytest.raises(InputError, match=r"started with another model \(was SHA-256 .*; repeat"):
+            with pytest.raises(InputError, match=r"started with another model \(was SHA-256 .*; set what"):
                 dovetail.fit(**arguments, resume=True)
         results.append(dovetail.fit(**arguments, force=bool(results)))
     first, second = results

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -115,15 +114,14 @@ def test_the_error_says_where_an_earlier_run_is_that_cannot_be_restored(
     assert content(Path(str(error.value).partition(" is in ")[2].partition(" (")[0])) == before
 
 
-def test_a_stage_file_that_was_changed_is_made_again(arguments: dict[str, object]) -> None:
-    """Every file, removed, emptied or changed in turn; each of these happens to several files."""
+@pytest.mark.parametrize("content", [None, b"", b"not what was written"])
+def test_a_stage_file_that_was_changed_is_made_again(arguments: dict[str, object], content: bytes | None) -> None:
     dovetail.fit(**arguments)
     run = Path(str(arguments["output"]))
     files = [p for p in run.rglob("*") if p.is_file() and p.name != "run.json"]
     assert {"stats.npz", "normalized.onnx", "plan.json", "optimized.onnx", "compiled.json"} <= {p.name for p in files}
-    assert len(files) >= 9
     before = {p: p.read_bytes() for p in files}
-    for file, content in zip(sorted(files), itertools.cycle((None, b"", b"not what was written")), strict=False):
+    for file in files:
         if content is None:
             file.unlink()
         else:

@@ -66,7 +66,7 @@ def _locked(path: Path, place: Path) -> BinaryIO:
             process = stream.read(20).decode(errors="replace")
             stream.close()
             raise InputError(
-                f"{place}: another run is writing to this folder (process {process}); wait until it has ended, or "
+                f"{place}: another run is writing to this folder (process {process}); wait until it ends, or "
                 "choose another --output"
             ) from error
         except BaseException:

@@ -70,15 +70,17 @@ def read_record(run: Path) -> RunRecord | None:
 def resumed(path: Path, earlier: RunRecord | None, record: RunRecord) -> RunRecord:
     """Return the record of a run that is continued; one that was started with something else is refused."""
     if earlier is None:
-        raise InputError(f"{path}: {RECORD} does not tell what the run was started with; use --force to replace it")
+        raise InputError(
+            f"{path}: {RECORD} does not say how the run was started, so it cannot be resumed; use --force to replace it"
+        )
     names = dict.fromkeys((*earlier.compared, *record.compared))
     before, now = earlier.compared, record.compared
     differ = [name for name in names if before.get(name) != now.get(name)]
     if differ:
         changes = [f"{name} (was {_shown(before.get(name))}, now {_shown(now.get(name))})" for name in differ]
         raise InputError(
-            f"{path} cannot be resumed, because the run was started with another {', '.join(changes)}; repeat what it "
-            "was started with, or use --force in place of --resume to start again"
+            f"{path} cannot be resumed, because the run was started with another {', '.join(changes)}; set what it was "
+            "started with, or use --force instead of --resume to start again"
         )
     start = Resumption(record.command, record.date)
     return replace(

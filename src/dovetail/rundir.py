@@ -107,7 +107,7 @@ def open_rundir(path: Path, record: RunRecord, *, force: bool, resume: bool) -> 
     new one; without such a run, an interrupted one can be resumed.
     """
     if force and resume:
-        raise InputError("--force replaces a run and --resume continues it: they cannot be combined")
+        raise InputError("--force replaces a run and --resume continues it; use only one of them")
     place = path.resolve()
     new_parents = [parent for parent in place.parents if not parent.exists()]
     try:
@@ -197,10 +197,10 @@ def _check_place(path: Path, *, force: bool, resume: bool) -> bool:
         if path.exists() and not path.is_dir():
             raise InputError(f"{path} is a file; the run directory must be a folder")
         if resume and not path.exists():
-            raise InputError(f"{path} does not exist, so there is no run to continue; leave out --resume")
+            raise InputError(f"{path} does not exist, so there is no run to resume; remove --resume")
         if not path.exists() or all(is_lock(entry) for entry in path.iterdir()):
             if resume:
-                raise InputError(f"{path} is empty, so there is no run to continue; leave out --resume")
+                raise InputError(f"{path} is empty, so there is no run to resume; remove --resume")
             return False
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror})") from error

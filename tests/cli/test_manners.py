@@ -63,7 +63,7 @@ def test_details_go_to_the_temporary_folder_without_a_run(
     assert "ValueError" in details.read_text()
     monkeypatch.setattr("tempfile.tempdir", str(work / "nowhere"))
     code, _, err = run("check", "model.onnx", "--target", "ort-cpu")
-    assert (code, "the details could not be written: see them with --debug" in err) == (4, True)
+    assert (code, "the details could not be written; add --debug to print them" in err) == (4, True)
 
 
 def test_a_restored_run_does_not_get_the_details_of_another(
@@ -127,8 +127,8 @@ def test_demo_replaces_only_demos(run: Run, work: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--resume",), "run does not exist, so there is no run to continue; leave out --resume"),
-        (("--resume", "--force"), "--force replaces a run and --resume continues it: they cannot be combined"),
+        (("--resume",), "run does not exist, so there is no run to resume; remove --resume"),
+        (("--resume", "--force"), "--force replaces a run and --resume continues it; use only one of them"),
     ],
 )
 def test_resuming_nothing_is_refused(run: Run, work: Path, arguments: tuple[str, ...], message: str) -> None:

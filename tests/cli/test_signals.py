@@ -93,7 +93,7 @@ def test_a_second_run_into_the_same_folder_is_refused(start: Start, run: Run, wo
     for options in ((), ("--force",), ("--resume",)):
         code, out, err = run(*FIT, *options)
         assert (code, out) == (2, "")
-        assert f"run: another run is writing to this folder (process {first.pid}); wait until it has ended" in err
+        assert f"run: another run is writing to this folder (process {first.pid}); wait until it ends" in err
     code, _, err = run("verify", "run")
     assert code == 2
     assert "run/result.json cannot be read as a result" in err

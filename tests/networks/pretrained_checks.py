@@ -35,7 +35,7 @@ def fit_pretrained(name: str, target: str, precision: str, run: Path, **options:
     """One network on one target, calibrated and judged on its own images; raises NotFetched without its package."""
     network = NETWORKS[name]
     path = network.path
-    limits = {BOXES: BOXES_DROP[precision]} if name == "yolov8n" and precision in BOXES_DROP else None
+    max_drop = BOXES_DROP.get(precision) if name == "yolov8n" else None
     return dovetail.fit(
         path,
         target=target,
@@ -44,7 +44,7 @@ def fit_pretrained(name: str, target: str, precision: str, run: Path, **options:
         calibration=network.calibration(),
         evaluation=network.evaluation(path),
         metric=None if network.metric is None else network.metric(path),
-        max_drop=limits,
+        max_drop=max_drop,
         baselines="none",
         output=run,
         **{**network.options, **options},

@@ -60,7 +60,9 @@ def test_only_what_the_condition_names_is_changed() -> None:
 
 
 @pytest.mark.parametrize("transform", ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"])
-@pytest.mark.parametrize(("scales", "shape"), [("1,1,2,1.5", "1,2,12,7"), ("1,1,0.5,0.4", "1,2,3,2")])
+@pytest.mark.parametrize(
+    ("scales", "shape"), [("1,1,2,1.5", "1,2,12,7"), ("1,1,0.5,0.4", "1,2,3,2"), ("1,1,0.3,0.3", "1,2,1,1")]
+)
 def test_linear_interpolation_is_written_out(transform: str, scales: str, shape: str) -> None:
     text = f"""g (float[1,2,6,5] x) => (float[{shape}] y) <float[4] scales = {{{scales}}}>
         {{ y = Resize<mode="linear", coordinate_transformation_mode="{transform}">(x, , scales) }}"""

@@ -16,7 +16,8 @@ from tests.changed import with_op
 from tests.planning import graph, planned
 from tests.toy_target import TOY
 
-SILU = "g (float[1,4,8] x) => (float[1,4,8] y, float[1,4,8] z) { a = Relu(x) [gate] s = Relu(a) [mul] y = Mul(a, s) z = Add(a, s) }"
+SILU = """g (float[1,4,8] x) => (float[1,4,8] y, float[1,4,8] z)
+    { a = Relu(x) [gate] s = Relu(a) [mul] y = Mul(a, s) z = Add(a, s) }"""
 
 
 def _first_of_mul(node: ir.Node, index: int, dtype: DType) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+import dovetail
 from dovetail.edge import Edge
 from dovetail.encoding import QParams
 from dovetail.model.edit import constant_of
@@ -136,3 +137,11 @@ def test_the_number_of_channels_is_written_with_the_plan(htp: Target, tmp_path: 
     model = graph(CONV)
     (path,) = write_plan(planned(model, htp, W8A16), model, tmp_path / "plan.json")
     assert weight_of(read_plan(path), model)[0].raised_channels == 1
+
+
+def test_the_result_says_how_many_channels_were_raised(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    ir.save(graph(CONV.replace("0.1, 0, 0.3", "0.1, 100, 0.3")), path)
+    result = dovetail.fit(path, target="ort-cpu", calibration={"x": noise(graph(CONV))["x"]}, output=tmp_path / "run")
+    (note,) = (note for note in result.notes if "raised" in note)
+    assert note.startswith("the scales of 1 channels in 1 weights were raised to what the target computes correctly")

@@ -92,6 +92,24 @@ def test_documentation_is_current() -> None:
         )
 
 
+def test_lists_in_other_documents_are_current() -> None:
+    documents = {path: path.read_text(encoding="utf-8") for path in PAGES.parent.glob("*.md")}
+    assert any("<!-- miscompilations:" in text for text in documents.values())
+    for path, text in documents.items():
+        assert docs.with_lists(text) == text, f"{path.name}: run python -m dovetail.rule_docs docs/rules"
+
+
+def test_a_list_has_the_rules_with_a_case_that_is_computed_wrongly(tmp_path: Path) -> None:
+    text = "Before.\n<!-- miscompilations: qnn-htp -->\nold\n<!-- end of miscompilations -->\nAfter.\n"
+    (tmp_path / "page.md").write_text(text)
+    docs.write_lists(tmp_path)
+    written = (tmp_path / "page.md").read_text()
+    assert "old" not in written
+    assert (written.startswith("Before."), written.endswith("After.\n")) == (True, True)
+    assert "Q541" in written
+    assert "Q603" not in written
+
+
 def test_pages_of_removed_rules_are_deleted(tmp_path: Path) -> None:
     (tmp_path / "Q999.md").write_text("old")
     (tmp_path / "notes.md").write_text("mine")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +10,15 @@ import onnx_ir as ir
 import pytest
 
 import dovetail
-from dovetail.backend import Sample
-from dovetail.encoding import QParams
+from dovetail.backend import Artifact, CompileResult, Sample
+from dovetail.encoding import DType, QParams
 from dovetail.finding import Status, Verdict
 from dovetail.numerics.metrics import sqnr_db
 from dovetail.op_support import W8A8
 from dovetail.qdq.quantized_io import RunSamples
 from dovetail.report.result import Result
 from dovetail.storage import Plan, Reason
+from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.trials.decision import Decision
 from dovetail.trials.knobs import float_units
@@ -25,6 +27,7 @@ from tests.equality import model_from
 from tests.planning import graph
 from tests.trials.benches import bench_of
 
+ORT_CPU = open_target("ort-cpu")
 RANDOM = np.random.default_rng(0)
 WEIGHTS = {name: (RANDOM.standard_normal((16, 16)) / 4).astype(np.float32) for name in ("w1", "w2", "w3")}
 DATA = {"x": RANDOM.standard_normal((40, 1, 8, 16)).astype(np.float32)}
@@ -104,9 +107,9 @@ TENSORS = """g (float[1,8] x) => (float[1,8] y) <float[8] c = {1000, 0, 0, 0, 0,
 { [up] a = Add(x, c) [down] b = Sub(a, c) [soft] s = Sigmoid(b) [out] y = Mul(s, x) }"""
 
 
-def search(folder: Path, limit_db: float) -> tuple[Plan, tuple[Decision, ...]]:
+def search(folder: Path, limit_db: float, target: Target = ORT_CPU) -> tuple[Plan, tuple[Decision, ...]]:
     """The knob with a judge that wants this SQNR of ``y``, on a target that quantizes every tensor."""
-    bench, variant = bench_of(graph(TENSORS), open_target("ort-cpu"), W8A8, folder)
+    bench, variant = bench_of(graph(TENSORS), target, W8A8, folder)
 
     def judge(model: ir.Model, plan: Plan, run: RunSamples, samples: list[Sample]) -> Verdict:
         inputs = np.concatenate([sample["x"] for sample in samples])
@@ -136,6 +139,22 @@ def test_what_does_not_help_is_not_kept(tmp_path: Path) -> None:
     for decision, precision in zip(decisions, ("fp32", "w8a16"), strict=True):
         assert decision.reason.endswith(f"all 3 of them in {precision} do not help enough")
     assert "a" in bound(plan)
+
+
+def test_what_the_compiler_rejects_is_not_kept_and_more_bits_are_tried(tmp_path: Path) -> None:
+    """A compiler that takes no float: every tensor but the output must be quantized."""
+
+    def compile_quantized(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
+        count = sum(node.op_type == "QuantizeLinear" for node in ir.load(artifacts[0].path).graph)
+        error = "" if count >= 4 else "an operator is in float"
+        return replace(ORT_CPU.backend.compile(artifacts, folder), error=error)
+
+    backend = replace(ORT_CPU.backend, compile=compile_quantized)
+    plan, (in_float, wider, *_) = search(tmp_path, 30, replace(ORT_CPU, backend=backend))
+    assert in_float.taken == "0 of 3 operators in fp32"
+    assert in_float.reason.endswith("of them in fp32 fail on the target: an operator is in float")
+    assert wider.taken.endswith("of 3 operators in w8a16")
+    assert plan.tensors["a"].storage.dtype is DType.U16
 
 
 def test_neighbors_are_tried_together_where_there_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,7 +213,7 @@ def test_random_data_never_passes(tmp_path: Path) -> None:
     result = dovetail.fit(DIGITS.model_path, target="ort-cpu", calibration="random", output=tmp_path / "run")
     verdict = result.verdicts["accuracy"]
     assert verdict.status is Status.NOT_CHECKED
-    assert verdict.reason.startswith("the data is random, which does not tell how accurate the model is; lowest output")
+    assert verdict.reason.startswith("the data is random, so the accuracy on real data is unknown; lowest output")
 
 
 def judged(

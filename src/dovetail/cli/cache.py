@@ -37,7 +37,7 @@ def clear_command() -> None:
     try:
         entries, size_bytes = cache.clear()
     except OSError as error:
-        raise InputError(f"{cache.folder}: the compile cache could not be removed ({error})") from error
+        raise InputError(f"{cache.folder}: the compile cache could not be cleared ({error})") from error
     click.echo(f"removed {_entries(entries)}, {size_text(size_bytes)}, from {cache.folder}")
 
 

@@ -18,17 +18,17 @@ from dovetail.printable import elapsed_text
 INTERVAL_S = 10.0
 # The numbered stages, in order; each with the parts that are reported while it runs and what they do.
 STAGES: tuple[dict[str, str], ...] = (
-    {"read": "reading the model and the data", "probe": "looking for the target's tools"},
-    {"normalize": "bringing the graph to one form", "split": "splitting off what the target cannot run"},
+    {"read": "reading the model and the data", "probe": "looking for the target's compiler"},
+    {"normalize": "normalizing the graph", "split": "splitting off operators that the target does not support"},
     {"rewrite": "rewriting the graph for the target", "try_float": "running the float model once"},
     {"calibrate": "calibrating", "held_out": "reading the held-out data"},
-    {"check_normalized": "comparing the graph with the original model"},
+    {"check_normalized": "comparing the normalized graph with the original model"},
     {
         "build": "planning and emitting",
         "decide": "trying alternatives",
         "compile": "compiling with the vendor's compiler",
         "verify": "running and comparing with float",
-        "locate": "locating where the target differs",
+        "locate": "locating the first tensor that differs on the target",
     },
     {"check": "checking the rules of the target"},
     {"baselines": "comparing with baselines", "device": "writing the device folder"},

@@ -24,7 +24,7 @@ def sentence(error: Exception, invocation: Invocation) -> str:
     unfinished = unfinished_run(invocation)
     places = [*([] if unfinished is None else [unfinished]), Path(tempfile.gettempdir())]
     details = _write_details(error, invocation, places)
-    where = f"details are in {details}" if details else "the details could not be written: see them with --debug"
+    where = f"details are in {details}" if details else "the details could not be written; add --debug to print them"
     next_step = "; continue the run with --resume" if unfinished is not None and _is_shortage(error) else ""
     return f"{_what(error)}; {where}{next_step}"
 

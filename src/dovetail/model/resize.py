@@ -9,6 +9,8 @@ from dovetail.encoding import Array
 from dovetail.model.edit import attribute, constant_of, graph_of, is_op, shape_of
 from dovetail.model.evaluate import EvaluationError, evaluate
 
+_ROUNDING = 1e-4
+
 
 def positions_of(node: ir.Node) -> dict[int, Array] | None:
     """Axis -> the position in the input of every element along it, as ONNX Runtime computes them.
@@ -35,6 +37,7 @@ def positions_of(node: ir.Node) -> dict[int, Array] | None:
         except EvaluationError:
             return None
         row = np.moveaxis(read, axis, 0).reshape(new, -1)[:, 0]
+        row = np.where(np.abs(row - np.rint(row)) < _ROUNDING, np.rint(row), row)  # a weighted mean of equal numbers
         if size != new or not np.array_equal(row, np.arange(size)):
             positions[axis] = row
     return positions

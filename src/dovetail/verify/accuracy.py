@@ -58,12 +58,12 @@ def judge(measured: Measured, thresholds: Thresholds) -> Judgement:
     numbers = {f"drop of {name}": value for name, value in drops.items() if math.isfinite(value)}
     numbers |= {f"sqnr_db of {name}": value for name, value in sqnr_db.items()}
     if not sqnr_db and not drop_limits:
-        reason = "there is no float output to compare, and no metric was given"
+        reason = "the model has no float output to compare, and no metric was given"
         return Judgement(Verdict(Status.NOT_CHECKED, reason, conditions, evidence))
     problems = (*failures, *warnings(sqnr_db, agreement.top1, thresholds))
     summary = _summary(measured, drops, sqnr_db)
     if measured.data.random:
-        reason = f"the data is random, which does not tell how accurate the model is; {summary}"
+        reason = f"the data is random, so the accuracy on real data is unknown; {summary}"
         return Judgement(Verdict(Status.NOT_CHECKED, reason, conditions, evidence, numbers), problems)
     status = Status.FAIL if failures else Status.PASS
     return Judgement(Verdict(status, "; ".join(failures) or summary, conditions, evidence, numbers), problems)

@@ -32,7 +32,7 @@ def low_accuracy(
     wider = wider_precision(table, precision)
     names = worst_tensors(losses, model)
     if wider is not None and names:
-        fix = f"keep the tensors that lose most in {wider}: {keep_line(names, wider)}"
+        fix = f"keep the tensors that lose most SQNR in {wider}: {keep_line(names, wider)}"
     else:
         fix = "try another range method (--range mse), more calibration data, or a wider precision"
     message = "; ".join(judgement.problems)

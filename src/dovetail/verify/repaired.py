@@ -131,7 +131,7 @@ def _against_float(
     if before and all(value < _UNRELATED_DB for value in before.values()):
         reason = (
             f"the model as given is at {max(before.values()):.1f} dB or less against the float model: it was quantized "
-            "from another model, or its quantization has destroyed it"
+            "from another model, or its quantization parameters are wrong"
         )
         return Verdict(Status.NOT_CHECKED, reason, conditions, evidence, numbers)
     fail = Verdict(Status.FAIL, "", conditions, evidence, numbers)

@@ -34,7 +34,7 @@ def probe() -> Probe:
 
 
 def installed_qairt() -> Version | None:
-    """Return the QAIRT version in the installed wheel, by the wheel's version; None if it is not installed or listed."""
+    """Return the QAIRT version in the installed wheel, by the wheel's version; None if it is not known."""
     try:
         wheel = version(PACKAGE)
     except PackageNotFoundError:

@@ -22,6 +22,8 @@ from dovetail.targets.qnn_htp.floats import FloatReader, LoggedPrecisions
 EVIDENCE = "the QNN graph that the provider passed to the HTP compiler, and the compiler's log"
 # QNN operators that only move data.
 _LAYOUT = ("Reshape", "Transpose")
+# The name under which the provider stores the constant vector of a MatMul, as a matrix.
+_AS_MATRIX = "{}_reshape"
 _ZERO_BIAS = "a bias of zeros, which has the same values with any scale"
 
 
@@ -65,7 +67,8 @@ def _is_zero_bias(value: ir.Value) -> bool:
 
 
 def _look_up(value: QuantizedValue, graph: QnnGraph, changes: Mapping[str, _Found]) -> TensorReadBack:
-    tensor = graph.tensors.get(value.name)
+    name = value.name if value.name in graph.tensors else _AS_MATRIX.format(value.name)
+    tensor = graph.tensors.get(name)
     if tensor is None:
         return value.as_read(Outcome.NOT_FOUND, "not in the dumped graph")
     if tensor.dtype is not value.params.dtype:
@@ -79,7 +82,7 @@ def _look_up(value: QuantizedValue, graph: QnnGraph, changes: Mapping[str, _Foun
             return value.as_read(*changed(planned, _scale_text(tensor.scale, tensor.zero_point)))
     if value.name in changes:
         return value.as_read(*changed(value.params.dtype, *changes[value.name]))
-    consumers = sorted({node.type for node in graph.nodes if value.name in node.inputs})
+    consumers = sorted({node.type for node in graph.nodes if name in node.inputs})
     detail = f"input of {', '.join(consumers)}" if consumers else "output"
     if not per_tensor:
         detail += "; only the dtype was compared, the dump has no per-channel scales"

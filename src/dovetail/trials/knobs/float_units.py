@@ -3,7 +3,8 @@
 The target's types or additional Q/DQ pairs can cost more than the model as given loses itself. Then operators are kept
 in float, those first that gain most by it, and as few as are enough. What one of them gains is measured at the model's
 outputs with only this one in float. Neighbors are tried together where there are many operators, so that the number of
-trials is bounded.
+trials is bounded. If the target rejects or miscomputes the model with them, the next wider precision takes the place of
+float.
 """
 
 from __future__ import annotations

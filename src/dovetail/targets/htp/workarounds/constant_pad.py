@@ -12,7 +12,7 @@ from dovetail.model.edit import attribute, is_op
 from dovetail.model.padding import padding_of
 from dovetail.model.place import at_node
 from dovetail.passes.fold_pad import fold_pad
-from dovetail.passes.pad_to_concat import pad_to_concat
+from dovetail.passes.pad_to_conv import pad_to_conv
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import say
 from dovetail.rules.rule import rule
@@ -42,23 +42,24 @@ def pad_at_the_end_of_the_last_axis(subject: CheckInput) -> Iterator[Finding]:
     """HTP computes a constant Pad wrongly that pads the last axis at its end only.
 
     ## What it finds
-    Pad with mode `constant` that adds elements after, and none before, the last axis (the columns of an image) or
-    the channels, in QDQ and float models. A float model is checked after the rewrites of `dovetail fit`.
+    Pad with mode `constant` that adds elements after, and none before, the last axis (the columns of an image) or the
+    channels, in QDQ and float models. A float model is checked after the rewrites of `dovetail fit`.
 
     ## Why it matters
-    The "same" padding of TensorFlow for a convolution with stride 2 is such a Pad, before the convolution. The
-    model compiles, but the result is wrong: -10 to 19 dB against the simulation. Many such Pads are right: those that
-    pad no other axis at its end are wrong for some sizes only.
+    The "same" padding of TensorFlow for a convolution with stride 2 is such a Pad, before the convolution. The model
+    compiles, but the result is wrong: -10 to 19 dB against the simulation. Many such Pads are right: those that pad no
+    other axis at its end are wrong for some sizes only.
 
     ## How to fix it
     `dovetail fit` and `dovetail repair` move the padding into the convolution or pooling operator behind the Pad if the
-    result is the same, and otherwise concatenate constants. Padding both ends of the axis, and removing
-    the elements before it with a Slice, is right as well.
+    result is the same, and otherwise write a Pad of zeros around an image as a convolution with an identity weight.
+    Other Pads (another value or rank) stay as they are. A Concat with constants, or a Pad of both ends and a Slice, is
+    compiled to the same wrong operator.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), emulated, v68 to v81, uint8, uint16 and float16: of all pads
-      of 0 or 1 elements at both ends of three axes, those are wrong that pad the last one only at its end and another
-      axis at its end; of 416 random Pads 14 were wrong, all of them padded the last axis or the channels only at the end.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), emulated, v68 to v81, uint8, uint16 and float16: of all pads of 0
+      or 1 elements at both ends of three axes, those are wrong that pad the last one only at its end and another axis
+      at its end; of 416 random Pads 14 were wrong, all of them padded the last axis or the channels only at the end.
     """
     for node in subject.model.graph.all_nodes():
         if is_miscompiled(node):
@@ -67,11 +68,11 @@ def pad_at_the_end_of_the_last_axis(subject: CheckInput) -> Iterator[Finding]:
                 at_node(node),
                 f"{say(node)} pads the last axis or the channels only at the end, which HTP may compute wrongly",
                 Severity.WARNING,
-                fix="move the padding into the convolution behind it, or concatenate constants; `dovetail fit` and "
-                "`dovetail repair` do this",
+                fix="move the padding into the convolution behind it, or into one with an identity weight; "
+                "`dovetail fit` and `dovetail repair` do this",
             )
 
 
 WORKAROUND = Workaround(
-    "Q542", passes=(partial(fold_pad, applies=is_miscompiled), partial(pad_to_concat, applies=is_miscompiled))
+    "Q542", passes=(partial(fold_pad, applies=is_miscompiled), partial(pad_to_conv, applies=is_miscompiled))
 )

@@ -44,7 +44,7 @@ def _positions_on_htp(node: ir.Node, size: int, new: int) -> Array:
     transform = attribute(node, "coordinate_transformation_mode", "half_pixel")
     index = np.arange(new)
     nearest = attribute(node, "mode", "nearest") == "nearest"
-    position = index * size / new  # asymmetric
+    position: Array = index * size / new  # asymmetric
     if transform == "align_corners":
         position = index * ((size - 1) / max(new - 1, 1))
     elif transform == "half_pixel" or (transform == "pytorch_half_pixel" and not nearest and new > 1):
@@ -67,7 +67,7 @@ def _compiles(node: ir.Node, rank: int) -> bool:
         return True
     if rank == 4:
         return transform != "asymmetric" or rounding not in ("round_prefer_floor", "ceil")
-    return _OTHER_RANKS.get(transform) == rounding
+    return bool(_OTHER_RANKS.get(transform) == rounding)
 
 
 @rule("Q543")
@@ -77,25 +77,26 @@ def resize_positions_not_supported(subject: CheckInput) -> Iterator[Finding]:
     ## What it finds
     Nearest and linear Resizes for which the positions that ONNX defines are not those that HTP uses. For a nearest
     Resize the provider ignores `nearest_mode`: HTP rounds to the nearest position, half up, with `half_pixel` and
-    `align_corners`, and down with `asymmetric` and `pytorch_half_pixel`. The finding depends on the sizes: a factor of 2
-    with `half_pixel` and `round_prefer_floor` is the same either way, with `floor` or `ceil` it is not. For a
-    linear Resize the provider ignores `scales` and divides the sizes: 5 columns times 0.5 are 2, and 2/5 is not 0.5. Also
-    found: combinations of modes that the provider rejects. A float model is checked after the rewrites of `dovetail fit`.
+    `align_corners`, and down with `asymmetric` and `pytorch_half_pixel`. The finding depends on the sizes: a factor of
+    2 with `half_pixel` and `round_prefer_floor` is the same either way, with `floor` or `ceil` it is not. For a linear
+    Resize the provider ignores `scales` and divides the sizes: 5 columns times 0.5 are 2, and 2/5 is not 0.5. Also
+    found: combinations of modes that the provider rejects. A float model is checked after the rewrites of `dovetail
+    fit`.
 
     ## Why it matters
-    The model compiles, in integers and in float16, and its feature maps are shifted by an element or scaled
-    by another factor; the simulation is right.
+    The model compiles, in integers and in float16, and its feature maps are shifted by an element or scaled by another
+    factor; the simulation is right.
 
     ## How to fix it
-    `dovetail fit` and `dovetail repair` select the same elements in another way: as a Resize with `asymmetric` and `floor`
-    if every element is repeated equally often, else with Gathers of rows and columns; a linear Resize is written out as
-    interpolation between two Gathers. In an export from PyTorch, use `size=` instead of `scale_factor=`.
+    `dovetail fit` and `dovetail repair` select the same elements in another way: as a Resize with `asymmetric` and
+    `floor` if every element is repeated equally often, else with Gathers of rows and columns; a linear Resize is
+    written out as interpolation between two Gathers. In an export from PyTorch, use `size=` instead of `scale_factor=`.
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated, uint8, uint16 and float16: half_pixel with floor
-      and factor 2 agrees with the simulation to -1.8 dB, asymmetric with round_prefer_ceil to -1.4 dB, linear half_pixel
-      with `scales` 0.5 on 5 columns to 1.3 dB; 4 transformations x 4 roundings x 9 sizes follow the rule above. The
-      source of the provider (resize_op_builder.cc) passes no rounding to ResizeNearestNeighbor.
+      and factor 2 agrees with the simulation to -1.8 dB, asymmetric with round_prefer_ceil to -1.4 dB, linear
+      half_pixel with `scales` 0.5 on 5 columns to 1.3 dB; 4 transformations x 4 roundings x 9 sizes follow the rule
+      above. The source of the provider (resize_op_builder.cc) passes no rounding to ResizeNearestNeighbor.
     """
     for node in subject.model.graph.all_nodes():
         if is_miscompiled(node):

@@ -34,8 +34,10 @@ _OF_IMAGES = (
     "Resize",
     "SpaceToDepth",
 )
-_LAYOUT_KEPT = ("Add", "Clip", "Concat", "Div", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Max", "Min", "Mul")
-_LAYOUT_KEPT += ("Pad", "PRelu", "Relu", "Sigmoid", "Slice", "Split", "Sub", "Tanh")
+_LAYOUT_KEPT = (
+    *("Add", "Clip", "Concat", "Div", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Max", "Min", "Mul"),
+    *("Pad", "PRelu", "Relu", "Sigmoid", "Slice", "Split", "Sub", "Tanh"),
+)
 
 
 def gated_input(node: ir.Node) -> int | None:
@@ -62,7 +64,7 @@ def is_miscompiled(node: ir.Node) -> bool:
 
 
 def _image(value: ir.Value | None) -> tuple[int, int, int] | None:
-    """Height, width and channels of a tensor of rank 4 as HTP stores it, with the channels last; None for other ranks."""
+    """Height, width and channels of a tensor of rank 4, the order in which HTP stores it; None for other ranks."""
     shape = shape_of(value)
     if shape is None or len(shape) != 4:
         return None
@@ -96,10 +98,9 @@ def silu_with_one_scale_for_both_branches(subject: CheckInput) -> Iterator[Findi
     """HTP computes a 16-bit SiLU wrongly for some sizes of the tensor.
 
     ## What it finds
-    In QDQ models: `x * Sigmoid(x)` of a 16-bit tensor of rank 4 whose two branches have the same scale and zero point, if
-    the tensor has 9 to 12 rows, or more rows, at most 8 columns and at most 32 channels. Behind
-    operators without channels before height and width, such as LayerNormalization, rows are the second axis and channels
-    the last one.
+    In QDQ models: `x * Sigmoid(x)` of a 16-bit tensor of rank 4 whose two branches have the same scale and zero point,
+    if the tensor has 9 to 12 rows, or more rows, at most 8 columns and at most 32 channels. Behind operators without
+    channels before height and width, such as LayerNormalization, rows are the second axis and channels the last one.
 
     ## Why it matters
     HTP fuses Sigmoid and Mul, and the fused operator is wrong for these sizes: 1 to 14 dB against the simulation. Every
@@ -111,8 +112,8 @@ def silu_with_one_scale_for_both_branches(subject: CheckInput) -> Iterator[Findi
     repair` do this, with a scale that is 1 % larger. A SiLU in 8 bits is right as it is.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: all heights from 1 to 25 with widths from 1 to 33, 1
-      to 160 channels, batches of 1, 2 and 4, behind Conv, ConvTranspose, Concat, Mul, MaxPool, Resize, MatMul and
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: all heights from 1 to 25 with widths from 1 to
+      33, 1 to 160 channels, batches of 1, 2 and 4, behind Conv, ConvTranspose, Concat, Mul, MaxPool, Resize, MatMul and
       LayerNormalization. Behind Add and AveragePool only the second kind is wrong, behind a graph input neither.
     """
     plan = subject.plan

@@ -107,10 +107,10 @@ def _average(call: Call, window: _Window) -> Function:
 
 def _of_ones(call: Call) -> Array:
     """What ONNX Runtime computes for a channel of ones."""
-    source = call.node.inputs[0]
     ones = np.ones((1, 1, *call.shape()[2:]), np.float32)
+    inputs = {str(value.name): ones for value in call.node.inputs if value is not None}
     try:
-        (result,) = evaluate(call.node, {str(source.name) if source else "": ones}, {"": call.opset()})
+        (result,) = evaluate(call.node, inputs, {"": call.opset()})
     except EvaluationError as error:
         raise call.unsupported(str(error)) from error
     return result

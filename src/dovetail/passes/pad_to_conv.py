@@ -1,0 +1,64 @@
+"""Write a Pad of zeros around an image as a convolution with an identity weight, which pads by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from dovetail.model import edit
+from dovetail.model.edit import attribute, is_op, shape_of
+from dovetail.model.origin import origin_of
+from dovetail.model.padding import Padding, padding_of
+from dovetail.pass_record import PassRecord, Site
+
+_RANK_OF_IMAGES = 4
+
+
+def pad_to_conv(model: ir.Model, applies: Callable[[ir.Node], bool] = lambda node: True) -> PassRecord:
+    """Replace the Pads of images for which ``applies`` is true; 1 and 0 are exact in int8."""
+    changed: list[Site] = []
+    declined: list[Site] = []
+    for node in list(model.graph):
+        if not is_op(node, "Pad") or attribute(node, "mode", "constant") != "constant" or not applies(node):
+            continue
+        output = node.outputs[0]
+        where = origin_of(output).name
+        padding = padding_of(node)
+        reason = _obstacle(node, padding)
+        if reason or padding is None:
+            declined.append(Site(where, reason))
+            continue
+        edit.replace_value(output, _convolved(node, padding))
+        edit.remove_dead(model.graph, [node])
+        changed.append(Site(where, "Pad rewritten as Conv with an identity weight"))
+    return PassRecord("pad_to_conv", tuple(changed), tuple(declined))
+
+
+def _obstacle(node: ir.Node, padding: Padding | None) -> str:
+    shape = shape_of(node.inputs[0])
+    if padding is None or shape is None or 0 in shape or not edit.is_float(node.outputs[0]):
+        return "it is not a float tensor, or its shape, pads or value are unknown"
+    if len(shape) != _RANK_OF_IMAGES or padding.amounts[:, 0].any():
+        return "it does not have rank 4, or the batch is padded"
+    if padding.value != 0 or (padding.amounts < 0).any():
+        return "it does not pad with zeros, or removes elements"
+    return ""
+
+
+def _convolved(node: ir.Node, padding: Padding) -> ir.Value:
+    output, channels = node.outputs[0], (shape_of(node.inputs[0]) or ())[1]
+    before, after = padding.amounts[:, 1].tolist()
+    dtype = np.float32 if output.dtype is None else output.dtype.numpy()
+    identity = np.pad(np.eye(channels, dtype=dtype), ((before, after), (0, 0)))[:, :, None, None]
+    weight = edit.add_initializer(edit.graph_of(node), identity, name=f"{output.name}/identity", source=output)
+    return edit.insert(
+        node,
+        "Conv",
+        [node.inputs[0], weight],
+        attributes={"pads": padding.amounts[:, 2:].reshape(-1).tolist(), "kernel_shape": [1, 1]},
+        source=output,
+        replaces=[node],
+        shape=shape_of(output),
+    )

@@ -1,0 +1,120 @@
+"""Known miscompilations of the real compiler: without workarounds the emulator differs from the simulation, with them
+it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from dovetail.config import options_from
+from dovetail.finding import Status
+from dovetail.job import prepare
+from dovetail.op_support import FP16, W8A8, W8A16, Precision
+from dovetail.pipeline import fit
+from dovetail.report.result import Result
+from dovetail.targets import open_target
+from tests.backends.qnn_htp.agreement import rewritten_agreement_db
+from tests.equality import model_from, normal
+from tests.planning import noise
+
+pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
+
+OFF = {"workarounds": "off"}
+
+
+def behind_conv(nodes: str, rows: int, columns: int, batch: int = 1) -> ir.Model:
+    shape = f"{batch},8,{rows},{columns}"
+    return model_from(
+        f"g (float[{shape}] x) => (float[{shape}] y) {{ c = Conv(x, w) {nodes} }}", w=normal(8, 8, 1, 1) / np.float32(3)
+    )
+
+
+def silu(rows: int, columns: int, batch: int = 1) -> ir.Model:
+    return behind_conv("s = Sigmoid(c) y = Mul(c, s)", rows, columns, batch)
+
+
+def silu_of_tokens() -> ir.Model:
+    text = "g (float[1,10,20,8] x) => (float[1,10,20,8] y) { c = MatMul(x, w) s = Sigmoid(c) y = Mul(c, s) }"
+    return model_from(text, w=normal(8, 8))
+
+
+def padded(pads: str, shape: str, consumer: str = "y = Neg(p)") -> ir.Model:
+    text = f"""g (float[1,4,9,8] x) => (float[{shape}] y) <int64[8] pads = {{{pads}}}>
+        {{ n = Neg(x) p = Pad(n, pads) {consumer} }}"""
+    return model_from(text, w=normal(4, 4, 3, 3))
+
+
+def resized(attributes: str, scales: str, shape: str) -> ir.Model:
+    text = f"""g (float[1,4,16,8] x) => (float[{shape}] y) <float[4] scales = {{{scales}}}>
+        {{ n = Neg(x) r = Resize<{attributes}>(n, , scales) y = Neg(r) }}"""
+    return model_from(text)
+
+
+FLOOR = 'mode="nearest", nearest_mode="floor"'
+CASES = {
+    "silu": (silu(10, 12), W8A16),
+    "silu, batch 4": (silu(12, 9, 4), W8A16),
+    "silu, narrow": (silu(17, 7), W8A16),
+    "silu, channels last": (silu_of_tokens(), W8A16),
+    "mish": (behind_conv("s = Softplus(c) t = Tanh(s) y = Mul(c, t)", 10, 12), W8A16),
+    "softplus": (behind_conv("s = Softplus(c) y = Neg(s)", 13, 8), W8A16),
+    "pad, 16 bits": (padded("0,0,0,0,0,0,1,1", "1,4,10,9"), W8A16),
+    "pad, 8 bits": (padded("0,0,1,0,0,0,1,2", "1,4,11,10"), W8A8),
+    "pad before a convolution": (padded("0,0,0,0,0,0,1,1", "1,4,4,4", "y = Conv<strides=[2,2]>(p, w)"), W8A16),
+    "resize, floor": (resized(FLOOR, "1,1,2,2", "1,4,32,16"), W8A16),
+    "resize, float16": (resized(FLOOR, "1,1,2,2", "1,4,32,16"), FP16),
+    "resize, linear": (resized('mode="linear"', "1,1,0.3,0.3", "1,4,4,2"), W8A16),
+}
+
+
+@pytest.mark.parametrize(("model", "precision"), CASES.values(), ids=CASES.keys())
+def test_the_workaround_is_needed_and_helps(model: ir.Model, precision: Precision, tmp_path: Path) -> None:
+    data = noise(model, 2)
+    naive, ours = open_target("qnn-htp:sm8550", OFF), open_target("qnn-htp:sm8550")
+    wrong = rewritten_agreement_db(model.clone(), naive, precision, data, tmp_path / "naive")
+    right = rewritten_agreement_db(model.clone(), ours, precision, data, tmp_path / "ours")
+    assert wrong < 30
+    assert right > (35 if precision is W8A8 else 55)
+
+
+@pytest.mark.parametrize("chip", ["v68", "sm8450", "sm8650", "sm8750", "sm8850"])
+def test_other_chips_have_the_same_miscompilation_of_silu(chip: str, tmp_path: Path) -> None:
+    model = silu(10, 12)
+    data = noise(model, 2)
+    naive, ours = open_target(f"qnn-htp:{chip}", OFF), open_target(f"qnn-htp:{chip}")
+    assert rewritten_agreement_db(model.clone(), naive, W8A16, data, tmp_path / "naive") < 30
+    assert rewritten_agreement_db(model.clone(), ours, W8A16, data, tmp_path / "ours") > 50
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(8, 8), (13, 9), (20, 20)])
+def test_a_silu_of_another_size_is_right_and_not_requantized(rows: int, columns: int, tmp_path: Path) -> None:
+    model = silu(rows, columns)
+    result = fitted(model, tmp_path)
+    assert result.verdicts["numerics"].status is Status.PASS
+    assert not [row for row in result.plan if row.edge is not None and row.edge.node.startswith("Mul")]
+
+
+def fitted(model: ir.Model, folder: Path, chip: str = "sm8550", **option: str) -> Result:
+    path = folder / "model.onnx"
+    ir.save(model, path)
+    options = options_from({"target": f"qnn-htp:{chip}", "precision": "w8a16", "option": option})
+    return fit(prepare(path, options, calibration=noise(model)), folder / "run")
+
+
+def test_without_workarounds_the_verdict_fails_and_the_rule_is_among_the_findings(tmp_path: Path) -> None:
+    """On a chip without float16, in which the wrong operator would be kept instead."""
+    result = fitted(silu(10, 12), tmp_path, "qcs6490", **OFF)
+    assert result.verdicts["numerics"].status is Status.FAIL
+    assert "target and simulation disagree" in result.verdicts["numerics"].reason
+    assert "Q541" in {finding.code for finding in result.findings}
+
+
+def test_with_workarounds_the_plan_says_what_was_requantized_and_why(tmp_path: Path) -> None:
+    result = fitted(silu(10, 12), tmp_path)
+    assert all(result.verdicts[name].status is Status.PASS for name in ("compiled", "fidelity", "numerics"))
+    assert "Q541" not in {finding.code for finding in result.findings}
+    (row,) = [row for row in result.plan if row.edge is not None and row.edge.node.startswith("Mul")]
+    assert "Q541" in row.detail
