@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 
 from dovetail import targets
+from dovetail.backend import ReadBack
 from dovetail.errors import InputError
 from dovetail.run_lock import run_lock
 from dovetail.sweep.case import Case, make_case
@@ -91,6 +92,7 @@ def test_a_full_fit_has_verdicts_and_workarounds(tmp_path: Path) -> None:
     wrong = fit_graph(request(tmp_path, planted_case(), build_only=False))
     assert kinds(wrong) == [FailureKind.WRONG]
     assert (wrong.verdicts["numerics"], wrong.workarounds) == ("fail", ())
+    assert "the first wrong tensor is 'r', computed by Relu" in wrong.failures[0].cause
     right = fit_graph(request(tmp_path, planted_case(), build_only=False, option={}))
     assert (right.failures, right.workarounds) == ((), ())
 
@@ -99,6 +101,15 @@ def test_a_failure_that_the_first_build_does_not_show_is_not_shrunk(tmp_path: Pa
     case = planted_case()
     failure = Failure(FailureKind.WRONG, "elsewhere")
     assert shrink(case, failure, request(tmp_path, case, option={}), fit_graph) is None
+
+
+def test_a_graph_with_nothing_to_quantize_is_not_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was read back, so ``fidelity`` is not checked; with something quantized that is a failure."""
+    monkeypatch.setattr("tests.toy_target.read_back", lambda compiled, plan: ReadBack((), "nothing"))
+    floats = fit_graph(request(tmp_path, planted_case(), precision="fp32"))
+    assert (floats.failures, floats.verdicts["fidelity"]) == ((), "not_checked")
+    quantized = fit_graph(request(tmp_path, planted_case(), option={}))
+    assert kinds(quantized) == [FailureKind.NOT_FOUND]
 
 
 def test_refused_and_unexpected_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,13 +117,14 @@ def _failures(result: Result, wrong: Failure | None) -> tuple[Failure, ...]:
         for (name, status), kind in _BY_VERDICT.items()
         if result.verdicts[name].status is status
     ]
-    if result.verdicts["compiled"].status is not Status.PASS:  # then nothing could be read back
+    is_quantized = any(row.scale is not None for row in result.plan)
+    if result.verdicts["compiled"].status is not Status.PASS or not is_quantized:  # there is nothing to read back
         found = [failure for failure in found if failure.kind is not FailureKind.NOT_FOUND]
     if wrong is not None:
-        found = [
-            replace(wrong, codes=codes),
-            *(failure for failure in found if failure.kind is not FailureKind.DISAGREES),
-        ]
+        numerics = result.verdicts["numerics"]  # if it fails, it also says which tensor is the first wrong one
+        cause = f"{wrong.cause}; {numerics.reason}" if numerics.status is Status.FAIL else wrong.cause
+        others = [failure for failure in found if failure.kind is not FailureKind.DISAGREES]
+        found = [Failure(FailureKind.WRONG, cause, codes), *others]
     return tuple(sorted(found, key=lambda failure: list(FailureKind).index(failure.kind)))
 
 

@@ -16,7 +16,8 @@ class FailureKind(StrEnum):
     ``UNEXPECTED``: an exception that is no answer of the product. ``UNFINISHED``: a process crashed or ran out of time.
     ``REFUSED``: not accepted, by the product or by the compiler. ``WRONG``: an output far below its simulation.
     ``DISAGREES``: the verdict ``numerics`` fails, by less than that. ``CHANGED``: the verdict ``fidelity`` fails.
-    ``NOT_FOUND``: ``fidelity`` could not be checked. ``NOT_EQUAL``: the verdict ``normalized`` fails.
+    ``NOT_FOUND``: ``fidelity`` could not be checked although something is quantized. ``NOT_EQUAL``: the verdict
+    ``normalized`` fails.
     """
 
     UNEXPECTED = "unexpected"

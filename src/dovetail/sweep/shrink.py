@@ -23,7 +23,7 @@ from dovetail.sweep.pattern import occurrences
 from dovetail.trials.delta_debugging import smallest_failing
 
 Fit = Callable[[FitRequest], Outcome]
-MAX_CALLS = 40
+MAX_CALLS = 60
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +46,8 @@ def shrink(
     """The smallest part that fails alike; None if the first build of the whole graph does not fail in this way.
 
     The inputs of a part get the values that their tensors have in the whole float graph. ``how``: the target and its
-    options; the files in it are not used. ``known``: patterns that failed in other graphs, which are tried first.
+    options; the files in it are not used. ``known``: patterns that failed in other graphs, which are tried first, then
+    the nodes that the failure's sentence names, with their neighbours.
     """
     model = ir.from_proto(case.model)
     values = {**case.samples, **_intermediate_values(case)}
@@ -64,8 +65,7 @@ def shrink(
     if not fails(everything):
         return None
     guesses = [nodes for pattern in known for nodes in occurrences(model, pattern)]
-    if failure.signature:  # a sentence, which may name the nodes concerned
-        guesses += neighbourhoods(model, failure.cause)
+    guesses += neighbourhoods(model, failure.cause)
     reduced = smallest_failing(everything, fails, max_calls=max_calls, try_first=guesses)
     part = subset_of(model, reduced.elements)
     found = failures[reduced.elements]
