@@ -45,8 +45,8 @@ def test_unlike_parts_have_wide_activations_behind_the_last_layer(tmp_path: Path
     narrow, wide = (alternative.figures["worst_part_sqnr_db"] for alternative in decision.alternatives)
     assert (decision.knob, str(decision.place), decision.taken) == ("outputs", "join", "w8a16")
     assert wide - narrow > 3
-    assert {plan.tensors[name].storage.dtype for name in "pedsy"} == {DType.U16}
-    assert {plan.tensors[name].storage.dtype for name in "hbc"} == {DType.U8}
+    assert {plan.tensors[name].storage.dtype for name in "dy"} == {DType.U16}
+    assert {plan.tensors[name].storage.dtype for name in "hbcpes"} == {DType.U8}
     assert plan.tensors["d"].why is Reason.MEASURED
     assert "one 8-bit scale for all parts of 'y' costs more than 3 dB" in plan.tensors["d"].detail
 
@@ -58,19 +58,18 @@ def test_parts_with_similar_ranges_stay(tmp_path: Path) -> None:
 
 
 def test_operators_that_are_pinned_are_left_alone(tmp_path: Path) -> None:
-    pins = Pins({"scores": Pin(FP16, Reason.PINNED, "--keep scores=fp16")})
+    pins = Pins({"pixels": Pin(FP16, Reason.PINNED, "--keep pixels=fp16")})
     _, decisions = decided(head(100.0), tmp_path, pins)
     assert decisions == ()
 
 
 def test_what_is_also_used_elsewhere_is_not_part_of_the_decoding() -> None:
-    """A layer reads the scores, so they are not only for the output; what only moves a layer's output is not either."""
-    weight = ",".join("0.1" for _ in range(16))
-    model = graph(
-        head(1.0, "z = Conv(s, v)").replace("int64[2] sizes", f"float[4,4,1,1] v = {{{weight}}}, int64[2] sizes")
-    )
-    problem = build_problem(model, open_target(TARGET).table)
-    assert [unit.name for unit in decoding(problem, "y")] == ["probabilities", "expected", "pixels", "join"]
+    """A layer reads the pixels, so they are not only for the output."""
+    text = head(1.0, "z = Conv(d, v)").replace("int64[2] sizes", "float[4,1,1,1] v = {1, 2, 3, 4}, int64[2] sizes")
+    problem = build_problem(graph(text), open_target(TARGET).table)
+    assert [unit.name for unit in decoding(problem, "y")] == ["join"]
+    alone = build_problem(graph(head(1.0)), open_target(TARGET).table)
+    assert [unit.name for unit in decoding(alone, "y")] == ["pixels", "join"]
 
 
 def test_an_output_is_compared_by_its_parts() -> None:
