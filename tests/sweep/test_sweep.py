@@ -136,7 +136,7 @@ def test_a_sweep_reports_the_planted_operator(tmp_path: Path) -> None:
     assert {group.pattern.split(" -> ")[-1] for group in wrong} == {"Relu"}
     text = (tmp_path / "report.md").read_text()
     assert f"{report.passed} of 3 graphs pass" in text
-    assert "Wrong while `numerics` passes: 0." in text
+    assert "Wrong while `numerics` passes: not checked." in text  # only the first builds were judged
     for group in wrong:
         file = tmp_path / group.members[0].file
         assert f"- file: `{group.members[0].file}`" in text
