@@ -53,12 +53,20 @@ def resized(attributes: str, scales: str, shape: str) -> ir.Model:
     return model_from(text)
 
 
+def normalized_tokens() -> ir.Model:
+    """The queries of cosine attention of four images, with a position embedding."""
+    text = """g (float[4,24,20] x) => (float[4,24,20] y)
+        { a = Add(x, k) h = MatMul(a, w) g = Add(h, b) n = LpNormalization<axis=-1>(g) y = Neg(n) }"""
+    return model_from(text, k=normal(1, 24, 20), w=normal(20, 20), b=normal(20))
+
+
 FLOOR = 'mode="nearest", nearest_mode="floor"'
 CASES = {
     "silu": (silu(10, 12), W8A16),
     "silu, batch 4": (silu(12, 9, 4), W8A16),
     "silu, narrow": (silu(17, 7), W8A16),
     "silu, channels last": (silu_of_tokens(), W8A16),
+    "lp normalization of a batch": (normalized_tokens(), W8A16),
     "mish": (behind_conv("s = Softplus(c) t = Tanh(s) y = Mul(c, t)", 10, 12), W8A16),
     "softplus": (behind_conv("s = Softplus(c) y = Neg(s)", 13, 8), W8A16),
     "pad, 16 bits": (padded("0,0,0,0,0,0,1,1", "1,4,10,9"), W8A16),
