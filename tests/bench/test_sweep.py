@@ -19,6 +19,7 @@ def test_a_sweep_is_run_and_continued(tmp_path: Path, capsys: pytest.CaptureFixt
     assert sweep.main([*command, "2"]) == 0
     printed = capsys.readouterr().out
     assert "2 of 2 graphs pass (100.0 %)" in printed
+    assert "Wrong while `numerics` passes: 0 of 2." in printed
     assert [line.split()[0] for line in printed.splitlines() if line.endswith(": passed")] == ["1"]
     assert sweep.main([*ARGUMENTS, "--index", "1"]) == 0
     outcome = json.loads(capsys.readouterr().out)

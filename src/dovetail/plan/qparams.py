@@ -41,6 +41,11 @@ class Range(NamedTuple):
         return max(self.high, 0.0) - min(self.low, 0.0)
 
 
+# Any range represents zeros exactly. A scale of 1 in 16 bits would be a range up to 65 535: the int32 bias of a layer
+# behind such a tensor (a dead squeeze-excite branch) has this scale times the weight's, and was rounded away.
+RANGE_OF_ZEROS = Range(0.0, 1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class QParamsBuilder:
     """Turns statistics into QParams for one problem, by one range method."""
@@ -118,6 +123,8 @@ class QParamsBuilder:
         if (imported := self._imported_params(root, encoding)) is not None:
             return self._raised(root, imported)
         total, detail = self.group_range(root, encoding)
+        if total.low == total.high == 0.0:
+            total, detail = RANGE_OF_ZEROS, f"only zeros were observed, range [0, {RANGE_OF_ZEROS.high:g}]"
         params = params_from_range(total.low, total.high, encoding)
         allowed = self._allowed_scale(root, encoding.dtype, float(params.scale))
         if allowed > float(params.scale):
@@ -257,8 +264,13 @@ def _of_constants(method: str) -> str:
 
 
 def per_output_channel(node: ir.Node, scale: Array) -> Array:
-    """A weight's scales, one per output channel; a grouped ConvTranspose repeats its scales for every group."""
+    """A weight's scales, one per output channel; a grouped ConvTranspose repeats its scales for every group.
+
+    A depthwise ConvTranspose has one scale for all channels, and so has its bias.
+    """
     groups = int(attribute(node, "group", 1)) if node.op_type == "ConvTranspose" and scale.ndim else 1
+    if groups > 1 and scale.size == 1:
+        return scale.reshape(())
     return np.tile(scale, groups) if groups > 1 else scale
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dovetail.finding import Status
 from dovetail.sweep.group import FailureGroup, grouped
 from dovetail.sweep.records import GraphRow, PatternRow, SweepSettings
 
@@ -74,7 +75,7 @@ def as_markdown(report: SweepReport) -> str:
         f"# Sweep of {settings.target}, {settings.precision}, seed {settings.seed}{options}{mode}",
         "",
         f"{report.passed} of {report.graphs} graphs pass ({share:.1f} %), in {report.cpu_s:.0f} CPU seconds. "
-        f"Wrong while `numerics` passes: {len(report.wrong_and_passed)}{_listed(report.wrong_and_passed)}. "
+        f"Wrong while `numerics` passes: {_wrong_and_passed(report)}. "
         f"Passed with a workaround that was found by measuring: {len(report.with_workaround)}"
         f"{_listed(report.with_workaround)}.",
         "",
@@ -95,6 +96,15 @@ def as_markdown(report: SweepReport) -> str:
             f"Graphs that pass, of those with the block: {', '.join(failing)}.",
         ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _wrong_and_passed(report: SweepReport) -> str:
+    """How many graphs, of those in which the verdict was checked; without any, the count would say nothing."""
+    counts = report.verdicts.get("numerics", {})
+    checked = sum(count for status, count in counts.items() if status != Status.NOT_CHECKED)
+    if not checked:
+        return "not checked"
+    return f"{len(report.wrong_and_passed)} of {checked}{_listed(report.wrong_and_passed)}"
 
 
 def _verdict_table(report: SweepReport) -> list[str]:

@@ -6,11 +6,14 @@ from dovetail.passes.flatten_to_rank_2 import flatten_to_rank_2
 from dovetail.passes.fold_scale import fold_scale
 from dovetail.passes.fuse_l2_norm import fuse_l2_norm
 from dovetail.passes.gather_nd_to_gather import gather_nd_to_gather
-from dovetail.passes.group_norm_to_layer_norm import group_norm_to_layer_norm
+from dovetail.passes.global_max_pool_to_reduce_max import global_max_pool_to_reduce_max
+from dovetail.passes.group_norm_to_instance_norm import group_norm_to_instance_norm
 from dovetail.passes.layer_norm_last_axis import layer_norm_last_axis
 from dovetail.passes.linear_to_gemm import linear_to_gemm
 from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.merge_transpose_axes import merge_transpose_axes
+from dovetail.passes.mish_to_tanh import mish_to_tanh
+from dovetail.passes.reciprocal_to_div import reciprocal_to_div
 from dovetail.passes.reduce_elementwise_rank import reduce_elementwise_rank
 from dovetail.passes.reduce_sum_to_matmul import reduce_sum_to_matmul
 from dovetail.passes.remove_unused import remove_unused
@@ -20,6 +23,9 @@ from dovetail.passes.unbroadcast_matmul import unbroadcast_matmul
 from dovetail.passes.unfold_to_conv import unfold_to_conv
 
 REWRITES = (
+    mish_to_tanh,
+    reciprocal_to_div,
+    global_max_pool_to_reduce_max,
     fuse_l2_norm,
     unfold_to_conv,
     reduce_elementwise_rank,
@@ -31,7 +37,7 @@ REWRITES = (
     merge_transpose_axes,
     unbroadcast_matmul,
     layer_norm_last_axis,
-    group_norm_to_layer_norm,
+    group_norm_to_instance_norm,
     flatten_to_rank_2,
     merge_layout,
     transposed_matmul_to_einsum,

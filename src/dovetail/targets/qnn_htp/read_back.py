@@ -135,6 +135,8 @@ class _PlannedFloat:
         names = {node.name or "" for node in nodes} | {v.name or "" for node in nodes for v in node.outputs}
         float_names = {edge.node for edge, choice in plan.edges.items() if not choice.storage.dtype.is_quantized}
         float_names |= {name for name, choice in plan.tensors.items() if not choice.storage.dtype.is_quantized}
+        # Where ONNX Runtime changes the layout, an operator keeps its name, but its output has another one.
+        float_names |= {node.name or "" for node in nodes if any(v.name in float_names for v in node.outputs)}
         return cls(frozenset(names), frozenset(float_names))
 
     def computes(self, node: QnnNode, consumers: Mapping[str, list[QnnNode]]) -> bool:

@@ -13,6 +13,7 @@ from dovetail.model.place import at_node
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import LINEAR, Operation, operations, original_name, say
 from dovetail.rules.rule import rule
+from dovetail.targets.htp.table import LEAST_REQUANTIZATION
 
 # Input scale x weight scale / output scale at and below which a 16-bit channel is saturated.
 _SATURATED = 2**-24
@@ -64,7 +65,7 @@ def weight_scale_too_small_to_requantize(subject: CheckInput) -> Iterator[Findin
     be nearly constant. The compiler reports nothing, and the simulation does not show it.
 
     ## How to fix it
-    Raise these scales to 2^-23 x output scale / input scale, and quantize the weights and the int32 bias of these
+    Raise these scales to 2^-21 x output scale / input scale, and quantize the weights and the int32 bias of these
     channels again: the output changes by less than one step of its scale for each weight. `dovetail fit` and `dovetail
     repair` do this.
 
@@ -86,7 +87,8 @@ def weight_scale_too_small_to_requantize(subject: CheckInput) -> Iterator[Findin
                 f"most {limit:.3g}, the smallest {float(scales.min()):.3g}: HTP saturates these channels",
                 Severity.ERROR,
                 {"channels": float(small), "limit": limit},
-                f"raise them to {2 * limit:.3g} and quantize weight and bias again; `dovetail repair` does this",
+                f"raise them to {LEAST_REQUANTIZATION / _SATURATED * limit:.3g} and quantize weight and bias again; "
+                "`dovetail repair` does this",
             )
 
 

@@ -20,8 +20,8 @@ from dovetail.rules.rule import rule
 from dovetail.targets.htp.workarounds.workaround import Workaround
 
 _16_BIT = (DType.U16, DType.S16)
-# Measured on every height from 1 to 40 and widths and channels around these limits: wrong at heights from 9 to 12, and
-# above them if there are at most 8 columns and 32 channels.
+# Measured on every height from 1 to 25 and some up to 128, and on widths and channels around these limits: wrong at
+# heights from 9 to 12, and above them if there are at most 8 columns and 32 channels.
 _MIN_HEIGHT, _MAX_HEIGHT, _MAX_WIDTH, _MAX_CHANNELS = 9, 12, 8, 32
 # ONNX defines these for tensors with the channels before height and width; all others are stored as they are.
 _OF_IMAGES = (
@@ -103,7 +103,7 @@ def silu_with_one_scale_for_both_branches(subject: CheckInput) -> Iterator[Findi
     channels before height and width, such as LayerNormalization, rows are the second axis and channels the last one.
 
     ## Why it matters
-    HTP fuses Sigmoid and Mul, and the fused operator is wrong for these sizes: 1 to 14 dB against the simulation. Every
+    HTP fuses Sigmoid and Mul, and the fused operator is wrong for these sizes: 0 to 14 dB against the simulation. Every
     other SiLU is right, so that a network fails at one resolution and not at another: YOLOv8n at 320 x 320 has 16 of
     them where its features are 10 x 10.
 
@@ -112,9 +112,10 @@ def silu_with_one_scale_for_both_branches(subject: CheckInput) -> Iterator[Findi
     repair` do this, with a scale that is 1 % larger. A SiLU in 8 bits is right as it is.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: all heights from 1 to 25 with widths from 1 to
-      33, 1 to 160 channels, batches of 1, 2 and 4, behind Conv, ConvTranspose, Concat, Mul, MaxPool, Resize, MatMul and
-      LayerNormalization. Behind Add and AveragePool only the second kind is wrong, behind a graph input neither.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: all heights from 1 to 25 with eight widths
+      from 1 to 33; 1 to 160 channels, batches of 1, 2 and 4; behind Conv, ConvTranspose, Concat, Mul, MaxPool, Resize,
+      MatMul and LayerNormalization. Behind Add and AveragePool only the second kind is wrong, behind a graph input
+      neither.
     - qnn-htp: onnxruntime-qnn 2.4.0 and 2.6.0 (QAIRT 2.48.40 and 2.50.40), SoC 43, emulated: the same results on 10 x
       20, 13 x 8 and 8 x 8.
     """
