@@ -58,6 +58,13 @@ def test_every_kind_is_the_main_block_equally_often() -> None:
     assert generator_digest(1) != generator_digest(2)
 
 
+def test_no_tensor_is_empty_behind_a_pooled_head() -> None:
+    b = GraphBuilder(Draw("one token"))
+    y = BLOCKS["token_slices"].build(b, b.input(1, 1, 12))
+    assert y.shape == (1, 1, 12)
+    check(b.model([y]), {"input0": Draw("x").normal(1, 1, 12)})
+
+
 @pytest.mark.parametrize("name", BLOCKS)
 def test_every_kind_of_block_is_valid(name: str) -> None:
     """Several draws of each, on sizes that are no powers of two, with a batch of 1 and of 4."""

@@ -26,7 +26,7 @@ from dovetail.targets.tensorrt.table import F8, FP8, S8, SOFTMAX_SCALE_FP8, SOFT
 from dovetail.verify.run import SessionRun
 from dovetail.verify.verdicts import fidelity
 from tests.backends.tensorrt.building import attention_note, built, built_plan
-from tests.equality import run, sqnr_db
+from tests.equality import model_from, normal, run, sqnr_db
 from tests.networks.attention_layer import layer
 from tests.planning import noise, observe, planned
 
@@ -185,6 +185,37 @@ def test_sizes_with_an_8_bit_kernel(size: int, keys: int, precision: str, trt: T
     read_back = built(model, trt, PRECISIONS[precision], tmp_path)[1]
     dtype = TYPE_NAMES[precision]
     assert rows(read_back, Outcome.MATCHED)["o"] == f"one attention kernel, {dtype} -> {dtype}"
+
+
+WINDOWS = """g (float[{windows},{heads},36,{size}] q, float[{windows},{heads},36,{size}] v) => (float[{windows},36,c] y)
+<int64[3] flat = {{0, 36, -1}}>
+{{ t = Transpose<perm = [0,1,3,2]>(v)  [scores] s = MatMul(q, t)  m = Add(s, mask)  p = Softmax<axis = -1>(m)
+  [mix] o = MatMul(p, v)  u = Transpose<perm = [0,2,1,3]>(o)  f = Reshape(u, flat)  [out] y = MatMul(f, w) }}"""
+
+
+@pytest.mark.parametrize(
+    ("precision", "windows", "heads", "size", "in_float16"),
+    [
+        ("fp8", 4, 1, 32, True),
+        ("fp8", 4, 2, 32, False),
+        ("w8a8", 4, 1, 32, True),
+        ("w8a8", 4, 2, 32, False),
+        ("w8a8", 4, 1, 64, False),
+    ],
+)
+def test_masked_attention_of_one_head_over_windows(
+    precision: str, windows: int, heads: int, size: int, in_float16: bool, trt: Target, tmp_path: Path
+) -> None:
+    text = WINDOWS.format(windows=windows, heads=heads, size=size)
+    model = model_from(text, mask=normal(1, heads, 36, 36), w=normal(heads * size, 8))
+    compiled, read_back, plan = built(model, trt, PRECISIONS[precision], tmp_path)
+    assert compiled.findings == ()
+    assert rows(read_back, Outcome.CHANGED) == {}
+    dtype = "Half" if in_float16 else TYPE_NAMES[precision]
+    assert rows(read_back, Outcome.MATCHED)["o"].startswith(f"one attention kernel, {dtype} ->")
+    if in_float16:
+        forced = with_pairs(plan, model, trt, F8 if precision == "fp8" else S8)
+        assert "o" in rows(built_plan(model, forced, trt, tmp_path)[1], Outcome.CHANGED)
 
 
 def with_pairs(plan: Plan, model: object, target: Target, encoding: object) -> Plan:

@@ -66,7 +66,9 @@ def class_token(b: GraphBuilder, x: Tensor) -> Tensor:
 
 @on_tokens
 def token_slices(b: GraphBuilder, x: Tensor) -> Tensor:
-    """Every second token and its neighbour side by side, as in front of sequence layers."""
+    """Every second token and its neighbour side by side, as in front of sequence layers; one token has no neighbour."""
+    if x.shape[1] < 2:
+        return linear(b, x, x.shape[-1])
     even = x.shape[1] // 2 * 2
     both = b.concat([slice_of(b, x, 1, 0, even, 2), slice_of(b, x, 1, 1, even, 2)], 2)
     return linear(b, layer_norm(b, both) if b.draw.chance(0.5) else both, x.shape[-1])

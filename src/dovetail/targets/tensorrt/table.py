@@ -47,6 +47,9 @@ SOFTMAX_SCALE_INT8 = 1 / 127
 FP8_LEAST_KEYS = 32
 INT8_MOST_KEYS = 512
 INT8_HEAD_SIZES = (16, 32, 64)
+# Head sizes for which masked attention of one head and several samples is fused in float16 only; other sizes are fused
+# in neither type, or in both (engines built for sm80, sm89 and sm120 with head sizes 8 to 256).
+MASKED_ONE_HEAD_FLOAT16 = {DType.F8E4M3: (32, 64), DType.S8: (32,)}
 # The builder silently runs convolutions with larger kernels in float16 (engines built for sm89: 4 x 8 and 5 x 6 run in
 # FP8, 3 x 11 does not).
 FP8_LARGEST_CONV_KERNEL = 32
@@ -103,9 +106,18 @@ def no_kernel(attention: Attention, dtype: DType) -> str:
     if dtype is DType.S8 and size is not None and size not in INT8_HEAD_SIZES:
         sizes = ", ".join(map(str, INT8_HEAD_SIZES))
         return f"INT8 attention is fused only with head sizes {sizes}, this one has {size}"
+    if size in MASKED_ONE_HEAD_FLOAT16.get(dtype, ()) and _is_masked_with_one_head(attention):
+        return f"attention with head size {size}, one head and a mask is fused only in float16"
     if dtype is DType.S8 and not _feeds_matrix_ops(attention.mix.outputs[0]):
         return "INT8 attention is fused only if all consumers of its output are INT8 MatMul, Gemm or Conv"
     return ""
+
+
+def _is_masked_with_one_head(attention: Attention) -> bool:
+    """Whether several samples with one head each are masked, by more than one number."""
+    query = shape_of(attention.query)
+    masks = [shape_of(mask.value) for mask in attention.masks]
+    return attention.heads == 1 and query is not None and query[0] > 1 and any(math.prod(m or (2,)) > 1 for m in masks)
 
 
 def _feeds_matrix_ops(value: ir.Value) -> bool:
