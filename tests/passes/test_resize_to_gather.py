@@ -86,3 +86,10 @@ def test_unknown_sizes_are_declined() -> None:
     record = resize_to_gather(after)
     assert ops(after) == ["Resize"]
     assert "unknown" in record.declined[0].what
+
+
+def test_a_resize_to_no_elements_is_declined() -> None:
+    model = model_from("g (float[1,2,6,4] x) => (float[1,2,3,0] y) <float[4] s = {1,1,0.5,0.2}> { y = Resize(x, , s) }")
+    record = resize_to_gather(model)
+    assert ops(model) == ["Resize"]
+    assert len(record.declined) == 1

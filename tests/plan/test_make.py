@@ -15,7 +15,7 @@ from dovetail.errors import InputError
 from dovetail.model.session import Mode
 from dovetail.op_support import FP16, FP32, W8A8, W8A16
 from dovetail.plan.make import make_plan
-from dovetail.plan.request import Request
+from dovetail.plan.request import Pins, Request
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import FloatStorage, Reason
 from dovetail.targets import open_target
@@ -288,3 +288,14 @@ def test_a_relu_with_other_consumers_stays_fused_and_converts_once_where_the_ran
     assert int(plan.tensors["p"].storage.zero_point) == 0
     (choice,) = conversions.values()
     assert choice.detail == "explicit conversion: with the negative range of Concat, Conv+Relu could not be fused"
+
+
+def test_a_negative_range_that_is_converted_into_a_merge_counts_and_keeps_its_reason() -> None:
+    """n is converted into the last merge: p converts too, or the chains before it could not be fused."""
+    htp, model = open_target("qnn-htp:sm8550"), graph(SHARED_RELU)
+    first, second = (Edge(node_of(model, "m"), index) for index in (0, 1))
+    request = Request(W8A8, pins=Pins(separate={second: "as asked"}))
+    plan = make_plan(model, htp.table, observe(model, htp, noise(model)), request)
+    assert plan.edges[second].detail == "as asked"
+    assert "could not be fused" in plan.edges[first].detail
+    assert plan.tensors["c"].why is plan.tensors["d"].why is Reason.INTERIOR

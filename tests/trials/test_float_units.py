@@ -15,6 +15,7 @@ from dovetail.encoding import DType, QParams
 from dovetail.finding import Status, Verdict
 from dovetail.numerics.metrics import sqnr_db
 from dovetail.op_support import W8A8
+from dovetail.plan.request import Pin, Pins
 from dovetail.qdq.quantized_io import RunSamples
 from dovetail.report.result import Result
 from dovetail.storage import Plan, Reason
@@ -23,6 +24,7 @@ from dovetail.targets import open_target
 from dovetail.trials.decision import Decision
 from dovetail.trials.knobs import float_units
 from dovetail.trials.policy import shortest_prefix
+from dovetail.trials.variant import pinned
 from tests.equality import model_from
 from tests.planning import graph
 from tests.trials.benches import bench_of
@@ -107,9 +109,12 @@ TENSORS = """g (float[1,8] x) => (float[1,8] y) <float[8] c = {1000, 0, 0, 0, 0,
 { [up] a = Add(x, c) [down] b = Sub(a, c) [soft] s = Sigmoid(b) [out] y = Mul(s, x) }"""
 
 
-def search(folder: Path, limit_db: float, target: Target = ORT_CPU) -> tuple[Plan, tuple[Decision, ...]]:
+def search(
+    folder: Path, limit_db: float, target: Target = ORT_CPU, pins: Pins | None = None
+) -> tuple[Plan, tuple[Decision, ...]]:
     """The knob with a judge that wants this SQNR of ``y``, on a target that quantizes every tensor."""
     bench, variant = bench_of(graph(TENSORS), target, W8A8, folder)
+    variant = pinned(pins or Pins())(variant)
 
     def judge(model: ir.Model, plan: Plan, run: RunSamples, samples: list[Sample]) -> Verdict:
         inputs = np.concatenate([sample["x"] for sample in samples])
@@ -130,6 +135,24 @@ def test_as_few_as_are_enough(tmp_path: Path) -> None:
     labels = [alternative.label for alternative in together.alternatives]
     assert labels[0] == "0 of 3 operators in fp32"
     assert labels[-1] == "3 of 3 operators in fp32"
+
+
+def test_what_reads_or_writes_a_tensor_that_the_caller_keeps_is_left_alone(tmp_path: Path) -> None:
+    pins = Pins(groups={"s": Pin(W8A8, Reason.PINNED, "--keep s=w8a8")})
+    _, (together, *each) = search(tmp_path, 30, pins=pins)
+    assert together.taken == f"{len(each)} of 2 operators in fp32"
+    assert {str(decision.place) for decision in each} <= {"up", "down"}
+
+
+def test_a_variant_that_cannot_be_run_is_not_taken(tmp_path: Path) -> None:
+    bench, variant = bench_of(graph(TENSORS), ORT_CPU, W8A8, tmp_path)
+
+    def judge(model: ir.Model, plan: Plan, run: RunSamples, samples: list[Sample]) -> Verdict:
+        as_planned = "a" in bound(plan) and "s" in bound(plan)
+        return Verdict(Status.FAIL if as_planned else Status.NOT_CHECKED, "", {})
+
+    chosen, _ = float_units.float_units(judge).decide(bench, variant)
+    assert chosen is variant
 
 
 def test_what_does_not_help_is_not_kept(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from dovetail.encoding import DType
-from dovetail.op_support import FP16, W8A8, W8A16
+from dovetail.op_support import FP16, W8A8, W8A16, Precision
 from dovetail.plan.constraints import build_problem
-from dovetail.plan.request import Pin, Pins
+from dovetail.plan.pins import resolve_keeps
+from dovetail.plan.request import Keep, Pin, Pins
 from dovetail.storage import Plan, Reason
 from dovetail.targets import open_target
 from dovetail.trials.decision import Decision
@@ -61,6 +62,19 @@ def test_operators_that_are_pinned_are_left_alone(tmp_path: Path) -> None:
     pins = Pins({"pixels": Pin(FP16, Reason.PINNED, "--keep pixels=fp16")})
     _, decisions = decided(head(100.0), tmp_path, pins)
     assert decisions == ()
+
+
+@pytest.mark.parametrize(
+    ("keep", "precision", "taken"),
+    [("e", W8A8, []), ("e", FP16, []), ("s", W8A8, []), ("s", W8A16, ["w8a16"]), ("p", W8A8, ["w8a16"])],
+)
+def test_a_tensor_that_is_pinned_is_read_as_it_is(
+    keep: str, precision: Precision, taken: list[str], tmp_path: Path
+) -> None:
+    """The arithmetic in 16 bits would convert what the caller keeps in another precision."""
+    pins = resolve_keeps(build_problem(graph(head(100.0)), open_target(TARGET).table), [Keep(keep, precision)])
+    _, decisions = decided(head(100.0), tmp_path, pins)
+    assert [decision.taken for decision in decisions] == taken
 
 
 def test_what_is_also_used_elsewhere_is_not_part_of_the_decoding() -> None:

@@ -23,7 +23,7 @@ def positions_of(node: ir.Node) -> dict[int, Array] | None:
     before, after = shape_of(source), shape_of(node.outputs[0])
     constants = {str(value.name): constant_of(value) for value in node.inputs[1:] if value is not None}
     known = {name: array for name, array in constants.items() if array is not None}
-    if source is None or before is None or after is None or 0 in before or len(known) < len(constants):
+    if source is None or before is None or after is None or 0 in (*before, *after) or len(known) < len(constants):
         return None
     if not _reads_positions(node):
         return None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from dovetail.edge import Edge
 from dovetail.model.edit import constant_of
-from dovetail.plan.constraints import Problem, Unit, sharing_without, with_conversions
+from dovetail.plan.constraints import Problem, Unit, sharing_without, with_conversions, with_group_divided
 from dovetail.plan.qparams import Range
 from dovetail.stats import Stats
 
@@ -43,18 +45,19 @@ def costly_merges(problem: Problem, stats: Stats) -> dict[Edge, str]:
     return conversions
 
 
-def negative_merges(problem: Problem, stats: Stats) -> dict[Edge, str]:
+def negative_merges(problem: Problem, stats: Stats, separate: Collection[Edge] = ()) -> dict[Edge, str]:
     """The edges on which the output of a chain that is fused only from zero on converts into a negative range.
 
     Sharing that range would take the chain apart, for all consumers of its output. Without another consumer that costs
     no more than a conversion and rounds once less. The last merge comes first, because a conversion there leaves the
-    ranges before it as they are.
+    ranges before it as they are. ``separate``: the edges that convert already.
     """
     conversions: dict[Edge, str] = {}
+    problem = with_conversions(problem, separate)
     for unit in reversed(problem.units):
         operands = unit.shared()
         for operand in operands if len(operands) > 1 and unit.outputs else ():
-            if operand.constant or operand.edge in conversions:
+            if operand.constant or operand.edge in separate:
                 continue
             members = sharing_without(problem, operand.name, without=unit)
             own, merged = _observed(members, stats), _merged_range(unit, problem, stats)
@@ -65,7 +68,7 @@ def negative_merges(problem: Problem, stats: Stats) -> dict[Edge, str]:
                 conversions[operand.edge] = (
                     f"explicit conversion: with the negative range of {unit.label}, {chain} could not be fused"
                 )
-                problem = with_conversions(problem, conversions)
+                problem = with_group_divided(problem, problem.group_of[operand.name], {*separate, *conversions})
     return conversions
 
 
@@ -88,8 +91,10 @@ def _why_not_shared(members: tuple[str, ...], problem: Problem) -> str:
 
 
 def _merged_range(unit: Unit, problem: Problem, stats: Stats) -> Range | None:
-    root = problem.group_of[unit.outputs[0].name or ""]
-    total = _observed(problem.groups[root], stats)
+    """The range of the output of a merge, which covers the inputs that are converted into it."""
+    names = [unit.outputs[0].name or "", *(operand.name for operand in unit.shared() if not operand.constant)]
+    roots = dict.fromkeys(problem.group_of[name] for name in names)
+    total = _observed(tuple(member for root in roots for member in problem.groups[root]), stats)
     for operand in unit.shared():
         array = constant_of(operand.value) if operand.constant else None
         if array is not None and array.size:

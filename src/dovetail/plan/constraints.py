@@ -130,6 +130,21 @@ def with_conversions(problem: Problem, edges: Collection[Edge]) -> Problem:
     return replace(problem, groups=groups, group_of=group_of, sources=sources)
 
 
+def with_group_divided(problem: Problem, root: str, edges: Collection[Edge]) -> Problem:
+    """The same problem, where these edges do not share qparams; only those inside the group ``root`` may be new."""
+    members = frozenset(problem.groups[root])
+    inputs = tuple(value for value in problem.inputs if value.name in members)
+    divided, sources = _groups(tuple(problem.writers_of(root)), inputs, frozenset(edges))
+    roots = [new for new in divided if new in members]  # other outputs of the same units are in other groups
+    groups = {old: names for old, names in problem.groups.items() if old != root}
+    return replace(
+        problem,
+        groups={**groups, **{new: divided[new] for new in roots}},
+        group_of={**problem.group_of, **{name: new for new in roots for name in divided[new]}},
+        sources={**problem.sources, **{new: sources[new] for new in roots}},
+    )
+
+
 def _groups(
     units: tuple[Unit, ...], inputs: tuple[ir.Value, ...], converted: frozenset[Edge]
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:

@@ -72,7 +72,7 @@ def _solved(
 def _separate(problem: Problem, stats: Stats, request: Request) -> dict[Edge, str]:
     """The edges that convert instead of sharing qparams, because of a pin or because sharing would cost too much."""
     edges = {**request.pins.separate, **costly_merges(problem, stats)}
-    return {**edges, **negative_merges(with_conversions(problem, edges), stats)}
+    return {**edges, **negative_merges(problem, stats, edges)}
 
 
 def check_pins(model: ir.Model, table: OpTable, request: Request) -> None:

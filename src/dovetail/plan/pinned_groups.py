@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dovetail.plan.constraints import Problem
+from dovetail.op_support import Precision
+from dovetail.plan.constraints import Problem, Unit
 from dovetail.plan.request import Pin, Pins
 
 
@@ -23,3 +24,19 @@ def pinned_groups(problem: Problem, pins: Pins) -> dict[str, Pin]:
             if unit.name in pins.units:
                 pinned.setdefault(problem.group_of[value.name or ""], pins.units[unit.name])
     return pinned | pinned_tensors(problem, pins)
+
+
+def pinned_otherwise(problem: Problem, pins: Pins, precision: Precision) -> frozenset[str]:
+    """The operators that must not be changed to a precision: they, or a tensor that they read or write, have another.
+
+    Consumers read a pinned tensor without a conversion.
+    """
+    tensors = {root for root, pin in pinned_tensors(problem, pins).items() if pin.precision != precision}
+    units = {name for name, pin in pins.units.items() if pin.precision != precision}
+    return frozenset(units | {unit.name for unit in problem.units if not tensors.isdisjoint(_groups(problem, unit))})
+
+
+def _groups(problem: Problem, unit: Unit) -> set[str]:
+    """The groups of the tensors that an operator reads and writes."""
+    names = [*(o.name for o in unit.operands if not o.constant), *(value.name or "" for value in unit.outputs)]
+    return {problem.group_of[name] for name in names}

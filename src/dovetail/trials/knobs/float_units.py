@@ -27,6 +27,7 @@ from dovetail.model.place import at_node
 from dovetail.op_support import Precision
 from dovetail.plan.constraints import Unit, build_problem
 from dovetail.plan.kernels import computing_in, usable
+from dovetail.plan.pinned_groups import pinned_otherwise
 from dovetail.plan.request import Pin, Pins
 from dovetail.qdq.quantized_io import RunSamples
 from dovetail.storage import Choice, Plan, Reason, ScaleSource
@@ -121,7 +122,8 @@ class _WiderSearch:
     def _candidates(self) -> list[_Candidate]:
         plan = self._bench.plan(self._variant)
         problem = build_problem(self._variant.model, self._bench.table)
-        units = [unit for unit in problem.units if self._can_be_float(unit)]
+        fixed = pinned_otherwise(problem, self._variant.request.pins, self._precision)
+        units = [unit for unit in problem.units if unit.name not in fixed and self._can_be_float(unit)]
         blocks = [block for block in _blocks(units) if any(_differs(plan, unit) for unit in block)]
         size = -(-len(blocks) // MOST_TRIALS) or 1
         blocks = [sum(blocks[start : start + size], ()) for start in range(0, len(blocks), size)]
@@ -156,7 +158,7 @@ class _WiderSearch:
     def _is_enough(self, candidates: Sequence[_Candidate]) -> bool:
         verdict = _judged(self._judge, self._bench, self._with(candidates))
         self._tried[_count(candidates)] = verdict
-        return verdict.status is not Status.FAIL
+        return verdict.status is Status.PASS  # a variant that cannot be run is no improvement
 
     def _decision(self, unit: Unit, candidate: _Candidate) -> Decision:
         others = len(candidate.units) - 1

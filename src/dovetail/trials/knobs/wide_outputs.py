@@ -21,6 +21,7 @@ from dovetail.model.place import at_node
 from dovetail.model.ranked import ranked_outputs
 from dovetail.op_support import OpTable, Precision
 from dovetail.plan.constraints import Problem, Unit, build_problem
+from dovetail.plan.pinned_groups import pinned_otherwise
 from dovetail.plan.request import Pin, Pins
 from dovetail.storage import Reason
 from dovetail.trials.decision import Alternative, Decision
@@ -57,11 +58,12 @@ def decide(workbench: Workbench, variant: Variant) -> Outcome:
         return variant, ()
     problem = build_problem(variant.model, workbench.table)
     ranked = ranked_outputs(variant.model.graph)
+    pinned_units = pinned_otherwise(problem, variant.request.pins, wide)
     decisions = []
     for value in problem.outputs:
         parts = None if value.name in ranked else parts_of(value)
         units = [] if parts is None else decoding(problem, parts.name)
-        if parts is None or not units or any(unit.name in variant.request.pins.units for unit in units):
+        if parts is None or not units or any(unit.name in pinned_units for unit in units):
             continue
         text = f"{wide.name}: one 8-bit scale for all parts of {parts.name!r} costs more than {GAIN_DB:g} dB"
         pin = Pin(wide, Reason.MEASURED, text)
