@@ -95,20 +95,25 @@ def test_a_resize_that_reads_other_positions_is_found(modes: str, scales: str, e
 
 
 @pytest.mark.parametrize(
-    ("front", "expected"),
+    ("front", "channels", "expected"),
     [
-        ("d = Conv(x, w)", False),
-        ("c = Conv(x, w) d = Relu(c)", False),
-        ("c = Conv(x, w) d = Add(c, x)", True),
-        ("c = Conv(x, w) e = Add(c, x) d = Relu(e)", True),
-        ("c = Conv(x, w) d = Sigmoid(c)", True),
-        ("d = Relu(x)", True),
+        ("d = Conv(x, w)", 48, False),
+        ("c = Conv(x, w) d = Relu(c)", 48, False),
+        ("c = Conv(x, w) d = Add(c, x)", 48, True),
+        ("c = Conv(x, w) d = Add(c, x)", 34, True),
+        ("c = Conv(x, w) d = Add(c, x)", 30, False),
+        ("c = Conv(x, w) d = Add(c, x)", 64, False),
+        ("c = Conv(x, w) e = Add(c, x) d = Relu(e)", 48, True),
+        ("c = Conv(x, w) d = Sigmoid(c)", 48, True),
+        ("d = Relu(x)", 48, True),
     ],
 )
-def test_a_group_norm_is_found_unless_it_is_behind_a_convolution(front: str, expected: bool) -> None:
-    text = f"""g (float[1,8,4,4] x) => (float[1,2,64] y) <int64[3] s = {{1,2,64}}>
+def test_channels_and_the_operator_before_it_decide_about_a_group_norm(
+    front: str, channels: int, expected: bool
+) -> None:
+    text = f"""g (float[1,{channels},4,4] x) => (float[1,2,{8 * channels}] y) <int64[3] s = {{1,2,{8 * channels}}}>
         {{ {front} r = Reshape(d, s) y = InstanceNormalization(r, o, o) }}"""
-    (*_, norm) = model_from(text, w=normal(8, 8, 1, 1), o=normal(2)).graph
+    (*_, norm) = model_from(text, w=normal(channels, channels, 1, 1), o=normal(2)).graph
     assert group_norm.is_miscompiled(norm) is expected
 
 

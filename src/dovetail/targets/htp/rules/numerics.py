@@ -100,3 +100,37 @@ def _limit(operation: Operation) -> float:
     if operation.op not in LINEAR or not wide or len(scales) != 2:
         return 0.0
     return float(_SATURATED * scales[1] / scales[0])
+
+
+@rule("Q548")
+def inaccurate_lstm(subject: CheckInput) -> Iterator[Finding]:
+    """HTP computes LSTM inaccurately.
+
+    ## What it finds
+    Every LSTM, in float and in QDQ models.
+
+    ## Why it matters
+    HTP has an operator for a step of an LSTM, in float16, and approximates sigmoid and tanh in it: tanh(x) of a small x
+    is 3.6 % too small, and the errors reach 0.009. That is neither the rounding of float16 nor the cell state: one step
+    is as inaccurate as eight. The layer agrees with float to about 40 dB, with small activations to 23 to 29 dB, and
+    `numerics` fails where more is needed. GRU is accurate.
+
+    ## How to fix it
+    Use a GRU, or write the steps out with Gemm, Sigmoid, Tanh, Mul and Add before fitting. `dovetail fit` leaves the
+    LSTM as it is, because the steps written out would be quantized, in `w8a8` to 8 bits.
+
+    ## Seen on
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated, 16 inputs and 32 hidden elements, against
+      float32: LSTM of 1, 2 and 8 steps 38 to 41 dB in float16, 29 dB with weights of a tenth; GRU of 8 steps 61 dB. The
+      8 steps written out: 48 dB in float16; 69 dB against their own simulation in 16-bit integers. Sigmoid and Tanh on
+      their own: 67 and 73 dB in float16.
+    """
+    for node in subject.model.graph.all_nodes():
+        if is_op(node, "LSTM"):
+            yield Finding(
+                "Q548",
+                at_node(node),
+                f"{say(node)}: HTP approximates the sigmoid and tanh of an LSTM; it agrees with float to about 40 dB",
+                Severity.WARNING,
+                fix="use a GRU, or write the steps out with Gemm, Sigmoid and Tanh",
+            )
