@@ -53,8 +53,16 @@ def resized(attributes: str, scales: str, shape: str) -> ir.Model:
     return model_from(text)
 
 
+def clipped() -> ir.Model:
+    """A Relu6 that is concatenated with values of a wider range."""
+    text = """g (float[1,8,13,10] x) => (float[1,16,13,10] y) <float low = {0}, float high = {0.5}, float five = {5}>
+        { c = Conv(x, w) r = Clip(c, low, high) n = Mul(x, five) y = Concat<axis=1>(r, n) }"""
+    return model_from(text, w=normal(8, 8, 1, 1) / np.float32(3))
+
+
 FLOOR = 'mode="nearest", nearest_mode="floor"'
 CASES = {
+    "clip before a concat": (clipped(), W8A16),
     "silu": (silu(10, 12), W8A16),
     "silu, batch 4": (silu(12, 9, 4), W8A16),
     "silu, narrow": (silu(17, 7), W8A16),
