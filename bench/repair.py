@@ -172,7 +172,7 @@ def table(cells: Sequence[Cell]) -> str:
 def _read(record: Path) -> dict[tuple[str, str, str], Cell]:
     lines = record.read_text().splitlines() if record.exists() else []
     tuples = ("failed", "change_db")
-    rows = [{**row, **{key: tuple(row[key]) for key in tuples if row[key]}} for row in map(json.loads, lines)]
+    rows = [{**row, **{key: tuple(row[key]) for key in tuples if row.get(key)}} for row in map(json.loads, lines)]
     cells = [Cell(**row) for row in rows]
     return {(cell.model, cell.quantizer, cell.target): cell for cell in cells}
 

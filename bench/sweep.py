@@ -8,7 +8,7 @@ The graphs of a seed are numbered 0, 1, 2, ...; ``--count`` is how many of them 
 the same folder, so a run that was interrupted is continued by the same command. The folder has one line per graph
 (``graphs.jsonl``) and per shrunk failure (``patterns.jsonl``), the failing graphs, the smallest pattern of each
 failure as an ONNX file with its calibration samples, and ``report.md``. The exit code is 1 if a graph has a wrong
-output while the verdict ``numerics`` passes.
+output while the verdict ``numerics`` passes (with ``--recheck``: if a pattern still fails), 2 for bad input.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dovetail.errors import InputError
 from dovetail.sweep.fit_process import FitProcess
 from dovetail.sweep.records import SweepSettings
 from dovetail.sweep.report import as_markdown
-from dovetail.sweep.sweep import Sweep, require_installed
+from dovetail.sweep.sweep import Sweep, require_usable
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,7 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return _run(options)
     except InputError as error:
-        raise SystemExit(f"error: {error}") from error
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("interrupted; the same command continues", file=sys.stderr)
         return 130
@@ -41,14 +42,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--target", required=True)
-    parser.add_argument("--precision", default="w8a8")
+    parser.add_argument("--target", required=True, help="such as qnn-htp:sm8550; `dovetail targets` lists them")
+    parser.add_argument("--precision", default="w8a8", help="such as w8a16 (default w8a8)")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the target")
-    parser.add_argument("--count", type=int, default=100, help="how many graphs in total, over all runs")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=100, help="how many graphs in total, over all runs (default 100)")
+    parser.add_argument("--seed", type=int, default=1, help="which graphs are generated (default 1)")
     parser.add_argument("--output", type=Path, help="the folder of the sweep; needed unless --index is given")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
-    parser.add_argument("--time-limit", type=float, default=300.0, help="seconds for one graph")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further graph after this time")
+    parser.add_argument("--time-limit", type=float, default=300.0, help="seconds for one graph (default 300)")
     parser.add_argument("--index", type=int, help="fit this graph only, and print what comes of it")
     parser.add_argument("--recheck", action="store_true", help="fit one pattern of every group of the folder again")
     parser.add_argument("--no-shrink", action="store_true", help="count failures, without shrinking the graphs")
@@ -68,14 +69,14 @@ def _run(options: argparse.Namespace) -> int:
         parse_options(tuple(options.option)),
         options.build_only,
     )
-    require_installed(settings)
+    require_usable(settings)
     with FitProcess(options.time_limit) as fit, tempfile.TemporaryDirectory(prefix="sweep-") as scratch:
         if options.index is not None:
             outcome = Sweep(settings, Path(scratch), fit).outcome_of(options.index)
             print(encode(outcome, indent=1).decode())
             return 0
         if options.output is None:
-            raise InputError("--output is missing: the folder of the sweep")
+            raise InputError("--output is missing; name the folder for the results of the sweep")
         if options.recheck:
             return _recheck(Sweep(settings, options.output, fit))
         until = time.monotonic() + options.seconds

@@ -178,9 +178,14 @@ def _request(options: FitOptions, target: Target) -> tuple[Request, tuple[Keep, 
         if not equals or not pattern:
             raise InputError(f"--keep {text}: expected GLOB=PRECISION, as in 'decoder.*=fp32'")
         keeps.append(Keep(pattern, _precision(name, target.table)))
-    candidates = target.table.choices.get(options.precision)
-    precision = _precision(candidates[0] if candidates else options.precision, target.table)
+    precision = first_precision(options.precision, target.table)
     return Request(precision, options.range, quantized_io=options.io == "quantized"), tuple(keeps)
+
+
+def first_precision(name: str, table: OpTable) -> Precision:
+    """The precision of this name, or the first of those that it chooses from; one that the target lacks is refused."""
+    candidates = table.choices.get(name)
+    return _precision(candidates[0] if candidates else name, table)
 
 
 def _emulating(target: Target, samples: int) -> Target:

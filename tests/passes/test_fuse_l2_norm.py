@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.model.edit import shape_of
 from dovetail.passes.fuse_l2_norm import fuse_l2_norm
 from tests.equality import changed_by, model_from, ops
 
@@ -31,10 +30,9 @@ def text(nodes: str) -> str:
 )
 def test_every_way_to_write_it_with_a_second_consumer_of_the_input(nodes: str, axis: int) -> None:
     after, record = changed_by(fuse_l2_norm, model_from(text(nodes)))
-    assert sorted(op for op in ops(after) if op != "Reshape") == ["LpNormalization", "Neg", "Relu"]
+    assert sorted(ops(after)) == ["LpNormalization", "Neg", "Relu"]
     node = next(node for node in after.graph if node.op_type == "LpNormalization")
     assert node.attributes["axis"].value == axis
-    assert shape_of(node.inputs[0]) == ((1, 6, 4) if axis == 2 else (2, 3, 4))  # without a batch where that is possible
     assert [site.where for site in record.changed] == ["y"]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import onnx
 
 from dovetail import rule_docs as docs
@@ -53,12 +54,23 @@ def write(text: str, folder: Path) -> Path:
     """Write the model of an ONNX text to a file, with the node names that ``read`` would give."""
     path = folder / "model.onnx"
     model = onnx.parser.parse_model(text)
+    _fold_long_constants(model.graph)
     for node in model.graph.node:
         node.name = node.name or f"{node.op_type}/{node.output[0]}"
     for tensor in model.graph.initializer:
         _pack(tensor)
     onnx.save(model, path)
     return path
+
+
+def _fold_long_constants(graph: onnx.GraphProto) -> None:
+    """Make an initializer of each ConstantOfShape, which stands for a constant that is too long to be written out."""
+    shapes = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    for node in [node for node in graph.node if node.op_type == "ConstantOfShape"]:
+        value = onnx.numpy_helper.to_array(onnx.helper.get_node_attr_value(node, "value"))
+        array = np.full(shapes[node.input[0]], value[0])
+        graph.initializer.append(onnx.numpy_helper.from_array(array, node.output[0]))
+        graph.node.remove(node)
 
 
 def _pack(tensor: onnx.TensorProto) -> None:

@@ -21,7 +21,7 @@ from dovetail.sweep.fit_process import FitProcess
 from dovetail.sweep.outcome import Failure, FailureKind, Outcome
 from dovetail.sweep.records import SweepSettings
 from dovetail.sweep.shrink import save_graph, shrink
-from dovetail.sweep.sweep import Sweep, require_installed
+from dovetail.sweep.sweep import Sweep, require_usable
 
 # The toy replaces this operator by Neg if its output is quantized.
 WRONG = {"wrong": "Relu"}
@@ -192,11 +192,30 @@ def test_a_target_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPat
     missing = replace(toy_target.TOY.backend, probe=lambda: Probe(False, {}, "toyc is not installed"))
     monkeypatch.setattr(toy_target, "TOY", replace(toy_target.TOY, backend=missing))
     with pytest.raises(InputError, match="toy cannot be swept: toyc is not installed"):
-        require_installed(settings(target="toy", option={}))
+        require_usable(settings(target="toy", option={}))
 
 
-def test_the_process_survives_a_time_limit_and_a_crash(tmp_path: Path) -> None:
+def test_a_precision_that_the_target_lacks_is_refused_once() -> None:
+    require_usable(settings(option={}))
+    with pytest.raises(InputError, match="unknown precision 'w9a9' for target toy"):
+        require_usable(settings(precision="w9a9", option={}))
+
+
+def test_a_folder_that_cannot_be_used_is_a_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(InputError, match="file cannot be used as the folder of a sweep \\(File exists\\)"):
+        Sweep(settings(), file, fit_graph)
+    (tmp_path / "sweep.json").write_text("{")
+    with pytest.raises(InputError, match="sweep.json does not have the settings of a sweep"):
+        Sweep(settings(), tmp_path, fit_graph)
+
+
+def test_the_process_survives_a_time_limit_and_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On ort-cpu, because the toy is not registered in another process."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
     how = request(tmp_path, make_case(1, 0), target="ort-cpu", option={})
     with FitProcess(120.0) as fit:
         assert fit(how).verdicts["compiled"] == "pass"
@@ -204,7 +223,10 @@ def test_the_process_survives_a_time_limit_and_a_crash(tmp_path: Path) -> None:
         fit._process.kill()
         crashed = fit(how)
         assert [failure.cause for failure in crashed.failures] == ["the process that fitted it ended with code -9"]
+        fit(how)  # so that the process has started
+        assert list(scratch.rglob("*"))
         fit._time_limit_s = 0.05
         slow = fit(how)
         assert [failure.cause for failure in slow.failures] == ["not finished within 0.05 s"]
         assert kinds(slow) == [FailureKind.UNFINISHED]
+        assert not list(scratch.rglob("*"))  # although the process was killed while it fitted

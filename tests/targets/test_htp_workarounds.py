@@ -10,7 +10,16 @@ from dovetail.encoding import DType
 from dovetail.errors import InputError
 from dovetail.model.edit import is_op
 from dovetail.targets import open_target
-from dovetail.targets.htp.workarounds import WORKAROUNDS, clip, constant_pad, needed, resize, silu
+from dovetail.targets.htp.workarounds import (
+    WORKAROUNDS,
+    clip,
+    constant_pad,
+    group_norm,
+    long_layer_norm,
+    needed,
+    resize,
+    silu,
+)
 from dovetail.targets.htp.workarounds.workaround import Workaround
 from tests.equality import model_from, normal
 
@@ -98,6 +107,50 @@ def test_a_resize_that_reads_other_positions_is_found(modes: str, scales: str, e
     text = f"g (float[1,2,8,4] x) => (float[a,b,c,d] y) <float[4] s = {{{scales}}}> {{ y = Resize<{modes}>(x, , s) }}"
     (node,) = model_from(text).graph
     assert resize.is_miscompiled(node) is expected
+
+
+@pytest.mark.parametrize(
+    ("front", "expected"),
+    [
+        ("d = Conv(x, w)", False),
+        ("c = Conv(x, w) d = Relu(c)", False),
+        ("c = Conv(x, w) d = Add(c, x)", True),
+        ("c = Conv(x, w) e = Add(c, x) d = Relu(e)", True),
+        ("c = Conv(x, w) d = Sigmoid(c)", True),
+        ("d = Relu(x)", True),
+    ],
+)
+def test_a_group_norm_is_found_unless_it_is_behind_a_convolution(front: str, expected: bool) -> None:
+    text = f"""g (float[1,8,4,4] x) => (float[1,2,64] y) <int64[3] s = {{1,2,64}}>
+        {{ {front} r = Reshape(d, s) y = InstanceNormalization(r, o, o) }}"""
+    (*_, norm) = model_from(text, w=normal(8, 8, 1, 1), o=normal(2)).graph
+    assert group_norm.is_miscompiled(norm) is expected
+
+
+def test_an_instance_norm_of_channels_is_not_a_group_norm() -> None:
+    (node,) = model_from(
+        "g (float[1,8,4] x) => (float[1,8,4] y) { y = InstanceNormalization(x, o, o) }", o=normal(8)
+    ).graph
+    assert not group_norm.is_miscompiled(node)
+
+
+@pytest.mark.parametrize(("dtype", "longest"), long_layer_norm.LONGEST.items())
+@pytest.mark.parametrize("option", ["on", "off"])
+def test_the_length_limits_a_layer_norm_in_integers(dtype: DType, longest: int, option: str) -> None:
+    rows = open_target("qnn-htp:sm8550", {"workarounds": option}).table.ops["LayerNormalization"].signatures
+    (when,) = [row.when for row in rows if row.output.dtype is dtype]
+    assert when is not None
+    reasons = [when(layer_norm(length, axis)) for length, axis in ((longest, -1), (longest + 1, -1), (4, 0))]
+    assert [bool(reason) for reason in reasons] == [False, option == "on", True]
+    assert ("Q547" in reasons[1]) is (option == "on")
+
+
+def layer_norm(length: int, axis: int) -> ir.Node:
+    text = (
+        f"g (float[1,{length}] x, float[n] s) => (float[1,{length}] y) {{ y = LayerNormalization<axis={axis}>(x, s) }}"
+    )
+    (node,) = model_from(text).graph
+    return node
 
 
 def test_every_workaround_has_a_rule() -> None:

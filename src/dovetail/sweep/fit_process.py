@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import tempfile
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
@@ -14,13 +16,15 @@ from dovetail.sweep.outcome import Failure, FailureKind, Outcome
 class FitProcess:
     """Calls ``fit_graph`` in a child process, which is replaced if it ends or exceeds the time limit.
 
-    The vendors' tools run in children of that process, and end with it.
+    The vendors' tools run in children of that process, and end with it. Its temporary files are in a folder that is
+    removed with it, however it ends.
     """
 
     def __init__(self, time_limit_s: float) -> None:
         self._time_limit_s = time_limit_s
         self._process: BaseProcess | None = None
         self._connection: Connection | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> FitProcess:
         return self
@@ -50,13 +54,16 @@ class FitProcess:
             self._process.kill()
             self._process.join()
             self._connection.close()
-        self._process = self._connection = None
+        if self._scratch is not None:
+            self._scratch.cleanup()
+        self._process = self._connection = self._scratch = None
         return code
 
     def _start(self) -> Connection:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._scratch = tempfile.TemporaryDirectory(prefix="dovetail-sweep-", ignore_cleanup_errors=True)
+        self._process = context.Process(target=_serve, args=(theirs, self._scratch.name), daemon=True)
         self._process.start()
         theirs.close()
         return self._connection
@@ -66,9 +73,10 @@ def _unfinished(cause: str) -> Outcome:
     return Outcome((Failure(FailureKind.UNFINISHED, cause),))
 
 
-def _serve(connection: Connection) -> None:
-    """The child's side: Ctrl-C is for the parent, which then ends this process."""
+def _serve(connection: Connection, scratch: str) -> None:
+    """The child's side: Ctrl-C is for the parent, which then ends this process and removes the folder ``scratch``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["TMPDIR"] = tempfile.tempdir = scratch  # the first is for its children
     while True:
         try:
             request: FitRequest = connection.recv()

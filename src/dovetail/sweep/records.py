@@ -68,11 +68,7 @@ class SweepFolder:
 
     def __init__(self, path: Path, settings: SweepSettings) -> None:
         self.path = path
-        path.mkdir(parents=True, exist_ok=True)
-        file = path / _SETTINGS
-        if not file.exists():
-            write_whole(file, encode(settings, indent=1))
-        self.settings = decode(file.read_bytes(), SweepSettings)
+        self.settings = _read_or_write_settings(path, settings)
         for name in ("target", "precision", "seed", "option", "build_only"):
             earlier, now = getattr(self.settings, name), getattr(settings, name)
             if earlier != now:
@@ -96,6 +92,20 @@ class SweepFolder:
     def add_pattern(self, row: PatternRow) -> None:
         """Append a row."""
         _append(self.path / _PATTERNS, row)
+
+
+def _read_or_write_settings(folder: Path, settings: SweepSettings) -> SweepSettings:
+    """The settings of an earlier run in the folder; in a new one, those of this run, which are written."""
+    file = folder / _SETTINGS
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not file.exists():
+            write_whole(file, encode(settings, indent=1))
+        return decode(file.read_bytes(), SweepSettings)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be used as the folder of a sweep ({error.strerror})") from error
+    except msgspec.DecodeError as error:
+        raise InputError(f"{file} does not have the settings of a sweep ({error}); choose another folder") from error
 
 
 def _append(path: Path, row: object) -> None:

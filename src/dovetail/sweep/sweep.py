@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from dovetail.document import encode
 from dovetail.errors import InputError
+from dovetail.job import first_precision
 from dovetail.model.write import write_whole
 from dovetail.run_lock import run_lock
 from dovetail.sweep.blocks import BLOCKS
@@ -37,9 +38,11 @@ def generator_digest(seed: int) -> str:
     return state.hexdigest()[:16]
 
 
-def require_installed(settings: SweepSettings) -> None:
-    """Refuse a target whose compiler is not installed, because nothing could be checked."""
-    probe = open_target(settings.target, settings.option).backend.probe()
+def require_usable(settings: SweepSettings) -> None:
+    """Refuse what every graph would be refused for: a precision that the target lacks, a compiler that is missing."""
+    target = open_target(settings.target, settings.option)
+    first_precision(settings.precision, target.table)
+    probe = target.backend.probe()
     if not probe.available:
         raise InputError(f"{settings.target} cannot be swept: {probe.missing}")
 

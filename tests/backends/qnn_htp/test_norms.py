@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 import pytest
 
 from dovetail.backend import MODEL, Outcome
 from dovetail.model.session import Mode
-from dovetail.op_support import A8, A16, B32, W8A8, W8A16, OpSupport, Precision, bias, const, signature
+from dovetail.op_support import A8, A16, W8A8, W8A16, OpSupport, Precision, signature
 from dovetail.passes.fuse_l2_norm import fuse_l2_norm
-from dovetail.passes.group_norm_to_layer_norm import group_norm_to_layer_norm
 from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.verify.run import SessionRun
@@ -59,42 +57,6 @@ def test_instance_normalization_runs_in_integers(
     agreement_db, rows, dtypes = ran(model, htp, precision, tmp_path)
     assert (rows, dtypes) == ([], {INTEGER[precision]})
     assert agreement_db > least_db
-
-
-GROUPS = """g (float[1,48,4,6] x) => (float[1,48,4,6] y) <int64[3] flat = {1,1,1152}, int64[4] back = {1,48,4,6}>
-{ r = Conv(x, w, c) d = Add(r, x) q = Reshape(d, flat) n = InstanceNormalization(q, one, zero) p = Reshape(n, back)
-  o = Mul(p, m) u = Add(o, a) y = Conv(u, w, c) }"""
-
-
-@pytest.mark.parametrize(("precision", "least_db"), [(W8A16, 60), (W8A8, 30)])
-def test_a_group_normalization_is_wrong_as_exported_and_correct_as_layer_normalization(
-    htp: Target, tmp_path: Path, precision: Precision, least_db: float
-) -> None:
-    model = model_from(
-        GROUPS,
-        w=normal(48, 48, 1, 1) / 7,
-        c=normal(48, seed=1) / 10,
-        m=1 + normal(48, 1, 1) / 50,
-        a=normal(48, 1, 1, seed=2) / 50,
-        one=np.ones(1, np.float32),
-        zero=np.zeros(1, np.float32),
-    )
-    assert ran(model, htp, precision, tmp_path)[0] < 10
-    group_norm_to_layer_norm(model)
-    agreement_db, rows, dtypes = ran(model, htp, precision, tmp_path)
-    assert (rows, dtypes) == ([], {INTEGER[precision]})
-    assert agreement_db > least_db
-
-
-def test_a_long_layer_normalization_is_kept_in_float16(htp: Target, tmp_path: Path) -> None:
-    """In 8 bits it is silently wrong over 65536 elements or more."""
-    text = "g (float[1,2,66000] x) => (float[1,2,66000] y) { a = Relu(x) n = LayerNormalization(a, s, b) y = Neg(n) }"
-    model = model_from(text, s=np.ones(66000, np.float32), b=np.zeros(66000, np.float32))
-    naive = with_op(htp, "LayerNormalization", OpSupport((signature(A8, const(A8), bias(B32), out=A8),)))
-    assert ran(model, naive, W8A8, tmp_path)[0] < 5
-    agreement_db, rows, dtypes = ran(model, htp, W8A8, tmp_path)
-    assert (rows, dtypes) == ([], {"uint8", "float16"})
-    assert agreement_db > 35
 
 
 COSINE = """g (float[6,3,16,12] x) => (float[6,3,16,12] y)

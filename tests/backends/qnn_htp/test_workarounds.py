@@ -11,14 +11,15 @@ import pytest
 
 from dovetail.config import options_from
 from dovetail.finding import Status
+from dovetail.float_graph import prepared
 from dovetail.job import prepare
 from dovetail.op_support import FP16, W8A8, W8A16, Precision
 from dovetail.pipeline import fit
 from dovetail.report.result import Result
 from dovetail.targets import open_target
-from tests.backends.qnn_htp.agreement import rewritten_agreement_db
-from tests.equality import model_from, normal
-from tests.planning import noise
+from tests.backends.qnn_htp.agreement import agreement_db, rewritten_agreement_db
+from tests.equality import model_from, normal, ops
+from tests.planning import noise, planned
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 
@@ -65,6 +66,36 @@ def clipped() -> ir.Model:
     return model_from(text, w=normal(8, 8, 1, 1) / np.float32(3))
 
 
+def normalized_tokens() -> ir.Model:
+    """The queries of cosine attention of four images, with a position embedding."""
+    text = """g (float[4,24,20] x) => (float[4,24,20] y)
+        { a = Add(x, k) h = MatMul(a, w) g = Add(h, b) n = LpNormalization<axis=-1>(g) y = Neg(n) }"""
+    return model_from(text, k=normal(1, 24, 20), w=normal(20, 20), b=normal(20))
+
+
+def group_norm(front: str, groups: int = 2) -> ir.Model:
+    text = f"""g (float[1,48,4,6] x) => (float[1,48,4,6] y)
+        <int64[3] flat = {{1,{groups},{1152 // groups}}}, int64[4] back = {{1,48,4,6}}>
+        {{ {front} q = Reshape(d, flat) n = InstanceNormalization(q, one, zero) p = Reshape(n, back)
+           o = Mul(p, m) u = Add(o, a) y = Conv(u, w, c) }}"""
+    return model_from(
+        text,
+        w=normal(48, 48, 1, 1) / np.float32(7),
+        c=normal(48, seed=1) / np.float32(10),
+        m=1 + normal(48, 1, 1) / np.float32(50),
+        a=normal(48, 1, 1, seed=2) / np.float32(50),
+        one=np.ones(groups, np.float32),
+        zero=np.zeros(groups, np.float32),
+    )
+
+
+def long_layer_norm(length: int) -> ir.Model:
+    shape = f"1,2,{length}"
+    text = f"g (float[{shape}] x) => (float[{shape}] y) {{ a = Relu(x) n = LayerNormalization(a, s, b) y = Neg(n) }}"
+    return model_from(text, s=np.ones(length, np.float32), b=np.zeros(length, np.float32))
+
+
+RESIDUAL = "r = Conv(x, w, c) d = Add(r, x)"
 FLOOR = 'mode="nearest", nearest_mode="floor"'
 CASES = {
     "gather of repeated rows": (repeated_rows(), W8A16),
@@ -73,11 +104,16 @@ CASES = {
     "silu, batch 4": (silu(12, 9, 4), W8A16),
     "silu, narrow": (silu(17, 7), W8A16),
     "silu, channels last": (silu_of_tokens(), W8A16),
+    "lp normalization of a batch": (normalized_tokens(), W8A16),
     "mish": (behind_conv("s = Softplus(c) t = Tanh(s) y = Mul(c, t)", 10, 12), W8A16),
     "softplus": (behind_conv("s = Softplus(c) y = Neg(s)", 13, 8), W8A16),
     "pad, 16 bits": (padded("0,0,0,0,0,0,1,1", "1,4,10,9"), W8A16),
     "pad, 8 bits": (padded("0,0,1,0,0,0,1,2", "1,4,11,10"), W8A8),
     "pad before a convolution": (padded("0,0,0,0,0,0,1,1", "1,4,4,4", "y = Conv<strides=[2,2]>(p, w)"), W8A16),
+    "group norm behind Add, 16 bits": (group_norm(RESIDUAL), W8A16),
+    "group norm behind Add, 8 bits": (group_norm(RESIDUAL, 1), W8A8),
+    "group norm behind LeakyRelu": (group_norm("r = Conv(x, w, c) e = Add(r, x) d = LeakyRelu(e)"), W8A16),
+    "long layer norm, 8 bits": (long_layer_norm(66000), W8A8),
     "resize, floor": (resized(FLOOR, "1,1,2,2", "1,4,32,16"), W8A16),
     "resize, float16": (resized(FLOOR, "1,1,2,2", "1,4,32,16"), FP16),
     "resize, linear": (resized('mode="linear"', "1,1,0.3,0.3", "1,4,4,2"), W8A16),
@@ -109,6 +145,21 @@ def test_a_silu_of_another_size_is_right_and_not_requantized(rows: int, columns:
     result = fitted(model, tmp_path)
     assert result.verdicts["numerics"].status is Status.PASS
     assert not [row for row in result.plan if row.edge is not None and row.edge.node.startswith("Mul")]
+
+
+@pytest.mark.parametrize("front", ["d = Conv(x, w, c)", "r = Conv(x, w, c) d = Relu(r)"])
+def test_a_group_norm_behind_a_convolution_is_right_as_it_is(front: str, tmp_path: Path) -> None:
+    model, target = group_norm(front), open_target("qnn-htp:sm8550")
+    model_of_ours = prepared(model.clone(), target)
+    assert "InstanceNormalization" in ops(model_of_ours)
+    assert agreement_db(model_of_ours, target, W8A16, noise(model, 2), tmp_path) > 60
+
+
+def test_a_long_layer_norm_is_kept_in_float16_and_others_are_not() -> None:
+    target = open_target("qnn-htp:sm8550")
+    for length, dtypes in ((66000, {"uint8", "float16"}), (4000, {"uint8"})):
+        plan = planned(long_layer_norm(length), target, W8A8)
+        assert {str(choice.storage.dtype) for name, choice in plan.tensors.items() if name != "x"} == dtypes
 
 
 def fitted(model: ir.Model, folder: Path, chip: str = "sm8550", **option: str) -> Result:

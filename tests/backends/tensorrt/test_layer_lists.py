@@ -197,6 +197,49 @@ def test_matmuls_in_float16_are_looked_up_too(tmp_path: Path) -> None:
     assert {row.outcome for row in read_all(target, compiled, plan)} == {Outcome.NOT_FOUND}
 
 
+def test_transposed_convolutions_in_float16_are_found(tmp_path: Path) -> None:
+    # 31 and 17 channels: the builder pads them in layers of their own, which have the name of the node too
+    text = """g (float[1,31,9,8] x) => (float[1,17,9,8] y)
+    { t = ConvTranspose<pads = [1, 1, 1, 1]>(x, w)  y = LeakyRelu(t) }"""
+    target, model = open_target("tensorrt"), model_from(text, w=normal(31, 17, 3, 3))
+    plan = planned(model, target, FP8, data=noise(model))
+    compiled = target.backend.compile(target.backend.emit(model, plan, tmp_path), tmp_path)
+    (row,) = read_all(target, compiled, plan)
+    assert (row.outcome, row.detail.split()[:3]) == (Outcome.MATCHED, ["Half", "in", "deconv"])
+    layers = tmp_path / "layers.txt"
+    layers.write_text(layers.read_text().replace("Datatype: Half", "Datatype: Int8"))
+    assert [row.outcome for row in read_all(target, compiled, plan)] == [Outcome.CHANGED]
+
+
+def test_a_weight_in_columns_is_found_in_generated_layers(tmp_path: Path) -> None:
+    """Squeeze-and-excite: the second convolution has 2 channels, and is part of the layer of the Mul."""
+    text = """g (float[1,6,14,8] x) => (float[1,6,14,8] y)
+    { p = GlobalAveragePool(x)  s = Conv(p, w)  r = Relu(s)  e = Conv(r, v, b)  g = Sigmoid(e)  y = Mul(x, g) }"""
+    weights = {"w": normal(2, 6, 1, 1), "v": normal(6, 2, 1, 1), "b": normal(6)}
+    target, model = open_target("tensorrt"), model_from(text, **weights)
+    plan = planned(model, target, FP8, data=noise(model))
+    compiled = target.backend.compile(target.backend.emit(model, plan, tmp_path), tmp_path)
+    rows = {row.tensor: row for row in read_all(target, compiled, plan)}
+    assert {row.outcome for row in rows.values()} == {Outcome.MATCHED}
+    assert rows["e"].detail.startswith("Half, element by element in ")
+    layers = tmp_path / "layers.txt"
+    one_column = re.compile(r"(Dimensions: \[1,6,1\][^}]*Datatype: )Half")
+    layers.write_text(one_column.sub(r"\1Float", layers.read_text(), count=2))  # of the two columns and the bias
+    outcomes = {row.tensor: row.outcome for row in read_all(target, compiled, plan)}
+    assert outcomes["e"] is Outcome.NOT_FOUND
+
+
+def test_a_graph_without_matrix_operations_is_float_in_all_layers(tmp_path: Path) -> None:
+    text = "g (float[1,24,13,20] x) => (float[1,24,13,20] y) { p = Softplus(x)  y = Mul(p, x) }"
+    target, model = open_target("tensorrt"), model_from(text)
+    plan = planned(model, target, FP8, data=noise(model))
+    compiled = target.backend.compile(target.backend.emit(model, plan, tmp_path), tmp_path)
+    assert [(row.tensor, row.outcome) for row in read_all(target, compiled, plan)] == [("y", Outcome.MATCHED)]
+    layers = tmp_path / "layers.txt"
+    layers.write_text(layers.read_text().replace("Datatype: Float", "Datatype: FP8", 1))
+    assert [row.outcome for row in read_all(target, compiled, plan)] == [Outcome.CHANGED]
+
+
 def read_all(target: Target, compiled: CompileResult, plan: Plan) -> tuple[TensorReadBack, ...]:
     read_back = target.backend.read_back(compiled, plan)
     assert read_back.unparsed == ""

@@ -7,7 +7,7 @@ from dovetail.passes.fold_scale import fold_scale
 from dovetail.passes.fuse_l2_norm import fuse_l2_norm
 from dovetail.passes.gather_nd_to_gather import gather_nd_to_gather
 from dovetail.passes.global_max_pool_to_reduce_max import global_max_pool_to_reduce_max
-from dovetail.passes.group_norm_to_layer_norm import group_norm_to_layer_norm
+from dovetail.passes.group_norm_to_instance_norm import group_norm_to_instance_norm
 from dovetail.passes.layer_norm_last_axis import layer_norm_last_axis
 from dovetail.passes.linear_to_gemm import linear_to_gemm
 from dovetail.passes.merge_layout import merge_layout
@@ -37,7 +37,7 @@ REWRITES = (
     merge_transpose_axes,
     unbroadcast_matmul,
     layer_norm_last_axis,
-    group_norm_to_layer_norm,
+    group_norm_to_instance_norm,
     flatten_to_rank_2,
     merge_layout,
     transposed_matmul_to_einsum,

@@ -23,7 +23,7 @@ _BETWEEN_NODES = "\x1f"
 # Part of the name of a fused attention layer, and the kinds of layers that run a matrix operation. The layers that the
 # builder generates itself compute element by element.
 _ATTENTION = "_mha"
-_MATRIX_KINDS = ("gemm", "correlation", "runtime_fusion")
+_MATRIX_KINDS = ("gemm", "correlation", "deconv", "runtime_fusion")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ import onnx_ir as ir
 
 from dovetail.backend import Outcome, ReadBack, TensorReadBack, changed
 from dovetail.edge import Edge
-from dovetail.encoding import Array, DType, QParams
+from dovetail.encoding import DType, QParams
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
-from dovetail.model.edit import constant_of, is_op
+from dovetail.model.edit import constant_of, is_op, shape_of
 from dovetail.model.origin import origin_of
 from dovetail.storage import Plan
 from dovetail.targets.tensorrt.coverage import NOT_LISTED, Block, find_blocks
-from dovetail.targets.tensorrt.layers import TYPE_NAMES, Layer, UnreadableError, parse_layers
+from dovetail.targets.tensorrt.layers import TYPE_NAMES, Layer, Tensor, UnreadableError, parse_layers
 from dovetail.targets.tensorrt.unquantized import UnquantizedModel, unquantized
 
 _MATRIX_OPS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -24,6 +24,7 @@ EVIDENCE = "the layer list that the builder printed for the engine, and that of 
 
 NO_FLOAT16_LIST = "there is no layer list of the same graph in float16 to compare with"
 _FLOAT_TYPES = frozenset((TYPE_NAMES[DType.F16], TYPE_NAMES[DType.F32]))
+_QUANTIZED_TYPES = frozenset(TYPE_NAMES.values()) - _FLOAT_TYPES
 _NO_LAYER = "no layer in the list computes this operator"
 
 
@@ -52,7 +53,25 @@ def as_planned(
     in_float = [node for node in nodes.values() if is_op(node, *_MATRIX_OPS) and node.name not in fused | quantized]
     tensors += [_float_op(node, built) for node in in_float]
     tensors += _pinned_to_float(plain.model, built, plan)
+    if not quantized and not in_float:
+        tensors += _float_outputs(plain.model, built)
     return ReadBack((*tensors, *(row for block in blocks if (row := _attention(block)) is not None)), evidence)
+
+
+def _float_outputs(model: ir.Model, layers: tuple[Layer, ...]) -> Iterator[TensorReadBack]:
+    """The outputs of a graph without matrix operations, in which nothing is quantized: all layers have to be float."""
+    quantized = next((layer for layer in layers if not _QUANTIZED_TYPES.isdisjoint(_types(layer))), None)
+    for value in model.graph.outputs if layers else ():
+        outcome, detail = (
+            (Outcome.MATCHED, f"float in all layers, {len(layers)}")
+            if quantized is None
+            else changed("float", quantized.types, f"computed by {quantized.kind} {quantized.name}")
+        )
+        yield TensorReadBack(origin_of(value).name, outcome, detail, emitted=str(value.name))
+
+
+def _types(layer: Layer) -> set[str]:
+    return {tensor.dtype for tensor in (*layer.inputs, *layer.constants, *layer.outputs)}
 
 
 def _pinned_to_float(model: ir.Model, layers: tuple[Layer, ...], plan: Plan) -> Iterator[TensorReadBack]:
@@ -76,8 +95,7 @@ def _float_layers(node: ir.Node, layers: tuple[Layer, ...]) -> tuple[Outcome, st
     if attention := next((layer for layer in computing if layer.is_attention), None):
         return Outcome.ABSORBED, f"inside the attention {attention.name}, {attention.types}"
     for layer in computing:
-        types = {tensor.dtype for tensor in (*layer.inputs, *layer.constants, *layer.outputs)}
-        if types.isdisjoint(_FLOAT_TYPES):
+        if _types(layer).isdisjoint(_FLOAT_TYPES):
             return changed("float", layer.types, f"computed by {layer.kind} {layer.name}")
     if of_node:
         return Outcome.MATCHED, f"float in {of_node[0].kind} {of_node[0].name}"
@@ -113,21 +131,28 @@ def _float_op_outcome(node: ir.Node, layers: tuple[Layer, ...], type_name: str) 
         return Outcome.MATCHED, f"{type_name} in {matrix_layers[0].kind} {matrix_layers[0].name}"
     if not of_node:
         return Outcome.NOT_FOUND, _NO_LAYER
-    return _element_by_element(of_node[0], type_name, constant_of(node.inputs[1]))
+    return _element_by_element(of_node, type_name, node)
 
 
-def _element_by_element(layer: Layer, type_name: str, weight: Array | None) -> tuple[Outcome, str]:
-    """Find the type of a small matrix operation in a generated layer by its weight: other tensors may differ."""
-    all_types = {tensor.dtype for tensor in (*layer.inputs, *layer.constants)}
-    weight_types = {
-        tensor.dtype for tensor in layer.constants if weight is not None and math.prod(tensor.shape) == weight.size
-    }
-    if all_types == {type_name} or weight_types == {type_name}:
-        return Outcome.MATCHED, f"{type_name}, element by element in {layer.name}"
-    if type_name not in all_types or (weight_types and type_name not in weight_types):
-        types = "/".join(sorted(weight_types or all_types))
-        return changed(type_name, types, f"computed element by element in {layer.name}")
-    return Outcome.NOT_FOUND, f"{layer.name} computes it element by element, in which of its types is not known"
+def _element_by_element(layers: list[Layer], type_name: str, node: ir.Node) -> tuple[Outcome, str]:
+    """Find the type of a small matrix operation in generated layers by its weight: other tensors may differ."""
+    weight = shape_of(node.inputs[1]) if constant_of(node.inputs[1]) is not None else None
+    operands = {tensor.dtype for layer in layers for tensor in (*layer.inputs, *layer.constants)}
+    constants = [tensor for layer in layers for tensor in layer.constants]
+    weight_types = {tensor.dtype for tensor in constants if weight and math.prod(tensor.shape) == math.prod(weight)}
+    in_columns = weight is not None and _has_columns(constants, type_name, weight, 0 if is_op(node, "Conv") else -1)
+    if operands == {type_name} or weight_types == {type_name} or in_columns:
+        return Outcome.MATCHED, f"{type_name}, element by element in {layers[0].name}"
+    if type_name not in operands or (weight_types and type_name not in weight_types):
+        types = "/".join(sorted(weight_types or operands))
+        return changed(type_name, types, f"computed element by element in {layers[0].name}")
+    return Outcome.NOT_FOUND, f"{layers[0].name} computes it element by element, in which of its types is not known"
+
+
+def _has_columns(constants: list[Tensor], type_name: str, weight: tuple[int, ...], axis: int) -> bool:
+    """Whether a weight is listed in columns of its output channels (``axis``), one per input channel, in a type."""
+    columns = [tensor for tensor in constants if tensor.dtype == type_name and math.prod(tensor.shape) == weight[axis]]
+    return len(columns) * weight[axis] >= math.prod(weight)
 
 
 def _operand(edge: Edge, storage: QParams, node: ir.Node, fused: bool, layers: tuple[Layer, ...]) -> TensorReadBack:

@@ -51,9 +51,9 @@ INT8_HEAD_SIZES = (16, 32, 64)
 # FP8, 3 x 11 does not).
 FP8_LARGEST_CONV_KERNEL = 32
 # Of one sample, in one group, it computes convolutions with this many input channels or fewer element by element if
-# input and kernel are 1 x 1, as in small squeeze-and-excite blocks, or if they keep the length of one axis with an odd
-# kernel (engines built for sm80, sm86, sm89, sm120 and sm121 with 1 to 64 channels, in both types; all others, with
-# two samples, groups, strides, dilations, depthwise or over several places, run in 8 bit).
+# they are over one axis, whose length they keep with an odd kernel: [1, C, L], [1, C, L, 1], and [1, C, 1, 1] in small
+# squeeze-and-excite blocks (engines built for sm80, sm86, sm89, sm120 and sm121 with 1 to 64 channels, in both types;
+# all others, with two samples, groups, strides, dilations, depthwise, over [1, C, 1, L] or in 3-D, run in 8 bit).
 MOST_ELEMENTWISE_CHANNELS = 4
 # How many nodes may be between a MatMul and its Softmax: reshapes, casts, scales and masks.
 _MOST_NODES_BETWEEN = 8
@@ -136,23 +136,15 @@ def _has_conv_kernel(dtype: DType) -> Callable[[ir.Node], str]:
 
 def _why_element_by_element(node: ir.Node) -> str:
     """Why the builder computes a convolution without a matrix kernel; empty if it has one."""
-    data, weight = shape_of(node.inputs[0]), shape_of(node.inputs[1])
-    if data is None or weight is None or data[0] != 1 or data[1] > MOST_ELEMENTWISE_CHANNELS:
+    data, weight, result = (shape_of(value) for value in (node.inputs[0], node.inputs[1], node.outputs[0]))
+    if data is None or weight is None or result is None or data[0] != 1 or data[1] > MOST_ELEMENTWISE_CHANNELS:
         return ""
-    if attribute(node, "group", 1) != 1:
+    over_one_axis = len(data) <= 4 and math.prod((*data[3:], *weight[3:])) == 1
+    same_length = data[2:] == result[2:] and weight[2] % 2 == 1
+    plain = {attribute(node, "group", 1), *attribute(node, "strides", ()), *attribute(node, "dilations", ())} <= {1}
+    if not (over_one_axis and same_length and plain):
         return ""
-    if len(data) == 3 and _keeps_length(node, weight[2]):
-        return f"a convolution of {data[1]} channels over one axis is computed element by element"
-    if math.prod((*data[2:], *weight[2:])) == 1:
-        return f"a convolution of {data[1]} channels over one place is computed element by element"
-    return ""
-
-
-def _keeps_length(node: ir.Node, kernel: int) -> bool:
-    """Whether a convolution over one axis has as many results as inputs, with a plain kernel of odd size."""
-    data, result = shape_of(node.inputs[0]), shape_of(node.outputs[0])
-    same = data is not None and result is not None and data[2] == result[2]
-    return same and kernel % 2 == 1 and list(attribute(node, "dilations", [1])) == [1]
+    return f"a convolution of {data[1]} channels over one axis of length {data[2]} is computed element by element"
 
 
 def _fuses(dtype: DType) -> Callable[[ir.Node], str]:
