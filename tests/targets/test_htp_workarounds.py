@@ -12,6 +12,7 @@ from dovetail.model.edit import is_op
 from dovetail.targets import open_target
 from dovetail.targets.htp.workarounds import (
     WORKAROUNDS,
+    clip,
     constant_pad,
     group_norm,
     long_layer_norm,
@@ -63,6 +64,20 @@ def test_a_mul_of_another_sigmoid_is_not_a_silu() -> None:
     text = "g (float[1,8,10,12] x, float[1,8,10,12] z) => (float[1,8,10,12] y) { s = Sigmoid(z) y = Mul(x, s) }"
     (mul,) = [node for node in model_from(text).graph if is_op(node, "Mul")]
     assert silu.gated_input(mul) is None
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ("a = Add(x, x) r = Clip(a, low, high) y = Concat<axis=1>(r, x)", True),
+        ("a = Add(x, x) r = Clip(a, low, high) t = Transpose<perm=[0,1]>(r) y = Concat<axis=1>(x, t)", True),
+        ("a = Neg(x) r = Clip(a, low, high) y = Concat<axis=1>(r, x)", False),
+        ("a = Add(x, x) r = Clip(a, low, high) n = Neg(r) y = Concat<axis=1>(n, x)", False),
+    ],
+)
+def test_a_clip_that_is_fused_and_concatenated_is_found(nodes: str, expected: bool) -> None:
+    text = f"g (float[2,4] x) => (float[2,8] y) <float low = {{0}}, float high = {{6}}> {{ {nodes} }}"
+    assert any(clip.may_be_miscompiled(node) for node in model_from(text).graph) is expected
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import onnx_ir as ir
 from dovetail.encoding import Array
 from dovetail.model import edit
 from dovetail.model.edit import attribute, is_op, shape_of
-from dovetail.model.layout import Step, insert_step
 from dovetail.model.origin import origin_of
 from dovetail.model.resize import positions_of
 from dovetail.pass_record import PassRecord, Site
+from dovetail.passes.gather_on_last_axis import insert_gather
 
 Positions = Mapping[int, Array]
 
@@ -87,23 +87,7 @@ def _gathered(node: ir.Node, positions: Positions) -> ir.Value:
 
 
 def _gather(node: ir.Node, value: ir.Value, axis: int, indices: Array) -> ir.Value:
-    """The elements at these indices along an axis, gathered along the last one.
-
-    HTP computes a quantized Gather along another axis wrongly for some sizes (onnxruntime-qnn 2.7.0: 16 rows of 8
-    columns to 32 rows, -8 dB).
-    """
-    output, rank = node.outputs[0], len(shape_of(value) or ())
-    swap = list(range(rank))
-    swap[axis], swap[-1] = swap[-1], swap[axis]
-    swapped = axis != rank - 1
-    if swapped:
-        value = insert_step(node, value, Step("Transpose", tuple(swap)), replaces=[node])
-    shape = (*(shape_of(value) or ())[:-1], len(indices))
-    operands = [value, _constant(node, indices, "indices")]
-    value = edit.insert(
-        node, "Gather", operands, attributes={"axis": rank - 1}, source=output, replaces=[node], shape=shape
-    )
-    return insert_step(node, value, Step("Transpose", tuple(swap)), replaces=[node]) if swapped else value
+    return insert_gather(node, value, axis, _constant(node, indices, "indices"), len(indices))
 
 
 def _interpolated(node: ir.Node, lower: ir.Value, upper: ir.Value, axis: int, weight: Array) -> ir.Value:

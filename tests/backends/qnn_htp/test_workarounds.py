@@ -54,6 +54,18 @@ def resized(attributes: str, scales: str, shape: str) -> ir.Model:
     return model_from(text)
 
 
+def repeated_rows() -> ir.Model:
+    text = "g (float[1,8,16,8] x) => (float[1,8,32,8] y) { n = Neg(x) g = Gather<axis=2>(n, rows) y = Neg(g) }"
+    return model_from(text, rows=np.repeat(np.arange(16), 2))
+
+
+def clipped() -> ir.Model:
+    """A Relu6 that is concatenated with values of a wider range."""
+    text = """g (float[1,8,13,10] x) => (float[1,16,13,10] y) <float low = {0}, float high = {0.5}, float five = {5}>
+        { c = Conv(x, w) r = Clip(c, low, high) n = Mul(x, five) y = Concat<axis=1>(r, n) }"""
+    return model_from(text, w=normal(8, 8, 1, 1) / np.float32(3))
+
+
 def normalized_tokens() -> ir.Model:
     """The queries of cosine attention of four images, with a position embedding."""
     text = """g (float[4,24,20] x) => (float[4,24,20] y)
@@ -86,6 +98,8 @@ def long_layer_norm(length: int) -> ir.Model:
 RESIDUAL = "r = Conv(x, w, c) d = Add(r, x)"
 FLOOR = 'mode="nearest", nearest_mode="floor"'
 CASES = {
+    "gather of repeated rows": (repeated_rows(), W8A16),
+    "clip before a concat": (clipped(), W8A16),
     "silu": (silu(10, 12), W8A16),
     "silu, batch 4": (silu(12, 9, 4), W8A16),
     "silu, narrow": (silu(17, 7), W8A16),

@@ -8,7 +8,7 @@ import numpy as np
 
 from dovetail.encoding import QParams
 from dovetail.finding import Finding, Severity
-from dovetail.model.edit import is_op
+from dovetail.model.edit import attribute, is_op
 from dovetail.model.place import at_node
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import LINEAR, Operation, operations, original_name, say
@@ -133,4 +133,40 @@ def inaccurate_lstm(subject: CheckInput) -> Iterator[Finding]:
                 f"{say(node)}: HTP approximates the sigmoid and tanh of an LSTM; it agrees with float to about 40 dB",
                 Severity.WARNING,
                 fix="use a GRU, or write the steps out with Gemm, Sigmoid and Tanh",
+            )
+
+
+@rule("Q553")
+def per_channel_bias_of_depthwise_conv_transpose(subject: CheckInput) -> Iterator[Finding]:
+    """The bias of a depthwise ConvTranspose has a scale per channel, its weight has one scale.
+
+    ## What it finds
+    In QDQ models: a ConvTranspose with as many groups as channels, whose weight has a single scale (the axis of its
+    output channels has one element per group) and whose int32 bias has one per channel, even if all of them are equal.
+
+    ## Why it matters
+    HTP then computes all channels wrongly: -20 to -12 dB against the simulation, at 8 and 16 bits, with every number of
+    channels and every size. The compiler reports nothing. Without a bias the results are right.
+
+    ## How to fix it
+    Quantize the bias with one scale (rank 0), input scale x weight scale. `dovetail fit` and `dovetail repair` do this.
+
+    ## Seen on
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: 3, 4, 5, 8 and 16 channels, 3 x 3, strides 1 and
+      2: -18 to -12 dB, with one scale 79 dB.
+    """
+    for operation in operations(subject):
+        weight, bias = operation.input_at(1), operation.input_at(2)
+        if operation.op != "ConvTranspose" or int(attribute(operation.node, "group", 1)) == 1:
+            continue
+        if weight is None or bias is None or not isinstance(weight[1], QParams) or not isinstance(bias[1], QParams):
+            continue
+        if weight[1].scale.size == 1 and bias[1].axis is not None:
+            yield Finding(
+                "Q553",
+                at_node(operation.node),
+                f"{say(operation.node)}: the bias {original_name(bias[0])!r} has a scale per channel, the weight "
+                "has one: HTP computes all channels wrongly",
+                Severity.ERROR,
+                fix="quantize the bias with one scale; `dovetail repair` does this",
             )

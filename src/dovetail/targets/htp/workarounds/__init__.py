@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from dovetail.targets.htp.workarounds import constant_pad, group_norm, l2_norm, long_layer_norm, resize, silu, softplus
+from dovetail.targets.htp.workarounds import (
+    clip,
+    constant_pad,
+    gather,
+    group_norm,
+    l2_norm,
+    long_layer_norm,
+    resize,
+    silu,
+    softplus,
+)
 from dovetail.targets.htp.workarounds.workaround import Version, Workaround
 
-MODULES = (constant_pad, group_norm, l2_norm, long_layer_norm, resize, silu, softplus)
+MODULES = (clip, constant_pad, gather, group_norm, l2_norm, long_layer_norm, resize, silu, softplus)
 WORKAROUNDS = tuple(module.WORKAROUND for module in MODULES)
 
 
