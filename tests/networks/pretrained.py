@@ -44,6 +44,8 @@ class Pretrained:
 
 YOLO_SIZE = 320
 YOLO_CROPS = 96
+# Crops with seed 3 were looked at while box decoding was developed, those with this seed only to report the result.
+YOLO_HELD_OUT_SEED = 1105
 # Fewer would not tell 95 % from 90 %.
 LEAST_BOXES = 50
 CALIBRATION = 24
@@ -57,7 +59,7 @@ def _yolo_calibration() -> Data:
 
 def _yolo_evaluation(path: Path) -> Data:
     """Crops with the float model's boxes; those with most of them first, because an emulator runs only a few."""
-    images = photographs.crops(photographs.PEOPLE, YOLO_CROPS, YOLO_SIZE, seed=3)
+    images = photographs.crops(photographs.PEOPLE, YOLO_CROPS, YOLO_SIZE, seed=YOLO_HELD_OUT_SEED)
     labels = yolo_boxes.float_boxes(path, images)
     counts = np.array([len(yolo_boxes.confident(boxes)) for boxes in labels])
     if counts.sum() < LEAST_BOXES:

@@ -12,7 +12,7 @@ from typing import Any
 import dovetail
 from dovetail.finding import Status
 from dovetail.report.result import Result
-from tests.networks.pretrained import NETWORKS
+from tests.networks.pretrained import NETWORKS, Data
 
 # Where each network has to run, and at which precisions.
 TARGETS: tuple[tuple[str, str], ...] = (
@@ -31,8 +31,13 @@ _EMULATED = "qnn-htp"
 _NOT_RUN = "tensorrt"
 
 
-def fit_pretrained(name: str, target: str, precision: str, run: Path, **options: Any) -> Result:
-    """One network on one target, calibrated and judged on its own images; raises NotFetched without its package."""
+def fit_pretrained(
+    name: str, target: str, precision: str, run: Path, *, samples: int | None = None, **options: Any
+) -> Result:
+    """One network on one target, calibrated and judged on its own images; raises NotFetched without its package.
+
+    ``samples``: how many to calibrate with and to judge on; all by default.
+    """
     network = NETWORKS[name]
     path = network.path
     max_drop = BOXES_DROP.get(precision) if name == "yolov8n" else None
@@ -41,14 +46,19 @@ def fit_pretrained(name: str, target: str, precision: str, run: Path, **options:
         target=target,
         precision=precision,
         shape=network.shape,
-        calibration=network.calibration(),
-        evaluation=network.evaluation(path),
+        calibration=first(network.calibration(), samples),
+        evaluation=first(network.evaluation(path), samples),
         metric=None if network.metric is None else network.metric(path),
         max_drop=max_drop,
         baselines="none",
         output=run,
         **{**network.options, **options},
     )
+
+
+def first(data: Data, samples: int | None) -> Data:
+    """The first samples, or all."""
+    return {key: array[:samples] for key, array in data.items()}
 
 
 def is_emulated(target: str) -> bool:

