@@ -144,7 +144,7 @@ def _why_element_by_element(node: ir.Node) -> str:
     if len(data) == 3 and _keeps_length(node, weight[2]):
         return f"a convolution of {data[1]} channels over one axis is computed element by element"
     if math.prod((*data[2:], *weight[2:])) == 1:
-        return f"a convolution of {data[1]} channels over one place is computed element by element"
+        return f"a convolution of {data[1]} channels on a 1 x 1 image is computed element by element"
     return ""
 
 

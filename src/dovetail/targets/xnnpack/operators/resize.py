@@ -59,7 +59,7 @@ def native_resize(call: Call) -> Function:
 def _weights(call: Call) -> Weights:
     """The matrix [outputs, inputs] of every axis that the node changes."""
     if str(call.attribute("keep_aspect_ratio_policy", "stretch")) != "stretch":
-        raise call.unsupported("keep_aspect_ratio_policy is not supported; export it with the sizes of the output")
+        raise call.unsupported("keep_aspect_ratio_policy is not supported; give it the output sizes instead")
     if str(call.attribute("coordinate_transformation_mode", "")) == "tf_crop_and_resize":
         raise call.unsupported("tf_crop_and_resize is not supported; crop with Slice, then resize")
     sizes = enumerate(zip(call.shape(), call.output_shape(), strict=True))
