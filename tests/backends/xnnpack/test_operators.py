@@ -288,6 +288,7 @@ def test_every_operator_has_a_case() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ("g (float[2] x) => (float[2] y) { [odd] y = Celu<alpha = 0.0>(x) }", "'odd' .Celu.: alpha 0 is not supported"),
         (
             "g (float[2] x) => (float[2] y) { [odd] y = Acosh(x) }",
             "node 'odd' uses the operator 'Acosh', which has no mapping to torch",
