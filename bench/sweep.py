@@ -77,6 +77,8 @@ def _run(options: argparse.Namespace) -> int:
             return 0
         if options.output is None:
             raise InputError("--output is missing; name the folder for the results of the sweep")
+        if options.recheck and not options.output.exists():
+            raise InputError(f"{options.output} does not exist, so there is no sweep to check again")
         if options.recheck:
             return _recheck(Sweep(settings, options.output, fit))
         until = time.monotonic() + options.seconds

@@ -156,7 +156,10 @@ def as_other_field(tensor: onnx.TensorProto) -> None:
         ),
         (lambda graph: graph.initializer[0].dims.__setitem__(0, -3), "tensor 'w' has a negative dimension"),
         (lambda graph: setattr(graph.initializer[0], "data_type", 99), "tensor 'w' has the unknown data type 99"),
-        (lambda graph: as_other_field(graph.initializer[0]), "tensor 'w' is UINT64 but has float_data"),
+        (
+            lambda graph: as_other_field(graph.initializer[0]),
+            "tensor 'w' has the type UINT64, but values in the field float_data",
+        ),
         (lambda graph: graph.node[0].output.__delitem__(0), "node '' .* has no output"),
         (lambda graph: graph.node[0].attribute.add(name="k"), "attribute 'k' of node '' has no type"),
         (lambda graph: graph.node[0].attribute.add(name="k", i=1, type=2), "not a valid model: Unrecognized attribute"),

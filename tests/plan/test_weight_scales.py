@@ -62,7 +62,7 @@ def test_a_channel_is_raised_to_what_htp_requantizes_correctly(htp: Target) -> N
     assert weight.scale[0] == pytest.approx(0.5 / 127)
     assert choice.raised_channels == 1
     assert choice.detail.startswith("Conv weight, int8 per channel on axis 0; range of its values, scales of 1 of 3 ")
-    assert choice.detail.endswith("the least that the target computes correctly")
+    assert choice.detail.endswith("the smallest that the target computes correctly")
 
 
 def test_8_bit_kernels_have_no_limit(htp: Target) -> None:
@@ -144,7 +144,7 @@ def test_the_result_says_how_many_channels_were_raised(tmp_path: Path) -> None:
     ir.save(graph(CONV.replace("0.1, 0, 0.3", "0.1, 100, 0.3")), path)
     result = dovetail.fit(path, target="ort-cpu", calibration={"x": noise(graph(CONV))["x"]}, output=tmp_path / "run")
     (note,) = (note for note in result.notes if "raised" in note)
-    assert note.startswith("the scales of 1 channels in 1 weights were raised to what the target computes correctly")
+    assert note.startswith("the scales of 1 channels in 1 weights were raised, because the target would")
 
 
 def test_a_tensor_of_zeros_has_a_range_of_one_so_that_a_bias_behind_it_is_not_rounded_away(htp: Target) -> None:

@@ -207,7 +207,7 @@ def test_a_folder_that_cannot_be_used_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="file cannot be used as the folder of a sweep \\(File exists\\)"):
         Sweep(settings(), file, fit_graph)
     (tmp_path / "sweep.json").write_text("{")
-    with pytest.raises(InputError, match="sweep.json does not have the settings of a sweep"):
+    with pytest.raises(InputError, match=r"sweep\.json does not have the settings of a sweep"):
         Sweep(settings(), tmp_path, fit_graph)
 
 

@@ -48,13 +48,11 @@ ACCURACY_LIMITS = together(
         help="Largest drop of a value of the metric, absolute (default 0.05), with which `accuracy` passes.",
     ),
     click.option(
-        "--min-sqnr", type=float, metavar="DB", help="Lowest SQNR of an output for `accuracy` to pass (10 dB)."
+        "--min-sqnr", type=float, metavar="DB", help="Lowest SQNR of an output for `accuracy` to pass (default 10)."
     ),
 )
 OUTPUT = together(
-    click.option(
-        "-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="Run directory. Required."
-    ),
+    click.option("-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="Run directory."),
     click.option("--force", is_flag=True, help="Replace an earlier run in the run directory."),
 )
 NO_CACHE = click.option(

@@ -16,9 +16,7 @@ _LISTED = 12
 
 @click.command("repair")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option(
-    "--target", required=True, help="Target to deploy to, for example ort-cpu; see `dovetail targets`. Required."
-)
+@click.option("--target", required=True, help="Target to deploy to, for example ort-cpu; see `dovetail targets`.")
 @click.option("--precision", help="Precision (default: the precision most activations of MODEL already have).")
 @click.option(
     "--calib",

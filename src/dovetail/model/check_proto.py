@@ -105,7 +105,8 @@ def _check_tensor(tensor: onnx.TensorProto) -> None:
         field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
         other = next((name for name in _DATA_FIELDS if name != field and len(getattr(tensor, name))), None)
         if other is not None:
-            raise InputError(f"{label} is {onnx.TensorProto.DataType.Name(tensor.data_type)} but has {other}")
+            name = onnx.TensorProto.DataType.Name(tensor.data_type)
+            raise InputError(f"{label} has the type {name}, but values in the field {other}")
         have, need = len(getattr(tensor, field)), _entries(tensor.data_type, size, bits)
     if bits == _UNPACKED_BITS and not all(0 <= entry < 1 << bits for entry in tensor.int32_data):
         raise InputError(f"{label} has an element that {bits} bits do not hold")

@@ -83,7 +83,7 @@ def _refuse_crash(contents: Mapping[Step, bytes]) -> None:
     elif done.returncode == -getattr(signal, "SIGXCPU", 0):
         how = f"did not finish within {TIME_LIMIT_S} s"
     else:
-        how = f"crashed (exit code {done.returncode}); the model is corrupt, or find the node by removing others"
+        how = f"crashed (exit code {done.returncode}); export the model again, or remove nodes to find the one at fault"
     raise InputError(f"the model cannot be read: the {begun[-1]} of onnx {onnx.__version__} {how}")
 
 

@@ -41,7 +41,7 @@ def adjusted_scales(
     scales = weight.scale if bias is None else _where_only_bias(weight, array, source, bias)
     least = _least(unit, source, output)
     raised = np.maximum(scales, least)
-    details = [_text(scales, raised, f"to {float(least):.3g}, the least that the target computes correctly")]
+    details = [_text(scales, raised, f"to {float(least):.3g}, the smallest that the target computes correctly")]
     if bias is not None:
         enough = _room_for_bias(unit, raised, source, bias)
         details.append(_text(raised, enough, "so that its int32 bias fits"))

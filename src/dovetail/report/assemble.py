@@ -139,8 +139,8 @@ def _raised_scales(plan: Plan) -> list[str]:
     if not raised:
         return []
     return [
-        f"the scales of {sum(raised)} channels in {len(raised)} weights were raised to what the target computes "
-        "correctly, or so that an int32 bias fits: see raised_channels and detail in the plan"
+        f"the scales of {sum(raised)} channels in {len(raised)} weights were raised, because the target would "
+        "compute smaller ones wrongly or an int32 bias would overflow: see raised_channels and detail in the plan"
     ]
 
 

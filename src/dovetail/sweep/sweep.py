@@ -65,8 +65,8 @@ class Sweep:
         """
         if self._folder.settings.generator != self._settings.generator:
             raise InputError(
-                f"{self._folder.path} has graphs of another version of the generator, which makes other graphs of the "
-                "seed; choose another folder"
+                f"{self._folder.path} has graphs of another version of the generator, which makes other graphs from "
+                "the same seed; choose another folder"
             )
         with run_lock(self._folder.path.resolve()):
             self._graphs, self._patterns = self._folder.graphs(), self._folder.patterns()

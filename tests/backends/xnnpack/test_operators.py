@@ -77,6 +77,7 @@ CASES: list[tuple[str, str, str, str]] = [
         for power in ("0.5", 2, 3, "1.7")
     ),
     (f"{ROWS}, float[4] z", "float[2,3,4] y", "", "a = Abs(x) y = Pow(a, z)"),
+    ("float[3] x", "float[1,3] y", "<float[1,1] p = {2}>", "y = Pow(x, p)"),
     *((f"{ROWS}, float[4] z", "float[2,3,4] y", "", f"y = {op}(x, z, x)") for op in ("Sum", "Mean")),
     *((ROWS, "float[2,3,4] y", "", f"y = {op}(x)") for op in ("Sum", "Mean")),
     (ROWS, "float[2,3,4] y", "<float p = {2}>", "y = Mod<fmod=1>(x, p)"),
@@ -287,6 +288,7 @@ def test_every_operator_has_a_case() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ("g (float[2] x) => (float[2] y) { [odd] y = Celu<alpha = 0.0>(x) }", "'odd' .Celu.: alpha 0 is not supported"),
         (
             "g (float[2] x) => (float[2] y) { [odd] y = Acosh(x) }",
             "node 'odd' uses the operator 'Acosh', which has no mapping to torch",
@@ -339,6 +341,12 @@ def test_an_error_at_run_time_names_the_node(text: str, why: str) -> None:
     model = model_from(text)
     with pytest.raises(InputError, match=why):
         build_module(model)(*(torch.from_numpy(array) for array in random_inputs(model).values()))
+
+
+def test_a_resize_builds_no_matrix_of_an_axis_that_it_keeps() -> None:
+    """A matrix of the third axis would have 250 GB."""
+    text = "g (float[1,1,250000,2] x) => (float[1,1,250000,4] y) <float[4] s = {1,1,1,2}> { y = Resize(x, , s) }"
+    assert_matches_onnx_runtime(text)
 
 
 def test_a_softmax_behind_many_branches_is_built_quickly() -> None:

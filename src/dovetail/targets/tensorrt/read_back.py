@@ -171,7 +171,7 @@ def _operand_outcome(
         generated = next((layer.name for layer in layers if edge.node in layer.nodes), "")
         if not generated:
             return Outcome.NOT_FOUND, _NO_LAYER
-        return changed(f"a {type_name} matrix kernel", "none", f"computed element by element in {generated}")
+        return changed(f"an {type_name} matrix kernel", "none", f"computed element by element in {generated}")
     if fused:
         return Outcome.MATCHED, f"{type_name} in the attention block {matrix_layers[0].name}"
     two_inputs = constant_of(node.inputs[1]) is None

@@ -231,8 +231,8 @@ def relu_not_fused_at_this_zero_point(subject: CheckInput) -> Iterator[Finding]:
 
     ## Why it matters
     The provider drops the Relu if quantizing clamps at zero as well, which needs the lowest integer as zero point.
-    Otherwise the two operators are not one, the output of the Conv is not quantized, so it would run in float, and its
-    weights are rejected ("QNN EP does not support a standalone DQ op with per-channel quantization").
+    Otherwise the two are not fused: the output of the Conv is not quantized, so it would run in float, and its weights
+    are rejected ("QNN EP does not support a standalone DQ op with per-channel quantization").
 
     ## How to fix it
     Insert a Q/DQ pair between the two with the scale and zero point of the output: it changes no value. Or give the

@@ -38,7 +38,7 @@ def asymmetric_constant_pad(subject: CheckInput) -> Iterator[Finding]:
     ## Why it matters
     The "same" padding of TensorFlow for a convolution with stride 2 is such a Pad before the convolution: one row and
     one column at the end. The model compiles, but the padded tensor is wrong: -10 to 19 dB against the simulation.
-    Whether it is depends on the sizes and the neighbors; a symmetric Pad was always right.
+    Which Pads are wrong depends on their sizes and neighbors; a symmetric Pad was always right.
 
     ## How to fix it
     Move the padding into the convolution or pooling operator behind the Pad. `dovetail fit` and `dovetail repair` do

@@ -99,8 +99,8 @@ def silu_with_one_scale_for_both_branches(subject: CheckInput) -> Iterator[Findi
 
     ## What it finds
     In QDQ models: `x * Sigmoid(x)` of a 16-bit tensor of rank 4 whose two branches have the same scale and zero point,
-    if the tensor has 9 to 12 rows, or more rows, at most 8 columns and at most 32 channels. Behind operators without
-    channels before height and width, such as LayerNormalization, rows are the second axis and channels the last one.
+    if the tensor has 9 to 12 rows, or more rows, at most 8 columns and at most 32 channels. If it is computed with the
+    channels last, as by LayerNormalization, its rows are the second axis and its channels the last one.
 
     ## Why it matters
     HTP fuses Sigmoid and Mul, and the fused operator is wrong for these sizes: 0 to 14 dB against the simulation. Every
@@ -112,10 +112,10 @@ def silu_with_one_scale_for_both_branches(subject: CheckInput) -> Iterator[Findi
     repair` do this, with a scale that is 1 % larger. A SiLU in 8 bits is right as it is.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: all heights from 1 to 25 with eight widths
-      from 1 to 33; 1 to 160 channels, batches of 1, 2 and 4; behind Conv, ConvTranspose, Concat, Mul, MaxPool, Resize,
-      MatMul and LayerNormalization. Behind Add and AveragePool only the second kind is wrong, behind a graph input
-      neither.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: all heights from 1 to 25 with eight widths from 1
+      to 33; 1 to 160 channels, batches of 1, 2 and 4; behind Conv, ConvTranspose, Concat, Mul, MaxPool, Resize, MatMul
+      and LayerNormalization. Behind Add and AveragePool, tensors of 9 to 12 rows are right; behind a graph input, all
+      are.
     - qnn-htp: onnxruntime-qnn 2.4.0 and 2.6.0 (QAIRT 2.48.40 and 2.50.40), SoC 43, emulated: the same results on 10 x
       20, 13 x 8 and 8 x 8.
     """

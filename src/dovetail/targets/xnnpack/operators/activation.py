@@ -32,7 +32,11 @@ def prelu(call: Call) -> Function:
 @operator("Elu", "Celu")
 def elu(call: Call) -> Function:
     alpha = float(call.attribute("alpha", 1.0))
-    return _exponential(call, alpha, 1.0 if call.node.op_type == "Elu" else 1 / alpha)
+    if call.node.op_type == "Elu":
+        return _exponential(call, alpha, 1.0)
+    if alpha == 0:
+        raise call.unsupported("alpha 0 is not supported, because it divides by alpha; use another alpha, or Relu")
+    return _exponential(call, alpha, 1 / alpha)
 
 
 @operator("Selu")

@@ -101,7 +101,9 @@ def reciprocal(call: Call) -> Function:
 def power(call: Call) -> Function:
     """XNNPACK has squares and square roots only."""
     exponent = constant_of(call.node.inputs[1])
-    function = None if exponent is None or exponent.size != 1 else POWERS.get(float(exponent.reshape(())))
+    function = None
+    if exponent is not None and exponent.size == 1 and call.output_shape() == call.shape():  # no axes are added
+        function = POWERS.get(float(exponent.reshape(())))
     return (lambda x, y: torch.pow(x, y)) if function is None or not call.is_float() else lambda x, _: function(x)
 
 

@@ -111,7 +111,7 @@ def transposed_convolution(call: Call) -> Function:
     made = [(size - 1) * step + (width - 1) * hole + 1 - 2 * pad for size, step, hole, width, pad in axes]
     extra = [max(wanted - size, 0) for wanted, size in zip(out, made, strict=True)]
     if any(amount >= step for amount, step in zip(extra, shape.strides, strict=True)):
-        raise call.unsupported(f"its padding makes an output of size {list(out)}, which torch cannot; pad it with Pad")
+        raise call.unsupported(f"torch cannot compute its output size {list(out)}; pad less, and add a Pad after it")
     cuts = [(axis + 2, wanted) for axis, (wanted, size) in enumerate(zip(out, made, strict=True)) if wanted < size]
 
     def convolve(x: Tensor, weight: Tensor, bias: Tensor = None) -> Tensor:

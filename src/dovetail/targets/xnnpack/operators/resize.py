@@ -59,18 +59,18 @@ def native_resize(call: Call) -> Function:
 def _weights(call: Call) -> Weights:
     """The matrix [outputs, inputs] of every axis that the node changes."""
     if str(call.attribute("keep_aspect_ratio_policy", "stretch")) != "stretch":
-        raise call.unsupported("keep_aspect_ratio_policy is not supported; export it with the sizes of the output")
+        raise call.unsupported("keep_aspect_ratio_policy is not supported; give it the output sizes instead")
     if str(call.attribute("coordinate_transformation_mode", "")) == "tf_crop_and_resize":
         raise call.unsupported("tf_crop_and_resize is not supported; crop with Slice, then resize")
-    matrices = {axis: _matrix(call, axis) for axis in range(len(call.shape()))}
+    sizes = enumerate(zip(call.shape(), call.output_shape(), strict=True))
+    resized = [axis for axis, (before, after) in sizes if before != after or _scale(call, axis) not in (None, 1.0)]
+    matrices = {axis: _matrix(call, axis) for axis in resized}
     return {axis: matrix for axis, matrix in matrices.items() if not _is_identity(matrix)}
 
 
 def _matrix(call: Call, axis: int) -> Array:
     """What the node computes along one axis, for the identity."""
     before, after, scale = call.shape()[axis], call.output_shape()[axis], _scale(call, axis)
-    if before == after and scale in (None, 1.0):
-        return np.eye(before, dtype=np.float32)
     values: dict[str, Array] = {"x": np.eye(before, dtype=np.float32).reshape(1, before, 1, before)}
     if scale is None:
         values["sizes"] = np.array([1, before, 1, after], np.int64)
