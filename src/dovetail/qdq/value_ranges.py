@@ -35,7 +35,7 @@ _BOUNDED = {
     "LogSoftmax": ValueRange(high=0.0),
 }
 # Operators whose outputs are elements or means of their first input.
-_MEANS = ("AveragePool", "GlobalAveragePool", "ReduceMean")
+_MEANS = ("GlobalAveragePool", "ReduceMean")
 _WITHIN = (*DATA_MOVEMENT_OPS, *_MEANS, "Cast", "Dropout", "GlobalMaxPool", "ReduceMax", "ReduceMin")
 
 
@@ -89,8 +89,12 @@ def _quantized(node: ir.Node, given: ValueRange) -> ValueRange:
     if array is not None:
         real = dequantize(array, params)
         return ValueRange(float(np.min(real)), float(np.max(real))) if real.size else _ANY
-    ends = represented(params)
-    return ValueRange(max(given.low, ends.low), min(given.high, ends.high))
+    return _clamped(given, represented(params))
+
+
+def _clamped(given: ValueRange, ends: ValueRange) -> ValueRange:
+    """The range of values that are moved to the nearer end where they are outside."""
+    return ValueRange(*(min(max(end, ends.low), ends.high) for end in given))
 
 
 def _relu(node: ir.Node, inputs: list[ValueRange]) -> ValueRange:
@@ -98,9 +102,17 @@ def _relu(node: ir.Node, inputs: list[ValueRange]) -> ValueRange:
 
 
 def _clip(node: ir.Node, inputs: list[ValueRange]) -> ValueRange:
-    ends = [scalar_of(value) for value in (*node.inputs[1:], None, None)[:2]]
-    low, high = (-math.inf if ends[0] is None else ends[0]), (math.inf if ends[1] is None else ends[1])
-    return ValueRange(max(inputs[0].low, low), min(inputs[0].high, high))
+    values = (*node.inputs[1:], None, None)[:2]
+    low, high = (scalar_of(value) for value in values)
+    if any(value is not None and end is None for value, end in zip(values, (low, high), strict=True)):
+        return _ANY
+    return _clamped(inputs[0], ValueRange(-math.inf if low is None else low, math.inf if high is None else high))
+
+
+def _average(node: ir.Node, inputs: list[ValueRange]) -> ValueRange:
+    """A mean of elements, among them the zeros of the padding if they are counted."""
+    zeros = [ValueRange(0.0, 0.0)] if attribute(node, "count_include_pad", 0) else []
+    return _hull(node, [inputs[0], *zeros])
 
 
 def _hull(node: ir.Node, inputs: list[ValueRange]) -> ValueRange:
@@ -153,6 +165,7 @@ def _resize(node: ir.Node, inputs: list[ValueRange]) -> ValueRange:
 
 _RULES: Mapping[str, Callable[[ir.Node, list[ValueRange]], ValueRange]] = {
     "Add": _add,
+    "AveragePool": _average,
     "Clip": _clip,
     "Concat": _hull,
     "Div": _divide,
