@@ -145,8 +145,8 @@ def per_channel_bias_of_depthwise_conv_transpose(subject: CheckInput) -> Iterato
     output channels has one element per group) and whose int32 bias has one per channel, even if all of them are equal.
 
     ## Why it matters
-    HTP then computes all channels wrongly: -20 to -12 dB against the simulation. The compiler reports nothing. Without a
-    bias the results are right.
+    HTP then computes all channels wrongly: -20 to -12 dB against the simulation. The compiler reports nothing. Without
+    a bias the results are right.
 
     ## How to fix it
     Quantize the bias with one scale (rank 0), input scale x weight scale. `dovetail fit` and `dovetail repair` do this.
