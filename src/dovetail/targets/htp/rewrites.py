@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dovetail.passes.flatten_to_rank_2 import flatten_to_rank_2
 from dovetail.passes.fold_scale import fold_scale
+from dovetail.passes.fuse_hard_swish import fuse_hard_swish
 from dovetail.passes.fuse_l2_norm import fuse_l2_norm
 from dovetail.passes.gather_nd_to_gather import gather_nd_to_gather
 from dovetail.passes.global_max_pool_to_reduce_max import global_max_pool_to_reduce_max
@@ -26,6 +27,7 @@ REWRITES = (
     mish_to_tanh,
     reciprocal_to_div,
     global_max_pool_to_reduce_max,
+    fuse_hard_swish,
     fuse_l2_norm,
     unfold_to_conv,
     reduce_elementwise_rank,
