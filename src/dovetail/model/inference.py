@@ -26,17 +26,18 @@ def inferred_types(model: ir.Model, *, apply: bool = False) -> Types:
 
 
 def run_inference(proto: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelProto:
-    """onnx's shape inference; ``strict`` raises its InferenceError.
-
-    It also follows the values of shapes, except in a model with a very long vector: onnx 1.23 then allocates 140 bytes
-    for each of its elements.
-    """
-    shapes = [info.type.tensor_type.shape.dim for info in proto.graph.input]
-    follow = all(len(dims) != 1 or dims[0].dim_value <= _LONGEST_VECTOR for dims in shapes)
+    """onnx's shape inference, which also follows the values of shapes; ``strict`` raises its InferenceError."""
     try:
-        return onnx.shape_inference.infer_shapes(proto, strict_mode=strict, data_prop=follow)
+        return onnx.shape_inference.infer_shapes(proto, strict_mode=strict, data_prop=follows_values(proto))
     except MemoryError as error:
         raise InputError("shape inference ran out of memory: a size in the model is too large") from error
+
+
+def follows_values(proto: onnx.ModelProto) -> bool:
+    """Whether values of shapes are followed: not in a model with a very long vector, for each of whose elements onnx
+    1.23 would allocate 140 bytes."""
+    shapes = [info.type.tensor_type.shape.dim for info in proto.graph.input]
+    return all(len(dims) != 1 or dims[0].dim_value <= _LONGEST_VECTOR for dims in shapes)
 
 
 def types_in(inferred: onnx.ModelProto) -> Types:

@@ -42,14 +42,15 @@ def main(extension: str, memory_bytes: int, time_s: int, calls: list[str]) -> in
 def _steps(module: Any) -> dict[str, Callable[[bytes], object]]:
     """The calls that ``opset``, ``read`` and ``inference`` make, by the name that messages use."""
 
-    def infer(model: bytes) -> None:
+    def infer(model: bytes, follow_values: bool) -> None:
         for strict in (False, True):
-            module.shape_inference.infer_shapes(model, False, strict, True)
+            module.shape_inference.infer_shapes(model, False, strict, follow_values)
 
     return {
         "version converter": lambda model: module.version_converter.convert_version(model, OPSET),
         "checker": lambda model: module.checker.check_model(model, False, False, False),
-        "shape inference": infer,
+        "shape inference": lambda model: infer(model, True),
+        "shape inference without values": lambda model: infer(model, False),
     }
 
 

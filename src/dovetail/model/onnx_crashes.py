@@ -43,6 +43,7 @@ class Step(StrEnum):
     CONVERT = "version converter"
     CHECK = "checker"
     INFER = "shape inference"
+    INFER_WITHOUT_VALUES = "shape inference without values"
 
 
 # What has passed in this process: the step, and the hash of the model.

@@ -22,7 +22,7 @@ from dovetail.model.check_types import check_types
 from dovetail.model.contributed import claim_early, rewrite_contributed
 from dovetail.model.edit import constant_of, is_float, shape_of
 from dovetail.model.external_data import check_external_data
-from dovetail.model.inference import remove_recorded_shapes
+from dovetail.model.inference import follows_values, remove_recorded_shapes
 from dovetail.model.onnx_crashes import REPORTED, Step, refuse_crash
 from dovetail.model.opset import raise_opset
 from dovetail.model.skeleton import skeleton
@@ -209,7 +209,8 @@ def _tried(model: ir.Model) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     shapeless = onnx.ModelProto()
     shapeless.CopyFrom(bare)
     remove_recorded_shapes(shapeless)
-    refuse_crash({Step.CHECK: bare, Step.INFER: shapeless})
+    infer = Step.INFER if follows_values(shapeless) else Step.INFER_WITHOUT_VALUES
+    refuse_crash({Step.CHECK: bare, infer: shapeless})
     return bare, shapeless
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
+pytest.importorskip("torch", reason="needs the package torch")
 pytest.importorskip("PIL", reason="needs the package pillow")
 pytest.importorskip("skimage", reason="needs the package scikit-image")
 
