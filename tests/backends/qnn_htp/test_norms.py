@@ -64,7 +64,7 @@ COSINE = """g (float[6,3,16,12] x) => (float[6,3,16,12] y)
 { a = Neg(x) n = ReduceL2(a, last) c = Clip(n, e) b = Expand(c, s) d = Div(a, b) y = Neg(d) }"""
 
 
-@pytest.mark.parametrize(("precision", "least_db"), [(W8A16, 75), (W8A8, 40)])
+@pytest.mark.parametrize(("precision", "least_db"), [(W8A16, 60), (W8A8, 40)])
 def test_a_division_by_the_norm_is_one_operator(
     htp: Target, tmp_path: Path, precision: Precision, least_db: float
 ) -> None:
@@ -72,7 +72,7 @@ def test_a_division_by_the_norm_is_one_operator(
     assert ran(model, htp, precision, tmp_path)[1] == []  # also in parts, of which the norm is planned in float16
     fuse_l2_norm(model)
     agreement_db, rows, dtypes = ran(model, htp, precision, tmp_path)
-    assert (rows, dtypes) == ([], {"uint16"} if precision is W8A16 else {"uint8", "float16"})
+    assert (rows, dtypes) == ([], {INTEGER[precision], "float16"})  # quantized it is wrong in some graphs (Q549)
     assert agreement_db > least_db
 
 
