@@ -39,9 +39,10 @@ def quantized_lp_normalization(subject: CheckInput) -> Iterator[Finding]:
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated, 16 bits: of 16 graphs with Gemm, Reshape,
-      Transpose and LpNormalization 7 are wrong, as a matrix (6) or with the axes of attention (1); in float16 all 16
-      have 69 to 71 dB. Behind an Add that is broadcast over the batch: [2, 8, 4], [4, 8, 8], [4, 24, 20] and [1, 4, 24,
-      20] wrong, [96, 20] and [4, 1, 24, 20] right. Along the channels of an image, behind a Conv, all of 16 are right.
+      Transpose and LpNormalization 6 are wrong, as a matrix (5 of 8) or with the axes of attention (1 of 8); in float16
+      all 16 have 69 to 71 dB. Behind an Add that is broadcast over the batch: [2, 8, 4], [4, 8, 8], [4, 24, 20] and [1,
+      4, 24, 20] wrong, [96, 20] and [4, 1, 24, 20] right. On images behind a Conv, along the channels and along the
+      last axis, all of 16 are right.
     """
     for operation in operations(subject):
         source = operation.input_at(0)
