@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import onnx_ir as ir
 
@@ -86,4 +85,5 @@ def _is_computed(subject: CheckInput, node: ir.Node) -> bool:
     return plan is None or (output in plan.tensors and isinstance(plan.tensors[output].storage, QParams))
 
 
-WORKAROUND = Workaround("Q546", passes=(partial(group_norm_to_layer_norm, applies=is_miscompiled),))
+# Every group normalization is rewritten: with only those that the rule finds, MobileViTv2 had -6 dB, simulated 24.
+WORKAROUND = Workaround("Q546", passes=(group_norm_to_layer_norm,))
