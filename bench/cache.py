@@ -1,8 +1,9 @@
-"""The same ``fit`` twice on each target, from an empty compile cache: what the second one saves.
+"""The same ``fit`` twice on each target, from an empty cache: what the second one saves.
 
     python -m bench.cache
 
-Prints CPU seconds of the process and its children, and how many compilations each run took from the cache.
+Prints CPU seconds of the process and its children, and how many compile results and runs on the target the second one
+took from the cache.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 import dovetail
 from dovetail import zoo
 from dovetail.report.result import Result
-from dovetail.targets.compile_cache import FOLDER_VARIABLE
+from dovetail.targets.tool_cache import FOLDER_VARIABLE
 
 CASES = (
     ("ort-cpu", "w8a8"),
@@ -26,14 +27,13 @@ MODEL = "detector_scenes"
 
 
 def main() -> None:
-    print(f"{'target':14} {'precision':9} {'first':>8} {'second':>8} ratio  compilations from the cache")
+    print(f"{'target':14} {'precision':9} {'first':>8} {'second':>8} ratio  from the cache: compile results, runs")
     for target, precision in CASES:
         with tempfile.TemporaryDirectory(prefix="dovetail-bench-") as folder:
             os.environ[FOLDER_VARIABLE] = str(Path(folder) / "cache")
             runs = [timed_fit(target, precision, Path(folder) / name) for name in ("first", "second")]
         (first, _), (second, result) = runs
-        counts = result.compilations
-        cached = f"{counts['from_cache']} of {counts['from_cache'] + counts['compiled']}"
+        cached = ", ".join(f"{c['from_cache']} of {sum(c.values())}" for c in (result.compilations, result.target_runs))
         print(f"{target:14} {precision:9} {first:6.1f} s {second:6.1f} s {second / first:.2f}x  {cached}", flush=True)
 
 

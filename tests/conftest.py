@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.targets.compile_cache import FOLDER_VARIABLE
+from dovetail.targets.tool_cache import FOLDER_VARIABLE
 
 pytest.register_assert_rewrite(
     "tests.networks.htp_checks", "tests.networks.recogniser_checks", "tests.networks.target_checks"

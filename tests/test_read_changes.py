@@ -22,7 +22,7 @@ from dovetail.model.session import Mode, open_session
 from dovetail.passes.as_float32 import as_float32, has_float16
 from dovetail.targets import open_target
 from dovetail.targets.child import ChildResult, run_child
-from dovetail.targets.compile_in_child import compile_session
+from dovetail.targets.tool_call import CallCount, Task, tool_session
 from tests.equality import model_from, normal, run, sqnr_db
 
 CRASHES = Path(__file__).parent / "repros" / "ln_nobias_empty.onnx"
@@ -56,10 +56,10 @@ def test_a_model_that_did_not_crash_is_not_tried_again(monkeypatch: pytest.Monke
         with pytest.raises(BackendError):
             require_no_crash((CRASHES,), read(CRASHES))
         assert len(tried) == count
-    with compile_session(use_cache=False) as session:
+    with tool_session(use_cache=False) as session:
         require_no_crash((good,), good)
     assert len(tried) == 5
-    assert (session.compiled, session.from_cache) == (0, 0)
+    assert session.counts[Task.COMPILE] == CallCount(0, 0)
 
 
 def test_the_model_that_crashes_is_named() -> None:

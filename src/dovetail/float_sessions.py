@@ -13,7 +13,7 @@ from dovetail.errors import BackendError
 from dovetail.model.try_session import MARK
 from dovetail.model.write import write
 from dovetail.targets.child import run_child
-from dovetail.targets.compile_in_child import CompileCall, has_finished, model_inputs, remember
+from dovetail.targets.tool_call import ToolCall, has_finished, model_inputs, remember
 
 _FUNCTION = "dovetail.model.try_session:try_in_child"
 
@@ -22,7 +22,7 @@ def require_no_crash(models: Sequence[Path | ir.Model], inputs_of: ir.Model) -> 
     """Refuse models of which one takes down, or does not end in, a process that loads it and runs it once on zeros.
 
     An error that ONNX Runtime reports is left to the first use, which says where it is. ``inputs_of``: the model whose
-    inputs all of them have. That a model did not crash is kept in the compile cache.
+    inputs all of them have. That a model did not crash is kept in the cache.
     """
     inputs = {spec.name: [spec.dtype.name, list(spec.shape)] for spec in input_specs(inputs_of)}
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
@@ -32,7 +32,7 @@ def require_no_crash(models: Sequence[Path | ir.Model], inputs_of: ir.Model) -> 
             ): model
             for number, model in enumerate(models)
         }
-        call = CompileCall(_FUNCTION, {"inputs": inputs}, _files(list(paths)), ("onnxruntime",), "ONNX Runtime")
+        call = ToolCall(_FUNCTION, {"inputs": inputs}, _files(list(paths)), ("onnxruntime",), "ONNX Runtime")
         if has_finished(call):
             return
         result = run_child(_FUNCTION, {"models": list(paths), "inputs": inputs}, who="ONNX Runtime")

@@ -36,7 +36,7 @@ from dovetail.shipping import ShipInputs, ship
 from dovetail.stage_files import passed_files, stats_files
 from dovetail.stages import KeyedValue, Stages, keyed, unknown
 from dovetail.stats import Stats
-from dovetail.targets.compile_in_child import CompileSession, compile_session
+from dovetail.targets.tool_call import Task, ToolSession, tool_session
 from dovetail.verify.calibration_data import check_first_layers, compare_with_held_out
 from dovetail.verify.metric import refuse_overlap
 from dovetail.verify.verify import check_normalized
@@ -69,7 +69,7 @@ def fit(
     use_cache = job.options.cache
     with (
         open_rundir(output, record, force=force, resume=resume) as run,
-        compile_session(use_cache=use_cache) as session,
+        tool_session(use_cache=use_cache) as session,
     ):
         result, stage_records = _run_stages(job, run, clock, sha256)
         run.discard_unreached()
@@ -78,17 +78,23 @@ def fit(
         result = replace(
             result,
             timings_s={name: round(seconds, 4) for name, seconds in clock.timings_s.items()},
-            compilations={"compiled": session.compiled, "from_cache": session.from_cache},
+            compilations=_counts(session, Task.COMPILE, "compiled"),
+            target_runs=_counts(session, Task.RUN, "run"),
             notes=(*result.notes, *_cache_notes(session)),
         )
         write_whole(run.path / RESULT, result.to_json())
     return result
 
 
-def _cache_notes(session: CompileSession) -> tuple[str, ...]:
+def _counts(session: ToolSession, task: Task, made: str) -> dict[str, int]:
+    count = session.counts[task]
+    return {made: count.made, "from_cache": count.from_cache}
+
+
+def _cache_notes(session: ToolSession) -> tuple[str, ...]:
     if not session.not_stored:
         return ()
-    return (f"compile results could not be stored in the compile cache: {session.not_stored}",)
+    return (f"results could not be stored in the cache: {session.not_stored}",)
 
 
 def _run_stages(job: Job, run: RunDir, clock: Clock, sha256: str) -> tuple[Result, FitRecord | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 import dovetail
 from dovetail.cli.main import main
-from dovetail.targets.compile_cache import FOLDER_VARIABLE
+from dovetail.targets.tool_cache import FOLDER_VARIABLE
 
 
 @pytest.fixture
@@ -34,14 +35,35 @@ FIT = ("fit", "model.onnx", "--target", "ort-cpu", "--calib", "calib.npz", "-o")
 
 def test_a_second_run_compiles_nothing_and_says_so(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*FIT, "a") == 0
-    assert "compile cache" not in capsys.readouterr().out
+    assert "cache:" not in capsys.readouterr().out
     assert run(*FIT, "b") == 0
     out = capsys.readouterr().out
-    assert "compile cache: the compile result was reused, the compiler was not run" in out
+    assert "cache: the compile result was reused, the compiler was not run" in out
     counts = [dovetail.load_result(work / name / "result.json").compilations for name in "ab"]
     assert counts == [{"compiled": 1, "from_cache": 0}, {"compiled": 0, "from_cache": 1}]
     for name in ("model.onnx", "optimized.onnx", "plan.json"):
         assert (work / "a" / name).read_bytes() == (work / "b" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("target", "package"), [("qnn-htp:sm8550", "onnxruntime_qnn"), ("xnnpack", "executorch")], ids=["htp", "xnnpack"]
+)
+def test_the_outputs_of_a_target_are_kept_too(
+    target: str, package: str, work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"needs the package {package}")
+    fit = ("fit", "model.onnx", "--target", target, "--calib", "calib.npz", "--baselines", "none", "-o")
+    for name, extra in (("a", ()), ("b", ()), ("c", ("--no-cache",))):
+        assert run(*fit, name, *extra) == 0
+        assert ("cache: the outputs of 1 of 1 runs on the target came from it" in capsys.readouterr().out) is (
+            name == "b"
+        )
+    results = [dovetail.load_result(work / name / "result.json") for name in "abc"]
+    assert [result.target_runs["from_cache"] for result in results] == [0, 1, 0]
+    assert [result.target_runs["run"] for result in results] == [1, 0, 1]
+    assert len({result.verdicts["numerics"].reason for result in results}) == 1
+    assert results[0].metrics.sqnr_db == results[1].metrics.sqnr_db
 
 
 @pytest.mark.parametrize("how", ["--no-cache", "--config"])
@@ -74,7 +96,7 @@ def test_a_cache_that_cannot_be_written_is_a_note(
 ) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(work / "model.onnx"))
     assert run(*FIT, "a") == 0
-    assert "compile results could not be stored in the compile cache" in " ".join(capsys.readouterr().out.split())
+    assert "results could not be stored in the cache" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_limit_that_is_no_number_is_bad_input(

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
-from dovetail.targets.compile_cache import user_cache
+from dovetail.targets.tool_cache import user_cache
 
 _VERSIONS = ("torch", "transformers", "onnxscript", "onnx", "onnx-ir", "numpy")
 _KEPT_S = 30 * 24 * 3600

@@ -17,7 +17,6 @@ from dovetail.finding import Finding, Place, PlaceKind
 from dovetail.rules.generic import GENERIC
 from dovetail.targets import open_target
 from dovetail.targets.child import ChildResult
-from dovetail.targets.compile_in_child import CompileCall
 from dovetail.targets.htp.chips import chip_named
 from dovetail.targets.qnn_htp import compile as htp
 from dovetail.targets.qnn_htp.emitted_nodes import EmittedNode
@@ -28,6 +27,7 @@ from dovetail.targets.tensorrt import coverage
 from dovetail.targets.tensorrt.layer_info import read_layer_info
 from dovetail.targets.tensorrt.table import FP8
 from dovetail.targets.tensorrt.unquantized import unquantized
+from dovetail.targets.tool_call import ToolCall
 from tests.networks.attention_layer import layer
 from tests.planning import noise, planned
 from tests.rules.cases import write
@@ -61,13 +61,13 @@ class Compiler:
         self._folder, self._patch = folder, patch
 
     def run(self, context: bytes = BUILD, log: str = "", chip: str = "sm8550", **option: str) -> Findings:
-        def child(call: CompileCall, folder: Path) -> ChildResult:
+        def child(call: ToolCall, folder: Path) -> ChildResult:
             if call.function.endswith(":write_dlc_in_child"):
                 return ChildResult(None, "libQnnIr.so: cannot open shared object file", "")
             (self._folder / "context_qnn.bin").write_bytes(context)
             return ChildResult({}, "", log)
 
-        self._patch.setattr(htp, "compile_in_child", child)
+        self._patch.setattr(htp, "call_tool", child)
         self._patch.setattr(htp, "version", lambda package: "2.7.0")
         model = Artifact("model", write(RELU, self._folder))
         options = read_options(chip_named(chip), option)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dovetail.targets import compile_in_child
+from dovetail.targets import tool_call
 from dovetail.targets.child import ChildResult
-from dovetail.targets.compile_in_child import CompileCall
+from dovetail.targets.tool_call import ToolCall
 
-FUNCTIONS = "tests.targets.compile_functions"
+FUNCTIONS = "tests.targets.tool_functions"
 MADE = {"out.txt": "ABC", "extra/list.txt": "one"}
 
 
@@ -17,16 +17,16 @@ def calls(tmp_path: Path) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-def call(tmp_path: Path, function: str = "upper", text: str = "abc", **arguments: str) -> CompileCall:
+def call(tmp_path: Path, function: str = "upper", text: str = "abc", **arguments: str) -> ToolCall:
     source = tmp_path / "caller's name.txt"
     source.write_text(text)
     known = {"source": "in.txt", "output": "out.txt"} if function == "upper" else {"source": "in.txt"}
-    return CompileCall(f"{FUNCTIONS}:{function}", {**known, **arguments}, {"in.txt": source}, (), "the tool")
+    return ToolCall(f"{FUNCTIONS}:{function}", {**known, **arguments}, {"in.txt": source}, (), "the tool")
 
 
-def compiled(tmp_path: Path, one: CompileCall, folder: str = "run") -> ChildResult:
+def compiled(tmp_path: Path, one: ToolCall, folder: str = "run") -> ChildResult:
     (tmp_path / folder).mkdir(exist_ok=True)
-    return compile_in_child.compile_in_child(one, tmp_path / folder)
+    return tool_call.call_tool(one, tmp_path / folder)
 
 
 def files(folder: Path) -> dict[str, str]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.targets import compile_cache
-from dovetail.targets.compile_in_child import CompileSession, compile_session
-from tests.targets.compile_functions import CALLS
+from dovetail.targets import tool_cache
+from dovetail.targets.tool_call import ToolSession, tool_session
+from tests.targets.tool_functions import CALLS
 
 
 @pytest.fixture
@@ -17,11 +17,11 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A cache of the test's own, and a file that counts the calls."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.setenv(CALLS, str(tmp_path / "calls"))
-    monkeypatch.setenv(compile_cache.FOLDER_VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.delenv(compile_cache.LIMIT_VARIABLE, raising=False)
+    monkeypatch.setenv(tool_cache.FOLDER_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.delenv(tool_cache.LIMIT_VARIABLE, raising=False)
 
 
 @pytest.fixture
-def session() -> Iterator[CompileSession]:
-    with compile_session(use_cache=True) as session:
+def session() -> Iterator[ToolSession]:
+    with tool_session(use_cache=True) as session:
         yield session

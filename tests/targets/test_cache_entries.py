@@ -15,9 +15,10 @@ import msgspec
 import pytest
 
 from dovetail.errors import InputError
-from dovetail.targets import compile_cache
-from dovetail.targets.compile_cache import CacheRecord, CompileCache, user_cache
-from dovetail.targets.compile_in_child import CompileSession, compile_session
+from dovetail.files import file_sha256
+from dovetail.targets import tool_cache
+from dovetail.targets.tool_cache import CacheRecord, ToolCache, user_cache
+from dovetail.targets.tool_call import Task, ToolSession, tool_session
 from tests.targets.cached_calls import MADE, call, calls, compiled, files
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -123,20 +124,20 @@ def test_an_error_of_the_destination_leaves_the_entry(tmp_path: Path, monkeypatc
 
     (tmp_path / "other").mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr(compile_cache.shutil, "copyfile", full)
+        patch.setattr(tool_cache.shutil, "copyfile", full)
         assert user_cache().load(the_entry().name, tmp_path / "other") is None
     assert user_cache().load(the_entry().name, tmp_path / "other") is not None
 
 
 def test_a_disk_that_is_full_only_means_no_cache(
-    tmp_path: Path, session: CompileSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, session: ToolSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(source: Path, destination: Path) -> None:
         Path(destination).write_text("AB")
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(compile_cache.shutil, "copyfile", _only_in(tmp_path / "cache", full))
+        patch.setattr(tool_cache.shutil, "copyfile", _only_in(tmp_path / "cache", full))
         result = compiled(tmp_path, call(tmp_path))
     assert result.answer == {"characters": 3}
     assert files(tmp_path / "run") == MADE
@@ -158,13 +159,13 @@ def test_a_place_where_no_folder_can_be_made_only_means_no_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(compile_cache.FOLDER_VARIABLE, str(tmp_path / "file/below"))
-    with compile_session(use_cache=True) as session:
+    monkeypatch.setenv(tool_cache.FOLDER_VARIABLE, str(tmp_path / "file/below"))
+    with tool_session(use_cache=True) as session:
         assert compiled(tmp_path, call(tmp_path)).answer == {"characters": 3}
     assert "Not a directory" in session.not_stored
 
 
-def test_several_at_once_get_whole_files(tmp_path: Path, session: CompileSession) -> None:
+def test_several_at_once_get_whole_files(tmp_path: Path, session: ToolSession) -> None:
     same = call(tmp_path)
 
     def one(number: int) -> dict[str, str]:
@@ -175,14 +176,15 @@ def test_several_at_once_get_whole_files(tmp_path: Path, session: CompileSession
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda number: contexts[number].run(one, number), range(8)))
     assert found == [MADE] * 8
-    assert session.compiled + session.from_cache == 8
+    count = session.counts[Task.COMPILE]
+    assert count.made + count.from_cache == 8
     assert user_cache().size()[0] == 1
 
 
 _STORE = """
 import sys
 from pathlib import Path
-from dovetail.targets.compile_cache import CacheRecord, user_cache
+from dovetail.targets.tool_cache import CacheRecord, user_cache
 from dovetail.files import file_sha256
 source = Path(sys.argv[1])
 for _ in range(30):
@@ -204,7 +206,7 @@ def test_two_processes_at_once_are_safe_while_entries_come_and_go(
     source.mkdir()
     for number in range(3):
         (source / f"{number}.bin").write_bytes(os.urandom(400_000))
-    monkeypatch.setenv(compile_cache.LIMIT_VARIABLE, "1")  # room for two of the three
+    monkeypatch.setenv(tool_cache.LIMIT_VARIABLE, "1")  # room for two of the three
     commands = [[sys.executable, "-c", _STORE, str(source), str(tmp_path / name)] for name in ("a", "b")]
     running = [subprocess.Popen(command, stderr=subprocess.PIPE) for command in commands]
     assert [process.communicate()[1] for process in running] == [b"", b""]
@@ -214,16 +216,14 @@ def test_two_processes_at_once_are_safe_while_entries_come_and_go(
     assert not list(user_cache().folder.glob("tmp-*"))
 
 
-def _stored(cache: CompileCache, name: str, size: int, source: Path) -> None:
-    from dovetail.files import file_sha256
-
+def _stored(cache: ToolCache, name: str, size: int, source: Path) -> None:
     path = source / name
     path.write_bytes(os.urandom(size))
     cache.store(CacheRecord(name * 64, {}, "", "", {name: file_sha256(path)}), source)
 
 
 def test_the_least_recently_used_go_first_and_too_large_ones_are_not_kept(tmp_path: Path) -> None:
-    cache = CompileCache(tmp_path / "small", 3000)
+    cache = ToolCache(tmp_path / "small", 3000)
     for age, name in enumerate("ab"):
         _stored(cache, name, 1000, tmp_path)
         os.utime(cache.folder / (name * 2) / (name * 64), (age, age))
@@ -236,8 +236,28 @@ def test_the_least_recently_used_go_first_and_too_large_ones_are_not_kept(tmp_pa
     assert sorted(path.name[0] for path in cache.folder.glob("??/*")) == kept
 
 
+def test_many_small_entries_are_not_all_looked_at_for_each_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, looked_at = ToolCache(tmp_path / "cache", 1_000_000), list[int]()
+    size_of = tool_cache._size_bytes
+    monkeypatch.setattr(tool_cache, "_size_bytes", lambda folder: looked_at.append(1) or size_of(folder))
+    for number in range(30):
+        path = tmp_path / f"{number}"
+        path.write_bytes(os.urandom(900))
+        cache.store(CacheRecord(f"{number:064}", {}, "", "", {path.name: file_sha256(path)}), tmp_path)
+    assert cache.size()[0] == 30
+    del looked_at[-30:]
+    assert len(looked_at) < 60, "30 stores, of which the first and every eleventh or so look at all entries"
+    for number in range(1200):
+        path = tmp_path / f"{number}"
+        path.write_bytes(os.urandom(900))
+        cache.store(CacheRecord(f"{number:064}", {}, "", "", {path.name: file_sha256(path)}), tmp_path)
+    assert cache.size()[1] <= 1_010_000 + 2000
+
+
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
-    cache = CompileCache(tmp_path / "cache", 10_000)
+    cache = ToolCache(tmp_path / "cache", 10_000)
     for name, age in (("tmp-old", 0), ("tmp-new", None)):
         (cache.folder / name).mkdir(parents=True)
         if age is not None:
@@ -250,6 +270,6 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["0", "-1", "lots", "1.5"])
 def test_a_size_limit_that_is_no_number_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(compile_cache.LIMIT_VARIABLE, text)
-    with pytest.raises(InputError, match=rf"{compile_cache.LIMIT_VARIABLE}={text}: expected a whole number"):
+    monkeypatch.setenv(tool_cache.LIMIT_VARIABLE, text)
+    with pytest.raises(InputError, match=rf"{tool_cache.LIMIT_VARIABLE}={text}: expected a whole number"):
         user_cache()

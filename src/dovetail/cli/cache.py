@@ -1,4 +1,4 @@
-"""``dovetail cache``: show or clear the cache of compile results."""
+"""``dovetail cache``: show or clear the cache of what vendor tools gave."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from dovetail.printable import size_text
 
 @click.group("cache")
 def cache_command() -> None:
-    """Show or clear the compile cache.
+    """Show or clear the cache of compile results and target outputs.
 
-    It holds the results of vendor compilers, and the hashes of float models that ONNX Runtime ran without a crash. Runs
-    with `--no-cache` do not use it. DOVETAIL_CACHE_DIR sets another folder, DOVETAIL_CACHE_LIMIT_MB another size limit.
+    It holds what vendor compilers, emulators and runtimes gave, and the hashes of float models that ONNX Runtime ran
+    without a crash; never a measured time. Runs with `--no-cache` do not use it. DOVETAIL_CACHE_DIR sets another
+    folder, DOVETAIL_CACHE_LIMIT_MB another size limit.
     """
 
 
 @cache_command.command("info")
 def info_command() -> None:
     """Show the folder, the number of entries and the size."""
-    from dovetail.targets.compile_cache import user_cache
+    from dovetail.targets.tool_cache import user_cache
 
     cache = user_cache()
     entries, size_bytes = cache.size()
@@ -31,13 +32,13 @@ def info_command() -> None:
 def clear_command() -> None:
     """Remove all entries from the cache."""
     from dovetail.errors import InputError
-    from dovetail.targets.compile_cache import user_cache
+    from dovetail.targets.tool_cache import user_cache
 
     cache = user_cache()
     try:
         entries, size_bytes = cache.clear()
     except OSError as error:
-        raise InputError(f"{cache.folder}: the compile cache could not be cleared ({error})") from error
+        raise InputError(f"{cache.folder}: the cache could not be cleared ({error})") from error
     click.echo(f"removed {_entries(entries)}, {size_text(size_bytes)}, from {cache.folder}")
 
 

@@ -56,5 +56,5 @@ OUTPUT = together(
     click.option("--force", is_flag=True, help="Replace an earlier run in the run directory."),
 )
 NO_CACHE = click.option(
-    "--no-cache", is_flag=True, help="Compile everything again; neither read nor write the compile cache."
+    "--no-cache", is_flag=True, help="Compile and run everything again; neither read nor write the cache."
 )

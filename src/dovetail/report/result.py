@@ -152,6 +152,7 @@ class Result:
     decisions: tuple[Decision, ...] = ()
     tail: SplitPoint | None = None
     compilations: Mapping[str, int] = field(default_factory=dict)
+    target_runs: Mapping[str, int] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
     @property

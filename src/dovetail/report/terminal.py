@@ -48,7 +48,7 @@ def print_result(result: Result, run: Path, console: Console | None = None) -> N
     _print_findings(result, out)
     if result.tail is not None:
         _print_tail(result.tail, out)
-    _print_compilations(result.compilations, out)
+    _print_reused(result, out)
     for note in result.notes:
         out.print(f"note: {escape(note)}")
     if result.calibration is not None:
@@ -301,14 +301,17 @@ def _print_losses(metrics: Metrics, out: Console) -> None:
     out.print(table)
 
 
-def _print_compilations(compilations: Mapping[str, int], out: Console) -> None:
-    """Print how many compile results came from the compile cache."""
-    compiled, cached = compilations.get("compiled", 0), compilations.get("from_cache", 0)
+def _print_reused(result: Result, out: Console) -> None:
+    """Print how many compile results, and outputs of the target, came from the cache."""
+    compiled, cached = result.compilations.get("compiled", 0), result.compilations.get("from_cache", 0)
     if cached and not compiled:
         results = "the compile result was" if cached == 1 else f"all {cached} compile results were"
-        out.print(f"compile cache: {results} reused, the compiler was not run")
+        out.print(f"cache: {results} reused, the compiler was not run")
     elif cached:
-        out.print(f"compile cache: {cached} of {compiled + cached} compile results came from it")
+        out.print(f"cache: {cached} of {compiled + cached} compile results came from it")
+    run, reused = result.target_runs.get("run", 0), result.target_runs.get("from_cache", 0)
+    if reused:
+        out.print(f"cache: the outputs of {reused} of {run + reused} runs on the target came from it")
 
 
 def _print_tail(cut: SplitPoint, out: Console) -> None:

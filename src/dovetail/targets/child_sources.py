@@ -1,4 +1,4 @@
-"""The source code that a function in a child process depends on, as one hash for the key of the compile cache."""
+"""The source code that a function in a child process depends on, as one hash for the key of the cache."""
 
 from __future__ import annotations
 

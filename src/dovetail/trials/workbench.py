@@ -162,7 +162,7 @@ class Workbench:
 
     def build_each(self, variants: Sequence[Variant]) -> list[Build]:
         """Build several variants, one per core at a time; vendor tools run in child processes."""
-        contexts = [copy_context() for _ in variants]  # context variables of the run: whether it uses the compile cache
+        contexts = [copy_context() for _ in variants]  # context variables of the run: whether it uses the cache
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return list(pool.map(lambda context, variant: context.run(self.build, variant), contexts, variants))
 

@@ -22,10 +22,10 @@ from dovetail.passes.remove_unused import remove_unused
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
 from dovetail.target import Family, Rewrites, Target
-from dovetail.targets.compile_in_child import CompileCall, compile_in_child, model_inputs
 from dovetail.targets.ort_cpu.islands import hold_islands
 from dovetail.targets.ort_cpu.read_back import read_optimized
 from dovetail.targets.ort_cpu.table import TABLE
+from dovetail.targets.tool_call import ToolCall, call_tool, model_inputs
 
 _LOAD = 'onnxruntime.InferenceSession("model.onnx", session_options)'
 
@@ -62,14 +62,14 @@ def compile_model(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResul
     """Let ONNX Runtime build a session in a child process, and keep the optimized graph."""
     model = artifacts[0].path
     optimized = model.with_name("optimized.onnx")  # beside the model, because it may refer to the model's weight file
-    call = CompileCall(
+    call = ToolCall(
         "dovetail.targets.ort_cpu.build:build_in_child",
         {"model": "model.onnx", "optimized": optimized.name},
         inputs=model_inputs(model),
         packages=("onnxruntime",),
         who="ONNX Runtime",
     )
-    result = compile_in_child(call, optimized.parent)
+    result = call_tool(call, optimized.parent)
     if result.answer is None:
         return CompileResult(artifacts, error=result.error, log=result.log, finished=result.finished)
     made_by = f"onnxruntime {result.answer['version']}"

@@ -10,7 +10,6 @@ from pathlib import Path
 from dovetail.backend import Artifact, CompileResult
 from dovetail.finding import Finding, Place, PlaceKind, Severity
 from dovetail.targets.child import ChildResult
-from dovetail.targets.compile_in_child import CompileCall, compile_in_child, model_inputs
 from dovetail.targets.htp.rules.compiler import NO_DLC, NOT_FOR_DEVICE, OTHER_ARCHITECTURE, QAIRT_VERSION_UNKNOWN
 from dovetail.targets.qnn_htp.emitted_nodes import emitted_nodes
 from dovetail.targets.qnn_htp.estimate import read_estimate, read_traffic
@@ -18,8 +17,11 @@ from dovetail.targets.qnn_htp.install import PACKAGE
 from dovetail.targets.qnn_htp.log import compiled_for, failure, warnings
 from dovetail.targets.qnn_htp.options import HtpOptions
 from dovetail.targets.qnn_htp.qairt import DeviceFileKind, LoadExpectation, can_load, load_fix, made_by, parse_version
+from dovetail.targets.tool_call import ToolCall, call_tool, model_inputs
 
 GRAPH = "qnn_graph"
+# The names of the context binary, and of the ONNX file that refers to it, start with this.
+CONTEXT = "context"
 _DLC = "dlc"
 SESSION = "dovetail.targets.qnn_htp.session"
 _COMPILER = "the HTP compiler"
@@ -44,16 +46,16 @@ def compile_model(options: HtpOptions, artifacts: tuple[Artifact, ...], folder: 
     def failed(result: ChildResult) -> CompileResult:
         return failure(result, artifacts, emitted_nodes(model))
 
-    call = CompileCall(
+    call = ToolCall(
         f"{SESSION}:build_in_child",
-        {"model": "model.onnx", "options": provider_options, "context": "context.onnx"},
+        {"model": "model.onnx", "options": provider_options, "context": f"{CONTEXT}.onnx"},
         inputs=model_inputs(model),
         packages=(PACKAGE,),
         who=_COMPILER,
         limits=options.limits,
         is_final=lambda result: result.answer is not None or failed(result).finished,
     )
-    result = compile_in_child(call, folder)
+    result = call_tool(call, folder)
     if result.answer is None:
         rejected = failed(result)
         mismatch = _architecture_mismatch(options, result.log)
@@ -61,7 +63,7 @@ def compile_model(options: HtpOptions, artifacts: tuple[Artifact, ...], folder: 
             error = f"{mismatch[0].message}; {mismatch[0].fix}; {rejected.error}"
             return replace(rejected, error=error, findings=(*mismatch, *rejected.findings))
         return rejected
-    files = [path for path in sorted(folder.glob("context*")) if path.is_file()]
+    files = [path for path in sorted(folder.glob(f"{CONTEXT}*")) if path.is_file()]
     contexts = [Artifact(p.stem, p, _builder(p), p.suffix in _KINDS, _LOAD.get(p.suffix, "")) for p in files]
     provider = f"{PACKAGE} {version(PACKAGE)}"
     graphs = [Artifact(GRAPH, path, provider) for path in sorted(dump.glob("*.json")) if "tensor_log" not in path.name]
@@ -81,7 +83,7 @@ def _clear(folder: Path) -> None:
     """Remove the files of an earlier run."""
     for name in (GRAPH, _DLC):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for old in (*folder.glob("context*"), folder / "profile.csv"):
+    for old in (*folder.glob(f"{CONTEXT}*"), folder / "profile.csv"):
         old.unlink(missing_ok=True)
 
 
@@ -112,7 +114,7 @@ def _write_dlc(options: HtpOptions, model: Path, folder: Path) -> tuple[Path, st
     """Write the DLC of a model and return its path and an error; the serializer's file name is a number: rename it."""
     folder.mkdir()
     path = folder / "model.dlc"
-    call = CompileCall(
+    call = ToolCall(
         f"{SESSION}:write_dlc_in_child",
         {"model": "model.onnx", "options": dict(options.provider), "folder": "."},
         inputs=model_inputs(model),
@@ -120,7 +122,7 @@ def _write_dlc(options: HtpOptions, model: Path, folder: Path) -> tuple[Path, st
         who="the DLC writer",
         limits=options.limits,
     )
-    result = compile_in_child(call, folder)
+    result = call_tool(call, folder)
     if result.answer is None:
         return path, result.error
     files = result.answer["files"]

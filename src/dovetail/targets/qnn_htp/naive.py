@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from dovetail.backend import Sample
-from dovetail.targets.compile_in_child import CompileCall, compile_in_child, model_inputs
 from dovetail.targets.qnn_htp.options import HtpOptions
+from dovetail.targets.tool_call import ToolCall, call_tool, model_inputs
 
 # The activation type of the helpers, by the name of the precision.
 _ACTIVATIONS = {"w8a8": "QUInt8", "w8a16": "QUInt16"}
@@ -40,7 +40,7 @@ def export_naive(
             files[f"{_SAMPLES}/{number:04d}.npz"] = path = Path(folder) / f"{number:04d}.npz"
             np.savez(path, allow_pickle=False, **sample)
         arguments: dict[str, Any] = {"model": _ORIGINAL, "output": output.name, "samples": _SAMPLES}
-        call = CompileCall(
+        call = ToolCall(
             "dovetail.targets.qnn_htp.naive:export_in_child",
             {**arguments, "activation": _ACTIVATIONS[precision], "shapes": _shape_texts(shapes)},
             inputs={**model_inputs(original, _ORIGINAL), **files},
@@ -48,7 +48,7 @@ def export_naive(
             who="onnxruntime.quantization",
             limits=options.limits,
         )
-        result = compile_in_child(call, output.parent)
+        result = call_tool(call, output.parent)
     return "" if result.answer is not None else f"baseline naive (onnxruntime.quantization) failed: {result.error}"
 
 

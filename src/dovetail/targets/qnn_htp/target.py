@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +31,6 @@ from dovetail.op_support import FP16
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
 from dovetail.target import Family, Rewrites, Target
-from dovetail.targets.child import run_child
 from dovetail.targets.htp.chips import ARCHITECTURES, CHIPS, chip_named
 from dovetail.targets.htp.rewrites import REWRITES
 from dovetail.targets.htp.rules import RULES
@@ -38,19 +38,22 @@ from dovetail.targets.htp.rules.retired import RETIRED
 from dovetail.targets.htp.table import htp_table
 from dovetail.targets.htp.workarounds import needed
 from dovetail.targets.htp.workarounds.workaround import limited
-from dovetail.targets.qnn_htp.compile import GRAPH, SESSION, compile_model, package
+from dovetail.targets.qnn_htp.compile import CONTEXT, GRAPH, SESSION, compile_model, package
 from dovetail.targets.qnn_htp.device import device_files
-from dovetail.targets.qnn_htp.install import installed_qairt, probe
+from dovetail.targets.qnn_htp.install import PACKAGE, installed_qairt, probe
 from dovetail.targets.qnn_htp.islands import hold_islands
 from dovetail.targets.qnn_htp.naive import export_naive
 from dovetail.targets.qnn_htp.options import KEYS, HtpOptions, read_options
 from dovetail.targets.qnn_htp.read_back import EVIDENCE, read_dump
+from dovetail.targets.tool_call import Task, ToolCall, call_tool, model_inputs
 from dovetail.trials.knobs.islands import islands
 from dovetail.trials.knobs.operand_widths import OPERAND_WIDTHS
 from dovetail.trials.knobs.wide_outputs import WIDE_OUTPUTS
 
 # A ViT in float16 on the emulator agrees with float32 to 51 dB (onnxruntime-qnn 2.7.0); a graph must reach 3 dB less.
 _FLOAT16_DB = 48.0
+# What the emulator reads and writes.
+_SAMPLE, _OUTPUTS = "sample.npz", "outputs.npz"
 # Samples to emulate before a disagreement counts. PP-OCRv6's text detector in w8a8: every operator is right to one or
 # two steps, but in the simulation, too, the SQNR of the output is 8 to 26 dB, depending on the sample. Target and
 # simulation differed by 3.6 dB on 4 samples and by 1.4 on 16.
@@ -124,20 +127,40 @@ def read_back(compiled: CompileResult, plan: Plan) -> ReadBack:
 
 def run(options: HtpOptions, compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
     """Emulate the compiled model, each sample in a fresh process, as many in parallel as there are cores."""
-    model = next((a.path for a in compiled.artifacts if a.name == "context"), compiled.artifacts[0].path)
+    context = copy_context()  # context variables of the run: whether it uses the cache
+
+    def emulate(sample: Sample) -> Sample:
+        return context.copy().run(_emulate, options, compiled, sample)
+
     with ThreadPoolExecutor(os.cpu_count()) as cores:
-        yield from cores.map(partial(_emulate, options, model), samples)
+        yield from cores.map(emulate, samples)
 
 
-def _emulate(options: HtpOptions, model: Path, sample: Sample) -> Sample:
+def _emulate(options: HtpOptions, compiled: CompileResult, sample: Sample) -> Sample:
     with tempfile.TemporaryDirectory(prefix="dovetail-htp-") as name:
-        inputs, outputs = Path(name) / "sample.npz", Path(name) / "outputs.npz"
-        np.savez(inputs, allow_pickle=False, **sample)
-        arguments = {"model": str(model), "options": dict(options.provider)}
-        arguments |= {"sample": str(inputs), "outputs": str(outputs)}
-        result = run_child(f"{SESSION}:run_in_child", arguments, who="the HTP emulator", limits=options.limits)
+        folder = Path(name)
+        np.savez(folder / _SAMPLE, allow_pickle=False, **sample)
+        model, files = _program(compiled)
+        call = ToolCall(
+            f"{SESSION}:run_in_child",
+            {"model": model, "options": dict(options.provider), "sample": _SAMPLE, "outputs": _OUTPUTS},
+            inputs={**files, _SAMPLE: folder / _SAMPLE},
+            packages=(PACKAGE,),
+            who="the HTP emulator",
+            limits=options.limits,
+            task=Task.RUN,
+        )
+        result = call_tool(call, folder)
         if result.answer is None:
             error = BackendError if result.finished else UnfinishedError
             raise error(f"the HTP emulator did not run the model: {result.error}")
-        with np.load(outputs) as arrays:
+        with np.load(folder / _OUTPUTS) as arrays:
             return {key: arrays[key] for key in arrays.files}
+
+
+def _program(compiled: CompileResult) -> tuple[str, dict[str, Path]]:
+    """The file that a session opens, and all files that it reads, by name: the context binary if there is one."""
+    contexts = {a.path.name: a.path for a in compiled.artifacts if a.name.startswith(CONTEXT)}
+    if (name := f"{CONTEXT}.onnx") in contexts:
+        return name, contexts
+    return "model.onnx", model_inputs(compiled.artifacts[0].path)

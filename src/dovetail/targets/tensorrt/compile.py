@@ -17,12 +17,12 @@ from dovetail.model.edit import constant_of, forget_names, is_op
 from dovetail.model.write import write
 from dovetail.passes.as_float16 import as_float16
 from dovetail.targets.child import ChildResult
-from dovetail.targets.compile_in_child import CompileCall, compile_in_child, model_inputs
 from dovetail.targets.tensorrt.coverage import Block, find_blocks, findings
 from dovetail.targets.tensorrt.install import PACKAGE
 from dovetail.targets.tensorrt.layers import Layer, UnreadableError, parse_layers
 from dovetail.targets.tensorrt.options import TrtOptions
 from dovetail.targets.tensorrt.unquantized import UnquantizedModel, unquantized
+from dovetail.targets.tool_call import ToolCall, call_tool, model_inputs
 
 ENGINE, LAYERS, FLOAT16_LAYERS = "engine", "layers", "float16_layers"
 _MATRIX_OPS = ("Conv", "Gemm", "MatMul")
@@ -69,7 +69,7 @@ def compile_model(options: TrtOptions, artifacts: tuple[Artifact, ...], folder: 
 
 def _build(options: TrtOptions, model: Path, folder: Path) -> ChildResult:
     """Build the engine of a model, and write it and its layer list into a folder."""
-    call = CompileCall(
+    call = ToolCall(
         "dovetail.targets.tensorrt.build:build_in_child",
         {"model": "model.onnx", "engine": _ENGINE_FILE, "layers": _LAYERS_FILE, "sm": options.gpu.sm},
         inputs=model_inputs(model),
@@ -78,7 +78,7 @@ def _build(options: TrtOptions, model: Path, folder: Path) -> ChildResult:
         limits=options.limits,
         is_final=lambda result: not _error(result),
     )
-    return compile_in_child(call, folder)
+    return call_tool(call, folder)
 
 
 def _build_float16(options: TrtOptions, plain: UnquantizedModel, layers: Path) -> ChildResult:

@@ -14,7 +14,7 @@ from dovetail.backend import Artifact, CompileResult, Placement, UndelegatedOp
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import nodes_of
 from dovetail.qdq.params import is_dequantize, is_quantize
-from dovetail.targets.compile_in_child import CompileCall, compile_in_child, model_inputs
+from dovetail.targets.tool_call import ToolCall, call_tool, model_inputs
 from dovetail.targets.xnnpack.install import PACKAGES
 from dovetail.targets.xnnpack.operators.registry import MOST_AXES
 from dovetail.targets.xnnpack.options import XnnpackOptions
@@ -47,7 +47,7 @@ def compile_model(
     program, census = folder / "model.pte", folder / "census.json"
     for stale in (program, census):
         stale.unlink(missing_ok=True)
-    call = CompileCall(
+    call = ToolCall(
         "dovetail.targets.xnnpack.lower:lower_in_child",
         {"model": "model.onnx", "program": program.name, "census": census.name, "plain": plain},
         inputs=model_inputs(artifacts[0].path),
@@ -55,7 +55,7 @@ def compile_model(
         who="the ExecuTorch lowering",
         limits=options.limits,
     )
-    result = compile_in_child(call, folder)
+    result = call_tool(call, folder)
     if result.answer is None:
         error = error_message(result.log, result.error, artifacts[0].path)
         return CompileResult(artifacts, error=error, log=result.log, finished=result.finished)

@@ -12,9 +12,12 @@ import numpy as np
 from dovetail.backend import Sample
 from dovetail.encoding import Array
 from dovetail.errors import BackendError, UnfinishedError
-from dovetail.targets.child import run_child
+from dovetail.targets.tool_call import Task, ToolCall, call_tool
+from dovetail.targets.xnnpack.install import PACKAGES
 from dovetail.targets.xnnpack.options import XnnpackOptions
 
+# What the runtime reads and writes.
+_PROGRAM, _SAMPLES, _OUTPUTS = "model.pte", "samples.npz", "outputs.npz"
 # The size of a batch for one child process: starting it takes seconds, and it holds its samples in memory.
 _BATCH_SAMPLES, _BATCH_BYTES = 512, 256 << 20
 
@@ -40,19 +43,22 @@ def _run_batch(
     options: XnnpackOptions, program: Path, inputs: list[str], outputs: list[str], batch: list[Sample]
 ) -> list[Sample]:
     with tempfile.TemporaryDirectory(prefix="dovetail-xnnpack-") as name:
-        samples, results = Path(name) / "samples.npz", Path(name) / "outputs.npz"
+        folder = Path(name)
         stacked = {f"{i}": np.stack([sample[key] for sample in batch]) for i, key in enumerate(inputs)}
-        np.savez(samples, allow_pickle=False, **stacked)
-        arguments = {"program": str(program), "samples": str(samples), "outputs": str(results), "inputs": len(inputs)}
-        result = run_child(
+        np.savez(folder / _SAMPLES, allow_pickle=False, **stacked)
+        call = ToolCall(
             "dovetail.targets.xnnpack.session:run_in_child",
-            arguments,
+            {"program": _PROGRAM, "samples": _SAMPLES, "outputs": _OUTPUTS, "inputs": len(inputs)},
+            inputs={_PROGRAM: program, _SAMPLES: folder / _SAMPLES},
+            packages=tuple(PACKAGES),
             who="the ExecuTorch runtime",
             limits=options.limits,
+            task=Task.RUN,
         )
+        result = call_tool(call, folder)
         if result.answer is None:
             kind = BackendError if result.finished else UnfinishedError
             raise kind(f"the ExecuTorch runtime did not run the program: {result.error}")
-        with np.load(results) as file:
+        with np.load(folder / _OUTPUTS) as file:
             arrays: list[Array] = [file[f"{i}"] for i in range(len(outputs))]
         return [{key: array[i] for key, array in zip(outputs, arrays, strict=True)} for i in range(len(batch))]

@@ -1,7 +1,8 @@
-"""Compiling in a child process, as a pure function of input files and arguments, so that its outcome can be cached.
+"""Calls of vendor tools in a child process, as pure functions of input files and arguments, so that they can be cached.
 
 The child works in a folder of its own that holds its input files by fixed names, and every path it is given is
-relative to that folder. So nothing it makes depends on where a run is, and what is compiled twice is compiled once.
+relative to that folder. So nothing it makes depends on where a run is: the same build is compiled once, and the same
+sample is run once on the same build. Measurements of time are not made here: they are never cached.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -26,10 +28,10 @@ from dovetail.files import file_sha256
 from dovetail.model.external_data import external_files
 from dovetail.targets.child import DEFAULT_LIMITS, ChildResult, Limits, run_child
 from dovetail.targets.child_sources import source_sha256
-from dovetail.targets.compile_cache import CacheRecord, CompileCache, user_cache
+from dovetail.targets.tool_cache import CacheRecord, ToolCache, user_cache
 
-# Raised whenever what is kept of a compilation, or what it is found by, changes.
-_FORMAT = 1
+# Raised whenever what is kept of a call, or what it is found by, changes.
+_FORMAT = 2
 # The packages that read and write the files of every target.
 _CORE_PACKAGES = ("numpy", "onnx", "onnx-ir", "onnxruntime")
 # An error that is about this machine at this moment, and not about the model.
@@ -40,9 +42,16 @@ _MACHINE_ERROR = re.compile(
 )
 
 
+class Task(StrEnum):
+    """What a tool is called for: to compile a model, or to run a compiled one."""
+
+    COMPILE = "compile"
+    RUN = "run"
+
+
 @dataclass(frozen=True, slots=True)
-class CompileCall:
-    """One call of a vendor's compiler, or of ONNX Runtime.
+class ToolCall:
+    """One call of a vendor's compiler, emulator or runtime, or of ONNX Runtime.
 
     ``function``: ``module:name``, called with ``arguments`` in a folder that holds ``inputs`` by name, to which it must
     not write; whatever other files it leaves there are its output. ``packages``: the distributions it uses. ``who``:
@@ -57,32 +66,40 @@ class CompileCall:
     who: str
     limits: Limits = DEFAULT_LIMITS
     is_final: Callable[[ChildResult], bool] = lambda result: result.answer is not None
+    task: Task = Task.COMPILE
+
+
+@dataclass(slots=True)
+class CallCount:
+    """How many calls were made, and how many answers came from the cache instead."""
+
+    made: int = 0
+    from_cache: int = 0
 
 
 @dataclass(slots=True, eq=False)
-class CompileSession:
-    """The compilations of one run: how many were run and how many came from the cache, and why storing one failed."""
+class ToolSession:
+    """The calls of one run of the pipeline, counted by task, and why an answer could not be stored."""
 
-    cache: CompileCache | None
-    compiled: int = 0
-    from_cache: int = 0
+    cache: ToolCache | None
+    counts: dict[Task, CallCount] = field(default_factory=lambda: {task: CallCount() for task in Task})
     not_stored: str = ""
     _lock: Lock = field(default_factory=Lock)
 
-    def count(self, *, hit: bool) -> None:
-        """Add one compilation."""
+    def count(self, task: Task, *, hit: bool) -> None:
+        """Add one call."""
         with self._lock:
-            self.from_cache += hit
-            self.compiled += not hit
+            self.counts[task].from_cache += hit
+            self.counts[task].made += not hit
 
 
-_SESSION: ContextVar[CompileSession | None] = ContextVar("compile_session", default=None)
+_SESSION: ContextVar[ToolSession | None] = ContextVar("tool_session", default=None)
 
 
 @contextmanager
-def compile_session(*, use_cache: bool) -> Iterator[CompileSession]:
-    """Count the compilations in this block, and let them use the user's cache or not."""
-    session = CompileSession(user_cache() if use_cache else None)
+def tool_session(*, use_cache: bool) -> Iterator[ToolSession]:
+    """Count the calls in this block, and let them use the user's cache or not."""
+    session = ToolSession(user_cache() if use_cache else None)
     token = _SESSION.set(session)
     try:
         yield session
@@ -97,17 +114,17 @@ def model_inputs(model: Path, name: str = "model.onnx") -> dict[str, Path]:
     return {name: model, **weights}
 
 
-def compile_in_child(call: CompileCall, folder: Path) -> ChildResult:
-    """Run a compiler, or take from the cache what it answered before; its files are moved into ``folder``.
+def call_tool(call: ToolCall, folder: Path) -> ChildResult:
+    """Run a tool, or take from the cache what it answered before; its files are moved into ``folder``.
 
-    Files are only moved where there is an answer: what a refused or stopped compiler left behind is removed.
+    Files are only moved where there is an answer: what a tool that failed or was stopped left behind is removed.
     """
     session = _session()
-    with tempfile.TemporaryDirectory(prefix=".compile-", dir=folder) as name:
+    with tempfile.TemporaryDirectory(prefix=".tool-", dir=folder) as name:
         work = Path(name)
         key = _key(call)
         record = None if session.cache is None else session.cache.load(key, work)
-        session.count(hit=record is not None)
+        session.count(call.task, hit=record is not None)
         if record is not None:
             result = ChildResult(record.answer, record.error, record.log)
         else:
@@ -121,8 +138,8 @@ def compile_in_child(call: CompileCall, folder: Path) -> ChildResult:
     return result
 
 
-def has_finished(call: CompileCall) -> bool:
-    """Whether a call finished before: its answer is in the cache. Not counted as a compilation."""
+def has_finished(call: ToolCall) -> bool:
+    """Whether a call finished before: its answer is in the cache. Not counted."""
     cache = _session().cache
     if cache is None:
         return False
@@ -130,18 +147,18 @@ def has_finished(call: CompileCall) -> bool:
         return cache.load(_key(call), Path(name)) is not None
 
 
-def remember(call: CompileCall, result: ChildResult) -> None:
-    """Keep the answer of a call that was not made by ``compile_in_child`` and wrote no files."""
+def remember(call: ToolCall, result: ChildResult) -> None:
+    """Keep the answer of a call that was not made by ``call_tool`` and wrote no files."""
     with tempfile.TemporaryDirectory(prefix="dovetail-") as name:
         _store(_session(), _key(call), call, result, Path(name))
 
 
-def _session() -> CompileSession:
-    return _SESSION.get() or CompileSession(user_cache())
+def _session() -> ToolSession:
+    return _SESSION.get() or ToolSession(user_cache())
 
 
-def _run(call: CompileCall, work: Path) -> ChildResult:
-    """The compiler in its folder; what is in there afterwards is its output only."""
+def _run(call: ToolCall, work: Path) -> ChildResult:
+    """The tool in its folder; what is in there afterwards is its output only."""
     for name, path in call.inputs.items():
         (work / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, work / name)  # no link: ONNX refuses weights with several hard links
@@ -151,7 +168,7 @@ def _run(call: CompileCall, work: Path) -> ChildResult:
     return result
 
 
-def _store(session: CompileSession, key: str, call: CompileCall, result: ChildResult, work: Path) -> None:
+def _store(session: ToolSession, key: str, call: ToolCall, result: ChildResult, work: Path) -> None:
     """Keep what would come out the same again; a disk that is full, or read-only, only means that nothing is kept."""
     if session.cache is None or not result.finished or not call.is_final(result):
         return
@@ -169,7 +186,7 @@ def _files(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
-def _key(call: CompileCall) -> str:
+def _key(call: ToolCall) -> str:
     """The hash of everything that decides what a call answers and writes."""
     packages = sorted({*_CORE_PACKAGES, *call.packages})
     decides = {

@@ -1,4 +1,4 @@
-"""The compile cache: what vendor compilers answered and wrote before, by the hash of everything that decides it.
+"""The cache: what vendor compilers, emulators and runtimes gave before, by the hash of everything that decides it.
 
 An entry is one folder, ``ab/abcdef.../``, with ``record.gz`` (answer, error, log, file hashes) and ``files/``. It is
 written under a temporary name and renamed, so that another process sees all of it or nothing. An entry that is not
@@ -31,6 +31,10 @@ DEFAULT_LIMIT_MB = 5000
 _RECORD, _FILES, _TEMPORARY = "record.gz", "files", "tmp-"
 # A temporary folder that is older than this was left by a process that was killed.
 _ABANDONED_S = 24 * 3600.0
+# Looking at every entry takes longer than some entries take to make, so it is done once for this part of the limit.
+_TRIM_AFTER = 0.01
+# What this process has stored since it last looked at every entry, by cache folder.
+_STORED_BYTES: dict[Path, int] = {}
 # What reading an entry raises that is not there, or is not what ``store`` writes.
 _DAMAGED = (
     FileNotFoundError,
@@ -46,7 +50,7 @@ _DAMAGED = (
 
 @dataclass(frozen=True, slots=True)
 class CacheRecord:
-    """What one compilation came to: its answer or error, its log, and the SHA-256 of every file, by relative path."""
+    """What one call came to: its answer or error, its log, and the SHA-256 of every file, by relative path."""
 
     key: str
     answer: Mapping[str, Any] | None
@@ -56,8 +60,8 @@ class CacheRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class CompileCache:
-    """Entries below one folder, at most ``limit_bytes`` of them: the least recently used go first."""
+class ToolCache:
+    """Entries below one folder, at most about ``limit_bytes`` of them: the least recently used go first."""
 
     folder: Path
     limit_bytes: int
@@ -85,13 +89,15 @@ class CompileCache:
 
     def store(self, record: CacheRecord, source: Path) -> None:
         """Keep a record with its files, which are in ``source``; raises OSError where the disk does not take it."""
-        if sum((source / name).stat().st_size for name in record.files) > self.limit_bytes:
+        packed = gzip.compress(msgspec.json.encode(record), compresslevel=1)
+        size_bytes = len(packed) + sum((source / name).stat().st_size for name in record.files)
+        if size_bytes > self.limit_bytes:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=self.folder))
         try:
             _copy_files(source, record.files, temporary / _FILES)
-            (temporary / _RECORD).write_bytes(gzip.compress(msgspec.json.encode(record), compresslevel=1))
+            (temporary / _RECORD).write_bytes(packed)
             entry = self._entry(record.key)
             if entry.parent.exists() and not entry.parent.is_dir():
                 entry.parent.unlink()
@@ -103,7 +109,7 @@ class CompileCache:
                     raise  # otherwise another process was faster, and its entry is the same
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        self._trim()
+        self._trim_if_due(size_bytes)
 
     def size(self) -> tuple[int, int]:
         """How many entries there are, and their bytes."""
@@ -126,6 +132,14 @@ class CompileCache:
     def _entries(self) -> Iterator[Path]:
         return (path for path in self.folder.glob("??/*") if path.is_dir())
 
+    def _trim_if_due(self, stored_bytes: int) -> None:
+        """Trim after the first entry that this process stores, and whenever it has stored a part of the limit since."""
+        stored = _STORED_BYTES.get(self.folder, self.limit_bytes) + stored_bytes
+        if stored > self.limit_bytes * _TRIM_AFTER:
+            self._trim()
+            stored = 0
+        _STORED_BYTES[self.folder] = stored
+
     def _trim(self) -> None:
         """Remove the least recently used entries until the rest fits, and what killed processes left."""
         self._remove_abandoned(older_s=_ABANDONED_S)
@@ -145,14 +159,14 @@ class CompileCache:
                 _delete(path)
 
 
-def user_cache() -> CompileCache:
+def user_cache() -> ToolCache:
     """The cache of this user: the folder and the size limit follow the environment, or the platform's convention."""
     folder = os.environ.get(FOLDER_VARIABLE) or platformdirs.user_cache_dir("dovetail", appauthor=False)
     text = os.environ.get(LIMIT_VARIABLE)
     limit_mb = whole_number(text) if text else DEFAULT_LIMIT_MB
     if limit_mb is None:
         raise InputError(f"{LIMIT_VARIABLE}={text}: expected a whole number of megabytes above 0")
-    return CompileCache(Path(folder).absolute() / "compile", limit_mb * 1_000_000)
+    return ToolCache(Path(folder).absolute() / "compile", limit_mb * 1_000_000)
 
 
 def _copy_files(source: Path, sha256: Mapping[str, str], destination: Path) -> bool:
