@@ -61,15 +61,18 @@ class RepairComparison:
         """Whether there are samples that tell how models differ."""
         return self.job.request.from_data and not self.job.data.random
 
-    def judge_variant(self, model: ir.Model, plan: Plan, simulation: RunSamples, samples: list[Sample]) -> Verdict:
-        """The verdict on a variant of a trial, with stricter limits, on calibration samples: always the same ones."""
+    def judge_variant(self, model: ir.Model, plan: Plan, run: RunSamples, samples: list[Sample]) -> Verdict:
+        """The verdict on a variant of a trial, simulated or on the target, with stricter limits.
+
+        ``samples``: calibration samples, of the first call or the first of those.
+        """
         limits = self.job.options.thresholds
         strict = replace(limits, repaired_drop_db=TRIAL_SHARE * limits.repaired_drop_db)
         types_only = self._types_only(tuple(plan_rows(plan, model)), plan)
         try:
             if self._of_trials is None:
                 self._of_trials = self._references(self.job.data, samples)
-            verdict = judge_repair(self._of_trials, simulation, types_only, strict)
+            verdict = judge_repair(self._of_trials.first(len(samples)), run, types_only, strict)
             return with_confidence(verdict, len(samples), limits.repaired_drop_db)
         except BackendError as error:
             return not_checked(_NOT_RUN.format(error), strict)

@@ -172,6 +172,16 @@ def test_an_emulator_runs_more_samples_before_a_failure_is_accepted() -> None:
     assert on_target(at(15), emulator).status is Status.FAIL
 
 
+def test_the_model_as_given_is_compared_on_the_samples_of_the_target() -> None:
+    given = at(20)
+    given[0] = EXPECTED[0] + (given[0] - EXPECTED[0]) / 10
+    references = referenced(given, EXPECTED)
+    simulated = judge_repair(references, stream(given), lambda: "unknown", Thresholds())
+    runner = Runner(None, samples=1)
+    numbers = judge_on_target(simulated, references, stream(given), runner, lambda: "unknown", Thresholds()).numbers
+    assert numbers["as given, samples of the target: y"] == numbers["target: y"] > numbers["as given: y"] + 15
+
+
 def test_a_target_that_cannot_be_run_leaves_the_verdict_of_the_simulation() -> None:
     def run(samples: Iterable[Sample]) -> Iterator[Sample]:
         raise BackendError("no device")
