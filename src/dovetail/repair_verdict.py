@@ -61,10 +61,13 @@ class RepairComparison:
         """Whether there are samples that tell how models differ."""
         return self.job.request.from_data and not self.job.data.random
 
-    def judge_variant(self, model: ir.Model, plan: Plan, run: RunSamples, samples: list[Sample]) -> Verdict:
+    def judge_variant(
+        self, model: ir.Model, plan: Plan, run: RunSamples, samples: list[Sample], errors: float
+    ) -> Verdict:
         """The verdict on a variant of a trial, simulated or on the target, with stricter limits.
 
-        ``samples``: calibration samples, of the first call or the first of those.
+        ``samples``: calibration samples, of the first call or the first of those. ``errors``: how many standard errors
+        the mean drop of a sample must be below the limit.
         """
         limits = self.job.options.thresholds
         strict = replace(limits, repaired_drop_db=TRIAL_SHARE * limits.repaired_drop_db)
@@ -73,7 +76,7 @@ class RepairComparison:
             if self._of_trials is None:
                 self._of_trials = self._references(self.job.data, samples)
             verdict = judge_repair(self._of_trials.first(len(samples)), run, types_only, strict)
-            return with_confidence(verdict, len(samples), limits.repaired_drop_db)
+            return with_confidence(verdict, len(samples), limits.repaired_drop_db, errors)
         except BackendError as error:
             return not_checked(_NOT_RUN.format(error), strict)
 

@@ -12,7 +12,7 @@ from dovetail.backend import Runner, Sample
 from dovetail.errors import BackendError
 from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.qdq.quantized_io import RunSamples
-from dovetail.verify.repaired import RepairReferences, judge_on_target, judge_repair
+from dovetail.verify.repaired import RepairReferences, judge_on_target, judge_repair, with_confidence
 from tests.equality import model_from
 
 SAMPLES = 40
@@ -140,6 +140,20 @@ def test_the_drop_per_sample_has_a_mean_and_a_deviation() -> None:
     numbers = judged(given, worse.astype(np.float32), reference=EXPECTED).numbers
     assert numbers["mean drop per sample: y"] == pytest.approx(1.0, abs=1e-3)
     assert numbers["deviation of the drop: y"] == pytest.approx(1.0127, abs=1e-3)
+
+
+def test_a_mean_drop_must_be_below_the_limit_by_standard_errors() -> None:
+    """1 dB on average, with a standard error of 0.16 dB."""
+    given = at(20)
+    worse = EXPECTED + (given - EXPECTED) * np.where(np.arange(SAMPLES) % 2, 10 ** (2 / 20), 1)[:, None]
+    limits = Thresholds(repaired_drop_db=3)
+    verdict = judge_repair(referenced(given, EXPECTED), stream(worse.astype(np.float32)), lambda: "unknown", limits)
+    assert verdict.status is Status.PASS
+    assert with_confidence(verdict, SAMPLES, 1.4, 2).status is Status.PASS
+    strict = with_confidence(verdict, SAMPLES, 1.4, 3)
+    assert strict.status is Status.FAIL
+    assert strict.reason == "'y': a sample loses 1.0 dB on average, with a standard error of 0.2 dB"
+    assert with_confidence(verdict, 7, 1.4, 3).status is Status.PASS  # too few to tell
 
 
 def on_target(target: np.ndarray, runner: Runner, reference: np.ndarray | None = EXPECTED) -> Verdict:

@@ -65,8 +65,8 @@ def judge_repair(
     return _against_as_given(references, outputs, types_only, thresholds)
 
 
-def with_confidence(verdict: Verdict, samples: int, limit_db: float) -> Verdict:
-    """The verdict, which fails too if samples may lose more than the limit on average: mean plus two standard errors.
+def with_confidence(verdict: Verdict, samples: int, limit_db: float, errors: float) -> Verdict:
+    """The verdict, which fails too if samples may lose more than the limit on average: mean plus standard errors.
 
     The pooled figure is that of the few samples with the most noise; on other samples it can be another one.
     """
@@ -75,7 +75,7 @@ def with_confidence(verdict: Verdict, samples: int, limit_db: float) -> Verdict:
     for name in (name for name in verdict.numbers if name.startswith(_MEAN)):
         output = name.removeprefix(_MEAN)
         mean, error = verdict.numbers[name], verdict.numbers[_DEVIATION + output] / math.sqrt(samples)
-        if mean + 2 * error > limit_db:
+        if mean + errors * error > limit_db:
             reason = f"{output!r}: a sample loses {mean:.1f} dB on average, with a standard error of {error:.1f} dB"
             return replace(verdict, status=Status.FAIL, reason=reason)
     return verdict

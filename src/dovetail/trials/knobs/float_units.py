@@ -63,8 +63,11 @@ CRITERION = (
     "target, if it runs here"
 )
 QUANTIZED = "quantized"
-# Judges a variant: its float graph, its plan, its simulation or the target, on these samples.
-Judge = Callable[[ir.Model, Plan, RunSamples, list[Sample]], Verdict]
+# How many standard errors the mean drop of a sample must be below the limit. A search takes the first set that passes,
+# of up to ten: with two standard errors, one of them can pass by chance in one search of five.
+ERRORS, ERRORS_IN_SEARCH = 2.0, 3.0
+# Judges a variant: its float graph, its plan, its simulation or the target, on these samples, with standard errors.
+Judge = Callable[[ir.Model, Plan, RunSamples, list[Sample], float], Verdict]
 
 
 def float_units(judge: Judge) -> Knob:
@@ -74,8 +77,8 @@ def float_units(judge: Judge) -> Knob:
 
 def _decide(judge: Judge, workbench: Workbench, variant: Variant) -> Outcome:
     """Search in float, then in the next wider precision, until the verdict passes."""
-    simulated = _judged(judge, workbench, variant)
-    as_planned = _judged_on_target(judge, workbench, variant, simulated)
+    simulated = _judged(judge, workbench, variant, ERRORS)
+    as_planned = _judged_on_target(judge, workbench, variant, simulated, ERRORS)
     decisions: tuple[Decision, ...] = ()
     if as_planned.status is Status.FAIL:
         for name in wider_precisions(workbench.table, variant.request.precision):
@@ -87,12 +90,14 @@ def _decide(judge: Judge, workbench: Workbench, variant: Variant) -> Outcome:
     return variant, decisions
 
 
-def _judged(judge: Judge, workbench: Workbench, variant: Variant) -> Verdict:
+def _judged(judge: Judge, workbench: Workbench, variant: Variant, errors: float) -> Verdict:
     plan, run = workbench.simulation(variant)
-    return judge(variant.model, plan, run, _samples(workbench, variant))
+    return judge(variant.model, plan, run, _samples(workbench, variant), errors)
 
 
-def _judged_on_target(judge: Judge, workbench: Workbench, variant: Variant, simulated: Verdict) -> Verdict:
+def _judged_on_target(
+    judge: Judge, workbench: Workbench, variant: Variant, simulated: Verdict, errors: float
+) -> Verdict:
     """The verdict of the simulation; where that passes and the target runs here, with what the target computes.
 
     An emulator runs as many samples as it does before a failure is accepted: one alone can pass by chance.
@@ -102,7 +107,7 @@ def _judged_on_target(judge: Judge, workbench: Workbench, variant: Variant, simu
     runner, samples = workbench.backend.runner, _samples(workbench, variant)
     if runner.samples is not None:
         samples = samples[: runner.retry_samples or runner.samples]
-    verdict = judge(variant.model, workbench.plan(variant), run, samples)
+    verdict = judge(variant.model, workbench.plan(variant), run, samples, errors)
     return simulated if verdict.status is Status.NOT_CHECKED else with_target(simulated, verdict, len(samples))
 
 
@@ -196,7 +201,7 @@ class _WiderSearch:
         return pinned(Pins({unit.name: pin for unit in units}))(self._variant)
 
     def _passes_simulated(self, candidates: Sequence[_Candidate]) -> bool:
-        verdict = _judged(self._judge, self._bench, self._with(candidates))
+        verdict = _judged(self._judge, self._bench, self._with(candidates), ERRORS_IN_SEARCH)
         self._tried[_count(candidates)] = verdict
         return verdict.status is Status.PASS  # a variant that cannot be run is no improvement
 
@@ -205,8 +210,9 @@ class _WiderSearch:
         count = _count(candidates)
         if count not in self._tried:
             self._passes_simulated(candidates)
-        simulated, variant = self._tried[count], self._with(candidates)
-        self._tried[count] = verdict = _judged_on_target(self._judge, self._bench, variant, simulated)
+        variant, simulated = self._with(candidates), self._tried[count]
+        verdict = _judged_on_target(self._judge, self._bench, variant, simulated, ERRORS_IN_SEARCH)
+        self._tried[count] = verdict
         return verdict.status is Status.PASS
 
     def _decision(self, unit: Unit, candidate: _Candidate) -> Decision:
