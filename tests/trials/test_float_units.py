@@ -28,6 +28,7 @@ from dovetail.trials.decision import Decision
 from dovetail.trials.knobs import float_units
 from dovetail.trials.policy import longer_prefix, shortest_prefix
 from dovetail.trials.variant import pinned
+from dovetail.verify.repaired import Margin
 from tests.equality import model_from
 from tests.planning import graph
 from tests.trials.benches import bench_of
@@ -123,7 +124,7 @@ def search(
     bench, variant = bench_of(graph(text), target, W8A8, folder)
     variant = pinned(pins or Pins())(variant)
 
-    def judge(model: ir.Model, plan: Plan, run: RunSamples, samples: list[Sample], errors: float) -> Verdict:
+    def judge(model: ir.Model, plan: Plan, run: RunSamples, samples: list[Sample], margin: Margin) -> Verdict:
         inputs = np.concatenate([sample["x"] for sample in samples])
         expected = inputs / (1 + np.exp(-inputs))
         try:
@@ -212,7 +213,7 @@ def test_what_reads_or_writes_a_tensor_that_the_caller_keeps_is_left_alone(tmp_p
 def test_a_variant_that_cannot_be_run_is_not_taken(tmp_path: Path) -> None:
     bench, variant = bench_of(graph(TENSORS), ORT_CPU, W8A8, tmp_path)
 
-    def judge(model: ir.Model, plan: Plan, run: RunSamples, samples: list[Sample], errors: float) -> Verdict:
+    def judge(model: ir.Model, plan: Plan, run: RunSamples, samples: list[Sample], margin: Margin) -> Verdict:
         as_planned = "a" in bound(plan) and "s" in bound(plan)
         return Verdict(Status.FAIL if as_planned else Status.NOT_CHECKED, "", {})
 
@@ -223,15 +224,16 @@ def test_a_variant_that_cannot_be_run_is_not_taken(tmp_path: Path) -> None:
 def test_a_set_that_a_search_takes_must_pass_more_clearly(tmp_path: Path) -> None:
     """It is the first that passes of several."""
     bench, variant = bench_of(graph(TENSORS), ORT_CPU, W8A8, tmp_path)
-    seen: list[float] = []
+    seen: list[Margin] = []
 
-    def judge(model: ir.Model, plan: Plan, run: RunSamples, samples: list[Sample], errors: float) -> Verdict:
-        seen.append(errors)
+    def judge(model: ir.Model, plan: Plan, run: RunSamples, samples: list[Sample], margin: Margin) -> Verdict:
+        seen.append(margin)
         return Verdict(Status.FAIL if "a" in bound(plan) else Status.PASS, "", {})
 
     float_units.float_units(judge).decide(bench, variant)
-    assert seen[0] == 2
-    assert set(seen[1:]) == {3}
+    assert seen[0] == Margin(0.5, errors=2)
+    assert set(seen[1:-1]) == {Margin(0.5, errors=3)}
+    assert seen[-1] == Margin(0.5)  # on the target
 
 
 def test_what_does_not_help_is_not_kept(tmp_path: Path) -> None:

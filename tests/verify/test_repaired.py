@@ -154,6 +154,7 @@ def test_a_mean_drop_must_be_below_the_limit_by_standard_errors() -> None:
     assert strict.status is Status.FAIL
     assert strict.reason == "'y': a sample loses 1.0 dB on average, with a standard error of 0.2 dB"
     assert with_confidence(verdict, 7, 1.4, 3).status is Status.PASS  # too few to tell
+    assert with_confidence(verdict, SAMPLES, 0.5, 0).status is Status.PASS  # the mean is not judged
 
 
 def on_target(target: np.ndarray, runner: Runner, reference: np.ndarray | None = EXPECTED) -> Verdict:

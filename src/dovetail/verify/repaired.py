@@ -65,12 +65,24 @@ def judge_repair(
     return _against_as_given(references, outputs, types_only, thresholds)
 
 
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """How clearly a trial must pass, because other samples than its own are judged in the end.
+
+    ``share``: of the drop that the verdict allows, what the trial may lose. ``errors``: by how many standard errors the
+    mean drop of a sample must be below what the verdict allows; 0 if the mean is not judged.
+    """
+
+    share: float
+    errors: float = 0.0
+
+
 def with_confidence(verdict: Verdict, samples: int, limit_db: float, errors: float) -> Verdict:
     """The verdict, which fails too if samples may lose more than the limit on average: mean plus standard errors.
 
     The pooled figure is that of the few samples with the most noise; on other samples it can be another one.
     """
-    if verdict.status is not Status.PASS or samples < CONFIDENT_SAMPLES:
+    if verdict.status is not Status.PASS or samples < CONFIDENT_SAMPLES or not errors:
         return verdict
     for name in (name for name in verdict.numbers if name.startswith(_MEAN)):
         output = name.removeprefix(_MEAN)

@@ -45,7 +45,7 @@ from dovetail.trials.variant import Variant, pinned
 from dovetail.trials.workbench import Workbench, worst_db
 from dovetail.verify import verdicts
 from dovetail.verify.low_accuracy import wider_precisions
-from dovetail.verify.repaired import REPAIRED, TARGET, with_target
+from dovetail.verify.repaired import REPAIRED, TARGET, Margin, with_target
 from dovetail.verify.verdicts import MAX_SQNR_DB, bounded_db
 
 NAME = "floats"
@@ -63,11 +63,23 @@ CRITERION = (
     "target, if it runs here"
 )
 QUANTIZED = "quantized"
-# How many standard errors the mean drop of a sample must be below the limit. A search takes the first set that passes,
-# of up to ten: with two standard errors, one of them can pass by chance in one search of five.
-ERRORS, ERRORS_IN_SEARCH = 2.0, 3.0
-# Judges a variant: its float graph, its plan, its simulation or the target, on these samples, with standard errors.
-Judge = Callable[[ir.Model, Plan, RunSamples, list[Sample], float], Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class _Margins:
+    """How clearly a variant must pass in simulation and on the target."""
+
+    simulated: Margin
+    on_target: Margin
+
+
+# Trials are judged on few samples, which are not held out. A search takes the first set that passes, of up to ten: with
+# two standard errors, one of them can pass by chance in one search of five. An emulator runs too few samples for
+# standard errors: 16 samples of a ViT have one of 1.2 dB.
+AS_PLANNED = _Margins(Margin(0.5, errors=2), Margin(1.0))
+SEARCHED = _Margins(Margin(0.5, errors=3), Margin(0.5))
+# Judges a variant: its float graph, its plan, its simulation or the target, on these samples, with a margin.
+Judge = Callable[[ir.Model, Plan, RunSamples, list[Sample], Margin], Verdict]
 
 
 def float_units(judge: Judge) -> Knob:
@@ -77,8 +89,8 @@ def float_units(judge: Judge) -> Knob:
 
 def _decide(judge: Judge, workbench: Workbench, variant: Variant) -> Outcome:
     """Search in float, then in the next wider precision, until the verdict passes."""
-    simulated = _judged(judge, workbench, variant, ERRORS)
-    as_planned = _judged_on_target(judge, workbench, variant, simulated, ERRORS)
+    simulated = _judged(judge, workbench, variant, AS_PLANNED.simulated)
+    as_planned = _judged_on_target(judge, workbench, variant, simulated, AS_PLANNED.on_target)
     decisions: tuple[Decision, ...] = ()
     if as_planned.status is Status.FAIL:
         for name in wider_precisions(workbench.table, variant.request.precision):
@@ -90,13 +102,13 @@ def _decide(judge: Judge, workbench: Workbench, variant: Variant) -> Outcome:
     return variant, decisions
 
 
-def _judged(judge: Judge, workbench: Workbench, variant: Variant, errors: float) -> Verdict:
+def _judged(judge: Judge, workbench: Workbench, variant: Variant, margin: Margin) -> Verdict:
     plan, run = workbench.simulation(variant)
-    return judge(variant.model, plan, run, _samples(workbench, variant), errors)
+    return judge(variant.model, plan, run, _samples(workbench, variant), margin)
 
 
 def _judged_on_target(
-    judge: Judge, workbench: Workbench, variant: Variant, simulated: Verdict, errors: float
+    judge: Judge, workbench: Workbench, variant: Variant, simulated: Verdict, margin: Margin
 ) -> Verdict:
     """The verdict of the simulation; where that passes and the target runs here, with what the target computes.
 
@@ -107,7 +119,7 @@ def _judged_on_target(
     runner, samples = workbench.backend.runner, _samples(workbench, variant)
     if runner.samples is not None:
         samples = samples[: runner.retry_samples or runner.samples]
-    verdict = judge(variant.model, workbench.plan(variant), run, samples, errors)
+    verdict = judge(variant.model, workbench.plan(variant), run, samples, margin)
     return simulated if verdict.status is Status.NOT_CHECKED else with_target(simulated, verdict, len(samples))
 
 
@@ -201,7 +213,7 @@ class _WiderSearch:
         return pinned(Pins({unit.name: pin for unit in units}))(self._variant)
 
     def _passes_simulated(self, candidates: Sequence[_Candidate]) -> bool:
-        verdict = _judged(self._judge, self._bench, self._with(candidates), ERRORS_IN_SEARCH)
+        verdict = _judged(self._judge, self._bench, self._with(candidates), SEARCHED.simulated)
         self._tried[_count(candidates)] = verdict
         return verdict.status is Status.PASS  # a variant that cannot be run is no improvement
 
@@ -211,7 +223,7 @@ class _WiderSearch:
         if count not in self._tried:
             self._passes_simulated(candidates)
         variant, simulated = self._with(candidates), self._tried[count]
-        verdict = _judged_on_target(self._judge, self._bench, variant, simulated, ERRORS_IN_SEARCH)
+        verdict = _judged_on_target(self._judge, self._bench, variant, simulated, SEARCHED.on_target)
         self._tried[count] = verdict
         return verdict.status is Status.PASS
 
