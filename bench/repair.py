@@ -10,9 +10,10 @@ channel, and symmetric int8 for both (S8S8); its QNN helper with 8-bit and 16-bi
 and int8, in an environment that is made in the folder of the results (or set DOVETAIL_MODELOPT_PYTHON to the Python of
 one with ``nvidia-modelopt[onnx]``). A cell is "as given -> repaired" in dB of the output that loses most, against
 float, each model's Q/DQ computed literally by ONNX Runtime on samples that were not calibrated on; in parentheses by
-how much single samples change, mean and standard deviation, and the target's own figure where it ran. Then how many
-operators are kept in float for it, and the verdicts that failed; or the sentence with which the repair was refused. The
-exit code is 1 if a repaired model is more than 1 dB below the model as given.
+how much single samples change, mean and standard deviation, and the target's own figure where it ran, with that of the
+model as given on the same samples if it ran fewer. Then how many operators are kept in float for it, and the verdicts
+that failed; or the sentence with which the repair was refused. The exit code is 1 if a repaired model, simulated or on
+the target, is more than 1 dB below the model as given, or if its verdict `repaired` failed.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from bench.repair_cases import MODELS, QUANTIZERS, NotAvailable
 from dovetail.errors import InputError
 from dovetail.finding import Status
 from dovetail.report.result import Result
+from dovetail.verify.repaired import AS_GIVEN, AS_GIVEN_THERE, REPAIRED, TARGET
+from dovetail.verify.repaired import NAME as VERDICT
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "bench" / ".repair"
@@ -42,8 +45,9 @@ DROP_DB = 1.0
 class Cell:
     """One repair: the figures of the output that loses most, in dB, the verdicts that failed; or why there is none.
 
-    ``change_db``: by how much single samples change, mean and standard deviation. ``in_float``: what the repair keeps
-    in float so that it is not worse.
+    ``change_db``: by how much single samples change, mean and standard deviation. ``given_there_db``: the figure of the
+    model as given on the samples that the target ran. ``in_float``: what the repair keeps in float so that it is not
+    worse.
     """
 
     model: str
@@ -52,6 +56,7 @@ class Cell:
     as_given_db: float | None = None
     repaired_db: float | None = None
     target_db: float | None = None
+    given_there_db: float | None = None
     change_db: tuple[float, float] | None = None
     in_float: str = ""
     failed: tuple[str, ...] = ()
@@ -59,9 +64,10 @@ class Cell:
 
     @property
     def worse(self) -> bool:
-        if self.as_given_db is None or self.repaired_db is None:
-            return False
-        return self.repaired_db < self.as_given_db - DROP_DB
+        """Whether the repaired model, or the target, is worse than the verdict allows."""
+        pairs = ((self.as_given_db, self.repaired_db), (self.given_there_db, self.target_db))
+        drops = (given - now for given, now in pairs if given is not None and now is not None)
+        return VERDICT in self.failed or any(drop > DROP_DB for drop in drops)
 
     def __str__(self) -> str:
         if self.as_given_db is None or self.repaired_db is None:
@@ -71,7 +77,9 @@ class Cell:
         if self.change_db is not None:
             details.append(f"per sample {self.change_db[0]:+.1f} ± {self.change_db[1]:.1f}")
         if self.target_db is not None:
-            details.append(f"target {self.target_db:.1f}")
+            there = self.given_there_db
+            same = there is None or there == self.as_given_db
+            details.append(f"target {self.target_db:.1f}" + ("" if same else f", as given there {there:.1f}"))
         text += f" ({', '.join(details)})" if details else ""
         text += f"; {self.in_float}" if self.in_float else ""
         text += f"; {', '.join(self.failed)} failed" if self.failed else ""
@@ -135,20 +143,21 @@ def measure(model: str, quantizer: str, target: str, folder: Path) -> Cell:
 
 def _cell(cell: Cell, result: Result) -> Cell:
     """The cell with what the verdicts and decisions of a repair say."""
-    verdict = result.verdicts["repaired"]
+    verdict = result.verdicts[VERDICT]
     failed = tuple(name for name, other in result.verdicts.items() if other.status is Status.FAIL)
     numbers = verdict.numbers
-    outputs = [name.partition(": ")[2] for name in numbers if name.startswith("repaired: ")]
+    outputs = [name.removeprefix(REPAIRED) for name in numbers if name.startswith(REPAIRED)]
     if not outputs:
         return replace(cell, failed=failed, refused=verdict.reason)
-    worst = max(outputs, key=lambda name: numbers[f"as given: {name}"] - numbers[f"repaired: {name}"])
+    worst = max(outputs, key=lambda name: numbers[AS_GIVEN + name] - numbers[REPAIRED + name])
     mean, deviation = (numbers.get(f"{kind}: {worst}") for kind in ("mean drop per sample", "deviation of the drop"))
     types = numbers.get(f"types alone: {worst}")
     return replace(
         cell,
-        as_given_db=numbers[f"as given: {worst}"],
-        repaired_db=numbers[f"repaired: {worst}"],
-        target_db=numbers.get(f"target: {worst}"),
+        as_given_db=numbers[AS_GIVEN + worst],
+        repaired_db=numbers[REPAIRED + worst],
+        target_db=numbers.get(TARGET + worst),
+        given_there_db=numbers.get(AS_GIVEN_THERE + worst),
         change_db=None if mean is None or deviation is None else (-mean, deviation),
         in_float="; ".join(d.taken for d in result.decisions if d.is_whole),
         failed=failed,

@@ -24,7 +24,8 @@ SAMPLES, HELD_OUT = 64, 64
 YOLO_SAMPLES, YOLO_HELD_OUT = 16, 16
 FASHION_HELD_OUT = 256  # its top class is judged
 YOLO, YOLO_SHAPE = "320n.onnx", (1, 3, 320, 320)
-MODELOPT = "nvidia-modelopt[onnx]==0.47.0"
+# torch with its version, because modelopt takes any: the newest one brings gigabytes of CUDA libraries.
+MODELOPT = ("nvidia-modelopt[onnx]==0.47.0", "torch==2.13.0")
 TIMEOUT_S = 900
 
 
@@ -135,7 +136,7 @@ def _modelopt_environment(folder: Path) -> str:
     if not installed.exists():
         for command in (
             [sys.executable, "-m", "venv", "--clear", str(folder)],
-            [str(python), "-m", "pip", "install", "-q", MODELOPT],
+            [str(python), "-m", "pip", "install", "-q", *MODELOPT],
         ):
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
             if done.returncode:

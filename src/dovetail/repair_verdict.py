@@ -27,6 +27,7 @@ from dovetail.qdq.simulation import load_simulation
 from dovetail.report.assemble import TAIL, FitRecord
 from dovetail.storage import Plan
 from dovetail.verify.repaired import (
+    Margin,
     RepairReferences,
     TypesOnly,
     judge_on_target,
@@ -39,8 +40,6 @@ from dovetail.verify.run import SessionRun, followed
 # How many samples are compared: on 16 the figures of two equally good models differ by 1 dB or more, and where outputs
 # have a top class, fewer than 100 do not show a difference of 1 %.
 COMPARED_SAMPLES, CLASSIFIED_SAMPLES = 64, 256
-# A trial is judged on fewer samples, which are not held out; so it may lose only this share of what the verdict allows.
-TRIAL_SHARE = 0.5
 _NOT_RUN = "a model could not be run: {}"
 
 
@@ -61,16 +60,21 @@ class RepairComparison:
         """Whether there are samples that tell how models differ."""
         return self.job.request.from_data and not self.job.data.random
 
-    def judge_variant(self, model: ir.Model, plan: Plan, simulation: RunSamples, samples: list[Sample]) -> Verdict:
-        """The verdict on a variant of a trial, with stricter limits, on calibration samples: always the same ones."""
+    def judge_variant(
+        self, model: ir.Model, plan: Plan, run: RunSamples, samples: list[Sample], margin: Margin
+    ) -> Verdict:
+        """The verdict on a variant of a trial, simulated or on the target.
+
+        ``samples``: calibration samples, of the first call or the first of those.
+        """
         limits = self.job.options.thresholds
-        strict = replace(limits, repaired_drop_db=TRIAL_SHARE * limits.repaired_drop_db)
+        strict = replace(limits, repaired_drop_db=margin.share * limits.repaired_drop_db)
         types_only = self._types_only(tuple(plan_rows(plan, model)), plan)
         try:
             if self._of_trials is None:
                 self._of_trials = self._references(self.job.data, samples)
-            verdict = judge_repair(self._of_trials, simulation, types_only, strict)
-            return with_confidence(verdict, len(samples), limits.repaired_drop_db)
+            verdict = judge_repair(self._of_trials.first(len(samples)), run, types_only, strict)
+            return with_confidence(verdict, len(samples), limits.repaired_drop_db, margin.errors)
         except BackendError as error:
             return not_checked(_NOT_RUN.format(error), strict)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import onnx_ir as ir
 import pytest
 
 import dovetail
-from dovetail.backend import Artifact, CompileResult, Sample
+from dovetail.backend import MODEL, Artifact, CompileResult, Runner, Sample
+from dovetail.edge import Edge
 from dovetail.encoding import DType, QParams
+from dovetail.errors import BackendError
 from dovetail.finding import Status, Verdict
 from dovetail.numerics.metrics import sqnr_db
 from dovetail.op_support import W8A8
@@ -23,8 +26,9 @@ from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.trials.decision import Decision
 from dovetail.trials.knobs import float_units
-from dovetail.trials.policy import shortest_prefix
+from dovetail.trials.policy import longer_prefix, shortest_prefix
 from dovetail.trials.variant import pinned
+from dovetail.verify.repaired import Margin
 from tests.equality import model_from
 from tests.planning import graph
 from tests.trials.benches import bench_of
@@ -109,21 +113,83 @@ TENSORS = """g (float[1,8] x) => (float[1,8] y) <float[8] c = {1000, 0, 0, 0, 0,
 { [up] a = Add(x, c) [down] b = Sub(a, c) [soft] s = Sigmoid(b) [out] y = Mul(s, x) }"""
 
 
+# One layer less: in 8 bit it is good enough in simulation.
+SILU = "g (float[1,8] x) => (float[1,8] y) { [soft] s = Sigmoid(x) [out] y = Mul(s, x) }"
+
+
 def search(
-    folder: Path, limit_db: float, target: Target = ORT_CPU, pins: Pins | None = None
+    folder: Path, limit_db: float, target: Target = ORT_CPU, pins: Pins | None = None, text: str = TENSORS
 ) -> tuple[Plan, tuple[Decision, ...]]:
     """The knob with a judge that wants this SQNR of ``y``, on a target that quantizes every tensor."""
-    bench, variant = bench_of(graph(TENSORS), target, W8A8, folder)
+    bench, variant = bench_of(graph(text), target, W8A8, folder)
     variant = pinned(pins or Pins())(variant)
 
-    def judge(model: ir.Model, plan: Plan, run: RunSamples, samples: list[Sample]) -> Verdict:
+    def judge(model: ir.Model, plan: Plan, run: RunSamples, samples: list[Sample], margin: Margin) -> Verdict:
         inputs = np.concatenate([sample["x"] for sample in samples])
         expected = inputs / (1 + np.exp(-inputs))
-        now = sqnr_db(expected, np.concatenate([sample["y"] for sample in run(samples)]))
+        try:
+            now = sqnr_db(expected, np.concatenate([sample["y"] for sample in run(samples)]))
+        except BackendError:
+            return Verdict(Status.NOT_CHECKED, "", {})
         return Verdict(Status.PASS if now >= limit_db else Status.FAIL, "", {}, numbers={"repaired: y": now})
 
     chosen, decisions = float_units.float_units(judge).decide(bench, variant)
     return bench.plan(chosen), decisions
+
+
+def coarse(counts: list[int], **settings: int) -> Target:
+    """A target whose kernels have fewer bits than the simulation where ``s`` is quantized."""
+
+    def run(compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
+        nodes = ir.load(next(a.path for a in compiled.artifacts if a.name == MODEL)).graph
+        is_quantized = any(n.op_type == "QuantizeLinear" and str(n.inputs[0].name) == "s" for n in nodes)
+        samples = list(samples)
+        counts.append(len(samples))
+        for outputs in ORT_CPU.backend.runner.run(compiled, samples):
+            yield {name: np.rint(array * 4) / 4 if is_quantized else array for name, array in outputs.items()}
+
+    return replace(ORT_CPU, backend=replace(ORT_CPU.backend, runner=Runner(run, **settings)))
+
+
+def test_what_only_the_target_loses_is_kept_in_float_too(tmp_path: Path) -> None:
+    plan, decisions = search(tmp_path / "simulated", 30, text=SILU)
+    assert ("s" in bound(plan), decisions) == (True, ())
+    counts: list[int] = []
+    plan, (together, *each) = search(tmp_path / "target", 30, coarse(counts), text=SILU)
+    assert "s" not in bound(plan)
+    assert together.reason.startswith("on the target: ")
+    as_planned, taken = together.alternatives[0], together.alternatives[-1]
+    assert as_planned.figures["sqnr_db"] > 30 > as_planned.figures["target_sqnr_db"]
+    assert min(taken.figures.values()) > 30
+    assert together.taken == taken.label == f"{len(each)} of 2 operators in fp32"
+    assert set(counts) == {2, 4}  # the samples of the verdict, and those to find wrong outputs
+
+
+def test_what_is_enough_in_simulation_is_not_on_the_target(tmp_path: Path) -> None:
+    simulated, (before, *_) = search(tmp_path / "simulated", 30)
+    plan, (together, *each) = search(tmp_path / "target", 30, coarse([]))
+    edge = Edge("out", 0)  # which reads s
+    assert isinstance(simulated.edges.get(edge, simulated.tensors["s"]).storage, QParams)
+    assert not isinstance(plan.edges.get(edge, plan.tensors["s"]).storage, QParams)
+    assert before.taken in [row.label.replace("of 4", "of 3") for row in together.alternatives if row.failure]
+    assert together.taken == f"{len(each)} of 4 operators in fp32"
+
+
+def test_an_emulator_judges_as_many_samples_as_before_a_failure_counts(tmp_path: Path) -> None:
+    counts: list[int] = []
+    _, decisions = search(tmp_path, 5, coarse(counts, samples=1, retry_samples=3), text=SILU)
+    assert (decisions, counts) == ((), [3])
+
+
+def test_a_target_that_cannot_be_run_leaves_the_choice_of_the_simulation(tmp_path: Path) -> None:
+    def run(compiled: CompileResult, samples: Iterable[Sample]) -> Iterator[Sample]:
+        raise BackendError("no device")
+        yield {}
+
+    for runner in (Runner(run), Runner(None, why_not="no device")):
+        target = replace(ORT_CPU, backend=replace(ORT_CPU.backend, runner=runner))
+        plan, decisions = search(tmp_path, 30, target, text=SILU)
+        assert ("s" in bound(plan), decisions) == (True, ())
 
 
 def test_as_few_as_are_enough(tmp_path: Path) -> None:
@@ -147,12 +213,27 @@ def test_what_reads_or_writes_a_tensor_that_the_caller_keeps_is_left_alone(tmp_p
 def test_a_variant_that_cannot_be_run_is_not_taken(tmp_path: Path) -> None:
     bench, variant = bench_of(graph(TENSORS), ORT_CPU, W8A8, tmp_path)
 
-    def judge(model: ir.Model, plan: Plan, run: RunSamples, samples: list[Sample]) -> Verdict:
+    def judge(model: ir.Model, plan: Plan, run: RunSamples, samples: list[Sample], margin: Margin) -> Verdict:
         as_planned = "a" in bound(plan) and "s" in bound(plan)
         return Verdict(Status.FAIL if as_planned else Status.NOT_CHECKED, "", {})
 
     chosen, _ = float_units.float_units(judge).decide(bench, variant)
     assert chosen is variant
+
+
+def test_a_set_that_a_search_takes_must_pass_more_clearly(tmp_path: Path) -> None:
+    """It is the first that passes of several."""
+    bench, variant = bench_of(graph(TENSORS), ORT_CPU, W8A8, tmp_path)
+    seen: list[Margin] = []
+
+    def judge(model: ir.Model, plan: Plan, run: RunSamples, samples: list[Sample], margin: Margin) -> Verdict:
+        seen.append(margin)
+        return Verdict(Status.FAIL if "a" in bound(plan) else Status.PASS, "", {})
+
+    float_units.float_units(judge).decide(bench, variant)
+    assert seen[0] == Margin(0.5, errors=2)
+    assert set(seen[1:-1]) == {Margin(0.5, errors=3)}
+    assert seen[-1] == Margin(0.5)  # on the target
 
 
 def test_what_does_not_help_is_not_kept(tmp_path: Path) -> None:
@@ -193,3 +274,18 @@ def test_the_shortest_prefix() -> None:
         for enough in range(1, length + 2):
             prefix = shortest_prefix(range(length), lambda start, enough=enough: len(start) >= enough)
             assert (None if prefix is None else len(prefix)) == (None if enough > length else enough)
+
+
+def test_the_shortest_longer_prefix() -> None:
+    for length in range(1, 9):
+        for too_short in range(length + 1):
+            for enough in range(too_short + 1, length + 2):
+                tried: list[int] = []
+
+                def is_enough(start: range, enough: int = enough, tried: list[int] = tried) -> bool:
+                    tried.append(len(start))
+                    return len(start) >= enough
+
+                prefix = longer_prefix(range(length), is_enough, too_short)
+                assert (None if prefix is None else len(prefix)) == (None if enough > length else enough)
+                assert all(too_short < count < 2 * enough + 1 for count in tried)

@@ -12,7 +12,7 @@ from dovetail.backend import Runner, Sample
 from dovetail.errors import BackendError
 from dovetail.finding import Status, Thresholds, Verdict
 from dovetail.qdq.quantized_io import RunSamples
-from dovetail.verify.repaired import RepairReferences, judge_on_target, judge_repair
+from dovetail.verify.repaired import RepairReferences, judge_on_target, judge_repair, with_confidence
 from tests.equality import model_from
 
 SAMPLES = 40
@@ -142,6 +142,21 @@ def test_the_drop_per_sample_has_a_mean_and_a_deviation() -> None:
     assert numbers["deviation of the drop: y"] == pytest.approx(1.0127, abs=1e-3)
 
 
+def test_a_mean_drop_must_be_below_the_limit_by_standard_errors() -> None:
+    """1 dB on average, with a standard error of 0.16 dB."""
+    given = at(20)
+    worse = EXPECTED + (given - EXPECTED) * np.where(np.arange(SAMPLES) % 2, 10 ** (2 / 20), 1)[:, None]
+    limits = Thresholds(repaired_drop_db=3)
+    verdict = judge_repair(referenced(given, EXPECTED), stream(worse.astype(np.float32)), lambda: "unknown", limits)
+    assert verdict.status is Status.PASS
+    assert with_confidence(verdict, SAMPLES, 1.4, 2).status is Status.PASS
+    strict = with_confidence(verdict, SAMPLES, 1.4, 3)
+    assert strict.status is Status.FAIL
+    assert strict.reason == "'y': a sample loses 1.0 dB on average, with a standard error of 0.2 dB"
+    assert with_confidence(verdict, 7, 1.4, 3).status is Status.PASS  # too few to tell
+    assert with_confidence(verdict, SAMPLES, 0.5, 0).status is Status.PASS  # the mean is not judged
+
+
 def on_target(target: np.ndarray, runner: Runner, reference: np.ndarray | None = EXPECTED) -> Verdict:
     """The verdict on a model whose simulation is as good as the model as given."""
     references = referenced(at(20), reference)
@@ -170,6 +185,16 @@ def test_an_emulator_runs_more_samples_before_a_failure_is_accepted() -> None:
     verdict = on_target(at(20), emulator)
     assert (verdict.status, verdict.evidence.rpartition("; ")[2]) == (Status.PASS, "the target on 1 of them")
     assert on_target(at(15), emulator).status is Status.FAIL
+
+
+def test_the_model_as_given_is_compared_on_the_samples_of_the_target() -> None:
+    given = at(20)
+    given[0] = EXPECTED[0] + (given[0] - EXPECTED[0]) / 10
+    references = referenced(given, EXPECTED)
+    simulated = judge_repair(references, stream(given), lambda: "unknown", Thresholds())
+    runner = Runner(None, samples=1)
+    numbers = judge_on_target(simulated, references, stream(given), runner, lambda: "unknown", Thresholds()).numbers
+    assert numbers["as given, samples of the target: y"] == numbers["target: y"] > numbers["as given: y"] + 15
 
 
 def test_a_target_that_cannot_be_run_leaves_the_verdict_of_the_simulation() -> None:

@@ -53,7 +53,29 @@ def shortest_prefix(order: Sequence[Item], is_enough: Callable[[Sequence[Item]],
     """
     if not is_enough(order):
         return None
-    enough, too_short = len(order), 0
+    return _by_halving(order, is_enough, 0, len(order))
+
+
+def longer_prefix(
+    order: Sequence[Item], is_enough: Callable[[Sequence[Item]], bool], too_short: int
+) -> Sequence[Item] | None:
+    """The shortest start of ``order`` that is enough, longer than ``too_short``; None where all of it is not.
+
+    It is found by doubling what is added, then by halving: where longer starts cost more to try, and few are expected
+    to be needed.
+    """
+    added = 1
+    while too_short < len(order):
+        length = min(too_short + added, len(order))
+        if is_enough(order[:length]):
+            return _by_halving(order, is_enough, too_short, length)
+        too_short, added = length, 2 * added
+    return None
+
+
+def _by_halving(
+    order: Sequence[Item], is_enough: Callable[[Sequence[Item]], bool], too_short: int, enough: int
+) -> Sequence[Item]:
     while enough - too_short > 1:
         middle = (enough + too_short) // 2
         if is_enough(order[:middle]):

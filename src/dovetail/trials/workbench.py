@@ -124,6 +124,16 @@ class Workbench:
             simulation = SessionRun(load_simulation(_model(artifacts)), Mode.EXACT, self._scratch())
         return plan, followed(with_float_io(simulation, plan), self._tail, self._scratch())
 
+    def on_target(self, variant: Variant) -> RunSamples | None:
+        """A compiled variant on the target, up to the outputs of the caller's model; None if it cannot run here."""
+        runner = self.backend.runner.run
+        if not self.available or runner is None:
+            return None
+        build = self.build(variant)
+        if build.compiled.error:
+            return None
+        return followed(with_float_io(partial(runner, build.compiled), build.plan), self._tail, self._scratch())
+
     def worst_db(self, variant: Variant, count: int) -> float:
         """The SQNR of the worst output of the simulation against float."""
         return worst_db(self.compare(variant, count))

@@ -21,6 +21,8 @@ from dovetail.verify.verdicts import bounded_db
 # Below this the model as given has next to nothing in common with the float model.
 _UNRELATED_DB = 3.0
 NAME = "repaired"
+# How the figures of an output are named in the verdict's numbers.
+REPAIRED, AS_GIVEN, TARGET, AS_GIVEN_THERE = "repaired: ", "as given: ", "target: ", "as given, samples of the target: "
 _MEAN, _DEVIATION = "mean drop per sample: ", "deviation of the drop: "
 # Fewer samples have no standard error to speak of.
 CONFIDENT_SAMPLES = 8
@@ -63,17 +65,29 @@ def judge_repair(
     return _against_as_given(references, outputs, types_only, thresholds)
 
 
-def with_confidence(verdict: Verdict, samples: int, limit_db: float) -> Verdict:
-    """The verdict, which fails too if samples may lose more than the limit on average: mean plus two standard errors.
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """How clearly a trial must pass, because other samples than its own are judged in the end.
+
+    ``share``: of the drop that the verdict allows, what the trial may lose. ``errors``: by how many standard errors the
+    mean drop of a sample must be below what the verdict allows; 0 if the mean is not judged.
+    """
+
+    share: float
+    errors: float = 0.0
+
+
+def with_confidence(verdict: Verdict, samples: int, limit_db: float, errors: float) -> Verdict:
+    """The verdict, which fails too if samples may lose more than the limit on average: mean plus standard errors.
 
     The pooled figure is that of the few samples with the most noise; on other samples it can be another one.
     """
-    if verdict.status is not Status.PASS or samples < CONFIDENT_SAMPLES:
+    if verdict.status is not Status.PASS or samples < CONFIDENT_SAMPLES or not errors:
         return verdict
     for name in (name for name in verdict.numbers if name.startswith(_MEAN)):
         output = name.removeprefix(_MEAN)
         mean, error = verdict.numbers[name], verdict.numbers[_DEVIATION + output] / math.sqrt(samples)
-        if mean + 2 * error > limit_db:
+        if mean + errors * error > limit_db:
             reason = f"{output!r}: a sample loses {mean:.1f} dB on average, with a standard error of {error:.1f} dB"
             return replace(verdict, status=Status.FAIL, reason=reason)
     return verdict
@@ -100,16 +114,26 @@ def judge_on_target(
             return replace(simulated, evidence=f"{simulated.evidence}; the target could not be run: {error}")
         if verdict.status is Status.PASS:
             break
-    numbers = {**simulated.numbers, **_of_target(verdict.numbers)}
+    return with_target(simulated, verdict, count)
+
+
+def with_target(simulated: Verdict, on_target: Verdict, count: int) -> Verdict:
+    """The verdict of the simulation with the figures of the target on the first samples; it fails if that one does."""
+    numbers = {**simulated.numbers, **_of_target(on_target.numbers)}
     evidence = f"{simulated.evidence}; the target on {count} of them"
-    if verdict.status is Status.FAIL:
-        return replace(verdict, reason=f"on the target: {verdict.reason}", evidence=evidence, numbers=numbers)
+    if on_target.status is Status.FAIL:
+        return replace(on_target, reason=f"on the target: {on_target.reason}", evidence=evidence, numbers=numbers)
     return replace(simulated, evidence=evidence, numbers=numbers)
 
 
 def _of_target(numbers: Mapping[str, float]) -> dict[str, float]:
+    """The figures of the target, and of the model as given on the same samples."""
+    names = {REPAIRED: TARGET, AS_GIVEN: AS_GIVEN_THERE}
     return {
-        f"target: {name.removeprefix('repaired: ')}": v for name, v in numbers.items() if name.startswith("repaired")
+        new + name.removeprefix(old): value
+        for name, value in numbers.items()
+        for old, new in names.items()
+        if name.startswith(old)
     }
 
 
@@ -123,8 +147,8 @@ def _against_float(
     ranked, classes = ranked_outputs(references.graph), class_outputs(references.graph)
     as_given, repaired = (compare_runs(expected, run, ranked, classes) for run in (references.as_given, outputs))
     before, after = _figures(as_given, repaired)
-    numbers = {f"as given: {name}": value for name, value in before.items()}
-    numbers |= {f"repaired: {name}": value for name, value in after.items()}
+    numbers = {AS_GIVEN + name: value for name, value in before.items()}
+    numbers |= {REPAIRED + name: value for name, value in after.items()}
     numbers |= _drops_per_sample(as_given, repaired)
     conditions = passes_when(NAME, thresholds)
     evidence = _evidence(references, "float, as given and repaired")
@@ -168,7 +192,7 @@ def _against_as_given(
     run = types_only()
     with_types = compare_runs(expected, expected if isinstance(run, str) else run(references.samples), ranked)
     types, after = _figures(with_types, repaired)
-    numbers = {f"repaired: {name}": value for name, value in after.items()}
+    numbers = {REPAIRED + name: value for name, value in after.items()}
     if isinstance(run, str):
         types = dict.fromkeys(after, math.inf)
         cost = f"the cost of the types alone is not known: {run}"

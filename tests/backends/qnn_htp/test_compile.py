@@ -15,13 +15,14 @@ import dovetail
 from dovetail import zoo
 from dovetail.backend import Artifact, Outcome, ReadBack
 from dovetail.calibrate.user_code import load_function
+from dovetail.edge import Edge
 from dovetail.encoding import DType, Encoding, QParams
 from dovetail.errors import InputError
 from dovetail.finding import Status
 from dovetail.model.session import Mode
 from dovetail.model.write import write
 from dovetail.numerics.metrics import Comparison
-from dovetail.op_support import A8, A16, F16, W8A16, OpSupport, Signature, Slot, signature
+from dovetail.op_support import A8, A16, F16, FP16, W8A8, W8A16, OpSupport, Signature, Slot, signature
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import IN_FLOAT32, Choice, Plan, Reason
 from dovetail.target import Target
@@ -336,6 +337,22 @@ def test_a_single_matmul_of_two_dequantized_operands_stays_float(
     (output,) = htp.backend.runner.run(result, [sample])
     (exact,) = SessionRun(model, Mode.FLOAT, tmp_path)([sample])
     assert Comparison.of(exact["y"], output["y"]).sqnr_db > 45
+
+
+def test_the_dequantized_input_of_a_float_convolution_is_found(htp: Target, tmp_path: Path) -> None:
+    """ONNX Runtime moves its DequantizeLinear behind a Transpose, and gives both other names."""
+    weight = "float[4,4,3,3] w = {" + ", ".join(["0.1", "-0.2", "0.3"] * 48) + "}"
+    model = graph(
+        f"""g (float[1,4,8,8] x) => (float[1,4,4,4] y) <{weight}>
+        {{ [c0] a = Conv<pads = [1,1,1,1]>(x, w) b = Sigmoid(a) [m0] c = Mul(a, b)
+           [c1] d = Conv<pads = [1,1,1,1], strides = [2,2]>(c, w) [s1] e = Sigmoid(d) [m1] f = Mul(d, e)
+           [c2] h = Conv<pads = [1,1,1,1]>(f, w) y = Relu(h) }}"""
+    )
+    plan = planned(model, htp, W8A8, keep=dict.fromkeys(("c1", "s1", "m1"), FP16))
+    compiled = htp.backend.compile(htp.backend.emit(model, plan, tmp_path), tmp_path)
+    rows = {(row.tensor, row.edge): row for row in htp.backend.read_back(compiled, plan).tensors}
+    assert rows["c", Edge("c1", 0)].outcome is Outcome.MATCHED
+    assert {row.outcome for row in rows.values()} == {Outcome.MATCHED}
 
 
 def test_a_conversion_behind_a_transpose_is_detected(htp: Target, tmp_path: Path) -> None:

@@ -9,10 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dovetail.encoding import QParams
+from dovetail.model.session import Mode
+from dovetail.numerics.affine import dequantize, quantize
 from dovetail.op_support import A16, W8A8, W8A16, OpSupport, Precision, signature
 from dovetail.plan import qparams
 from dovetail.target import Target
 from dovetail.targets import open_target
+from dovetail.verify.run import SessionRun
 from tests.backends.qnn_htp.agreement import agreement_db
 from tests.changed import changed, with_op
 from tests.planning import graph, noise, planned
@@ -152,3 +156,20 @@ def test_pixels_from_minus_one_to_one_are_rounded_as_in_the_simulation(
     assert agreement_db(model, open_target("qnn-htp:sm8550"), W8A8, data, tmp_path / "ours") > 50
     monkeypatch.setattr(qparams, "with_ends_on_grid", lambda total, encoding: total)
     assert agreement_db(model, open_target("qnn-htp:sm8550"), W8A8, data, tmp_path / "naive") < 45
+
+
+def test_an_8_bit_silu_does_not_round_its_gate(htp: Target, tmp_path: Path) -> None:
+    """So the target can differ from the simulation by one step although it is the more exact one of the two."""
+    model = graph("g (float[1,8,16,16] x) => (float[1,8,16,16] y) { s = Sigmoid(x)  y = Mul(x, s) }")
+    data = {"x": np.linspace(-6, 6, 2048, dtype=np.float32).reshape(1, 1, 8, 16, 16)}
+    plan = planned(model, htp, W8A8, data=data)
+    x, y = plan.tensors["x"].storage, plan.tensors["y"].storage
+    assert isinstance(x, QParams)
+    assert isinstance(y, QParams)
+    sample = {"x": dequantize(quantize(data["x"][0], x), x)}  # every integer, so that the input is not rounded
+    artifacts = htp.backend.emit(model, plan, tmp_path)
+    (emulated,) = htp.backend.runner.run(htp.backend.compile(artifacts, tmp_path), [sample])
+    (simulated,) = SessionRun(artifacts[0].path, Mode.EXACT, tmp_path)([sample])
+    exact = dequantize(quantize(sample["x"] / (1 + np.exp(-sample["x"])), y), y)
+    np.testing.assert_allclose(emulated["y"], exact, atol=1e-3 * float(y.scale))
+    assert np.mean(np.abs(simulated["y"] - exact) > 0.5 * float(y.scale)) > 0.01

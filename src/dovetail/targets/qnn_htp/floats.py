@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from dovetail.backend import Outcome, TensorReadBack, changed
+from dovetail.edge import Edge
 from dovetail.encoding import DType
 from dovetail.model.edit import is_float
 from dovetail.model.origin import origin_of
+from dovetail.qdq.params import is_dequantize
 from dovetail.storage import Plan
 from dovetail.targets.qnn_htp.dump import MOVED, QnnGraph, QnnTensor
 
@@ -64,12 +66,12 @@ class FloatReader:
         for edge, choice in plan.edges.items():
             operand = nodes[edge.node].inputs[edge.index]
             if not choice.storage.dtype.is_quantized and operand is not None:
-                outcome, detail = self._outcome(operand, choice.storage.dtype)
+                outcome, detail = self._outcome(operand, choice.storage.dtype, edge)
                 yield TensorReadBack(origin_of(operand).name, outcome, detail, edge, operand.name or "")
 
-    def _outcome(self, value: ir.Value, planned: DType) -> tuple[Outcome, str]:
+    def _outcome(self, value: ir.Value, planned: DType, edge: Edge | None = None) -> tuple[Outcome, str]:
         producer = value.producer()
-        tensor = self._named(value.name or "") or self._written_by(producer)
+        tensor = self._named(value.name or "") or self._written_by(producer) or self._dequantized_for(edge, producer)
         op = "the producer" if producer is None else producer.op_type
         if tensor is not None and tensor.dtype is not None and tensor.dtype.is_quantized:
             return changed(planned, tensor.dtype, f"written by {op}")
@@ -108,3 +110,17 @@ class FloatReader:
         node = next((n for n in self.graph.nodes if name in (n.name, MOVED.sub("", n.name))), None)
         tensors = self.graph.tensors
         return None if node is None else next((tensors[n] for n in node.outputs if n in tensors), None)
+
+    def _dequantized_for(self, edge: Edge | None, producer: ir.Node | None) -> QnnTensor | None:
+        """What the operator of an edge reads, if that is the quantized tensor, dequantized.
+
+        Where ONNX Runtime moves a DequantizeLinear behind a Transpose, the dump has neither its name nor its output's.
+        """
+        if edge is None or producer is None or not is_dequantize(producer) or (source := producer.inputs[0]) is None:
+            return None
+        nodes, tensors = self.graph.nodes, self.graph.tensors
+        outputs = {
+            name for node in nodes if node.type == "Dequantize" and source.name in node.inputs for name in node.outputs
+        }
+        readers = (node for node in nodes if edge.node in (node.name, MOVED.sub("", node.name)))
+        return next((tensors[name] for node in readers for name in node.inputs if name in outputs), None)
