@@ -73,6 +73,13 @@ def normalized_tokens() -> ir.Model:
     return model_from(text, k=normal(1, 24, 20), w=normal(20, 20), b=normal(20))
 
 
+def normalized_padding() -> ir.Model:
+    """The keys of cosine attention, without bias, of five tokens that are padded to eight."""
+    text = """g (float[1,5,16] x) => (float[1,8,16] y) <int64[6] pads = {0,0,0,0,3,0}>
+        { a = Gelu(x) p = Pad(a, pads) h = MatMul(p, w) n = LpNormalization<axis=-1>(h) y = Neg(n) }"""
+    return model_from(text, w=normal(16, 16))
+
+
 def group_norm(front: str, groups: int = 2) -> ir.Model:
     text = f"""g (float[1,48,4,6] x) => (float[1,48,4,6] y)
         <int64[3] flat = {{1,{groups},{1152 // groups}}}, int64[4] back = {{1,48,4,6}}>
@@ -105,6 +112,7 @@ CASES = {
     "silu, narrow": (silu(17, 7), W8A16),
     "silu, channels last": (silu_of_tokens(), W8A16),
     "lp normalization of a batch": (normalized_tokens(), W8A16),
+    "lp normalization of padding": (normalized_padding(), W8A16),
     "mish": (behind_conv("s = Softplus(c) t = Tanh(s) y = Mul(c, t)", 10, 12), W8A16),
     "softplus": (behind_conv("s = Softplus(c) y = Neg(s)", 13, 8), W8A16),
     "pad, 16 bits": (padded("0,0,0,0,0,0,1,1", "1,4,10,9"), W8A16),

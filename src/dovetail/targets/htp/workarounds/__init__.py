@@ -12,10 +12,12 @@ from dovetail.targets.htp.workarounds import (
     resize,
     silu,
     softplus,
+    zero_vectors,
 )
 from dovetail.targets.htp.workarounds.workaround import Version, Workaround
 
-MODULES = (clip, constant_pad, gather, group_norm, l2_norm, long_layer_norm, resize, silu, softplus)
+# In the order in which their passes run: zero_vectors looks for Pads, which constant_pad replaces.
+MODULES = (zero_vectors, clip, constant_pad, gather, group_norm, l2_norm, long_layer_norm, resize, silu, softplus)
 WORKAROUNDS = tuple(module.WORKAROUND for module in MODULES)
 
 
