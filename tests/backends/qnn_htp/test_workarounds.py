@@ -48,6 +48,12 @@ def padded(pads: str, shape: str, consumer: str = "y = Neg(p)") -> ir.Model:
     return model_from(text, w=normal(4, 4, 3, 3))
 
 
+def padded_with(value: float) -> ir.Model:
+    text = f"""g (float[1,16,14,21] x) => (float[1,16,15,22] y) <int64[8] pads = {{0,0,0,0,0,0,1,1}}, float v = {{{value}}}>
+        {{ n = Neg(x) p = Pad(n, pads, v) y = Neg(p) }}"""
+    return model_from(text)
+
+
 def resized(attributes: str, scales: str, shape: str) -> ir.Model:
     text = f"""g (float[1,4,16,8] x) => (float[{shape}] y) <float[4] scales = {{{scales}}}>
         {{ n = Neg(x) r = Resize<{attributes}>(n, , scales) y = Neg(r) }}"""
@@ -117,6 +123,8 @@ CASES = {
     "softplus": (behind_conv("s = Softplus(c) y = Neg(s)", 13, 8), W8A16),
     "pad, 16 bits": (padded("0,0,0,0,0,0,1,1", "1,4,10,9"), W8A16),
     "pad, 8 bits": (padded("0,0,1,0,0,0,1,2", "1,4,11,10"), W8A8),
+    "pad with another value": (padded_with(0.5), W8A16),
+    "pad with another value, float16": (padded_with(0.5), FP16),
     "pad before a convolution": (padded("0,0,0,0,0,0,1,1", "1,4,4,4", "y = Conv<strides=[2,2]>(p, w)"), W8A16),
     "group norm behind Add, 16 bits": (group_norm(RESIDUAL), W8A16),
     "group norm behind Add, 8 bits": (group_norm(RESIDUAL, 1), W8A8),
