@@ -17,6 +17,7 @@ from dovetail.targets.htp.workarounds import (
     group_norm,
     long_layer_norm,
     needed,
+    pooling,
     resize,
     silu,
 )
@@ -87,6 +88,27 @@ def test_an_asymmetric_pad_is_found(pads: str, expected: bool) -> None:
     text = f"g (float[1,2,4,4] x) => (float[a,b,c,d] y) <int64[8] pads = {{{pads}}}> {{ y = Pad(x, pads) }}"
     (node,) = model_from(text).graph
     assert constant_pad.is_miscompiled(node) is expected
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "expected"),
+    [
+        ("AveragePool", "kernel_shape=[2,2], strides=[2,2], pads=[1,1,0,0]", True),
+        ("AveragePool", "kernel_shape=[2,2], pads=[0,0,1,0]", True),
+        ("AveragePool", "kernel_shape=[1,3], strides=[1,3], pads=[0,1,0,1]", True),
+        ("AveragePool", "kernel_shape=[2,2], strides=[2,2]", False),
+        ("AveragePool", "kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]", False),
+        ("AveragePool", "kernel_shape=[3,3], pads=[1,1,1,1]", False),
+        ("MaxPool", "kernel_shape=[2,2], strides=[2,2], pads=[0,1,1,0]", True),
+        ("AveragePool", "kernel_shape=[3,3], pads=[0,2,0,2]", True),
+        ("MaxPool", "kernel_shape=[2,2], strides=[2,2], pads=[1,1,0,0]", True),
+        ("MaxPool", "kernel_shape=[2,2], strides=[2,2]", False),
+        ("MaxPool", "kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]", False),
+    ],
+)
+def test_padded_pooling_is_found_by_its_window(op: str, attributes: str, expected: bool) -> None:
+    (node,) = model_from(f"g (float[1,2,9,9] x) => (float[a,b,c,d] y) {{ y = {op}<{attributes}>(x) }}").graph
+    assert pooling.may_be_miscompiled(node) is expected
 
 
 @pytest.mark.parametrize(

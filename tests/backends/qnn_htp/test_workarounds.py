@@ -60,6 +60,11 @@ def resized(attributes: str, scales: str, shape: str) -> ir.Model:
     return model_from(text)
 
 
+def pooled(op: str, attributes: str) -> ir.Model:
+    text = f"g (float[1,8,12,12] x) => (float[a,b,c,d] y) {{ n = Neg(x) y = {op}<{attributes}>(n) }}"
+    return model_from(text)
+
+
 def repeated_rows() -> ir.Model:
     text = "g (float[1,8,16,8] x) => (float[1,8,32,8] y) { n = Neg(x) g = Gather<axis=2>(n, rows) y = Neg(g) }"
     return model_from(text, rows=np.repeat(np.arange(16), 2))
@@ -109,6 +114,8 @@ def long_layer_norm(length: int) -> ir.Model:
 
 
 RESIDUAL = "r = Conv(x, w, c) d = Add(r, x)"
+TWO = "kernel_shape=[2,2], strides=[2,2]"
+THREE = "kernel_shape=[3,3], strides=[3,3]"
 FLOOR = 'mode="nearest", nearest_mode="floor"'
 CASES = {
     "gather of repeated rows": (repeated_rows(), W8A16),
@@ -130,6 +137,11 @@ CASES = {
     "group norm behind Add, 8 bits": (group_norm(RESIDUAL, 1), W8A8),
     "group norm behind LeakyRelu": (group_norm("r = Conv(x, w, c) e = Add(r, x) d = LeakyRelu(e)"), W8A16),
     "long layer norm, 8 bits": (long_layer_norm(66000), W8A8),
+    "average pool, 16 bits": (pooled("AveragePool", f"{TWO}, pads=[1,1,0,0], count_include_pad=1"), W8A16),
+    "average pool, 8 bits": (pooled("AveragePool", f"{TWO}, pads=[1,1,1,1], count_include_pad=1"), W8A8),
+    "average pool that does not count its padding": (pooled("AveragePool", f"{THREE}, pads=[1,1,1,1]"), W8A16),
+    "average pool, float16": (pooled("AveragePool", f"{TWO}, pads=[1,1,0,0]"), FP16),
+    "max pool, float16": (pooled("MaxPool", f"{TWO}, pads=[1,1,1,1]"), FP16),
     "resize, floor": (resized(FLOOR, "1,1,2,2", "1,4,32,16"), W8A16),
     "resize, float16": (resized(FLOOR, "1,1,2,2", "1,4,32,16"), FP16),
     "resize, linear": (resized('mode="linear"', "1,1,0.3,0.3", "1,4,4,2"), W8A16),

@@ -9,6 +9,7 @@ from dovetail.targets.htp.workarounds import (
     group_norm,
     l2_norm,
     long_layer_norm,
+    pooling,
     resize,
     silu,
     softplus,
@@ -16,8 +17,20 @@ from dovetail.targets.htp.workarounds import (
 )
 from dovetail.targets.htp.workarounds.workaround import Version, Workaround
 
-# In the order in which their passes run: zero_vectors looks for Pads, which constant_pad replaces.
-MODULES = (zero_vectors, clip, constant_pad, gather, group_norm, l2_norm, long_layer_norm, resize, silu, softplus)
+# In the order in which their passes run: zero_vectors looks for Pads, which constant_pad replaces or moves into pooling.
+MODULES = (
+    zero_vectors,
+    clip,
+    constant_pad,
+    gather,
+    group_norm,
+    l2_norm,
+    long_layer_norm,
+    pooling,
+    resize,
+    silu,
+    softplus,
+)
 WORKAROUNDS = tuple(module.WORKAROUND for module in MODULES)
 
 
