@@ -20,7 +20,8 @@ def test_the_convolution_pads_rows_columns_and_channels(pads: str, shape: str) -
 
 
 def test_another_value_than_zero_is_subtracted_and_added_again() -> None:
-    text = """g (float[2,3,4,5] x) => (float[2,4,6,6] y, float[2,3,4,5] z) <int64[8] pads = {0,0,0,0,0,1,2,1}, float v = {0.5}>
+    text = """g (float[2,3,4,5] x) => (float[2,4,6,6] y, float[2,3,4,5] z)
+        <int64[8] pads = {0,0,0,0,0,1,2,1}, float v = {0.5}>
         { a = Neg(x) y = Pad(a, pads, v) z = Relu(a) }"""
     after, record = changed_by(pad_to_conv, model_from(text))
     assert sorted(ops(after)) == ["Conv", "Neg", "Relu", "Sub"]

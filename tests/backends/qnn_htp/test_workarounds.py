@@ -49,7 +49,8 @@ def padded(pads: str, shape: str, consumer: str = "y = Neg(p)") -> ir.Model:
 
 
 def padded_with(value: float) -> ir.Model:
-    text = f"""g (float[1,16,14,21] x) => (float[1,16,15,22] y) <int64[8] pads = {{0,0,0,0,0,0,1,1}}, float v = {{{value}}}>
+    constants = f"<int64[8] pads = {{0,0,0,0,0,0,1,1}}, float v = {{{value}}}>"
+    text = f"""g (float[1,16,14,21] x) => (float[1,16,15,22] y) {constants}
         {{ n = Neg(x) p = Pad(n, pads, v) y = Neg(p) }}"""
     return model_from(text)
 

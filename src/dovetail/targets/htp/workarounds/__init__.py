@@ -17,7 +17,7 @@ from dovetail.targets.htp.workarounds import (
 )
 from dovetail.targets.htp.workarounds.workaround import Version, Workaround
 
-# In the order in which their passes run: zero_vectors looks for Pads, which constant_pad replaces or moves into pooling.
+# In the order in which their passes run: zero_vectors looks for Pads, which constant_pad replaces or moves into pools.
 MODULES = (
     zero_vectors,
     clip,

@@ -38,8 +38,8 @@ def padded_pooling(subject: CheckInput) -> Iterator[Finding]:
 
     ## What it finds
     AveragePool and MaxPool with padding whose window is as large as the stride along an axis; AveragePool with padding
-    whose window has an even size, or whose padding is larger than half of it. A float model is checked after the rewrites
-    of `dovetail fit`.
+    whose window has an even size, or whose padding is larger than half of it. A float model is checked after the
+    rewrites of `dovetail fit`.
 
     ## Why it matters
     The model compiles, but the pooled tensor is wrong, or the emulator crashes: windows that do not overlap are read
