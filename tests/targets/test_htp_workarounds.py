@@ -132,6 +132,24 @@ def test_a_resize_that_reads_other_positions_is_found(modes: str, scales: str, e
 
 
 @pytest.mark.parametrize(
+    ("modes", "scales", "expected"),
+    [
+        ('mode="cubic"', "1,1,2,2", False),
+        ('mode="cubic"', "1,1,1.3,1.5", True),
+        ('mode="cubic", exclude_outside=1', "1,1,2,2", True),
+        ('mode="linear", antialias=1', "1,1,0.5,0.5", True),
+        ('mode="linear"', "1,1,0.4,0.4", False),
+    ],
+)
+def test_an_interpolation_that_is_rejected_or_weighted_differently_is_found(
+    modes: str, scales: str, expected: bool
+) -> None:
+    text = f"g (float[1,2,8,4] x) => (float[a,b,c,d] y) <float[4] s = {{{scales}}}> {{ y = Resize<{modes}>(x, , s) }}"
+    (node,) = model_from(text).graph
+    assert resize.is_weighted_differently(node) is expected
+
+
+@pytest.mark.parametrize(
     ("front", "channels", "expected"),
     [
         ("d = Conv(x, w)", 48, False),

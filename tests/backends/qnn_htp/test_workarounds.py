@@ -66,6 +66,14 @@ def pooled(op: str, attributes: str) -> ir.Model:
     return model_from(text)
 
 
+def transposed(groups: int, channels: int = 8) -> ir.Model:
+    """A ConvTranspose that doubles the size."""
+    attributes = f"group={groups}, strides=[2,2], pads=[1,1,1,1], output_padding=[1,1]"
+    nodes = f"n = Neg(x) y = ConvTranspose<{attributes}>(n, w, b)"
+    text = f"g (float[1,8,9,10] x) => (float[1,{channels},18,20] y) {{ {nodes} }}"
+    return model_from(text, w=normal(8, channels // groups, 3, 3), b=normal(channels))
+
+
 def repeated_rows() -> ir.Model:
     text = "g (float[1,8,16,8] x) => (float[1,8,32,8] y) { n = Neg(x) g = Gather<axis=2>(n, rows) y = Neg(g) }"
     return model_from(text, rows=np.repeat(np.arange(16), 2))
@@ -143,8 +151,11 @@ CASES = {
     "average pool that does not count its padding": (pooled("AveragePool", f"{THREE}, pads=[1,1,1,1]"), W8A16),
     "average pool, float16": (pooled("AveragePool", f"{TWO}, pads=[1,1,0,0]"), FP16),
     "max pool, float16": (pooled("MaxPool", f"{TWO}, pads=[1,1,1,1]"), FP16),
+    "depthwise transposed convolution, 16 bits": (transposed(8), W8A16),
+    "depthwise transposed convolution, 8 bits": (transposed(8), W8A8),
     "resize, floor": (resized(FLOOR, "1,1,2,2", "1,4,32,16"), W8A16),
     "resize, float16": (resized(FLOOR, "1,1,2,2", "1,4,32,16"), FP16),
+    "resize, cubic, outside excluded": (resized('mode="cubic", exclude_outside=1', "1,1,0.5,0.5", "1,4,8,4"), W8A16),
     "resize, linear": (resized('mode="linear"', "1,1,0.3,0.3", "1,4,4,2"), W8A16),
 }
 
@@ -182,6 +193,29 @@ def test_a_group_norm_behind_a_convolution_is_right_too(front: str, tmp_path: Pa
     model_of_ours = prepared(model.clone(), target)
     assert "InstanceNormalization" not in ops(model_of_ours)
     assert agreement_db(model_of_ours, target, W8A16, noise(model, 2), tmp_path) > 60
+
+
+@pytest.mark.parametrize(
+    ("attributes", "scales", "shape"),
+    [('mode="cubic"', "1,1,1.3,1.3", "1,4,20,10"), ('mode="linear", antialias=1', "1,1,0.5,0.5", "1,4,8,4")],
+)
+def test_a_resize_that_the_provider_rejects_is_computed_by_matmuls(
+    attributes: str, scales: str, shape: str, tmp_path: Path
+) -> None:
+    model = resized(attributes, scales, shape)
+    verdict = fitted(model, tmp_path, **OFF).verdicts["compiled"]
+    assert verdict.status is Status.FAIL
+    assert "Resize" in verdict.reason
+    ours = open_target("qnn-htp:sm8550")
+    assert rewritten_agreement_db(model.clone(), ours, W8A16, noise(model, 2), tmp_path / "ours") > 55
+
+
+@pytest.mark.parametrize(("groups", "channels"), [(2, 8), (4, 12), (8, 16)])
+def test_a_transposed_convolution_with_groups_of_several_channels_compiles(
+    groups: int, channels: int, tmp_path: Path
+) -> None:
+    model, target = transposed(groups, channels), open_target("qnn-htp:sm8550")
+    assert rewritten_agreement_db(model, target, W8A16, noise(model, 2), tmp_path) > 55
 
 
 def test_a_long_layer_norm_is_kept_in_float16_and_others_are_not() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dovetail.targets.htp.workarounds import (
     clip,
     constant_pad,
+    conv_transpose,
     gather,
     group_norm,
     l2_norm,
@@ -22,6 +23,7 @@ MODULES = (
     zero_vectors,
     clip,
     constant_pad,
+    conv_transpose,
     gather,
     group_norm,
     l2_norm,
