@@ -171,7 +171,7 @@ def grouped_conv_transpose(subject: CheckInput) -> Iterator[Finding]:
             yield Finding(
                 "Q605",
                 at_node(operation.node),
-                f"{say(operation.node)} has groups of several channels, which HTP rejects or computes wrongly in integers",
+                f"{say(operation.node)} has groups of several channels, which HTP rejects or computes wrongly",
                 Severity.ERROR,
                 fix="write it without groups, with zeros in the weight; `dovetail fit` and `dovetail repair` do this",
             )
