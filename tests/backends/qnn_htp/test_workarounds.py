@@ -61,8 +61,8 @@ def resized(attributes: str, scales: str, shape: str) -> ir.Model:
     return model_from(text)
 
 
-def pooled(op: str, attributes: str) -> ir.Model:
-    text = f"g (float[1,8,12,12] x) => (float[a,b,c,d] y) {{ n = Neg(x) y = {op}<{attributes}>(n) }}"
+def pooled(op: str, attributes: str, shape: str = "1,8,12,12") -> ir.Model:
+    text = f"g (float[{shape}] x) => (float[a,b,c,d] y) {{ n = Neg(x) y = {op}<{attributes}>(n) }}"
     return model_from(text)
 
 
@@ -150,6 +150,7 @@ CASES = {
     "average pool, 8 bits": (pooled("AveragePool", f"{TWO}, pads=[1,1,1,1], count_include_pad=1"), W8A8),
     "average pool that does not count its padding": (pooled("AveragePool", f"{THREE}, pads=[1,1,1,1]"), W8A16),
     "average pool, float16": (pooled("AveragePool", f"{TWO}, pads=[1,1,0,0]"), FP16),
+    "average pool of 3 x 3, float16": (pooled("AveragePool", "kernel_shape=[3,3], pads=[1,1,1,1]", "1,4,11,17"), FP16),
     "max pool, float16": (pooled("MaxPool", f"{TWO}, pads=[1,1,1,1]"), FP16),
     "depthwise transposed convolution, 16 bits": (transposed(8), W8A16),
     "depthwise transposed convolution, 8 bits": (transposed(8), W8A8),
