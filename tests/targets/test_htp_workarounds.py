@@ -151,33 +151,32 @@ def test_an_interpolation_that_is_rejected_or_weighted_differently_is_found(
 
 
 @pytest.mark.parametrize(
-    ("front", "channels", "expected"),
+    ("front", "expected"),
     [
-        ("d = Conv(x, w)", 48, False),
-        ("c = Conv(x, w) d = Relu(c)", 48, False),
-        ("c = Conv(x, w) d = Add(c, x)", 48, True),
-        ("c = Conv(x, w) d = Add(c, x)", 34, True),
-        ("c = Conv(x, w) d = Add(c, x)", 30, False),
-        ("c = Conv(x, w) d = Add(c, x)", 64, False),
-        ("c = Conv(x, w) e = Add(c, x) d = Relu(e)", 48, True),
-        ("c = Conv(x, w) d = Sigmoid(c)", 48, True),
-        ("d = Relu(x)", 48, True),
+        ("d = Conv(x, w)", False),
+        ("c = Conv(x, w) d = Relu(c)", False),
+        ("c = Conv(x, w) d = Add(c, x)", True),
+        ("c = Conv(x, w) e = Add(c, x) d = Relu(e)", True),
+        ("c = Conv(x, w) d = Sigmoid(c)", True),
+        ("d = Relu(x)", True),
     ],
 )
-def test_channels_and_the_operator_before_it_decide_about_a_group_norm(
-    front: str, channels: int, expected: bool
-) -> None:
-    text = f"""g (float[1,{channels},4,4] x) => (float[1,2,{8 * channels}] y) <int64[3] s = {{1,2,{8 * channels}}}>
-        {{ {front} r = Reshape(d, s) y = InstanceNormalization(r, o, o) }}"""
-    (*_, norm) = model_from(text, w=normal(channels, channels, 1, 1), o=normal(2)).graph
-    assert group_norm.is_miscompiled(norm) is expected
+def test_the_operator_before_it_decides_about_a_group_norm(front: str, expected: bool) -> None:
+    for channels in (16, 48, 128):
+        text = f"""g (float[1,{channels},4,4] x) => (float[1,2,{8 * channels}] y) <int64[3] s = {{1,2,{8 * channels}}}>
+            {{ {front} r = Reshape(d, s) y = InstanceNormalization(r, o, o) }}"""
+        model = model_from(text, w=normal(channels, channels, 1, 1), o=normal(2))
+        (*_, norm) = model.graph
+        assert group_norm.may_be_miscompiled(norm) is expected
+        (change,) = group_norm.WORKAROUND.passes
+        assert bool(change(model).changed) is expected
 
 
 def test_an_instance_norm_of_channels_is_not_a_group_norm() -> None:
     (node,) = model_from(
         "g (float[1,8,4] x) => (float[1,8,4] y) { y = InstanceNormalization(x, o, o) }", o=normal(8)
     ).graph
-    assert not group_norm.is_miscompiled(node)
+    assert not group_norm.may_be_miscompiled(node)
 
 
 @pytest.mark.parametrize(("dtype", "longest"), long_layer_norm.LONGEST.items())
