@@ -36,7 +36,7 @@ def zero_vectors(graph: ir.Graph) -> dict[ir.Node, Array]:
     for node, axis in axes.items():
         data = node.inputs[0]
         if data is not None and data in live and not _is_masked(node):
-            mask = live[data].any(axis=axis, keepdims=True)
+            mask: Array = np.asarray(live[data].any(axis=axis, keepdims=True))
             if not mask.all():
                 found[node] = mask
     return found

@@ -56,7 +56,7 @@ def _obstacle(node: ir.Node) -> str:
 
 
 def _has_explicit_pads(node: ir.Node) -> bool:
-    return attribute(node, "auto_pad", "NOTSET") == "NOTSET"
+    return str(attribute(node, "auto_pad", "NOTSET")) == "NOTSET"
 
 
 def _convolved(node: ir.Node) -> ir.Value:

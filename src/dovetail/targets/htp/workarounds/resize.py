@@ -45,7 +45,7 @@ def is_weighted_differently(node: ir.Node) -> bool:
     if not is_op(node, "Resize"):
         return False
     if attribute(node, "antialias", 0) or attribute(node, "exclude_outside", 0):
-        return attribute(node, "mode", "nearest") != "nearest"
+        return str(attribute(node, "mode", "nearest")) != "nearest"
     scales = constant_of(node.inputs[2]) if len(node.inputs) > 2 else None
     before, after = (shape_of(value) for value in (node.inputs[0], node.outputs[0]))
     if attribute(node, "mode", "nearest") != "cubic" or scales is None or before is None or after is None:
