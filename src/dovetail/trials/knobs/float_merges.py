@@ -40,16 +40,22 @@ def decide(workbench: Workbench, variant: Variant) -> Outcome:
     ]
     if not workbench.samples(SAMPLES):
         return variant, ()
+    measured: dict[int, tuple[Variant, float]] = {}  # the workbench would plan and emit a variant again to know it
+
+    def worst_db(candidate: Variant) -> float:
+        if id(candidate) not in measured:
+            measured[id(candidate)] = candidate, workbench.worst_db(candidate, SAMPLES)
+        return measured[id(candidate)][1]
+
     rows = take_each_better(
         variant,
         units,
         lambda state, merges: reduce(lambda one, unit: in_float(unit, one), merges, state),
-        lambda shared, float_merges: (
-            workbench.worst_db(float_merges, SAMPLES) - workbench.worst_db(shared, SAMPLES) > GAIN_DB
-        ),
+        lambda shared, float_merges: worst_db(float_merges) - worst_db(shared) > GAIN_DB,
     )
+    samples = len(workbench.samples(SAMPLES))
     decisions = [
-        _decision(workbench, unit, len(merges), shared, float_merges, accepted)
+        _decision(unit, len(merges), worst_db(shared), worst_db(float_merges), accepted, samples)
         for merges, shared, float_merges, accepted in rows
         for unit in merges
     ]
@@ -68,11 +74,8 @@ def in_float(unit: Unit, variant: Variant) -> Variant:
     return pinned(Pins({unit.name: Pin(FP32, Reason.MEASURED, text)}, separate=edges))(variant)
 
 
-def _decision(
-    workbench: Workbench, unit: Unit, together: int, shared: Variant, float_merges: Variant, accepted: bool
-) -> Decision:
+def _decision(unit: Unit, together: int, shared_db: float, float_db: float, accepted: bool, samples: int) -> Decision:
     """``together``: the number of merges that were measured in float at once, because all of them gain too little."""
-    shared_db, float_db = workbench.worst_db(shared, SAMPLES), workbench.worst_db(float_merges, SAMPLES)
     others = f" and those of {together - 1} other Concat{'s' * (together > 2)}" if together > 1 else ""
     return Decision(
         knob=NAME,
@@ -84,5 +87,5 @@ def _decision(
         ),
         rule=CRITERION,
         reason=f"one range for all its inputs{others} costs {float_db - shared_db:.1f} dB",
-        samples=len(workbench.samples(SAMPLES)),
+        samples=samples,
     )
