@@ -74,7 +74,7 @@ def _change_bytes(content: bytes, rng: random.Random) -> bytes:
 def _at_old_opset(content: bytes, rng: random.Random) -> bytes:
     """The same graph in an opset from which it is converted on read, whether it is valid there or not."""
     proto = onnx.ModelProto.FromString(content)
-    version = rng.randrange(11, 21)
+    version = rng.randrange(7, 21)
     for entry in proto.opset_import:
         if not entry.domain:
             entry.version = version

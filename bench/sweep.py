@@ -8,7 +8,8 @@ The graphs of a seed are numbered 0, 1, 2, ...; ``--count`` is how many of them 
 the same folder, so a run that was interrupted is continued by the same command. The folder has one line per graph
 (``graphs.jsonl``) and per shrunk failure (``patterns.jsonl``), the failing graphs, the smallest pattern of each
 failure as an ONNX file with its calibration samples, and ``report.md``. The exit code is 1 if a graph has a wrong
-output while the verdict ``numerics`` passes (with ``--recheck``: if a pattern still fails), 2 for bad input.
+output while the verdict ``numerics`` passes (with ``--recheck``: if a pattern still fails), 2 for bad input, 130 if it
+was interrupted by Ctrl-C, SIGTERM or SIGHUP.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from dovetail.cli.signals import interrupted_by_signals
 from dovetail.config import parse_options
 from dovetail.document import encode
 from dovetail.errors import InputError
@@ -31,7 +33,8 @@ from dovetail.sweep.sweep import Sweep, require_usable
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
-        return _run(options)
+        with interrupted_by_signals():
+            return _run(options)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

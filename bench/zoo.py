@@ -30,11 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = [part for part in given.part if part not in PARTS]
     if unknown:
         parser.error(f"unknown part {unknown[0]!r}; expected one of {', '.join(PARTS)}")
-    failed = 0
-    for part, name, check in rows():
-        if part in (given.part or PARTS) and given.only in name:
-            failed += not _passes(name, check)
-    print(f"{failed} failed")
+    selected = [(name, check) for part, name, check in rows() if part in (given.part or PARTS) and given.only in name]
+    if not selected:
+        parser.error(f"no row of {', '.join(given.part or PARTS)} has {given.only!r} in its name")
+    failed = sum(not _passes(name, check) for name, check in selected)
+    print(f"{failed} of {len(selected)} failed")
     return int(failed > 0)
 
 

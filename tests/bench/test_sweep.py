@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from bench import sweep
 
+ROOT = Path(__file__).parents[2]
 ARGUMENTS = ["--target", "ort-cpu", "--precision", "w8a8", "--seed", "6"]
 
 
@@ -25,6 +30,29 @@ def test_a_sweep_is_run_and_continued(tmp_path: Path, capsys: pytest.CaptureFixt
     assert sweep.main([*ARGUMENTS, "--index", "1"]) == 0
     outcome = json.loads(capsys.readouterr().out)
     assert (outcome["failures"], outcome["verdicts"]["numerics"]) == ([], "pass")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_sweep_with_its_report_and_its_process(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "bench.sweep", *ARGUMENTS, "--output", str(tmp_path / "out"), "--count", "10000"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().endswith(": passed\n")
+        children = children_of(process.pid)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "interrupted; the same command continues\n")
+    assert "graphs pass" in (tmp_path / "out/report.md").read_text()
+    assert children
+    end = time.monotonic() + 10
+    while any(Path(f"/proc/{child}").exists() for child in children):
+        assert time.monotonic() < end, f"still running: {children}"
+        time.sleep(0.02)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @pytest.mark.parametrize(

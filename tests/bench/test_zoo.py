@@ -33,8 +33,16 @@ def test_a_check_that_fails_is_told_and_is_exit_code_1(
     printed = capsys.readouterr().out
     assert "FAILS" in printed
     assert "it runs otherwise" in printed
-    assert printed.endswith("1 failed\n")
+    assert printed.endswith("1 of 2 failed\n")
     assert zoo.main(["lines", "--only", "w8a16"]) == 0
     with pytest.raises(SystemExit):
         zoo.main(["speed"])
     assert "unknown part 'speed'" in capsys.readouterr().err
+
+
+def test_a_text_that_no_row_has_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--only", "SwinV9"], ["lines", "--only", "SwinV2"]):
+        with pytest.raises(SystemExit) as ended:
+            zoo.main(arguments)
+        assert ended.value.code == 2
+        assert f"has {arguments[-1]!r} in its name" in capsys.readouterr().err

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from dovetail import zoo
 from dovetail.checking import check_file
@@ -65,6 +67,32 @@ def test_refused_on_read(body: str, match: str, tmp_path: Path) -> None:
     path = _save(tmp_path / "m.onnx", body, s=np.array([5, 2]), w=np.zeros((5, 4), np.float32))
     with pytest.raises(InputError, match=match):
         read(path)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "factors", "match"),
+    [
+        (
+            "x, , s",
+            [1, 0],
+            r"'n' \(Resize\) cannot run: the scale 0 is not a positive number; its inputs are x ",
+        ),
+        ("x, , s", [1, -2], "the scale -2 is not a positive number"),
+        ("x, , s", [1, np.nan], "the scale nan is not a positive number"),
+        ("x, , , s", [2, -3], "the size -3 is not a positive number"),
+    ],
+)
+def test_a_resize_that_no_runtime_accepts_is_refused(
+    inputs: str, factors: list[float], match: str, tmp_path: Path
+) -> None:
+    dtype = np.int64 if ", , , " in inputs else np.float32
+    path = _save(tmp_path / "m.onnx", f"[n] y = Resize({inputs})", s=np.array(factors, dtype))
+    with pytest.raises(InputError, match=match):
+        check_file(path, TARGET)
+    with pytest.raises(Fail, match="Scale value"):
+        onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(
+            None, {"x": np.ones((2, 6), np.float32)}
+        )
 
 
 def test_size_that_is_computed_is_checked_when_it_is_a_constant(tmp_path: Path) -> None:

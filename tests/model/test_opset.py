@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 
+from dovetail.errors import InputError
 from dovetail.model.opset import OPSET, raise_opset
 from tests.equality import assert_equal, model_from, normal, ops
 
@@ -52,3 +54,35 @@ def test_subgraphs_are_raised_too() -> None:
                      else_branch = b () => (float[4] z) { t = Squeeze<axes=[0]>(x) z = Neg(t) }> }"""
     model = model_from(text, opset=11)
     assert_equal(model, raise_opset(model))
+
+
+OLDER = {
+    "nearest": ("y = Upsample(x, s)", "float[1,2,12,8]", 9),
+    "linear": ('y = Upsample<mode="linear">(x, s)', "float[1,2,12,8]", 9),
+    "scales of an attribute": ('y = Upsample<mode="linear", scales=[1.0, 1.0, 2.0, 2.0]>(x)', "float[1,2,12,8]", 8),
+    "one and a half": ("y = Resize(x, half)", "float[1,2,9,6]", 10),
+    "smaller": ("y = Resize(x, less)", "float[1,2,3,2]", 10),
+    "smaller, linear": ('y = Resize<mode="linear">(x, less)', "float[1,2,3,2]", 10),
+    "clipped, padded and sliced": (
+        "c = Clip<min=-0.5, max=0.5>(x) p = Pad<pads=[0,0,1,2,0,0,0,1], value=0.25>(c) "
+        "y = Slice<axes=[2,3], starts=[0,1], ends=[-1,5]>(p)",
+        "float[1,2,6,4]",
+        7,
+    ),
+    "normalized over all behind an axis": ("y = Softmax<axis=1>(x)", "float[1,2,6,4]", 7),
+}
+
+
+@pytest.mark.parametrize(("body", "shape", "opset"), OLDER.values(), ids=OLDER.keys())
+def test_models_from_opset_7_on_compute_the_same(body: str, shape: str, opset: int) -> None:
+    text = f"g (float[1,2,6,4] x) => ({shape} y) {{ {body} }}"
+    scales = {"s": (1, 1, 2, 2), "half": (1, 1, 1.5, 1.5), "less": (1, 1, 0.6, 0.6)}
+    used = {name: np.array(value, np.float32) for name, value in scales.items() if f" {name})" in body}
+    model = model_from(text, opset=opset, **used)
+    assert_equal(model, raise_opset(model))
+
+
+def test_a_resize_whose_axes_round_differently_is_refused() -> None:
+    text = "g (float[1,2,6,4] x) => (float[1,2,3,8] y) { y = Resize(x, s) }"
+    with pytest.raises(InputError, match="enlarges one axis and shrinks another"):
+        raise_opset(model_from(text, opset=10, s=np.array([1, 1, 0.5, 2], np.float32)))

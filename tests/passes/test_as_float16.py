@@ -84,6 +84,29 @@ def float16_constants(model: ir.Model) -> dict[str, np.ndarray]:
     return {name.partition("/half")[0]: array for name, array in arrays.items() if array.dtype == np.float16}
 
 
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ("n = ReduceL2(x, last) c = Clip(n, e) y = Div(x, c)", {"Clip", "Div"}),
+        ("n = ReduceL2(x, last) c = Max(n, e) b = Expand(c, full) y = Div(x, b)", {"Max", "Expand", "Div"}),
+        ("q = Mul(x, x) v = ReduceMean(q, last) a = Add(v, e) s = Sqrt(a) y = Div(x, s)", {"Add", "Sqrt", "Div"}),
+    ],
+)
+def test_a_vector_of_zeros_is_divided_in_float32(nodes: str, expected: set[str]) -> None:
+    """In float16 the epsilon is zero, and 0/0 is NaN."""
+    text = f"""g (float[2,4] x) => (float[2,4] y) <int64[1] last = {{-1}}, int64[2] full = {{2,4}}, float e = {{1e-12}}>
+        {{ {nodes} }}"""
+    model = model_from(text)
+    record = as_float16(model)
+    kept = {node.op_type for node in model.graph if node.outputs[0].dtype is ir.DataType.FLOAT} - {"Cast"}
+    assert kept == expected
+    assert len(record.declined) == len(expected)
+    sample = {"x": np.array([[0, 0, 0, 0], [1, 2, 3, 4]], np.float32)}
+    (result,) = run(model, sample).values()
+    assert np.isfinite(result).all()
+    assert not result[0].any()
+
+
 # One row is completely masked. The values of that row have no meaning, because it depends on the rounding of the sum
 # how much of the scores is left, but they must be finite.
 ROWS = np.where(np.arange(4)[:, None] == 2, False, np.tri(4, dtype=bool))

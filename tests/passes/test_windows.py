@@ -70,6 +70,16 @@ def test_tiling_windows_are_folded_by_layout() -> None:
     assert ops(after) == ["Relu", "Reshape", "Transpose", "Reshape", "Neg"]
 
 
+@pytest.mark.parametrize("size", [5, 9])
+def test_rows_and_columns_that_are_left_over_are_cut_off_and_padded_again(size: int) -> None:
+    after, record = changed_by(unfold_to_reshape, unfold(2, 2, 1, size))
+    assert len(record.changed) == 2
+    assert set(ops(after)) == {"Relu", "Slice", "Reshape", "Transpose"}
+    after, record = changed_by(unfold_to_reshape, fold(2, 2, 1, 0, size))
+    assert len(record.changed) == 1
+    assert ops(after) == ["Relu", "Reshape", "Transpose", "Reshape", "Pad", "Neg"]
+
+
 @pytest.mark.parametrize("case", OVERLAPPING)
 def test_other_windows_are_unfolded_by_a_convolution(case: str) -> None:
     kernel, stride, dilation, _, size = OVERLAPPING[case]

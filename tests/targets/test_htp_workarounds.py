@@ -17,6 +17,7 @@ from dovetail.targets.htp.workarounds import (
     group_norm,
     long_layer_norm,
     needed,
+    pooling,
     resize,
     silu,
 )
@@ -90,6 +91,28 @@ def test_an_asymmetric_pad_is_found(pads: str, expected: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("op", "attributes", "expected"),
+    [
+        ("AveragePool", "kernel_shape=[2,2], strides=[2,2], pads=[1,1,0,0]", True),
+        ("AveragePool", "kernel_shape=[2,2], pads=[0,0,1,0], count_include_pad=1", True),
+        ("AveragePool", "kernel_shape=[1,3], strides=[1,3], pads=[0,1,0,1]", True),
+        ("AveragePool", "kernel_shape=[2,2], strides=[2,2]", False),
+        ("AveragePool", "kernel_shape=[3,3], strides=[2,2], pads=[1,1,0,0]", True),
+        ("AveragePool", "kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1], count_include_pad=1", False),
+        ("AveragePool", "kernel_shape=[3,3], pads=[1,1,1,1], count_include_pad=1", False),
+        ("MaxPool", "kernel_shape=[2,2], strides=[2,2], pads=[0,1,1,0]", True),
+        ("AveragePool", "kernel_shape=[3,3], pads=[0,2,0,2], count_include_pad=1", True),
+        ("MaxPool", "kernel_shape=[2,2], strides=[2,2], pads=[1,1,0,0]", True),
+        ("MaxPool", "kernel_shape=[2,2], strides=[2,2]", False),
+        ("MaxPool", "kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]", False),
+    ],
+)
+def test_padded_pooling_is_found_by_its_window(op: str, attributes: str, expected: bool) -> None:
+    (node,) = model_from(f"g (float[1,2,9,9] x) => (float[a,b,c,d] y) {{ y = {op}<{attributes}>(x) }}").graph
+    assert pooling.may_be_miscompiled(node) is expected
+
+
+@pytest.mark.parametrize(
     ("modes", "scales", "expected"),
     [
         ('mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"', "1,1,2,2", False),
@@ -110,33 +133,50 @@ def test_a_resize_that_reads_other_positions_is_found(modes: str, scales: str, e
 
 
 @pytest.mark.parametrize(
-    ("front", "channels", "expected"),
+    ("modes", "scales", "expected"),
     [
-        ("d = Conv(x, w)", 48, False),
-        ("c = Conv(x, w) d = Relu(c)", 48, False),
-        ("c = Conv(x, w) d = Add(c, x)", 48, True),
-        ("c = Conv(x, w) d = Add(c, x)", 34, True),
-        ("c = Conv(x, w) d = Add(c, x)", 30, False),
-        ("c = Conv(x, w) d = Add(c, x)", 64, False),
-        ("c = Conv(x, w) e = Add(c, x) d = Relu(e)", 48, True),
-        ("c = Conv(x, w) d = Sigmoid(c)", 48, True),
-        ("d = Relu(x)", 48, True),
+        ('mode="cubic"', "1,1,2,2", False),
+        ('mode="cubic"', "1,1,1.3,1.5", True),
+        ('mode="cubic", exclude_outside=1', "1,1,2,2", True),
+        ('mode="linear", antialias=1', "1,1,0.5,0.5", True),
+        ('mode="linear"', "1,1,0.4,0.4", False),
     ],
 )
-def test_channels_and_the_operator_before_it_decide_about_a_group_norm(
-    front: str, channels: int, expected: bool
+def test_an_interpolation_that_is_rejected_or_weighted_differently_is_found(
+    modes: str, scales: str, expected: bool
 ) -> None:
-    text = f"""g (float[1,{channels},4,4] x) => (float[1,2,{8 * channels}] y) <int64[3] s = {{1,2,{8 * channels}}}>
-        {{ {front} r = Reshape(d, s) y = InstanceNormalization(r, o, o) }}"""
-    (*_, norm) = model_from(text, w=normal(channels, channels, 1, 1), o=normal(2)).graph
-    assert group_norm.is_miscompiled(norm) is expected
+    text = f"g (float[1,2,8,4] x) => (float[a,b,c,d] y) <float[4] s = {{{scales}}}> {{ y = Resize<{modes}>(x, , s) }}"
+    (node,) = model_from(text).graph
+    assert resize.is_weighted_differently(node) is expected
+
+
+@pytest.mark.parametrize(
+    ("front", "expected"),
+    [
+        ("d = Conv(x, w)", False),
+        ("c = Conv(x, w) d = Relu(c)", False),
+        ("c = Conv(x, w) d = Add(c, x)", True),
+        ("c = Conv(x, w) e = Add(c, x) d = Relu(e)", True),
+        ("c = Conv(x, w) d = Sigmoid(c)", True),
+        ("d = Relu(x)", True),
+    ],
+)
+def test_the_operator_before_it_decides_about_a_group_norm(front: str, expected: bool) -> None:
+    for channels in (16, 48, 128):
+        text = f"""g (float[1,{channels},4,4] x) => (float[1,2,{8 * channels}] y) <int64[3] s = {{1,2,{8 * channels}}}>
+            {{ {front} r = Reshape(d, s) y = InstanceNormalization(r, o, o) }}"""
+        model = model_from(text, w=normal(channels, channels, 1, 1), o=normal(2))
+        (*_, norm) = model.graph
+        assert group_norm.may_be_miscompiled(norm) is expected
+        (change,) = group_norm.WORKAROUND.passes
+        assert bool(change(model).changed) is expected
 
 
 def test_an_instance_norm_of_channels_is_not_a_group_norm() -> None:
     (node,) = model_from(
         "g (float[1,8,4] x) => (float[1,8,4] y) { y = InstanceNormalization(x, o, o) }", o=normal(8)
     ).graph
-    assert not group_norm.is_miscompiled(node)
+    assert not group_norm.may_be_miscompiled(node)
 
 
 @pytest.mark.parametrize(("dtype", "longest"), long_layer_norm.LONGEST.items())

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from dovetail.errors import InputError
-from dovetail.model.edit import is_op
+from dovetail.model.edit import constant_of, is_op
 from dovetail.model.inference import Types, infer, inferred_types, types_in, without_recorded_shapes
 from dovetail.model.origin import nodes_of
 
@@ -35,6 +35,8 @@ def check_shapes(model: ir.Model, bare: onnx.ModelProto | None = None) -> None:
     for node in model.graph:
         if is_op(node, "Reshape"):
             _check_reshape(model, node, types)
+        elif is_op(node, "Resize"):
+            _check_resize(model, node)
 
 
 def _check_reshape(model: ir.Model, node: ir.Node, types: Types) -> None:
@@ -43,6 +45,17 @@ def _check_reshape(model: ir.Model, node: ir.Node, types: Types) -> None:
     if before is not None and after is not None and math.prod(before) != math.prod(after):
         reason = f"{math.prod(before)} elements cannot have the shape {_text(after)}"
         raise InputError(_message(model, "Reshape", str(node.name), reason))
+
+
+def _check_resize(model: ir.Model, node: ir.Node) -> None:
+    """Refuse a Resize by a scale or to a size that ONNX Runtime refuses when it runs; onnx does not check them."""
+    for name, value in zip(("scale", "size"), node.inputs[2:4], strict=False):
+        factors = None if value is None else constant_of(value)
+        wrong = [] if factors is None else [float(factor) for factor in factors.flat if not 0 < factor < math.inf]
+        if wrong:
+            raise InputError(
+                _message(model, "Resize", str(node.name), f"the {name} {wrong[0]:g} is not a positive number")
+            )
 
 
 def _message(model: ir.Model, op_type: str, name: str, reason: str) -> str:

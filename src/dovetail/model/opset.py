@@ -6,11 +6,13 @@ import onnx_ir as ir
 from onnx import version_converter
 
 from dovetail.errors import InputError
+from dovetail.model.edit import attribute, constant_of, is_op
 from dovetail.model.onnx_crashes import REPORTED, Step, refuse_crash
 from dovetail.model.skeleton import refill, skeleton
 
 OPSET = 21
-OLDEST_OPSET = 11
+OLDEST_OPSET = 7  # the first that ONNX Runtime supports
+_FIRST_WITH_COORDINATES = 11  # Resize has coordinate transformations and roundings
 _IR_VERSION = 10  # the first that allows opset 21, and metadata on every value
 
 
@@ -34,7 +36,37 @@ def raise_opset(model: ir.Model) -> ir.Model:
             raise InputError(f"the model's opset {version} could not be converted to {OPSET}: {reason}") from error
         raised = ir.from_proto(proto)
         refill(raised, model)
+        if version < _FIRST_WITH_COORDINATES:
+            _set_coordinates(raised)
         raised.metadata_props.update(model.metadata_props)
         raised.graph.doc_string = model.graph.doc_string
     raised.ir_version = max(raised.ir_version, _IR_VERSION)
     return raised
+
+
+def _set_coordinates(model: ir.Model) -> None:
+    """Give every Resize the positions that it and Upsample had below opset 11, which onnx's converter leaves out.
+
+    ONNX Runtime divides the index by the scale, and rounds down for a nearest Resize that enlarges, up for one that
+    shrinks (``UpsampleNearestMode::SIMPLE``).
+    """
+    for node in model.graph.all_nodes():
+        if not is_op(node, "Resize"):
+            continue
+        node.attributes["coordinate_transformation_mode"] = ir.AttrString(
+            "coordinate_transformation_mode", "asymmetric"
+        )
+        if attribute(node, "mode", "nearest") == "nearest":
+            node.attributes["nearest_mode"] = ir.AttrString("nearest_mode", _rounding(node))
+
+
+def _rounding(node: ir.Node) -> str:
+    scales = constant_of(node.inputs[2]) if len(node.inputs) > 2 else None
+    if scales is None or not (scales < 1).any():
+        return "floor"
+    if (scales > 1).any():
+        raise InputError(
+            f"node {node.name or str(node.outputs[0].name)!r} (Resize) enlarges one axis and shrinks another, which "
+            "rounds differently in the opset of the model; export it with opset 11 or later"
+        )
+    return "ceil"

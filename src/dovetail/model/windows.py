@@ -37,10 +37,9 @@ class Windows:
         return rows, columns
 
     @property
-    def tiles(self) -> bool:
-        """Whether every pixel is in exactly one window."""
-        dense = self.strides == self.kernel and self.dilations == (1, 1) and not any((*self.before, *self.after))
-        return dense and all(size % kernel == 0 for size, kernel in zip(self.image, self.kernel, strict=True))
+    def are_adjacent(self) -> bool:
+        """Whether the windows are side by side from the first pixel on, so that no pixel is in two of them."""
+        return self.strides == self.kernel and self.dilations == (1, 1) and not any((*self.before, *self.after))
 
 
 def folded_windows(node: ir.Node) -> Windows | None:

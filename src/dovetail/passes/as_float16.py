@@ -2,11 +2,13 @@
 
 Scales of QuantizeLinear and DequantizeLinear become float16 too, which ONNX allows from opset 19 on. A node with a
 constant that float16 cannot hold (a scale or an epsilon that would become zero, a number above 65504 that is not a
-mask) stays in float32 between two Casts. Masks are raised to leave room for the scores: -65504 plus a score of -20 is
--inf, and a row of -inf becomes NaN.
+mask) stays in float32 between two Casts, and so does a division by what has an epsilon: 0/0 is NaN. Masks are raised to
+leave room for the scores: -65504 plus a score of -20 is -inf, and a row of -inf becomes NaN.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import onnx_ir as ir
@@ -69,6 +71,10 @@ class _Float16Converter:
     def run(self) -> PassRecord:
         nodes = [node for node in self._graph if not is_op(node, "Constant")]
         self._kept = {node: why for node in nodes if (why := _why_kept(node))}
+        for node in nodes:
+            if _has_epsilon(node):
+                why = f"it divides by the output of {node.name!r}, which float16 may round to zero"
+                self._kept |= dict.fromkeys(_divisions(node.outputs[0]), why)
         outputs = {v: i for i, v in enumerate(self._graph.outputs) if v.dtype is _FLOAT and not v.is_graph_input()}
         for node in nodes:
             for index, value in enumerate(node.inputs):
@@ -160,10 +166,28 @@ def _why_kept(node: ir.Node) -> str:
         scale = is_op(node, *_SCALED) and index == 1
         factor = array.size == 1 and not is_op(node, *_MASKS, "Clip")
         large = not is_op(node, *_MASKS, "Clip") and bool((np.abs(array[np.isfinite(array)]) > LARGEST).any())
-        epsilon = array.size == 1 and is_op(node, "Add") and 0 < abs(float(array.reshape(-1)[0])) < SMALLEST_NORMAL
-        if (scale or factor or large or epsilon) and (why := why_not_float16(array)):
+        if (scale or factor or large or _has_epsilon(node)) and (why := why_not_float16(array)):
             return f"input {index} of {node.op_type}: {why}"
     return ""
+
+
+def _has_epsilon(node: ir.Node) -> bool:
+    """Whether a node adds a number that float16 cannot hold, or has it as lower bound: an Add, a Max, or a Clip."""
+    if is_op(node, "Clip"):
+        numbers = [constant_of(value) for value in node.inputs[1:2]]
+    else:
+        numbers = [constant_of(value) for value in (node.inputs if is_op(node, "Add", "Max") else ())]
+    found = [array for array in numbers if array is not None and array.size == 1 and array.dtype == np.float32]
+    return any(0 < abs(float(array.reshape(-1)[0])) < SMALLEST_NORMAL for array in found)
+
+
+def _divisions(divisor: ir.Value) -> Iterator[ir.Node]:
+    """The operators that divide by a value, directly or behind a Sqrt or Expand, and those in between."""
+    for consumer, index in divisor.uses():
+        if is_op(consumer, "Reciprocal") or (is_op(consumer, "Div") and index == 1):
+            yield consumer
+        elif is_op(consumer, "Sqrt", "Expand") and index == 0 and (further := list(_divisions(consumer.outputs[0]))):
+            yield from (consumer, *further)
 
 
 def _where(node: ir.Node) -> str:

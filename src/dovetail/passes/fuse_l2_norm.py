@@ -21,10 +21,10 @@ def fuse_l2_norm(model: ir.Model) -> PassRecord:
     """Replace every division of a tensor by its own norm along one axis."""
     changed: list[Site] = []
     for node in list(model.graph):
-        data = node.inputs[0] if is_op(node, "Div") else None
-        axis = None if data is None else _norm_axis(data, node.inputs[1])
-        if data is None or axis is None:
+        axis = norm_axis(node)
+        if axis is None:
             continue
+        data = node.inputs[0]
         changed.append(Site(origin_of(node.outputs[0]).name, f"division by its norm along axis {axis}"))
         output, attributes = node.outputs[0], {"axis": axis, "p": 2}
         new = edit.insert(
@@ -35,16 +35,19 @@ def fuse_l2_norm(model: ir.Model) -> PassRecord:
     return PassRecord("fuse_l2_norm", tuple(changed))
 
 
-def _norm_axis(data: ir.Value, divisor: ir.Value | None) -> int | None:
-    """The axis along which a divisor is the norm of ``data``, at least a small epsilon; None if it is not."""
-    reduced = _unbounded(_unexpanded(divisor))
-    node = None if reduced is None else reduced.producer()
-    rank = None if (shape := shape_of(data)) is None else len(shape)
-    if node is None or rank is None or shape_of(divisor) not in (shape, shape_of(reduced)):
+def norm_axis(node: ir.Node) -> int | None:
+    """The axis along which a Div divides a tensor by its norm, at least a small epsilon; None if it does not."""
+    data, divisor = node.inputs[:2] if is_op(node, "Div") else (None, None)
+    if data is None:
         return None
-    if is_op(node, "ReduceL2"):
-        return _one_axis(node, rank) if node.inputs[0] is data else None
-    total = node.inputs[0].producer() if is_op(node, "Sqrt") and node.inputs[0] is not None else None
+    reduced = _unbounded(_unexpanded(divisor))
+    norm = None if reduced is None else reduced.producer()
+    rank = None if (shape := shape_of(data)) is None else len(shape)
+    if norm is None or rank is None or shape_of(divisor) not in (shape, shape_of(reduced)):
+        return None
+    if is_op(norm, "ReduceL2"):
+        return _one_axis(norm, rank) if norm.inputs[0] is data else None
+    total = norm.inputs[0].producer() if is_op(norm, "Sqrt") and norm.inputs[0] is not None else None
     if total is None or not is_op(total, "ReduceSum") or not _is_square(total.inputs[0], data):
         return None
     return _one_axis(total, rank)

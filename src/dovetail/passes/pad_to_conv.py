@@ -1,4 +1,7 @@
-"""Write a Pad of zeros around an image as a convolution with an identity weight, which pads by itself."""
+"""Write a constant Pad around an image as a convolution with an identity weight, which pads by itself.
+
+It pads with zeros, so another value is subtracted before it and added as its bias.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
+from dovetail.encoding import Array
 from dovetail.model import edit
 from dovetail.model.edit import attribute, is_op, shape_of
 from dovetail.model.origin import origin_of
@@ -42,21 +46,32 @@ def _obstacle(node: ir.Node, padding: Padding | None) -> str:
         return "it is not a float tensor, or its shape, pads or value are unknown"
     if len(shape) != _RANK_OF_IMAGES or padding.amounts[:, 0].any():
         return "it does not have rank 4, or the batch is padded"
-    if padding.value != 0 or (padding.amounts < 0).any():
-        return "it does not pad with zeros, or removes elements"
+    if not np.isfinite(padding.value) or (padding.amounts < 0).any():
+        return "its value is not finite, or it removes elements"
     return ""
 
 
 def _convolved(node: ir.Node, padding: Padding) -> ir.Value:
-    output, channels = node.outputs[0], (shape_of(node.inputs[0]) or ())[1]
+    output, data = node.outputs[0], node.inputs[0]
+    shape, channels = shape_of(data) or (), (shape_of(output) or ())[1]
     before, after = padding.amounts[:, 1].tolist()
     dtype = np.float32 if output.dtype is None else output.dtype.numpy()
-    identity = np.pad(np.eye(channels, dtype=dtype), ((before, after), (0, 0)))[:, :, None, None]
-    weight = edit.add_initializer(edit.graph_of(node), identity, name=f"{output.name}/identity", source=output)
+
+    def constant(array: Array, name: str) -> ir.Value:
+        return edit.add_initializer(edit.graph_of(node), array, name=f"{output.name}/{name}", source=output)
+
+    identity = np.pad(np.eye(shape[1], dtype=dtype), ((before, after), (0, 0)))[:, :, None, None]
+    inputs = [data, constant(identity, "identity")]
+    if padding.value:
+        value = np.array(padding.value, dtype)
+        inputs[0] = edit.insert(
+            node, "Sub", [data, constant(value, "value")], source=output, replaces=[node], shape=shape
+        )
+        inputs.append(constant(np.full(channels, value), "bias"))
     return edit.insert(
         node,
         "Conv",
-        [node.inputs[0], weight],
+        inputs,
         attributes={"pads": padding.amounts[:, 2:].reshape(-1).tolist(), "kernel_shape": [1, 1]},
         source=output,
         replaces=[node],

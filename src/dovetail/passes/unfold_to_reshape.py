@@ -1,28 +1,33 @@
 """Rewrite windows that do not overlap, exported as Gather (unfold) and Col2Im (fold), as Reshape and Transpose.
 
-Every target supports Reshape and Transpose; few support Col2Im, and Gathers with rank-2 indices produce rank 6.
+Every target supports Reshape and Transpose; few support Col2Im, and Gathers with rank-2 indices produce rank 6. Rows
+and columns that are left over at the end of an image are cut off by a Slice, and are a Pad of zeros after the fold.
 """
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import onnx_ir as ir
 
 from dovetail.model import edit
 from dovetail.model.edit import attribute, constant_of, is_op, shape_of, sole_consumer
 from dovetail.model.layout import Step, insert_step
 from dovetail.model.origin import origin_of
-from dovetail.model.windows import folded_windows, grid_steps
+from dovetail.model.windows import Windows, folded_windows, grid_steps
 from dovetail.pass_record import PassRecord, Site
 
 Piece = tuple[int, int, int]  # axis of the source, step along it, size
 
 
 def unfold_to_reshape(model: ir.Model) -> PassRecord:
-    """Rewrite Gathers whose indices only divide an axis, and Col2Im of windows that tile the image."""
+    """Rewrite Gathers whose indices only divide an axis, or its beginning, and Col2Im of windows side by side."""
     changed: list[Site] = []
     declined: list[Site] = []
+    for node in list(model.graph):
+        if is_op(node, "Gather"):
+            _cut_remainder(node)
     for node in list(model.graph):
         where = origin_of(node.outputs[0]).name
         if is_op(node, "Gather") and not _continues(node):
@@ -32,12 +37,47 @@ def unfold_to_reshape(model: ir.Model) -> PassRecord:
                 _unfold(chain, pieces)
         elif is_op(node, "Col2Im"):
             windows = folded_windows(node)
-            if windows is None or not windows.tiles:
+            if windows is None or not windows.are_adjacent:
                 declined.append(Site(where, "its windows overlap, leave gaps, or are unknown"))
                 continue
-            changed.append(Site(where, "Col2Im of windows that tile the image rewritten as Reshape and Transpose"))
-            _fold(node, windows.image, windows.kernel)
+            changed.append(Site(where, "Col2Im of windows side by side rewritten as Reshape and Transpose"))
+            _fold(node, windows)
     return PassRecord("unfold_to_reshape", tuple(changed), tuple(declined))
+
+
+def _cut_remainder(node: ir.Node) -> None:
+    """Let a Gather that divides the beginning of an axis into windows read a Slice with nothing else in it."""
+    source, indices, shape = node.inputs[0], constant_of(node.inputs[1]), shape_of(node.inputs[0])
+    steps = None if indices is None or indices.ndim < 2 else grid_steps(indices)
+    if source is None or shape is None or indices is None or steps is None:
+        return
+    axis = int(attribute(node, "axis", 0)) % len(shape)
+    if indices.size >= shape[axis] or not _covers(steps, indices.shape, indices.size):
+        return
+    output, graph = node.outputs[0], edit.graph_of(node)
+    bounds = [
+        edit.add_initializer(graph, np.array([number]), name=f"{output.name}/{name}", source=output)
+        for name, number in (("start", 0), ("end", indices.size), ("axis", axis))
+    ]
+    cut = edit.insert(
+        node,
+        "Slice",
+        [source, *bounds],
+        source=output,
+        replaces=[],
+        shape=(*shape[:axis], indices.size, *shape[axis + 1 :]),
+    )
+    new = edit.insert(
+        node,
+        "Gather",
+        [cut, node.inputs[1]],
+        attributes=dict(node.attributes),
+        source=output,
+        replaces=[node],
+        shape=shape_of(output),
+    )
+    edit.replace_value(output, new)
+    edit.remove_dead(graph, [node])
 
 
 def _continues(node: ir.Node) -> bool:
@@ -87,19 +127,28 @@ def _unfold(chain: list[ir.Node], pieces: list[Piece]) -> None:
     edit.remove_dead(edit.graph_of(last), [last])
 
 
-def _fold(node: ir.Node, image: tuple[int, int], kernel: tuple[int, int]) -> None:
-    source, shape = node.inputs[0], shape_of(node.inputs[0])
+def _fold(node: ir.Node, windows: Windows) -> None:
+    source, output, shape = node.inputs[0], node.outputs[0], shape_of(node.inputs[0])
     if source is None or shape is None:
         raise TypeError(f"an input of node {node.name!r} is missing")
+    kernel, (rows, columns) = windows.kernel, windows.positions
     batch, channels = shape[0], shape[1] // math.prod(kernel)
-    rows, columns = (size // window for size, window in zip(image, kernel, strict=True))
     steps = (
         Step("Reshape", (batch, channels, *kernel, rows, columns)),
         Step("Transpose", (0, 1, 4, 2, 5, 3)),
-        Step("Reshape", (batch, channels, *image)),
+        Step("Reshape", (batch, channels, rows * kernel[0], columns * kernel[1])),
     )
     value = source
     for step in steps:
         value = insert_step(node, value, step, replaces=[node])
-    edit.replace_value(node.outputs[0], value)
+    missing = [
+        size - covered for size, covered in zip(windows.image, (rows * kernel[0], columns * kernel[1]), strict=True)
+    ]
+    if any(missing):
+        pads = np.array([0] * 6 + missing)
+        amounts = edit.add_initializer(edit.graph_of(node), pads, name=f"{output.name}/pads", source=output)
+        value = edit.insert(
+            node, "Pad", [value, amounts], source=output, replaces=[node], shape=(batch, channels, *windows.image)
+        )
+    edit.replace_value(output, value)
     edit.remove_dead(edit.graph_of(node), [node])

@@ -30,20 +30,30 @@ def accept_within(
     return accept_within(order[half:], is_allowed, accept_within(order[:half], is_allowed, chosen))
 
 
-def take_while_better(
+def take_each_better(
     state: State,
     items: Sequence[Item],
-    tried: Callable[[State, Item], State],
+    tried: Callable[[State, Sequence[Item]], State],
     is_better: Callable[[State, State], bool],
-) -> list[tuple[Item, State, State, bool]]:
-    """Try each item in turn on top of those accepted before: (item, state without it, state with it, accepted)."""
-    rows: list[tuple[Item, State, State, bool]] = []
-    for item in items:
-        with_item = tried(state, item)
-        accepted = is_better(state, with_item)
-        rows.append((item, state, with_item, accepted))
-        state = with_item if accepted else state
-    return rows
+) -> list[tuple[Sequence[Item], State, State, bool]]:
+    """Accept each item that is better on top of those accepted before it: (items, state without, state with, accepted).
+
+    All items are tried together first: if they are not better, none of them is accepted, because no item is taken to
+    make another one worse. Otherwise each half is tried in the same way, down to single items. If few of many items are
+    better, that is few trials.
+    """
+    if not items:
+        return []
+    together = tried(state, items)
+    if not is_better(state, together):
+        return [(items, state, together, False)]
+    if len(items) == 1:
+        return [(items, state, together, True)]
+    half = len(items) // 2
+    rows = take_each_better(state, items[:half], tried, is_better)
+    for _, _, with_items, accepted in rows:
+        state = with_items if accepted else state
+    return rows + take_each_better(state, items[half:], tried, is_better)
 
 
 def shortest_prefix(order: Sequence[Item], is_enough: Callable[[Sequence[Item]], bool]) -> Sequence[Item] | None:

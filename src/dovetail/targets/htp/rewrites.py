@@ -22,6 +22,7 @@ from dovetail.passes.split_heads import split_heads
 from dovetail.passes.transposed_matmul_to_einsum import transposed_matmul_to_einsum
 from dovetail.passes.unbroadcast_matmul import unbroadcast_matmul
 from dovetail.passes.unfold_to_conv import unfold_to_conv
+from dovetail.passes.ungroup_conv_transpose import ungroup_conv_transpose
 
 REWRITES = (
     mish_to_tanh,
@@ -30,6 +31,7 @@ REWRITES = (
     fuse_hard_swish,
     fuse_l2_norm,
     unfold_to_conv,
+    ungroup_conv_transpose,
     reduce_elementwise_rank,
     gather_nd_to_gather,
     reduce_sum_to_matmul,

@@ -6,6 +6,8 @@ the worst output gains more than ``GAIN_DB``, the plan keeps it in float.
 
 from __future__ import annotations
 
+from functools import reduce
+
 from dovetail.encoding import QParams
 from dovetail.model.place import at_node
 from dovetail.op_support import FP32
@@ -14,7 +16,7 @@ from dovetail.plan.request import Pin, Pins
 from dovetail.storage import Reason
 from dovetail.trials.decision import Alternative, Decision
 from dovetail.trials.knob import Knob, Outcome
-from dovetail.trials.policy import take_while_better
+from dovetail.trials.policy import take_each_better
 from dovetail.trials.variant import Variant, pinned
 from dovetail.trials.workbench import Workbench
 
@@ -27,7 +29,7 @@ SHARED, IN_FLOAT = "one range for all inputs", "float"
 
 
 def decide(workbench: Workbench, variant: Variant) -> Outcome:
-    """Pin every merge to float that gains enough, one after the other."""
+    """Pin every merge to float that gains enough, on top of those before it."""
     planned = workbench.plan(variant).tensors
     units = [
         unit
@@ -38,19 +40,27 @@ def decide(workbench: Workbench, variant: Variant) -> Outcome:
     ]
     if not workbench.samples(SAMPLES):
         return variant, ()
-    rows = take_while_better(
+    measured: dict[int, tuple[Variant, float]] = {}  # the workbench would plan and emit a variant again to know it
+
+    def worst_db(candidate: Variant) -> float:
+        if id(candidate) not in measured:
+            measured[id(candidate)] = candidate, workbench.worst_db(candidate, SAMPLES)
+        return measured[id(candidate)][1]
+
+    rows = take_each_better(
         variant,
         units,
-        lambda state, unit: in_float(unit, state),
-        lambda shared, float_merge: (
-            workbench.worst_db(float_merge, SAMPLES) - workbench.worst_db(shared, SAMPLES) > GAIN_DB
-        ),
+        lambda state, merges: reduce(lambda one, unit: in_float(unit, one), merges, state),
+        lambda shared, float_merges: worst_db(float_merges) - worst_db(shared) > GAIN_DB,
     )
+    samples = len(workbench.samples(SAMPLES))
     decisions = [
-        _decision(workbench, unit, shared, float_merge, accepted) for unit, shared, float_merge, accepted in rows
+        _decision(unit, len(merges), worst_db(shared), worst_db(float_merges), accepted, samples)
+        for merges, shared, float_merges, accepted in rows
+        for unit in merges
     ]
-    for _, shared, float_merge, accepted in rows:
-        variant = float_merge if accepted else shared
+    for _, _, float_merges, accepted in rows:
+        variant = float_merges if accepted else variant
     return variant, tuple(decisions)
 
 
@@ -64,8 +74,9 @@ def in_float(unit: Unit, variant: Variant) -> Variant:
     return pinned(Pins({unit.name: Pin(FP32, Reason.MEASURED, text)}, separate=edges))(variant)
 
 
-def _decision(workbench: Workbench, unit: Unit, shared: Variant, float_merge: Variant, accepted: bool) -> Decision:
-    shared_db, float_db = workbench.worst_db(shared, SAMPLES), workbench.worst_db(float_merge, SAMPLES)
+def _decision(unit: Unit, together: int, shared_db: float, float_db: float, accepted: bool, samples: int) -> Decision:
+    """``together``: the number of merges that were measured in float at once, because all of them gain too little."""
+    others = f" and those of {together - 1} other Concat{'s' * (together > 2)}" if together > 1 else ""
     return Decision(
         knob=NAME,
         place=at_node(unit.nodes[0]),
@@ -75,6 +86,6 @@ def _decision(workbench: Workbench, unit: Unit, shared: Variant, float_merge: Va
             Alternative(IN_FLOAT, {"simulation_sqnr_db": float_db}),
         ),
         rule=CRITERION,
-        reason=f"one range for all its inputs costs {float_db - shared_db:.1f} dB",
-        samples=len(workbench.samples(SAMPLES)),
+        reason=f"one range for all its inputs{others} costs {float_db - shared_db:.1f} dB",
+        samples=samples,
     )

@@ -1,4 +1,4 @@
-"""Q6 on HTP: ranks, axes and equations for which an operator is rejected."""
+"""Q6 on HTP: ranks, axes, equations and groups for which an operator is rejected."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dovetail.encoding import QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import attribute, is_op
 from dovetail.model.place import at_node
+from dovetail.passes.ungroup_conv_transpose import is_grouped
 from dovetail.rules.check_input import CheckInput
-from dovetail.rules.operations import say
+from dovetail.rules.operations import operations, say
 from dovetail.rules.rule import rule
 
 _NORM_RANK = 4
@@ -139,3 +140,38 @@ def _terms(equation: str) -> tuple[str, str, str] | None:
     terms = [*operands, result]
     plain = all(term.isalpha() and term.islower() and len(term) > 1 and len(set(term)) == len(term) for term in terms)
     return (operands[0], operands[1], result) if arrow and len(operands) == 2 and plain else None
+
+
+@rule("Q605")
+def grouped_conv_transpose(subject: CheckInput) -> Iterator[Finding]:
+    """A quantized ConvTranspose has groups of several channels, which HTP rejects or computes wrongly.
+
+    ## What it finds
+    In QDQ models: ConvTranspose with a constant weight, more than one group, and more than one input or output channel
+    per group. Depthwise ones, with one channel per group, are supported. A float model is checked after the rewrites of
+    `dovetail fit`.
+
+    ## Why it matters
+    With a bias the model does not load: "has incorrect Value 8, expected equal to 4". Without one it compiles, and the
+    output is wrong. HTP expects one scale for each output channel, but the groups of an ONNX weight share theirs.
+
+    ## How to fix it
+    Write it without groups: a weight with zeros between the channels of different groups gives the same output.
+    `dovetail fit` and `dovetail repair` do this.
+
+    ## Seen on
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43, 16 bits: 8 channels in 2 groups, and 8 groups
+      of one input and two output channels, with bias, are rejected; in float16 they compile (69 dB). Without bias 4
+      channels in 2 groups agree with the simulation to 7 dB. Written without groups 69 dB and more.
+    - qnn-htp: vendor's estimate for SoC 52, 64 channels in 16 groups, 4 x 4, stride 2, 16 x 16, 16 bits: 58 us without
+      groups, 125 us as one ConvTranspose per group and a Concat; with 2 groups of 2 x 2 and 32 x 32 125 and 124 us.
+    """
+    for operation in operations(subject):
+        if is_grouped(operation.node) and operation.in_integers:
+            yield Finding(
+                "Q605",
+                at_node(operation.node),
+                f"{say(operation.node)} has groups of several channels, which HTP rejects or computes wrongly",
+                Severity.ERROR,
+                fix="write it without groups, with zeros in the weight; `dovetail fit` and `dovetail repair` do this",
+            )

@@ -5,17 +5,34 @@ from __future__ import annotations
 from dovetail.targets.htp.workarounds import (
     clip,
     constant_pad,
+    conv_transpose,
     gather,
     group_norm,
     l2_norm,
     long_layer_norm,
+    pooling,
+    resize,
+    silu,
+    softplus,
+    zero_vectors,
+)
+from dovetail.targets.htp.workarounds.workaround import Version, Workaround
+
+# In the order in which their passes run: zero_vectors looks for Pads, which constant_pad replaces or moves into pools.
+MODULES = (
+    zero_vectors,
+    clip,
+    constant_pad,
+    conv_transpose,
+    gather,
+    group_norm,
+    l2_norm,
+    long_layer_norm,
+    pooling,
     resize,
     silu,
     softplus,
 )
-from dovetail.targets.htp.workarounds.workaround import Version, Workaround
-
-MODULES = (clip, constant_pad, gather, group_norm, l2_norm, long_layer_norm, resize, silu, softplus)
 WORKAROUNDS = tuple(module.WORKAROUND for module in MODULES)
 
 
