@@ -67,7 +67,7 @@ def wider_precisions(table: OpTable, precision: Precision) -> list[str]:
         return []
     floats = [name for name, other in table.precisions.items() if _is_float(other)]
     integers = {
-        name: other.activation.dtype.bits
+        name: (other.activation.dtype.bits, -other.weight.dtype.bits)  # activations are kept, so weights need not grow
         for name, other in table.precisions.items()
         if other.activation.dtype.is_quantized and other.activation.dtype.bits > precision.activation.dtype.bits
     }
