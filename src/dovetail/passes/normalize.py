@@ -69,12 +69,12 @@ NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
     fuse_layer_norm,
     fuse_gelu,
     fold_inverse_sigmoid,
-    bound_sentinels,  # after fold_inverse_sigmoid: a Clip saturates, a Log does not
     decompose_attention,
     probabilities_first,
     remove_nan_guard,
     remove_zero_masks,
     additive_attention_mask,
+    bound_sentinels,  # after fold_inverse_sigmoid: a Clip saturates, a Log does not; and what is left of the masks
     attention_scale,  # moves scales off K, so that only reshapes and transposes are left before it
     split_fused_qkv,
     simplify_attention_layout,
@@ -88,14 +88,21 @@ NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
     remove_unused,
     infer_shapes,
 )
+# What only makes ranges smaller, so that integers can represent them.
+RANGE_REPAIRS: tuple[Pass, ...] = (fold_inverse_sigmoid, additive_attention_mask, bound_sentinels)
 
 
-def normalize(model: ir.Model) -> tuple[ir.Model, tuple[PassRecord, ...]]:
-    """The canonical form of a model, and the records of all passes; the given model is not changed."""
+def normalize(model: ir.Model, *, repair_ranges: bool = True) -> tuple[ir.Model, tuple[PassRecord, ...]]:
+    """The canonical form of a model, and the records of all passes; the given model is not changed.
+
+    ``repair_ranges``: whether to apply the passes that only make ranges smaller.
+    """
     model = model.clone()
     edit.forget_names(model.graph)
     records: list[PassRecord] = []
     for step in NORMALIZE:
+        if step in RANGE_REPAIRS and not repair_ranges:
+            continue
         if isinstance(step, tuple):
             records += _repeat(step, model)
         else:

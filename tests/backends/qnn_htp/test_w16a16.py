@@ -18,7 +18,7 @@ from dovetail.op_support import A16, B32, F16, W8A16, W16, W16A16, OpSupport, Pr
 from dovetail.target import Target
 from dovetail.targets import open_target
 from tests.backends.qnn_htp.agreement import agreement_db
-from tests.backends.qnn_htp.test_kernels import LINEAR, linear
+from tests.backends.qnn_htp.linear_layers import LINEAR, linear
 from tests.changed import with_op
 from tests.equality import run, sqnr_db
 from tests.planning import graph, noise, planned
