@@ -24,7 +24,8 @@ SENTINEL = 1e9
 # sigmoid(16) is 1 - 1e-7, and box refinement adds only a few units to a sentinel.
 SATURATED = 16.0
 _PASSED_ON = (*DATA_MOVEMENT_OPS, "ReduceMax", "ReduceMin")
-_READERS = ("Add", "Where", "Concat")
+# The operators that add or select a sentinel.
+READERS = ("Add", "Where", "Concat")
 
 
 class Effect(StrEnum):
@@ -80,7 +81,7 @@ def is_sentinel(array: Array) -> Array:
 def sentinel_edges(graph: ir.Graph) -> Iterator[SentinelEdge]:
     """Every float constant with sentinels that an Add, a Where or a Concat reads, in graph order."""
     for node in graph:
-        for index, value in enumerate(node.inputs if is_op(node, *_READERS) else ()):
+        for index, value in enumerate(node.inputs if is_op(node, *READERS) else ()):
             array = constant_of(value)
             if value is not None and array is not None and array.dtype.kind == "f" and is_sentinel(array).any():
                 yield SentinelEdge(node, index, value, array)
