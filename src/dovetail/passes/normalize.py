@@ -23,6 +23,7 @@ from dovetail.passes.bypass_gather_of_concat import bypass_gather_of_concat
 from dovetail.passes.bypass_split_of_concat import bypass_split_of_concat
 from dovetail.passes.decompose_attention import decompose_attention
 from dovetail.passes.einsum_to_matmul import einsum_to_matmul
+from dovetail.passes.fit_sentinels import fit_sentinels
 from dovetail.passes.fold_batch_norm import fold_batch_norm
 from dovetail.passes.fold_constants import fold_constants
 from dovetail.passes.fold_inverse_sigmoid import fold_inverse_sigmoid
@@ -90,6 +91,8 @@ NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
 )
 # What only makes ranges smaller, so that integers can represent them.
 RANGE_REPAIRS: tuple[Pass, ...] = (fold_inverse_sigmoid, additive_attention_mask, bound_sentinels)
+# The names in their records, with that of the pass that needs calibration data.
+RANGE_REPAIR_NAMES = frozenset((*(repair.__name__ for repair in RANGE_REPAIRS), fit_sentinels.__name__))
 
 
 def normalize(model: ir.Model, *, repair_ranges: bool = True) -> tuple[ir.Model, tuple[PassRecord, ...]]:
