@@ -14,6 +14,7 @@ from dovetail.encoding import Array
 from dovetail.errors import InputError
 from dovetail.model.observe import ObservedRun
 from dovetail.model.origin import origin_of
+from dovetail.model.place import named
 from dovetail.numerics.histogram import BINS, histogram_of
 from dovetail.stats import Stats, TensorStats
 
@@ -64,5 +65,5 @@ def collect(
 def _described(value: ir.Value) -> str:
     """A tensor by its original name, with the operator that produced it."""
     node = value.producer()
-    written = "" if node is None else f" (output of {node.op_type} {node.name!r})"
+    written = "" if node is None else f" (output of {named(node)})"
     return f"{origin_of(value).name!r}{written}"

@@ -18,6 +18,7 @@ from dovetail.encoding import Array
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
 from dovetail.model.edit import attribute, constant_of, is_op, scalar_of, shape_of
 from dovetail.model.origin import origin_of
+from dovetail.model.place import named
 
 # Added to it in float32, every value below 32 is rounded away: such a constant is a sentinel, not data.
 SENTINEL = 1e9
@@ -120,9 +121,9 @@ def effect_of(edge: SentinelEdge) -> Effect | str:
     kinds = [_effect_at(node, index) for node, index in reach.readers]
     for (node, _), kind in zip(reach.readers, kinds, strict=True):
         if kind is None:
-            return f"the result of {node.op_type} {node.name!r} depends on its magnitude"
+            return f"the result of {named(node)} depends on its magnitude"
     if len(set(kinds)) != 1 or kinds[0] is None:
-        names = ", ".join(sorted({f"{node.op_type} {node.name!r}" for node, _ in reach.readers}))
+        names = ", ".join(sorted({named(node) for node, _ in reach.readers}))
         return f"it has different effects on {names}" if kinds else "nothing reads it"
     effect = kinds[0]
     if effect is not Effect.SATURATES and (reason := _why_not_masked(edge, effect, reach)):

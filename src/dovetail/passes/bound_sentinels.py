@@ -14,6 +14,7 @@ from dovetail.encoding import Array
 from dovetail.model import edit
 from dovetail.model.attention import MASKED
 from dovetail.model.origin import origin_of
+from dovetail.model.place import named
 from dovetail.model.sentinels import SATURATED, Effect, SentinelEdge, effect_of, sentinel_edges
 from dovetail.pass_record import PassRecord, Site
 from dovetail.passes.computed_masks import select_masked
@@ -31,7 +32,7 @@ def bound_sentinels(model: ir.Model) -> PassRecord:
     changed, declined = list(selected.changed), list(selected.declined)
     for edge in list(sentinel_edges(model.graph)):
         effect = effect_of(edge)
-        site = f"read by {_named(edge.node)}"
+        site = f"read by {named(edge.node)}"
         if not isinstance(effect, Effect):
             declined.append(Site(origin_of(edge.value).name, f"{site}: {effect}"))
             continue
@@ -56,7 +57,3 @@ def _bound(graph: ir.Graph, edge: SentinelEdge, effect: Effect) -> float:
 def _largest(edge: SentinelEdge) -> float:
     sentinels: Array = edge.array[edge.hits]
     return float(sentinels[np.abs(sentinels).argmax()])
-
-
-def _named(node: ir.Node) -> str:
-    return f"{node.op_type} {node.name!r}"

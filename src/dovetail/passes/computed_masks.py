@@ -16,6 +16,7 @@ from dovetail.model import edit
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
 from dovetail.model.edit import is_op, scalar_of
 from dovetail.model.origin import origin_of
+from dovetail.model.place import named
 from dovetail.model.sentinels import SENTINEL
 from dovetail.pass_record import PassRecord, Site
 
@@ -46,10 +47,10 @@ def select_masked(model: ir.Model) -> PassRecord:
             where = origin_of(value).name
             if trace.condition is None or trace.why_not:
                 reason = trace.why_not or "it is not computed from a boolean tensor"
-                declined.append(Site(where, f"read by Add {node.name!r}: {reason}"))
+                declined.append(Site(where, f"read by {named(node)}: {reason}"))
                 continue
             _select(node, index, trace, trace.condition, trace.number)
-            changed.append(Site(where, f"selected instead of added, read by Add {node.name!r}"))
+            changed.append(Site(where, f"selected instead of added, read by {named(node)}"))
             break
     return PassRecord("select_masked", tuple(changed), tuple(declined))
 

@@ -16,6 +16,7 @@ from dovetail.encoding import Array
 from dovetail.model import edit
 from dovetail.model.edit import constant_of
 from dovetail.model.origin import origin_of
+from dovetail.model.place import named
 from dovetail.model.sentinels import SATURATED, Effect, SentinelEdge, reach_of
 from dovetail.pass_record import PassRecord, Site
 
@@ -57,7 +58,7 @@ def fit_sentinels(model: ir.Model, ranges: Ranges) -> PassRecord:
         name = f"{edge.value.name}/fitted"
         constant = edit.add_initializer(model.graph, array.astype(edge.array.dtype), name=name, source=edge.value)
         edge.node.replace_input_with(edge.index, constant)
-        site = f"read by {edge.node.op_type} {edge.node.name!r}"
+        site = f"read by {named(edge.node)}"
         what = f"magnitude {current:g} set to {magnitude:g} for the calibrated range beside it, {site}"
         changed.append(Site(origin_of(edge.value).name, what))
     return PassRecord("fit_sentinels", tuple(changed))

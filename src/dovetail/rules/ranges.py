@@ -11,10 +11,10 @@ from dovetail.encoding import Array, DType, Encoding
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import constant_of, is_float
 from dovetail.model.origin import origin_of
-from dovetail.model.place import at_tensor
+from dovetail.model.place import at_tensor, named
 from dovetail.numerics.grid import SMALLEST_SCALE
 from dovetail.rules.check_input import CheckInput
-from dovetail.rules.keep_line import float_precision, keep_line
+from dovetail.rules.keep_line import float_precision, keep_line, names_to_keep
 from dovetail.rules.loss import QuantizationLoss
 from dovetail.rules.rule import rule
 from dovetail.rules.stored import Activation, Constant, activations, constants
@@ -98,8 +98,8 @@ def _keep(subject: CheckInput, tensor: Constant | Activation) -> str:
     precision = float_precision(subject.table)
     if isinstance(tensor, Constant) or precision is None:
         return ""
-    readers = ", ".join(f"{node.op_type} {node.name!r}" for node, _ in tensor.value.uses())
-    line = keep_line([origin_of(tensor.value).name], precision)
+    readers = ", ".join(named(node) for node, _ in tensor.value.uses())
+    line = keep_line(names_to_keep(tensor.value), precision)
     return f": {line}{f' (it is read by {readers})' if readers else ''}"
 
 

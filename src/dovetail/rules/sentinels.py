@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.encoding import QParams
+from dovetail.encoding import DType, QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import constant_of, is_float, is_op
 from dovetail.model.origin import origin_of
-from dovetail.model.place import at_tensor
+from dovetail.model.place import at_tensor, named
 from dovetail.model.sentinels import READERS, Effect, SentinelEdge, effect_of, is_sentinel
 from dovetail.rules.check_input import CheckInput
-from dovetail.rules.keep_line import float_precision, keep_line
+from dovetail.rules.keep_line import float_precision, keep_line, names_to_keep
 from dovetail.rules.rule import rule
 from dovetail.rules.stored import Activation, activations
 
@@ -65,21 +65,21 @@ def sentinel_in_quantized_tensor(subject: CheckInput) -> Iterator[Finding]:
 
 def _sentinel(subject: CheckInput, edge: SentinelEdge, output: ir.Value) -> Finding:
     name, tensor = origin_of(edge.value).name, origin_of(output).name
-    effect = effect_of(edge) if is_op(edge.node, *READERS) else f"{_named(edge.node)} computes with its magnitude"
+    effect = effect_of(edge) if is_op(edge.node, *READERS) else f"{named(edge.node)} computes with its magnitude"
     reason = "`dovetail fit` reduces it, unless --no-range-repair is set" if isinstance(effect, Effect) else effect
     largest = float(edge.array[edge.hits][np.abs(edge.array[edge.hits]).argmax()])
     others = edge.array[~edge.hits]
     beside = f", beside values from {others.min():.4g} to {others.max():.4g}" if others.size else ""
-    readers = ", ".join(_named(node) for node, _ in output.uses()) or "a graph output"
+    readers = ", ".join(named(node) for node, _ in output.uses()) or "a graph output"
     count = int(edge.hits.sum())
     return Finding(
         "Q508",
         at_tensor(edge.value),
-        f"constant {name!r} has {count} sentinels of {largest:.4g}{beside}, read by {_named(edge.node)}, whose output "
+        f"constant {name!r} has {count} sentinels of {largest:.4g}{beside}, read by {named(edge.node)}, whose output "
         f"{tensor!r} is read by {readers}; not reduced: {reason}",
         Severity.WARNING,
         {"sentinel": largest, "count": float(count)} if np.isfinite(largest) else {"count": float(count)},
-        _fix(subject, tensor, abs(largest)),
+        _fix(subject, output, abs(largest)),
     )
 
 
@@ -118,35 +118,30 @@ def logarithm_of_values_that_quantize_to_zero(subject: CheckInput) -> Iterator[F
 
 def _logarithm(subject: CheckInput, tensor: Activation, log: ir.Node, step: float) -> Finding:
     name, producer = origin_of(tensor.value).name, tensor.value.producer()
-    written = "a graph input" if producer is None else f"the output of {_named(producer)}"
+    written = "a graph input" if producer is None else f"the output of {named(producer)}"
     return Finding(
         "Q509",
         at_tensor(tensor.value),
-        f"{name!r}, {written}, ranges from {tensor.low:.4g} to {tensor.high:.4g} and is read by {_named(log)}: with a "
+        f"{name!r}, {written}, ranges from {tensor.low:.4g} to {tensor.high:.4g} and is read by {named(log)}: with a "
         f"scale of {step:.3g} its values up to {step / 2:.3g} become zero, which has no logarithm",
         Severity.WARNING,
         {"low": tensor.low, "high": tensor.high, "step": step},
-        _fix(subject, name, tensor.high),
+        _fix(subject, tensor.value, tensor.high),
     )
 
 
-def _fix(subject: CheckInput, tensor: str, largest: float) -> str:
-    precision = float_precision(subject.table)
+def _fix(subject: CheckInput, value: ir.Value, largest: float) -> str:
+    precision, tensor = float_precision(subject.table), origin_of(value).name
     if precision is None:
-        return (
-            f"change the model so that {tensor!r} has a smaller range: {subject.table.target} computes in integers only"
-        )
-    overflow = (
-        f"; {largest:.4g} becomes infinity in float16" if precision == "fp16" and largest > _LARGEST_FLOAT16 else ""
-    )
-    return f"keep {tensor!r} in float: {keep_line([tensor], precision)}{overflow}"
+        target = subject.table.target
+        return f"change the model so that {tensor!r} has a smaller range: {target} computes in integers only"
+    overflows = subject.table.float_encoding.dtype is DType.F16 and largest > _LARGEST_FLOAT16
+    caution = f"; {largest:.4g} becomes infinity in float16" if overflows else ""
+    line = keep_line(names_to_keep(value), precision)
+    return f"keep {tensor!r} and what its readers compute in float: {line}{caution}"
 
 
 def _is_quantized(subject: CheckInput, value: ir.Value) -> bool:
     """Whether the plan quantizes a tensor; without a plan every float tensor may be."""
     choice = None if subject.plan is None else subject.plan.tensors.get(value.name or "")
     return is_float(value) if subject.plan is None else choice is not None and isinstance(choice.storage, QParams)
-
-
-def _named(node: ir.Node) -> str:
-    return f"{node.op_type} {node.name!r}"
