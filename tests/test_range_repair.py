@@ -18,7 +18,7 @@ from dovetail.errors import InputError
 from dovetail.finding import Status
 from dovetail.report.result import Result
 from dovetail.targets import open_target
-from tests.networks.masked_attention import masked_attention
+from tests.networks.masked_attention import FORMS, masked_attention, masked_samples
 from tests.networks.masked_decoder import BOXES, PARTS, masked_decoder, memory
 from tests.networks.masked_detector import masked_detector
 
@@ -102,3 +102,13 @@ def test_check_judges_masks_as_fit_sets_them(tmp_path: Path) -> None:
     onnx.save(masked_decoder(*PARTS), tmp_path / "model.onnx")
     np.savez(tmp_path / "calib.npz", memory=memory(4)[:, 0])
     assert check_file(tmp_path / "model.onnx", open_target("ort-cpu"), calibration=tmp_path / "calib.npz") == ()
+
+
+def test_random_data_sets_no_mask(tmp_path: Path) -> None:
+    """Its ranges say nothing about real scores, so masks keep the magnitude that is enough for every model."""
+    settings = {"target": "ort-cpu", "precision": "w8a16", "force": True, "output": tmp_path}
+    model = masked_attention(FORMS[0], "-1e9")
+    results = [dovetail.fit(model, calibration=data, **settings) for data in ("random", masked_samples())]
+    names = [[record.name for record in result.passes] for result in results]
+    assert ["fit_sentinels" in passes for passes in names] == [False, True]
+    assert all("bound_sentinels" in passes for passes in names)

@@ -15,7 +15,7 @@ from dovetail.calibrate.sources import DataLike, open_data
 from dovetail.catalog import find_rule, rules_for
 from dovetail.errors import InputError
 from dovetail.finding import Finding
-from dovetail.float_graph import fit_to_data, prepared
+from dovetail.float_graph import depends_on_data, fit_to_data, prepared
 from dovetail.float_sessions import require_no_crash
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import origin_of
@@ -23,7 +23,6 @@ from dovetail.model.read import Shapes, read
 from dovetail.model.suggest_shapes import require_static
 from dovetail.op_support import OpTable
 from dovetail.passes.as_float32 import as_float32, has_float16
-from dovetail.passes.fit_sentinels import tensors_beside_sentinels
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.plan.make import observed
 from dovetail.qdq.invert import invert, is_quantized
@@ -55,7 +54,7 @@ def check_file(
         return check(CheckInput(raw, target.table, target.facts, raw=raw), [find_rule(DYNAMIC_SHAPE)])
     model, plan = invert(_in_float32(raw)) if is_quantized(raw) else (_as_quantized(raw, target), None)
     infer_shapes(model)
-    if calibration is not None and plan is None and tensors_beside_sentinels(model):
+    if calibration is not None and plan is None:
         model = _fitted(model, calibration)
     stats = None if calibration is None else _statistics(model, target.table, calibration)
     return check(CheckInput(model, target.table, target.facts, plan, stats, raw), rules_for(target))
@@ -83,9 +82,12 @@ def _as_quantized(raw: ir.Model, target: Target) -> ir.Model:
 
 def _fitted(model: ir.Model, calibration: DataLike) -> ir.Model:
     """Return the graph with masks and sentinels as ``fit`` sets them from calibration data."""
+    data = open_data(calibration, input_specs(model))
+    if not depends_on_data(model, data):
+        return model
     require_no_crash((model,), model)
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
-        return fit_to_data(model, open_data(calibration, input_specs(model)), Path(folder))[0]
+        return fit_to_data(model, data, Path(folder))[0]
 
 
 def _statistics(model: ir.Model, table: OpTable, calibration: DataLike) -> Stats | None:

@@ -34,6 +34,11 @@ def rewrite(head: ir.Model, target: Target, original: ir.Model) -> Passed:
     return model, tuple(records)
 
 
+def depends_on_data(model: ir.Model, data: Data) -> bool:
+    """Whether ``fit_to_data`` has something to set; never from random data, whose ranges are not those of real data."""
+    return not data.random and bool(tensors_beside_sentinels(model))
+
+
 def fit_to_data(model: ir.Model, data: Data, workdir: Path) -> Passed:
     """Set reduced sentinels and masks to what the ranges of the tensors beside them require; one more calibration."""
     fitted = model.clone()

@@ -16,7 +16,7 @@ from dovetail.device.pack import clear_device_folder
 from dovetail.errors import InputError
 from dovetail.files import file_sha256
 from dovetail.finding import Finding, Status
-from dovetail.float_graph import cut, fit_to_data, require_quantizable, rewrite
+from dovetail.float_graph import cut, depends_on_data, fit_to_data, require_quantizable, rewrite
 from dovetail.float_sessions import require_no_crash
 from dovetail.job import Job, image_options
 from dovetail.model.external_data import external_files
@@ -24,7 +24,6 @@ from dovetail.model.split import SplitModel
 from dovetail.model.write import DATA, write, write_whole
 from dovetail.numerics.methods import RangeMethod
 from dovetail.pass_record import PassRecord
-from dovetail.passes.fit_sentinels import tensors_beside_sentinels
 from dovetail.passes.normalize import normalize
 from dovetail.plan.constraints import build_problem
 from dovetail.plan.make import check_pins, observed
@@ -166,7 +165,7 @@ def _float_graph(job: Job, run: RunDir, clock: Clock, stages: Stages, sha256: st
     model, rewrites = rewritten.value
     require_quantizable(model)
     records = (*normalized.value[1], *rewrites)
-    if not job.options.range_repair or not tensors_beside_sentinels(model):
+    if not job.options.range_repair or not depends_on_data(model, job.data):
         return _FloatGraph(KeyedValue(model, rewritten.key), replace(split, head=model), records)
     with clock.stage("try_float"):
         require_no_crash((model,), job.model)
