@@ -7,8 +7,9 @@ import onnx_ir as ir
 import pytest
 
 from dovetail.model.edit import constant_of, scalar_of
+from dovetail.model.sentinels import Effect
 from dovetail.passes.bound_sentinels import bound_sentinels
-from dovetail.passes.fit_sentinels import fit_sentinels, tensors_beside_sentinels
+from dovetail.passes.fit_sentinels import fit_sentinels, record_bounded, tensors_beside_sentinels
 from tests.equality import changed_by, model_from, ops, run
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -188,3 +189,21 @@ def test_data_of_the_same_magnitude_is_not_a_sentinel() -> None:
     array = constant_of(after.graph.node(0).inputs[1])
     assert array is not None
     assert array[0].tolist() == [16, 1, 1, 22, 1, -16]
+
+
+@pytest.mark.parametrize("between", ["t = Mul(s, small)", "t = Add(s, bias)"])
+def test_a_mask_that_is_scaled_or_summed_before_its_softmax_stays(between: str) -> None:
+    """Of -136 an eighth is left, which is not zero after the Softmax."""
+    table = np.where(MASK, 0.0, -1e4)
+    body = f"s = Add(x, table) {between} y = Softmax<axis = -1>(t)"
+    model = _model(body, table=table, small=0.125, bias=np.linspace(-5, 5, 6))
+    record_bounded(model.graph.initializers["table"], Effect.MASKS, 1e4)
+    assert fit_sentinels(model, {"x": (-8.0, 8.0)}).changed == ()
+    assert _largest(model) == 1e4
+
+
+def test_the_record_of_reduced_sentinels_does_not_ship() -> None:
+    model = _model("s = Where(m, x, number) y = Softmax<axis = -1>(s)", number=-LARGEST)
+    after = _fitted(model, {"x": (-8.0, 8.0)})
+    assert tensors_beside_sentinels(after) == ()
+    assert not any("sentinel" in key for value in after.graph.initializers.values() for key in value.metadata_props)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from dovetail.encoding import Array
 from dovetail.model import edit
-from dovetail.model.edit import constant_of
+from dovetail.model.edit import constant_of, is_op
 from dovetail.model.origin import origin_of
 from dovetail.model.place import named
 from dovetail.model.sentinels import SATURATED, Effect, SentinelEdge, reach_of
@@ -44,15 +44,15 @@ def tensors_beside_sentinels(model: ir.Model) -> tuple[str, ...]:
 
 
 def fit_sentinels(model: ir.Model, ranges: Ranges) -> PassRecord:
-    """Set every reduced sentinel to the magnitude that these ranges require."""
+    """Set every reduced sentinel to the magnitude that these ranges require; no record of it is left on constants."""
     changed: list[Site] = []
     for edge, effect, current in list(_bounded(model.graph)):
         spans = [_span(value, ranges) for value in _beside(edge, effect)]
-        if any(span is None for span in spans):
+        if any(span is None for span in spans) or (effect is Effect.MASKS and not _reaches_softmax_alone(edge)):
             continue
         hits = np.abs(edge.array) == current
         magnitude = _magnitude(edge, effect, hits, [span for span in spans if span is not None])
-        if magnitude == current or (effect is not Effect.SATURATES and magnitude > current):
+        if magnitude == current or (effect is Effect.MASKS and magnitude > current):
             continue
         array = np.where(hits, np.sign(edge.array) * magnitude, edge.array)
         name = f"{edge.value.name}/fitted"
@@ -61,6 +61,9 @@ def fit_sentinels(model: ir.Model, ranges: Ranges) -> PassRecord:
         site = f"read by {named(edge.node)}"
         what = f"magnitude {current:g} set to {magnitude:g} for the calibrated range beside it, {site}"
         changed.append(Site(origin_of(edge.value).name, what))
+    for value in model.graph.initializers.values():
+        value.metadata_props.pop(_EFFECT, None)
+        value.metadata_props.pop(_MAGNITUDE, None)
     return PassRecord("fit_sentinels", tuple(changed))
 
 
@@ -73,6 +76,13 @@ def _bounded(graph: ir.Graph) -> Iterator[tuple[SentinelEdge, Effect, float]]:
             if value is None or effect is None or array is None or node.op_type not in ("Add", "Where", "Concat"):
                 continue
             yield SentinelEdge(node, index, value, array), Effect(effect), float(value.metadata_props[_MAGNITUDE])
+
+
+def _reaches_softmax_alone(edge: SentinelEdge) -> bool:
+    """Whether a mask reaches its Softmax unscaled and without another one, so that its own magnitude decides."""
+    reach = reach_of(edge.node.outputs[0])
+    alone = reach.output is None and not reach.summands and not reach.merged
+    return alone and all(is_op(node, "Softmax") for node, _ in reach.readers)
 
 
 def _beside(edge: SentinelEdge, effect: Effect) -> list[ir.Value]:
