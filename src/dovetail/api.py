@@ -39,7 +39,8 @@ def fit(
     """Quantize a model for a target, compile it with the target's compiler, and verify the result.
 
     ``options`` are those of the command line: ``precision``, ``range``, ``keep``, ``io``, ``shape``, ``option``,
-    ``require``, ``max_drop``, ``min_sqnr``, ``thresholds``, and for images ``size``, ``mean``, ``std``, ``layout``.
+    ``range_repair``, ``require``, ``max_drop``, ``min_sqnr``, ``thresholds``, and for images ``size``, ``mean``,
+    ``std``, ``layout``.
     """
     values = {"target": target, **options}
     if isinstance(metric, str):

@@ -15,7 +15,7 @@ from dovetail.calibrate.sources import DataLike, open_data
 from dovetail.catalog import find_rule, rules_for
 from dovetail.errors import InputError
 from dovetail.finding import Finding
-from dovetail.float_graph import prepared
+from dovetail.float_graph import depends_on_data, fit_to_data, prepared
 from dovetail.float_sessions import require_no_crash
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import origin_of
@@ -54,6 +54,8 @@ def check_file(
         return check(CheckInput(raw, target.table, target.facts, raw=raw), [find_rule(DYNAMIC_SHAPE)])
     model, plan = invert(_in_float32(raw)) if is_quantized(raw) else (_as_quantized(raw, target), None)
     infer_shapes(model)
+    if calibration is not None and plan is None:
+        model = _fitted(model, calibration)
     stats = None if calibration is None else _statistics(model, target.table, calibration)
     return check(CheckInput(model, target.table, target.facts, plan, stats, raw), rules_for(target))
 
@@ -76,6 +78,16 @@ def _as_quantized(raw: ir.Model, target: Target) -> ir.Model:
         return prepared(raw, target)
     except InputError:  # an unsupported operator that cannot be moved to the tail is reported by the rules
         return prepared(raw, replace(target, table=replace(target.table, unsupported={})))
+
+
+def _fitted(model: ir.Model, calibration: DataLike) -> ir.Model:
+    """Return the graph with masks and sentinels as ``fit`` sets them from calibration data."""
+    data = open_data(calibration, input_specs(model))
+    if not depends_on_data(model, data):
+        return model
+    require_no_crash((model,), model)
+    with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
+        return fit_to_data(model, data, Path(folder))[0]
 
 
 def _statistics(model: ir.Model, table: OpTable, calibration: DataLike) -> Stats | None:

@@ -40,6 +40,7 @@ class FitOptions:
     baselines: str = "first"
     emulate: int | None = None
     operand_bits: str | int = "auto"
+    range_repair: bool = True
     shape: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     option: Mapping[str, str] = field(default_factory=dict)
     require: tuple[str, ...] = ()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import onnx_ir as ir
 
+from dovetail.calibrate.collect import collect
+from dovetail.calibrate.data import Data
 from dovetail.model.memory import require_memory
 from dovetail.model.origin import record_fused_names
 from dovetail.model.read import require_float32, require_known_shapes
 from dovetail.model.split import SplitModel, split
 from dovetail.pass_record import PassRecord
+from dovetail.passes.fit_sentinels import fit_sentinels, tensors_beside_sentinels
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
 from dovetail.target import Target
@@ -27,6 +32,20 @@ def rewrite(head: ir.Model, target: Target, original: ir.Model) -> Passed:
     records = [rewrite_pass(model) for rewrite_pass in target.rewrites.graph] + [infer_shapes(model)]
     record_fused_names(original.graph, model.graph)
     return model, tuple(records)
+
+
+def depends_on_data(model: ir.Model, data: Data) -> bool:
+    """Whether ``fit_to_data`` has something to set; never from random data, whose ranges are not those of real data."""
+    return not data.random and bool(tensors_beside_sentinels(model))
+
+
+def fit_to_data(model: ir.Model, data: Data, workdir: Path) -> Passed:
+    """Set reduced sentinels and masks to what the ranges of the tensors beside them require; one more calibration."""
+    fitted = model.clone()
+    names = tensors_beside_sentinels(fitted)
+    stats = collect(fitted, names, data, workdir=workdir, histograms=False)
+    record = fit_sentinels(fitted, {name: (tensor.low, tensor.high) for name, tensor in stats.tensors.items()})
+    return fitted, (record,)
 
 
 def require_quantizable(model: ir.Model) -> None:

@@ -18,6 +18,8 @@ A16 = Encoding(DType.U16)
 
 W8 = Encoding(DType.S8, symmetric=True, granularity=Granularity.AXIS)
 
+W16 = Encoding(DType.S16, symmetric=True)
+
 B32 = Encoding(DType.S32, symmetric=True, granularity=Granularity.AXIS)
 
 F32 = FLOAT32
@@ -187,6 +189,8 @@ class OpTable:
 W8A8 = Precision("w8a8", A8, W8)
 
 W8A16 = Precision("w8a16", A16, W8)
+
+W16A16 = Precision("w16a16", A16, W16)
 
 FP32 = Precision("fp32", F32, F32)
 

@@ -16,7 +16,7 @@ from dovetail.device.pack import clear_device_folder
 from dovetail.errors import InputError
 from dovetail.files import file_sha256
 from dovetail.finding import Finding, Status
-from dovetail.float_graph import cut, require_quantizable, rewrite
+from dovetail.float_graph import cut, depends_on_data, fit_to_data, require_quantizable, rewrite
 from dovetail.float_sessions import require_no_crash
 from dovetail.job import Job, image_options
 from dovetail.model.external_data import external_files
@@ -144,7 +144,13 @@ class _FloatGraph:
 def _float_graph(job: Job, run: RunDir, clock: Clock, stages: Stages, sha256: str) -> _FloatGraph:
     """Normalize the caller's model, split off the tail that the target cannot run, and apply the target's rewrites."""
     source = KeyedValue(job.model, f"{sha256} {keyed(dict(job.options.shape)).key}")
-    normalized = stages.make("normalize", normalize, passed_files(run.stages / "normalized.onnx"), model=source)
+    normalized = stages.make(
+        "normalize",
+        normalize,
+        passed_files(run.stages / "normalized.onnx"),
+        model=source,
+        repair_ranges=keyed(job.options.range_repair),
+    )
     with clock.stage("split"):
         split = cut(normalized.value[0], job.target)
         _write_tail(job, run, split)
@@ -158,7 +164,20 @@ def _float_graph(job: Job, run: RunDir, clock: Clock, stages: Stages, sha256: st
     )
     model, rewrites = rewritten.value
     require_quantizable(model)
-    return _FloatGraph(KeyedValue(model, rewritten.key), replace(split, head=model), (*normalized.value[1], *rewrites))
+    records = (*normalized.value[1], *rewrites)
+    if not job.options.range_repair or not depends_on_data(model, job.data):
+        return _FloatGraph(KeyedValue(model, rewritten.key), replace(split, head=model), records)
+    with clock.stage("try_float"):
+        require_no_crash((model,), job.model)
+    fitted = stages.make(
+        "fit_sentinels",
+        lambda model, data: fit_to_data(model, data, run.stages),
+        passed_files(run.stages / "fitted.onnx"),
+        model=KeyedValue(model, rewritten.key),
+        data=_data(job),
+    )
+    model, more = fitted.value
+    return _FloatGraph(KeyedValue(model, fitted.key), replace(split, head=model), (*records, *more))
 
 
 def _write_tail(job: Job, run: RunDir, split: SplitModel) -> None:

@@ -11,7 +11,7 @@ from bench.child import ROOT, ChildFailed, run_child
 from bench.score import SESSION_MODES
 
 from bench import __main__ as all_benches
-from bench import calibration, htp, memory, peers
+from bench import calibration, htp, memory, peers, ranges
 from dovetail.backend import Estimate
 
 
@@ -69,3 +69,10 @@ def test_every_benchmark_is_a_script_and_in_the_readme():
     for name in all_benches.BENCHES:
         assert Path(ROOT, "bench", f"{name}.py").exists()
         assert f"python -m bench {name}" in readme
+
+
+def test_ranges_print_what_was_repaired(capsys):
+    assert ranges.main(["--target", "ort-cpu", "--only", ranges.ALL]) == 0
+    printed = capsys.readouterr().out
+    assert "range repaired: 'masked_anchors'" in printed
+    assert "Q508 constant 'masked_anchors'" in printed

@@ -143,6 +143,15 @@ def test_a_config_file_sets_the_same_options(run: Run, work: Path) -> None:
     assert json.loads((work / "run/result.json").read_text())["precision"] == "w8a16"
 
 
+def test_range_repair_is_an_option_and_a_key_of_the_config_file(run: Run, work: Path) -> None:
+    (work / "run.toml").write_text("range_repair = false\n")
+    for arguments in (("--no-range-repair",), ("--config", "run.toml")):
+        assert run(*BASE, *arguments, "--force")[0] == 0
+        assert json.loads((work / "run/result.json").read_text())["options"]["range_repair"] is False
+    code, _, err = run(*BASE, "--resume")
+    assert (code, "started with another --range-repair (was False, now True)" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

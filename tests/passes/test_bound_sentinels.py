@@ -5,7 +5,8 @@ import onnx_ir as ir
 import pytest
 
 from dovetail.model.edit import constant_of
-from dovetail.passes.bound_sentinels import SATURATED, bound_sentinels
+from dovetail.model.sentinels import SATURATED
+from dovetail.passes.bound_sentinels import bound_sentinels
 from tests.equality import changed_by, model_from, ops
 
 LARGEST = float(np.finfo(np.float32).max)

@@ -21,10 +21,10 @@ from dovetail.cli.main import main
 from dovetail.errors import InputError
 from dovetail.finding import Finding, Severity, Status, Thresholds
 from dovetail.report.terminal import print_result
+from dovetail.rules.keep_line import keep_line
 from dovetail.stats import DataInfo
 from dovetail.verify.accuracy import Judgement, Measured, judge
 from dovetail.verify.compare import Agreement, compare_runs
-from dovetail.verify.low_accuracy import keep_line
 from dovetail.verify.metric import Accuracy
 from tests.networks.outlier_vit import outlier_vit
 

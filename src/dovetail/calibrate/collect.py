@@ -14,6 +14,7 @@ from dovetail.encoding import Array
 from dovetail.errors import InputError
 from dovetail.model.observe import ObservedRun
 from dovetail.model.origin import origin_of
+from dovetail.model.place import named
 from dovetail.numerics.histogram import BINS, histogram_of
 from dovetail.stats import Stats, TensorStats
 
@@ -36,7 +37,7 @@ class _RunningStats:
         low, high = float(array.min()), float(array.max())
         if not np.isfinite(low) or not np.isfinite(high):
             kind = "NaN" if np.isnan(low) or np.isnan(high) else "infinity"
-            raise InputError(f"activation {name!r} contains {kind} on sample {sample}: the float model must be finite")
+            raise InputError(f"activation {name} contains {kind} on sample {sample}: the float model must be finite")
         self.low, self.high = min(self.low, low), max(self.high, high)
         if self.counts is not None:
             self.counts += histogram_of(array)
@@ -47,7 +48,7 @@ def collect(
 ) -> Stats:
     """Run the float model on every sample and observe the named tensors; memory does not grow with the samples."""
     runner = ObservedRun(model, names, workdir)
-    originals = {name: origin_of(value).name for name, value in runner.values.items()}
+    originals = {name: _described(value) for name, value in runner.values.items()}
     running = {
         name: _RunningStats(np.inf, -np.inf, np.zeros(BINS, np.int64) if histograms else None) for name in runner.values
     }
@@ -59,3 +60,10 @@ def collect(
         progress(number + 1, data.count)
     tensors = {name: TensorStats(s.low, s.high, s.counts) for name, s in running.items() if s.low <= s.high}
     return Stats(tensors, used.info(), tuple(used.digests))
+
+
+def _described(value: ir.Value) -> str:
+    """A tensor by its original name, with the operator that produced it."""
+    node = value.producer()
+    written = "" if node is None else f" (output of {named(node)})"
+    return f"{origin_of(value).name!r}{written}"

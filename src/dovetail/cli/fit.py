@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dovetail.cli.invocation import current
-from dovetail.cli.options import ACCURACY_LIMITS, HELD_OUT, NO_CACHE, OUTPUT, SHAPE, TARGET_OPTION
+from dovetail.cli.options import (
+    ACCURACY_LIMITS,
+    HELD_OUT,
+    NO_CACHE,
+    NO_RANGE_REPAIR,
+    OUTPUT,
+    SHAPE,
+    TARGET_OPTION,
+)
 from dovetail.errors import InputError
 
 if TYPE_CHECKING:
@@ -62,6 +70,7 @@ NOT_CHECKED = 3
     metavar="N",
     help="Number of samples to run on the emulator (default 1); only for targets with an emulator.",
 )
+@NO_RANGE_REPAIR
 @SHAPE
 @click.option(
     "--size", metavar="H,W", help="Images are resized to the model input; --size asserts that the input is H,W."
@@ -74,7 +83,8 @@ NOT_CHECKED = 3
     "--config",
     type=click.Path(path_type=Path),
     help="TOML file with options, named as here but with _ for -. It cannot contain calib, eval, plan, output, force "
-    "or resume. `cache = false` stands for --no-cache; the table [thresholds] can only be set there.",
+    "or resume. `cache = false` stands for --no-cache, `range_repair = false` for --no-range-repair; the table "
+    "[thresholds] can only be set there.",
 )
 @ACCURACY_LIMITS
 @click.option(
@@ -118,6 +128,7 @@ def _option_values(arguments: dict[str, Any]) -> dict[str, Any]:
     values |= {key: arguments[name] for name, key in unparsed.items() if arguments[name] is not None}
     values |= {name: arguments[name] for name in ("keep", "require") if arguments[name]}
     values |= {"cache": False} if arguments["no_cache"] else {}
+    values |= {"range_repair": False} if arguments["no_range_repair"] else {}
     values |= {name: parse_numbers(name, arguments[name]) for name in ("mean", "std") if arguments[name] is not None}
     if arguments["shape"]:
         values["shape"] = parse_shapes(arguments["shape"])

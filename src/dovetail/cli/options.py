@@ -58,3 +58,8 @@ OUTPUT = together(
 NO_CACHE = click.option(
     "--no-cache", is_flag=True, help="Compile and run everything again; neither read nor write the cache."
 )
+NO_RANGE_REPAIR = click.option(
+    "--no-range-repair",
+    is_flag=True,
+    help="Leave sentinels (1e34), masks (-1e9) and logits of boxes as they are, whose range no integers can represent.",
+)

@@ -7,7 +7,15 @@ from pathlib import Path
 import click
 
 from dovetail.cli.invocation import current
-from dovetail.cli.options import ACCURACY_LIMITS, HELD_OUT, NO_CACHE, OUTPUT, SHAPE, TARGET_OPTION
+from dovetail.cli.options import (
+    ACCURACY_LIMITS,
+    HELD_OUT,
+    NO_CACHE,
+    NO_RANGE_REPAIR,
+    OUTPUT,
+    SHAPE,
+    TARGET_OPTION,
+)
 from dovetail.printable import printable
 
 # How many lines of each list are printed.
@@ -32,6 +40,7 @@ _LISTED = 12
     help="Float model that MODEL was quantized from: the verdict `repaired` then compares both with it.",
 )
 @HELD_OUT
+@NO_RANGE_REPAIR
 @SHAPE
 @TARGET_OPTION
 @ACCURACY_LIMITS
@@ -47,6 +56,7 @@ def repair_command(
     float_model: Path | None,
     eval_: str | None,
     metric: str | None,
+    no_range_repair: bool,
     shape: tuple[str, ...],
     option: tuple[str, ...],
     max_drop: tuple[str, ...],
@@ -70,7 +80,7 @@ def repair_command(
     values |= {"precision": precision or precision_of(model, shapes)}
     values |= {"option": parse_options(option)} | ({"metric": metric} if metric else {})
     values |= {"min_sqnr": min_sqnr, "max_drop": parse_drops(max_drop) or None}
-    options = options_from({**values, "cache": not no_cache})
+    options = options_from({**values, "cache": not no_cache, "range_repair": not no_range_repair})
     with showing_progress() as report:
         result, record = repair(
             model,

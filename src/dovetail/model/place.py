@@ -37,3 +37,8 @@ def at_edge(node: ir.Node, index: int) -> Place:
     value = node.inputs[index]
     tensor = "" if value is None else origin_of(value).name
     return Place(PlaceKind.EDGE, nodes_of(node), tensor, node.op_type, Edge(node.name or "", index))
+
+
+def named(node: ir.Node) -> str:
+    """A node in a message: its operator and its name in the user's file, or its own name if it is not there."""
+    return f"{node.op_type} {next(iter(nodes_of(node)), node.name)!r}"

@@ -9,7 +9,9 @@ from dovetail.encoding import Array
 from dovetail.model import edit
 from dovetail.model.attention import MASKED, Mask, each_attention
 from dovetail.model.origin import origin_of
+from dovetail.model.sentinels import Effect
 from dovetail.pass_record import PassRecord, Site
+from dovetail.passes.fit_sentinels import record_bounded
 
 
 def additive_attention_mask(model: ir.Model) -> PassRecord:
@@ -45,6 +47,7 @@ def _clamp(mask: Mask) -> bool:
     raised = np.maximum(array, np.asarray(MASKED, array.dtype))
     name, graph = f"{mask.value.name}/raised", edit.graph_of(mask.node)
     constant = edit.add_initializer(graph, raised, name=name, source=mask.value)
+    record_bounded(constant, Effect.MASKS, -MASKED)
     for index, value in enumerate(mask.node.inputs):
         if value is mask.value:
             mask.node.replace_input_with(index, constant)
@@ -76,6 +79,7 @@ def _add(mask: Mask) -> None:
         raise ValueError(f"the mask {node.name!r} is not constant")
     array = np.where(_kept(condition, mask), np.zeros_like(fill), np.maximum(fill, MASKED)).astype(fill.dtype)
     constant = edit.add_initializer(graph, array, name=f"{mask.value.name}/added", source=mask.value)
+    record_bounded(constant, Effect.MASKS, -MASKED)
     shape = edit.shape_of(mask.data)
     added = edit.insert(node, "Add", [mask.data, constant], source=mask.data, replaces=[node], shape=shape)
     edit.replace_value(node.outputs[0], added)

@@ -1,83 +1,59 @@
-"""Replace sentinels in constants (infinity, the largest float) that only saturate a Sigmoid by moderate values.
+"""Reduce sentinels in constants (infinity, the largest float, -1e9) whose magnitude their consumers cannot distinguish.
 
-Detectors mark anchors outside the image with the largest float, which is added to box offsets before a Sigmoid. It
-would set the quantization range of all anchors.
+Detectors mark anchors outside the image with the largest float, which is added to box offsets before a Sigmoid, and
+attention masks scores with -1e9. It would set the quantization range of all values. The reduced value is provisional
+where it depends on the range of other tensors: ``fit_sentinels`` sets it from calibration data.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import numpy as np
 import onnx_ir as ir
 
 from dovetail.encoding import Array
 from dovetail.model import edit
-from dovetail.model.data_movement import DATA_MOVEMENT_OPS
-from dovetail.model.edit import constant_of, is_op, scalar_of
+from dovetail.model.attention import MASKED
 from dovetail.model.origin import origin_of
+from dovetail.model.place import named
+from dovetail.model.sentinels import SATURATED, Effect, SentinelEdge, effect_of, sentinel_edges
 from dovetail.pass_record import PassRecord, Site
+from dovetail.passes.computed_masks import select_masked
+from dovetail.passes.fit_sentinels import record_bounded
 
-# No tensor of a trained network comes near this: such a value is a sentinel, not data.
-SENTINEL = 1e30
-# sigmoid(16) is 1 - 1e-7, and box refinement adds only a few units to a sentinel.
-SATURATED = 16.0
-_CONSUMERS = ("Add", "Where", "Concat")
+_REDUCED = {Effect.SATURATES: SATURATED, Effect.ORDERS: -MASKED, Effect.MASKS: -MASKED}
 
 
 def bound_sentinels(model: ir.Model) -> PassRecord:
-    """Set sentinels in constants to 16 or -16 where the only consumers are Sigmoid, or Clip to a smaller range."""
-    changed: list[Site] = []
-    declined: list[Site] = []
-    for node in list(model.graph):
-        for index, value in enumerate(node.inputs if is_op(node, *_CONSUMERS) else ()):
-            array = constant_of(value)
-            if value is None or array is None or array.dtype.kind != "f" or not _is_sentinel(array).any():
-                continue
-            where = origin_of(value).name
-            reason = _why_not(node.outputs[0])
-            if reason:
-                declined.append(Site(where, reason))
-                continue
-            bounded = np.where(_is_sentinel(array), np.sign(array) * SATURATED, array).astype(array.dtype)
-            name = f"{value.name}/bounded"
-            node.replace_input_with(index, edit.add_initializer(model.graph, bounded, name=name, source=value))
-            changed.append(
-                Site(where, f"{int(_is_sentinel(array).sum())} sentinels reduced to magnitude {SATURATED:g}")
-            )
+    """Set sentinels to a moderate magnitude where the only consumers saturate, order, or are a Softmax.
+
+    Masks that are computed from a boolean tensor and added to the scores of a Softmax become a Where first.
+    """
+    selected = select_masked(model)
+    changed, declined = list(selected.changed), list(selected.declined)
+    for edge in list(sentinel_edges(model.graph)):
+        effect = effect_of(edge)
+        site = f"read by {named(edge.node)}"
+        if not isinstance(effect, Effect):
+            declined.append(Site(origin_of(edge.value).name, f"{site}: {effect}"))
+            continue
+        count, magnitude = int(edge.hits.sum()), _bound(model.graph, edge, effect)
+        what = f"{count} sentinels of {_largest(edge):.3g} reduced to magnitude {magnitude:g}, {site}"
+        changed.append(Site(origin_of(edge.value).name, what))
     return PassRecord("bound_sentinels", tuple(changed), tuple(declined))
 
 
-def _is_sentinel(array: Array) -> Array:
-    sentinels: Array = np.abs(array) >= np.float64(SENTINEL)  # in float64, because float16 cannot hold this value
-    return sentinels
+def _bound(graph: ir.Graph, edge: SentinelEdge, effect: Effect) -> float:
+    """Give the node a constant of its own with reduced sentinels, and return their magnitude."""
+    magnitude = edge.array.dtype.type(_REDUCED[effect])
+    while (np.abs(edge.array) == magnitude).any():  # the sentinels stay different from all data
+        magnitude = np.nextafter(magnitude, edge.array.dtype.type(np.inf))
+    bounded = np.where(edge.hits, np.sign(edge.array) * magnitude, edge.array).astype(edge.array.dtype)
+    constant = edit.add_initializer(graph, bounded, name=f"{edge.value.name}/bounded", source=edge.value)
+    record_bounded(constant, effect, float(magnitude))
+    edge.node.replace_input_with(edge.index, constant)
+    return float(magnitude)
 
 
-def _why_not(value: ir.Value) -> str:
-    """Which consumer of a value, directly or through data movement, does not saturate it; empty if all do."""
-    if any(moved.is_graph_output() for moved in _moved(value)):
-        return "its values reach a graph output"
-    for moved in _moved(value):
-        for consumer, index in moved.uses():
-            if not _moves(consumer, index) and not _saturates(consumer):
-                return f"the result of {consumer.op_type} {consumer.name!r} depends on its magnitude"
-    return ""
-
-
-def _moved(value: ir.Value) -> Iterator[ir.Value]:
-    yield value
-    for consumer, index in value.uses():
-        if _moves(consumer, index):
-            for output in consumer.outputs:
-                yield from _moved(output)
-
-
-def _moves(node: ir.Node, index: int) -> bool:
-    return index == 0 and is_op(node, *DATA_MOVEMENT_OPS)
-
-
-def _saturates(node: ir.Node) -> bool:
-    if is_op(node, "Sigmoid"):
-        return True
-    bounds = [scalar_of(value) for value in node.inputs[1:3]] if is_op(node, "Clip") else []
-    return len(bounds) == 2 and all(bound is not None and abs(bound) < SATURATED for bound in bounds)
+def _largest(edge: SentinelEdge) -> float:
+    sentinels: Array = edge.array[edge.hits]
+    return float(sentinels[np.abs(sentinels).argmax()])

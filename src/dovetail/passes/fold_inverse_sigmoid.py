@@ -13,10 +13,13 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.model import edit
+from dovetail.model.data_movement import DATA_MOVEMENT_OPS
 from dovetail.model.edit import is_op, scalar_of, shape_of
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
 
+# Data movement with one output that moves the input of a Sigmoid as it moves its output.
+_MOVES = tuple(op for op in DATA_MOVEMENT_OPS if op not in ("MaxPool", "Split"))
 # Beyond its bounds the original logit still changes, by about the bound on s; the Clip ignores that.
 _LARGEST_EPSILON = 1e-3
 
@@ -30,7 +33,7 @@ class _Bounded(NamedTuple):
 
 
 def fold_inverse_sigmoid(model: ir.Model) -> PassRecord:
-    """Replace the logit of a Sigmoid by a Clip of the Sigmoid's input."""
+    """Replace the logit of a Sigmoid by a Clip of the Sigmoid's input, any other ratio before a Log by two Logs."""
     changed: list[Site] = []
     declined: list[Site] = []
     for node in list(model.graph):
@@ -38,9 +41,13 @@ def fold_inverse_sigmoid(model: ir.Model) -> PassRecord:
         if ratio is None:
             continue
         output = node.outputs[0]
-        logit = _sigmoid_input(*ratio)
+        logit = _sigmoid_input(node, *ratio)
         if isinstance(logit, str):
-            declined.append(Site(origin_of(output).name, logit))
+            if is_op(node, "Log") and _is_bounded_below(*ratio):
+                _subtract_logs(node, *ratio)
+                changed.append(Site(origin_of(output).name, f"written as a difference of two logarithms: {logit}"))
+            else:
+                declined.append(Site(origin_of(output).name, logit))
             continue
         edit.replace_value(output, _clip(node, logit))
         edit.remove_dead(model.graph, [node])
@@ -60,14 +67,33 @@ def _ratio(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
     return (values[0], values[1]) if len(values) == 2 and values[0] and values[1] else None
 
 
-def _sigmoid_input(numerator: ir.Value, denominator: ir.Value) -> _Bounded | str:
-    """The input of the Sigmoid, with the bounds of the logit; or why this is not the logit of a Sigmoid."""
+def _is_bounded_below(numerator: ir.Value, denominator: ir.Value) -> bool:
+    """Whether both have a positive lower bound, so that each has a logarithm; their ratio is on a logarithmic scale."""
+    return min(_bounds(numerator).low, _bounds(denominator).low) > 0
+
+
+def _subtract_logs(log: ir.Node, numerator: ir.Value, denominator: ir.Value) -> None:
+    """Replace ``Log(a / b)`` by ``Log(a) - Log(b)``: both have the range of a box, their ratio has its square."""
+    output, logs = log.outputs[0], []
+    for value in (numerator, denominator):
+        logs.append(edit.insert(log, "Log", [value], source=output, replaces=[log], shape=shape_of(value)))
+    difference = edit.insert(log, "Sub", logs, source=output, replaces=[log], shape=shape_of(output))
+    edit.replace_value(output, difference)
+    edit.remove_dead(edit.graph_of(log), [log])
+
+
+def _sigmoid_input(node: ir.Node, numerator: ir.Value, denominator: ir.Value) -> _Bounded | str:
+    """The input of the Sigmoid, with the bounds of the logit; or why this is not the logit of a Sigmoid.
+
+    Data movement behind the Sigmoid (the selection of boxes by a TopK) is repeated on its input, in front of ``node``.
+    """
     above, below = _bounds(numerator), _bounds(denominator)
     minus = _producer(below.value, "Sub")
     if minus is None or scalar_of(minus.inputs[0]) != 1 or minus.inputs[1] is None:
         return "the denominator is not one minus a value"
     subtracted = _bounds(minus.inputs[1])
-    sigmoid = _producer(above.value, "Sigmoid")
+    moves, source = _before_moves(above.value)
+    sigmoid = _producer(source, "Sigmoid")
     if sigmoid is None or sigmoid.inputs[0] is None or subtracted.value is not above.value:
         return "numerator and denominator do not come from the same Sigmoid"
     low, high = max(0.0, above.low), min(1.0, subtracted.high, 1 - below.low)
@@ -76,7 +102,19 @@ def _sigmoid_input(numerator: ir.Value, denominator: ir.Value) -> _Bounded | str
         return "its bounds clip the range of the Sigmoid"
     lowest = math.log(low / (1 - low)) if low > 0 else -math.inf
     highest = math.log(high / (1 - high)) if high < 1 else math.inf
-    return _Bounded(sigmoid.inputs[0], lowest, highest)
+    logit = sigmoid.inputs[0]
+    for move in moves:
+        logit = edit.insert_copy(node, move, [logit, *move.inputs[1:]])
+    return _Bounded(logit, lowest, highest)
+
+
+def _before_moves(value: ir.Value) -> tuple[list[ir.Node], ir.Value]:
+    """The data movement that produced a value, in order, and the value that it moves."""
+    moves: list[ir.Node] = []
+    while is_op(node := value.producer(), *_MOVES) and node is not None and node.inputs[0] is not None:
+        moves.insert(0, node)
+        value = node.inputs[0]
+    return moves, value
 
 
 def _bounds(value: ir.Value) -> _Bounded:

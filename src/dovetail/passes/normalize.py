@@ -23,6 +23,7 @@ from dovetail.passes.bypass_gather_of_concat import bypass_gather_of_concat
 from dovetail.passes.bypass_split_of_concat import bypass_split_of_concat
 from dovetail.passes.decompose_attention import decompose_attention
 from dovetail.passes.einsum_to_matmul import einsum_to_matmul
+from dovetail.passes.fit_sentinels import fit_sentinels
 from dovetail.passes.fold_batch_norm import fold_batch_norm
 from dovetail.passes.fold_constants import fold_constants
 from dovetail.passes.fold_inverse_sigmoid import fold_inverse_sigmoid
@@ -69,12 +70,12 @@ NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
     fuse_layer_norm,
     fuse_gelu,
     fold_inverse_sigmoid,
-    bound_sentinels,  # after fold_inverse_sigmoid: a Clip saturates, a Log does not
     decompose_attention,
     probabilities_first,
     remove_nan_guard,
     remove_zero_masks,
     additive_attention_mask,
+    bound_sentinels,  # after fold_inverse_sigmoid: a Clip saturates, a Log does not; and what is left of the masks
     attention_scale,  # moves scales off K, so that only reshapes and transposes are left before it
     split_fused_qkv,
     simplify_attention_layout,
@@ -88,14 +89,23 @@ NORMALIZE: tuple[Pass | tuple[Pass, ...], ...] = (
     remove_unused,
     infer_shapes,
 )
+# What only makes ranges smaller, so that integers can represent them.
+RANGE_REPAIRS: tuple[Pass, ...] = (fold_inverse_sigmoid, additive_attention_mask, bound_sentinels)
+# The names in their records, with that of the pass that needs calibration data.
+RANGE_REPAIR_NAMES = frozenset((*(repair.__name__ for repair in RANGE_REPAIRS), fit_sentinels.__name__))
 
 
-def normalize(model: ir.Model) -> tuple[ir.Model, tuple[PassRecord, ...]]:
-    """The canonical form of a model, and the records of all passes; the given model is not changed."""
+def normalize(model: ir.Model, *, repair_ranges: bool = True) -> tuple[ir.Model, tuple[PassRecord, ...]]:
+    """The canonical form of a model, and the records of all passes; the given model is not changed.
+
+    ``repair_ranges``: whether to apply the passes that only make ranges smaller.
+    """
     model = model.clone()
     edit.forget_names(model.graph)
     records: list[PassRecord] = []
     for step in NORMALIZE:
+        if step in RANGE_REPAIRS and not repair_ranges:
+            continue
         if isinstance(step, tuple):
             records += _repeat(step, model)
         else:

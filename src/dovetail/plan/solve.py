@@ -67,14 +67,16 @@ def solve(problem: Problem, request: Request) -> Solution:
 
 def narrower_operands(problem: Problem, solution: Solution) -> dict[Edge, Encoding]:
     """Edge -> encoding where an operator also supports fewer bits with the same encoding of its first operand: the
-    second operand of an activation-by-activation MatMul."""
+    second operand of an activation-by-activation MatMul. The bits of a weight are those of the precision."""
     narrower: dict[Edge, Encoding] = {}
     for unit in problem.units:
         chosen = solution.signatures[unit.name]
         candidate = _narrower(unit, chosen)
         for operand in unit.operands:
             slots = chosen.slot(operand.slot), candidate.slot(operand.slot)
-            if slots[0] is not None and slots[1] is not None and slots[0].encoding != slots[1].encoding:
+            if slots[0] is None or slots[1] is None or slots[0].constant:
+                continue
+            if slots[0].encoding != slots[1].encoding:
                 narrower[operand.edge] = slots[1].encoding
     return narrower
 

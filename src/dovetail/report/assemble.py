@@ -21,6 +21,7 @@ from dovetail.model.split import SplitModel
 from dovetail.model.write import DATA
 from dovetail.numerics.metrics import Comparison
 from dovetail.pass_record import PassRecord
+from dovetail.passes.normalize import RANGE_REPAIR_NAMES
 from dovetail.plan.rows import plan_rows
 from dovetail.report.result import (
     ArtifactInfo,
@@ -45,6 +46,9 @@ from dovetail.verify.verify import Verification
 TAIL = "tail.onnx"
 _VERDICTS = ("normalized", "compiled", "fidelity", "numerics", "accuracy")
 _DEVICE = "device"
+# How many repaired ranges the notes list.
+_LISTED_REPAIRS = 8
+_SWITCH_OFF = "--no-range-repair leaves these ranges as they are"
 # Field of ``Metrics`` -> its value in a comparison.
 _FIGURES: Mapping[str, Callable[[Comparison], float]] = {
     "sqnr_db": lambda comparison: bounded_db(comparison.sqnr_db),
@@ -111,7 +115,7 @@ def assemble(
         versions=versions,
         timings_s={},
         run=run.name,
-        notes=(*_notes(job, record), *(record.compiled.notes if record else ())),
+        notes=(*_notes(job, record), *_repaired_ranges(passes), *(record.compiled.notes if record else ())),
     )
 
 
@@ -131,6 +135,15 @@ def _notes(job: Job, record: FitRecord | None) -> tuple[str, ...]:
     if job.evaluation is None:
         notes.append("no held-out data was given: the metrics per output were measured on calibration samples")
     return tuple(notes)
+
+
+def _repaired_ranges(passes: tuple[PassRecord, ...]) -> list[str]:
+    """The tensors whose range was made smaller, and how."""
+    sites = [site for record in passes if record.name in RANGE_REPAIR_NAMES for site in record.changed]
+    notes = [f"range repaired: {site.where!r}: {site.what}" for site in sites[:_LISTED_REPAIRS]]
+    if len(sites) > len(notes):
+        notes.append(f"range repaired: {len(sites) - len(notes)} more tensors, see passes")
+    return [*notes, *([_SWITCH_OFF] if notes else [])]
 
 
 def _raised_scales(plan: Plan) -> list[str]:

@@ -11,9 +11,10 @@ from dovetail.encoding import Array, DType, Encoding
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import constant_of, is_float
 from dovetail.model.origin import origin_of
-from dovetail.model.place import at_tensor
+from dovetail.model.place import at_tensor, named
 from dovetail.numerics.grid import SMALLEST_SCALE
 from dovetail.rules.check_input import CheckInput
+from dovetail.rules.keep_line import float_precision, keep_line, names_to_keep
 from dovetail.rules.loss import QuantizationLoss
 from dovetail.rules.rule import rule
 from dovetail.rules.stored import Activation, Constant, activations, constants
@@ -64,10 +65,12 @@ def range_too_wide_to_quantize(subject: CheckInput) -> Iterator[Finding]:
         if loss.too_coarse:
             finer = next((e for e in tensor.encodings if not tensor.loss(tensor.params(e)).too_coarse), None)
             if finer is None or tensor.planned is not None:
-                yield _too_wide(tensor, params.dtype, loss, finer)
+                yield _too_wide(subject, tensor, params.dtype, loss, finer)
 
 
-def _too_wide(tensor: Constant | Activation, dtype: DType, loss: QuantizationLoss, finer: Encoding | None) -> Finding:
+def _too_wide(
+    subject: CheckInput, tensor: Constant | Activation, dtype: DType, loss: QuantizationLoss, finer: Encoding | None
+) -> Finding:
     name = origin_of(tensor.value).name
     numbers = {"low": tensor.low, "high": tensor.high, "step": loss.step}
     if loss.lost_share is None:
@@ -86,8 +89,18 @@ def _too_wide(tensor: Constant | Activation, dtype: DType, loss: QuantizationLos
         Severity.ERROR if finer is None else Severity.WARNING,
         numbers,
         f"{fix}clamp the value that sets the range to one with the same effect on its consumers, or keep {name!r} in "
-        "float",
+        f"float{_keep(subject, tensor)}",
     )
+
+
+def _keep(subject: CheckInput, tensor: Constant | Activation) -> str:
+    """The option that keeps an activation in float, and who reads it; empty for a constant, which has no precision."""
+    precision = float_precision(subject.table)
+    if isinstance(tensor, Constant) or precision is None:
+        return ""
+    readers = ", ".join(named(node) for node, _ in tensor.value.uses())
+    line = keep_line(names_to_keep(tensor.value), precision)
+    return f": {line}{f' (it is read by {readers})' if readers else ''}"
 
 
 @rule("Q502")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-import shlex
 from collections.abc import Mapping
 
 import onnx_ir as ir
@@ -14,6 +12,7 @@ from dovetail.model.origin import each_value, origin_of
 from dovetail.numerics.metrics import Comparison
 from dovetail.op_support import OpTable, Precision
 from dovetail.rules.accuracy import LOW_ACCURACY
+from dovetail.rules.keep_line import float_precision, keep_line
 from dovetail.verify.accuracy import WARNING_DB, Judgement
 from dovetail.verify.verdicts import bounded_db
 
@@ -65,20 +64,10 @@ def wider_precisions(table: OpTable, precision: Precision) -> list[str]:
     """The precisions of the target with wider activations: first float, then the one with the most bits."""
     if not precision.activation.dtype.is_quantized:
         return []
-    floats = [name for name, other in table.precisions.items() if _is_float(other)]
+    in_float = float_precision(table)
     integers = {
-        name: other.activation.dtype.bits
+        name: (other.activation.dtype.bits, -other.weight.dtype.bits)  # activations are kept, so weights need not grow
         for name, other in table.precisions.items()
         if other.activation.dtype.is_quantized and other.activation.dtype.bits > precision.activation.dtype.bits
     }
-    return [*floats[:1], *sorted(integers, key=integers.__getitem__)[-1:]]
-
-
-def _is_float(precision: Precision) -> bool:
-    return not precision.activation.dtype.is_quantized and not precision.weight.dtype.is_quantized
-
-
-def keep_line(names: list[str], precision: str) -> str:
-    """The options that keep these tensors in a precision, quoted for a shell."""
-    patterns = (re.sub(r"([*?[])", r"[\1]", name) for name in names)
-    return " ".join(f"--keep {shlex.quote(f'{pattern}={precision}')}" for pattern in patterns)
+    return [*([in_float] if in_float else []), *sorted(integers, key=integers.__getitem__)[-1:]]

@@ -18,6 +18,7 @@ from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.verify.run import SessionRun
 from tests.backends.qnn_htp.agreement import agreement_db
+from tests.backends.qnn_htp.linear_layers import CHANNELS, LINEAR, linear, numbers
 from tests.changed import changed, with_op
 from tests.planning import graph, noise, planned
 
@@ -39,37 +40,11 @@ g (float[4,37,64] p, float[4,37,64] q) => (float[1,12,12,128] y)
     y = Concat <axis = 3> (e, f)
 }}
 """
-# Weights of eight output channels, of which two are nearly dead beside the others and one is zero, with its bias.
-CHANNELS = np.array([1, 0.5, 1e-7, 2, 1, 0, 1e-6, 1])
-LINEAR = {
-    "Conv": ("float[1,8,8,8]", "<pads = [1,1,1,1]>", (8, 8, 3, 3), 0),
-    "ConvTranspose": ("float[1,8,8,8]", "", (8, 8, 2, 2), 1),
-    "Gemm": ("float[16,8]", "", (8, 8), 1),
-    "MatMul": ("float[1,16,8]", "", (8, 8), 1),
-}
 # A Conv and a Gemm whose Relu is concatenated with something negative.
 MERGED = {
     "Conv": "float[1,8,12,12] x, float[1,4,12,12] n) => (float[1,12,12,12] y) <float[8,8,1,1] w",
     "Gemm": "float[16,8] x, float[16,4] n) => (float[16,12] y) <float[8,8] w",
 }
-
-
-def numbers(array: np.ndarray) -> str:
-    """An array in ONNX text."""
-    return ", ".join(f"{value:.9g}" for value in array.reshape(-1))
-
-
-def linear(op: str, channels: np.ndarray) -> str:
-    """One operator, the weights of whose output channels are multiplied by these numbers."""
-    data, attributes, shape, axis = LINEAR[op]
-    weight = np.random.default_rng(0).standard_normal(shape) * channels.reshape(
-        [-1 if i == axis else 1 for i in range(len(shape))]
-    )
-    bias = np.where(channels == 0, 0.3, 0.0)
-    constants = f"float{list(shape)} w = {{{numbers(weight)}}}, float[8] b = {{{numbers(bias)}}}"
-    inputs = "x, w" if op == "MatMul" else "x, w, b"
-    out = data.replace("8,8,8]", "8,h,v]")  # the size depends on the operator
-    return f"g ({data} x) => ({out} z) <{constants}> {{ y = {op}{attributes}({inputs})  z = Neg(y) }}"
 
 
 @pytest.fixture

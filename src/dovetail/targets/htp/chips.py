@@ -51,6 +51,17 @@ class Chip:
         return self.architecture >= _INT16_OPERAND_FROM
 
     @property
+    def no_int16_weights(self) -> str:
+        """Why 16-bit weights are not available; empty if they are. In the words of the compiler, for every operator."""
+        if self.has_int16_operands:
+            return ""
+        return (
+            f'HTP v{self.architecture} does not support 16-bit weights (the compiler: "has incorrect Value '
+            f'{self.architecture}, expected >= {_INT16_OPERAND_FROM}"): choose w8a16, or a chip from '
+            f"v{_INT16_OPERAND_FROM} on"
+        )
+
+    @property
     def has_estimate(self) -> bool:
         return self.soc in _ESTIMATED
 
