@@ -10,6 +10,7 @@ import click
 from dovetail.cli.invocation import current
 from dovetail.cli.options import (
     ACCURACY_LIMITS,
+    BUDGET,
     CALIBRATION,
     HELD_OUT,
     IMAGES,
@@ -74,6 +75,7 @@ NOT_CHECKED = 3
     "or resume. `cache = false` stands for --no-cache; the table [thresholds] can only be set there.",
 )
 @ACCURACY_LIMITS
+@BUDGET
 @click.option(
     "--require",
     multiple=True,

@@ -74,6 +74,20 @@ ACCURACY_LIMITS = together(
         "--min-sqnr", type=float, metavar="DB", help="Lowest SQNR of an output for `accuracy` to pass (default 10)."
     ),
 )
+BUDGET = together(
+    click.option(
+        "--max-latency",
+        type=float,
+        metavar="RATIO",
+        help="Largest latency relative to the target's first baseline, for the verdict `budget` and --precision auto.",
+    ),
+    click.option(
+        "--max-float",
+        type=float,
+        metavar="FRACTION",
+        help="Largest fraction of MACs in float, for the verdict `budget` and --precision auto.",
+    ),
+)
 OUTPUT = together(
     click.option("-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="Run directory."),
     click.option("--force", is_flag=True, help="Replace an earlier run in the run directory."),
@@ -93,7 +107,7 @@ def option_values(arguments: dict[str, Any]) -> dict[str, Any]:
     values = read_config(arguments["config"]) if arguments.get("config") is not None else {}
     unparsed = {"target": "target", "precision": "precision", "range_": "range", "metric": "metric", "io": "io"}
     unparsed |= {"layout": "layout", "baselines": "baselines", "emulate": "emulate", "operand_bits": "operand_bits"}
-    unparsed |= {"min_sqnr": "min_sqnr"}
+    unparsed |= {name: name for name in ("min_sqnr", "max_latency", "max_float")}
     given = {name: value for name, value in arguments.items() if value not in (None, ())}
     values |= {key: given[name] for name, key in unparsed.items() if name in given}
     values |= {name: given[name] for name in ("keep", "require") if name in given}

@@ -62,6 +62,29 @@ def elements_of(problem: Problem, plan: Plan) -> tuple[Element, ...]:
     return tuple(sorted((*weights.values(), *groups.values()), key=lambda element: order.get(element.unit, -1)))
 
 
+def elements_by_unit(problem: Problem, plan: Plan) -> tuple[tuple[Element, ...], dict[str, frozenset[int]]]:
+    """Elements as small as an operator's own precision decides: single edges, and groups; and those of each operator.
+
+    Another precision of an operator changes how it reads its inputs and constants, and the group that it writes.
+    """
+    elements: list[Element] = []
+    groups: dict[str, int] = {}
+    for element in elements_of(problem, plan):
+        if element.tensors:
+            groups |= dict.fromkeys(element.tensors, len(elements))
+            elements.append(replace(element, edges=()))
+    by_unit: dict[str, frozenset[int]] = {}
+    for unit in problem.units:
+        numbers = {groups[name] for value in unit.outputs if (name := value.name or "") in groups}
+        for operand in unit.operands:
+            if _is_quantized(plan.edges.get(operand.edge)):
+                kind = ElementKind.WEIGHTS if operand.constant else ElementKind.ACTIVATIONS
+                numbers.add(len(elements))
+                elements.append(Element(kind, unit.name, at_node(unit.nodes[0]), edges=(operand.edge,)))
+        by_unit[unit.name] = frozenset(numbers)
+    return tuple(elements), by_unit
+
+
 def only(plan: Plan, elements: Iterable[Element]) -> Plan:
     """The plan with nothing quantized but these elements."""
     tensors = {name for element in elements for name in element.tensors}

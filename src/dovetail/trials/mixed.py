@@ -1,0 +1,254 @@
+"""Search for a mixed precision: which operators of a quantized plan have a wider precision.
+
+What quantizing each operator alone costs is measured first, at the base precision and at the wider one. The noise of
+different operators adds up, so those that gain most per cost come first. Only some sets of them are planned and
+simulated; what is reported of these is measured, not predicted.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from dovetail.model.attention import match_attention
+from dovetail.model.edit import is_op, shape_of
+from dovetail.model.ranked import ranked_outputs
+from dovetail.op_support import Precision
+from dovetail.plan.constraints import Unit, build_problem
+from dovetail.plan.elements import elements_by_unit
+from dovetail.plan.kernels import computing_in, usable
+from dovetail.plan.mixture import boundaries, float_share, islands, unit_macs
+from dovetail.plan.pinned_groups import pinned_otherwise
+from dovetail.plan.request import Pin, Pins
+from dovetail.storage import Plan, Reason
+from dovetail.trials.sensitivity.first_order import estimate
+from dovetail.trials.sensitivity.measure import measure
+from dovetail.trials.sensitivity.subjects import Level, Part, Subject
+from dovetail.trials.variant import Variant, in_precision, pinned
+from dovetail.trials.workbench import Workbench
+from dovetail.verify.compare import Agreement
+from dovetail.verify.verdicts import MAX_SQNR_DB, bounded_db
+
+# Samples for the order of the operators, and for judging a set of them.
+RANKING_SAMPLES, SAMPLES = 4, 16
+# If measuring the order takes more MACs than this, it is estimated to first order.
+_MEASURED_MACS = 10**12
+# By how much the noise shall fall, as predicted, with each set that is tried.
+_STEPS_DB = (1.0, 2.0, 3.0, 4.0, 6.0, 9.0, 13.0)
+# An operator with a smaller part of all noise is not worth a conversion.
+_LEAST_SHARE = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Operators that become wider together: one, or those of one attention, which targets fuse.
+
+    ``gain``: the noise at the outputs that goes away, relative to the signal. ``cost``: MACs, and elements written.
+    """
+
+    units: tuple[Unit, ...]
+    gain: float
+    cost: float
+
+    @property
+    def macs(self) -> int:
+        return sum(map(unit_macs, self.units))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mixture:
+    """A variant that was planned and simulated.
+
+    ``wide``: the operators that have a wider precision, in order of gain per cost. ``sqnr_db``: of the worst output,
+    mean over samples. ``float_share``: fraction of MACs in float. ``boundaries``: conversions between precisions.
+    """
+
+    label: str
+    variant: Variant
+    plan: Plan
+    sqnr_db: float
+    float_share: float
+    boundaries: int
+    wide: tuple[Candidate, ...] = ()
+    islands: tuple[tuple[Unit, ...], ...] = ()
+    precision: Precision | None = field(default=None)
+
+
+def uniform(bench: Workbench, variant: Variant) -> Mixture:
+    """A variant as it is, with one precision for all operators."""
+    return _simulated(bench, variant, variant.request.precision.name)
+
+
+class MixedSearch:
+    """The mixtures of one variant with a wider precision, in the order of what they gain per cost."""
+
+    def __init__(self, bench: Workbench, base: Variant, wide: Precision, max_float: float | None) -> None:
+        self._bench, self._base, self._wide = bench, base, wide
+        self._problem = build_problem(base.model, bench.table)
+        self._eligible = self._can_be_wide()
+        self.candidates = self._affordable(self._ordered(), max_float)
+
+    def mixtures(self) -> Iterator[Mixture]:
+        """Mixtures whose noise falls step by step."""
+        total, done = sum(candidate.gain for candidate in self.candidates), 0
+        for step_db in _STEPS_DB:
+            count = _shortest(self.candidates, total * (1 - 10 ** (-step_db / 10)))
+            if count > done:
+                done = count
+                yield self.mixture(self.candidates[:count])
+        if done < len(self.candidates):
+            yield self.mixture(self.candidates)
+
+    def mixture(self, chosen: Sequence[Candidate]) -> Mixture:
+        """Plan and simulate the base with these operators wider, and those in between."""
+        units = self._filled({unit.name for candidate in chosen for unit in candidate.units})
+        text = f"kept in {self._wide.name}: quantized, its noise at the outputs is among the largest"
+        pin = Pin(self._wide, Reason.MEASURED, text)
+        variant = pinned(Pins(dict.fromkeys(units, pin)))(self._base)
+        parts = tuple(map(tuple, islands(self._problem, units)))
+        label = f"{self._base.request.precision.name} + {len(units)} in {self._wide.name}"
+        return _simulated(self._bench, variant, label, tuple(chosen), parts, self._wide)
+
+    def _can_be_wide(self) -> dict[str, Unit]:
+        """The operators that may become wider: the target has a kernel, and the caller has not fixed them."""
+        pins = self._base.request.pins
+        fixed = pinned_otherwise(self._problem, pins, self._wide)
+        return {
+            unit.name: unit
+            for unit in self._problem.units
+            if unit.name not in fixed
+            and unit.name not in pins.units
+            and not unit.shared()
+            and computing_in(unit, usable(unit), self._wide)
+        }
+
+    def _ordered(self) -> list[Candidate]:
+        """All candidates with a gain, most gain per cost first."""
+        blocks = _blocks([unit for unit in self._problem.units if unit.name in self._eligible])
+        if self._bench.table.keeps_attention:
+            blocks = [block for block in blocks if len(block) == 1]
+        narrow = self._noise(self._base, blocks)
+        is_wide_exact = not self._wide.activation.dtype.is_quantized
+        wide = [0.0] * len(blocks) if is_wide_exact else self._noise(in_precision(self._wide)(self._base), blocks)
+        gains = [max(before - after, 0.0) for before, after in zip(narrow, wide, strict=True)]
+        least = _LEAST_SHARE * sum(gains)
+        candidates = [Candidate(block, gain, _cost(block)) for block, gain in zip(blocks, gains, strict=True)]
+        useful = [candidate for candidate in candidates if candidate.gain > least]
+        return sorted(useful, key=lambda candidate: candidate.gain / candidate.cost, reverse=True)
+
+    def _affordable(self, candidates: Sequence[Candidate], max_float: float | None) -> list[Candidate]:
+        """Those that can be in float together without more MACs in float than allowed."""
+        if max_float is None or self._wide.activation.dtype.is_quantized:
+            return list(candidates)
+        total = sum(map(unit_macs, self._problem.units)) or 1
+        share, affordable = float_share(self._problem, self._bench.plan(self._base)), []
+        for candidate in candidates:
+            if share + candidate.macs / total <= max_float:
+                share += candidate.macs / total
+                affordable.append(candidate)
+        return affordable
+
+    def _noise(self, variant: Variant, blocks: Sequence[tuple[Unit, ...]]) -> list[float]:
+        """The noise at the worst output, relative to the signal, if only these operators are quantized."""
+        plan = self._bench.plan(variant)
+        elements, by_unit = elements_by_unit(self._problem, plan)
+        subjects = [
+            Subject(Level.OPERATOR, Part.BOTH, block[0].name, "", frozenset().union(*(by_unit[u.name] for u in block)))
+            for block in blocks
+        ]
+        samples = self._bench.samples(RANKING_SAMPLES)
+        macs = sum(map(unit_macs, self._problem.units)) * len(subjects) * len(samples) // 2
+        simulation = self._bench.segmented(variant.model, plan, elements)
+        if macs > _MEASURED_MACS:
+            costs = estimate(simulation, samples, subjects)
+        else:
+            costs = measure(simulation, samples, subjects, ranked_outputs(variant.model.graph))
+        return [10 ** (-cost.mean_db / 10) for cost in costs]
+
+    def _filled(self, names: set[str]) -> list[str]:
+        """These operators, and those without MACs that lie only between them: each saves two conversions."""
+        chosen = set(names)
+        for unit in self._problem.units:
+            if unit.name in self._eligible and unit.name not in chosen and not unit_macs(unit):
+                around = self._around(unit)
+                if around and around <= chosen:
+                    chosen.add(unit.name)
+        return [unit.name for unit in self._problem.units if unit.name in chosen]
+
+    def _around(self, unit: Unit) -> set[str]:
+        """The operators that write what a unit reads, and that read what it writes, behind data movement."""
+        before = {name for operand in unit.operands if not operand.constant for name in self._writers(operand.name)}
+        readers = self._problem.readers_of(
+            name for value in unit.outputs for name in self._problem.groups[self._problem.group_of[value.name or ""]]
+        )
+        return before | {reader.name for reader in readers if not reader.shared()}
+
+    def _writers(self, name: str) -> list[str]:
+        root = self._problem.group_of[name]
+        writers = [unit.name for unit in self._problem.writers_of(root) if not unit.shared()]
+        return writers or [""]  # a graph input: never wide
+
+
+def _simulated(
+    bench: Workbench,
+    variant: Variant,
+    label: str,
+    wide: tuple[Candidate, ...] = (),
+    parts: tuple[tuple[Unit, ...], ...] = (),
+    precision: Precision | None = None,
+) -> Mixture:
+    plan, problem = bench.plan(variant), build_problem(variant.model, bench.table)
+    return Mixture(
+        label,
+        variant,
+        plan,
+        mean_db(bench.compare(variant, SAMPLES)),
+        float_share(problem, plan),
+        boundaries(problem, plan),
+        wide,
+        parts,
+        precision,
+    )
+
+
+def mean_db(agreement: Agreement) -> float:
+    """The SQNR of the worst output, mean over samples; NaN counts as the lowest value."""
+    means = [statistics.fmean(map(_finite, values)) for values in agreement.per_sample.values()]
+    return min(means, default=MAX_SQNR_DB)
+
+
+def _finite(sqnr_db: float) -> float:
+    return -MAX_SQNR_DB if math.isnan(sqnr_db) else bounded_db(sqnr_db)
+
+
+def _shortest(candidates: Sequence[Candidate], gain: float) -> int:
+    """How many of the first candidates together gain this much."""
+    total = 0.0
+    for count, candidate in enumerate(candidates, start=1):
+        total += candidate.gain
+        if total >= gain:
+            return count
+    return len(candidates)
+
+
+def _cost(block: Sequence[Unit]) -> float:
+    elements = sum(math.prod(shape_of(value) or ()) for unit in block for value in unit.outputs)
+    return float(sum(map(unit_macs, block)) + elements) or 1.0
+
+
+def _blocks(units: Sequence[Unit]) -> list[tuple[Unit, ...]]:
+    """The operators that become wider together: those of one attention, and single ones."""
+    attention: dict[ir.Node, ir.Node] = {}
+    for unit in units:
+        matched = match_attention(unit.nodes[0]) if is_op(unit.nodes[0], "Softmax") else None
+        if matched is not None:
+            attention |= dict.fromkeys((matched.scores, unit.nodes[0], matched.mix), unit.nodes[0])
+    blocks: dict[ir.Node, tuple[Unit, ...]] = {}
+    for unit in units:
+        head = attention.get(unit.nodes[0], unit.nodes[0])
+        blocks[head] = (*blocks.get(head, ()), unit)
+    return list(blocks.values())
