@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -62,27 +62,33 @@ def elements_of(problem: Problem, plan: Plan) -> tuple[Element, ...]:
     return tuple(sorted((*weights.values(), *groups.values()), key=lambda element: order.get(element.unit, -1)))
 
 
-def elements_by_unit(problem: Problem, plan: Plan) -> tuple[tuple[Element, ...], dict[str, frozenset[int]]]:
-    """Elements as small as an operator's own precision decides: single edges, and groups; and those of each operator.
+@dataclass(frozen=True, slots=True)
+class UnitElements:
+    """Elements as small as the precision of single operators decides, with their places in the graph.
 
-    Another precision of an operator changes how it reads its inputs and constants, and the group that it writes.
+    ``groups``: number of an element -> the tensors of one group, without the conversions on edges. ``edges``: operator
+    -> the numbers of the quantized constants and conversions on its inputs.
     """
-    elements: list[Element] = []
-    groups: dict[str, int] = {}
-    for element in elements_of(problem, plan):
-        if element.tensors:
-            groups |= dict.fromkeys(element.tensors, len(elements))
-            elements.append(replace(element, edges=()))
-    by_unit: dict[str, frozenset[int]] = {}
+
+    elements: tuple[Element, ...]
+    groups: Mapping[int, tuple[str, ...]]
+    edges: Mapping[str, frozenset[int]]
+
+
+def unit_elements(problem: Problem, plan: Plan) -> UnitElements:
+    """The elements of a plan, each small enough to belong to one operator, or to the operators around one group."""
+    elements = [replace(element, edges=()) for element in elements_of(problem, plan) if element.tensors]
+    groups = {number: element.tensors for number, element in enumerate(elements)}
+    edges: dict[str, frozenset[int]] = {}
     for unit in problem.units:
-        numbers = {groups[name] for value in unit.outputs if (name := value.name or "") in groups}
+        numbers = []
         for operand in unit.operands:
             if _is_quantized(plan.edges.get(operand.edge)):
                 kind = ElementKind.WEIGHTS if operand.constant else ElementKind.ACTIVATIONS
-                numbers.add(len(elements))
+                numbers.append(len(elements))
                 elements.append(Element(kind, unit.name, at_node(unit.nodes[0]), edges=(operand.edge,)))
-        by_unit[unit.name] = frozenset(numbers)
-    return tuple(elements), by_unit
+        edges[unit.name] = frozenset(numbers)
+    return UnitElements(tuple(elements), groups, edges)
 
 
 def only(plan: Plan, elements: Iterable[Element]) -> Plan:

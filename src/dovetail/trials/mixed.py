@@ -1,25 +1,24 @@
 """Search for a mixed precision: which operators of a quantized plan have a wider precision.
 
-What quantizing each operator alone costs is measured first, at the base precision and at the wider one. The noise of
-different operators adds up, so those that gain most per cost come first. Only some sets of them are planned and
-simulated; what is reported of these is measured, not predicted.
+What quantizing each tensor and each operator's weights alone costs is measured first, at the base precision and at the
+wider one. A tensor is wide only if the operators that write it and all that read it are, so these become wide together.
+Noise adds up, so what gains most per cost comes first. Only some sets are planned and simulated; what is reported of
+these is measured, not predicted.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-
-import onnx_ir as ir
 
 from dovetail.model.attention import match_attention
 from dovetail.model.edit import is_op, shape_of
 from dovetail.model.ranked import ranked_outputs
 from dovetail.op_support import Precision
 from dovetail.plan.constraints import Unit, build_problem
-from dovetail.plan.elements import elements_by_unit
+from dovetail.plan.elements import unit_elements
 from dovetail.plan.kernels import computing_in, usable
 from dovetail.plan.mixture import boundaries, float_share, islands, unit_macs
 from dovetail.plan.pinned_groups import pinned_otherwise
@@ -38,21 +37,21 @@ RANKING_SAMPLES, SAMPLES = 4, 16
 # If measuring the order takes more MACs than this, it is estimated to first order.
 _MEASURED_MACS = 10**12
 # By how much the noise shall fall, as predicted, with each set that is tried.
-_STEPS_DB = (1.0, 2.0, 3.0, 4.0, 6.0, 9.0, 13.0)
-# An operator with a smaller part of all noise is not worth a conversion.
-_LEAST_SHARE = 0.002
+_STEPS_DB = (1.0, 2.0, 3.0, 4.0, 6.0, 9.0, 13.0, 18.0, 24.0, 31.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Operators that become wider together: one, or those of one attention, which targets fuse.
+    """Operators that become wider together, after those of the candidates before.
 
     ``gain``: the noise at the outputs that goes away, relative to the signal. ``cost``: MACs, and elements written.
+    ``inputs``: graph inputs that are wide, too.
     """
 
     units: tuple[Unit, ...]
     gain: float
     cost: float
+    inputs: tuple[str, ...] = ()
 
     @property
     def macs(self) -> int:
@@ -83,12 +82,23 @@ def uniform(bench: Workbench, variant: Variant) -> Mixture:
     return _simulated(bench, variant, variant.request.precision.name)
 
 
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """Noise that goes away if all of these operators, and these graph inputs, are wide."""
+
+    units: frozenset[str]
+    gain: float
+    inputs: tuple[str, ...]
+
+
 class MixedSearch:
     """The mixtures of one variant with a wider precision, in the order of what they gain per cost."""
 
     def __init__(self, bench: Workbench, base: Variant, wide: Precision, max_float: float | None) -> None:
         self._bench, self._base, self._wide = bench, base, wide
         self._problem = build_problem(base.model, bench.table)
+        self._units = {unit.name: unit for unit in self._problem.units}
+        self._inputs = frozenset(value.name or "" for value in self._problem.inputs)
         self._eligible = self._can_be_wide()
         self.candidates = self._affordable(self._ordered(), max_float)
 
@@ -108,7 +118,8 @@ class MixedSearch:
         units = self._filled({unit.name for candidate in chosen for unit in candidate.units})
         text = f"kept in {self._wide.name}: quantized, its noise at the outputs is among the largest"
         pin = Pin(self._wide, Reason.MEASURED, text)
-        variant = pinned(Pins(dict.fromkeys(units, pin)))(self._base)
+        inputs = [name for candidate in chosen for name in candidate.inputs]
+        variant = pinned(Pins(dict.fromkeys(units, pin), dict.fromkeys(inputs, pin)))(self._base)
         parts = tuple(map(tuple, islands(self._problem, units)))
         label = f"{self._base.request.precision.name} + {len(units)} in {self._wide.name}"
         return _simulated(self._bench, variant, label, tuple(chosen), parts, self._wide)
@@ -127,18 +138,63 @@ class MixedSearch:
         }
 
     def _ordered(self) -> list[Candidate]:
-        """All candidates with a gain, most gain per cost first."""
-        blocks = _blocks([unit for unit in self._problem.units if unit.name in self._eligible])
-        if self._bench.table.keeps_attention:
-            blocks = [block for block in blocks if len(block) == 1]
-        narrow = self._noise(self._base, blocks)
-        is_wide_exact = not self._wide.activation.dtype.is_quantized
-        wide = [0.0] * len(blocks) if is_wide_exact else self._noise(in_precision(self._wide)(self._base), blocks)
-        gains = [max(before - after, 0.0) for before, after in zip(narrow, wide, strict=True)]
-        least = _LEAST_SHARE * sum(gains)
-        candidates = [Candidate(block, gain, _cost(block)) for block, gain in zip(blocks, gains, strict=True)]
-        useful = [candidate for candidate in candidates if candidate.gain > least]
-        return sorted(useful, key=lambda candidate: candidate.gain / candidate.cost, reverse=True)
+        """What becomes wide, most gain per cost first, each on top of those before."""
+        moves = [move for move in self._moves() if move.gain > 0]
+        chosen, ordered = frozenset[str](), list[Candidate]()
+        while moves:
+            best = max(moves, key=lambda move: move.gain / self._cost(move.units - chosen))
+            added = best.units - chosen
+            chosen |= best.units
+            done = [move for move in moves if move.units <= chosen]
+            moves = [move for move in moves if not move.units <= chosen]
+            units = tuple(unit for unit in self._problem.units if unit.name in added)
+            inputs = tuple(name for move in done for name in move.inputs)
+            ordered.append(Candidate(units, sum(move.gain for move in done), self._cost(added), inputs))
+        return ordered
+
+    def _moves(self) -> list[_Move]:
+        """Everything whose noise can go away, with the operators that must be wide for it."""
+        narrow = self._noise(self._base)
+        is_exact = not self._wide.activation.dtype.is_quantized
+        wide = {} if is_exact else self._noise(in_precision(self._wide)(self._base))
+        together = self._attention()
+        moves = []
+        for key, noise in narrow.items():
+            units = self._needed(key)
+            whole = frozenset().union(*(together.get(name, frozenset((name,))) for name in units))
+            if units and whole <= self._eligible.keys():
+                inputs = tuple(name for name in key if name in self._inputs)
+                moves.append(_Move(whole, max(noise - wide.get(key, 0.0), 0.0), inputs))
+        return moves
+
+    def _needed(self, key: tuple[str, ...]) -> frozenset[str]:
+        """The operators that must be wide: one for its weights, all that write or read the tensors of a group."""
+        if key[0] in self._units:
+            return frozenset(key)
+        writers = [self._problem.producer[name] for name in key if name in self._problem.producer]
+        around = (*writers, *self._problem.readers_of(key))
+        return frozenset(unit.name for unit in around if not unit.shared())
+
+    def _attention(self) -> dict[str, frozenset[str]]:
+        """Operator -> those of the same attention block: targets fuse them, so they have one precision.
+
+        Where a target keeps attention in 8 bits, the block can never become wide.
+        """
+        blocks: dict[str, frozenset[str]] = {}
+        nodes = {unit.nodes[0]: unit.name for unit in self._problem.units}
+        for node, name in nodes.items():
+            matched = match_attention(node) if is_op(node, "Softmax") else None
+            if matched is not None:
+                members = frozenset(nodes[each] for each in (matched.scores, node, matched.mix) if each in nodes)
+                if self._bench.table.keeps_attention:
+                    members |= {f"{name}: quantized"}  # no operator has this name
+                blocks |= dict.fromkeys(members, members)
+        return blocks
+
+    def _cost(self, names: Collection[str]) -> float:
+        units = [self._eligible[name] for name in names]
+        elements = sum(math.prod(shape_of(value) or ()) for unit in units for value in unit.outputs)
+        return float(sum(map(unit_macs, units)) + elements) or 1.0
 
     def _affordable(self, candidates: Sequence[Candidate], max_float: float | None) -> list[Candidate]:
         """Those that can be in float together without more MACs in float than allowed."""
@@ -152,22 +208,24 @@ class MixedSearch:
                 affordable.append(candidate)
         return affordable
 
-    def _noise(self, variant: Variant, blocks: Sequence[tuple[Unit, ...]]) -> list[float]:
-        """The noise at the worst output, relative to the signal, if only these operators are quantized."""
+    def _noise(self, variant: Variant) -> dict[tuple[str, ...], float]:
+        """The noise at the worst output, relative to the signal, by what is quantized alone.
+
+        That is the tensors of a group, or the constants and conversions of one operator, which its name stands for.
+        """
         plan = self._bench.plan(variant)
-        elements, by_unit = elements_by_unit(self._problem, plan)
-        subjects = [
-            Subject(Level.OPERATOR, Part.BOTH, block[0].name, "", frozenset().union(*(by_unit[u.name] for u in block)))
-            for block in blocks
-        ]
+        parts = unit_elements(self._problem, plan)
+        quantized = {tensors: frozenset((number,)) for number, tensors in parts.groups.items()}
+        quantized |= {(name,): numbers for name, numbers in parts.edges.items() if numbers}
+        subjects = [Subject(Level.OPERATOR, Part.BOTH, key[0], "", numbers) for key, numbers in quantized.items()]
         samples = self._bench.samples(RANKING_SAMPLES)
         macs = sum(map(unit_macs, self._problem.units)) * len(subjects) * len(samples) // 2
-        simulation = self._bench.segmented(variant.model, plan, elements)
+        simulation = self._bench.segmented(variant.model, plan, parts.elements)
         if macs > _MEASURED_MACS:
             costs = estimate(simulation, samples, subjects)
         else:
             costs = measure(simulation, samples, subjects, ranked_outputs(variant.model.graph))
-        return [10 ** (-cost.mean_db / 10) for cost in costs]
+        return {key: 10 ** (-cost.mean_db / 10) for key, cost in zip(quantized, costs, strict=True)}
 
     def _filled(self, names: set[str]) -> list[str]:
         """These operators, and those without MACs that lie only between them: each saves two conversions."""
@@ -233,22 +291,3 @@ def _shortest(candidates: Sequence[Candidate], gain: float) -> int:
         if total >= gain:
             return count
     return len(candidates)
-
-
-def _cost(block: Sequence[Unit]) -> float:
-    elements = sum(math.prod(shape_of(value) or ()) for unit in block for value in unit.outputs)
-    return float(sum(map(unit_macs, block)) + elements) or 1.0
-
-
-def _blocks(units: Sequence[Unit]) -> list[tuple[Unit, ...]]:
-    """The operators that become wider together: those of one attention, and single ones."""
-    attention: dict[ir.Node, ir.Node] = {}
-    for unit in units:
-        matched = match_attention(unit.nodes[0]) if is_op(unit.nodes[0], "Softmax") else None
-        if matched is not None:
-            attention |= dict.fromkeys((matched.scores, unit.nodes[0], matched.mix), unit.nodes[0])
-    blocks: dict[ir.Node, tuple[Unit, ...]] = {}
-    for unit in units:
-        head = attention.get(unit.nodes[0], unit.nodes[0])
-        blocks[head] = (*blocks.get(head, ()), unit)
-    return list(blocks.values())

@@ -217,11 +217,12 @@ def _reason(chosen: _Trial, trials: Sequence[_Trial], goal: Goal, met: bool) -> 
 def _islands(workbench: Workbench, chosen: _Trial) -> list[Decision]:
     """A decision for every island: why it exists."""
     mixture = chosen.mixture
-    gains = {unit.name: candidate.gain for candidate in mixture.wide for unit in candidate.units}
     total = 10 ** (-chosen.base_db / 10) or 1.0
     decisions = []
     for island in mixture.islands:
-        share = min(sum(dict.fromkeys(gains.get(unit.name, 0.0) for unit in island)) / total, 1.0)
+        names = {unit.name for unit in island}
+        inside = [candidate for candidate in mixture.wide if names & {unit.name for unit in candidate.units}]
+        share = min(sum(candidate.gain for candidate in inside) / total, 1.0)
         wide = mixture.precision.name if mixture.precision is not None else ""
         operators = f"{len(island)} operator{'s' * (len(island) != 1)}"
         decisions.append(
