@@ -35,7 +35,7 @@ from dovetail.verify.compare import compare_runs
 from dovetail.verify.run import SessionRun
 
 NETWORKS = ("deit", "clip", "detr")
-CALIBRATION, HELD_OUT = 16, 16
+CALIBRATION, HELD_OUT = 64, 64
 MAX_FLOAT = 0.1
 CHIP = "qnn-htp:soc52"
 

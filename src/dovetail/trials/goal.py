@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 ENOUGH_DB = 40.0
 # Without a goal, the cheapest plan that is at most this much below the best one that was found.
 WITHIN_DB = 1.0
+# With a budget, the best plan within it: the cheapest of those that differ by no more than this.
+SAME_DB = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,11 @@ class Goal:
         """Whether the caller says how good is good enough."""
         return self.min_sqnr_db is not None or self.limits_metric
 
+    @property
+    def limits_cost(self) -> bool:
+        """Whether the caller says how much a plan may cost."""
+        return self.max_latency is not None or self.max_float is not None
+
     def drop_of(self, name: str) -> float:
         """How much worse a value of the metric may get."""
         return self.max_drop_of.get(name, math.inf if self.max_drop is None else self.max_drop)
@@ -51,6 +58,8 @@ class Goal:
             limits.append(f"latency <= {self.max_latency:g} of the baseline")
         if self.max_float is not None:
             limits.append(f"at most {self.max_float:.0%} of MACs in float")
-        if not self.limits_accuracy:
+        if self.limits_cost and not self.limits_accuracy:
+            limits.append("the best SQNR within that")
+        elif not self.limits_accuracy:
             limits.append(f"SQNR within {WITHIN_DB:g} dB of the best, where more than {ENOUGH_DB:g} dB do not count")
         return ", ".join(limits)

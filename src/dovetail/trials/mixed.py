@@ -13,8 +13,12 @@ import statistics
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import onnx_ir as ir
+
+from dovetail.backend import Sample
 from dovetail.model.attention import match_attention
 from dovetail.model.edit import is_op, shape_of
+from dovetail.model.macs import macs_of
 from dovetail.model.ranked import ranked_outputs
 from dovetail.op_support import Precision
 from dovetail.plan.constraints import Unit, build_problem
@@ -32,10 +36,12 @@ from dovetail.trials.workbench import Workbench
 from dovetail.verify.compare import Agreement
 from dovetail.verify.verdicts import MAX_SQNR_DB, bounded_db
 
-# Samples for the order of the operators, and for judging a set of them.
-RANKING_SAMPLES, SAMPLES = 4, 16
-# If measuring the order takes more MACs than this, it is estimated to first order.
-_MEASURED_MACS = 10**12
+# The fewest and the most samples for the order of the operators, and for judging a set of them: single samples of a
+# network can differ by 10 dB, so small networks, which are quick, are judged on many.
+_RANKING_SAMPLES, _SAMPLES = (4, 8), (16, 64)
+# How many MACs judging one set takes, if that does not mean fewer samples; and how many measuring the order takes,
+# before it is estimated to first order instead.
+_JUDGED_MACS, _MEASURED_MACS = 10**11, 10**12
 # By how much the noise shall fall, as predicted, with each set that is tried.
 _STEPS_DB = (1.0, 2.0, 3.0, 4.0, 6.0, 9.0, 13.0, 18.0, 24.0, 31.0)
 
@@ -75,6 +81,21 @@ class Mixture:
     wide: tuple[Candidate, ...] = ()
     islands: tuple[tuple[Unit, ...], ...] = ()
     precision: Precision | None = field(default=None)
+
+
+def judged_samples(bench: Workbench, model: ir.Model) -> list[Sample]:
+    """The samples on which mixtures are compared."""
+    return _samples(bench, model, *_SAMPLES)
+
+
+def ranking_samples(bench: Workbench, model: ir.Model) -> list[Sample]:
+    """The samples on which the order of the operators is measured."""
+    return _samples(bench, model, *_RANKING_SAMPLES)
+
+
+def _samples(bench: Workbench, model: ir.Model, fewest: int, most: int) -> list[Sample]:
+    macs = max(sum(map(macs_of, model.graph)), 1)
+    return bench.samples(min(max(_JUDGED_MACS // macs, fewest), most))
 
 
 def uniform(bench: Workbench, variant: Variant) -> Mixture:
@@ -218,7 +239,7 @@ class MixedSearch:
         quantized = {tensors: frozenset((number,)) for number, tensors in parts.groups.items()}
         quantized |= {(name,): numbers for name, numbers in parts.edges.items() if numbers}
         subjects = [Subject(Level.OPERATOR, Part.BOTH, key[0], "", numbers) for key, numbers in quantized.items()]
-        samples = self._bench.samples(RANKING_SAMPLES)
+        samples = ranking_samples(self._bench, self._base.model)
         macs = sum(map(unit_macs, self._problem.units)) * len(subjects) * len(samples) // 2
         simulation = self._bench.segmented(variant.model, plan, parts.elements)
         if macs > _MEASURED_MACS:
@@ -264,7 +285,7 @@ def _simulated(
         label,
         variant,
         plan,
-        mean_db(bench.compare(variant, SAMPLES)),
+        mean_db(bench.compare(variant, len(judged_samples(bench, variant.model)))),
         float_share(problem, plan),
         boundaries(problem, plan),
         wide,

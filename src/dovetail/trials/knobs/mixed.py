@@ -10,9 +10,9 @@ from dovetail.finding import WHOLE_MODEL, Status, Thresholds
 from dovetail.model.place import at_node
 from dovetail.op_support import Precision
 from dovetail.trials.decision import Alternative, Decision
-from dovetail.trials.goal import ENOUGH_DB, WITHIN_DB, Goal
+from dovetail.trials.goal import ENOUGH_DB, SAME_DB, WITHIN_DB, Goal
 from dovetail.trials.knob import Knob, Outcome, decide_all
-from dovetail.trials.mixed import RANKING_SAMPLES, SAMPLES, MixedSearch, Mixture, uniform
+from dovetail.trials.mixed import MixedSearch, Mixture, judged_samples, ranking_samples, uniform
 from dovetail.trials.variant import Variant, in_precision
 from dovetail.trials.workbench import Build, Workbench
 from dovetail.verify import verdicts
@@ -55,7 +55,7 @@ class _Trial:
 
 def _decide(inner: tuple[Knob, ...], workbench: Workbench, variant: Variant) -> Outcome:
     ladder = workbench.table.choices.get(workbench.knob_options.get(OPTION, ""), ())
-    if not ladder or not workbench.samples(SAMPLES):
+    if not ladder or not workbench.samples(1):
         return decide_all(inner, workbench, variant)
     trials = _tried(inner, workbench, variant, ladder)
     enough = [trial for trial in trials if _is_good(trial, trials, workbench.goal)]
@@ -102,12 +102,14 @@ def is_wider(precision: Precision, other: Precision) -> bool:
 
 
 def _is_good(trial: _Trial, trials: Sequence[_Trial], goal: Goal) -> bool:
-    """Whether a mixture meets the goal; without one, whether it is close to the best."""
+    """Whether a mixture meets the goal; without one, whether it is close to the best, or with a budget as good."""
     if goal.limits_accuracy:
         has_sqnr = goal.min_sqnr_db is None or trial.mixture.sqnr_db >= goal.min_sqnr_db
         return has_sqnr and all(drop <= goal.drop_of(name) for name, drop in trial.drops.items())
-    best_db = min(max(other.mixture.sqnr_db for other in trials), ENOUGH_DB)
-    return trial.mixture.sqnr_db >= best_db - WITHIN_DB
+    best_db = max(other.mixture.sqnr_db for other in trials)
+    if goal.limits_cost:
+        return trial.mixture.sqnr_db >= best_db - SAME_DB
+    return trial.mixture.sqnr_db >= min(best_db, ENOUGH_DB) - WITHIN_DB
 
 
 def _cheapest(workbench: Workbench, trials: Sequence[_Trial]) -> tuple[_Trial, list[_Trial]]:
@@ -180,7 +182,7 @@ def _whole(workbench: Workbench, chosen: _Trial, trials: Sequence[_Trial], met: 
         alternatives=tuple(Alternative(trial.mixture.label, _figures(trial), trial.failure) for trial in trials),
         rule=f"the cheapest that is good enough: {workbench.goal}",
         reason=_reason(chosen, trials, workbench.goal, met),
-        samples=len(workbench.samples(SAMPLES)),
+        samples=len(judged_samples(workbench, chosen.mixture.variant.model)),
     )
 
 
@@ -233,7 +235,7 @@ def _islands(workbench: Workbench, chosen: _Trial) -> list[Decision]:
                 alternatives=(Alternative(QUANTIZED, {"noise_share": share}), Alternative(wide)),
                 rule="operators with the most noise at the outputs per cost become wider first",
                 reason=f"{operators} from here on; quantized, they cause {share:.0%} of the noise at the worst output",
-                samples=min(RANKING_SAMPLES, len(workbench.samples(SAMPLES))),
+                samples=len(ranking_samples(workbench, mixture.variant.model)),
             )
         )
     return decisions
