@@ -112,13 +112,20 @@ class _Move:
     inputs: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where noise comes from: the constants and conversions of one operator, or the tensors of one group."""
+
+    unit: str = ""
+    tensors: tuple[str, ...] = ()
+
+
 class MixedSearch:
     """The mixtures of one variant with a wider precision, in the order of what they gain per cost."""
 
     def __init__(self, bench: Workbench, base: Variant, wide: Precision, max_float: float | None) -> None:
         self._bench, self._base, self._wide = bench, base, wide
         self._problem = build_problem(base.model, bench.table)
-        self._units = {unit.name: unit for unit in self._problem.units}
         self._inputs = frozenset(value.name or "" for value in self._problem.inputs)
         self._eligible = self._can_be_wide()
         self.candidates = self._affordable(self._ordered(), max_float)
@@ -180,20 +187,20 @@ class MixedSearch:
         wide = {} if is_exact else self._noise(in_precision(self._wide)(self._base))
         together = self._attention()
         moves = []
-        for key, noise in narrow.items():
-            units = self._needed(key)
+        for source, noise in narrow.items():
+            units = self._needed(source)
             whole = frozenset().union(*(together.get(name, frozenset((name,))) for name in units))
             if units and whole <= self._eligible.keys():
-                inputs = tuple(name for name in key if name in self._inputs)
-                moves.append(_Move(whole, max(noise - wide.get(key, 0.0), 0.0), inputs))
+                inputs = tuple(name for name in source.tensors if name in self._inputs)
+                moves.append(_Move(whole, max(noise - wide.get(source, 0.0), 0.0), inputs))
         return moves
 
-    def _needed(self, key: tuple[str, ...]) -> frozenset[str]:
+    def _needed(self, source: _Source) -> frozenset[str]:
         """The operators that must be wide: one for its weights, all that write or read the tensors of a group."""
-        if key[0] in self._units:
-            return frozenset(key)
-        writers = [self._problem.producer[name] for name in key if name in self._problem.producer]
-        around = (*writers, *self._problem.readers_of(key))
+        if source.unit:
+            return frozenset((source.unit,))
+        writers = [self._problem.producer[name] for name in source.tensors if name in self._problem.producer]
+        around = (*writers, *self._problem.readers_of(source.tensors))
         return frozenset(unit.name for unit in around if not unit.shared())
 
     def _attention(self) -> dict[str, frozenset[str]]:
@@ -229,16 +236,13 @@ class MixedSearch:
                 affordable.append(candidate)
         return affordable
 
-    def _noise(self, variant: Variant) -> dict[tuple[str, ...], float]:
-        """The noise at the worst output, relative to the signal, by what is quantized alone.
-
-        That is the tensors of a group, or the constants and conversions of one operator, which its name stands for.
-        """
+    def _noise(self, variant: Variant) -> dict[_Source, float]:
+        """The noise at the worst output, relative to the signal, if only this source of it is quantized."""
         plan = self._bench.plan(variant)
         parts = unit_elements(self._problem, plan)
-        quantized = {tensors: frozenset((number,)) for number, tensors in parts.groups.items()}
-        quantized |= {(name,): numbers for name, numbers in parts.edges.items() if numbers}
-        subjects = [Subject(Level.OPERATOR, Part.BOTH, key[0], "", numbers) for key, numbers in quantized.items()]
+        quantized = {_Source(tensors=tensors): frozenset((number,)) for number, tensors in parts.groups.items()}
+        quantized |= {_Source(unit): numbers for unit, numbers in parts.edges.items() if numbers}
+        subjects = [Subject(Level.OPERATOR, Part.BOTH, str(key), "", numbers) for key, numbers in quantized.items()]
         samples = ranking_samples(self._bench, self._base.model)
         macs = sum(map(unit_macs, self._problem.units)) * len(subjects) * len(samples) // 2
         simulation = self._bench.segmented(variant.model, plan, parts.elements)
