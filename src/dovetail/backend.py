@@ -306,7 +306,8 @@ class Backend:
     """How a vendor's tools are called: ``probe``, ``emit``, ``compile`` and ``read_back``, and optional capabilities.
 
     ``package`` adds to a build what only the shipped one needs. ``float16_db``: the SQNR that float tensors can reach
-    on a target that computes them in float16.
+    on a target that computes them in float16. ``no_latency``: where latency is known, if not
+    for this target.
     """
 
     probe: Callable[[], Probe]
@@ -319,6 +320,7 @@ class Backend:
     timer: Timer | None = None
     device: DeviceKit | None = None
     float16_db: float | None = None
+    no_latency: str = ""
 
     @property
     def baselines(self) -> tuple[Baseline, ...]:

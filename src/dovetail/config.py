@@ -52,6 +52,8 @@ class FitOptions:
     layout: str = "nchw"
     min_sqnr: float | None = None
     max_drop: float | Mapping[str, float] | None = None
+    max_latency: float | None = None
+    max_float: float | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
 
     def __post_init__(self) -> None:
@@ -78,7 +80,7 @@ class FitOptions:
         for name, number in _numbers(self.thresholds):
             if not math.isfinite(number):
                 raise InputError(f"threshold {name}: expected a finite number, not {number}")
-            if name.startswith("max_drop") and number < 0:
+            if name.startswith("max_") and number < 0:
                 raise InputError(f"threshold {name}: expected a number of at least 0, not {number:g}")
         if not 1 <= self.thresholds.normalized_samples <= LARGEST:
             raise InputError(f"threshold normalized_samples: expected a whole number from 1 to {LARGEST}")
@@ -88,6 +90,10 @@ class FitOptions:
         limits = self.thresholds
         if self.min_sqnr is not None:
             limits = replace(limits, min_sqnr_db=self.min_sqnr)
+        if self.max_latency is not None:
+            limits = replace(limits, max_latency=self.max_latency)
+        if self.max_float is not None:
+            limits = replace(limits, max_float=self.max_float)
         if self.max_drop is None:
             return limits
         drops = dict(self.max_drop) if isinstance(self.max_drop, Mapping) else {ALL_VALUES: self.max_drop}
@@ -196,7 +202,7 @@ def _numbers(thresholds: Thresholds) -> Iterator[tuple[str, float]]:
     for name, value in dataclasses.asdict(thresholds).items():
         if isinstance(value, Mapping):
             yield from ((f"{name} {key}", number) for key, number in value.items())
-        else:
+        elif value is not None:
             yield name, value
 
 

@@ -133,6 +133,11 @@ PASSES_WHEN: Mapping[str, Mapping[str, str]] = {
         "rows after a TopK": "judged on the rows that both sides selected",
         "evidence": "outputs of the target if it ran, otherwise of the simulation; random data never passes",
     },
+    "budget": {
+        "latency": "of the compiled model relative to the first baseline, by the vendor's estimate or measured on this "
+        "machine: at most {max_latency}",
+        "MACs in float": "fraction of all MACs: at most {max_float}",
+    },
     "device": {
         **{name: text.replace("{side}", "device") for name, text in _NUMERICS.items()},
         "accuracy": "SQNR(device) against float >= {min_sqnr_db:g} dB, unless the samples are random; the metric is "
@@ -149,6 +154,7 @@ class Thresholds:
     ``numerics_ceiling_db``: a target need not exceed this, however good the simulation is: 16-bit kernels round more
     often than a simulation, which matters only at 70 to 90 dB, where it has no visible effect. ``max_drop``: how much
     any value of a metric may get worse, absolute; ``max_drop_of`` has other limits for values by name.
+    ``max_latency``, ``max_float``: the caller's budget, if any.
     """
 
     normalized_db: float = 80.0
@@ -161,6 +167,8 @@ class Thresholds:
     min_sqnr_db: float = 10.0
     max_drop: float = 0.05
     max_drop_of: Mapping[str, float] = field(default_factory=dict)
+    max_latency: float | None = None
+    max_float: float | None = None
 
     def drop_of(self, name: str) -> float:
         """How much worse a value of the metric may get."""
@@ -171,4 +179,6 @@ def passes_when(name: str, thresholds: Thresholds) -> dict[str, str]:
     """The conditions of a verdict by name, with the limits in force."""
     figures = dataclasses.asdict(thresholds)
     figures["max_drop_of"] = "".join(f", {name} by more than {drop:g}" for name, drop in thresholds.max_drop_of.items())
+    for limit in ("max_latency", "max_float"):
+        figures[limit] = "any" if figures[limit] is None else f"{figures[limit]:g}"
     return {condition: text.format(**figures) for condition, text in PASSES_WHEN[name].items()}

@@ -65,6 +65,12 @@ class Job:
         return self.path if self.as_read is None else self.as_read
 
     @property
+    def has_budget(self) -> bool:
+        """Whether the caller limits latency or MACs in float."""
+        limits = self.options.thresholds
+        return limits.max_latency is not None or limits.max_float is not None
+
+    @property
     def target_key(self) -> str:
         """The key that identifies the target with its options, without limits of time and memory."""
         return keyed([self.options.target, _without_limits(self.options.option)]).key
@@ -102,6 +108,7 @@ def prepare(
     check_baselines_option(options.baselines, target.backend, target.name)
     if options.io == "quantized" and target.table.quantizes_edges:
         raise InputError(f"--io quantized is not supported by {target.name}, whose inputs and outputs are float")
+    _check_budget(options, target)
     request, keeps = _request(options, target)
     model = read(path, options.shape)
     if is_quantized(model):
@@ -186,6 +193,20 @@ def first_precision(name: str, table: OpTable) -> Precision:
     """The precision of this name, or the first of those that it chooses from; one that the target lacks is refused."""
     candidates = table.choices.get(name)
     return _precision(candidates[0] if candidates else name, table)
+
+
+def _check_budget(options: FitOptions, target: Target) -> None:
+    """Refuse a limit of latency where it cannot be known, and a fraction above 1."""
+    limits = options.thresholds
+    if limits.max_float is not None and limits.max_float > 1:
+        raise InputError(f"--max-float {limits.max_float:g}: expected a fraction from 0 to 1")
+    if limits.max_latency is None:
+        return
+    if not target.backend.baselines:
+        hint = f"; {target.backend.no_latency}" if target.backend.no_latency else ""
+        raise InputError(f"--max-latency: the latency on {target.name} is neither estimated nor measured here{hint}")
+    if options.baselines == "none":
+        raise InputError("--max-latency compares with the target's first baseline: leave --baselines none out")
 
 
 def _emulating(target: Target, samples: int) -> Target:

@@ -168,7 +168,8 @@ class OpTable:
     ``quantizes_edges``: tensors stay float and are quantized on the edges into operators that compute in 8 bit: every
     consumer has its own Q/DQ pair, equal ones are shared. ``runs_float_between``: operators without an integer kernel
     run in float between DequantizeLinear and QuantizeLinear, which is slower but correct.
-    ``domains``: those whose operators it runs; the empty one is that of ONNX.
+    ``domains``: those whose operators it runs; the empty one is that of ONNX. ``keeps_attention``: an attention block
+    is one kernel, which gains most from 8 bits: a mixed precision leaves it quantized.
     """
 
     target: str
@@ -184,7 +185,11 @@ class OpTable:
     quantizes_edges: bool = False
     runs_float_between: bool = False
     domains: tuple[str, ...] = ("",)
+    keeps_attention: bool = False
 
+
+# The choice of a precision, and of operators in a wider one, by trials.
+AUTO = "auto"
 
 W8A8 = Precision("w8a8", A8, W8)
 

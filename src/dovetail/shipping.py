@@ -5,18 +5,20 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import onnx_ir as ir
 
-from dovetail.backend import BaselineCase, CompileResult, Probe, Sample
+from dovetail.backend import BaselineCase, CompileResult, Estimate, Probe, Sample
 from dovetail.catalog import rules_for
 from dovetail.clock import Clock
 from dovetail.device.pack import write_device_folder
-from dovetail.finding import Finding
+from dovetail.finding import Finding, Verdict
 from dovetail.job import Job
 from dovetail.model.split import SplitModel
+from dovetail.plan.constraints import build_problem
+from dovetail.plan.mixture import float_share
 from dovetail.plan.request import Request
 from dovetail.plan.validate import validate_plan
 from dovetail.report.assemble import FitRecord
@@ -29,11 +31,13 @@ from dovetail.stats import Stats
 from dovetail.storage import Plan
 from dovetail.target import Target
 from dovetail.trials.baselines import BaselineComparison, compare
+from dovetail.trials.goal import Goal
 from dovetail.trials.run_trials import Verify, run_trials, with_location
 from dovetail.trials.variant import Variant
 from dovetail.trials.workbench import COMPILED, Build, Score, Workbench
 from dovetail.verify.low_accuracy import low_accuracy
-from dovetail.verify.metric import measure
+from dovetail.verify.metric import lower_is_better, measure
+from dovetail.verify.verdicts import budget
 from dovetail.verify.verify import BuildInputs, Verification, verify
 
 # The folder in ``stages/`` in which variants are built.
@@ -72,6 +76,9 @@ def ship(job: Job, run: RunDir, clock: Clock, stages: Stages, inputs: ShipInputs
         verification = judge(build)
         if verification.failing is not None and shipment.located:
             verification = with_location(verification, shipment.located)
+    if job.has_budget:
+        verdict = _budget(job, model, shipment.plan, comparison)
+        verification = replace(verification, verdicts={**verification.verdicts, "budget": verdict})
     with clock.stage("device"):
         data = job.data if job.evaluation is None else job.evaluation.data
         built = _build_inputs(job, inputs.split, inputs.probe, build)
@@ -80,6 +87,12 @@ def ship(job: Job, run: RunDir, clock: Clock, stages: Stages, inputs: ShipInputs
     return FitRecord(
         stats, shipment.plan, shipment.compiled, verification, findings, shipment.decisions, comparison, device
     )
+
+
+def _budget(job: Job, model: ir.Model, plan: Plan, comparison: BaselineComparison) -> Verdict:
+    """The verdict on latency and MACs in float."""
+    float_macs = float_share(build_problem(model, job.target.table), plan)
+    return budget(*comparison.first_ratio(), float_macs, job.options.thresholds)
 
 
 def _low_accuracy(job: Job, verification: Verification, model: ir.Model, plan: Plan) -> tuple[Finding, ...]:
@@ -146,7 +159,9 @@ def _workbench(job: Job, run: RunDir, clock: Clock, inputs: ShipInputs) -> Workb
         run.stages / TRIALS,
         available=inputs.probe.available,
         knob_options={"operands": str(job.options.operand_bits), "precision": job.options.precision},
-        score=_score(job, inputs.model.value),
+        score=_score(job, inputs),
+        goal=_goal(job),
+        baseline=partial(_baseline, job, run, inputs),
         tail=inputs.split.tail,
         progress=clock.progress,
     )
@@ -168,18 +183,38 @@ def _compared(job: Job, run: RunDir, bench: Workbench, model: ir.Model, fitted: 
     return compare(bench, fitted, options.baselines, case, run.path / COMPILED)
 
 
-def _is_scored(job: Job) -> bool:
-    """Whether candidate precisions are scored by the caller's metric; not if a tail computes the outputs."""
-    metric = None if job.evaluation is None else job.evaluation.metric
-    return metric is not None and not job.target.table.unsupported and job.options.precision in job.target.table.choices
+def _goal(job: Job) -> Goal:
+    """What the caller asks of a mixed precision."""
+    options, limits = job.options, job.options.thresholds
+    has_drop = options.max_drop is not None
+    return Goal(
+        min_sqnr_db=options.min_sqnr,
+        max_drop=limits.max_drop if has_drop else None,
+        max_drop_of=limits.max_drop_of if has_drop else {},
+        max_latency=options.max_latency,
+        max_float=options.max_float,
+    )
 
 
-def _score(job: Job, model: ir.Model) -> Score | None:
-    """Return the caller's metric on the first held-out samples, the same for every candidate."""
-    held_out = job.evaluation
-    if held_out is None or held_out.metric is None or not _is_scored(job):
+def _baseline(job: Job, run: RunDir, inputs: ShipInputs) -> Estimate | None:
+    """Return the vendor's estimate of the first baseline, if there is one."""
+    estimator = job.target.backend.estimator
+    if estimator is None or not estimator.baselines:
         return None
-    inputs = frozenset(str(value.name) for value in model.graph.inputs)
+    samples = list(itertools.islice(job.data.samples(), BASELINE_SAMPLES))
+    case = BaselineCase(inputs.model.value, job.reference, job.options.precision, samples, job.options.shape)
+    folder = run.stages / TRIALS / "baseline"
+    folder.mkdir(parents=True, exist_ok=True)
+    return estimator.baselines[0].build(case, folder).estimate
+
+
+def _score(job: Job, ship_inputs: ShipInputs) -> Score | None:
+    """Return the caller's metric on the first held-out samples, the same for every candidate precision."""
+    held_out = job.evaluation
+    is_chosen = job.options.precision in job.target.table.choices
+    if held_out is None or held_out.metric is None or not is_chosen:
+        return None
+    inputs = frozenset(str(value.name) for value in ship_inputs.model.value.graph.inputs)
     metric, name, data = held_out.metric, held_out.metric_name, held_out.data
 
     def samples() -> Iterator[Sample]:
@@ -191,4 +226,4 @@ def _score(job: Job, model: ir.Model) -> Score | None:
 
         return measure(metric, name, stream, samples(), inputs)
 
-    return Score(samples, figures)
+    return Score(samples, figures, partial(lower_is_better, metric, name))

@@ -123,13 +123,13 @@ def image_size(name: str, size: Size) -> int:
     return 512 if name == "detr" and size.real else MODELS[name][1]
 
 
-def hugging_face(name: str, exporter: str, size: Size | None = None) -> Path:
+def hugging_face(name: str, exporter: str, size: Size | None = None, seed: int = 0) -> Path:
     """The file of one model, of the same weights whatever the exporter."""
-    return exported(_export_model, name, exporter, size or Size())
+    return exported(_export_model, name, exporter, size or Size(), seed)
 
 
-def _export_model(path: Path, name: str, exporter: str, size: Size) -> None:
-    torch.manual_seed(0)
+def _export_model(path: Path, name: str, exporter: str, size: Size, seed: int) -> None:
+    torch.manual_seed(seed)
     model = MODELS[name][0](size)
     inner: Any = model.model
     attention = exporter.rpartition("-")[2]

@@ -83,7 +83,7 @@ def toy(*, fails: Precision | None = None, nan: Precision | None = None) -> Targ
 
 def decided(target: Target, folder: Path) -> tuple[Precision, Decision]:
     model = graph(MODEL)
-    score = Score(lambda: samples_of(model), lambda outputs: {"n": float(len(list(outputs)))})
+    score = Score(lambda: samples_of(model), lambda outputs: {"n": float(len(list(outputs)))}, lambda names: ())
     bench, variant = bench_of(model, target, FP32, folder, knob_options={"precision": "auto"}, score=score)
     variant, (decision,) = target.knobs[0].decide(bench, variant)
     return variant.request.precision, decision

@@ -10,12 +10,18 @@ import click
 from dovetail.cli.invocation import current
 from dovetail.cli.options import (
     ACCURACY_LIMITS,
+    BUDGET,
+    CALIBRATION,
     HELD_OUT,
+    IMAGES,
+    KEEP,
     NO_CACHE,
     NO_RANGE_REPAIR,
     OUTPUT,
+    RANGE,
     SHAPE,
     TARGET_OPTION,
+    option_values,
 )
 from dovetail.errors import InputError
 
@@ -33,20 +39,10 @@ NOT_CHECKED = 3
     help="Target to deploy to, for example ort-cpu; see `dovetail targets`. Required, here or in --config.",
 )
 @click.option("--precision", help="w8a8 (default), w8a16, fp32, ...; `dovetail targets` lists those of each target.")
-@click.option("--range", "range_", metavar="METHOD", help="Range method: minmax (default), percentile, mse, entropy.")
-@click.option(
-    "--calib",
-    metavar="DATA",
-    help="Calibration data: .npz file, folder of .npy files or images, module:function, or random. Required.",
-)
+@RANGE
+@CALIBRATION
 @HELD_OUT
-@click.option(
-    "--keep",
-    multiple=True,
-    metavar="GLOB=PRECISION",
-    help="Fix the precision of tensors or nodes whose names in MODEL match GLOB, for example 'decoder.*=fp16'. Can "
-    "be repeated.",
-)
+@KEEP
 @click.option(
     "--plan",
     type=click.Path(path_type=Path),
@@ -72,12 +68,7 @@ NOT_CHECKED = 3
 )
 @NO_RANGE_REPAIR
 @SHAPE
-@click.option(
-    "--size", metavar="H,W", help="Images are resized to the model input; --size asserts that the input is H,W."
-)
-@click.option("--mean", metavar="M,...", help="Value per channel to subtract from pixels scaled to 0..1.")
-@click.option("--std", metavar="S,...", help="Value per channel to divide by, after --mean is subtracted.")
-@click.option("--layout", help="Layout of the image input: nchw (default) or nhwc.")
+@IMAGES
 @TARGET_OPTION
 @click.option(
     "--config",
@@ -87,6 +78,7 @@ NOT_CHECKED = 3
     "[thresholds] can only be set there.",
 )
 @ACCURACY_LIMITS
+@BUDGET
 @click.option(
     "--require",
     multiple=True,
@@ -109,36 +101,12 @@ def fit_command(
     from dovetail.run_record import RunOrigin
 
     origin = RunOrigin("fit", current(context, output).command)
-    options = options_from(_option_values(arguments), planned=arguments["plan"] is not None)
+    options = options_from(option_values(arguments), planned=arguments["plan"] is not None)
     data = {"calibration": arguments["calib"], "evaluation": arguments["eval_"]}
     with showing_progress() as report:
         job = prepare(model, options, **data, plan=arguments["plan"])
         result = fit(job, output, force=force, resume=resume, report=report, origin=origin)
     context.exit(show(result, output, options.require))
-
-
-def _option_values(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Merge the configuration file with the options of the command line, which take precedence; values are parsed."""
-    from dovetail.config import parse_drops, parse_numbers, parse_options, parse_shapes, parse_size, read_config
-
-    values = read_config(arguments["config"]) if arguments["config"] is not None else {}
-    unparsed = {"target": "target", "precision": "precision", "range_": "range", "metric": "metric", "io": "io"}
-    unparsed |= {"layout": "layout", "baselines": "baselines", "emulate": "emulate", "operand_bits": "operand_bits"}
-    unparsed |= {"min_sqnr": "min_sqnr"}
-    values |= {key: arguments[name] for name, key in unparsed.items() if arguments[name] is not None}
-    values |= {name: arguments[name] for name in ("keep", "require") if arguments[name]}
-    values |= {"cache": False} if arguments["no_cache"] else {}
-    values |= {"range_repair": False} if arguments["no_range_repair"] else {}
-    values |= {name: parse_numbers(name, arguments[name]) for name in ("mean", "std") if arguments[name] is not None}
-    if arguments["shape"]:
-        values["shape"] = parse_shapes(arguments["shape"])
-    if arguments["option"]:
-        values["option"] = parse_options(arguments["option"])
-    if arguments["max_drop"]:
-        values["max_drop"] = parse_drops(arguments["max_drop"])
-    if arguments["size"] is not None:
-        values["size"] = parse_size(arguments["size"])
-    return values
 
 
 def show(result: Result, output: Path, require: tuple[str, ...]) -> int:

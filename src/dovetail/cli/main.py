@@ -20,6 +20,7 @@ from dovetail.cli.check import check_command, explain_command
 from dovetail.cli.fit import demo_command, fit_command
 from dovetail.cli.invocation import Invocation, debug_option
 from dovetail.cli.repair import repair_command
+from dovetail.cli.sensitivity import sensitivity_command
 from dovetail.cli.signals import interrupted_by_signals
 from dovetail.cli.targets import targets_command
 from dovetail.cli.verify import verify_command
@@ -47,6 +48,7 @@ for command in (
     verify_command,
     check_command,
     explain_command,
+    sensitivity_command,
     targets_command,
     cache_command,
     demo_command,

@@ -34,6 +34,29 @@ HELD_OUT = together(
 SHAPE = click.option(
     "--shape", multiple=True, metavar="NAME=1,3,224,224", help="Static shape of an input. Can be repeated."
 )
+KEEP = click.option(
+    "--keep",
+    multiple=True,
+    metavar="GLOB=PRECISION",
+    help="Fix the precision of tensors or nodes whose names in MODEL match GLOB, for example 'decoder.*=fp16'. Can "
+    "be repeated.",
+)
+RANGE = click.option(
+    "--range", "range_", metavar="METHOD", help="Range method: minmax (default), percentile, mse, entropy."
+)
+CALIBRATION = click.option(
+    "--calib",
+    metavar="DATA",
+    help="Calibration data: .npz file, folder of .npy files or images, module:function, or random. Required.",
+)
+IMAGES = together(
+    click.option(
+        "--size", metavar="H,W", help="Images are resized to the model input; --size asserts that the input is H,W."
+    ),
+    click.option("--mean", metavar="M,...", help="Value per channel to subtract from pixels scaled to 0..1."),
+    click.option("--std", metavar="S,...", help="Value per channel to divide by, after --mean is subtracted."),
+    click.option("--layout", help="Layout of the image input: nchw (default) or nhwc."),
+)
 TARGET_OPTION = click.option(
     "--option",
     multiple=True,
@@ -51,6 +74,20 @@ ACCURACY_LIMITS = together(
         "--min-sqnr", type=float, metavar="DB", help="Lowest SQNR of an output for `accuracy` to pass (default 10)."
     ),
 )
+BUDGET = together(
+    click.option(
+        "--max-latency",
+        type=float,
+        metavar="RATIO",
+        help="Largest latency relative to the target's first baseline, for the verdict `budget` and --precision auto.",
+    ),
+    click.option(
+        "--max-float",
+        type=float,
+        metavar="FRACTION",
+        help="Largest fraction of MACs in float, for the verdict `budget` and --precision auto.",
+    ),
+)
 OUTPUT = together(
     click.option("-o", "--output", "output", type=click.Path(path_type=Path), required=True, help="Run directory."),
     click.option("--force", is_flag=True, help="Replace an earlier run in the run directory."),
@@ -63,3 +100,30 @@ NO_RANGE_REPAIR = click.option(
     is_flag=True,
     help="Leave sentinels (1e34), masks (-1e9) and logits of boxes as they are, whose range no integers can represent.",
 )
+
+
+def option_values(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Merge the configuration file with the options of the command line, which take precedence; values are parsed.
+
+    ``arguments``: of a command that has some of the options of ``fit``.
+    """
+    from dovetail.config import parse_drops, parse_numbers, parse_options, parse_shapes, parse_size, read_config
+
+    values = read_config(arguments["config"]) if arguments.get("config") is not None else {}
+    unparsed = {"target": "target", "precision": "precision", "range_": "range", "metric": "metric", "io": "io"}
+    unparsed |= {"layout": "layout", "baselines": "baselines", "emulate": "emulate", "operand_bits": "operand_bits"}
+    unparsed |= {name: name for name in ("min_sqnr", "max_latency", "max_float")}
+    given = {name: value for name, value in arguments.items() if value not in (None, ())}
+    values |= {key: given[name] for name, key in unparsed.items() if name in given}
+    values |= {name: given[name] for name in ("keep", "require") if name in given}
+    values |= {"cache": False} if given.get("no_cache") else {}
+    values |= {"range_repair": False} if given.get("no_range_repair") else {}
+    values |= {name: parse_numbers(name, given[name]) for name in ("mean", "std") if name in given}
+    parsers: dict[str, Callable[[Any], Any]] = {
+        "shape": parse_shapes,
+        "option": parse_options,
+        "max_drop": parse_drops,
+        "size": parse_size,
+    }
+    values |= {name: parse(given[name]) for name, parse in parsers.items() if name in given}
+    return values

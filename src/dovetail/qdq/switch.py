@@ -13,7 +13,8 @@ from dovetail.encoding import QParams
 from dovetail.model.edit import add_initializer, constant_of, forget_names, graph_of, insert, shape_of
 from dovetail.qdq.params import IR_TYPES, is_dequantize
 
-_SWITCH = "switch/{}"
+# The name of the graph input that turns a switch on.
+SWITCH = "switch/{}"
 
 
 def with_switches(simulation: ir.Model, alternatives: Mapping[Edge, QParams]) -> ir.Model:
@@ -27,7 +28,7 @@ def with_switches(simulation: ir.Model, alternatives: Mapping[Edge, QParams]) ->
         source = None if planned is None else _unconverted(planned)
         if planned is None or source is None:
             raise ValueError(f"edge {str(edge)!r} has no Q/DQ pair of its own")
-        flag = ir.Value(name=_SWITCH.format(number), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape(()))
+        flag = ir.Value(name=SWITCH.format(number), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape(()))
         model.graph.inputs.append(flag)
         alternative = with_pair(node, source, params)
         inputs = [flag, alternative, planned]
@@ -48,7 +49,7 @@ def _unconverted(planned: ir.Value) -> ir.Value | None:
 
 def switched(sample: Sample, count: int, on: Collection[int]) -> Sample:
     """A sample with values for ``count`` switches: those with an index in ``on`` select the alternative."""
-    return {**sample, **{_SWITCH.format(number): np.array(number in on) for number in range(count)}}
+    return {**sample, **{SWITCH.format(number): np.array(number in on) for number in range(count)}}
 
 
 def with_pair(before: ir.Node, source: ir.Value, params: QParams) -> ir.Value:

@@ -45,7 +45,7 @@ from dovetail.verify.verify import Verification
 # The model of what the target cannot run, in the run directory.
 TAIL = "tail.onnx"
 _VERDICTS = ("normalized", "compiled", "fidelity", "numerics", "accuracy")
-_DEVICE = "device"
+_BUDGET, _DEVICE = "budget", "device"
 # How many repaired ranges the notes list.
 _LISTED_REPAIRS = 8
 _SWITCH_OFF = "--no-range-repair leaves these ranges as they are"
@@ -88,7 +88,8 @@ def assemble(
     known = {"normalized": normalized, **(record.verification.verdicts if record else {})}
     if record is not None and record.device is not None:
         known[_DEVICE] = record.device
-    names = _VERDICTS if job.target.backend.device is None else (*_VERDICTS, _DEVICE)
+    names = (*_VERDICTS, *((_BUDGET,) if job.has_budget else ()))
+    names = names if job.target.backend.device is None else (*names, _DEVICE)
     not_reached = "the run stopped: the graph to be quantized differs from the original model"
     verdicts = {
         name: known.get(name) or Verdict(Status.NOT_CHECKED, not_reached, passes_when(name, job.options.thresholds))

@@ -14,11 +14,12 @@ from dovetail.finding import Severity, Status
 from dovetail.model.split import SplitPoint
 from dovetail.printable import one_line, printable, shorten_words, shortened, size_text
 from dovetail.report.result import Comparisons, Metrics, Result
-from dovetail.trials.decision import Decision
+from dovetail.trials.decision import Alternative, Decision
 
 _COLOURS = {Status.PASS: "green", Status.FAIL: "red", Status.NOT_CHECKED: "yellow"}
 _SHOWN_FINDINGS = 8
 _SHOWN_DECISIONS = 4
+_SHOWN_ALTERNATIVES = 14
 _SHOWN_LOSSES = 5
 # The longest name of a tensor in a table, and the longest word in a message.
 _NAME_CHARS, _WORD_CHARS = 60, 120
@@ -32,6 +33,8 @@ _HEADERS = {
     "estimate_us": "estimate us",
     "latency_us": "latency us",
     "time_ratio": "time ratio",
+    "float_macs_percent": "MACs in float %",
+    "boundaries": "conversions",
 }
 
 
@@ -186,6 +189,8 @@ def _print_decisions(decisions: tuple[Decision, ...], out: Console) -> None:
         for decision in (decision for decision in group if decision.is_whole):
             out.print(f"{decision.knob}: [bold]{escape(decision.taken)}[/]; {escape(decision.reason)}")
             out.print(_alternatives(decision))
+            if (left := len(decision.alternatives) - len(_shown(decision))) > 0:
+                out.print(f"  {left} more alternatives in result.json")
             out.print(f"  criterion: {escape(decision.rule)} ({decision.samples} samples)")
         changed = [d for d in group if not d.is_whole and d.taken != d.alternatives[0].label]
         for decision in changed[:_SHOWN_DECISIONS]:
@@ -195,12 +200,23 @@ def _print_decisions(decisions: tuple[Decision, ...], out: Console) -> None:
             out.print(f"  {not_shown} more decisions about {knob} in result.json")
 
 
+def _shown(decision: Decision) -> list[Alternative]:
+    """The alternatives to print: if there are many, those with the most figures, and the one that was taken."""
+    rows = list(decision.alternatives)
+    if len(rows) <= _SHOWN_ALTERNATIVES:
+        return rows
+    by_figures = sorted(rows, key=lambda row: (row.label == decision.taken, len(row.figures)), reverse=True)
+    labels = {row.label for row in by_figures[:_SHOWN_ALTERNATIVES]}
+    return [row for row in rows if row.label in labels]
+
+
 def _alternatives(decision: Decision) -> Table:
     names = dict.fromkeys(name for alternative in decision.alternatives for name in alternative.figures)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 2))
     for column in ("", *names):
-        table.add_column(_HEADERS.get(column, column), justify="left" if not column else "right")
-    for alternative in decision.alternatives:
+        header, is_label = _HEADERS.get(column, column), not column
+        table.add_column(escape(header), justify="left" if is_label else "right", no_wrap=is_label and len(names) > 4)
+    for alternative in _shown(decision):
         figures = [_with_unit(name, alternative.figures.get(name)) for name in names]
         label = f"{alternative.label}: {alternative.failure}" if alternative.failure else alternative.label
         table.add_row(escape(f"{'>' if alternative.label == decision.taken else ' '} {label}"), *figures)
@@ -215,6 +231,8 @@ def _with_unit(name: str, value: float | None) -> str:
         return f"{value:.1f}"
     if name.endswith("_us"):
         return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+    if name.startswith("drop of "):
+        return f"{value:+.4f}"
     return f"{value:.2f}x" if name.endswith("_ratio") else f"{value:.4g}"
 
 

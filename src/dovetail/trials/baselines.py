@@ -24,6 +24,16 @@ class BaselineComparison:
     estimated: Mapping[str, CompileResult] = field(default_factory=dict)
     measured: MeasuredLatency | str | None = None
 
+    def first_ratio(self) -> tuple[float | None, str]:
+        """The latency of the fitted program relative to the first baseline; if it is not known, why."""
+        if isinstance(self.measured, MeasuredLatency):
+            return self.measured.ratios.get(FITTED), ""
+        fitted, *others = [program.estimate for program in self.estimated.values()] or [None]
+        if fitted is not None and others and others[0] is not None:
+            ratio = fitted.ratio_to(others[0])
+            return ratio, "" if ratio is not None else "the two estimates leave different operators without a cost"
+        return None, self.measured or "there is no estimate of the fitted program and of a baseline"
+
 
 def check_baselines_option(wish: str, backend: Backend, target: str) -> None:
     """Raise InputError if ``--baselines`` names a baseline that the target does not have."""

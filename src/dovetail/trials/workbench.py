@@ -22,7 +22,7 @@ from threading import Lock
 
 import onnx_ir as ir
 
-from dovetail.backend import MODEL, Artifact, Backend, CompileResult, MeasuredLatency, Sample
+from dovetail.backend import MODEL, Artifact, Backend, CompileResult, Estimate, MeasuredLatency, Sample
 from dovetail.document import with_paths_moved
 from dovetail.edge import Edge
 from dovetail.encoding import QParams
@@ -30,13 +30,16 @@ from dovetail.files import file_sha256
 from dovetail.model.ranked import ranked_outputs
 from dovetail.model.session import Mode
 from dovetail.op_support import OpTable
+from dovetail.plan.elements import Element
 from dovetail.plan.make import make_plan
 from dovetail.qdq.quantized_io import RunSamples, with_float_io
 from dovetail.qdq.simulation import load_simulation
 from dovetail.storage import Plan
+from dovetail.trials.goal import Goal
 from dovetail.trials.variant import Variant
 from dovetail.verify.compare import Agreement, compare_runs
 from dovetail.verify.run import SessionRun, followed
+from dovetail.verify.segmented import SegmentedSimulation
 from dovetail.verify.switched import SwitchedSimulation
 from dovetail.verify.verdicts import MAX_SQNR_DB, bounded_db
 
@@ -48,10 +51,14 @@ View = Callable[[Sample], Sample]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The caller's metric: the held-out samples, and the function that computes its values from outputs."""
+    """The caller's metric: the held-out samples, and the function that computes its values from outputs.
+
+    ``lower_is_better``: those of its values that are errors.
+    """
 
     samples: Callable[[], Iterable[Sample]]
     figures: Callable[[Iterator[Sample]], Mapping[str, float]]
+    lower_is_better: Callable[[Iterable[str]], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +75,8 @@ class Workbench:
 
     ``available``: whether the target's compiler is installed. ``source``: iterates over the calibration samples from
     the start. ``knob_options``: the caller's options for knobs, by the knob's name. ``tail``: computes the outputs of
-    the caller's model, if the target cannot run all of it.
+    the caller's model, if the target cannot run all of it. ``goal``: what a search for a precision aims at.
+    ``baseline``: the vendor's estimate of the first baseline, if there is one.
     """
 
     def __init__(
@@ -81,16 +89,20 @@ class Workbench:
         available: bool = True,
         knob_options: Mapping[str, str] | None = None,
         score: Score | None = None,
+        goal: Goal | None = None,
+        baseline: Callable[[], Estimate | None] = lambda: None,
         tail: ir.Model | None = None,
         progress: Progress = lambda done, total: None,
     ) -> None:
         self.table, self.backend, self.available = table, backend, available
         self.knob_options, self.score, self.progress = dict(knob_options or {}), score, progress
+        self.goal, self.baseline = goal or Goal(), baseline
         self._source, self._folder, self._tail = source, folder, tail
         self._samples: list[Sample] = []
         self._float: dict[int, tuple[ir.Model, list[Sample]]] = {}
         self._agreements: dict[tuple[str, int, View | None], Agreement] = {}
         self._builds: dict[str, Future[tuple[CompileResult, Path]]] = {}
+        self._float_figures: Mapping[str, float] | None = None
         self._lock = Lock()
 
     def samples(self, count: int) -> list[Sample]:
@@ -134,6 +146,21 @@ class Workbench:
             return None
         return followed(with_float_io(partial(runner, build.compiled), build.plan), self._tail, self._scratch())
 
+    def drops(self, variant: Variant) -> dict[str, float]:
+        """By how much each value of the metric gets worse in the simulation of a variant, on held-out samples."""
+        score = self.score
+        if score is None:
+            raise ValueError("there is no metric")
+        if self._float_figures is None:
+            in_float = followed(SessionRun(variant.model, Mode.FLOAT, self._scratch()), self._tail, self._scratch())
+            self._float_figures = score.figures(in_float(score.samples()))
+        _, run = self.simulation(variant)
+        figures = score.figures(run(score.samples()))
+        lower = score.lower_is_better(figures)
+        return {
+            name: (value - figures[name]) * (-1 if name in lower else 1) for name, value in self._float_figures.items()
+        }
+
     def worst_db(self, variant: Variant, count: int) -> float:
         """The SQNR of the worst output of the simulation against float."""
         return worst_db(self.compare(variant, count))
@@ -145,6 +172,10 @@ class Workbench:
             exact = self._float_outputs(variant.model, count)
             ranked = ranked_outputs(variant.model.graph)
             return SwitchedSimulation(_model(artifacts), plan, alternatives, samples, exact, ranked, self._scratch())
+
+    def segmented(self, model: ir.Model, plan: Plan, elements: Sequence[Element]) -> SegmentedSimulation:
+        """A simulation in which any of these elements of a plan can be quantized alone."""
+        return SegmentedSimulation(model, plan, elements, self._scratch())
 
     def build(self, variant: Variant) -> Build:
         """Compile a variant; identical emitted files are compiled once."""
@@ -190,11 +221,12 @@ class Workbench:
         if runner is None:
             raise ValueError(self.backend.runner.why_not)
         samples = self.samples(count)
-        held_out: Iterable[Sample] = () if self.score is None else self.score.samples()
+        score = None if self._tail is not None else self.score  # the metric is about the outputs of the tail
+        held_out: Iterable[Sample] = () if score is None else score.samples()
         outputs = with_float_io(partial(runner, build.compiled), build.plan)(itertools.chain(samples, held_out))
         exact = self._float_outputs(variant.model, count)
         agreement = compare_runs(exact, itertools.islice(outputs, len(exact)), ranked_outputs(variant.model.graph))
-        return agreement, {} if self.score is None else dict(self.score.figures(outputs))
+        return agreement, {} if score is None else dict(score.figures(outputs))
 
     def time(self, programs: Mapping[str, CompileResult], baseline: str) -> MeasuredLatency | str:
         """The latency of programs by name, alternately, in one process; or why it cannot be measured."""

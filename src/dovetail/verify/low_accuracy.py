@@ -10,7 +10,7 @@ import onnx_ir as ir
 from dovetail.finding import WHOLE_MODEL, Finding, Severity, Status
 from dovetail.model.origin import each_value, origin_of
 from dovetail.numerics.metrics import Comparison
-from dovetail.op_support import OpTable, Precision
+from dovetail.op_support import AUTO, OpTable, Precision
 from dovetail.rules.accuracy import LOW_ACCURACY
 from dovetail.rules.keep_line import float_precision, keep_line
 from dovetail.verify.accuracy import WARNING_DB, Judgement
@@ -32,6 +32,8 @@ def low_accuracy(
     names = worst_tensors(losses, model)
     if wider is not None and names:
         fix = f"keep the tensors that lose most SQNR in {wider}: {keep_line(names, wider)}"
+        if AUTO in table.choices:
+            fix += f"; or let a search choose what is wider: --precision {AUTO}"
     else:
         fix = "try another range method (--range mse), more calibration data, or a wider precision"
     message = "; ".join(judgement.problems)

@@ -67,6 +67,24 @@ def compiled(result: CompileResult, probe: Probe, thresholds: Thresholds) -> Ver
     return Verdict(Status.PASS, "the compiler accepted the whole graph", conditions, versions)
 
 
+def budget(ratio: float | None, why_not: str, float_macs: float, thresholds: Thresholds) -> Verdict:
+    """Whether latency, relative to the first baseline, and the fraction of MACs in float are within their limits."""
+    conditions = passes_when("budget", thresholds)
+    numbers = {"MACs in float": float_macs, **({} if ratio is None else {"latency": ratio})}
+    exceeded, met = list[str](), list[str]()
+    if thresholds.max_float is not None:
+        text = f"{float_macs:.1%} of MACs in float, at most {thresholds.max_float:.1%} allowed"
+        (exceeded if float_macs > thresholds.max_float else met).append(text)
+    if thresholds.max_latency is not None:
+        if ratio is None:
+            return Verdict(Status.NOT_CHECKED, f"the latency is not known: {why_not}", conditions, numbers=numbers)
+        text = f"latency {ratio:.2f} of the first baseline, at most {thresholds.max_latency:g} allowed"
+        (exceeded if ratio > thresholds.max_latency else met).append(text)
+    if exceeded:
+        return Verdict(Status.FAIL, "; ".join(exceeded), conditions, numbers=numbers)
+    return Verdict(Status.PASS, "; ".join(met), conditions, numbers=numbers)
+
+
 def fidelity(read_back: ReadBack | None, thresholds: Thresholds, why_not: str = "") -> Verdict:
     """Whether the compiled graph stores every tensor as planned."""
     conditions = passes_when("fidelity", thresholds)

@@ -11,7 +11,7 @@ ARCHITECTURES = (68, 69, 73, 75, 79, 81)
 # First architectures with float16 and with int16 second MatMul operands (onnxruntime-qnn 2.7.0, measured).
 _FLOAT16_FROM, _INT16_OPERAND_FROM = 69, 73
 # SoCs for which the compiler estimates latency (onnxruntime-qnn 2.7.0: others log "Performance Estimates unsupported").
-_ESTIMATED = frozenset((52, 62, 63, 72, 77, 95))
+ESTIMATED = (52, 62, 63, 72, 77, 95)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Chip:
 
     @property
     def has_estimate(self) -> bool:
-        return self.soc in _ESTIMATED
+        return self.soc in ESTIMATED
 
 
 # SoC number, architecture and VTCM size as the compiler logs them for the chip (onnxruntime-qnn 2.7.0).

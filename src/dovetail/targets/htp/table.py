@@ -13,6 +13,7 @@ from dovetail.model.edit import attribute, shape_of, why_weight_not_matrix
 from dovetail.op_support import (
     A8,
     A16,
+    AUTO,
     B32,
     F16,
     F32,
@@ -97,6 +98,7 @@ def htp_table(target: str, chip: Chip) -> OpTable:
         target=target,
         ops=computing_in(in_float, _ops(chip)),
         precisions={p.name: p for p in (W8A16, W8A8, *wide, *floats)},
+        choices={AUTO: tuple(p.name for p in (W8A8, W8A16, *floats))},
         chains=(Chain(("Conv", "Relu"), at_lowest=True), Chain(("Gemm", "Relu"), at_lowest=True)),
         max_rank=5,
         unsupported=UNSUPPORTED,

@@ -15,7 +15,7 @@ from dovetail.backend import Artifact, Backend, CompileResult, Probe, ReadBack, 
 from dovetail.errors import InputError
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.model.write import write
-from dovetail.op_support import FP32, W8A8, W8A16, Chain, OpTable
+from dovetail.op_support import AUTO, FP32, W8A8, W8A16, Chain, OpTable
 from dovetail.passes.linear_to_gemm import linear_to_gemm
 from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.remove_unused import remove_unused
@@ -26,6 +26,7 @@ from dovetail.targets.ort_cpu.islands import hold_islands
 from dovetail.targets.ort_cpu.read_back import read_optimized
 from dovetail.targets.ort_cpu.table import TABLE
 from dovetail.targets.tool_call import ToolCall, call_tool, model_inputs
+from dovetail.trials.knobs.mixed import mixed
 
 _LOAD = 'onnxruntime.InferenceSession("model.onnx", session_options)'
 
@@ -100,11 +101,13 @@ ORT_CPU = Target(
         target="ort-cpu",
         ops=TABLE,
         precisions={p.name: p for p in (W8A8, W8A16, FP32)},
+        choices={AUTO: (W8A8.name, FP32.name)},
         chains=(Chain(("Conv", "Relu")), Chain(("Gemm", "Relu")), Chain(("Add", "Relu"))),
         runs_float_between=True,
         domains=("", "com.microsoft"),
     ),
     backend=Backend(probe, emit, compile_model, read_back, Runner(run, notes=(_NOTE,))),
     rewrites=Rewrites((linear_to_gemm, merge_layout, remove_unused)),
+    knobs=(mixed(),),
 )
 FAMILY = Family(open_target)

@@ -31,7 +31,7 @@ from dovetail.op_support import FP16
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
 from dovetail.target import Family, Rewrites, Target
-from dovetail.targets.htp.chips import ARCHITECTURES, CHIPS, chip_named
+from dovetail.targets.htp.chips import ARCHITECTURES, CHIPS, ESTIMATED, chip_named
 from dovetail.targets.htp.rewrites import REWRITES
 from dovetail.targets.htp.rules import RULES
 from dovetail.targets.htp.rules.retired import RETIRED
@@ -47,6 +47,7 @@ from dovetail.targets.qnn_htp.options import KEYS, HtpOptions, read_options
 from dovetail.targets.qnn_htp.read_back import EVIDENCE, read_dump
 from dovetail.targets.tool_call import Task, ToolCall, call_tool, model_inputs
 from dovetail.trials.knobs.islands import islands
+from dovetail.trials.knobs.mixed import mixed
 from dovetail.trials.knobs.operand_widths import OPERAND_WIDTHS
 from dovetail.trials.knobs.wide_outputs import WIDE_OUTPUTS
 
@@ -72,7 +73,7 @@ def open_target(suffix: str, options: Mapping[str, str]) -> Target:
         backend=_backend(htp_options),
         rewrites=Rewrites((*REWRITES, *(change for workaround in workarounds for change in workaround.passes))),
         rules=RULES,
-        knobs=(WIDE_OUTPUTS, OPERAND_WIDTHS, *((islands(FP16),) if chip.has_float16 else ())),
+        knobs=(mixed(WIDE_OUTPUTS), OPERAND_WIDTHS, *((islands(FP16),) if chip.has_float16 else ())),
     )
 
 
@@ -94,6 +95,7 @@ def _backend(options: HtpOptions) -> Backend:
         estimator=Estimator(baselines) if options.chip.has_estimate else None,
         device=DeviceKit(partial(device_files, options.provider)),
         float16_db=_FLOAT16_DB,
+        no_latency=f"the vendor's compiler estimates it for {', '.join(f'qnn-htp:soc{soc}' for soc in ESTIMATED)}",
     )
 
 

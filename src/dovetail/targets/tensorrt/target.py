@@ -13,7 +13,7 @@ import onnx_ir as ir
 from dovetail.backend import Artifact, Backend, CompileResult, DeviceKit, ReadBack, Runner
 from dovetail.encoding import QParams
 from dovetail.model.write import write
-from dovetail.op_support import F16, F32, FP16, OpTable
+from dovetail.op_support import AUTO, F16, F32, FP16, OpTable
 from dovetail.passes.as_float16 import as_float16, why_not_float16
 from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.remove_unused import remove_unused
@@ -34,6 +34,7 @@ from dovetail.targets.tensorrt.read_back import EVIDENCE, NO_FLOAT16_LIST, read_
 from dovetail.targets.tensorrt.rules import RULES
 from dovetail.targets.tensorrt.rules.retired import RETIRED
 from dovetail.targets.tensorrt.table import FP8, W8A8, table
+from dovetail.trials.knobs.mixed import mixed
 
 # Rewrites of quantized models, so that every Q/DQ pair is directly in front of its MatMul, Gemm or Conv. TensorRT-RTX
 # fuses without them too; according to NVIDIA TensorRT (the standard SDK) does not (sources: docs/tensorrt.md).
@@ -58,10 +59,12 @@ def open_target(suffix: str, options: Mapping[str, str]) -> Target:
             target=f"tensorrt:{gpu.name}",
             ops=table(gpu, in_float),
             precisions={p.name: p for p in precisions},
+            choices={AUTO: tuple(p.name for p in precisions)},
             unavailable=unavailable,
             float_encoding=in_float,
             quantizes_edges=True,
             runs_float_between=True,
+            keeps_attention=True,
         ),
         backend=Backend(
             probe=partial(probe, gpu),
@@ -74,6 +77,7 @@ def open_target(suffix: str, options: Mapping[str, str]) -> Target:
         ),
         rewrites=Rewrites((split_fused_linear, merge_layout, remove_unused), quantized=_QDQ_REWRITES),
         rules=RULES,
+        knobs=(mixed(),),
     )
 
 

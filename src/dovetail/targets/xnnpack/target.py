@@ -11,7 +11,7 @@ import onnx_ir as ir
 from dovetail.backend import Artifact, Backend, CompileResult, DeviceKit, ReadBack, Runner, Sample, Timer
 from dovetail.errors import InputError
 from dovetail.model.write import write
-from dovetail.op_support import FP32, Chain, OpTable
+from dovetail.op_support import AUTO, FP32, Chain, OpTable
 from dovetail.passes.fold_scale import fold_scale
 from dovetail.passes.linear_to_gemm import linear_to_gemm
 from dovetail.passes.lower_to_slices import lower_to_slices
@@ -52,7 +52,7 @@ def open_target(suffix: str, options: Mapping[str, str]) -> Target:
             precisions={p.name: p for p in (STATIC, DYNAMIC, FP32)},
             chains=(Chain(("Conv", "Relu")), Chain(("Gemm", "Relu")), Chain(("Add", "Relu"))),
             only=known_operators(),
-            choices={"auto": (STATIC.name, DYNAMIC.name)},
+            choices={AUTO: (STATIC.name, DYNAMIC.name)},
         ),
         backend=Backend(
             probe=probe,

@@ -1,0 +1,145 @@
+"""Sensitivity of a ViT-tiny, all operators: exact and first-order, against a rebuild for every one of them.
+
+    python -m bench.sensitivity                       # 2 samples, w8a8 on ort-cpu
+    python -m bench.sensitivity --rebuild 40          # rebuild only 40 of them, and scale the time
+
+Prints CPU seconds on one thread, everything from the plan on: inserting Q/DQ, opening sessions, running. *rebuild*
+emits, loads and runs the QDQ graph of every operator anew. *exact* is ``dovetail sensitivity``; its figures must be
+those of *rebuild*. *first order* is ``dovetail sensitivity --first-order``: Spearman's rank correlation with *exact*,
+and how many of the 20 that cost most are among those that it then measures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import onnx_ir as ir
+from scipy.stats import spearmanr
+from tests.networks.vit_tiny import pictures, save
+from tests.planning import planned
+
+from dovetail.backend import Sample
+from dovetail.float_graph import prepared
+from dovetail.model.ranked import ranked_outputs
+from dovetail.model.read import read
+from dovetail.model.session import Mode
+from dovetail.plan.constraints import build_problem
+from dovetail.plan.elements import Element, elements_of, only
+from dovetail.qdq.emit import emit_qdq
+from dovetail.storage import Plan
+from dovetail.targets import open_target
+from dovetail.trials.sensitivity.first_order import MEASURED, estimate
+from dovetail.trials.sensitivity.measure import Cost, add_sample, cost_of, measure
+from dovetail.trials.sensitivity.subjects import Subject, operators
+from dovetail.verify.run import SessionRun
+from dovetail.verify.segmented import SegmentedSimulation
+
+CALIBRATION, TOP = 4, 20
+# Above this, the rounding of float32 itself differs between two sessions.
+FLOAT32_DB = 90.0
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default="ort-cpu")
+    parser.add_argument("--precision", default="w8a8")
+    parser.add_argument("--samples", type=int, default=2)
+    parser.add_argument("--rebuild", type=int, default=0, help="how many subjects are rebuilt (default all)")
+    options = parser.parse_args(arguments)
+    target = open_target(options.target)
+    with tempfile.TemporaryDirectory(prefix="bench-sensitivity-") as name:
+        folder = Path(name)
+        model = prepared(read(save(folder, token_scale=0.2), {}), target)
+        images = pictures(CALIBRATION + options.samples)
+        plan = planned(
+            model, target, target.table.precisions[options.precision], data={"image": images[:CALIBRATION, None]}
+        )
+        elements = elements_of(build_problem(model, target.table), plan)
+        subjects = list(operators(elements))
+        samples = [{"image": image[None]} for image in images[CALIBRATION:]]
+        print(f"{len(elements)} elements, {len(subjects)} subjects, {len(samples)} samples", flush=True)
+        exact, exact_s = _timed(lambda: _exact(model, plan, elements, samples, subjects, folder))
+        first, first_s = _timed(lambda: _first_order(model, plan, elements, samples, subjects, folder))
+        step = max(1, len(subjects) // options.rebuild) if options.rebuild else 1
+        chosen = subjects[::step]
+        outputs = list(SessionRun(model, Mode.FLOAT, folder)(samples))
+        rebuilt, some_s = _timed(
+            lambda: [_rebuilt(model, plan, _of(each, elements), samples, outputs, folder) for each in chosen]
+        )
+        rebuild_s = some_s * len(subjects) / len(chosen)
+        pairs = [(a.mean_db, b.mean_db) for a, b in zip(exact[::step], rebuilt, strict=True)]
+        difference = max(abs(a - b) for a, b in pairs if min(a, b) < FLOAT32_DB)
+    print(f"rebuild     {rebuild_s:7.1f} s  1.00x   ({len(chosen)} of {len(subjects)} run)")
+    print(f"exact       {exact_s:7.1f} s  {exact_s / rebuild_s:.3f}x   largest difference {difference:.3f} dB")
+    rank = spearmanr([cost.mean_db for cost in exact], [cost.mean_db for cost in first]).statistic
+    both = set(_costliest(exact)) & set(_costliest(first, MEASURED))
+    print(
+        f"first order {first_s:7.1f} s  {first_s / rebuild_s:.3f}x   rank correlation {rank:.3f}, "
+        f"{len(both)} of the {TOP} that cost most are measured"
+    )
+
+
+def _exact(
+    model: ir.Model,
+    plan: Plan,
+    elements: Sequence[Element],
+    samples: Sequence[Sample],
+    subjects: Sequence[Subject],
+    folder: Path,
+) -> list[Cost]:
+    simulation = SegmentedSimulation(model, plan, elements, folder)
+    return measure(simulation, samples, subjects, ranked_outputs(model.graph))
+
+
+def _first_order(
+    model: ir.Model,
+    plan: Plan,
+    elements: Sequence[Element],
+    samples: Sequence[Sample],
+    subjects: Sequence[Subject],
+    folder: Path,
+) -> list[Cost]:
+    """All estimated, and the costliest measured, as the command does."""
+    simulation = SegmentedSimulation(model, plan, elements, folder)
+    costs = estimate(simulation, samples, subjects)
+    measure(
+        simulation, samples, [subjects[number] for number in _costliest(costs, MEASURED)], ranked_outputs(model.graph)
+    )
+    return costs
+
+
+def _of(subject: Subject, elements: Sequence[Element]) -> list[Element]:
+    return [elements[number] for number in subject.elements]
+
+
+def _rebuilt(
+    model: ir.Model,
+    plan: Plan,
+    elements: Sequence[Element],
+    samples: Sequence[Sample],
+    exact: Sequence[Sample],
+    folder: Path,
+) -> Cost:
+    run = SessionRun(emit_qdq(model, only(plan, elements)), Mode.EXACT, folder)
+    figures: dict[str, list[float]] = {}
+    for expected, outputs in zip(exact, run(samples), strict=True):
+        add_sample(figures, expected, outputs, ranked_outputs(model.graph))
+    return cost_of(figures)
+
+
+def _costliest(costs: Sequence[Cost], count: int = TOP) -> list[int]:
+    return sorted(range(len(costs)), key=lambda number: costs[number].mean_db)[:count]
+
+
+def _timed(function: Callable[[], list[Cost]]) -> tuple[list[Cost], float]:
+    started = time.process_time()
+    costs = function()
+    return costs, time.process_time() - started
+
+
+if __name__ == "__main__":
+    main()

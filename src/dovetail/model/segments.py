@@ -1,0 +1,111 @@
+"""A graph as consecutive segments, each a model of its own: what comes before a change need not be computed again."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from onnx_ir.convenience import extract
+
+from dovetail.model.edit import constant_of, shape_of
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive nodes, by index: ``start`` to ``stop`` (exclusive).
+
+    ``inputs``: the tensors that they read and do not compute. ``outputs``: those that later segments read, and the
+    graph outputs among what they compute.
+    """
+
+    start: int
+    stop: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def segments_of(model: ir.Model, count: int) -> tuple[Segment, ...]:
+    """At most ``count`` segments of about the same number of nodes, cut where the fewest bytes cross."""
+    nodes = list(model.graph)
+    last_use = _last_uses(nodes)
+    outer = {*model.graph.inputs, *(value for node in nodes for value in node.outputs)}
+    cuts = [0, *_cuts(nodes, last_use, max(1, min(count, len(nodes)))), len(nodes)]
+    return tuple(_segment(nodes[start:stop], start, last_use, outer) for start, stop in itertools.pairwise(cuts))
+
+
+def segment_model(model: ir.Model, segment: Segment) -> ir.Model:
+    """The nodes of a segment as a model; tensors keep their names."""
+    values = {value.name: value for value in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs))}
+    graph = extract(model.graph, [values[name] for name in segment.inputs], [values[name] for name in segment.outputs])
+    return ir.Model(graph, ir_version=model.ir_version)
+
+
+def _last_uses(nodes: Sequence[ir.Node]) -> dict[ir.Value, int]:
+    """The index of the last node that reads a tensor; for a graph output one more than that of the last node."""
+    last: dict[ir.Value, int] = {}
+    for index, node in enumerate(nodes):
+        for value in _read(node):
+            last[value] = index
+        for value in node.outputs:
+            last[value] = len(nodes) if value.is_graph_output() else index
+    return last
+
+
+def _read(node: ir.Node) -> list[ir.Value]:
+    """The tensors that a node reads, also in its subgraphs; constants are not tensors."""
+    inner = [value for graph in _graphs(node) for each in graph for value in _read(each)]
+    values = [value for value in (*node.inputs, *inner) if value is not None and constant_of(value) is None]
+    return list(dict.fromkeys(values))
+
+
+def _graphs(node: ir.Node) -> list[ir.Graph]:
+    return [
+        graph
+        for attribute in node.attributes.values()
+        for graph in (
+            [attribute.as_graph()]
+            if attribute.type is ir.AttributeType.GRAPH
+            else attribute.as_graphs()
+            if attribute.type is ir.AttributeType.GRAPHS
+            else []
+        )
+    ]
+
+
+def _cuts(nodes: Sequence[ir.Node], last_use: dict[ir.Value, int], count: int) -> list[int]:
+    """The positions between segments: each the cheapest within half a segment of where equal segments would end."""
+    crossing = _crossing_bytes(nodes, last_use)
+    length, cuts = len(nodes) / count, list[int]()
+    for number in range(1, count):
+        low = max(math.ceil((number - 0.5) * length), (cuts[-1] if cuts else 0) + 1)
+        high = min(math.ceil((number + 0.5) * length), len(nodes))
+        if low < high:
+            cuts.append(min(range(low, high), key=lambda position: (crossing[position], position)))
+    return cuts
+
+
+def _crossing_bytes(nodes: Sequence[ir.Node], last_use: dict[ir.Value, int]) -> list[int]:
+    """For every position, the elements of the tensors that are computed before it and read after it."""
+    changes = [0] * (len(nodes) + 2)
+    for index, node in enumerate(nodes):
+        for value in node.outputs:
+            size = math.prod(shape_of(value) or ())
+            changes[index + 1] += size
+            changes[last_use[value] + 1] -= size
+    crossing, total = [], 0
+    for change in changes:
+        total += change
+        crossing.append(total)
+    return crossing
+
+
+def _segment(nodes: Sequence[ir.Node], start: int, last_use: dict[ir.Value, int], outer: set[ir.Value]) -> Segment:
+    """``outer``: the tensors of the graph itself, without those inside a subgraph of a node."""
+    stop = start + len(nodes)
+    computed = dict.fromkeys(value for node in nodes for value in node.outputs if value.name)
+    read = dict.fromkeys(value for node in nodes for value in _read(node) if value in outer and value not in computed)
+    later = [value for value in computed if last_use[value] >= stop]
+    return Segment(start, stop, tuple(value.name or "" for value in read), tuple(value.name or "" for value in later))

@@ -1,0 +1,241 @@
+"""Which precision, and which operators in a wider one: the cheapest plan of those tried that is good enough."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from dovetail.finding import WHOLE_MODEL, Status, Thresholds
+from dovetail.model.place import at_node
+from dovetail.op_support import Precision
+from dovetail.trials.decision import Alternative, Decision
+from dovetail.trials.goal import ENOUGH_DB, SAME_DB, WITHIN_DB, Goal
+from dovetail.trials.knob import Knob, Outcome, decide_all
+from dovetail.trials.mixed import MixedSearch, Mixture, judged_samples, ranking_samples, uniform
+from dovetail.trials.variant import Variant, in_precision
+from dovetail.trials.workbench import Build, Workbench
+from dovetail.verify import verdicts
+
+NAME = "mixed"
+# The option of the knob: the caller's ``--precision``.
+OPTION = "precision"
+# How many mixtures are compiled at most, to compare their estimates.
+MOST_BUILDS = 8
+QUANTIZED = "quantized"
+
+
+def mixed(*inner: Knob) -> Knob:
+    """The knob; ``inner`` knobs are run for every base precision separately, because their decisions depend on it."""
+    return Knob(NAME, partial(_decide, inner))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Trial:
+    """A mixture, and what is known of it beyond the simulation.
+
+    ``family``: the names of the base and of the wide precision. ``base_db``: SQNR of the base alone. ``decisions``: of
+    the inner knobs, for the base. ``drops``: by how much each value of the metric gets worse. ``estimate_us``: by the
+    vendor. ``failure``: why it is unusable.
+    """
+
+    mixture: Mixture
+    family: tuple[str, str]
+    base_db: float
+    decisions: tuple[Decision, ...] = ()
+    drops: Mapping[str, float] = field(default_factory=dict)
+    estimate_us: float | None = None
+    failure: str = ""
+
+    @property
+    def size(self) -> tuple[float, int, int]:
+        """What it costs where there is no estimate: MACs in float, then boundaries, then wide operators."""
+        return self.mixture.float_share, self.mixture.boundaries, len(self.mixture.wide)
+
+
+def _decide(inner: tuple[Knob, ...], workbench: Workbench, variant: Variant) -> Outcome:
+    ladder = workbench.table.choices.get(workbench.knob_options.get(OPTION, ""), ())
+    if not ladder or not workbench.samples(1):
+        return decide_all(inner, workbench, variant)
+    trials = _tried(inner, workbench, variant, ladder)
+    enough = [trial for trial in trials if _is_good(trial, trials, workbench.goal)]
+    if workbench.goal.max_latency is not None and not workbench.goal.limits_accuracy and workbench.available:
+        chosen, built = _best_within(workbench, trials)
+    else:
+        chosen, built = _cheapest(workbench, enough or [max(trials, key=lambda trial: trial.mixture.sqnr_db)])
+    known = {id(trial.mixture): trial for trial in built}
+    rows = [known.get(id(trial.mixture), trial) for trial in trials]
+    decisions = (_whole(workbench, chosen, rows, met=bool(enough)), *_islands(workbench, chosen))
+    return chosen.mixture.variant, (*decisions, *chosen.decisions)
+
+
+def _tried(inner: tuple[Knob, ...], workbench: Workbench, variant: Variant, ladder: Sequence[str]) -> list[_Trial]:
+    """Every precision alone, and every quantized one with more and more operators in a wider one."""
+    precisions = [workbench.table.precisions[name] for name in ladder]
+    limit = workbench.goal.max_float
+    trials = []
+    for index, precision in enumerate(precisions):
+        workbench.progress(index, len(precisions))
+        base, decisions = decide_all(inner, workbench, in_precision(precision)(variant))
+        alone = uniform(workbench, base)
+        trials.append(_Trial(alone, (precision.name, ""), alone.sqnr_db, decisions))
+        for wide in precisions:
+            if is_wider(precision, wide):
+                mixtures = MixedSearch(workbench, base, wide, limit).mixtures()
+                family = (precision.name, wide.name)
+                trials += [_Trial(mixture, family, alone.sqnr_db, decisions) for mixture in mixtures]
+    allowed = [trial for trial in trials if limit is None or trial.mixture.float_share <= limit]
+    return [_with_drops(workbench, trial) for trial in allowed or trials[:1]]
+
+
+def _with_drops(workbench: Workbench, trial: _Trial) -> _Trial:
+    """The trial with the caller's metric on held-out samples in simulation, if it is part of the goal."""
+    if not workbench.goal.limits_metric:
+        return trial
+    return replace(trial, drops=workbench.drops(trial.mixture.variant))
+
+
+def is_wider(precision: Precision, other: Precision) -> bool:
+    """Whether operators of a quantized precision lose less in the other one."""
+    narrow, wide = precision.activation.dtype, other.activation.dtype
+    return narrow.is_quantized and (not wide.is_quantized or wide.bits > narrow.bits)
+
+
+def _is_good(trial: _Trial, trials: Sequence[_Trial], goal: Goal) -> bool:
+    """Whether a mixture meets the goal; without one, whether it is close to the best, or with a budget as good."""
+    if goal.limits_accuracy:
+        has_sqnr = goal.min_sqnr_db is None or trial.mixture.sqnr_db >= goal.min_sqnr_db
+        return has_sqnr and all(drop <= goal.drop_of(name) for name, drop in trial.drops.items())
+    best_db = max(other.mixture.sqnr_db for other in trials)
+    if goal.limits_cost:
+        return trial.mixture.sqnr_db >= best_db - SAME_DB
+    return trial.mixture.sqnr_db >= min(best_db, ENOUGH_DB) - WITHIN_DB
+
+
+def _cheapest(workbench: Workbench, trials: Sequence[_Trial]) -> tuple[_Trial, list[_Trial]]:
+    """The cheapest trial that the target builds as planned, and all that were built, with their estimates.
+
+    Of each family of mixtures only those with the fewest conversions and with the fewest wide operators are built. If
+    none is usable, the first is returned: its verdicts say why it is not.
+    """
+    families: dict[tuple[str, str], _Trial] = {}
+    for trial in sorted(trials, key=lambda trial: (trial.size, -trial.mixture.sqnr_db)):
+        families.setdefault(trial.family, trial)
+    fewest = {trial.family: trial for trial in sorted(trials, key=lambda trial: -len(trial.mixture.wide))}
+    smallest = sorted({*families.values(), *fewest.values()}, key=lambda trial: trial.size)[:MOST_BUILDS]
+    if not workbench.available or len(smallest) == 1:
+        return smallest[0], []
+    if workbench.backend.estimator is None:
+        return _first_usable(workbench, smallest)
+    builds = workbench.build_each([trial.mixture.variant for trial in smallest])
+    built = [_built(workbench, trial, build) for trial, build in zip(smallest, builds, strict=True)]
+    usable = [trial for trial in built if not trial.failure]
+    if not usable or any(trial.estimate_us is None for trial in usable):
+        return (usable or built)[0], built
+    return min(usable, key=lambda trial: (trial.estimate_us or 0.0, trial.size)), built
+
+
+def _best_within(workbench: Workbench, trials: Sequence[_Trial]) -> tuple[_Trial, list[_Trial]]:
+    """The trial with the highest SQNR whose estimate is within the budget; if there is none, the fastest one."""
+    baseline, ratio = workbench.baseline(), workbench.goal.max_latency or 0.0
+    built: list[_Trial] = []
+    for trial in sorted(trials, key=lambda trial: trial.mixture.sqnr_db, reverse=True):
+        built.append(_built(workbench, trial, workbench.build(trial.mixture.variant)))
+        estimate_us = built[-1].estimate_us
+        if built[-1].failure or estimate_us is None or baseline is None:
+            continue
+        if estimate_us <= ratio * baseline.mid_us:
+            return built[-1], built
+    usable = [trial for trial in built if not trial.failure and trial.estimate_us is not None] or built
+    return min(usable, key=lambda trial: trial.estimate_us or 0.0), built
+
+
+def _first_usable(workbench: Workbench, trials: Sequence[_Trial]) -> tuple[_Trial, list[_Trial]]:
+    """Build the trials in turn until the target builds one as planned."""
+    built = []
+    for trial in trials:
+        built.append(_built(workbench, trial, workbench.build(trial.mixture.variant)))
+        if not built[-1].failure:
+            return built[-1], built
+    return built[0], built
+
+
+def _built(workbench: Workbench, trial: _Trial, build: Build) -> _Trial:
+    """The trial with the vendor's estimate, or why the target does not build it as planned."""
+    if build.compiled.error:
+        return replace(trial, failure=build.compiled.error)
+    fidelity = verdicts.fidelity(workbench.backend.read_back(build.compiled, build.plan), Thresholds())
+    estimate = build.compiled.estimate
+    return replace(
+        trial,
+        failure=fidelity.reason if fidelity.status is Status.FAIL else "",
+        estimate_us=None if estimate is None else float(estimate.mid_us),
+    )
+
+
+def _whole(workbench: Workbench, chosen: _Trial, trials: Sequence[_Trial], met: bool) -> Decision:
+    """The decision for the whole model, with all that was tried: accuracy against cost."""
+    return Decision(
+        knob=NAME,
+        place=WHOLE_MODEL,
+        taken=chosen.mixture.label,
+        alternatives=tuple(Alternative(trial.mixture.label, _figures(trial), trial.failure) for trial in trials),
+        rule=f"the cheapest that is good enough: {workbench.goal}",
+        reason=_reason(chosen, trials, workbench.goal, met),
+        samples=len(judged_samples(workbench, chosen.mixture.variant.model)),
+    )
+
+
+def _figures(trial: _Trial) -> dict[str, float]:
+    mixture = trial.mixture
+    figures = {
+        "sqnr_db": mixture.sqnr_db,
+        "float_macs_percent": 100 * mixture.float_share,
+        "boundaries": float(mixture.boundaries),
+        **{f"drop of {name}": drop for name, drop in trial.drops.items()},
+    }
+    return figures if trial.estimate_us is None else {**figures, "estimate_us": trial.estimate_us}
+
+
+def _reason(chosen: _Trial, trials: Sequence[_Trial], goal: Goal, met: bool) -> str:
+    """What it gives, and what the next larger mixture of the same kind would give."""
+    mixture = chosen.mixture
+    text = (
+        f"{mixture.sqnr_db:.1f} dB with {mixture.float_share:.1%} of MACs in float and {mixture.boundaries} conversions"
+    )
+    if not met:
+        text = f"no plan that was tried meets the goal ({goal}); this one is the closest: {text}"
+    larger = [
+        trial.mixture
+        for trial in trials
+        if chosen.family in (trial.family, (trial.family[0], "")) and len(trial.mixture.wide) > len(mixture.wide)
+    ]
+    if not larger:
+        return text
+    following = min(larger, key=lambda other: len(other.wide))
+    return f"{text}; {following.label} would give {following.sqnr_db:.1f} dB"
+
+
+def _islands(workbench: Workbench, chosen: _Trial) -> list[Decision]:
+    """A decision for every island: why it exists."""
+    mixture = chosen.mixture
+    total = 10 ** (-chosen.base_db / 10) or 1.0
+    decisions = []
+    for island in mixture.islands:
+        names = {unit.name for unit in island}
+        inside = [candidate for candidate in mixture.wide if names & {unit.name for unit in candidate.units}]
+        share = min(sum(candidate.gain for candidate in inside) / total, 1.0)
+        wide = mixture.precision.name if mixture.precision is not None else ""
+        operators = f"{len(island)} operator{'s' * (len(island) != 1)}"
+        decisions.append(
+            Decision(
+                knob=NAME,
+                place=at_node(island[0].nodes[0]),
+                taken=wide,
+                alternatives=(Alternative(QUANTIZED, {"noise_share": share}), Alternative(wide)),
+                rule="operators with the most noise at the outputs per cost become wider first",
+                reason=f"{operators} from here on; quantized, they cause {share:.0%} of the noise at the worst output",
+                samples=len(ranking_samples(workbench, mixture.variant.model)),
+            )
+        )
+    return decisions

@@ -1,0 +1,318 @@
+"""Search for a mixed precision: which operators of a quantized plan have a wider precision.
+
+What quantizing each tensor and each operator's weights alone costs is measured first, at the base precision and at the
+wider one. A tensor is wide only if the operators that write it and all that read it are, so these become wide together.
+Noise adds up, so what gains most per cost comes first. Only some sets are planned and simulated; what is reported of
+these is measured, not predicted.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from dovetail.backend import Sample
+from dovetail.model.attention import match_attention
+from dovetail.model.edit import is_op, shape_of
+from dovetail.model.macs import macs_of
+from dovetail.model.ranked import ranked_outputs
+from dovetail.op_support import Precision
+from dovetail.plan.constraints import Unit, build_problem
+from dovetail.plan.elements import unit_elements
+from dovetail.plan.kernels import computing_in, usable
+from dovetail.plan.mixture import boundaries, float_share, islands, unit_macs
+from dovetail.plan.pinned_groups import pinned_otherwise
+from dovetail.plan.request import Pin, Pins
+from dovetail.storage import Plan, Reason
+from dovetail.trials.sensitivity.first_order import estimate
+from dovetail.trials.sensitivity.measure import measure
+from dovetail.trials.sensitivity.subjects import Level, Part, Subject
+from dovetail.trials.variant import Variant, in_precision, pinned
+from dovetail.trials.workbench import Workbench
+from dovetail.verify.compare import Agreement
+from dovetail.verify.verdicts import MAX_SQNR_DB, bounded_db
+
+# The fewest and the most samples for the order of the operators, and for judging a set of them: single samples of a
+# network can differ by 10 dB, so small networks, which are quick, are judged on many.
+_RANKING_SAMPLES, _SAMPLES = (4, 8), (16, 64)
+# How many MACs judging one set takes, if that does not mean fewer samples; and how many measuring the order takes,
+# before it is estimated to first order instead.
+_JUDGED_MACS, _MEASURED_MACS = 10**11, 10**12
+# By how much the noise shall fall, as predicted, with each set that is tried.
+_STEPS_DB = (1.0, 2.0, 3.0, 4.0, 6.0, 9.0, 13.0, 18.0, 24.0, 31.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Operators that become wider together, after those of the candidates before.
+
+    ``gain``: the noise at the outputs that goes away, relative to the signal. ``cost``: MACs, and elements written.
+    ``inputs``: graph inputs that are wide, too.
+    """
+
+    units: tuple[Unit, ...]
+    gain: float
+    cost: float
+    inputs: tuple[str, ...] = ()
+
+    @property
+    def macs(self) -> int:
+        return sum(map(unit_macs, self.units))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mixture:
+    """A variant that was planned and simulated.
+
+    ``wide``: the operators that have a wider precision, in order of gain per cost. ``sqnr_db``: of the worst output,
+    mean over samples. ``float_share``: fraction of MACs in float. ``boundaries``: conversions between precisions.
+    """
+
+    label: str
+    variant: Variant
+    plan: Plan
+    sqnr_db: float
+    float_share: float
+    boundaries: int
+    wide: tuple[Candidate, ...] = ()
+    islands: tuple[tuple[Unit, ...], ...] = ()
+    precision: Precision | None = field(default=None)
+
+
+def judged_samples(bench: Workbench, model: ir.Model) -> list[Sample]:
+    """The samples on which mixtures are compared."""
+    return _samples(bench, model, *_SAMPLES)
+
+
+def ranking_samples(bench: Workbench, model: ir.Model) -> list[Sample]:
+    """The samples on which the order of the operators is measured."""
+    return _samples(bench, model, *_RANKING_SAMPLES)
+
+
+def _samples(bench: Workbench, model: ir.Model, fewest: int, most: int) -> list[Sample]:
+    macs = max(sum(map(macs_of, model.graph)), 1)
+    return bench.samples(min(max(_JUDGED_MACS // macs, fewest), most))
+
+
+def uniform(bench: Workbench, variant: Variant) -> Mixture:
+    """A variant as it is, with one precision for all operators."""
+    return _simulated(bench, variant, variant.request.precision.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """Noise that goes away if all of these operators, and these graph inputs, are wide."""
+
+    units: frozenset[str]
+    gain: float
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where noise comes from: the constants and conversions of one operator, or the tensors of one group."""
+
+    unit: str = ""
+    tensors: tuple[str, ...] = ()
+
+
+class MixedSearch:
+    """The mixtures of one variant with a wider precision, in the order of what they gain per cost."""
+
+    def __init__(self, bench: Workbench, base: Variant, wide: Precision, max_float: float | None) -> None:
+        self._bench, self._base, self._wide = bench, base, wide
+        self._problem = build_problem(base.model, bench.table)
+        self._inputs = frozenset(value.name or "" for value in self._problem.inputs)
+        self._eligible = self._can_be_wide()
+        self.candidates = self._affordable(self._ordered(), max_float)
+
+    def mixtures(self) -> Iterator[Mixture]:
+        """Mixtures whose noise falls step by step."""
+        total, done = sum(candidate.gain for candidate in self.candidates), 0
+        for step_db in _STEPS_DB:
+            count = _shortest(self.candidates, total * (1 - 10 ** (-step_db / 10)))
+            if count > done:
+                done = count
+                yield self.mixture(self.candidates[:count])
+        if done < len(self.candidates):
+            yield self.mixture(self.candidates)
+
+    def mixture(self, chosen: Sequence[Candidate]) -> Mixture:
+        """Plan and simulate the base with these operators wider, and those in between."""
+        units = self._filled({unit.name for candidate in chosen for unit in candidate.units})
+        text = f"kept in {self._wide.name}: quantized, its noise at the outputs is among the largest"
+        pin = Pin(self._wide, Reason.MEASURED, text)
+        inputs = [name for candidate in chosen for name in candidate.inputs]
+        variant = pinned(Pins(dict.fromkeys(units, pin), dict.fromkeys(inputs, pin)))(self._base)
+        parts = tuple(map(tuple, islands(self._problem, units)))
+        label = f"{self._base.request.precision.name} + {len(units)} in {self._wide.name}"
+        return _simulated(self._bench, variant, label, tuple(chosen), parts, self._wide)
+
+    def _can_be_wide(self) -> dict[str, Unit]:
+        """The operators that may become wider: the target has a kernel, and the caller has not fixed them."""
+        pins = self._base.request.pins
+        fixed = pinned_otherwise(self._problem, pins, self._wide)
+        return {
+            unit.name: unit
+            for unit in self._problem.units
+            if unit.name not in fixed
+            and unit.name not in pins.units
+            and not unit.shared()
+            and computing_in(unit, usable(unit), self._wide)
+        }
+
+    def _ordered(self) -> list[Candidate]:
+        """What becomes wide, most gain per cost first, each on top of those before."""
+        moves = [move for move in self._moves() if move.gain > 0]
+        chosen, ordered = frozenset[str](), list[Candidate]()
+        while moves:
+            best = max(moves, key=lambda move: move.gain / self._cost(move.units - chosen))
+            added = best.units - chosen
+            chosen |= best.units
+            done = [move for move in moves if move.units <= chosen]
+            moves = [move for move in moves if not move.units <= chosen]
+            units = tuple(unit for unit in self._problem.units if unit.name in added)
+            inputs = tuple(name for move in done for name in move.inputs)
+            ordered.append(Candidate(units, sum(move.gain for move in done), self._cost(added), inputs))
+        return ordered
+
+    def _moves(self) -> list[_Move]:
+        """Everything whose noise can go away, with the operators that must be wide for it."""
+        narrow = self._noise(self._base)
+        is_exact = not self._wide.activation.dtype.is_quantized
+        wide = {} if is_exact else self._noise(in_precision(self._wide)(self._base))
+        together = self._attention()
+        moves = []
+        for source, noise in narrow.items():
+            units = self._needed(source)
+            whole = frozenset().union(*(together.get(name, frozenset((name,))) for name in units))
+            if units and whole <= self._eligible.keys():
+                inputs = tuple(name for name in source.tensors if name in self._inputs)
+                moves.append(_Move(whole, max(noise - wide.get(source, 0.0), 0.0), inputs))
+        return moves
+
+    def _needed(self, source: _Source) -> frozenset[str]:
+        """The operators that must be wide: one for its weights, all that write or read the tensors of a group."""
+        if source.unit:
+            return frozenset((source.unit,))
+        writers = [self._problem.producer[name] for name in source.tensors if name in self._problem.producer]
+        around = (*writers, *self._problem.readers_of(source.tensors))
+        return frozenset(unit.name for unit in around if not unit.shared())
+
+    def _attention(self) -> dict[str, frozenset[str]]:
+        """Operator -> those of the same attention block: targets fuse them, so they have one precision.
+
+        Where a target keeps attention in 8 bits, the block can never become wide.
+        """
+        blocks: dict[str, frozenset[str]] = {}
+        nodes = {unit.nodes[0]: unit.name for unit in self._problem.units}
+        for node, name in nodes.items():
+            matched = match_attention(node) if is_op(node, "Softmax") else None
+            if matched is not None:
+                members = frozenset(nodes[each] for each in (matched.scores, node, matched.mix) if each in nodes)
+                if self._bench.table.keeps_attention:
+                    members |= {f"{name}: quantized"}  # no operator has this name
+                blocks |= dict.fromkeys(members, members)
+        return blocks
+
+    def _cost(self, names: Collection[str]) -> float:
+        units = [self._eligible[name] for name in names]
+        elements = sum(math.prod(shape_of(value) or ()) for unit in units for value in unit.outputs)
+        return float(sum(map(unit_macs, units)) + elements) or 1.0
+
+    def _affordable(self, candidates: Sequence[Candidate], max_float: float | None) -> list[Candidate]:
+        """Those that can be in float together without more MACs in float than allowed."""
+        if max_float is None or self._wide.activation.dtype.is_quantized:
+            return list(candidates)
+        total = sum(map(unit_macs, self._problem.units)) or 1
+        share, affordable = float_share(self._problem, self._bench.plan(self._base)), []
+        for candidate in candidates:
+            if share + candidate.macs / total <= max_float:
+                share += candidate.macs / total
+                affordable.append(candidate)
+        return affordable
+
+    def _noise(self, variant: Variant) -> dict[_Source, float]:
+        """The noise at the worst output, relative to the signal, if only this source of it is quantized."""
+        plan = self._bench.plan(variant)
+        parts = unit_elements(self._problem, plan)
+        quantized = {_Source(tensors=tensors): frozenset((number,)) for number, tensors in parts.groups.items()}
+        quantized |= {_Source(unit): numbers for unit, numbers in parts.edges.items() if numbers}
+        subjects = [Subject(Level.OPERATOR, Part.BOTH, str(key), "", numbers) for key, numbers in quantized.items()]
+        samples = ranking_samples(self._bench, self._base.model)
+        macs = sum(map(unit_macs, self._problem.units)) * len(subjects) * len(samples) // 2
+        simulation = self._bench.segmented(variant.model, plan, parts.elements)
+        if macs > _MEASURED_MACS:
+            costs = estimate(simulation, samples, subjects)
+        else:
+            costs = measure(simulation, samples, subjects, ranked_outputs(variant.model.graph))
+        return {key: 10 ** (-cost.mean_db / 10) for key, cost in zip(quantized, costs, strict=True)}
+
+    def _filled(self, names: set[str]) -> list[str]:
+        """These operators, and those without MACs that lie only between them: each saves two conversions."""
+        chosen = set(names)
+        for unit in self._problem.units:
+            if unit.name in self._eligible and unit.name not in chosen and not unit_macs(unit):
+                around = self._around(unit)
+                if around and around <= chosen:
+                    chosen.add(unit.name)
+        return [unit.name for unit in self._problem.units if unit.name in chosen]
+
+    def _around(self, unit: Unit) -> set[str]:
+        """The operators that write what a unit reads, and that read what it writes, behind data movement."""
+        before = {name for operand in unit.operands if not operand.constant for name in self._writers(operand.name)}
+        readers = self._problem.readers_of(
+            name for value in unit.outputs for name in self._problem.groups[self._problem.group_of[value.name or ""]]
+        )
+        return before | {reader.name for reader in readers if not reader.shared()}
+
+    def _writers(self, name: str) -> list[str]:
+        root = self._problem.group_of[name]
+        writers = [unit.name for unit in self._problem.writers_of(root) if not unit.shared()]
+        return writers or [""]  # a graph input: never wide
+
+
+def _simulated(
+    bench: Workbench,
+    variant: Variant,
+    label: str,
+    wide: tuple[Candidate, ...] = (),
+    parts: tuple[tuple[Unit, ...], ...] = (),
+    precision: Precision | None = None,
+) -> Mixture:
+    plan, problem = bench.plan(variant), build_problem(variant.model, bench.table)
+    return Mixture(
+        label,
+        variant,
+        plan,
+        mean_db(bench.compare(variant, len(judged_samples(bench, variant.model)))),
+        float_share(problem, plan),
+        boundaries(problem, plan),
+        wide,
+        parts,
+        precision,
+    )
+
+
+def mean_db(agreement: Agreement) -> float:
+    """The SQNR of the worst output, mean over samples; NaN counts as the lowest value."""
+    means = [statistics.fmean(map(_finite, values)) for values in agreement.per_sample.values()]
+    return min(means, default=MAX_SQNR_DB)
+
+
+def _finite(sqnr_db: float) -> float:
+    return -MAX_SQNR_DB if math.isnan(sqnr_db) else bounded_db(sqnr_db)
+
+
+def _shortest(candidates: Sequence[Candidate], gain: float) -> int:
+    """How many of the first candidates together gain this much."""
+    total = 0.0
+    for count, candidate in enumerate(candidates, start=1):
+        total += candidate.gain
+        if total >= gain:
+            return count
+    return len(candidates)

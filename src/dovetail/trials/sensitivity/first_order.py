@@ -1,0 +1,148 @@
+"""Estimate what quantizing each subject alone costs, to first order: errors are not propagated one by one.
+
+An element is computed only up to the end of its segment. What an error there does to the outputs is measured once for
+every tensor between segments, with the errors of all elements in it added with random signs: to first order, the noise
+at an output is the power of the error times this factor, and the noise of several elements adds up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dovetail.backend import Sample
+from dovetail.encoding import Array
+from dovetail.trials.sensitivity.measure import Cost, Progress, cost_of
+from dovetail.trials.sensitivity.subjects import Subject
+from dovetail.verify.segmented import FloatPass, SegmentedSimulation
+from dovetail.verify.verdicts import bounded_db
+
+_SEED = 0
+# How many subjects, those that cost most by the estimate, are then measured: some more than the 20 that are shown.
+MEASURED = 25
+
+
+@dataclass(slots=True)
+class _Pool:
+    """The errors of several elements in one tensor, each with power 1 and a random sign, and their powers."""
+
+    total: Array
+    powers: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Errors:
+    """The error powers of one element: by tensor behind the segment ``last``, and by output that comes before that."""
+
+    last: int
+    tensors: Mapping[str, float]
+    outputs: Mapping[str, float]
+
+
+def estimate(
+    simulation: SegmentedSimulation,
+    samples: Iterable[Sample],
+    subjects: Sequence[Subject],
+    per_call: int = 1,
+    progress: Progress = lambda done, total: None,
+) -> list[Cost]:
+    """The estimated cost of every subject: the noise of its elements, added up.
+
+    How errors grow is measured on the first call of the model. Outputs after a TopK are compared as they are, and the
+    ``per_call`` samples of one call have the same figure.
+    """
+    elements = sorted({number for subject in subjects for number in subject.elements})
+    figures: list[dict[str, list[float]]] = [{} for _ in subjects]
+    factors: dict[tuple[int, str], dict[str, float]] = {}
+    for done, sample in enumerate(samples):
+        progress(done, None)
+        exact = simulation.float_pass(sample)
+        pools: dict[tuple[int, str], _Pool] = {}
+        random = np.random.default_rng(_SEED)
+        errors = {number: _errors(simulation, exact, number, pools, random) for number in elements}
+        for place in pools.keys() - factors.keys():
+            factors[place] = _factors(simulation, exact, place, pools[place])
+        signals = _signals(exact)
+        noise = {number: _noise(errors[number], factors, signals) for number in elements}
+        for number, subject in enumerate(subjects):
+            for name, signal in signals.items():
+                total = math.fsum(noise[element][name] for element in subject.elements)
+                figures[number].setdefault(name, []).extend([_db(signal, total)] * per_call)
+    return [cost_of(per_output) for per_output in figures]
+
+
+def _noise(
+    errors: _Errors, factors: Mapping[tuple[int, str], Mapping[str, float]], outputs: Iterable[str]
+) -> dict[str, float]:
+    """By output, the noise that an element alone causes there."""
+    return {
+        name: errors.outputs.get(name, 0.0)
+        + math.fsum(power * factors[errors.last, tensor].get(name, 0.0) for tensor, power in errors.tensors.items())
+        for name in outputs
+    }
+
+
+def _signals(exact: FloatPass) -> dict[str, float]:
+    return {name: _power(array) for name, array in exact.outputs.items() if array.dtype.kind == "f"}
+
+
+def _errors(
+    simulation: SegmentedSimulation,
+    exact: FloatPass,
+    element: int,
+    pools: dict[tuple[int, str], _Pool],
+    random: np.random.Generator,
+) -> _Errors:
+    """Quantize one element up to the end of its last segment; add its errors to the pools of the tensors there."""
+    state = simulation.until(exact, {element})
+    read = simulation.read_after(state.last)
+    powers: dict[str, float] = {}
+    for name, array in state.changed.items():
+        if name not in read or array.dtype.kind != "f":
+            continue
+        error = array.astype(np.float64) - exact.tensors[name]
+        power = _power(error)
+        if power > 0 and math.isfinite(power):
+            powers[name] = power
+            pool = pools.setdefault((state.last, name), _Pool(np.zeros_like(error)))
+            pool.total += error * (random.choice((-1.0, 1.0)) / math.sqrt(power))
+            pool.powers.append(power)
+    seen = {**{name: array for name, array in state.changed.items() if name in exact.outputs}, **state.shown}
+    outputs = {
+        name: _power(array.astype(np.float64) - exact.outputs[name])
+        for name, array in seen.items()
+        if array.dtype.kind == "f"
+    }
+    return _Errors(state.last, powers, outputs)
+
+
+def _factors(
+    simulation: SegmentedSimulation, exact: FloatPass, place: tuple[int, str], pool: _Pool
+) -> dict[str, float]:
+    """By output, the noise there per power of an error in a tensor; measured with an error of usual size."""
+    last, name = place
+    power = math.exp(sum(map(math.log, pool.powers)) / len(pool.powers))
+    scaled = pool.total * math.sqrt(power / max(_power(pool.total), 1e-300))
+    error = (exact.tensors[name] + scaled).astype(exact.tensors[name].dtype)
+    outputs = simulation.after(exact, last, {name: error})
+    return {
+        output: _power(array.astype(np.float64) - exact.outputs[output]) / power
+        for output, array in outputs.items()
+        if array.dtype.kind == "f"
+    }
+
+
+def _power(array: Array) -> float:
+    flat = np.asarray(array, dtype=np.float64).reshape(-1)
+    return float(flat @ flat)
+
+
+def _db(signal: float, noise: float) -> float:
+    if noise == 0.0:
+        return bounded_db(math.inf)
+    if signal == 0.0 or not math.isfinite(noise):
+        return bounded_db(-math.inf)
+    return bounded_db(10.0 * (math.log10(signal) - math.log10(noise)))

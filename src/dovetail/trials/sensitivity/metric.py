@@ -1,0 +1,61 @@
+"""The caller's metric with each subject quantized alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from dovetail.backend import Sample
+from dovetail.qdq.quantized_io import RunSamples
+from dovetail.trials.sensitivity.measure import Progress
+from dovetail.trials.sensitivity.subjects import Subject
+from dovetail.verify.segmented import FloatPass, SegmentedSimulation
+
+# How many bytes of float tensors are kept between subjects; the passes of further samples are computed again.
+_KEPT_BYTES = 1 << 30
+# Computes the values of the metric from a function that runs samples.
+Figures = Callable[[RunSamples], dict[str, float]]
+
+
+def measure_metric(
+    simulation: SegmentedSimulation,
+    subjects: Sequence[Subject],
+    figures: Figures,
+    progress: Progress = lambda done, total: None,
+) -> tuple[dict[str, float], list[dict[str, float]]]:
+    """The values of the metric in float, and with each subject quantized."""
+    passes = _Passes(simulation)
+    in_float = figures(passes.run(None))
+    quantized = []
+    for number, subject in enumerate(subjects):
+        progress(number, len(subjects))
+        quantized.append(figures(passes.run(subject)))
+    return in_float, quantized
+
+
+class _Passes:
+    """Float passes of the first samples, kept as long as they fit."""
+
+    def __init__(self, simulation: SegmentedSimulation) -> None:
+        self._simulation = simulation
+        self._kept: list[FloatPass] = []
+        self._bytes = 0
+
+    def run(self, subject: Subject | None) -> RunSamples:
+        """A function that runs samples, the same ones each time, with a subject quantized."""
+
+        def outputs(samples: Iterable[Sample]) -> Iterator[Sample]:
+            for number, sample in enumerate(samples):
+                exact = self._pass(number, sample)
+                yield dict(exact.outputs) if subject is None else self._simulation.outputs(exact, subject.elements)
+
+        return outputs
+
+    def _pass(self, number: int, sample: Sample) -> FloatPass:
+        if number < len(self._kept):
+            return self._kept[number]
+        exact = self._simulation.float_pass(sample)
+        size_bytes = sum(array.nbytes for array in exact.tensors.values())
+        if number == len(self._kept) and self._bytes + size_bytes <= _KEPT_BYTES:
+            self._kept.append(exact)
+            self._bytes += size_bytes
+        return exact

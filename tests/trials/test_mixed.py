@@ -1,0 +1,212 @@
+"""Mixed precision: the operators that cause the noise become wider, no others, and the cheapest good plan is taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import dovetail
+from dovetail.errors import InputError
+from dovetail.finding import Status
+from dovetail.op_support import FP32, W8A8
+from dovetail.plan.constraints import build_problem
+from dovetail.plan.mixture import boundaries, float_share, islands
+from dovetail.plan.request import Pin, Pins
+from dovetail.report.result import Result
+from dovetail.storage import Reason
+from dovetail.targets import open_target
+from dovetail.trials.goal import Goal
+from dovetail.trials.knobs.mixed import is_wider, mixed
+from dovetail.trials.mixed import MixedSearch, uniform
+from dovetail.trials.variant import in_precision, pinned
+from tests.equality import model_from, normal
+from tests.trials.benches import bench_of
+
+ORT_CPU = open_target("ort-cpu")
+# The input of the third layer has one channel that is thirty times larger than the others.
+OUTLIER = np.ones(16, np.float32)
+OUTLIER[3] = 30.0
+LAYERS = """g (float[1,8,16] x) => (float[1,8,16] y)
+{ [first] a = MatMul(x, w1) [second] b = MatMul(a, w2) [scale] c = Mul(b, outlier) [third] d = MatMul(c, w3)
+  [fourth] e = MatMul(d, w4) [fifth] y = MatMul(e, w5) }"""
+DATA = {"x": np.random.default_rng(0).standard_normal((40, 1, 8, 16)).astype(np.float32)}
+
+
+def layers() -> ir.Model:
+    weights = {f"w{number}": normal(16, 16, seed=number) / np.float32(4) for number in range(1, 6)}
+    weights["w3"][3] /= 8
+    return model_from(LAYERS, outlier=OUTLIER, **weights)
+
+
+def saved(folder: Path) -> Path:
+    path = folder / "model.onnx"
+    ir.save(layers(), path)
+    return path
+
+
+def fitted(folder: Path, name: str = "run", **options: object) -> Result:
+    return dovetail.fit(
+        saved(folder), target="ort-cpu", precision="auto", calibration=DATA, output=folder / name, **options
+    )
+
+
+def wide_nodes(result: Result) -> set[str]:
+    return {row.place.nodes[0] for row in result.decisions if row.knob == "mixed" and not row.is_whole}
+
+
+def test_the_operators_around_the_outlier_come_first(tmp_path: Path) -> None:
+    bench, base = bench_of(layers(), ORT_CPU, W8A8, tmp_path, count=16)
+    search = MixedSearch(bench, base, FP32, None)
+    assert {unit.nodes[0].name for unit in search.candidates[0].units} == {"scale", "third"}
+    found = list(search.mixtures())
+    assert found[0].sqnr_db > uniform(bench, base).sqnr_db + 3
+    sizes = [len(mixture.wide) for mixture in found]
+    assert sizes == sorted(set(sizes))
+
+
+def test_a_mixture_is_the_plan_that_the_same_pins_give_from_the_start(tmp_path: Path) -> None:
+    bench, base = bench_of(layers(), ORT_CPU, W8A8, tmp_path, count=16)
+    mixture = next(MixedSearch(bench, base, FP32, None).mixtures())
+    pins = mixture.variant.request.pins
+    again = pinned(pins)(in_precision(W8A8)(in_precision(FP32)(base)))
+    plan = bench.plan(again)
+    assert plan.tensors == mixture.plan.tensors
+    assert plan.edges == mixture.plan.edges
+
+
+def test_the_most_macs_in_float_are_kept(tmp_path: Path) -> None:
+    bench, base = bench_of(layers(), ORT_CPU, W8A8, tmp_path, count=16)
+    all_of_them = list(MixedSearch(bench, base, FP32, None).mixtures())
+    limited = list(MixedSearch(bench, base, FP32, 0.25).mixtures())
+    assert max(mixture.float_share for mixture in all_of_them) > 0.5
+    assert 0 < max(mixture.float_share for mixture in limited) <= 0.25
+
+
+def test_what_the_caller_pinned_is_not_searched(tmp_path: Path) -> None:
+    bench, base = bench_of(layers(), ORT_CPU, W8A8, tmp_path, count=16)
+    third = next(unit for unit in build_problem(base.model, ORT_CPU.table).units if unit.nodes[0].name == "third")
+    kept = pinned(Pins({third.name: Pin(W8A8, Reason.PINNED, "--keep third=w8a8")}))(base)
+    names = {unit.name for candidate in MixedSearch(bench, kept, FP32, None).candidates for unit in candidate.units}
+    assert names
+    assert third.name not in names
+
+
+def test_auto_takes_the_cheapest_that_is_close_to_the_best(tmp_path: Path) -> None:
+    result = fitted(tmp_path)
+    whole = next(row for row in result.decisions if row.knob == "mixed" and row.is_whole)
+    figures = {row.label: row.figures for row in whole.alternatives}
+    assert figures["w8a8"]["sqnr_db"] < 25
+    enough = [row for row in figures.values() if row["sqnr_db"] >= 39]
+    assert figures[whole.taken]["float_macs_percent"] == min(row["float_macs_percent"] for row in enough)
+    assert all(result.verdicts[name].status is Status.PASS for name in ("compiled", "fidelity", "numerics", "accuracy"))
+    assert "would give" in whole.reason or figures[whole.taken]["float_macs_percent"] == 100
+
+
+def test_a_goal_is_met_with_fewer_operators_in_float(tmp_path: Path) -> None:
+    close, goal = fitted(tmp_path, "close"), fitted(tmp_path, "goal", min_sqnr=32.0)
+    shares = []
+    for result in (close, goal):
+        whole = next(row for row in result.decisions if row.knob == "mixed" and row.is_whole)
+        taken = next(row for row in whole.alternatives if row.label == whole.taken)
+        shares.append((taken.figures["float_macs_percent"], taken.figures["sqnr_db"]))
+    assert shares[1][0] < shares[0][0]
+    assert shares[1][1] > 32
+    assert wide_nodes(goal)
+    assert "SQNR >= 32 dB" in next(row.rule for row in goal.decisions if row.is_whole)
+
+
+def test_a_budget_that_cannot_be_met_fails_with_the_closest_plan(tmp_path: Path) -> None:
+    result = fitted(tmp_path, min_sqnr=60.0, max_float=0.1)
+    whole = next(row for row in result.decisions if row.knob == "mixed" and row.is_whole)
+    assert "no plan that was tried meets the goal" in whole.reason
+    assert result.verdicts["budget"].status is Status.PASS
+    assert result.verdicts["accuracy"].status is Status.FAIL
+    best = max(row.figures["sqnr_db"] for row in whole.alternatives)
+    assert next(row for row in whole.alternatives if row.label == whole.taken).figures["sqnr_db"] == best
+
+
+def test_the_verdict_budget_without_a_search(tmp_path: Path) -> None:
+    for precision, limit, status in (
+        ("fp32", 0.5, Status.FAIL),
+        ("fp32", 1.0, Status.PASS),
+        ("w8a8", 0.0, Status.PASS),
+    ):
+        result = dovetail.fit(
+            saved(tmp_path),
+            target="ort-cpu",
+            precision=precision,
+            calibration=DATA,
+            output=tmp_path / f"{precision}{limit}",
+            max_float=limit,
+            min_sqnr=-100.0,
+        )
+        assert result.verdicts["budget"].status is status
+    plain = dovetail.fit(
+        saved(tmp_path), target="ort-cpu", calibration=DATA, output=tmp_path / "plain", min_sqnr=-100.0
+    )
+    assert "budget" not in plain.verdicts
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_latency": 0.5}, "the latency on ort-cpu is neither estimated nor measured here"),
+        ({"max_float": 1.5}, "--max-float 1.5: expected a fraction from 0 to 1"),
+        ({"max_float": -0.1}, "threshold max_float: expected a number of at least 0"),
+        ({"max_float": float("nan")}, "threshold max_float: expected a finite number"),
+    ],
+)
+def test_a_budget_that_makes_no_sense_is_refused(options: dict[str, float], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        fitted(tmp_path, **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_max_latency_names_the_chips_that_have_an_estimate(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"qnn-htp:sm8550 is neither .*estimates it for qnn-htp:soc52, "):
+        dovetail.fit(
+            saved(tmp_path), target="qnn-htp:sm8550", calibration=DATA, output=tmp_path / "run", max_latency=0.9
+        )
+
+
+def test_wider_is_more_bits_or_float() -> None:
+    table = open_target("qnn-htp:sm8550").table.precisions
+    assert is_wider(table["w8a8"], table["w8a16"])
+    assert is_wider(table["w8a16"], table["fp16"])
+    assert not is_wider(table["w8a16"], table["w8a8"])
+    assert not is_wider(table["fp16"], table["w8a16"])
+    fp8 = open_target("tensorrt:sm89").table.precisions
+    assert not is_wider(fp8["fp8"], fp8["w8a8"])
+
+
+def test_islands_and_conversions_are_counted(tmp_path: Path) -> None:
+    bench, base = bench_of(layers(), ORT_CPU, W8A8, tmp_path, count=16)
+    problem = build_problem(base.model, ORT_CPU.table)
+    units = {unit.nodes[0].name: unit.name for unit in problem.units}
+    apart = [units["second"], units["fourth"]]
+    pin = Pin(FP32, Reason.MEASURED, "tried")
+    plan = bench.plan(pinned(Pins(dict.fromkeys(apart, pin)))(base))
+    assert [[unit.name for unit in part] for part in islands(problem, apart)] == [[name] for name in apart]
+    assert boundaries(problem, bench.plan(base)) == 0
+    # a and d are read in float; b, c, which is float because its neighbors are, and e are read in 8 bits
+    assert boundaries(problem, plan) == 5
+    assert float_share(problem, plan) == pytest.approx(0.4)
+    together = [units["second"], units["scale"], units["third"]]
+    assert len(islands(problem, together)) == 1
+
+
+def test_goals_are_said_in_words() -> None:
+    assert str(Goal(min_sqnr_db=20, max_float=0.1)) == "SQNR >= 20 dB, at most 10% of MACs in float"
+    assert "within 1 dB of the best" in str(Goal())
+    assert (
+        str(Goal(max_drop=0.01, max_drop_of={"map": 0.02})) == "metric drops by at most 0.01, map drops by at most 0.02"
+    )
+    assert Goal(max_drop_of={"map": 0.02}).drop_of("other") == float("inf")
+
+
+def test_without_auto_nothing_is_searched(tmp_path: Path) -> None:
+    bench, base = bench_of(layers(), ORT_CPU, W8A8, tmp_path, count=16)
+    assert mixed().decide(bench, base) == (base, ())
