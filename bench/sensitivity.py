@@ -33,7 +33,7 @@ from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
 from dovetail.targets import open_target
 from dovetail.trials.sensitivity.first_order import MEASURED, estimate
-from dovetail.trials.sensitivity.measure import Cost, add_sample, cost_of, measure
+from dovetail.trials.sensitivity.measure import Calls, Cost, add_call, cost_of, measure
 from dovetail.trials.sensitivity.subjects import Subject, operators
 from dovetail.verify.run import SessionRun
 from dovetail.verify.segmented import SegmentedSimulation
@@ -92,7 +92,7 @@ def _exact(
     folder: Path,
 ) -> list[Cost]:
     simulation = SegmentedSimulation(model, plan, elements, folder)
-    return measure(simulation, samples, subjects, ranked_outputs(model.graph))
+    return measure(simulation, _calls(model, samples), subjects)
 
 
 def _first_order(
@@ -103,13 +103,16 @@ def _first_order(
     subjects: Sequence[Subject],
     folder: Path,
 ) -> list[Cost]:
-    """All estimated, and the costliest measured, as the command does."""
+    """All estimated, and the costliest measured; the command also measures blocks and the whole model."""
     simulation = SegmentedSimulation(model, plan, elements, folder)
-    costs = estimate(simulation, samples, subjects)
-    measure(
-        simulation, samples, [subjects[number] for number in _costliest(costs, MEASURED)], ranked_outputs(model.graph)
-    )
+    calls = _calls(model, samples)
+    costs = estimate(simulation, calls, subjects)
+    measure(simulation, calls, [subjects[number] for number in _costliest(costs, MEASURED)])
     return costs
+
+
+def _calls(model: ir.Model, samples: Sequence[Sample]) -> Calls:
+    return Calls(lambda: samples, len(samples), ranked=ranked_outputs(model.graph))
 
 
 def _of(subject: Subject, elements: Sequence[Element]) -> list[Element]:
@@ -127,7 +130,7 @@ def _rebuilt(
     run = SessionRun(emit_qdq(model, only(plan, elements)), Mode.EXACT, folder)
     figures: dict[str, list[float]] = {}
     for expected, outputs in zip(exact, run(samples), strict=True):
-        add_sample(figures, expected, outputs, ranked_outputs(model.graph))
+        add_call(figures, expected, outputs, _calls(model, samples))
     return cost_of(figures)
 
 

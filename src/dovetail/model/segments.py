@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -28,12 +28,13 @@ class Segment:
 
 
 def segments_of(model: ir.Model, count: int) -> tuple[Segment, ...]:
-    """At most ``count`` segments of about the same number of nodes, cut where the fewest bytes cross."""
+    """At most ``count`` segments of about the same number of nodes, cut where the fewest elements cross."""
     nodes = list(model.graph)
     last_use = _last_uses(nodes)
     outer = {*model.graph.inputs, *(value for node in nodes for value in node.outputs)}
     cuts = [0, *_cuts(nodes, last_use, max(1, min(count, len(nodes)))), len(nodes)]
-    return tuple(_segment(nodes[start:stop], start, last_use, outer) for start, stop in itertools.pairwise(cuts))
+    segments = (_segment(nodes[start:stop], start, last_use, outer) for start, stop in itertools.pairwise(cuts))
+    return tuple(segment for segment in segments if segment.outputs)  # without one that only has constants
 
 
 def segment_model(model: ir.Model, segment: Segment) -> ir.Model:
@@ -56,28 +57,25 @@ def _last_uses(nodes: Sequence[ir.Node]) -> dict[ir.Value, int]:
 
 def _read(node: ir.Node) -> list[ir.Value]:
     """The tensors that a node reads, also in its subgraphs; constants are not tensors."""
-    inner = [value for graph in _graphs(node) for each in graph for value in _read(each)]
+    graphs = list(subgraphs_of(node))
+    inner = [value for graph in graphs for each in graph for value in _read(each)]
+    inner += [value for graph in graphs for value in graph.outputs]  # a branch may only pass on an outer tensor
     values = [value for value in (*node.inputs, *inner) if value is not None and constant_of(value) is None]
     return list(dict.fromkeys(values))
 
 
-def _graphs(node: ir.Node) -> list[ir.Graph]:
-    return [
-        graph
-        for attribute in node.attributes.values()
-        for graph in (
-            [attribute.as_graph()]
-            if attribute.type is ir.AttributeType.GRAPH
-            else attribute.as_graphs()
-            if attribute.type is ir.AttributeType.GRAPHS
-            else []
-        )
-    ]
+def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:
+    """The subgraphs of a node, for example the branches of an If."""
+    for attribute in node.attributes.values():
+        if attribute.type is ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type is ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
 
 
 def _cuts(nodes: Sequence[ir.Node], last_use: dict[ir.Value, int], count: int) -> list[int]:
     """The positions between segments: each the cheapest within half a segment of where equal segments would end."""
-    crossing = _crossing_bytes(nodes, last_use)
+    crossing = _crossing_elements(nodes, last_use)
     length, cuts = len(nodes) / count, list[int]()
     for number in range(1, count):
         low = max(math.ceil((number - 0.5) * length), (cuts[-1] if cuts else 0) + 1)
@@ -87,7 +85,7 @@ def _cuts(nodes: Sequence[ir.Node], last_use: dict[ir.Value, int], count: int) -
     return cuts
 
 
-def _crossing_bytes(nodes: Sequence[ir.Node], last_use: dict[ir.Value, int]) -> list[int]:
+def _crossing_elements(nodes: Sequence[ir.Node], last_use: dict[ir.Value, int]) -> list[int]:
     """For every position, the elements of the tensors that are computed before it and read after it."""
     changes = [0] * (len(nodes) + 2)
     for index, node in enumerate(nodes):

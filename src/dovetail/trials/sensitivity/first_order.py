@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dovetail.backend import Sample
 from dovetail.encoding import Array
-from dovetail.trials.sensitivity.measure import Cost, Progress, cost_of
+from dovetail.trials.sensitivity.measure import Calls, Cost, Progress, cost_of
 from dovetail.trials.sensitivity.subjects import Subject
 from dovetail.verify.segmented import FloatPass, SegmentedSimulation
 from dovetail.verify.verdicts import bounded_db
@@ -44,25 +43,26 @@ class _Errors:
 
 def estimate(
     simulation: SegmentedSimulation,
-    samples: Iterable[Sample],
+    calls: Calls,
     subjects: Sequence[Subject],
-    per_call: int = 1,
     progress: Progress = lambda done, total: None,
 ) -> list[Cost]:
     """The estimated cost of every subject: the noise of its elements, added up.
 
-    How errors grow is measured on the first call of the model. Outputs after a TopK are compared as they are, and the
-    ``per_call`` samples of one call have the same figure.
+    How errors grow is measured on the first call of the model. Outputs after a TopK are compared as they are, and all
+    samples of one call have the same figure.
     """
     elements = sorted({number for subject in subjects for number in subject.elements})
     figures: list[dict[str, list[float]]] = [{} for _ in subjects]
     factors: dict[tuple[int, str], dict[str, float]] = {}
-    for done, sample in enumerate(samples):
-        progress(done, None)
+    for done, sample in enumerate(calls.read()):
         exact = simulation.float_pass(sample)
         pools: dict[tuple[int, str], _Pool] = {}
         random = np.random.default_rng(_SEED)
-        errors = {number: _errors(simulation, exact, number, pools, random) for number in elements}
+        errors: dict[int, _Errors] = {}
+        for position, number in enumerate(elements):
+            progress(done * len(elements) + position, calls.count * len(elements))
+            errors[number] = _errors(simulation, exact, number, pools, random)
         for place in pools.keys() - factors.keys():
             factors[place] = _factors(simulation, exact, place, pools[place])
         signals = _signals(exact)
@@ -70,7 +70,7 @@ def estimate(
         for number, subject in enumerate(subjects):
             for name, signal in signals.items():
                 total = math.fsum(noise[element][name] for element in subject.elements)
-                figures[number].setdefault(name, []).extend([_db(signal, total)] * per_call)
+                figures[number].setdefault(name, []).extend([_db(signal, total)] * calls.per_call)
     return [cost_of(per_output) for per_output in figures]
 
 
@@ -103,18 +103,18 @@ def _errors(
     for name, array in state.changed.items():
         if name not in read or array.dtype.kind != "f":
             continue
-        error = array.astype(np.float64) - exact.tensors[name]
+        error = _difference(array, exact.tensors[name])
         power = _power(error)
-        if power > 0 and math.isfinite(power):
+        if not math.isfinite(power):  # nothing to propagate: every output counts as lost
+            return _Errors(state.last, {}, dict.fromkeys(exact.outputs, math.inf))
+        if power > 0:
             powers[name] = power
             pool = pools.setdefault((state.last, name), _Pool(np.zeros_like(error)))
             pool.total += error * (random.choice((-1.0, 1.0)) / math.sqrt(power))
             pool.powers.append(power)
     seen = {**{name: array for name, array in state.changed.items() if name in exact.outputs}, **state.shown}
     outputs = {
-        name: _power(array.astype(np.float64) - exact.outputs[name])
-        for name, array in seen.items()
-        if array.dtype.kind == "f"
+        name: _power(_difference(array, exact.outputs[name])) for name, array in seen.items() if array.dtype.kind == "f"
     }
     return _Errors(state.last, powers, outputs)
 
@@ -129,10 +129,19 @@ def _factors(
     error = (exact.tensors[name] + scaled).astype(exact.tensors[name].dtype)
     outputs = simulation.after(exact, last, {name: error})
     return {
-        output: _power(array.astype(np.float64) - exact.outputs[output]) / power
+        output: _power(_difference(array, exact.outputs[output])) / power
         for output, array in outputs.items()
         if array.dtype.kind == "f"
     }
+
+
+def _difference(array: Array, exact: Array) -> Array:
+    """The error of an array; infinite if it has another shape, as after a NonZero."""
+    if array.shape != exact.shape:
+        return np.full(exact.shape or (1,), math.inf)
+    with np.errstate(invalid="ignore", over="ignore"):
+        error: Array = array.astype(np.float64) - exact
+    return error
 
 
 def _power(array: Array) -> float:
