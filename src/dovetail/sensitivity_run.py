@@ -51,8 +51,8 @@ SAMPLES = 16
 # By how much the emitted graph may differ from the sum of what is measured before a note says so.
 _EMITTED_DB = 0.5
 _FIRST_ORDER = (
-    f"figures with ~ are estimated to first order; the {MEASURED} operators and parts of operators that cost most by "
-    "the estimate are measured"
+    f"figures with ~ are estimated to first order; blocks, and the {MEASURED} operators that cost most by the "
+    "estimate, are measured"
 )
 _FROM_PYTHON = RunOrigin("sensitivity", "dovetail.sensitivity")
 
@@ -181,8 +181,8 @@ class _Trial:
         costs = estimate(self.simulation, self.calls, self.subjects, self.clock.progress)
         numbers = range(len(self.subjects))
         operators = [number for number in numbers if self.subjects[number].level is Level.OPERATOR]
-        operators.sort(key=lambda number: costs[number].mean_db)
-        estimated = frozenset(operators[MEASURED:])
+        whole = sorted((n for n in operators if self.subjects[n].whole), key=lambda n: costs[n].mean_db)
+        estimated = frozenset(operators) - frozenset(whole[:MEASURED])
         measured = [number for number in numbers if number not in estimated]
         for number, cost in zip(measured, self._measure([self.subjects[n] for n in measured]), strict=True):
             costs[number] = cost

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
-from onnx_ir.convenience import extract
 
 from dovetail.model.edit import constant_of, shape_of
 
@@ -37,11 +36,38 @@ def segments_of(model: ir.Model, count: int) -> tuple[Segment, ...]:
     return tuple(segment for segment in segments if segment.outputs)  # without one that only has constants
 
 
-def segment_model(model: ir.Model, segment: Segment) -> ir.Model:
-    """The nodes of a segment as a model; tensors keep their names."""
-    values = {value.name: value for value in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs))}
-    graph = extract(model.graph, [values[name] for name in segment.inputs], [values[name] for name in segment.outputs])
-    return ir.Model(graph, ir_version=model.ir_version)
+def segment_models(model: ir.Model, segments: Sequence[Segment]) -> list[ir.Model]:
+    """The nodes of each segment as a model; tensors keep their names."""
+    nodes = list(model.graph)
+    values = {value.name: value for value in (*model.graph.inputs, *(v for node in nodes for v in node.outputs))}
+    return [
+        ir.Model(
+            _view(
+                model.graph,
+                nodes[segment.start : segment.stop],
+                [values[name] for name in segment.inputs],
+                [values[name] for name in segment.outputs],
+            ).clone(),
+            ir_version=model.ir_version,
+        )
+        for segment in segments
+    ]
+
+
+def _view(
+    graph: ir.Graph, nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
+) -> ir.GraphView:
+    """Some nodes of a graph, with the initializers and the Constant nodes that they read."""
+    read = dict.fromkeys(value for node in nodes for value in _read_constants(node))
+    producers = dict.fromkeys(node for value in read if (node := value.producer()) is not None)
+    return ir.GraphView(
+        inputs,
+        outputs,
+        nodes=(*(node for node in producers if node not in nodes), *nodes),
+        initializers=[value for value in read if value.is_initializer() and value.graph is graph],
+        opset_imports=graph.opset_imports,
+        name=graph.name,
+    )
 
 
 def _last_uses(nodes: Sequence[ir.Node]) -> dict[ir.Value, int]:
@@ -57,11 +83,19 @@ def _last_uses(nodes: Sequence[ir.Node]) -> dict[ir.Value, int]:
 
 def _read(node: ir.Node) -> list[ir.Value]:
     """The tensors that a node reads, also in its subgraphs; constants are not tensors."""
+    return [value for value in _operands(node) if constant_of(value) is None]
+
+
+def _read_constants(node: ir.Node) -> list[ir.Value]:
+    return [value for value in _operands(node) if constant_of(value) is not None and value.graph is node.graph]
+
+
+def _operands(node: ir.Node) -> dict[ir.Value, None]:
+    """All values that a node reads, also in its subgraphs."""
     graphs = list(subgraphs_of(node))
-    inner = [value for graph in graphs for each in graph for value in _read(each)]
+    inner = [value for graph in graphs for each in graph for value in _operands(each)]
     inner += [value for graph in graphs for value in graph.outputs]  # a branch may only pass on an outer tensor
-    values = [value for value in (*node.inputs, *inner) if value is not None and constant_of(value) is None]
-    return list(dict.fromkeys(values))
+    return dict.fromkeys(value for value in (*node.inputs, *inner) if value is not None)
 
 
 def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:

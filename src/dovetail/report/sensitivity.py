@@ -42,12 +42,12 @@ class SensitivityRow:
     """What quantizing one subject alone costs, with everything else in float.
 
     ``sqnr_db``: of ``output``, the float output that loses most, mean over samples; ``deviation_db``: standard
-    deviation. ``noise``: relative to that of the whole quantized model. ``whole``: this is all that is
-    quantized of the subject, and not one part of two. ``rank``: 1 costs most, among the whole subjects of one level, or
-    among its weights, or its activations; equal where the samples do not tell two rows apart. ``drop``: of the value that rows are ranked by, if that is one of the
-    caller's metric; None without a metric, or if it is not finite. ``estimated``: SQNR to first order, not measured.
-    ``figures``: the caller's metric. ``unit``: the operator's name in the rewritten graph. ``keep``: the tensors that
-    ``--keep`` takes to keep the operator in another precision.
+    deviation. ``noise``: relative to that of the whole quantized model. ``whole``: this is all that is quantized of the
+    subject, and not one part of two. ``rank``: 1 costs most, among the whole subjects of one level, or among its
+    weights, or its activations; equal where the samples do not tell two rows apart. ``drop``: of the value that rows
+    are ranked by, if that is one of the caller's metric; None without a metric, or if it is not finite. ``estimated``:
+    SQNR to first order, not measured. ``figures``: the caller's metric. ``unit``: the operator's name in the rewritten
+    graph. ``keep``: the tensors that ``--keep`` takes to keep the operator in another precision.
     """
 
     level: Level
