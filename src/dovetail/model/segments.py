@@ -75,7 +75,7 @@ def _last_uses(nodes: Sequence[ir.Node]) -> dict[ir.Value, int]:
     last: dict[ir.Value, int] = {}
     for index, node in enumerate(nodes):
         for value in _read(node):
-            last[value] = index
+            last[value] = max(last.get(value, index), index)  # an output that is read again stays an output
         for value in node.outputs:
             last[value] = len(nodes) if value.is_graph_output() else index
     return last
