@@ -128,6 +128,7 @@ def sensitivity(
     samples: int | None = None,
     first_order: bool = False,
     force: bool = False,
+    resume: bool = False,
     report: Reporter = silent,
     **options: Any,
 ) -> SensitivityResult:
@@ -152,7 +153,7 @@ def sensitivity(
             evaluation=evaluation,
             metric=None if isinstance(metric, str) else metric,
         )
-        return run_sensitivity(job, Path(output), chosen, force=force, report=report)
+        return run_sensitivity(job, Path(output), chosen, force=force, resume=resume, report=report)
 
 
 def verify_device(run: str | Path, *, device_outputs: str | Path) -> Result:

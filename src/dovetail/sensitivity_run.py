@@ -30,7 +30,7 @@ from dovetail.qdq.quantized_io import RunSamples, with_float_io
 from dovetail.qdq.simulation import load_simulation
 from dovetail.report.sensitivity import CSV, JSON, SQNR, SensitivityResult
 from dovetail.report.sensitivity_rows import MetricFigures, finite, rows_of
-from dovetail.run_record import RunOrigin, RunRecord
+from dovetail.run_record import SENSITIVITY_KIND, RunOrigin, RunRecord
 from dovetail.rundir import RunDir, open_rundir
 from dovetail.stages import Stages
 from dovetail.stats import DataInfo
@@ -54,7 +54,7 @@ _FIRST_ORDER = (
     f"figures with ~ are estimated to first order; blocks, and the {MEASURED} operators that cost most by the "
     "estimate, are measured"
 )
-_FROM_PYTHON = RunOrigin("sensitivity", "dovetail.sensitivity")
+_FROM_PYTHON = RunOrigin(SENSITIVITY_KIND, "dovetail.sensitivity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +79,20 @@ def sensitivity(
     options: SensitivityOptions = SensitivityOptions(),
     *,
     force: bool = False,
+    resume: bool = False,
     report: Reporter = silent,
     origin: RunOrigin = _FROM_PYTHON,
 ) -> SensitivityResult:
-    """Measure every part of a model alone, and write ``sensitivity.json`` and ``sensitivity.csv``."""
+    """Measure every part of a model alone, and write ``sensitivity.json`` and ``sensitivity.csv``.
+
+    ``resume``: take what an earlier run in the same directory has up to the calibration; everything is measured again.
+    """
     _require_precision(job)
     clock = Clock(report)
     with clock.stage("probe"):
         sha256 = file_sha256(job.path, *external_files(job.path))
     record = RunRecord(origin.kind, origin.command, job.path.name, option_values(job.options), job.compared(sha256))
-    with open_rundir(output, record, force=force, resume=False) as run:
+    with open_rundir(output, record, force=force, resume=resume) as run:
         graph = calibrated_graph(job, run, clock, Stages(run, clock, core_versions()), sha256)
         result = _measured(graph, run, clock, options)
         write_whole(run.path / CSV, result.to_csv())

@@ -43,6 +43,7 @@ from dovetail.cli.options import (
 @IMAGES
 @TARGET_OPTION
 @OUTPUT
+@click.option("--resume", is_flag=True, help="Continue an earlier run; its calibration is not repeated.")
 @click.pass_context
 def sensitivity_command(
     context: click.Context,
@@ -50,6 +51,7 @@ def sensitivity_command(
     model: Path,
     output: Path,
     force: bool,
+    resume: bool,
     samples: int | None,
     first_order: bool,
     **arguments: Any,
@@ -66,14 +68,14 @@ def sensitivity_command(
     from dovetail.printable import one_line
     from dovetail.report.sensitivity import CSV, JSON
     from dovetail.report.sensitivity_terminal import print_sensitivity
-    from dovetail.run_record import RunOrigin
+    from dovetail.run_record import SENSITIVITY_KIND, RunOrigin
     from dovetail.sensitivity_run import SensitivityOptions, sensitivity
 
-    origin = RunOrigin("sensitivity", current(context, output).command)
+    origin = RunOrigin(SENSITIVITY_KIND, current(context, output).command)
     chosen = SensitivityOptions(first_order, samples)
     options = options_from(option_values(arguments))
     with showing_progress(SENSITIVITY_STAGES) as report:
         job = prepare(model, options, calibration=arguments["calib"], evaluation=arguments["eval_"])
-        result = sensitivity(job, output, chosen, force=force, report=report, origin=origin)
+        result = sensitivity(job, output, chosen, force=force, resume=resume, report=report, origin=origin)
     print_sensitivity(result)
     click.echo(f"{one_line(str(output))}: {JSON}, {CSV}")

@@ -14,11 +14,12 @@ import msgspec
 from dovetail.document import convert, encode, read_document
 from dovetail.errors import InputError
 from dovetail.finding import Finding
+from dovetail.rundir import SENSITIVITY
 from dovetail.stats import DataInfo
 from dovetail.trials.sensitivity.subjects import Level, Part
 
 SCHEMA_VERSION = 1
-JSON, CSV = "sensitivity.json", "sensitivity.csv"
+JSON, CSV = SENSITIVITY, "sensitivity.csv"
 # What rows are ranked by without a metric.
 SQNR = "sqnr_db"
 _COLUMNS = (
