@@ -1,7 +1,8 @@
-"""Sensitivity of a ViT-tiny, all operators: exact and first-order, against a rebuild for every one of them.
+"""Sensitivity of all operators of a ViT-tiny with random weights: exact and to first order, against rebuilding each.
 
     python -m bench.sensitivity                       # 2 samples, w8a8 on ort-cpu
     python -m bench.sensitivity --rebuild 40          # rebuild only 40 of them, and scale the time
+    python -m bench.sensitivity --model vit_fashion --samples 16 --rebuild 20       # a shipped model
 
 Prints CPU seconds on one thread, everything from the plan on: inserting Q/DQ, opening sessions, running. *rebuild*
 emits, loads and runs the QDQ graph of every subject anew: an operator, its weights, or its activations. *exact* is what
@@ -24,6 +25,7 @@ from tests.networks.vit_tiny import pictures, save
 from tests.planning import planned
 
 from dovetail.backend import Sample
+from dovetail.encoding import Array
 from dovetail.float_graph import prepared
 from dovetail.model.ranked import ranked_outputs
 from dovetail.model.read import read
@@ -38,8 +40,10 @@ from dovetail.trials.sensitivity.measure import Calls, Cost, add_call, cost_of, 
 from dovetail.trials.sensitivity.subjects import Subject, operators
 from dovetail.verify.run import SessionRun
 from dovetail.verify.segmented import SegmentedSimulation
+from dovetail.zoo import load, names
 
 CALIBRATION, TOP = 4, 20
+_RANDOM = "vit_tiny"
 # Above this, the rounding of float32 itself differs between two sessions.
 FLOAT32_DB = 90.0
 
@@ -48,20 +52,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="ort-cpu")
     parser.add_argument("--precision", default="w8a8")
+    parser.add_argument("--model", default=_RANDOM, choices=(_RANDOM, *names()), help="default: random weights")
     parser.add_argument("--samples", type=int, default=2)
     parser.add_argument("--rebuild", type=int, default=0, help="how many subjects are rebuilt (default all)")
     options = parser.parse_args(arguments)
     target = open_target(options.target)
     with tempfile.TemporaryDirectory(prefix="bench-sensitivity-") as name:
         folder = Path(name)
-        model = prepared(read(save(folder, token_scale=0.2), {}), target)
-        images = pictures(CALIBRATION + options.samples)
-        plan = planned(
-            model, target, target.table.precisions[options.precision], data={"image": images[:CALIBRATION, None]}
-        )
+        path, calibration, samples = _case(options.model, options.samples, folder)
+        model = prepared(read(path, {}), target)
+        plan = planned(model, target, target.table.precisions[options.precision], data=calibration)
         elements = elements_of(build_problem(model, target.table), plan)
         subjects = list(operators(elements))
-        samples = [{"image": image[None]} for image in images[CALIBRATION:]]
         print(f"{len(elements)} elements, {len(subjects)} subjects, {len(samples)} samples", flush=True)
         exact, exact_s = _timed(lambda: _exact(model, plan, elements, samples, subjects, folder))
         first, first_s = _timed(lambda: _first_order(model, plan, elements, samples, subjects, folder))
@@ -82,6 +84,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"first order {first_s:7.1f} s  {first_s / rebuild_s:.3f}x   rank correlation {rank:.3f}, "
         f"{len(both)} of the {TOP} operators that cost most are measured"
     )
+
+
+def _case(name: str, count: int, folder: Path) -> tuple[Path, dict[str, Array], list[Sample]]:
+    """A model file, calibration data with samples along the first axis, and other samples."""
+    if name == _RANDOM:
+        images = pictures(CALIBRATION + count)
+        path, key, calibration, held_out = (
+            save(folder, token_scale=0.2),
+            "image",
+            images[:CALIBRATION],
+            images[CALIBRATION:],
+        )
+    else:
+        shipped = load(name)
+        path, key = shipped.model_path, shipped.input_name
+        calibration, held_out = shipped.calib()[key][: 2 * CALIBRATION], shipped.eval()[key][:count]
+    return path, {key: calibration[:, None]}, [{key: image[None]} for image in held_out]
 
 
 def _exact(

@@ -177,6 +177,23 @@ def test_bad_input_is_refused_and_nothing_is_left(options: dict[str, Any], messa
     assert not (tmp_path / "out").exists()
 
 
+def test_a_tail_that_the_target_cannot_run(tmp_path: Path) -> None:
+    """The metric gets the outputs of the whole model, SQNR is of what the head computes."""
+    body = f"""g (float[1,4] x) => (float[1,2] y, int64[2,n] i) {_WEIGHTS}
+    {{ a = MatMul(x, w)  b = Relu(a)  y = MatMul(b, v)  i = NonZero(y) }}"""
+
+    def count(outputs: Iterator[Sample], labels: Iterator[Sample]) -> dict[str, float]:
+        return {"chosen": float(sum(output["i"].shape[1] for output in outputs))}
+
+    target = {"target": "qnn-htp:sm8550", "precision": "w8a16"}
+    result = _run(tmp_path, body, **target, evaluation=_data(5, 1), metric=count)
+    chosen = result.float_figures["chosen"]
+    assert chosen is not None
+    assert chosen > 0
+    assert "cannot run the end of the model" in result.notes[0]
+    assert (tmp_path / "out/tail.onnx").is_file()
+
+
 def test_an_existing_directory_needs_force(tmp_path: Path) -> None:
     _run(tmp_path)
     before = (tmp_path / "out/sensitivity.json").read_bytes()

@@ -22,7 +22,7 @@ SENSITIVITY_KIND = "sensitivity"
 
 @dataclass(frozen=True, slots=True)
 class RunOrigin:
-    """What started a run: ``kind`` is fit, repair, demo or sensitivity; ``command`` as it was typed, or the function."""
+    """What started a run: ``kind`` is fit, repair, demo or sensitivity; ``command`` as typed, or a function's name."""
 
     kind: str
     command: str

@@ -20,6 +20,8 @@ from dovetail.verify.verdicts import bounded_db
 # How many tensors are shown, and how many the option names if more than that lose nearly everything.
 SHOWN = 5
 _MOST = 16
+# A tensor that loses much need not cost much at the outputs.
+_SENSITIVITY = "`dovetail sensitivity` measures what each operator costs"
 
 
 def low_accuracy(
@@ -32,9 +34,9 @@ def low_accuracy(
     wider = wider_precision(table, precision)
     names = worst_tensors(losses, model)
     if wider is not None and names:
-        fix = f"keep the tensors that lose most SQNR in {wider}: {keep_line(names, wider)}"
+        fix = f"keep the tensors that lose most SQNR in {wider} ({_SENSITIVITY}): {keep_line(names, wider)}"
     else:
-        fix = "try another range method (--range mse), more calibration data, or a wider precision"
+        fix = f"try another range method (--range mse), more calibration data, or a wider precision; {_SENSITIVITY}"
     message = "; ".join(judgement.problems)
     return (Finding(LOW_ACCURACY, WHOLE_MODEL, message, severity, dict(judgement.verdict.numbers), fix),)
 
