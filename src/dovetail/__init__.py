@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dovetail.api import check, fit, repair, verify_device
+    from dovetail.api import check, fit, repair, sensitivity, verify_device
     from dovetail.errors import BackendError, InputError
     from dovetail.report.result import Result, load_result
+    from dovetail.report.sensitivity import SensitivityResult, load_sensitivity
     from dovetail.torch_export import from_torch
 
 __version__ = "0.1.0"
@@ -15,12 +16,15 @@ __all__ = [
     "BackendError",
     "InputError",
     "Result",
+    "SensitivityResult",
     "__version__",
     "check",
     "fit",
     "from_torch",
     "load_result",
+    "load_sensitivity",
     "repair",
+    "sensitivity",
     "verify_device",
 ]
 
@@ -28,12 +32,15 @@ _MODULES = {
     "fit": "dovetail.api",
     "check": "dovetail.api",
     "repair": "dovetail.api",
+    "sensitivity": "dovetail.api",
     "verify_device": "dovetail.api",
     "from_torch": "dovetail.torch_export",
     "InputError": "dovetail.errors",
     "BackendError": "dovetail.errors",
     "Result": "dovetail.report.result",
     "load_result": "dovetail.report.result",
+    "SensitivityResult": "dovetail.report.sensitivity",
+    "load_sensitivity": "dovetail.report.sensitivity",
 }
 
 

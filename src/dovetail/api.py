@@ -17,6 +17,7 @@ from dovetail.finding import Finding
 from dovetail.job import prepare
 from dovetail.pipeline import fit as run_fit
 from dovetail.report.result import Result
+from dovetail.report.sensitivity import SensitivityResult
 from dovetail.verify.metric import Metric
 
 ModelLike = str | Path | onnx.ModelProto
@@ -115,6 +116,45 @@ def repair(
             report=report,
         )
     return result
+
+
+def sensitivity(
+    model: ModelLike,
+    *,
+    target: str,
+    calibration: DataLike,
+    output: str | Path,
+    evaluation: DataLike | None = None,
+    metric: str | Metric | None = None,
+    samples: int | None = None,
+    first_order: bool = False,
+    force: bool = False,
+    resume: bool = False,
+    report: Reporter = silent,
+    **options: Any,
+) -> SensitivityResult:
+    """Measure what quantizing every operator and block alone costs; nothing is compiled.
+
+    ``samples``: how many of ``evaluation``, or else of ``calibration``, are used; by default 16 for SQNR and all of
+    ``evaluation`` for the metric. ``first_order``: estimate, and measure only what costs most. ``options`` are those of
+    ``fit`` that decide how the model is quantized: ``precision``, ``range``, ``keep``, ``shape``, ``option``, ...
+    """
+    from dovetail.sensitivity_run import SensitivityOptions
+    from dovetail.sensitivity_run import sensitivity as run_sensitivity
+
+    values = {"target": target, **options}
+    if isinstance(metric, str):
+        values["metric"] = metric
+    chosen = SensitivityOptions(first_order, samples)
+    with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
+        job = prepare(
+            _path(model, Path(folder)),
+            options_from(values),
+            calibration=calibration,
+            evaluation=evaluation,
+            metric=None if isinstance(metric, str) else metric,
+        )
+        return run_sensitivity(job, Path(output), chosen, force=force, resume=resume, report=report)
 
 
 def verify_device(run: str | Path, *, device_outputs: str | Path) -> Result:

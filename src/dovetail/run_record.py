@@ -16,11 +16,13 @@ from dovetail.errors import InputError
 RECORD = "run.json"
 SCHEMA_VERSION = 1
 _SHOWN_CHARS = 40
+# The kind of a run of ``dovetail sensitivity``.
+SENSITIVITY_KIND = "sensitivity"
 
 
 @dataclass(frozen=True, slots=True)
 class RunOrigin:
-    """What started a run: ``kind`` is fit, repair or demo; ``command`` as it was typed, or the function called."""
+    """What started a run: ``kind`` is fit, repair, demo or sensitivity; ``command`` as typed, or a function's name."""
 
     kind: str
     command: str
@@ -73,8 +75,8 @@ def resumed(path: Path, earlier: RunRecord | None, record: RunRecord) -> RunReco
         raise InputError(
             f"{path}: {RECORD} does not say how the run was started, so it cannot be resumed; use --force to replace it"
         )
-    names = dict.fromkeys((*earlier.compared, *record.compared))
-    before, now = earlier.compared, record.compared
+    before, now = ({**each.compared, **_command(each)} for each in (earlier, record))
+    names = dict.fromkeys((*before, *now))
     differ = [name for name in names if before.get(name) != now.get(name)]
     if differ:
         changes = [f"{name} (was {_shown(before.get(name))}, now {_shown(now.get(name))})" for name in differ]
@@ -86,6 +88,11 @@ def resumed(path: Path, earlier: RunRecord | None, record: RunRecord) -> RunReco
     return replace(
         record, kind=earlier.kind, command=earlier.command, date=earlier.date, resumed=(*earlier.resumed, start)
     )
+
+
+def _command(record: RunRecord) -> dict[str, str]:
+    """The command of a run that has another result than all others, which continue each other."""
+    return {"command": record.kind} if record.kind == SENSITIVITY_KIND else {}
 
 
 def _shown(value: str | None) -> str:

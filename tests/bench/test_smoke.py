@@ -11,7 +11,7 @@ from bench.child import ROOT, ChildFailed, run_child
 from bench.score import SESSION_MODES
 
 from bench import __main__ as all_benches
-from bench import calibration, htp, memory, peers, ranges
+from bench import calibration, htp, memory, peers, ranges, sensitivity
 from dovetail.backend import Estimate
 
 
@@ -21,6 +21,12 @@ def test_calibration_prints_a_ratio_for_every_measurement(monkeypatch, capsys):
     calibration.main()
     printed = capsys.readouterr().out
     assert all(label in printed for label in calibration.GOALS)
+
+
+def test_sensitivity_prints_all_three_ways(capsys):
+    sensitivity.main(["--model", "vit_digits", "--samples", "1", "--rebuild", "2"])
+    printed = capsys.readouterr().out
+    assert all(label in printed for label in ("rebuild", "exact", "first order", "rank correlation"))
 
 
 def test_memory_prints_the_peak_of_the_child_and_not_of_its_parent(capsys):

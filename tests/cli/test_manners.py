@@ -33,7 +33,7 @@ def test_a_traceback_is_shown_with_debug_only(run: Run, work: Path, monkeypatch:
     def fail(*_: object, **options: object) -> None:
         raise AssertionError("\x1b[31ma bug\nin two lines")
 
-    monkeypatch.setattr("dovetail.pipeline.collect", fail)
+    monkeypatch.setattr("dovetail.float_stages.collect", fail)
     code, _, err = run(*FIT)
     expected = "dovetail: unexpected AssertionError: \\x1b[31ma bug\\nin two lines; details are in run/error.txt\n"
     assert (code, err) == (4, expected)
@@ -73,7 +73,7 @@ def test_a_restored_run_does_not_get_the_details_of_another(
         raise OSError(28, "No space left on device", "a file")
 
     assert run(*FIT)[0] == 0
-    monkeypatch.setattr("dovetail.pipeline.collect", fail)
+    monkeypatch.setattr("dovetail.float_stages.collect", fail)
     monkeypatch.setattr("tempfile.tempdir", str(work))
     code, _, err = run(*FIT, "--force")
     assert code == 4

@@ -34,14 +34,21 @@ STAGES: tuple[dict[str, str], ...] = (
     {"baselines": "comparing with baselines", "device": "writing the device folder"},
     {"report": "writing the result"},
 )
-_NUMBERS = {part: number for number, stage in enumerate(STAGES, 1) for part in stage}
-_TEXTS = {part: text for stage in STAGES for part, text in stage.items()}
+# The stages of ``dovetail sensitivity``: the first ones are the same.
+SENSITIVITY_STAGES: tuple[dict[str, str], ...] = (
+    *STAGES[:4],
+    {"estimate": "estimating what each part costs", "sensitivity": "quantizing each part alone"},
+    {"verify": "running the emitted graph", "metric": "computing the metric with each part quantized"},
+)
 
 
 class _State:
     """What a run is doing now; the stage number never decreases."""
 
-    def __init__(self) -> None:
+    def __init__(self, stages: tuple[dict[str, str], ...] = STAGES) -> None:
+        self._numbers = {part: number for number, stage in enumerate(stages, 1) for part in stage}
+        self._texts = {part: text for stage in stages for part, text in stage.items()}
+        self._stages = len(stages)
         self._start_s = time.monotonic()
         self._lock = Lock()
         self._part, self._number, self._done = "read", 1, 0
@@ -49,7 +56,7 @@ class _State:
 
     def set(self, part: str, done: int, total: int | None) -> None:
         with self._lock:
-            self._number = max(self._number, _NUMBERS.get(part, 0))
+            self._number = max(self._number, self._numbers.get(part, 0))
             self._part, self._done, self._total = part, done, total
 
     def counts(self) -> tuple[int, int | None]:
@@ -57,22 +64,22 @@ class _State:
             return self._done, self._total
 
     def stage(self) -> str:
-        return f"stage {self._number} of {len(STAGES)}"
+        return f"stage {self._number} of {self._stages}"
 
     def doing(self) -> str:
         with self._lock:
             count = f", {self._done} of {self._total}" if self._total else f", {self._done}" if self._done else ""
-            return f"{_TEXTS.get(self._part, self._part)}{count}"
+            return f"{self._texts.get(self._part, self._part)}{count}"
 
     def elapsed(self) -> str:
         return elapsed_text(time.monotonic() - self._start_s)
 
 
 @contextmanager
-def showing_progress() -> Iterator[Reporter]:
+def showing_progress(stages: tuple[dict[str, str], ...] = STAGES) -> Iterator[Reporter]:
     """Yield a reporter that shows progress on standard error while the block runs."""
     console = Console(stderr=True)
-    state = _State()
+    state = _State(stages)
     with _on_terminal(console, state) if console.is_terminal else _as_lines(console, state):
         yield state.set
 

@@ -28,7 +28,11 @@ from dovetail.cli.options import (
 @RANGE
 @CALIBRATION
 @HELD_OUT
-@click.option("--samples", type=int, help="How many samples to measure SQNR on (default 16).")
+@click.option(
+    "--samples",
+    type=int,
+    help="How many samples to use, of --eval or else of --calib. Default: 16 for SQNR, all of --eval for the metric.",
+)
 @click.option(
     "--first-order",
     is_flag=True,
@@ -39,6 +43,7 @@ from dovetail.cli.options import (
 @IMAGES
 @TARGET_OPTION
 @OUTPUT
+@click.option("--resume", is_flag=True, help="Continue an earlier run; its calibration is not repeated.")
 @click.pass_context
 def sensitivity_command(
     context: click.Context,
@@ -46,6 +51,7 @@ def sensitivity_command(
     model: Path,
     output: Path,
     force: bool,
+    resume: bool,
     samples: int | None,
     first_order: bool,
     **arguments: Any,
@@ -53,21 +59,23 @@ def sensitivity_command(
     """Show which parts of MODEL cost accuracy when they are quantized.
 
     Every operator is quantized alone, in simulation, with everything else in float; its weights apart from its
-    activations. Then whole blocks, all weights, and all activations. Nothing is compiled. OUTPUT/sensitivity.json and
-    OUTPUT/sensitivity.csv have all figures.
+    activations. Also whole blocks, all weights, and all activations. Nothing is compiled. Ranked by the drop of the
+    metric if there is one, else by SQNR. OUTPUT/sensitivity.json and OUTPUT/sensitivity.csv have all figures.
     """
-    from dovetail.cli.progress import showing_progress
+    from dovetail.cli.progress import SENSITIVITY_STAGES, showing_progress
     from dovetail.config import options_from
     from dovetail.job import prepare
+    from dovetail.printable import one_line
+    from dovetail.report.sensitivity import CSV, JSON
     from dovetail.report.sensitivity_terminal import print_sensitivity
-    from dovetail.run_record import RunOrigin
-    from dovetail.sensitivity import SAMPLES, SensitivityOptions, sensitivity
+    from dovetail.run_record import SENSITIVITY_KIND, RunOrigin
+    from dovetail.sensitivity_run import SensitivityOptions, sensitivity
 
-    origin = RunOrigin("sensitivity", current(context, output).command)
-    chosen = SensitivityOptions(first_order, SAMPLES if samples is None else samples)
+    origin = RunOrigin(SENSITIVITY_KIND, current(context, output).command)
+    chosen = SensitivityOptions(first_order, samples)
     options = options_from(option_values(arguments))
-    with showing_progress() as report:
+    with showing_progress(SENSITIVITY_STAGES) as report:
         job = prepare(model, options, calibration=arguments["calib"], evaluation=arguments["eval_"])
-        result = sensitivity(job, output, chosen, force=force, report=report, origin=origin)
+        result = sensitivity(job, output, chosen, force=force, resume=resume, report=report, origin=origin)
     print_sensitivity(result)
-    click.echo(f"{output}: sensitivity.json, sensitivity.csv")
+    click.echo(f"{one_line(str(output))}: {JSON}, {CSV}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from dovetail.cli.invocation import Invocation
 from dovetail.printable import one_line, shortened
 from dovetail.run_record import RECORD
-from dovetail.rundir import ERROR_DETAILS, RESULT
+from dovetail.rundir import ERROR_DETAILS, RESULT, SENSITIVITY
 from dovetail.versions import core_versions
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -32,7 +32,9 @@ def sentence(error: Exception, invocation: Invocation) -> str:
 def unfinished_run(invocation: Invocation) -> Path | None:
     """The run directory of this call, if its run has begun and not ended."""
     run = invocation.output
-    return run if run is not None and (run / RECORD).is_file() and not (run / RESULT).exists() else None
+    if run is None or not (run / RECORD).is_file():
+        return None
+    return None if any((run / result).exists() for result in (RESULT, SENSITIVITY)) else run
 
 
 def _what(error: Exception) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
-from onnx_ir.convenience import extract
 
 from dovetail.model.edit import constant_of, shape_of
 
@@ -28,19 +27,47 @@ class Segment:
 
 
 def segments_of(model: ir.Model, count: int) -> tuple[Segment, ...]:
-    """At most ``count`` segments of about the same number of nodes, cut where the fewest bytes cross."""
+    """At most ``count`` segments of about the same number of nodes, cut where the fewest elements cross."""
     nodes = list(model.graph)
     last_use = _last_uses(nodes)
     outer = {*model.graph.inputs, *(value for node in nodes for value in node.outputs)}
     cuts = [0, *_cuts(nodes, last_use, max(1, min(count, len(nodes)))), len(nodes)]
-    return tuple(_segment(nodes[start:stop], start, last_use, outer) for start, stop in itertools.pairwise(cuts))
+    segments = (_segment(nodes[start:stop], start, last_use, outer) for start, stop in itertools.pairwise(cuts))
+    return tuple(segment for segment in segments if segment.outputs)  # without one that only has constants
 
 
-def segment_model(model: ir.Model, segment: Segment) -> ir.Model:
-    """The nodes of a segment as a model; tensors keep their names."""
-    values = {value.name: value for value in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs))}
-    graph = extract(model.graph, [values[name] for name in segment.inputs], [values[name] for name in segment.outputs])
-    return ir.Model(graph, ir_version=model.ir_version)
+def segment_models(model: ir.Model, segments: Sequence[Segment]) -> list[ir.Model]:
+    """The nodes of each segment as a model; tensors keep their names."""
+    nodes = list(model.graph)
+    values = {value.name: value for value in (*model.graph.inputs, *(v for node in nodes for v in node.outputs))}
+    return [
+        ir.Model(
+            _view(
+                model.graph,
+                nodes[segment.start : segment.stop],
+                [values[name] for name in segment.inputs],
+                [values[name] for name in segment.outputs],
+            ).clone(),
+            ir_version=model.ir_version,
+        )
+        for segment in segments
+    ]
+
+
+def _view(
+    graph: ir.Graph, nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
+) -> ir.GraphView:
+    """Some nodes of a graph, with the initializers and the Constant nodes that they read."""
+    read = dict.fromkeys(value for node in nodes for value in _read_constants(node))
+    producers = dict.fromkeys(node for value in read if (node := value.producer()) is not None)
+    return ir.GraphView(
+        inputs,
+        outputs,
+        nodes=(*(node for node in producers if node not in nodes), *nodes),
+        initializers=[value for value in read if value.is_initializer() and value.graph is graph],
+        opset_imports=graph.opset_imports,
+        name=graph.name,
+    )
 
 
 def _last_uses(nodes: Sequence[ir.Node]) -> dict[ir.Value, int]:
@@ -48,7 +75,7 @@ def _last_uses(nodes: Sequence[ir.Node]) -> dict[ir.Value, int]:
     last: dict[ir.Value, int] = {}
     for index, node in enumerate(nodes):
         for value in _read(node):
-            last[value] = index
+            last[value] = max(last.get(value, index), index)  # an output that is read again stays an output
         for value in node.outputs:
             last[value] = len(nodes) if value.is_graph_output() else index
     return last
@@ -56,28 +83,33 @@ def _last_uses(nodes: Sequence[ir.Node]) -> dict[ir.Value, int]:
 
 def _read(node: ir.Node) -> list[ir.Value]:
     """The tensors that a node reads, also in its subgraphs; constants are not tensors."""
-    inner = [value for graph in _graphs(node) for each in graph for value in _read(each)]
-    values = [value for value in (*node.inputs, *inner) if value is not None and constant_of(value) is None]
-    return list(dict.fromkeys(values))
+    return [value for value in _operands(node) if constant_of(value) is None]
 
 
-def _graphs(node: ir.Node) -> list[ir.Graph]:
-    return [
-        graph
-        for attribute in node.attributes.values()
-        for graph in (
-            [attribute.as_graph()]
-            if attribute.type is ir.AttributeType.GRAPH
-            else attribute.as_graphs()
-            if attribute.type is ir.AttributeType.GRAPHS
-            else []
-        )
-    ]
+def _read_constants(node: ir.Node) -> list[ir.Value]:
+    return [value for value in _operands(node) if constant_of(value) is not None and value.graph is node.graph]
+
+
+def _operands(node: ir.Node) -> dict[ir.Value, None]:
+    """All values that a node reads, also in its subgraphs."""
+    graphs = list(subgraphs_of(node))
+    inner = [value for graph in graphs for each in graph for value in _operands(each)]
+    inner += [value for graph in graphs for value in graph.outputs]  # a branch may only pass on an outer tensor
+    return dict.fromkeys(value for value in (*node.inputs, *inner) if value is not None)
+
+
+def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:
+    """The subgraphs of a node, for example the branches of an If."""
+    for attribute in node.attributes.values():
+        if attribute.type is ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type is ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
 
 
 def _cuts(nodes: Sequence[ir.Node], last_use: dict[ir.Value, int], count: int) -> list[int]:
     """The positions between segments: each the cheapest within half a segment of where equal segments would end."""
-    crossing = _crossing_bytes(nodes, last_use)
+    crossing = _crossing_elements(nodes, last_use)
     length, cuts = len(nodes) / count, list[int]()
     for number in range(1, count):
         low = max(math.ceil((number - 0.5) * length), (cuts[-1] if cuts else 0) + 1)
@@ -87,7 +119,7 @@ def _cuts(nodes: Sequence[ir.Node], last_use: dict[ir.Value, int], count: int) -
     return cuts
 
 
-def _crossing_bytes(nodes: Sequence[ir.Node], last_use: dict[ir.Value, int]) -> list[int]:
+def _crossing_elements(nodes: Sequence[ir.Node], last_use: dict[ir.Value, int]) -> list[int]:
     """For every position, the elements of the tensors that are computed before it and read after it."""
     changes = [0] * (len(nodes) + 2)
     for index, node in enumerate(nodes):

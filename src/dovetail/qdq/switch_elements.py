@@ -10,6 +10,7 @@ import onnx_ir as ir
 from dovetail.edge import Edge
 from dovetail.encoding import Array, QParams
 from dovetail.model.edit import add_initializer, constant_of, forget_names, insert, shape_of
+from dovetail.model.segments import subgraphs_of
 from dovetail.numerics.affine import dequantize, quantize
 from dovetail.qdq.switch import SWITCH, with_pair
 from dovetail.storage import Choice, Plan
@@ -37,6 +38,7 @@ class ElementSwitches:
             for index, value in enumerate(node.inputs):
                 if value is not None:
                     node.replace_input_with(index, self._as_read(node, index, value))
+            self._in_subgraphs(node)
         for value in list(self._graph.outputs):
             if value.name in outputs and value.name in self._tensors:
                 self._add_output(value)
@@ -56,6 +58,13 @@ class ElementSwitches:
         real = dequantize(self._integers(edge, array, params), params).astype(array.dtype)
         constant = add_initializer(self._graph, real, name=f"{value.name}/quantized", source=value)
         return self._selected(node, number, constant, value)
+
+    def _in_subgraphs(self, node: ir.Node) -> None:
+        """Let the nodes inside a node's subgraphs read tensors of the graph through their pairs; they have no edges."""
+        for inner in [inner for graph in subgraphs_of(node) for inner in graph.all_nodes()]:
+            for index, value in enumerate(inner.inputs):
+                if value is not None and value.graph is self._graph and constant_of(value) is None:
+                    inner.replace_input_with(index, self._of_tensor(node, value))
 
     def _of_tensor(self, before: ir.Node, value: ir.Value) -> ir.Value:
         """A tensor through its own pair, if it has one; made before its first consumer."""

@@ -9,13 +9,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from dovetail.document import convert, encode, read_document
+from dovetail.errors import InputError
 from dovetail.finding import Finding
+from dovetail.rundir import SENSITIVITY
 from dovetail.stats import DataInfo
 from dovetail.trials.sensitivity.subjects import Level, Part
 
 SCHEMA_VERSION = 1
-JSON, CSV = "sensitivity.json", "sensitivity.csv"
+JSON, CSV = SENSITIVITY, "sensitivity.csv"
+# What rows are ranked by without a metric.
+SQNR = "sqnr_db"
+_COLUMNS = (
+    "level",
+    "rank",
+    "name",
+    "op_type",
+    "part",
+    "whole",
+    "sqnr_db",
+    "deviation_db",
+    "noise",
+    "output",
+    "estimated",
+    "drop",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +43,12 @@ class SensitivityRow:
     """What quantizing one subject alone costs, with everything else in float.
 
     ``sqnr_db``: of ``output``, the float output that loses most, mean over samples; ``deviation_db``: standard
-    deviation. ``share``: its noise relative to that of the whole quantized model. ``rank``: 1 costs most; equal where
-    the samples do not tell two rows of one level apart. ``estimated``: to first order, not measured. ``figures``: the
-    caller's metric. ``keep``: what ``--keep`` takes to keep it in another precision.
+    deviation. ``noise``: relative to that of the whole quantized model. ``whole``: this is all that is quantized of the
+    subject, and not one part of two. ``rank``: 1 costs most, among the whole subjects of one level, or among its
+    weights, or its activations; equal where the samples do not tell two rows apart. ``drop``: of the value that rows
+    are ranked by, if that is one of the caller's metric; None without a metric, or if it is not finite. ``estimated``:
+    SQNR to first order, not measured. ``figures``: the caller's metric. ``unit``: the operator's name in the rewritten
+    graph. ``keep``: the tensors that ``--keep`` takes to keep the operator in another precision.
     """
 
     level: Level
@@ -35,27 +58,36 @@ class SensitivityRow:
     output: str
     sqnr_db: float
     deviation_db: float
-    share: float
+    noise: float
+    whole: bool
     rank: int
+    drop: float | None = None
     estimated: bool = False
-    figures: Mapping[str, float] = field(default_factory=dict)
+    figures: Mapping[str, float | None] = field(default_factory=dict)
+    unit: str = ""
     keep: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SensitivityResult:
-    """The sensitivity of one model on one target at one precision; ``data``: the samples that it was measured on.
+    """The sensitivity of one model on one target at one precision.
 
-    ``float_figures``: the caller's metric in float. ``lower_is_better``: the values of it that are errors.
+    ``data``: the samples that SQNR was measured on; ``held_out``: whether they are not those of calibration.
+    ``ranked_by``: ``sqnr_db``, or the first value of the caller's metric. ``float_figures``: the metric in float.
+    ``lower_is_better``: the values of it that are errors. ``metric_samples``: on how many held-out samples it was
+    computed.
     """
 
     model: str
     target: str
     precision: str
     data: DataInfo
+    held_out: bool
     rows: tuple[SensitivityRow, ...]
-    float_figures: Mapping[str, float] = field(default_factory=dict)
+    ranked_by: str = SQNR
+    float_figures: Mapping[str, float | None] = field(default_factory=dict)
     lower_is_better: tuple[str, ...] = ()
+    metric_samples: int | None = None
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -64,7 +96,7 @@ class SensitivityResult:
     schema_version: int = SCHEMA_VERSION
 
     def at(self, level: Level) -> tuple[SensitivityRow, ...]:
-        """The rows of one level."""
+        """The rows of one level, in graph order."""
         return tuple(row for row in self.rows if row.level is level)
 
     def to_json(self) -> bytes:
@@ -76,27 +108,20 @@ class SensitivityResult:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         metrics = list(self.float_figures)
-        columns = [
-            "level",
-            "rank",
-            "name",
-            "op_type",
-            "part",
-            "sqnr_db",
-            "deviation_db",
-            "share",
-            "output",
-            "estimated",
-        ]
-        writer.writerow([*columns, *metrics])
+        writer.writerow([*_COLUMNS, *metrics])
         for row in self.rows:
-            values = [f"{row.sqnr_db:.3f}", f"{row.deviation_db:.3f}", f"{row.share:.5f}", row.output]
-            is_estimated = "yes" if row.estimated else "no"
-            figures = [row.figures.get(name, "") for name in metrics]
-            writer.writerow([row.level, row.rank, row.name, row.op_type, row.part, *values, is_estimated, *figures])
+            values = [f"{row.sqnr_db:.3f}", f"{row.deviation_db:.3f}", f"{row.noise:.5g}", row.output]
+            whole, is_estimated = ("yes" if flag else "no" for flag in (row.whole, row.estimated))
+            figures = ["" if value is None else value for value in (row.drop, *map(row.figures.get, metrics))]
+            subject = [row.level, row.rank, row.name, row.op_type, row.part, whole]
+            writer.writerow([*subject, *values, is_estimated, *figures])
         return text.getvalue().encode()
 
 
-def load_sensitivity(path: Path) -> SensitivityResult:
+def load_sensitivity(path: str | Path) -> SensitivityResult:
     """Read a ``sensitivity.json``."""
-    return convert(read_document(path, "sensitivity result", SCHEMA_VERSION), SensitivityResult)
+    raw = read_document(Path(path), "sensitivity result", SCHEMA_VERSION)
+    try:
+        return convert(raw, SensitivityResult)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path} is not a sensitivity result ({error})") from error

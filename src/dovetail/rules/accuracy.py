@@ -25,7 +25,8 @@ LOW_ACCURACY = explanation(
     ## How to fix it
     The terminal lists the tensors that lose most, and the finding has a `--keep` line that keeps them in a wider
     precision. Often few tensors cost nearly everything: an activation in which one channel is much larger than the
-    others (the output of a LayerNormalization), the sum before a Softmax. Otherwise try `--range mse` or
+    others (the output of a LayerNormalization), the sum before a Softmax. `dovetail sensitivity` quantizes every
+    operator alone and ranks them by what they cost at the outputs, or in the metric. Otherwise try `--range mse` or
     `--range percentile`, more calibration samples, or a wider precision for the whole model. If the loss is acceptable,
     set `--min-sqnr` and `--max-drop`.
 

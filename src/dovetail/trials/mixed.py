@@ -29,7 +29,7 @@ from dovetail.plan.pinned_groups import pinned_otherwise
 from dovetail.plan.request import Pin, Pins
 from dovetail.storage import Plan, Reason
 from dovetail.trials.sensitivity.first_order import estimate
-from dovetail.trials.sensitivity.measure import measure
+from dovetail.trials.sensitivity.measure import Calls, measure
 from dovetail.trials.sensitivity.subjects import Level, Part, Subject
 from dovetail.trials.variant import Variant, in_precision, pinned
 from dovetail.trials.workbench import Workbench
@@ -58,10 +58,6 @@ class Candidate:
     gain: float
     cost: float
     inputs: tuple[str, ...] = ()
-
-    @property
-    def macs(self) -> int:
-        return sum(map(unit_macs, self.units))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,7 +124,7 @@ class MixedSearch:
         self._problem = build_problem(base.model, bench.table)
         self._inputs = frozenset(value.name or "" for value in self._problem.inputs)
         self._eligible = self._can_be_wide()
-        self.candidates = self._affordable(self._ordered(), max_float)
+        self.candidates = self._ordered(self._room(max_float))
 
     def mixtures(self) -> Iterator[Mixture]:
         """Mixtures whose noise falls step by step."""
@@ -165,12 +161,12 @@ class MixedSearch:
             and computing_in(unit, usable(unit), self._wide)
         }
 
-    def _ordered(self) -> list[Candidate]:
-        """What becomes wide, most gain per cost first, each on top of those before."""
+    def _ordered(self, room: float) -> list[Candidate]:
+        """What becomes wide, most gain per cost first, each on top of those before; with at most ``room`` MACs."""
         moves = [move for move in self._moves() if move.gain > 0]
         chosen, ordered = frozenset[str](), list[Candidate]()
-        while moves:
-            best = max(moves, key=lambda move: move.gain / self._cost(move.units - chosen))
+        while affordable := [move for move in moves if self._macs(move.units | chosen) <= room]:
+            best = max(affordable, key=lambda move: move.gain / self._cost(move.units - chosen))
             added = best.units - chosen
             chosen |= best.units
             done = [move for move in moves if move.units <= chosen]
@@ -219,22 +215,20 @@ class MixedSearch:
                 blocks |= dict.fromkeys(members, members)
         return blocks
 
+    def _macs(self, names: Collection[str]) -> int:
+        return sum(unit_macs(self._eligible[name]) for name in names)
+
     def _cost(self, names: Collection[str]) -> float:
         units = [self._eligible[name] for name in names]
         elements = sum(math.prod(shape_of(value) or ()) for unit in units for value in unit.outputs)
         return float(sum(map(unit_macs, units)) + elements) or 1.0
 
-    def _affordable(self, candidates: Sequence[Candidate], max_float: float | None) -> list[Candidate]:
-        """Those that can be in float together without more MACs in float than allowed."""
+    def _room(self, max_float: float | None) -> float:
+        """How many MACs may still become float."""
         if max_float is None or self._wide.activation.dtype.is_quantized:
-            return list(candidates)
-        total = sum(map(unit_macs, self._problem.units)) or 1
-        share, affordable = float_share(self._problem, self._bench.plan(self._base)), []
-        for candidate in candidates:
-            if share + candidate.macs / total <= max_float:
-                share += candidate.macs / total
-                affordable.append(candidate)
-        return affordable
+            return math.inf
+        total = sum(map(unit_macs, self._problem.units))
+        return (max_float - float_share(self._problem, self._bench.plan(self._base))) * total
 
     def _noise(self, variant: Variant) -> dict[_Source, float]:
         """The noise at the worst output, relative to the signal, if only this source of it is quantized."""
@@ -244,12 +238,10 @@ class MixedSearch:
         quantized |= {_Source(unit): numbers for unit, numbers in parts.edges.items() if numbers}
         subjects = [Subject(Level.OPERATOR, Part.BOTH, str(key), "", numbers) for key, numbers in quantized.items()]
         samples = ranking_samples(self._bench, self._base.model)
+        calls = Calls(lambda: samples, len(samples), ranked=ranked_outputs(variant.model.graph))
         macs = sum(map(unit_macs, self._problem.units)) * len(subjects) * len(samples) // 2
-        simulation = self._bench.segmented(variant.model, plan, parts.elements)
-        if macs > _MEASURED_MACS:
-            costs = estimate(simulation, samples, subjects)
-        else:
-            costs = measure(simulation, samples, subjects, ranked_outputs(variant.model.graph))
+        find = estimate if macs > _MEASURED_MACS else measure
+        costs = find(self._bench.segmented(variant.model, plan, parts.elements), calls, subjects)
         return {key: 10 ** (-cost.mean_db / 10) for key, cost in zip(quantized, costs, strict=True)}
 
     def _filled(self, names: set[str]) -> list[str]:

@@ -19,6 +19,8 @@ from dovetail.verify.verdicts import bounded_db
 # How many tensors are shown, and how many the option names if more than that lose nearly everything.
 SHOWN = 5
 _MOST = 16
+# A tensor that loses much need not cost much at the outputs.
+_SENSITIVITY = "`dovetail sensitivity` measures what each operator costs"
 
 
 def low_accuracy(
@@ -32,11 +34,10 @@ def low_accuracy(
     names = worst_tensors(losses, model)
     if wider is not None and names:
         fix = f"keep the tensors that lose most SQNR in {wider}: {keep_line(names, wider)}"
-        if AUTO in table.choices:
-            fix += f"; or let a search choose what is wider: --precision {AUTO}"
     else:
         fix = "try another range method (--range mse), more calibration data, or a wider precision"
-    message = "; ".join(judgement.problems)
+    searches = f"--precision {AUTO} searches for what needs a wider one, " if AUTO in table.choices else ""
+    message = f"{'; '.join(judgement.problems)}; {searches}{_SENSITIVITY}"
     return (Finding(LOW_ACCURACY, WHOLE_MODEL, message, severity, dict(judgement.verdict.numbers), fix),)
 
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from dovetail.backend import Sample
 from dovetail.encoding import Array
-from dovetail.model.segments import segment_model, segments_of
+from dovetail.model.segments import segment_models, segments_of
 from dovetail.model.session import Mode
 from dovetail.plan.elements import Element
 from dovetail.qdq.switch_elements import SWITCHED_OUTPUT, ElementSwitches, flags
@@ -19,7 +19,7 @@ from dovetail.verify.run import SessionRun
 
 # Nodes of one segment, and the most segments: a session takes some 20 ms to open, and a change inside a segment
 # computes all of it.
-_NODES, _MOST_SEGMENTS = 8, 48
+_NODES, _MOST_SEGMENTS = 11, 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class SegmentedSimulation:
         self.segments = segments_of(model, min(max(1, len(model.graph) // _NODES), _MOST_SEGMENTS))
         self._outputs = tuple(value.name or "" for value in model.graph.outputs)
         self._inputs = frozenset(value.name or "" for value in model.graph.inputs)
-        self._models = [segment_model(model, segment) for segment in self.segments]
+        self._models = segment_models(model, self.segments)
         self._floats = [SessionRun(part, Mode.FLOAT, workdir) for part in self._models]
         # The elements that are read in each segment, or that are outputs of it which the caller sees.
         self._switches = [ElementSwitches(part, plan, tensors, edges).insert(self._outputs) for part in self._models]

@@ -11,7 +11,7 @@ from dovetail.trials.sensitivity.subjects import Subject
 from dovetail.verify.segmented import FloatPass, SegmentedSimulation
 
 # How many bytes of float tensors are kept between subjects; the passes of further samples are computed again.
-_KEPT_BYTES = 1 << 30
+_KEPT_BYTES = 1 << 28
 # Computes the values of the metric from a function that runs samples.
 Figures = Callable[[RunSamples], dict[str, float]]
 
@@ -20,16 +20,18 @@ def measure_metric(
     simulation: SegmentedSimulation,
     subjects: Sequence[Subject],
     figures: Figures,
+    calls: int,
     progress: Progress = lambda done, total: None,
 ) -> tuple[dict[str, float], list[dict[str, float]]]:
-    """The values of the metric in float, and with each subject quantized."""
+    """The values of the metric in float, and with each subject quantized; ``calls``: of the model, for each of them."""
     passes = _Passes(simulation)
-    in_float = figures(passes.run(None))
-    quantized = []
-    for number, subject in enumerate(subjects):
-        progress(number, len(subjects))
-        quantized.append(figures(passes.run(subject)))
-    return in_float, quantized
+    total = calls * (len(subjects) + 1)
+
+    def measured(number: int, subject: Subject | None) -> dict[str, float]:
+        return figures(passes.run(subject, lambda done: progress(number * calls + done, total)))
+
+    in_float = measured(0, None)
+    return in_float, [measured(number, subject) for number, subject in enumerate(subjects, 1)]
 
 
 class _Passes:
@@ -40,11 +42,12 @@ class _Passes:
         self._kept: list[FloatPass] = []
         self._bytes = 0
 
-    def run(self, subject: Subject | None) -> RunSamples:
+    def run(self, subject: Subject | None, progress: Callable[[int], None]) -> RunSamples:
         """A function that runs samples, the same ones each time, with a subject quantized."""
 
         def outputs(samples: Iterable[Sample]) -> Iterator[Sample]:
             for number, sample in enumerate(samples):
+                progress(number)
                 exact = self._pass(number, sample)
                 yield dict(exact.outputs) if subject is None else self._simulation.outputs(exact, subject.elements)
 

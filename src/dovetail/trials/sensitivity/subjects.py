@@ -35,7 +35,9 @@ class Part(StrEnum):
 class Subject:
     """Something that is quantized alone: ``elements`` of the plan, by number.
 
-    ``name``: in the caller's names. ``tensors``: the caller's tensors among it, as ``--keep`` accepts them.
+    ``name``: in the caller's names. ``unit``: of an operator, its name in the rewritten graph, which no other one has.
+    ``whole``: whether that is all that is quantized of it, and not one part of two. ``tensors``: the caller's tensors
+    among it, as ``--keep`` accepts them.
     """
 
     level: Level
@@ -43,6 +45,8 @@ class Subject:
     name: str
     op_type: str
     elements: frozenset[int]
+    unit: str = ""
+    whole: bool = True
     tensors: tuple[str, ...] = ()
 
 
@@ -64,7 +68,7 @@ def operators(elements: Sequence[Element]) -> Iterator[Subject]:
     for numbers in units.values():
         place = elements[numbers[0]].place
         name = next(iter(place.nodes), place.tensor)
-        yield from _by_part(Level.OPERATOR, name, place.op_type, numbers, elements)
+        yield from _by_part(Level.OPERATOR, name, place.op_type, numbers, elements, elements[numbers[0]].unit)
 
 
 def _blocks(elements: Sequence[Element]) -> Iterator[Subject]:
@@ -88,7 +92,7 @@ def block_of(nodes: Iterable[str]) -> str | None:
 
 
 def _by_part(
-    level: Level, name: str, op_type: str, numbers: Iterable[int], elements: Sequence[Element]
+    level: Level, name: str, op_type: str, numbers: Iterable[int], elements: Sequence[Element], unit: str = ""
 ) -> Iterator[Subject]:
     chosen = list(numbers)
     weights, activations = (
@@ -101,4 +105,6 @@ def _by_part(
     for part, of_part in parts.items():
         if of_part:
             tensors = dict.fromkeys(elements[number].place.tensor for number in sorted(of_part))
-            yield Subject(level, part, name, op_type, of_part, tuple(tensors) if level is Level.OPERATOR else ())
+            keep = tuple(tensors) if level is Level.OPERATOR else ()
+            whole = part is Part.BOTH or Part.BOTH not in parts
+            yield Subject(level, part, name, op_type, of_part, unit, whole, keep)
