@@ -46,6 +46,10 @@ WITH_CONTROL_FLOW = (
     "test_if_opt",
     "test_if_seq",
     "test_loop11",
+    "test_scan9_multi_state",
+    "test_scan9_scalar",
+    "test_scan9_sum",
+    "test_scan_sum",
 )
 
 
