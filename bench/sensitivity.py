@@ -22,9 +22,11 @@ from pathlib import Path
 import onnx_ir as ir
 from scipy.stats import spearmanr
 from tests.networks.vit_tiny import pictures, save
-from tests.planning import planned
 
 from dovetail.backend import Sample
+from dovetail.calibrate.collect import collect
+from dovetail.calibrate.data import input_specs
+from dovetail.calibrate.sources import open_data
 from dovetail.encoding import Array
 from dovetail.float_graph import prepared
 from dovetail.model.ranked import ranked_outputs
@@ -32,6 +34,8 @@ from dovetail.model.read import read
 from dovetail.model.session import Mode
 from dovetail.plan.constraints import build_problem
 from dovetail.plan.elements import Element, elements_of, only
+from dovetail.plan.make import make_plan, observed
+from dovetail.plan.request import Request
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
 from dovetail.targets import open_target
@@ -61,7 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder = Path(name)
         path, calibration, samples = _case(options.model, options.samples, folder)
         model = prepared(read(path, {}), target)
-        plan = planned(model, target, target.table.precisions[options.precision], data=calibration)
+        data = open_data(calibration, input_specs(model))
+        stats = collect(model, observed(model, target.table), data, workdir=folder, histograms=False)
+        plan = make_plan(model, target.table, stats, Request(target.table.precisions[options.precision]))
         elements = elements_of(build_problem(model, target.table), plan)
         subjects = list(operators(elements))
         print(f"{len(elements)} elements, {len(subjects)} subjects, {len(samples)} samples", flush=True)

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 import dovetail
-from dovetail import clock, pipeline, shipping, zoo
+from dovetail import clock, float_stages, pipeline, shipping, zoo
 from dovetail.config import FitOptions
 from dovetail.errors import InputError
 from dovetail.job import prepare
@@ -46,7 +46,7 @@ def test_an_interrupted_run_is_resumed(digits: dict[str, object], monkeypatch: p
     with pytest.raises(InputError, match="--resume"):
         dovetail.fit(**digits)
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "normalize", interrupt)  # it must not be called again
+        patch.setattr(float_stages, "normalize", interrupt)  # it must not be called again
         resumed = dovetail.fit(**digits, resume=True)
     assert [a.sha256 for a in resumed.artifacts if a.name == "model"] == [
         a.sha256 for a in whole.artifacts if a.name == "model"
@@ -215,7 +215,7 @@ def test_outputs_whose_size_depends_on_the_data_are_refused_before_calibration(
 ) -> None:
     text = '<ir_version: 10, opset_import: ["": 21]> g (float[1,4] x) => (float[1,4] y, int64[2,n] i) '
     text += "{ y = Relu(x)  i = NonZero(y) }"
-    monkeypatch.delattr(pipeline, "collect")
+    monkeypatch.delattr(float_stages, "collect")
     with pytest.raises(InputError, match="tensor 'i' has no static shape: its shape depends on the data"):
         dovetail.fit(**small(tmp_path, text))
 
