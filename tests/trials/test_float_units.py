@@ -239,9 +239,9 @@ def test_a_set_that_a_search_takes_must_pass_more_clearly(tmp_path: Path) -> Non
 def test_what_does_not_help_is_not_kept(tmp_path: Path) -> None:
     """Float first, then more bits."""
     plan, decisions = search(tmp_path, 500)
-    assert [decision.taken for decision in decisions] == [f"0 of 3 operators in {p}" for p in ("fp32", "w8a16")]
+    assert [decision.taken for decision in decisions] == [f"0 of 4 operators in {p}" for p in ("fp32", "w8a16")]
     for decision, precision in zip(decisions, ("fp32", "w8a16"), strict=True):
-        assert decision.reason.endswith(f"all 3 of them in {precision} do not help enough")
+        assert decision.reason.endswith(f"all 4 of them in {precision} do not help enough")
     assert "a" in bound(plan)
 
 

@@ -149,18 +149,19 @@ class _WiderSearch:
     def outcome(self, as_planned: Verdict, *, passes_simulated: bool) -> Outcome:
         """The variant with the chosen operators in float, a decision for all together and one for each of them.
 
-        Those whose scales are not the given ones can be why the simulation fails; on the target any of them can.
+        Those whose scales are not the given ones are the first suspects if the simulation fails; if they are not enough,
+        or on the target, all others follow.
         """
         self._tried[0] = as_planned
         blocks = self._blocks()
         is_suspect = [not passes_simulated and any(_differs(self._plan, unit) for unit in block) for block in blocks]
         order = self._ranked(list(compress(blocks, is_suspect)))
-        chosen: Sequence[_Candidate] | None = ()
-        if not passes_simulated:
-            chosen = shortest_prefix(order, self._passes_simulated) if order else None
-        if chosen is not None and (passes_simulated or not self._passes(chosen)):
+        enough = None if passes_simulated or not order else shortest_prefix(order, self._passes_simulated)
+        chosen: Sequence[_Candidate] | None = tuple(order) if enough is None else enough
+        if enough is None or not self._passes(enough):
+            too_short = len(order) if enough is None else len(enough)
             order += self._ranked(list(compress(blocks, map(not_, is_suspect))))
-            chosen = longer_prefix(order, self._passes, len(chosen))
+            chosen = longer_prefix(order, self._passes, too_short)
         if not order:
             return self._variant, ()
         total = _count(order)

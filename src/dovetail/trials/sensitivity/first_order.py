@@ -29,8 +29,8 @@ MEASURED = 30
 _Boundary = tuple[int, str]
 # By output, the noise there per power of an error at each place.
 _Factors = dict[_Boundary, dict[str, float]]
-# How errors grow is measured on one call of so many; between them it has the mean. On the first call alone the rank
-# correlation is 0.73 on a shipped ViT with 8 samples, because it differs between samples.
+# How errors grow is measured on one call of so many; between them it has the mean. It differs between samples: measured
+# on the first call alone, the rank correlation with exact figures is lower on the shipped ViTs (bench/sensitivity.py).
 _EVERY = 2
 
 
