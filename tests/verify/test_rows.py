@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from dovetail.finding import Status, Verdict
 from dovetail.model.ranked import ranked_outputs
@@ -95,6 +96,22 @@ def test_more_replaced_rows_than_in_simulation_fail() -> None:
 
 def test_if_most_rows_are_replaced_all_are_compared() -> None:
     simulation, target = compared(1e-3, 30), compared(1e-3, 5, 2)
+    assert side_by_side(simulation, target) == (simulation.sqnr_db(), target.sqnr_db())
+
+
+def test_if_both_replace_most_rows_those_that_stayed_are_compared() -> None:
+    simulation, target = compared(1e-3, 25), compared(1e-3, 27, 2)
+    assert all(50 < figures["boxes"] < 60 for figures in side_by_side(simulation, target))
+    noisy = compared(1e-1, 27, 2)
+    simulated, on_target = side_by_side(simulation, noisy)
+    assert simulated["boxes"] - on_target["boxes"] > 20, "noise on the rows that stayed is still found"
+
+
+@pytest.mark.parametrize(("in_simulation", "on_target"), [(25, 32), (37, 37), (25, 40)])
+def test_if_the_target_replaces_more_rows_or_nearly_all_are_replaced_all_are_compared(
+    in_simulation: int, on_target: int
+) -> None:
+    simulation, target = compared(1e-3, in_simulation), compared(1e-3, on_target, 2)
     assert side_by_side(simulation, target) == (simulation.sqnr_db(), target.sqnr_db())
 
 

@@ -149,8 +149,8 @@ class _WiderSearch:
     def outcome(self, as_planned: Verdict, *, passes_simulated: bool) -> Outcome:
         """The variant with the chosen operators in float, a decision for all together and one for each of them.
 
-        Those whose scales are not the given ones are the first suspects if the simulation fails; if they are not enough,
-        or on the target, all others follow.
+        Those whose scales are not the given ones are the first suspects if the simulation fails. If they are not
+        enough, or if only the target fails, all others follow.
         """
         self._tried[0] = as_planned
         blocks = self._blocks()
