@@ -276,6 +276,13 @@ def test_the_shortest_prefix() -> None:
             assert (None if prefix is None else len(prefix)) == (None if enough > length else enough)
 
 
+def test_a_shorter_prefix_can_be_enough_where_all_is_not() -> None:
+    """What is kept in float last can do harm."""
+    for length in range(3, 40):
+        prefix = shortest_prefix(range(length), lambda start, length=length: 2 <= len(start) < length)
+        assert prefix == range(2)
+
+
 def test_the_shortest_longer_prefix() -> None:
     for length in range(1, 9):
         for too_short in range(length + 1):

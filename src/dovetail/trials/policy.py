@@ -57,12 +57,13 @@ def take_each_better(
 
 
 def shortest_prefix(order: Sequence[Item], is_enough: Callable[[Sequence[Item]], bool]) -> Sequence[Item] | None:
-    """The shortest start of ``order`` that is enough, found by halving; None where all of it is not.
+    """The shortest start of ``order`` that is enough, found by halving; None where none is.
 
-    A longer start is taken to be enough where a shorter one is.
+    A longer start is taken to be enough where a shorter one is; if all of it is not, shorter ones are tried all the
+    same, by doubling.
     """
     if not is_enough(order):
-        return None
+        return longer_prefix(order[:-1], is_enough, 0)
     return _by_halving(order, is_enough, 0, len(order))
 
 
