@@ -26,7 +26,6 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize
-from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config, qnn_preprocess_model
 from tests.networks.masked_decoder import BOXES, PARTS, masked_decoder, memory
 from tests.networks.masked_detector import masked_detector
 
@@ -78,6 +77,8 @@ def cases() -> Iterator[Case]:
 
 def others_db(case: Case, precision: str, folder: Path) -> float:
     """The SQNR of the boxes with ``onnxruntime.quantization`` and its QNN helper."""
+    from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config, qnn_preprocess_model
+
     source, prepared, quantized = (folder / f"{name}.onnx" for name in ("float", "prepared", "quantized"))
     onnx.save(case.model, source)
     file = prepared if qnn_preprocess_model(str(source), str(prepared)) else source

@@ -18,6 +18,7 @@ from dovetail.model.split import SplitModel
 from dovetail.model.write import DATA, write
 from dovetail.numerics.methods import RangeMethod
 from dovetail.pass_record import PassRecord
+from dovetail.passes.fit_sentinels import forget_bounded
 from dovetail.passes.normalize import normalize
 from dovetail.plan.constraints import build_problem
 from dovetail.plan.make import check_pins, observed
@@ -105,6 +106,7 @@ def _float_graph(job: Job, run: RunDir, clock: Clock, stages: Stages, sha256: st
     require_quantizable(model)
     records = (*normalized.value[1], *rewrites)
     if not job.options.range_repair or not depends_on_data(model, job.data):
+        forget_bounded(model)
         return _FloatGraph(KeyedValue(model, rewritten.key), replace(split, head=model), records)
     with clock.stage("try_float"):
         require_no_crash((model,), job.model)

@@ -205,8 +205,12 @@ def _check_budget(options: FitOptions, target: Target) -> None:
     if not target.backend.baselines:
         hint = f"; {target.backend.no_latency}" if target.backend.no_latency else ""
         raise InputError(f"--max-latency: the latency on {target.name} is neither estimated nor measured here{hint}")
-    if options.baselines == "none":
-        raise InputError("--max-latency compares with the target's first baseline: leave --baselines none out")
+    first = target.backend.baselines[0].name
+    if options.baselines not in ("first", "all") and first not in options.baselines.split(","):
+        raise InputError(
+            f"--max-latency compares with the first baseline of {target.name}, {first}, which is not in --baselines "
+            f"{options.baselines}"
+        )
 
 
 def _emulating(target: Target, samples: int) -> Target:

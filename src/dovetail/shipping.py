@@ -14,9 +14,10 @@ from dovetail.backend import BaselineCase, CompileResult, Estimate, Probe, Sampl
 from dovetail.catalog import rules_for
 from dovetail.clock import Clock
 from dovetail.device.pack import write_device_folder
-from dovetail.finding import Finding, Verdict
+from dovetail.finding import Finding, Thresholds, Verdict
 from dovetail.job import Job
 from dovetail.model.split import SplitModel
+from dovetail.op_support import AUTO
 from dovetail.plan.constraints import build_problem
 from dovetail.plan.mixture import float_share
 from dovetail.plan.request import Request
@@ -32,6 +33,7 @@ from dovetail.storage import Plan
 from dovetail.target import Target
 from dovetail.trials.baselines import BaselineComparison, compare
 from dovetail.trials.goal import Goal
+from dovetail.trials.knobs import mixed
 from dovetail.trials.run_trials import Verify, run_trials, with_location
 from dovetail.trials.variant import Variant
 from dovetail.trials.workbench import COMPILED, Build, Score, Workbench
@@ -101,7 +103,8 @@ def _low_accuracy(job: Job, verification: Verification, model: ir.Model, plan: P
     precision = table.precisions.get(plan.precision, job.request.precision)
     if verification.judgement is None:
         return ()
-    return low_accuracy(verification.judgement, verification.losses, model, table, precision)
+    searches = job.options.precision != AUTO and any(knob.name == mixed.NAME for knob in job.target.knobs)
+    return low_accuracy(verification.judgement, verification.losses, model, table, precision, searches=searches)
 
 
 def _shipment(
@@ -148,7 +151,7 @@ def _judge_key(job: Job, judge: Verify) -> KeyedValue[Verify]:
     if job.evaluation is not None and not job.evaluation.key:
         return unknown(judge)
     held_out = None if job.evaluation is None else job.evaluation.key
-    return KeyedValue(judge, keyed([held_out, repr(job.options.thresholds), job.options.emulate]).key)
+    return KeyedValue(judge, keyed([held_out, repr(job.options.thresholds), repr(_goal(job)), job.options.emulate]).key)
 
 
 def _workbench(job: Job, run: RunDir, clock: Clock, inputs: ShipInputs) -> Workbench:
@@ -185,14 +188,15 @@ def _compared(job: Job, run: RunDir, bench: Workbench, model: ir.Model, fitted: 
 
 def _goal(job: Job) -> Goal:
     """What the caller asks of a mixed precision."""
-    options, limits = job.options, job.options.thresholds
-    has_drop = options.max_drop is not None
+    limits, defaults = job.options.thresholds, Thresholds()
+    is_sqnr_set = job.options.min_sqnr is not None or limits.min_sqnr_db != defaults.min_sqnr_db
+    is_drop_set = job.options.max_drop is not None or limits.max_drop != defaults.max_drop
     return Goal(
-        min_sqnr_db=options.min_sqnr,
-        max_drop=limits.max_drop if has_drop else None,
-        max_drop_of=limits.max_drop_of if has_drop else {},
-        max_latency=options.max_latency,
-        max_float=options.max_float,
+        min_sqnr_db=limits.min_sqnr_db if is_sqnr_set else None,
+        max_drop=limits.max_drop if is_drop_set else None,
+        max_drop_of=limits.max_drop_of,
+        max_latency=limits.max_latency,
+        max_float=limits.max_float,
     )
 
 

@@ -170,10 +170,43 @@ def test_a_sentinel_is_larger_where_the_offsets_are() -> None:
     body = "a = Add(x, anchors) p = Sigmoid(a) b = Add(a, d) q = Sigmoid(b) y = Add(p, q)"
     model = _model(body, inputs="float[2,6] x, float[2,6] d", anchors=anchors)
     assert _largest(_fitted(model, {"x": (-1.0, 1.0), "d": (-1.0, 1.0)})) == 16
-    assert _largest(_fitted(model, {"x": (-9.0, 3.0), "d": (-1.0, 2.0)})) == 12 + 9 + 2
+    assert _largest(_fitted(model, {"x": (-9.0, 3.0), "d": (-1.0, 2.0)})) == 12 + 2 * (9 + 2)
     shifted = {"x": np.full((2, 6), -9, np.float32), "d": np.full((2, 6), -1, np.float32)}
     after = _fitted(model, {"x": (-9.0, 9.0), "d": (-1.0, 1.0)})
     np.testing.assert_allclose(run(after, shifted)["y"], run(model, shifted)["y"], atol=2e-5)
+
+
+def test_a_mask_is_larger_than_ten_thousand_where_the_scores_are() -> None:
+    model = _model("s = Where(m, x, number) y = Softmax<axis = -1>(s)", number=-1e9)
+    after = _fitted(model, {"x": (-30000.0, 0.0)})
+    assert _largest(after) > 30000 + 104
+    inputs = {"x": np.full((2, 6), -25600, np.float32), "m": MASK}
+    np.testing.assert_array_equal(run(after, inputs)["y"], run(model, inputs)["y"])
+
+
+def test_a_sentinel_before_a_clip_is_beyond_its_bounds() -> None:
+    anchors = np.array([[1, 1, 1, 1e34, 1, 1]])
+    model = _model("a = Add(x, anchors) y = Clip(a, low, high)", anchors=anchors, low=-8.0, high=8.0)
+    after = _fitted(model, {"x": (-9.0, 9.0)})
+    inputs = {"x": np.full((2, 6), -18, np.float32)}
+    np.testing.assert_array_equal(run(after, inputs)["y"], run(model, inputs)["y"])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "f = Cast<to = 1>(m) n = Sub(one, f) k = Mul(n, number) a, b = Split<num_outputs = 2, axis = 0>(k) "
+        "r = Concat<axis = 0>(b, b) s = Add(x, r) y = Softmax<axis = -1>(s)",
+        "k = Where(row, zero, number) t = Transpose<perm = [1, 0]>(k) s = Add(x, t) y = Softmax<axis = -1>(s)",
+    ],
+)
+def test_a_mask_whose_condition_cannot_be_moved_alike_stays_added(body: str) -> None:
+    constants = {"one": 1.0, "number": -1e9, "zero": np.zeros((1, 1)), "row": np.array([True, False])}
+    model = _model(body, **constants)
+    after, _ = changed_by(bound_sentinels, model)
+    inputs = {"x": np.linspace(-3, 3, 12, dtype=np.float32).reshape(2, 6), "m": MASK}
+    used = {value.name: inputs[value.name] for value in model.graph.inputs}
+    np.testing.assert_array_equal(run(after, used)["y"], run(model, used)["y"])
 
 
 def test_without_the_range_of_its_neighbor_a_mask_stays() -> None:
@@ -188,7 +221,7 @@ def test_data_of_the_same_magnitude_is_not_a_sentinel() -> None:
     after = _fitted(_model("a = Add(x, anchors) y = Sigmoid(a)", anchors=anchors), {"x": (-10.0, 0.0)})
     array = constant_of(after.graph.node(0).inputs[1])
     assert array is not None
-    assert array[0].tolist() == [16, 1, 1, 22, 1, -16]
+    assert array[0].tolist() == [16, 1, 1, 32, 1, -16]
 
 
 @pytest.mark.parametrize("between", ["t = Mul(s, small)", "t = Add(s, bias)"])

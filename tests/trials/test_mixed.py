@@ -128,6 +128,48 @@ def test_a_budget_that_cannot_be_met_fails_with_the_closest_plan(tmp_path: Path)
     assert next(row for row in whole.alternatives if row.label == whole.taken).figures["sqnr_db"] == best
 
 
+def test_a_plan_exceeds_the_goal_by_a_margin(tmp_path: Path) -> None:
+    alone = fitted(tmp_path, "alone", min_sqnr=-50.0)
+    db = next(row for row in alone.decisions if row.is_whole).alternatives[0].figures["sqnr_db"]
+    result = fitted(tmp_path, "close", min_sqnr=db - 0.2)
+    assert next(row for row in result.decisions if row.is_whole).taken != "w8a8"
+    assert result.verdicts["accuracy"].status is Status.PASS
+
+
+def test_a_resumed_run_with_another_goal_searches_again(tmp_path: Path) -> None:
+    first = fitted(tmp_path)
+    again = fitted(tmp_path, min_sqnr=10.0, resume=True)  # the default threshold, but now it is the goal
+    taken = [next(row for row in result.decisions if row.is_whole).taken for result in (first, again)]
+    assert taken[1] == "w8a8"
+    assert taken[0] != taken[1]
+
+
+def test_limits_of_the_configuration_are_the_goal_too(tmp_path: Path) -> None:
+    result = fitted(tmp_path, thresholds={"max_float": 0.25, "min_sqnr_db": -100.0})
+    assert result.verdicts["budget"].status is Status.PASS
+
+
+def test_a_budget_that_pins_exceed_is_said_not_to_be_met(tmp_path: Path) -> None:
+    result = fitted(tmp_path, keep=("*=fp32",), max_float=0.1)
+    whole = next(row for row in result.decisions if row.is_whole)
+    assert "no plan that was tried meets the goal" in whole.reason
+    assert result.verdicts["budget"].status is Status.FAIL
+
+
+def test_a_model_without_a_float_output_needs_a_metric(tmp_path: Path) -> None:
+    text = "g (float[1,8,16] x) => (int64[1,8] y) { h = MatMul(x, w) y = ArgMax<axis = -1, keepdims = 0>(h) }"
+    path = tmp_path / "classes.onnx"
+    ir.save(model_from(text, w=normal(16, 16)), path)
+    with pytest.raises(InputError, match="needs a float output to compare"):
+        dovetail.fit(path, target="ort-cpu", precision="auto", calibration=DATA, output=tmp_path / "run")
+
+
+def test_labels_of_what_was_tried_are_unique(tmp_path: Path) -> None:
+    whole = next(row for row in fitted(tmp_path).decisions if row.is_whole)
+    labels = [row.label for row in whole.alternatives]
+    assert len(set(labels)) == len(labels)
+
+
 def test_the_verdict_budget_without_a_search(tmp_path: Path) -> None:
     for precision, limit, status in (
         ("fp32", 0.5, Status.FAIL),

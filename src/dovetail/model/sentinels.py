@@ -136,7 +136,8 @@ def _effect_at(node: ir.Node, index: int) -> Effect | None:
         return Effect.SATURATES
     if is_op(node, "Clip") and index == 0:
         bounds = [scalar_of(value) for value in node.inputs[1:3]]
-        inside = len(bounds) == 2 and all(bound is not None and abs(bound) < SATURATED for bound in bounds)
+        # Half of it, so that what is added to a reduced sentinel does not bring it inside.
+        inside = len(bounds) == 2 and all(bound is not None and abs(bound) <= SATURATED / 2 for bound in bounds)
         return Effect.SATURATES if inside else None
     if is_op(node, "ArgMax", "ArgMin"):
         return Effect.ORDERS

@@ -45,14 +45,22 @@ def select_masked(model: ir.Model) -> PassRecord:
             if value is None or trace.number is None or trace.number > -SENTINEL:
                 continue
             where = origin_of(value).name
-            if trace.condition is None or trace.why_not:
-                reason = trace.why_not or "it is not computed from a boolean tensor"
+            if trace.condition is None or trace.why_not or _is_broadcast(trace):
+                broadcast = "its condition has another shape than what is moved" if _is_broadcast(trace) else ""
+                reason = trace.why_not or broadcast or "it is not computed from a boolean tensor"
                 declined.append(Site(where, f"read by {named(node)}: {reason}"))
                 continue
             _select(node, index, trace, trace.condition, trace.number)
             changed.append(Site(where, f"selected instead of added, read by {named(node)}"))
             break
     return PassRecord("select_masked", tuple(changed), tuple(declined))
+
+
+def _is_broadcast(trace: _Trace) -> bool:
+    """Whether the data movement behind a mask cannot be applied to its condition, which has another shape."""
+    if trace.condition is None or not trace.moves:
+        return False
+    return edit.shape_of(trace.condition) != edit.shape_of(trace.moves[-1].inputs[0])
 
 
 def _only_softmax(value: ir.Value) -> bool:
@@ -63,7 +71,7 @@ def _only_softmax(value: ir.Value) -> bool:
 def _traced(value: ir.Value | None) -> _Trace:
     trace = _Trace()
     while value is not None and (node := value.producer()) is not None:
-        if is_op(node, *DATA_MOVEMENT_OPS) and node.op_type != "MaxPool":
+        if is_op(node, *DATA_MOVEMENT_OPS) and len(node.outputs) == 1 and node.op_type != "MaxPool":
             trace.moves.append(node)
             value = node.inputs[0]
         elif is_op(node, "Mul") and trace.number is None and scalar_of(node.inputs[1]) is not None:

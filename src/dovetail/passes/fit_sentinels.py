@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from dovetail.encoding import Array
 from dovetail.model import edit
-from dovetail.model.edit import constant_of, is_op
+from dovetail.model.edit import constant_of, is_op, scalar_of
 from dovetail.model.origin import origin_of
 from dovetail.model.place import named
 from dovetail.model.sentinels import SATURATED, Effect, SentinelEdge, reach_of
@@ -25,7 +25,7 @@ _EFFECT, _MAGNITUDE = "dovetail.sentinel", "dovetail.sentinel_magnitude"
 _ZERO_BELOW = 104.0
 # sigmoid(12) is 1 - 6e-6: a box of an image of 10 000 pixels moves by less than a tenth of one.
 _LEAST_SATURATED = 12.0
-# Scores of other data may range this many times as far apart as calibrated ones.
+# Scores, and what is added to a sentinel, may range this many times as far in other data as in calibrated data.
 _MARGIN = 2.0
 
 Ranges = Mapping[str, tuple[float, float]]
@@ -52,7 +52,7 @@ def fit_sentinels(model: ir.Model, ranges: Ranges) -> PassRecord:
             continue
         hits = np.abs(edge.array) == current
         magnitude = _magnitude(edge, effect, hits, [span for span in spans if span is not None])
-        if magnitude == current or (effect is Effect.MASKS and magnitude > current):
+        if magnitude == current:
             continue
         array = np.where(hits, np.sign(edge.array) * magnitude, edge.array)
         name = f"{edge.value.name}/fitted"
@@ -61,10 +61,15 @@ def fit_sentinels(model: ir.Model, ranges: Ranges) -> PassRecord:
         site = f"read by {named(edge.node)}"
         what = f"magnitude {current:g} set to {magnitude:g} for the calibrated range beside it, {site}"
         changed.append(Site(origin_of(edge.value).name, what))
+    forget_bounded(model)
+    return PassRecord("fit_sentinels", tuple(changed))
+
+
+def forget_bounded(model: ir.Model) -> None:
+    """Remove the record of reduced sentinels, which only this pass reads."""
     for value in model.graph.initializers.values():
         value.metadata_props.pop(_EFFECT, None)
         value.metadata_props.pop(_MAGNITUDE, None)
-    return PassRecord("fit_sentinels", tuple(changed))
 
 
 def _bounded(graph: ir.Graph) -> Iterator[tuple[SentinelEdge, Effect, float]]:
@@ -98,12 +103,19 @@ def _span(value: ir.Value, ranges: Ranges) -> tuple[float, float] | None:
     return ranges.get(str(value.name)) if array is None else (float(array.min()), float(array.max()))
 
 
+def _saturated_from(edge: SentinelEdge) -> float:
+    """The magnitude from which on the readers of a sum do not distinguish values: that of a Clip is its bound."""
+    clips = [node for node, _ in reach_of(edge.node.outputs[0]).readers if is_op(node, "Clip")]
+    bounds = [abs(bound) for node in clips for value in node.inputs[1:3] if (bound := scalar_of(value)) is not None]
+    return max((_LEAST_SATURATED, *bounds))
+
+
 def _magnitude(edge: SentinelEdge, effect: Effect, hits: Array, spans: list[tuple[float, float]]) -> float:
     """The magnitude with which the sentinels have the same effect within these ranges."""
     if effect is Effect.SATURATES:
         positive, negative = (bool((sign * edge.array[hits] > 0).any()) for sign in (1, -1))
         against = sum(max(0.0, -low * positive, high * negative) for low, high in spans)
-        return max(SATURATED, float(math.ceil(_LEAST_SATURATED + against)))
+        return max(SATURATED, float(math.ceil(_saturated_from(edge) + _MARGIN * against)))
     ((low, high),) = spans
     if edge.node.op_type == "Add":
         added = edge.array[~hits]

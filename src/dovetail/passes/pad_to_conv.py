@@ -17,6 +17,8 @@ from dovetail.model.origin import origin_of
 from dovetail.model.padding import Padding, padding_of
 from dovetail.pass_record import PassRecord, Site
 
+# The value is subtracted from the data and added again: above this, float32 loses bits of the data.
+_LARGEST_VALUE = 16.0
 _RANK_OF_IMAGES = 4
 
 
@@ -48,6 +50,8 @@ def _obstacle(node: ir.Node, padding: Padding | None) -> str:
         return "it does not have rank 4, or the batch is padded"
     if not np.isfinite(padding.value) or (padding.amounts < 0).any():
         return "its value is not finite, or it removes elements"
+    if abs(padding.value) > _LARGEST_VALUE:
+        return f"its value, {padding.value:g}, is so large that subtracting it would round the data"
     return ""
 
 

@@ -32,7 +32,7 @@ from dovetail.trials.sensitivity.first_order import estimate
 from dovetail.trials.sensitivity.measure import Calls, measure
 from dovetail.trials.sensitivity.subjects import Level, Part, Subject
 from dovetail.trials.variant import Variant, in_precision, pinned
-from dovetail.trials.workbench import Workbench
+from dovetail.trials.workbench import Workbench, worst_db
 from dovetail.verify.compare import Agreement
 from dovetail.verify.verdicts import MAX_SQNR_DB, bounded_db
 
@@ -65,13 +65,15 @@ class Mixture:
     """A variant that was planned and simulated.
 
     ``wide``: the operators that have a wider precision, in order of gain per cost. ``sqnr_db``: of the worst output,
-    mean over samples. ``float_share``: fraction of MACs in float. ``boundaries``: conversions between precisions.
+    mean over samples; ``pooled_db``: over all samples together. ``float_share``: fraction of MACs in float.
+    ``boundaries``: conversions between precisions.
     """
 
     label: str
     variant: Variant
     plan: Plan
     sqnr_db: float
+    pooled_db: float
     float_share: float
     boundaries: int
     wide: tuple[Candidate, ...] = ()
@@ -128,14 +130,14 @@ class MixedSearch:
 
     def mixtures(self) -> Iterator[Mixture]:
         """Mixtures whose noise falls step by step."""
-        total, done = sum(candidate.gain for candidate in self.candidates), 0
-        for step_db in _STEPS_DB:
-            count = _shortest(self.candidates, total * (1 - 10 ** (-step_db / 10)))
-            if count > done:
-                done = count
-                yield self.mixture(self.candidates[:count])
-        if done < len(self.candidates):
-            yield self.mixture(self.candidates)
+        total, done = sum(candidate.gain for candidate in self.candidates), set[str]()
+        shares = [1 - 10 ** (-step_db / 10) for step_db in _STEPS_DB]
+        counts = [_shortest(self.candidates, total * share) for share in shares]
+        for count in dict.fromkeys((*counts, len(self.candidates)) if self.candidates else ()):
+            mixture = self.mixture(self.candidates[:count])
+            if mixture.label not in done:  # the operators in between can be those that come next
+                done.add(mixture.label)
+                yield mixture
 
     def mixture(self, chosen: Sequence[Candidate]) -> Mixture:
         """Plan and simulate the base with these operators wider, and those in between."""
@@ -277,12 +279,17 @@ def _simulated(
     precision: Precision | None = None,
 ) -> Mixture:
     plan, problem = bench.plan(variant), build_problem(variant.model, bench.table)
+    agreement = bench.compare(variant, len(judged_samples(bench, variant.model)))
+    share = float_share(problem, plan)
+    # The simulation computes in float32 what some targets compute in float16.
+    limit_db = MAX_SQNR_DB if bench.backend.float16_db is None or not share else bench.backend.float16_db
     return Mixture(
         label,
         variant,
         plan,
-        mean_db(bench.compare(variant, len(judged_samples(bench, variant.model)))),
-        float_share(problem, plan),
+        min(mean_db(agreement), limit_db),
+        min(worst_db(agreement), limit_db),
+        share,
         boundaries(problem, plan),
         wide,
         parts,

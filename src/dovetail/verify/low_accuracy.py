@@ -24,9 +24,18 @@ _SENSITIVITY = "`dovetail sensitivity` measures what each operator costs"
 
 
 def low_accuracy(
-    judgement: Judgement, losses: Mapping[str, Comparison], model: ir.Model, table: OpTable, precision: Precision
+    judgement: Judgement,
+    losses: Mapping[str, Comparison],
+    model: ir.Model,
+    table: OpTable,
+    precision: Precision,
+    *,
+    searches: bool = False,
 ) -> tuple[Finding, ...]:
-    """The finding if the accuracy is below a limit, or below what deserves a warning."""
+    """The finding if the accuracy is below a limit, or below what deserves a warning.
+
+    ``searches``: whether another run can search for a mixed precision.
+    """
     if not judgement.problems:
         return ()
     severity = Severity.ERROR if judgement.verdict.status is Status.FAIL else Severity.WARNING
@@ -36,8 +45,8 @@ def low_accuracy(
         fix = f"keep the tensors that lose most SQNR in {wider}: {keep_line(names, wider)}"
     else:
         fix = "try another range method (--range mse), more calibration data, or a wider precision"
-    searches = f"--precision {AUTO} searches for what needs a wider one, " if AUTO in table.choices else ""
-    message = f"{'; '.join(judgement.problems)}; {searches}{_SENSITIVITY}"
+    advice = f"--precision {AUTO} searches for what needs a wider one, {_SENSITIVITY}" if searches else _SENSITIVITY
+    message = f"{'; '.join(judgement.problems)}; {advice}"
     return (Finding(LOW_ACCURACY, WHOLE_MODEL, message, severity, dict(judgement.verdict.numbers), fix),)
 
 

@@ -90,9 +90,9 @@ def test_a_file_without_a_unique_build_number_has_no_version(content: bytes, bui
 def load(folder: Path) -> tuple[str, str]:
     """Run the context binary in a folder on the emulator; return the error and the log."""
     sample = folder / "sample.npz"
-    np.savez(sample, x=np.zeros((1, 8, 16), np.float32))
+    np.savez(sample, **{"0": np.zeros((1, 8, 16), np.float32)})
     arguments = {"model": str(folder / "context.onnx"), "options": dict(options().provider), "sample": str(sample)}
-    arguments["outputs"] = str(folder / "outputs.npz")
+    arguments |= {"names": ["x"], "outputs": str(folder / "outputs.npz")}
     result = run_child("dovetail.targets.qnn_htp.session:run_in_child", arguments)
     return result.error, result.log
 

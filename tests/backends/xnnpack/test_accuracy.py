@@ -25,5 +25,6 @@ def test_the_tensors_that_lose_most_are_named_with_a_precision_of_the_target(tmp
     assert result.failed == ("accuracy",)
     assert len(result.metrics.losses) >= 5
     (finding,) = [finding for finding in result.findings if finding.code == "Q505"]
-    assert finding.fix.startswith("keep the tensors that lose most SQNR in fp32 (`dovetail sensitivity` ")
-    assert " --keep " in finding.fix
+    assert finding.fix.startswith("keep the tensors that lose most SQNR in fp32: --keep ")
+    assert "`dovetail sensitivity` measures" in finding.message
+    assert "--precision auto" not in finding.message, "on this target it does not search for operators"

@@ -54,11 +54,15 @@ def write_dlc_in_child(model: str, options: Mapping[str, str], folder: str) -> d
     return {"files": sorted(path.name for path in Path(folder).glob("*.dlc"))}
 
 
-def run_in_child(model: str, options: Mapping[str, str], sample: str, outputs: str) -> dict[str, Any]:
-    """Emulate one sample in a fresh process: buffers of an earlier session can hide an operator that writes nothing."""
+def run_in_child(model: str, options: Mapping[str, str], sample: str, names: list[str], outputs: str) -> dict[str, Any]:
+    """Emulate one sample in a fresh process: buffers of an earlier session can hide an operator that writes nothing.
+
+    ``names``: of the inputs, whose arrays in the file ``sample`` are numbered, as those of the outputs are.
+    """
     session = open_session(model, options)
-    names = [output.name for output in session.get_outputs()]
+    results = [output.name for output in session.get_outputs()]
+    read = {value.name for value in session.get_inputs()}
     with np.load(sample) as arrays:
-        feed = {value.name: arrays[value.name] for value in session.get_inputs()}
-    np.savez(outputs, allow_pickle=False, **dict(zip(names, session.run(names, feed), strict=True)))
-    return {"outputs": names}
+        feed = {name: arrays[f"{i}"] for i, name in enumerate(names) if name in read}
+    np.savez(outputs, allow_pickle=False, **{f"{i}": array for i, array in enumerate(session.run(results, feed))})
+    return {"outputs": results}

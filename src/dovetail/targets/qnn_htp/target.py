@@ -141,11 +141,18 @@ def run(options: HtpOptions, compiled: CompileResult, samples: Iterable[Sample])
 def _emulate(options: HtpOptions, compiled: CompileResult, sample: Sample) -> Sample:
     with tempfile.TemporaryDirectory(prefix="dovetail-htp-") as name:
         folder = Path(name)
-        np.savez(folder / _SAMPLE, allow_pickle=False, **sample)
+        # Numbered, because an input may be called like a parameter of savez.
+        np.savez(folder / _SAMPLE, allow_pickle=False, **{f"{i}": array for i, array in enumerate(sample.values())})
         model, files = _program(compiled)
         call = ToolCall(
             f"{SESSION}:run_in_child",
-            {"model": model, "options": dict(options.provider), "sample": _SAMPLE, "outputs": _OUTPUTS},
+            {
+                "model": model,
+                "options": dict(options.provider),
+                "sample": _SAMPLE,
+                "names": list(sample),
+                "outputs": _OUTPUTS,
+            },
             inputs={**files, _SAMPLE: folder / _SAMPLE},
             packages=(PACKAGE,),
             who="the HTP emulator",
@@ -157,7 +164,7 @@ def _emulate(options: HtpOptions, compiled: CompileResult, sample: Sample) -> Sa
             error = BackendError if result.finished else UnfinishedError
             raise error(f"the HTP emulator did not run the model: {result.error}")
         with np.load(folder / _OUTPUTS) as arrays:
-            return {key: arrays[key] for key in arrays.files}
+            return {name: arrays[f"{i}"] for i, name in enumerate(result.answer["outputs"])}
 
 
 def _program(compiled: CompileResult) -> tuple[str, dict[str, Path]]:

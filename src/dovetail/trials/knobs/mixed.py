@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from dovetail.errors import InputError
 from dovetail.finding import WHOLE_MODEL, Status, Thresholds
 from dovetail.model.place import at_node
 from dovetail.op_support import Precision
+from dovetail.plan.constraints import build_problem
 from dovetail.trials.decision import Alternative, Decision
-from dovetail.trials.goal import ENOUGH_DB, SAME_DB, WITHIN_DB, Goal
+from dovetail.trials.goal import ENOUGH_DB, MARGIN_DB, SAME_DB, WITHIN_DB, Goal
 from dovetail.trials.knob import Knob, Outcome, decide_all
 from dovetail.trials.mixed import MixedSearch, Mixture, judged_samples, ranking_samples, uniform
 from dovetail.trials.variant import Variant, in_precision
@@ -57,16 +59,33 @@ def _decide(inner: tuple[Knob, ...], workbench: Workbench, variant: Variant) -> 
     ladder = workbench.table.choices.get(workbench.knob_options.get(OPTION, ""), ())
     if not ladder or not workbench.samples(1):
         return decide_all(inner, workbench, variant)
+    goal = workbench.goal
+    if not build_problem(variant.model, workbench.table).outputs and not goal.limits_metric:
+        raise InputError(
+            "--precision auto needs a float output to compare with float; for a model without one, add --eval, "
+            "--metric and --max-drop"
+        )
     trials = _tried(inner, workbench, variant, ladder)
-    enough = [trial for trial in trials if _is_good(trial, trials, workbench.goal)]
-    if workbench.goal.max_latency is not None and not workbench.goal.limits_accuracy and workbench.available:
+    enough = [trial for trial in trials if _is_good(trial, trials, goal)]
+    if goal.max_latency is not None and not goal.limits_accuracy and workbench.available:
         chosen, built = _best_within(workbench, trials)
     else:
         chosen, built = _cheapest(workbench, enough or [max(trials, key=lambda trial: trial.mixture.sqnr_db)])
     known = {id(trial.mixture): trial for trial in built}
     rows = [known.get(id(trial.mixture), trial) for trial in trials]
-    decisions = (_whole(workbench, chosen, rows, met=bool(enough)), *_islands(workbench, chosen))
+    is_met = bool(enough) and _is_within(chosen, workbench)
+    decisions = (_whole(workbench, chosen, rows, is_met), *_islands(workbench, chosen))
     return chosen.mixture.variant, (*decisions, *chosen.decisions)
+
+
+def _is_within(trial: _Trial, workbench: Workbench) -> bool:
+    """Whether a mixture is within the caller's budget, as far as that is known."""
+    goal = workbench.goal
+    if goal.max_float is not None and trial.mixture.float_share > goal.max_float:
+        return False
+    if goal.max_latency is None or trial.estimate_us is None or (baseline := workbench.baseline()) is None:
+        return True
+    return trial.estimate_us <= goal.max_latency * baseline.mid_us
 
 
 def _tried(inner: tuple[Knob, ...], workbench: Workbench, variant: Variant, ladder: Sequence[str]) -> list[_Trial]:
@@ -104,7 +123,8 @@ def is_wider(precision: Precision, other: Precision) -> bool:
 def _is_good(trial: _Trial, trials: Sequence[_Trial], goal: Goal) -> bool:
     """Whether a mixture meets the goal; without one, whether it is close to the best, or with a budget as good."""
     if goal.limits_accuracy:
-        has_sqnr = goal.min_sqnr_db is None or trial.mixture.sqnr_db >= goal.min_sqnr_db
+        lowest_db = min(trial.mixture.sqnr_db, trial.mixture.pooled_db)
+        has_sqnr = goal.min_sqnr_db is None or lowest_db >= goal.min_sqnr_db + MARGIN_DB
         return has_sqnr and all(drop <= goal.drop_of(name) for name, drop in trial.drops.items())
     best_db = max(other.mixture.sqnr_db for other in trials)
     if goal.limits_cost:
@@ -173,17 +193,23 @@ def _built(workbench: Workbench, trial: _Trial, build: Build) -> _Trial:
     )
 
 
-def _whole(workbench: Workbench, chosen: _Trial, trials: Sequence[_Trial], met: bool) -> Decision:
+def _whole(workbench: Workbench, chosen: _Trial, trials: Sequence[_Trial], is_met: bool) -> Decision:
     """The decision for the whole model, with all that was tried: accuracy against cost."""
     return Decision(
         knob=NAME,
         place=WHOLE_MODEL,
         taken=chosen.mixture.label,
         alternatives=tuple(Alternative(trial.mixture.label, _figures(trial), trial.failure) for trial in trials),
-        rule=f"the cheapest that is good enough: {workbench.goal}",
-        reason=_reason(chosen, trials, workbench.goal, met),
+        rule=f"{_criterion(workbench.goal)}: {workbench.goal}",
+        reason=_reason(chosen, trials, workbench.goal, is_met),
         samples=len(judged_samples(workbench, chosen.mixture.variant.model)),
     )
+
+
+def _criterion(goal: Goal) -> str:
+    if goal.limits_cost and not goal.limits_accuracy:
+        return "the best within the budget"
+    return "the cheapest that is good enough"
 
 
 def _figures(trial: _Trial) -> dict[str, float]:
@@ -197,13 +223,13 @@ def _figures(trial: _Trial) -> dict[str, float]:
     return figures if trial.estimate_us is None else {**figures, "estimate_us": trial.estimate_us}
 
 
-def _reason(chosen: _Trial, trials: Sequence[_Trial], goal: Goal, met: bool) -> str:
+def _reason(chosen: _Trial, trials: Sequence[_Trial], goal: Goal, is_met: bool) -> str:
     """What it gives, and what the next larger mixture of the same kind would give."""
     mixture = chosen.mixture
     text = (
         f"{mixture.sqnr_db:.1f} dB with {mixture.float_share:.1%} of MACs in float and {mixture.boundaries} conversions"
     )
-    if not met:
+    if not is_met:
         text = f"no plan that was tried meets the goal ({goal}); this one is the closest: {text}"
     larger = [
         trial.mixture
