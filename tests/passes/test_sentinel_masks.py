@@ -186,9 +186,9 @@ def test_a_mask_is_larger_than_ten_thousand_where_the_scores_are() -> None:
 
 def test_a_sentinel_before_a_clip_is_beyond_its_bounds() -> None:
     anchors = np.array([[1, 1, 1, 1e34, 1, 1]])
-    model = _model("a = Add(x, anchors) y = Clip(a, low, high)", anchors=anchors, low=-8.0, high=8.0)
+    model = _model("a = Add(x, anchors) y = Clip(a, low, high)", anchors=anchors, low=-15.0, high=15.0)
     after = _fitted(model, {"x": (-9.0, 9.0)})
-    inputs = {"x": np.full((2, 6), -18, np.float32)}
+    inputs = {"x": np.full((2, 6), -18, np.float32), "m": MASK}
     np.testing.assert_array_equal(run(after, inputs)["y"], run(model, inputs)["y"])
 
 

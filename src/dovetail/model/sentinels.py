@@ -131,13 +131,19 @@ def effect_of(edge: SentinelEdge) -> Effect | str:
     return effect
 
 
+def clip_bound(edge: SentinelEdge) -> float:
+    """The largest magnitude that a Clip which reads the sentinels, perhaps in a sum, lets through; 0 without a Clip."""
+    clips = [node for node, _ in reach_of(edge.node.outputs[0]).readers if is_op(node, "Clip")]
+    bounds = [scalar_of(value) for node in clips for value in node.inputs[1:3]]
+    return max((abs(bound) for bound in bounds if bound is not None), default=0.0)
+
+
 def _effect_at(node: ir.Node, index: int) -> Effect | None:
     if is_op(node, "Sigmoid", "Tanh"):
         return Effect.SATURATES
     if is_op(node, "Clip") and index == 0:
         bounds = [scalar_of(value) for value in node.inputs[1:3]]
-        # Half of it, so that what is added to a reduced sentinel does not bring it inside.
-        inside = len(bounds) == 2 and all(bound is not None and abs(bound) <= SATURATED / 2 for bound in bounds)
+        inside = len(bounds) == 2 and all(bound is not None and abs(bound) < SATURATED for bound in bounds)
         return Effect.SATURATES if inside else None
     if is_op(node, "ArgMax", "ArgMin"):
         return Effect.ORDERS

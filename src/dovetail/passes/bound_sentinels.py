@@ -15,7 +15,7 @@ from dovetail.model import edit
 from dovetail.model.attention import MASKED
 from dovetail.model.origin import origin_of
 from dovetail.model.place import named
-from dovetail.model.sentinels import SATURATED, Effect, SentinelEdge, effect_of, sentinel_edges
+from dovetail.model.sentinels import SATURATED, Effect, SentinelEdge, clip_bound, effect_of, sentinel_edges
 from dovetail.pass_record import PassRecord, Site
 from dovetail.passes.computed_masks import select_masked
 from dovetail.passes.fit_sentinels import record_bounded
@@ -44,7 +44,10 @@ def bound_sentinels(model: ir.Model) -> PassRecord:
 
 def _bound(graph: ir.Graph, edge: SentinelEdge, effect: Effect) -> float:
     """Give the node a constant of its own with reduced sentinels, and return their magnitude."""
-    magnitude = edge.array.dtype.type(_REDUCED[effect])
+    least = _REDUCED[effect]
+    if effect is Effect.SATURATES:  # what is added must not bring it between the bounds of a Clip
+        least = max(least, clip_bound(edge) + SATURATED / 2)
+    magnitude = edge.array.dtype.type(least)
     while (np.abs(edge.array) == magnitude).any():  # the sentinels stay different from all data
         magnitude = np.nextafter(magnitude, edge.array.dtype.type(np.inf))
     bounded = np.where(edge.hits, np.sign(edge.array) * magnitude, edge.array).astype(edge.array.dtype)

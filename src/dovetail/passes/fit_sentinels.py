@@ -14,10 +14,10 @@ import onnx_ir as ir
 
 from dovetail.encoding import Array
 from dovetail.model import edit
-from dovetail.model.edit import constant_of, is_op, scalar_of
+from dovetail.model.edit import constant_of, is_op
 from dovetail.model.origin import origin_of
 from dovetail.model.place import named
-from dovetail.model.sentinels import SATURATED, Effect, SentinelEdge, reach_of
+from dovetail.model.sentinels import SATURATED, Effect, SentinelEdge, clip_bound, reach_of
 from dovetail.pass_record import PassRecord, Site
 
 _EFFECT, _MAGNITUDE = "dovetail.sentinel", "dovetail.sentinel_magnitude"
@@ -103,19 +103,12 @@ def _span(value: ir.Value, ranges: Ranges) -> tuple[float, float] | None:
     return ranges.get(str(value.name)) if array is None else (float(array.min()), float(array.max()))
 
 
-def _saturated_from(edge: SentinelEdge) -> float:
-    """The magnitude from which on the readers of a sum do not distinguish values: that of a Clip is its bound."""
-    clips = [node for node, _ in reach_of(edge.node.outputs[0]).readers if is_op(node, "Clip")]
-    bounds = [abs(bound) for node in clips for value in node.inputs[1:3] if (bound := scalar_of(value)) is not None]
-    return max((_LEAST_SATURATED, *bounds))
-
-
 def _magnitude(edge: SentinelEdge, effect: Effect, hits: Array, spans: list[tuple[float, float]]) -> float:
     """The magnitude with which the sentinels have the same effect within these ranges."""
     if effect is Effect.SATURATES:
         positive, negative = (bool((sign * edge.array[hits] > 0).any()) for sign in (1, -1))
         against = sum(max(0.0, -low * positive, high * negative) for low, high in spans)
-        return max(SATURATED, float(math.ceil(_saturated_from(edge) + _MARGIN * against)))
+        return max(SATURATED, float(math.ceil(max(_LEAST_SATURATED, clip_bound(edge)) + _MARGIN * against)))
     ((low, high),) = spans
     if edge.node.op_type == "Add":
         added = edge.array[~hits]
