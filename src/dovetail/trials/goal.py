@@ -18,7 +18,7 @@ MARGIN_DB = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Limits that the caller set; None where there is none.
+    """Limits that the caller set; None where nothing is limited.
 
     ``min_sqnr_db``: of every output. ``max_drop``, ``max_drop_of``: of the metric. ``max_latency``: relative to the
     first baseline. ``max_float``: fraction of MACs in float.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from dovetail.backend import Estimate
 from dovetail.errors import InputError
 from dovetail.finding import WHOLE_MODEL, Status, Thresholds
 from dovetail.model.place import at_node
@@ -37,7 +38,7 @@ class _Trial:
     """A mixture, and what is known of it beyond the simulation.
 
     ``family``: the names of the base and of the wide precision. ``base_db``: SQNR of the base alone. ``decisions``: of
-    the inner knobs, for the base. ``drops``: by how much each value of the metric gets worse. ``estimate_us``: by the
+    the inner knobs, for the base. ``drops``: by how much each value of the metric gets worse. ``estimate``: by the
     vendor. ``failure``: why it is unusable.
     """
 
@@ -46,7 +47,7 @@ class _Trial:
     base_db: float
     decisions: tuple[Decision, ...] = ()
     drops: Mapping[str, float] = field(default_factory=dict)
-    estimate_us: float | None = None
+    estimate: Estimate | None = None
     failure: str = ""
 
     @property
@@ -83,9 +84,10 @@ def _is_within(trial: _Trial, workbench: Workbench) -> bool:
     goal = workbench.goal
     if goal.max_float is not None and trial.mixture.float_share > goal.max_float:
         return False
-    if goal.max_latency is None or trial.estimate_us is None or (baseline := workbench.baseline()) is None:
+    if goal.max_latency is None or trial.estimate is None or (baseline := workbench.baseline()) is None:
         return True
-    return trial.estimate_us <= goal.max_latency * baseline.mid_us
+    ratio = trial.estimate.ratio_to(baseline)
+    return ratio is None or ratio <= goal.max_latency
 
 
 def _tried(inner: tuple[Knob, ...], workbench: Workbench, variant: Variant, ladder: Sequence[str]) -> list[_Trial]:
@@ -142,7 +144,8 @@ def _cheapest(workbench: Workbench, trials: Sequence[_Trial]) -> tuple[_Trial, l
     for trial in sorted(trials, key=lambda trial: (trial.size, -trial.mixture.sqnr_db)):
         families.setdefault(trial.family, trial)
     fewest = {trial.family: trial for trial in sorted(trials, key=lambda trial: -len(trial.mixture.wide))}
-    smallest = sorted({*families.values(), *fewest.values()}, key=lambda trial: trial.size)[:MOST_BUILDS]
+    both = dict.fromkeys((*families.values(), *fewest.values()))  # in this order, whatever their addresses
+    smallest = sorted(both, key=lambda trial: trial.size)[:MOST_BUILDS]
     if not workbench.available or len(smallest) == 1:
         return smallest[0], []
     if workbench.backend.estimator is None:
@@ -150,24 +153,29 @@ def _cheapest(workbench: Workbench, trials: Sequence[_Trial]) -> tuple[_Trial, l
     builds = workbench.build_each([trial.mixture.variant for trial in smallest])
     built = [_built(workbench, trial, build) for trial, build in zip(smallest, builds, strict=True)]
     usable = [trial for trial in built if not trial.failure]
-    if not usable or any(trial.estimate_us is None for trial in usable):
+    costs = [trial.estimate for trial in usable if trial.estimate is not None]
+    # Estimates that leave different operators without a cost cannot be compared.
+    if not usable or len(costs) < len(usable) or len({cost.ops_without_cost for cost in costs}) > 1:
         return (usable or built)[0], built
-    return min(usable, key=lambda trial: (trial.estimate_us or 0.0, trial.size)), built
+    return min(usable, key=lambda trial: (_time_us(trial), trial.size)), built
 
 
 def _best_within(workbench: Workbench, trials: Sequence[_Trial]) -> tuple[_Trial, list[_Trial]]:
-    """The trial with the highest SQNR whose estimate is within the budget; if there is none, the fastest one."""
-    baseline, ratio = workbench.baseline(), workbench.goal.max_latency or 0.0
+    """The trial with the highest SQNR whose estimate is within the budget; if none is, the fastest one."""
+    baseline = workbench.baseline()
     built: list[_Trial] = []
     for trial in sorted(trials, key=lambda trial: trial.mixture.sqnr_db, reverse=True):
         built.append(_built(workbench, trial, workbench.build(trial.mixture.variant)))
-        estimate_us = built[-1].estimate_us
-        if built[-1].failure or estimate_us is None or baseline is None:
-            continue
-        if estimate_us <= ratio * baseline.mid_us:
+        estimate = built[-1].estimate
+        ratio = None if built[-1].failure or estimate is None or baseline is None else estimate.ratio_to(baseline)
+        if ratio is not None and ratio <= (workbench.goal.max_latency or 0.0):
             return built[-1], built
-    usable = [trial for trial in built if not trial.failure and trial.estimate_us is not None] or built
-    return min(usable, key=lambda trial: trial.estimate_us or 0.0), built
+    usable = [trial for trial in built if not trial.failure and trial.estimate is not None] or built
+    return min(usable, key=_time_us), built
+
+
+def _time_us(trial: _Trial) -> float:
+    return 0.0 if trial.estimate is None else float(trial.estimate.mid_us)
 
 
 def _first_usable(workbench: Workbench, trials: Sequence[_Trial]) -> tuple[_Trial, list[_Trial]]:
@@ -185,11 +193,10 @@ def _built(workbench: Workbench, trial: _Trial, build: Build) -> _Trial:
     if build.compiled.error:
         return replace(trial, failure=build.compiled.error)
     fidelity = verdicts.fidelity(workbench.backend.read_back(build.compiled, build.plan), Thresholds())
-    estimate = build.compiled.estimate
     return replace(
         trial,
         failure=fidelity.reason if fidelity.status is Status.FAIL else "",
-        estimate_us=None if estimate is None else float(estimate.mid_us),
+        estimate=build.compiled.estimate,
     )
 
 
@@ -220,7 +227,7 @@ def _figures(trial: _Trial) -> dict[str, float]:
         "boundaries": float(mixture.boundaries),
         **{f"drop of {name}": drop for name, drop in trial.drops.items()},
     }
-    return figures if trial.estimate_us is None else {**figures, "estimate_us": trial.estimate_us}
+    return figures if trial.estimate is None else {**figures, "estimate_us": _time_us(trial)}
 
 
 def _reason(chosen: _Trial, trials: Sequence[_Trial], goal: Goal, is_met: bool) -> str:
