@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,12 @@ WITHOUT_COVERAGE = (
     "models",
     "test_examples.py",
 )
+
+
+def pytest_configure() -> None:
+    """A shell starts what runs in the background with SIGINT ignored, and children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

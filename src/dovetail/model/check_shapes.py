@@ -10,8 +10,9 @@ import onnx_ir as ir
 
 from dovetail.errors import InputError
 from dovetail.model.edit import constant_of, is_op
-from dovetail.model.inference import Types, infer, inferred_types, types_in, without_recorded_shapes
+from dovetail.model.inference import Types, infer, inferred_types, types_in
 from dovetail.model.origin import nodes_of
+from dovetail.model.skeleton import without_recorded_shapes
 
 # One error of onnx 1.23: "(op_type:MatMul, node name: mm): [ShapeInferenceError] Incompatible dimensions ...".
 _ERROR = re.compile(r"\(op_type:(\w+), node name: (.*?)\): \[\w+\] (.*)")

@@ -6,7 +6,7 @@ import onnx
 import onnx_ir as ir
 
 from dovetail.errors import InputError
-from dovetail.model.skeleton import skeleton
+from dovetail.model.skeleton import without_recorded_shapes
 
 Types = dict[str, onnx.TypeProto]
 _LONGEST_VECTOR = 100_000
@@ -68,23 +68,6 @@ def _record_group_norms(proto: onnx.ModelProto) -> None:
             return
         for name, type_proto in new:
             proto.graph.value_info.add(name=name).type.CopyFrom(type_proto)
-
-
-def without_recorded_shapes(model: ir.Model) -> onnx.ModelProto:
-    """The skeleton of a model without the shapes that inference determines."""
-    return remove_recorded_shapes(skeleton(model))
-
-
-def remove_recorded_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Remove the shapes that inference determines, in place; returns the proto."""
-    kept = {name for node in proto.graph.node if node.domain for name in node.output}
-    stale = [info for info in proto.graph.value_info if info.name not in kept]
-    for info in stale:
-        proto.graph.value_info.remove(info)
-    for info in proto.graph.output:
-        if info.name not in kept and info.type.HasField("tensor_type"):
-            info.type.tensor_type.ClearField("shape")
-    return proto
 
 
 def node_outputs(model: ir.Model) -> list[ir.Value]:

@@ -22,10 +22,10 @@ from dovetail.model.check_types import check_types
 from dovetail.model.contributed import claim_early, rewrite_contributed
 from dovetail.model.edit import constant_of, is_float, shape_of
 from dovetail.model.external_data import check_external_data
-from dovetail.model.inference import follows_values, remove_recorded_shapes
+from dovetail.model.inference import follows_values
 from dovetail.model.onnx_crashes import REPORTED, Step, refuse_crash
 from dovetail.model.opset import raise_opset
-from dovetail.model.skeleton import skeleton
+from dovetail.model.skeleton import skeleton, without_recorded_shapes
 from dovetail.whole_number import LARGEST
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -205,10 +205,7 @@ def _check_inputs(model: ir.Model) -> None:
 
 def _tried(model: ir.Model) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     """The model without weights, and without recorded shapes: protos on which onnx was seen not to crash."""
-    bare = skeleton(model)
-    shapeless = onnx.ModelProto()
-    shapeless.CopyFrom(bare)
-    remove_recorded_shapes(shapeless)
+    bare, shapeless = skeleton(model), without_recorded_shapes(model)
     infer = Step.INFER if follows_values(shapeless) else Step.INFER_WITHOUT_VALUES
     refuse_crash({Step.CHECK: bare, infer: shapeless})
     return bare, shapeless

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -12,20 +14,79 @@ _INLINE_BYTES = 1024
 
 def skeleton(model: ir.Model) -> onnx.ModelProto:
     """The model with every initializer above a kilobyte turned into an input; the model itself is not changed."""
-    bare = model.clone()
-    for value in list(bare.graph.initializers.values()):
-        if value.const_value is None:
-            continue
-        if value.const_value.nbytes <= _INLINE_BYTES:
+    return _with_nodes(model, model.graph)
+
+
+def without_recorded_shapes(model: ir.Model) -> onnx.ModelProto:
+    """The skeleton of a model without the shapes that inference determines.
+
+    Shapes of outputs of operators outside ONNX, which inference does not support, are kept.
+    """
+    proto = _with_nodes(model, ())
+    del proto.graph.value_info[:]
+    for node in model.graph:
+        proto.graph.node.append(ir.serde.serialize_node(node))
+        for value in node.outputs if node.domain else ():
+            if value.name and value.type is not None and not value.is_graph_output():
+                ir.serde.serialize_value_into(proto.graph.value_info.add(), value)
+    kept = {value.name for node in model.graph if node.domain for value in node.outputs}
+    for info in proto.graph.output:
+        if info.name not in kept and info.type.HasField("tensor_type"):
+            info.type.tensor_type.ClearField("shape")
+    return proto
+
+
+def _with_nodes(model: ir.Model, nodes: Iterable[ir.Node]) -> onnx.ModelProto:
+    """The proto with these nodes of the model; it is made from a view, because a copy of the model takes longer."""
+    graph = model.graph
+    small, large = list[ir.Value](), list[ir.Value]()
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if tensor is None:
+            small.append(value)
+        elif tensor.nbytes <= _INLINE_BYTES:
             # A copy, because the tools cannot read external data, and because the tensor's own name is serialized.
-            array = np.array(value.const_value.numpy())
-            value.const_value = ir.Tensor(array, value.const_value.dtype, name=value.name)
+            copy = ir.Tensor(np.array(tensor.numpy()), tensor.dtype, name=value.name)
+            small.append(_like(value, value.type, value.shape, copy))
         else:
-            value.type = ir.TensorType(value.const_value.dtype)
-            value.shape = ir.Shape(value.const_value.shape.numpy())
-            del bare.graph.initializers[str(value.name)]
-            bare.graph.inputs.append(value)
+            large.append(_like(value, ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())))
+    view = ir.GraphView(
+        (*graph.inputs, *large),
+        graph.outputs,
+        nodes=nodes,
+        initializers=small,
+        doc_string=graph.doc_string,
+        opset_imports=dict(graph.opset_imports),
+        name=graph.name,
+        metadata_props=dict(graph.metadata_props),
+    )
+    bare = ir.Model(
+        view,  # type: ignore[arg-type]  # its documentation allows it
+        ir_version=model.ir_version,
+        producer_name=model.producer_name,
+        producer_version=model.producer_version,
+        domain=model.domain,
+        model_version=model.model_version,
+        doc_string=model.doc_string,
+        functions=tuple(model.functions.values()),
+        metadata_props=dict(model.metadata_props),
+    )
     return ir.serde.serialize_model(bare)
+
+
+def _like(
+    value: ir.Value, kind: ir.TypeProtocol | None, shape: ir.Shape | None, tensor: ir.TensorProtocol | None = None
+) -> ir.Value:
+    """A value of no graph, with the name and the metadata of another one."""
+    metadata = dict(value.metadata_props)
+    return ir.Value(
+        name=value.name,
+        type=kind,
+        shape=shape,
+        doc_string=value.doc_string,
+        const_value=tensor,
+        metadata_props=metadata,
+    )
 
 
 def refill(bare: ir.Model, model: ir.Model) -> None:

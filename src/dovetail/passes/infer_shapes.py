@@ -6,8 +6,9 @@ import onnx
 import onnx_ir as ir
 
 from dovetail.model.edit import shape_of
-from dovetail.model.inference import inferred_types, node_outputs, run_inference, without_recorded_shapes
+from dovetail.model.inference import inferred_types, node_outputs, run_inference
 from dovetail.model.origin import origin_of
+from dovetail.model.skeleton import without_recorded_shapes
 from dovetail.pass_record import PassRecord, Site
 
 

@@ -7,6 +7,7 @@ models of other tools, deployed without Dovetail.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ import numpy as np
 _PROVIDER = "QNNExecutionProvider"
 
 
-def build_and_run(model: str, options: Mapping[str, str], sample: str, outputs: str) -> dict[str, Any]:
+def build_and_run(model: str, options: Mapping[str, str], sample: str, outputs: str, dump: str) -> dict[str, Any]:
     """Compile with CPU fallback disabled, and run the sample in the same fresh process."""
+    Path(dump).mkdir()
     import onnxruntime
     import onnxruntime_qnn
 

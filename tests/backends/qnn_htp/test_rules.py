@@ -22,16 +22,18 @@ from dovetail.encoding import Array
 from dovetail.model.read import read
 from dovetail.numerics.metrics import sqnr_db
 from dovetail.qdq.invert import invert, is_quantized
-from dovetail.targets.child import run_child
 from dovetail.targets.htp.chips import chip_named
+from dovetail.targets.qnn_htp.install import PACKAGE
 from dovetail.targets.qnn_htp.options import provider_options
 from dovetail.targets.qnn_htp.read_back import read_dump
+from dovetail.targets.tool_call import ToolCall, call_tool, model_inputs
 from tests.backends.qnn_htp.case_session import simulate
 from tests.rules.cases import cases_of, head_of, write
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 
 FAMILY = "qnn-htp"
+DUMP = "dump"
 # An SQNR between these limits decides nothing.
 DIFFERENT_DB, EQUAL_DB = 20.0, 40.0
 # Rules about another tool: the provider compiles their bad case as planned.
@@ -63,23 +65,28 @@ class Compilation:
 def compiled(model: Path, chip_name: str, folder: Path) -> Compilation:
     """Compile a file unchanged, with CPU fallback disabled; emulate one sample and compare it with the simulation."""
     chip = chip_named(chip_name)
-    dump, inputs, outputs = folder / "dump", folder / "sample.npz", folder / "outputs.npz"
-    dump.mkdir()
     options = provider_options(chip, {}, float16=chip.has_float16)
-    options |= {"dump_json_qnn_graph": "1", "json_qnn_graph_dir": str(dump)}
+    options |= {"dump_json_qnn_graph": "1", "json_qnn_graph_dir": DUMP}
     sample = noise(onnx.load(model))
-    np.savez(inputs, allow_pickle=False, **sample)
-    arguments = {"model": str(model), "options": options, "sample": str(inputs), "outputs": str(outputs)}
-    result = run_child("tests.backends.qnn_htp.case_session:build_and_run", arguments)
+    np.savez(folder / "sample.npz", allow_pickle=False, **sample)
+    call = ToolCall(
+        "tests.backends.qnn_htp.case_session:build_and_run",
+        {"model": "model.onnx", "options": options, "sample": "sample.npz", "outputs": "outputs.npz", "dump": DUMP},
+        inputs={**model_inputs(model), "sample.npz": folder / "sample.npz"},
+        packages=(PACKAGE,),
+        who="the HTP compiler",
+        is_final=lambda result: True,
+    )
+    result = call_tool(call, folder)
     if result.answer is None:
         return Compilation(result.error)
     simulated = simulate(str(model), sample)
-    with np.load(outputs) as arrays:
+    with np.load(folder / "outputs.npz") as arrays:
         agreement = tuple(sqnr_db(simulated[name], arrays[name]) for name in result.answer["outputs"])
     raw = read(model)
     if not is_quantized(raw):
         return Compilation("", agreement_db=agreement)
-    rows = read_dump(model, dump, invert(raw)[1], result.log)
+    rows = read_dump(model, folder / DUMP, invert(raw)[1], result.log)
     assert rows.unparsed == ""
     changed = tuple(f"{row.tensor}: {row.detail}" for row in rows.tensors if row.outcome is Outcome.CHANGED)
     return Compilation("", changed, sum(row.outcome is Outcome.MATCHED for row in rows.tensors), agreement)
