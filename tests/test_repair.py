@@ -48,14 +48,10 @@ def test_scales_are_kept_and_the_model_runs(tmp_path: Path) -> None:
     assert logits is not None
     assert logits > FLOOR_DB
     assert (run / FLOAT).exists()
-
-
-def test_a_group_does_not_take_the_scale_of_one_member(tmp_path: Path) -> None:
-    """q, k and v are slices of one layer: the scale of q, which is multiplied by 0.18, would clip the others."""
-    path = quantized_elsewhere(tmp_path / "quantized.onnx", signed=False)
-    result = dovetail.repair(path, target="ort-cpu", calibration=calibration(), output=tmp_path / "run")
-    tensors = {quality.tensor: quality.sqnr_db for quality in result.metrics.tensors}
-    assert min(value for value in tensors.values() if value is not None) > 20
+    # A group does not take the scale of one member: q, k and v are slices of one layer, and the scale of q, which is
+    # multiplied by 0.18, would clip the others.
+    tensors = [quality.sqnr_db for quality in result.metrics.tensors]
+    assert min(value for value in tensors if value is not None) > 20
 
 
 @pytest.mark.parametrize("stored", ["int4", "uint4", "int32"])

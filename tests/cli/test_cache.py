@@ -54,14 +54,17 @@ def test_the_outputs_of_a_target_are_kept_too(
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"needs the package {package}")
     fit = ("fit", "model.onnx", "--target", target, "--calib", "calib.npz", "--baselines", "none", "-o")
-    for name, extra in (("a", ()), ("b", ()), ("c", ("--no-cache",))):
+    runs = {"a": (), "b": (), "c": ("--no-cache",)}
+    if package == "executorch":  # a lowering takes 3 seconds
+        del runs["c"]
+    for name, extra in runs.items():
         assert run(*fit, name, *extra) == 0
         assert ("cache: the outputs of 1 of 1 runs on the target came from it" in capsys.readouterr().out) is (
             name == "b"
         )
-    results = [dovetail.load_result(work / name / "result.json") for name in "abc"]
-    assert [result.target_runs["from_cache"] for result in results] == [0, 1, 0]
-    assert [result.target_runs["run"] for result in results] == [1, 0, 1]
+    results = [dovetail.load_result(work / name / "result.json") for name in runs]
+    assert [result.target_runs["from_cache"] for result in results] == [0, 1, 0][: len(runs)]
+    assert [result.target_runs["run"] for result in results] == [1, 0, 1][: len(runs)]
     assert len({result.verdicts["numerics"].reason for result in results}) == 1
     assert results[0].metrics.sqnr_db == results[1].metrics.sqnr_db
 

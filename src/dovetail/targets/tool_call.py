@@ -147,10 +147,10 @@ def has_finished(call: ToolCall) -> bool:
         return cache.load(_key(call), Path(name)) is not None
 
 
-def remember(call: ToolCall, result: ChildResult) -> None:
-    """Keep the answer of a call that was not made by ``call_tool`` and wrote no files."""
+def remember(call: ToolCall, result: ChildResult, files: Path | None = None) -> None:
+    """Keep the answer of a call that was not made by ``call_tool``, and what it wrote to a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="dovetail-") as name:
-        _store(_session(), _key(call), call, result, Path(name))
+        _store(_session(), _key(call), call, result, files or Path(name))
 
 
 def _session() -> ToolSession:

@@ -1,4 +1,4 @@
-"""Lower plans in this process, so that executorch is imported once for all tests."""
+"""Lower plans in this process, so that executorch is imported once for all tests; programs are kept in the cache."""
 
 from __future__ import annotations
 
@@ -14,19 +14,24 @@ from dovetail.backend import ReadBack, Sample
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.storage import Plan
 from dovetail.target import Target
-from dovetail.targets.xnnpack.census import PlacementRecord, list_operators
-from dovetail.targets.xnnpack.lower import lower
+from dovetail.targets.child import ChildResult
+from dovetail.targets.tool_call import ToolCall, call_tool, has_finished, model_inputs, remember
+from dovetail.targets.xnnpack.install import PACKAGES
+from dovetail.targets.xnnpack.lower import lower_in_child
 from dovetail.targets.xnnpack.read_back import read_operator_list
 from dovetail.targets.xnnpack.session import load_program
+
+PROGRAM, CENSUS = "model.pte", "census.json"
+# Not the function of a real run: what the lowering prints, which is kept with a result, is not recorded here.
+_LOWER = f"{__name__}:lower_in_child"
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A loaded program, its placement, its operators and what was read back."""
+    """A loaded program, its operators and what was read back."""
 
     emitted: Path
     program: Path
-    placement: PlacementRecord
     census: dict[str, Any]
     read_back: ReadBack
     method: Any
@@ -52,9 +57,20 @@ class Lowered:
 def lowered(model: ir.Model, plan: Plan, target: Target, folder: Path) -> Lowered:
     """Emit, lower, load and read back."""
     emitted = target.backend.emit(model, plan, folder)[0].path
-    program, census = folder / "model.pte", folder / "census.json"
-    placement = lower(ir.load(emitted), program)
-    method = load_program(program)
-    operators = list_operators(program, placement)
-    census.write_text(json.dumps(operators))
-    return Lowered(emitted, program, placement, operators, read_operator_list(emitted, census, plan), method)
+    census = lower(emitted, folder)
+    rows = read_operator_list(emitted, folder / CENSUS, plan)
+    return Lowered(emitted, folder / PROGRAM, census, rows, load_program(folder / PROGRAM))
+
+
+def lower(model: Path, folder: Path) -> dict[str, Any]:
+    """Lower a file, and return the list of its operators."""
+    names = {"program": PROGRAM, "census": CENSUS}
+    call = ToolCall(_LOWER, {"model": "model.onnx", **names}, model_inputs(model), tuple(PACKAGES), "the lowering")
+    if not has_finished(call):
+        made = folder / "made"
+        made.mkdir()
+        lower_in_child(str(model), **{key: str(made / name) for key, name in names.items()})
+        remember(call, ChildResult({}, "", ""), made)
+    call_tool(call, folder)
+    census: dict[str, Any] = json.loads((folder / CENSUS).read_text())
+    return census

@@ -21,14 +21,14 @@ from dovetail.backend import Outcome
 from dovetail.catalog import all_rules, find_rule
 from dovetail.errors import InputError
 from dovetail.model.read import read
+from dovetail.model.write import write as save_model
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.qdq.invert import invert, is_quantized
 from dovetail.rules.check import check
 from dovetail.rules.check_input import CheckInput
 from dovetail.storage import Plan
 from dovetail.targets import open_target
-from dovetail.targets.xnnpack.lower import lower
-from tests.backends.xnnpack.lowering import lowered
+from tests.backends.xnnpack.lowering import lower, lowered
 from tests.equality import random_inputs, run, sqnr_db
 from tests.rules.cases import head_of, write
 
@@ -64,9 +64,9 @@ def _outcome(text: str, folder: Path) -> str:
     assert min(sqnr_db(simulated[name], outputs[name]) for name in outputs) >= TOGETHER_DB
     if any(row.outcome is Outcome.CHANGED for row in program.read_back.tensors):
         return "changed"
-    if {row["node"] for row in program.placement.outside} == {node.name for node in model.graph}:
+    if {row["node"] for row in program.census["outside"]} == {node.name for node in model.graph}:
         return "not delegated"
-    assert program.placement.outside == ()
+    assert program.census["outside"] == []
     worst_db = min(sqnr_db(in_float[name], outputs[name]) for name in outputs)
     return "inaccurate" if worst_db < INACCURATE_DB else "as planned"
 
@@ -124,7 +124,8 @@ def test_the_rule_agrees_with_the_partitioner_on_every_operator(tmp_path: Path) 
     for node in model.graph:
         node.name = f"{node.op_type} {node.outputs[0].name}"
     infer_shapes(model)
-    undelegated = {row["node"].split()[1] for row in lower(model, tmp_path / "model.pte").outside}
+    census = lower(save_model(model, tmp_path / "model.onnx")[0], tmp_path)
+    undelegated = {row["node"].split()[1] for row in census["outside"]}
     findings = check(CheckInput(model, open_target("xnnpack").table), [find_rule("Q431")])
     assert {str(finding.place) for finding in findings} == undelegated
     assert len(undelegated) == 10

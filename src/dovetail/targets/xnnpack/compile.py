@@ -54,6 +54,7 @@ def compile_model(
         packages=tuple(PACKAGES),
         who="the ExecuTorch lowering",
         limits=options.limits,
+        is_final=lambda result: result.answer is not None or _REJECTED.search(result.log) is not None,
     )
     result = call_tool(call, folder)
     if result.answer is None:
