@@ -15,6 +15,7 @@ from dovetail.model.edit import shape_of
 from dovetail.model.memory import require_memory_together
 from dovetail.model.origin import each_value, origin_of
 from dovetail.model.session import Mode, open_session, runtime_errors
+from dovetail.model.view import view_of
 from dovetail.model.write import write
 
 
@@ -22,14 +23,15 @@ class ObservedRun:
     """A session that writes the named intermediate tensors to buffers, which are allocated once."""
 
     def __init__(self, model: ir.Model, names: Sequence[str], workdir: Path, mode: Mode = Mode.FLOAT) -> None:
-        observed = model.clone()
-        by_name = {v.name or "": v for v in each_value(observed.graph)}
+        graph = model.graph
+        by_name = {v.name or "": v for v in each_value(graph)}
         self.values = {name: by_name[name] for name in names}
-        self._inputs = {v.name or "" for v in observed.graph.inputs}
-        outputs = {v.name for v in observed.graph.outputs}
+        self._inputs = {v.name or "" for v in graph.inputs}
+        outputs = {v.name for v in graph.outputs}
         computed = [name for name in names if name not in self._inputs]
         require_memory_together(by_name[name] for name in computed)
-        observed.graph.outputs.extend(by_name[name] for name in computed if name not in outputs)
+        added = [by_name[name] for name in computed if name not in outputs]
+        observed = view_of(model, outputs=(*graph.outputs, *added))
         path = workdir / "observed.onnx"
         written = write(observed, path)
         try:

@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from dovetail.model.view import view_of
+
 # Shape constants and scalars stay, because shape inference and opset conversion read their values.
 _INLINE_BYTES = 1024
 
@@ -37,7 +39,7 @@ def without_recorded_shapes(model: ir.Model) -> onnx.ModelProto:
 
 
 def _with_nodes(model: ir.Model, nodes: Iterable[ir.Node]) -> onnx.ModelProto:
-    """The proto with these nodes of the model; it is made from a view, because a copy of the model takes longer."""
+    """The proto with these nodes of the model."""
     graph = model.graph
     small, large = list[ir.Value](), list[ir.Value]()
     for value in graph.initializers.values():
@@ -50,28 +52,8 @@ def _with_nodes(model: ir.Model, nodes: Iterable[ir.Node]) -> onnx.ModelProto:
             small.append(_like(value, value.type, value.shape, copy))
         else:
             large.append(_like(value, ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())))
-    view = ir.GraphView(
-        (*graph.inputs, *large),
-        graph.outputs,
-        nodes=nodes,
-        initializers=small,
-        doc_string=graph.doc_string,
-        opset_imports=dict(graph.opset_imports),
-        name=graph.name,
-        metadata_props=dict(graph.metadata_props),
-    )
-    bare = ir.Model(
-        view,  # type: ignore[arg-type]  # its documentation allows it
-        ir_version=model.ir_version,
-        producer_name=model.producer_name,
-        producer_version=model.producer_version,
-        domain=model.domain,
-        model_version=model.model_version,
-        doc_string=model.doc_string,
-        functions=tuple(model.functions.values()),
-        metadata_props=dict(model.metadata_props),
-    )
-    return ir.serde.serialize_model(bare)
+    view = view_of(model, inputs=(*graph.inputs, *large), nodes=nodes, initializers=small)
+    return ir.serde.serialize_model(view)
 
 
 def _like(

@@ -21,7 +21,10 @@ def write(model: ir.Model, path: Path) -> tuple[Path, ...]:
         return (path,)
     data = path.with_name(path.name + DATA)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-        ir.save(model, Path(folder) / path.name, external_data=data.name)
+        whole = (
+            model.clone() if isinstance(model.graph, ir.GraphView) else model
+        )  # onnx_ir saves no external data of views
+        ir.save(whole, Path(folder) / path.name, external_data=data.name)
         for file in (data, path):
             os.replace(Path(folder) / file.name, file)
     return (path, data)
