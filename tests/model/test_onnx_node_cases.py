@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from dovetail.model.session import Mode
 from dovetail.passes.normalize import normalize
 from dovetail.verify.run import SessionRun
 
-# Every eighth case is in one test: few tests, so that cases are collected rarely, but enough for two workers.
+# Every eighth case is in one test. All tests run in one worker, because collecting the cases takes 3 seconds.
 CHUNKS = 8
 FEWEST_CASES = 1884  # onnx 1.23.2
 # Of the 235 cases of a chunk, with ONNX Runtime 1.31.1: 172 to 184 run as they are, of which 163 to 177 are equal.
@@ -53,7 +52,7 @@ WITH_CONTROL_FLOW = (
 )
 
 
-@cache
+@pytest.fixture(scope="module")
 def cases() -> tuple[TestCase, ...]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # from the reference implementation, which divides by zero on purpose
@@ -62,13 +61,13 @@ def cases() -> tuple[TestCase, ...]:
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_node_cases_are_equal_or_refused_with_a_message(
-    chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chunk: int, cases: tuple[TestCase, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (read_module, opset):  # a crash of onnx ends this process, so it needs not be tried in another first
         monkeypatch.setattr(module, "refuse_crash", lambda models: None)
     outcomes: Counter[str] = Counter()
     failures: list[Exception] = []
-    for case in cases()[chunk::CHUNKS]:
+    for case in cases[chunk::CHUNKS]:
         try:
             outcomes[outcome(case, tmp_path)] += 1
         except Exception as error:  # noqa: BLE001 - every error is collected, so that each failed case is named
@@ -154,8 +153,8 @@ def assert_same(actual: Any, expected: Any) -> None:
         np.testing.assert_array_equal(actual, expected)
 
 
-def test_every_case_is_in_a_chunk() -> None:
-    names = [case.name for case in cases()]
+def test_every_case_is_in_a_chunk(cases: tuple[TestCase, ...]) -> None:
+    names = [case.name for case in cases]
     assert len(set(names)) == len(names) >= FEWEST_CASES
     assert sum(len(names[chunk::CHUNKS]) for chunk in range(CHUNKS)) == len(names)
     assert set(WITH_CONTROL_FLOW) <= set(names)
@@ -181,13 +180,11 @@ def test_comparison_can_fail(actual: Any, expected: Any) -> None:
         assert_same(actual, expected)
 
 
-def test_failed_case_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_failed_case_is_named(cases: tuple[TestCase, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def broken(model: ir.Model) -> tuple[ir.Model, tuple[()]]:
         raise KeyError("a pass failed")
 
     monkeypatch.setattr(f"{__name__}.normalize", broken)
-    monkeypatch.setattr(
-        f"{__name__}.cases", lambda: tuple(case for case in collect_testcases() if case.name == "test_abs")
-    )
+    one = tuple(case for case in cases if case.name == "test_abs")
     with pytest.raises(ExceptionGroup, match="case test_abs"):
-        test_node_cases_are_equal_or_refused_with_a_message(0, tmp_path, monkeypatch)
+        test_node_cases_are_equal_or_refused_with_a_message(0, one, tmp_path, monkeypatch)

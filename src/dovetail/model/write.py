@@ -21,9 +21,8 @@ def write(model: ir.Model, path: Path) -> tuple[Path, ...]:
         return (path,)
     data = path.with_name(path.name + DATA)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-        whole = (
-            model.clone() if isinstance(model.graph, ir.GraphView) else model
-        )  # onnx_ir saves no external data of views
+        # onnx_ir cannot save a view with external data.
+        whole = model.clone() if isinstance(model.graph, ir.GraphView) else model
         ir.save(whole, Path(folder) / path.name, external_data=data.name)
         for file in (data, path):
             os.replace(Path(folder) / file.name, file)
