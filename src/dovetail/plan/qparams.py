@@ -137,14 +137,14 @@ class QParamsBuilder:
             growth = allowed / float(params.scale)
             wider = params_from_range(total.low * growth, total.high * growth, encoding)
             params = QParams(encoding, np.asarray(allowed, params.scale.dtype), wider.zero_point)
-            detail += f", scale enlarged {growth:.3g} times as the target's kernel requires"
+            detail += f", scale enlarged {growth:.5g} times as the target's kernel requires"
         return SourcedQParams(params, ScaleSource.CALIBRATED, detail)
 
     def _raised(self, root: str, imported: SourcedQParams) -> SourcedQParams:
         """Imported qparams, with a larger scale where the consumers' kernels require one."""
         params = imported.params
-        least = self._least_scale(root, params.dtype)
-        if params.axis is not None or float(params.scale) >= least:
+        least = 0.0 if params.axis is not None else self._input_scale(root, params.dtype, float(params.scale))
+        if float(params.scale) >= least:
             return imported
         detail = f"{imported.detail}, scale raised from {float(params.scale):.3g} as the target's kernel requires"
         raised = QParams(params.encoding, np.asarray(least), params.zero_point)
@@ -221,16 +221,21 @@ class QParamsBuilder:
 
     def _allowed_scale(self, root: str, dtype: DType, scale: float) -> float:
         """The smallest scale, not below ``scale``, that the kernels of a group's consumers and producers support."""
-        scale = max(scale, self._least_scale(root, dtype))
+        scale = self._input_scale(root, dtype, scale)
         for unit in self.problem.writers_of(root):
             if unit.support is not None and unit.support.output_scale is not None:
                 scale = unit.support.output_scale(unit.nodes[0], dtype, scale)
         return scale
 
-    def _least_scale(self, root: str, dtype: DType) -> float:
-        """The smallest scale that the kernels of a group's consumers support."""
-        units = self.problem.readers_of(self.problem.groups[root])
-        return max((u.support.least_scale.get(dtype, 0.0) for u in units if u.support is not None), default=0.0)
+    def _input_scale(self, root: str, dtype: DType, scale: float) -> float:
+        """The smallest scale, not below ``scale``, that the kernels of a group's consumers support."""
+        readers = self.problem.readers_of(self.problem.groups[root])
+        supports = [(unit.nodes[0], unit.support) for unit in readers if unit.support is not None]
+        scale = max([scale, *(support.least_scale.get(dtype, 0.0) for _, support in supports)])
+        for node, support in supports:
+            if support.input_scale is not None:
+                scale = support.input_scale(node, dtype, scale)
+        return scale
 
 
 def with_ends_on_grid(total: Range, encoding: Encoding) -> Range:
