@@ -69,12 +69,6 @@ def test_only_the_direct_branch_is_requantized_and_only_in_16_bits() -> None:
     assert rescaled(mul, 1, DType.U8) == ""
 
 
-def test_a_mul_of_another_sigmoid_is_not_a_silu() -> None:
-    text = "g (float[1,8,10,12] x, float[1,8,10,12] z) => (float[1,8,10,12] y) { s = Sigmoid(z) y = Mul(x, s) }"
-    (mul,) = [node for node in model_from(text).graph if is_op(node, "Mul")]
-    assert silu.gated_input(mul) is None
-
-
 @pytest.mark.parametrize(
     ("nodes", "expected"),
     [

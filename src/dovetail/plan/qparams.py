@@ -20,6 +20,7 @@ from dovetail.numerics.ranges import find_range, params_from_range, weight_param
 from dovetail.op_support import FixedQParams, Slot
 from dovetail.plan.constraints import Operand, Problem
 from dovetail.plan.imported_qparams import FROM_MODEL, ImportedQParams
+from dovetail.plan.saturation import needed_range
 from dovetail.stats import Stats
 from dovetail.storage import ScaleSource, SourcedQParams
 
@@ -99,9 +100,16 @@ class QParamsBuilder:
             )
         if observed is None:
             raise ValueError(f"calibration did not observe {name!r}, which the plan needs")
-        if observed.counts is None or self._unclipped(name):
+        if self._unclipped(name):
             return Range(observed.low, observed.high)
-        return Range(*find_range(self.method, observed.counts, observed.low, observed.high, encoding))
+        low, high = needed_range(self._members(name), observed.low, observed.high, encoding)
+        if observed.counts is None:
+            return Range(low, high)
+        return Range(*find_range(self.method, observed.counts, low, high, encoding))
+
+    def _members(self, name: str) -> list[ir.Value]:
+        """The tensors that share the qparams of a value."""
+        return [self.problem.values[member] for member in self.problem.groups[self.problem.group_of[name]]]
 
     def _unclipped(self, name: str) -> bool:
         """Whether a producer or consumer of the value's group needs its whole range."""
