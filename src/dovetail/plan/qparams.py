@@ -21,7 +21,7 @@ from dovetail.op_support import FixedQParams, Slot
 from dovetail.plan.constraints import Operand, Problem
 from dovetail.plan.imported_qparams import FROM_MODEL, ImportedQParams
 from dovetail.plan.saturation import needed_range
-from dovetail.stats import Stats
+from dovetail.stats import Stats, TensorStats
 from dovetail.storage import ScaleSource, SourcedQParams
 
 FLOAT8_ENDS = (-FLOAT8_HIGHEST, FLOAT8_HIGHEST)
@@ -67,6 +67,8 @@ class QParamsBuilder:
         for source_range in ranges.values():
             total = total.union(source_range)
         detail = f"range [{total.low:.4g}, {total.high:.4g}] by {self.method}"
+        if any(self._is_limited(name, encoding) for name in self.problem.sources[root]):
+            detail += ", without values for which the activation function behind it is constant"
         return total, detail if len(ranges) == 1 else f"{detail}, union of {len(ranges)} sources"
 
     def _ranges(self, root: str, encoding: Encoding, seen: set[str]) -> dict[str, Range]:
@@ -102,14 +104,22 @@ class QParamsBuilder:
             raise ValueError(f"calibration did not observe {name!r}, which the plan needs")
         if self._unclipped(name):
             return Range(observed.low, observed.high)
-        low, high = needed_range(self._members(name), observed.low, observed.high, encoding)
+        low, high = self._needed(name, observed, encoding)
         if observed.counts is None:
             return Range(low, high)
         return Range(*find_range(self.method, observed.counts, low, high, encoding))
 
-    def _members(self, name: str) -> list[ir.Value]:
-        """The tensors that share the qparams of a value."""
-        return [self.problem.values[member] for member in self.problem.groups[self.problem.group_of[name]]]
+    def _needed(self, name: str, observed: TensorStats, encoding: Encoding) -> tuple[float, float]:
+        """The part of the observed range that the readers of the value's group need."""
+        members = [self.problem.values[member] for member in self.problem.groups[self.problem.group_of[name]]]
+        return needed_range(members, observed.low, observed.high, encoding)
+
+    def _is_limited(self, name: str, encoding: Encoding) -> bool:
+        """Whether the range of a source is narrower than observed, because its readers do not need the rest."""
+        observed = self.stats.tensors.get(name)
+        if observed is None or encoding.dtype in self._fixed(name) or self._unclipped(name):
+            return False
+        return self._needed(name, observed, encoding) != (observed.low, observed.high)
 
     def _unclipped(self, name: str) -> bool:
         """Whether a producer or consumer of the value's group needs its whole range."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 import onnx_ir as ir
@@ -69,6 +69,7 @@ def _function(node: ir.Node, value: ir.Value) -> Function | None:
     return _FUNCTIONS.get(node.op_type) if is_op(node, *_FUNCTIONS) else None
 
 
+@lru_cache(maxsize=1024)
 def _not_constant(function: Function, low: float, high: float, encoding: Encoding) -> tuple[float, float]:
     """The part of [low, high] outside of which a function changes by less than a fraction of a step of its output."""
     x = np.linspace(low, high, _POINTS)
