@@ -80,12 +80,12 @@ def signature(*inputs: Encoding | Slot, out: Encoding) -> Signature:
 
 
 def multiple_of(step: float, of: DType) -> Callable[[ir.Node, DType, float], float]:
-    """An ``output_scale`` of one dtype that must be a multiple of a step; a float32 may be off by its last bit."""
+    """A scale of one dtype that must be a multiple of a step; a float32 may be off by its last bit."""
 
-    def output_scale(node: ir.Node, dtype: DType, scale: float) -> float:
+    def allowed_scale(node: ir.Node, dtype: DType, scale: float) -> float:
         return math.ceil(scale / step * (1 - _ROUNDING)) * step if dtype is of else scale
 
-    return output_scale
+    return allowed_scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,8 @@ class OpSupport:
     largest scores.
     ``joins``: constants are quantized with the scale and zero point of the output, so that no conversion is needed.
     ``least_scale``: by dtype, the smallest input scale that gives correct results.
+    ``input_scale``: for a node, a dtype and a scale, the smallest input scale that is not below it and gives accurate
+    results.
     ``least_weight_scale``: for the input's dtype and scale and the output's scale (None if it is float), the smallest
     scale of a constant weight that gives correct results.
     ``output_scale``: for a node, a dtype and a scale, the smallest output scale that is not below it and gives correct
@@ -125,6 +127,7 @@ class OpSupport:
     fixed: tuple[FixedQParams, ...] = ()
     joins: bool = False
     least_scale: Mapping[DType, float] = field(default_factory=dict)
+    input_scale: Callable[[ir.Node, DType, float], float] | None = None
     least_weight_scale: Callable[[DType, float, float | None], float] | None = None
     output_scale: Callable[[ir.Node, DType, float], float] | None = None
     rescaled: Callable[[ir.Node, int, DType], str] | None = None

@@ -102,3 +102,14 @@ def test_a_scale_is_enlarged_to_the_smallest_that_the_kernel_supports() -> None:
     assert float(storage(plan, "a").scale) < 1e-3
     low, high = range_of(storage(plan, "b"))
     assert low <= 2 * data["x"].min() <= 2 * data["x"].max() <= high
+
+
+def test_an_input_scale_is_enlarged_to_one_that_the_kernel_supports() -> None:
+    model = graph("g (float[1,8] x) => (float[1,8] z) { a = Relu(x)  b = Add(a, x)  z = Softmax(b) }")
+    data, step = noise(model), 1 / 1024
+    support = dataclasses.replace(TOY.table.ops["Softmax"], input_scale=multiple_of(step, DType.U8))
+    unconstrained = storage(planned(model, TOY, data=data, quantized_io=True), "b")
+    plan = planned(model, with_op("Softmax", support), data=data, quantized_io=True)
+    steps = float(storage(plan, "b").scale) / step
+    assert steps == round(steps)
+    assert float(unconstrained.scale) < float(storage(plan, "b").scale) < float(unconstrained.scale) + step

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import onnx_ir as ir
 import pytest
 
 from dovetail.catalog import find_rule
 from dovetail.encoding import DType
 from dovetail.errors import InputError
+from dovetail.finding import Severity
 from dovetail.model.edit import is_op
+from dovetail.rule_docs import case_texts
 from dovetail.targets import open_target
 from dovetail.targets.htp.workarounds import (
     WORKAROUNDS,
@@ -16,13 +21,16 @@ from dovetail.targets.htp.workarounds import (
     constant_pad,
     group_norm,
     long_layer_norm,
+    merged_pad,
     needed,
     pooling,
     resize,
     silu,
+    softmax,
 )
 from dovetail.targets.htp.workarounds.workaround import Workaround
 from tests.equality import model_from, normal
+from tests.rules.cases import findings_in
 
 
 def mul_of(shape: str, producer: str = "Conv(x, w)", channels: int = 8) -> ir.Node:
@@ -61,12 +69,6 @@ def test_only_the_direct_branch_is_requantized_and_only_in_16_bits() -> None:
     assert rescaled(mul, 1, DType.U8) == ""
 
 
-def test_a_mul_of_another_sigmoid_is_not_a_silu() -> None:
-    text = "g (float[1,8,10,12] x, float[1,8,10,12] z) => (float[1,8,10,12] y) { s = Sigmoid(z) y = Mul(x, s) }"
-    (mul,) = [node for node in model_from(text).graph if is_op(node, "Mul")]
-    assert silu.gated_input(mul) is None
-
-
 @pytest.mark.parametrize(
     ("nodes", "expected"),
     [
@@ -88,6 +90,45 @@ def test_an_asymmetric_pad_is_found(pads: str, expected: bool) -> None:
     text = f"g (float[1,2,4,4] x) => (float[a,b,c,d] y) <int64[8] pads = {{{pads}}}> {{ y = Pad(x, pads) }}"
     (node,) = model_from(text).graph
     assert constant_pad.is_miscompiled(node) is expected
+
+
+@pytest.mark.parametrize(
+    ("value", "consumer", "expected"),
+    [
+        (0, "Conv<pads=[1,1,1,1]>(p, w)", False),
+        (0.5, "Conv<pads=[1,1,1,1]>(p, w)", True),
+        (0, "AveragePool<kernel_shape=[2,2]>(p)", True),
+        (0, "ConvTranspose(p, w)", True),
+        (0, "MaxPool<kernel_shape=[3,3]>(p)", False),
+        (0, "MaxPool<kernel_shape=[3,3], pads=[1,1,1,1]>(p)", True),
+    ],
+)
+def test_a_pad_that_is_merged_wrongly_is_found_by_its_value_and_its_consumer(
+    value: float, consumer: str, expected: bool
+) -> None:
+    text = f"""g (float[1,2,9,9] x) => (float[a,b,c,d] y) <int64[8] pads = {{0,0,1,1,0,0,1,1}}, float v = {{{value}}}>
+        {{ p = Pad(x, pads, v) y = {consumer} }}"""
+    pad, *_ = model_from(text, w=normal(2, 2, 3, 3)).graph
+    assert merged_pad.is_miscompiled(pad) is expected
+
+
+@pytest.mark.parametrize("steps", [46.2, 110.7351589, 111.0, 5000.5])
+def test_the_scale_of_a_softmax_is_rounded_up_to_a_step_and_then_stays(steps: float) -> None:
+    node, scale = layer_norm(4, -1), steps * softmax.STEP
+    exact = np.float32(softmax.exact_scale(node, DType.U16, scale))
+    assert scale <= exact < scale + softmax.STEP * 1.01
+    assert softmax.logit_error(float(exact)) < 1e-4
+    assert np.float32(softmax.exact_scale(node, DType.U16, float(exact))) == exact
+    assert softmax.exact_scale(node, DType.U8, scale) == scale
+
+
+def test_a_scale_of_a_softmax_that_is_truncated_is_a_warning(tmp_path: Path) -> None:
+    text = case_texts("Q558", "bad")["Q558.bad.onnxtxt"]
+    severities = {
+        scale: [f.severity for f in findings_in(text.replace("0.000002}", f"{scale}}}"), tmp_path) if f.code == "Q558"]
+        for scale in ("0.000002", "0.0000183", "0.0000201617")
+    }
+    assert list(severities.values()) == [[Severity.ERROR], [Severity.WARNING], []]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from dovetail.numerics.ranges import find_range, params_from_range, weight_param
 from dovetail.op_support import FixedQParams, Slot
 from dovetail.plan.constraints import Operand, Problem
 from dovetail.plan.imported_qparams import FROM_MODEL, ImportedQParams
-from dovetail.stats import Stats
+from dovetail.plan.saturation import needed_range
+from dovetail.stats import Stats, TensorStats
 from dovetail.storage import ScaleSource, SourcedQParams
 
 FLOAT8_ENDS = (-FLOAT8_HIGHEST, FLOAT8_HIGHEST)
@@ -66,6 +67,8 @@ class QParamsBuilder:
         for source_range in ranges.values():
             total = total.union(source_range)
         detail = f"range [{total.low:.4g}, {total.high:.4g}] by {self.method}"
+        if any(self._is_limited(name, encoding) for name in self.problem.sources[root]):
+            detail += ", without values for which the activation function behind it is constant"
         return total, detail if len(ranges) == 1 else f"{detail}, union of {len(ranges)} sources"
 
     def _ranges(self, root: str, encoding: Encoding, seen: set[str]) -> dict[str, Range]:
@@ -99,9 +102,24 @@ class QParamsBuilder:
             )
         if observed is None:
             raise ValueError(f"calibration did not observe {name!r}, which the plan needs")
-        if observed.counts is None or self._unclipped(name):
+        if self._unclipped(name):
             return Range(observed.low, observed.high)
-        return Range(*find_range(self.method, observed.counts, observed.low, observed.high, encoding))
+        low, high = self._needed(name, observed, encoding)
+        if observed.counts is None:
+            return Range(low, high)
+        return Range(*find_range(self.method, observed.counts, low, high, encoding))
+
+    def _needed(self, name: str, observed: TensorStats, encoding: Encoding) -> tuple[float, float]:
+        """The part of the observed range that the readers of the value's group need."""
+        members = [self.problem.values[member] for member in self.problem.groups[self.problem.group_of[name]]]
+        return needed_range(members, observed.low, observed.high, encoding)
+
+    def _is_limited(self, name: str, encoding: Encoding) -> bool:
+        """Whether the range of a source is narrower than observed, because its readers do not need the rest."""
+        observed = self.stats.tensors.get(name)
+        if observed is None or encoding.dtype in self._fixed(name) or self._unclipped(name):
+            return False
+        return self._needed(name, observed, encoding) != (observed.low, observed.high)
 
     def _unclipped(self, name: str) -> bool:
         """Whether a producer or consumer of the value's group needs its whole range."""
@@ -137,14 +155,14 @@ class QParamsBuilder:
             growth = allowed / float(params.scale)
             wider = params_from_range(total.low * growth, total.high * growth, encoding)
             params = QParams(encoding, np.asarray(allowed, params.scale.dtype), wider.zero_point)
-            detail += f", scale enlarged {growth:.3g} times as the target's kernel requires"
+            detail += f", scale enlarged {growth:.5g} times as the target's kernel requires"
         return SourcedQParams(params, ScaleSource.CALIBRATED, detail)
 
     def _raised(self, root: str, imported: SourcedQParams) -> SourcedQParams:
         """Imported qparams, with a larger scale where the consumers' kernels require one."""
         params = imported.params
-        least = self._least_scale(root, params.dtype)
-        if params.axis is not None or float(params.scale) >= least:
+        least = 0.0 if params.axis is not None else self._input_scale(root, params.dtype, float(params.scale))
+        if float(params.scale) >= least:
             return imported
         detail = f"{imported.detail}, scale raised from {float(params.scale):.3g} as the target's kernel requires"
         raised = QParams(params.encoding, np.asarray(least), params.zero_point)
@@ -221,16 +239,21 @@ class QParamsBuilder:
 
     def _allowed_scale(self, root: str, dtype: DType, scale: float) -> float:
         """The smallest scale, not below ``scale``, that the kernels of a group's consumers and producers support."""
-        scale = max(scale, self._least_scale(root, dtype))
+        scale = self._input_scale(root, dtype, scale)
         for unit in self.problem.writers_of(root):
             if unit.support is not None and unit.support.output_scale is not None:
                 scale = unit.support.output_scale(unit.nodes[0], dtype, scale)
         return scale
 
-    def _least_scale(self, root: str, dtype: DType) -> float:
-        """The smallest scale that the kernels of a group's consumers support."""
-        units = self.problem.readers_of(self.problem.groups[root])
-        return max((u.support.least_scale.get(dtype, 0.0) for u in units if u.support is not None), default=0.0)
+    def _input_scale(self, root: str, dtype: DType, scale: float) -> float:
+        """The smallest scale, not below ``scale``, that the kernels of a group's consumers support."""
+        readers = self.problem.readers_of(self.problem.groups[root])
+        supports = [(unit.nodes[0], unit.support) for unit in readers if unit.support is not None]
+        scale = max([scale, *(support.least_scale.get(dtype, 0.0) for _, support in supports)])
+        for node, support in supports:
+            if support.input_scale is not None:
+                scale = support.input_scale(node, dtype, scale)
+        return scale
 
 
 def with_ends_on_grid(total: Range, encoding: Encoding) -> Range:

@@ -70,6 +70,16 @@ def test_the_input_scale_of_a_16_bit_softmax_is_not_tiny(htp: Target, tmp_path: 
     assert agreement_db(graph(SOFTMAX), htp, W8A16, data, tmp_path) > 60
 
 
+@pytest.mark.parametrize("chip", ["sm8550", "v68", "v81"])
+def test_the_input_scale_of_a_16_bit_softmax_is_one_that_is_not_truncated(chip: str, tmp_path: Path) -> None:
+    """A range of 1.2 is 110.8 steps of the scale; the emulator computes with 110."""
+    target, model = open_target(f"qnn-htp:{chip}"), graph(SOFTMAX)
+    data = {name: np.clip(array, -0.6, 0.6) for name, array in noise(model).items()}
+    naive = open_target(f"qnn-htp:{chip}", {"workarounds": "off"})
+    assert agreement_db(model, naive, W8A16, data, tmp_path / "naive") < 60
+    assert agreement_db(model, target, W8A16, data, tmp_path / "ours") > 75
+
+
 def test_the_inputs_of_an_8_bit_concat_have_its_qparams(htp: Target, tmp_path: Path) -> None:
     data = noise(graph(LAYERS))
     data["q"][:, 0, 0, 0] = 40.0  # an outlier, so that the two ranges differ

@@ -55,6 +55,13 @@ def padded_with(value: float) -> ir.Model:
     return model_from(text)
 
 
+def padded_between(consumer: str, value: float = 0.0) -> ir.Model:
+    """One row and one column at each end, between a convolution and another operator on images."""
+    text = f"""g (float[1,8,10,20] x) => (float[a,b,c,d] y) <int64[8] pads = {{0,0,1,1,0,0,1,1}}, float v = {{{value}}}>
+        {{ c = Conv(x, w) p = Pad(c, pads, v) y = {consumer} }}"""
+    return model_from(text, w=normal(8, 8, 1, 1) / np.float32(3), k=normal(8, 8, 3, 3))
+
+
 def resized(attributes: str, scales: str, shape: str) -> ir.Model:
     text = f"""g (float[1,4,16,8] x) => (float[{shape}] y) <float[4] scales = {{{scales}}}>
         {{ n = Neg(x) r = Resize<{attributes}>(n, , scales) y = Neg(r) }}"""
@@ -141,6 +148,12 @@ CASES = {
     "pad, 8 bits": (padded("0,0,1,0,0,0,1,2", "1,4,11,10"), W8A8),
     "pad with another value": (padded_with(0.5), W8A16),
     "pad with another value, float16": (padded_with(0.5), FP16),
+    "pad before an average pool, 16 bits": (padded_between("AveragePool<kernel_shape=[2,2]>(p)"), W8A16),
+    "pad before an average pool, 8 bits": (padded_between("AveragePool<kernel_shape=[2,2]>(p)"), W8A8),
+    "pad before an average pool, float16": (padded_between("AveragePool<kernel_shape=[2,2]>(p)"), FP16),
+    "pad before a padded max pool": (padded_between("MaxPool<kernel_shape=[3,3], pads=[1,1,1,1]>(p)"), W8A16),
+    "pad before a transposed convolution": (padded_between("ConvTranspose(p, k)"), W8A16),
+    "pad with another value before a convolution": (padded_between("Conv<pads=[1,1,1,1]>(p, k)", 0.5), W8A16),
     "pad before a convolution": (padded("0,0,0,0,0,0,1,1", "1,4,4,4", "y = Conv<strides=[2,2]>(p, w)"), W8A16),
     "group norm behind Add, 16 bits": (group_norm(RESIDUAL), W8A16),
     "group norm behind Add, 8 bits": (group_norm(RESIDUAL, 1), W8A8),
@@ -178,6 +191,14 @@ def test_other_chips_have_the_same_miscompilation_of_silu(chip: str, tmp_path: P
     naive, ours = open_target(f"qnn-htp:{chip}", OFF), open_target(f"qnn-htp:{chip}")
     assert rewritten_agreement_db(model.clone(), naive, W8A16, data, tmp_path / "naive") < 30
     assert rewritten_agreement_db(model.clone(), ours, W8A16, data, tmp_path / "ours") > 50
+
+
+@pytest.mark.parametrize("consumer", ["Conv<pads=[1,1,1,1]>(p, k)", "MaxPool<kernel_shape=[3,3]>(p)", "Neg(p)"])
+def test_a_pad_with_zeros_before_another_operator_is_right_as_it_is(consumer: str, tmp_path: Path) -> None:
+    model, target = padded_between(consumer), open_target("qnn-htp:sm8550")
+    model_of_ours = prepared(model.clone(), target)
+    assert "Pad" in ops(model_of_ours)
+    assert agreement_db(model_of_ours, target, W8A16, noise(model, 2), tmp_path) > 60
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(8, 8), (13, 9), (20, 20)])

@@ -47,6 +47,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.parametrize(
+    ("nodes", "size"), [("y = LayerNormalization(x, w)", 4), ("y = Slice(x, zero, four, last)", 8)]
+)
+def test_a_plan_that_quantizes_nothing_is_read_back_too(nodes: str, size: int, tmp_path: Path) -> None:
+    text = f"""<ir_version: 10, opset_import: ["": 21]> g (float[1, {size}] x) => (float[1, 4] y)
+        <float[4] w = {{1, 2, 3, 4}}, int64[1] zero = {{0}}, int64[1] four = {{4}}, int64[1] last = {{1}}> {{ {nodes} }}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    images = np.random.default_rng(1).standard_normal((6, size)).astype(np.float32)
+    result = dovetail.fit(
+        tmp_path / "m.onnx", target="xnnpack", precision="w8a8", calibration={"x": images}, output=tmp_path / "run"
+    )
+    assert not any(row.scale for row in result.plan)
+    assert [row.tensor for row in result.read_back] == ["y"]
+    assert result.verdicts["fidelity"].status is Status.PASS
+
+
 def test_what_is_kept_in_float_is_read_back(tmp_path: Path) -> None:
     """A Gemm that the program computes in int8 although it is kept in float is reported."""
     weights = ", ".join(["0.5", "-0.25"] * 8)

@@ -74,6 +74,8 @@ _FIXED = {
 # was, from 2^-22 up none; at 8 bits all ratios are right. Half a step of a weight times the largest input is then 1/64
 # of a step of the output, so nothing is lost by raising a scale.
 LEAST_REQUANTIZATION = 2**-21
+# The smallest scale of the input of a 16-bit Softmax; it is wrong below 3e-6.
+LEAST_SOFTMAX_SCALE = 2**-17
 # Rejected, also in float (onnxruntime-qnn 2.7.0, soc 43): "output shape must be static", or "not supported by QNN EP".
 UNSUPPORTED = dict.fromkeys(
     ("Compress", "NonMaxSuppression", "NonZero", "Unique"), "HTP does not support tensors whose shape depends on data"
@@ -147,9 +149,12 @@ def _ops(chip: Chip) -> Mapping[str, OpSupport]:
     # simulated), in float16 it is not.
     table["LpNormalization"] = OpSupport((signature(A16, out=A16), signature(F32, out=F32)), known_from=_KNOWN)
     # Without these limits the results are silently wrong: an 8-bit Softmax truncates its output scale to a multiple of
-    # 2^-16 (14 dB at 5.96 steps, 53 at 6), a 16-bit Softmax is wrong if its input scale is below 3e-6 (18 dB).
+    # 2^-16 (14 dB at 5.96 steps, 53 at 6), a 16-bit Softmax is wrong if its input scale is below 3e-6 (9 dB, Q558).
     table["Softmax"] = replace(
-        table["Softmax"], unclipped=True, least_scale={DType.U16: 2**-17}, output_scale=multiple_of(2**-16, DType.U8)
+        table["Softmax"],
+        unclipped=True,
+        least_scale={DType.U16: LEAST_SOFTMAX_SCALE},
+        output_scale=multiple_of(2**-16, DType.U8),
     )
     for op, qparams in _FIXED.items():
         table[op] = OpSupport(_same(1), fixed=qparams, known_from=_KNOWN)

@@ -36,7 +36,7 @@ def read_operator_list(emitted_path: Path, census_path: Path, plan: Plan) -> Rea
     census = json.loads(census_path.read_text())
     program = _Program(ir.load(emitted_path), census["operators"], census["outside"])
     rows = [program.read(stored) for stored in quantized_values(program.emitted, plan)]
-    return ReadBack((*rows, *program.read_floats(plan)), EVIDENCE)
+    return ReadBack((*rows, *program.read_floats(plan, every=not rows)), EVIDENCE)
 
 
 class _Program:
@@ -60,13 +60,16 @@ class _Program:
             return self._compare_output(stored, producer)
         return self._compare_input(stored, value)
 
-    def read_floats(self, plan: Plan) -> Iterator[TensorReadBack]:
-        """Yield the tensors and operands that were requested in float: their operators must read and write float."""
+    def read_floats(self, plan: Plan, *, every: bool) -> Iterator[TensorReadBack]:
+        """Yield the tensors and operands that were requested in float: their operators must read and write float.
+
+        ``every``: those that were not requested, too, because the plan quantizes nothing.
+        """
         for name, choice in plan.tensors.items():
             value = self._values[name]
             producer = value.producer()
             used = value.uses() or value.is_graph_output()
-            if choice.is_requested_float and producer is not None and used:
+            if (every or choice.is_requested_float) and producer is not None and used:
                 outcome, detail = self._float_outcome(producer, None)
                 yield TensorReadBack(origin_of(value).name, outcome, detail, None, name)
         for edge, choice in plan.edges.items():

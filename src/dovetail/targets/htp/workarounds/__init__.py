@@ -10,15 +10,18 @@ from dovetail.targets.htp.workarounds import (
     group_norm,
     l2_norm,
     long_layer_norm,
+    merged_pad,
     pooling,
     resize,
     silu,
+    softmax,
     softplus,
     zero_vectors,
 )
 from dovetail.targets.htp.workarounds.workaround import Version, Workaround
 
-# In the order in which their passes run: zero_vectors looks for Pads, which constant_pad replaces or moves into pools.
+# In the order in which their passes run: zero_vectors looks for Pads, which constant_pad and merged_pad
+# replace or move into pools, which pooling looks at.
 MODULES = (
     zero_vectors,
     clip,
@@ -28,9 +31,11 @@ MODULES = (
     group_norm,
     l2_norm,
     long_layer_norm,
+    merged_pad,
     pooling,
     resize,
     silu,
+    softmax,
     softplus,
 )
 WORKAROUNDS = tuple(module.WORKAROUND for module in MODULES)

@@ -13,6 +13,7 @@ from dovetail.finding import Finding, Severity
 from dovetail.model.edit import is_op, shape_of
 from dovetail.model.origin import origin_of
 from dovetail.model.place import at_node
+from dovetail.model.silu import gated_input
 from dovetail.plan.validate import storage_on_edge
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import say
@@ -38,18 +39,6 @@ _LAYOUT_KEPT = (
     *("Add", "Clip", "Concat", "Div", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Max", "Min", "Mul"),
     *("Pad", "PRelu", "Relu", "Sigmoid", "Slice", "Split", "Sub", "Tanh"),
 )
-
-
-def gated_input(node: ir.Node) -> int | None:
-    """The index of x in Mul(x, Sigmoid(x)); None if the node is not a SiLU."""
-    if not is_op(node, "Mul"):
-        return None
-    for index in (0, 1):
-        gate = node.inputs[1 - index]
-        sigmoid = None if gate is None else gate.producer()
-        if sigmoid is not None and is_op(sigmoid, "Sigmoid") and sigmoid.inputs[0] is node.inputs[index]:
-            return index
-    return None
 
 
 def is_miscompiled(node: ir.Node) -> bool:
