@@ -56,10 +56,11 @@ def _conv(node: ir.Node, shape: tuple[int, ...]) -> ConvLayout | None:
     strides, dilations = (tuple(attribute(node, name, ones)) for name in ("strides", "dilations"))
     extents = [(k - 1) * d for k, d in zip(kernel, dilations, strict=True)]
     transposed = node.op_type == "ConvTranspose"
+    axes = zip(extents, outputs, sizes, strides, strict=True)
     if transposed:
-        total = [extent + out - (n - 1) * s - 1 for extent, out, n, s in zip(extents, outputs, sizes, strides)]
+        total = [extent + out - (n - 1) * s - 1 for extent, out, n, s in axes]
     else:
-        total = [max((out - 1) * s + extent + 1 - n, 0) for extent, out, n, s in zip(extents, outputs, sizes, strides)]
+        total = [max((out - 1) * s + extent + 1 - n, 0) for extent, out, n, s in axes]
     before = _before(node, extents, total, transposed=transposed)
     if before is None:
         return None

@@ -7,7 +7,7 @@ linear layer, a convolution with groups and a transposed convolution are rounded
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,13 +28,18 @@ class LinearLayout:
     inputs_first: bool = False
     inputs_before_last: bool = False
 
+    @property
+    def unfolding(self) -> Hashable:
+        """What ``rows`` depends on: layers with the same unfolding have the same moments of the same activation."""
+        return self.inputs_before_last
+
     def matrices(self, weight: Array) -> Array:
         """Weight, or another array of its shape -> [1, outputs, inputs]."""
         return (weight.T if self.inputs_first else weight)[None]
 
     def weight(self, matrices: Array) -> Array:
         """The inverse of ``matrices``."""
-        return matrices[0].T if self.inputs_first else matrices[0]
+        return np.asarray(matrices[0].T if self.inputs_first else matrices[0])
 
     def rows(self, activation: Array) -> Iterator[Array]:
         """Activation -> [1, rows, inputs]."""
@@ -58,6 +63,11 @@ class ConvLayout:
     after: tuple[int, ...]
     groups: int = 1
     transposed: bool = False
+
+    @property
+    def unfolding(self) -> Hashable:
+        """What ``rows`` depends on: layers with the same unfolding have the same moments of the same activation."""
+        return self._kernel, self.strides, self.dilations, self.before, self.after, self.groups, self.transposed
 
     @property
     def _kernel(self) -> tuple[int, ...]:
@@ -102,7 +112,7 @@ class ConvLayout:
             activation = spread
         pads = [(max(b, 0), max(a, 0)) for b, a in zip(self.before, self.after, strict=True)]
         padded = np.pad(activation, [(0, 0), (0, 0), *pads])
-        crops = [slice(max(-b, 0), -a if a < 0 else None) for b, a in zip(self.before, self.after, strict=True)]
+        crops = [slice(max(-b, 0), a if a < 0 else None) for b, a in zip(self.before, self.after, strict=True)]
         return padded[:, :, *crops]
 
     def _unfolded(self, windows: Array) -> Array:
@@ -115,6 +125,12 @@ class ConvLayout:
 
 
 Layout = LinearLayout | ConvLayout
+
+
+def moments_shape(shape: tuple[int, ...], layout: Layout) -> tuple[int, int, int]:
+    """Shape of a weight -> that of the moments of its input, [groups, inputs, inputs]."""
+    groups, _, inputs = layout.matrices(np.broadcast_to(np.float32(0), shape)).shape
+    return groups, inputs, inputs
 
 
 def add_moments(moments: Array, layout: Layout, activation: Array) -> None:

@@ -163,7 +163,7 @@ def _factors(moments: Array) -> Array:
 def _of_outputs(error: Array, moments: Array) -> Array:
     """Error [groups, outputs, inputs] -> the squared error of every output."""
     error = error.astype(np.float64)
-    return np.einsum("goi,goi->go", error @ moments, error)
+    return np.asarray(np.einsum("goi,goi->go", error @ moments, error))
 
 
 def _nearest(weight: Array, params: QParams) -> Array:

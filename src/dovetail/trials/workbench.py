@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -25,13 +25,16 @@ import onnx_ir as ir
 from dovetail.backend import MODEL, Artifact, Backend, CompileResult, Estimate, MeasuredLatency, Sample
 from dovetail.document import with_paths_moved
 from dovetail.edge import Edge
-from dovetail.encoding import QParams
+from dovetail.encoding import Array, QParams
 from dovetail.files import file_sha256
+from dovetail.model.observe import ObservedRun
 from dovetail.model.ranked import ranked_outputs
 from dovetail.model.session import Mode
 from dovetail.op_support import OpTable
+from dovetail.plan.constraints import build_problem
 from dovetail.plan.elements import Element
 from dovetail.plan.make import make_plan
+from dovetail.plan.rounded_weights import with_rounded_weights
 from dovetail.qdq.quantized_io import RunSamples, with_float_io
 from dovetail.qdq.simulation import load_simulation
 from dovetail.storage import Plan
@@ -115,7 +118,10 @@ class Workbench:
         """The plan of a variant."""
         if variant.plan is not None:
             return variant.plan
-        return make_plan(variant.model, self.table, variant.stats, variant.request, variant.imported)
+        plan = make_plan(variant.model, self.table, variant.stats, variant.request, variant.imported)
+        if not variant.rounded:
+            return plan
+        return with_rounded_weights(plan, build_problem(variant.model, self.table), variant.rounded)
 
     def compare(self, variant: Variant, count: int, *, view: View | None = None) -> Agreement:
         """Compare the simulation of a variant with float, on the first ``count`` samples.
@@ -145,6 +151,20 @@ class Workbench:
         if build.compiled.error:
             return None
         return followed(with_float_io(partial(runner, build.compiled), build.plan), self._tail, self._scratch())
+
+    def simulated_graph(self, variant: Variant) -> ir.Model:
+        """The graph of a variant's simulation, with float inputs and outputs."""
+        request = replace(variant.request, quantized_io=False)
+        with self._emitted(replace(variant, request=request)) as (_, artifacts, _):
+            return load_simulation(_model(artifacts))
+
+    def observe(self, graph: ir.Model, names: Sequence[str], count: int) -> Iterator[Iterable[tuple[str, Array]]]:
+        """Run a simulation's graph on the first ``count`` calibration samples, one at a time, and yield these tensors.
+
+        They are overwritten by the next sample.
+        """
+        run = ObservedRun(graph, names, self._scratch(), Mode.EXACT)
+        return map(run.run, itertools.islice(self._source(), count))
 
     def drops(self, variant: Variant) -> dict[str, float]:
         """By how much each value of the metric gets worse in the simulation of a variant, on held-out samples."""
