@@ -10,6 +10,7 @@ import itertools
 import math
 import os
 import shutil
+import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -185,6 +186,19 @@ class Workbench:
         """The SQNR of the worst output of the simulation against float."""
         return worst_db(self.compare(variant, count))
 
+    def mean_db(self, variant: Variant, count: int) -> float:
+        """The mean over samples of the SQNR of the worst output of the simulation against float; samples are streamed.
+
+        The mean over samples depends less on a few of them than the SQNR of all samples together.
+        """
+        with self._emitted(variant) as (plan, artifacts, _):
+            simulation = SessionRun(load_simulation(_model(artifacts)), Mode.EXACT, self._scratch())
+        run, in_float = with_float_io(simulation, plan), SessionRun(variant.model, Mode.FLOAT, self._scratch())
+        samples, again = itertools.tee(itertools.islice(self._source(), count))
+        agreement = compare_runs(in_float(samples), run(again), ranked_outputs(variant.model.graph))
+        figures = agreement.per_sample.values()
+        return min((statistics.fmean(map(_lowest_if_nan, each)) for each in figures), default=0.0)
+
     def switched(self, variant: Variant, alternatives: Mapping[Edge, QParams], count: int) -> SwitchedSimulation:
         """A simulation in which these edges can be switched to other quantization parameters, compared with float."""
         with self._emitted(variant) as (plan, artifacts, _):
@@ -305,7 +319,11 @@ class Workbench:
 def worst_db(agreement: Agreement) -> float:
     """The SQNR of the worst output; NaN counts as the lowest value."""
     figures = (comparison.sqnr_db for comparison in agreement.outputs.values())
-    return min((-MAX_SQNR_DB if math.isnan(db) else bounded_db(db) for db in figures), default=0.0)
+    return min(map(_lowest_if_nan, figures), default=0.0)
+
+
+def _lowest_if_nan(db: float) -> float:
+    return -MAX_SQNR_DB if math.isnan(db) else bounded_db(db)
 
 
 def _model(artifacts: tuple[Artifact, ...]) -> Path:

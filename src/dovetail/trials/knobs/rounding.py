@@ -36,9 +36,9 @@ from dovetail.verify.verdicts import bounded_db
 
 NAME = "rounding"
 # Samples from which moments are collected, and samples on which the result is compared with rounding to nearest.
-MOMENT_SAMPLES, COMPARED_SAMPLES = 128, 16
+MOMENT_SAMPLES, COMPARED_SAMPLES = 128, 64
 MOMENTS_BYTES = 1 << 29
-CRITERION = "the requested rounding, unless the simulation's worst output then has a lower SQNR against float"
+CRITERION = "the requested rounding, unless the worst output then has a lower SQNR, in simulation, mean per sample"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,8 +79,8 @@ def decide(workbench: Workbench, variant: Variant) -> Outcome:
     rounded, gains = round_weights(workbench, variant, method)
     if not gains:
         return variant, (_without_layers(method),)
-    nearest_db, rounded_db = (workbench.worst_db(tried, COMPARED_SAMPLES) for tried in (variant, rounded))
-    decision = _decision(method, gains, (nearest_db, rounded_db), len(workbench.samples(COMPARED_SAMPLES)))
+    nearest_db, rounded_db = (workbench.mean_db(tried, COMPARED_SAMPLES) for tried in (variant, rounded))
+    decision = _decision(method, gains, (nearest_db, rounded_db))
     return (rounded if rounded_db >= nearest_db else variant), (decision,)
 
 
@@ -204,9 +204,7 @@ def _without_layers(method: RoundingMethod) -> Decision:
     )
 
 
-def _decision(
-    method: RoundingMethod, gains: Sequence[LayerGain], outputs_db: tuple[float, float], samples: int
-) -> Decision:
+def _decision(method: RoundingMethod, gains: Sequence[LayerGain], outputs_db: tuple[float, float]) -> Decision:
     """The decision for all layers together; the plan has the figures of each."""
     nearest_db, rounded_db = outputs_db
     known = [gain for gain in gains if math.isfinite(gain.nearest_db)]
@@ -231,5 +229,5 @@ def _decision(
         alternatives=(Alternative(RoundingMethod.NEAREST, figures[0]), Alternative(method, figures[1])),
         rule=CRITERION,
         reason=f"{method} {effect} the worst output by {change:.2f} dB in simulation",
-        samples=samples,
+        samples=COMPARED_SAMPLES,
     )
