@@ -186,18 +186,13 @@ class Workbench:
         """The SQNR of the worst output of the simulation against float."""
         return worst_db(self.compare(variant, count))
 
-    def mean_db(self, variant: Variant, count: int) -> float:
-        """The mean over samples of the SQNR of the worst output of the simulation against float; samples are streamed.
-
-        The mean over samples depends less on a few of them than the SQNR of all samples together.
-        """
+    def compare_streamed(self, variant: Variant, count: int) -> Agreement:
+        """As ``compare``, with one sample at a time in memory; the result is not cached."""
         with self._emitted(variant) as (plan, artifacts, _):
             simulation = SessionRun(load_simulation(_model(artifacts)), Mode.EXACT, self._scratch())
         run, in_float = with_float_io(simulation, plan), SessionRun(variant.model, Mode.FLOAT, self._scratch())
         samples, again = itertools.tee(itertools.islice(self._source(), count))
-        agreement = compare_runs(in_float(samples), run(again), ranked_outputs(variant.model.graph))
-        figures = agreement.per_sample.values()
-        return min((statistics.fmean(map(_lowest_if_nan, each)) for each in figures), default=0.0)
+        return compare_runs(in_float(samples), run(again), ranked_outputs(variant.model.graph))
 
     def switched(self, variant: Variant, alternatives: Mapping[Edge, QParams], count: int) -> SwitchedSimulation:
         """A simulation in which these edges can be switched to other quantization parameters, compared with float."""
@@ -320,6 +315,12 @@ def worst_db(agreement: Agreement) -> float:
     """The SQNR of the worst output; NaN counts as the lowest value."""
     figures = (comparison.sqnr_db for comparison in agreement.outputs.values())
     return min(map(_lowest_if_nan, figures), default=0.0)
+
+
+def mean_db(agreement: Agreement) -> float:
+    """The SQNR of the worst output, mean per sample: single samples decide less than in that of all together."""
+    figures = agreement.per_sample.values()
+    return min((statistics.fmean(map(_lowest_if_nan, each)) for each in figures), default=0.0)
 
 
 def _lowest_if_nan(db: float) -> float:

@@ -31,7 +31,7 @@ from dovetail.storage import Plan
 from dovetail.trials.decision import Alternative, Decision
 from dovetail.trials.knob import Knob, Outcome
 from dovetail.trials.variant import Variant
-from dovetail.trials.workbench import Workbench
+from dovetail.trials.workbench import Workbench, mean_db
 from dovetail.verify.verdicts import bounded_db
 
 NAME = "rounding"
@@ -79,9 +79,9 @@ def decide(workbench: Workbench, variant: Variant) -> Outcome:
     rounded, gains = round_weights(workbench, variant, method)
     if not gains:
         return variant, (_without_layers(method),)
-    nearest_db, rounded_db = (workbench.mean_db(tried, COMPARED_SAMPLES) for tried in (variant, rounded))
-    decision = _decision(method, gains, (nearest_db, rounded_db))
-    return (rounded if rounded_db >= nearest_db else variant), (decision,)
+    before, after = (workbench.compare_streamed(tried, COMPARED_SAMPLES) for tried in (variant, rounded))
+    decision = _decision(method, gains, (mean_db(before), mean_db(after)), after.samples)
+    return (rounded if decision.taken == method else variant), (decision,)
 
 
 ROUNDING = Knob(NAME, decide)
@@ -204,7 +204,9 @@ def _without_layers(method: RoundingMethod) -> Decision:
     )
 
 
-def _decision(method: RoundingMethod, gains: Sequence[LayerGain], outputs_db: tuple[float, float]) -> Decision:
+def _decision(
+    method: RoundingMethod, gains: Sequence[LayerGain], outputs_db: tuple[float, float], samples: int
+) -> Decision:
     """The decision for all layers together; the plan has the figures of each."""
     nearest_db, rounded_db = outputs_db
     known = [gain for gain in gains if math.isfinite(gain.nearest_db)]
@@ -229,5 +231,5 @@ def _decision(method: RoundingMethod, gains: Sequence[LayerGain], outputs_db: tu
         alternatives=(Alternative(RoundingMethod.NEAREST, figures[0]), Alternative(method, figures[1])),
         rule=CRITERION,
         reason=f"{method} {effect} the worst output by {change:.2f} dB in simulation",
-        samples=COMPARED_SAMPLES,
+        samples=samples,
     )
