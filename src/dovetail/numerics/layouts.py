@@ -136,4 +136,5 @@ def moments_shape(shape: tuple[int, ...], layout: Layout) -> tuple[int, int, int
 def add_moments(moments: Array, layout: Layout, activation: Array) -> None:
     """Add the second moments of an activation, the sums of x x^T, to ``moments`` [groups, inputs, inputs]."""
     for rows in layout.rows(activation.astype(np.float32, copy=False)):
-        moments += rows.swapaxes(1, 2) @ rows
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller checks whether the sums are finite
+            moments += rows.swapaxes(1, 2) @ rows

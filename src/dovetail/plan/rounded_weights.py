@@ -51,8 +51,13 @@ def with_rounded_weights(plan: Plan, problem: Problem, rounded: Mapping[Edge, Ro
     return replace(changed, edges=edges)
 
 
-def allowed_scales(plan: Plan, unit: Unit, weight: QParams, array: Array) -> Callable[[Array], Array]:
-    """Scales of a unit's weight -> the same, raised where the target's kernel or an int32 bias requires it."""
+def allowed_scales(plan: Plan, unit: Unit, edge: Edge, weight: QParams, array: Array) -> Callable[[Array], Array]:
+    """Scales of a weight -> the same, raised where the target's kernel or an int32 bias requires it.
+
+    What kernels require is only known for the second operand: a constant on the left keeps its scales.
+    """
+    if next(operand.slot for operand in unit.operands if operand.edge == edge) != 1:
+        return lambda scale: weight.scale
     source, output = _read(plan, unit, 0), plan.tensors[unit.outputs[0].name or ""].storage
     bias = _bias(plan, unit)
 

@@ -177,7 +177,7 @@ def _rounded(
 
 def _allowed(plan: Plan, layer: _Layer) -> Callable[[Array], Array]:
     """Scales -> those that the target supports, in the type in which they are emitted."""
-    allowed = allowed_scales(plan, layer.unit, layer.params, layer.weight)
+    allowed = allowed_scales(plan, layer.unit, layer.edge, layer.params, layer.weight)
 
     def emitted(scale: Array) -> Array:
         scale = allowed(scale)
