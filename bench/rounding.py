@@ -36,9 +36,9 @@ from dovetail.numerics.metrics import Comparison
 from dovetail.plan.make import observed
 from dovetail.plan.request import Request
 from dovetail.targets import open_target
-from dovetail.trials.knobs.rounding import COMPARED_SAMPLES, round_weights
+from dovetail.trials.knobs.rounding import compare_roundings, round_weights
 from dovetail.trials.variant import Variant
-from dovetail.trials.workbench import Workbench, mean_db
+from dovetail.trials.workbench import Workbench
 from dovetail.verify.run import SessionRun
 from dovetail.verify.verdicts import bounded_db
 
@@ -146,8 +146,7 @@ def measure(case: Case, target_name: str, precision: str, folder: Path) -> dict[
         rounded, layers = round_weights(bench, variant, method)
         seconds = time.monotonic() - start
         gain = per_image_db(bench, rounded, fresh, exact) - nearest
-        before, after = (mean_db(bench.compare_streamed(tried, COMPARED_SAMPLES)) for tried in (variant, rounded))
-        is_taken = after >= before
+        is_taken = compare_roundings(bench, variant, rounded, method, layers).taken == method
         in_layers = np.mean([layer.rounded_db - layer.nearest_db for layer in layers])
         error = gain.std() / np.sqrt(len(gain))
         rows[method] = float(gain.mean()), is_taken and bool(gain.mean() < -2 * error)

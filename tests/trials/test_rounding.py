@@ -183,8 +183,9 @@ def test_a_constant_on_the_left_keeps_its_scales(tmp_path: Path) -> None:
     assert (after.stored[edge] != quantize(weight_at(graph(text), edge), params_of(after, edge))).any()
 
 
-def decision_of(method: RoundingMethod, nearest_db: float, rounded_db: float) -> Decision:
-    return rounding._decision(method, [LayerGain(30.0, 36.0), LayerGain(20.0, 21.0)], (nearest_db, rounded_db), 4)
+def decision_of(method: RoundingMethod, *gains_db: float) -> Decision:
+    gains = [LayerGain(30.0, 36.0), LayerGain(20.0, 21.0)]
+    return rounding._decision(method, gains, [20.0, 20.0], [20.0 + gain for gain in gains_db])
 
 
 def test_the_decision_has_the_figures_of_both(tmp_path: Path) -> None:
@@ -193,19 +194,31 @@ def test_the_decision_has_the_figures_of_both(tmp_path: Path) -> None:
     nearest, chosen = decision.alternatives
     assert (decision.knob, decision.taken, decision.samples) == ("rounding", "second-order", 16)
     assert (nearest.label, chosen.label) == ("nearest", "second-order")
-    for figure in ("sqnr_db", "mean_layer_sqnr_db"):
+    for figure in ("mean_sqnr_db", "mean_layer_sqnr_db"):
         assert chosen.figures[figure] > nearest.figures[figure] + 1
-    assert chosen.figures["layers"] == 3
+    assert decision.reason.endswith("; 3 layers")
     assert bench.plan(changed).stored
 
 
-def test_a_rounding_that_is_worse_in_the_end_is_not_taken() -> None:
-    worse, better = (decision_of(METHODS[1], 30.0, rounded_db) for rounded_db in (29.5, 30.5))
-    assert (worse.taken, worse.reason) == (
-        "nearest",
-        "second-order lowers the worst output by 0.50 dB in simulation",
+def test_a_rounding_that_gains_nothing_is_not_taken() -> None:
+    """Worse, or better by less than the standard error: 1 dB with a standard error of 2 dB."""
+    worse, by_chance, better = (decision_of(METHODS[1], *gains) for gains in ((-0.5, -0.5), (-1.0, 3.0), (1.0, 1.5)))
+    assert worse.taken == by_chance.taken == "nearest"
+    assert (
+        worse.reason
+        == "second-order loses 0.50 dB in the mean of the samples, with a standard error of 0.00 dB; 2 layers"
     )
-    assert (better.taken, better.alternatives[1].figures["mean_layer_sqnr_db"]) == ("second-order", 28.5)
+    assert "gains 1.00 dB in the mean of the samples, with a standard error of 2.00 dB" in by_chance.reason
+    assert better.taken == "second-order"
+    assert better.alternatives[1].figures == {
+        "mean_sqnr_db": 21.25, "mean_layer_sqnr_db": 28.5, "worst_layer_sqnr_db": 21.0
+    }  # fmt: skip
+
+
+def test_a_model_without_float_outputs_is_judged_by_its_layers() -> None:
+    decision = rounding._decision(METHODS[0], [LayerGain(30.0, 36.0)], [], [])
+    assert (decision.taken, decision.samples) == ("scale-search", 0)
+    assert "no output is float" in decision.reason
 
 
 def test_nearest_changes_nothing(tmp_path: Path) -> None:

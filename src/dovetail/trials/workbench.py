@@ -10,7 +10,6 @@ import itertools
 import math
 import os
 import shutil
-import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -317,10 +316,9 @@ def worst_db(agreement: Agreement) -> float:
     return min(map(_lowest_if_nan, figures), default=0.0)
 
 
-def mean_db(agreement: Agreement) -> float:
-    """The SQNR of the worst output, mean per sample: single samples decide less than in that of all together."""
-    figures = agreement.per_sample.values()
-    return min((statistics.fmean(map(_lowest_if_nan, each)) for each in figures), default=0.0)
+def worst_db_per_sample(agreement: Agreement) -> list[float]:
+    """The SQNR of the worst output of every sample; empty if no output is float."""
+    return [min(map(_lowest_if_nan, figures)) for figures in zip(*agreement.per_sample.values(), strict=True)]
 
 
 def _lowest_if_nan(db: float) -> float:

@@ -8,7 +8,7 @@ one. A weight with several consumers is rounded for each of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -31,14 +31,16 @@ from dovetail.storage import Plan
 from dovetail.trials.decision import Alternative, Decision
 from dovetail.trials.knob import Knob, Outcome
 from dovetail.trials.variant import Variant
-from dovetail.trials.workbench import Workbench, mean_db
+from dovetail.trials.workbench import Workbench, worst_db_per_sample
 from dovetail.verify.verdicts import bounded_db
 
 NAME = "rounding"
 # Samples from which moments are collected, and samples on which the result is compared with rounding to nearest.
 MOMENT_SAMPLES, COMPARED_SAMPLES = 128, 64
 MOMENTS_BYTES = 1 << 29
-CRITERION = "the requested rounding, unless the worst output then has a lower SQNR, in simulation, mean per sample"
+CRITERION = (
+    "the requested rounding, if the worst output gains SQNR in simulation: mean per sample above its standard error"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,8 +81,7 @@ def decide(workbench: Workbench, variant: Variant) -> Outcome:
     rounded, gains = round_weights(workbench, variant, method)
     if not gains:
         return variant, (_without_layers(method),)
-    before, after = (workbench.compare_streamed(tried, COMPARED_SAMPLES) for tried in (variant, rounded))
-    decision = _decision(method, gains, (mean_db(before), mean_db(after)), after.samples)
+    decision = compare_roundings(workbench, variant, rounded, method, gains)
     return (rounded if decision.taken == method else variant), (decision,)
 
 
@@ -102,6 +103,16 @@ def round_weights(workbench: Workbench, variant: Variant, method: RoundingMethod
                 weights[layer.edge] = weight
             workbench.progress(len(gains), len(layers))
     return replace(variant, rounded=weights), gains
+
+
+def compare_roundings(
+    workbench: Workbench, variant: Variant, rounded: Variant, method: RoundingMethod, gains: Sequence[LayerGain]
+) -> Decision:
+    """Decide between the variant and the rounded one by their simulations."""
+    before, after = (
+        worst_db_per_sample(workbench.compare_streamed(tried, COMPARED_SAMPLES)) for tried in (variant, rounded)
+    )
+    return _decision(method, gains, before, after)
 
 
 def _layers(workbench: Workbench, variant: Variant, plan: Plan, graph: ir.Model) -> Iterator[_Layer]:
@@ -205,31 +216,35 @@ def _without_layers(method: RoundingMethod) -> Decision:
 
 
 def _decision(
-    method: RoundingMethod, gains: Sequence[LayerGain], outputs_db: tuple[float, float], samples: int
+    method: RoundingMethod, gains: Sequence[LayerGain], before_db: Sequence[float], after_db: Sequence[float]
 ) -> Decision:
-    """The decision for all layers together; the plan has the figures of each."""
-    nearest_db, rounded_db = outputs_db
-    known = [gain for gain in gains if math.isfinite(gain.nearest_db)]
-    figures: list[Mapping[str, float]] = [
-        {
-            "sqnr_db": output,
-            "mean_layer_sqnr_db": fmean(layer_db),
-            "worst_layer_sqnr_db": min(layer_db),
-            "layers": len(gains),
-        }
-        for output, layer_db in (
-            (nearest_db, [gain.nearest_db for gain in known] or [0.0]),
-            (rounded_db, [gain.rounded_db for gain in known] or [0.0]),
-        )
-    ]
-    effect = "improves" if rounded_db >= nearest_db else "lowers"
-    change = abs(rounded_db - nearest_db)
+    """The decision for all layers together, from the SQNR of every sample; the plan has the figures of each layer."""
+    known = [gain for gain in gains if math.isfinite(gain.nearest_db)] or [LayerGain(0.0, 0.0)]
+    is_taken, reason = _judged(method, np.subtract(after_db, before_db))
     return Decision(
         knob=NAME,
         place=WHOLE_MODEL,
-        taken=method if rounded_db >= nearest_db else RoundingMethod.NEAREST,
-        alternatives=(Alternative(RoundingMethod.NEAREST, figures[0]), Alternative(method, figures[1])),
+        taken=method if is_taken else RoundingMethod.NEAREST,
+        alternatives=(
+            Alternative(RoundingMethod.NEAREST, _figures(before_db, [gain.nearest_db for gain in known])),
+            Alternative(method, _figures(after_db, [gain.rounded_db for gain in known])),
+        ),
         rule=CRITERION,
-        reason=f"{method} {effect} the worst output by {change:.2f} dB in simulation",
-        samples=samples,
+        reason=f"{reason}; {len(gains)} layers",
+        samples=len(after_db),
     )
+
+
+def _judged(method: RoundingMethod, gain_db: Array) -> tuple[bool, str]:
+    """Whether the gains of all samples speak for the rounding, and a text that says so."""
+    if not gain_db.size:
+        return True, "no output is float, so that only the outputs of layers were compared"
+    mean = float(gain_db.mean())
+    error = float(gain_db.std(ddof=1)) / math.sqrt(gain_db.size) if gain_db.size > 1 else 0.0
+    effect = f"{method} {'gains' if mean >= 0 else 'loses'} {abs(mean):.2f} dB"
+    return mean > error, f"{effect} in the mean of the samples, with a standard error of {error:.2f} dB"
+
+
+def _figures(samples_db: Sequence[float], layers_db: Sequence[float]) -> dict[str, float]:
+    outputs = {"mean_sqnr_db": fmean(samples_db)} if samples_db else {}
+    return {**outputs, "mean_layer_sqnr_db": fmean(layers_db), "worst_layer_sqnr_db": min(layers_db)}
