@@ -50,6 +50,13 @@ def test_scales_are_kept_and_the_model_runs(tmp_path: Path) -> None:
     assert (run / FLOAT).exists()
 
 
+def test_weights_are_not_rounded_anew(tmp_path: Path) -> None:
+    path = quantized_elsewhere(tmp_path / "quantized.onnx", signed=False)
+    with pytest.raises(dovetail.InputError, match="--rounding scale-search is only an option of `dovetail fit`"):
+        dovetail.repair(path, target="ort-cpu", output=tmp_path / "run", rounding="scale-search")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_group_does_not_take_the_scale_of_one_member(tmp_path: Path) -> None:
     """q, k and v are slices of one layer: the scale of q, which is multiplied by 0.18, would clip the others."""
     path = quantized_elsewhere(tmp_path / "quantized.onnx", signed=False)

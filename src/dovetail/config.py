@@ -104,6 +104,12 @@ class FitOptions:
         return replace(limits, max_drop=for_all, max_drop_of={**limits.max_drop_of, **drops})
 
 
+def require_nearest(options: FitOptions, why: str) -> None:
+    """Refuse ``--rounding`` where weights are not rounded anew."""
+    if options.rounding != RoundingMethod.NEAREST:
+        raise InputError(f"--rounding {options.rounding} is only an option of `dovetail fit`: {why}")
+
+
 def option_values(options: FitOptions) -> dict[str, Any]:
     """Return every option by name, as values of JSON."""
     values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(options))

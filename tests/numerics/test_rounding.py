@@ -215,12 +215,13 @@ def test_inputs_that_are_always_zero() -> None:
     assert search_scales(weight, params, LINEAR, nothing, as_they_are) is params
 
 
-def test_uncorrelated_inputs_are_rounded_to_nearest() -> None:
-    """With a diagonal moment matrix no error can be corrected: nearest is the optimum."""
-    weight = weight_of((4, 9), 6)
-    params = weight_params(weight, Encoding(DType.S8, True, Granularity.AXIS), 0)
-    moments = np.diag(np.arange(1.0, 10))[None]
-    np.testing.assert_array_equal(second_order(weight, params, LINEAR, moments), quantize(weight, params))
+@pytest.mark.parametrize(("encoding", "axis"), ENCODINGS, ids=str)
+def test_uncorrelated_inputs_are_rounded_to_nearest(encoding: Encoding, axis: int | None) -> None:
+    """With a diagonal moment matrix no error can be corrected: nearest is the optimum, and the bytes are the same."""
+    weight = weight_of((4, 8), 6)
+    params = weight_params(weight, encoding, axis)
+    integers = second_order(weight, params, LINEAR, np.diag(np.arange(1.0, 9))[None])
+    assert integers.tobytes() == quantize(weight, params).tobytes()
 
 
 def test_wide_layers_are_corrected_in_blocks_of_columns() -> None:
