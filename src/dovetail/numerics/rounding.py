@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.encoding import Array, DType, QParams
+from dovetail.encoding import Array, DType, Granularity, QParams
 from dovetail.numerics.affine import dequantize, from_float8, quantize, to_float8
 from dovetail.numerics.block import spread
 from dovetail.numerics.layouts import Layout
@@ -70,19 +70,21 @@ def output_error(error: Array, layout: Layout, moments: Array) -> float:
 def search_scales(weight: Array, params: QParams, layout: Layout, moments: Array, allowed: Allowed) -> QParams:
     """The qparams whose scales give the least output error with rounding to nearest; those given are candidates too.
 
-    Scales of other columns (blocks) are chosen one after the other, with the errors of the others as they are. Where
-    the columns of a scale differ between outputs, nothing is searched.
+    Scales of other columns (blocks) are chosen one after the other, with the errors of the others as they are. Scales
+    that depend on each other, and those whose columns differ between outputs, are not searched.
     """
+    largest = moments.max(initial=0)
     columns = _columns_by_scale(weight.shape, params, layout)
-    if columns is None:
+    if columns is None or not largest or params.encoding.granularity is Granularity.EXPANDED_BLOCK:
         return params
+    relative = (moments / largest).astype(np.float32)  # candidates are compared in float32, the result in float64
     exponents = np.zeros(params.scale.size)
     for offsets in (_FLOAT8,) if params.dtype is DType.F8E4M3 else (_COARSE, _FINER):
         candidates = [exponents, *(exponents + offset for offset in offsets)]
         errors = [
             layout.matrices(weight - _nearest(weight, _times(params, candidate, allowed))) for candidate in candidates
         ]
-        exponents = np.choose(_best(errors, columns, moments, exponents.size), candidates)
+        exponents = np.choose(_best(errors, columns, relative, exponents.size), candidates)
     found = _times(params, exponents, allowed)
     before, after = (output_error(weight - _nearest(weight, tried), layout, moments) for tried in (params, found))
     return found if after < before else params
@@ -91,15 +93,15 @@ def search_scales(weight: Array, params: QParams, layout: Layout, moments: Array
 def _best(errors: list[Array], columns: list[tuple[Array, Array]], moments: Array, scales: int) -> Array:
     """Errors of a weight, one per candidate -> the candidate of every scale with the least output error."""
     chosen = np.zeros(scales, np.intp)
-    total = errors[0].astype(np.float64)
+    total = np.array(errors[0])
     outputs = total @ moments if len(columns) > 1 else None  # E H, kept up to date
     for indices, ids in columns:
-        inner = moments[:, indices[:, None], indices]
+        inner = moments if len(columns) == 1 else moments[:, indices[:, None], indices]
         costs = []
         linear = 0.0 if outputs is None else 2 * (outputs[..., indices] - total[..., indices] @ inner)
         for error in errors:
-            tried = error[..., indices].astype(np.float64)
-            per_output = ((tried @ inner + linear) * tried).sum(axis=-1)
+            tried = error[..., indices]
+            per_output = ((tried @ inner + linear) * tried).sum(axis=-1, dtype=np.float64)
             costs.append(np.bincount(ids.reshape(-1), per_output.reshape(-1), minlength=scales))
         least = np.argmin(costs, axis=0)
         numbers = np.unique(ids)
