@@ -54,6 +54,13 @@ def test_scales_are_kept_and_the_model_runs(tmp_path: Path) -> None:
     assert min(value for value in tensors if value is not None) > 20
 
 
+def test_weights_are_not_rounded_anew(tmp_path: Path) -> None:
+    path = quantized_elsewhere(tmp_path / "quantized.onnx", signed=False)
+    with pytest.raises(dovetail.InputError, match="--rounding scale-search is only an option of `dovetail fit`"):
+        dovetail.repair(path, target="ort-cpu", output=tmp_path / "run", rounding="scale-search")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("stored", ["int4", "uint4", "int32"])
 def test_activations_that_no_precision_uses_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], stored: str

@@ -225,7 +225,13 @@ def test_a_plan_decides_the_precision(tmp_path: Path) -> None:
     dovetail.fit(**arguments, precision="w8a16", io="quantized")
     with_plan = {**arguments, "output": tmp_path / "again", "plan": tmp_path / "run/plan.json"}
     assert dovetail.fit(**with_plan).precision == "w8a16"
-    for option in ({"precision": "w8a8"}, {"keep": ("h=fp32",)}, {"io": "float"}, {"range": "mse"}):
+    for option in (
+        {"precision": "w8a8"},
+        {"keep": ("h=fp32",)},
+        {"io": "float"},
+        {"range": "mse"},
+        {"rounding": "nearest"},
+    ):
         with pytest.raises(InputError, match=f"--{next(iter(option))} cannot be combined with --plan"):
             dovetail.fit(**with_plan, **option, force=True)
 

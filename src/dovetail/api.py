@@ -39,9 +39,9 @@ def fit(
 ) -> Result:
     """Quantize a model for a target, compile it with the target's compiler, and verify the result.
 
-    ``options`` are those of the command line: ``precision``, ``range``, ``keep``, ``io``, ``shape``, ``option``,
-    ``range_repair``, ``require``, ``max_drop``, ``min_sqnr``, ``thresholds``, and for images ``size``, ``mean``,
-    ``std``, ``layout``.
+    ``options`` are those of the command line: ``precision``, ``range``, ``rounding``, ``keep``, ``io``, ``shape``,
+    ``option``, ``range_repair``, ``require``, ``max_drop``, ``min_sqnr``, ``thresholds``, and for images ``size``,
+    ``mean``, ``std``, ``layout``.
     """
     values = {"target": target, **options}
     if isinstance(metric, str):

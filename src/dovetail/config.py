@@ -14,14 +14,14 @@ import msgspec
 
 from dovetail.errors import InputError
 from dovetail.finding import PASSES_WHEN, Thresholds
-from dovetail.numerics.methods import RangeMethod
+from dovetail.numerics.methods import RangeMethod, RoundingMethod
 from dovetail.whole_number import LARGEST, whole_number
 
 _ALIASES = {"int8": "w8a8"}
 # Options of earlier versions -> what to write now.
 _RENAMED = {"operands": "operand_bits, 16 for wide and 8 for narrow"}
 # Options that a plan already decides.
-_DECIDED_BY_PLAN = ("precision", "range", "keep", "io", "operand_bits")
+_DECIDED_BY_PLAN = ("precision", "range", "rounding", "keep", "io", "operand_bits")
 # The key in ``max_drop`` for all values of a metric that have no limit of their own.
 ALL_VALUES = "*"
 # Options that a resumed run may set otherwise: they do not decide how the model is planned.
@@ -35,6 +35,7 @@ class FitOptions:
     target: str
     precision: str = "w8a8"
     range: str = "minmax"
+    rounding: str = "nearest"
     keep: tuple[str, ...] = ()
     io: str = "float"
     baselines: str = "first"
@@ -60,6 +61,8 @@ class FitOptions:
         object.__setattr__(self, "precision", _ALIASES.get(self.precision, self.precision))
         if self.range not in set(RangeMethod):
             raise InputError(f"unknown range method {self.range!r}; expected one of {', '.join(RangeMethod)}")
+        if self.rounding not in set(RoundingMethod):
+            raise InputError(f"unknown rounding {self.rounding!r}; expected one of {', '.join(RoundingMethod)}")
         if self.io not in ("float", "quantized"):
             raise InputError(f"unknown io {self.io!r}; expected one of float, quantized")
         object.__setattr__(self, "operand_bits", str(self.operand_bits))
@@ -99,6 +102,12 @@ class FitOptions:
         drops = dict(self.max_drop) if isinstance(self.max_drop, Mapping) else {ALL_VALUES: self.max_drop}
         for_all = drops.pop(ALL_VALUES, limits.max_drop)
         return replace(limits, max_drop=for_all, max_drop_of={**limits.max_drop_of, **drops})
+
+
+def require_nearest(options: FitOptions, why: str) -> None:
+    """Refuse ``--rounding`` where weights are not rounded anew."""
+    if options.rounding != RoundingMethod.NEAREST:
+        raise InputError(f"--rounding {options.rounding} is only an option of `dovetail fit`: {why}")
 
 
 def option_values(options: FitOptions) -> dict[str, Any]:

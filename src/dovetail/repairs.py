@@ -16,7 +16,7 @@ import onnx_ir as ir
 from dovetail.calibrate.data import input_specs
 from dovetail.calibrate.sources import DataLike
 from dovetail.clock import Reporter, silent
-from dovetail.config import FitOptions
+from dovetail.config import FitOptions, require_nearest
 from dovetail.encoding import DType
 from dovetail.errors import InputError
 from dovetail.files import file_sha256
@@ -76,6 +76,7 @@ def repair(
     the model was quantized from, or else directly. Without calibration data no scale may be missing; metrics are then
     measured on random inputs, which the result says.
     """
+    require_nearest(options, "`dovetail repair` keeps the integers of the model as given")
     target = open_target(options.target, options.option)
     model, given_plan, passes = _read(path, options, target.rewrites.quantized)
     _require_precision(path, options, target.table)

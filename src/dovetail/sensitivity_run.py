@@ -13,7 +13,7 @@ from pathlib import Path
 from dovetail.backend import MODEL, Sample
 from dovetail.calibrate.data import describe
 from dovetail.clock import Clock, Reporter, silent
-from dovetail.config import option_values
+from dovetail.config import option_values, require_nearest
 from dovetail.errors import InputError
 from dovetail.files import file_sha256
 from dovetail.float_stages import CalibratedGraph, calibrated_graph
@@ -87,6 +87,7 @@ def sensitivity(
 
     ``resume``: take what an earlier run in the same directory has up to the calibration; everything is measured again.
     """
+    require_nearest(job.options, "`dovetail sensitivity` measures weights that are rounded to nearest")
     _require_precision(job)
     clock = Clock(report)
     with clock.stage("probe"):

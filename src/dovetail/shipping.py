@@ -34,6 +34,7 @@ from dovetail.target import Target
 from dovetail.trials.baselines import BaselineComparison, compare
 from dovetail.trials.goal import Goal
 from dovetail.trials.knobs import mixed
+from dovetail.trials.knobs.rounding import ROUNDING
 from dovetail.trials.run_trials import Verify, run_trials, with_location
 from dovetail.trials.variant import Variant
 from dovetail.trials.workbench import COMPILED, Build, Score, Workbench
@@ -116,7 +117,7 @@ def _shipment(
     def make(variant: Variant, target: Target, bench: Workbench, judge: Verify) -> Shipment:
         if variant.plan is not None:
             validate_plan(variant.plan, variant.model, target.table)
-        trial = run_trials(target.knobs, bench, variant, judge, clock.stage)
+        trial = run_trials((*target.knobs, ROUNDING), bench, variant, judge, clock.stage)
         verifications.append(trial.verification)
         build = bench.ship(trial.build, run.path)
         return Shipment(build.plan, build.compiled, trial.decisions, trial.located)
@@ -161,7 +162,11 @@ def _workbench(job: Job, run: RunDir, clock: Clock, inputs: ShipInputs) -> Workb
         job.data.samples,
         run.stages / TRIALS,
         available=inputs.probe.available,
-        knob_options={"operands": str(job.options.operand_bits), "precision": job.options.precision},
+        knob_options={
+            "operands": str(job.options.operand_bits),
+            "precision": job.options.precision,
+            "rounding": job.options.rounding,
+        },
         score=_score(job, inputs),
         goal=_goal(job),
         baseline=partial(_baseline, job, run, inputs),

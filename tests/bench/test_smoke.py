@@ -11,7 +11,7 @@ from bench.child import ROOT, ChildFailed, run_child
 from bench.score import SESSION_MODES
 
 from bench import __main__ as all_benches
-from bench import calibration, htp, memory, peers, ranges, sensitivity
+from bench import calibration, htp, memory, peers, ranges, rounding, sensitivity
 from dovetail.backend import Estimate
 
 
@@ -27,6 +27,13 @@ def test_sensitivity_prints_all_three_ways(capsys):
     sensitivity.main(["--model", "vit_digits", "--samples", "1", "--rebuild", "2"])
     printed = capsys.readouterr().out
     assert all(label in printed for label in ("rebuild", "exact", "first order", "rank correlation"))
+
+
+def test_rounding_prints_a_row_per_method(monkeypatch, capsys):
+    monkeypatch.setattr(rounding, "FRESH", 4)
+    assert rounding.main(["shipped", "--networks", "vit_digits", "--cases", "ort-cpu/w8a16"]) == 0
+    printed = capsys.readouterr().out
+    assert all(text in printed for text in ("ort-cpu/w8a16: nearest", "scale-search", "second-order", "18 layers"))
 
 
 def test_memory_prints_the_peak_of_the_child_and_not_of_its_parent(capsys):

@@ -40,6 +40,12 @@ NOT_CHECKED = 3
 )
 @click.option("--precision", help="w8a8 (default), w8a16, fp32, ...; `dovetail targets` lists those of each target.")
 @RANGE
+@click.option(
+    "--rounding",
+    metavar="METHOD",
+    help="How weights are rounded: nearest (default), or with the least error of their layer's output on calibration "
+    "data: scale-search (other scales), second-order (other integers too).",
+)
 @CALIBRATION
 @HELD_OUT
 @KEEP

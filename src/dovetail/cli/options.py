@@ -110,7 +110,14 @@ def option_values(arguments: dict[str, Any]) -> dict[str, Any]:
     from dovetail.config import parse_drops, parse_numbers, parse_options, parse_shapes, parse_size, read_config
 
     values = read_config(arguments["config"]) if arguments.get("config") is not None else {}
-    unparsed = {"target": "target", "precision": "precision", "range_": "range", "metric": "metric", "io": "io"}
+    unparsed = {
+        "target": "target",
+        "precision": "precision",
+        "range_": "range",
+        "rounding": "rounding",
+        "metric": "metric",
+        "io": "io",
+    }
     unparsed |= {"layout": "layout", "baselines": "baselines", "emulate": "emulate", "operand_bits": "operand_bits"}
     unparsed |= {name: name for name in ("min_sqnr", "max_latency", "max_float")}
     given = {name: value for name, value in arguments.items() if value not in (None, ())}

@@ -29,7 +29,7 @@ def quantize(real: Array, qparams: QParams) -> Array:
     _check_zero_point(qparams)
     if dtype is DType.F8E4M3:
         shape, scale, _ = spread(real.shape, qparams)
-        return _to_float8(_divide(real.reshape(shape), scale)).reshape(real.shape)
+        return to_float8(_divide(real.reshape(shape), scale)).reshape(real.shape)
     on_grid, _, _ = _on_grid(real, qparams)
     wide = on_grid.astype(_NIBBLES.get(dtype, dtype.numpy)).reshape(real.shape)
     if dtype in _NIBBLES:
@@ -46,7 +46,7 @@ def dequantize(quantized: Array, qparams: QParams) -> Array:
     _check_zero_point(qparams)
     shape, scale, zero_point = spread(quantized.shape, qparams)
     if qparams.dtype is DType.F8E4M3:
-        real = _float8_to_float32().take(quantized.view(np.uint8).reshape(shape))
+        real = from_float8(quantized.reshape(shape))
     else:
         real = quantized.reshape(shape).astype(np.float32)
     if zero_point.any():
@@ -99,7 +99,7 @@ def _divide(real: Array, scale: Array) -> Array:
         return np.asarray(np.divide(real, scale))
 
 
-def _to_float8(real: Array) -> Array:
+def to_float8(real: Array) -> Array:
     """Float32 -> float8e4m3fn, ties to even, saturating; NaN stays NaN.
 
     The upper 16 bits, with the lower ones ORed into the last of them, are the value rounded to odd. Rounding that to
@@ -110,6 +110,11 @@ def _to_float8(real: Array) -> Array:
     index = bits >> 16
     index |= (bits & 0xFFFF) != 0
     return _bfloat16_to_float8().take(index).reshape(real.shape)
+
+
+def from_float8(quantized: Array) -> Array:
+    """Float8e4m3fn -> float32, exactly."""
+    return _float8_to_float32().take(quantized.view(np.uint8))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The names of the range methods, in a module that does not import NumPy."""
+"""The names of the range and rounding methods, in a module that does not import NumPy."""
 
 from __future__ import annotations
 
@@ -12,3 +12,11 @@ class RangeMethod(StrEnum):
     PERCENTILE = "percentile"
     MSE = "mse"
     ENTROPY = "entropy"
+
+
+class RoundingMethod(StrEnum):
+    """How weights are rounded to their grid."""
+
+    NEAREST = "nearest"
+    SCALE_SEARCH = "scale-search"
+    SECOND_ORDER = "second-order"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
+from dovetail.edge import Edge
 from dovetail.op_support import Precision
 from dovetail.plan.imported_qparams import ImportedQParams
 from dovetail.plan.request import Pins, Request
+from dovetail.plan.rounded_weights import RoundedWeight
 from dovetail.stats import Stats
 from dovetail.storage import Plan
 
@@ -19,6 +21,7 @@ class Variant:
     """A float graph, its calibration statistics, and the request for its plan.
 
     ``imported``: quantization parameters that came with the model. ``plan``: the caller's own plan, used unchanged.
+    ``rounded``: weights that are not rounded to nearest.
     """
 
     model: ir.Model
@@ -26,6 +29,7 @@ class Variant:
     request: Request
     imported: ImportedQParams | None = None
     plan: Plan | None = None
+    rounded: Mapping[Edge, RoundedWeight] = field(default_factory=dict)
 
 
 Change = Callable[[Variant], Variant]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -25,13 +25,16 @@ import onnx_ir as ir
 from dovetail.backend import MODEL, Artifact, Backend, CompileResult, Estimate, MeasuredLatency, Sample
 from dovetail.document import with_paths_moved
 from dovetail.edge import Edge
-from dovetail.encoding import QParams
+from dovetail.encoding import Array, QParams
 from dovetail.files import file_sha256
+from dovetail.model.observe import ObservedRun
 from dovetail.model.ranked import ranked_outputs
 from dovetail.model.session import Mode
 from dovetail.op_support import OpTable
+from dovetail.plan.constraints import build_problem
 from dovetail.plan.elements import Element
 from dovetail.plan.make import make_plan
+from dovetail.plan.rounded_weights import with_rounded_weights
 from dovetail.qdq.quantized_io import RunSamples, with_float_io
 from dovetail.qdq.simulation import load_simulation
 from dovetail.storage import Plan
@@ -115,7 +118,10 @@ class Workbench:
         """The plan of a variant."""
         if variant.plan is not None:
             return variant.plan
-        return make_plan(variant.model, self.table, variant.stats, variant.request, variant.imported)
+        plan = make_plan(variant.model, self.table, variant.stats, variant.request, variant.imported)
+        if not variant.rounded:
+            return plan
+        return with_rounded_weights(plan, build_problem(variant.model, self.table), variant.rounded)
 
     def compare(self, variant: Variant, count: int, *, view: View | None = None) -> Agreement:
         """Compare the simulation of a variant with float, on the first ``count`` samples.
@@ -146,6 +152,20 @@ class Workbench:
             return None
         return followed(with_float_io(partial(runner, build.compiled), build.plan), self._tail, self._scratch())
 
+    def simulated_graph(self, variant: Variant) -> ir.Model:
+        """The graph of a variant's simulation, with float inputs and outputs."""
+        request = replace(variant.request, quantized_io=False)
+        with self._emitted(replace(variant, request=request)) as (_, artifacts, _):
+            return load_simulation(_model(artifacts))
+
+    def observe(self, graph: ir.Model, names: Sequence[str], count: int) -> Iterator[Iterable[tuple[str, Array]]]:
+        """Run a simulation's graph on the first ``count`` calibration samples, one at a time, and yield these tensors.
+
+        They are overwritten by the next sample.
+        """
+        run = ObservedRun(graph, names, self._scratch(), Mode.EXACT)
+        return map(run.run, itertools.islice(self._source(), count))
+
     def drops(self, variant: Variant) -> dict[str, float]:
         """By how much each value of the metric gets worse in the simulation of a variant, on held-out samples."""
         score = self.score
@@ -164,6 +184,14 @@ class Workbench:
     def worst_db(self, variant: Variant, count: int) -> float:
         """The SQNR of the worst output of the simulation against float."""
         return worst_db(self.compare(variant, count))
+
+    def compare_streamed(self, variant: Variant, count: int) -> Agreement:
+        """As ``compare``, with one sample at a time in memory; the result is not cached."""
+        with self._emitted(variant) as (plan, artifacts, _):
+            simulation = SessionRun(load_simulation(_model(artifacts)), Mode.EXACT, self._scratch())
+        run, in_float = with_float_io(simulation, plan), SessionRun(variant.model, Mode.FLOAT, self._scratch())
+        samples, again = itertools.tee(itertools.islice(self._source(), count))
+        return compare_runs(in_float(samples), run(again), ranked_outputs(variant.model.graph))
 
     def switched(self, variant: Variant, alternatives: Mapping[Edge, QParams], count: int) -> SwitchedSimulation:
         """A simulation in which these edges can be switched to other quantization parameters, compared with float."""
@@ -285,7 +313,16 @@ class Workbench:
 def worst_db(agreement: Agreement) -> float:
     """The SQNR of the worst output; NaN counts as the lowest value."""
     figures = (comparison.sqnr_db for comparison in agreement.outputs.values())
-    return min((-MAX_SQNR_DB if math.isnan(db) else bounded_db(db) for db in figures), default=0.0)
+    return min(map(_lowest_if_nan, figures), default=0.0)
+
+
+def worst_db_per_sample(agreement: Agreement) -> list[float]:
+    """The SQNR of the worst output of every sample; empty if no output is float."""
+    return [min(map(_lowest_if_nan, figures)) for figures in zip(*agreement.per_sample.values(), strict=True)]
+
+
+def _lowest_if_nan(db: float) -> float:
+    return -MAX_SQNR_DB if math.isnan(db) else bounded_db(db)
 
 
 def _model(artifacts: tuple[Artifact, ...]) -> Path:
