@@ -54,6 +54,7 @@ def test_a_plan_that_quantizes_nothing_is_read_back_too(nodes: str, size: int, t
     text = f"""<ir_version: 10, opset_import: ["": 21]> g (float[1, {size}] x) => (float[1, 4] y)
         <float[4] w = {{1, 2, 3, 4}}, int64[1] zero = {{0}}, int64[1] four = {{4}}, int64[1] last = {{1}}>
         {{ {nodes} }}"""
+        {{ {nodes} }}"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
     images = np.random.default_rng(1).standard_normal((6, size)).astype(np.float32)
     result = dovetail.fit(
