@@ -10,7 +10,7 @@ from functools import partial
 
 import onnx_ir as ir
 
-from dovetail.backend import BaselineCase, CompileResult, Estimate, Probe, Sample
+from dovetail.backend import BaselineCase, CompileResult, Probe, Sample
 from dovetail.catalog import rules_for
 from dovetail.clock import Clock
 from dovetail.device.pack import write_device_folder
@@ -200,16 +200,16 @@ def _goal(job: Job) -> Goal:
     )
 
 
-def _baseline(job: Job, run: RunDir, inputs: ShipInputs) -> Estimate | None:
-    """Return the vendor's estimate of the first baseline, if there is one."""
-    estimator = job.target.backend.estimator
-    if estimator is None or not estimator.baselines:
+def _baseline(job: Job, run: RunDir, inputs: ShipInputs) -> CompileResult | None:
+    """Build the first baseline, if there is one."""
+    baselines = job.target.backend.baselines
+    if not baselines:
         return None
     samples = list(itertools.islice(job.data.samples(), BASELINE_SAMPLES))
     case = BaselineCase(inputs.model.value, job.reference, job.options.precision, samples, job.options.shape)
     folder = run.stages / TRIALS / "baseline"
     folder.mkdir(parents=True, exist_ok=True)
-    return estimator.baselines[0].build(case, folder).estimate
+    return baselines[0].build(case, folder)
 
 
 def _score(job: Job, ship_inputs: ShipInputs) -> Score | None:

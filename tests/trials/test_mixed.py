@@ -18,10 +18,13 @@ from dovetail.plan.request import Pin, Pins
 from dovetail.report.result import Result
 from dovetail.storage import Reason
 from dovetail.targets import open_target
+from dovetail.targets.ort_cpu import target
 from dovetail.trials.goal import Goal
-from dovetail.trials.knobs.mixed import is_wider, mixed
-from dovetail.trials.mixed import MixedSearch, uniform
+from dovetail.trials.knobs.mixed import MOST_BUILDS, mixed
+from dovetail.trials.latency import Latency, fastest
+from dovetail.trials.mixed import MixedSearch, is_wider, uniform
 from dovetail.trials.variant import in_precision, pinned
+from tests.changed import changed
 from tests.equality import model_from, normal
 from tests.trials.benches import bench_of
 
@@ -51,6 +54,12 @@ def fitted(folder: Path, name: str = "run", **options: object) -> Result:
     return dovetail.fit(
         saved(folder), target="ort-cpu", precision="auto", calibration=DATA, output=folder / name, **options
     )
+
+
+@pytest.fixture
+def by_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a timer plans are compared by MACs in float: so small a model is fastest in float."""
+    monkeypatch.setattr(target, "ORT_CPU", changed(target.ORT_CPU, timer=None))
 
 
 def wide_nodes(result: Result) -> set[str]:
@@ -94,6 +103,7 @@ def test_what_the_caller_pinned_is_not_searched(tmp_path: Path) -> None:
     assert third.name not in names
 
 
+@pytest.mark.usefixtures("by_size")
 def test_auto_takes_the_cheapest_that_is_close_to_the_best(tmp_path: Path) -> None:
     result = fitted(tmp_path)
     whole = next(row for row in result.decisions if row.knob == "mixed" and row.is_whole)
@@ -105,6 +115,7 @@ def test_auto_takes_the_cheapest_that_is_close_to_the_best(tmp_path: Path) -> No
     assert "would give" in whole.reason or figures[whole.taken]["float_macs_percent"] == 100
 
 
+@pytest.mark.usefixtures("by_size")
 def test_a_goal_is_met_with_fewer_operators_in_float(tmp_path: Path) -> None:
     close, goal = fitted(tmp_path, "close"), fitted(tmp_path, "goal", min_sqnr=32.0)
     shares = []
@@ -128,6 +139,7 @@ def test_a_budget_that_cannot_be_met_fails_with_the_closest_plan(tmp_path: Path)
     assert next(row for row in whole.alternatives if row.label == whole.taken).figures["sqnr_db"] == best
 
 
+@pytest.mark.usefixtures("by_size")
 def test_a_plan_exceeds_the_goal_by_a_margin(tmp_path: Path) -> None:
     alone = fitted(tmp_path, "alone", min_sqnr=-50.0)
     db = next(row for row in alone.decisions if row.is_whole).alternatives[0].figures["sqnr_db"]
@@ -136,6 +148,7 @@ def test_a_plan_exceeds_the_goal_by_a_margin(tmp_path: Path) -> None:
     assert result.verdicts["accuracy"].status is Status.PASS
 
 
+@pytest.mark.usefixtures("by_size")
 def test_a_resumed_run_with_another_goal_searches_again(tmp_path: Path) -> None:
     first = fitted(tmp_path)
     again = fitted(tmp_path, min_sqnr=10.0, resume=True)  # the default threshold, but now it is the goal
@@ -195,7 +208,7 @@ def test_the_verdict_budget_without_a_search(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_latency": 0.5}, "the latency on ort-cpu is neither estimated nor measured here"),
+        ({"max_latency": 0.5, "baselines": "none"}, "compares with the first baseline of ort-cpu, stock-fp32"),
         ({"max_float": 1.5}, "--max-float 1.5: expected a fraction from 0 to 1"),
         ({"max_float": -0.1}, "threshold max_float: expected a number of at least 0"),
         ({"max_float": float("nan")}, "threshold max_float: expected a finite number"),
@@ -205,6 +218,58 @@ def test_a_budget_that_makes_no_sense_is_refused(options: dict[str, float], mess
     with pytest.raises(InputError, match=message):
         fitted(tmp_path, **options)
     assert not (tmp_path / "run").exists()
+
+
+def test_plans_are_compared_by_measured_time(tmp_path: Path) -> None:
+    """Of those that are good enough and were timed, the fastest: of equally fast ones the one with the fewest MACs."""
+    whole = next(row for row in fitted(tmp_path, min_sqnr=30.0).decisions if row.is_whole)
+    timed = {row.label: row.figures for row in whole.alternatives if "latency_us" in row.figures}
+    assert len(timed) > 1
+    least_us = min(figures["latency_us"] for figures in timed.values())
+    fast = [figures for figures in timed.values() if figures["latency_us"] <= 1.05 * least_us]
+    assert timed[whole.taken]["float_macs_percent"] == min(figures["float_macs_percent"] for figures in fast)
+
+
+def test_latency_is_limited_relative_to_the_callers_file(tmp_path: Path) -> None:
+    """A model this small cannot be a thousand times faster; it is not a thousand times slower."""
+    never = fitted(tmp_path, "never", max_latency=0.001)
+    assert never.verdicts["budget"].status is Status.FAIL
+    whole = next(row for row in never.decisions if row.is_whole)
+    assert "no plan that was tried meets the goal" in whole.reason
+    timed = [row.figures for row in whole.alternatives if "latency_ratio" in row.figures]
+    assert 1 < len(timed) <= MOST_BUILDS
+    always = fitted(tmp_path, "always", max_latency=1000)
+    assert always.verdicts["budget"].status is Status.PASS
+    assert always.metrics.latency_measured is not None
+    assert always.metrics.latency_measured.baseline == "stock-fp32"
+    whole = next(row for row in always.decisions if row.is_whole)
+    assert whole.taken == max(whole.alternatives, key=lambda row: row.figures["sqnr_db"]).label
+
+
+def test_without_a_limit_of_latency_nothing_is_timed_after_the_choice(tmp_path: Path) -> None:
+    assert fitted(tmp_path, min_sqnr=-50.0).metrics.latency_measured is None
+
+
+def size(latency: Latency) -> tuple[float, ...]:
+    """As if what is slower were smaller."""
+    return (-latency.us,)
+
+
+def test_the_fastest_is_taken_and_equally_fast_ones_by_size() -> None:
+    measured = [Latency(us, measured=True) for us in (100.0, 104.0, 106.0)]
+    assert fastest(measured, lambda latency: latency, size).us == 104
+    estimated = [Latency(us) for us in (100.0, 104.0, 106.0)]
+    assert fastest(estimated, lambda latency: latency, size).us == 100
+    unlike = [*estimated, Latency(90, ops_without_cost=1)]  # an operator less is counted: it may well be slower
+    assert fastest(unlike, lambda latency: latency, size).us == 106
+    assert fastest(estimated, lambda latency: None if latency.us == 100 else latency, size).us == 106
+
+
+def test_a_measured_latency_is_within_a_limit_only_with_a_margin() -> None:
+    assert Latency(1, ratio=0.5).is_within(0.5)
+    assert not Latency(1, ratio=0.5, measured=True).is_within(0.5)
+    assert Latency(1, ratio=0.47, measured=True).is_within(0.5)
+    assert not Latency(1).is_within(0.5)
 
 
 def test_max_latency_names_the_chips_that_have_an_estimate(tmp_path: Path) -> None:

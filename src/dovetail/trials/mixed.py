@@ -9,18 +9,17 @@ these is measured, not predicted.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from dovetail.backend import Sample
-from dovetail.model.attention import match_attention
-from dovetail.model.edit import is_op, shape_of
+from dovetail.model.edit import shape_of
 from dovetail.model.macs import macs_of
 from dovetail.model.ranked import ranked_outputs
 from dovetail.op_support import Precision
+from dovetail.plan.attention_units import attention_units
 from dovetail.plan.constraints import Unit, build_problem
 from dovetail.plan.elements import unit_elements
 from dovetail.plan.kernels import computing_in, usable
@@ -32,9 +31,8 @@ from dovetail.trials.sensitivity.first_order import estimate
 from dovetail.trials.sensitivity.measure import Calls, measure
 from dovetail.trials.sensitivity.subjects import Level, Part, Subject
 from dovetail.trials.variant import Variant, in_precision, pinned
-from dovetail.trials.workbench import Workbench, worst_db
-from dovetail.verify.compare import Agreement
-from dovetail.verify.verdicts import MAX_SQNR_DB, bounded_db
+from dovetail.trials.workbench import Workbench, mean_db, worst_db
+from dovetail.verify.verdicts import MAX_SQNR_DB
 
 # The fewest and the most samples for the order of the operators, and for judging a set of them: single samples of a
 # network can differ by 10 dB, so small networks, which are quick, are judged on many.
@@ -126,6 +124,7 @@ class MixedSearch:
         self._problem = build_problem(base.model, bench.table)
         self._inputs = frozenset(value.name or "" for value in self._problem.inputs)
         self._eligible = self._can_be_wide()
+        self._floats = {name for name, unit in self._eligible.items() if _computes_in_float(unit, wide)}
         self.candidates = self._ordered(self._room(max_float))
 
     def mixtures(self) -> Iterator[Mixture]:
@@ -167,7 +166,7 @@ class MixedSearch:
         """What becomes wide, most gain per cost first, each on top of those before; with at most ``room`` MACs."""
         moves = [move for move in self._moves() if move.gain > 0]
         chosen, ordered = frozenset[str](), list[Candidate]()
-        while affordable := [move for move in moves if self._macs(move.units | chosen) <= room]:
+        while affordable := [move for move in moves if self._float_macs(move.units | chosen) <= room]:
             best = max(affordable, key=lambda move: move.gain / self._cost(move.units - chosen))
             added = best.units - chosen
             chosen |= best.units
@@ -181,8 +180,7 @@ class MixedSearch:
     def _moves(self) -> list[_Move]:
         """Everything whose noise can go away, with the operators that must be wide for it."""
         narrow = self._noise(self._base)
-        is_exact = not self._wide.activation.dtype.is_quantized
-        wide = {} if is_exact else self._noise(in_precision(self._wide)(self._base))
+        wide = {} if _is_float(self._wide) else self._noise(in_precision(self._wide)(self._base))
         together = self._attention()
         moves = []
         for source, noise in narrow.items():
@@ -206,19 +204,14 @@ class MixedSearch:
 
         Where a target keeps attention in 8 bits, the block can never become wide.
         """
-        blocks: dict[str, frozenset[str]] = {}
-        nodes = {unit.nodes[0]: unit.name for unit in self._problem.units}
-        for node, name in nodes.items():
-            matched = match_attention(node) if is_op(node, "Softmax") else None
-            if matched is not None:
-                members = frozenset(nodes[each] for each in (matched.scores, node, matched.mix) if each in nodes)
-                if self._bench.table.keeps_attention:
-                    members |= {f"{name}: quantized"}  # no operator has this name
-                blocks |= dict.fromkeys(members, members)
-        return blocks
+        blocks = attention_units(self._problem.units)
+        if not self._bench.table.keeps_attention:
+            return blocks
+        return {name: block | {f"{name}: quantized"} for name, block in blocks.items()}  # no operator has this name
 
-    def _macs(self, names: Collection[str]) -> int:
-        return sum(unit_macs(self._eligible[name]) for name in names)
+    def _float_macs(self, names: Collection[str]) -> int:
+        """The MACs that these operators compute in float if they are wide."""
+        return sum(unit_macs(self._eligible[name]) for name in names if name in self._floats)
 
     def _cost(self, names: Collection[str]) -> float:
         units = [self._eligible[name] for name in names]
@@ -227,7 +220,7 @@ class MixedSearch:
 
     def _room(self, max_float: float | None) -> float:
         """How many MACs may still become float."""
-        if max_float is None or self._wide.activation.dtype.is_quantized:
+        if max_float is None:
             return math.inf
         total = sum(map(unit_macs, self._problem.units))
         return (max_float - float_share(self._problem, self._bench.plan(self._base))) * total
@@ -297,14 +290,25 @@ def _simulated(
     )
 
 
-def mean_db(agreement: Agreement) -> float:
-    """The SQNR of the worst output, mean over samples; NaN counts as the lowest value."""
-    means = [statistics.fmean(map(_finite, values)) for values in agreement.per_sample.values()]
-    return min(means, default=MAX_SQNR_DB)
+def is_wider(precision: Precision, other: Precision) -> bool:
+    """Whether operators of a quantized precision lose less in the other one: more bits, in none of its types fewer."""
+    narrow, wide = _bits(precision), _bits(other)
+    return narrow != wide and all(a <= b for a, b in zip(narrow, wide, strict=True))
 
 
-def _finite(sqnr_db: float) -> float:
-    return -MAX_SQNR_DB if math.isnan(sqnr_db) else bounded_db(sqnr_db)
+def _bits(precision: Precision) -> list[float]:
+    types = [encoding.dtype for encoding in (precision.activation, precision.weight)]
+    return [dtype.bits if dtype.is_quantized else math.inf for dtype in types]
+
+
+def _is_float(precision: Precision) -> bool:
+    return not precision.activation.dtype.is_quantized and not precision.weight.dtype.is_quantized
+
+
+def _computes_in_float(unit: Unit, precision: Precision) -> bool:
+    """Whether an operator has no quantized input in this precision: with dynamic quantization, a Conv has none."""
+    slots = [slot for signature in computing_in(unit, usable(unit), precision)[:1] for slot in signature.inputs]
+    return not any(slot.encoding.dtype.is_quantized for slot in slots)
 
 
 def _shortest(candidates: Sequence[Candidate], gain: float) -> int:

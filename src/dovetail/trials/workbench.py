@@ -7,9 +7,9 @@ own folder with the layout of a run directory: the emitted files, and ``compile/
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import shutil
+import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,7 +22,7 @@ from threading import Lock
 
 import onnx_ir as ir
 
-from dovetail.backend import MODEL, Artifact, Backend, CompileResult, Estimate, MeasuredLatency, Sample
+from dovetail.backend import MODEL, Artifact, Backend, CompileResult, MeasuredLatency, Sample
 from dovetail.document import with_paths_moved
 from dovetail.edge import Edge
 from dovetail.encoding import QParams
@@ -41,7 +41,7 @@ from dovetail.verify.compare import Agreement, compare_runs
 from dovetail.verify.run import SessionRun, followed
 from dovetail.verify.segmented import SegmentedSimulation
 from dovetail.verify.switched import SwitchedSimulation
-from dovetail.verify.verdicts import MAX_SQNR_DB, bounded_db
+from dovetail.verify.verdicts import lowest_if_nan_db
 
 COMPILED = "compile"
 
@@ -76,7 +76,7 @@ class Workbench:
     ``available``: whether the target's compiler is installed. ``source``: iterates over the calibration samples from
     the start. ``knob_options``: the caller's options for knobs, by the knob's name. ``tail``: computes the outputs of
     the caller's model, if the target cannot run all of it. ``goal``: what a search for a precision aims at.
-    ``baseline``: the vendor's estimate of the first baseline, if there is one.
+    ``baseline``: builds the first program that the target is compared with, if there is one.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Workbench:
         knob_options: Mapping[str, str] | None = None,
         score: Score | None = None,
         goal: Goal | None = None,
-        baseline: Callable[[], Estimate | None] = lambda: None,
+        baseline: Callable[[], CompileResult | None] = lambda: None,
         tail: ir.Model | None = None,
         progress: Progress = lambda done, total: None,
     ) -> None:
@@ -212,21 +212,13 @@ class Workbench:
         folder.mkdir(parents=True, exist_ok=True)
         return self.backend.compile(artifacts, folder) if self.available else CompileResult(artifacts)
 
-    def run(self, build: Build, variant: Variant, count: int) -> tuple[Agreement, dict[str, float]]:
-        """Compare a build on the target with float, and compute the caller's metric on held-out samples.
-
-        Both in one run, because starting a target can take seconds.
-        """
+    def run(self, build: Build, variant: Variant, count: int) -> Agreement:
+        """Compare a build on the target with float, on the first ``count`` samples."""
         runner = self.backend.runner.run
         if runner is None:
             raise ValueError(self.backend.runner.why_not)
-        samples = self.samples(count)
-        score = None if self._tail is not None else self.score  # the metric is about the outputs of the tail
-        held_out: Iterable[Sample] = () if score is None else score.samples()
-        outputs = with_float_io(partial(runner, build.compiled), build.plan)(itertools.chain(samples, held_out))
-        exact = self._float_outputs(variant.model, count)
-        agreement = compare_runs(exact, itertools.islice(outputs, len(exact)), ranked_outputs(variant.model.graph))
-        return agreement, {} if score is None else dict(score.figures(outputs))
+        outputs = with_float_io(partial(runner, build.compiled), build.plan)(self.samples(count))
+        return compare_runs(self._float_outputs(variant.model, count), outputs, ranked_outputs(variant.model.graph))
 
     def time(self, programs: Mapping[str, CompileResult], baseline: str) -> MeasuredLatency | str:
         """The latency of programs by name, alternately, in one process; or why it cannot be measured."""
@@ -285,7 +277,13 @@ class Workbench:
 def worst_db(agreement: Agreement) -> float:
     """The SQNR of the worst output; NaN counts as the lowest value."""
     figures = (comparison.sqnr_db for comparison in agreement.outputs.values())
-    return min((-MAX_SQNR_DB if math.isnan(db) else bounded_db(db) for db in figures), default=0.0)
+    return min(map(lowest_if_nan_db, figures), default=0.0)
+
+
+def mean_db(agreement: Agreement) -> float:
+    """The SQNR of the worst output, mean over samples; NaN counts as the lowest value."""
+    means = (statistics.fmean(map(lowest_if_nan_db, values)) for values in agreement.per_sample.values())
+    return min(means, default=0.0)
 
 
 def _model(artifacts: tuple[Artifact, ...]) -> Path:
