@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 import pytest
 
@@ -26,22 +25,15 @@ from dovetail.trials.mixed import MixedSearch, is_wider, uniform
 from dovetail.trials.variant import in_precision, pinned
 from tests.changed import changed
 from tests.equality import model_from, normal
+from tests.networks.outlier_layers import outlier_layers, outlier_samples
 from tests.trials.benches import bench_of
 
 ORT_CPU = open_target("ort-cpu")
-# The input of the third layer has one channel that is thirty times larger than the others.
-OUTLIER = np.ones(16, np.float32)
-OUTLIER[3] = 30.0
-LAYERS = """g (float[1,8,16] x) => (float[1,8,16] y)
-{ [first] a = MatMul(x, w1) [second] b = MatMul(a, w2) [scale] c = Mul(b, outlier) [third] d = MatMul(c, w3)
-  [fourth] e = MatMul(d, w4) [fifth] y = MatMul(e, w5) }"""
-DATA = {"x": np.random.default_rng(0).standard_normal((40, 1, 8, 16)).astype(np.float32)}
+DATA = outlier_samples(40)
 
 
 def layers() -> ir.Model:
-    weights = {f"w{number}": normal(16, 16, seed=number) / np.float32(4) for number in range(1, 6)}
-    weights["w3"][3] /= 8
-    return model_from(LAYERS, outlier=OUTLIER, **weights)
+    return outlier_layers(30, 8)
 
 
 def saved(folder: Path) -> Path:
