@@ -22,9 +22,10 @@ from dovetail.report.terminal import print_result
 from dovetail.targets.xnnpack.measure import STOCK, baselines, measure
 from dovetail.targets.xnnpack.options import read_options
 from dovetail.targets.xnnpack.read_back import read_operator_list
-from dovetail.trials.knobs.mixed import MOST_BUILDS
+from dovetail.trials.knobs.mixed import MOST_TIMED
 from dovetail.trials.latency import SAME_TIME
 from tests.device import runs
+from tests.networks.outlier_layers import outlier_layers, outlier_samples
 from tests.networks.text_vit import MODEL
 
 pytest.importorskip("executorch", reason="needs the package executorch")
@@ -98,7 +99,7 @@ def test_auto_compares_plans_by_measured_time_and_gives_the_reason(run: Path) ->
     (decision, *_) = result.decisions
     assert {"w8a8", "w8a8-dynamic", "fp32"} <= {alternative.label for alternative in decision.alternatives}
     timed = {row.label: row.figures for row in decision.alternatives if "latency_us" in row.figures}
-    assert 1 < len(timed) <= MOST_BUILDS
+    assert 1 < len(timed) <= MOST_TIMED
     assert all(row.failure == "" for row in decision.alternatives)
     least_us = min(figures["latency_us"] for figures in timed.values())
     assert timed[decision.taken]["latency_us"] <= (1 + SAME_TIME) * least_us
@@ -195,3 +196,26 @@ def test_the_size_is_that_of_the_program(run: Path) -> None:
     size_bytes = dovetail.load_result(run / "result.json").metrics.size_bytes
     files = {"float": run.parent / "vit.onnx", "model.pte": run / "compile/model.pte"}
     assert size_bytes == {name: file.stat().st_size for name, file in files.items()}
+
+
+def test_auto_with_a_budget_keeps_the_layer_with_the_outlier_out_of_static_int8(tmp_path: Path) -> None:
+    ir.save(outlier_layers(300, 300), tmp_path / "model.onnx")
+    result = dovetail.fit(
+        tmp_path / "model.onnx",
+        target="xnnpack",
+        precision="auto",
+        calibration=outlier_samples(40),
+        max_float=0.5,
+        max_latency=1000.0,
+        output=tmp_path / "run",
+    )
+    for verdict in ("compiled", "fidelity", "numerics", "accuracy", "budget"):
+        assert result.verdicts[verdict].status is Status.PASS, (verdict, result.verdicts[verdict].reason)
+    whole = next(row for row in result.decisions if row.knob == "mixed" and row.is_whole)
+    figures = {row.label: row.figures for row in whole.alternatives}
+    assert figures[whole.taken]["float_macs_percent"] <= 50
+    assert figures[whole.taken]["sqnr_db"] > figures["w8a8"]["sqnr_db"] + 10
+    assert any(label.startswith("w8a8 + ") and label.endswith(" in w8a8-dynamic") for label in figures)
+    assert any(label.startswith("w8a8-dynamic + ") and label.endswith(" in fp32") for label in figures)
+    timed = [row for row in figures.values() if "latency_ratio" in row]
+    assert 1 < len(timed) <= MOST_TIMED

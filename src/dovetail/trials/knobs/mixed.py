@@ -22,8 +22,8 @@ from dovetail.verify import verdicts
 NAME = "mixed"
 # The option of the knob: the caller's ``--precision``.
 OPTION = "precision"
-# How many mixtures are compiled at most, to compare their latencies.
-MOST_BUILDS = 8
+# How many plans are compiled at most to compare their estimates, or to time them: lowering one takes a minute or more.
+MOST_BUILDS, MOST_TIMED = 8, 5
 QUANTIZED = "quantized"
 
 
@@ -130,21 +130,28 @@ def _cheapest(workbench: Workbench, trials: Sequence[_Trial]) -> tuple[_Trial, l
     """The cheapest trial that the target builds as planned, and all that were built, with their latencies.
 
     Of each family of mixtures only those with the fewest conversions and with the fewest wide operators are built. If
-    none is usable, the first is returned: its verdicts say why it is not.
+    there are too many, the smallest are; if they are timed, first the precisions without wider operators, because MACs
+    in float say little about time. If none is usable, the first is returned: its verdicts say why it is not.
     """
     families: dict[tuple[str, str], _Trial] = {}
     for trial in sorted(trials, key=lambda trial: (trial.size, -trial.mixture.sqnr_db)):
         families.setdefault(trial.family, trial)
     fewest = {trial.family: trial for trial in sorted(trials, key=lambda trial: -len(trial.mixture.wide))}
     both = dict.fromkeys((*families.values(), *fewest.values()))  # in this order, whatever their addresses
-    smallest = sorted(both, key=lambda trial: trial.size)[:MOST_BUILDS]
+    smallest = sorted(both, key=lambda trial: trial.size)
     if not workbench.available or (len(smallest) == 1 and workbench.goal.max_latency is None):
         return smallest[0], []
     if workbench.backend.estimator is None and workbench.backend.timer is None:
-        return _first_usable(workbench, smallest)
-    built = _built_each(workbench, smallest)
+        return _first_usable(workbench, smallest[:MOST_BUILDS])
+    if workbench.backend.estimator is None:
+        smallest.sort(key=lambda trial: bool(trial.mixture.wide))
+    built = _built_each(workbench, smallest[: _most(workbench)])
     usable = [trial for trial in built if not trial.failure]
     return (fastest(usable, lambda trial: trial.latency, lambda trial: trial.size) if usable else built[0]), built
+
+
+def _most(workbench: Workbench) -> int:
+    return MOST_TIMED if workbench.backend.estimator is None else MOST_BUILDS
 
 
 def _best_within(workbench: Workbench, trials: Sequence[_Trial]) -> tuple[_Trial, list[_Trial]]:
@@ -153,7 +160,7 @@ def _best_within(workbench: Workbench, trials: Sequence[_Trial]) -> tuple[_Trial
     If there are more than can be built, every precision alone is, and of the others as many, evenly, from the highest
     SQNR to the lowest.
     """
-    built = _built_each(workbench, _spread(trials, MOST_BUILDS))
+    built = _built_each(workbench, _spread(trials, _most(workbench)))
     usable = [trial for trial in built if not trial.failure]
     limit = workbench.goal.max_latency or 0.0
     within = [trial for trial in usable if trial.latency is not None and trial.latency.is_within(limit)]
