@@ -8,6 +8,7 @@ import onnx_ir as ir
 import pytest
 
 import dovetail
+from dovetail.backend import Artifact, CompileResult
 from dovetail.errors import InputError
 from dovetail.finding import Status
 from dovetail.op_support import FP32, W8A8
@@ -18,6 +19,8 @@ from dovetail.report.result import Result
 from dovetail.storage import Reason
 from dovetail.targets import open_target
 from dovetail.targets.ort_cpu import target
+from dovetail.trials import mixed as search
+from dovetail.trials import workbench
 from dovetail.trials.goal import Goal
 from dovetail.trials.knobs.mixed import MOST_TIMED, mixed
 from dovetail.trials.latency import Latency, fastest
@@ -147,6 +150,31 @@ def test_a_resumed_run_with_another_goal_searches_again(tmp_path: Path) -> None:
     taken = [next(row for row in result.decisions if row.is_whole).taken for result in (first, again)]
     assert taken[1] == "w8a8"
     assert taken[0] != taken[1]
+
+
+@pytest.mark.usefixtures("by_size")
+def test_a_search_that_was_killed_does_not_measure_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is killed when it compiles; the resumed one simulates nothing, and chooses as one that was never killed."""
+    whole = fitted(tmp_path, "whole")
+
+    def killed(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(target, "ORT_CPU", changed(target.ORT_CPU, compile=killed))
+        with pytest.raises(KeyboardInterrupt):
+            fitted(tmp_path, "killed")
+    assert list((tmp_path / "killed/stages/kept").glob("*/*.json"))
+
+    def measured(*arguments: object) -> None:
+        raise AssertionError("nothing is measured again")
+
+    monkeypatch.setattr(workbench, "compare_runs", measured)
+    monkeypatch.setattr(search, "measure", measured)
+    resumed = fitted(tmp_path, "killed", resume=True)
+    assert resumed.decisions == whole.decisions
+    assert (tmp_path / "killed/model.onnx").read_bytes() == (tmp_path / "whole/model.onnx").read_bytes()
+    assert not (tmp_path / "killed/stages/kept").exists()
 
 
 def test_limits_of_the_configuration_are_the_goal_too(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from dovetail.trials.sensitivity.first_order import estimate
 from dovetail.trials.sensitivity.measure import Calls, measure
 from dovetail.trials.sensitivity.subjects import Level, Part, Subject
 from dovetail.trials.variant import Variant, in_precision, pinned
-from dovetail.trials.workbench import Workbench, mean_db, worst_db
+from dovetail.trials.workbench import Workbench
 from dovetail.verify.verdicts import MAX_SQNR_DB
 
 # The fewest and the most samples for the order of the operators, and for judging a set of them: single samples of a
@@ -235,9 +235,14 @@ class MixedSearch:
         samples = ranking_samples(self._bench, self._base.model)
         calls = Calls(lambda: samples, len(samples), ranked=ranked_outputs(variant.model.graph))
         macs = sum(map(unit_macs, self._problem.units)) * len(subjects) * len(samples) // 2
-        find = estimate if macs > _MEASURED_MACS else measure
-        costs = find(self._bench.segmented(variant.model, plan, parts.elements), calls, subjects)
-        return {key: 10 ** (-cost.mean_db / 10) for key, cost in zip(quantized, costs, strict=True)}
+        find, how = (estimate, "estimated") if macs > _MEASURED_MACS else (measure, "measured")
+
+        def measured() -> dict[str, float]:
+            costs = find(self._bench.segmented(variant.model, plan, parts.elements), calls, subjects)
+            return {str(number): cost.mean_db for number, cost in enumerate(costs)}
+
+        figures = self._bench.kept(variant, f"noise {how} on {len(samples)}", measured)
+        return {key: 10 ** (-figures[str(number)] / 10) for number, key in enumerate(quantized)}
 
     def _filled(self, names: set[str]) -> list[str]:
         """These operators, and those without MACs that lie only between them: each saves two conversions."""
@@ -272,7 +277,7 @@ def _simulated(
     precision: Precision | None = None,
 ) -> Mixture:
     plan, problem = bench.plan(variant), build_problem(variant.model, bench.table)
-    agreement = bench.compare(variant, len(judged_samples(bench, variant.model)))
+    mean, pooled = bench.mean_and_worst_db(variant, len(judged_samples(bench, variant.model)))
     share = float_share(problem, plan)
     # The simulation computes in float32 what some targets compute in float16.
     limit_db = MAX_SQNR_DB if bench.backend.float16_db is None or not share else bench.backend.float16_db
@@ -280,8 +285,8 @@ def _simulated(
         label,
         variant,
         plan,
-        min(mean_db(agreement), limit_db),
-        min(worst_db(agreement), limit_db),
+        min(mean, limit_db),
+        min(pooled, limit_db),
         share,
         boundaries(problem, plan),
         wide,

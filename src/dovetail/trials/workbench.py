@@ -36,6 +36,7 @@ from dovetail.qdq.quantized_io import RunSamples, with_float_io
 from dovetail.qdq.simulation import load_simulation
 from dovetail.storage import Plan
 from dovetail.trials.goal import Goal
+from dovetail.trials.kept_figures import KeptFigures
 from dovetail.trials.variant import Variant
 from dovetail.verify.compare import Agreement, compare_runs
 from dovetail.verify.run import SessionRun, followed
@@ -47,18 +48,21 @@ COMPILED = "compile"
 
 Progress = Callable[[int, int | None], None]
 View = Callable[[Sample], Sample]
+# The plan of a variant, its files, and the hash of their content.
+Emitted = tuple[Plan, tuple[Artifact, ...], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
     """The caller's metric: the held-out samples, and the function that computes its values from outputs.
 
-    ``lower_is_better``: those of its values that are errors.
+    ``lower_is_better``: those of its values that are errors. ``key``: identifies both; empty if they cannot be.
     """
 
     samples: Callable[[], Iterable[Sample]]
     figures: Callable[[Iterator[Sample]], Mapping[str, float]]
     lower_is_better: Callable[[Iterable[str]], tuple[str, ...]]
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +80,8 @@ class Workbench:
     ``available``: whether the target's compiler is installed. ``source``: iterates over the calibration samples from
     the start. ``knob_options``: the caller's options for knobs, by the knob's name. ``tail``: computes the outputs of
     the caller's model, if the target cannot run all of it. ``goal``: what a search for a precision aims at.
-    ``baseline``: builds the first program that the target is compared with, if there is one.
+    ``baseline``: builds the first program that the target is compared with, if there is one. ``kept``: what an
+    interrupted run has measured.
     """
 
     def __init__(
@@ -92,12 +97,14 @@ class Workbench:
         goal: Goal | None = None,
         baseline: Callable[[], CompileResult | None] = lambda: None,
         tail: ir.Model | None = None,
+        kept: KeptFigures | None = None,
         progress: Progress = lambda done, total: None,
     ) -> None:
         self.table, self.backend, self.available = table, backend, available
         self.knob_options, self.score, self.progress = dict(knob_options or {}), score, progress
         self.goal, self.baseline = goal or Goal(), baseline
         self._source, self._folder, self._tail = source, folder, tail
+        self._kept = kept or KeptFigures()
         self._samples: list[Sample] = []
         self._float: dict[int, tuple[ir.Model, list[Sample]]] = {}
         self._agreements: dict[tuple[str, int, View | None], Agreement] = {}
@@ -122,12 +129,32 @@ class Workbench:
 
         ``view``: gives what is compared from the outputs of a sample, for example parts of them.
         """
-        with self._emitted(variant) as (plan, artifacts, digest):
-            key = digest, count, view
-            if key not in self._agreements:
-                simulation = load_simulation(_model(artifacts))
-                run_simulation = with_float_io(SessionRun(simulation, Mode.EXACT, self._scratch()), plan)
-                self._agreements[key] = self._against_float(variant.model, run_simulation, count, view)
+        with self._emitted(variant) as emitted:
+            return self._agreement(variant, emitted, count, view)
+
+    def mean_and_worst_db(self, variant: Variant, count: int) -> tuple[float, float]:
+        """``mean_db`` and ``worst_db`` of the simulation against float; kept, so that a resumed run has them."""
+        with self._emitted(variant) as emitted:
+
+            def measured() -> dict[str, float]:
+                agreement = self._agreement(variant, emitted, count, None)
+                return {"mean": mean_db(agreement), "worst": worst_db(agreement)}
+
+            figures = self._kept.of(("simulated", emitted[2], count), measured)
+        return figures["mean"], figures["worst"]
+
+    def kept(self, variant: Variant, what: str, make: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Figures of a variant, measured unless a run that was interrupted has measured them."""
+        with self._emitted(variant) as (_, _, digest):
+            return self._kept.of((what, digest), make)
+
+    def _agreement(self, variant: Variant, emitted: Emitted, count: int, view: View | None) -> Agreement:
+        plan, artifacts, digest = emitted
+        key = digest, count, view
+        if key not in self._agreements:
+            simulation = load_simulation(_model(artifacts))
+            run_simulation = with_float_io(SessionRun(simulation, Mode.EXACT, self._scratch()), plan)
+            self._agreements[key] = self._against_float(variant.model, run_simulation, count, view)
         return self._agreements[key]
 
     def simulation(self, variant: Variant) -> tuple[Plan, RunSamples]:
@@ -151,6 +178,11 @@ class Workbench:
         score = self.score
         if score is None:
             raise ValueError("there is no metric")
+        if not score.key:
+            return self._drops(score, variant)
+        return self.kept(variant, f"drops {score.key}", partial(self._drops, score, variant))
+
+    def _drops(self, score: Score, variant: Variant) -> dict[str, float]:
         if self._float_figures is None:
             in_float = followed(SessionRun(variant.model, Mode.FLOAT, self._scratch()), self._tail, self._scratch())
             self._float_figures = score.figures(in_float(score.samples()))
@@ -239,7 +271,7 @@ class Workbench:
         return Build(build.plan, compiled, run_folder)
 
     @contextmanager
-    def _emitted(self, variant: Variant) -> Iterator[tuple[Plan, tuple[Artifact, ...], str]]:
+    def _emitted(self, variant: Variant) -> Iterator[Emitted]:
         """A variant's plan, its files in a scratch folder that is deleted afterwards, and the hash of their content."""
         plan = self.plan(variant)
         self._folder.mkdir(parents=True, exist_ok=True)
