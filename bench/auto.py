@@ -5,8 +5,9 @@
     python -m bench.auto fp8 --networks deit --seeds 1
 
 ``fp8`` prints, per network and seed of the weights, the SQNR of the worst output against float on images that were not
-calibrated on, mean per image: FP8, FP8 with operators in float16, the gain per image with its standard deviation, the
-share of MACs in float16, and how many attention blocks the engine runs as one FP8 kernel. ``shipped`` prints the metric
+calibrated on, mean per image: FP8, the plan that `auto` chooses with attention kept in FP8, the gain per image with its
+standard deviation, the plan, its share of MACs in float16, and how many attention blocks the engine runs as one FP8
+kernel. ``shipped`` prints the metric
 on held-out data in float and in simulation, and the estimated latency of `auto` relative to `w8a16`.
 """
 
@@ -16,16 +17,17 @@ import argparse
 import statistics
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 
 from dovetail import zoo
 from dovetail.backend import Sample
 from dovetail.calibrate.user_code import load_function
 from dovetail.config import options_from
 from dovetail.job import prepare
+from dovetail.model.attention import find_attention
 from dovetail.model.session import Mode
 from dovetail.op_support import AUTO
 from dovetail.pipeline import fit
@@ -76,7 +78,7 @@ def fp8(network: str, seed: int, layers: int, folder: Path) -> float:
     attention = next((note for note in results[1].notes if "attention blocks" in note), "no attention block")
     print(
         f"{network} seed {seed}: fp8 {statistics.fmean(before):.1f} dB, auto {statistics.fmean(after):.1f} dB, per "
-        f"image {statistics.fmean(gains):+.2f} ± {statistics.stdev(gains):.2f} dB, {share:.1f} % of MACs in float16, "
+        f"image {statistics.fmean(gains):+.2f} ± {statistics.stdev(gains):.2f} dB, {whole.taken}, {share:.1f} % of MACs in float16, "
         f"fidelity {results[1].verdicts['fidelity'].status}; {attention}",
         flush=True,
     )
@@ -84,13 +86,17 @@ def fp8(network: str, seed: int, layers: int, folder: Path) -> float:
 
 
 def _fitted(model: Path, calibration: dict[str, np.ndarray], run: Path) -> Result:
-    """FP8 alone, or FP8 with operators in float16: int8, which `auto` also tries, is left out of the comparison."""
+    """FP8 alone, or a mixture: attention in FP8, all other operators in FP8, int8 or float16."""
     is_auto = run.name.endswith(AUTO)
     values = {"target": "tensorrt:sm89", "precision": AUTO if is_auto else "fp8", "baselines": "none", "min_sqnr": None}
-    values |= {"max_float": MAX_FLOAT} if is_auto else {}
-    job = prepare(model, options_from(values), calibration=calibration)
-    table = replace(job.target.table, choices={AUTO: ("fp8", "fp16")})
-    return fit(replace(job, target=replace(job.target, table=table)), run)
+    values |= {"max_float": MAX_FLOAT, "keep": _attention(model)} if is_auto else {}
+    return fit(prepare(model, options_from(values), calibration=calibration), run)
+
+
+def _attention(model: Path) -> tuple[str, ...]:
+    """The options that keep the MatMuls of every attention block in FP8."""
+    blocks = find_attention(ir.load(model).graph)
+    return tuple(f"{node.name}=fp8" for block in blocks for node in (block.scores, block.mix))
 
 
 def _per_image(exact: Sequence[Sample], emitted: Path, samples: Sequence[Sample], folder: Path) -> list[float]:

@@ -24,7 +24,7 @@ from dovetail.trials import workbench
 from dovetail.trials.goal import Goal
 from dovetail.trials.knobs.mixed import MOST_TIMED, mixed
 from dovetail.trials.latency import Latency, fastest
-from dovetail.trials.mixed import MixedSearch, is_wider, uniform
+from dovetail.trials.mixed import MixedSearch, may_lose_less, uniform
 from dovetail.trials.variant import in_precision, pinned
 from tests.changed import changed
 from tests.equality import model_from, normal
@@ -299,14 +299,20 @@ def test_max_latency_names_the_chips_that_have_an_estimate(tmp_path: Path) -> No
         )
 
 
-def test_wider_is_more_bits_or_float() -> None:
+def test_more_bits_float_or_another_kind_of_8_bits_may_lose_less() -> None:
     table = open_target("qnn-htp:sm8550").table.precisions
-    assert is_wider(table["w8a8"], table["w8a16"])
-    assert is_wider(table["w8a16"], table["fp16"])
-    assert not is_wider(table["w8a16"], table["w8a8"])
-    assert not is_wider(table["fp16"], table["w8a16"])
-    fp8 = open_target("tensorrt:sm89").table.precisions
-    assert not is_wider(fp8["fp8"], fp8["w8a8"])
+    assert may_lose_less(table["w8a8"], table["w8a16"])
+    assert may_lose_less(table["w8a16"], table["fp16"])
+    assert not may_lose_less(table["w8a16"], table["w8a8"])
+    assert not may_lose_less(table["fp16"], table["w8a16"])
+    table = open_target("tensorrt:sm89").table.precisions
+    assert may_lose_less(table["fp8"], table["w8a8"])
+    assert may_lose_less(table["w8a8"], table["fp8"])
+    assert not may_lose_less(table["fp8"], table["fp8"])
+    table = open_target("xnnpack").table.precisions
+    assert may_lose_less(table["w8a8"], table["w8a8-dynamic"])
+    assert may_lose_less(table["w8a8-dynamic"], table["fp32"])
+    assert not may_lose_less(table["w8a8-dynamic"], table["w8a8"])
 
 
 def test_islands_and_conversions_are_counted(tmp_path: Path) -> None:

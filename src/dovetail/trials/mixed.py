@@ -1,16 +1,17 @@
-"""Search for a mixed precision: which operators of a quantized plan have a wider precision.
+"""Search for a mixed precision: which operators of a quantized plan have a wider precision, or another one.
 
 What quantizing each tensor and each operator's weights alone costs is measured first, at the base precision and at the
-wider one. A tensor is wide only if the operators that write it and all that read it are, so these become wide together.
-Noise adds up, so what gains most per cost comes first. Only some sets are planned and simulated; what is reported of
-these is measured, not predicted.
+other one. That is called wide here: it has more bits, or as many of another kind (int8 in place of float8). A tensor is
+wide only if the operators that write it and all that read it are, so these become wide together. Noise adds up, so what
+gains most per cost comes first. Only some sets are planned and simulated; what is reported of these is measured, not
+predicted.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -22,7 +23,7 @@ from dovetail.op_support import Precision
 from dovetail.plan.attention_units import attention_units
 from dovetail.plan.constraints import Unit, build_problem
 from dovetail.plan.elements import unit_elements
-from dovetail.plan.kernels import computing_in, usable
+from dovetail.plan.kernels import computing_in, same_kind, usable
 from dovetail.plan.mixture import boundaries, float_share, islands, unit_macs
 from dovetail.plan.pinned_groups import pinned_otherwise
 from dovetail.plan.request import Pin, Pins
@@ -76,7 +77,6 @@ class Mixture:
     boundaries: int
     wide: tuple[Candidate, ...] = ()
     islands: tuple[tuple[Unit, ...], ...] = ()
-    precision: Precision | None = field(default=None)
 
 
 def judged_samples(bench: Workbench, model: ir.Model) -> list[Sample]:
@@ -141,13 +141,14 @@ class MixedSearch:
     def mixture(self, chosen: Sequence[Candidate]) -> Mixture:
         """Plan and simulate the base with these operators wider, and those in between."""
         units = self._filled({unit.name for candidate in chosen for unit in candidate.units})
-        text = f"kept in {self._wide.name}: quantized, its noise at the outputs is among the largest"
+        base = self._base.request.precision.name
+        text = f"kept in {self._wide.name}: in {base}, its noise at the outputs is among the largest"
         pin = Pin(self._wide, Reason.MEASURED, text)
         inputs = [name for candidate in chosen for name in candidate.inputs]
         variant = pinned(Pins(dict.fromkeys(units, pin), dict.fromkeys(inputs, pin)))(self._base)
         parts = tuple(map(tuple, islands(self._problem, units)))
-        label = f"{self._base.request.precision.name} + {len(units)} in {self._wide.name}"
-        return _simulated(self._bench, variant, label, tuple(chosen), parts, self._wide)
+        label = f"{base} + {len(units)} in {self._wide.name}"
+        return _simulated(self._bench, variant, label, tuple(chosen), parts)
 
     def _can_be_wide(self) -> dict[str, Unit]:
         """The operators that may become wider: the target has a kernel, and the caller has not fixed them."""
@@ -274,7 +275,6 @@ def _simulated(
     label: str,
     wide: tuple[Candidate, ...] = (),
     parts: tuple[tuple[Unit, ...], ...] = (),
-    precision: Precision | None = None,
 ) -> Mixture:
     plan, problem = bench.plan(variant), build_problem(variant.model, bench.table)
     mean, pooled = bench.mean_and_worst_db(variant, len(judged_samples(bench, variant.model)))
@@ -291,14 +291,18 @@ def _simulated(
         boundaries(problem, plan),
         wide,
         parts,
-        precision,
     )
 
 
-def is_wider(precision: Precision, other: Precision) -> bool:
-    """Whether operators of a quantized precision lose less in the other one: more bits, in none of its types fewer."""
-    narrow, wide = _bits(precision), _bits(other)
-    return narrow != wide and all(a <= b for a, b in zip(narrow, wide, strict=True))
+def may_lose_less(precision: Precision, other: Precision) -> bool:
+    """Whether some operators may lose less in the other precision: it has more bits, or as many of another kind.
+
+    Float8 keeps small values beside large ones, integers keep more digits.
+    """
+    pairs = list(zip(_bits(precision), _bits(other), strict=True))
+    if any(a > b for a, b in pairs):
+        return False
+    return any(a < b for a, b in pairs) or not same_kind(precision.activation, other.activation)
 
 
 def _bits(precision: Precision) -> list[float]:

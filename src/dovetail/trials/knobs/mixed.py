@@ -14,7 +14,7 @@ from dovetail.trials.decision import Alternative, Decision
 from dovetail.trials.goal import ENOUGH_DB, MARGIN_DB, SAME_DB, WITHIN_DB, Goal
 from dovetail.trials.knob import Knob, Outcome, decide_all
 from dovetail.trials.latency import Latency, fastest, latencies
-from dovetail.trials.mixed import MixedSearch, Mixture, is_wider, judged_samples, ranking_samples, uniform
+from dovetail.trials.mixed import MixedSearch, Mixture, judged_samples, may_lose_less, ranking_samples, uniform
 from dovetail.trials.variant import Variant, in_precision
 from dovetail.trials.workbench import Build, Workbench
 from dovetail.verify import verdicts
@@ -24,7 +24,6 @@ NAME = "mixed"
 OPTION = "precision"
 # How many plans are compiled at most to compare their estimates, or to time them: lowering one takes a minute or more.
 MOST_BUILDS, MOST_TIMED = 8, 5
-QUANTIZED = "quantized"
 
 
 def mixed(*inner: Knob) -> Knob:
@@ -89,7 +88,7 @@ def _is_within(trial: _Trial, workbench: Workbench) -> bool:
 
 
 def _tried(inner: tuple[Knob, ...], workbench: Workbench, variant: Variant, ladder: Sequence[str]) -> list[_Trial]:
-    """Every precision alone, and every quantized one with more and more operators in a wider one."""
+    """Every precision alone, and every quantized one with more and more operators in another one."""
     precisions = [workbench.table.precisions[name] for name in ladder]
     limit = workbench.goal.max_float
     trials = []
@@ -99,7 +98,7 @@ def _tried(inner: tuple[Knob, ...], workbench: Workbench, variant: Variant, ladd
         alone = uniform(workbench, base)
         trials.append(_Trial(alone, (precision.name, ""), alone.sqnr_db, decisions))
         for wide in precisions:
-            if is_wider(precision, wide):
+            if may_lose_less(precision, wide):
                 mixtures = MixedSearch(workbench, base, wide, limit).mixtures()
                 family = (precision.name, wide.name)
                 trials += [_Trial(mixture, family, alone.sqnr_db, decisions) for mixture in mixtures]
@@ -270,16 +269,16 @@ def _islands(workbench: Workbench, chosen: _Trial) -> list[Decision]:
         names = {unit.name for unit in island}
         inside = [candidate for candidate in mixture.wide if names & {unit.name for unit in candidate.units}]
         share = min(sum(candidate.gain for candidate in inside) / total, 1.0)
-        wide = mixture.precision.name if mixture.precision is not None else ""
+        base, wide = chosen.family
         operators = f"{len(island)} operator{'s' * (len(island) != 1)}"
         decisions.append(
             Decision(
                 knob=NAME,
                 place=at_node(island[0].nodes[0]),
                 taken=wide,
-                alternatives=(Alternative(QUANTIZED, {"noise_share": share}), Alternative(wide)),
+                alternatives=(Alternative(base, {"noise_share": share}), Alternative(wide)),
                 rule="operators with the most noise at the outputs per cost become wider first",
-                reason=f"{operators} from here on; quantized, they cause {share:.0%} of the noise at the worst output",
+                reason=f"{operators} from here on; in {base}, they add {share:.0%} of the noise at the worst output",
                 samples=len(ranking_samples(workbench, mixture.variant.model)),
             )
         )
