@@ -78,8 +78,8 @@ def fp8(network: str, seed: int, layers: int, folder: Path) -> float:
     attention = next((note for note in results[1].notes if "attention blocks" in note), "no attention block")
     print(
         f"{network} seed {seed}: fp8 {statistics.fmean(before):.1f} dB, auto {statistics.fmean(after):.1f} dB, per "
-        f"image {statistics.fmean(gains):+.2f} ± {statistics.stdev(gains):.2f} dB, {whole.taken}, {share:.1f} % of MACs in float16, "
-        f"fidelity {results[1].verdicts['fidelity'].status}; {attention}",
+        f"image {statistics.fmean(gains):+.2f} ± {statistics.stdev(gains):.2f} dB, {whole.taken}, {share:.1f} % of "
+        f"MACs in float16, fidelity {results[1].verdicts['fidelity'].status}; {attention}",
         flush=True,
     )
     return statistics.fmean(gains)
