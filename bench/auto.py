@@ -2,7 +2,9 @@
 
     python -m bench.auto fp8            # random-weight DeiT, CLIP, DETR in FP8 with at most 10 % of MACs in float16
     python -m bench.auto shipped        # shipped models on qnn-htp:soc52: accuracy, and the vendor's estimate
+    python -m bench.auto ocr            # PP-OCRv6's recognizer and detector, the same; --max-drop is the goal of `auto`
     python -m bench.auto fp8 --networks deit --seeds 1
+    python -m bench.auto ocr --networks rec --lines 400
 
 ``fp8`` prints, per network and seed of the weights, the SQNR of the worst output against float on images that were not
 calibrated on, mean per image: FP8, the plan that `auto` chooses with attention kept in FP8, the gain per image with its
@@ -40,12 +42,15 @@ NETWORKS = ("deit", "clip", "detr")
 CALIBRATION, HELD_OUT = 64, 64
 MAX_FLOAT = 0.1
 CHIP = "qnn-htp:soc52"
+# How much of the metric `auto` may lose on PP-OCR's networks, and the lines of text on a page, about.
+MAX_DROP, LINES_PER_PAGE = 0.003, 6
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("fp8", "shipped"))
-    parser.add_argument("--networks", default=",".join(NETWORKS))
+    parser.add_argument("part", choices=("fp8", "shipped", "ocr"))
+    parser.add_argument("--networks", default="")
+    parser.add_argument("--lines", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--layers", type=int, default=12)
     options = parser.parse_args(arguments)
@@ -53,7 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.part == "shipped":
             shipped(Path(folder))
             return
-        for network in options.networks.split(","):
+        if options.part == "ocr":
+            for network in (options.networks or "rec,det").split(","):
+                ocr(network, options.lines, Path(folder))
+            return
+        for network in (options.networks or ",".join(NETWORKS)).split(","):
             gains = [fp8(network, seed, options.layers, Path(folder)) for seed in range(options.seeds)]
             print(f"{network}: mean gain {statistics.fmean(gains):+.2f} dB over {len(gains)} seeds", flush=True)
 
@@ -130,6 +139,35 @@ def shipped(folder: Path) -> None:
             )
             results[precision] = fit(job, folder / f"{name}-{precision}")
         print(_row(name, results["w8a16"], results[AUTO]), flush=True)
+
+
+def ocr(network: str, lines: int, folder: Path) -> None:
+    """A network of PP-OCRv6 on HTP: `w8a16`, and `auto` that may lose 0.3 points, or one sample if that is more."""
+    from tests.networks import rendered_lines, rendered_pages
+    from tests.networks.pretrained import NETWORKS as PRETRAINED
+
+    pretrained = PRETRAINED[f"ppocrv6-{network}"]
+    path, data = pretrained.path, pretrained.evaluation(pretrained.path)
+    if network == "rec":
+        texts = rendered_lines.texts(lines, seed=7)
+        data = {"x": rendered_lines.degraded(texts, seed=8), "text": rendered_lines.encode(texts)}
+    else:
+        data = rendered_pages.pages(max(lines // LINES_PER_PAGE, 1), seed=2)
+    if pretrained.metric is None:
+        raise ValueError(f"{network} has no metric")
+    results = {}
+    for precision in ("w8a16", AUTO):
+        values = {"target": CHIP, "precision": precision, "baselines": "none", "shape": pretrained.shape}
+        values |= {"max_drop": max(MAX_DROP, 1 / lines)} if precision == AUTO else {}
+        job = prepare(
+            path,
+            options_from(values),
+            calibration=pretrained.calibration(),
+            evaluation=data,
+            metric=pretrained.metric(path),
+        )
+        results[precision] = fit(job, folder / f"{network}-{precision}")
+    print(_row(f"PP-OCRv6 {network}", results["w8a16"], results[AUTO]), flush=True)
 
 
 def _row(name: str, fixed: Result, auto: Result) -> str:
