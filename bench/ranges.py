@@ -36,6 +36,7 @@ from dovetail import zoo
 from dovetail.numerics.metrics import sqnr_db
 from dovetail.op_support import AUTO
 from dovetail.report.result import Result
+from dovetail.storage import Reason
 
 CALIBRATED, HELD_OUT = 16, 8
 ALLOWED_DB = 1.0
@@ -132,7 +133,7 @@ def _mixture(result: Result) -> str:
     """The plan that `auto` chose, how many of its tensors are float, and its conversions."""
     whole = next(row for row in result.decisions if row.knob == "mixed" and row.is_whole)
     figures = next(row.figures for row in whole.alternatives if row.label == whole.taken)
-    tensors = [row for row in result.plan if row.edge is None]
+    tensors = [row for row in result.plan if row.edge is None and row.why is not Reason.INTERIOR]
     in_float = sum(not row.dtype.is_quantized for row in tensors)
     return f"{whole.taken}, {in_float} of {len(tensors)} tensors in float, {figures['boundaries']:.0f} conversions"
 
