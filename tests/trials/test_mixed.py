@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
+import onnxruntime
 import pytest
 
 import dovetail
-from dovetail.backend import Artifact, CompileResult
+from dovetail.backend import Artifact, CompileResult, Sample
 from dovetail.errors import InputError
 from dovetail.finding import Status
 from dovetail.op_support import FP32, W8A8
@@ -175,6 +178,27 @@ def test_a_search_that_was_killed_does_not_measure_again(tmp_path: Path, monkeyp
     assert resumed.decisions == whole.decisions
     assert (tmp_path / "killed/model.onnx").read_bytes() == (tmp_path / "whole/model.onnx").read_bytes()
     assert not (tmp_path / "killed/stages/kept").exists()
+
+
+def largest_error(outputs: Iterator[Sample], targets: Iterator[Sample]) -> dict[str, float]:
+    """How far the outputs are from the float ones, which are the targets; as a score that falls."""
+    errors = [float(np.abs(o["y"] - t["y_float"]).max()) for o, t in zip(outputs, targets, strict=True)]
+    return {"score": -max(errors)}
+
+
+@pytest.mark.usefixtures("by_size")
+def test_the_smallest_mixture_that_keeps_the_metric_is_found_by_halving(tmp_path: Path) -> None:
+    session = onnxruntime.InferenceSession(saved(tmp_path))
+    samples = np.float32(0.9) * DATA["x"]
+    held_out = {"x": samples, "y_float": np.stack([session.run(["y"], {"x": sample})[0] for sample in samples])}
+    result = fitted(tmp_path, evaluation=held_out, metric=largest_error, max_drop=0.2)
+    whole = next(row for row in result.decisions if row.is_whole)
+    scored = {row.label: row.figures for row in whole.alternatives if "drop of score" in row.figures}
+    assert 2 < len(scored) < len(whole.alternatives)
+    good = [figures["float_macs_percent"] for figures in scored.values() if figures["drop of score"] <= 0.2]
+    assert scored[whole.taken]["drop of score"] <= 0.2
+    assert scored[whole.taken]["float_macs_percent"] == min(good)
+    assert max(figures["drop of score"] for figures in scored.values()) > 0.2
 
 
 def test_limits_of_the_configuration_are_the_goal_too(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from dovetail.errors import InputError
@@ -15,6 +15,7 @@ from dovetail.trials.goal import ENOUGH_DB, MARGIN_DB, SAME_DB, WITHIN_DB, Goal
 from dovetail.trials.knob import Knob, Outcome, decide_all
 from dovetail.trials.latency import Latency, fastest, latencies
 from dovetail.trials.mixed import MixedSearch, Mixture, judged_samples, may_lose_less, ranking_samples, uniform
+from dovetail.trials.policy import shortest_prefix
 from dovetail.trials.variant import Variant, in_precision
 from dovetail.trials.workbench import Build, Workbench
 from dovetail.verify import verdicts
@@ -36,15 +37,15 @@ class _Trial:
     """A mixture, and what is known of it beyond the simulation.
 
     ``family``: the names of the base and of the wide precision. ``base_db``: SQNR of the base alone. ``decisions``: of
-    the inner knobs, for the base. ``drops``: by how much each value of the metric gets worse. ``latency``: if it was
-    built. ``failure``: why it is unusable.
+    the inner knobs, for the base. ``drops``: by how much each value of the metric gets worse, if it was computed.
+    ``latency``: if it was built. ``failure``: why it is unusable.
     """
 
     mixture: Mixture
     family: tuple[str, str]
     base_db: float
     decisions: tuple[Decision, ...] = ()
-    drops: Mapping[str, float] = field(default_factory=dict)
+    drops: Mapping[str, float] | None = None
     latency: Latency | None = None
     failure: str = ""
 
@@ -103,14 +104,25 @@ def _tried(inner: tuple[Knob, ...], workbench: Workbench, variant: Variant, ladd
                 family = (precision.name, wide.name)
                 trials += [_Trial(mixture, family, alone.sqnr_db, decisions) for mixture in mixtures]
     allowed = [trial for trial in trials if limit is None or trial.mixture.float_share <= limit]
-    return [_with_drops(workbench, trial) for trial in allowed or trials[:1]]
+    return _scored(workbench, allowed or trials[:1]) if workbench.goal.limits_metric else allowed or trials[:1]
 
 
-def _with_drops(workbench: Workbench, trial: _Trial) -> _Trial:
-    """The trial with the caller's metric on held-out samples in simulation, if it is part of the goal."""
-    if not workbench.goal.limits_metric:
-        return trial
-    return replace(trial, drops=workbench.drops(trial.mixture.variant))
+def _scored(workbench: Workbench, trials: Sequence[_Trial]) -> list[_Trial]:
+    """The trials with the caller's metric on held-out samples in simulation, as far as it is needed.
+
+    Of a family, a mixture with more wide operators is taken to be good where one with fewer is: the smallest good one
+    is found by halving.
+    """
+    drops: dict[int, Mapping[str, float]] = {}
+
+    def is_good(family: Sequence[_Trial]) -> bool:
+        largest = family[-1]
+        drops[id(largest)] = workbench.drops(largest.mixture.variant)
+        return all(drop <= workbench.goal.drop_of(name) for name, drop in drops[id(largest)].items())
+
+    for family in dict.fromkeys(trial.family for trial in trials):
+        shortest_prefix([trial for trial in trials if trial.family == family], is_good)
+    return [replace(trial, drops=drops.get(id(trial))) for trial in trials]
 
 
 def _is_good(trial: _Trial, trials: Sequence[_Trial], goal: Goal) -> bool:
@@ -118,7 +130,8 @@ def _is_good(trial: _Trial, trials: Sequence[_Trial], goal: Goal) -> bool:
     if goal.limits_accuracy:
         lowest_db = min(trial.mixture.sqnr_db, trial.mixture.pooled_db)
         has_sqnr = goal.min_sqnr_db is None or lowest_db >= goal.min_sqnr_db + MARGIN_DB
-        return has_sqnr and all(drop <= goal.drop_of(name) for name, drop in trial.drops.items())
+        has_metric = not goal.limits_metric or trial.drops is not None
+        return has_sqnr and has_metric and all(drop <= goal.drop_of(name) for name, drop in (trial.drops or {}).items())
     best_db = max(other.mixture.sqnr_db for other in trials)
     if goal.limits_cost:
         return trial.mixture.sqnr_db >= best_db - SAME_DB
@@ -233,7 +246,7 @@ def _figures(trial: _Trial) -> dict[str, float]:
         "sqnr_db": mixture.sqnr_db,
         "float_macs_percent": 100 * mixture.float_share,
         "boundaries": float(mixture.boundaries),
-        **{f"drop of {name}": drop for name, drop in trial.drops.items()},
+        **{f"drop of {name}": drop for name, drop in (trial.drops or {}).items()},
     }
     if trial.latency is not None:
         figures["latency_us" if trial.latency.measured else "estimate_us"] = trial.latency.us
