@@ -316,11 +316,16 @@ def test_a_measured_latency_is_within_a_limit_only_with_a_margin() -> None:
     assert not Latency(1).is_within(0.5)
 
 
-def test_max_latency_names_the_chips_that_have_an_estimate(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"qnn-htp:sm8550 is neither .*estimates it for qnn-htp:soc52, "):
-        dovetail.fit(
-            saved(tmp_path), target="qnn-htp:sm8550", calibration=DATA, output=tmp_path / "run", max_latency=0.9
-        )
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("qnn-htp:sm8550", r"qnn-htp:sm8550 is neither .*estimates it for qnn-htp:soc52, "),
+        ("tensorrt:sm89", r"tensorrt:sm89 is neither .*the files in device/ measure it on the GPU"),
+    ],
+)
+def test_max_latency_is_refused_with_where_it_is_known(name: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        dovetail.fit(saved(tmp_path), target=name, calibration=DATA, output=tmp_path / "run", max_latency=0.9)
 
 
 def test_more_bits_float_or_another_kind_of_8_bits_may_lose_less() -> None:
