@@ -16,6 +16,7 @@ on held-out data in float and in simulation, and the estimated latency of `auto`
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -174,9 +175,10 @@ def _row(name: str, fixed: Result, auto: Result) -> str:
     accuracy = auto.metrics.accuracy
     if accuracy is None:
         raise ValueError("there is no metric")
+    plain = fixed.metrics.accuracy.figures["simulation"] if fixed.metrics.accuracy is not None else {}
     figures = ", ".join(
-        f"{key} {accuracy.figures['float'][key]:.4f} -> {accuracy.figures['simulation'][key]:.4f}"
-        for key in accuracy.figures["float"]
+        f"{key} {accuracy.figures['float'][key]:.4f}, auto {value:.4f}, w8a16 {plain.get(key, math.nan):.4f}"
+        for key, value in accuracy.figures["simulation"].items()
     )
     chosen = next(row.taken for row in auto.decisions if row.knob == "mixed" and row.is_whole)
     estimates = [result.metrics.latency_estimate_us["fitted"].mid_us for result in (fixed, auto)]
