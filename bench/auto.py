@@ -2,30 +2,35 @@
 
     python -m bench.auto fp8            # random-weight DeiT, CLIP, DETR in FP8 with at most 10 % of MACs in float16
     python -m bench.auto shipped        # shipped models on qnn-htp:soc52: accuracy, and the vendor's estimate
+    python -m bench.auto ocr            # PP-OCRv6's recognizer and detector, the same; --max-drop is the goal of `auto`
     python -m bench.auto fp8 --networks deit --seeds 1
+    python -m bench.auto ocr --networks rec --lines 400
 
 ``fp8`` prints, per network and seed of the weights, the SQNR of the worst output against float on images that were not
-calibrated on, mean per image: FP8, FP8 with operators in float16, the gain per image with its standard deviation, the
-share of MACs in float16, and how many attention blocks the engine runs as one FP8 kernel. ``shipped`` prints the metric
+calibrated on, mean per image: FP8, the plan that `auto` chooses with attention kept in FP8, the gain per image with its
+standard deviation, the plan, its share of MACs in float16, and how many attention blocks the engine runs as one FP8
+kernel. ``shipped`` prints the metric
 on held-out data in float and in simulation, and the estimated latency of `auto` relative to `w8a16`.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 
 from dovetail import zoo
 from dovetail.backend import Sample
 from dovetail.calibrate.user_code import load_function
 from dovetail.config import options_from
 from dovetail.job import prepare
+from dovetail.model.attention import find_attention
 from dovetail.model.session import Mode
 from dovetail.op_support import AUTO
 from dovetail.pipeline import fit
@@ -38,12 +43,15 @@ NETWORKS = ("deit", "clip", "detr")
 CALIBRATION, HELD_OUT = 64, 64
 MAX_FLOAT = 0.1
 CHIP = "qnn-htp:soc52"
+# How much of the metric `auto` may lose on PP-OCR's networks, and the lines of text on a page, about.
+MAX_DROP, LINES_PER_PAGE = 0.003, 6
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("fp8", "shipped"))
-    parser.add_argument("--networks", default=",".join(NETWORKS))
+    parser.add_argument("part", choices=("fp8", "shipped", "ocr"))
+    parser.add_argument("--networks", default="")
+    parser.add_argument("--lines", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--layers", type=int, default=12)
     options = parser.parse_args(arguments)
@@ -51,7 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.part == "shipped":
             shipped(Path(folder))
             return
-        for network in options.networks.split(","):
+        if options.part == "ocr":
+            for network in (options.networks or "rec,det").split(","):
+                ocr(network, options.lines, Path(folder))
+            return
+        for network in (options.networks or ",".join(NETWORKS)).split(","):
             gains = [fp8(network, seed, options.layers, Path(folder)) for seed in range(options.seeds)]
             print(f"{network}: mean gain {statistics.fmean(gains):+.2f} dB over {len(gains)} seeds", flush=True)
 
@@ -76,21 +88,25 @@ def fp8(network: str, seed: int, layers: int, folder: Path) -> float:
     attention = next((note for note in results[1].notes if "attention blocks" in note), "no attention block")
     print(
         f"{network} seed {seed}: fp8 {statistics.fmean(before):.1f} dB, auto {statistics.fmean(after):.1f} dB, per "
-        f"image {statistics.fmean(gains):+.2f} ± {statistics.stdev(gains):.2f} dB, {share:.1f} % of MACs in float16, "
-        f"fidelity {results[1].verdicts['fidelity'].status}; {attention}",
+        f"image {statistics.fmean(gains):+.2f} ± {statistics.stdev(gains):.2f} dB, {whole.taken}, {share:.1f} % of "
+        f"MACs in float16, fidelity {results[1].verdicts['fidelity'].status}; {attention}",
         flush=True,
     )
     return statistics.fmean(gains)
 
 
 def _fitted(model: Path, calibration: dict[str, np.ndarray], run: Path) -> Result:
-    """FP8 alone, or FP8 with operators in float16: int8, which `auto` also tries, is left out of the comparison."""
+    """FP8 alone, or a mixture: attention in FP8, all other operators in FP8, int8 or float16."""
     is_auto = run.name.endswith(AUTO)
     values = {"target": "tensorrt:sm89", "precision": AUTO if is_auto else "fp8", "baselines": "none", "min_sqnr": None}
-    values |= {"max_float": MAX_FLOAT} if is_auto else {}
-    job = prepare(model, options_from(values), calibration=calibration)
-    table = replace(job.target.table, choices={AUTO: ("fp8", "fp16")})
-    return fit(replace(job, target=replace(job.target, table=table)), run)
+    values |= {"max_float": MAX_FLOAT, "keep": _attention(model)} if is_auto else {}
+    return fit(prepare(model, options_from(values), calibration=calibration), run)
+
+
+def _attention(model: Path) -> tuple[str, ...]:
+    """The options that keep the MatMuls of every attention block in FP8."""
+    blocks = find_attention(ir.load(model).graph)
+    return tuple(f"{node.name}=fp8" for block in blocks for node in (block.scores, block.mix))
 
 
 def _per_image(exact: Sequence[Sample], emitted: Path, samples: Sequence[Sample], folder: Path) -> list[float]:
@@ -126,13 +142,43 @@ def shipped(folder: Path) -> None:
         print(_row(name, results["w8a16"], results[AUTO]), flush=True)
 
 
+def ocr(network: str, lines: int, folder: Path) -> None:
+    """A network of PP-OCRv6 on HTP: `w8a16`, and `auto` that may lose 0.3 points, or one sample if that is more."""
+    from tests.networks import rendered_lines, rendered_pages
+    from tests.networks.pretrained import NETWORKS as PRETRAINED
+
+    pretrained = PRETRAINED[f"ppocrv6-{network}"]
+    path, data = pretrained.path, pretrained.evaluation(pretrained.path)
+    if network == "rec":
+        texts = rendered_lines.texts(lines, seed=7)
+        data = {"x": rendered_lines.degraded(texts, seed=8), "text": rendered_lines.encode(texts)}
+    else:
+        data = rendered_pages.pages(max(lines // LINES_PER_PAGE, 1), seed=2)
+    if pretrained.metric is None:
+        raise ValueError(f"{network} has no metric")
+    results = {}
+    for precision in ("w8a16", AUTO):
+        values = {"target": CHIP, "precision": precision, "baselines": "none", "shape": pretrained.shape}
+        values |= {"max_drop": max(MAX_DROP, 1 / lines)} if precision == AUTO else {}
+        job = prepare(
+            path,
+            options_from(values),
+            calibration=pretrained.calibration(),
+            evaluation=data,
+            metric=pretrained.metric(path),
+        )
+        results[precision] = fit(job, folder / f"{network}-{precision}")
+    print(_row(f"PP-OCRv6 {network}", results["w8a16"], results[AUTO]), flush=True)
+
+
 def _row(name: str, fixed: Result, auto: Result) -> str:
     accuracy = auto.metrics.accuracy
     if accuracy is None:
         raise ValueError("there is no metric")
+    plain = fixed.metrics.accuracy.figures["simulation"] if fixed.metrics.accuracy is not None else {}
     figures = ", ".join(
-        f"{key} {accuracy.figures['float'][key]:.4f} -> {accuracy.figures['simulation'][key]:.4f}"
-        for key in accuracy.figures["float"]
+        f"{key} {accuracy.figures['float'][key]:.4f}, auto {value:.4f}, w8a16 {plain.get(key, math.nan):.4f}"
+        for key, value in accuracy.figures["simulation"].items()
     )
     chosen = next(row.taken for row in auto.decisions if row.knob == "mixed" and row.is_whole)
     estimates = [result.metrics.latency_estimate_us["fitted"].mid_us for result in (fixed, auto)]

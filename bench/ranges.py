@@ -8,13 +8,15 @@ any (the twin). The detector is the shipped one with four masked anchors (``test
 Printed is the SQNR of the boxes against float on samples that were not calibrated on, in dB: quantized with
 ``onnxruntime.quantization`` and its QNN helper (Q/DQ computed literally), by ``dovetail fit --no-range-repair`` and by
 ``dovetail fit``, each in simulation and on the target; and what ``fit`` says about it. For the detector mAP50:95 as
-well, on its held-out images. The exit code is 1 if a repaired decoder is more than 1 dB below the twin.
+well, on its held-out images, and for the decoder with all three what ``--precision auto`` gives. The exit code is 1 if
+a repaired decoder is more than 1 dB below the twin.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import math
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -32,7 +34,9 @@ from tests.networks.masked_detector import masked_detector
 import dovetail
 from dovetail import zoo
 from dovetail.numerics.metrics import sqnr_db
+from dovetail.op_support import AUTO
 from dovetail.report.result import Result
+from dovetail.storage import Reason
 
 CALIBRATED, HELD_OUT = 16, 8
 ALLOWED_DB = 1.0
@@ -119,6 +123,21 @@ def _cells(result: Result) -> str:
     return f"{simulation[BOXES]:6.1f} {ran}{metric}"
 
 
+def _named(result: Result) -> list[str]:
+    """What the result says about ranges after repair."""
+    repaired = [note for note in result.notes if note.startswith("range repaired")]
+    return [*repaired, *(f"{row.code} {row.message[:150]}" for row in result.findings if row.code.startswith("Q5"))]
+
+
+def _mixture(result: Result) -> str:
+    """The plan that `auto` chose, how many of its tensors are float, and its conversions."""
+    whole = next(row for row in result.decisions if row.knob == "mixed" and row.is_whole)
+    figures = next(row.figures for row in whole.alternatives if row.label == whole.taken)
+    tensors = [row for row in result.plan if row.edge is None and row.why is not Reason.INTERIOR]
+    in_float = sum(not row.dtype.is_quantized for row in tensors)
+    return f"{whole.taken}, {in_float} of {len(tensors)} tensors in float, {figures['boundaries']:.0f} conversions"
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.ranges")
     parser.add_argument("--target", default="qnn-htp:sm8550")
@@ -139,9 +158,13 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{case.name:26} {other:11.1f}   {_cells(plain):17}   {_cells(result)}", flush=True)
         for finding in plain.findings:
             print(f"{'':29}without repair: {finding.code} {finding.message[:150]}")
-        for note in result.notes:
-            if note.startswith("range repaired"):
-                print(f"{'':29}{note}")
+        for text in _named(result):
+            print(f"{'':29}{text}")
+        if case.name == ALL:
+            with tempfile.TemporaryDirectory() as folder:
+                auto = fitted(case, wishes.target, AUTO, Path(folder), range_repair=True)
+            print(f"{case.name + ', auto':26} {'':11}   {'':17}   {_cells(auto)}; {_mixture(auto)}", flush=True)
+            worst_db = min(auto.metrics.sqnr_db.simulation_vs_float[BOXES], worst_db or math.inf)
         boxes_db = result.metrics.sqnr_db.simulation_vs_float[BOXES]
         twin_db = boxes_db if case.name == TWIN else twin_db
         worst_db = min(boxes_db, worst_db or boxes_db) if case.name != DETECTOR else worst_db

@@ -20,7 +20,7 @@ from dovetail.backend import Artifact, CompileResult, Probe
 from dovetail.errors import InputError
 from dovetail.op_support import FP32
 from dovetail.report.terminal import print_result
-from dovetail.trials.knobs.precisions import precisions
+from dovetail.trials.knobs.mixed import mixed
 from tests import toy_target
 from tests.changed import changed
 
@@ -115,7 +115,7 @@ def test_a_resumed_run_does_not_use_what_an_interrupted_choice_left(
     def stopped(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
         raise KeyboardInterrupt
 
-    choosing = changed(toy_target.TOY, choices={"auto": ("w8a8", "fp32")}, compile=stopped, knobs=(precisions(),))
+    choosing = changed(toy_target.TOY, choices={"auto": ("w8a8", "fp32")}, compile=stopped, knobs=(mixed(),))
     both = {"w8a8": toy_target.TOY.table.precisions["w8a8"], "fp32": FP32}
     monkeypatch.setattr(toy_target, "TOY", changed(choosing, precisions=both))
     with pytest.raises(KeyboardInterrupt):
@@ -127,14 +127,17 @@ def test_a_resumed_run_does_not_use_what_an_interrupted_choice_left(
     assert not (model.parent / "run/stages/trials").exists()
 
 
-METRIC = "def {name}(outputs, targets):\n    return {{'mean': {value} + 0 * len(list(zip(outputs, targets)))}}\n"
+METRIC = """
+def {name}(outputs, targets):
+    return {{"sum": sum({value} * float(abs(values).sum()) for sample in outputs for values in sample.values())}}
+"""
 
 
 @pytest.fixture
 def choosing(model: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """Arguments of a run that chooses between two precisions, with a metric by name and held-out data in a file."""
     both = {"w8a8": toy_target.TOY.table.precisions["w8a8"], "fp32": FP32}
-    auto = changed(toy_target.TOY, choices={"auto": ("w8a8", "fp32")}, precisions=both, knobs=(precisions(),))
+    auto = changed(toy_target.TOY, choices={"auto": ("w8a8", "fp32")}, precisions=both, knobs=(mixed(),))
     monkeypatch.setattr(toy_target, "TOY", auto)
     monkeypatch.chdir(model.parent)
     (model.parent / "its_metric.py").write_text(METRIC.format(name="one", value=1) + METRIC.format(name="two", value=2))
@@ -156,15 +159,14 @@ def choosing(model: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     }
 
 
-def figures(result: dovetail.Result) -> set[float]:
-    """The figures of the caller's metric for the candidates."""
-    builtin = {"simulation_sqnr_db", "target_sqnr_db"}
-    (decision,) = [decision for decision in result.decisions if decision.knob == "precision"]
-    return {value for row in decision.alternatives for name, value in row.figures.items() if name not in builtin}
-
-
-def counted(outputs: object, targets: object) -> dict[str, float]:
-    return {"samples": float(len(list(zip(outputs, targets, strict=True))))}  # type: ignore[call-overload]
+def drops(**arguments: object) -> list[float]:
+    """By how much the caller's metric gets worse, for every plan that was tried; the metric limits the choice."""
+    has_metric = arguments["metric"] is not None
+    result = dovetail.fit(**arguments, **({"max_drop": 1e9} if has_metric else {}))  # type: ignore[arg-type]
+    (decision,) = [decision for decision in result.decisions if decision.knob == "mixed" and decision.is_whole]
+    figures = [value for row in decision.alternatives for name, value in row.figures.items() if "drop of" in name]
+    assert bool(figures) is has_metric
+    return figures
 
 
 def test_a_resumed_run_has_the_figures_of_its_own_metric(
@@ -177,25 +179,27 @@ def test_a_resumed_run_has_the_figures_of_its_own_metric(
         return toy_target.compile_model(artifacts, folder)
 
     monkeypatch.setattr(toy_target, "TOY", changed(toy_target.TOY, compile=compile_model))
-    assert figures(dovetail.fit(**choosing)) == {1.0}
+    first = drops(**choosing)
+    assert any(first)
     count = len(compiled)
-    assert figures(dovetail.fit(**choosing, resume=True)) == {1.0}
+    assert drops(**choosing, resume=True) == first
     assert len(compiled) == count, "nothing has changed"
-    assert figures(dovetail.fit(**{**choosing, "metric": "its_metric:two"}, resume=True)) == {2.0}
+    other = {**choosing, "metric": "its_metric:two"}
+    assert drops(**other, resume=True) == pytest.approx([2 * drop for drop in first])
     Path("its_metric.py").write_text(METRIC.format(name="two", value=33))
     monkeypatch.delitem(sys.modules, "its_metric")
-    assert figures(dovetail.fit(**{**choosing, "metric": "its_metric:two"}, resume=True)) == {33.0}
-    assert figures(dovetail.fit(**{**choosing, "evaluation": None, "metric": None}, resume=True)) == set()
+    assert drops(**other, resume=True) == pytest.approx([33 * drop for drop in first])
+    assert drops(**{**choosing, "evaluation": None, "metric": None}, resume=True) == []
 
 
 def test_a_resumed_run_has_the_figures_of_its_own_data(choosing: dict[str, object]) -> None:
-    Path("its_metric.py").write_text("from tests.test_toy import counted\n")
-    arguments = {**choosing, "metric": "its_metric:counted"}
-    assert figures(dovetail.fit(**arguments)) == {3.0}
-    arguments["evaluation"] = Path("b.npz")
-    assert figures(dovetail.fit(**arguments, resume=True)) == {4.0}
-    arguments["metric"] = lambda outputs, targets: {"samples": -counted(outputs, targets)["samples"]}
-    assert figures(dovetail.fit(**arguments, resume=True)) == {-4.0}
+    first = drops(**choosing)
+    other = {**choosing, "evaluation": Path("b.npz")}
+    second = drops(**other, resume=True)
+    assert second != first
+    assert second == drops(**{**other, "output": Path("fresh")})
+    other["metric"] = lambda outputs, targets: {"sum": -sum(float(abs(v).sum()) for o in outputs for v in o.values())}
+    assert drops(**other, resume=True) == pytest.approx([-drop for drop in second])
 
 
 def test_the_size_is_that_of_the_shipped_files(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,12 +183,18 @@ def test_its_rewrites_of_a_quantized_model_come_before_the_scales_are_read(model
 
 def test_its_knobs_decide_and_are_recorded(model: Path) -> None:
     result = fit(model, precision="auto")
-    (precision,) = decisions(result, "precision")
-    assert {alternative.label for alternative in precision.alternatives} == {"w8a8", "w8a16"}
-    for alternative in precision.alternatives:
-        assert {"target_sqnr_db", "latency_us", "time_ratio"} <= alternative.figures.keys()
+    (precision, *_) = decisions(result, "mixed")
+    assert {"w8a8", "w8a16"} <= {alternative.label for alternative in precision.alternatives}
+    assert any("estimate_us" in alternative.figures for alternative in precision.alternatives)
     (merge,) = decisions(result, "merges")
     assert {alternative.label for alternative in merge.alternatives} == {"one range for all inputs", "float"}
+
+
+def test_without_estimates_plans_are_compared_by_measured_time(model: Path) -> None:
+    (whole, *_) = decisions(fit(model, precision="auto", option={"estimate": "no"}, max_latency=1e9), "mixed")
+    timed = [alternative.figures for alternative in whole.alternatives if "latency_us" in alternative.figures]
+    assert len(timed) > 1
+    assert all(figures["latency_ratio"] > 0 and "estimate_us" not in figures for figures in timed)
 
 
 def test_the_width_of_operands_is_chosen_by_the_estimate(model: Path) -> None:

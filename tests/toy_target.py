@@ -77,8 +77,8 @@ from dovetail.storage import Plan
 from dovetail.target import Family, Rewrites, Target
 from dovetail.trials.knobs.float_merges import FLOAT_MERGES
 from dovetail.trials.knobs.islands import islands
+from dovetail.trials.knobs.mixed import mixed
 from dovetail.trials.knobs.operand_widths import OPERAND_WIDTHS
-from dovetail.trials.knobs.precisions import precisions
 
 _FIRST = OpSupport((signature(A8, out=A8), signature(F32, out=F32)), shares=(0,))
 _SAME = (Signature((Slot(A8),), A8, variadic=True), Signature((Slot(F32),), F32, variadic=True))
@@ -348,7 +348,7 @@ def with_everything(facts: ToyFacts) -> Target:
         ),
         rewrites=Rewrites((linear_to_gemm,), quantized=(transpose_before_quantize,)),
         rules=(SLOW_SOFTMAX,),
-        knobs=(precisions(FLOAT_MERGES), OPERAND_WIDTHS, islands(FP32)),
+        knobs=(mixed(FLOAT_MERGES), OPERAND_WIDTHS, islands(FP32)),
     )
 
 

@@ -282,11 +282,13 @@ class Timer:
 
     ``time`` takes programs by name, the name of the baseline among them, and a sample, and measures all programs
     alternately, in one process; it returns a sentence if that is not possible. The first of ``baselines`` is the float
-    program that the vendor's own flow produces.
+    program that the vendor's own flow produces. ``by_default``: every run is compared with it, not only if latency is
+    limited or a baseline named.
     """
 
     time: Callable[[Mapping[str, CompileResult], str, Sample], MeasuredLatency | str]
     baselines: tuple[Baseline, ...]
+    by_default: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from functools import partial
 
 import onnx_ir as ir
 
-from dovetail.backend import BaselineCase, CompileResult, Estimate, Probe, Sample
+from dovetail.backend import BaselineCase, CompileResult, Probe, Sample
 from dovetail.catalog import rules_for
 from dovetail.clock import Clock
 from dovetail.device.pack import write_device_folder
@@ -33,6 +33,7 @@ from dovetail.storage import Plan
 from dovetail.target import Target
 from dovetail.trials.baselines import BaselineComparison, compare
 from dovetail.trials.goal import Goal
+from dovetail.trials.kept_figures import KeptFigures
 from dovetail.trials.knobs import mixed
 from dovetail.trials.knobs.rounding import ROUNDING
 from dovetail.trials.run_trials import Verify, run_trials, with_location
@@ -45,6 +46,8 @@ from dovetail.verify.verify import BuildInputs, Verification, verify
 
 # The folder in ``stages/`` in which variants are built.
 TRIALS = "trials"
+# The folder in ``stages/`` with what an interrupted search has measured.
+KEPT = "kept"
 # How many samples a baseline is calibrated on; few suffice, because only its speed is reported.
 BASELINE_SAMPLES = 8
 # How many held-out samples each candidate precision is scored on.
@@ -66,7 +69,8 @@ class ShipInputs:
 def ship(job: Job, run: RunDir, clock: Clock, stages: Stages, inputs: ShipInputs) -> FitRecord:
     """Choose and make the build that ships, verify it, and compare it with baselines."""
     target, model, stats = job.target, inputs.model.value, inputs.stats.value
-    bench = _workbench(job, run, clock, inputs)
+    kept = run.stages / KEPT / stages.key("search", variant=_variant(job, inputs), target=keyed(job.target_key))[:32]
+    bench = _workbench(job, run, clock, inputs, KeptFigures(kept))
     judge = partial(_verify, job, clock, inputs.split, inputs.probe)
     shipment, verification = _shipment(job, run, clock, stages, inputs, bench, judge)
     with clock.stage("check"):
@@ -133,7 +137,8 @@ def _shipment(
         bench=KeyedValue(bench, keyed([inputs.probe.available, bench.knob_options, job.limits_key]).key),
         judge=_judge_key(job, judge),
     ).value
-    shutil.rmtree(run.stages / TRIALS, ignore_errors=True)
+    for folder in (TRIALS, KEPT):
+        shutil.rmtree(run.stages / folder, ignore_errors=True)
     return shipment, (verifications[0] if verifications else None)
 
 
@@ -155,7 +160,7 @@ def _judge_key(job: Job, judge: Verify) -> KeyedValue[Verify]:
     return KeyedValue(judge, keyed([held_out, repr(job.options.thresholds), repr(_goal(job)), job.options.emulate]).key)
 
 
-def _workbench(job: Job, run: RunDir, clock: Clock, inputs: ShipInputs) -> Workbench:
+def _workbench(job: Job, run: RunDir, clock: Clock, inputs: ShipInputs, kept: KeptFigures) -> Workbench:
     return Workbench(
         job.target.table,
         job.target.backend,
@@ -171,6 +176,7 @@ def _workbench(job: Job, run: RunDir, clock: Clock, inputs: ShipInputs) -> Workb
         goal=_goal(job),
         baseline=partial(_baseline, job, run, inputs),
         tail=inputs.split.tail,
+        kept=kept,
         progress=clock.progress,
     )
 
@@ -205,16 +211,16 @@ def _goal(job: Job) -> Goal:
     )
 
 
-def _baseline(job: Job, run: RunDir, inputs: ShipInputs) -> Estimate | None:
-    """Return the vendor's estimate of the first baseline, if there is one."""
-    estimator = job.target.backend.estimator
-    if estimator is None or not estimator.baselines:
+def _baseline(job: Job, run: RunDir, inputs: ShipInputs) -> CompileResult | None:
+    """Build the first baseline, if there is one."""
+    baselines = job.target.backend.baselines
+    if not baselines:
         return None
     samples = list(itertools.islice(job.data.samples(), BASELINE_SAMPLES))
     case = BaselineCase(inputs.model.value, job.reference, job.options.precision, samples, job.options.shape)
     folder = run.stages / TRIALS / "baseline"
     folder.mkdir(parents=True, exist_ok=True)
-    return estimator.baselines[0].build(case, folder).estimate
+    return baselines[0].build(case, folder)
 
 
 def _score(job: Job, ship_inputs: ShipInputs) -> Score | None:
@@ -235,4 +241,4 @@ def _score(job: Job, ship_inputs: ShipInputs) -> Score | None:
 
         return measure(metric, name, stream, samples(), inputs)
 
-    return Score(samples, figures, partial(lower_is_better, metric, name))
+    return Score(samples, figures, partial(lower_is_better, metric, name), held_out.key)

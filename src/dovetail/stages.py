@@ -53,6 +53,11 @@ class Stages:
         self._run, self._clock = run, clock
         self._tools = keyed(dict(tools)).key
 
+    def key(self, name: str, **inputs: KeyedValue[Any]) -> str:
+        """The key of what is made from these inputs, with these versions of all packages."""
+        keys = {argument: keyed_value.key for argument, keyed_value in inputs.items()}
+        return hashlib.sha256(json.dumps({"stage": name, "tools": self._tools, **keys}).encode()).hexdigest()
+
     def make(
         self,
         name: str,
@@ -66,9 +71,7 @@ class Stages:
 
         A record that is not ``final`` is made again next time.
         """
-        keys = {argument: keyed_value.key for argument, keyed_value in inputs.items()}
-        text = json.dumps({"stage": name, "tools": self._tools, **keys})
-        key = hashlib.sha256(text.encode()).hexdigest()
+        key = self.key(name, **inputs)
         values = {argument: keyed_value.value for argument, keyed_value in inputs.items()}
         with self._clock.stage(name):
             record = self._run.stage(name, key, lambda: function(**values), codec.save, codec.load, final)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime
 import pytest
 
 import dovetail
+from dovetail.backend import Artifact, CompileResult, Sample
 from dovetail.errors import InputError
 from dovetail.finding import Status
 from dovetail.op_support import FP32, W8A8
@@ -18,27 +21,25 @@ from dovetail.plan.request import Pin, Pins
 from dovetail.report.result import Result
 from dovetail.storage import Reason
 from dovetail.targets import open_target
+from dovetail.targets.ort_cpu import target
+from dovetail.trials import mixed as search
+from dovetail.trials import workbench
 from dovetail.trials.goal import Goal
-from dovetail.trials.knobs.mixed import is_wider, mixed
-from dovetail.trials.mixed import MixedSearch, uniform
+from dovetail.trials.knobs.mixed import MOST_TIMED, mixed
+from dovetail.trials.latency import Latency, fastest
+from dovetail.trials.mixed import MixedSearch, may_lose_less, uniform
 from dovetail.trials.variant import in_precision, pinned
+from tests.changed import changed
 from tests.equality import model_from, normal
+from tests.networks.outlier_layers import outlier_layers, outlier_samples
 from tests.trials.benches import bench_of
 
 ORT_CPU = open_target("ort-cpu")
-# The input of the third layer has one channel that is thirty times larger than the others.
-OUTLIER = np.ones(16, np.float32)
-OUTLIER[3] = 30.0
-LAYERS = """g (float[1,8,16] x) => (float[1,8,16] y)
-{ [first] a = MatMul(x, w1) [second] b = MatMul(a, w2) [scale] c = Mul(b, outlier) [third] d = MatMul(c, w3)
-  [fourth] e = MatMul(d, w4) [fifth] y = MatMul(e, w5) }"""
-DATA = {"x": np.random.default_rng(0).standard_normal((40, 1, 8, 16)).astype(np.float32)}
+DATA = outlier_samples(40)
 
 
 def layers() -> ir.Model:
-    weights = {f"w{number}": normal(16, 16, seed=number) / np.float32(4) for number in range(1, 6)}
-    weights["w3"][3] /= 8
-    return model_from(LAYERS, outlier=OUTLIER, **weights)
+    return outlier_layers(30, 8)
 
 
 def saved(folder: Path) -> Path:
@@ -51,6 +52,12 @@ def fitted(folder: Path, name: str = "run", **options: object) -> Result:
     return dovetail.fit(
         saved(folder), target="ort-cpu", precision="auto", calibration=DATA, output=folder / name, **options
     )
+
+
+@pytest.fixture
+def by_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a timer plans are compared by MACs in float: so small a model is fastest in float."""
+    monkeypatch.setattr(target, "ORT_CPU", changed(target.ORT_CPU, timer=None))
 
 
 def wide_nodes(result: Result) -> set[str]:
@@ -94,6 +101,7 @@ def test_what_the_caller_pinned_is_not_searched(tmp_path: Path) -> None:
     assert third.name not in names
 
 
+@pytest.mark.usefixtures("by_size")
 def test_auto_takes_the_cheapest_that_is_close_to_the_best(tmp_path: Path) -> None:
     result = fitted(tmp_path)
     whole = next(row for row in result.decisions if row.knob == "mixed" and row.is_whole)
@@ -105,6 +113,7 @@ def test_auto_takes_the_cheapest_that_is_close_to_the_best(tmp_path: Path) -> No
     assert "would give" in whole.reason or figures[whole.taken]["float_macs_percent"] == 100
 
 
+@pytest.mark.usefixtures("by_size")
 def test_a_goal_is_met_with_fewer_operators_in_float(tmp_path: Path) -> None:
     close, goal = fitted(tmp_path, "close"), fitted(tmp_path, "goal", min_sqnr=32.0)
     shares = []
@@ -128,6 +137,7 @@ def test_a_budget_that_cannot_be_met_fails_with_the_closest_plan(tmp_path: Path)
     assert next(row for row in whole.alternatives if row.label == whole.taken).figures["sqnr_db"] == best
 
 
+@pytest.mark.usefixtures("by_size")
 def test_a_plan_exceeds_the_goal_by_a_margin(tmp_path: Path) -> None:
     alone = fitted(tmp_path, "alone", min_sqnr=-50.0)
     db = next(row for row in alone.decisions if row.is_whole).alternatives[0].figures["sqnr_db"]
@@ -136,12 +146,59 @@ def test_a_plan_exceeds_the_goal_by_a_margin(tmp_path: Path) -> None:
     assert result.verdicts["accuracy"].status is Status.PASS
 
 
+@pytest.mark.usefixtures("by_size")
 def test_a_resumed_run_with_another_goal_searches_again(tmp_path: Path) -> None:
     first = fitted(tmp_path)
     again = fitted(tmp_path, min_sqnr=10.0, resume=True)  # the default threshold, but now it is the goal
     taken = [next(row for row in result.decisions if row.is_whole).taken for result in (first, again)]
     assert taken[1] == "w8a8"
     assert taken[0] != taken[1]
+
+
+@pytest.mark.usefixtures("by_size")
+def test_a_search_that_was_killed_does_not_measure_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is killed when it compiles; the resumed one simulates nothing, and chooses as one that was never killed."""
+    whole = fitted(tmp_path, "whole")
+
+    def killed(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(target, "ORT_CPU", changed(target.ORT_CPU, compile=killed))
+        with pytest.raises(KeyboardInterrupt):
+            fitted(tmp_path, "killed")
+    assert list((tmp_path / "killed/stages/kept").glob("*/*.json"))
+
+    def measured(*arguments: object) -> None:
+        raise AssertionError("nothing is measured again")
+
+    monkeypatch.setattr(workbench, "compare_runs", measured)
+    monkeypatch.setattr(search, "measure", measured)
+    resumed = fitted(tmp_path, "killed", resume=True)
+    assert resumed.decisions == whole.decisions
+    assert (tmp_path / "killed/model.onnx").read_bytes() == (tmp_path / "whole/model.onnx").read_bytes()
+    assert not (tmp_path / "killed/stages/kept").exists()
+
+
+def largest_error(outputs: Iterator[Sample], targets: Iterator[Sample]) -> dict[str, float]:
+    """How far the outputs are from the float ones, which are the targets; as a score that falls."""
+    errors = [float(np.abs(o["y"] - t["y_float"]).max()) for o, t in zip(outputs, targets, strict=True)]
+    return {"score": -max(errors)}
+
+
+@pytest.mark.usefixtures("by_size")
+def test_the_smallest_mixture_that_keeps_the_metric_is_found_by_halving(tmp_path: Path) -> None:
+    session = onnxruntime.InferenceSession(saved(tmp_path))
+    samples = np.float32(0.9) * DATA["x"]
+    held_out = {"x": samples, "y_float": np.stack([session.run(["y"], {"x": sample})[0] for sample in samples])}
+    result = fitted(tmp_path, evaluation=held_out, metric=largest_error, max_drop=0.2)
+    whole = next(row for row in result.decisions if row.is_whole)
+    scored = {row.label: row.figures for row in whole.alternatives if "drop of score" in row.figures}
+    assert 2 < len(scored) < len(whole.alternatives)
+    good = [figures["float_macs_percent"] for figures in scored.values() if figures["drop of score"] <= 0.2]
+    assert scored[whole.taken]["drop of score"] <= 0.2
+    assert scored[whole.taken]["float_macs_percent"] == min(good)
+    assert max(figures["drop of score"] for figures in scored.values()) > 0.2
 
 
 def test_limits_of_the_configuration_are_the_goal_too(tmp_path: Path) -> None:
@@ -195,7 +252,7 @@ def test_the_verdict_budget_without_a_search(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_latency": 0.5}, "the latency on ort-cpu is neither estimated nor measured here"),
+        ({"max_latency": 0.5, "baselines": "none"}, "compares with the first baseline of ort-cpu, stock-fp32"),
         ({"max_float": 1.5}, "--max-float 1.5: expected a fraction from 0 to 1"),
         ({"max_float": -0.1}, "threshold max_float: expected a number of at least 0"),
         ({"max_float": float("nan")}, "threshold max_float: expected a finite number"),
@@ -207,21 +264,84 @@ def test_a_budget_that_makes_no_sense_is_refused(options: dict[str, float], mess
     assert not (tmp_path / "run").exists()
 
 
-def test_max_latency_names_the_chips_that_have_an_estimate(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"qnn-htp:sm8550 is neither .*estimates it for qnn-htp:soc52, "):
-        dovetail.fit(
-            saved(tmp_path), target="qnn-htp:sm8550", calibration=DATA, output=tmp_path / "run", max_latency=0.9
-        )
+def test_plans_are_compared_by_measured_time(tmp_path: Path) -> None:
+    """Of those that are good enough and were timed, the fastest: of equally fast ones the one with the fewest MACs."""
+    whole = next(row for row in fitted(tmp_path, min_sqnr=30.0).decisions if row.is_whole)
+    timed = {row.label: row.figures for row in whole.alternatives if "latency_us" in row.figures}
+    assert len(timed) > 1
+    least_us = min(figures["latency_us"] for figures in timed.values())
+    fast = [figures for figures in timed.values() if figures["latency_us"] <= 1.05 * least_us]
+    assert timed[whole.taken]["float_macs_percent"] == min(figures["float_macs_percent"] for figures in fast)
 
 
-def test_wider_is_more_bits_or_float() -> None:
+def test_latency_is_limited_relative_to_the_callers_file(tmp_path: Path) -> None:
+    """A model this small cannot be a thousand times faster; it is not a thousand times slower."""
+    never = fitted(tmp_path, "never", max_latency=0.001)
+    assert never.verdicts["budget"].status is Status.FAIL
+    whole = next(row for row in never.decisions if row.is_whole)
+    assert "no plan that was tried meets the goal" in whole.reason
+    timed = [row.figures for row in whole.alternatives if "latency_ratio" in row.figures]
+    assert 1 < len(timed) <= MOST_TIMED
+    always = fitted(tmp_path, "always", max_latency=1000)
+    assert always.verdicts["budget"].status is Status.PASS
+    assert always.metrics.latency_measured is not None
+    assert always.metrics.latency_measured.baseline == "stock-fp32"
+    whole = next(row for row in always.decisions if row.is_whole)
+    assert whole.taken == max(whole.alternatives, key=lambda row: row.figures["sqnr_db"]).label
+
+
+def test_without_a_limit_of_latency_nothing_is_timed_after_the_choice(tmp_path: Path) -> None:
+    assert fitted(tmp_path, min_sqnr=-50.0).metrics.latency_measured is None
+
+
+def size(latency: Latency) -> tuple[float, ...]:
+    """As if what is slower were smaller."""
+    return (-latency.us,)
+
+
+def test_the_fastest_is_taken_and_equally_fast_ones_by_size() -> None:
+    measured = [Latency(us, measured=True) for us in (100.0, 104.0, 106.0)]
+    assert fastest(measured, lambda latency: latency, size).us == 104
+    estimated = [Latency(us) for us in (100.0, 104.0, 106.0)]
+    assert fastest(estimated, lambda latency: latency, size).us == 100
+    unlike = [*estimated, Latency(90, ops_without_cost=1)]  # an operator less is counted: it may well be slower
+    assert fastest(unlike, lambda latency: latency, size).us == 106
+    assert fastest(estimated, lambda latency: None if latency.us == 100 else latency, size).us == 106
+
+
+def test_a_measured_latency_is_within_a_limit_only_with_a_margin() -> None:
+    assert Latency(1, ratio=0.5).is_within(0.5)
+    assert not Latency(1, ratio=0.5, measured=True).is_within(0.5)
+    assert Latency(1, ratio=0.47, measured=True).is_within(0.5)
+    assert not Latency(1).is_within(0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("qnn-htp:sm8550", r"qnn-htp:sm8550 is neither .*estimates it for qnn-htp:soc52, "),
+        ("tensorrt:sm89", r"tensorrt:sm89 is neither .*the files in device/ measure it on the GPU"),
+    ],
+)
+def test_max_latency_is_refused_with_where_it_is_known(name: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        dovetail.fit(saved(tmp_path), target=name, calibration=DATA, output=tmp_path / "run", max_latency=0.9)
+
+
+def test_more_bits_float_or_another_kind_of_8_bits_may_lose_less() -> None:
     table = open_target("qnn-htp:sm8550").table.precisions
-    assert is_wider(table["w8a8"], table["w8a16"])
-    assert is_wider(table["w8a16"], table["fp16"])
-    assert not is_wider(table["w8a16"], table["w8a8"])
-    assert not is_wider(table["fp16"], table["w8a16"])
-    fp8 = open_target("tensorrt:sm89").table.precisions
-    assert not is_wider(fp8["fp8"], fp8["w8a8"])
+    assert may_lose_less(table["w8a8"], table["w8a16"])
+    assert may_lose_less(table["w8a16"], table["fp16"])
+    assert not may_lose_less(table["w8a16"], table["w8a8"])
+    assert not may_lose_less(table["fp16"], table["w8a16"])
+    table = open_target("tensorrt:sm89").table.precisions
+    assert may_lose_less(table["fp8"], table["w8a8"])
+    assert may_lose_less(table["w8a8"], table["fp8"])
+    assert not may_lose_less(table["fp8"], table["fp8"])
+    table = open_target("xnnpack").table.precisions
+    assert may_lose_less(table["w8a8"], table["w8a8-dynamic"])
+    assert may_lose_less(table["w8a8-dynamic"], table["fp32"])
+    assert not may_lose_less(table["w8a8-dynamic"], table["w8a8"])
 
 
 def test_islands_and_conversions_are_counted(tmp_path: Path) -> None:

@@ -62,7 +62,8 @@ def compare(
     for old in folder.glob("baseline_*"):
         shutil.rmtree(old)
     to_estimate = () if estimator is None or fitted.estimate is None else _chosen(wish, estimator.baselines)
-    to_time = () if timer is None else _chosen(wish, timer.baselines)
+    is_compared = timer is not None and (timer.by_default or wish != "first" or workbench.goal.max_latency is not None)
+    to_time = _chosen(wish, timer.baselines) if timer is not None and is_compared else ()
     baselines = {baseline.name: baseline for baseline in (*to_estimate, *to_time)}
     programs = {FITTED: fitted, **{name: _built(baseline, case, folder) for name, baseline in baselines.items()}}
     estimated = {name: programs[name] for name in (FITTED, *(baseline.name for baseline in to_estimate))}

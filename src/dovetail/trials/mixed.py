@@ -1,29 +1,29 @@
-"""Search for a mixed precision: which operators of a quantized plan have a wider precision.
+"""Search for a mixed precision: which operators of a quantized plan have a wider precision, or another one.
 
 What quantizing each tensor and each operator's weights alone costs is measured first, at the base precision and at the
-wider one. A tensor is wide only if the operators that write it and all that read it are, so these become wide together.
-Noise adds up, so what gains most per cost comes first. Only some sets are planned and simulated; what is reported of
-these is measured, not predicted.
+other one. That is called wide here: it has more bits, or as many of another kind (int8 in place of float8). A tensor is
+wide only if the operators that write it and all that read it are, so these become wide together. Noise adds up, so what
+gains most per cost comes first. Only some sets are planned and simulated; what is reported of these is measured, not
+predicted.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from dovetail.backend import Sample
-from dovetail.model.attention import match_attention
-from dovetail.model.edit import is_op, shape_of
+from dovetail.model.edit import shape_of
 from dovetail.model.macs import macs_of
 from dovetail.model.ranked import ranked_outputs
 from dovetail.op_support import Precision
+from dovetail.plan.attention_units import attention_units
 from dovetail.plan.constraints import Unit, build_problem
 from dovetail.plan.elements import unit_elements
-from dovetail.plan.kernels import computing_in, usable
+from dovetail.plan.kernels import computing_in, same_kind, usable
 from dovetail.plan.mixture import boundaries, float_share, islands, unit_macs
 from dovetail.plan.pinned_groups import pinned_otherwise
 from dovetail.plan.request import Pin, Pins
@@ -32,9 +32,8 @@ from dovetail.trials.sensitivity.first_order import estimate
 from dovetail.trials.sensitivity.measure import Calls, measure
 from dovetail.trials.sensitivity.subjects import Level, Part, Subject
 from dovetail.trials.variant import Variant, in_precision, pinned
-from dovetail.trials.workbench import Workbench, worst_db
-from dovetail.verify.compare import Agreement
-from dovetail.verify.verdicts import MAX_SQNR_DB, bounded_db
+from dovetail.trials.workbench import Workbench
+from dovetail.verify.verdicts import MAX_SQNR_DB
 
 # The fewest and the most samples for the order of the operators, and for judging a set of them: single samples of a
 # network can differ by 10 dB, so small networks, which are quick, are judged on many.
@@ -78,7 +77,6 @@ class Mixture:
     boundaries: int
     wide: tuple[Candidate, ...] = ()
     islands: tuple[tuple[Unit, ...], ...] = ()
-    precision: Precision | None = field(default=None)
 
 
 def judged_samples(bench: Workbench, model: ir.Model) -> list[Sample]:
@@ -126,6 +124,7 @@ class MixedSearch:
         self._problem = build_problem(base.model, bench.table)
         self._inputs = frozenset(value.name or "" for value in self._problem.inputs)
         self._eligible = self._can_be_wide()
+        self._floats = {name for name, unit in self._eligible.items() if _computes_in_float(unit, wide)}
         self.candidates = self._ordered(self._room(max_float))
 
     def mixtures(self) -> Iterator[Mixture]:
@@ -142,13 +141,14 @@ class MixedSearch:
     def mixture(self, chosen: Sequence[Candidate]) -> Mixture:
         """Plan and simulate the base with these operators wider, and those in between."""
         units = self._filled({unit.name for candidate in chosen for unit in candidate.units})
-        text = f"kept in {self._wide.name}: quantized, its noise at the outputs is among the largest"
+        base = self._base.request.precision.name
+        text = f"kept in {self._wide.name}: in {base}, its noise at the outputs is among the largest"
         pin = Pin(self._wide, Reason.MEASURED, text)
         inputs = [name for candidate in chosen for name in candidate.inputs]
         variant = pinned(Pins(dict.fromkeys(units, pin), dict.fromkeys(inputs, pin)))(self._base)
         parts = tuple(map(tuple, islands(self._problem, units)))
-        label = f"{self._base.request.precision.name} + {len(units)} in {self._wide.name}"
-        return _simulated(self._bench, variant, label, tuple(chosen), parts, self._wide)
+        label = f"{base} + {len(units)} in {self._wide.name}"
+        return _simulated(self._bench, variant, label, tuple(chosen), parts)
 
     def _can_be_wide(self) -> dict[str, Unit]:
         """The operators that may become wider: the target has a kernel, and the caller has not fixed them."""
@@ -167,7 +167,7 @@ class MixedSearch:
         """What becomes wide, most gain per cost first, each on top of those before; with at most ``room`` MACs."""
         moves = [move for move in self._moves() if move.gain > 0]
         chosen, ordered = frozenset[str](), list[Candidate]()
-        while affordable := [move for move in moves if self._macs(move.units | chosen) <= room]:
+        while affordable := [move for move in moves if self._float_macs(move.units | chosen) <= room]:
             best = max(affordable, key=lambda move: move.gain / self._cost(move.units - chosen))
             added = best.units - chosen
             chosen |= best.units
@@ -181,8 +181,7 @@ class MixedSearch:
     def _moves(self) -> list[_Move]:
         """Everything whose noise can go away, with the operators that must be wide for it."""
         narrow = self._noise(self._base)
-        is_exact = not self._wide.activation.dtype.is_quantized
-        wide = {} if is_exact else self._noise(in_precision(self._wide)(self._base))
+        wide = {} if _is_float(self._wide) else self._noise(in_precision(self._wide)(self._base))
         together = self._attention()
         moves = []
         for source, noise in narrow.items():
@@ -206,19 +205,14 @@ class MixedSearch:
 
         Where a target keeps attention in 8 bits, the block can never become wide.
         """
-        blocks: dict[str, frozenset[str]] = {}
-        nodes = {unit.nodes[0]: unit.name for unit in self._problem.units}
-        for node, name in nodes.items():
-            matched = match_attention(node) if is_op(node, "Softmax") else None
-            if matched is not None:
-                members = frozenset(nodes[each] for each in (matched.scores, node, matched.mix) if each in nodes)
-                if self._bench.table.keeps_attention:
-                    members |= {f"{name}: quantized"}  # no operator has this name
-                blocks |= dict.fromkeys(members, members)
-        return blocks
+        blocks = attention_units(self._problem.units)
+        if not self._bench.table.keeps_attention:
+            return blocks
+        return {name: block | {f"{name}: quantized"} for name, block in blocks.items()}  # no operator has this name
 
-    def _macs(self, names: Collection[str]) -> int:
-        return sum(unit_macs(self._eligible[name]) for name in names)
+    def _float_macs(self, names: Collection[str]) -> int:
+        """The MACs that these operators compute in float if they are wide."""
+        return sum(unit_macs(self._eligible[name]) for name in names if name in self._floats)
 
     def _cost(self, names: Collection[str]) -> float:
         units = [self._eligible[name] for name in names]
@@ -227,7 +221,7 @@ class MixedSearch:
 
     def _room(self, max_float: float | None) -> float:
         """How many MACs may still become float."""
-        if max_float is None or self._wide.activation.dtype.is_quantized:
+        if max_float is None:
             return math.inf
         total = sum(map(unit_macs, self._problem.units))
         return (max_float - float_share(self._problem, self._bench.plan(self._base))) * total
@@ -242,9 +236,14 @@ class MixedSearch:
         samples = ranking_samples(self._bench, self._base.model)
         calls = Calls(lambda: samples, len(samples), ranked=ranked_outputs(variant.model.graph))
         macs = sum(map(unit_macs, self._problem.units)) * len(subjects) * len(samples) // 2
-        find = estimate if macs > _MEASURED_MACS else measure
-        costs = find(self._bench.segmented(variant.model, plan, parts.elements), calls, subjects)
-        return {key: 10 ** (-cost.mean_db / 10) for key, cost in zip(quantized, costs, strict=True)}
+        find, how = (estimate, "estimated") if macs > _MEASURED_MACS else (measure, "measured")
+
+        def measured() -> dict[str, float]:
+            costs = find(self._bench.segmented(variant.model, plan, parts.elements), calls, subjects)
+            return {str(number): cost.mean_db for number, cost in enumerate(costs)}
+
+        figures = self._bench.kept(variant, f"noise {how} on {len(samples)}", measured)
+        return {key: 10 ** (-figures[str(number)] / 10) for number, key in enumerate(quantized)}
 
     def _filled(self, names: set[str]) -> list[str]:
         """These operators, and those without MACs that lie only between them: each saves two conversions."""
@@ -276,10 +275,9 @@ def _simulated(
     label: str,
     wide: tuple[Candidate, ...] = (),
     parts: tuple[tuple[Unit, ...], ...] = (),
-    precision: Precision | None = None,
 ) -> Mixture:
     plan, problem = bench.plan(variant), build_problem(variant.model, bench.table)
-    agreement = bench.compare(variant, len(judged_samples(bench, variant.model)))
+    mean, pooled = bench.mean_and_worst_db(variant, len(judged_samples(bench, variant.model)))
     share = float_share(problem, plan)
     # The simulation computes in float32 what some targets compute in float16.
     limit_db = MAX_SQNR_DB if bench.backend.float16_db is None or not share else bench.backend.float16_db
@@ -287,24 +285,39 @@ def _simulated(
         label,
         variant,
         plan,
-        min(mean_db(agreement), limit_db),
-        min(worst_db(agreement), limit_db),
+        min(mean, limit_db),
+        min(pooled, limit_db),
         share,
         boundaries(problem, plan),
         wide,
         parts,
-        precision,
     )
 
 
-def mean_db(agreement: Agreement) -> float:
-    """The SQNR of the worst output, mean over samples; NaN counts as the lowest value."""
-    means = [statistics.fmean(map(_finite, values)) for values in agreement.per_sample.values()]
-    return min(means, default=MAX_SQNR_DB)
+def may_lose_less(precision: Precision, other: Precision) -> bool:
+    """Whether some operators may lose less in the other precision: it has more bits, or as many of another kind.
+
+    Float8 keeps small values beside large ones, integers keep more digits.
+    """
+    pairs = list(zip(_bits(precision), _bits(other), strict=True))
+    if any(a > b for a, b in pairs):
+        return False
+    return any(a < b for a, b in pairs) or not same_kind(precision.activation, other.activation)
 
 
-def _finite(sqnr_db: float) -> float:
-    return -MAX_SQNR_DB if math.isnan(sqnr_db) else bounded_db(sqnr_db)
+def _bits(precision: Precision) -> list[float]:
+    types = [encoding.dtype for encoding in (precision.activation, precision.weight)]
+    return [dtype.bits if dtype.is_quantized else math.inf for dtype in types]
+
+
+def _is_float(precision: Precision) -> bool:
+    return not precision.activation.dtype.is_quantized and not precision.weight.dtype.is_quantized
+
+
+def _computes_in_float(unit: Unit, precision: Precision) -> bool:
+    """Whether an operator has no quantized input in this precision: with dynamic quantization, a Conv has none."""
+    slots = [slot for signature in computing_in(unit, usable(unit), precision)[:1] for slot in signature.inputs]
+    return not any(slot.encoding.dtype.is_quantized for slot in slots)
 
 
 def _shortest(candidates: Sequence[Candidate], gain: float) -> int:

@@ -7,9 +7,9 @@ own folder with the layout of a run directory: the emitted files, and ``compile/
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import shutil
+import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,7 +22,7 @@ from threading import Lock
 
 import onnx_ir as ir
 
-from dovetail.backend import MODEL, Artifact, Backend, CompileResult, Estimate, MeasuredLatency, Sample
+from dovetail.backend import MODEL, Artifact, Backend, CompileResult, MeasuredLatency, Sample
 from dovetail.document import with_paths_moved
 from dovetail.edge import Edge
 from dovetail.encoding import Array, QParams
@@ -39,29 +39,33 @@ from dovetail.qdq.quantized_io import RunSamples, with_float_io
 from dovetail.qdq.simulation import load_simulation
 from dovetail.storage import Plan
 from dovetail.trials.goal import Goal
+from dovetail.trials.kept_figures import KeptFigures
 from dovetail.trials.variant import Variant
 from dovetail.verify.compare import Agreement, compare_runs
 from dovetail.verify.run import SessionRun, followed
 from dovetail.verify.segmented import SegmentedSimulation
 from dovetail.verify.switched import SwitchedSimulation
-from dovetail.verify.verdicts import MAX_SQNR_DB, bounded_db
+from dovetail.verify.verdicts import lowest_if_nan_db
 
 COMPILED = "compile"
 
 Progress = Callable[[int, int | None], None]
 View = Callable[[Sample], Sample]
+# The plan of a variant, its files, and the hash of their content.
+Emitted = tuple[Plan, tuple[Artifact, ...], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
     """The caller's metric: the held-out samples, and the function that computes its values from outputs.
 
-    ``lower_is_better``: those of its values that are errors.
+    ``lower_is_better``: those of its values that are errors. ``key``: identifies both; empty if they cannot be.
     """
 
     samples: Callable[[], Iterable[Sample]]
     figures: Callable[[Iterator[Sample]], Mapping[str, float]]
     lower_is_better: Callable[[Iterable[str]], tuple[str, ...]]
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +83,8 @@ class Workbench:
     ``available``: whether the target's compiler is installed. ``source``: iterates over the calibration samples from
     the start. ``knob_options``: the caller's options for knobs, by the knob's name. ``tail``: computes the outputs of
     the caller's model, if the target cannot run all of it. ``goal``: what a search for a precision aims at.
-    ``baseline``: the vendor's estimate of the first baseline, if there is one.
+    ``baseline``: builds the first program that the target is compared with, if there is one. ``kept``: what an
+    interrupted run has measured.
     """
 
     def __init__(
@@ -93,14 +98,16 @@ class Workbench:
         knob_options: Mapping[str, str] | None = None,
         score: Score | None = None,
         goal: Goal | None = None,
-        baseline: Callable[[], Estimate | None] = lambda: None,
+        baseline: Callable[[], CompileResult | None] = lambda: None,
         tail: ir.Model | None = None,
+        kept: KeptFigures | None = None,
         progress: Progress = lambda done, total: None,
     ) -> None:
         self.table, self.backend, self.available = table, backend, available
         self.knob_options, self.score, self.progress = dict(knob_options or {}), score, progress
         self.goal, self.baseline = goal or Goal(), baseline
         self._source, self._folder, self._tail = source, folder, tail
+        self._kept = kept or KeptFigures()
         self._samples: list[Sample] = []
         self._float: dict[int, tuple[ir.Model, list[Sample]]] = {}
         self._agreements: dict[tuple[str, int, View | None], Agreement] = {}
@@ -128,12 +135,32 @@ class Workbench:
 
         ``view``: gives what is compared from the outputs of a sample, for example parts of them.
         """
-        with self._emitted(variant) as (plan, artifacts, digest):
-            key = digest, count, view
-            if key not in self._agreements:
-                simulation = load_simulation(_model(artifacts))
-                run_simulation = with_float_io(SessionRun(simulation, Mode.EXACT, self._scratch()), plan)
-                self._agreements[key] = self._against_float(variant.model, run_simulation, count, view)
+        with self._emitted(variant) as emitted:
+            return self._agreement(variant, emitted, count, view)
+
+    def mean_and_worst_db(self, variant: Variant, count: int) -> tuple[float, float]:
+        """``mean_db`` and ``worst_db`` of the simulation against float; kept, so that a resumed run has them."""
+        with self._emitted(variant) as emitted:
+
+            def measured() -> dict[str, float]:
+                agreement = self._agreement(variant, emitted, count, None)
+                return {"mean": mean_db(agreement), "worst": worst_db(agreement)}
+
+            figures = self._kept.of(("simulated", emitted[2], count), measured)
+        return figures["mean"], figures["worst"]
+
+    def kept(self, variant: Variant, what: str, make: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Figures of a variant, measured unless a run that was interrupted has measured them."""
+        with self._emitted(variant) as (_, _, digest):
+            return self._kept.of((what, digest), make)
+
+    def _agreement(self, variant: Variant, emitted: Emitted, count: int, view: View | None) -> Agreement:
+        plan, artifacts, digest = emitted
+        key = digest, count, view
+        if key not in self._agreements:
+            simulation = load_simulation(_model(artifacts))
+            run_simulation = with_float_io(SessionRun(simulation, Mode.EXACT, self._scratch()), plan)
+            self._agreements[key] = self._against_float(variant.model, run_simulation, count, view)
         return self._agreements[key]
 
     def simulation(self, variant: Variant) -> tuple[Plan, RunSamples]:
@@ -171,6 +198,11 @@ class Workbench:
         score = self.score
         if score is None:
             raise ValueError("there is no metric")
+        if not score.key:
+            return self._drops(score, variant)
+        return self.kept(variant, f"drops {score.key}", partial(self._drops, score, variant))
+
+    def _drops(self, score: Score, variant: Variant) -> dict[str, float]:
         if self._float_figures is None:
             in_float = followed(SessionRun(variant.model, Mode.FLOAT, self._scratch()), self._tail, self._scratch())
             self._float_figures = score.figures(in_float(score.samples()))
@@ -240,21 +272,13 @@ class Workbench:
         folder.mkdir(parents=True, exist_ok=True)
         return self.backend.compile(artifacts, folder) if self.available else CompileResult(artifacts)
 
-    def run(self, build: Build, variant: Variant, count: int) -> tuple[Agreement, dict[str, float]]:
-        """Compare a build on the target with float, and compute the caller's metric on held-out samples.
-
-        Both in one run, because starting a target can take seconds.
-        """
+    def run(self, build: Build, variant: Variant, count: int) -> Agreement:
+        """Compare a build on the target with float, on the first ``count`` samples."""
         runner = self.backend.runner.run
         if runner is None:
             raise ValueError(self.backend.runner.why_not)
-        samples = self.samples(count)
-        score = None if self._tail is not None else self.score  # the metric is about the outputs of the tail
-        held_out: Iterable[Sample] = () if score is None else score.samples()
-        outputs = with_float_io(partial(runner, build.compiled), build.plan)(itertools.chain(samples, held_out))
-        exact = self._float_outputs(variant.model, count)
-        agreement = compare_runs(exact, itertools.islice(outputs, len(exact)), ranked_outputs(variant.model.graph))
-        return agreement, {} if score is None else dict(score.figures(outputs))
+        outputs = with_float_io(partial(runner, build.compiled), build.plan)(self.samples(count))
+        return compare_runs(self._float_outputs(variant.model, count), outputs, ranked_outputs(variant.model.graph))
 
     def time(self, programs: Mapping[str, CompileResult], baseline: str) -> MeasuredLatency | str:
         """The latency of programs by name, alternately, in one process; or why it cannot be measured."""
@@ -275,7 +299,7 @@ class Workbench:
         return Build(build.plan, compiled, run_folder)
 
     @contextmanager
-    def _emitted(self, variant: Variant) -> Iterator[tuple[Plan, tuple[Artifact, ...], str]]:
+    def _emitted(self, variant: Variant) -> Iterator[Emitted]:
         """A variant's plan, its files in a scratch folder that is deleted afterwards, and the hash of their content."""
         plan = self.plan(variant)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -313,16 +337,18 @@ class Workbench:
 def worst_db(agreement: Agreement) -> float:
     """The SQNR of the worst output; NaN counts as the lowest value."""
     figures = (comparison.sqnr_db for comparison in agreement.outputs.values())
-    return min(map(_lowest_if_nan, figures), default=0.0)
+    return min(map(lowest_if_nan_db, figures), default=0.0)
+
+
+def mean_db(agreement: Agreement) -> float:
+    """The SQNR of the worst output, mean over samples; NaN counts as the lowest value."""
+    means = (statistics.fmean(map(lowest_if_nan_db, values)) for values in agreement.per_sample.values())
+    return min(means, default=0.0)
 
 
 def worst_db_per_sample(agreement: Agreement) -> list[float]:
     """The SQNR of the worst output of every sample; empty if no output is float."""
-    return [min(map(_lowest_if_nan, figures)) for figures in zip(*agreement.per_sample.values(), strict=True)]
-
-
-def _lowest_if_nan(db: float) -> float:
-    return -MAX_SQNR_DB if math.isnan(db) else bounded_db(db)
+    return [min(map(lowest_if_nan_db, figures)) for figures in zip(*agreement.per_sample.values(), strict=True)]
 
 
 def _model(artifacts: tuple[Artifact, ...]) -> Path:

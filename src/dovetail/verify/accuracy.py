@@ -10,7 +10,7 @@ from dovetail.finding import Status, Thresholds, Verdict, passes_when
 from dovetail.stats import DataInfo
 from dovetail.verify.compare import Agreement
 from dovetail.verify.metric import Accuracy
-from dovetail.verify.verdicts import MAX_SQNR_DB, bounded_db
+from dovetail.verify.verdicts import lowest_if_nan_db
 
 # Below these an accuracy that passes gets a warning: the noise is a tenth of the signal, one top class in twenty
 # differs.
@@ -81,7 +81,7 @@ def output_db(agreement: Agreement) -> dict[str, float]:
         judged = comparison if rows is None or not rows.count else rows
         if name in agreement.integer or not judged.count or not math.isfinite(judged.signal):
             continue
-        sqnr_db[name] = -MAX_SQNR_DB if math.isnan(judged.sqnr_db) else bounded_db(judged.sqnr_db)
+        sqnr_db[name] = lowest_if_nan_db(judged.sqnr_db)
     return sqnr_db
 
 

@@ -24,6 +24,11 @@ def bounded_db(value: float) -> float:
     return value if math.isnan(value) else max(-MAX_SQNR_DB, min(MAX_SQNR_DB, value))
 
 
+def lowest_if_nan_db(value: float) -> float:
+    """Clamp a value in dB to a finite range; NaN counts as the lowest value."""
+    return -MAX_SQNR_DB if math.isnan(value) else bounded_db(value)
+
+
 def target_db(value: float, simulation: float) -> float:
     """Clamp a target's value in dB; NaN that the simulation does not have counts as the lowest value."""
     return -MAX_SQNR_DB if math.isnan(value) and not math.isnan(simulation) else bounded_db(value)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail.finding import Status
+from dovetail.finding import Severity, Status
 from dovetail.report.result import Result
+from dovetail.storage import Reason
 from tests.networks.masked_attention import FORMS, masked_attention, masked_samples
 from tests.networks.masked_decoder import BOXES, PARTS, masked_decoder, memory
 
@@ -40,6 +41,32 @@ def test_the_decoder_with_and_without_repair(tmp_path: Path) -> None:
     assert all(
         text in named for text in ("'masked_anchors'", "'ratio0'", "Div 'decoder/Div_33'", "Log 'decoder/Log_34'")
     )
+
+
+def test_auto_is_as_accurate_as_without_the_three_culprits_and_names_them(tmp_path: Path) -> None:
+    twin, auto = decoder(tmp_path), decoder(tmp_path, *PARTS, precision="auto")
+    assert auto.failed == ()
+    assert boxes_db(auto) > boxes_db(twin) - 1
+    whole = next(row for row in auto.decisions if row.knob == "mixed" and row.is_whole)
+    figures = next(row.figures for row in whole.alternatives if row.label == whole.taken)
+    assert figures["boundaries"] <= 6
+    tensors = [row for row in auto.plan if row.edge is None and row.why is not Reason.INTERIOR]
+    assert sum(not row.dtype.is_quantized for row in tensors) <= 0.1 * len(tensors)
+    named = " ".join((*auto.notes, *(finding.message for finding in auto.findings)))
+    for culprit in ("'masked_anchors': 32 sentinels of 1e+34", "'logit0': replaced by", "'logit1': replaced by"):
+        assert culprit in named
+    assert "'boxes', the output of Mul 'decoder/Mul_66' by up to 640" in named
+
+
+@pytest.mark.parametrize(("precision", "severity"), [("w8a16", Severity.NOTE), ("w8a8", Severity.WARNING)])
+def test_boxes_times_the_size_of_the_image_are_named(precision: str, severity: Severity, tmp_path: Path) -> None:
+    """With 8 bits they are multiples of 2.5 pixels."""
+    result = decoder(tmp_path, "image_size", precision=precision)
+    (finding,) = [finding for finding in result.findings if finding.code == "Q510"]
+    assert finding.severity is severity
+    assert "'boxes', the output of Mul 'decoder/Mul_56' by up to 640" in finding.message
+    assert "read by a graph output" in finding.message
+    assert "--keep boxes=fp16" in finding.fix
 
 
 def test_the_keep_lines_of_the_findings_help(tmp_path: Path) -> None:

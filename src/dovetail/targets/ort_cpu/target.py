@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from dovetail.backend import Artifact, Backend, CompileResult, Probe, ReadBack, Runner, Sample
+from dovetail.backend import Artifact, Backend, CompileResult, Probe, ReadBack, Runner, Sample, Timer
 from dovetail.errors import InputError
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.model.write import write
@@ -23,6 +23,7 @@ from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
 from dovetail.target import Family, Rewrites, Target
 from dovetail.targets.ort_cpu.islands import hold_islands
+from dovetail.targets.ort_cpu.measure import BASELINES, measure
 from dovetail.targets.ort_cpu.read_back import read_optimized
 from dovetail.targets.ort_cpu.table import TABLE
 from dovetail.targets.tool_call import ToolCall, call_tool, model_inputs
@@ -106,7 +107,14 @@ ORT_CPU = Target(
         runs_float_between=True,
         domains=("", "com.microsoft"),
     ),
-    backend=Backend(probe, emit, compile_model, read_back, Runner(run, notes=(_NOTE,))),
+    backend=Backend(
+        probe,
+        emit,
+        compile_model,
+        read_back,
+        Runner(run, notes=(_NOTE,)),
+        timer=Timer(measure, BASELINES, by_default=False),
+    ),
     rewrites=Rewrites((linear_to_gemm, merge_layout, remove_unused)),
     knobs=(mixed(),),
 )

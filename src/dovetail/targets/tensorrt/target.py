@@ -74,6 +74,7 @@ def open_target(suffix: str, options: Mapping[str, str]) -> Target:
             runner=Runner(None, why_not=_NO_RUN),
             device=DeviceKit(device_files, read_device),
             float16_db=_FLOAT16_DB if checked.half else None,
+            no_latency="the files in device/ measure it on the GPU; limit MACs in float with --max-float",
         ),
         rewrites=Rewrites((split_fused_linear, merge_layout, remove_unused), quantized=_QDQ_REWRITES),
         rules=RULES,

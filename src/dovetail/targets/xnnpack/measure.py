@@ -17,6 +17,7 @@ from dovetail.model.write import write
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
 from dovetail.targets.child import run_child
+from dovetail.targets.timing import latency_of
 from dovetail.targets.xnnpack.compile import PROGRAM, compile_model
 from dovetail.targets.xnnpack.options import XnnpackOptions
 
@@ -71,14 +72,7 @@ def measure(
             who="the ExecuTorch runtime",
             limits=options.limits,
         )
-    if result.answer is None:
-        return result.error
-    rounds = np.array(result.answer["seconds"])  # [rounds, programs]
-    base = rounds[:, list(programs).index(baseline)]
-    medians = {name: float(np.median(rounds[:, i]) * 1e6) for i, name in enumerate(programs)}
-    ratios = {name: float(np.median(rounds[:, i] / base)) for i, name in enumerate(programs)}
-    notes = tuple(dict.fromkeys(note for compiled in programs.values() for note in compiled.notes))
-    return MeasuredLatency(baseline, medians, ratios, len(rounds), notes)
+    return result.error if result.answer is None else latency_of(programs, baseline, result.answer["seconds"])
 
 
 def _has_int8_input(compiled: CompileResult) -> bool:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import importlib
-import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dovetail.targets.timing import time_alternately
+
 METHOD = "forward"
-# Runs before timing, the fewest and the most timed rounds, and the seconds after which timing ends.
-_WARM_UP, _LEAST_ROUNDS, _MOST_ROUNDS, _SECONDS = 3, 11, 201, 6.0
 
 
 class LoadedProgram:
@@ -65,17 +65,4 @@ def time_in_child(programs: list[str], sample: str, inputs: int) -> dict[str, An
     with np.load(sample) as file:
         tensors = [torch.from_numpy(np.ascontiguousarray(file[f"{i}"])) for i in range(inputs)]
     methods = [load_program(Path(program)) for program in programs]
-    for method in methods:
-        for _ in range(_WARM_UP):
-            method.execute(tensors)
-    rounds: list[list[float]] = []
-    started = time.process_time()
-    while len(rounds) < _LEAST_ROUNDS or (time.process_time() - started < _SECONDS and len(rounds) < _MOST_ROUNDS):
-        rounds.append([_seconds(method, tensors) for method in methods])
-    return {"seconds": rounds}
-
-
-def _seconds(method: Any, tensors: list[Any]) -> float:
-    started = time.process_time()
-    method.execute(tensors)
-    return time.process_time() - started
+    return {"seconds": time_alternately([partial(method.execute, tensors) for method in methods])}

@@ -35,7 +35,7 @@ from dovetail.targets.xnnpack.rules import RULES
 from dovetail.targets.xnnpack.run import run_program
 from dovetail.targets.xnnpack.table import DYNAMIC, STATIC, TABLE
 from dovetail.trials.knobs.float_merges import FLOAT_MERGES
-from dovetail.trials.knobs.precisions import precisions
+from dovetail.trials.knobs.mixed import mixed
 
 
 def open_target(suffix: str, options: Mapping[str, str]) -> Target:
@@ -52,7 +52,7 @@ def open_target(suffix: str, options: Mapping[str, str]) -> Target:
             precisions={p.name: p for p in (STATIC, DYNAMIC, FP32)},
             chains=(Chain(("Conv", "Relu")), Chain(("Gemm", "Relu")), Chain(("Add", "Relu"))),
             only=known_operators(),
-            choices={AUTO: (STATIC.name, DYNAMIC.name)},
+            choices={AUTO: (STATIC.name, DYNAMIC.name, FP32.name)},
         ),
         backend=Backend(
             probe=probe,
@@ -76,7 +76,7 @@ def open_target(suffix: str, options: Mapping[str, str]) -> Target:
             )
         ),
         rules=RULES,
-        knobs=(precisions(FLOAT_MERGES),),
+        knobs=(mixed(FLOAT_MERGES),),
     )
 
 

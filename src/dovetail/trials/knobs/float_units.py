@@ -15,7 +15,6 @@ machine, and more operators are kept in float until they pass.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,10 +27,10 @@ from dovetail.backend import Sample
 from dovetail.encoding import QParams
 from dovetail.errors import BackendError
 from dovetail.finding import WHOLE_MODEL, Status, Thresholds, Verdict
-from dovetail.model.attention import match_attention
-from dovetail.model.edit import is_op, shape_of
+from dovetail.model.edit import shape_of
 from dovetail.model.place import at_node
 from dovetail.op_support import Precision
+from dovetail.plan.attention_units import attention_units
 from dovetail.plan.constraints import Unit, build_problem
 from dovetail.plan.kernels import computing_in, usable
 from dovetail.plan.pinned_groups import pinned_otherwise
@@ -42,11 +41,10 @@ from dovetail.trials.decision import Alternative, Decision
 from dovetail.trials.knob import Knob, Outcome
 from dovetail.trials.policy import longer_prefix, shortest_prefix
 from dovetail.trials.variant import Variant, pinned
-from dovetail.trials.workbench import Workbench, worst_db
+from dovetail.trials.workbench import Workbench, mean_db, worst_db
 from dovetail.verify import verdicts
 from dovetail.verify.low_accuracy import wider_precisions
 from dovetail.verify.repaired import REPAIRED, TARGET, Margin, with_target
-from dovetail.verify.verdicts import MAX_SQNR_DB, bounded_db
 
 NAME = "floats"
 # How many sets of neighboring operators are ranked, and on how many samples: of a small model on more, because single
@@ -193,9 +191,7 @@ class _WiderSearch:
 
     def _mean_db(self, variant: Variant) -> float:
         """The SQNR against the float graph, mean over samples, of the worst output."""
-        agreement = self._bench.compare(variant, self._ranking_samples)
-        means = [statistics.fmean(map(_finite, values)) for values in agreement.per_sample.values()]
-        return min(means, default=0.0)
+        return mean_db(self._bench.compare(variant, self._ranking_samples))
 
     def _can_be_float(self, unit: Unit) -> bool:
         """Whether the target can run it in float, and nothing else has fixed its precision."""
@@ -268,7 +264,7 @@ class _WiderSearch:
         counts = [LEAST_SAMPLES] if runner.samples is None else [runner.samples, runner.retry_samples or runner.samples]
         for count in counts if runner.run is not None and not build.compiled.error else ():
             try:
-                target_db = worst_db(self._bench.run(build, variant, count)[0])
+                target_db = worst_db(self._bench.run(build, variant, count))
             except BackendError as error:
                 return str(error)
             simulated_db = self._bench.worst_db(variant, count)
@@ -300,11 +296,6 @@ def _ranking_samples(model: ir.Model) -> int:
     return min(max(ELEMENTS // max(elements, 1), LEAST_SAMPLES), MOST_SAMPLES)
 
 
-def _finite(sqnr_db: float) -> float:
-    """A finite figure; NaN counts as the lowest."""
-    return -MAX_SQNR_DB if math.isnan(sqnr_db) else bounded_db(sqnr_db)
-
-
 def _count(candidates: Iterable[_Candidate]) -> int:
     return sum(len(candidate.units) for candidate in candidates)
 
@@ -328,15 +319,11 @@ def _figures(verdict: Verdict) -> dict[str, float]:
 
 def _blocks(units: Sequence[Unit]) -> list[tuple[Unit, ...]]:
     """The operators that are kept in float together: those of one attention, which targets fuse, and single ones."""
-    attention: dict[ir.Node, ir.Node] = {}
+    attention = attention_units(units)
+    blocks: dict[frozenset[str], tuple[Unit, ...]] = {}
     for unit in units:
-        matched = match_attention(unit.nodes[0]) if is_op(unit.nodes[0], "Softmax") else None
-        if matched is not None:
-            attention |= dict.fromkeys((matched.scores, unit.nodes[0], matched.mix), unit.nodes[0])
-    blocks: dict[ir.Node, tuple[Unit, ...]] = {}
-    for unit in units:
-        head = attention.get(unit.nodes[0], unit.nodes[0])
-        blocks[head] = (*blocks.get(head, ()), unit)
+        names = attention.get(unit.name, frozenset((unit.name,)))
+        blocks[names] = (*blocks.get(names, ()), unit)
     return list(blocks.values())
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
-from dovetail.backend import Estimate
 from dovetail.errors import InputError
 from dovetail.finding import WHOLE_MODEL, Status, Thresholds
 from dovetail.model.place import at_node
-from dovetail.op_support import Precision
 from dovetail.plan.constraints import build_problem
 from dovetail.trials.decision import Alternative, Decision
 from dovetail.trials.goal import ENOUGH_DB, MARGIN_DB, SAME_DB, WITHIN_DB, Goal
 from dovetail.trials.knob import Knob, Outcome, decide_all
-from dovetail.trials.mixed import MixedSearch, Mixture, judged_samples, ranking_samples, uniform
+from dovetail.trials.latency import Latency, fastest, latencies
+from dovetail.trials.mixed import MixedSearch, Mixture, judged_samples, may_lose_less, ranking_samples, uniform
+from dovetail.trials.policy import shortest_prefix
 from dovetail.trials.variant import Variant, in_precision
 from dovetail.trials.workbench import Build, Workbench
 from dovetail.verify import verdicts
@@ -23,9 +23,8 @@ from dovetail.verify import verdicts
 NAME = "mixed"
 # The option of the knob: the caller's ``--precision``.
 OPTION = "precision"
-# How many mixtures are compiled at most, to compare their estimates.
-MOST_BUILDS = 8
-QUANTIZED = "quantized"
+# How many plans are compiled at most to compare their estimates, or to time them: lowering one takes a minute or more.
+MOST_BUILDS, MOST_TIMED = 8, 5
 
 
 def mixed(*inner: Knob) -> Knob:
@@ -38,21 +37,21 @@ class _Trial:
     """A mixture, and what is known of it beyond the simulation.
 
     ``family``: the names of the base and of the wide precision. ``base_db``: SQNR of the base alone. ``decisions``: of
-    the inner knobs, for the base. ``drops``: by how much each value of the metric gets worse. ``estimate``: by the
-    vendor. ``failure``: why it is unusable.
+    the inner knobs, for the base. ``drops``: by how much each value of the metric gets worse, if it was computed.
+    ``latency``: if it was built. ``failure``: why it is unusable.
     """
 
     mixture: Mixture
     family: tuple[str, str]
     base_db: float
     decisions: tuple[Decision, ...] = ()
-    drops: Mapping[str, float] = field(default_factory=dict)
-    estimate: Estimate | None = None
+    drops: Mapping[str, float] | None = None
+    latency: Latency | None = None
     failure: str = ""
 
     @property
     def size(self) -> tuple[float, int, int]:
-        """What it costs where there is no estimate: MACs in float, then boundaries, then wide operators."""
+        """What it costs where the latency is not known: MACs in float, then boundaries, then wide operators."""
         return self.mixture.float_share, self.mixture.boundaries, len(self.mixture.wide)
 
 
@@ -84,14 +83,13 @@ def _is_within(trial: _Trial, workbench: Workbench) -> bool:
     goal = workbench.goal
     if goal.max_float is not None and trial.mixture.float_share > goal.max_float:
         return False
-    if goal.max_latency is None or trial.estimate is None or (baseline := workbench.baseline()) is None:
+    if goal.max_latency is None or trial.latency is None or trial.latency.ratio is None:
         return True
-    ratio = trial.estimate.ratio_to(baseline)
-    return ratio is None or ratio <= goal.max_latency
+    return trial.latency.ratio <= goal.max_latency
 
 
 def _tried(inner: tuple[Knob, ...], workbench: Workbench, variant: Variant, ladder: Sequence[str]) -> list[_Trial]:
-    """Every precision alone, and every quantized one with more and more operators in a wider one."""
+    """Every precision alone, and every quantized one with more and more operators in another one."""
     precisions = [workbench.table.precisions[name] for name in ladder]
     limit = workbench.goal.max_float
     trials = []
@@ -101,25 +99,30 @@ def _tried(inner: tuple[Knob, ...], workbench: Workbench, variant: Variant, ladd
         alone = uniform(workbench, base)
         trials.append(_Trial(alone, (precision.name, ""), alone.sqnr_db, decisions))
         for wide in precisions:
-            if is_wider(precision, wide):
+            if may_lose_less(precision, wide):
                 mixtures = MixedSearch(workbench, base, wide, limit).mixtures()
                 family = (precision.name, wide.name)
                 trials += [_Trial(mixture, family, alone.sqnr_db, decisions) for mixture in mixtures]
     allowed = [trial for trial in trials if limit is None or trial.mixture.float_share <= limit]
-    return [_with_drops(workbench, trial) for trial in allowed or trials[:1]]
+    return _scored(workbench, allowed or trials[:1]) if workbench.goal.limits_metric else allowed or trials[:1]
 
 
-def _with_drops(workbench: Workbench, trial: _Trial) -> _Trial:
-    """The trial with the caller's metric on held-out samples in simulation, if it is part of the goal."""
-    if not workbench.goal.limits_metric:
-        return trial
-    return replace(trial, drops=workbench.drops(trial.mixture.variant))
+def _scored(workbench: Workbench, trials: Sequence[_Trial]) -> list[_Trial]:
+    """The trials with the caller's metric on held-out samples in simulation, as far as it is needed.
 
+    Of a family, a mixture with more wide operators is taken to be good where one with fewer is: the smallest good one
+    is found by halving.
+    """
+    drops: dict[int, Mapping[str, float]] = {}
 
-def is_wider(precision: Precision, other: Precision) -> bool:
-    """Whether operators of a quantized precision lose less in the other one."""
-    narrow, wide = precision.activation.dtype, other.activation.dtype
-    return narrow.is_quantized and (not wide.is_quantized or wide.bits > narrow.bits)
+    def is_good(family: Sequence[_Trial]) -> bool:
+        largest = family[-1]
+        drops[id(largest)] = workbench.drops(largest.mixture.variant)
+        return all(drop <= workbench.goal.drop_of(name) for name, drop in drops[id(largest)].items())
+
+    for family in dict.fromkeys(trial.family for trial in trials):
+        shortest_prefix([trial for trial in trials if trial.family == family], is_good)
+    return [replace(trial, drops=drops.get(id(trial))) for trial in trials]
 
 
 def _is_good(trial: _Trial, trials: Sequence[_Trial], goal: Goal) -> bool:
@@ -127,7 +130,8 @@ def _is_good(trial: _Trial, trials: Sequence[_Trial], goal: Goal) -> bool:
     if goal.limits_accuracy:
         lowest_db = min(trial.mixture.sqnr_db, trial.mixture.pooled_db)
         has_sqnr = goal.min_sqnr_db is None or lowest_db >= goal.min_sqnr_db + MARGIN_DB
-        return has_sqnr and all(drop <= goal.drop_of(name) for name, drop in trial.drops.items())
+        has_metric = not goal.limits_metric or trial.drops is not None
+        return has_sqnr and has_metric and all(drop <= goal.drop_of(name) for name, drop in (trial.drops or {}).items())
     best_db = max(other.mixture.sqnr_db for other in trials)
     if goal.limits_cost:
         return trial.mixture.sqnr_db >= best_db - SAME_DB
@@ -135,47 +139,57 @@ def _is_good(trial: _Trial, trials: Sequence[_Trial], goal: Goal) -> bool:
 
 
 def _cheapest(workbench: Workbench, trials: Sequence[_Trial]) -> tuple[_Trial, list[_Trial]]:
-    """The cheapest trial that the target builds as planned, and all that were built, with their estimates.
+    """The cheapest trial that the target builds as planned, and all that were built, with their latencies.
 
     Of each family of mixtures only those with the fewest conversions and with the fewest wide operators are built. If
-    none is usable, the first is returned: its verdicts say why it is not.
+    there are too many, the smallest are; if they are timed, first the precisions without wider operators, because MACs
+    in float say little about time. If none is usable, the first is returned: its verdicts say why it is not.
     """
     families: dict[tuple[str, str], _Trial] = {}
     for trial in sorted(trials, key=lambda trial: (trial.size, -trial.mixture.sqnr_db)):
         families.setdefault(trial.family, trial)
     fewest = {trial.family: trial for trial in sorted(trials, key=lambda trial: -len(trial.mixture.wide))}
     both = dict.fromkeys((*families.values(), *fewest.values()))  # in this order, whatever their addresses
-    smallest = sorted(both, key=lambda trial: trial.size)[:MOST_BUILDS]
-    if not workbench.available or len(smallest) == 1:
+    smallest = sorted(both, key=lambda trial: trial.size)
+    if not workbench.available or (len(smallest) == 1 and workbench.goal.max_latency is None):
         return smallest[0], []
+    if workbench.backend.estimator is None and workbench.backend.timer is None:
+        return _first_usable(workbench, smallest[:MOST_BUILDS])
     if workbench.backend.estimator is None:
-        return _first_usable(workbench, smallest)
-    builds = workbench.build_each([trial.mixture.variant for trial in smallest])
-    built = [_built(workbench, trial, build) for trial, build in zip(smallest, builds, strict=True)]
+        smallest.sort(key=lambda trial: bool(trial.mixture.wide))
+    built = _built_each(workbench, smallest[: _most(workbench)])
     usable = [trial for trial in built if not trial.failure]
-    costs = [trial.estimate for trial in usable if trial.estimate is not None]
-    # Estimates that leave different operators without a cost cannot be compared.
-    if not usable or len(costs) < len(usable) or len({cost.ops_without_cost for cost in costs}) > 1:
-        return (usable or built)[0], built
-    return min(usable, key=lambda trial: (_time_us(trial), trial.size)), built
+    return (fastest(usable, lambda trial: trial.latency, lambda trial: trial.size) if usable else built[0]), built
+
+
+def _most(workbench: Workbench) -> int:
+    return MOST_TIMED if workbench.backend.estimator is None else MOST_BUILDS
 
 
 def _best_within(workbench: Workbench, trials: Sequence[_Trial]) -> tuple[_Trial, list[_Trial]]:
-    """The trial with the highest SQNR whose estimate is within the budget; if none is, the fastest one."""
-    baseline = workbench.baseline()
-    built: list[_Trial] = []
-    for trial in sorted(trials, key=lambda trial: trial.mixture.sqnr_db, reverse=True):
-        built.append(_built(workbench, trial, workbench.build(trial.mixture.variant)))
-        estimate = built[-1].estimate
-        ratio = None if built[-1].failure or estimate is None or baseline is None else estimate.ratio_to(baseline)
-        if ratio is not None and ratio <= (workbench.goal.max_latency or 0.0):
-            return built[-1], built
-    usable = [trial for trial in built if not trial.failure and trial.estimate is not None] or built
-    return min(usable, key=_time_us), built
+    """The trial with the highest SQNR whose latency is within the budget; if none is, the fastest one.
+
+    If there are more than can be built, every precision alone is, and of the others as many, evenly, from the highest
+    SQNR to the lowest.
+    """
+    built = _built_each(workbench, _spread(trials, _most(workbench)))
+    usable = [trial for trial in built if not trial.failure]
+    limit = workbench.goal.max_latency or 0.0
+    within = [trial for trial in usable if trial.latency is not None and trial.latency.is_within(limit)]
+    if within:
+        return max(within, key=lambda trial: trial.mixture.sqnr_db), built
+    return fastest(usable or built, lambda trial: trial.latency, lambda trial: trial.size), built
 
 
-def _time_us(trial: _Trial) -> float:
-    return 0.0 if trial.estimate is None else float(trial.estimate.mid_us)
+def _spread(trials: Sequence[_Trial], most: int) -> list[_Trial]:
+    """At most ``most`` trials, highest SQNR first: every precision alone, and the others evenly."""
+    ordered = sorted(trials, key=lambda trial: trial.mixture.sqnr_db, reverse=True)
+    mixtures = [trial for trial in ordered if trial.mixture.wide]
+    room = max(most - (len(ordered) - len(mixtures)), 0)
+    step = max(len(mixtures) - 1, 1) / max(room - 1, 1)
+    indices = {round(number * step) for number in range(room)} if len(mixtures) > room else set(range(len(mixtures)))
+    chosen = {id(trial) for index, trial in enumerate(mixtures) if index in indices}
+    return [trial for trial in ordered if not trial.mixture.wide or id(trial) in chosen][:most]
 
 
 def _first_usable(workbench: Workbench, trials: Sequence[_Trial]) -> tuple[_Trial, list[_Trial]]:
@@ -188,16 +202,23 @@ def _first_usable(workbench: Workbench, trials: Sequence[_Trial]) -> tuple[_Tria
     return built[0], built
 
 
+def _built_each(workbench: Workbench, trials: Sequence[_Trial]) -> list[_Trial]:
+    """The trials with why the target does not build them as planned, or else with their latencies."""
+    builds = workbench.build_each([trial.mixture.variant for trial in trials])
+    built = [_built(workbench, trial, build) for trial, build in zip(trials, builds, strict=True)]
+    usable = [number for number, trial in enumerate(built) if not trial.failure]
+    known = latencies(workbench, [builds[number].compiled for number in usable])
+    for number, latency in zip(usable, known or (), strict=known is not None):
+        built[number] = replace(built[number], latency=latency)
+    return built
+
+
 def _built(workbench: Workbench, trial: _Trial, build: Build) -> _Trial:
-    """The trial with the vendor's estimate, or why the target does not build it as planned."""
+    """The trial, and why the target does not build it as planned, if it does not."""
     if build.compiled.error:
         return replace(trial, failure=build.compiled.error)
     fidelity = verdicts.fidelity(workbench.backend.read_back(build.compiled, build.plan), Thresholds())
-    return replace(
-        trial,
-        failure=fidelity.reason if fidelity.status is Status.FAIL else "",
-        estimate=build.compiled.estimate,
-    )
+    return replace(trial, failure=fidelity.reason if fidelity.status is Status.FAIL else "")
 
 
 def _whole(workbench: Workbench, chosen: _Trial, trials: Sequence[_Trial], is_met: bool) -> Decision:
@@ -225,9 +246,12 @@ def _figures(trial: _Trial) -> dict[str, float]:
         "sqnr_db": mixture.sqnr_db,
         "float_macs_percent": 100 * mixture.float_share,
         "boundaries": float(mixture.boundaries),
-        **{f"drop of {name}": drop for name, drop in trial.drops.items()},
+        **{f"drop of {name}": drop for name, drop in (trial.drops or {}).items()},
     }
-    return figures if trial.estimate is None else {**figures, "estimate_us": _time_us(trial)}
+    if trial.latency is not None:
+        figures["latency_us" if trial.latency.measured else "estimate_us"] = trial.latency.us
+        figures |= {} if trial.latency.ratio is None else {"latency_ratio": trial.latency.ratio}
+    return figures
 
 
 def _reason(chosen: _Trial, trials: Sequence[_Trial], goal: Goal, is_met: bool) -> str:
@@ -258,16 +282,16 @@ def _islands(workbench: Workbench, chosen: _Trial) -> list[Decision]:
         names = {unit.name for unit in island}
         inside = [candidate for candidate in mixture.wide if names & {unit.name for unit in candidate.units}]
         share = min(sum(candidate.gain for candidate in inside) / total, 1.0)
-        wide = mixture.precision.name if mixture.precision is not None else ""
+        base, wide = chosen.family
         operators = f"{len(island)} operator{'s' * (len(island) != 1)}"
         decisions.append(
             Decision(
                 knob=NAME,
                 place=at_node(island[0].nodes[0]),
                 taken=wide,
-                alternatives=(Alternative(QUANTIZED, {"noise_share": share}), Alternative(wide)),
+                alternatives=(Alternative(base, {"noise_share": share}), Alternative(wide)),
                 rule="operators with the most noise at the outputs per cost become wider first",
-                reason=f"{operators} from here on; quantized, they cause {share:.0%} of the noise at the worst output",
+                reason=f"{operators} from here on; in {base}, they add {share:.0%} of the noise at the worst output",
                 samples=len(ranking_samples(workbench, mixture.variant.model)),
             )
         )

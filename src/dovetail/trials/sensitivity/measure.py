@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from dovetail.qdq.quantized_io import RunSamples
 from dovetail.trials.sensitivity.subjects import Subject
 from dovetail.verify.compare import compare_runs
 from dovetail.verify.segmented import SegmentedSimulation
-from dovetail.verify.verdicts import MAX_SQNR_DB, bounded_db
+from dovetail.verify.verdicts import MAX_SQNR_DB, lowest_if_nan_db
 
 Progress = Callable[[int, int | None], None]
 
@@ -83,7 +82,7 @@ def add_call(figures: dict[str, list[float]], exact: Sample, outputs: Sample, ca
         values = per_sample if rows is None or rows.mostly_alike else (agreement.outputs[name].sqnr_db,)
         if rows is None and exact[name].shape[:1] == (calls.per_call,) and len(values) == 1:
             values *= calls.per_call  # an output of another shape, which is wrong for every sample
-        figures.setdefault(name, []).extend(-MAX_SQNR_DB if math.isnan(db) else bounded_db(db) for db in values)
+        figures.setdefault(name, []).extend(map(lowest_if_nan_db, values))
 
 
 def cost_of(figures: Mapping[str, Sequence[float]]) -> Cost:
