@@ -111,20 +111,10 @@ def test_of_many_merges_only_those_that_gain_are_tried_one_by_one(
 
 
 def test_merges_are_decided_for_every_precision_separately(tmp_path: Path) -> None:
-    plan, (precision, *merges) = decided(tokens(100.0), tmp_path, "auto")
-    figures = {row.label: row.figures["simulation_sqnr_db"] for row in precision.alternatives}
-    assert set(figures) == {"w8a8", "w8a8-dynamic"}
-    alone, _ = decided(tokens(100.0), tmp_path, "w8a8")
+    _, (whole, *_) = decided(tokens(100.0), tmp_path, "auto")
+    figures = {row.label: row.figures["sqnr_db"] for row in whole.alternatives}
+    assert {"w8a8", "w8a8-dynamic", "fp32"} <= set(figures)
     assert figures["w8a8"] > 20, "w8a8 is compared with its merge in float"
-    assert precision.taken == plan.precision == max(figures, key=lambda name: figures[name])
+    alone, merges = decided(tokens(100.0), tmp_path, "w8a8")
     assert alone.precision == "w8a8"
-    assert all(merge.knob == "merges" for merge in merges)
-
-
-def test_the_better_precision_is_chosen_and_both_figures_are_recorded(tmp_path: Path) -> None:
-    plan, (decision, *_) = decided(tokens(1.0), tmp_path, "auto")
-    figures = {row.label: row.figures["simulation_sqnr_db"] for row in decision.alternatives}
-    assert figures["w8a8-dynamic"] > figures["w8a8"]
-    assert decision.taken == plan.precision == "w8a8-dynamic"
-    assert decision.reason.startswith("its worst output is the closest to float in simulation")
-    assert "none was run on the target" in decision.reason
+    assert [merge.knob for merge in merges] == ["merges"]
