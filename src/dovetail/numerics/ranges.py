@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
+from dovetail.encoding import Array, DType, Encoding, Granularity, IntGrid, QParams
 from dovetail.errors import InputError
 from dovetail.numerics import search
 from dovetail.numerics.affine import fake_quantize
 from dovetail.numerics.block import from_groups, to_groups
 from dovetail.numerics.grid import scale_and_zero_point
 from dovetail.numerics.histogram import Histogram, histogram_of
+from dovetail.numerics.lpbq import LEAST_BLOCK_SCALE, expand_blocks
 from dovetail.numerics.methods import RangeMethod
 
 __all__ = ["Histogram", "RangeMethod", "find_range", "histogram_of", "params_from_range", "weight_params"]
@@ -71,17 +72,16 @@ def weight_params(weight: Array, encoding: Encoding, axis: int | None = None, me
 
     ``mse`` shrinks each group's range to the one with the least squared error on its values: both ends by one factor,
     then, if asymmetric, each end by its own. A float8 weight is never clipped: its range is widened by up to two.
+    Expanded blocks get the integer scales that are closest to the scales of plain blocks.
     """
-    if encoding.granularity is Granularity.EXPANDED_BLOCK:
-        raise InputError(
-            "weight_params does not support expanded blocks: their scales must be multiples of one scale per channel"
-        )
     weight = np.asarray(weight, dtype=np.float32)
     if weight.size == 0:
         raise InputError(f"a weight of shape {weight.shape} has no values to choose a scale from")
     groups = to_groups(weight, encoding, axis)
     low = np.minimum(groups.min(axis=1), 0).astype(np.float64)
     high = np.maximum(groups.max(axis=1), 0).astype(np.float64)
+    if encoding.is_blocked and encoding.symmetric and encoding.dtype is not DType.F8E4M3:
+        low, high = _with_lowest_integer(low, high, encoding.dtype.grid)
     match _method(method):
         case RangeMethod.MINMAX | RangeMethod.MSE if encoding.dtype is DType.F8E4M3:
             wider = _best_widening(groups, low, high, encoding)
@@ -94,7 +94,20 @@ def weight_params(weight: Array, encoding: Encoding, axis: int | None = None, me
         case activation_method:
             raise InputError(f"range method {activation_method} is only for activations: use minmax or mse for weights")
     low, high = (from_groups(end, weight.shape, encoding, axis) for end in (low, high))
+    if encoding.granularity is Granularity.EXPANDED_BLOCK and axis is not None:
+        return expand_blocks(scale_and_zero_point(low, high, encoding)[0], encoding, axis)
     return params_from_range(low, high, encoding, axis)
+
+
+def _with_lowest_integer(low: Array, high: Array, grid: IntGrid) -> tuple[Array, Array]:
+    """The ends of blocks with which a symmetric scale is max(high / highest, -low / -lowest): it uses -8 of int4.
+
+    A block of zeros gets a small scale, because a large one would be the largest of its channel.
+    """
+    steps_below = 1 << (grid.bits - 1)
+    steps_above = steps_below - 1
+    reach = np.maximum(high, -low * (steps_above / steps_below))
+    return np.zeros_like(reach), np.maximum(reach, LEAST_BLOCK_SCALE * steps_above)
 
 
 def _best_widening(groups: Array, low: Array, high: Array, encoding: Encoding) -> Array:
