@@ -194,14 +194,14 @@ class QParams:
 
     def _check_expansion(self, scale: Array) -> None:
         """Check that only expanded blocks have two levels of scales, and that their product is the scale."""
-        levels = (self.int_scale, self.channel_scale)
         if self.encoding.granularity is not Granularity.EXPANDED_BLOCK:
-            if any(level is not None for level in levels):
+            if self.int_scale is not None or self.channel_scale is not None:
                 raise ValueError(f"granularity {self.encoding.granularity} has no int_scale and no channel_scale")
             return
         if self.int_scale is None or self.channel_scale is None:
             raise ValueError("expanded blocks require an int_scale and a channel_scale")
-        if self.int_scale.shape != scale.shape or not np.array_equal(effective_scale(*levels), scale):
+        effective = effective_scale(self.int_scale, self.channel_scale)
+        if self.int_scale.shape != scale.shape or not np.array_equal(effective, scale):
             raise ValueError("the scale of expanded blocks must be int_scale * channel_scale")
         if self.int_scale.min(initial=1) < 1 or self.int_scale.max(initial=1) > 1 << self.encoding.scale_bits:
             raise ValueError(f"every int_scale must be from 1 to {1 << self.encoding.scale_bits}")

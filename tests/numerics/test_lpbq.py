@@ -55,7 +55,8 @@ def test_weights_are_quantized_as_in_the_vectors(vector: dict[str, Any], transpo
         weight, expected, effective, integers, axis = weight.T, expected.T, effective.T, integers.T, 0
     encoding = Encoding(DType.S4, True, EXPANDED, vector["block_size"], 4 + vector["scale_bits"])
     params = weight_params(weight, encoding, axis)
-    assert params.int_scale is not None and params.channel_scale is not None
+    assert params.int_scale is not None
+    assert params.channel_scale is not None
     np.testing.assert_array_equal(params.int_scale, integers)
     np.testing.assert_allclose(params.channel_scale.ravel(), encoding_1_0_0["scale"], rtol=1e-6)
     np.testing.assert_allclose(params.scale, effective, rtol=1e-6)
@@ -80,7 +81,8 @@ def test_a_zero_block_does_not_change_the_scale_of_its_channel() -> None:
     weight[:16] = 0
     params = weight_params(weight, Encoding(DType.S4, True, EXPANDED, 16), 0)
     assert params.int_scale is not None
-    assert (params.int_scale[0] == 1).all() and (params.int_scale[1:].max(axis=0) == 16).all()
+    assert (params.int_scale[0] == 1).all()
+    assert (params.int_scale[1:].max(axis=0) == 16).all()
     assert float(params.scale.max()) < 1.0
 
 
@@ -121,9 +123,11 @@ def test_quantizing_stays_on_the_grid_of_eight_bits(axis: int) -> None:
     weight = np.random.default_rng(1).standard_t(3, (64, 32)).astype(np.float32)
     params = weight_params(weight, Encoding(DType.S4, True, EXPANDED, 16), axis)
     stored = quantize(weight, params)
-    assert params.int_scale is not None and params.channel_scale is not None
+    assert params.int_scale is not None
+    assert params.channel_scale is not None
     expanded = stored.astype(np.int32) * np.repeat(params.int_scale.astype(np.int32), 16, axis)
-    assert -128 <= int(expanded.min()) and int(expanded.max()) <= 127
+    assert int(expanded.min()) >= -128
+    assert int(expanded.max()) <= 127
     np.testing.assert_allclose(expanded * params.channel_scale, dequantize(stored, params), rtol=1e-6)
 
 
