@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import onnx_ir as ir
 
 from dovetail.calibrate.collect import collect
 from dovetail.calibrate.data import Data
+from dovetail.encoding import FLOAT32, Encoding
 from dovetail.model.memory import require_memory
 from dovetail.model.origin import record_fused_names
 from dovetail.model.read import require_float32, require_known_shapes
 from dovetail.model.split import SplitModel, split
-from dovetail.pass_record import PassRecord
+from dovetail.pass_record import Pass, PassRecord
 from dovetail.passes.fit_sentinels import fit_sentinels, tensors_beside_sentinels
 from dovetail.passes.infer_shapes import infer_shapes
+from dovetail.passes.linear_to_gemm import linear_to_gemm
 from dovetail.passes.normalize import normalize
 from dovetail.target import Target
 
@@ -26,12 +29,22 @@ def cut(normalized: ir.Model, target: Target) -> SplitModel:
     return split(normalized, target.table.unsupported)
 
 
-def rewrite(head: ir.Model, target: Target, original: ir.Model) -> Passed:
-    """Apply the target's rewrites to the head; an original name that is lost goes to the tensor that replaced it."""
+def rewrite(head: ir.Model, target: Target, original: ir.Model, weight: Encoding = FLOAT32) -> Passed:
+    """Apply the target's rewrites to the head; an original name that is lost goes to the tensor that replaced it.
+
+    ``weight``: the requested encoding of weights; linear layers whose weight can have its blocks are left as MatMul.
+    """
     model = head.clone()
-    records = [rewrite_pass(model) for rewrite_pass in target.rewrites.graph] + [infer_shapes(model)]
+    records = [rewrite_pass(model) for rewrite_pass in _passes(target, weight)] + [infer_shapes(model)]
     record_fused_names(original.graph, model.graph)
     return model, tuple(records)
+
+
+def _passes(target: Target, weight: Encoding) -> tuple[Pass, ...]:
+    if not weight.is_blocked:
+        return target.rewrites.graph
+    to_gemm = partial(linear_to_gemm, block_size=weight.block_size)
+    return tuple(to_gemm if change is linear_to_gemm else change for change in target.rewrites.graph)
 
 
 def depends_on_data(model: ir.Model, data: Data) -> bool:

@@ -101,6 +101,7 @@ def _float_graph(job: Job, run: RunDir, clock: Clock, stages: Stages, sha256: st
         head=KeyedValue(split.head, normalized.key),
         target=KeyedValue(job.target, job.target_key),
         original=source,
+        weight=KeyedValue(job.request.precision.weight, str(job.request.precision.weight)),
     )
     model, rewrites = rewritten.value
     require_quantizable(model)

@@ -58,3 +58,31 @@ def as_expanded(params: QParams) -> QParams:
         raise InputError("only symmetric blocks with zero points 0 can be expanded")
     encoding = replace(params.encoding, symmetric=True, granularity=Granularity.EXPANDED_BLOCK)
     return expand_blocks(params.scale, encoding, params.axis)
+
+
+def channel_scales(params: QParams) -> Array:
+    """The scale of a weight's integers per channel (or of the whole weight): of blocks, as if they were expanded."""
+    if not params.encoding.is_blocked or params.axis is None:
+        return params.scale
+    if params.channel_scale is not None:
+        return params.channel_scale.reshape(-1)
+    return np.asarray(params.scale.max(axis=params.axis).reshape(-1) / np.float32(1 << params.dtype.bits))
+
+
+def raise_channels(params: QParams, least: Array) -> QParams:
+    """Blocks whose scales per channel (see ``channel_scales``) are not below ``least``, which has one per channel.
+
+    Only the largest block of such a channel gets a larger scale; the others are expressed in it.
+    """
+    scales = channel_scales(params)
+    if params.axis is None or not np.any(scales < least):
+        return params
+    steps = 1 << (params.encoding.scale_bits or params.dtype.bits)
+    axis = normal_axis(params.axis, params.scale.ndim)
+    needed = np.where(scales < least, least * np.float32(steps), 0).astype(np.float32)
+    largest = params.scale == params.scale.max(axis=axis, keepdims=True)
+    per_channel = np.expand_dims(needed.reshape(params.scale.max(axis=axis).shape), axis)
+    raised = np.where(largest, np.maximum(params.scale, per_channel), params.scale)
+    if params.encoding.granularity is Granularity.EXPANDED_BLOCK:
+        return expand_blocks(raised, params.encoding, params.axis)
+    return QParams(params.encoding, raised, params.zero_point, params.axis)

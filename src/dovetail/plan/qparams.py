@@ -15,9 +15,11 @@ from dovetail.model.attention import ScalePlace, scale_at
 from dovetail.model.edit import attribute, constant_of
 from dovetail.model.origin import origin_of
 from dovetail.numerics.grid import FLOAT8_HIGHEST
+from dovetail.numerics.lpbq import channel_scales
 from dovetail.numerics.methods import RangeMethod
 from dovetail.numerics.ranges import find_range, params_from_range, weight_params
 from dovetail.op_support import FixedQParams, Slot
+from dovetail.plan.blocks import input_axis
 from dovetail.plan.constraints import Operand, Problem
 from dovetail.plan.imported_qparams import FROM_MODEL, ImportedQParams
 from dovetail.stats import Stats
@@ -276,6 +278,8 @@ def constant_params(
     """The QParams of a constant, from its own values."""
     if encoding.granularity is Granularity.TENSOR:
         return weight_params(array, encoding, None, method)
+    if encoding.is_blocked:
+        return weight_params(array, encoding, input_axis(node, array.ndim), method)
     return weight_params(array, encoding, channel_axis(node, operand.edge.index, array.ndim), method)
 
 
@@ -284,11 +288,13 @@ def _of_constants(method: str) -> str:
     return method if method == RangeMethod.MSE else RangeMethod.MINMAX
 
 
-def per_output_channel(node: ir.Node, scale: Array) -> Array:
-    """A weight's scales, one per output channel; a grouped ConvTranspose repeats its scales for every group.
+def per_output_channel(node: ir.Node, weight: QParams) -> Array:
+    """The scales of a weight's integers, one per output channel, from which the scale of its bias is derived.
 
-    A depthwise ConvTranspose has one scale for all channels, and so has its bias.
+    A grouped ConvTranspose repeats its scales for every group. A depthwise ConvTranspose has one scale for all
+    channels, and so has its bias.
     """
+    scale = channel_scales(weight)
     groups = int(attribute(node, "group", 1)) if node.op_type == "ConvTranspose" and scale.ndim else 1
     if groups > 1 and scale.size == 1:
         return scale.reshape(())

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dovetail.edge import Edge
 from dovetail.encoding import Encoding
 from dovetail.op_support import Precision, Signature, Slot
+from dovetail.plan.blocks import with_blocks
 from dovetail.plan.constraints import Operand, Problem, Unit
 from dovetail.plan.kernels import computing_in, constants_fit, same_width, usable
 from dovetail.plan.pinned_groups import pinned_groups, pinned_tensors
@@ -15,9 +16,10 @@ from dovetail.plan.refuse_pins import refuse_pins
 from dovetail.plan.request import OperandPin, Pin, Request
 from dovetail.storage import Reason
 
-# Cost of a signature, per operand: a weight encoding other than requested changes the model most, another
-# activation encoding changes the kernel, a conversion only costs time.
-_WEIGHT_COST, _ACTIVATION_COST, _CONVERSION_COST = 8, 2, 1
+# Cost of a signature, per operand: a weight encoding other than requested changes the model most (one without the
+# requested blocks less than one of another width), another activation encoding changes the kernel, a conversion only
+# costs time.
+_WEIGHT_COST, _BLOCKS_COST, _ACTIVATION_COST, _CONVERSION_COST = 8, 4, 2, 1
 # Consumers must read a pinned tensor without a conversion, or the pin would have no effect.
 _PINNED_COST = 32
 
@@ -231,7 +233,7 @@ def _choose(
     """The cheapest signature with the encoding that was decided for the unit's outputs, in the precision of its pin."""
     precision = requested if pin is None else pin.precision
     decided = {groups[problem.group_of[v.name or ""]].encoding for v in unit.outputs}
-    candidates = usable(unit)
+    candidates = with_blocks(unit, usable(unit), precision)
     fitting = [s for s in candidates if decided <= {s.output}] or candidates or list(unit.signatures)
     if pin is not None:
         fitting = computing_in(unit, fitting, pin.precision) or fitting
@@ -265,7 +267,7 @@ def _cost(
     if slot is None or slot.derived:
         return 0
     if operand.constant and slot.constant:
-        return 0 if same_width(slot.encoding, precision.weight) else _WEIGHT_COST
+        return _weight_cost(slot.encoding, precision.weight)
     cost = 0 if same_width(slot.encoding, precision.activation) else _ACTIVATION_COST
     if not operand.constant:
         root = problem.group_of[operand.name]
@@ -273,3 +275,9 @@ def _cost(
         if slot.encoding.dtype.is_quantized or problem.table.quantizes_edges:  # a dequantized tensor loses nothing
             cost += _PINNED_COST * (reads.get(root, slot.encoding) != slot.encoding)
     return cost
+
+
+def _weight_cost(encoding: Encoding, wanted: Encoding) -> int:
+    if not same_width(encoding, wanted):
+        return _WEIGHT_COST
+    return _BLOCKS_COST if encoding.is_blocked != wanted.is_blocked else 0

@@ -15,7 +15,7 @@ from dovetail.backend import Artifact, Backend, CompileResult, Probe, ReadBack, 
 from dovetail.errors import InputError
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.model.write import write
-from dovetail.op_support import AUTO, FP32, W8A8, W8A16, Chain, OpTable
+from dovetail.op_support import AUTO, FP32, W4A16, W4A16_BQ, W4A16_LPBQ, W8A8, W8A16, Chain, OpTable
 from dovetail.passes.linear_to_gemm import linear_to_gemm
 from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.remove_unused import remove_unused
@@ -100,7 +100,7 @@ ORT_CPU = Target(
     table=OpTable(
         target="ort-cpu",
         ops=TABLE,
-        precisions={p.name: p for p in (W8A8, W8A16, FP32)},
+        precisions={p.name: p for p in (W8A8, W8A16, W4A16, W4A16_BQ, W4A16_LPBQ, FP32)},
         choices={AUTO: (W8A8.name, FP32.name)},
         chains=(Chain(("Conv", "Relu")), Chain(("Gemm", "Relu")), Chain(("Add", "Relu"))),
         runs_float_between=True,

@@ -13,6 +13,7 @@ from dovetail.targets.child import ChildResult
 from dovetail.targets.htp.rules.compiler import NO_DLC, NOT_FOR_DEVICE, OTHER_ARCHITECTURE, QAIRT_VERSION_UNKNOWN
 from dovetail.targets.qnn_htp.emitted_nodes import emitted_nodes
 from dovetail.targets.qnn_htp.estimate import read_estimate, read_traffic
+from dovetail.targets.qnn_htp.expanded_blocks import block_options
 from dovetail.targets.qnn_htp.install import PACKAGE
 from dovetail.targets.qnn_htp.log import compiled_for, failure, warnings
 from dovetail.targets.qnn_htp.options import HtpOptions
@@ -42,6 +43,7 @@ def compile_model(options: HtpOptions, artifacts: tuple[Artifact, ...], folder: 
     provider_options = {**options.provider, "dump_json_qnn_graph": "1", "json_qnn_graph_dir": dump.name}
     provider_options |= {"profiling_level": "detailed", "profiling_file_path": profile.name}
     model = artifacts[0].path
+    provider_options |= block_options(model)
 
     def failed(result: ChildResult) -> CompileResult:
         return failure(result, artifacts, emitted_nodes(model))
@@ -116,7 +118,7 @@ def _write_dlc(options: HtpOptions, model: Path, folder: Path) -> tuple[Path, st
     path = folder / "model.dlc"
     call = ToolCall(
         f"{SESSION}:write_dlc_in_child",
-        {"model": "model.onnx", "options": dict(options.provider), "folder": "."},
+        {"model": "model.onnx", "options": {**options.provider, **block_options(model)}, "folder": "."},
         inputs=model_inputs(model),
         packages=(PACKAGE,),
         who="the DLC writer",
