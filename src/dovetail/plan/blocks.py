@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from dovetail.encoding import Encoding
+from dovetail.encoding import Encoding, Granularity
 from dovetail.model.edit import attribute, shape_of
 from dovetail.op_support import Precision, Signature
 from dovetail.plan.constraints import Operand, Unit
@@ -45,7 +45,7 @@ def with_blocks(unit: Unit, signatures: Sequence[Signature], precision: Precisio
 
 def why_no_blocks(unit: Unit, operand: Operand, wanted: Encoding, chosen: Encoding) -> str:
     """Why a weight does not have the requested blocks; empty where it has them or none were requested."""
-    if not wanted.is_blocked or chosen.is_blocked or operand.slot != WEIGHT:
+    if not wanted.is_blocked or chosen.granularity is not Granularity.AXIS or operand.slot != WEIGHT:
         return ""
     listed = () if unit.support is None else unit.support.signatures
     in_blocks = [s for s in listed if any(_is_same(e, wanted) for e in _blocked(s))]
