@@ -16,8 +16,8 @@ from dovetail.model.read import require_float32, require_known_shapes
 from dovetail.model.split import SplitModel, split
 from dovetail.pass_record import Pass, PassRecord
 from dovetail.passes.fit_sentinels import fit_sentinels, tensors_beside_sentinels
+from dovetail.passes.gemm_to_matmul import gemm_to_matmul
 from dovetail.passes.infer_shapes import infer_shapes
-from dovetail.passes.linear_to_gemm import linear_to_gemm
 from dovetail.passes.normalize import normalize
 from dovetail.target import Target
 
@@ -32,7 +32,7 @@ def cut(normalized: ir.Model, target: Target) -> SplitModel:
 def rewrite(head: ir.Model, target: Target, original: ir.Model, weight: Encoding = FLOAT32) -> Passed:
     """Apply the target's rewrites to the head; an original name that is lost goes to the tensor that replaced it.
 
-    ``weight``: the requested encoding of weights; linear layers whose weight can have its blocks are left as MatMul.
+    ``weight``: the requested encoding of weights; linear layers whose weight can have its blocks become MatMul.
     """
     model = head.clone()
     records = [rewrite_pass(model) for rewrite_pass in _passes(target, weight)] + [infer_shapes(model)]
@@ -41,10 +41,8 @@ def rewrite(head: ir.Model, target: Target, original: ir.Model, weight: Encoding
 
 
 def _passes(target: Target, weight: Encoding) -> tuple[Pass, ...]:
-    if not weight.is_blocked:
-        return target.rewrites.graph
-    to_gemm = partial(linear_to_gemm, block_size=weight.block_size)
-    return tuple(to_gemm if change is linear_to_gemm else change for change in target.rewrites.graph)
+    passes = target.rewrites.graph
+    return (*passes, partial(gemm_to_matmul, block_size=weight.block_size)) if weight.is_blocked else passes
 
 
 def depends_on_data(model: ir.Model, data: Data) -> bool:

@@ -41,7 +41,7 @@ def lpbq_scales(block_scales: Array, *, block_axis: int, scale_bits: int = 4) ->
     largest = scales.max(axis=axis, keepdims=True)
     least = np.finfo(np.float32).tiny * most  # the channel's scale is a normal float32
     channel = np.maximum(np.where(largest == 0, LEAST_BLOCK_SCALE, largest), least).astype(scales.dtype) / most
-    ratio = np.where(largest == 0, most, scales / channel)
+    ratio = np.where(scales == largest, most, scales / channel)
     integers = np.clip(np.rint(ratio), 1, most).astype(np.uint8 if most <= np.iinfo(np.uint8).max else np.uint16)
     return np.squeeze(channel, axis), integers
 

@@ -23,12 +23,8 @@ from dovetail.model.origin import nodes_of
 from dovetail.pass_record import PassRecord, Site
 
 
-def linear_to_gemm(model: ir.Model, block_size: int = 0) -> PassRecord:
-    """Rewrite every ``MatMul(x, constant) + bias`` in which the Add is the only consumer of the MatMul.
-
-    ``block_size``: weights are quantized in blocks of this size along the input channels. Those that can be divided
-    into blocks stay MatMul: no target has a Gemm with such weights (HTP runs it with float16 activations).
-    """
+def linear_to_gemm(model: ir.Model) -> PassRecord:
+    """Rewrite every ``MatMul(x, constant) + bias`` in which the Add is the only consumer of the MatMul."""
     graph = model.graph
     changed: list[Site] = []
     declined: list[Site] = []
@@ -38,7 +34,7 @@ def linear_to_gemm(model: ir.Model, block_size: int = 0) -> PassRecord:
             continue
         where = ", ".join(nodes_of(matmul)) or matmul.name or ""
         add = sole_consumer(matmul.outputs[0])
-        reason = _obstacle(matmul, add, block_size)
+        reason = _obstacle(matmul, add)
         if reason or add is None:
             declined.append(Site(where, reason or "its output has several consumers"))
             continue
@@ -47,7 +43,7 @@ def linear_to_gemm(model: ir.Model, block_size: int = 0) -> PassRecord:
     return PassRecord("linear_to_gemm", tuple(changed), tuple(declined))
 
 
-def _obstacle(matmul: ir.Node, add: ir.Node | None, block_size: int) -> str:
+def _obstacle(matmul: ir.Node, add: ir.Node | None) -> str:
     """Why this MatMul cannot become a Gemm; empty if it can."""
     source, weight = matmul.inputs
     if add is None or not is_op(add, "Add"):
@@ -58,8 +54,6 @@ def _obstacle(matmul: ir.Node, add: ir.Node | None, block_size: int) -> str:
     bias = _bias(matmul, add)
     if bias is None or constant_of(bias) is None or shape_of(bias) != weight_shape[1:]:
         return "the added operand is not one constant per output channel"
-    if block_size and weight_shape[0] % block_size == 0:
-        return "its weight is quantized in blocks, which Gemm does not support"
     return ""
 
 
