@@ -14,6 +14,7 @@ from dovetail.plan.constraints import Operand, Unit
 
 # The input of a linear operator that is its weight.
 WEIGHT = 1
+_ALWAYS_BITS = 8
 
 
 def input_axis(node: ir.Node, rank: int) -> int:
@@ -41,6 +42,18 @@ def with_blocks(unit: Unit, signatures: Sequence[Signature], precision: Precisio
     if not in_blocks:
         return [s for s in plain if not _has_bits(s, wanted)]
     return plain if _indivisible(unit, wanted) else [*in_blocks, *plain]
+
+
+def available_weight(signatures: Sequence[Signature], wanted: Encoding) -> Encoding:
+    """The encoding of weights to look for: the requested one, or the narrowest one where a unit does not have it.
+
+    Of the precisions with 8 bits or more every linear operator has a kernel; of narrower ones it may have none.
+    """
+    slots = [slot for s in signatures if (slot := s.slot(WEIGHT)) is not None and slot.constant]
+    integer = [slot.encoding for slot in slots if slot.encoding.dtype.is_integer]
+    if wanted.dtype.bits >= _ALWAYS_BITS or not integer or any(e.dtype is wanted.dtype for e in integer):
+        return wanted
+    return min(integer, key=lambda encoding: encoding.dtype.bits)
 
 
 def why_no_blocks(unit: Unit, operand: Operand, wanted: Encoding, chosen: Encoding) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dovetail.edge import Edge
 from dovetail.encoding import Encoding
 from dovetail.op_support import Precision, Signature, Slot
-from dovetail.plan.blocks import with_blocks
+from dovetail.plan.blocks import available_weight, with_blocks
 from dovetail.plan.constraints import Operand, Problem, Unit
 from dovetail.plan.kernels import computing_in, constants_fit, same_width, usable
 from dovetail.plan.pinned_groups import pinned_groups, pinned_tensors
@@ -16,10 +16,9 @@ from dovetail.plan.refuse_pins import refuse_pins
 from dovetail.plan.request import OperandPin, Pin, Request
 from dovetail.storage import Reason
 
-# Cost of a signature, per operand: a weight encoding other than requested changes the model most (one without the
-# requested blocks less than one of another width), another activation encoding changes the kernel, a conversion only
-# costs time.
-_WEIGHT_COST, _BLOCKS_COST, _ACTIVATION_COST, _CONVERSION_COST = 8, 4, 2, 1
+# Cost of a signature, per operand: a weight encoding other than requested changes the model most, another
+# activation encoding changes the kernel, a conversion only costs time.
+_WEIGHT_COST, _ACTIVATION_COST, _CONVERSION_COST = 8, 2, 1
 # Consumers must read a pinned tensor without a conversion, or the pin would have no effect.
 _PINNED_COST = 32
 
@@ -237,7 +236,8 @@ def _choose(
     fitting = [s for s in candidates if decided <= {s.output}] or candidates or list(unit.signatures)
     if pin is not None:
         fitting = computing_in(unit, fitting, pin.precision) or fitting
-    return min(fitting, key=lambda s: sum(_cost(problem, o, s, precision, groups, reads) for o in unit.operands))
+    wanted = replace(precision, weight=available_weight(fitting, precision.weight))
+    return min(fitting, key=lambda s: sum(_cost(problem, o, s, wanted, groups, reads) for o in unit.operands))
 
 
 def _narrower(unit: Unit, chosen: Signature) -> Signature:
@@ -267,7 +267,7 @@ def _cost(
     if slot is None or slot.derived:
         return 0
     if operand.constant and slot.constant:
-        return _weight_cost(slot.encoding, precision.weight)
+        return 0 if same_width(slot.encoding, precision.weight) else _WEIGHT_COST
     cost = 0 if same_width(slot.encoding, precision.activation) else _ACTIVATION_COST
     if not operand.constant:
         root = problem.group_of[operand.name]
@@ -275,9 +275,3 @@ def _cost(
         if slot.encoding.dtype.is_quantized or problem.table.quantizes_edges:  # a dequantized tensor loses nothing
             cost += _PINNED_COST * (reads.get(root, slot.encoding) != slot.encoding)
     return cost
-
-
-def _weight_cost(encoding: Encoding, wanted: Encoding) -> int:
-    if not same_width(encoding, wanted):
-        return _WEIGHT_COST
-    return _BLOCKS_COST if encoding.is_blocked != wanted.is_blocked else 0
