@@ -7,15 +7,17 @@ import onnx_ir as ir
 
 from tests.planning import graph
 
+OUT = 48
+BIAS = np.linspace(-3, 4, OUT).astype(np.float32)
 # Operator -> shape of the input, of the weight, attributes, and the axis of the weight's input channels. ``C`` is the
-# number of input channels, 8 that of output channels.
+# number of input channels, ``OUT`` that of output channels: above 32, HTP computes some blocks wrongly.
 LAYERS = {
-    "MatMul": ("5,C", ("C", 8), "", 0),
-    "Gemm": ("5,C", ("C", 8), "", 0),
-    "Gemm transB": ("5,C", (8, "C"), "<transB = 1>", 1),
-    "Gemm transA": ("C,5", ("C", 8), "<transA = 1>", 0),
-    "Gemm both": ("C,5", (8, "C"), "<transA = 1, transB = 1>", 1),
-    "Conv": ("1,C,3,3", (8, "C", 1, 1), "", 1),
+    "MatMul": ("64,C", ("C", OUT), "", 0),
+    "Gemm": ("64,C", ("C", OUT), "", 0),
+    "Gemm transB": ("64,C", (OUT, "C"), "<transB = 1>", 1),
+    "Gemm transA": ("C,64", ("C", OUT), "<transA = 1>", 0),
+    "Gemm both": ("C,64", (OUT, "C"), "<transA = 1, transB = 1>", 1),
+    "Conv": ("1,C,8,8", (OUT, "C", 1, 1), "", 1),
 }
 
 
@@ -32,11 +34,11 @@ def layer_model(layer: str, channels: int = 64, weight: np.ndarray | None = None
     """One layer, with a bias where the operator has one."""
     data, _, attributes, _ = LAYERS[layer]
     op, inputs = layer.partition(" ")[0], "x, w" if layer == "MatMul" else "x, w, b"
-    out = "1,8,3,3" if op == "Conv" else "5,8"
+    out = f"1,{OUT},8,8" if op == "Conv" else f"64,{OUT}"
     body = f"g (float[{data.replace('C', str(channels))}] x) => (float[{out}] y)"
     array = weight_of(layer, channels) if weight is None else weight
     constants = (
-        f"<float[{','.join(map(str, array.shape))}] w = {{{_numbers(array)}}}, float[8] b = {{1,-1,2,0,3,1,4,5}}>"
+        f"<float[{','.join(map(str, array.shape))}] w = {{{_numbers(array)}}}, float[{OUT}] b = {{{_numbers(BIAS)}}}>"
     )
     return graph(f"{body} {constants} {{ y = {op}{attributes}({inputs}) }}")
 

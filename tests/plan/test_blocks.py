@@ -26,7 +26,7 @@ from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.targets.ort_cpu.target import ORT_CPU
 from dovetail.verify.run import SessionRun
-from tests.block_layers import LAYERS, layer_model, weight_of
+from tests.block_layers import BIAS, LAYERS, OUT, layer_model, weight_of
 from tests.planning import graph, noise, planned
 
 
@@ -139,7 +139,7 @@ def test_the_bias_beside_blocks_has_the_scale_of_the_integers(layer: str, precis
     (output,) = list(SessionRun(artifact.path, Mode.EXACT, tmp_path)([sample]))
     x, w = fake_quantize(sample["x"], source), fake_quantize(weight_of(layer, 64), weight)
     expected = np.einsum("ichw,oc->iohw", x, w[:, :, 0, 0]) if layer == "Conv" else x @ (w.T if "B" in layer else w)
-    expected += np.asarray([1, -1, 2, 0, 3, 1, 4, 5]).reshape((1, 8, 1, 1) if layer == "Conv" else (8,))
+    expected += BIAS.reshape((1, OUT, 1, 1) if layer == "Conv" else (OUT,))
     np.testing.assert_allclose(output["y"], expected, atol=np.abs(expected).max() * 1e-3)
 
 
@@ -156,7 +156,7 @@ def test_a_nearly_dead_channel_is_raised_to_what_htp_computes_correctly(layer: s
     assert isinstance(params, QParams)
     plain = weight_params(weight, params.encoding, params.axis)
     raised = channel_scales(params) > channel_scales(plain)
-    assert raised.tolist() == [channel == 3 for channel in range(8)]
+    assert raised.tolist() == [channel == 3 for channel in range(OUT)]
     assert params.int_scale is not None
     assert (params.int_scale.max(axis=params.axis) == 16).all()
 
@@ -173,8 +173,8 @@ def test_a_plan_with_expanded_blocks_is_written_and_read_back(tmp_path: Path) ->
     [
         ({"axis": None}, "axis"),
         ({"zero_point": 1}, "zero points 0"),
-        ({"scale": {"channel": [[1.0] * 8], "integers": [[17] * 8] * 2, "bits": 8}}, "from 1 to 16"),
-        ({"scale": {"channel": [[1.0] * 8], "integers": [[1.5] * 8] * 2, "bits": 8}}, "whole numbers"),
+        ({"scale": {"channel": [[1.0] * OUT], "integers": [[17] * OUT] * 2, "bits": 8}}, "from 1 to 16"),
+        ({"scale": {"channel": [[1.0] * OUT], "integers": [[1.5] * OUT] * 2, "bits": 8}}, "whole numbers"),
     ],
 )
 def test_an_edited_plan_with_bad_expanded_blocks_is_refused(

@@ -57,7 +57,7 @@ def _weight(path: Path) -> QParams:
 
 
 def test_weights_are_packed_two_to_a_byte_without_zero_points(tmp_path: Path) -> None:
-    weight = np.random.default_rng(0).standard_normal((1024, 8)).astype(np.float32)
+    weight = np.random.default_rng(0).standard_normal((1024, 48)).astype(np.float32)
     model = layer_model("MatMul", 1024, weight)
     plan = planned(model, ORT_CPU, replace(W4A16_LPBQ))
     sizes = {}
