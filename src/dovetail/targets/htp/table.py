@@ -86,7 +86,7 @@ _MAX_BLOCK_RANK = 4
 # Expanded blocks (LPBQ) of 16, and of multiples of 32, agree with the simulation to 76 to 86 dB if the number of input
 # channels is a multiple of 32. All others compile as well, and are wrong: blocks of 8, 24, 40, 48 and 80 give -5 to
 # -10 dB, blocks of 16 over 48, 80, 112 and 240 channels 3 to 6 dB.
-_EXPANDED_SIZE, _EXPANDED_MULTIPLE = 16, 32
+_EXPANDED_SIZE, EXPANDED_MULTIPLE = 16, 32
 # Float scales: "block_size must be a multiple of 8 for 4-bit weight".
 _BLOCK_MULTIPLE = 8
 # Rejected, also in float (onnxruntime-qnn 2.7.0, soc 43): "output shape must be static", or "not supported by QNN EP".
@@ -120,7 +120,7 @@ def htp_table(target: str, chip: Chip) -> OpTable:
         unavailable=_unavailable(chip),
         float_encoding=in_float,
         runs_float_between=chip.has_float16,
-        why_no_block_size=_why_no_block_size,
+        why_no_block_size=why_no_block_size,
     )
 
 
@@ -259,16 +259,15 @@ def _why_not_expanded(node: ir.Node) -> str:
         return reason
     shape = shape_of(node.inputs[1]) or ()
     channels = shape[1 if node.op_type == "Conv" else 0]
-    if channels % _EXPANDED_MULTIPLE:
-        return (
-            f"HTP computes it wrongly for {channels} input channels, which are not a multiple of {_EXPANDED_MULTIPLE}"
-        )
+    if channels % EXPANDED_MULTIPLE:
+        return f"HTP computes it wrongly for {channels} input channels, which are not a multiple of {EXPANDED_MULTIPLE}"
     return ""
 
 
-def _why_no_block_size(weight: Encoding) -> str:
+def why_no_block_size(weight: Encoding) -> str:
+    """Why HTP does not compute blocks of this size correctly; empty if it does."""
     size = weight.block_size
-    if weight.granularity is Granularity.EXPANDED_BLOCK and size != _EXPANDED_SIZE and size % _EXPANDED_MULTIPLE:
+    if weight.granularity is Granularity.EXPANDED_BLOCK and size != _EXPANDED_SIZE and size % EXPANDED_MULTIPLE:
         return "HTP computes blocks with integer scales wrongly, unless the size is 16 or a multiple of 32"
     if size % _BLOCK_MULTIPLE:
         return f"HTP supports only multiples of {_BLOCK_MULTIPLE}"

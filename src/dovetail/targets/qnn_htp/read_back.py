@@ -94,6 +94,8 @@ def _look_up(
         )
         return value.as_read(*changed(*texts))
     if encoding.granularity is Granularity.EXPANDED_BLOCK:
+        if not blocks.encodings:
+            return value.as_read(Outcome.NOT_FOUND, "the provider's scales per block were not recorded")
         difference = blocks.difference(name, value.params)
         if difference is not None:
             return value.as_read(*changed(*difference))
