@@ -235,3 +235,14 @@ def why_not_pointwise(node: ir.Node) -> str:
     if shape is None or len(shape) != 4 or shape[2:] != (1, 1):
         return "only convolutions of 1 x 1 have block-quantized weights"
     return "" if attribute(node, "group", 1) == 1 else "convolutions with groups have no block-quantized weights"
+
+
+def input_axis(node: ir.Node, rank: int) -> int:
+    """The axis of a weight's input channels, along which its blocks are; it depends on the operator only."""
+    if node.op_type == "Conv":
+        return 1
+    if node.op_type == "ConvTranspose":
+        return 0
+    if node.op_type == "Gemm":
+        return 1 if attribute(node, "transB", 0) else 0
+    return rank - 2

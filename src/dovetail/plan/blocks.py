@@ -5,27 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import onnx_ir as ir
-
 from dovetail.encoding import Encoding, Granularity
-from dovetail.model.edit import attribute, shape_of
+from dovetail.model.edit import input_axis, shape_of
 from dovetail.op_support import Precision, Signature
 from dovetail.plan.constraints import Operand, Unit
 
 # The input of a linear operator that is its weight.
 WEIGHT = 1
 _ALWAYS_BITS = 8
-
-
-def input_axis(node: ir.Node, rank: int) -> int:
-    """The axis of a weight's input channels, along which its blocks are; it depends on the operator only."""
-    if node.op_type == "Conv":
-        return 1
-    if node.op_type == "ConvTranspose":
-        return 0
-    if node.op_type == "Gemm":
-        return 1 if attribute(node, "transB", 0) else 0
-    return rank - 2
 
 
 def with_blocks(unit: Unit, signatures: Sequence[Signature], precision: Precision) -> list[Signature]:

@@ -12,14 +12,13 @@ import onnx_ir as ir
 from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
 from dovetail.errors import InputError
 from dovetail.model.attention import ScalePlace, scale_at
-from dovetail.model.edit import attribute, constant_of
+from dovetail.model.edit import attribute, constant_of, input_axis
 from dovetail.model.origin import origin_of
 from dovetail.numerics.grid import FLOAT8_HIGHEST
 from dovetail.numerics.lpbq import channel_scales
 from dovetail.numerics.methods import RangeMethod
 from dovetail.numerics.ranges import find_range, params_from_range, weight_params
 from dovetail.op_support import FixedQParams, Slot
-from dovetail.plan.blocks import input_axis
 from dovetail.plan.constraints import Operand, Problem
 from dovetail.plan.imported_qparams import FROM_MODEL, ImportedQParams
 from dovetail.stats import Stats

@@ -8,12 +8,11 @@ import onnx_ir as ir
 from dovetail.edge import Edge
 from dovetail.encoding import Array, Encoding, Granularity, QParams
 from dovetail.errors import InputError
-from dovetail.model.edit import shape_of
+from dovetail.model.edit import input_axis, shape_of
 from dovetail.model.origin import each_value
 from dovetail.numerics.bias import bias_params
 from dovetail.numerics.block import spread
 from dovetail.op_support import OpTable, Signature, Slot
-from dovetail.plan.blocks import input_axis
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem
 from dovetail.plan.qparams import channel_axis, per_output_channel
 from dovetail.storage import IN_FLOAT32, Plan, Storage
