@@ -12,9 +12,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+import dovetail
 from dovetail.backend import MODEL, Outcome, ReadBack
-from dovetail.encoding import DType, QParams
+from dovetail.encoding import DType, Granularity, QParams
 from dovetail.errors import UnfinishedError
+from dovetail.finding import Status
 from dovetail.float_graph import cut, rewrite
 from dovetail.model.session import Mode
 from dovetail.numerics.affine import quantize
@@ -30,6 +32,7 @@ from dovetail.verify.run import SessionRun
 from tests.block_layers import layer_model, weight_of
 from tests.equality import sqnr_db
 from tests.planning import noise, planned
+from tests.test_to_lpbq import blocks
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 
@@ -185,3 +188,15 @@ def test_stored_integers_are_the_rounded_weights(htp: Target) -> None:
     weight = weight_of("MatMul", 192)
     plain = weight_params(weight, replace(W4_BLOCK, block_size=32), 0)
     assert (quantize(weight, params) != quantize(weight, plain)).any()
+
+
+def test_a_model_of_another_tool_is_converted_and_deployed(tmp_path: Path) -> None:
+    path = blocks(tmp_path / "model.onnx")
+    calibration = {"x": np.random.default_rng(1).standard_normal((4, 8, 64)).astype(np.float32)}
+    result = dovetail.repair(
+        path, target="qnn-htp:sm8550", output=tmp_path / "run", calibration=calibration, to_lpbq=True
+    )
+    assert result.verdicts["fidelity"].status is Status.PASS
+    assert result.verdicts["numerics"].status is Status.PASS
+    (row,) = [row for row in result.plan if row.dtype is DType.S4]
+    assert row.granularity is Granularity.EXPANDED_BLOCK
