@@ -1,0 +1,87 @@
+"""Every block-quantized layer of a shipped ViT alone, on the HTP emulator and in the simulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+from tests.planning import observe
+
+from dovetail import zoo
+from dovetail.backend import MODEL
+from dovetail.encoding import DType
+from dovetail.float_graph import cut, rewrite
+from dovetail.model.edit import constant_of, shape_of
+from dovetail.model.read import read
+from dovetail.model.session import Mode
+from dovetail.numerics.metrics import sqnr_db
+from dovetail.op_support import W4A16_LPBQ
+from dovetail.passes.infer_shapes import infer_shapes
+from dovetail.passes.normalize import normalize
+from dovetail.plan.make import make_plan
+from dovetail.plan.request import Request
+from dovetail.targets import open_target
+from dovetail.verify.run import SessionRun
+
+
+def layers_alone(size: int, folder: Path) -> dict[str, float]:
+    """The agreement of emulator and simulation in dB, by layer; each is fed what the simulation has there."""
+    shipped, target = zoo.load("vit_digits"), open_target("qnn-htp:sm8550")
+    precision = replace(W4A16_LPBQ, weight=replace(W4A16_LPBQ.weight, block_size=size))
+    original = read(shipped.model_path)
+    model, _ = rewrite(cut(normalize(original)[0], target).head, target, original, precision.weight)
+    data = shipped.calib()
+    request = Request(precision)
+    plan = make_plan(model, target.table, observe(model, target, data), request)
+    edges = [edge for edge, choice in plan.edges.items() if choice.storage.dtype is DType.S4]
+    nodes = {node.name: node for node in model.graph}
+    folder.mkdir(parents=True)
+    emitted = target.backend.emit(model, plan, folder)
+    inputs = {edge: f"{nodes[edge.node].inputs[0].name}" for edge in edges}
+    tensors = _simulated(emitted[0].path, tuple(dict.fromkeys(inputs.values())), data, folder)
+    figures = {}
+    for index, edge in enumerate(edges):
+        alone, sample = _alone(nodes[edge.node]), {"x": tensors[inputs[edge]]}
+        layer_plan = make_plan(alone, target.table, observe(alone, target, {"x": sample["x"][None]}), request)
+        work = folder / f"{index}"
+        work.mkdir()
+        artifacts = target.backend.emit(alone, layer_plan, work)
+        compiled = target.backend.compile(artifacts, work)
+        simulation = SessionRun(next(a.path for a in artifacts if a.name == MODEL), Mode.EXACT, work)
+        (expected,), (emulated,) = list(simulation([sample])), list(target.backend.runner.run(compiled, [sample]))
+        figures[edge.node] = sqnr_db(expected["y"], emulated["y"])
+    return figures
+
+
+def _simulated(
+    emitted: Path, names: tuple[str, ...], data: dict[str, np.ndarray], folder: Path
+) -> dict[str, np.ndarray]:
+    """The values of tensors in the simulation of the first sample."""
+    model = ir.load(emitted)
+    values = {value.name: value for node in model.graph for value in node.outputs}
+    for name in names:
+        model.graph.outputs.append(values[f"{name}__dq"] if f"{name}__dq" in values else values[name])
+    infer_shapes(model)
+    path = folder / "with_outputs.onnx"
+    ir.save(model, path)
+    (outputs,) = list(SessionRun(path, Mode.EXACT, folder)([{name: array[0] for name, array in data.items()}]))
+    return {name: outputs[f"{name}__dq"] if f"{name}__dq" in outputs else outputs[name] for name in names}
+
+
+def _alone(node: ir.Node) -> ir.Model:
+    """A model of one MatMul."""
+    weight, shape = constant_of(node.inputs[1]), shape_of(node.inputs[0])
+    if weight is None or shape is None:
+        raise ValueError(f"{node.name!r} has no constant weight")
+    x = ir.Value(name="x", shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.FLOAT))
+    constant = ir.Value(name="w", const_value=ir.Tensor(np.array(weight), name="w"))
+    copy = ir.node(node.op_type, [x, constant], name="layer")
+    copy.outputs[0].name = "y"
+    copy.outputs[0].type, copy.outputs[0].shape = (
+        ir.TensorType(ir.DataType.FLOAT),
+        ir.Shape((*shape[:-1], weight.shape[1])),
+    )
+    graph = ir.Graph([x], [copy.outputs[0]], nodes=[copy], initializers=[constant], opset_imports={"": 21}, name="g")
+    return ir.Model(graph, ir_version=10)
