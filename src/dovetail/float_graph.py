@@ -16,9 +16,10 @@ from dovetail.model.read import require_float32, require_known_shapes
 from dovetail.model.split import SplitModel, split
 from dovetail.pass_record import Pass, PassRecord
 from dovetail.passes.fit_sentinels import fit_sentinels, tensors_beside_sentinels
-from dovetail.passes.gemm_to_matmul import gemm_to_matmul
 from dovetail.passes.infer_shapes import infer_shapes
+from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.normalize import normalize
+from dovetail.passes.remove_unused import remove_unused
 from dovetail.target import Target
 
 Passed = tuple[ir.Model, tuple[PassRecord, ...]]
@@ -32,7 +33,8 @@ def cut(normalized: ir.Model, target: Target) -> SplitModel:
 def rewrite(head: ir.Model, target: Target, original: ir.Model, weight: Encoding = FLOAT32) -> Passed:
     """Apply the target's rewrites to the head; an original name that is lost goes to the tensor that replaced it.
 
-    ``weight``: the requested encoding of weights; linear layers whose weight can have its blocks become MatMul.
+    ``weight``: the requested encoding of weights; linear layers whose weight can have its blocks get
+    the form in which the target supports them.
     """
     model = head.clone()
     records = [rewrite_pass(model) for rewrite_pass in _passes(target, weight)] + [infer_shapes(model)]
@@ -41,8 +43,10 @@ def rewrite(head: ir.Model, target: Target, original: ir.Model, weight: Encoding
 
 
 def _passes(target: Target, weight: Encoding) -> tuple[Pass, ...]:
-    passes = target.rewrites.graph
-    return (*passes, partial(gemm_to_matmul, block_size=weight.block_size)) if weight.is_blocked else passes
+    passes, blocks = target.rewrites.graph, target.rewrites.blocks
+    if not weight.is_blocked or blocks is None:
+        return passes
+    return (*passes, lambda model: blocks(model, weight.block_size), merge_layout, remove_unused)
 
 
 def depends_on_data(model: ir.Model, data: Data) -> bool:

@@ -1,7 +1,6 @@
 """Write linear layers with block-quantized weights as MatMul and Add.
 
-No target has a Gemm with such weights: HTP runs it with float16 activations, ONNX Runtime has one only for MatMul. The
-other rewrites are made for Gemm, so this is the last one.
+ONNX Runtime has kernels for such weights only for MatMul. The other rewrites are made for Gemm: this is the last one.
 """
 
 from __future__ import annotations

@@ -190,7 +190,9 @@ def _relaid(params: QParams, computed: QParams) -> Iterator[QParams]:
         yield params
         return
     if params.encoding.is_blocked:
-        candidates = (params, _transposed(params)) if params.scale.ndim == 2 else (params,)
+        candidates = [params, _transposed(params)] if params.scale.ndim == 2 else [params]
+        if computed.scale.shape[2:] == (1, 1):  # a matrix that became the kernel of a convolution
+            candidates += [_as_kernel(candidate) for candidate in candidates if candidate.scale.ndim == 2]
         yield from (c for c in candidates if (c.axis, c.scale.shape) == (computed.axis, computed.scale.shape))
         return
     if computed.axis is None or params.encoding.granularity is not Granularity.AXIS:
@@ -206,6 +208,13 @@ def _transposed(params: QParams) -> QParams:
     levels = [None if level is None else level.T.copy() for level in (params.int_scale, params.channel_scale)]
     axis = 1 - (params.axis or 0) % 2
     return QParams(params.encoding, params.scale.T, params.zero_point.T, axis, *levels)
+
+
+def _as_kernel(params: QParams) -> QParams:
+    """The qparams of a matrix with two more axes of size 1."""
+    levels = [None if level is None else level[:, :, None, None] for level in (params.int_scale, params.channel_scale)]
+    scale, zero_point = (array[:, :, None, None] for array in (params.scale, params.zero_point))
+    return QParams(params.encoding, scale, zero_point, params.axis, *levels)
 
 
 def _with_sign_of(params: QParams, computed: QParams) -> QParams:

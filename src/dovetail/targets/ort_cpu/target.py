@@ -16,6 +16,7 @@ from dovetail.errors import InputError
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.model.write import write
 from dovetail.op_support import AUTO, FP32, W4A16, W4A16_BQ, W4A16_LPBQ, W8A8, W8A16, Chain, OpTable
+from dovetail.passes.gemm_to_matmul import gemm_to_matmul
 from dovetail.passes.linear_to_gemm import linear_to_gemm
 from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.remove_unused import remove_unused
@@ -107,7 +108,7 @@ ORT_CPU = Target(
         domains=("", "com.microsoft"),
     ),
     backend=Backend(probe, emit, compile_model, read_back, Runner(run, notes=(_NOTE,))),
-    rewrites=Rewrites((linear_to_gemm, merge_layout, remove_unused)),
+    rewrites=Rewrites((linear_to_gemm, merge_layout, remove_unused), blocks=gemm_to_matmul),
     knobs=(mixed(),),
 )
 FAMILY = Family(open_target)

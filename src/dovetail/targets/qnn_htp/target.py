@@ -28,6 +28,7 @@ from dovetail.backend import (
 from dovetail.errors import BackendError, UnfinishedError
 from dovetail.model.write import write
 from dovetail.op_support import FP16
+from dovetail.passes.linear_to_conv import linear_to_conv
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
 from dovetail.target import Family, Rewrites, Target
@@ -72,7 +73,9 @@ def open_target(suffix: str, options: Mapping[str, str]) -> Target:
         facts=htp_options,
         table=limited(htp_table(f"qnn-htp:{chip.name}", chip), workarounds),
         backend=_backend(htp_options),
-        rewrites=Rewrites((*REWRITES, *(change for workaround in workarounds for change in workaround.passes))),
+        rewrites=Rewrites(
+            (*REWRITES, *(change for workaround in workarounds for change in workaround.passes)), blocks=linear_to_conv
+        ),
         rules=RULES,
         knobs=(mixed(WIDE_OUTPUTS), OPERAND_WIDTHS, *((islands(FP16),) if chip.has_float16 else ())),
     )
