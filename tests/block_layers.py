@@ -26,7 +26,7 @@ def weight_of(layer: str, channels: int) -> np.ndarray:
     shape = tuple(channels if size == "C" else size for size in LAYERS[layer][1])
     axis = LAYERS[layer][3]
     random = np.random.default_rng(1)
-    magnitude = np.exp(random.normal(size=[n if i == axis else 1 for i, n in enumerate(shape)]))
+    magnitude = np.exp(0.5 * random.normal(size=[n if i == axis else 1 for i, n in enumerate(shape)]))
     return (random.standard_normal(shape) * magnitude).astype(np.float32)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import onnx_ir as ir
@@ -17,7 +16,6 @@ from dovetail.model.split import SplitModel, split
 from dovetail.pass_record import Pass, PassRecord
 from dovetail.passes.fit_sentinels import fit_sentinels, tensors_beside_sentinels
 from dovetail.passes.infer_shapes import infer_shapes
-from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.normalize import normalize
 from dovetail.passes.remove_unused import remove_unused
 from dovetail.target import Target
@@ -33,8 +31,8 @@ def cut(normalized: ir.Model, target: Target) -> SplitModel:
 def rewrite(head: ir.Model, target: Target, original: ir.Model, weight: Encoding = FLOAT32) -> Passed:
     """Apply the target's rewrites to the head; an original name that is lost goes to the tensor that replaced it.
 
-    ``weight``: the requested encoding of weights; linear layers whose weight can have its blocks get
-    the form in which the target supports them.
+    ``weight``: the requested encoding of weights; linear layers whose weight can have its blocks get the form in which
+    the target supports them.
     """
     model = head.clone()
     records = [rewrite_pass(model) for rewrite_pass in _passes(target, weight)] + [infer_shapes(model)]
@@ -46,7 +44,7 @@ def _passes(target: Target, weight: Encoding) -> tuple[Pass, ...]:
     passes, blocks = target.rewrites.graph, target.rewrites.blocks
     if not weight.is_blocked or blocks is None:
         return passes
-    return (*passes, lambda model: blocks(model, weight.block_size), merge_layout, remove_unused)
+    return (*passes, lambda model: blocks(model, weight.block_size), remove_unused)
 
 
 def depends_on_data(model: ir.Model, data: Data) -> bool:
