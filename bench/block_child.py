@@ -33,7 +33,8 @@ def transformer(layers: int) -> ir.Model:
 
     def constant(name: str, shape: tuple[int, ...], scale: float) -> ir.Value:
         array = random.standard_normal(shape, dtype=np.float32) * np.float32(scale)
-        value = ir.Value(name=name, const_value=ir.Tensor(array, name=name))
+        tensor = ir.Tensor(array, name=name)
+        value = ir.Value(name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=tensor.shape)
         initializers.append(value)
         return value
 
@@ -70,9 +71,8 @@ def child(request: dict[str, Any]) -> Mapping[str, Any]:
     head = cut(normalize(model)[0], target).head
     rewritten, _ = rewrite(head, target, model, precision.weight)
     samples = {"x": np.random.default_rng(1).standard_normal((1, TOKENS, WIDTH)).astype(np.float32)}
-    stats = collect(
-        rewritten, observed(rewritten, target.table), open_data(samples, input_specs(rewritten)), workdir=folder
-    )
+    names, data = observed(rewritten, target.table), open_data(samples, input_specs(rewritten))
+    stats = collect(rewritten, names, data, workdir=folder, histograms=False)
     plan = make_plan(rewritten, target.table, stats, Request(precision, request["method"]))
     output = folder / request["precision"]
     output.mkdir(exist_ok=True)

@@ -66,22 +66,21 @@ def _simulated(
     infer_shapes(model)
     path = folder / "with_outputs.onnx"
     ir.save(model, path)
-    (outputs,) = list(SessionRun(path, Mode.EXACT, folder)([{name: array[0] for name, array in data.items()}]))
+    (outputs,) = list(SessionRun(path, Mode.EXACT, folder)([{name: array[:1] for name, array in data.items()}]))
     return {name: outputs[f"{name}__dq"] if f"{name}__dq" in outputs else outputs[name] for name in names}
 
 
 def _alone(node: ir.Node) -> ir.Model:
-    """A model of one MatMul."""
-    weight, shape = constant_of(node.inputs[1]), shape_of(node.inputs[0])
-    if weight is None or shape is None:
-        raise ValueError(f"{node.name!r} has no constant weight")
-    x = ir.Value(name="x", shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.FLOAT))
-    constant = ir.Value(name="w", const_value=ir.Tensor(np.array(weight), name="w"))
-    copy = ir.node(node.op_type, [x, constant], name="layer")
-    copy.outputs[0].name = "y"
-    copy.outputs[0].type, copy.outputs[0].shape = (
-        ir.TensorType(ir.DataType.FLOAT),
-        ir.Shape((*shape[:-1], weight.shape[1])),
+    """A model of one layer, with its constants."""
+    shapes = [shape_of(value) for value in (node.inputs[0], node.outputs[0])]
+    x, y = (
+        ir.Value(name=name, shape=ir.Shape(shape or ()), type=ir.TensorType(ir.DataType.FLOAT))
+        for name, shape in zip(("x", "y"), shapes, strict=True)
     )
-    graph = ir.Graph([x], [copy.outputs[0]], nodes=[copy], initializers=[constant], opset_imports={"": 21}, name="g")
+    constants = []
+    for name, value in zip(("w", "b"), node.inputs[1:], strict=False):
+        tensor = ir.Tensor(np.array(constant_of(value)), name=name)
+        constants.append(ir.Value(name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=tensor.shape))
+    copy = ir.Node("", node.op_type, [x, *constants], outputs=[y], name="layer")
+    graph = ir.Graph([x], [y], nodes=[copy], initializers=constants, opset_imports={"": 21}, name="g")
     return ir.Model(graph, ir_version=10)
