@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
-from tests.planning import observe
 
 from dovetail import zoo
 from dovetail.backend import MODEL
+from dovetail.calibrate.collect import collect
+from dovetail.calibrate.data import input_specs
+from dovetail.calibrate.sources import open_data
 from dovetail.encoding import DType
 from dovetail.float_graph import cut, rewrite
 from dovetail.model.edit import constant_of, shape_of
@@ -20,8 +22,10 @@ from dovetail.numerics.metrics import sqnr_db
 from dovetail.op_support import W4A16_LPBQ
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
-from dovetail.plan.make import make_plan
+from dovetail.plan.make import make_plan, observed
 from dovetail.plan.request import Request
+from dovetail.stats import Stats
+from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.verify.run import SessionRun
 
@@ -34,25 +38,30 @@ def layers_alone(size: int, folder: Path) -> dict[str, float]:
     model, _ = rewrite(cut(normalize(original)[0], target).head, target, original, precision.weight)
     data = shipped.calib()
     request = Request(precision)
-    plan = make_plan(model, target.table, observe(model, target, data), request)
+    folder.mkdir(parents=True)
+    plan = make_plan(model, target.table, _statistics(model, target, data, folder), request)
     edges = [edge for edge, choice in plan.edges.items() if choice.storage.dtype is DType.S4]
     nodes = {node.name: node for node in model.graph}
-    folder.mkdir(parents=True)
     emitted = target.backend.emit(model, plan, folder)
     inputs = {edge: f"{nodes[edge.node].inputs[0].name}" for edge in edges}
     tensors = _simulated(emitted[0].path, tuple(dict.fromkeys(inputs.values())), data, folder)
     figures = {}
     for index, edge in enumerate(edges):
         alone, sample = _alone(nodes[edge.node]), {"x": tensors[inputs[edge]]}
-        layer_plan = make_plan(alone, target.table, observe(alone, target, {"x": sample["x"][None]}), request)
         work = folder / f"{index}"
         work.mkdir()
+        layer_plan = make_plan(alone, target.table, _statistics(alone, target, {"x": sample["x"][None]}, work), request)
         artifacts = target.backend.emit(alone, layer_plan, work)
         compiled = target.backend.compile(artifacts, work)
         simulation = SessionRun(next(a.path for a in artifacts if a.name == MODEL), Mode.EXACT, work)
         (expected,), (emulated,) = list(simulation([sample])), list(target.backend.runner.run(compiled, [sample]))
         figures[edge.node] = sqnr_db(expected["y"], emulated["y"])
     return figures
+
+
+def _statistics(model: ir.Model, target: Target, data: dict[str, np.ndarray], folder: Path) -> Stats:
+    names, source = observed(model, target.table), open_data(data, input_specs(model))
+    return collect(model, names, source, workdir=folder, histograms=False)
 
 
 def _simulated(

@@ -32,7 +32,7 @@ from dovetail.verify.run import SessionRun
 from tests.block_layers import layer_model, weight_of
 from tests.equality import sqnr_db
 from tests.planning import noise, planned
-from tests.test_to_lpbq import blocks
+from tests.quantized_blocks import blocks
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 
