@@ -185,6 +185,7 @@ def test_public_names() -> None:
         "from_torch",
         "load_result",
         "load_sensitivity",
+        "lpbq_scales",
         "repair",
         "sensitivity",
         "verify_device",

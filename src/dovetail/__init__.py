@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dovetail.api import check, fit, repair, sensitivity, verify_device
     from dovetail.errors import BackendError, InputError
+    from dovetail.numerics.lpbq import lpbq_scales
     from dovetail.report.result import Result, load_result
     from dovetail.report.sensitivity import SensitivityResult, load_sensitivity
     from dovetail.torch_export import from_torch
@@ -23,6 +24,7 @@ __all__ = [
     "from_torch",
     "load_result",
     "load_sensitivity",
+    "lpbq_scales",
     "repair",
     "sensitivity",
     "verify_device",
@@ -41,6 +43,7 @@ _MODULES = {
     "load_result": "dovetail.report.result",
     "SensitivityResult": "dovetail.report.sensitivity",
     "load_sensitivity": "dovetail.report.sensitivity",
+    "lpbq_scales": "dovetail.numerics.lpbq",
 }
 
 

@@ -84,6 +84,7 @@ def repair(
     evaluation: DataLike | None = None,
     metric: str | Metric | None = None,
     float_model: ModelLike | None = None,
+    to_lpbq: bool = False,
     force: bool = False,
     report: Reporter = silent,
     **options: Any,
@@ -92,7 +93,8 @@ def repair(
 
     ``repair.json`` lists what was changed and what was missing. ``precision`` defaults to that of most activations.
     ``float_model`` is the model that it was quantized from: the verdict ``repaired`` then compares both with it.
-    Without ``calibration`` no scale may be missing, and outputs are compared on random inputs.
+    Without ``calibration`` no scale may be missing, and outputs are compared on random inputs. ``to_lpbq``: int4
+    weights with float scales per block get integer scales where possible, which changes numbers.
     """
     from dovetail.repairs import precision_of
     from dovetail.repairs import repair as run_repair
@@ -112,6 +114,7 @@ def repair(
             evaluation=evaluation,
             metric=None if isinstance(metric, str) else metric,
             float_model=None if float_model is None else _path(float_model, Path(folder), "float.onnx"),
+            to_lpbq=to_lpbq,
             force=force,
             report=report,
         )

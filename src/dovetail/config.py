@@ -21,7 +21,7 @@ _ALIASES = {"int8": "w8a8"}
 # Options of earlier versions -> what to write now.
 _RENAMED = {"operands": "operand_bits, 16 for wide and 8 for narrow"}
 # Options that a plan already decides.
-_DECIDED_BY_PLAN = ("precision", "range", "rounding", "keep", "io", "operand_bits")
+_DECIDED_BY_PLAN = ("precision", "range", "rounding", "keep", "io", "operand_bits", "block_size")
 # The key in ``max_drop`` for all values of a metric that have no limit of their own.
 ALL_VALUES = "*"
 # Options that a resumed run may set otherwise: they do not decide how the model is planned.
@@ -41,6 +41,7 @@ class FitOptions:
     baselines: str = "first"
     emulate: int | None = None
     operand_bits: str | int = "auto"
+    block_size: int | None = None
     range_repair: bool = True
     shape: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     option: Mapping[str, str] = field(default_factory=dict)
@@ -68,6 +69,8 @@ class FitOptions:
         object.__setattr__(self, "operand_bits", str(self.operand_bits))
         if self.operand_bits not in ("auto", "16", "8"):
             raise InputError(f"--operand-bits {self.operand_bits}: expected one of auto, 16, 8")
+        if self.block_size is not None and not 2 <= self.block_size <= LARGEST:
+            raise InputError(f"--block-size {self.block_size}: expected a whole number from 2 to {LARGEST}")
         if self.emulate is not None and not 1 <= self.emulate <= LARGEST:
             raise InputError(f"--emulate {self.emulate}: expected a whole number from 1 to {LARGEST}")
         if self.layout not in ("nchw", "nhwc"):

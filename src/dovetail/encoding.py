@@ -105,24 +105,50 @@ class Granularity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """One way to store a tensor, without scale and zero point; the axis of a granularity is part of ``QParams``."""
+    """One way to store a tensor, without scale and zero point; the axis of a granularity is part of ``QParams``.
+
+    ``block_size`` 0 with a granularity in blocks: any size, in the op table of a target; qparams have a size.
+    ``expanded_bits``: of expanded blocks, the width in which the values are integers with one scale per channel; by
+    default twice that of the dtype.
+    """
 
     dtype: DType
     symmetric: bool = False
     granularity: Granularity = Granularity.TENSOR
     block_size: int = 0
+    expanded_bits: int = 0
 
     def __post_init__(self) -> None:
         if not self.dtype.is_quantized and (self.symmetric or self.granularity is not Granularity.TENSOR):
             raise ValueError(f"{self.dtype} is not quantized: it cannot be symmetric or have a granularity")
         if self.dtype is DType.F8E4M3:
             object.__setattr__(self, "symmetric", True)  # float8 has no zero point, so both values mean the same
-        blocked = self.granularity in (Granularity.BLOCK, Granularity.EXPANDED_BLOCK)
-        if blocked != (self.block_size > 0):
+        if self.block_size < 0 or (self.block_size and not self.is_blocked):
             raise ValueError(
                 f"block_size {self.block_size} is not valid for granularity {self.granularity}: it must be above 0 for "
                 "block and expanded_block, and 0 for the others"
             )
+        if self.granularity is not Granularity.EXPANDED_BLOCK:
+            if self.expanded_bits:
+                raise ValueError(f"expanded_bits {self.expanded_bits} is only for expanded blocks")
+            return
+        if not self.expanded_bits:
+            object.__setattr__(self, "expanded_bits", 2 * self.dtype.bits)
+        if not self.symmetric or self.expanded_bits <= self.dtype.bits:
+            raise ValueError(
+                f"expanded blocks must be symmetric, and have more than the {self.dtype.bits} bits of {self.dtype} as "
+                f"expanded_bits, not {self.expanded_bits}"
+            )
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether there is one scale per block along an axis."""
+        return self.granularity in (Granularity.BLOCK, Granularity.EXPANDED_BLOCK)
+
+    @property
+    def scale_bits(self) -> int:
+        """The width of the integer scales of expanded blocks: they are from 1 to 2 ** scale_bits."""
+        return self.expanded_bits - self.dtype.bits if self.expanded_bits else 0
 
 
 FLOAT32 = Encoding(DType.F32)
@@ -134,13 +160,16 @@ class QParams:
     """A quantized encoding with its scale and zero point.
 
     ``scale`` and ``zero_point`` have rank 0 (tensor), rank 1 along ``axis`` (axis), or the tensor's rank with
-    ``axis`` divided by the block size (block). real = (stored - zero_point) * scale.
+    ``axis`` divided by the block size (block). real = (stored - zero_point) * scale. ``int_scale``: of expanded blocks,
+    in the shape of ``scale``; scale = int_scale * channel_scale (see ``expanded_qparams``).
     """
 
     encoding: Encoding
     scale: Array
     zero_point: Array
     axis: int | None = None
+    int_scale: Array | None = None
+    channel_scale: Array | None = None
 
     def __post_init__(self) -> None:
         if not self.encoding.dtype.is_quantized:
@@ -155,10 +184,27 @@ class QParams:
             raise ValueError(
                 f"axis {self.axis} is not valid for granularity {self.encoding.granularity}: only tensor has no axis"
             )
+        if self.encoding.is_blocked and not self.encoding.block_size:
+            raise ValueError(f"granularity {self.encoding.granularity} requires a block size")
+        self._check_expansion(scale)
         scale.setflags(write=False)
         zero_point.setflags(write=False)
         object.__setattr__(self, "scale", scale)
         object.__setattr__(self, "zero_point", zero_point)
+
+    def _check_expansion(self, scale: Array) -> None:
+        """Check that only expanded blocks have two levels of scales, and that their product is the scale."""
+        if self.encoding.granularity is not Granularity.EXPANDED_BLOCK:
+            if self.int_scale is not None or self.channel_scale is not None:
+                raise ValueError(f"granularity {self.encoding.granularity} has no int_scale and no channel_scale")
+            return
+        if self.int_scale is None or self.channel_scale is None:
+            raise ValueError("expanded blocks require an int_scale and a channel_scale")
+        effective = effective_scale(self.int_scale, self.channel_scale)
+        if self.int_scale.shape != scale.shape or not np.array_equal(effective, scale):
+            raise ValueError("the scale of expanded blocks must be int_scale * channel_scale")
+        if self.int_scale.min(initial=1) < 1 or self.int_scale.max(initial=1) > 1 << self.encoding.scale_bits:
+            raise ValueError(f"every int_scale must be from 1 to {1 << self.encoding.scale_bits}")
 
     @property
     def dtype(self) -> DType:
@@ -171,4 +217,19 @@ class QParams:
         return hash(self._key())
 
     def _key(self) -> tuple[Any, ...]:
-        return (self.encoding, self.axis, self.scale.shape, self.scale.tobytes(), self.zero_point.tobytes())
+        levels = tuple(None if level is None else level.tobytes() for level in (self.int_scale, self.channel_scale))
+        return (self.encoding, self.axis, self.scale.shape, self.scale.tobytes(), self.zero_point.tobytes(), levels)
+
+
+def effective_scale(int_scale: Array, channel_scale: Array) -> Array:
+    """The scale of every expanded block, in float32, as DequantizeLinear computes it from the two levels."""
+    return np.asarray(int_scale.astype(np.float32) * channel_scale.astype(np.float32))
+
+
+def expanded_qparams(encoding: Encoding, channel_scale: Array, int_scale: Array, axis: int) -> QParams:
+    """The qparams of expanded blocks along ``axis``: int_scale in the scale's shape, channel_scale of size 1 there."""
+    channel_scale, int_scale = np.array(channel_scale, np.float32), np.array(int_scale)
+    for level in (channel_scale, int_scale):
+        level.setflags(write=False)
+    scale = effective_scale(int_scale, channel_scale)
+    return QParams(encoding, scale, np.zeros(scale.shape, np.int32), axis, int_scale, channel_scale)

@@ -22,7 +22,7 @@ from dovetail.passes.fit_sentinels import forget_bounded
 from dovetail.passes.normalize import normalize
 from dovetail.plan.constraints import build_problem
 from dovetail.plan.make import check_pins, observed
-from dovetail.plan.pins import left_in_float, resolve_keeps
+from dovetail.plan.pins import as_imported, left_in_float, resolve_keeps
 from dovetail.plan.request import Request
 from dovetail.report.assemble import TAIL
 from dovetail.rundir import RunDir
@@ -55,7 +55,10 @@ def calibrated_graph(job: Job, run: RunDir, clock: Clock, stages: Stages, sha256
     job = _with_reference(job, run)
     graph = _float_graph(job, run, clock, stages, sha256)
     problem = build_problem(graph.model.value, job.target.table)
-    request = job.request if job.imported is None else job.request.pinned(left_in_float(problem, job.imported))
+    request = job.request
+    if job.imported is not None:
+        request = request.pinned(as_imported(problem, job.imported, request.precision.weight))
+        request = request.pinned(left_in_float(problem, job.imported))
     request = request.pinned(resolve_keeps(problem, job.keeps))
     check_pins(graph.model.value, job.target.table, request)
     with clock.stage("try_float"):
@@ -101,6 +104,7 @@ def _float_graph(job: Job, run: RunDir, clock: Clock, stages: Stages, sha256: st
         head=KeyedValue(split.head, normalized.key),
         target=KeyedValue(job.target, job.target_key),
         original=source,
+        weight=KeyedValue(job.request.precision.weight, str(job.request.precision.weight)),
     )
     model, rewrites = rewritten.value
     require_quantizable(model)

@@ -18,7 +18,7 @@ from dovetail.errors import InputError
 from dovetail.files import file_sha256
 from dovetail.model.read import CHANGES, read, require_no_nan
 from dovetail.model.suggest_shapes import require_static
-from dovetail.op_support import OpTable, Precision
+from dovetail.op_support import OpTable, Precision, with_block_size
 from dovetail.passes.as_float32 import as_float32, has_float16
 from dovetail.plan.imported_qparams import ImportedQParams
 from dovetail.plan.request import Keep, Request
@@ -109,6 +109,7 @@ def prepare(
     if options.io == "quantized" and target.table.quantizes_edges:
         raise InputError(f"--io quantized is not supported by {target.name}, whose inputs and outputs are float")
     _check_budget(options, target)
+    target = _with_block_size(options, target)
     request, keeps = _request(options, target)
     model = read(path, options.shape)
     if is_quantized(model):
@@ -211,6 +212,22 @@ def _check_budget(options: FitOptions, target: Target) -> None:
             f"--max-latency compares with the first baseline of {target.name}, {first}, which is not in --baselines "
             f"{options.baselines}"
         )
+
+
+def _with_block_size(options: FitOptions, target: Target) -> Target:
+    """The target with the caller's block size; it is refused if no requested precision has blocks."""
+    names = (options.precision, *(text.rpartition("=")[2] for text in options.keep))
+    weights = [target.table.precisions[name].weight for name in names if name in target.table.precisions]
+    blocked = [weight for weight in weights if weight.is_blocked]
+    size = options.block_size
+    if size is None:
+        return target
+    if not blocked:
+        raise InputError(f"--block-size {size}: {options.precision} has no block-quantized weights")
+    for weight in blocked:
+        if reason := target.table.why_no_block_size(replace(weight, block_size=size)):
+            raise InputError(f"--block-size {size}: {reason}")
+    return replace(target, table=with_block_size(target.table, size))
 
 
 def _emulating(target: Target, samples: int) -> Target:

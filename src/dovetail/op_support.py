@@ -20,6 +20,12 @@ W8 = Encoding(DType.S8, symmetric=True, granularity=Granularity.AXIS)
 
 W16 = Encoding(DType.S16, symmetric=True)
 
+W4 = Encoding(DType.S4, symmetric=True, granularity=Granularity.AXIS)
+
+W4_BLOCK = Encoding(DType.S4, symmetric=True, granularity=Granularity.BLOCK)
+
+W4_EXPANDED = Encoding(DType.S4, symmetric=True, granularity=Granularity.EXPANDED_BLOCK)
+
 B32 = Encoding(DType.S32, symmetric=True, granularity=Granularity.AXIS)
 
 F32 = FLOAT32
@@ -31,7 +37,7 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What one input of an operator accepts.
+    """What one input of an operator accepts; an encoding in blocks without a size accepts every size.
 
     ``constant``: only constants are accepted. ``derived``: the scale follows from the other operands (an int32 bias has
     input scale x weight scale). ``per_channel``: a single scale, which other tools give to weights, is not accepted: it
@@ -172,7 +178,8 @@ class OpTable:
     consumer has its own Q/DQ pair, equal ones are shared. ``runs_float_between``: operators without an integer kernel
     run in float between DequantizeLinear and QuantizeLinear, which is slower but correct.
     ``domains``: those whose operators it runs; the empty one is that of ONNX. ``keeps_attention``: an attention block
-    is one kernel, which gains most from 8 bits: a mixed precision leaves it quantized.
+    is one kernel, which gains most from 8 bits: a mixed precision leaves it quantized. ``why_no_block_size``: why
+    it does not support the block size of an encoding; empty if it does.
     """
 
     target: str
@@ -189,6 +196,7 @@ class OpTable:
     runs_float_between: bool = False
     domains: tuple[str, ...] = ("",)
     keeps_attention: bool = False
+    why_no_block_size: Callable[[Encoding], str] = lambda encoding: ""
 
 
 # The choice of a precision, and of operators in a wider one, by trials.
@@ -199,6 +207,15 @@ W8A8 = Precision("w8a8", A8, W8)
 W8A16 = Precision("w8a16", A16, W8)
 
 W16A16 = Precision("w16a16", A16, W16)
+
+# Of block-quantized weights; the caller can choose another one.
+BLOCK_SIZE = 32
+
+W4A16 = Precision("w4a16", A16, W4)
+
+W4A16_BQ = Precision("w4a16-bq", A16, replace(W4_BLOCK, block_size=BLOCK_SIZE))
+
+W4A16_LPBQ = Precision("w4a16-lpbq", A16, replace(W4_EXPANDED, block_size=BLOCK_SIZE))
 
 FP32 = Precision("fp32", F32, F32)
 
@@ -222,3 +239,12 @@ def computing_in(encoding: Encoding, ops: Mapping[str, OpSupport]) -> dict[str, 
         )
 
     return {op: replace(support, signatures=signatures(support)) for op, support in ops.items()}
+
+
+def with_block_size(table: OpTable, size: int) -> OpTable:
+    """The table with another block size in its precisions with block-quantized weights."""
+    precisions = {
+        name: replace(p, weight=replace(p.weight, block_size=size)) if p.weight.is_blocked else p
+        for name, p in table.precisions.items()
+    }
+    return replace(table, precisions=precisions)

@@ -17,14 +17,14 @@ from dovetail.calibrate.data import input_specs
 from dovetail.calibrate.sources import DataLike
 from dovetail.clock import Reporter, silent
 from dovetail.config import FitOptions, require_nearest
-from dovetail.encoding import DType
+from dovetail.encoding import DType, Granularity, QParams
 from dovetail.errors import InputError
 from dovetail.files import file_sha256
 from dovetail.job import Job, prepare
 from dovetail.model.external_data import external_files
 from dovetail.model.read import read
 from dovetail.model.write import write, write_whole
-from dovetail.op_support import OpTable
+from dovetail.op_support import W4A16_LPBQ, OpTable
 from dovetail.pass_record import Pass, PassRecord
 from dovetail.passes.as_float32 import as_float32
 from dovetail.passes.fuse_gelu import fuse_gelu
@@ -33,6 +33,7 @@ from dovetail.pipeline import fit
 from dovetail.plan.imported_qparams import imported_qparams
 from dovetail.qdq.invert import invert, is_quantized
 from dovetail.qdq.restore_activations import restore_activations
+from dovetail.qdq.to_lpbq import to_lpbq as convert_to_lpbq
 from dovetail.repair_record import RECORD, Repair, compare_with_given, compile_as_given, notes_on
 from dovetail.repair_verdict import RepairComparison
 from dovetail.report.assemble import FitRecord
@@ -66,6 +67,7 @@ def repair(
     evaluation: DataLike | None = None,
     metric: Metric | None = None,
     float_model: Path | None = None,
+    to_lpbq: bool = False,
     force: bool = False,
     report: Reporter = silent,
     command: str = "dovetail.repair",
@@ -74,11 +76,16 @@ def repair(
 
     The verdict ``repaired`` compares the result with the model as given: by their distance to ``float_model``, which
     the model was quantized from, or else directly. Without calibration data no scale may be missing; metrics are then
-    measured on random inputs, which the result says.
+    measured on random inputs, which the result says. ``to_lpbq``: the block-quantized int4 weights get integer scales.
     """
     require_nearest(options, "`dovetail repair` keeps the integers of the model as given")
     target = open_target(options.target, options.option)
-    model, given_plan, passes = _read(path, options, target.rewrites.quantized)
+    if to_lpbq and W4A16_LPBQ.name not in target.table.precisions:
+        raise InputError(f"--to-lpbq: {target.name} has no block-quantized weights with integer scales")
+    conversion = (convert_to_lpbq,) if to_lpbq else ()
+    model, given_plan, passes = _read(path, options, target.rewrites.quantized, conversion)
+    if to_lpbq:
+        options = _in_blocks(options, given_plan)
     _require_precision(path, options, target.table)
     imported = imported_qparams(model, given_plan)
     reference = None if float_model is None else _read_float(float_model, options, model)
@@ -107,6 +114,14 @@ def repair(
         origin = RunOrigin("repair", command)
         result = fit(_with_knobs(job, comparison), output, force=force, report=report, origin=origin, amend=amend)
     return result, records[0]
+
+
+def _in_blocks(options: FitOptions, given: Plan) -> FitOptions:
+    """The options with the precision of converted weights; each weight keeps its own block size, so the smallest one
+    decides which layers are rewritten for blocks. Without any, the options stay as they are."""
+    storages = [choice.storage for choice in given.edges.values() if isinstance(choice.storage, QParams)]
+    sizes = [s.encoding.block_size for s in storages if s.encoding.granularity is Granularity.EXPANDED_BLOCK]
+    return replace(options, precision=W4A16_LPBQ.name, block_size=min(sizes)) if sizes else options
 
 
 def _with_knobs(job: Job, comparison: RepairComparison) -> Job:
@@ -143,7 +158,7 @@ def precision_of(path: Path, options_shape: Mapping[str, tuple[int, ...]] | None
 
 
 def _read(
-    path: Path, options: FitOptions, rewrites: tuple[Pass, ...] = ()
+    path: Path, options: FitOptions, rewrites: tuple[Pass, ...] = (), conversion: tuple[Pass, ...] = ()
 ) -> tuple[ir.Model, Plan, tuple[PassRecord, ...]]:
     """Return the float model that a QDQ model represents, the plan with its quantization parameters, and the records of
     the passes that were applied to read them."""
@@ -151,7 +166,8 @@ def _read(
     if not is_quantized(raw):
         raise InputError(f"{path} is not quantized: use `dovetail fit` for a float model")
     # Gelu first: in float32 the float16 constants of one would no longer be recognized.
-    records = tuple(rewrite(raw) for rewrite in (*rewrites, infer_shapes, fuse_gelu, as_float32, restore_activations))
+    passes = (*rewrites, infer_shapes, fuse_gelu, as_float32, restore_activations, *conversion)
+    records = tuple(change(raw) for change in passes)
     return *invert(raw), records
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import onnx_ir as ir
+
 from dovetail.backend import Backend
 from dovetail.op_support import OpTable
-from dovetail.pass_record import Pass
+from dovetail.pass_record import Pass, PassRecord
 from dovetail.rules.rule import RetiredCode, Rule
 from dovetail.trials.knob import Knob
 
@@ -15,10 +17,12 @@ from dovetail.trials.knob import Knob
 @dataclass(frozen=True, slots=True)
 class Rewrites:
     """The passes that a target requires: ``graph`` on the float graph before calibration, ``quantized`` on another
-    tool's QDQ model before its scales are read."""
+    tool's QDQ model before its scales are read. ``blocks``: the last one on the float graph where weights are quantized
+    in blocks, of a size that it gets."""
 
     graph: tuple[Pass, ...]
     quantized: tuple[Pass, ...] = ()
+    blocks: Callable[[ir.Model, int], PassRecord] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -330,3 +330,33 @@ def test_missing_calibration_says_what_to_do(run: Run, work: Path) -> None:
     code, _, err = run("fit", "model.onnx", "--calib", "random", "-o", "run")
     assert code == 2
     assert "no target: add --target, for example --target ort-cpu" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--precision", "w4a16-lpbq", "--block-size", "1"), "--block-size 1: expected a whole number from 2"),
+        (("--precision", "w4a16-lpbq", "--block-size", "1.5"), "'1.5' is not a valid integer"),
+        (("--precision", "w8a16", "--block-size", "16"), "--block-size 16: w8a16 has no block-quantized weights"),
+        (("--precision", "w4a16-lpbq", "--block-size", "24", "--target", "qnn-htp:sm8550"), "--block-size 24: HTP"),
+        (("--precision", "w4a16-bq", "--block-size", "12", "--target", "qnn-htp:sm8550"), "multiples of 8"),
+    ],
+)
+def test_a_block_size_that_is_not_possible_is_refused(
+    arguments: tuple[str, ...], message: str, run: Run, work: Path
+) -> None:
+    code, _, err = run(*BASE, *arguments)
+    assert code == 2
+    assert message in " ".join(err.split())
+    assert not (work / "run").exists()
+
+
+def test_block_quantized_weights_and_what_is_not_in_blocks(run: Run, work: Path) -> None:
+    code, _, err = run(*BASE, "--precision", "w4a16-lpbq", "--block-size", "16", "--min-sqnr", "5")
+    assert (code, err) == (0, "")
+    rows = json.loads((work / "run/plan.json").read_text())["rows"]
+    (weight,) = [row for row in rows if row["granularity"] == "expanded_block"]
+    assert (weight["block_size"], weight["axis"], weight["dtype"]) == (16, 0, "int4")
+    assert np.shape(weight["scale"]["integers"]) == (9, 5)
+    (kernel,) = [row for row in rows if "only convolutions of 1 x 1" in row["detail"]]
+    assert kernel["dtype"] == "int8"

@@ -67,6 +67,12 @@ NOT_CHECKED = 3
     "that support 16 and 8: auto (default), 16 or 8.",
 )
 @click.option(
+    "--block-size",
+    type=int,
+    metavar="N",
+    help="Number of input channels with one scale, for precisions with block-quantized weights (default 32).",
+)
+@click.option(
     "--emulate",
     type=int,
     metavar="N",

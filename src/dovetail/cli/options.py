@@ -119,7 +119,7 @@ def option_values(arguments: dict[str, Any]) -> dict[str, Any]:
         "io": "io",
     }
     unparsed |= {"layout": "layout", "baselines": "baselines", "emulate": "emulate", "operand_bits": "operand_bits"}
-    unparsed |= {name: name for name in ("min_sqnr", "max_latency", "max_float")}
+    unparsed |= {name: name for name in ("min_sqnr", "max_latency", "max_float", "block_size")}
     given = {name: value for name, value in arguments.items() if value not in (None, ())}
     values |= {key: given[name] for name, key in unparsed.items() if name in given}
     values |= {name: given[name] for name in ("keep", "require") if name in given}

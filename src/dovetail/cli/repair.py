@@ -20,6 +20,8 @@ from dovetail.printable import printable
 
 # How many lines of each list are printed.
 _LISTED = 12
+# The pass whose changes are listed, because they change numbers.
+_CONVERSION = "to_lpbq"
 
 
 @click.command("repair")
@@ -39,6 +41,12 @@ _LISTED = 12
     type=click.Path(path_type=Path),
     help="Float model that MODEL was quantized from: the verdict `repaired` then compares both with it.",
 )
+@click.option(
+    "--to-lpbq",
+    is_flag=True,
+    help="Give int4 weights with float scales per block integer scales (LPBQ), where that is possible, and round them "
+    "on the new grid: this changes numbers.",
+)
 @HELD_OUT
 @NO_RANGE_REPAIR
 @SHAPE
@@ -54,6 +62,7 @@ def repair_command(
     precision: str | None,
     calib: str | None,
     float_model: Path | None,
+    to_lpbq: bool,
     eval_: str | None,
     metric: str | None,
     no_range_repair: bool,
@@ -89,6 +98,7 @@ def repair_command(
             calibration=calib,
             evaluation=eval_,
             float_model=float_model,
+            to_lpbq=to_lpbq,
             force=force,
             report=report,
             command=command,
@@ -98,6 +108,8 @@ def repair_command(
         click.echo(
             f"rewrite: {rewrite.name}: applied at {len(rewrite.changed)} sites, declined at {len(rewrite.declined)}"
         )
+        if rewrite.name == _CONVERSION:
+            _list("converted", [f"{site.where}: {site.what}" for site in rewrite.changed])
         for site in rewrite.declined:
             click.echo(printable(f"declined: {rewrite.name} at {site.where}: {site.what}"))
     _list("missing", [f"{name}: {why}" for name, why in record.missing.items()])

@@ -227,3 +227,22 @@ def why_weight_not_matrix(node: ir.Node) -> str:
     """Why the second operand does not have rank 2, as per-channel weights of a MatMul must; empty if it has."""
     shape = shape_of(node.inputs[1])
     return "" if shape is not None and len(shape) == 2 else "its weight is not a matrix"
+
+
+def why_not_pointwise(node: ir.Node) -> str:
+    """Why a convolution is not one of 1 x 1 without groups, as block-quantized weights require; empty if it is."""
+    shape = shape_of(node.inputs[1])
+    if shape is None or len(shape) != 4 or shape[2:] != (1, 1):
+        return "only convolutions of 1 x 1 have block-quantized weights"
+    return "" if attribute(node, "group", 1) == 1 else "convolutions with groups have no block-quantized weights"
+
+
+def input_axis(node: ir.Node, rank: int) -> int:
+    """The axis of a weight's input channels, along which its blocks are; it depends on the operator only."""
+    if node.op_type == "Conv":
+        return 1
+    if node.op_type == "ConvTranspose":
+        return 0
+    if node.op_type == "Gemm":
+        return 1 if attribute(node, "transB", 0) else 0
+    return rank - 2

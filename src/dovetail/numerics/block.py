@@ -7,8 +7,6 @@ import numpy as np
 from dovetail.encoding import Array, Encoding, Granularity, QParams
 from dovetail.errors import InputError
 
-BLOCKED = (Granularity.BLOCK, Granularity.EXPANDED_BLOCK)
-
 
 def scale_shape(shape: tuple[int, ...], encoding: Encoding, axis: int | None) -> tuple[int, ...]:
     """Tensor shape -> the shape of its scale; the last block of an axis may be shorter than the others."""
@@ -75,7 +73,7 @@ def to_groups(tensor: Array, encoding: Encoding, axis: int | None) -> Array:
 def from_groups(per_group: Array, shape: tuple[int, ...], encoding: Encoding, axis: int | None) -> Array:
     """One value per row of ``to_groups`` -> an array of the scale's shape."""
     target_shape = scale_shape(shape, encoding, axis)
-    if encoding.granularity not in BLOCKED:
+    if not encoding.is_blocked:
         return per_group.reshape(target_shape)
     at = normal_axis(axis, len(shape))
     last = (*target_shape[:at], *target_shape[at + 1 :], target_shape[at])

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
+from dovetail.encoding import Array, DType, Encoding, Granularity, IntGrid, QParams
 from dovetail.errors import InputError
 from dovetail.numerics import search
-from dovetail.numerics.affine import fake_quantize
 from dovetail.numerics.block import from_groups, to_groups
 from dovetail.numerics.grid import scale_and_zero_point
+from dovetail.numerics.group_error import group_error
 from dovetail.numerics.histogram import Histogram, histogram_of
+from dovetail.numerics.lpbq import LEAST_BLOCK_SCALE, expand_blocks
+from dovetail.numerics.lpbq_search import search_integers
 from dovetail.numerics.methods import RangeMethod
 
 __all__ = ["Histogram", "RangeMethod", "find_range", "histogram_of", "params_from_range", "weight_params"]
@@ -25,7 +27,6 @@ _WEIGHT_FINER = np.asarray([-0.12, -0.06, 0.06, 0.12])
 # float8 grid, and nothing is clipped. In larger groups only a subset of the values is evaluated.
 _FLOAT8_WIDER = np.linspace(0.0, 1.0, 8, endpoint=False)
 _FLOAT8_VALUES = 1 << 12
-_CHUNK = 1 << 16  # elements: small enough for the cache, large enough to amortize NumPy's call overhead
 
 
 def params_from_range(low: Array | float, high: Array | float, encoding: Encoding, axis: int | None = None) -> QParams:
@@ -71,17 +72,17 @@ def weight_params(weight: Array, encoding: Encoding, axis: int | None = None, me
 
     ``mse`` shrinks each group's range to the one with the least squared error on its values: both ends by one factor,
     then, if asymmetric, each end by its own. A float8 weight is never clipped: its range is widened by up to two.
+    Expanded blocks get the integer scales that are closest to the scales of plain blocks; with ``mse``, those with the
+    least error near them.
     """
-    if encoding.granularity is Granularity.EXPANDED_BLOCK:
-        raise InputError(
-            "weight_params does not support expanded blocks: their scales must be multiples of one scale per channel"
-        )
     weight = np.asarray(weight, dtype=np.float32)
     if weight.size == 0:
         raise InputError(f"a weight of shape {weight.shape} has no values to choose a scale from")
     groups = to_groups(weight, encoding, axis)
     low = np.minimum(groups.min(axis=1), 0).astype(np.float64)
     high = np.maximum(groups.max(axis=1), 0).astype(np.float64)
+    if encoding.is_blocked and encoding.symmetric and encoding.dtype is not DType.F8E4M3:
+        low, high = _with_lowest_integer(low, high, encoding.dtype.grid)
     match _method(method):
         case RangeMethod.MINMAX | RangeMethod.MSE if encoding.dtype is DType.F8E4M3:
             wider = _best_widening(groups, low, high, encoding)
@@ -94,7 +95,21 @@ def weight_params(weight: Array, encoding: Encoding, axis: int | None = None, me
         case activation_method:
             raise InputError(f"range method {activation_method} is only for activations: use minmax or mse for weights")
     low, high = (from_groups(end, weight.shape, encoding, axis) for end in (low, high))
+    if encoding.granularity is Granularity.EXPANDED_BLOCK and axis is not None:
+        expanded = expand_blocks(scale_and_zero_point(low, high, encoding)[0], encoding, axis)
+        return search_integers(weight, expanded) if method == RangeMethod.MSE else expanded
     return params_from_range(low, high, encoding, axis)
+
+
+def _with_lowest_integer(low: Array, high: Array, grid: IntGrid) -> tuple[Array, Array]:
+    """The ends of blocks with which a symmetric scale is max(high / highest, -low / -lowest): it uses -8 of int4.
+
+    A block of zeros gets a small scale, because a large one would be the largest of its channel.
+    """
+    steps_below = 1 << (grid.bits - 1)
+    steps_above = steps_below - 1
+    reach = np.maximum(high, -low * (steps_above / steps_below))
+    return np.zeros_like(reach), np.maximum(reach, LEAST_BLOCK_SCALE * steps_above)
 
 
 def _best_widening(groups: Array, low: Array, high: Array, encoding: Encoding) -> Array:
@@ -122,22 +137,9 @@ def _best_factors(groups: Array, low: Array, high: Array, encoding: Encoding) ->
 
 
 def _group_error(groups: Array, low: Array, high: Array, encoding: Encoding) -> Array:
-    """Summed squared error (rows,) of each group with its own range, summed in float64 over float32 chunks."""
+    """Summed squared error (rows,) of each group with its own range."""
     per_row = Encoding(encoding.dtype, encoding.symmetric, Granularity.AXIS)
-    scale, zero_point = scale_and_zero_point(low, high, per_row)
-    steps = np.zeros(len(groups))
-    columns = min(groups.shape[1], _CHUNK)
-    rows = max(1, _CHUNK // columns)
-    for top in range(0, len(groups), rows):
-        chunk = slice(top, top + rows)
-        qparams = QParams(per_row, scale[chunk], zero_point[chunk], axis=0)
-        for start in range(0, groups.shape[1], columns):
-            real = groups[chunk, start : start + columns]
-            error = fake_quantize(real, qparams)
-            error -= real
-            error /= scale[chunk, None]  # in steps: the square of a large weight would overflow
-            steps[chunk] += np.einsum("ij,ij->i", error, error)
-    return steps * scale.astype(np.float64) ** 2
+    return group_error(groups, *scale_and_zero_point(low, high, per_row), per_row)
 
 
 def _method(name: str) -> RangeMethod:

@@ -25,12 +25,13 @@ def unify_linear(model: ir.Model) -> PassRecord:
         elif shape_of(node.inputs[0]) is None:
             declined.append(Site(where, "the shape of the Gemm's input is unknown"))
         else:
-            _split(model.graph, node)
+            split_gemm(model.graph, node)
             changed.append(Site(where, "Gemm rewritten as MatMul and Add"))
     return PassRecord("unify_linear", tuple(changed), tuple(declined))
 
 
-def _split(graph: ir.Graph, node: ir.Node) -> None:
+def split_gemm(graph: ir.Graph, node: ir.Node) -> None:
+    """Replace a Gemm with a constant weight by MatMul and Add."""
     data, weight, *rest = node.inputs
     output, shape = node.outputs[0], shape_of(node.outputs[0])
     if attribute(node, "transA", 0):

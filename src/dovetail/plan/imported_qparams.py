@@ -73,6 +73,9 @@ class ImportedQParams:
             unchanged = (
                 origin.exact and params.axis in (None, computed.axis) and params.scale.size in (1, computed.scale.size)
             )
+            in_blocks = params.encoding.is_blocked or computed.encoding.is_blocked
+            if in_blocks and params.encoding != computed.encoding:
+                continue
             if unchanged and params.dtype is computed.dtype and not params.zero_point.any():
                 return params
             for candidate in _relaid(params, computed):
@@ -88,6 +91,8 @@ class ImportedQParams:
         """
         for params in (params for name in origin.names for params in self.constants.get(name, ())):
             if not params.dtype.is_integer or params.dtype.bits != computed.dtype.bits or computed.zero_point.any():
+                continue
+            if params.encoding.is_blocked or computed.encoding.is_blocked:
                 continue
             if params.axis is not None and (params.axis, params.scale.shape) != (computed.axis, computed.scale.shape):
                 continue
@@ -184,12 +189,32 @@ def _relaid(params: QParams, computed: QParams) -> Iterator[QParams]:
     if params.axis is None:
         yield params
         return
+    if params.encoding.is_blocked:
+        candidates = [params, _transposed(params)] if params.scale.ndim == 2 else [params]
+        if computed.scale.shape[2:] == (1, 1):  # a matrix that became the kernel of a convolution
+            candidates += [_as_kernel(candidate) for candidate in candidates if candidate.scale.ndim == 2]
+        yield from (c for c in candidates if (c.axis, c.scale.shape) == (computed.axis, computed.scale.shape))
+        return
     if computed.axis is None or params.encoding.granularity is not Granularity.AXIS:
         return
     length = computed.scale.size
     for start in itertools.chain(range(0, params.scale.size - length + 1, length)):
         channels = slice(start, start + length)
         yield QParams(computed.encoding, params.scale[channels], params.zero_point[channels], computed.axis)
+
+
+def _transposed(params: QParams) -> QParams:
+    """The qparams of a transposed matrix."""
+    levels = [None if level is None else level.T.copy() for level in (params.int_scale, params.channel_scale)]
+    axis = 1 - (params.axis or 0) % 2
+    return QParams(params.encoding, params.scale.T, params.zero_point.T, axis, *levels)
+
+
+def _as_kernel(params: QParams) -> QParams:
+    """The qparams of a matrix with two more axes of size 1."""
+    levels = [None if level is None else level[:, :, None, None] for level in (params.int_scale, params.channel_scale)]
+    scale, zero_point = (array[:, :, None, None] for array in (params.scale, params.zero_point))
+    return QParams(params.encoding, scale, zero_point, params.axis, *levels)
 
 
 def _with_sign_of(params: QParams, computed: QParams) -> QParams:

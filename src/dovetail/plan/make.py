@@ -11,7 +11,8 @@ from dovetail.edge import Edge
 from dovetail.encoding import Array, Encoding, Granularity, QParams
 from dovetail.model.edit import constant_of
 from dovetail.numerics.bias import bias_params
-from dovetail.op_support import OpTable, Signature
+from dovetail.op_support import OpTable, Precision, Signature
+from dovetail.plan.blocks import why_no_blocks
 from dovetail.plan.breaks import costly_merges, negative_merges
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem, with_conversions
 from dovetail.plan.early_conversions import early_conversions
@@ -186,8 +187,7 @@ class _Writer:
 
     def _asked_in_float(self, unit: Unit) -> tuple[Reason, str] | None:
         """Why a unit reads its activations in float, if the caller or a trial asked for that."""
-        pin = self._pins.units.get(unit.name)
-        precision = self._precision if pin is None else pin.precision
+        pin, precision = self._pins.units.get(unit.name), self._wanted(unit)
         if precision.activation.dtype.is_quantized:
             return None
         if pin is not None:
@@ -232,13 +232,17 @@ class _Writer:
             detail = ", ".join(filter(None, (detail, adjusted.detail)))
             changed = adjusted.params is not params and source is ScaleSource.GIVEN
             params, source = adjusted.params, ScaleSource.GIVEN_CHANGED if changed else source
-        if slot.encoding.granularity is Granularity.AXIS:
-            text = f"{unit.label} weight, {params.dtype} per channel on axis {params.axis}; {detail}"
-        else:
-            text = f"constant operand of {unit.label}; {detail}"
+        text = f"{_weight_text(unit, slot.encoding, params)}; {detail}"
+        if reason := why_no_blocks(unit, operand, self._wanted(unit).weight, slot.encoding):
+            text = f"{text}; {reason}"
         operand_pin = self._pins.operands.get(operand.edge)
         why, text = (Reason.CONSTANT, text) if operand_pin is None else (operand_pin.why, operand_pin.detail)
         return Choice(params, why, text, scale_from=source, raised_channels=adjusted.raised_channels)
+
+    def _wanted(self, unit: Unit) -> Precision:
+        """The precision that was requested for a unit."""
+        pin = self._pins.units.get(unit.name)
+        return self._precision if pin is None else pin.precision
 
     def _adjusted(
         self, unit: Unit, signature: Signature, weight: QParams, array: Array, done: Mapping[Edge, Choice]
@@ -263,10 +267,25 @@ class _Writer:
         source, weight = (self._seen(by_slot[slot], done) for slot in (0, 1))
         if not isinstance(source, QParams) or not isinstance(weight, QParams):
             return Choice(self._in_float, Reason.BIAS, "bias in float, because the input or the weight is float")
-        scales = per_output_channel(unit.nodes[0], weight.scale)
+        scales = per_output_channel(unit.nodes[0], weight)
         params = bias_params(source.scale, scales, label=bias_label(operand))
         text = "bias, scale = input scale x weight scale"
         return Choice(params, Reason.BIAS, text, scale_from=ScaleSource.DERIVED)
+
+
+def _weight_text(unit: Unit, encoding: Encoding, params: QParams) -> str:
+    """What a constant is to its operator, and how it is quantized."""
+    match encoding.granularity:
+        case Granularity.AXIS:
+            return f"{unit.label} weight, {params.dtype} per channel on axis {params.axis}"
+        case Granularity.BLOCK:
+            return f"{unit.label} weight, {params.dtype} in blocks of {encoding.block_size} on axis {params.axis}"
+        case Granularity.EXPANDED_BLOCK:
+            return (
+                f"{unit.label} weight, {params.dtype} in blocks of {encoding.block_size} on axis {params.axis}, "
+                f"expanded to {encoding.expanded_bits} bits per channel"
+            )
+    return f"constant operand of {unit.label}"
 
 
 def _rescaled(unit: Unit, operand: Operand, storage: QParams) -> Choice | None:

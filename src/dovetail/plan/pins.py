@@ -5,12 +5,15 @@ from __future__ import annotations
 import difflib
 import fnmatch
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 
+from dovetail.encoding import Encoding, QParams
 from dovetail.errors import InputError
 from dovetail.model.origin import fused_tensors_of, nodes_of, origin_of
-from dovetail.op_support import FP16, FP32
+from dovetail.op_support import FP16, FP32, Precision
+from dovetail.plan.blocks import WEIGHT
 from dovetail.plan.constraints import Problem, Unit
 from dovetail.plan.imported_qparams import ImportedQParams
 from dovetail.plan.kernels import has_kernel
@@ -21,6 +24,8 @@ from dovetail.storage import Reason
 _LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 # How many similar names the error message lists.
 _SHOWN = 3
+# Block-quantized weights have 16-bit activations.
+_BLOCK_ACTIVATIONS = 16
 _WILDCARDS = frozenset("*?[")
 
 
@@ -91,6 +96,34 @@ def left_in_float(problem: Problem, imported: ImportedQParams) -> Pins:
         if unit.nodes[0].op_type in _LAYERS
         and not any(known & set(_value_names(operand.value)) for operand in unit.operands)
     })  # fmt: skip
+
+
+def as_imported(problem: Problem, imported: ImportedQParams, wanted: Encoding) -> Pins:
+    """Pins to the precision of each layer's weight in a quantized model, where blocks are requested of the others.
+
+    The int8 weights of a model with blocks stay int8, and each weight in blocks keeps its own block size.
+    """
+    pins: dict[str, Pin] = {}
+    for unit in problem.units if wanted.is_blocked else ():
+        names = [name for o in unit.operands if o.slot == WEIGHT for name in _value_names(o.value)]
+        given = next((params for name in names for params in imported.constants.get(name, ())), None)
+        if given is None or unit.nodes[0].op_type not in _LAYERS:
+            continue
+        precision = next((p for p in problem.table.precisions.values() if _has_weight(p, given)), None)
+        if precision is not None:
+            sized = replace(precision, weight=replace(precision.weight, block_size=given.encoding.block_size))
+            pins[unit.name] = Pin(sized, Reason.RECORDED, "as in the input model")
+    return Pins(pins)
+
+
+def _has_weight(precision: Precision, given: QParams) -> bool:
+    """Whether a precision has such weights beside the 16-bit activations of block-quantized ones."""
+    weight, encoding = precision.weight, given.encoding
+    if not weight.dtype.is_integer or precision.activation.dtype.bits != _BLOCK_ACTIVATIONS:
+        return False
+    if encoding.is_blocked:
+        return replace(weight, block_size=encoding.block_size) == encoding if weight.is_blocked else False
+    return weight.dtype.bits == encoding.dtype.bits and not weight.is_blocked
 
 
 def _no_match(problem: Problem, keep: Keep) -> str:

@@ -12,9 +12,10 @@ import onnx_ir as ir
 from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
 from dovetail.errors import InputError
 from dovetail.model.attention import ScalePlace, scale_at
-from dovetail.model.edit import attribute, constant_of
+from dovetail.model.edit import attribute, constant_of, input_axis
 from dovetail.model.origin import origin_of
 from dovetail.numerics.grid import FLOAT8_HIGHEST
+from dovetail.numerics.lpbq import channel_scales
 from dovetail.numerics.methods import RangeMethod
 from dovetail.numerics.ranges import find_range, params_from_range, weight_params
 from dovetail.op_support import FixedQParams, Slot
@@ -299,6 +300,8 @@ def constant_params(
     """The QParams of a constant, from its own values."""
     if encoding.granularity is Granularity.TENSOR:
         return weight_params(array, encoding, None, method)
+    if encoding.is_blocked:
+        return weight_params(array, encoding, input_axis(node, array.ndim), method)
     return weight_params(array, encoding, channel_axis(node, operand.edge.index, array.ndim), method)
 
 
@@ -307,11 +310,13 @@ def _of_constants(method: str) -> str:
     return method if method == RangeMethod.MSE else RangeMethod.MINMAX
 
 
-def per_output_channel(node: ir.Node, scale: Array) -> Array:
-    """A weight's scales, one per output channel; a grouped ConvTranspose repeats its scales for every group.
+def per_output_channel(node: ir.Node, weight: QParams) -> Array:
+    """The scales of a weight's integers, one per output channel, from which the scale of its bias is derived.
 
-    A depthwise ConvTranspose has one scale for all channels, and so has its bias.
+    A grouped ConvTranspose repeats its scales for every group. A depthwise ConvTranspose has one scale for all
+    channels, and so has its bias.
     """
+    scale = channel_scales(weight)
     groups = int(attribute(node, "group", 1)) if node.op_type == "ConvTranspose" and scale.ndim else 1
     if groups > 1 and scale.size == 1:
         return scale.reshape(())

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from dovetail.document import convert, encode, read_document
 from dovetail.edge import Edge
-from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
+from dovetail.encoding import Array, DType, Encoding, Granularity, QParams, expanded_qparams
 from dovetail.errors import InputError
 from dovetail.model.origin import each_value, origin_of
 from dovetail.model.write import write_whole
@@ -29,6 +29,15 @@ JsonNumbers = int | float | list[Any] | None
 
 
 @dataclass(frozen=True, slots=True)
+class ExpandedScale:
+    """The scale of expanded blocks in JSON: ``integers`` per block, times ``channel``, for blocks of ``bits``."""
+
+    channel: list[Any]
+    integers: list[Any]
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
 class PlanRow:
     """The plan of one tensor, or of one edge; scale and zero point are None for float."""
 
@@ -37,7 +46,7 @@ class PlanRow:
     original_name: str
     original_exact: bool
     dtype: DType
-    scale: JsonNumbers
+    scale: JsonNumbers | ExpandedScale
     zero_point: JsonNumbers
     group: str | None
     why: Reason
@@ -173,7 +182,7 @@ def _row(tensor: str, edge: Edge | None, value: ir.Value, choice: Choice) -> Pla
         origin.name,
         origin.exact,
         storage.dtype,
-        storage.scale.astype(np.float64).tolist(),
+        _json_scale(storage),
         storage.zero_point.tolist(),
         choice.group,
         choice.why,
@@ -185,6 +194,14 @@ def _row(tensor: str, edge: Edge | None, value: ir.Value, choice: Choice) -> Pla
         encoding.block_size,
         choice.raised_channels,
     )
+
+
+def _json_scale(params: QParams) -> JsonNumbers | ExpandedScale:
+    if params.int_scale is None or params.channel_scale is None:
+        numbers: JsonNumbers = params.scale.astype(np.float64).tolist()
+        return numbers
+    channel, integers = params.channel_scale.astype(np.float64).tolist(), params.int_scale.tolist()
+    return ExpandedScale(channel, integers, params.encoding.expanded_bits)
 
 
 def _choice(row: PlanRow, path: Path) -> Choice:
@@ -199,12 +216,24 @@ def _storage(row: PlanRow) -> Storage:
         return FloatStorage(row.dtype)
     if row.scale is None or row.zero_point is None:
         raise ValueError(f"{row.dtype} requires a scale and a zero point, but one of them is null")
+    if isinstance(row.scale, ExpandedScale):
+        return _expanded(row, row.scale)
     encoding = Encoding(row.dtype, row.symmetric, row.granularity, row.block_size)
     zero_point = np.asarray(row.zero_point, np.float64)
     low, high = (row.dtype.grid.low, row.dtype.grid.high) if row.dtype.is_integer else (0, 0)
     if not np.all((zero_point >= low) & (zero_point <= high) & (zero_point == np.rint(zero_point))):
         raise ValueError(f"zero_point must be a whole number from {low} to {high} for {row.dtype}")
     return QParams(encoding, np.asarray(row.scale), zero_point.astype(np.int32), row.axis)
+
+
+def _expanded(row: PlanRow, scale: ExpandedScale) -> QParams:
+    encoding = Encoding(row.dtype, row.symmetric, row.granularity, row.block_size, scale.bits)
+    integers = np.asarray(scale.integers)
+    if row.axis is None or integers.dtype.kind != "i" or np.any(np.asarray(row.zero_point)):
+        raise ValueError("expanded blocks require an axis, whole numbers as integer scales, and zero points 0")
+    most = 1 << encoding.scale_bits
+    dtype = np.uint8 if most <= np.iinfo(np.uint8).max else np.uint16
+    return expanded_qparams(encoding, np.asarray(scale.channel), np.clip(integers, 0, most + 1).astype(dtype), row.axis)
 
 
 def _refuse_unknown(raw: dict[str, Any], kind: type, where: str) -> None:

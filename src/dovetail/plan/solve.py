@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dovetail.edge import Edge
 from dovetail.encoding import Encoding
 from dovetail.op_support import Precision, Signature, Slot
+from dovetail.plan.blocks import available_weight, with_blocks
 from dovetail.plan.constraints import Operand, Problem, Unit
 from dovetail.plan.kernels import computing_in, constants_fit, same_width, usable
 from dovetail.plan.pinned_groups import pinned_groups, pinned_tensors
@@ -231,11 +232,12 @@ def _choose(
     """The cheapest signature with the encoding that was decided for the unit's outputs, in the precision of its pin."""
     precision = requested if pin is None else pin.precision
     decided = {groups[problem.group_of[v.name or ""]].encoding for v in unit.outputs}
-    candidates = usable(unit)
+    candidates = with_blocks(unit, usable(unit), precision)
     fitting = [s for s in candidates if decided <= {s.output}] or candidates or list(unit.signatures)
     if pin is not None:
         fitting = computing_in(unit, fitting, pin.precision) or fitting
-    return min(fitting, key=lambda s: sum(_cost(problem, o, s, precision, groups, reads) for o in unit.operands))
+    wanted = replace(precision, weight=available_weight(fitting, precision.weight))
+    return min(fitting, key=lambda s: sum(_cost(problem, o, s, wanted, groups, reads) for o in unit.operands))
 
 
 def _narrower(unit: Unit, chosen: Signature) -> Signature:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from dovetail.edge import Edge
 from dovetail.encoding import Array, Encoding, Granularity, QParams
 from dovetail.errors import InputError
-from dovetail.model.edit import shape_of
+from dovetail.model.edit import input_axis, shape_of
 from dovetail.model.origin import each_value
 from dovetail.numerics.bias import bias_params
 from dovetail.numerics.block import spread
@@ -106,16 +106,19 @@ def _describe(storage: Storage) -> str:
 
 
 def _check_channels(unit: Unit, signature: Signature, inputs: list[tuple[Operand, Storage]]) -> None:
-    """Check that a per-channel weight has its scales per output channel, as kernels require."""
+    """Check that a weight has its scales per output channel, or blocks along the input channels."""
     for operand, storage in inputs:
         slot, shape = signature.slot(operand.slot), shape_of(operand.value)
         if slot is None or slot.derived or shape is None or not isinstance(storage, QParams) or storage.axis is None:
             continue
-        expected = channel_axis(unit.nodes[0], operand.edge.index, len(shape))
-        if storage.encoding.granularity is Granularity.AXIS and storage.axis % len(shape) != expected:
+        if storage.encoding.is_blocked:
+            expected, channels = input_axis(unit.nodes[0], len(shape)), "input"
+        else:
+            expected, channels = channel_axis(unit.nodes[0], operand.edge.index, len(shape)), "output"
+        if storage.axis % len(shape) != expected:
             raise InputError(
-                f"edge {str(operand.edge)!r} of the plan: axis {storage.axis} of {operand.name!r} is not the output "
-                f"channel axis of {unit.label}, which is axis {expected}"
+                f"edge {str(operand.edge)!r} of the plan: axis {storage.axis} of {operand.name!r} is not the "
+                f"{channels} channel axis of {unit.label}, which is axis {expected}"
             )
 
 
@@ -131,7 +134,7 @@ def _check_derived(unit: Unit, signature: Signature, by_slot: dict[int, tuple[Op
                 f"edge {str(operand.edge)!r} of the plan: bias {operand.name!r} is quantized, but the input or the "
                 "weight is float: quantize all three or none"
             )
-        scales = per_output_channel(unit.nodes[0], weight.scale)
+        scales = per_output_channel(unit.nodes[0], weight)
         expected = bias_params(source.scale, scales, label=f"bias {operand.name!r}").scale
         if storage.scale.shape != expected.shape or not np.allclose(storage.scale, expected, rtol=_SCALE_RTOL, atol=0):
             raise InputError(
@@ -152,7 +155,10 @@ def _no_finer(storage: Storage, encoding: Encoding) -> bool:
     """Whether a storage's granularity is supported: per tensor always, per channel or block only if it is the same."""
     return not isinstance(storage, QParams) or (
         storage.encoding.granularity is Granularity.TENSOR
-        or (storage.encoding.granularity, storage.encoding.block_size) == (encoding.granularity, encoding.block_size)
+        or (
+            storage.encoding.granularity is encoding.granularity
+            and encoding.block_size in (0, storage.encoding.block_size)
+        )
     )
 
 

@@ -14,6 +14,7 @@ from dovetail.model.edit import constant_of
 from dovetail.model.origin import origin_of
 from dovetail.numerics.bias import bias_overflow, bias_params
 from dovetail.numerics.grid import SMALLEST_SCALE
+from dovetail.numerics.lpbq import channel_scales, raise_channels
 from dovetail.plan.constraints import Operand, Unit
 from dovetail.plan.qparams import per_output_channel
 from dovetail.storage import Storage
@@ -38,18 +39,33 @@ def adjusted_scales(
     """Adjust the scales that are unsuited to the kernel, or to ``bias``, whose scale is derived from them."""
     if not isinstance(source, QParams):
         return AdjustedScales(weight)
+    if weight.encoding.is_blocked:
+        return _adjusted_blocks(unit, weight, source, output, bias)
     scales = weight.scale if bias is None else _where_only_bias(weight, array, source, bias)
     least = _least(unit, source, output)
     raised = np.maximum(scales, least)
     details = [_text(scales, raised, f"to {float(least):.3g}, the smallest that the target computes correctly")]
     if bias is not None:
-        enough = _room_for_bias(unit, raised, source, bias)
+        enough = _room_for_bias(unit, QParams(weight.encoding, raised, weight.zero_point, weight.axis), source, bias)
         details.append(_text(raised, enough, "so that its int32 bias fits"))
         raised = enough
     if np.array_equal(raised, weight.scale):
         return AdjustedScales(weight)
     params = QParams(weight.encoding, raised, weight.zero_point, weight.axis)
     return AdjustedScales(params, int(np.count_nonzero(raised > scales)), ", ".join(filter(None, details)))
+
+
+def _adjusted_blocks(
+    unit: Unit, weight: QParams, source: QParams, output: Storage, bias: Operand | None
+) -> AdjustedScales:
+    """The same for blocks: the scales per channel of which they are multiples are raised."""
+    scales, least = channel_scales(weight), _least(unit, source, output)
+    raised = raise_channels(weight, np.full(scales.shape, least, np.float32))
+    if bias is not None:
+        raised = raise_channels(raised, _room_for_bias(unit, raised, source, bias))
+    after = channel_scales(raised)
+    text = _text(scales, after, "as the target or the int32 bias requires")
+    return AdjustedScales(raised, int(np.count_nonzero(after > scales)), text)
 
 
 def _least(unit: Unit, source: QParams, output: Storage) -> np.float32:
@@ -74,21 +90,21 @@ def _where_only_bias(weight: QParams, array: Array, source: QParams, operand: Op
     return scales.reshape(weight.scale.shape)
 
 
-def _room_for_bias(unit: Unit, weight_scale: Array, source: QParams, operand: Operand) -> Array:
-    """The scales of a weight, larger on channels whose bias would otherwise overflow int32."""
-    bias = _bias_array(operand)
+def _room_for_bias(unit: Unit, weight: QParams, source: QParams, operand: Operand) -> Array:
+    """The scales of a weight per channel, larger on channels whose bias would otherwise overflow int32."""
+    weight_scale, bias = channel_scales(weight), _bias_array(operand)
     if bias is None:
         return weight_scale
-    scales = per_output_channel(unit.nodes[0], weight_scale)
+    scales = per_output_channel(unit.nodes[0], weight)
     label = bias_label(operand)
     overflow = bias_overflow(bias, bias_params(source.scale, scales, label=label), label=label)
     if overflow is None:
         return weight_scale
     raised = np.array(weight_scale).reshape(-1)
-    channel_scales = np.broadcast_to(scales, bias.shape)
+    bias_scales = np.broadcast_to(scales, bias.shape)
     for channel, growth in zip(overflow.channels, overflow.growth, strict=True):
         index = channel % raised.size  # with groups, or per tensor, several output channels share a scale
-        raised[index] = max(raised[index], channel_scales[channel] * growth * _MARGIN)
+        raised[index] = max(raised[index], bias_scales[channel] * growth * _MARGIN)
     return raised.reshape(weight_scale.shape)
 
 

@@ -11,18 +11,21 @@ from dovetail.errors import InputError
 from dovetail.model import origin
 from dovetail.model.edit import constant_of, forget_names, free_name
 from dovetail.numerics.affine import quantize
-from dovetail.qdq.params import IR_TYPES
+from dovetail.qdq.params import IR_TYPES, two_levels
 from dovetail.storage import Plan
 
 # Names in the emitted graph of a planned tensor ``x``: before Q, between Q and DQ, after DQ.
 BEFORE_Q, QUANTIZED, DEQUANTIZED = "{}__raw", "{}__q", "{}__dq"
 
 
-def emit_qdq(model: ir.Model, plan: Plan) -> ir.Model:
-    """The QDQ graph of a plan; does not change the float model."""
+def emit_qdq(model: ir.Model, plan: Plan, *, folded_scales: bool = False) -> ir.Model:
+    """The QDQ graph of a plan; does not change the float model.
+
+    ``folded_scales``: the scale of an expanded block is one float, not a DequantizeLinear of its integer scale.
+    """
     emitted = model.clone()
     forget_names(emitted.graph)
-    _Emitter(emitted.graph, plan).run()
+    _Emitter(emitted.graph, plan, folded_scales=folded_scales).run()
     drop_unused_constants(emitted.graph)
     emitted.graph.sort()
     return emitted
@@ -41,9 +44,10 @@ class _Emitter:
     New nodes are appended; the stable topological sort then moves each to just before its consumer.
     """
 
-    def __init__(self, graph: ir.Graph, plan: Plan) -> None:
+    def __init__(self, graph: ir.Graph, plan: Plan, *, folded_scales: bool) -> None:
         self._graph = graph
         self._plan = plan
+        self._folded_scales = folded_scales
         self._tensors: dict[ir.Value, str] = {}  # values before Q and after DQ -> the name of the planned tensor
         self._conversions: dict[tuple[ir.Value, QParams], ir.Value] = {}
         self._params: dict[QParams, tuple[ir.Value, ...]] = {}
@@ -164,21 +168,39 @@ class _Emitter:
         return output
 
     def _qparam_inputs(self, params: QParams, source: ir.Value) -> tuple[ir.Value, ...]:
-        """The scale and zero point initializers; activations with equal qparams share them.
+        """The scale and zero point; activations with equal qparams share their initializers.
 
-        An int32 DequantizeLinear gets no zero point: ONNX Runtime does not support one.
+        An int32 DequantizeLinear gets no zero point: ONNX Runtime does not support one. Symmetric blocks get none,
+        because one per block would be as large as a tenth of the scales.
         """
         shared = not source.is_initializer()
         if shared and params in self._params:
             return self._params[params]
         stem, dtype = self._tensors.get(source, source.name), IR_TYPES[params.dtype]
-        inputs = [self._initializer(f"{stem}__scale", params.scale, ir.DataType.FLOAT, source)]
-        if params.dtype is not DType.S32:
+        inputs = [self._scale(params, str(stem), source)]
+        if params.dtype is not DType.S32 and (params.zero_point.any() or not params.encoding.is_blocked):
             zero_point = params.zero_point.astype(params.dtype.numpy)
             inputs.append(self._initializer(f"{stem}__zero_point", zero_point, dtype, source))
         if shared:
             self._params[params] = tuple(inputs)
         return tuple(inputs)
+
+    def _scale(self, params: QParams, stem: str, source: ir.Value) -> ir.Value:
+        """The scale: an initializer, or the DequantizeLinear of the integer scales of expanded blocks."""
+        levels = None if self._folded_scales else two_levels(params)
+        if levels is None:
+            return self._initializer(f"{stem}__scale", params.scale, ir.DataType.FLOAT, source)
+        integers, channel, axis = levels
+        dtype = ir.DataType.from_numpy(integers.dtype)
+        quantized = self._initializer(f"{stem}__int_scale", integers, dtype, source)
+        per_channel = self._initializer(f"{stem}__channel_scale", channel, ir.DataType.FLOAT, source)
+        name = self._free("{}__scale", stem)
+        node = ir.node("DequantizeLinear", [quantized, per_channel], {"axis": axis}, name=name)
+        output = node.outputs[0]
+        output.name, output.type, output.shape = name, ir.TensorType(ir.DataType.FLOAT), quantized.shape
+        origin.derive(output, source)
+        self._graph.append(node)
+        return output
 
     def _initializer(self, name: str, array: Array, dtype: ir.DataType, source: ir.Value) -> ir.Value:
         free = free_name(self._graph, name)

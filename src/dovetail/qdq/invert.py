@@ -20,7 +20,7 @@ from dovetail.numerics.affine import dequantize, quantize
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.remove_unused import remove_unused
 from dovetail.qdq.moved import read_before_moving
-from dovetail.qdq.params import is_dequantize, is_quantize, use_onnx_domain
+from dovetail.qdq.params import dequantizes_scales, is_dequantize, is_quantize, use_onnx_domain
 from dovetail.qdq.views import QuantizedCopy, ValueReaders, dequantized_copies, readers_of, refuse_other_consumers
 from dovetail.storage import IN_FLOAT32, Choice, Plan, Reason, ScaleSource, Storage
 
@@ -88,6 +88,8 @@ class _Inverter:
         nodes = [node for node in self._graph if not is_quantize(node) and not is_dequantize(node)]
         outputs = [value for node in nodes for value in node.outputs]
         for value in [*self._graph.inputs, *self._graph.initializers.values(), *outputs]:
+            if value.uses() and all(dequantizes_scales(node) for node, _ in value.uses()):
+                continue  # part of the qparams of a weight
             array = edit.constant_of(value)
             if array is not None:
                 self._constant(value, array)

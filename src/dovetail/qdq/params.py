@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
+from dovetail.encoding import Array, DType, Encoding, Granularity, QParams, expanded_qparams
 from dovetail.errors import InputError
 from dovetail.model.edit import attribute, constant_of, shape_of
+from dovetail.numerics.affine import dequantize
 from dovetail.numerics.block import scale_shape
 
 QUANTIZED_TYPES: dict[ir.DataType, DType] = {
@@ -69,7 +72,7 @@ def qparams_of(node: ir.Node) -> QParams:
     try:
         if shape is not None:
             _check_shape(scale, scale_shape(shape, encoding, axis), shape)
-        return QParams(encoding, scale, zero_point, axis)
+        return _expanded(node, encoding, axis) or QParams(encoding, scale, zero_point, axis)
     except (InputError, ValueError) as error:
         raise _refusal(node, str(error)) from error
 
@@ -85,6 +88,8 @@ def _refusal(node: ir.Node, why: str) -> InputError:
 
 def _scale(node: ir.Node) -> Array:
     scale = constant_of(node.inputs[1])
+    if scale is None and (producer := _scale_producer(node)) is not None:
+        scale = dequantize(_integers(producer), qparams_of(producer))
     if scale is None:
         raise _refusal(node, "its scale is not a constant")
     if scale.dtype not in (np.float32, np.float16):
@@ -92,6 +97,53 @@ def _scale(node: ir.Node) -> Array:
     if not np.isfinite(scale).all() or not (scale > 0).all():
         raise _refusal(node, "its scale must be finite and above zero")
     return scale
+
+
+def dequantizes_scales(node: ir.Node) -> bool:
+    """Whether a DQ only computes the scales of other DQs: the integer scales of expanded blocks."""
+    uses = node.outputs[0].uses()
+    return is_dequantize(node) and bool(uses) and all(is_dequantize(user) and index == 1 for user, index in uses)
+
+
+def two_levels(params: QParams) -> tuple[Array, Array, int] | None:
+    """The integer scales, the scales per channel (rank 1) and their axis; None if no DequantizeLinear has them."""
+    if params.int_scale is None or params.channel_scale is None or params.axis is None:
+        return None
+    shape = params.channel_scale.shape
+    axes = [axis for axis, size in enumerate(shape) if size > 1]
+    others = [axis for axis in range(len(shape)) if axis != params.axis % len(shape)]
+    if len(axes) > 1 or not others:
+        return None
+    return params.int_scale, params.channel_scale.reshape(-1), axes[0] if axes else others[0]
+
+
+def _scale_producer(node: ir.Node) -> ir.Node | None:
+    """The DQ that computes a node's scales from constant integers."""
+    producer = None if node.inputs[1] is None else node.inputs[1].producer()
+    if producer is None or not is_dequantize(producer) or constant_of(producer.inputs[0]) is None:
+        return None
+    return producer
+
+
+def _integers(dequantize_node: ir.Node) -> Array:
+    integers = constant_of(dequantize_node.inputs[0])
+    if integers is None:
+        raise _refusal(dequantize_node, "its integers are not constant")
+    return integers
+
+
+def _expanded(node: ir.Node, encoding: Encoding, axis: int) -> QParams | None:
+    """The qparams of a block-quantized DQ whose scales are integers times one scale per channel; None for others."""
+    producer = _scale_producer(node)
+    if producer is None or not encoding.symmetric or not encoding.is_blocked:
+        return None
+    levels, integers = qparams_of(producer), _integers(producer)
+    most = 1 << encoding.dtype.bits
+    if levels.axis == axis or levels.zero_point.any() or integers.min() < 1 or integers.max() > most:
+        return None
+    channel_shape = [size if at == levels.axis else 1 for at, size in enumerate(integers.shape)]
+    expanded = replace(encoding, granularity=Granularity.EXPANDED_BLOCK)
+    return expanded_qparams(expanded, levels.scale.reshape(channel_shape), integers, axis)
 
 
 def _zero_point(node: ir.Node) -> Array | None:

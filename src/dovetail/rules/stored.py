@@ -21,6 +21,9 @@ from dovetail.storage import Choice
 # Operators whose small outputs may quantize to zero without harm.
 _BOUNDED = frozenset({"HardSigmoid", "Sigmoid", "Softmax"})
 
+# Weights of fewer bits have to be requested.
+_USUAL_BITS = 8
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Activation:
@@ -137,8 +140,10 @@ def _own_ranges(problem: Problem) -> Iterator[tuple[ir.Value, str, tuple[Encodin
 
 
 def _slot_encodings(unit: Unit, operand: Operand) -> tuple[Encoding, ...]:
+    """The encodings of an operand; narrow weights, which always lose much, are used only where they are requested."""
     slots = [signature.slot(operand.slot) for signature in unit.signatures]
-    return _integer(slot.encoding for slot in slots if slot is not None and not slot.derived)
+    encodings = _integer(slot.encoding for slot in slots if slot is not None and not slot.derived)
+    return tuple(encoding for encoding in encodings if encoding.dtype.bits >= _USUAL_BITS)
 
 
 def _integer(encodings: Iterable[Encoding]) -> tuple[Encoding, ...]:

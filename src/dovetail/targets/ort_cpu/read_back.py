@@ -16,6 +16,7 @@ from dovetail.encoding import Array, DType, QParams
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
 from dovetail.model.edit import attribute, constant_of, shape_of
 from dovetail.model.origin import each_value, origin_of
+from dovetail.qdq.params import is_dequantize, qparams_of
 from dovetail.qdq.quantized_values import QuantizedValue, quantized_values
 from dovetail.storage import Plan
 from dovetail.targets.ort_cpu.floats import float_rows, runs_in_integers
@@ -191,6 +192,8 @@ def _operator_qparams(node: ir.Node, scale: int, zero_point: int) -> _OperatorQP
 
 def _scales(node: ir.Node, index: int) -> Array:
     scales = constant_of(node.inputs[index])
+    if scales is None and is_dequantize(node):
+        scales = qparams_of(node).scale  # of expanded blocks: integers times one scale per channel
     if scales is None:
         raise ValueError(f"{node.op_type} {node.name!r} has a scale that is not a constant")
     return scales

@@ -9,8 +9,23 @@ import onnx_ir as ir
 
 from dovetail.encoding import DType, Encoding
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
-from dovetail.model.edit import attribute, shape_of, why_weight_not_matrix
-from dovetail.op_support import A8, A16, B32, F32, W8, OpSupport, Signature, Slot, bias, const, signature
+from dovetail.model.edit import attribute, shape_of, why_not_pointwise, why_weight_not_matrix
+from dovetail.op_support import (
+    A8,
+    A16,
+    B32,
+    F32,
+    W4,
+    W4_BLOCK,
+    W4_EXPANDED,
+    W8,
+    OpSupport,
+    Signature,
+    Slot,
+    bias,
+    const,
+    signature,
+)
 
 _KNOWN = "onnxruntime 1.31.1, optimized graphs of the shipped models read back"
 _FOLLOWERS = (
@@ -52,10 +67,15 @@ def _elementwise(one_input: bool) -> tuple[Signature, ...]:
     return tuple(Signature((Slot(inputs),), out, variadic=not one_input) for inputs, out in _COMBINATIONS)
 
 
-def _linear(activation: Encoding, out: Encoding) -> Signature:
+def _linear(activation: Encoding, out: Encoding, weight: Encoding = W8) -> Signature:
     if activation == F32:
         return signature(F32, F32, F32, out=out)
-    return signature(activation, const(W8), bias(B32), out=out)
+    return signature(activation, const(weight), bias(B32), out=out)
+
+
+def _narrow_weights(*encodings: Encoding) -> tuple[Signature, ...]:
+    """4-bit weights, which are dequantized for a kernel in float."""
+    return tuple(_linear(*pair, weight) for weight in encodings for pair in _COMBINATIONS if pair[0] == A16)
 
 
 def _softmax_scale(node: ir.Node, dtype: DType, scale: float) -> float:
@@ -78,17 +98,23 @@ def _softmax_scale(node: ir.Node, dtype: DType, scale: float) -> float:
 
 def _table() -> dict[str, OpSupport]:
     linear = tuple(_linear(*encodings) for encodings in _COMBINATIONS)
+    linear += _narrow_weights(W4, W4_BLOCK, W4_EXPANDED)
     matmul = tuple(signature(inputs, inputs, out=out) for inputs, out in _COMBINATIONS)
     norm = tuple(signature(data, const(F32), const(F32), out=out) for data, out in _COMBINATIONS)
     same = tuple(signature(encoding, out=encoding) for encoding in (A8, A16, F32))
     table = {op: OpSupport(same, shares=(0,), known_from=_KNOWN) for op in DATA_MOVEMENT_OPS}
     table |= {op: OpSupport(_elementwise(op in _ONE_DATA_INPUT), follows=True, known_from=_KNOWN) for op in _FOLLOWERS}
-    table |= {op: OpSupport(linear, known_from=_KNOWN) for op in ("Conv", "ConvTranspose", "Gemm")}
+    table |= {op: OpSupport(linear, known_from=_KNOWN) for op in ("ConvTranspose", "Gemm")}
+    table["Conv"] = OpSupport(tuple(_only_pointwise(row) for row in linear), known_from=_KNOWN)
     by_weight = tuple(replace(row, when=why_weight_not_matrix) for row in linear)
     table["MatMul"] = OpSupport((*by_weight, *matmul), known_from=_KNOWN)
     table["Softmax"] = replace(table["Softmax"], unclipped=True, output_scale=_softmax_scale)
     table["LayerNormalization"] = OpSupport(norm, follows=True, known_from=_KNOWN)
     return table
+
+
+def _only_pointwise(row: Signature) -> Signature:
+    return replace(row, when=why_not_pointwise) if any(slot.encoding.is_blocked for slot in row.inputs) else row
 
 
 TABLE = _table()

@@ -15,7 +15,8 @@ from dovetail.backend import Artifact, Backend, CompileResult, Probe, ReadBack, 
 from dovetail.errors import InputError
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.model.write import write
-from dovetail.op_support import AUTO, FP32, W8A8, W8A16, Chain, OpTable
+from dovetail.op_support import AUTO, FP32, W4A16, W4A16_BQ, W4A16_LPBQ, W8A8, W8A16, Chain, OpTable
+from dovetail.passes.gemm_to_matmul import gemm_to_matmul
 from dovetail.passes.linear_to_gemm import linear_to_gemm
 from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.remove_unused import remove_unused
@@ -101,7 +102,7 @@ ORT_CPU = Target(
     table=OpTable(
         target="ort-cpu",
         ops=TABLE,
-        precisions={p.name: p for p in (W8A8, W8A16, FP32)},
+        precisions={p.name: p for p in (W8A8, W8A16, W4A16, W4A16_BQ, W4A16_LPBQ, FP32)},
         choices={AUTO: (W8A8.name, FP32.name)},
         chains=(Chain(("Conv", "Relu")), Chain(("Gemm", "Relu")), Chain(("Add", "Relu"))),
         runs_float_between=True,
@@ -115,7 +116,7 @@ ORT_CPU = Target(
         Runner(run, notes=(_NOTE,)),
         timer=Timer(measure, BASELINES, by_default=False),
     ),
-    rewrites=Rewrites((linear_to_gemm, merge_layout, remove_unused)),
+    rewrites=Rewrites((linear_to_gemm, merge_layout, remove_unused), blocks=gemm_to_matmul),
     knobs=(mixed(),),
 )
 FAMILY = Family(open_target)

@@ -13,6 +13,7 @@ from dovetail.targets.child import ChildResult
 from dovetail.targets.htp.rules.compiler import NO_DLC, NOT_FOR_DEVICE, OTHER_ARCHITECTURE, QAIRT_VERSION_UNKNOWN
 from dovetail.targets.qnn_htp.emitted_nodes import emitted_nodes
 from dovetail.targets.qnn_htp.estimate import read_estimate, read_traffic
+from dovetail.targets.qnn_htp.expanded_blocks import ENCODINGS, block_options, extract_encodings
 from dovetail.targets.qnn_htp.install import PACKAGE
 from dovetail.targets.qnn_htp.log import compiled_for, failure, warnings
 from dovetail.targets.qnn_htp.options import HtpOptions
@@ -42,6 +43,7 @@ def compile_model(options: HtpOptions, artifacts: tuple[Artifact, ...], folder: 
     provider_options = {**options.provider, "dump_json_qnn_graph": "1", "json_qnn_graph_dir": dump.name}
     provider_options |= {"profiling_level": "detailed", "profiling_file_path": profile.name}
     model = artifacts[0].path
+    provider_options |= block_options(model)
 
     def failed(result: ChildResult) -> CompileResult:
         return failure(result, artifacts, emitted_nodes(model))
@@ -63,6 +65,7 @@ def compile_model(options: HtpOptions, artifacts: tuple[Artifact, ...], folder: 
             error = f"{mismatch[0].message}; {mismatch[0].fix}; {rejected.error}"
             return replace(rejected, error=error, findings=(*mismatch, *rejected.findings))
         return rejected
+    error = _write_encodings(options, model, dump) if block_options(model) else ""
     files = [path for path in sorted(folder.glob(f"{CONTEXT}*")) if path.is_file()]
     contexts = [Artifact(p.stem, p, _builder(p), p.suffix in _KINDS, _LOAD.get(p.suffix, "")) for p in files]
     provider = f"{PACKAGE} {version(PACKAGE)}"
@@ -73,6 +76,7 @@ def compile_model(options: HtpOptions, artifacts: tuple[Artifact, ...], folder: 
         artifacts=(*artifacts, *contexts, *graphs),
         log=result.log,
         findings=(*warnings(result.log), *_architecture_mismatch(options, result.log)),
+        notes=(f"the encodings of block-quantized weights could not be read: {error}",) if error else (),
         estimate=estimate,
         traffic=traffic,
         not_estimated="; ".join(filter(None, (no_estimate, no_traffic))),
@@ -116,7 +120,7 @@ def _write_dlc(options: HtpOptions, model: Path, folder: Path) -> tuple[Path, st
     path = folder / "model.dlc"
     call = ToolCall(
         f"{SESSION}:write_dlc_in_child",
-        {"model": "model.onnx", "options": dict(options.provider), "folder": "."},
+        {"model": "model.onnx", "options": {**options.provider, **block_options(model)}, "folder": "."},
         inputs=model_inputs(model),
         packages=(PACKAGE,),
         who="the DLC writer",
@@ -130,6 +134,16 @@ def _write_dlc(options: HtpOptions, model: Path, folder: Path) -> tuple[Path, st
         return path, f"the DLC writer wrote {len(files)} files, expected one"
     (folder / files[0]).rename(path)
     return path, ""
+
+
+def _write_encodings(options: HtpOptions, model: Path, dump: Path) -> str:
+    """Write the encodings of expanded blocks beside the dumped graph, which lacks them; return an error."""
+    folder = dump / _DLC
+    path, error = _write_dlc(options, model, folder)
+    if not error:
+        extract_encodings(path, dump / ENCODINGS)
+    shutil.rmtree(folder)
+    return error
 
 
 def _builder(path: Path) -> str:

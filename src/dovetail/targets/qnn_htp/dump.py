@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dovetail.encoding import DType
+from dovetail.encoding import DType, Granularity
 
 # ONNX Runtime appends these suffixes to the names of nodes and tensors that it moves or transposes.
 MOVED = re.compile(r"(_token_\d+|_transpose)$")
@@ -26,6 +26,16 @@ _DTYPES = {
     0x232: DType.F32,
 }
 
+# The codes of QNN quantization encodings that have more than one scale.
+_GRANULARITIES = {
+    1: Granularity.AXIS,
+    3: Granularity.AXIS,
+    5: Granularity.EXPANDED_BLOCK,
+    11: Granularity.BLOCK,
+}
+# Of these, those whose 4-bit integers are stored as int8.
+_NARROW = (2, 3, 5, 11)
+
 # Data types that are not planned: plain integers, booleans, float64.
 _NOT_PLANNED = {0x008, 0x016, 0x032, 0x064, 0x108, 0x116, 0x132, 0x164, 0x264, 0x508}
 
@@ -38,6 +48,7 @@ class QnnTensor:
     dtype: DType | None
     scale: float
     zero_point: int
+    granularity: Granularity = Granularity.TENSOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +98,11 @@ def _renamed(dumped: list[str], names: Mapping[str, str]) -> tuple[str, ...]:
 
 def _tensor(name: str, raw: dict[str, Any]) -> QnnTensor:
     qparams, code = raw["quant_params"]["scale_offset"], int(raw["data_type"])
+    encoding = int(raw["quant_params"]["encoding"])
     if code not in _DTYPES and code not in _NOT_PLANNED:
         raise DumpError(f"tensor {name!r} has the unknown data type {code:#x}")
-    return QnnTensor(name, _DTYPES.get(code), float(qparams["scale"]), -int(qparams["offset"]))
+    dtype = _DTYPES.get(code)
+    if dtype is DType.S8 and encoding in _NARROW:
+        dtype = DType.S4
+    granularity = _GRANULARITIES.get(encoding, Granularity.TENSOR)
+    return QnnTensor(name, dtype, float(qparams["scale"]), -int(qparams["offset"]), granularity)

@@ -12,11 +12,12 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.backend import Outcome, ReadBack, TensorReadBack, changed
-from dovetail.encoding import DType, Granularity
+from dovetail.encoding import DType, Granularity, QParams
 from dovetail.model.edit import constant_of
 from dovetail.qdq.quantized_values import QuantizedValue, quantized_values
-from dovetail.storage import Plan
+from dovetail.storage import Plan, Storage
 from dovetail.targets.qnn_htp.dump import MOVED, DumpError, QnnGraph, QnnNode, load_dump
+from dovetail.targets.qnn_htp.expanded_blocks import BlockEncodings
 from dovetail.targets.qnn_htp.floats import FloatReader, LoggedPrecisions
 
 EVIDENCE = "the QNN graph that the provider passed to the HTP compiler, and the compiler's log"
@@ -24,6 +25,8 @@ EVIDENCE = "the QNN graph that the provider passed to the HTP compiler, and the 
 _LAYOUT = ("Reshape", "Transpose")
 # The name under which the provider stores the constant vector of a MatMul, as a matrix.
 _AS_MATRIX = "{}_reshape"
+# The name under which it stores the bias of a layer that computes in float16, because its weight has float scales.
+_IN_FLOAT = "{}_fp16"
 _ZERO_BIAS = "a bias of zeros, which has the same values with any scale"
 
 
@@ -42,12 +45,12 @@ def read_dump(emitted_path: Path, dump: Path, plan: Plan, log: str) -> ReadBack:
         return ReadBack((), EVIDENCE, unparsed=str(error))
     emitted = ir.load(emitted_path)
     stored = list(quantized_values(emitted, plan))
-    logged = LoggedPrecisions.read(log)
+    logged, blocks = LoggedPrecisions.read(log), BlockEncodings.read(dump, log)
     names = {value.name for value in stored}
     changes = dict(_silent_changes(graph, names, _PlannedFloat.of(emitted, plan), logged.float_dtype))
     zeros = {v.name for v in emitted.graph.initializers.values() if v.name in names and _is_zero_bias(v)}
     looked_up = [
-        value.as_read(Outcome.MATCHED, _ZERO_BIAS) if value.name in zeros else _look_up(value, graph, changes)
+        value.as_read(Outcome.MATCHED, _ZERO_BIAS) if value.name in zeros else _look_up(value, graph, changes, blocks)
         for value in stored
     ]
     matched = {value.group for value, row in zip(stored, looked_up, strict=True) if row.outcome is Outcome.MATCHED}
@@ -66,9 +69,13 @@ def _is_zero_bias(value: ir.Value) -> bool:
     return array is not None and not np.any(array)
 
 
-def _look_up(value: QuantizedValue, graph: QnnGraph, changes: Mapping[str, _Found]) -> TensorReadBack:
+def _look_up(
+    value: QuantizedValue, graph: QnnGraph, changes: Mapping[str, _Found], blocks: BlockEncodings
+) -> TensorReadBack:
     name = value.name if value.name in graph.tensors else _AS_MATRIX.format(value.name)
     tensor = graph.tensors.get(name)
+    if tensor is None and value.params.dtype is DType.S32 and _IN_FLOAT.format(value.name) in graph.tensors:
+        return value.as_read(Outcome.ABSORBED, "added in float16 by an operator with float scales per block")
     if tensor is None:
         return value.as_read(Outcome.NOT_FOUND, "not in the dumped graph")
     if tensor.dtype is not value.params.dtype:
@@ -80,13 +87,31 @@ def _look_up(value: QuantizedValue, graph: QnnGraph, changes: Mapping[str, _Foun
         if not same_scale or tensor.zero_point != int(value.params.zero_point):
             planned = _scale_text(float(value.params.scale), int(value.params.zero_point))
             return value.as_read(*changed(planned, _scale_text(tensor.scale, tensor.zero_point)))
+    encoding = value.params.encoding
+    if encoding.is_blocked and tensor.granularity is not encoding.granularity:
+        texts = (
+            f"{value.params.dtype} per {granularity}" for granularity in (encoding.granularity, tensor.granularity)
+        )
+        return value.as_read(*changed(*texts))
+    if encoding.granularity is Granularity.EXPANDED_BLOCK:
+        if not blocks.encodings:
+            return value.as_read(Outcome.NOT_FOUND, "the provider's scales per block were not recorded")
+        difference = blocks.difference(name, value.params)
+        if difference is not None:
+            return value.as_read(*changed(*difference))
     if value.name in changes:
         return value.as_read(*changed(value.params.dtype, *changes[value.name]))
     consumers = sorted({node.type for node in graph.nodes if name in node.inputs})
     detail = f"input of {', '.join(consumers)}" if consumers else "output"
-    if not per_tensor:
+    if encoding.granularity is Granularity.EXPANDED_BLOCK:
+        detail += "; axis, block size, bit widths, every integer scale and every scale per channel were compared"
+    elif not per_tensor:
         detail += "; only the dtype was compared, the dump has no per-channel scales"
     return value.as_read(Outcome.MATCHED, detail)
+
+
+def _has_blocks(storage: Storage) -> bool:
+    return isinstance(storage, QParams) and storage.encoding.granularity is Granularity.BLOCK
 
 
 def _scale_text(scale: float, zero_point: int) -> str:
@@ -135,6 +160,8 @@ class _PlannedFloat:
         names = {node.name or "" for node in nodes} | {v.name or "" for node in nodes for v in node.outputs}
         float_names = {edge.node for edge, choice in plan.edges.items() if not choice.storage.dtype.is_quantized}
         float_names |= {name for name, choice in plan.tensors.items() if not choice.storage.dtype.is_quantized}
+        # With float scales per block, HTP dequantizes the activations and computes in float16.
+        float_names |= {edge.node for edge, choice in plan.edges.items() if _has_blocks(choice.storage)}
         # Where ONNX Runtime changes the layout, an operator keeps its name, but its output has another one.
         float_names |= {node.name or "" for node in nodes if any(v.name in float_names for v in node.outputs)}
         return cls(frozenset(names), frozenset(float_names))

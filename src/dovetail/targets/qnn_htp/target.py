@@ -28,6 +28,7 @@ from dovetail.backend import (
 from dovetail.errors import BackendError, UnfinishedError
 from dovetail.model.write import write
 from dovetail.op_support import FP16
+from dovetail.passes.linear_to_conv import linear_to_conv
 from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import Plan
 from dovetail.target import Family, Rewrites, Target
@@ -40,6 +41,7 @@ from dovetail.targets.htp.workarounds import needed
 from dovetail.targets.htp.workarounds.workaround import limited
 from dovetail.targets.qnn_htp.compile import CONTEXT, GRAPH, SESSION, compile_model, package
 from dovetail.targets.qnn_htp.device import device_files
+from dovetail.targets.qnn_htp.expanded_blocks import block_options, mark_expanded_blocks
 from dovetail.targets.qnn_htp.install import PACKAGE, installed_qairt, probe
 from dovetail.targets.qnn_htp.islands import hold_islands
 from dovetail.targets.qnn_htp.naive import export_naive
@@ -71,7 +73,9 @@ def open_target(suffix: str, options: Mapping[str, str]) -> Target:
         facts=htp_options,
         table=limited(htp_table(f"qnn-htp:{chip.name}", chip), workarounds),
         backend=_backend(htp_options),
-        rewrites=Rewrites((*REWRITES, *(change for workaround in workarounds for change in workaround.passes))),
+        rewrites=Rewrites(
+            (*REWRITES, *(change for workaround in workarounds for change in workaround.passes)), blocks=linear_to_conv
+        ),
         rules=RULES,
         knobs=(mixed(WIDE_OUTPUTS), OPERAND_WIDTHS, *((islands(FP16),) if chip.has_float16 else ())),
     )
@@ -100,8 +104,12 @@ def _backend(options: HtpOptions) -> Backend:
 
 
 def emit(model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
-    """Write a QDQ ONNX model with integer weights; operators planned in float stay in float."""
-    emitted = emit_qdq(model, plan)
+    """Write a QDQ ONNX model with integer weights; operators planned in float stay in float.
+
+    The scales of expanded blocks are folded, because the provider rejects a Conv with integer scales.
+    """
+    emitted = emit_qdq(model, plan, folded_scales=True)
+    mark_expanded_blocks(emitted, plan)
     hold_islands(emitted, plan)
     written = write(emitted, folder / "model.onnx")
     return tuple(Artifact("model" if path.suffix == ".onnx" else "model_data", path) for path in written)
@@ -148,7 +156,7 @@ def _emulate(options: HtpOptions, compiled: CompileResult, sample: Sample) -> Sa
             f"{SESSION}:run_in_child",
             {
                 "model": model,
-                "options": dict(options.provider),
+                "options": {**options.provider, **block_options(compiled.artifacts[0].path)},
                 "sample": _SAMPLE,
                 "names": list(sample),
                 "outputs": _OUTPUTS,

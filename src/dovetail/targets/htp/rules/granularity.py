@@ -16,6 +16,7 @@ from dovetail.plan.qparams import channel_axis
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import LINEAR, Operation, dtype_text, operations, original_name, say
 from dovetail.rules.rule import rule
+from dovetail.targets.htp.table import EXPANDED_MULTIPLE, why_no_block_size
 
 _4_BIT = (DType.S4, DType.U4)
 # "block_size must be a multiple of 8 for 4-bit weight"
@@ -131,6 +132,8 @@ def unsupported_block_quantized_weight(subject: CheckInput) -> Iterator[Finding]
     - with 4 bits and a block size that is not a multiple of 8;
     - of a Conv with a kernel larger than 1 x 1.
 
+    Blocks with integer scales have rule Q205.
+
     ## Why it matters
     The provider uses the scales but ignores their axis and the zero points: in the first two cases the model compiles
     and returns noise. The last three are rejected.
@@ -160,6 +163,62 @@ def unsupported_block_quantized_weight(subject: CheckInput) -> Iterator[Finding]
                 fix="quantize it to int4 with zero points 0 and blocks along the input channels, with a block size "
                 "that is a multiple of 8, and 16-bit activations; or use one scale per output channel",
             )
+
+
+@rule("Q205")
+def unsupported_expanded_blocks(subject: CheckInput) -> Iterator[Finding]:
+    """A weight has blocks with integer scales (LPBQ) that HTP computes wrongly or rejects.
+
+    ## What it finds
+    In QDQ models: linear operators whose weight has blocks, of which a second DequantizeLinear computes the scales from
+    integers and one scale per channel,
+
+    - in blocks of another size than 16 or a multiple of 32;
+    - with a number of input channels that is not a multiple of 32;
+    - of a Conv, ConvTranspose or Gemm;
+    - or with any of the problems of Q203.
+
+    ## Why it matters
+    In the first two cases the model compiles and returns noise if it has more than 32 output channels. The provider
+    recognizes integer scales only for MatMul, and rejects the others. The same holds for blocks with float scales that
+    the provider converts, because its option `enable_block_quant_weight_optimization` is set.
+
+    ## How to fix it
+    Use blocks of 16, 32 or 64 and linear layers written as MatMul, or quantize the float model with
+    `dovetail fit --precision w4a16-lpbq`, which leaves other layers in int8.
+
+    ## Seen on
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated and compared with the simulation, 48 output
+      channels: blocks of 8, 24, 40, 48 and 80 give -5 to -15 dB or crash the emulator, blocks of 16 over 48, 80, 112
+      and 240 channels 0 to 6 dB; 16, 32, 64, 96, 128 and 256 over a multiple of 32 channels 76 to 86 dB. With 8 output
+      channels all are correct. Gemm and Conv with integer scales are rejected.
+    """
+    for operation, operand, params in _weights(subject, Granularity.EXPANDED_BLOCK):
+        problem = _expanded_problem(operation, operand, params)
+        if problem:
+            yield Finding(
+                "Q205",
+                at_node(operation.node, operand.edge),
+                f"{say(operation.node)} has the weight {original_name(operand)!r} in blocks with integer scales "
+                f"{problem}",
+                Severity.ERROR,
+                fix="use a MatMul with blocks of 16, 32 or 64 along the input channels, or one scale per channel",
+            )
+
+
+def _expanded_problem(operation: Operation, operand: Operand, params: QParams) -> str:
+    """Why HTP does not compute expanded blocks correctly; empty if it does."""
+    shape = shape_of(operand.value)
+    if shape is None or (problem := _block_problem(operation, operand, params)):
+        return "" if shape is None else problem
+    if operation.op != "MatMul":
+        return f"of a {operation.op}: HTP rejects it"
+    if reason := why_no_block_size(params.encoding):
+        return f"of {params.encoding.block_size}: {reason}"
+    channels = shape[_input_axis(operation, operand, len(shape))]
+    if channels % EXPANDED_MULTIPLE:
+        return f"over {channels} input channels, not a multiple of {EXPANDED_MULTIPLE}: HTP returns wrong results"
+    return ""
 
 
 def _block_problem(operation: Operation, operand: Operand, params: QParams) -> str:

@@ -1,0 +1,117 @@
+"""Block-quantized int4 weights: estimates on SoC 52, every layer alone on the emulator, and a large transformer.
+
+``python -m bench.block [part ...]``; the parts are ``estimate``, ``layers`` and ``large``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+import dovetail
+from bench.block_layers import layers_alone
+from bench.child import MEGABYTE, run_child
+from dovetail.finding import Status
+
+SOC = "qnn-htp:soc52"
+PRECISIONS = ("w8a16", "w4a16", "w4a16-bq", "w4a16-lpbq")
+PARTS = ("estimate", "layers", "large")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.block", description=__doc__)
+    parser.add_argument("part", nargs="*", help=f"one or more of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--tokens", type=int, default=257, help="tokens in each of the DINOv2-S block's four windows")
+    parser.add_argument("--layers", type=int, default=24, help="layers of the large transformer, 12.6 million each")
+    options = parser.parse_args(arguments)
+    unknown = [part for part in options.part if part not in PARTS]
+    if unknown:
+        parser.error(f"unknown part {unknown[0]!r}; expected one of {', '.join(PARTS)}")
+    parts = options.part or PARTS
+    with tempfile.TemporaryDirectory(prefix="dovetail-bench-") as name:
+        if "estimate" in parts:
+            _estimates(Path(name), options.tokens)
+        if "layers" in parts:
+            _layers(Path(name))
+        if "large" in parts:
+            _large(Path(name), options.layers)
+
+
+def _estimates(folder: Path, tokens: int) -> None:
+    """Print the vendor's estimate of a DINOv2-S block at every precision, and the bytes it reads."""
+    from tests.networks import vit_export  # needs torch
+
+    shape = (4, tokens, 384)
+    data = {"x": np.random.default_rng(0).standard_normal((4, *shape)).astype(np.float32)}
+    print(f"DINOv2-S block {list(shape)}, 8 MB VTCM, estimated by the vendor's compiler for SoC 52, not measured")
+    print(
+        f"  {'':14}{'us':>8}{'vs w8a16':>10}{'MB read':>10}{'dB':>8}   (dB: simulation against float, random weights)"
+    )
+    first = None
+    for precision in PRECISIONS:
+        result = dovetail.fit(
+            vit_export.block(shape),
+            target=SOC,
+            calibration=data,
+            output=folder / precision,
+            option={"vtcm_mb": "8"},
+            precision=precision,
+            baselines="none",
+            operand_bits="8",
+        )
+        failed = [name for name, verdict in result.verdicts.items() if verdict.status is Status.FAIL]
+        estimate, traffic = (
+            figures.get("fitted") for figures in (result.metrics.latency_estimate_us, result.metrics.traffic_bytes)
+        )
+        if estimate is None or traffic is None:
+            print(f"  {precision:14}no estimate: {result.metrics.not_estimated}")
+            continue
+        first = first or estimate
+        ratio = estimate.ratio_to(first)
+        sqnr_db = min(value or 0.0 for value in result.metrics.sqnr_db.simulation_vs_float.values())
+        print(
+            f"  {precision:14}{estimate.mid_us:>8}{'-' if ratio is None else f'{ratio:.2f}':>10}"
+            f"{traffic.read_bytes / 1e6:>10.2f}{sqnr_db:>8.1f}   {', '.join(failed)}",
+            flush=True,
+        )
+
+
+def _layers(folder: Path) -> None:
+    """Print how well the emulator agrees with the simulation on every layer of a shipped ViT alone."""
+    print("vit_digits, every w4a16-lpbq layer alone, fed its simulated input: emulator against simulation, dB")
+    for size in (16, 32, 64):
+        figures = layers_alone(size, folder / f"layers{size}")
+        lowest = min(figures, key=figures.__getitem__)
+        print(
+            f"  blocks of {size}: {len(figures)} layers, lowest {figures[lowest]:.1f} ({lowest}), "
+            f"median {np.median(list(figures.values())):.1f}",
+            flush=True,
+        )
+
+
+def _large(folder: Path, layers: int) -> None:
+    """Print time, memory and size of quantizing the weights of a large transformer."""
+    print(f"a transformer of {layers} layers, width 1024: planned and written, in one process each")
+    print(f"  {'':12}{'range':8}{'parameters':>12}{'s':>8}{'MB peak':>10}{'MB float':>10}{'MB file':>10}{'ratio':>8}")
+    for precision, method in (
+        ("w8a16", "minmax"),
+        ("w4a16", "minmax"),
+        ("w4a16-lpbq", "minmax"),
+        ("w4a16-lpbq", "mse"),
+    ):
+        request = {"precision": precision, "layers": layers, "folder": str(folder), "method": method}
+        figures = run_child("bench.block_child", request)
+        print(
+            f"  {precision:12}{method:8}{figures['parameters'] / 1e6:>10.0f} M{figures['seconds']:>8.1f}"
+            f"{figures['peak_bytes'] / MEGABYTE:>10.0f}{figures['float_bytes'] / 1e6:>10.0f}"
+            f"{figures['file_bytes'] / 1e6:>10.0f}{figures['file_bytes'] / figures['float_bytes']:>8.4f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""A QDQ model of one linear layer with a block-quantized weight, as another tool would write it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
+from dovetail.numerics.affine import quantize
+from dovetail.numerics.ranges import weight_params
+
+ROWS, CHANNELS, OUT = 8, 64, 40
+BLOCKS_OF_16 = Encoding(DType.S4, True, Granularity.BLOCK, 16)
+_ONNX_TYPES = {
+    DType.S4: TensorProto.INT4,
+    DType.U4: TensorProto.UINT4,
+    DType.S8: TensorProto.INT8,
+    DType.U16: TensorProto.UINT16,
+    DType.U8: TensorProto.UINT8,
+}
+
+
+def weight() -> Array:
+    random = np.random.default_rng(0)
+    return (random.standard_normal((CHANNELS, OUT)) * np.exp(random.normal(size=(CHANNELS, 1)))).astype(np.float32)
+
+
+def tensor(name: str, array: Array, dtype: DType) -> onnx.TensorProto:
+    return helper.make_tensor(name, _ONNX_TYPES[dtype], array.shape, array.astype(np.int32).reshape(-1).tolist())
+
+
+def blocks(
+    path: Path,
+    encoding: Encoding = BLOCKS_OF_16,
+    *,
+    axis: int = 0,
+    activation: DType | None = DType.U16,
+    op: str = "MatMul",
+    scale: Array | None = None,
+    axis_attribute: bool = True,
+    zero_block_scale: float | None = None,
+) -> Path:
+    """A QDQ model of one linear layer, as another tool would write it; ``op`` may be Gemm with transB, too."""
+    values = weight().T.copy() if op == "Gemm" else weight()
+    values = values[:, :, None, None].transpose(1, 0, 2, 3).copy() if op == "Conv" else values
+    params = weight_params(values, encoding, axis if encoding.granularity is not Granularity.TENSOR else None)
+    if zero_block_scale is not None:
+        values[:16, 0] = 0
+        scales = np.array(params.scale)
+        scales[0, 0] = zero_block_scale
+        params = QParams(params.encoding, scales, params.zero_point, params.axis)
+    integers = quantize(values, params)
+    written = params.scale if scale is None else scale
+    zero_point = np.broadcast_to(params.zero_point.reshape(-1)[0], written.shape)
+    if written.shape == params.zero_point.shape:
+        zero_point = params.zero_point
+    initializers = [
+        tensor("w_q", integers, params.dtype),
+        numpy_helper.from_array(written, "w_s"),
+        tensor("w_z", zero_point, params.dtype),
+    ]
+    nodes = []
+    for name, limit in (("x", 4.0), ("y0", 60.0)) if activation is not None else ():
+        top = activation.grid.high
+        initializers.append(numpy_helper.from_array(np.float32(2 * limit / top), f"{name}_s"))
+        initializers.append(tensor(f"{name}_z", np.asarray((top + 1) // 2), activation))
+    attributes: dict[str, Any] = {"axis": axis} if axis_attribute else {}
+    attributes |= {"block_size": encoding.block_size} if encoding.block_size else {}
+    data = "x"
+    if activation is not None:
+        nodes += [helper.make_node("QuantizeLinear", ["x", "x_s", "x_z"], ["x_q"])]
+        nodes += [helper.make_node("DequantizeLinear", ["x_q", "x_s", "x_z"], ["x_dq"])]
+        data = "x_dq"
+    nodes.append(helper.make_node("DequantizeLinear", ["w_q", "w_s", "w_z"], ["w_dq"], **attributes))
+    nodes.append(helper.make_node(op, [data, "w_dq"], ["y0"], **({"transB": 1} if op == "Gemm" else {})))
+    last = "y0"
+    if activation is not None:
+        nodes += [helper.make_node("QuantizeLinear", ["y0", "y0_s", "y0_z"], ["y0_q"])]
+        nodes += [helper.make_node("DequantizeLinear", ["y0_q", "y0_s", "y0_z"], ["y"])]
+        last = "y"
+    shapes = ([1, CHANNELS, 4, 2], [1, OUT, 4, 2]) if op == "Conv" else ([ROWS, CHANNELS], [ROWS, OUT])
+    inputs, outputs = (
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)]
+        for name, shape in zip(("x", last), shapes, strict=True)
+    )
+    graph = helper.make_graph(nodes, "g", inputs, outputs, initializers)
+    for index, node in enumerate(graph.node):
+        node.name = f"{node.op_type}_{index}"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    return path
