@@ -81,7 +81,7 @@ def _with_scale_of_weight(plan: Plan, unit: Unit, bias: Operand) -> Choice:
     source, weight = (_read(plan, unit, slot) for slot in (0, 1))
     if not isinstance(source, QParams) or not isinstance(weight, QParams):
         raise TypeError(f"{bias_label(bias)} is quantized, but the input or the weight of {unit.label} is not")
-    scales = per_output_channel(unit.nodes[0], weight.scale)
+    scales = per_output_channel(unit.nodes[0], weight)
     return replace(plan.edges[bias.edge], storage=bias_params(source.scale, scales, label=bias_label(bias)))
 
 
