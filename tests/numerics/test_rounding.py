@@ -176,12 +176,14 @@ def test_scales_that_depend_on_each_other_are_not_searched() -> None:
     """Those of expanded blocks are multiples of one scale per channel; the integers on them can be chosen."""
     x, weight = activations(60, 8, 5), weight_of((6, 8), 5)
     blocks = weight_params(weight, Encoding(DType.S4, True, Granularity.BLOCK, 4), 1)
-    expanded = QParams(Encoding(DType.S4, True, Granularity.EXPANDED_BLOCK, 4), blocks.scale, blocks.zero_point, 1)
+    encoding = Encoding(DType.S4, True, Granularity.EXPANDED_BLOCK, 4, expanded_bits=8)
+    expanded = weight_params(weight, encoding, 1)
     moments = moments_of(weight.shape, LINEAR, x)
     assert search_scales(weight, expanded, LINEAR, moments, as_they_are) is expanded
     assert search_scales(weight, blocks, LINEAR, moments, as_they_are) is not blocks
     integers = second_order(weight, expanded, LINEAR, moments)
-    np.testing.assert_array_equal(integers, second_order(weight, blocks, LINEAR, moments))
+    same = QParams(blocks.encoding, expanded.scale, expanded.zero_point, 1)
+    np.testing.assert_array_equal(integers, second_order(weight, same, LINEAR, moments))
 
 
 def test_a_scale_that_is_not_allowed_is_not_taken() -> None:

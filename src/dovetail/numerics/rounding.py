@@ -10,7 +10,7 @@ those that are not rounded yet.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -185,7 +185,7 @@ def _columns_by_scale(shape: tuple[int, ...], params: QParams, layout: Layout) -
     None if the columns of a scale differ between outputs.
     """
     numbers = np.arange(params.scale.size, dtype=np.int32).reshape(params.scale.shape)
-    view, _, spread_numbers = spread(shape, QParams(params.encoding, params.scale, numbers, params.axis))
+    view, _, spread_numbers = spread(shape, replace(params, zero_point=numbers))
     matrices = layout.matrices(np.broadcast_to(spread_numbers, view).reshape(shape))
     sets = []
     first = matrices[0, 0]
