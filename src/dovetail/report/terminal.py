@@ -33,6 +33,7 @@ _HEADERS = {
     "estimate_us": "estimate us",
     "latency_us": "latency us",
     "time_ratio": "time ratio",
+    "latency_ratio": "latency ratio",
     "float_macs_percent": "MACs in float %",
     "boundaries": "conversions",
 }

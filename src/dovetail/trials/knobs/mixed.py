@@ -223,13 +223,14 @@ def _built(workbench: Workbench, trial: _Trial, build: Build) -> _Trial:
 
 def _whole(workbench: Workbench, chosen: _Trial, trials: Sequence[_Trial], is_met: bool) -> Decision:
     """The decision for the whole model, with all that was tried: accuracy against cost."""
+    not_compiled = "" if workbench.available else "; none was compiled, because the target's compiler is not available"
     return Decision(
         knob=NAME,
         place=WHOLE_MODEL,
         taken=chosen.mixture.label,
         alternatives=tuple(Alternative(trial.mixture.label, _figures(trial), trial.failure) for trial in trials),
         rule=f"{_criterion(workbench.goal)}: {workbench.goal}",
-        reason=_reason(chosen, trials, workbench.goal, is_met),
+        reason=_reason(chosen, trials, workbench.goal, is_met) + not_compiled,
         samples=len(judged_samples(workbench, chosen.mixture.variant.model)),
     )
 
