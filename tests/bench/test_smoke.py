@@ -11,7 +11,7 @@ from bench.child import ROOT, ChildFailed, run_child
 from bench.score import SESSION_MODES
 
 from bench import __main__ as all_benches
-from bench import calibration, htp, memory, peers, ranges, rounding, sensitivity
+from bench import block, calibration, htp, memory, peers, ranges, rounding, sensitivity
 from dovetail.backend import Estimate
 
 
@@ -89,3 +89,13 @@ def test_ranges_print_what_was_repaired(capsys):
     printed = capsys.readouterr().out
     assert "range repaired: 'masked_anchors'" in printed
     assert "Q508 constant 'masked_anchors'" in printed
+
+
+def test_block_prints_the_size_of_every_precision(capsys):
+    block.main(["large", "--layers", "1"])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["w8a16", "w4a16", "w4a16-lpbq", "w4a16-lpbq"]
+    assert all(0 < float(row[-1]) < 0.16 for row in rows[1:])
+    with pytest.raises(SystemExit):
+        block.main(["speed"])
+    assert "unknown part 'speed'; expected one of estimate, layers, large" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from dovetail.model.session import Mode
 from dovetail.numerics.affine import fake_quantize
 from dovetail.numerics.lpbq import channel_scales
 from dovetail.numerics.ranges import weight_params
-from dovetail.op_support import W4A16, W4A16_BQ, W4A16_LPBQ, W8A16, Precision
+from dovetail.op_support import W4A16, W4A16_BQ, W4A16_LPBQ, W8A8, W8A16, Precision
 from dovetail.passes.normalize import normalize
 from dovetail.plan.rows import read_plan, write_plan
 from dovetail.plan.validate import validate_plan
@@ -25,6 +25,7 @@ from dovetail.storage import Choice, Plan
 from dovetail.target import Target
 from dovetail.targets import open_target
 from dovetail.targets.ort_cpu.target import ORT_CPU
+from dovetail.verify.low_accuracy import wider_precisions
 from dovetail.verify.run import SessionRun
 from tests.block_layers import BIAS, LAYERS, OUT, layer_model, weight_of
 from tests.planning import graph, noise, planned
@@ -207,3 +208,8 @@ def test_every_target_with_blocks_has_them_in_its_table() -> None:
     names = [{name for name, p in target.table.precisions.items() if p.weight.is_blocked} for target in targets]
     assert names == [{"w4a16-bq", "w4a16-lpbq"}, {"w4a16-bq", "w4a16-lpbq"}, {"w4a16-lpbq"}]
     assert "w4a16-bq" in targets[2].table.unavailable
+
+
+def test_narrower_weights_are_never_suggested_against_a_loss() -> None:
+    assert wider_precisions(ORT_CPU.table, W8A8) == ["fp32", "w8a16"]
+    assert wider_precisions(open_target("qnn-htp:sm8550").table, W8A8) == ["fp16", "w8a16"]

@@ -80,6 +80,8 @@ def wider_precisions(table: OpTable, precision: Precision) -> list[str]:
     integers = {
         name: (other.activation.dtype.bits, -other.weight.dtype.bits)  # activations are kept, so weights need not grow
         for name, other in table.precisions.items()
-        if other.activation.dtype.is_quantized and other.activation.dtype.bits > precision.activation.dtype.bits
+        if other.activation.dtype.is_quantized
+        and other.activation.dtype.bits > precision.activation.dtype.bits
+        and other.weight.dtype.bits >= precision.weight.dtype.bits
     }
     return [*([in_float] if in_float else []), *sorted(integers, key=integers.__getitem__)[-1:]]

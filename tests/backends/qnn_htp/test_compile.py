@@ -221,7 +221,7 @@ def test_a_dump_that_cannot_be_parsed_is_not_checked(tmp_path: Path) -> None:
 
 
 def test_suffixes_of_moved_tensors_are_removed_from_dumped_names(tmp_path: Path) -> None:
-    raw = {"data_type": 0x408, "quant_params": {"scale_offset": {"scale": 0.5, "offset": -3}}}
+    raw = {"data_type": 0x408, "quant_params": {"encoding": 0, "scale_offset": {"scale": 0.5, "offset": -3}}}
     node = {"type": "Relu", "input_names": ["x__q_token_7"], "output_names": ["y__q"]}
     content = {"graph": {"tensors": {"x__q_token_7": raw, "y__q": raw, "y__q_token_2": raw}, "nodes": {"n": node}}}
     (tmp_path / "g.json").write_text(json.dumps(content))

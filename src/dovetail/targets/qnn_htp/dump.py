@@ -98,9 +98,9 @@ def _renamed(dumped: list[str], names: Mapping[str, str]) -> tuple[str, ...]:
 
 def _tensor(name: str, raw: dict[str, Any]) -> QnnTensor:
     qparams, code = raw["quant_params"]["scale_offset"], int(raw["data_type"])
-    encoding = int(raw["quant_params"]["encoding"])
     if code not in _DTYPES and code not in _NOT_PLANNED:
         raise DumpError(f"tensor {name!r} has the unknown data type {code:#x}")
+    encoding = int(raw["quant_params"]["encoding"])
     dtype = _DTYPES.get(code)
     if dtype is DType.S8 and encoding in _NARROW:
         dtype = DType.S4
