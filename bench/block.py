@@ -1,6 +1,6 @@
 """Block-quantized int4 weights: estimates on SoC 52, every layer alone on the emulator, and a large transformer.
 
-``python -m bench.block [part ...]``; the parts are ``estimate``, ``layers`` and ``large``.
+``python -m bench.block [part ...]``; the parts are ``estimate``, ``vit_b``, ``layers`` and ``large``.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import numpy as np
 
 import dovetail
 from bench.block_layers import layers_alone
+from bench.block_vit import compiled, export_vit_b
 from bench.child import MEGABYTE, run_child
 from dovetail.finding import Status
 
 SOC = "qnn-htp:soc52"
 PRECISIONS = ("w8a16", "w4a16", "w4a16-bq", "w4a16-lpbq")
-PARTS = ("estimate", "layers", "large")
+PARTS = ("estimate", "vit_b", "layers", "large")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -35,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory(prefix="dovetail-bench-") as name:
         if "estimate" in parts:
             _estimates(Path(name), options.tokens)
+        if "vit_b" in parts:
+            _vit_b(Path(name))
         if "layers" in parts:
             _layers(Path(name))
         if "large" in parts:
@@ -78,6 +81,21 @@ def _estimates(folder: Path, tokens: int) -> None:
             f"{traffic.read_bytes / 1e6:>10.2f}{sqnr_db:>8.1f}   {', '.join(failed)}",
             flush=True,
         )
+
+
+def _vit_b(folder: Path) -> None:
+    """Print the vendor's estimate of a ViT-B, what it reads, and how many tensors were changed."""
+    path = export_vit_b(folder / "vit_b.onnx")
+    print("ViT-B, 8 MB VTCM, estimated by the vendor's compiler for SoC 52, not measured; compiled, not emulated")
+    print(f"  {'':14}{'us':>8}{'MB read':>10}{'MB context':>12}{'changed':>9}")
+    for precision in ("w8a16", "w4a16", "w4a16-lpbq"):
+        result, changed = compiled(path, SOC, precision, folder / f"vit_b_{precision}")
+        if result.estimate is None or result.traffic is None:
+            print(f"  {precision:14}no estimate: {result.error or result.not_estimated}")
+            continue
+        context = sum(a.path.stat().st_size for a in result.artifacts if a.path.suffix == ".bin")
+        read_mb, context_mb = result.traffic.read_bytes / 1e6, context / 1e6
+        print(f"  {precision:14}{result.estimate.mid_us:>8}{read_mb:>10.1f}{context_mb:>12.1f}{changed:>9}", flush=True)
 
 
 def _layers(folder: Path) -> None:

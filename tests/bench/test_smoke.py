@@ -98,4 +98,4 @@ def test_block_prints_the_size_of_every_precision(capsys):
     assert all(0 < float(row[-1]) < 0.16 for row in rows[1:])
     with pytest.raises(SystemExit):
         block.main(["speed"])
-    assert "unknown part 'speed'; expected one of estimate, layers, large" in capsys.readouterr().err
+    assert "unknown part 'speed'; expected one of estimate, vit_b, layers, large" in capsys.readouterr().err

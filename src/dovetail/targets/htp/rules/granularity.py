@@ -179,7 +179,7 @@ def unsupported_expanded_blocks(subject: CheckInput) -> Iterator[Finding]:
     - or with any of the problems of Q203.
 
     ## Why it matters
-    In the first two cases the model compiles and returns noise if it has more than 32 output channels. The provider
+    In the first two cases the model compiles and, from 33 output channels measured, returns noise. The provider
     recognizes integer scales only for MatMul, and rejects the others. The same holds for blocks with float scales that
     the provider converts, because its option `enable_block_quant_weight_optimization` is set.
 
