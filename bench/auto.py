@@ -143,7 +143,10 @@ def shipped(folder: Path) -> None:
 
 
 def ocr(network: str, lines: int, folder: Path) -> None:
-    """A network of PP-OCRv6 on HTP: `w8a16`, and `auto` that may lose 0.3 points, or one sample if that is more."""
+    """A network of PP-OCRv6 on HTP: `w8a16`, and `auto` that may lose 0.3 points, or one sample if that is more.
+
+    `auto` with weights rounded to nearest, and with second-order rounding.
+    """
     from tests.networks import rendered_lines, rendered_pages
     from tests.networks.pretrained import NETWORKS as PRETRAINED
 
@@ -157,8 +160,9 @@ def ocr(network: str, lines: int, folder: Path) -> None:
     if pretrained.metric is None:
         raise ValueError(f"{network} has no metric")
     results = {}
-    for precision in ("w8a16", AUTO):
-        values = {"target": CHIP, "precision": precision, "baselines": "none", "shape": pretrained.shape}
+    for precision, rounding in (("w8a16", "nearest"), (AUTO, "nearest"), (AUTO, "second-order")):
+        values = {"target": CHIP, "precision": precision, "rounding": rounding}
+        values |= {"baselines": "none", "shape": pretrained.shape}
         values |= {"max_drop": max(MAX_DROP, 1 / lines)} if precision == AUTO else {}
         job = prepare(
             path,
@@ -167,8 +171,10 @@ def ocr(network: str, lines: int, folder: Path) -> None:
             evaluation=data,
             metric=pretrained.metric(path),
         )
-        results[precision] = fit(job, folder / f"{network}-{precision}")
-    print(_row(f"PP-OCRv6 {network}", results["w8a16"], results[AUTO]), flush=True)
+        results[precision, rounding] = fit(job, folder / f"{network}-{precision}-{rounding}")
+    fixed = results.pop(("w8a16", "nearest"))
+    for (_, rounding), result in results.items():
+        print(_row(f"PP-OCRv6 {network}, rounding {rounding}", fixed, result), flush=True)
 
 
 def _row(name: str, fixed: Result, auto: Result) -> str:

@@ -313,3 +313,16 @@ def test_fit_ships_the_rounded_weights_and_says_so(tmp_path: Path) -> None:
         assert before is not None
         assert after is not None
         assert after > before
+
+
+def test_auto_judges_precisions_with_their_rounded_weights(tmp_path: Path) -> None:
+    (knob, *_) = open_target("qnn-htp:sm8550").knobs
+    figures = {}
+    for method in (RoundingMethod.NEAREST, RoundingMethod.SECOND_ORDER):
+        options = {"precision": "auto", "rounding": method}
+        bench, variant = bench_for(tmp_path / method, "qnn-htp:sm8550", knob_options=options)
+        chosen, (whole, *_) = knob.decide(bench, variant)
+        figures[method] = {row.label: row.figures["sqnr_db"] for row in whole.alternatives}
+    assert figures[RoundingMethod.SECOND_ORDER]["w8a16"] > figures[RoundingMethod.NEAREST]["w8a16"] + 1
+    assert set(chosen.rounded) == set(WEIGHTS)
+    assert ROUNDING.decide(bench, chosen) == (chosen, ())

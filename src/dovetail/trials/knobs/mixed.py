@@ -13,6 +13,7 @@ from dovetail.plan.constraints import build_problem
 from dovetail.trials.decision import Alternative, Decision
 from dovetail.trials.goal import ENOUGH_DB, MARGIN_DB, SAME_DB, WITHIN_DB, Goal
 from dovetail.trials.knob import Knob, Outcome, decide_all
+from dovetail.trials.knobs.rounding import ROUNDING
 from dovetail.trials.latency import Latency, fastest, latencies
 from dovetail.trials.mixed import MixedSearch, Mixture, judged_samples, may_lose_less, ranking_samples, uniform
 from dovetail.trials.policy import shortest_prefix
@@ -89,13 +90,16 @@ def _is_within(trial: _Trial, workbench: Workbench) -> bool:
 
 
 def _tried(inner: tuple[Knob, ...], workbench: Workbench, variant: Variant, ladder: Sequence[str]) -> list[_Trial]:
-    """Every precision alone, and every quantized one with more and more operators in another one."""
+    """Every precision alone, and every quantized one with more and more operators in another one.
+
+    Weights are rounded as requested before a precision is judged: it can then need fewer wide operators.
+    """
     precisions = [workbench.table.precisions[name] for name in ladder]
     limit = workbench.goal.max_float
     trials = []
     for index, precision in enumerate(precisions):
         workbench.progress(index, len(precisions))
-        base, decisions = decide_all(inner, workbench, in_precision(precision)(variant))
+        base, decisions = decide_all((*inner, ROUNDING), workbench, in_precision(precision)(variant))
         alone = uniform(workbench, base)
         trials.append(_Trial(alone, (precision.name, ""), alone.sqnr_db, decisions))
         for wide in precisions:

@@ -76,7 +76,7 @@ class LayerGain:
 def decide(workbench: Workbench, variant: Variant) -> Outcome:
     """Round the weights of all layers by the requested method, if that does not make the outputs worse."""
     method = RoundingMethod(workbench.knob_options.get(NAME, RoundingMethod.NEAREST))
-    if method is RoundingMethod.NEAREST:
+    if method is RoundingMethod.NEAREST or variant.rounded:  # rounded before, in a search for a precision
         return variant, ()
     rounded, gains = round_weights(workbench, variant, method)
     if not gains:
