@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,12 @@ def fit(
     model: ModelLike,
     *,
     target: str,
-    calibration: DataLike,
+    calibration: DataLike | None = None,
     output: str | Path,
     evaluation: DataLike | None = None,
     metric: str | Metric | None = None,
     plan: str | Path | None = None,
+    encodings: str | Path | None = None,
     force: bool = False,
     resume: bool = False,
     report: Reporter = silent,
@@ -41,11 +43,17 @@ def fit(
 
     ``options`` are those of the command line: ``precision``, ``range``, ``rounding``, ``keep``, ``io``, ``shape``,
     ``option``, ``range_repair``, ``require``, ``max_drop``, ``min_sqnr``, ``thresholds``, and for images ``size``,
-    ``mean``, ``std``, ``layout``.
+    ``mean``, ``std``, ``layout``. ``encodings``: a file with scales and zero points, instead of calibrated ones;
+    ``calibration`` is then only required for tensors that it lacks.
     """
     values = {"target": target, **options}
     if isinstance(metric, str):
         values["metric"] = metric
+    if encodings is not None:
+        return _fit_with_encodings(
+            model, values, Path(encodings), plan, calibration=calibration, output=Path(output), evaluation=evaluation,
+            metric=None if isinstance(metric, str) else metric, force=force, resume=resume, report=report,
+        )  # fmt: skip
     fit_options = options_from(values, planned=plan is not None)
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
         job = prepare(
@@ -59,6 +67,19 @@ def fit(
         return run_fit(job, Path(output), force=force, resume=resume, report=report)
 
 
+def _fit_with_encodings(
+    model: ModelLike, values: dict[str, Any], encodings: Path, plan: str | Path | None, **arguments: Any
+) -> Result:
+    from dovetail.encodings_run import fit_with_encodings, with_precision
+
+    if plan is not None:
+        raise InputError("encodings cannot be combined with plan: both decide how tensors are stored")
+    with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
+        path = _path(model, Path(folder))
+        options = options_from(with_precision(values, path, encodings))
+        return fit_with_encodings(path, options, encodings=encodings, **arguments)
+
+
 def check(
     model: ModelLike,
     *,
@@ -66,12 +87,18 @@ def check(
     calibration: DataLike | None = None,
     shape: Mapping[str, tuple[int, ...]] | None = None,
     option: Mapping[str, str] | None = None,
+    encodings: str | Path | None = None,
 ) -> tuple[Finding, ...]:
-    """Return the findings on a model for a target, without quantizing it."""
+    """Return the findings on a model for a target, without quantizing it; of a float model, also with ``encodings``."""
     from dovetail.checking import check_file
+    from dovetail.encodings_run import check_with_encodings
     from dovetail.targets import open_target
 
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
+        if encodings is not None:
+            values = {"target": target, "shape": shape or {}, "option": option or {}}
+            path = _path(model, Path(folder))
+            return check_with_encodings(path, values, encodings=Path(encodings), calibration=calibration)
         return check_file(_path(model, Path(folder)), open_target(target, option), shape or {}, calibration)
 
 
@@ -85,6 +112,7 @@ def repair(
     metric: str | Metric | None = None,
     float_model: ModelLike | None = None,
     to_lpbq: bool = False,
+    encodings: str | Path | None = None,
     force: bool = False,
     report: Reporter = silent,
     **options: Any,
@@ -94,16 +122,23 @@ def repair(
     ``repair.json`` lists what was changed and what was missing. ``precision`` defaults to that of most activations.
     ``float_model`` is the model that it was quantized from: the verdict ``repaired`` then compares both with it.
     Without ``calibration`` no scale may be missing, and outputs are compared on random inputs. ``to_lpbq``: int4
-    weights with float scales per block get integer scales where possible, which changes numbers.
+    weights with float scales per block get integer scales where possible, which changes numbers. With
+    ``encodings``, ``model`` is the float model that they belong to.
     """
+    from dovetail.encodings_run import quantized_model
     from dovetail.repairs import precision_of
     from dovetail.repairs import repair as run_repair
 
     values = {"target": target, **options}
     if isinstance(metric, str):
         values["metric"] = metric
-    with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
-        path = _path(model, Path(folder))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dovetail-")))
+        path = _path(model, folder)
+        reference = None if float_model is None else _path(float_model, folder, "float.onnx")
+        if encodings is not None:
+            reference = reference or path
+            path = stack.enter_context(quantized_model(path, Path(encodings), values.get("shape") or {}))
         if "precision" not in values:
             values["precision"] = precision_of(path, values.get("shape"))
         result, _ = run_repair(
@@ -113,7 +148,7 @@ def repair(
             calibration=calibration,
             evaluation=evaluation,
             metric=None if isinstance(metric, str) else metric,
-            float_model=None if float_model is None else _path(float_model, Path(folder), "float.onnx"),
+            float_model=reference,
             to_lpbq=to_lpbq,
             force=force,
             report=report,

@@ -56,7 +56,7 @@ def check_file(
     infer_shapes(model)
     if calibration is not None and plan is None:
         model = _fitted(model, calibration)
-    stats = None if calibration is None else _statistics(model, target.table, calibration)
+    stats = None if calibration is None else statistics(model, target.table, calibration)
     return check(CheckInput(model, target.table, target.facts, plan, stats, raw), rules_for(target))
 
 
@@ -90,7 +90,7 @@ def _fitted(model: ir.Model, calibration: DataLike) -> ir.Model:
         return fit_to_data(model, data, Path(folder))[0]
 
 
-def _statistics(model: ir.Model, table: OpTable, calibration: DataLike) -> Stats | None:
+def statistics(model: ir.Model, table: OpTable, calibration: DataLike) -> Stats | None:
     """Calibrate the tensors whose shapes are known; None if there are none."""
     data = open_data(calibration, input_specs(model))
     values = {v.name: v for v in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs))}

@@ -68,7 +68,7 @@ def require_quantizable(model: ir.Model) -> None:
     require_memory(value for node in model.graph for value in node.outputs)
 
 
-def prepared(original: ir.Model, target: Target) -> ir.Model:
-    """Return the graph that would be quantized: normalized, without its tail, rewritten."""
+def prepared(original: ir.Model, target: Target, weight: Encoding = FLOAT32) -> ir.Model:
+    """Return the graph that would be quantized: normalized, without its tail, rewritten for weights of an encoding."""
     normalized, _ = normalize(original)
-    return rewrite(cut(normalized, target).head, target, original)[0]
+    return rewrite(cut(normalized, target).head, target, original, weight)[0]

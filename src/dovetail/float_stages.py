@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from dovetail.calibrate.collect import collect
 from dovetail.calibrate.data import Data, describe
+from dovetail.calibrate.moved_tensors import moved_tensors
 from dovetail.clock import Clock
 from dovetail.errors import InputError
 from dovetail.finding import Finding
@@ -21,8 +22,9 @@ from dovetail.pass_record import PassRecord
 from dovetail.passes.fit_sentinels import forget_bounded
 from dovetail.passes.normalize import normalize
 from dovetail.plan.constraints import build_problem
+from dovetail.plan.imported_qparams import ImportedQParams
 from dovetail.plan.make import check_pins, observed
-from dovetail.plan.pins import as_imported, left_in_float, resolve_keeps
+from dovetail.plan.pins import imported_pins, resolve_keeps
 from dovetail.plan.request import Request
 from dovetail.report.assemble import TAIL
 from dovetail.rundir import RunDir
@@ -57,17 +59,25 @@ def calibrated_graph(job: Job, run: RunDir, clock: Clock, stages: Stages, sha256
     problem = build_problem(graph.model.value, job.target.table)
     request = job.request
     if job.imported is not None:
-        request = request.pinned(as_imported(problem, job.imported, request.precision.weight))
-        request = request.pinned(left_in_float(problem, job.imported))
+        request = request.pinned(imported_pins(problem, job.imported, request.precision))
     request = request.pinned(resolve_keeps(problem, job.keeps))
     check_pins(graph.model.value, job.target.table, request)
     with clock.stage("try_float"):
         require_no_crash((job.reference, graph.model.value), job.model)
+    if job.imported is not None and job.imported.from_file:
+        with clock.stage("try_float"):
+            job = replace(job, imported=_with_moved(job.imported, job, run, graph.model.value))
     # Before anything is compared, because its error names the activation that is not finite.
     stats = _statistics(job, run, clock, stages, graph.model)
     with clock.stage("held_out"):
         findings = _check_data(job, run, graph.model.value, stats.value)
     return CalibratedGraph(job, graph.model, stats, request, graph.split, graph.passes, findings)
+
+
+def _with_moved(imported: ImportedQParams, job: Job, run: RunDir, model: ir.Model) -> ImportedQParams:
+    """The imported qparams with the tensors of the rewritten graph that hold the values of an original one."""
+    sample = next(iter(job.data.samples()))
+    return replace(imported, moved=moved_tensors(job.model, model, imported.tensors, sample, run.stages))
 
 
 def _with_reference(job: Job, run: RunDir) -> Job:

@@ -58,6 +58,7 @@ class Job:
     changes: tuple[str, ...] = ()
     imported: ImportedQParams | None = None
     as_read: Path | None = None
+    encodings_key: str = ""
 
     @property
     def reference(self) -> Path:
@@ -88,6 +89,7 @@ class Job:
             "model": f"SHA-256 {model_sha256}",
             "calibration data": f"SHA-256 {self.data_key}" if self.data_key else f"{self.data.source}, not identified",
             **({"plan": f"SHA-256 {self.plan_key}"} if self.plan_key else {}),
+            **({"encodings": f"SHA-256 {self.encodings_key}"} if self.encodings_key else {}),
             **{f"--{key.replace('_', '-')}": _written(value) for key, value in options.items()},
         }
 

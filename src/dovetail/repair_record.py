@@ -17,7 +17,7 @@ from dovetail.passes.as_float32 import as_float32
 from dovetail.plan.imported_qparams import ImportedQParams
 from dovetail.plan.rows import PlanRow
 from dovetail.report.result import Result
-from dovetail.storage import ScaleSource
+from dovetail.storage import Reason, ScaleSource
 from dovetail.target import Target
 from dovetail.trials.workbench import Workbench
 
@@ -67,6 +67,29 @@ def compile_as_given(path: Path, target: Target, work: Path) -> CompileResult:
     return bench.compile((Artifact(MODEL, write(model, folder / path.name)[0]),), folder)
 
 
+@dataclass(frozen=True, slots=True)
+class QParamsKept:
+    """Which imported scales and zero points a plan has, which are changed or removed, and which were missing."""
+
+    kept: tuple[str, ...]
+    changed: dict[str, str]
+    missing: dict[str, str]
+    removed: tuple[str, ...]
+
+
+def qparams_kept(result: Result, imported: ImportedQParams, *, biases: bool = True) -> QParamsKept:
+    """Compare the plan of a result with the imported scales and zero points; those of biases are always derived."""
+    quantized = [row for row in result.plan if row.dtype.is_quantized and (biases or row.why is not Reason.BIAS)]
+    kept = [row for row in quantized if row.scale_from is ScaleSource.GIVEN or _is_same(row, imported)]
+    not_kept = [row for row in quantized if row not in kept]
+    in_model = {*imported.tensors, *imported.constants}
+    changed = {_name(row): row.detail for row in not_kept if row.original_name in in_model}
+    missing = {_name(row): row.detail for row in not_kept if row.original_name not in in_model}
+    names = {row.original_name for row in quantized} | {row.tensor for row in quantized}
+    removed = [name for name in imported.tensors if name not in names]
+    return QParamsKept(tuple(map(_name, kept)), changed, missing, tuple(removed))
+
+
 def compare_with_given(
     path: Path,
     sha256: str,
@@ -75,24 +98,17 @@ def compare_with_given(
     before: CompileResult,
     passes: tuple[PassRecord, ...],
 ) -> Repair:
-    quantized = [row for row in result.plan if row.dtype.is_quantized]
-    kept = [row for row in quantized if row.scale_from is ScaleSource.GIVEN or _is_same(row, imported)]
-    not_kept = [row for row in quantized if row not in kept]
-    in_model = {*imported.tensors, *imported.constants}
-    changed = {_name(row): row.detail for row in not_kept if row.original_name in in_model}
-    missing = {_name(row): row.detail for row in not_kept if row.original_name not in in_model}
-    names = {row.original_name for row in quantized} | {row.tensor for row in quantized}
-    removed = [name for name in imported.tensors if name not in names]
+    qparams = qparams_kept(result, imported)
     messages = (f"not compiled: {before.error}",) if before.error else before.notes
     later = (record for record in result.passes if record.name in _ON_ATTENTION)
     rewrites = tuple(r for r in (*passes, *later) if (r.changed or r.declined) and r.name != _ONLY_TYPES)
     return Repair(
         path.name,
         sha256,
-        tuple(map(_name, kept)),
-        changed,
-        missing,
-        tuple(removed),
+        qparams.kept,
+        qparams.changed,
+        qparams.missing,
+        qparams.removed,
         messages,
         before.findings,
         rewrites,

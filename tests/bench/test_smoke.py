@@ -11,7 +11,7 @@ from bench.child import ROOT, ChildFailed, run_child
 from bench.score import SESSION_MODES
 
 from bench import __main__ as all_benches
-from bench import block, calibration, htp, memory, peers, ranges, rounding, sensitivity
+from bench import block, calibration, encodings, htp, memory, peers, ranges, rounding, sensitivity
 from dovetail.backend import Estimate
 
 
@@ -21,6 +21,13 @@ def test_calibration_prints_a_ratio_for_every_measurement(monkeypatch, capsys):
     calibration.main()
     printed = capsys.readouterr().out
     assert all(label in printed for label in calibration.GOALS)
+
+
+def test_encodings_prints_every_version(monkeypatch, capsys):
+    monkeypatch.setattr(encodings, "ENTRIES", 20)
+    encodings.main()
+    printed = capsys.readouterr().out
+    assert all(f"\n{version} " in printed for version in ("0.6.1", "1.0.0", "2.0.0"))
 
 
 def test_sensitivity_prints_all_three_ways(capsys):

@@ -67,6 +67,18 @@ def test_another_encoding_gets_the_range() -> None:
     assert imported.of_tensor(["other"], S8) is None
 
 
+def test_of_a_file_the_same_grid_in_the_other_sign_is_exact() -> None:
+    unsigned = {"t": QParams(U8, np.float32(0.02), np.int32(100))}
+    file = ImportedQParams(unsigned, {}, {}, from_file=True)
+    sourced = file.of_tensor(["t"], Encoding(DType.S8))
+    assert sourced is not None
+    assert (sourced.source, float(sourced.params.scale)) == (ScaleSource.GIVEN, np.float32(0.02))
+    assert int(sourced.params.zero_point) == -28
+    symmetric = file.of_tensor(["t"], S8)  # zero point 0 is another grid
+    assert symmetric is not None
+    assert symmetric.source is ScaleSource.GIVEN_CHANGED
+
+
 def test_an_unchanged_constant_keeps_its_qparams() -> None:
     weight = normal(8, 6)
     coarse = QParams(S8, np.float32(0.05), np.int32(0))

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from dovetail.cli.options import ENCODINGS
+
 ERROR_FOUND = 1
 
 
@@ -14,6 +16,7 @@ ERROR_FOUND = 1
 @click.option("--target", required=True, help="Target to deploy to, for example ort-cpu; see `dovetail targets`.")
 @click.option("--shape", multiple=True, metavar="NAME=1,3,224,224", help="Static shape of an input.")
 @click.option("--calib", metavar="DATA", help="Calibration data, for the rules that check ranges.")
+@ENCODINGS
 @click.option("--option", multiple=True, metavar="KEY=VALUE", help="Option of the target; see `dovetail targets`.")
 @click.option("--all", "every", is_flag=True, help="Show every finding; the text groups them by rule otherwise.")
 @click.option(
@@ -26,23 +29,29 @@ def check_command(
     target: str,
     shape: tuple[str, ...],
     calib: str | None,
+    encodings: Path | None,
     option: tuple[str, ...],
     every: bool,
     format_: str,
 ) -> None:
-    """Report the problems of MODEL (float or QDQ) on a target.
+    """Report the problems of MODEL (float or QDQ) on a target; of a float model, also as quantized by --encodings.
 
     Nothing is written. The exit code is 1 if a finding has the severity error.
     """
     from dovetail.checking import check_file
     from dovetail.cli.findings import FORMATS, as_text
     from dovetail.config import parse_options, parse_shapes
+    from dovetail.encodings_run import check_with_encodings
     from dovetail.finding import Severity
     from dovetail.printable import printable
     from dovetail.targets import open_target
 
-    opened = open_target(target, parse_options(option))
-    findings = check_file(model, opened, parse_shapes(shape), calib)
+    if encodings is None:
+        opened = open_target(target, parse_options(option))
+        findings = check_file(model, opened, parse_shapes(shape), calib)
+    else:
+        values = {"target": target, "shape": parse_shapes(shape), "option": parse_options(option)}
+        findings = check_with_encodings(model, values, encodings=encodings, calibration=calib)
     text = as_text(findings, model, target, every) if format_ == "text" else FORMATS[format_](findings, model, target)
     if format_ == "text":
         _print_text(printable(text))

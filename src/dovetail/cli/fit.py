@@ -12,6 +12,7 @@ from dovetail.cli.options import (
     ACCURACY_LIMITS,
     BUDGET,
     CALIBRATION,
+    ENCODINGS,
     HELD_OUT,
     IMAGES,
     KEEP,
@@ -26,7 +27,9 @@ from dovetail.cli.options import (
 from dovetail.errors import InputError
 
 if TYPE_CHECKING:
+    from dovetail.config import FitOptions
     from dovetail.report.result import Result
+    from dovetail.run_record import RunOrigin
 
 VERDICT_FAILED = 1
 NOT_CHECKED = 3
@@ -54,6 +57,7 @@ NOT_CHECKED = 3
     type=click.Path(path_type=Path),
     help="Use this plan.json of an earlier run, possibly edited, instead of planning.",
 )
+@ENCODINGS
 @click.option("--io", type=str, help="Graph inputs and outputs: float (default) or quantized.")
 @click.option(
     "--baselines",
@@ -113,12 +117,40 @@ def fit_command(
     from dovetail.run_record import RunOrigin
 
     origin = RunOrigin("fit", current(context, output).command)
-    options = options_from(option_values(arguments), planned=arguments["plan"] is not None)
     data = {"calibration": arguments["calib"], "evaluation": arguments["eval_"]}
+    if arguments["encodings"] is not None:
+        result, options = _fit_with_encodings(model, output, arguments, data, force, resume, origin)
+        context.exit(show(result, output, options.require))
+    options = options_from(option_values(arguments), planned=arguments["plan"] is not None)
     with showing_progress() as report:
         job = prepare(model, options, **data, plan=arguments["plan"])
         result = fit(job, output, force=force, resume=resume, report=report, origin=origin)
     context.exit(show(result, output, options.require))
+
+
+def _fit_with_encodings(
+    model: Path,
+    output: Path,
+    arguments: dict[str, Any],
+    data: dict[str, Any],
+    force: bool,
+    resume: bool,
+    origin: RunOrigin,
+) -> tuple[Result, FitOptions]:
+    """Run ``fit`` with the scales of an encodings file."""
+    from dovetail.cli.progress import showing_progress
+    from dovetail.config import options_from
+    from dovetail.encodings_run import fit_with_encodings, with_precision
+
+    if arguments["plan"] is not None:
+        raise InputError("--encodings cannot be combined with --plan: both decide how tensors are stored")
+    file = arguments["encodings"]
+    options = options_from(with_precision(option_values(arguments), model, file))
+    with showing_progress() as report:
+        result = fit_with_encodings(
+            model, options, output, encodings=file, **data, force=force, resume=resume, report=report, origin=origin
+        )
+    return result, options
 
 
 def show(result: Result, output: Path, require: tuple[str, ...]) -> int:

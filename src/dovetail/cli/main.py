@@ -17,6 +17,7 @@ import click
 import dovetail
 from dovetail.cli.cache import cache_command
 from dovetail.cli.check import check_command, explain_command
+from dovetail.cli.encodings import encodings_command
 from dovetail.cli.fit import demo_command, fit_command
 from dovetail.cli.invocation import Invocation, debug_option
 from dovetail.cli.repair import repair_command
@@ -49,6 +50,7 @@ for command in (
     check_command,
     explain_command,
     sensitivity_command,
+    encodings_command,
     targets_command,
     cache_command,
     demo_command,

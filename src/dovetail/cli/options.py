@@ -49,6 +49,13 @@ CALIBRATION = click.option(
     metavar="DATA",
     help="Calibration data: .npz file, folder of .npy files or images, module:function, or random. Required.",
 )
+ENCODINGS = click.option(
+    "--encodings",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Scales and zero points from an encodings file (AIMET 0.6.1, 1.0.0, 2.0.0), not calibrated ones; --calib is "
+    "then only needed for tensors that the file lacks. The precision is by default that of the file.",
+)
 IMAGES = together(
     click.option(
         "--size", metavar="H,W", help="Images are resized to the model input; --size asserts that the input is H,W."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -9,6 +10,7 @@ import click
 from dovetail.cli.invocation import current
 from dovetail.cli.options import (
     ACCURACY_LIMITS,
+    ENCODINGS,
     HELD_OUT,
     NO_CACHE,
     NO_RANGE_REPAIR,
@@ -47,6 +49,7 @@ _CONVERSION = "to_lpbq"
     help="Give int4 weights with float scales per block integer scales (LPBQ), where that is possible, and round them "
     "on the new grid: this changes numbers.",
 )
+@ENCODINGS
 @HELD_OUT
 @NO_RANGE_REPAIR
 @SHAPE
@@ -63,6 +66,7 @@ def repair_command(
     calib: str | None,
     float_model: Path | None,
     to_lpbq: bool,
+    encodings: Path | None,
     eval_: str | None,
     metric: str | None,
     no_range_repair: bool,
@@ -76,23 +80,30 @@ def repair_command(
 ) -> None:
     """Move the Q/DQ pairs of MODEL to where a target expects them.
 
-    MODEL was quantized by another tool. Its weights and scales are kept; missing scales are calibrated.
+    MODEL was quantized by another tool, or is the float model that --encodings belong to. Its weights and scales are
+    kept; missing scales are calibrated.
     """
     from dovetail.cli.fit import show
     from dovetail.cli.progress import showing_progress
     from dovetail.config import options_from, parse_drops, parse_options, parse_shapes
+    from dovetail.encodings_run import quantized_model
     from dovetail.repairs import precision_of, repair
 
     command = current(context, output).command
     shapes = parse_shapes(shape)
-    values: dict[str, object] = {"target": target, "shape": shapes}
-    values |= {"precision": precision or precision_of(model, shapes)}
-    values |= {"option": parse_options(option)} | ({"metric": metric} if metric else {})
-    values |= {"min_sqnr": min_sqnr, "max_drop": parse_drops(max_drop) or None}
-    options = options_from({**values, "cache": not no_cache, "range_repair": not no_range_repair})
-    with showing_progress() as report:
+    with ExitStack() as stack:
+        quantized = model
+        if encodings is not None:
+            quantized = stack.enter_context(quantized_model(model, encodings, shapes))
+            float_model = float_model or model
+        values: dict[str, object] = {"target": target, "shape": shapes}
+        values |= {"precision": precision or precision_of(quantized, shapes)}
+        values |= {"option": parse_options(option)} | ({"metric": metric} if metric else {})
+        values |= {"min_sqnr": min_sqnr, "max_drop": parse_drops(max_drop) or None}
+        options = options_from({**values, "cache": not no_cache, "range_repair": not no_range_repair})
+        report = stack.enter_context(showing_progress())
         result, record = repair(
-            model,
+            quantized,
             options,
             output,
             calibration=calib,

@@ -40,6 +40,7 @@ def stamp(model: ir.Model, names: Container[str] | None = None) -> None:
     for value in each_value(model.graph):
         nearest = value if names is None else _nearest(model.graph, value, names)
         value.metadata_props[_NAME] = nearest.name or ""
+        value.metadata_props.pop(_DERIVED, None)  # of the run that wrote the file
         if nearest is not value:
             value.metadata_props[_DERIVED] = "1"
     for node in model.graph.all_nodes():

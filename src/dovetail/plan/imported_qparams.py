@@ -17,6 +17,7 @@ from dovetail.model.origin import Origin
 from dovetail.numerics.affine import fake_quantize
 from dovetail.numerics.grid import FLOAT8_HIGHEST
 from dovetail.numerics.ranges import params_from_range
+from dovetail.plan.moved_constants import of_moved_constant
 from dovetail.qdq.value_ranges import ValueRange, represented, value_ranges
 from dovetail.storage import Plan, ScaleSource, SourcedQParams
 
@@ -36,7 +37,10 @@ class ImportedQParams:
 
     ``tensors``: the model's own qparams; ``implied``: qparams that follow for tensors that are a reshaped or scaled
     copy of those. ``several``: tensors whose consumers had different qparams; the widest ones are kept. ``bounds``: the
-    values that a tensor can have at all, where its operators bound them, as a Relu or a Clip does.
+    values that a tensor can have at all, where its operators bound them, as a Relu or a Clip does. ``weights``: the
+    float values of the constants, if they are not on the grid of their qparams. ``floats``: tensors and constants that
+    were meant to be float. ``from_file``: whether the qparams came in a file beside a float model. ``moved``:
+    tensors of the graph that is planned -> the original tensor whose values they hold in another shape.
     """
 
     tensors: Mapping[str, QParams]
@@ -44,6 +48,10 @@ class ImportedQParams:
     constants: Mapping[str, tuple[QParams, ...]]
     several: frozenset[str] = frozenset()
     bounds: Mapping[str, ValueRange] = field(default_factory=dict)
+    weights: Mapping[str, Array] = field(default_factory=dict)
+    floats: frozenset[str] = frozenset()
+    from_file: bool = False
+    moved: Mapping[str, str] = field(default_factory=dict)
 
     def of_tensor(self, names: Iterable[str], encoding: Encoding) -> SourcedQParams | None:
         """The imported qparams of the first of these tensors that has any, converted to an encoding."""
@@ -53,7 +61,8 @@ class ImportedQParams:
             name = next((name for name in names if name in qparams), None)
             if name is None:
                 continue
-            exact = _in_encoding(qparams[name], encoding)
+            given = _with_sign_of(qparams[name], encoding) if self.from_file else qparams[name]
+            exact = _in_encoding(given, encoding)
             if exact is None:
                 detail = "same range as in the input model, in another encoding"
                 params = _by_range(qparams[name], encoding, self.bounds.get(name, ValueRange()))
@@ -81,6 +90,11 @@ class ImportedQParams:
             for candidate in _relaid(params, computed):
                 if _on_grid(array, candidate) or _from_largest(array, candidate):
                     return candidate
+        for name in origin.names:
+            for params in self.constants.get(name, ()) if name in self.weights else ():
+                moved = of_moved_constant(self.weights[name], _with_sign_of(params, computed.encoding), array, computed)
+                if moved is not None:
+                    return moved
         return None
 
     def same_step(self, origin: Origin, array: Array, computed: QParams) -> QParams | None:
@@ -107,18 +121,27 @@ class ImportedQParams:
         return None
 
 
-def imported_qparams(model: ir.Model, plan: Plan) -> ImportedQParams:
-    """The qparams in an inverted model's plan: of tensors, of edges (the widest, where they differ), of constants."""
+def imported_qparams(model: ir.Model, plan: Plan, *, from_file: bool = False) -> ImportedQParams:
+    """The qparams in an inverted model's plan: of tensors, of edges (the widest, where they differ), of constants.
+
+    ``from_file``: the qparams came in a file beside the float model. Its constants are not on their grid, and a tensor
+    that the plan has in float was meant to be.
+    """
     tensors = {name: c.storage for name, c in plan.tensors.items() if isinstance(c.storage, QParams)}
     quantized_tensors, several = frozenset(tensors), set[str]()
     constants: dict[str, tuple[QParams, ...]] = {}
+    weights, floats = dict[str, Array](), set[str]()
     nodes = {node.name or "": node for node in model.graph}
     for edge, choice in plan.edges.items():
         value = nodes[edge.node].inputs[edge.index]
-        if value is None or not isinstance(choice.storage, QParams):
+        if value is None:
             continue
         name = str(value.name)
-        if constant_of(value) is not None:
+        if not isinstance(choice.storage, QParams):
+            floats.add(name)
+            continue
+        if (array := constant_of(value)) is not None:
+            weights[name] = array
             constants[name] = (*constants.get(name, ()), choice.storage)
         elif name not in tensors:
             tensors[name] = choice.storage
@@ -126,7 +149,16 @@ def imported_qparams(model: ir.Model, plan: Plan) -> ImportedQParams:
             several.add(name)
             tensors[name] = max(tensors[name], choice.storage, key=_width)
     bounds = {str(value.name): ends for value, ends in value_ranges(model.graph).items()}
-    return ImportedQParams(tensors, _implied(model.graph, tensors), constants, frozenset(several), bounds)
+    implied = _implied(model.graph, tensors)
+    imported = ImportedQParams(tensors, implied, constants, frozenset(several), bounds)
+    if not from_file:
+        return imported
+    in_float = frozenset({*floats, *_float_tensors(plan)})
+    return replace(imported, weights=weights, floats=in_float, from_file=True)
+
+
+def _float_tensors(plan: Plan) -> list[str]:
+    return [name for name, choice in plan.tensors.items() if not isinstance(choice.storage, QParams)]
 
 
 def _width(params: QParams) -> float:
@@ -165,7 +197,7 @@ def _in_encoding(params: QParams, encoding: Encoding) -> QParams | None:
     """The same scale and zero point in an encoding; None where it cannot represent them."""
     if params.dtype is not encoding.dtype or params.axis is not None or encoding.granularity is not Granularity.TENSOR:
         return None
-    if encoding.symmetric and not params.encoding.symmetric:
+    if encoding.symmetric and (not params.encoding.symmetric or params.zero_point.any()):
         return None
     return QParams(encoding, params.scale, params.zero_point)
 
@@ -182,7 +214,7 @@ def _by_range(params: QParams, encoding: Encoding, bounds: ValueRange) -> QParam
 
 def _relaid(params: QParams, computed: QParams) -> Iterator[QParams]:
     """The imported qparams of a constant, as they would be after it was transposed or sliced along its channels."""
-    params = _with_sign_of(params, computed)
+    params = _with_sign_of(params, computed.encoding)
     symmetric = computed.encoding.symmetric
     if params.dtype is not computed.dtype or (symmetric and params.zero_point.any() != computed.zero_point.any()):
         return
@@ -217,14 +249,15 @@ def _as_kernel(params: QParams) -> QParams:
     return QParams(params.encoding, scale, zero_point, params.axis, *levels)
 
 
-def _with_sign_of(params: QParams, computed: QParams) -> QParams:
-    """The same grid in the signed or unsigned dtype of ``computed``: int8 with zero point z is uint8 with z + 128."""
-    given, wanted = params.dtype, computed.dtype
+def _with_sign_of(params: QParams, encoding: Encoding) -> QParams:
+    """The same grid in the signed or unsigned dtype of an encoding: int8 with zero point z is uint8 with z + 128."""
+    given, wanted = params.dtype, encoding.dtype
     if given is wanted or not given.is_integer or not wanted.is_integer or given.bits != wanted.bits:
         return params
     zero_point = params.zero_point + (wanted.grid.low - given.grid.low)
-    encoding = replace(params.encoding, dtype=wanted, symmetric=computed.encoding.symmetric)
-    return QParams(encoding, params.scale, zero_point, params.axis)
+    return QParams(
+        replace(params.encoding, dtype=wanted, symmetric=encoding.symmetric), params.scale, zero_point, params.axis
+    )
 
 
 def _errors(array: Array, params: QParams) -> Array:

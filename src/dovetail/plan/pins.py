@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from dovetail.encoding import Encoding, QParams
+from dovetail.encoding import Encoding, Granularity
 from dovetail.errors import InputError
 from dovetail.model.origin import fused_tensors_of, nodes_of, origin_of
 from dovetail.op_support import FP16, FP32, Precision
@@ -24,8 +24,6 @@ from dovetail.storage import Reason
 _LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 # How many similar names the error message lists.
 _SHOWN = 3
-# Block-quantized weights have 16-bit activations.
-_BLOCK_ACTIVATIONS = 16
 _WILDCARDS = frozenset("*?[")
 
 
@@ -98,32 +96,52 @@ def left_in_float(problem: Problem, imported: ImportedQParams) -> Pins:
     })  # fmt: skip
 
 
-def as_imported(problem: Problem, imported: ImportedQParams, wanted: Encoding) -> Pins:
-    """Pins to the precision of each layer's weight in a quantized model, where blocks are requested of the others.
+def imported_pins(problem: Problem, imported: ImportedQParams, base: Precision) -> Pins:
+    """The pins that follow from imported qparams: what was left in float, and weights in another precision."""
+    return left_in_float(problem, imported) | as_in_file(problem, imported, base)
 
-    The int8 weights of a model with blocks stay int8, and each weight in blocks keeps its own block size.
+
+def as_in_file(problem: Problem, imported: ImportedQParams, base: Precision) -> Pins:
+    """Pins for what a file with qparams has in float, and for layers whose weights have another encoding than most.
+
+    An operator that writes a float tensor, or that has a float weight, computes in float. A layer whose weight has
+    another width or other blocks than ``base`` is pinned to the precision of the target with such weights, if any.
     """
-    pins: dict[str, Pin] = {}
-    for unit in problem.units if wanted.is_blocked else ():
-        names = [name for o in unit.operands if o.slot == WEIGHT for name in _value_names(o.value)]
-        given = next((params for name in names for params in imported.constants.get(name, ())), None)
-        if given is None or unit.nodes[0].op_type not in _LAYERS:
-            continue
-        precision = next((p for p in problem.table.precisions.values() if _has_weight(p, given)), None)
-        if precision is not None:
-            sized = replace(precision, weight=replace(precision.weight, block_size=given.encoding.block_size))
-            pins[unit.name] = Pin(sized, Reason.RECORDED, "as in the input model")
-    return Pins(pins)
+    in_float = FP16 if problem.table.float_encoding == FP16.activation else FP32
+    pin = Pin(in_float, Reason.RECORDED, "float in the file with the scales")
+    values = [v.name or "" for v in _values(problem) if imported.floats & set(_value_names(v))]
+    units = {
+        problem.producer[name].name: pin
+        for name in values
+        if name in problem.producer and has_kernel(problem.producer[name], in_float)
+    }
+    for unit in problem.units:
+        names = [name for o in unit.operands if o.constant and o.slot == WEIGHT for name in _value_names(o.value)]
+        given = next((imported.constants[name][0] for name in names if name in imported.constants), None)
+        if imported.floats & set(names) and has_kernel(unit, in_float):
+            units[unit.name] = pin
+        elif given is not None and unit.nodes[0].op_type in _LAYERS:
+            other = _with_weight(problem, base, given.encoding)
+            if other is not None:
+                detail = f"{other.name}, as the weight in the file with the scales"
+                units[unit.name] = Pin(other, Reason.RECORDED, detail)
+    return Pins(units, dict.fromkeys(values, pin))
 
 
-def _has_weight(precision: Precision, given: QParams) -> bool:
-    """Whether a precision has such weights beside the 16-bit activations of block-quantized ones."""
-    weight, encoding = precision.weight, given.encoding
-    if not weight.dtype.is_integer or precision.activation.dtype.bits != _BLOCK_ACTIVATIONS:
-        return False
-    if encoding.is_blocked:
-        return replace(weight, block_size=encoding.block_size) == encoding if weight.is_blocked else False
-    return weight.dtype.bits == encoding.dtype.bits and not weight.is_blocked
+def _with_weight(problem: Problem, base: Precision, weight: Encoding) -> Precision | None:
+    """The precision with the activations of ``base`` and such weights; None if that is ``base`` or there is none."""
+    if _same_weight(base.weight, weight) and base.weight.block_size == weight.block_size:
+        return None
+    for precision in problem.table.precisions.values():
+        if precision.activation == base.activation and _same_weight(precision.weight, weight):
+            return replace(precision, weight=replace(precision.weight, block_size=weight.block_size))
+    return None
+
+
+def _same_weight(a: Encoding, b: Encoding) -> bool:
+    """Whether both have the same bits and blocks; a scale of the whole weight counts as one per channel."""
+    blocks = [e.granularity if e.is_blocked else Granularity.AXIS for e in (a, b)]
+    return a.dtype.bits == b.dtype.bits and a.dtype.is_integer == b.dtype.is_integer and blocks[0] is blocks[1]
 
 
 def _no_match(problem: Problem, keep: Keep) -> str:

@@ -98,6 +98,8 @@ class QParamsBuilder:
         if observed is None and not self.stats.tensors:
             value = self.problem.values.get(name)
             where = name if value is None else origin_of(value).name
+            if self.imported is not None and self.imported.from_file:
+                raise InputError(_no_scale_in_file(where, self.imported))
             raise InputError(
                 f"the model has no scale for {where!r}, and there is no calibration data to find one: pass --calib DATA"
             )
@@ -179,7 +181,7 @@ class QParamsBuilder:
         if (origin := self._converted_from(root)) is not None:
             return self._imported_params(origin, encoding)
         if len(self.problem.sources[root]) != 1 or self._merges(root):
-            return None
+            return self._imported_of_merged(root, encoding)
         names = [name for member in self._whole(root) for name in self._original(member)]
         if (imported := self.imported.of_tensor(names, encoding)) is not None:
             return imported
@@ -194,6 +196,22 @@ class QParamsBuilder:
                 params = QParams(encoding, imported.params.scale * np.float32(factor), imported.params.zero_point)
                 return SourcedQParams(params, imported.source, f"{imported.detail}, scale times {factor:.4g}")
         return None
+
+    def _imported_of_merged(self, root: str, encoding: Encoding) -> SourcedQParams | None:
+        """The qparams that a file has for what operators merge in a group: they represent every tensor in it.
+
+        None where the file has none, or different ones for the outputs of several such operators.
+        """
+        if self.imported is None or not self.imported.from_file:
+            return None
+        merging = [unit for unit in self.problem.writers_of(root) if len(unit.shared()) > 1]
+        outputs = [self._original(v.name or "") for unit in merging for v in unit.outputs]
+        given = [
+            next((self.imported.tensors[n] for n in names if n in self.imported.tensors), None) for names in outputs
+        ]
+        if not given or any(params is None or params != given[0] for params in given):
+            return None
+        return self.imported.of_tensor(outputs[0], encoding)
 
     def _converted_from(self, root: str) -> str | None:
         """The group from which one tensor is converted into this one, if all that this one does is to move its data."""
@@ -219,6 +237,8 @@ class QParamsBuilder:
 
     def _original(self, name: str) -> tuple[str, ...]:
         """The names of a value in the caller's file, if it still has the same values there."""
+        if self.imported is not None and name in self.imported.moved:
+            return (self.imported.moved[name],)
         value = self.problem.values.get(name)
         origin = None if value is None else origin_of(value)
         return origin.names if origin is not None and origin.exact else ()
@@ -255,6 +275,14 @@ class QParamsBuilder:
             if support.input_scale is not None:
                 scale = support.input_scale(node, dtype, scale)
         return scale
+
+
+def _no_scale_in_file(name: str, imported: ImportedQParams) -> str:
+    if name in imported.tensors:
+        why = f"a rewrite for the target changed the values of {name!r}, so that its scale does not apply"
+    else:
+        why = f"the encodings have no scale for {name!r}"
+    return f"{why}, and there is no calibration data to find one: pass --calib DATA"
 
 
 def with_ends_on_grid(total: Range, encoding: Encoding) -> Range:
