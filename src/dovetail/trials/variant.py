@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -21,7 +21,7 @@ class Variant:
     """A float graph, its calibration statistics, and the request for its plan.
 
     ``imported``: quantization parameters that came with the model. ``plan``: the caller's own plan, used unchanged.
-    ``rounded``: weights that are not rounded to nearest.
+    ``rounded``: weights that are not rounded to nearest; None before that is decided.
     """
 
     model: ir.Model
@@ -29,7 +29,7 @@ class Variant:
     request: Request
     imported: ImportedQParams | None = None
     plan: Plan | None = None
-    rounded: Mapping[Edge, RoundedWeight] = field(default_factory=dict)
+    rounded: Mapping[Edge, RoundedWeight] | None = None
 
 
 Change = Callable[[Variant], Variant]

@@ -76,13 +76,14 @@ class LayerGain:
 def decide(workbench: Workbench, variant: Variant) -> Outcome:
     """Round the weights of all layers by the requested method, if that does not make the outputs worse."""
     method = RoundingMethod(workbench.knob_options.get(NAME, RoundingMethod.NEAREST))
-    if method is RoundingMethod.NEAREST or variant.rounded:  # rounded before, in a search for a precision
+    if method is RoundingMethod.NEAREST or variant.rounded is not None:  # decided before, in a search for a precision
         return variant, ()
     rounded, gains = round_weights(workbench, variant, method)
+    nearest = replace(variant, rounded={})
     if not gains:
-        return variant, (_without_layers(method),)
+        return nearest, (_without_layers(method),)
     decision = compare_roundings(workbench, variant, rounded, method, gains)
-    return (rounded if decision.taken == method else variant), (decision,)
+    return (rounded if decision.taken == method else nearest), (decision,)
 
 
 ROUNDING = Knob(NAME, decide)
@@ -209,7 +210,7 @@ def _output_db(layer: _Layer, integers: Array, params: QParams, moments: Array, 
 
 
 def _without_layers(method: RoundingMethod) -> Decision:
-    reason = "no weight that is multiplied by an activation is quantized"
+    reason = "no quantized weight is multiplied by an activation in a layer whose weights can be rounded otherwise"
     return Decision(
         NAME, WHOLE_MODEL, RoundingMethod.NEAREST, (Alternative(method, failure=reason),), CRITERION, reason, 0
     )
@@ -230,7 +231,7 @@ def _decision(
             Alternative(method, _figures(after_db, [gain.rounded_db for gain in known])),
         ),
         rule=CRITERION,
-        reason=f"{reason}; {len(gains)} layers",
+        reason=f"{reason}; {len(gains)} layer{'s' * (len(gains) != 1)}",
         samples=len(after_db),
     )
 
