@@ -229,10 +229,11 @@ def test_nearest_changes_nothing(tmp_path: Path) -> None:
 
 def test_without_quantized_layers_there_is_nothing_to_round(tmp_path: Path) -> None:
     bench, variant = bench_for(tmp_path, "ort-cpu", precision=FP32, knob_options={"rounding": "scale-search"})
-    same, (decision,) = ROUNDING.decide(bench, variant)
-    assert same is variant
+    chosen, (decision,) = ROUNDING.decide(bench, variant)
+    assert chosen.rounded == {}
     assert decision.taken == "nearest"
-    assert decision.alternatives[0].failure == "no weight that is multiplied by an activation is quantized"
+    assert decision.alternatives[0].failure.startswith("no quantized weight is multiplied by an activation")
+    assert ROUNDING.decide(bench, chosen) == (chosen, ()), "it is not decided again"
 
 
 def test_a_layer_that_a_workaround_keeps_in_float_is_not_rounded(tmp_path: Path) -> None:
