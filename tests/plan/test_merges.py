@@ -90,7 +90,7 @@ def test_a_scale_is_enlarged_to_the_step_of_the_kernel_that_writes_it() -> None:
     assert steps == round(steps)
     assert float(unconstrained.scale) <= float(enlarged.scale) < float(unconstrained.scale) + step
     assert plan.tensors["b"].storage == enlarged
-    assert "times as the target's kernel requires" in plan.tensors["a"].detail
+    assert "% as the target's kernel requires" in plan.tensors["a"].detail
 
 
 def test_a_scale_is_enlarged_to_the_smallest_that_the_kernel_supports() -> None:

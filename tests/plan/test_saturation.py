@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from dovetail.encoding import Encoding, QParams
 from dovetail.op_support import A8, A16, W8A8, W8A16, Precision
 from dovetail.plan import saturation
+from dovetail.plan.make import make_plan
+from dovetail.plan.request import Request
 from dovetail.plan.saturation import needed_range
 from dovetail.targets import open_target
 from tests.equality import model_from, normal, sqnr_db
-from tests.planning import planned
+from tests.planning import observe, planned
 
 SILU = "s = Sigmoid(c) y = Mul(c, s)"
 
@@ -41,6 +43,9 @@ def inner(model: ir.Model) -> ir.Value:
         ("y = Relu(c)", -40, 8),
         ("s = Sigmoid(c) y = Mul(x, s)", -6.9, 6.9),
         (f"{SILU.replace('y', 'z')} y = Add(z, c)", -40, 8),
+        ("y = Sigmoid(c) i = ArgMax(c) j = Relu(i)", -40, 8),
+        ("y = Sigmoid(c) g = Greater(c, x)", -40, 8),
+        ("y = Sigmoid(c) k = Cast<to=7>(c)", -40, 8),
     ],
 )
 def test_the_range_is_what_all_readers_need(nodes: str, low: float, high: float) -> None:
@@ -61,14 +66,37 @@ def test_readers_behind_operators_that_keep_the_scale_count() -> None:
     assert needed_range(values[:1], -40, 8, A8) == (-40, 8)
 
 
-@given(st.floats(-100, -0.1), st.floats(0.1, 100), st.sampled_from(["_silu", "_gelu", "_hard_swish", "_sigmoid"]))
-def test_no_output_changes_by_more_than_a_quarter_of_a_step(low: float, high: float, name: str) -> None:
-    function = getattr(saturation, name)
+FUNCTIONS = {
+    **{name: getattr(saturation, f"_{name}") for name in ("silu", "gelu", "hard_swish", "sigmoid")},
+    "tanh": np.tanh,
+    "hard_sigmoid": saturation._hard_sigmoid_with(0.2, 0.5),
+}
+
+
+@given(st.floats(-100, 99), st.floats(0.1, 100), st.sampled_from(sorted(FUNCTIONS)))
+def test_no_output_changes_by_more_than_a_quarter_of_a_step(low: float, width: float, name: str) -> None:
+    function, high = FUNCTIONS[name], low + width
     start, end = saturation._not_constant(function, low, high, A8)
+    assert low <= start < end <= high
     x = np.linspace(low, high, 10_001)
     exact = function(x)
     step = (max(exact.max(), 0) - min(exact.min(), 0)) / 255
     assert np.abs(function(np.clip(x, start, end)) - exact).max() <= 0.27 * step
+
+
+def test_an_outlier_that_the_method_clips_does_not_count() -> None:
+    """Beside an output of 4000, all negative outputs of a SiLU are less than a quarter of a step."""
+    text = f"g (float[4096] x) => (float[4096] y) {{ c = Mul(x, one) {SILU} }}"
+    model, target = model_from(text, one=np.ones(1, np.float32)), open_target("ort-cpu")
+    data = {"x": np.random.default_rng(0).standard_normal((64, 4096)).astype(np.float32)}
+    data["x"][0, 0] = 4000
+    stats = observe(model, target, data, histograms=True)
+    lows = {}
+    for method in ("minmax", "percentile"):
+        stored = make_plan(model, target.table, stats, Request(W8A8, method)).tensors["c"].storage
+        assert isinstance(stored, QParams)
+        lows[method] = -float(stored.zero_point * stored.scale)
+    assert lows["minmax"] == 0 > -2 > lows["percentile"]
 
 
 @pytest.mark.parametrize(("precision", "gain_db"), [(W8A8, 3.0), (W8A16, 0.0)])

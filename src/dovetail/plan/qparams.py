@@ -107,22 +107,26 @@ class QParamsBuilder:
             raise ValueError(f"calibration did not observe {name!r}, which the plan needs")
         if self._unclipped(name):
             return Range(observed.low, observed.high)
-        low, high = self._needed(name, observed, encoding)
-        if observed.counts is None:
-            return Range(low, high)
-        return Range(*find_range(self.method, observed.counts, low, high, encoding))
+        return Range(*self._needed(name, self._found(observed, encoding), encoding))
 
-    def _needed(self, name: str, observed: TensorStats, encoding: Encoding) -> tuple[float, float]:
-        """The part of the observed range that the readers of the value's group need."""
+    def _found(self, observed: TensorStats, encoding: Encoding) -> tuple[float, float]:
+        """The range that the method chooses for what was observed."""
+        if observed.counts is None:
+            return observed.low, observed.high
+        return find_range(self.method, observed.counts, observed.low, observed.high, encoding)
+
+    def _needed(self, name: str, found: tuple[float, float], encoding: Encoding) -> tuple[float, float]:
+        """The part of a range that the readers of the value's group need."""
         members = [self.problem.values[member] for member in self.problem.groups[self.problem.group_of[name]]]
-        return needed_range(members, observed.low, observed.high, encoding)
+        return needed_range(members, *found, encoding)
 
     def _is_limited(self, name: str, encoding: Encoding) -> bool:
-        """Whether the range of a source is narrower than observed, because its readers do not need the rest."""
+        """Whether the range of a source is narrower than the method's, because its readers do not need the rest."""
         observed = self.stats.tensors.get(name)
         if observed is None or encoding.dtype in self._fixed(name) or self._unclipped(name):
             return False
-        return self._needed(name, observed, encoding) != (observed.low, observed.high)
+        found = self._found(observed, encoding)
+        return self._needed(name, found, encoding) != found
 
     def _unclipped(self, name: str) -> bool:
         """Whether a producer or consumer of the value's group needs its whole range."""
@@ -158,7 +162,7 @@ class QParamsBuilder:
             growth = allowed / float(params.scale)
             wider = params_from_range(total.low * growth, total.high * growth, encoding)
             params = QParams(encoding, np.asarray(allowed, params.scale.dtype), wider.zero_point)
-            detail += f", scale enlarged {growth:.5g} times as the target's kernel requires"
+            detail += f", scale enlarged by {100 * (growth - 1):.2g} % as the target's kernel requires"
         return SourcedQParams(params, ScaleSource.CALIBRATED, detail)
 
     def _raised(self, root: str, imported: SourcedQParams) -> SourcedQParams:

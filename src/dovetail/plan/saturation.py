@@ -46,13 +46,19 @@ def _functions(values: Collection[ir.Value]) -> list[Function] | None:
         if value.is_graph_output():
             return None
         for node, _ in value.uses():
-            if all(output in values for output in node.outputs if is_float(output)):
-                continue  # its output has the same scale and zero point, and readers of its own
+            if _shares_scale(node, values):
+                continue  # its outputs have readers of their own
             function = _function(node, value)
             if function is None:
                 return None
             functions.append(function)
     return functions
+
+
+def _shares_scale(node: ir.Node, values: Collection[ir.Value]) -> bool:
+    """Whether all outputs of a node are in the group: not if it has integers as output, as ArgMax or Greater."""
+    used = [output for output in node.outputs if is_float(output) or output.uses() or output.is_graph_output()]
+    return bool(used) and all(output in values for output in used)
 
 
 def _function(node: ir.Node, value: ir.Value) -> Function | None:
@@ -65,7 +71,7 @@ def _function(node: ir.Node, value: ir.Value) -> Function | None:
         gates = all(gated_input(user) is not None for user in uses) and not node.outputs[0].is_graph_output()
         return _silu if uses and gates else _sigmoid
     if is_op(node, "HardSigmoid"):
-        return partial(_hard_sigmoid, float(attribute(node, "alpha", 0.2)), float(attribute(node, "beta", 0.5)))
+        return _hard_sigmoid_with(float(attribute(node, "alpha", 0.2)), float(attribute(node, "beta", 0.5)))
     return _FUNCTIONS.get(node.op_type) if is_op(node, *_FUNCTIONS) else None
 
 
@@ -77,6 +83,8 @@ def _not_constant(function: Function, low: float, high: float, encoding: Encodin
     steps = encoding.dtype.grid.high - encoding.dtype.grid.low
     most = _MOST_STEPS * (max(float(y.max()), 0.0) - min(float(y.min()), 0.0)) / steps
     start, end = x[_constant_points(y, most)], x[-1 - _constant_points(y[::-1], most)]
+    if start >= end:  # constant everywhere, as the gate of a saturated squeeze-and-excite block
+        return low, high
     least_gain = _LEAST_GAIN_STEPS * (high - low) / steps
     return (float(start) if start - low > least_gain else low, float(end) if high - end > least_gain else high)
 
@@ -97,6 +105,11 @@ def _silu(x: Array) -> Array:
 
 def _hard_sigmoid(alpha: float, beta: float, x: Array) -> Array:
     return np.clip(alpha * x + beta, 0, 1)
+
+
+@lru_cache
+def _hard_sigmoid_with(alpha: float, beta: float) -> Function:
+    return partial(_hard_sigmoid, alpha, beta)
 
 
 def _hard_swish(x: Array) -> Array:

@@ -14,6 +14,7 @@ from dovetail.backend import Artifact, CompileResult, Placement, UndelegatedOp
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import nodes_of
 from dovetail.qdq.params import is_dequantize, is_quantize
+from dovetail.targets.child import ChildResult
 from dovetail.targets.tool_call import ToolCall, call_tool, model_inputs
 from dovetail.targets.xnnpack.install import PACKAGES
 from dovetail.targets.xnnpack.operators.registry import MOST_AXES
@@ -25,6 +26,9 @@ _MADE_BY = f"executorch {PACKAGES['executorch']}"
 _REJECTED = re.compile(
     r"Failed to (?:create|define) .*? with code: \S+|Init failed for backend [^\s:]+|Missing operator: .*"
 )
+# Of these, what is about the model; a failed initialization can have any reason.
+_DEFINITE = re.compile(r"Failed to (?:create|define) |Missing operator: ")
+_OUT_OF_MEMORY = re.compile(r"out_of_memory|MemoryAllocationFailed")
 # The runtime identifies the tensor only by an internal number.
 _TENSOR_REJECTED = "Failed to define tensor"
 _LOAD = 'executorch.runtime.Runtime.get().load_program("model.pte"), or executor_runner --model_path=model.pte'
@@ -54,7 +58,7 @@ def compile_model(
         packages=tuple(PACKAGES),
         who="the ExecuTorch lowering",
         limits=options.limits,
-        is_final=lambda result: result.answer is not None or _REJECTED.search(result.log) is not None,
+        is_final=_is_final,
     )
     result = call_tool(call, folder)
     if result.answer is None:
@@ -63,6 +67,13 @@ def compile_model(
     files = (Artifact(PROGRAM, program, _MADE_BY, shipped=True, load=_LOAD), Artifact(CENSUS, census))
     placement = _placement(json.loads(census.read_text()), artifacts[0].path)
     return CompileResult((*artifacts, *files), log=result.log, placement=placement)
+
+
+def _is_final(result: ChildResult) -> bool:
+    """Whether the same call would end in the same way: not where memory ran out, and not without a reason."""
+    if result.answer is not None:
+        return True
+    return _DEFINITE.search(result.log) is not None and _OUT_OF_MEMORY.search(result.log) is None
 
 
 def error_message(log: str, error: str, emitted: Path) -> str:

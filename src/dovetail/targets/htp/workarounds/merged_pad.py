@@ -31,10 +31,14 @@ def why_wrong(node: ir.Node) -> str:
     if padding.value:
         return f"its value is {padding.value:g}, and HTP pads with zeros if it merges it into an operator"
     for consumer, _ in node.outputs[0].uses():
-        pads_itself = is_op(consumer, "MaxPool") and any(attribute(consumer, "pads", ()))
-        if is_op(consumer, *_WRONG_BEHIND_ZEROS) or pads_itself:
+        if is_op(consumer, *_WRONG_BEHIND_ZEROS) or (is_op(consumer, "MaxPool") and _pads(consumer)):
             return f"HTP merges it into {say(consumer)}, which pads in another way"
     return ""
+
+
+def _pads(node: ir.Node) -> bool:
+    """Whether a pooling pads its input, by numbers or by ``auto_pad``."""
+    return any(attribute(node, "pads", ())) or str(attribute(node, "auto_pad", "NOTSET")).startswith("SAME")
 
 
 def _padding_of_image(node: ir.Node) -> Padding | None:

@@ -23,6 +23,8 @@ STEP = math.log(2) * 2**-22
 _MARGIN = 1e-6
 # The error of a logit that is reported: 0.5 % of a probability. The largest possible one is 65535 steps, 1.1 %.
 _REPORTED = 0.005
+# A difference of logits beyond this gives a probability of zero in 16 bits.
+_LARGEST_LOGITS = 20.0
 # Input scales below this give wrong results; 2.5e-6 does, 3e-6 does not.
 _REVERSED = 3e-6
 
@@ -35,9 +37,9 @@ def exact_scale(node: ir.Node, dtype: DType, scale: float) -> float:
 
 
 def logit_error(scale: float) -> float:
-    """By how much the difference of the lowest and the highest logit that a uint16 can represent is too small."""
+    """By how much the largest difference of two logits that matters, and that a uint16 can represent, is too small."""
     steps = scale / STEP
-    return (steps - math.floor(steps)) * STEP * (DType.U16.grid.high - DType.U16.grid.low)
+    return (steps - math.floor(steps)) * STEP * min(DType.U16.grid.high - DType.U16.grid.low, _LARGEST_LOGITS / scale)
 
 
 @rule("Q558")
