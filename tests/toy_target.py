@@ -66,6 +66,7 @@ from dovetail.op_support import (
     const,
     signature,
 )
+from dovetail.passes.gemm_to_matmul import gemm_to_matmul
 from dovetail.passes.linear_to_gemm import linear_to_gemm
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.params import is_dequantize, is_quantize, qparams_of
@@ -346,7 +347,7 @@ def with_everything(facts: ToyFacts) -> Target:
             timer=Timer(measure, (stock,)),
             device=DeviceKit(device_files, read_device),
         ),
-        rewrites=Rewrites((linear_to_gemm,), quantized=(transpose_before_quantize,)),
+        rewrites=Rewrites((linear_to_gemm,), quantized=(transpose_before_quantize,), blocks=gemm_to_matmul),
         rules=(SLOW_SOFTMAX,),
         knobs=(mixed(FLOAT_MERGES), OPERAND_WIDTHS, islands(FP32)),
     )
