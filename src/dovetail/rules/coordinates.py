@@ -22,6 +22,8 @@ from dovetail.rules.stored import Activation, activations
 _SMALLEST_IMAGE, _LARGEST_COORDINATE = 32.0, 2.0
 # A point, or a box.
 _COORDINATES = (2, 4)
+_RANKS = (2, 3)
+_CALLER = "the caller, as an output of the model"
 # From this scale on, in pixels, a box is visibly displaced.
 _COARSE_PIXELS = 1.0
 
@@ -36,10 +38,11 @@ def coordinates_times_image_size(subject: CheckInput) -> Iterator[Finding]:
     operator, the factor, the readers, and the scale in pixels.
 
     ## Why it matters
-    The integers are those of the relative coordinates, so the multiplication itself loses nothing. But with 8 bits the
-    boxes of an image of 640 pixels are whole multiples of 2.5 pixels, and whatever shares their scale (scores in the
-    same Concat) has no more than these 256 steps either. Then the finding is a warning; with 16 bits the scale is 0.01
-    pixels, and it is a note, so that a range of 640 beside others of 1 is not taken for an error.
+    With one factor for all coordinates the integers are those of the relative ones, so the multiplication itself loses
+    nothing. But with 8 bits the boxes of an image of 640 pixels are whole multiples of 2.5 pixels, and whatever shares
+    their scale (scores in the same Concat) has no more than these 256 steps either. Then the finding is a warning; with
+    16 bits the scale is 0.01 pixels, and it is a note, so that a range of 640 beside others of 1 is not taken for an
+    error.
 
     ## How to fix it
     Multiply by the size of the image behind the model, on the device's CPU, or keep the tensor in float or in 16 bits
@@ -75,9 +78,9 @@ def _factors(node: ir.Node | None) -> Array | None:
 
 
 def _has_coordinates(value: ir.Value) -> bool:
-    """Whether a row or a column is a point or a box: [..., 4], or [batch, 4, ...] as in YOLO's heads."""
+    """Whether a row or a column is a point or a box: [..., 4], or [batch, 4, boxes] as in YOLO's heads; no image."""
     shape = shape_of(value)
-    return shape is not None and len(shape) > 1 and (shape[-1] in _COORDINATES or shape[1] in _COORDINATES)
+    return shape is not None and len(shape) in _RANKS and (shape[-1] in _COORDINATES or shape[1] in _COORDINATES)
 
 
 def _readers(value: ir.Value) -> Iterator[ir.Node]:
@@ -93,16 +96,17 @@ def _readers(value: ir.Value) -> Iterator[ir.Node]:
 def _coordinates(subject: CheckInput, tensor: Activation, factor: float) -> Finding:
     name, producer = origin_of(tensor.value).name, tensor.value.producer()
     step = float((tensor.planned or tensor.params(tensor.encodings[-1])).scale.max())
-    readers = ", ".join(map(named, dict.fromkeys(_readers(tensor.value)))) or "a graph output"
+    operator = "" if producer is None else named(producer)
+    read = [named(node) for node in dict.fromkeys(_readers(tensor.value))]
+    readers = ", ".join([*read, *([_CALLER] if tensor.value.is_graph_output() or not read else [])])
     precision = float_precision(subject.table)
     line = "" if precision is None else f", or keep it in float: {keep_line(names_to_keep(tensor.value), precision)}"
     return Finding(
         "Q510",
         at_tensor(tensor.value),
-        f"{name!r}, the output of {'' if producer is None else named(producer)} by up to {factor:.6g}, ranges from "
-        f"{tensor.low:.4g} to {tensor.high:.4g} and is read by {readers}: coordinates in pixels with a scale of "
-        f"{step:.3g} pixels",
+        f"{operator} multiplies relative coordinates by up to {factor:.6g}: its output {name!r} ranges from "
+        f"{tensor.low:.4g} to {tensor.high:.4g} pixels with a scale of {step:.3g} pixels; it is read by {readers}",
         Severity.WARNING if step >= _COARSE_PIXELS else Severity.NOTE,
         {"factor": factor, "low": tensor.low, "high": tensor.high, "step": step},
-        f"multiply {name!r} by the size of the image behind the model{line}",
+        f"remove {operator} from the model and multiply its outputs on the CPU{line}",
     )
