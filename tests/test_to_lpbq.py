@@ -104,7 +104,7 @@ def test_a_weight_that_is_not_eligible_stays_with_its_reason(
 )
 def test_scales_of_the_wrong_shape_are_an_error_that_names_the_node(scale: Array, tmp_path: Path) -> None:
     path = blocks(tmp_path / "model.onnx", scale=scale)
-    with pytest.raises(InputError, match=r"DequantizeLinear_2|shape"):
+    with pytest.raises(InputError, match="DequantizeLinear_2"):
         converted(path)
 
 
