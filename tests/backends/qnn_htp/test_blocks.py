@@ -32,7 +32,7 @@ from dovetail.verify.run import SessionRun
 from tests.block_layers import layer_model, weight_of
 from tests.equality import sqnr_db
 from tests.planning import noise, planned
-from tests.quantized_blocks import blocks
+from tests.quantized_blocks import BLOCKS_OF_16, blocks, layers
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 
@@ -197,3 +197,24 @@ def test_a_model_of_another_tool_is_converted_and_deployed(tmp_path: Path) -> No
     assert result.verdicts["numerics"].status is Status.PASS
     (row,) = [row for row in result.plan if row.dtype is DType.S4]
     assert row.granularity is Granularity.EXPANDED_BLOCK
+
+
+@pytest.mark.parametrize("size", [48, 24])
+def test_a_weight_that_htp_would_compute_wrongly_is_not_converted(size: int, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    first, second = (random.standard_normal(shape).astype(np.float32) * 0.1 for shape in ((64, 96), (96, 48)))
+    sized = [replace(BLOCKS_OF_16, block_size=size) for size in (32, size)]
+    path = layers(tmp_path / "model.onnx", [(first, sized[0], 0), (second, sized[1], 0)])
+    calibration = {"x": random.standard_normal((4, 2, 8, 64)).astype(np.float32)}
+    result = dovetail.repair(
+        path, target="qnn-htp:sm8550", output=tmp_path / "run", calibration=calibration, to_lpbq=True
+    )
+    (record,) = [record for record in result.passes if record.name == "to_lpbq"]
+    assert [site.where for site in record.changed] == ["w0_q"]
+    (site,) = record.declined
+    assert (site.where, f"its blocks are of {size}: HTP computes" in site.what) == ("w1_q", True)
+    blocked, other = [row for row in result.plan if row.edge is not None and row.edge.index == 1]
+    assert blocked.granularity is Granularity.EXPANDED_BLOCK
+    assert (other.dtype, other.granularity) == (DType.S8, Granularity.AXIS)
+    assert result.verdicts["fidelity"].status is Status.PASS
+    assert result.verdicts["numerics"].status is Status.PASS
