@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,40 @@ def blocks(
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)]
         for name, shape in zip(("x", last), shapes, strict=True)
     )
+    graph = helper.make_graph(nodes, "g", inputs, outputs, initializers)
+    for index, node in enumerate(graph.node):
+        node.name = f"{node.op_type}_{index}"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    return path
+
+
+def layers(path: Path, weights: Sequence[tuple[Array, Encoding, int]]) -> Path:
+    """A QDQ model of MatMuls one after the other, with uint16 activations: (weight, encoding, axis) of each."""
+    nodes: list[onnx.NodeProto] = []
+    initializers: list[onnx.TensorProto] = []
+
+    def quantized(name: str, limit: float) -> str:
+        initializers.append(numpy_helper.from_array(np.float32(2 * limit / DType.U16.grid.high), f"{name}_s"))
+        initializers.append(tensor(f"{name}_z", np.asarray(2**15), DType.U16))
+        nodes.append(helper.make_node("QuantizeLinear", [name, f"{name}_s", f"{name}_z"], [f"{name}_q"]))
+        nodes.append(helper.make_node("DequantizeLinear", [f"{name}_q", f"{name}_s", f"{name}_z"], [f"{name}_dq"]))
+        return f"{name}_dq"
+
+    last = quantized("x", 4.0)
+    for index, (values, encoding, axis) in enumerate(weights):
+        params, name = weight_params(values, encoding, axis), f"w{index}"
+        initializers.append(tensor(f"{name}_q", quantize(values, params), params.dtype))
+        initializers.append(numpy_helper.from_array(np.asarray(params.scale), f"{name}_s"))
+        initializers.append(tensor(f"{name}_z", params.zero_point, params.dtype))
+        operands = [f"{name}_q", f"{name}_s", f"{name}_z"]
+        size = encoding.block_size
+        nodes.append(helper.make_node("DequantizeLinear", operands, [f"{name}_dq"], axis=axis, block_size=size))
+        nodes.append(helper.make_node("MatMul", [last, f"{name}_dq"], [f"y{index}"]))
+        last = quantized(f"y{index}", 60.0)
+    first, final = weights[0][0], weights[-1][0]
+    channels = first.shape[-2] if first.ndim > 1 else first.shape[0]
+    shapes = {"x": [2, ROWS, channels], last: [2, ROWS, *final.shape[-1:]] if final.ndim > 1 else [2, ROWS]}
+    inputs, outputs = ([helper.make_tensor_value_info(n, TensorProto.FLOAT, shape)] for n, shape in shapes.items())
     graph = helper.make_graph(nodes, "g", inputs, outputs, initializers)
     for index, node in enumerate(graph.node):
         node.name = f"{node.op_type}_{index}"

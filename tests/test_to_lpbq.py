@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +21,23 @@ from dovetail.model.session import Mode, open_session, run_session
 from dovetail.numerics.affine import dequantize, quantize
 from dovetail.numerics.lpbq import as_expanded
 from dovetail.numerics.ranges import weight_params
+from dovetail.op_support import OpTable
 from dovetail.pass_record import PassRecord
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.qdq.invert import invert
 from dovetail.qdq.to_lpbq import to_lpbq
 from dovetail.repairs import RECORD, Repair
+from dovetail.targets import open_target
+from dovetail.targets.ort_cpu.target import ORT_CPU
 from tests.equality import sqnr_db
-from tests.quantized_blocks import CHANNELS, OUT, ROWS, blocks, weight
+from tests.quantized_blocks import BLOCKS_OF_16, CHANNELS, OUT, ROWS, blocks, layers, weight
 
 
-def converted(path: Path) -> tuple[PassRecord, QParams]:
+def converted(path: Path, table: OpTable = ORT_CPU.table) -> tuple[PassRecord, QParams]:
     """What the pass says, and the qparams of the weight after it."""
     model = read(path)
     infer_shapes(model)
-    record = to_lpbq(model)
+    record = to_lpbq(model, table)
     _, plan = invert(model)
     (params,) = [c.storage for edge, c in plan.edges.items() if edge.index == 1]
     assert isinstance(params, QParams)
@@ -98,18 +102,76 @@ def test_a_weight_that_is_not_eligible_stays_with_its_reason(
 
 
 @pytest.mark.parametrize(
+    ("channels", "size", "reason"),
+    [
+        (96, 48, "its blocks are of 48: HTP computes blocks with integer scales wrongly"),
+        (96, 24, "its blocks are of 24: HTP computes blocks with integer scales wrongly"),
+        (48, 16, "HTP computes it wrongly for 48 input channels, which are not a multiple of 32"),
+    ],
+)
+@pytest.mark.parametrize("target", ["qnn-htp:sm8550", "ort-cpu"])
+def test_the_limits_of_the_target_decide(target: str, channels: int, size: int, reason: str, tmp_path: Path) -> None:
+    array = np.random.default_rng(0).standard_normal((channels, OUT)).astype(np.float32)
+    path = layers(tmp_path / "model.onnx", [(array, replace(BLOCKS_OF_16, block_size=size), 0)])
+    record, _ = converted(path, open_target(target).table)
+    if target == "ort-cpu":
+        assert (len(record.changed), record.declined) == (1, ())
+    else:
+        assert record.changed == ()
+        assert reason in record.declined[0].what
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((2, CHANNELS, OUT), 1), ((CHANNELS,), 0)])
+def test_a_weight_that_is_not_a_matrix_is_not_converted(shape: tuple[int, ...], axis: int, tmp_path: Path) -> None:
+    array = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    path = layers(tmp_path / "model.onnx", [(array, BLOCKS_OF_16, axis)])
+    record, _ = converted(path)
+    assert record.changed == ()
+    assert f"its weight is not a matrix, it has rank {len(shape)}" in record.declined[0].what
+    result, _ = repaired(path, tmp_path / "run", rows=(2, ROWS), to_lpbq=True)
+    assert result.verdicts["compiled"].status is Status.PASS
+
+
+@pytest.mark.parametrize("to_lpbq", [True, False])
+@pytest.mark.parametrize(
+    ("encoding", "axis"),
+    [
+        (replace(BLOCKS_OF_16, symmetric=False), 0),
+        (BLOCKS_OF_16, 1),
+        (replace(BLOCKS_OF_16, dtype=DType.S8), 0),
+    ],
+    ids=["asymmetric", "wrong axis", "int8"],
+)
+def test_blocks_that_no_kernel_has_become_int8_per_channel(
+    encoding: Encoding, axis: int, to_lpbq: bool, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(0)
+    first, second = (random.standard_normal(shape).astype(np.float32) * 0.1 for shape in ((CHANNELS, 96), (96, 48)))
+    path = layers(tmp_path / "model.onnx", [(first, BLOCKS_OF_16, 0), (second, encoding, axis)])
+    result, record = repaired(path, tmp_path / "run", rows=(2, ROWS), to_lpbq=to_lpbq)
+    blocked, other = [row for row in result.plan if row.edge is not None and row.edge.index == 1]
+    assert blocked.granularity is (Granularity.EXPANDED_BLOCK if to_lpbq else Granularity.BLOCK)
+    assert (other.dtype, other.granularity) == (DType.S8, Granularity.AXIS)
+    conversions = [rewrite for rewrite in record.rewrites if rewrite.name == "to_lpbq"]
+    assert len(conversions) == to_lpbq
+    assert all(rewrite.declined[0].what.startswith("not converted: ") for rewrite in conversions)
+
+
+@pytest.mark.parametrize(
     "scale",
     [np.ones(OUT, np.float32), np.ones((3, OUT), np.float32), np.ones((0, OUT), np.float32), np.ones(1, np.float32)],
     ids=["rank 1", "mismatching", "empty", "single"],
 )
 def test_scales_of_the_wrong_shape_are_an_error_that_names_the_node(scale: Array, tmp_path: Path) -> None:
     path = blocks(tmp_path / "model.onnx", scale=scale)
-    with pytest.raises(InputError, match=r"DequantizeLinear_2|shape"):
+    with pytest.raises(InputError, match="DequantizeLinear_2"):
         converted(path)
 
 
-def repaired(path: Path, run: Path, target: str = "ort-cpu", **options: Any) -> tuple[dovetail.Result, Repair]:
-    calibration = {"x": np.random.default_rng(1).standard_normal((8, ROWS, CHANNELS)).astype(np.float32)}
+def repaired(
+    path: Path, run: Path, target: str = "ort-cpu", rows: tuple[int, ...] = (ROWS,), **options: Any
+) -> tuple[dovetail.Result, Repair]:
+    calibration = {"x": np.random.default_rng(1).standard_normal((8, *rows, CHANNELS)).astype(np.float32)}
     result = dovetail.repair(path, target=target, output=run, calibration=calibration, **options)
     return result, msgspec.json.decode((run / RECORD).read_bytes(), type=Repair)
 

@@ -179,7 +179,9 @@ class OpTable:
     run in float between DequantizeLinear and QuantizeLinear, which is slower but correct.
     ``domains``: those whose operators it runs; the empty one is that of ONNX. ``keeps_attention``: an attention block
     is one kernel, which gains most from 8 bits: a mixed precision leaves it quantized. ``why_no_block_size``: why
-    it does not support the block size of an encoding; empty if it does.
+    it does not support the block size of an encoding; empty if it does. ``why_not_over``: the same for blocks of an
+    encoding over a number of input channels. ``mixes_blocks``: blocks with float scales and blocks with integer scales
+    can be in one graph.
     """
 
     target: str
@@ -197,6 +199,8 @@ class OpTable:
     domains: tuple[str, ...] = ("",)
     keeps_attention: bool = False
     why_no_block_size: Callable[[Encoding], str] = lambda encoding: ""
+    why_not_over: Callable[[Encoding, int], str] = lambda encoding, channels: ""
+    mixes_blocks: bool = True
 
 
 # The choice of a precision, and of operators in a wider one, by trials.

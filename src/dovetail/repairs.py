@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -82,10 +83,10 @@ def repair(
     target = open_target(options.target, options.option)
     if to_lpbq and W4A16_LPBQ.name not in target.table.precisions:
         raise InputError(f"--to-lpbq: {target.name} has no block-quantized weights with integer scales")
-    conversion = (convert_to_lpbq,) if to_lpbq else ()
+    conversion = (partial(convert_to_lpbq, table=target.table),) if to_lpbq else ()
     model, given_plan, passes = _read(path, options, target.rewrites.quantized, conversion)
     if to_lpbq:
-        options = _in_blocks(options, given_plan)
+        options = _in_blocks(options, given_plan, target.table)
     _require_precision(path, options, target.table)
     imported = imported_qparams(model, given_plan)
     reference = None if float_model is None else _read_float(float_model, options, model)
@@ -116,11 +117,13 @@ def repair(
     return result, records[0]
 
 
-def _in_blocks(options: FitOptions, given: Plan) -> FitOptions:
+def _in_blocks(options: FitOptions, given: Plan, table: OpTable) -> FitOptions:
     """The options with the precision of converted weights; each weight keeps its own block size, so the smallest one
-    decides which layers are rewritten for blocks. Without any, the options stay as they are."""
-    storages = [choice.storage for choice in given.edges.values() if isinstance(choice.storage, QParams)]
-    sizes = [s.encoding.block_size for s in storages if s.encoding.granularity is Granularity.EXPANDED_BLOCK]
+    that the target supports decides which layers are rewritten for blocks. Without any, the options stay as they are.
+    """
+    encodings = [choice.storage.encoding for choice in given.edges.values() if isinstance(choice.storage, QParams)]
+    expanded = [e for e in encodings if e.granularity is Granularity.EXPANDED_BLOCK]
+    sizes = [e.block_size for e in expanded if not table.why_no_block_size(e)]
     return replace(options, precision=W4A16_LPBQ.name, block_size=min(sizes)) if sizes else options
 
 

@@ -36,7 +36,7 @@ def sized(precision: Precision, size: int) -> Precision:
 
 
 def weight_choice(model: ir.Model, plan: Plan) -> Choice:
-    (node,) = [node for node in model.graph if node.op_type in ("MatMul", "Gemm", "Conv")]
+    (node,) = [node for node in model.graph if node.op_type in ("MatMul", "Gemm", "Conv", "ConvTranspose")]
     return plan.edges[Edge(node.name or "", 1)]
 
 
@@ -78,19 +78,24 @@ def test_channels_that_cannot_be_divided_are_quantized_per_channel_with_the_reas
     assert "its 40 input channels are not a multiple of the block size 16" in choice.detail
 
 
-def conv_model(kernel: int, group: int = 1) -> ir.Model:
+def conv_model(kernel: int, group: int = 1, op: str = "Conv") -> ir.Model:
     weight = np.random.default_rng(0).standard_normal((32, 32 // group, kernel, kernel))
     numbers = ", ".join(f"{value:.6g}" for value in weight.reshape(-1))
     shape = ",".join(map(str, weight.shape))
     return graph(
         f"g (float[1,32,5,5] x) => (float[1,32,h,v] y) <float[{shape}] w = {{{numbers}}}> "
-        f"{{ y = Conv <group = {group}> (x, w) }}"
+        f"{{ y = {op} <group = {group}> (x, w) }}"
     )
 
 
 @pytest.mark.parametrize(
     ("model", "reason"),
-    [(conv_model(3), "only convolutions of 1 x 1"), (conv_model(1, 2), "convolutions with groups")],
+    [
+        (conv_model(3), "only convolutions of 1 x 1"),
+        (conv_model(1, 2), "convolutions with groups"),
+        (conv_model(3, op="ConvTranspose"), "has no kernel for block-quantized weights"),
+        (conv_model(1, op="ConvTranspose"), "has no kernel for block-quantized weights"),
+    ],
 )
 @pytest.mark.parametrize("target", ["ort-cpu", "qnn-htp:sm8550"])
 def test_a_layer_without_a_kernel_for_blocks_is_int8_with_the_reason(target: str, model: ir.Model, reason: str) -> None:

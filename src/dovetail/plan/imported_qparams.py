@@ -12,7 +12,7 @@ import onnx_ir as ir
 from dovetail.encoding import Array, Encoding, Granularity, QParams
 from dovetail.model.attention import ScalePlace, scale_at
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
-from dovetail.model.edit import constant_of, is_op
+from dovetail.model.edit import constant_of, input_axis, is_op
 from dovetail.model.origin import Origin
 from dovetail.numerics.affine import fake_quantize
 from dovetail.numerics.grid import FLOAT8_HIGHEST
@@ -39,8 +39,10 @@ class ImportedQParams:
     copy of those. ``several``: tensors whose consumers had different qparams; the widest ones are kept. ``bounds``: the
     values that a tensor can have at all, where its operators bound them, as a Relu or a Clip does. ``weights``: the
     float values of the constants, if they are not on the grid of their qparams. ``floats``: tensors and constants that
-    were meant to be float. ``from_file``: whether the qparams came in a file beside a float model. ``moved``:
-    tensors of the graph that is planned -> the original tensor whose values they hold in another shape.
+    were meant to be float. ``unfit``: constants in blocks that no
+    kernel has: not symmetric, or not along the input channels. ``from_file``: whether the qparams came in a file beside
+    a float model. ``moved``: tensors of the graph that is planned -> the original tensor whose values they hold in
+    another shape.
     """
 
     tensors: Mapping[str, QParams]
@@ -50,6 +52,7 @@ class ImportedQParams:
     bounds: Mapping[str, ValueRange] = field(default_factory=dict)
     weights: Mapping[str, Array] = field(default_factory=dict)
     floats: frozenset[str] = frozenset()
+    unfit: frozenset[str] = frozenset()
     from_file: bool = False
     moved: Mapping[str, str] = field(default_factory=dict)
 
@@ -130,7 +133,7 @@ def imported_qparams(model: ir.Model, plan: Plan, *, from_file: bool = False) ->
     tensors = {name: c.storage for name, c in plan.tensors.items() if isinstance(c.storage, QParams)}
     quantized_tensors, several = frozenset(tensors), set[str]()
     constants: dict[str, tuple[QParams, ...]] = {}
-    weights, floats = dict[str, Array](), set[str]()
+    weights, floats, unfit = dict[str, Array](), set[str](), set[str]()
     nodes = {node.name or "": node for node in model.graph}
     for edge, choice in plan.edges.items():
         value = nodes[edge.node].inputs[edge.index]
@@ -143,6 +146,8 @@ def imported_qparams(model: ir.Model, plan: Plan, *, from_file: bool = False) ->
         if (array := constant_of(value)) is not None:
             weights[name] = array
             constants[name] = (*constants.get(name, ()), choice.storage)
+            if choice.storage.encoding.is_blocked and not _blocks_fit(nodes[edge.node], array, choice.storage):
+                unfit.add(name)
         elif name not in tensors:
             tensors[name] = choice.storage
         elif name not in quantized_tensors and tensors[name] != choice.storage:
@@ -150,11 +155,18 @@ def imported_qparams(model: ir.Model, plan: Plan, *, from_file: bool = False) ->
             tensors[name] = max(tensors[name], choice.storage, key=_width)
     bounds = {str(value.name): ends for value, ends in value_ranges(model.graph).items()}
     implied = _implied(model.graph, tensors)
-    imported = ImportedQParams(tensors, implied, constants, frozenset(several), bounds)
+    imported = ImportedQParams(tensors, implied, constants, frozenset(several), bounds, unfit=frozenset(unfit))
     if not from_file:
         return imported
     in_float = frozenset({*floats, *_float_tensors(plan)})
     return replace(imported, weights=weights, floats=in_float, from_file=True)
+
+
+def _blocks_fit(node: ir.Node, array: Array, params: QParams) -> bool:
+    """Whether blocks are symmetric and along the input channels of a layer's weight."""
+    if params.axis is None or array.ndim < 2 or not params.encoding.symmetric:
+        return False
+    return params.axis % array.ndim == input_axis(node, array.ndim)
 
 
 def _float_tensors(plan: Plan) -> list[str]:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from dovetail.encoding import Encoding, Granularity
 from dovetail.errors import InputError
 from dovetail.model.origin import fused_tensors_of, nodes_of, origin_of
-from dovetail.op_support import FP16, FP32, Precision
+from dovetail.op_support import FP16, FP32, W8, Precision
 from dovetail.plan.blocks import WEIGHT
 from dovetail.plan.constraints import Problem, Unit
 from dovetail.plan.imported_qparams import ImportedQParams
@@ -105,7 +105,8 @@ def as_in_file(problem: Problem, imported: ImportedQParams, base: Precision) -> 
     """Pins for what a file with qparams has in float, and for layers whose weights have another encoding than most.
 
     An operator that writes a float tensor, or that has a float weight, computes in float. A layer whose weight has
-    another width or other blocks than ``base`` is pinned to the precision of the target with such weights, if any.
+    another width or other blocks than ``base`` is pinned to the precision of the target with such weights, if any. A
+    layer whose blocks the target does not have gets 8 bits per channel, which keep the values best.
     """
     in_float = FP16 if problem.table.float_encoding == FP16.activation else FP32
     pin = Pin(in_float, Reason.RECORDED, "float in the file with the scales")
@@ -121,11 +122,31 @@ def as_in_file(problem: Problem, imported: ImportedQParams, base: Precision) -> 
         if imported.floats & set(names) and has_kernel(unit, in_float):
             units[unit.name] = pin
         elif given is not None and unit.nodes[0].op_type in _LAYERS:
-            other = _with_weight(problem, base, given.encoding)
+            reason = _why_other_blocks(problem, imported, base, given.encoding, names)
+            other = _with_weight(problem, base, W8 if reason else given.encoding)
             if other is not None:
-                detail = f"{other.name}, as the weight in the file with the scales"
-                units[unit.name] = Pin(other, Reason.RECORDED, detail)
+                detail = f": {reason}" if reason else ", as the weight in the file with the scales"
+                units[unit.name] = Pin(other, Reason.RECORDED, f"{other.name}{detail}")
     return Pins(units, dict.fromkeys(values, pin))
+
+
+def _why_other_blocks(
+    problem: Problem, imported: ImportedQParams, base: Precision, weight: Encoding, names: Sequence[str]
+) -> str:
+    """Why a weight cannot keep the blocks that it has in the file; empty if it can, or if it has none."""
+    if not weight.is_blocked:
+        return ""
+    if imported.unfit & set(names):
+        return "its blocks in the file are not symmetric, or not along the input channels"
+    if reason := problem.table.why_no_block_size(weight):
+        return f"its blocks in the file are of {weight.block_size}: {reason}"
+    given = {params.encoding.granularity for several in imported.constants.values() for params in several}
+    expanded = Granularity.EXPANDED_BLOCK in {*given, base.weight.granularity}
+    if weight.granularity is Granularity.BLOCK and expanded and not problem.table.mixes_blocks:
+        return f"{problem.table.target} has no float scales per block beside integer scales"
+    if not any(_same_weight(precision.weight, weight) for precision in problem.table.precisions.values()):
+        return f"{problem.table.target} has no {weight.dtype} weights in such blocks"
+    return ""
 
 
 def _with_weight(problem: Problem, base: Precision, weight: Encoding) -> Precision | None:

@@ -12,11 +12,21 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.encoding import Array, DType, Granularity, QParams
-from dovetail.model.edit import add_initializer, attribute, constant_of, input_axis, insert, is_op, shape_of
+from dovetail.model.edit import (
+    add_initializer,
+    attribute,
+    constant_of,
+    input_axis,
+    insert,
+    is_op,
+    shape_of,
+    why_weight_not_matrix,
+)
 from dovetail.model.origin import origin_of
 from dovetail.numerics.affine import dequantize, quantize
 from dovetail.numerics.lpbq import as_expanded
 from dovetail.numerics.metrics import sqnr_db
+from dovetail.op_support import W4_EXPANDED, OpTable
 from dovetail.pass_record import PassRecord, Site
 from dovetail.qdq.params import QUANTIZED_TYPES, is_dequantize, qparams_of, two_levels
 
@@ -25,8 +35,8 @@ _4_BIT = (DType.U4, DType.S4)
 _LINEAR = ("Conv", "Gemm", "MatMul")
 
 
-def to_lpbq(model: ir.Model) -> PassRecord:
-    """Convert every weight that is eligible; the record says why each other 4-bit or blocked weight is not."""
+def to_lpbq(model: ir.Model, table: OpTable) -> PassRecord:
+    """Convert every weight that is eligible on a target; the record says why other 4-bit or blocked weights are not."""
     changed: list[Site] = []
     declined: list[Site] = []
     for node in list(model.graph):
@@ -36,9 +46,9 @@ def to_lpbq(model: ir.Model) -> PassRecord:
             continue
         where = origin_of(node.inputs[0]).name if node.inputs[0] is not None else str(node.name)
         params = qparams_of(node)
-        reason = _why_not(node, params)
+        reason = _why_not(node, params, table)
         if reason:
-            declined.append(Site(where, f"stays as it is: {reason}"))
+            declined.append(Site(where, f"not converted: {reason}"))
         else:
             changed.append(Site(where, _convert(model.graph, node, integers, params)))
     return PassRecord("to_lpbq", tuple(changed), tuple(declined))
@@ -49,7 +59,7 @@ def _dtype(node: ir.Node) -> DType | None:
     return None if value is None or value.dtype is None else QUANTIZED_TYPES.get(value.dtype)
 
 
-def _why_not(node: ir.Node, params: QParams) -> str:
+def _why_not(node: ir.Node, params: QParams, table: OpTable) -> str:
     """Why a weight cannot have integer scales; empty if it can."""
     uses, shape = list(node.outputs[0].uses()), shape_of(node.inputs[0])
     if params.encoding.granularity is Granularity.EXPANDED_BLOCK:
@@ -64,10 +74,12 @@ def _why_not(node: ir.Node, params: QParams) -> str:
         return f"it is not the weight of one {', '.join(_LINEAR)}"
     if shape is None or shape_of(uses[0][0].inputs[0]) is None:
         return "the shapes of the operator are not known"
-    return _why_not_at(uses[0][0], params, shape)
+    return _why_not_at(uses[0][0], params, shape) or _why_not_on(table, uses[0][0], params, shape)
 
 
 def _why_not_at(consumer: ir.Node, params: QParams, shape: tuple[int, ...]) -> str:
+    if is_op(consumer, "MatMul") and (reason := why_weight_not_matrix(consumer)):
+        return f"{reason}, it has rank {len(shape)}"
     axis, inner = (params.axis or 0) % len(shape), input_axis(consumer, len(shape))
     if axis != inner:
         return f"its blocks are along axis {axis}, not along the input channels, axis {inner}"
@@ -80,6 +92,23 @@ def _why_not_at(consumer: ir.Node, params: QParams, shape: tuple[int, ...]) -> s
     if dtype not in _16_BIT:
         return f"the activation of {consumer.op_type} is {dtype or 'float'}, it must be a 16-bit integer"
     return ""
+
+
+def _why_not_on(table: OpTable, consumer: ir.Node, params: QParams, shape: tuple[int, ...]) -> str:
+    """Why a target does not compute the converted weight correctly.
+
+    An operator without a kernel for blocks is rewritten to one that has them, so that only the limits of all apply.
+    """
+    encoding = replace(W4_EXPANDED, block_size=params.encoding.block_size)
+    channels = shape[input_axis(consumer, len(shape))]
+    if reason := table.why_no_block_size(encoding):
+        return f"its blocks are of {encoding.block_size}: {reason}"
+    if reason := table.why_not_over(encoding, channels):
+        return reason
+    support = table.ops.get(consumer.op_type)
+    rows = [] if support is None else [s for s in support.signatures if W4_EXPANDED in (i.encoding for i in s.inputs)]
+    reasons = ["" if row.when is None else row.when(consumer) for row in rows]
+    return "" if "" in reasons else next(iter(reasons), "")
 
 
 def _activation_dtype(producer: ir.Node | None) -> DType | None:

@@ -14,7 +14,7 @@ import pytest
 
 import dovetail
 from dovetail.backend import MODEL, Outcome, ReadBack
-from dovetail.encoding import DType, Granularity, QParams
+from dovetail.encoding import DType, Granularity, QParams, expanded_qparams
 from dovetail.errors import UnfinishedError
 from dovetail.finding import Status
 from dovetail.float_graph import cut, rewrite
@@ -31,8 +31,8 @@ from dovetail.targets.qnn_htp import compile as compiling
 from dovetail.verify.run import SessionRun
 from tests.block_layers import layer_model, weight_of
 from tests.equality import sqnr_db
-from tests.planning import noise, planned
-from tests.quantized_blocks import blocks
+from tests.planning import graph, noise, planned
+from tests.quantized_blocks import BLOCKS_OF_16, blocks, layers
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 
@@ -137,6 +137,31 @@ def test_scales_that_are_not_on_the_grid_of_integers_are_read_back_as_changed(ht
     assert detail.startswith("planned scale ")
 
 
+def test_the_integers_of_another_layer_are_read_back_as_changed(htp: Target, tmp_path: Path) -> None:
+    """Either layer planned with the integers of the other one, which are in the same file."""
+    random = np.random.default_rng(0)
+    weights = random.standard_normal((2, 64 * 64)) * np.exp(random.normal(size=(2, 64 * 64)))
+    w, v = (", ".join(f"{value:.6g}" for value in weight) for weight in weights)
+    model = graph(
+        f"g (float[8,64] x) => (float[8,64] y) <float[64,64] w = {{{w}}}, float[64,64] v = {{{v}}}> "
+        "{ h = MatMul(x, w) a = Relu(h) y = MatMul(a, v) }"
+    )
+    plan = planned(model, htp, sized(W4A16_LPBQ, 16), data=noise(model))
+    compiled = htp.backend.compile(htp.backend.emit(model, plan, tmp_path), tmp_path)
+    assert compiled.error == ""
+    assert changed(htp.backend.read_back(compiled, plan)) == []
+    edges = [edge for edge, choice in plan.edges.items() if choice.storage.dtype is DType.S4]
+    for edge, other in (edges, edges[::-1]):
+        own, foreign = plan.edges[edge].storage, plan.edges[other].storage
+        assert isinstance(own, QParams)
+        assert isinstance(foreign, QParams)
+        assert own.channel_scale is not None
+        assert foreign.int_scale is not None
+        swapped = expanded_qparams(own.encoding, own.channel_scale, foreign.int_scale, own.axis or 0)
+        wrong = replace(plan, edges={**plan.edges, edge: replace(plan.edges[edge], storage=swapped)})
+        assert changed(htp.backend.read_back(compiled, wrong)) == ["planned 256 integer scales, found others"]
+
+
 def _agreement_db(model: ir.Model, plan: Plan, sample: dict[str, np.ndarray], target: Target, folder: Path) -> float:
     """The agreement of emulator and simulation; none where the emulator crashes, as it does for some of these."""
     try:
@@ -197,3 +222,24 @@ def test_a_model_of_another_tool_is_converted_and_deployed(tmp_path: Path) -> No
     assert result.verdicts["numerics"].status is Status.PASS
     (row,) = [row for row in result.plan if row.dtype is DType.S4]
     assert row.granularity is Granularity.EXPANDED_BLOCK
+
+
+@pytest.mark.parametrize("size", [48, 24])
+def test_a_weight_that_htp_would_compute_wrongly_is_not_converted(size: int, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    first, second = (random.standard_normal(shape).astype(np.float32) * 0.1 for shape in ((64, 96), (96, 48)))
+    sized = [replace(BLOCKS_OF_16, block_size=size) for size in (32, size)]
+    path = layers(tmp_path / "model.onnx", [(first, sized[0], 0), (second, sized[1], 0)])
+    calibration = {"x": random.standard_normal((4, 2, 8, 64)).astype(np.float32)}
+    result = dovetail.repair(
+        path, target="qnn-htp:sm8550", output=tmp_path / "run", calibration=calibration, to_lpbq=True
+    )
+    (record,) = [record for record in result.passes if record.name == "to_lpbq"]
+    assert [site.where for site in record.changed] == ["w0_q"]
+    (site,) = record.declined
+    assert (site.where, f"its blocks are of {size}: HTP computes" in site.what) == ("w1_q", True)
+    blocked, other = [row for row in result.plan if row.edge is not None and row.edge.index == 1]
+    assert blocked.granularity is Granularity.EXPANDED_BLOCK
+    assert (other.dtype, other.granularity) == (DType.S8, Granularity.AXIS)
+    assert result.verdicts["fidelity"].status is Status.PASS
+    assert result.verdicts["numerics"].status is Status.PASS

@@ -123,6 +123,8 @@ def htp_table(target: str, chip: Chip) -> OpTable:
         float_encoding=in_float,
         runs_float_between=chip.has_float16,
         why_no_block_size=why_no_block_size,
+        why_not_over=_why_not_over,
+        mixes_blocks=False,  # the option of the provider for integer scales converts every weight in blocks
     )
 
 
@@ -263,8 +265,12 @@ def _why_not_expanded(node: ir.Node) -> str:
     if reason := _why_no_blocks(node):
         return reason
     shape = shape_of(node.inputs[1]) or ()
-    channels = shape[1 if node.op_type == "Conv" else 0]
-    if channels % EXPANDED_MULTIPLE:
+    return _why_not_over(W4_EXPANDED, shape[1 if node.op_type == "Conv" else 0])
+
+
+def _why_not_over(weight: Encoding, channels: int) -> str:
+    """Why HTP does not compute blocks over this number of input channels correctly; empty if it does."""
+    if weight.granularity is Granularity.EXPANDED_BLOCK and channels % EXPANDED_MULTIPLE:
         return f"HTP computes it wrongly for {channels} input channels, which are not a multiple of {EXPANDED_MULTIPLE}"
     return ""
 

@@ -97,14 +97,15 @@ def _softmax_scale(node: ir.Node, dtype: DType, scale: float) -> float:
 
 
 def _table() -> dict[str, OpSupport]:
-    linear = tuple(_linear(*encodings) for encodings in _COMBINATIONS)
-    linear += _narrow_weights(W4, W4_BLOCK, W4_EXPANDED)
+    per_channel = (*(_linear(*encodings) for encodings in _COMBINATIONS), *_narrow_weights(W4))
+    linear = (*per_channel, *_narrow_weights(W4_BLOCK, W4_EXPANDED))
     matmul = tuple(signature(inputs, inputs, out=out) for inputs, out in _COMBINATIONS)
     norm = tuple(signature(data, const(F32), const(F32), out=out) for data, out in _COMBINATIONS)
     same = tuple(signature(encoding, out=encoding) for encoding in (A8, A16, F32))
     table = {op: OpSupport(same, shares=(0,), known_from=_KNOWN) for op in DATA_MOVEMENT_OPS}
     table |= {op: OpSupport(_elementwise(op in _ONE_DATA_INPUT), follows=True, known_from=_KNOWN) for op in _FOLLOWERS}
-    table |= {op: OpSupport(linear, known_from=_KNOWN) for op in ("ConvTranspose", "Gemm")}
+    table["ConvTranspose"] = OpSupport(per_channel, known_from=_KNOWN)
+    table["Gemm"] = OpSupport(linear, known_from=_KNOWN)
     table["Conv"] = OpSupport(tuple(_only_pointwise(row) for row in linear), known_from=_KNOWN)
     by_weight = tuple(replace(row, when=why_weight_not_matrix) for row in linear)
     table["MatMul"] = OpSupport((*by_weight, *matmul), known_from=_KNOWN)

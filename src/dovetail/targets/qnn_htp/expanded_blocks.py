@@ -111,9 +111,8 @@ class BlockEncodings:
         """The DLC has a weight's integer scales as one array, then its channels' scales, the last one first, and then
         its name."""
         stored = struct.pack("<I", integers.size) + integers.tobytes()
-        label = struct.pack("<I", len(name)) + name.encode() + b"\0"
-        end = self.encodings.find(label)
-        start = self.encodings.rfind(stored, 0, end) if end >= 0 else -1
+        first, end = self._record(name)
+        start = self.encodings.rfind(stored, first, end) if end >= 0 else -1
         if start < 0:
             return f"{integers.size} integer scales", "others"
         position = end
@@ -122,6 +121,17 @@ class BlockEncodings:
             if position < 0:
                 return f"scale {float(scale):.6g} of a channel", "another one"
         return None
+
+    def _record(self, name: str) -> tuple[int, int]:
+        """Where the record of a weight is: from the name of the weight before it to its own name, -1 if not found."""
+        ends = [self.encodings.find(_label(other)) for other in self.logged]
+        end = self.encodings.find(_label(name))
+        return max((other for other in ends if 0 <= other < end), default=0), end
+
+
+def _label(name: str) -> bytes:
+    """A name as the DLC has it."""
+    return struct.pack("<I", len(name)) + name.encode() + b"\0"
 
 
 def _layout_text(axis: int, block_size: float, scale_bits: int) -> str:

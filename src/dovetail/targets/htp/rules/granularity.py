@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dovetail.encoding import DType, Granularity, QParams
 from dovetail.finding import Finding, Place, Severity
-from dovetail.model.edit import shape_of
+from dovetail.model.edit import attribute, shape_of
 from dovetail.model.origin import origin_of
 from dovetail.model.place import at_node, at_tensor
 from dovetail.plan.constraints import Operand
@@ -130,7 +130,7 @@ def unsupported_block_quantized_weight(subject: CheckInput) -> Iterator[Finding]
     - with zero points other than 0 (for example uint4 with zero point 8);
     - with 8-bit activations;
     - with 4 bits and a block size that is not a multiple of 8;
-    - of a Conv with a kernel larger than 1 x 1.
+    - of a Conv with a kernel larger than 1 x 1, or with groups.
 
     Blocks with integer scales have rule Q205.
 
@@ -141,14 +141,15 @@ def unsupported_block_quantized_weight(subject: CheckInput) -> Iterator[Finding]
     ## How to fix it
     Use symmetric int4 (zero points 0), a block size that is a multiple of 8, blocks along the input channels, and
     16-bit activations. To convert a uint4 weight with zero point 8 to int4 with zero point 0, subtract 8 from its
-    integers. A Conv with a larger kernel needs one scale per output channel.
+    integers. A Conv with a larger kernel or with groups needs one scale per output channel.
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated and compared with the simulation: MatMul with
       symmetric int4 blocks on axis 0 agrees to 67 to 69 dB; blocks on axis 1 give -26 to -32 dB, zero points from -4 to
       4 give -1 to 9 dB, uint4 with zero point 8 gives -11 dB; the same for Gemm with `transB`. uint8 activations: "BQ
       MatMul activation must be INT16-quantized"; blocks of 4: "must be a multiple of 8"; Conv 3 x 3: "BQ Conv scale
-      size mismatch". Wherever the results are correct, HTP dequantizes the activations to float16.
+      size mismatch"; Conv 1 x 1 with two groups: "requires group to be set to 1". Wherever the results are correct, HTP
+      dequantizes the activations to float16.
     - qnn-htp: the same with the provider's `enable_block_quant_weight_optimization`: axis 1 is rejected, zero points
       are still ignored.
     """
@@ -235,6 +236,8 @@ def _block_problem(operation: Operation, operand: Operand, params: QParams) -> s
         return f"in blocks of {params.encoding.block_size}, not a multiple of {_BLOCK_MULTIPLE}: HTP rejects it"
     if operation.op in ("Conv", "ConvTranspose") and math.prod(shape[2:]) > 1:
         return "and a kernel larger than 1 x 1: HTP rejects it"
+    if operation.op in ("Conv", "ConvTranspose") and attribute(operation.node, "group", 1) != 1:
+        return "and groups: HTP rejects it"
     if any(storage.dtype in (DType.U8, DType.S8) for storage in operation.activations):
         return "with 8-bit activations: HTP rejects it"
     return ""
