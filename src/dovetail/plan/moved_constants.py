@@ -27,7 +27,7 @@ def of_moved_constant(original: Array, params: QParams, array: Array, computed: 
     if params.encoding.granularity is Granularity.TENSOR:
         same_values = np.array_equal(np.sort(original, axis=None), np.sort(array, axis=None))
         return QParams(computed.encoding, params.scale, params.zero_point) if same_values else None
-    from_axis, to_axis = _channel_axis(params, original.ndim), _channel_axis(computed, array.ndim)
+    from_axis, to_axis = _channel_axis(params, original.shape), _channel_axis(computed, array.shape)
     if from_axis is None or to_axis is None:
         return None
     rows, wanted = _rows(original, from_axis), _rows(array, to_axis)
@@ -41,11 +41,11 @@ def of_moved_constant(original: Array, params: QParams, array: Array, computed: 
     return None
 
 
-def _channel_axis(params: QParams, rank: int) -> int | None:
-    """The axis of the channels that have scales of their own; of blocks, only for matrices."""
+def _channel_axis(params: QParams, shape: tuple[int, ...]) -> int | None:
+    """The axis of the channels that have scales of their own; of blocks, only for matrices, also as 1 x 1 kernels."""
     if params.encoding.granularity is Granularity.AXIS:
         return params.axis
-    if params.encoding.is_blocked and params.axis is not None and rank == 2:
+    if params.encoding.is_blocked and params.axis in (0, 1) and (len(shape) == 2 or shape[2:] == (1, 1)):
         return 1 - params.axis
     return None
 
@@ -75,7 +75,9 @@ def _of_channels(
         rows = np.moveaxis(scales, 0 if scales.ndim == 1 else from_axis, 0)[channels]
         if times is not None:
             rows = (rows * times.reshape(-1, *[1] * (rows.ndim - 1))).astype(np.float32)
-        return np.moveaxis(rows, 0, 0 if scales.ndim == 1 else to_axis)
+        laid = np.moveaxis(rows, 0, 0 if scales.ndim == 1 else to_axis)
+        is_kernel = computed.encoding.is_blocked and laid.ndim < computed.scale.ndim
+        return laid[:, :, None, None] if is_kernel else laid
 
     if params.int_scale is not None and params.channel_scale is not None and computed.axis is not None:
         channel = moved(params.channel_scale, factors)
