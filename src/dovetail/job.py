@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from dovetail.calibrate.data import Data, InputSpec, input_specs
 from dovetail.calibrate.sources import DataLike, ImageOptions, is_random, open_data
 from dovetail.calibrate.user_code import load_function
 from dovetail.config import MAY_CHANGE, FitOptions, option_values
+from dovetail.encoding import QParams
 from dovetail.errors import InputError
 from dovetail.files import file_sha256
 from dovetail.model.read import CHANGES, read, require_no_nan
@@ -111,6 +113,11 @@ def prepare(
     if options.io == "quantized" and target.table.quantizes_edges:
         raise InputError(f"--io quantized is not supported by {target.name}, whose inputs and outputs are float")
     _check_budget(options, target)
+    user_plan = None if plan is None else read_plan(plan, target.table.float_encoding.dtype)
+    if user_plan is not None:
+        if user_plan.target != target.name:
+            raise InputError(f"{plan} is a plan for {user_plan.target}, not for {target.name}")
+        options = _as_planned(options, user_plan, target)
     target = _with_block_size(options, target)
     request, keeps = _request(options, target)
     model = read(path, options.shape)
@@ -131,11 +138,6 @@ def prepare(
     held_out = _evaluation(evaluation, metric, options.metric, specs, images)
     if options.max_drop is not None and (held_out is None or held_out.metric is None):
         raise InputError("--max-drop limits the values of a metric: add --eval DATA and --metric MODULE:FUNCTION")
-    user_plan = None if plan is None else read_plan(plan, target.table.float_encoding.dtype)
-    if user_plan is not None:
-        if user_plan.target != target.name:
-            raise InputError(f"{plan} is a plan for {user_plan.target}, not for {target.name}")
-        options = replace(options, precision=user_plan.precision, io="quantized" if user_plan.quantized_io else "float")
     plan_key = "" if plan is None else file_sha256(*(p for p in (plan, plan.with_suffix(".npz")) if p.exists()))
     key = _data_key(calibration)
     return Job(path, model, options, target, request, keeps, data, key, held_out, user_plan, plan_key, changes)
@@ -214,6 +216,21 @@ def _check_budget(options: FitOptions, target: Target) -> None:
             f"--max-latency compares with the first baseline of {target.name}, {first}, which is not in --baselines "
             f"{options.baselines}"
         )
+
+
+def _as_planned(options: FitOptions, plan: Plan, target: Target) -> FitOptions:
+    """The options with what the caller's own plan decides."""
+    options = replace(options, io="quantized" if plan.quantized_io else "float")
+    if plan.precision not in target.table.precisions:
+        raise InputError(f"the plan has the precision {plan.precision!r}, which {target.name} does not support")
+    sizes = [
+        choice.storage.encoding.block_size
+        for choice in plan.edges.values()
+        if isinstance(choice.storage, QParams) and choice.storage.encoding.is_blocked
+    ]
+    is_blocked = target.table.precisions[plan.precision].weight.is_blocked
+    size = Counter(sizes).most_common(1)[0][0] if sizes and is_blocked else None
+    return replace(options, precision=plan.precision, block_size=size)
 
 
 def _with_block_size(options: FitOptions, target: Target) -> Target:

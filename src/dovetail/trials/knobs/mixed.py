@@ -171,7 +171,7 @@ def _most(workbench: Workbench) -> int:
 
 
 def _best_within(workbench: Workbench, trials: Sequence[_Trial]) -> tuple[_Trial, list[_Trial]]:
-    """The trial with the highest SQNR whose latency is within the budget; if none is, the fastest one.
+    """The fastest of the trials with the highest SQNR within the budget; if none is within it, the fastest of all.
 
     If there are more than can be built, every precision alone is, and of the others as many, evenly, from the highest
     SQNR to the lowest.
@@ -181,7 +181,8 @@ def _best_within(workbench: Workbench, trials: Sequence[_Trial]) -> tuple[_Trial
     limit = workbench.goal.max_latency or 0.0
     within = [trial for trial in usable if trial.latency is not None and trial.latency.is_within(limit)]
     if within:
-        return max(within, key=lambda trial: trial.mixture.sqnr_db), built
+        best_db = max(trial.mixture.sqnr_db for trial in within)
+        usable = [trial for trial in within if trial.mixture.sqnr_db >= best_db - SAME_DB]
     return fastest(usable or built, lambda trial: trial.latency, lambda trial: trial.size), built
 
 
