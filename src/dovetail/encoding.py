@@ -221,6 +221,11 @@ class QParams:
         return (self.encoding, self.axis, self.scale.shape, self.scale.tobytes(), self.zero_point.tobytes(), levels)
 
 
+def int_scale_dtype(scale_bits: int) -> type[np.unsignedinteger[Any]]:
+    """The smallest type that holds integer scales up to 2 ** scale_bits: 256 does not fit uint8."""
+    return np.uint8 if 1 << scale_bits <= np.iinfo(np.uint8).max else np.uint16
+
+
 def effective_scale(int_scale: Array, channel_scale: Array) -> Array:
     """The scale of every expanded block, in float32, as DequantizeLinear computes it from the two levels."""
     return np.asarray(int_scale.astype(np.float32) * channel_scale.astype(np.float32))

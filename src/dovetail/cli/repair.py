@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +20,9 @@ from dovetail.cli.options import (
     TARGET_OPTION,
 )
 from dovetail.printable import printable
+
+if TYPE_CHECKING:  # importing it takes time
+    from dovetail.repairs import Repair
 
 # How many lines of each list are printed.
 _LISTED = 12
@@ -115,6 +119,12 @@ def repair_command(
             command=command,
         )
     code = show(result, output, ())
+    _show_record(record)
+    context.exit(code)
+
+
+def _show_record(record: Repair) -> None:
+    """Print what was rewritten, what was missing, and what was changed."""
     for rewrite in record.rewrites:
         click.echo(
             f"rewrite: {rewrite.name}: applied at {len(rewrite.changed)} sites, declined at {len(rewrite.declined)}"
@@ -126,7 +136,6 @@ def repair_command(
     _list("missing", [f"{name}: {why}" for name, why in record.missing.items()])
     _list("changed", [f"{name}: {why}" for name, why in record.changed.items()])
     _list("removed", [f"the Q/DQ pair on {name}" for name in record.removed])
-    context.exit(code)
 
 
 def _list(label: str, lines: list[str]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dovetail.encoding import Array, Encoding, Granularity, QParams, expanded_qparams
+from dovetail.encoding import Array, Encoding, Granularity, QParams, expanded_qparams, int_scale_dtype
 from dovetail.errors import InputError
 from dovetail.numerics.block import normal_axis
 
@@ -42,7 +42,7 @@ def lpbq_scales(block_scales: Array, *, block_axis: int, scale_bits: int = 4) ->
     least = np.finfo(np.float32).tiny * most  # the channel's scale is a normal float32
     channel = np.maximum(np.where(largest == 0, LEAST_BLOCK_SCALE, largest), least).astype(scales.dtype) / most
     ratio = np.where(scales == largest, most, scales / channel)
-    integers = np.clip(np.rint(ratio), 1, most).astype(np.uint8 if most <= np.iinfo(np.uint8).max else np.uint16)
+    integers = np.clip(np.rint(ratio), 1, most).astype(int_scale_dtype(scale_bits))
     return np.squeeze(channel, axis), integers
 
 

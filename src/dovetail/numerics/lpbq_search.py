@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.encoding import Array, Encoding, Granularity, QParams, effective_scale, expanded_qparams
+from dovetail.encoding import (
+    Array,
+    Encoding,
+    Granularity,
+    QParams,
+    effective_scale,
+    expanded_qparams,
+    int_scale_dtype,
+)
 from dovetail.numerics.block import from_groups, normal_axis, to_groups
 from dovetail.numerics.group_error import group_error
 
@@ -50,7 +58,7 @@ def _closest(
         errors = _errors(groups, shape, params.encoding, effective_scale(candidate, channel), params.axis)
         better = errors < least
         integers, least = np.where(better, candidate, integers), np.where(better, errors, least)
-    return integers.astype(np.uint8 if most <= np.iinfo(np.uint8).max else np.uint16), least
+    return integers.astype(int_scale_dtype(params.encoding.scale_bits)), least
 
 
 def _errors(groups: Array, shape: tuple[int, ...], encoding: Encoding, scale: Array, axis: int | None) -> Array:

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from dovetail.document import convert, encode, read_document
 from dovetail.edge import Edge
-from dovetail.encoding import Array, DType, Encoding, Granularity, QParams, expanded_qparams
+from dovetail.encoding import Array, DType, Encoding, Granularity, QParams, expanded_qparams, int_scale_dtype
 from dovetail.errors import InputError
 from dovetail.model.origin import each_value, origin_of
 from dovetail.model.write import write_whole
@@ -231,8 +231,7 @@ def _expanded(row: PlanRow, scale: ExpandedScale) -> QParams:
     integers = np.asarray(scale.integers)
     if row.axis is None or integers.dtype.kind != "i" or np.any(np.asarray(row.zero_point)):
         raise ValueError("expanded blocks require an axis, whole numbers as integer scales, and zero points 0")
-    most = 1 << encoding.scale_bits
-    dtype = np.uint8 if most <= np.iinfo(np.uint8).max else np.uint16
+    most, dtype = 1 << encoding.scale_bits, int_scale_dtype(encoding.scale_bits)
     return expanded_qparams(encoding, np.asarray(scale.channel), np.clip(integers, 0, most + 1).astype(dtype), row.axis)
 
 
