@@ -46,6 +46,7 @@ LAYERS = (
     ("repairs", "encodings_run"),
     ("api", "torch_export"),
     ("sweep",),
+    ("bisect",),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

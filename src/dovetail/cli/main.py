@@ -15,6 +15,7 @@ import traceback
 import click
 
 import dovetail
+from dovetail.cli.bisect import bisect_command
 from dovetail.cli.cache import cache_command
 from dovetail.cli.check import check_command, explain_command
 from dovetail.cli.encodings import encodings_command
@@ -49,6 +50,7 @@ for command in (
     verify_command,
     check_command,
     explain_command,
+    bisect_command,
     sensitivity_command,
     encodings_command,
     targets_command,
