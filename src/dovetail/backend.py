@@ -293,10 +293,14 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class DeviceKit:
-    """A target's part of the device folder; ``read`` parses what the vendor's tool wrote next to the outputs."""
+    """A target's part of the device folder; ``read`` parses what the vendor's tool wrote next to the outputs.
+
+    ``opens_onnx``: its session opens the emitted ONNX file too, which the vendor's runtime then compiles.
+    """
 
     files: Callable[[CompileResult, DeviceCase], DeviceFiles]
     read: Callable[[Path, CompileResult, Plan], DeviceReport] | None = None
+    opens_onnx: bool = False
 
 
 def _as_compiled(compiled: CompileResult, folder: Path) -> CompileResult:

@@ -59,7 +59,7 @@ def _what(found: FailingPart, case: ReportCase) -> str:
     whole = "" if found.whole.cause == found.failure.cause else f"\n\nThe whole model: {_cell(found.whole.cause)}"
     return (
         f"## What happens\n\n{_cell(found.failure.cause)}{whole}\n\nThis is the smallest part of "
-        f"`{_cell(case.model)}` that was found to fail in this way. {least} {found.compiled} graphs were compiled. "
+        f"`{_cell(case.model)}` that was found to fail in this way. {least} Compiled graphs: {found.compiled}. "
         f"{_quantized(case)} {case.data}"
     )
 

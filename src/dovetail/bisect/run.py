@@ -39,6 +39,8 @@ REPORT = "report.md"
 # Samples on which parts are calibrated; the first one is run.
 SAMPLES = 2
 _NOISE = "random"
+# What a session of the vendor's runtime shows: an error, or outputs. What was compiled is only in the compiler's files.
+_RUNNABLE = (FailureKind.REFUSED, FailureKind.UNFINISHED, FailureKind.WRONG)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +87,7 @@ def bisect(
     model, data = save_graph(part.model, part.samples, output / "part")
     how = replace(how, model=model, samples=data)
     compiled = _compiled(how, target, output, quantized=whole.quantized)
-    script = _write_script(target, compiled, part.samples, output)
+    script = part.failure.kind in _RUNNABLE and _write_script(target, compiled, part.samples, output)
     tried = []
     for attempt in attempts(model, how, target.table, quantized=whole.quantized):
         tried.append(attempt)
@@ -166,11 +168,9 @@ def _fitted(how: FitRequest, run: Path) -> CompileResult:
 def _write_script(target: Target, compiled: CompileResult, samples: Mapping[str, np.ndarray], output: Path) -> bool:
     """Write a script that shows the failure with the vendor's runtime alone, if that opens an ONNX file."""
     kit, model = target.backend.device, output / "model.onnx"
-    if kit is None or not model.exists():
+    if kit is None or not kit.opens_onnx or not model.exists():
         return False
     files = kit.files(compiled, DeviceCase((), (), ()))
-    if not files.models or files.models[0].suffix != model.suffix:
-        return False
     sample = {name: array[0] for name, array in samples.items()}
     expected = run_session(open_session(model, Mode.EXACT), sample)
     inputs = {f"input{number}": array for number, array in enumerate(sample.values())}

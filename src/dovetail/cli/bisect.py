@@ -70,7 +70,7 @@ def bisect_command(
     click.echo(f"{part.failure.kind}: {one_line(part.failure.cause)}")
     for operator, name in part.nodes:
         click.echo(f"  {operator}  {one_line(name)}")
-    click.echo(f"{part.compiled} graphs were compiled")
+    click.echo(f"compiled graphs: {part.compiled}")
     helps = [attempt.what for attempt in found.attempts if not attempt.failure]
     click.echo(f"right with: {'; '.join(helps)}" if helps else f"none of {len(found.attempts)} changes makes it right")
     click.echo(f"{one_line(str(folder))}: {REPORT}, part.onnx")
