@@ -36,7 +36,7 @@ LAYERS = (
     ("zoo",),
     ("run_lock", "run_record"),
     ("catalog", "config", "float_graph", "float_sessions", "rundir", "versions"),
-    ("checking", "rule_docs", "stages"),
+    ("allow_list", "checking", "rule_docs", "stages"),
     ("job", "stage_files"),
     ("report",),
     ("device",),

@@ -114,9 +114,11 @@ def option_values(arguments: dict[str, Any]) -> dict[str, Any]:
 
     ``arguments``: of a command that has some of the options of ``fit``.
     """
+    from dovetail.allow_list import TABLE
     from dovetail.config import parse_drops, parse_numbers, parse_options, parse_shapes, parse_size, read_config
 
     values = read_config(arguments["config"]) if arguments.get("config") is not None else {}
+    values.pop(TABLE, None)  # which findings are allowed is no option of a run
     unparsed = {
         "target": "target",
         "precision": "precision",
