@@ -238,11 +238,11 @@ def why_not_pointwise(node: ir.Node) -> str:
 
 
 def input_axis(node: ir.Node, rank: int) -> int:
-    """The axis of a weight's input channels, along which its blocks are; it depends on the operator only."""
+    """The axis of the input channels of a weight (the second operand), along which its blocks are."""
     if node.op_type == "Conv":
         return 1
     if node.op_type == "ConvTranspose":
         return 0
     if node.op_type == "Gemm":
         return 1 if attribute(node, "transB", 0) else 0
-    return rank - 2
+    return max(rank - 2, 0)
