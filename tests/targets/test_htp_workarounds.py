@@ -99,6 +99,11 @@ def test_an_asymmetric_pad_is_found(pads: str, expected: bool) -> None:
         (0.5, "Conv<pads=[1,1,1,1]>(p, w)", True),
         (0, "AveragePool<kernel_shape=[2,2]>(p)", True),
         (0, "ConvTranspose(p, w)", True),
+        (0, "GlobalAveragePool(p)", True),
+        (0, "ReduceMean(p, hw)", True),
+        (0, "ReduceMean<keepdims=0>(p, hw)", True),
+        (0, "ReduceMean(p, ch)", False),
+        (0, "ReduceMean(p)", False),
         (0, "MaxPool<kernel_shape=[3,3]>(p)", False),
         (0, "MaxPool<kernel_shape=[3,3], pads=[1,1,1,1]>(p)", True),
     ],
@@ -106,7 +111,10 @@ def test_an_asymmetric_pad_is_found(pads: str, expected: bool) -> None:
 def test_a_pad_that_is_merged_wrongly_is_found_by_its_value_and_its_consumer(
     value: float, consumer: str, expected: bool
 ) -> None:
-    text = f"""g (float[1,2,9,9] x) => (float[a,b,c,d] y) <int64[8] pads = {{0,0,1,1,0,0,1,1}}, float v = {{{value}}}>
+    constants = (
+        f"int64[8] pads = {{0,0,1,1,0,0,1,1}}, float v = {{{value}}}, int64[2] hw = {{-1,-2}}, int64[1] ch = {{1}}"
+    )
+    text = f"""g (float[1,2,9,9] x) => (float[a,b,c,d] y) <{constants}>
         {{ p = Pad(x, pads, v) y = {consumer} }}"""
     pad, *_ = model_from(text, w=normal(2, 2, 3, 3)).graph
     assert merged_pad.is_miscompiled(pad) is expected

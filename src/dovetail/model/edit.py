@@ -223,6 +223,15 @@ def forget_names(graph: ir.Graph) -> None:
     graph.meta.pop(_NAMES, None)
 
 
+def reduced_axes(node: ir.Node) -> tuple[int, ...] | None:
+    """The axes that a reduction names, non-negative and sorted; None if they are left out or not known."""
+    axes = constant_of(node.inputs[1]) if len(node.inputs) > 1 else attribute(node, "axes", None)
+    if axes is None or node.inputs[0] is None or node.inputs[0].shape is None:
+        return None
+    rank = len(node.inputs[0].shape)
+    return tuple(sorted(int(axis) % rank for axis in axes))
+
+
 def why_weight_not_matrix(node: ir.Node) -> str:
     """Why the second operand does not have rank 2, as per-channel weights of a MatMul must; empty if it has."""
     shape = shape_of(node.inputs[1])

@@ -57,7 +57,10 @@ def padded_with(value: float) -> ir.Model:
 
 def padded_between(consumer: str, value: float = 0.0) -> ir.Model:
     """One row and one column at each end, between a convolution and another operator on images."""
-    text = f"""g (float[1,8,10,20] x) => (float[a,b,c,d] y) <int64[8] pads = {{0,0,1,1,0,0,1,1}}, float v = {{{value}}}>
+    constants = (
+        f"int64[8] pads = {{0,0,1,1,0,0,1,1}}, float v = {{{value}}}, int64[2] hw = {{2,3}}, int64[1] ch = {{1}}"
+    )
+    text = f"""g (float[1,8,10,20] x) => (float[a,b,c,d] y) <{constants}>
         {{ c = Conv(x, w) p = Pad(c, pads, v) y = {consumer} }}"""
     return model_from(text, w=normal(8, 8, 1, 1) / np.float32(3), k=normal(8, 8, 3, 3))
 
@@ -151,6 +154,12 @@ CASES = {
     "pad before an average pool, 16 bits": (padded_between("AveragePool<kernel_shape=[2,2]>(p)"), W8A16),
     "pad before an average pool, 8 bits": (padded_between("AveragePool<kernel_shape=[2,2]>(p)"), W8A8),
     "pad before an average pool, float16": (padded_between("AveragePool<kernel_shape=[2,2]>(p)"), FP16),
+    "pad before a global average pool, 16 bits": (padded_between("GlobalAveragePool(p)"), W8A16),
+    "pad before a global average pool, 8 bits": (padded_between("GlobalAveragePool(p)"), W8A8),
+    "pad before a global average pool, float16": (padded_between("GlobalAveragePool(p)"), FP16),
+    "pad before a mean, 16 bits": (padded_between("ReduceMean(p, hw)"), W8A16),
+    "pad before a mean, 8 bits": (padded_between("ReduceMean<keepdims=0>(p, hw)"), W8A8),
+    "pad with another value before a mean": (padded_between("ReduceMean(p, hw)", 0.5), W8A16),
     "pad before a padded max pool": (padded_between("MaxPool<kernel_shape=[3,3], pads=[1,1,1,1]>(p)"), W8A16),
     "pad before a transposed convolution": (padded_between("ConvTranspose(p, k)"), W8A16),
     "pad with another value before a convolution": (padded_between("Conv<pads=[1,1,1,1]>(p, k)", 0.5), W8A16),
@@ -193,7 +202,9 @@ def test_other_chips_have_the_same_miscompilation_of_silu(chip: str, tmp_path: P
     assert rewritten_agreement_db(model.clone(), ours, W8A16, data, tmp_path / "ours") > 50
 
 
-@pytest.mark.parametrize("consumer", ["Conv<pads=[1,1,1,1]>(p, k)", "MaxPool<kernel_shape=[3,3]>(p)", "Neg(p)"])
+@pytest.mark.parametrize(
+    "consumer", ["Conv<pads=[1,1,1,1]>(p, k)", "MaxPool<kernel_shape=[3,3]>(p)", "ReduceMean(p, ch)", "Neg(p)"]
+)
 def test_a_pad_with_zeros_before_another_operator_is_right_as_it_is(consumer: str, tmp_path: Path) -> None:
     model, target = padded_between(consumer), open_target("qnn-htp:sm8550")
     model_of_ours = prepared(model.clone(), target)

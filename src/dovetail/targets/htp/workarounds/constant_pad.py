@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import onnx_ir as ir
 
@@ -11,11 +10,10 @@ from dovetail.finding import Finding, Severity
 from dovetail.model.edit import attribute, is_op
 from dovetail.model.padding import padding_of
 from dovetail.model.place import at_node
-from dovetail.passes.fold_pad import fold_pad
-from dovetail.passes.pad_to_conv import pad_to_conv
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import say
 from dovetail.rules.rule import rule
+from dovetail.targets.htp.workarounds.padding import passes_without
 from dovetail.targets.htp.workarounds.workaround import Workaround
 
 
@@ -67,6 +65,4 @@ def asymmetric_constant_pad(subject: CheckInput) -> Iterator[Finding]:
             )
 
 
-WORKAROUND = Workaround(
-    "Q542", passes=(partial(fold_pad, applies=is_miscompiled), partial(pad_to_conv, applies=is_miscompiled))
-)
+WORKAROUND = Workaround("Q542", passes=passes_without(is_miscompiled))
