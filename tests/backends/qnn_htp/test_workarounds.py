@@ -55,6 +55,13 @@ def padded_with(value: float) -> ir.Model:
     return model_from(text)
 
 
+def padded_tokens(before: int, after: int) -> ir.Model:
+    """One row at the start, one at the end, and columns of zeros."""
+    text = f"""g (float[1,5,4] x) => (float[1,7,c] y) <int64[6] pads = {{0,1,{before},0,1,{after}}}>
+        {{ n = Neg(x) p = Pad(n, pads) y = Neg(p) }}"""
+    return model_from(text)
+
+
 def padded_between(consumer: str, value: float = 0.0) -> ir.Model:
     """One row and one column at each end, between a convolution and another operator on images."""
     constants = (
@@ -151,6 +158,8 @@ CASES = {
     "pad, 8 bits": (padded("0,0,1,0,0,0,1,2", "1,4,11,10"), W8A8),
     "pad with another value": (padded_with(0.5), W8A16),
     "pad with another value, float16": (padded_with(0.5), FP16),
+    "pad of tokens, 16 bits": (padded_tokens(0, 2), W8A16),
+    "pad of tokens, 8 bits": (padded_tokens(0, 2), W8A8),
     "pad before an average pool, 16 bits": (padded_between("AveragePool<kernel_shape=[2,2]>(p)"), W8A16),
     "pad before an average pool, 8 bits": (padded_between("AveragePool<kernel_shape=[2,2]>(p)"), W8A8),
     "pad before an average pool, float16": (padded_between("AveragePool<kernel_shape=[2,2]>(p)"), FP16),
