@@ -91,6 +91,13 @@ def transposed(groups: int, channels: int = 8) -> ir.Model:
     return model_from(text, w=normal(8, channels // groups, 3, 3), b=normal(channels))
 
 
+def added_to_transposed(nodes: str) -> ir.Model:
+    """A constant per channel behind a ConvTranspose whose output is read twice, so that it is not added to its bias."""
+    shape = "1,6,9,10"
+    text = f"g (float[{shape}] x) => (float[{shape}] y, float[{shape}] z) {{ c = ConvTranspose(x, w) {nodes} z = Neg(c) }}"
+    return model_from(text, w=normal(6, 6, 1, 1) / np.float32(2), k=normal(1, 6, 1, 1))
+
+
 def repeated_rows() -> ir.Model:
     text = "g (float[1,8,16,8] x) => (float[1,8,32,8] y) { n = Neg(x) g = Gather<axis=2>(n, rows) y = Neg(g) }"
     return model_from(text, rows=np.repeat(np.arange(16), 2))
@@ -185,6 +192,8 @@ CASES = {
     "max pool, float16": (pooled("MaxPool", f"{TWO}, pads=[1,1,1,1]"), FP16),
     "depthwise transposed convolution, 16 bits": (transposed(8), W8A16),
     "depthwise transposed convolution, 8 bits": (transposed(8), W8A8),
+    "constant added to a transposed convolution, 16 bits": (added_to_transposed("y = Add(c, k)"), W8A16),
+    "constant added to a transposed convolution, 8 bits": (added_to_transposed("r = Relu(c) y = Add(k, r)"), W8A8),
     "resize, floor": (resized(FLOOR, "1,1,2,2", "1,4,32,16"), W8A16),
     "resize, float16": (resized(FLOOR, "1,1,2,2", "1,4,32,16"), FP16),
     "resize, cubic, outside excluded": (resized('mode="cubic", exclude_outside=1', "1,1,0.5,0.5", "1,4,8,4"), W8A16),
