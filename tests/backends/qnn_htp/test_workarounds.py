@@ -94,7 +94,8 @@ def transposed(groups: int, channels: int = 8) -> ir.Model:
 def added_to_transposed(nodes: str) -> ir.Model:
     """A constant per channel behind a ConvTranspose whose output is read twice, so that it is not added to its bias."""
     shape = "1,6,9,10"
-    text = f"g (float[{shape}] x) => (float[{shape}] y, float[{shape}] z) {{ c = ConvTranspose(x, w) {nodes} z = Neg(c) }}"
+    body = f"c = ConvTranspose(x, w) {nodes} z = Neg(c)"
+    text = f"g (float[{shape}] x) => (float[{shape}] y, float[{shape}] z) {{ {body} }}"
     return model_from(text, w=normal(6, 6, 1, 1) / np.float32(2), k=normal(1, 6, 1, 1))
 
 
