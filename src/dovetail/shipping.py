@@ -17,7 +17,6 @@ from dovetail.device.pack import write_device_folder
 from dovetail.finding import Finding, Thresholds, Verdict
 from dovetail.job import Job
 from dovetail.model.split import SplitModel
-from dovetail.op_support import AUTO
 from dovetail.plan.constraints import build_problem
 from dovetail.plan.mixture import float_share
 from dovetail.plan.request import Request
@@ -108,7 +107,9 @@ def _low_accuracy(job: Job, verification: Verification, model: ir.Model, plan: P
     precision = table.precisions.get(plan.precision, job.request.precision)
     if verification.judgement is None:
         return ()
-    searches = job.options.precision != AUTO and any(knob.name == mixed_decisions.NAME for knob in job.target.knobs)
+    searches = job.options.precision not in table.choices and any(
+        knob.name == mixed_decisions.NAME for knob in job.target.knobs
+    )
     return low_accuracy(verification.judgement, verification.losses, model, table, precision, searches=searches)
 
 
