@@ -107,9 +107,8 @@ def _low_accuracy(job: Job, verification: Verification, model: ir.Model, plan: P
     precision = table.precisions.get(plan.precision, job.request.precision)
     if verification.judgement is None:
         return ()
-    searches = job.options.precision not in table.choices and any(
-        knob.name == mixed_decisions.NAME for knob in job.target.knobs
-    )
+    can_search = any(knob.name == mixed_decisions.NAME for knob in job.target.knobs)
+    searches = can_search and job.options.precision not in table.choices
     return low_accuracy(verification.judgement, verification.losses, model, table, precision, searches=searches)
 
 

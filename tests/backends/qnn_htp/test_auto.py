@@ -32,7 +32,7 @@ def test_the_island_is_in_float16_and_nothing_else_is(tmp_path: Path) -> None:
     for verdict in ("fidelity", "numerics", "accuracy", "budget"):
         assert result.verdicts[verdict].status is Status.PASS
     whole, *islands = [row for row in result.decisions if row.knob == "mixed"]
-    assert whole.taken == "w8a16 + 2 in fp16"
+    assert whole.taken == "w8a16 second-order + 2 in fp16"
     assert [(row.taken, row.place.nodes) for row in islands] == [("fp16", ("second", "scale"))]
     float16 = {str(row.edge or row.tensor) for row in result.read_back if row.detail.startswith("float16")}
     assert float16 == {"b/MatMul:0", "b/MatMul:1", "c", "third:1", "d"}
