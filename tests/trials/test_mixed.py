@@ -15,6 +15,7 @@ import pytest
 
 import dovetail
 from dovetail.backend import Artifact, CompileResult, Sample
+from dovetail.cli.main import main
 from dovetail.errors import InputError
 from dovetail.finding import Status
 from dovetail.op_support import FP32, W8A8
@@ -139,6 +140,39 @@ def test_a_budget_that_cannot_be_met_fails_with_the_closest_plan(tmp_path: Path)
     assert result.verdicts["accuracy"].status is Status.FAIL
     best = max(row.figures["sqnr_db"] for row in whole.alternatives)
     assert next(row for row in whole.alternatives if row.label == whole.taken).figures["sqnr_db"] == best
+
+
+def test_the_command_ends_with_1_if_a_budget_cannot_be_met(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says how close it is and what was tried, and the best plan ships."""
+    np.savez(tmp_path / "calib.npz", **DATA)
+    options = ("--target", "ort-cpu", "--precision", "auto", "--min-sqnr", "60", "--max-float", "0.3")
+    data = ("--calib", str(tmp_path / "calib.npz"), "-o", str(tmp_path / "run"))
+    with pytest.raises(SystemExit) as stop:
+        main(["fit", str(saved(tmp_path)), *options, *data])
+    assert stop.value.code == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    result = dovetail.load_result(tmp_path / "run/result.json")
+    whole = next(row for row in result.decisions if row.is_whole)
+    assert "no plan that was tried meets the goal; this one is the closest" in printed
+    assert "dB, and 60.5 dB are needed, 0.5 dB above the limit" in printed
+    assert all(row.label in printed for row in whole.alternatives)
+    assert result.failed == ("accuracy",)
+    taken = next(row for row in whole.alternatives if row.label == whole.taken)
+    assert taken.figures["sqnr_db"] == max(row.figures["sqnr_db"] for row in whole.alternatives)
+    assert (tmp_path / "run/model.onnx").is_file()
+
+
+@pytest.mark.usefixtures("by_size")
+@pytest.mark.parametrize(("min_sqnr", "precision"), [(5.0, "w8a8"), (150.0, "fp32")])
+def test_a_precision_that_auto_chooses_is_the_one_from_the_start(
+    min_sqnr: float, precision: str, tmp_path: Path
+) -> None:
+    """Every precision is planned from the first one; its file is that of a run with only this precision."""
+    auto = fitted(tmp_path, "auto", min_sqnr=min_sqnr)
+    assert next(row for row in auto.decisions if row.is_whole).taken == precision
+    dovetail.fit(saved(tmp_path), target="ort-cpu", precision=precision, calibration=DATA, output=tmp_path / "plain")
+    plans = [(tmp_path / name / "model.onnx").read_bytes() for name in ("auto", "plain")]
+    assert plans[0] == plans[1]
 
 
 @pytest.mark.usefixtures("by_size")
