@@ -502,3 +502,14 @@ def test_goals_are_said_in_words() -> None:
 def test_without_auto_nothing_is_searched(tmp_path: Path) -> None:
     bench, base = bench_of(layers(), ORT_CPU, W8A8, tmp_path, count=16)
     assert mixed().decide(bench, base) == (base, ())
+
+
+def test_the_better_rounding_of_every_precision_and_mixtures_are_built(tmp_path: Path) -> None:
+    """Plans that differ in their rounding take the same time: only the better one is built within a budget."""
+    result = fitted(tmp_path, max_latency=1000)
+    whole = next(row for row in result.decisions if row.is_whole)
+    built = [row.label for row in whole.alternatives if "latency_us" in row.figures]
+    assert {"w8a8", "w8a8 second-order"} <= {row.label for row in whole.alternatives}
+    assert "w8a8" not in built
+    assert {"w8a8 second-order", "fp32"} < set(built)
+    assert len(built) <= MOST_TIMED

@@ -212,14 +212,15 @@ def _best_within(workbench: Workbench, trials: Sequence[MixedTrial]) -> _Choice:
 
 
 def _spread(trials: Sequence[MixedTrial], most: int) -> list[MixedTrial]:
-    """At most ``most`` trials, highest SQNR first: every precision alone, and the others evenly."""
+    """At most ``most`` trials, highest SQNR first: every precision alone, better rounded, and the others evenly."""
     ordered = sorted(trials, key=lambda trial: trial.mixture.sqnr_db, reverse=True)
     mixtures = [trial for trial in ordered if trial.mixture.wide]
-    room = max(most - (len(ordered) - len(mixtures)), 0)
+    alone = {trial.family: trial for trial in reversed(ordered) if not trial.mixture.wide}
+    room = max(most - len(alone), 0)
     step = max(len(mixtures) - 1, 1) / max(room - 1, 1)
     indices = {round(number * step) for number in range(room)} if len(mixtures) > room else set(range(len(mixtures)))
-    chosen = {id(trial) for index, trial in enumerate(mixtures) if index in indices}
-    return [trial for trial in ordered if not trial.mixture.wide or id(trial) in chosen][:most]
+    chosen = {id(trial) for trial in alone.values()} | {id(mixtures[index]) for index in indices}
+    return [trial for trial in ordered if id(trial) in chosen][:most]
 
 
 def _first_usable(workbench: Workbench, trials: Sequence[MixedTrial]) -> _Choice:
