@@ -38,6 +38,7 @@ from dovetail.backend import (
     ReadBack,
     Runner,
     Sample,
+    TimedProgram,
     Timer,
     Traffic,
     UndelegatedOp,
@@ -221,13 +222,13 @@ def build_stock(facts: ToyFacts, case: BaselineCase, folder: Path) -> CompileRes
     return compile_program(facts, (Artifact("model", case.original),), folder)
 
 
-def measure(programs: Mapping[str, CompileResult], baseline: str, sample: Sample) -> MeasuredLatency | str:
+def measure(programs: Mapping[str, TimedProgram], baseline: str) -> MeasuredLatency | str:
     """Measure the CPU time of the programs, interleaved."""
-    sessions = {name: open_session(_program(program), Mode.EXACT) for name, program in programs.items()}
+    runs = [(open_session(_program(row.compiled), Mode.EXACT), row.sample) for row in programs.values()]
     rounds = []
     for _ in range(3):
         rounds.append([])
-        for session in sessions.values():
+        for session, sample in runs:
             start = time.process_time()
             run_session(session, sample)
             rounds[-1].append(time.process_time() - start + 1e-6)  # never zero, even with a coarse clock

@@ -277,16 +277,24 @@ class Estimator:
 
 
 @dataclass(frozen=True, slots=True)
+class TimedProgram:
+    """A program whose latency is measured, and the sample that it is run on: quantized if its inputs are."""
+
+    compiled: CompileResult
+    sample: Sample
+
+
+@dataclass(frozen=True, slots=True)
 class Timer:
     """How latency is measured on this machine.
 
-    ``time`` takes programs by name, the name of the baseline among them, and a sample, and measures all programs
-    alternately, in one process; it returns a sentence if that is not possible. The first of ``baselines`` is the float
-    program that the vendor's own flow produces. ``by_default``: every run is compared with it, not only if latency is
-    limited or a baseline named.
+    ``time`` takes programs by name, and the name of the baseline among them, and measures all programs alternately, in
+    one process; it returns a sentence if that is not possible. The first of ``baselines`` is the float program that the
+    vendor's own flow produces. ``by_default``: every run is compared with it, not only if latency is limited or a
+    baseline named.
     """
 
-    time: Callable[[Mapping[str, CompileResult], str, Sample], MeasuredLatency | str]
+    time: Callable[[Mapping[str, TimedProgram], str], MeasuredLatency | str]
     baselines: tuple[Baseline, ...]
     by_default: bool = True
 

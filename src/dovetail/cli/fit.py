@@ -46,8 +46,9 @@ NOT_CHECKED = 3
 @click.option(
     "--rounding",
     metavar="METHOD",
-    help="How weights are rounded: nearest (default), or with the least error of their layer's output on calibration "
-    "data: scale-search (other scales), second-order (other integers too).",
+    help="How weights are rounded: nearest, or with the least error of their layer's output on calibration data: "
+    "scale-search (other scales), second-order (other integers too). auto (default) is nearest, and with --precision "
+    "auto second-order where a precision gains by it.",
 )
 @CALIBRATION
 @HELD_OUT

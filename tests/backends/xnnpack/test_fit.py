@@ -232,7 +232,24 @@ def test_auto_with_a_budget_keeps_the_layer_with_the_outlier_out_of_static_int8(
     figures = {row.label: row.figures for row in whole.alternatives}
     assert figures[whole.taken]["float_macs_percent"] <= 50
     assert figures[whole.taken]["sqnr_db"] > figures["w8a8"]["sqnr_db"] + 10
-    assert any(label.startswith("w8a8 + ") and label.endswith(" in w8a8-dynamic") for label in figures)
-    assert any(label.startswith("w8a8-dynamic + ") and label.endswith(" in fp32") for label in figures)
+    assert any(label.startswith("w8a8 ") and label.endswith(" in w8a8-dynamic") for label in figures)
+    assert any(label.startswith("w8a8-dynamic ") and label.endswith(" in fp32") for label in figures)
     timed = [row for row in figures.values() if "latency_ratio" in row]
     assert 1 < len(timed) <= MOST_TIMED
+
+
+def test_a_program_with_quantized_inputs_is_timed(tmp_path: Path) -> None:
+    ir.save(outlier_layers(1, 1), tmp_path / "model.onnx")
+    result = dovetail.fit(
+        tmp_path / "model.onnx",
+        target="xnnpack",
+        io="quantized",
+        calibration=outlier_samples(8),
+        output=tmp_path / "run",
+    )
+    assert result.failed == ()
+    (graph_input,) = ir.load(tmp_path / "run/model.onnx").graph.inputs
+    assert graph_input.dtype is ir.DataType.INT8
+    measured = result.metrics.latency_measured
+    assert measured is not None
+    assert all(measured.median_us[name] > 0 for name in ("fitted", "stock-fp32"))

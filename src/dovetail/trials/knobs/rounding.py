@@ -22,7 +22,7 @@ from dovetail.model.edit import constant_of, shape_of
 from dovetail.model.weight_layout import weight_layout
 from dovetail.numerics.affine import dequantize, quantize
 from dovetail.numerics.layouts import Layout, add_moments, moments_shape
-from dovetail.numerics.methods import RoundingMethod
+from dovetail.numerics.methods import AUTO_ROUNDING, RoundingMethod
 from dovetail.numerics.rounding import output_error, search_scales, second_order
 from dovetail.passes.as_float16 import why_not_float16
 from dovetail.plan.constraints import Unit, build_problem
@@ -31,7 +31,7 @@ from dovetail.storage import Plan
 from dovetail.trials.decision import Alternative, Decision
 from dovetail.trials.knob import Knob, Outcome
 from dovetail.trials.variant import Variant
-from dovetail.trials.workbench import Workbench, worst_db_per_sample
+from dovetail.trials.workbench import Workbench
 from dovetail.verify.verdicts import bounded_db
 
 NAME = "rounding"
@@ -74,10 +74,18 @@ class LayerGain:
 
 
 def decide(workbench: Workbench, variant: Variant) -> Outcome:
-    """Round the weights of all layers by the requested method, if that does not make the outputs worse."""
-    method = RoundingMethod(workbench.knob_options.get(NAME, RoundingMethod.NEAREST))
-    if method is RoundingMethod.NEAREST or variant.rounded is not None:  # decided before, in a search for a precision
+    """Round the weights of all layers by the requested method, if that does not make the outputs worse.
+
+    ``auto``: only a search for a precision rounds them otherwise than to nearest.
+    """
+    option = workbench.knob_options.get(NAME, AUTO_ROUNDING)
+    if option in (AUTO_ROUNDING, RoundingMethod.NEAREST) or variant.rounded is not None:  # decided before, in a search
         return variant, ()
+    return rounded_if_better(workbench, variant, RoundingMethod(option))
+
+
+def rounded_if_better(workbench: Workbench, variant: Variant, method: RoundingMethod) -> Outcome:
+    """Round the weights of all layers by this method, if that gains SQNR; else ``rounded`` is empty."""
     rounded, gains = round_weights(workbench, variant, method)
     nearest = replace(variant, rounded={})
     if not gains:
@@ -110,9 +118,7 @@ def compare_roundings(
     workbench: Workbench, variant: Variant, rounded: Variant, method: RoundingMethod, gains: Sequence[LayerGain]
 ) -> Decision:
     """Decide between the variant and the rounded one by their simulations."""
-    before, after = (
-        worst_db_per_sample(workbench.compare_streamed(tried, COMPARED_SAMPLES)) for tried in (variant, rounded)
-    )
+    before, after = (workbench.sqnr_per_sample(tried, COMPARED_SAMPLES) for tried in (variant, rounded))
     return _decision(method, gains, before, after)
 
 
