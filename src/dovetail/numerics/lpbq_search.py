@@ -24,30 +24,25 @@ def search_integers(params: QParams, closest: Closest) -> QParams:
     The largest block of a channel keeps the largest integer: from the effective scales alone, as HTP's provider gets
     them, the scale of the channel can be computed only then.
     """
-    if params.int_scale is None or params.channel_scale is None or params.axis is None:
-        raise ValueError("only expanded blocks have integer scales")
-    axis = normal_axis(params.axis, params.scale.ndim)
-    first = params.int_scale == params.int_scale.max(axis=axis, keepdims=True)
+    best_integers, best_channel, axis = _levels(params)
+    first = best_integers == best_integers.max(axis=axis, keepdims=True)
     largest = first & (np.cumsum(first, axis=axis) == 1)
-    best_channel, best_integers = params.channel_scale, params.int_scale
-    least = np.full(params.channel_scale.shape, np.inf)
+    channel, least = best_channel, np.full(best_channel.shape, np.inf)
     for factor in _FACTORS:
-        found, errors = closest(_near(params, params.channel_scale * np.float32(factor), largest, axis))
+        found, errors = closest(_near(params, channel * np.float32(factor), largest, axis))
+        integers, scale, _ = _levels(found)
         total = errors.sum(axis=axis, keepdims=True)
         better = total < least
         least = np.where(better, total, least)
-        best_channel = np.where(better, found.channel_scale, best_channel)
-        best_integers = np.where(better, found.int_scale, best_integers)
+        best_channel, best_integers = np.where(better, scale, best_channel), np.where(better, integers, best_integers)
     return expanded_qparams(params.encoding, best_channel, best_integers, axis)
 
 
 def choose_integers(candidates: Sequence[QParams], chosen: Array) -> QParams:
     """Candidates with the same scales per channel, and the number of one per block -> the qparams with its integer."""
-    first = candidates[0]
-    if first.channel_scale is None or first.axis is None:
-        raise ValueError("only expanded blocks have integer scales")
-    integers = np.choose(chosen.reshape(first.scale.shape), [candidate.int_scale for candidate in candidates])
-    return expanded_qparams(first.encoding, first.channel_scale, integers, first.axis)
+    first, channel, axis = _levels(candidates[0])
+    integers = np.choose(chosen.reshape(first.shape), [_levels(candidate)[0] for candidate in candidates])
+    return expanded_qparams(candidates[0].encoding, channel, integers, axis)
 
 
 def least_weight_error(weight: Array, encoding: Encoding, axis: int) -> Closest:
@@ -79,3 +74,10 @@ def _near(params: QParams, channel: Array, largest: Array, axis: int) -> list[QP
         )
         for offset in _NEAR
     ]
+
+
+def _levels(params: QParams) -> tuple[Array, Array, int]:
+    """The integer scales, the scales of channels, and the axis of the blocks."""
+    if params.int_scale is None or params.channel_scale is None or params.axis is None:
+        raise ValueError("only expanded blocks have integer scales")
+    return params.int_scale, params.channel_scale, normal_axis(params.axis, params.scale.ndim)

@@ -184,7 +184,7 @@ def conditional_moments(moments: Array) -> Array:
     """The moments with which scales are searched for ``second_order``: a diagonal, the variance of every input that
     those rounded after it do not predict.
 
-    With these variances as weights, the sum of the squared errors of rounding is the output error that is left after the
+    Weighted with these variances, the squared errors of rounding add up to the output error that is left after the
     correction; with the moments themselves, scales would be chosen whose errors cancel without it.
     """
     order = _order(moments)
