@@ -35,6 +35,7 @@ from dovetail.numerics.methods import RoundingMethod
 from dovetail.numerics.metrics import Comparison
 from dovetail.plan.make import observed
 from dovetail.plan.request import Request
+from dovetail.plan.requested_weights import RequestedWeights
 from dovetail.targets import open_target
 from dovetail.trials.knobs.rounding import compare_roundings, round_weights
 from dovetail.trials.variant import Variant
@@ -144,7 +145,7 @@ def measure(
     """Print a row per rounding; method -> mean gain per image, and whether the knob took it although it is worse."""
     target = open_target(target_name)
     encoding = target.table.precisions[precision]
-    model = prepared(read(case.path, case.shape), target, encoding.weight)
+    model = prepared(read(case.path, case.shape), target, RequestedWeights(encoding))
     data = open_data(case.calibration, input_specs(model))
     stats = collect(model, observed(model, target.table), data, workdir=folder, histograms=True)
     variant = Variant(model, stats, Request(encoding, "mse"))

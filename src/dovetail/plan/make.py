@@ -233,7 +233,7 @@ class _Writer:
             changed = adjusted.params is not params and source is ScaleSource.GIVEN
             params, source = adjusted.params, ScaleSource.GIVEN_CHANGED if changed else source
         text = f"{_weight_text(unit, slot.encoding, params)}; {detail}"
-        if reason := why_no_blocks(unit, operand, self._wanted(unit).weight, slot.encoding):
+        if reason := why_no_blocks(unit, operand, self._wanted(unit).weight, slot.encoding, self._problem.table):
             text = f"{text}; {reason}"
         operand_pin = self._pins.operands.get(operand.edge)
         why, text = (Reason.CONSTANT, text) if operand_pin is None else (operand_pin.why, operand_pin.detail)

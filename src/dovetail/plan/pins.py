@@ -33,11 +33,9 @@ def resolve_keeps(problem: Problem, keeps: Sequence[Keep]) -> Pins:
     units: dict[str, Pin] = {}
     for keep in keeps:
         pin = Pin(keep.precision, Reason.PINNED, str(keep))
-        values = [v.name or "" for v in _values(problem) if _matches(keep, _value_names(v))]
-        operators = [unit for unit in problem.units if _matches(keep, _unit_names(unit))]
+        values, operators, producers = _matched(problem, keep)
         if not values and not operators:
             raise InputError(_no_match(problem, keep))
-        producers = [problem.producer[name] for name in values if name in problem.producer]
         if not _WILDCARDS.isdisjoint(keep.pattern):
             values, operators = _with_kernel(problem, keep, values, [*operators, *producers])
         else:
@@ -45,6 +43,19 @@ def resolve_keeps(problem: Problem, keeps: Sequence[Keep]) -> Pins:
         groups.update(dict.fromkeys(values, pin))
         units.update(dict.fromkeys([unit.name for unit in operators], pin))
     return Pins(units, groups)
+
+
+def kept_units(problem: Problem, keep: Keep) -> list[Unit]:
+    """The operators that a pattern matches, by their names or by that of a tensor that they write; maybe none."""
+    _, operators, producers = _matched(problem, keep)
+    return [unit for unit in (*operators, *producers) if has_kernel(unit, keep.precision)]
+
+
+def _matched(problem: Problem, keep: Keep) -> tuple[list[str], list[Unit], list[Unit]]:
+    """The tensors that a pattern matches, the operators that it matches, and those that write these tensors."""
+    values = [v.name or "" for v in _values(problem) if _matches(keep, _value_names(v))]
+    operators = [unit for unit in problem.units if _matches(keep, _unit_names(unit))]
+    return values, operators, [problem.producer[name] for name in values if name in problem.producer]
 
 
 def _with_kernel(

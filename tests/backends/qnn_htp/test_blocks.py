@@ -24,6 +24,7 @@ from dovetail.numerics.lpbq import as_expanded, expand_blocks
 from dovetail.numerics.ranges import weight_params
 from dovetail.op_support import W4_BLOCK, W4A16, W4A16_BQ, W4A16_LPBQ, Precision
 from dovetail.passes.normalize import normalize
+from dovetail.plan.requested_weights import RequestedWeights
 from dovetail.storage import Plan
 from dovetail.target import Target
 from dovetail.targets import open_target
@@ -55,7 +56,7 @@ def layer_plan(
     """One layer as ``fit`` would plan it, or as it is if not ``rewritten``, and a sample."""
     model = original = layer_model(layer, channels)
     if rewritten:
-        model, _ = rewrite(cut(normalize(original)[0], target).head, target, original, precision.weight)
+        model, _ = rewrite(cut(normalize(original)[0], target).head, target, original, RequestedWeights(precision))
     data = noise(model)
     return model, planned(model, target, precision, data=data), {"x": data["x"][0]}
 
