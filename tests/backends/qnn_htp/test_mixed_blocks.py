@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dovetail
@@ -81,3 +82,29 @@ def test_a_layer_that_htp_has_no_blocks_for_is_not_rewritten(tmp_path: Path) -> 
     assert (other.dtype, "Gemm weight" in other.detail) == (DType.S8, True)
     assert "not in blocks: HTP computes it wrongly for 48 input channels" in other.detail
     assert result.verdicts["fidelity"].status is Status.PASS
+
+
+@pytest.mark.parametrize("method", ["scale-search", "second-order"])
+def test_the_searched_scales_are_those_that_are_deployed(method: str, tmp_path: Path) -> None:
+    """Read-back compares every integer scale and every scale of a channel with those of the plan."""
+    path, data = three_layers(tmp_path)
+    runs = {}
+    for rounding in ("nearest", method):
+        runs[rounding] = dovetail.fit(
+            path,
+            target=HTP,
+            precision="w4a16-lpbq",
+            rounding=rounding,
+            calibration=data,
+            output=tmp_path / rounding,
+            baselines="none",
+        )
+    (decision,) = [row for row in runs[method].decisions if row.knob == "rounding"]
+    assert decision.taken == method
+    for name in ("fidelity", "numerics"):
+        assert runs[method].verdicts[name].status is Status.PASS
+    scales = [
+        [row.scale for row in result.plan if row.granularity is Granularity.EXPANDED_BLOCK] for result in runs.values()
+    ]
+    assert len(scales[0]) == 3
+    assert all(np.any(np.asarray(a) != np.asarray(b)) for a, b in zip(*scales, strict=True))
