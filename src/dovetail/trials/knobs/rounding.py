@@ -175,18 +175,28 @@ def _rounded(
     before = _output_db(layer, quantize(layer.weight, given), given, moments, signal)
     if not math.isfinite(signal) or signal == 0:
         return None, LayerGain(before, before)
-    integers = None
+    chosen = [_chosen(plan, layer, given, moments, moments, method)]
     if method is RoundingMethod.SECOND_ORDER:
-        params = search_scales(layer.weight, given, layer.layout, conditional_moments(moments), _allowed(plan, layer))
-        integers = second_order(layer.weight, params, layer.layout, moments)
-    else:
-        params = search_scales(layer.weight, given, layer.layout, moments, _allowed(plan, layer))
-    stored = quantize(layer.weight, params) if integers is None else integers
-    after = _output_db(layer, stored, params, moments, signal)
+        chosen.append(_chosen(plan, layer, given, conditional_moments(moments), moments, method))
+    after, params, integers = max(
+        ((_output_db(layer, stored, params, moments, signal), params, stored) for params, stored in chosen),
+        key=lambda candidate: candidate[0],
+    )
     if after <= before:
         return None, LayerGain(before, before)
     detail = f"{method} rounding: its output from {before:.1f} to {after:.1f} dB"
-    return RoundedWeight(layer.params, params, integers, detail), LayerGain(before, after)
+    kept = integers if method is RoundingMethod.SECOND_ORDER else None
+    return RoundedWeight(layer.params, params, kept, detail), LayerGain(before, after)
+
+
+def _chosen(
+    plan: Plan, layer: _Layer, given: QParams, known: Array, moments: Array, method: RoundingMethod
+) -> tuple[QParams, Array]:
+    """The scales that are best for the moments ``known``, and the integers on them."""
+    params = search_scales(layer.weight, given, layer.layout, known, _allowed(plan, layer))
+    if method is RoundingMethod.SECOND_ORDER:
+        return params, second_order(layer.weight, params, layer.layout, moments)
+    return params, quantize(layer.weight, params)
 
 
 def _allowed(plan: Plan, layer: _Layer) -> Callable[[QParams], QParams]:
