@@ -105,4 +105,6 @@ def _tensor(name: str, raw: dict[str, Any]) -> QnnTensor:
     if dtype is DType.S8 and encoding in _NARROW:
         dtype = DType.S4
     granularity = _GRANULARITIES.get(encoding, Granularity.TENSOR)
-    return QnnTensor(name, dtype, float(qparams["scale"]), -int(qparams["offset"]), granularity)
+    # Of other granularities these are bytes of another member of a union, and may be NaN, which is dumped as null.
+    scale = 0.0 if granularity is not Granularity.TENSOR and qparams["scale"] is None else float(qparams["scale"])
+    return QnnTensor(name, dtype, scale, -int(qparams["offset"]), granularity)

@@ -23,7 +23,7 @@ from dovetail.model.weight_layout import weight_layout
 from dovetail.numerics.affine import dequantize, quantize
 from dovetail.numerics.layouts import Layout, add_moments, moments_shape
 from dovetail.numerics.methods import AUTO_ROUNDING, RoundingMethod
-from dovetail.numerics.rounding import output_error, search_scales, second_order
+from dovetail.numerics.rounding import conditional_moments, output_error, search_scales, second_order
 from dovetail.passes.as_float16 import why_not_float16
 from dovetail.plan.constraints import Unit, build_problem
 from dovetail.plan.rounded_weights import RoundedWeight, allowed_scales
@@ -181,25 +181,37 @@ def _rounded(
     before = _output_db(layer, quantize(layer.weight, given), given, moments, signal)
     if not math.isfinite(signal) or signal == 0:
         return None, LayerGain(before, before)
-    params = search_scales(layer.weight, given, layer.layout, moments, _allowed(plan, layer))
-    integers = None
+    chosen = [_chosen(plan, layer, given, moments, moments, method)]
     if method is RoundingMethod.SECOND_ORDER:
-        integers = second_order(layer.weight, params, layer.layout, moments)
-    stored = quantize(layer.weight, params) if integers is None else integers
-    after = _output_db(layer, stored, params, moments, signal)
+        chosen.append(_chosen(plan, layer, given, conditional_moments(moments), moments, method))
+    after, params, integers = max(
+        ((_output_db(layer, stored, params, moments, signal), params, stored) for params, stored in chosen),
+        key=lambda candidate: candidate[0],
+    )
     if after <= before:
         return None, LayerGain(before, before)
     detail = f"{method} rounding: its output from {before:.1f} to {after:.1f} dB"
-    return RoundedWeight(layer.params, params, integers, detail), LayerGain(before, after)
+    kept = integers if method is RoundingMethod.SECOND_ORDER else None
+    return RoundedWeight(layer.params, params, kept, detail), LayerGain(before, after)
 
 
-def _allowed(plan: Plan, layer: _Layer) -> Callable[[Array], Array]:
-    """Scales -> those that the target supports, in the type in which they are emitted."""
+def _chosen(
+    plan: Plan, layer: _Layer, given: QParams, known: Array, moments: Array, method: RoundingMethod
+) -> tuple[QParams, Array]:
+    """The scales that are best for the moments ``known``, and the integers on them."""
+    params = search_scales(layer.weight, given, layer.layout, known, _allowed(plan, layer))
+    if method is RoundingMethod.SECOND_ORDER:
+        return params, second_order(layer.weight, params, layer.layout, moments)
+    return params, quantize(layer.weight, params)
+
+
+def _allowed(plan: Plan, layer: _Layer) -> Callable[[QParams], QParams]:
+    """Qparams -> those with scales that the target supports, in the type in which they are emitted."""
     allowed = allowed_scales(plan, layer.unit, layer.edge, layer.params, layer.weight)
 
-    def emitted(scale: Array) -> Array:
-        scale = allowed(scale)
-        return scale.astype(np.float16).astype(np.float32) if layer.half and not why_not_float16(scale) else scale
+    def emitted(params: QParams) -> QParams:
+        params = allowed(params)
+        return _in_half(params) if layer.half and not why_not_float16(params.scale) else params
 
     return emitted
 
