@@ -30,7 +30,8 @@ _CALL = {
     "bias_bitwidth": "8",
     "custom_io": "0",
 }
-_FILES = {"keep_graph": "0", "optimization": "3"}
+_FILES = {"keep_graph": "0", "optimization": "3", "strategy": "auto"}
+STRATEGIES = ("auto", "fallback", "explicit", "split", "qdq")
 KEYS = (*_CALL, *_FILES, "vtcm_mb", *LIMITS)
 
 
@@ -38,7 +39,8 @@ KEYS = (*_CALL, *_FILES, "vtcm_mb", *LIMITS)
 class QairtFacts:
     """One SDK version and one chip. ``call``: how the customer calls the converter, which ``check`` judges.
 
-    ``keep_graph``: the customer's own ONNX file is converted, only the encodings are new.
+    ``keep_graph``: the customer's own ONNX file is converted, only the encodings are new. ``strategy``: the way out
+    that the customer chose; empty for the best one.
     """
 
     sdk: Version
@@ -47,6 +49,7 @@ class QairtFacts:
     keep_graph: bool = False
     optimization: int = 3
     vtcm_mb: int | None = None
+    strategy: str = ""
     limits: Limits = DEFAULT_LIMITS
 
     @property
@@ -76,6 +79,7 @@ def read_facts(suffix: str, options: Mapping[str, str]) -> QairtFacts:
         keep_graph=_is_on("keep_graph", values),
         optimization=int(one_of("optimization", values["optimization"], ("1", "2", "3"))),
         vtcm_mb=vtcm_mb,
+        strategy=one_of("strategy", values["strategy"], STRATEGIES).replace("auto", ""),
         limits=read_limits(values),
     )
 

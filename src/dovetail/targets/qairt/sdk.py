@@ -51,6 +51,7 @@ class Subject(StrEnum):
     BIAS_OMITTED = "a bias without an encoding gets --bias_bitwidth, which is 8 unless it is set"
     FUSED_OMITTED = "a tensor between fused operators needs no encoding"
     RANK_3_ADD = "compiles MatMul of rank 3 followed by a separate Add in integers"
+    ONE_PRECISION = "converts a graph that is wholly integer or wholly float"
     ISLANDS_COMPILE = "compiles every mixture of float16 and integer operators"
 
 
@@ -356,6 +357,13 @@ FACTS: tuple[SdkFact, ...] = (
         _RF_DETR,
         Confidence.NOT_KNOWN,
         (2, 42),
+    ),
+    SdkFact(
+        Subject.ONE_PRECISION,
+        Answer.YES,
+        "Every reported failure is about a graph that mixes float16 and integers; RF-DETR wholly in float16 compiles.",
+        f"{_RF_DETR}; {_4102}",
+        Confidence.INFERRED,
     ),
     SdkFact(
         Subject.ISLANDS_COMPILE,
