@@ -23,6 +23,7 @@ from dovetail.targets.qairt.export import (
     encodings_file,
     exported,
     integers_only,
+    one_storage_per_constant,
     version_for,
 )
 from dovetail.targets.qairt.options import QairtFacts
@@ -40,6 +41,7 @@ _NOT_CHECKED = "a prediction from public reports and documentation about the SDK
 def emit(facts: QairtFacts, model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
     """Write the QDQ model, which is the simulation, and a folder for Qualcomm's own converters."""
     artifacts = emit_qdq_model(model, plan, folder)
+    model = one_storage_per_constant(model, plan)
     out = folder / FOLDER
     out.mkdir()
     of_node, export = domains(model, plan), exported(model, plan)

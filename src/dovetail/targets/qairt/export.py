@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from dovetail.edge import Edge
 from dovetail.encoding import DType, QParams
 from dovetail.encodings import v0_6_1, v1_0_0, v2_0_0
 from dovetail.encodings.as_plan import encodings_of
 from dovetail.encodings.convert import convert
 from dovetail.encodings.records import Encodings, TensorEncoding
 from dovetail.encodings.shapes import model_tensors
-from dovetail.model.origin import each_value, origin_of
+from dovetail.model.edit import add_initializer, constant_of
+from dovetail.model.origin import carry, each_value, origin_of
 from dovetail.storage import Plan, Reason
 from dovetail.targets.qairt.predict import PredictedTensor
 from dovetail.targets.qairt.sdk import Answer, Subject, Version, fact
@@ -37,6 +39,23 @@ class Exported:
 
     entries: Mapping[str, TensorEncoding]
     lost: tuple[str, ...] = ()
+
+
+def one_storage_per_constant(model: ir.Model, plan: Plan) -> ir.Model:
+    """The graph with copies of constants that consumers read in different storages: encodings have one entry each."""
+    model = model.clone()
+    for value in list(model.graph.initializers.values()):
+        groups: dict[object, list[tuple[ir.Node, int]]] = {}
+        for node, index in value.uses():
+            choice = plan.edges.get(Edge(str(node.name), index))
+            groups.setdefault(None if choice is None else choice.storage, []).append((node, index))
+        array = constant_of(value)
+        for uses in list(groups.values())[1:] if array is not None else ():
+            copy = add_initializer(model.graph, array, name=f"{value.name}/copy", source=value)
+            carry(copy, value)
+            for node, index in uses:
+                node.replace_input_with(index, copy)
+    return model
 
 
 def exported(model: ir.Model, plan: Plan) -> Exported:
