@@ -206,3 +206,32 @@ def test_fit_with_encodings_writes_them_completed(tmp_path: Path) -> None:
     for name in ("x", "relu_out"):
         assert float(written[name].scale) == pytest.approx(float(given[name].scale))
     assert {"rs", "tr", "conv.b", "mm.b"} <= set(written)
+
+
+def test_constants_behind_a_conv_are_folded(tmp_path: Path) -> None:
+    """The addend that QAIRT 2.33 fails at is not left in the graph that is converted."""
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    norm (float[1, 4, 2, 2] x) => (float[1, 2, 2, 2] y)
+    <float[2, 4, 1, 1] w = {0.5, -0.5, 0.25, 1, 0.5, 1, 0.25, -1}, float[2, 1, 1] gain = {2, 3},
+     float[2, 1, 1] shift = {0.5, -0.5}>
+    { c = Conv(x, w) m = Mul(c, gain) a = Add(m, shift) [out] y = Sigmoid(a) }"""
+    model = tmp_path / "norm.onnx"
+    onnx.save(onnx.parser.parse_model(text), model)
+    dovetail.fit(
+        model, target="qairt:2.33/v75", calibration="random:2", precision="w8a16", keep=["out=fp16"],
+        output=tmp_path / "run",
+    )  # fmt: skip
+    graph = onnx.load(tmp_path / "run" / "qairt" / "explicit" / "model.onnx").graph
+    assert [node.op_type for node in graph.node] == ["Conv", "Sigmoid"]
+    assert "are folded away" in ways(tmp_path / "run")["explicit"]["why"]
+
+
+def test_the_real_compiler_confirms_the_islands(
+    one_island: tuple[Result, Path], detector: tuple[Path, Path], tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed: pip install 'dovetail-fit[qnn]'")
+    compiled, _ = fit(detector, tmp_path / "run", FLOAT_DECODER, target="qnn-htp:sm8650", baselines="none")
+    assert compiled.verdicts["fidelity"].status is Status.PASS
+    planned = [{(row.tensor, row.edge): row.dtype for row in result.plan} for result in (one_island[0], compiled)]
+    floats = [{place for place, dtype in plan.items() if not dtype.is_quantized} for plan in planned]
+    assert floats[0] == floats[1]

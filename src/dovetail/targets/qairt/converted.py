@@ -9,8 +9,9 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from dovetail.backend import Outcome, ReadBack, TensorReadBack
+from dovetail.backend import ConverterReport, Outcome, ReadBack, TensorReadBack
 from dovetail.encoding import DType
+from dovetail.errors import InputError
 from dovetail.qdq.quantized_values import QuantizedValue, quantized_values
 from dovetail.storage import Plan
 from dovetail.targets.qairt.model_cpp import load_model_cpp
@@ -20,6 +21,9 @@ from dovetail.targets.qnn_htp.read_back import read_graph
 
 _EVIDENCE = "the converter's output {}: data types, and scales and zero points of tensors with one scale"
 _CONVERT = "Convert"
+GRAPHS = (".json", ".cpp")
+# What Quantizer V2 counts: tensors without an encoding, those that got one from a neighbour, and those in float.
+SUMMARY = ("MISSING ENC", "PROPAGATED", "FP16 FALLBACK", "ADAPTED OPS", "CONVERTS")
 
 
 def read_converted(emitted_path: Path, output: Path, plan: Plan) -> ReadBack:
@@ -36,6 +40,28 @@ def read_converted(emitted_path: Path, output: Path, plan: Plan) -> ReadBack:
     read = read_graph(emitted, renamed, plan, "", BlockEncodings({}, b""))
     rows = tuple(_in_float(row, renamed) for row in read.tensors)
     return replace(read, tensors=rows, evidence=evidence)
+
+
+def read_output(emitted: Path, output: Path, plan: Plan) -> ConverterReport:
+    """What one file of the converter says: its graph, or what its quantizer printed."""
+    if output.suffix in GRAPHS:
+        return ConverterReport(read_converted(emitted, output, plan))
+    try:
+        counts = quantizer_summary(output.read_text(errors="replace"))
+    except OSError as error:
+        raise InputError(f"{output}: cannot be read ({error.strerror or error})") from error
+    if not counts:
+        raise InputError(
+            f"{output}: expected *_net.json, a generated .cpp, or a log with the summary of Quantizer V2 "
+            f"({', '.join(SUMMARY)})"
+        )
+    return ConverterReport(notes=tuple(f"{output.name}: {label}: {count}" for label, count in counts.items()))
+
+
+def quantizer_summary(text: str) -> dict[str, str]:
+    """The lines of the summary that Quantizer V2 prints, by label, with their counts as they are printed."""
+    found = {label: re.search(rf"{re.escape(label)}\W+(\d+(?:\s*(?:/|of)\s*\d+)?)", text) for label in SUMMARY}
+    return {label: match[1] for label, match in found.items() if match}
 
 
 def converter_name(name: str) -> str:

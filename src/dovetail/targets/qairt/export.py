@@ -49,8 +49,9 @@ def one_storage_per_constant(model: ir.Model, plan: Plan) -> ir.Model:
         for node, index in value.uses():
             choice = plan.edges.get(Edge(str(node.name), index))
             groups.setdefault(None if choice is None else choice.storage, []).append((node, index))
-        array = constant_of(value)
-        for uses in list(groups.values())[1:] if array is not None else ():
+        if (array := constant_of(value)) is None:
+            continue
+        for uses in list(groups.values())[1:]:
             copy = add_initializer(model.graph, array, name=f"{value.name}/copy", source=value)
             carry(copy, value)
             for node, index in uses:

@@ -14,7 +14,7 @@ from dovetail.targets.htp.rules import GRAPH_RULES
 from dovetail.targets.htp.table import htp_table
 from dovetail.targets.htp.workarounds import needed
 from dovetail.targets.htp.workarounds.workaround import limited
-from dovetail.targets.qairt.converted import read_converted
+from dovetail.targets.qairt.converted import read_converted, read_output
 from dovetail.targets.qairt.emit import FOLDER, chosen, emit
 from dovetail.targets.qairt.options import KEYS, SUFFIXES, QairtFacts, read_facts
 from dovetail.targets.qairt.rules import RULES as QAIRT_RULES
@@ -60,6 +60,7 @@ def _backend(facts: QairtFacts) -> Backend:
         emit=partial(emit, facts),
         compile=partial(_compile, facts),
         read_back=_read_back,
+        converted=read_output,
         runner=Runner(None, _CANNOT_RUN, notes=(_NOTE,)),
         float16_db=_FLOAT16_DB,
         no_latency=_NO_LATENCY,
