@@ -17,6 +17,7 @@ from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.rule_docs import explain
 from dovetail.targets import open_target
 from dovetail.targets.qairt.call import ConverterCall
+from dovetail.targets.qairt.fact_table import fact_table, with_table
 from dovetail.targets.qairt.predict import Cause, predict
 from dovetail.targets.qairt.sdk import FACTS, Answer, Confidence, Subject, fact, facts_about
 from tests.backends.qairt.encodings_files import MODEL, SAMPLES, edited, findings
@@ -156,3 +157,10 @@ def test_an_architecture_has_float16_without_an_soc_number() -> None:
     assert "fp16" not in open_target("qnn-htp:v75").table.precisions
     with pytest.raises(InputError, match="target qairt has no option 'speed'"):
         open_target("qairt:2.33/v75", {"speed": "1"})
+
+
+def test_the_table_in_the_documentation_is_current() -> None:
+    document = (Path(__file__).parents[3] / "docs" / "qairt.md").read_text(encoding="utf-8")
+    assert fact_table() in document
+    assert with_table(document) == document, "run python -m dovetail.targets.qairt.fact_table docs/qairt.md"
+    assert with_table("<!-- facts -->\nold\n<!-- end of facts -->").count(FACTS[0].source) >= 1

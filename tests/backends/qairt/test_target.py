@@ -81,6 +81,14 @@ def test_one_island_is_predicted_to_be_as_planned(one_island: tuple[Result, Path
     assert "2.31" in ranked["fallback"]["facts"][0]
 
 
+def test_the_ways_are_a_decision_of_the_run(one_island: tuple[Result, Path]) -> None:
+    (decision,) = [each for each in one_island[0].decisions if each.knob == "conversion"]
+    assert decision.taken == "fallback"
+    assert [alternative.label for alternative in decision.alternatives] == ["fallback", "split", "explicit", "qdq"]
+    assert decision.alternatives[0].figures["not_as_planned"] == 0
+    assert decision.alternatives[2].failure.startswith("can this SDK do it: unknown")
+
+
 def test_the_encodings_are_complete(one_island: tuple[Result, Path]) -> None:
     result, run = one_island
     encodings = read_encodings(run / "qairt" / "fallback" / "encodings.json")

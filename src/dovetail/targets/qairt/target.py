@@ -14,6 +14,7 @@ from dovetail.targets.htp.rules import GRAPH_RULES
 from dovetail.targets.htp.table import htp_table
 from dovetail.targets.htp.workarounds import needed
 from dovetail.targets.htp.workarounds.workaround import limited
+from dovetail.targets.qairt.conversion_knob import conversion
 from dovetail.targets.qairt.converted import read_converted, read_output
 from dovetail.targets.qairt.emit import FOLDER, chosen, emit
 from dovetail.targets.qairt.options import KEYS, SUFFIXES, QairtFacts, read_facts
@@ -47,7 +48,7 @@ def open_target(suffix: str, options: Mapping[str, str]) -> Target:
         backend=_backend(facts),
         rewrites=Rewrites(() if facts.keep_graph else passes),
         rules=RULES,
-        knobs=(mixed(WIDE_OUTPUTS),),
+        knobs=(mixed(WIDE_OUTPUTS), conversion(facts)),
     )
 
 
