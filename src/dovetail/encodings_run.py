@@ -29,6 +29,8 @@ from dovetail.files import file_sha256
 from dovetail.finding import Finding, Severity
 from dovetail.float_graph import prepared
 from dovetail.job import Job, prepare
+from dovetail.model.data_movement import DATA_MOVEMENT_OPS
+from dovetail.model.edit import is_op
 from dovetail.model.read import Shapes, read
 from dovetail.model.suggest_shapes import require_static
 from dovetail.model.write import write, write_whole
@@ -190,13 +192,14 @@ def _planned(path: Path, values: Mapping[str, Any], encodings: Path, calibration
 def quantized_model(path: Path, encodings: Path, shapes: Shapes) -> Iterator[Path]:
     """The QDQ model of a float model and an encodings file, as a temporary file of the same name.
 
-    Tensors without an entry, and those that the file has as float, have no Q/DQ pair.
+    Tensors without an entry, and those that the file has as float, have no Q/DQ pair. Outputs of operators that only
+    move data have that of their input: files below 2.0.0 have no entries for them.
     """
     model = read(path, shapes)
     if is_quantized(model):
         raise InputError(f"{path} is already quantized: --encodings requires the float model that they belong to")
     infer_shapes(model)
-    plan = plan_for(model, encodings).plan
+    plan = with_passed_through(model, plan_for(model, encodings).plan)
     quantized = replace(
         plan,
         tensors={name: choice for name, choice in plan.tensors.items() if isinstance(choice.storage, QParams)},
@@ -204,6 +207,17 @@ def quantized_model(path: Path, encodings: Path, shapes: Shapes) -> Iterator[Pat
     )
     with tempfile.TemporaryDirectory(prefix="dovetail-encodings-") as folder:
         yield write(emit_qdq(model, quantized), Path(folder) / path.name)[0]
+
+
+def with_passed_through(model: ir.Model, plan: Plan) -> Plan:
+    """The plan in which the output of an operator that only moves data is stored as its input, if it has no entry."""
+    tensors = dict(plan.tensors)
+    for node in model.graph:
+        source = node.inputs[0] if is_op(node, *DATA_MOVEMENT_OPS) else None
+        choice = None if source is None else tensors.get(str(source.name))
+        if choice is not None and isinstance(choice.storage, QParams):
+            tensors |= {str(output.name): choice for output in node.outputs if output.name not in tensors}
+    return replace(plan, tensors=tensors)
 
 
 def plan_for(model: ir.Model, encodings: Path) -> GivenPlan:
