@@ -18,8 +18,11 @@ FLOAT_DECODER = ("decoder.1*=fp16",)
 SCATTERED = ("*GridSample*=fp16", "*box_head*=fp16")
 
 
-def write_detector(folder: Path, samples: int = 4) -> tuple[Path, Path]:
-    """Write the model and its calibration data; boxes are multiplied by the size of the image."""
+def write_detector(folder: Path, samples: int = 4, *, padded_boxes: bool = False) -> tuple[Path, Path]:
+    """Write the model and its calibration data; boxes are multiplied by the size of the image.
+
+    ``padded_boxes``: boxes pass through a tensor with a far larger range, for which 16 bit are too few.
+    """
     entry = zoo.load("detector_scenes")
     model = onnx.load(entry.model_path)
     graph = model.graph
@@ -31,7 +34,10 @@ def write_detector(folder: Path, samples: int = 4) -> tuple[Path, Path]:
             helper.make_node("Concat", [SIZES, SIZES], ["sizes_twice"], name="postprocessor/Concat", axis=1),
             helper.make_node("Cast", ["sizes_twice"], ["sizes_float"], name="postprocessor/Cast", to=TensorProto.FLOAT),
             helper.make_node("Unsqueeze", ["sizes_float", "sizes_axes"], ["sizes"], name="postprocessor/Unsqueeze"),
-            helper.make_node("Mul", ["boxes", "sizes"], ["scaled_boxes"], name="postprocessor/Mul"),
+            *(_through_wide_tensor(graph) if padded_boxes else ()),
+            helper.make_node(
+                "Mul", ["near_boxes" if padded_boxes else "boxes", "sizes"], ["scaled_boxes"], name="postprocessor/Mul"
+            ),
         ]
     )
     shape = [d.dim_value for d in boxes.type.tensor_type.shape.dim]
@@ -42,6 +48,24 @@ def write_detector(folder: Path, samples: int = 4) -> tuple[Path, Path]:
     images = entry.calib()[entry.input_name][:samples]
     np.savez(data, **{entry.input_name: images, SIZES: np.full((samples, 2), 64, np.int64)})
     return path, data
+
+
+def _through_wide_tensor(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """Boxes beside a row of padding that is far outside of their range, until the padding is sliced off."""
+    constants = {
+        "wide_factor": np.array(10, np.float32),
+        "padding": np.full((1, 1, 4), 6e4, np.float32),
+        "first": np.array([0], np.int64),
+        "last": np.array([-1], np.int64),
+        "row_axis": np.array([1], np.int64),
+    }
+    graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in constants.items())
+    return [
+        helper.make_node("Mul", ["boxes", "wide_factor"], ["far_boxes"], name="padded/Mul"),
+        helper.make_node("Concat", ["far_boxes", "padding"], ["padded"], name="padded/Concat", axis=1),
+        helper.make_node("Sqrt", ["padded"], ["padded_root"], name="padded/Sqrt"),
+        helper.make_node("Slice", ["padded_root", "first", "last", "row_axis"], ["near_boxes"], name="padded/Slice"),
+    ]
 
 
 def first_sample(data: Path) -> Sample:

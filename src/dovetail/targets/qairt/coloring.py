@@ -9,7 +9,7 @@ import onnx_ir as ir
 from dovetail.edge import Edge
 from dovetail.encoding import QParams
 from dovetail.model.edit import constant_of, is_float
-from dovetail.storage import Plan, Reason
+from dovetail.storage import Choice, Plan, Reason
 
 
 class Domain(StrEnum):
@@ -30,7 +30,7 @@ def domains(model: ir.Model, plan: Plan) -> dict[str, Domain]:
 
 
 def _domain(node: ir.Node, plan: Plan, producers: dict[str, str], found: dict[str, Domain]) -> Domain:
-    """Integer if every float tensor that it reads is quantized; inside a fused operator, that of the first one."""
+    """Integer if every float tensor that it reads and writes is quantized; in a fused operator, that of the first."""
     seen = []
     for index, value in enumerate(node.inputs):
         if value is None or not is_float(value) or constant_of(value) is not None:
@@ -44,7 +44,14 @@ def _domain(node: ir.Node, plan: Plan, producers: dict[str, str], found: dict[st
         seen.append(Domain.INTEGER if quantized else Domain.FLOAT)
     if not seen:
         return Domain.NEITHER
-    return Domain.FLOAT if Domain.FLOAT in seen else Domain.INTEGER
+    written = (plan.tensors.get(str(value.name)) for value in node.outputs if is_float(value))
+    in_float = any(choice is not None and _is_float_result(choice) for choice in written)
+    return Domain.FLOAT if in_float or Domain.FLOAT in seen else Domain.INTEGER
+
+
+def _is_float_result(choice: Choice) -> bool:
+    """Whether an operator that writes this computes in float; an integer one may write a float output of the graph."""
+    return not isinstance(choice.storage, QParams) and choice.why not in (Reason.INTERIOR, Reason.OUTPUT)
 
 
 def islands(model: ir.Model, plan: Plan) -> tuple[tuple[str, ...], ...]:
