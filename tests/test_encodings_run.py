@@ -140,3 +140,36 @@ def test_the_functions_check_and_repair_take_encodings(tmp_path: Path) -> None:
     assert not result.failed
     with pytest.raises(InputError, match=r"model.onnx is already quantized: --encodings requires the float model"):
         dovetail.repair(tmp_path / "run" / "model.onnx", target="ort-cpu", encodings=file, output=tmp_path / "again")
+
+
+@pytest.mark.parametrize("version", ["1.0.0", "2.0.0"])
+def test_blocks_of_an_encodings_file_become_lpbq(
+    version: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also behind a Reshape and a Transpose, whose outputs have no entry in files below 2.0.0."""
+    file = SAMPLES / f"w4a16_bq_{version}.json"
+    command = ("repair", MODEL, "--encodings", file, "--to-lpbq", "--target", "ort-cpu", "--calib", "random")
+    assert run(*command, "-o", tmp_path / "run") == 0
+    assert "to_lpbq: applied at 2 sites" in capsys.readouterr().out
+    result = json.loads((tmp_path / "run" / "result.json").read_bytes())
+    weights = [row for row in result["plan"] if row["edge"] and row["dtype"] == "int4"]
+    assert [(row["granularity"], row["block_size"]) for row in weights] == [("expanded_block", 2)] * 2
+
+
+def test_a_run_with_encodings_is_resumed_with_the_same_file(tmp_path: Path) -> None:
+    file = tmp_path / "own.json"
+    file.write_bytes((SAMPLES / "w8a16_1.0.0.json").read_bytes())
+    arguments = {"target": "ort-cpu", "encodings": file, "output": tmp_path / "run"}
+    first = dovetail.fit(MODEL, **arguments)
+    shipped = (tmp_path / "run" / "model.onnx").read_bytes()
+    stamp = (tmp_path / "run" / "stages" / "normalize.key").stat().st_mtime_ns
+    again = dovetail.fit(MODEL, **arguments, resume=True)
+    assert (tmp_path / "run" / "model.onnx").read_bytes() == shipped
+    assert (tmp_path / "run" / "stages" / "normalize.key").stat().st_mtime_ns == stamp
+    assert again.plan == first.plan
+    file.write_bytes((SAMPLES / "w8a16_0.6.1.json").read_bytes())
+    with pytest.raises(InputError, match=r"cannot be resumed, because the run was started with another encodings"):
+        dovetail.fit(MODEL, **arguments, resume=True)
+    without_file = {"target": "ort-cpu", "calibration": "random", "precision": "w8a16", "output": tmp_path / "run"}
+    with pytest.raises(InputError, match=r"cannot be resumed, because the run was started with another encodings"):
+        dovetail.fit(MODEL, **without_file, resume=True)

@@ -311,6 +311,14 @@ class DeviceKit:
     opens_onnx: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ConverterReport:
+    """What files that the vendor's own converter wrote say about a plan; ``notes``: what else they say."""
+
+    read_back: ReadBack | None = None
+    notes: tuple[str, ...] = ()
+
+
 def _as_compiled(compiled: CompileResult, folder: Path) -> CompileResult:
     return compiled
 
@@ -319,7 +327,8 @@ def _as_compiled(compiled: CompileResult, folder: Path) -> CompileResult:
 class Backend:
     """How a vendor's tools are called: ``probe``, ``emit``, ``compile`` and ``read_back``, and optional capabilities.
 
-    ``package`` adds to a build what only the shipped one needs. ``float16_db``: the SQNR that float tensors can reach
+    ``package`` adds to a build what only the shipped one needs. ``converted`` reads, for an emitted model, one file
+    that the vendor's own converter wrote from it. ``float16_db``: the SQNR that float tensors can reach
     on a target that computes them in float16. ``no_latency``: where latency is known, if not
     for this target.
     """
@@ -333,6 +342,7 @@ class Backend:
     estimator: Estimator | None = None
     timer: Timer | None = None
     device: DeviceKit | None = None
+    converted: Callable[[Path, Path, Plan], ConverterReport] | None = None
     float16_db: float | None = None
     no_latency: str = ""
 

@@ -22,13 +22,17 @@ from dovetail.config import FitOptions, options_from
 from dovetail.encoding import Encoding, Granularity, QParams
 from dovetail.encodings.as_plan import GivenPlan, given_plan
 from dovetail.encodings.read import read_encodings
+from dovetail.encodings.records import Encodings
 from dovetail.encodings.shapes import LINEAR
-from dovetail.errors import InputError
+from dovetail.errors import InputError, MissingScaleError
 from dovetail.files import file_sha256
-from dovetail.finding import Finding
+from dovetail.finding import Finding, Severity
 from dovetail.float_graph import prepared
 from dovetail.job import Job, prepare
+from dovetail.model.data_movement import DATA_MOVEMENT_OPS
+from dovetail.model.edit import is_op
 from dovetail.model.read import Shapes, read
+from dovetail.model.suggest_shapes import require_static
 from dovetail.model.write import write, write_whole
 from dovetail.op_support import OpTable, Precision
 from dovetail.passes.infer_shapes import infer_shapes
@@ -59,6 +63,8 @@ _NOISE = "random"
 _NO_DATA = "no calibration data was given: every scale came with the encodings or is fixed by the target"
 # How many names a note lists.
 _LISTED = 8
+# The codes of rules on encodings files.
+_FILES = "Q7"
 _NO_STATS = Stats({}, DataInfo("", 0, ""))
 
 
@@ -130,8 +136,42 @@ def check_with_encodings(
 ) -> tuple[Finding, ...]:
     """Return the findings on the plan that ``fit`` would make from a float model and an encodings file.
 
-    ``values``: the options target, shape and option. Without calibration data no scale may be missing.
+    ``values``: the options target, shape and option. Without calibration data no scale may be missing, unless the
+    target has rules on encodings files: they say what becomes of the tensor, and no plan is checked. The same holds
+    for a file that such a rule reports as an error.
     """
+    file = read_encodings(encodings)
+    try:
+        subject = _planned(path, values, encodings, calibration)
+    except InputError as error:
+        reported = isinstance(error, MissingScaleError) and _predicts_missing(values)
+        findings = _without_plan(path, values, file)
+        if not reported and not any(f.code.startswith(_FILES) and f.severity is Severity.ERROR for f in findings):
+            raise
+        return findings
+    target = open_target(str(values["target"]), values.get("option") or {})
+    return check(replace(subject, encodings=file), rules_for(target))
+
+
+def _predicts_missing(values: Mapping[str, Any]) -> bool:
+    """Whether the target has rules on encodings files, which say what becomes of a tensor without an entry."""
+    rules = rules_for(open_target(str(values["target"]), values.get("option") or {}))
+    return any(rule.code.startswith(_FILES) and rule.check is not None for rule in rules)
+
+
+def _without_plan(path: Path, values: Mapping[str, Any], file: Encodings) -> tuple[Finding, ...]:
+    """The findings on a file that no plan can be made from, as when the scales of some tensors are missing."""
+    target = open_target(str(values["target"]), values.get("option") or {})
+    raw = read(path, values.get("shape") or {})
+    require_static(raw)
+    infer_shapes(raw)
+    return check(
+        CheckInput(prepared(raw, target), target.table, target.facts, raw=raw, encodings=file), rules_for(target)
+    )
+
+
+def _planned(path: Path, values: Mapping[str, Any], encodings: Path, calibration: DataLike | None) -> CheckInput:
+    """The graph and the plan that ``fit`` would make."""
     options = options_from(with_precision(values, path, encodings))
     job = prepare(path, options, calibration=_NOISE if calibration is None else calibration)
     imported = imported_qparams(job.model, plan_for(job.model, encodings).plan, from_file=True)
@@ -145,20 +185,22 @@ def check_with_encodings(
     request = replace(job.request, from_data=stats is not None)
     request = request.pinned(imported_pins(build_problem(model, table), imported, precision))
     plan = make_plan(model, table, stats or _NO_STATS, request, imported)
-    return check(CheckInput(model, table, job.target.facts, plan, stats, job.model), rules_for(job.target))
+    infer_shapes(job.model)
+    return CheckInput(model, table, job.target.facts, plan, stats, job.model)
 
 
 @contextmanager
 def quantized_model(path: Path, encodings: Path, shapes: Shapes) -> Iterator[Path]:
     """The QDQ model of a float model and an encodings file, as a temporary file of the same name.
 
-    Tensors without an entry, and those that the file has as float, have no Q/DQ pair.
+    Tensors without an entry, and those that the file has as float, have no Q/DQ pair. Outputs of operators that only
+    move data have that of their input: files below 2.0.0 have no entries for them.
     """
     model = read(path, shapes)
     if is_quantized(model):
         raise InputError(f"{path} is already quantized: --encodings requires the float model that they belong to")
     infer_shapes(model)
-    plan = plan_for(model, encodings).plan
+    plan = with_passed_through(model, plan_for(model, encodings).plan)
     quantized = replace(
         plan,
         tensors={name: choice for name, choice in plan.tensors.items() if isinstance(choice.storage, QParams)},
@@ -166,6 +208,17 @@ def quantized_model(path: Path, encodings: Path, shapes: Shapes) -> Iterator[Pat
     )
     with tempfile.TemporaryDirectory(prefix="dovetail-encodings-") as folder:
         yield write(emit_qdq(model, quantized), Path(folder) / path.name)[0]
+
+
+def with_passed_through(model: ir.Model, plan: Plan) -> Plan:
+    """The plan in which the output of an operator that only moves data is stored as its input, if it has no entry."""
+    tensors = dict(plan.tensors)
+    for node in model.graph:
+        source = node.inputs[0] if is_op(node, *DATA_MOVEMENT_OPS) else None
+        choice = None if source is None else tensors.get(str(source.name))
+        if choice is not None and isinstance(choice.storage, QParams):
+            tensors |= {str(output.name): choice for output in node.outputs if output.name not in tensors}
+    return replace(plan, tensors=tensors)
 
 
 def plan_for(model: ir.Model, encodings: Path) -> GivenPlan:

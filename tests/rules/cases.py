@@ -1,7 +1,8 @@
 """Cases of rules: ONNX text whose leading comments say how to check it.
 
 ``# target: ort-cpu``, ``# max_rank: 5`` (overrides the target's maximum rank), ``# shape: x=1,4``, ``# calib: random``
-(calibrate with seeded noise), ``# compiled: rejected`` (what the target's compiler does with it, verified by the
+(calibrate with seeded noise), ``# option: KEY=VALUE`` (an option of the target, one a line), ``# encodings: {...}``
+(an encodings file beside the model), ``# compiled: rejected`` (what the target's compiler does with it, verified by the
 backend tests of that target; ``rule_docs.COMPILED`` defines the values); other comments are for readers.
 """
 
@@ -16,7 +17,8 @@ import onnx
 from dovetail import rule_docs as docs
 from dovetail.catalog import all_rules
 from dovetail.checking import check_file
-from dovetail.config import parse_shapes
+from dovetail.config import parse_options, parse_shapes
+from dovetail.encodings_run import check_with_encodings
 from dovetail.finding import Finding
 from dovetail.targets import open_target
 from tests.changed import changed
@@ -25,7 +27,13 @@ from tests.changed import changed
 def findings_in(text: str, folder: Path) -> tuple[Finding, ...]:
     """Return the findings in a case."""
     head = head_of(text)
-    target = open_target(head.get("target", "ort-cpu"))
+    options = parse_options(tuple(re.findall(r"^# option: (.+)$", text, flags=re.MULTILINE)))
+    if "encodings" in head:
+        file = folder / "encodings.json"
+        file.write_text(head["encodings"])
+        values = {"target": head["target"], "option": options}
+        return check_with_encodings(write(text, folder), values, encodings=file)
+    target = open_target(head.get("target", "ort-cpu"), options)
     if "max_rank" in head:
         target = changed(target, max_rank=int(head["max_rank"]))
     shapes = parse_shapes((head["shape"],) if "shape" in head else ())
@@ -34,7 +42,7 @@ def findings_in(text: str, folder: Path) -> tuple[Finding, ...]:
 
 def head_of(text: str) -> dict[str, str]:
     """Return the values of the leading comments by key."""
-    return dict(re.findall(r"^# (target|max_rank|shape|calib|compiled): (.+)$", text, flags=re.MULTILINE))
+    return dict(re.findall(r"^# (target|max_rank|shape|calib|encodings|compiled): (.+)$", text, flags=re.MULTILINE))
 
 
 def cases_of(family: str) -> list[tuple[str, str, str, str]]:

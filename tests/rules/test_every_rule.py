@@ -158,4 +158,5 @@ def test_a_target_has_the_generic_rules_and_its_own() -> None:
     of_htp = {rule.code for rule in rules_for(open_target("qnn-htp"))}
     of_cpu = {rule.code for rule in rules_for(open_target("ort-cpu"))}
     assert of_cpu == {rule.code for rule in GENERIC} < of_htp
-    assert {families_with(rule) for rule in RULES} == {(), ("qnn-htp",), ("tensorrt",), ("xnnpack",)}
+    of_htp_families = {("qnn-htp",), ("qnn-htp", "qairt"), ("qairt",)}
+    assert {families_with(rule) for rule in RULES} == {(), *of_htp_families, ("tensorrt",), ("xnnpack",)}

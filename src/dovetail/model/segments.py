@@ -36,6 +36,13 @@ def segments_of(model: ir.Model, count: int) -> tuple[Segment, ...]:
     return tuple(segment for segment in segments if segment.outputs)  # without one that only has constants
 
 
+def segment_of(model: ir.Model, start: int, stop: int) -> Segment:
+    """The segment of the nodes from ``start`` to ``stop``."""
+    nodes = list(model.graph)
+    outer = {*model.graph.inputs, *(value for node in nodes for value in node.outputs)}
+    return _segment(nodes[start:stop], start, _last_uses(nodes), outer)
+
+
 def segment_models(model: ir.Model, segments: Sequence[Segment]) -> list[ir.Model]:
     """The nodes of each segment as a model; tensors keep their names."""
     nodes = list(model.graph)

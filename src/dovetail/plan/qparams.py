@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
-from dovetail.errors import InputError
+from dovetail.errors import InputError, MissingScaleError
 from dovetail.model.attention import ScalePlace, scale_at
 from dovetail.model.edit import attribute, constant_of, input_axis
 from dovetail.model.origin import origin_of
@@ -99,7 +99,7 @@ class QParamsBuilder:
             value = self.problem.values.get(name)
             where = name if value is None else origin_of(value).name
             if self.imported is not None and self.imported.from_file:
-                raise InputError(_no_scale_in_file(where, self.imported))
+                raise MissingScaleError(_no_scale_in_file(where, self.imported))
             raise InputError(
                 f"the model has no scale for {where!r}, and there is no calibration data to find one: pass --calib DATA"
             )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from dovetail.encodings.records import Encodings
 from dovetail.op_support import OpTable
 from dovetail.stats import Stats
 from dovetail.storage import Plan
@@ -18,7 +19,8 @@ class CheckInput:
     ``model`` is the float graph: the one to quantize, or a QDQ model without its Q and DQ nodes. ``table`` lists what
     the target supports; ``facts`` is the target's own record (chip, options, SDK version). ``plan`` has the
     quantization of every tensor, if it is decided; ``stats`` the calibration statistics, if the model was calibrated.
-    ``raw`` is the file as it was read, including its Q and DQ nodes.
+    ``raw`` is the file as it was read, including its Q and DQ nodes; ``encodings`` the file beside it,
+    if there is one.
     """
 
     model: ir.Model
@@ -27,3 +29,4 @@ class CheckInput:
     plan: Plan | None = None
     stats: Stats | None = None
     raw: ir.Model | None = None
+    encodings: Encodings | None = None

@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # child processes that run vendor tools import this package: 
 FAMILIES: dict[str, str] = {
     "ort-cpu": "dovetail.targets.ort_cpu.target",
     "qnn-htp": "dovetail.targets.qnn_htp.target",
+    "qairt": "dovetail.targets.qairt.target",
     "xnnpack": "dovetail.targets.xnnpack.target",
     "tensorrt": "dovetail.targets.tensorrt.target",
 }

@@ -18,7 +18,8 @@ ESTIMATED = (52, 62, 63, 72, 77, 95)
 class Chip:
     """One compilation target: an HTP architecture and, for a specific chip, its SoC number and VTCM size.
 
-    ``lacks_float16``: smaller chips compute in integers only, whatever their architecture.
+    ``lacks_float16``: smaller chips compute in integers only, whatever their architecture. ``float16_needs_soc``:
+    ONNX Runtime's provider enables float16 only with an SoC number; Qualcomm's own converters do not ask for one.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Chip:
     soc: int | None = None
     vtcm_mb: int | None = None
     lacks_float16: bool = False
+    float16_needs_soc: bool = True
 
     @property
     def has_float16(self) -> bool:
@@ -33,12 +35,12 @@ class Chip:
 
     @property
     def no_float16(self) -> str:
-        """Why float16 is not available; empty if it is. The provider enables it only with an SoC number."""
+        """Why float16 is not available; empty if it is."""
         if self.lacks_float16:
             return f"{self.name} computes in integers only: choose w8a16 or w8a8, or a different chip"
         if self.architecture < _FLOAT16_FROM:
             return f"HTP v{self.architecture} does not compute in float16: choose w8a16 or w8a8, or a newer chip"
-        if self.soc is None:
+        if self.soc is None and self.float16_needs_soc:
             example = next(chip.name for chip in CHIPS.values() if chip.architecture == self.architecture)
             return (
                 f"float16 requires an SoC number, and v{self.architecture} is only an architecture: name the chip, as "
@@ -92,31 +94,34 @@ CHIPS = {
 DEFAULT = "sm8550"
 
 
-def chip_named(text: str) -> Chip:
-    """Return the chip for ``sm8550``, ``v75``, ``soc52``, or ``soc90/v75`` (unlisted SoC number, architecture)."""
+def chip_named(text: str, before: str = "qnn-htp:") -> Chip:
+    """Return the chip for ``sm8550``, ``v75``, ``soc52``, or ``soc90/v75`` (unlisted SoC number, architecture).
+
+    ``before``: what comes before it in the name of the target, for messages.
+    """
     name = text.lower() or DEFAULT
     if name in CHIPS:
         return CHIPS[name]
     if match := re.fullmatch(r"v(\d+)", name):
-        return Chip(name, _architecture(int(match[1]), text))
+        return Chip(name, _architecture(int(match[1]), before + text))
     if match := re.fullmatch(r"soc(\d+)(?:/v(\d+))?", name):
         number = int(match[1])
         listed = next((chip for chip in CHIPS.values() if chip.soc == number), None)
         if match[2] is None:
             if listed is None:
                 raise InputError(
-                    f"qnn-htp:{text}: this SoC number is not listed; add its architecture, as in soc{number}/v75"
+                    f"{before}{text}: this SoC number is not listed; add its architecture, as in soc{number}/v75"
                 )
             return listed
-        architecture = _architecture(int(match[2]), text)
+        architecture = _architecture(int(match[2]), before + text)
         if listed is not None and listed.architecture != architecture:
-            raise InputError(f"qnn-htp:{text}: soc{number} has the architecture v{listed.architecture}")
+            raise InputError(f"{before}{text}: soc{number} has the architecture v{listed.architecture}")
         return Chip(name, architecture, number) if listed is None else replace(listed, name=name)
-    raise InputError(f"qnn-htp:{text}: unknown chip; expected one of {', '.join(CHIPS)}, v68 to v81, or socNN/vNN")
+    raise InputError(f"{before}{text}: unknown chip; expected one of {', '.join(CHIPS)}, v68 to v81, or socNN/vNN")
 
 
 def _architecture(number: int, text: str) -> int:
     if number not in ARCHITECTURES:
         listed = ", ".join(f"v{architecture}" for architecture in ARCHITECTURES)
-        raise InputError(f"qnn-htp:{text}: unknown HTP architecture v{number}; expected one of {listed}")
+        raise InputError(f"{text}: unknown HTP architecture v{number}; expected one of {listed}")
     return number

@@ -78,8 +78,13 @@ def load_dump(folder: Path) -> QnnGraph:
     files = sorted(f for f in folder.glob("*.json") if not f.name.endswith("tensor_log.json"))
     if len(files) != 1:
         raise DumpError(f"{len(files)} graphs were dumped, expected one")
+    return load_graph(files[0])
+
+
+def load_graph(path: Path) -> QnnGraph:
+    """Return the graph of a dump, or of the ``*_net.json`` of Qualcomm's converter, which has the same format."""
     try:
-        graph = json.loads(files[0].read_text())["graph"]
+        graph = json.loads(path.read_text())["graph"]
         dumped = graph["tensors"]
         names = {name: name if (plain := MOVED.sub("", name)) in dumped else plain for name in dumped}
         tensors = {names[name]: _tensor(names[name], raw) for name, raw in dumped.items()}
@@ -88,7 +93,7 @@ def load_dump(folder: Path) -> QnnGraph:
             for name, raw in graph["nodes"].items()
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DumpError(f"{files[0].name}: {type(error).__name__} {error}") from error
+        raise DumpError(f"{path.name}: {type(error).__name__} {error}") from error
     return QnnGraph(tensors, nodes)
 
 
@@ -97,14 +102,21 @@ def _renamed(dumped: list[str], names: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _tensor(name: str, raw: dict[str, Any]) -> QnnTensor:
-    qparams, code = raw["quant_params"]["scale_offset"], int(raw["data_type"])
+    code = int(raw["data_type"])
+    qparams = raw["quant_params"].get("scale_offset", {"scale": 0.0, "offset": 0})  # none where scales are per channel
+    encoding = int(raw["quant_params"]["encoding"])
+    scale = qparams["scale"]
+    if scale is None and _GRANULARITIES.get(encoding, Granularity.TENSOR) is not Granularity.TENSOR:
+        scale = 0.0  # bytes of another member of a union, which may be NaN, dumped as null
+    return qnn_tensor(name, code, encoding, float(scale), int(qparams["offset"]))
+
+
+def qnn_tensor(name: str, code: int, encoding: int, scale: float, offset: int) -> QnnTensor:
+    """A tensor from the codes of its data type and of its encoding."""
     if code not in _DTYPES and code not in _NOT_PLANNED:
         raise DumpError(f"tensor {name!r} has the unknown data type {code:#x}")
-    encoding = int(raw["quant_params"]["encoding"])
     dtype = _DTYPES.get(code)
     if dtype is DType.S8 and encoding in _NARROW:
         dtype = DType.S4
     granularity = _GRANULARITIES.get(encoding, Granularity.TENSOR)
-    # Of other granularities these are bytes of another member of a union, and may be NaN, which is dumped as null.
-    scale = 0.0 if granularity is not Granularity.TENSOR and qparams["scale"] is None else float(qparams["scale"])
-    return QnnTensor(name, dtype, scale, -int(qparams["offset"]), granularity)
+    return QnnTensor(name, dtype, scale, -offset, granularity)

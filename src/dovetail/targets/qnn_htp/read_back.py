@@ -43,9 +43,13 @@ def read_dump(emitted_path: Path, dump: Path, plan: Plan, log: str) -> ReadBack:
         graph = load_dump(dump)
     except DumpError as error:
         return ReadBack((), EVIDENCE, unparsed=str(error))
-    emitted = ir.load(emitted_path)
+    return read_graph(ir.load(emitted_path), graph, plan, log, BlockEncodings.read(dump, log))
+
+
+def read_graph(emitted: ir.Model, graph: QnnGraph, plan: Plan, log: str, blocks: BlockEncodings) -> ReadBack:
+    """Look up every planned tensor in a QNN graph, whose tensors have the names of the emitted graph."""
     stored = list(quantized_values(emitted, plan))
-    logged, blocks = LoggedPrecisions.read(log), BlockEncodings.read(dump, log)
+    logged = LoggedPrecisions.read(log)
     names = {value.name for value in stored}
     changes = dict(_silent_changes(graph, names, _PlannedFloat.of(emitted, plan), logged.float_dtype))
     zeros = {v.name for v in emitted.graph.initializers.values() if v.name in names and _is_zero_bias(v)}

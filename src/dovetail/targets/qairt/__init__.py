@@ -1,0 +1,1 @@
+"""Qualcomm's own converters, by SDK version: what they do with an encodings file, and files and commands for them."""

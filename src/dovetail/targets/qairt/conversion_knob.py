@@ -1,0 +1,53 @@
+"""Which way a plan goes through the customer's SDK, as a decision: all ways with what is known about them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from dovetail.finding import WHOLE_MODEL
+from dovetail.targets.qairt.coloring import domains
+from dovetail.targets.qairt.export import exported, one_storage_per_constant
+from dovetail.targets.qairt.options import QairtFacts
+from dovetail.targets.qairt.parts import cut
+from dovetail.targets.qairt.sdk import Answer
+from dovetail.targets.qairt.ways import Way, WayName, ways_out
+from dovetail.trials.decision import Alternative, Decision
+from dovetail.trials.knob import Knob, Outcome
+from dovetail.trials.variant import Variant
+from dovetail.trials.workbench import Workbench
+
+NAME = "conversion"
+_RULE = (
+    "by public reports about the SDK, none of which was checked: first the ways that it is known to support, then the "
+    "fewest tensors that are predicted not to be as planned"
+)
+
+
+def conversion(facts: QairtFacts) -> Knob:
+    """The knob, which changes nothing in the plan."""
+    return Knob(NAME, partial(_decide, facts))
+
+
+def _decide(facts: QairtFacts, workbench: Workbench, variant: Variant) -> Outcome:
+    plan = workbench.plan(variant)
+    model = one_storage_per_constant(variant.model, plan)
+    parts = 1 if facts.keep_graph else len(cut(model, domains(model, plan)))
+    ways = ways_out(model, plan, exported(model, plan), facts, parts)
+    taken = ways.named(WayName(facts.strategy)) if facts.strategy else ways.ranked[0]
+    reason = (
+        f"{'--option strategy chose it; ' if facts.strategy else ''}can QAIRT {facts.sdk_text} do it: {taken.can}; "
+    )
+    alternatives = tuple(_alternative(way) for way in ways.ranked)
+    decision = Decision(NAME, WHOLE_MODEL, str(taken.name), alternatives, _RULE, f"{reason}{taken.why}", 0)
+    return variant, (decision,)
+
+
+def _alternative(way: Way) -> Alternative:
+    figures = {
+        "islands": way.islands,
+        "boundaries": way.boundaries,
+        "parts": way.parts,
+        "not_as_planned": len(way.differs),
+    }
+    failure = "" if way.can is Answer.YES else f"can this SDK do it: {way.can}; {way.why}"
+    return Alternative(str(way.name), {name: float(value) for name, value in figures.items()}, failure)

@@ -1,0 +1,125 @@
+"""The encodings of a plan in the version that an SDK reads, complete, so that the converter has no gap to fill."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from dovetail.edge import Edge
+from dovetail.encoding import DType, QParams
+from dovetail.encodings import v0_6_1, v1_0_0, v2_0_0
+from dovetail.encodings.as_plan import encodings_of
+from dovetail.encodings.convert import convert
+from dovetail.encodings.records import Encodings, TensorEncoding
+from dovetail.encodings.shapes import model_tensors
+from dovetail.model.edit import add_initializer, constant_of
+from dovetail.model.origin import carry, each_value, origin_of
+from dovetail.storage import Plan, Reason
+from dovetail.targets.qairt.predict import PredictedTensor
+from dovetail.targets.qairt.sdk import Answer, Subject, Version, fact
+
+
+def version_for(sdk: Version, *, floats: bool = False, blocks: bool = False) -> str:
+    """The version of encodings that an SDK reads; 2.0.0 has no float entries, 0.6.1 no blocks."""
+    if fact(Subject.READS_2_0_0, sdk).answer is Answer.YES and not floats:
+        return v2_0_0.VERSION
+    if blocks or (floats and fact(Subject.READS_1_0_0, sdk).answer is Answer.YES):
+        return v1_0_0.VERSION
+    return v0_6_1.VERSION
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exported:
+    """The entries of a plan, by the names of the graph that is converted; ``lost``: edges that encodings cannot have.
+
+    A file has one entry per tensor, so that a consumer which reads it in another encoding is left to the converter.
+    """
+
+    entries: Mapping[str, TensorEncoding]
+    lost: tuple[str, ...] = ()
+
+
+def one_storage_per_constant(model: ir.Model, plan: Plan) -> ir.Model:
+    """The graph with copies of constants that consumers read in different storages: encodings have one entry each."""
+    model = model.clone()
+    for value in list(model.graph.initializers.values()):
+        groups: dict[object, list[tuple[ir.Node, int]]] = {}
+        for node, index in value.uses():
+            choice = plan.edges.get(Edge(str(node.name), index))
+            groups.setdefault(None if choice is None else choice.storage, []).append((node, index))
+        if (array := constant_of(value)) is None:
+            continue
+        for uses in list(groups.values())[1:]:
+            copy = add_initializer(model.graph, array, name=f"{value.name}/copy", source=value)
+            carry(copy, value)
+            for node, index in uses:
+                node.replace_input_with(index, copy)
+    return model
+
+
+def exported(model: ir.Model, plan: Plan) -> Exported:
+    """The entries of every tensor and constant that the plan stores, float ones included."""
+    nodes = {str(node.name): node for node in model.graph}
+    lost = []
+    for edge, choice in plan.edges.items():
+        value = nodes[edge.node].inputs[edge.index]
+        own = None if value is None else plan.tensors.get(str(value.name))
+        if own is not None and isinstance(choice.storage, QParams) and choice.storage != own.storage:
+            lost.append(f"{edge} reads {value.name if value else ''!r} as {choice.storage.dtype}")
+    return Exported(encodings_of(plan, model).entries, tuple(lost))
+
+
+def integers_only(entries: Mapping[str, TensorEncoding]) -> dict[str, TensorEncoding]:
+    """The entries without those of float tensors."""
+    return {name: entry for name, entry in entries.items() if not entry.is_float}
+
+
+def encodings_file(model: ir.Model, entries: Mapping[str, TensorEncoding], version: str) -> bytes:
+    """The content of an encodings file; what the version cannot carry is an error that names it."""
+    return convert(Encodings(v2_0_0.VERSION, entries), version, model_tensors(model)).content
+
+
+def by_original_name(model: ir.Model, entries: Mapping[str, TensorEncoding]) -> dict[str, TensorEncoding]:
+    """The entries of tensors that the caller's own file has, by their names there."""
+    values = {str(value.name): value for value in each_value(model.graph)}
+    origins = {name: origin_of(values[name]) for name in entries if name in values}
+    return {origin.name: replace(entries[name], name=origin.name) for name, origin in origins.items() if origin.exact}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A tensor whose predicted precision on the device is not the planned one."""
+
+    tensor: str
+    planned: str
+    predicted: str
+    cause: str
+
+
+def not_as_planned(model: ir.Model, plan: Plan, predicted: Mapping[str, PredictedTensor]) -> tuple[Difference, ...]:
+    """The tensors and constants that are predicted to have another precision than the plan gives them.
+
+    Tensors inside fused operators are not stored; float16 and float32 at graph inputs and outputs are the same here.
+    """
+    nodes = {str(node.name): node for node in model.graph}
+    planned = {n: c for n, c in plan.tensors.items() if c.why is not Reason.INTERIOR}
+    for edge, choice in plan.edges.items():
+        value = nodes[edge.node].inputs[edge.index]
+        if value is not None and str(value.name) not in plan.tensors:
+            planned.setdefault(str(value.name), choice)
+    rows = []
+    for name, choice in planned.items():
+        row = predicted.get(name)
+        if row is None:
+            continue
+        dtype = choice.storage.dtype
+        same_float = not dtype.is_quantized and row.dtype in ("float16", "float32")
+        if not same_float and row.dtype != _text(dtype):
+            rows.append(Difference(name, _text(dtype), row.dtype, str(row.cause)))
+    return tuple(rows)
+
+
+def _text(dtype: DType) -> str:
+    return str(dtype)

@@ -1,0 +1,156 @@
+"""Q7 on tensors that have no entry in an encodings file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dovetail.finding import Finding, Severity
+from dovetail.model.place import at_tensor
+from dovetail.rules.check_input import CheckInput
+from dovetail.rules.rule import rule
+from dovetail.targets.qairt.predict import Cause, PredictedTensor
+from dovetail.targets.qairt.roles import Role, tensor_roles
+from dovetail.targets.qairt.rules.subject import WAYS_OUT, Conversion, conversion_of, with_facts
+from dovetail.targets.qairt.sdk import Subject
+
+
+def _with_cause(conversion: Conversion, *causes: Cause) -> Iterator[tuple[PredictedTensor, Finding]]:
+    """The tensors that are predicted for one of these causes, each with an empty finding at its place."""
+    roles = tensor_roles(conversion.model)
+    for name, row in conversion.predicted().items():
+        if row.cause in causes:
+            yield row, Finding("", at_tensor(roles[name].value), "")
+
+
+@rule("Q711")
+@with_facts(Subject.CALIBRATES_OMITTED)
+def encoding_omitted_with_input_list(subject: CheckInput) -> Iterator[Finding]:
+    """A tensor without an encoding will silently be quantized to 8 bit.
+
+    ## What it finds
+    With `check --encodings`: activations, constants and weights that have no entry in the file, if the converter is
+    called with `--input_list` (the default; `--option input_list=0` for a call without). AIMET leaves out tensors that
+    are meant to be float16 or not quantized. Outputs of operators that only move data, biases and tensors between fused
+    operators are reported by Q712, Q713 and Q722.
+
+    ## Why it matters
+    The converter takes a missing entry for a tensor that it has to calibrate itself, at `--act_bitwidth`, which is 8
+    unless it is set. Nothing is printed: a float16 tensor with a large range becomes 8 bit, and the accuracy of the
+    simulation is lost on the device.
+
+    ## How to fix it
+    Give an entry to every tensor that is meant to be an integer (also to int32 biases and outputs that only move data),
+    and call the converter with `--float_fallback --float_bitwidth 16`, without `--input_list`. Or split the model
+    into parts of one precision each. `dovetail fit` with this target writes both.
+
+    ## Seen on
+    {facts}
+    """
+    conversion = conversion_of(subject)
+    if conversion is None:
+        return
+    call, sdk = conversion.facts.call, conversion.facts.sdk_text
+    for row, finding in _with_cause(conversion, Cause.CALIBRATED):
+        bits = call.weight_bits if row.role is Role.WEIGHT else call.act_bits
+        known = "" if row.fact is None else f" ({row.fact.known_from})"
+        message = (
+            f"{row.tensor!r} has no encoding and will silently become {bits} bit: with --input_list, the converter of "
+            f"QAIRT {sdk} calibrates this {row.role} to {row.dtype}{known}"
+        )
+        yield Finding("Q711", finding.place, message, Severity.ERROR, {"bits": bits}, WAYS_OUT)
+
+
+@rule("Q712")
+@with_facts(Subject.FILLS_PASS_THROUGH)
+def pass_through_output_without_encoding(subject: CheckInput) -> Iterator[Finding]:
+    """The output of an operator that only moves data has no encoding, and gets that of its input.
+
+    ## What it finds
+    With `check --encodings`: outputs of Reshape, Transpose, Slice, Split, Gather and the like without an entry.
+
+    ## Why it matters
+    It is a note: files below 2.0.0 never have these entries. The output is as precise as its input, so if the input has
+    no entry either and becomes 8 bit, the output does as well.
+
+    ## How to fix it
+    Nothing needs to be done if the input has an entry. With `--float_fallback`, give these outputs the entry of
+    their input, so that nothing depends on what the converter fills in; `dovetail fit` with this target does.
+
+    ## Seen on
+    {facts}
+    """
+    conversion = conversion_of(subject)
+    if conversion is None:
+        return
+    for row, finding in _with_cause(conversion, Cause.PASSED_THROUGH):
+        known = "" if row.fact is None else f" ({row.fact.known_from})"
+        message = f"{row.tensor!r} has no encoding and gets that of its input: it is predicted to be {row.dtype}{known}"
+        fix = "nothing if its input has an entry; `dovetail encodings` files of version 2.0.0 have entries for both"
+        yield Finding("Q712", finding.place, message, Severity.NOTE, fix=fix)
+
+
+@rule("Q713")
+@with_facts(Subject.BIAS_OMITTED, Subject.HAS_FLOAT_FALLBACK)
+def bias_without_int32_encoding(subject: CheckInput) -> Iterator[Finding]:
+    """A bias has no encoding and will be 8 bit, or makes its layer run in float.
+
+    ## What it finds
+    With `check --encodings`: biases of Conv, Gemm, MatMul followed by Add, and normalizations without an entry. With
+    `--input_list`, if `--bias_bitwidth` is 8, which is the default (`--option bias_bitwidth=32` if you set it). With
+    `--float_fallback`, in any case.
+
+    ## Why it matters
+    An 8-bit bias has 256 levels, where the accumulator has 32 bits: accuracy is lost in every layer. With
+    `--float_fallback` a layer whose bias has no entry runs in float: one public report had 271 of 1117 tensors without
+    an entry, and 163 after int32 entries of biases were added.
+
+    ## How to fix it
+    Call the converter with `--bias_bitwidth 32`, or export int32 entries of biases (AIMET: `export_int32_bias=True`;
+    `dovetail fit` with this target writes them).
+
+    ## Seen on
+    {facts}
+    """
+    conversion = conversion_of(subject)
+    if conversion is None:
+        return
+    call = conversion.facts.call
+    for row, finding in _with_cause(conversion, Cause.BIAS, Cause.FALLBACK):
+        if row.role is not Role.BIAS or (row.cause is Cause.BIAS and call.bias_bits != 8):
+            continue
+        known = "" if row.fact is None else f" ({row.fact.known_from})"
+        what = "with --bias_bitwidth 8, the default, it becomes int8"
+        if row.cause is Cause.FALLBACK:
+            what = f"with --float_fallback it is predicted to be {row.dtype}, and its layer to run in float"
+        message = f"bias {row.tensor!r} has no encoding: {what}{known}"
+        fix = "call the converter with --bias_bitwidth 32, or add int32 entries of biases"
+        yield Finding("Q713", finding.place, message, Severity.WARNING, fix=fix)
+
+
+@rule("Q722")
+@with_facts(Subject.FUSED_OMITTED)
+def fused_tensor_without_encoding(subject: CheckInput) -> Iterator[Finding]:
+    """A tensor between operators that are fused has no encoding and needs none.
+
+    ## What it finds
+    With `check --encodings`: tensors without an entry between Conv, Gemm or Add and the activation after it, between a
+    MatMul and the Add of its bias, and inside a LayerNorm of several operators.
+
+    ## Why it matters
+    It is a note: AIMET has no quantizer there, so its files have no entries. The tensor is not stored if the converter
+    fuses the same operators. Whether a certain SDK does is not documented for every version.
+
+    ## How to fix it
+    Nothing needs to be done. If the converter does not fuse them, `dovetail verify RUN --converter-output FILE` shows
+    the tensor with the precision that it got.
+
+    ## Seen on
+    {facts}
+    """
+    conversion = conversion_of(subject)
+    if conversion is None:
+        return
+    for row, finding in _with_cause(conversion, Cause.FUSED):
+        known = "" if row.fact is None else f" ({row.fact.known_from})"
+        message = f"{row.tensor!r} has no encoding and is not stored, because the operators around it are fused{known}"
+        yield Finding("Q722", finding.place, message, Severity.NOTE, fix="nothing needs to be done")

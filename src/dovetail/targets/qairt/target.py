@@ -1,0 +1,83 @@
+"""``qairt:SDK/CHIP``: files and commands for Qualcomm's own converters, and what they are predicted to make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from dovetail.backend import Artifact, Backend, CompileResult, ReadBack, Runner
+from dovetail.storage import Plan
+from dovetail.target import Family, Rewrites, Target
+from dovetail.targets.htp.rewrites import REWRITES
+from dovetail.targets.htp.rules import GRAPH_RULES
+from dovetail.targets.htp.table import htp_table
+from dovetail.targets.htp.workarounds import needed
+from dovetail.targets.htp.workarounds.workaround import limited
+from dovetail.targets.qairt.conversion_knob import conversion
+from dovetail.targets.qairt.converted import read_converted, read_output
+from dovetail.targets.qairt.emit import FOLDER, chosen, emit
+from dovetail.targets.qairt.options import KEYS, SUFFIXES, QairtFacts, read_facts
+from dovetail.targets.qairt.rules import RULES as QAIRT_RULES
+from dovetail.targets.qairt.sdk_tools import NET, probe, run_script
+from dovetail.targets.qairt.ways import WayName
+from dovetail.targets.qnn_htp.read_back import EVIDENCE
+from dovetail.trials.knobs.mixed import mixed
+from dovetail.trials.knobs.wide_outputs import WIDE_OUTPUTS
+
+RULES = (*GRAPH_RULES, *QAIRT_RULES)
+_CANNOT_RUN = "what Qualcomm's converters write runs on a device; `--target qnn-htp` emulates the same plan"
+_NO_CONVERTER = "the way qdq has no converter: compile model.onnx with ONNX Runtime's QNN provider (--target qnn-htp)"
+_NOTE = (
+    "qairt/ways.json ranks the ways to convert this plan, qairt/prediction.json has the predicted precision of every "
+    "tensor, qairt/WAY/convert.sh the commands; predictions are not checks"
+)
+_NO_LATENCY = "`--target qnn-htp:soc52` estimates it for the same plan"
+_FLOAT16_DB = 48.0
+
+
+def open_target(suffix: str, options: Mapping[str, str]) -> Target:
+    """Return the target for one SDK version and one chip."""
+    facts = read_facts(suffix, options)
+    workarounds = needed(facts.sdk)
+    passes = (*REWRITES, *(change for workaround in workarounds for change in workaround.passes))
+    return Target(
+        name=facts.name,
+        facts=facts,
+        table=limited(htp_table(facts.name, facts.chip), workarounds),
+        backend=_backend(facts),
+        rewrites=Rewrites(() if facts.keep_graph else passes),
+        rules=RULES,
+        knobs=(mixed(WIDE_OUTPUTS), conversion(facts)),
+    )
+
+
+FAMILY = Family(open_target, SUFFIXES, KEYS, RULES)
+
+
+def _backend(facts: QairtFacts) -> Backend:
+    return Backend(
+        probe=partial(probe, facts),
+        emit=partial(emit, facts),
+        compile=partial(_compile, facts),
+        read_back=_read_back,
+        converted=read_output,
+        runner=Runner(None, _CANNOT_RUN, notes=(_NOTE,)),
+        float16_db=_FLOAT16_DB,
+        no_latency=_NO_LATENCY,
+    )
+
+
+def _compile(facts: QairtFacts, artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
+    """Run the script of the chosen way with the installed SDK."""
+    way = chosen(facts, artifacts[0].path.parent / FOLDER)
+    if way is WayName.QDQ:
+        return CompileResult(artifacts, error=_NO_CONVERTER, finished=False)
+    return run_script(facts, artifacts[0].path.parent / FOLDER / way, artifacts, folder / "convert.log")
+
+
+def _read_back(compiled: CompileResult, plan: Plan) -> ReadBack:
+    graphs = [artifact.path for artifact in compiled.artifacts if artifact.name == NET]
+    if len(graphs) != 1:
+        return ReadBack((), EVIDENCE, unparsed=f"the converter wrote {len(graphs)} files *_net.json, expected one")
+    return read_converted(compiled.artifacts[0].path, graphs[0], plan)

@@ -1,0 +1,245 @@
+"""``fit --target qairt:SDK/CHIP``: models, encodings, scripts and predictions for Qualcomm's own converters."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import dovetail
+from dovetail.encodings.read import read_encodings
+from dovetail.finding import Status
+from dovetail.model.session import Mode, open_session, run_session
+from dovetail.report.result import Result
+from dovetail.storage import Reason
+from tests.backends.qairt.detector import FLOAT_DECODER, SCATTERED, first_sample, run_parts, write_detector
+from tests.backends.qairt.encodings_files import MODEL as TINY
+from tests.backends.qairt.encodings_files import SAMPLES
+
+SDK_VARIABLES = ("QAIRT_SDK_ROOT", "QNN_SDK_ROOT")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_sdk() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in SDK_VARIABLES:
+            patch.delenv(name, raising=False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def detector(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return write_detector(tmp_path_factory.mktemp("detector"))
+
+
+@pytest.fixture(scope="module")
+def one_island(detector: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    """The detector with its last decoder layer in float16, for an SDK that is locked at 2.33."""
+    return fit(detector, tmp_path_factory.mktemp("one") / "run", FLOAT_DECODER)
+
+
+def fit(detector: tuple[Path, Path], run: Path, keep: tuple[str, ...], **options: Any) -> tuple[Result, Path]:
+    model, data = detector
+    options = {"target": "qairt:2.33/v75", "precision": "w8a16", **options}
+    return dovetail.fit(model, calibration=data, output=run, keep=list(keep), **options), run
+
+
+def fit_tiny(folder: Path, target: str = "qairt:2.33/v75", **options: Any) -> tuple[Result, Path]:
+    options = {"precision": "w8a16", "keep": ["softmax*=fp16"], **options}
+    return dovetail.fit(TINY, target=target, calibration="random:2", output=folder, **options), folder / "qairt"
+
+
+def ways(run: Path) -> dict[str, dict[str, Any]]:
+    document = json.loads((run / "qairt" / "ways.json").read_bytes())
+    return {way["name"]: way for way in document["ways"]}
+
+
+def test_without_the_sdk_nothing_is_checked(one_island: tuple[Result, Path]) -> None:
+    result, run = one_island
+    for name in ("compiled", "fidelity", "numerics"):
+        assert result.verdicts[name].status is Status.NOT_CHECKED
+        assert "nothing was checked; set QAIRT_SDK_ROOT" in result.verdicts[name].reason
+    assert result.verdicts["normalized"].status is Status.PASS
+    for name in ("ways.json", "prediction.json"):
+        assert "nothing here was checked" in json.loads((run / "qairt" / name).read_bytes())["status"]
+
+
+def test_one_island_is_predicted_to_be_as_planned(one_island: tuple[Result, Path]) -> None:
+    _, run = one_island
+    ranked = ways(run)
+    assert next(iter(ranked)) == "fallback"
+    assert (ranked["fallback"]["can"], ranked["fallback"]["differs"]) == ("yes", [])
+    assert (ranked["split"]["can"], ranked["explicit"]["can"], ranked["qdq"]["can"]) == ("yes", "unknown", "unknown")
+    assert ranked["fallback"]["islands"] == 1
+    assert all(way["why"] for way in ranked.values())
+    assert "2.31" in ranked["fallback"]["facts"][0]
+
+
+def test_the_ways_are_a_decision_of_the_run(one_island: tuple[Result, Path]) -> None:
+    (decision,) = [each for each in one_island[0].decisions if each.knob == "conversion"]
+    assert decision.taken == "fallback"
+    assert [alternative.label for alternative in decision.alternatives] == ["fallback", "split", "explicit", "qdq"]
+    assert decision.alternatives[0].figures["not_as_planned"] == 0
+    assert decision.alternatives[2].failure.startswith("can this SDK do it: unknown")
+
+
+def test_the_encodings_are_complete(one_island: tuple[Result, Path]) -> None:
+    result, run = one_island
+    encodings = read_encodings(run / "qairt" / "fallback" / "encodings.json")
+    assert encodings.version == "0.6.1"
+    stored = [row for row in result.plan if row.edge is None and row.why is not Reason.INTERIOR]
+    integers = {row.tensor for row in stored if row.dtype.is_quantized}
+    floats = {row.tensor for row in stored if not row.dtype.is_quantized}
+    assert integers
+    assert floats
+    assert integers <= set(encodings.entries)
+    assert not floats & set(encodings.entries)
+    assert {entry.bits for entry in encodings.entries.values()} == {8, 16, 32}  # int32: biases
+    explicit = read_encodings(run / "qairt" / "explicit" / "encodings.json").entries
+    assert {name for name, entry in explicit.items() if entry.is_float} >= floats & {
+        row.tensor for row in stored if row.why is not Reason.OUTPUT
+    }
+
+
+def test_parts_equal_the_simulation_bit_for_bit(one_island: tuple[Result, Path], detector: tuple[Path, Path]) -> None:
+    _, run = one_island
+    sample, folder = first_sample(detector[1]), run / "qairt" / "split"
+    expected = run_session(open_session(run / "model.onnx", Mode.EXACT), sample)
+    parts = run_parts(folder, "simulation", sample)
+    assert set(parts) == set(expected)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(parts[name], array)
+    in_float = run_session(open_session(run / "qairt" / "fallback" / "model.onnx", Mode.EXACT), sample)
+    for name, array in run_parts(folder, "parts", sample).items():
+        np.testing.assert_array_equal(array, in_float[name])
+
+
+def test_no_part_mixes_integers_and_float(one_island: tuple[Result, Path]) -> None:
+    _, run = one_island
+    manifest = json.loads((run / "qairt" / "split" / "manifest.json").read_bytes())
+    kinds = [part["computes_in"] for part in manifest["simulation"]]
+    assert set(kinds) == {"integer", "float"}
+    for part, kind in zip(manifest["simulation"], kinds, strict=True):
+        graph = onnx.load(run / "qairt" / "split" / part["model"]).graph
+        assert ("QuantizeLinear" in {node.op_type for node in graph.node}) == (kind == "integer")
+    assert [part["encodings"] is not None for part in manifest["parts"]] == [k == "integer" for k in kinds]
+
+
+def test_scattered_islands_rank_the_split_first(detector: tuple[Path, Path], tmp_path: Path) -> None:
+    result, run = fit(detector, tmp_path / "run", SCATTERED)
+    ranked = ways(run)
+    assert next(iter(ranked)) == "split"
+    assert (ranked["fallback"]["can"], ranked["fallback"]["islands"]) == ("unknown", 3)
+    (finding,) = [f for f in result.findings if f.code == "Q724"]
+    assert finding.numbers["islands"] == 3
+    sample = first_sample(detector[1])
+    expected = run_session(open_session(run / "model.onnx", Mode.EXACT), sample)
+    for name, array in run_parts(run / "qairt" / "split", "simulation", sample).items():
+        np.testing.assert_array_equal(array, expected[name])
+
+
+def test_scripts_are_valid_and_do_not_mix_flags(tmp_path: Path) -> None:
+    _, folder = fit_tiny(tmp_path / "run")
+    for name in ("fallback", "explicit", "split"):
+        script = folder / name / "convert.sh"
+        subprocess.run(["/bin/sh", "-n", str(script)], check=True)
+        assert script.stat().st_mode & 0o111
+        done = subprocess.run([str(script)], capture_output=True, text=True, check=False)
+        assert done.returncode != 0
+        assert "set QAIRT_SDK_ROOT" in done.stderr
+    fallback = (folder / "fallback" / "convert.sh").read_text()
+    assert "--float_fallback" in fallback
+    assert "--float_bitwidth 16" in fallback
+    assert "--bias_bitwidth 32" in fallback
+    assert "--input_list" not in fallback
+    explicit = (folder / "explicit" / "convert.sh").read_text()
+    assert "--input_list" in explicit
+    assert "--float_fallback" not in explicit
+
+
+def test_the_backend_configuration(tmp_path: Path) -> None:
+    _, folder = fit_tiny(tmp_path / "run", "qairt:2.41/soc52", option={"vtcm_mb": "4"})
+    backend = json.loads((folder / "fallback" / "htp_backend.json").read_bytes())
+    graph = {"graph_names": ["model"], "O": 3, "vtcm_mb": 4, "finalize_config": {}, "fp16_relaxed_precision": 1}
+    assert backend == {"graphs": [graph], "devices": [{"dsp_arch": "v73", "soc_model": 52}]}
+    assert "htp_backend.json" in (folder / "fallback" / "htp_extensions.json").read_text()
+
+
+def test_a_new_sdk_gets_2_0_0_and_its_own_converter(tmp_path: Path) -> None:
+    _, folder = fit_tiny(tmp_path / "run", "qairt:2.41/soc52")
+    assert read_encodings(folder / "fallback" / "encodings.json").version == "2.0.0"
+    assert read_encodings(folder / "explicit" / "encodings.json").version == "1.0.0"  # 2.0.0 has no float entries
+    script = (folder / "fallback" / "convert.sh").read_text()
+    assert "qairt-converter" in script
+    assert "qairt-quantizer" in script
+
+
+def test_keep_graph_only_writes_encodings_by_original_name(tmp_path: Path) -> None:
+    result, folder = fit_tiny(tmp_path / "run", option={"keep_graph": "1"})
+    assert not (folder / "fallback" / "model.onnx").exists()
+    assert not (folder / "split").exists()
+    entries = read_encodings(folder / "fallback" / "encodings.json").entries
+    names = {name for node in onnx.load(TINY).graph.node for name in (*node.input, *node.output)}
+    assert set(entries) <= names
+    assert {"x", "relu_out", "rs", "tr", "conv.w", "mm.w", "conv.b", "mm.b"} <= set(entries)
+    assert "usage: convert.sh MODEL.onnx" in (folder / "fallback" / "convert.sh").read_text()
+    assert [str(f.place) for f in result.findings if f.code == "Q721"] == ["matmul"]
+
+
+def test_the_rewrites_leave_no_rank_3_matmul_with_add(tmp_path: Path) -> None:
+    result, folder = fit_tiny(tmp_path / "run")
+    assert "Q721" not in {finding.code for finding in result.findings}
+    assert "Gemm" in {node.op_type for node in onnx.load(folder / "fallback" / "model.onnx").graph.node}
+
+
+def test_files_are_the_same_again(tmp_path: Path) -> None:
+    first, second = (fit_tiny(tmp_path / name)[1] for name in ("a", "b"))
+    files = sorted(path.relative_to(first) for path in first.rglob("*") if path.is_file())
+    assert len(files) > 10
+    assert all((first / file).read_bytes() == (second / file).read_bytes() for file in files)
+
+
+def test_fit_with_encodings_writes_them_completed(tmp_path: Path) -> None:
+    file = SAMPLES / "w8a16_0.6.1.json"
+    result = dovetail.fit(TINY, target="qairt:2.33/v75", encodings=file, output=tmp_path / "run")
+    assert not result.failed
+    given = read_encodings(file).entries
+    written = read_encodings(tmp_path / "run" / "qairt" / "fallback" / "encodings.json").entries
+    for name in ("x", "relu_out"):
+        assert float(written[name].scale) == pytest.approx(float(given[name].scale))
+    assert {"rs", "tr", "conv.b", "mm.b"} <= set(written)
+
+
+def test_constants_behind_a_conv_are_folded(tmp_path: Path) -> None:
+    """The addend that QAIRT 2.33 fails at is not left in the graph that is converted."""
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    norm (float[1, 4, 2, 2] x) => (float[1, 2, 2, 2] y)
+    <float[2, 4, 1, 1] w = {0.5, -0.5, 0.25, 1, 0.5, 1, 0.25, -1}, float[2, 1, 1] gain = {2, 3},
+     float[2, 1, 1] shift = {0.5, -0.5}>
+    { c = Conv(x, w) m = Mul(c, gain) a = Add(m, shift) [out] y = Sigmoid(a) }"""
+    model = tmp_path / "norm.onnx"
+    onnx.save(onnx.parser.parse_model(text), model)
+    dovetail.fit(
+        model, target="qairt:2.33/v75", calibration="random:2", precision="w8a16", keep=["out=fp16"],
+        output=tmp_path / "run",
+    )  # fmt: skip
+    graph = onnx.load(tmp_path / "run" / "qairt" / "explicit" / "model.onnx").graph
+    assert [node.op_type for node in graph.node] == ["Conv", "Sigmoid"]
+    assert "are folded away" in ways(tmp_path / "run")["explicit"]["why"]
+
+
+def test_the_real_compiler_confirms_the_islands(
+    one_island: tuple[Result, Path], detector: tuple[Path, Path], tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed: pip install 'dovetail-fit[qnn]'")
+    compiled, _ = fit(detector, tmp_path / "run", FLOAT_DECODER, target="qnn-htp:sm8650", baselines="none")
+    assert compiled.verdicts["fidelity"].status is Status.PASS
+    planned = [{(row.tensor, row.edge): row.dtype for row in result.plan} for result in (one_island[0], compiled)]
+    floats = [{place for place, dtype in plan.items() if not dtype.is_quantized} for plan in planned]
+    assert floats[0] == floats[1]
