@@ -33,7 +33,7 @@ def test_reading_and_writing_gives_the_same_bytes(written: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema_version": 99}, "not a result of schema version 3"),
+        ({"schema_version": 99}, "not a result of schema version 4"),
         ({"target": 3}, "target"),
         ({"verdicts": {"numerics": {"status": "perhaps", "reason": ""}}}, "perhaps"),
     ],
@@ -66,7 +66,7 @@ VERSION_1 = Path(__file__).parent / "result_v1.json"  # of a real run on qnn-htp
 
 def test_a_result_of_version_1_is_read_without_losing_information(tmp_path: Path) -> None:
     old, result = json.loads(VERSION_1.read_text()), dovetail.load_result(VERSION_1)
-    assert (old["schema_version"], result.schema_version) == (1, 3)
+    assert (old["schema_version"], result.schema_version) == (1, 4)
     (before,), (finding,) = old["findings"], result.findings
     assert (before["code"], finding.code) == ("qnn-htp", "Q701")
     assert (str(finding.place), finding.message, finding.fix) == (before["where"], before["message"], before["fix"])
@@ -127,7 +127,7 @@ VERSION_2 = Path(__file__).parent / "result_v2.json"  # of a real run on xnnpack
 
 def test_a_result_of_version_2_is_read_without_losing_information() -> None:
     old, result = json.loads(VERSION_2.read_text()), dovetail.load_result(VERSION_2)
-    assert (old["schema_version"], result.schema_version) == (2, 3)
+    assert (old["schema_version"], result.schema_version) == (2, 4)
     assert_same_verdicts(old, result)
     placement, before = result.metrics.placement, old["metrics"]["placement"]
     assert placement is not None
