@@ -18,6 +18,11 @@ HEADERS: Mapping[str, str] = {
 }
 
 
+def header_of(name: str) -> str:
+    """The header of a value's column."""
+    return HEADERS.get(name, name.replace("_", " "))
+
+
 def with_unit(name: str, value: float | None) -> str:
     """Format a value by the unit in its name; empty if there is none."""
     if value is None:

@@ -11,7 +11,7 @@ from dovetail.report.page.svg import CHAR, Axis, dot, figure, fitting, line, pat
 
 WIDTH = 960
 _LEFT, _RIGHT, _TOP = 92, 948, 28
-_SQNR_HEIGHT, _LANE, _GAP = 210, 20, 34
+_SQNR_HEIGHT, _LANE, _GAP = 210, 20, 44
 # Above this the chart does not tell figures apart: 16-bit tensors have 60 to 90 dB, identical ones 200.
 _MOST_DB = 90.0
 # With more operators than this only the worst ones are marked, and the precision map has no gaps between operators.
@@ -70,12 +70,25 @@ def _sqnr(layers: Sequence[Layer], x: Axis, other: Mapping[str, float | None]) -
     if second:
         yield path(second, "second")
     measured = [(i, layer, layer.sqnr_db) for i, layer in enumerate(layers) if layer.sqnr_db is not None]
-    yield path([(x(i), y(value)) for i, _, value in measured], "series")
+    for part in _neighbors([(i, value) for i, _, value in measured]):
+        yield path([(x(i), y(value)) for i, value in part], "series")
     marked = sorted(sorted(measured, key=lambda row: row[2])[:_MARKED])
     radius = 3.2 if len(marked) < 250 else 2.0
     for i, layer, value in marked:
         tip = f"{layer.name} ({layer.op_type}): {value:.1f} dB, {layer.precision}"
         yield dot(x(i), y(value), radius, f"point {_class(layer.dtype)}", tip)
+
+
+def _neighbors(points: Sequence[tuple[int, float]]) -> Iterator[list[tuple[int, float]]]:
+    """Points in runs without a gap: between them nothing is quantized, so there is no SQNR."""
+    part: list[tuple[int, float]] = []
+    for number, value in points:
+        if part and number != part[-1][0] + 1:
+            yield part
+            part = []
+        part.append((number, value))
+    if part:
+        yield part
 
 
 def _lanes(layers: Sequence[Layer], lanes: Sequence[DType], x: Axis, top: float) -> Iterator[Markup]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dovetail.catalog import all_rules
 from dovetail.finding import Finding, Severity, Status
 from dovetail.printable import size_text
-from dovetail.report.figures import HEADERS, with_unit
+from dovetail.report.figures import header_of, with_unit
 from dovetail.report.page.figure_charts import pareto_chart
-from dovetail.report.page.markup import Content, Markup, code_block, details, prose, section, table, tag
+from dovetail.report.page.markup import Content, Markup, code_block, details, inline, prose, section, table, tag
 from dovetail.report.result import Result
 from dovetail.rules.rule import Rule
 from dovetail.trials.decision import Decision
@@ -40,12 +40,12 @@ def _whole(decision: Decision, number: int) -> Markup:
     rows = []
     for row in decision.alternatives:
         label = tag("strong", row.label, " (taken)") if row.label == decision.taken else row.label
-        rows.append((label, *(with_unit(name, row.figures.get(name)) or "not checked" for name in names), row.failure))
-    headers = ("alternative", *(HEADERS.get(name, name) for name in names), "not usable because")
+        rows.append((label, *(with_unit(name, row.figures.get(name)) or "not measured" for name in names), row.failure))
+    headers = ("alternative", *(header_of(name) for name in names), "not usable because")
     return tag(
         "div",
         tag("h3", f"{decision.knob}: {decision.taken}"),
-        tag("p", decision.reason),
+        tag("p", inline(decision.reason)),
         tag("p", tag("strong", "Criterion: "), f"{decision.rule} ({decision.samples} samples)"),
         pareto_chart(decision, number),
         table(f"Alternatives for {decision.knob}", headers, rows, numeric=range(1, len(names) + 1)),
@@ -55,9 +55,7 @@ def _whole(decision: Decision, number: int) -> Markup:
 def _alternatives_text(decision: Decision) -> list[Markup]:
     rows = []
     for row in decision.alternatives:
-        figures = ", ".join(
-            f"{HEADERS.get(name, name)} {with_unit(name, value)}" for name, value in row.figures.items()
-        )
+        figures = ", ".join(f"{header_of(name)} {with_unit(name, value)}" for name, value in row.figures.items())
         rows.append(tag("div", f"{row.label}: {figures or 'no figure'}{row.failure and f'; {row.failure}'}"))
     return rows
 
@@ -108,8 +106,8 @@ def _rule(findings: list[Finding], rule: Rule | None) -> Markup:
 
 
 def _finding(finding: Finding) -> Markup:
-    fix = tag("p", tag("strong", "Fix: "), finding.fix) if finding.fix else None
-    text = tag("p", tag("code", str(finding.place)), f": {finding.message}")
+    fix = tag("p", tag("strong", "Fix: "), inline(finding.fix)) if finding.fix else None
+    text = tag("p", tag("code", str(finding.place)), ": ", inline(finding.message))
     return tag("li", text, fix, class_="finding", data_severity=str(finding.severity))
 
 
@@ -126,7 +124,7 @@ def run_section(result: Result) -> Markup:
         parts.append(tag("h3", tag("code", artifact.path), f" ({size_text(artifact.bytes)}{made_by})"))
         if artifact.load:
             parts += [tag("p", "Load it with:"), code_block(artifact.load)]
-    parts += [tag("p", note) for note in result.notes if note.startswith("deploy ")]
+    parts += [tag("p", inline(note)) for note in result.notes if note.startswith("deploy ")]
     rows = [
         (a.path, "ships" if a.shipped else "for inspection", size_text(a.bytes), a.sha256) for a in result.artifacts
     ]
@@ -143,7 +141,7 @@ def origin_section(result: Result) -> Markup:
         data = result.calibration
         parts.append(tag("p", f"Calibrated on {data.samples} samples from {data.source} (SHA-256 {data.sha256[:12]})."))
     if result.notes:
-        parts += [tag("h3", "Notes"), tag("ul", [tag("li", note) for note in result.notes])]
+        parts += [tag("h3", "Notes"), tag("ul", [tag("li", inline(note)) for note in result.notes])]
     if result.tail is not None:
         rows = [(node.name, node.op, node.reason) for node in result.tail.nodes[:_LISTED_PLACES]]
         parts.append(table("Nodes of tail.onnx, which the target cannot run", ("node", "operator", "reason"), rows))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dovetail.report.figures import HEADERS, with_unit
+from dovetail.report.figures import header_of, with_unit
 from dovetail.report.page.markup import Content, Markup
-from dovetail.report.page.svg import Axis, dot, figure, fitting, line, padded, path, rect, text, x_axis, y_axis
+from dovetail.report.page.svg import CHAR, Axis, dot, figure, fitting, line, padded, path, rect, text, x_axis, y_axis
 from dovetail.report.result import Spread
 from dovetail.trials.decision import Alternative, Decision
 
@@ -33,7 +33,7 @@ class Bar:
 def bars(number: str, title: str, unit: str, rows: Sequence[Bar]) -> Markup:
     """Horizontal bars from zero; whiskers from the lower to the upper bound."""
     most = max(max(row.value, row.high or 0.0) for row in rows)
-    x = Axis(0.0, most or 1.0, _LEFT, _RIGHT - 70)
+    x = Axis(0.0, most or 1.0, _LEFT, _WIDTH - 16 - max(len(row.note) for row in rows) * CHAR)
     bottom = 14 + len(rows) * _ROW
     marks: list[Content] = [*x_axis(x, 10, bottom, unit)]
     for i, row in enumerate(rows):
@@ -85,7 +85,7 @@ def pareto_chart(decision: Decision, number: int) -> Markup | None:
     x = Axis(*padded([row.figures[cost] for row in rows], with_zero=True), 70, _RIGHT)
     top, bottom = 26, 250
     y = Axis(*padded([row.figures[_GAIN] for row in rows]), bottom, top)
-    header = HEADERS.get(cost, cost)
+    header = header_of(cost)
     marks: list[Content] = [*y_axis(y, 70, _RIGHT, "SQNR dB"), *x_axis(x, top, bottom, header)]
     front = _front(rows, cost)
     marks.append(path([(x(row.figures[cost]), y(row.figures[_GAIN])) for row in front], "front"))

@@ -10,8 +10,8 @@ from dovetail.report.page.markup import Markup, tag
 from dovetail.report.page.svg import Axis, figure, line, rect, text
 from dovetail.report.result import Result, TensorRange
 
-_WIDTH, _HEIGHT = 460, 190
-_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 448, 16, 130
+_WIDTH, _HEIGHT = 380, 212
+_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 370, 16, 130
 # The distance of grid lines in units of the drawing below which only every second, fourth, ... is drawn.
 _LINE_DISTANCE = 5.0
 
@@ -55,7 +55,7 @@ def _chart(
         title = f"{title}; alone, {losses[recorded.original_name]:.1f} dB at its consumer"
     lines = _texts(recorded, row, grid, outside)
     marks = [*_grid(x, grid), *_bars(x, recorded, grid), *_ends(x), *_captions(lines)]
-    return figure(f"histogram-{number}", title, " ".join(lines), _WIDTH, _HEIGHT + 14, marks)
+    return figure(f"histogram-{number}", title, " ".join(lines), _WIDTH, _HEIGHT, marks)
 
 
 def _bars(x: Axis, recorded: TensorRange, grid: tuple[float, float, float] | None) -> Iterator[Markup]:

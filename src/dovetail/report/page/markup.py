@@ -107,13 +107,14 @@ def prose(text: str) -> Markup:
     for block in re.split(r"\n\s*\n", text.strip()):
         items = re.split(r"^[-*] ", block, flags=re.MULTILINE)
         if len(items) > 1:
-            before = [tag("p", _inline(items[0]))] if items[0].strip() else []
-            blocks += [*before, tag("ul", [tag("li", _inline(item)) for item in items[1:]])]
+            before = [tag("p", inline(items[0]))] if items[0].strip() else []
+            blocks += [*before, tag("ul", [tag("li", inline(item)) for item in items[1:]])]
         else:
-            blocks.append(tag("p", _inline(block)))
+            blocks.append(tag("p", inline(block)))
     return markup(blocks)
 
 
-def _inline(text: str) -> list[Markup]:
+def inline(text: str) -> list[Markup]:
+    """A text in which code is between backticks."""
     parts = re.split(r"`([^`]+)`", " ".join(text.split()))
     return [tag("code", part) if number % 2 else markup(part) for number, part in enumerate(parts)]

@@ -24,9 +24,8 @@ def metrics_section(result: Result) -> Markup:
             parts.append(_accuracy(accuracy, kind))
     rows = list(_output_rows(metrics))
     if rows:
-        parts.append(
-            table(_caption(metrics), ("output", "measure", "simulation", "target", "device"), rows, numeric=(2, 3, 4))
-        )
+        sides = ("simulation", "target", *(("device",) if metrics.sqnr_db.device_vs_float is not None else ()))
+        parts.append(table(_caption(metrics), ("output", "measure", *sides), rows, numeric=(2, 3, 4)))
     else:
         parts.append(tag("p", "No output was compared: the run stopped before that."))
     chart = spread_chart(_spreads(metrics))
@@ -67,12 +66,12 @@ def _output_rows(metrics: Metrics) -> Iterator[tuple[str, ...]]:
         yield name, "same top class as float", *_sides(metrics.top1_agreement, name)
 
 
-def _sides(comparisons: Comparisons, name: str, unit: str = "") -> tuple[str, str, str]:
-    """Simulation and target on the same samples, and the device."""
+def _sides(comparisons: Comparisons, name: str, unit: str = "") -> tuple[str, ...]:
+    """Simulation and target on the same samples, and the device if one ran."""
     simulation = comparisons.simulation_where_target_ran or comparisons.simulation_vs_float
-    columns = (simulation, comparisons.target_vs_float or {}, comparisons.device_vs_float or {})
-    first, second, third = (_value(column.get(name), unit) for column in columns)
-    return first, second, third
+    columns = [simulation, comparisons.target_vs_float or {}]
+    columns += [comparisons.device_vs_float] if comparisons.device_vs_float is not None else []
+    return tuple(_value(column.get(name), unit) for column in columns)
 
 
 def _caption(metrics: Metrics) -> str:

@@ -20,6 +20,14 @@
   system.addEventListener("change", applyTheme);
   applyTheme();
 
+  // Only what scrolls takes the focus.
+  const boxes = document.querySelectorAll(".scroll");
+  const markScrollable = () => {
+    for (const box of boxes) box.tabIndex = box.scrollWidth > box.clientWidth ? 0 : -1;
+  };
+  addEventListener("resize", markScrollable);
+  addEventListener("load", markScrollable);
+
   // Copy buttons, where the browser allows it.
   for (const copy of document.querySelectorAll("button.copy")) {
     if (!navigator.clipboard) continue;
@@ -109,6 +117,7 @@
     const range = found.length ? "rows " + (first + 1) + " to " + (first + shown.length) + " of " : "";
     count.textContent = range + found.length + (found.length === rows.length ? "" : " that match, of " + rows.length);
     caption.textContent = "Planned and deployed";
+    markScrollable();
   };
   const restart = () => { first = 0; show(); };
   search.addEventListener("input", restart);

@@ -18,15 +18,15 @@ from dovetail.report.result import Result
 _TITLES = {
     "comparison": "Comparison",
     "verdicts": "Verdicts",
-    "metrics": "Accuracy and SQNR",
-    "depth": "Along the network",
-    "worst": "Worst tensors",
+    "metrics": "Accuracy",
+    "depth": "Network",
+    "worst": "Tensors",
     "decisions": "Decisions",
     "findings": "Findings",
-    "cost": "Latency and size",
+    "cost": "Latency",
     "tensors": "Planned and deployed",
     "run": "Run it",
-    "origin": "How it was made",
+    "origin": "Details",
 }
 # Nothing is loaded: the style sheet and the script of the page are inside it.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -99,7 +99,9 @@ def _depth_notes(result: Result) -> list[Markup]:
     if not result.plan:
         return []
     if not result.operators:
-        text = "This result is of an older schema, without the operators: the chart has tensors in the order of the plan."
+        text = (
+            "This result is of an older schema, without the operators: the chart has tensors in the order of the plan."
+        )
         return [tag("p", text)]
     text = (
         "SQNR of what each operator computes in the simulation, in which everything before it is quantized too, and "

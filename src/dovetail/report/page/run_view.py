@@ -15,7 +15,7 @@ from dovetail.report.result import OperatorRow, Result
 from dovetail.storage import Reason
 
 # Rows that are not as planned come first.
-_ORDER = {Outcome.CHANGED: 0, Outcome.NOT_FOUND: 1, Outcome.ABSORBED: 2, None: 3, Outcome.MATCHED: 4}
+_ORDER = {Outcome.CHANGED: 0, Outcome.NOT_FOUND: 1, Outcome.ABSORBED: 2, Outcome.MATCHED: 3, None: 4}
 # The reasons of a plan row that say that an input of an operator is a constant.
 _CONSTANT = (Reason.CONSTANT, Reason.BIAS)
 
@@ -24,13 +24,15 @@ _CONSTANT = (Reason.CONSTANT, Reason.BIAS)
 class Layer:
     """One operator along the depth: the precision in which it reads its activations, and the SQNR of its output.
 
-    ``dtype``: None if the plan has no row for what it reads. ``is_boundary``: an input is of another precision.
+    ``dtype``: None if the plan has no row for what it reads. ``weight``: that of its weight. ``converted``: that of an
+    activation which it reads in another precision. ``is_boundary``: an input is converted for it.
     """
 
     name: str
     op_type: str
     dtype: DType | None
     weight: DType | None
+    converted: DType | None
     sqnr_db: float | None
     detail: str
     is_boundary: bool
@@ -39,7 +41,8 @@ class Layer:
     def precision(self) -> str:
         if self.dtype is None:
             return "not planned"
-        return str(self.dtype) if self.weight is None else f"{self.dtype}, weights {self.weight}"
+        weight = "" if self.weight is None else f", weight {self.weight}"
+        return f"{self.dtype}{weight}{'' if self.converted is None else f', an input in {self.converted}'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ def layers_of(result: Result) -> list[Layer]:
     tensors = {row.tensor: row for row in result.plan if row.edge is None}
     if not result.operators:
         return [
-            Layer(row.original_name, "", row.dtype, None, quality.get(row.tensor), row.detail, False)
+            Layer(row.original_name, "", row.dtype, None, None, quality.get(row.tensor), row.detail, False)
             for row in tensors.values()
             if row.why is not Reason.INTERIOR
         ]
@@ -99,6 +102,7 @@ class _Depth:
         if row is not None and row.why is Reason.INTERIOR:  # fused with the operator before it
             dtype = self._dtypes.get(row.tensor, dtype)
         before = {self._dtypes[name] for name in operator.inputs if name in self._dtypes}
+        conversions = [read.dtype for name in operator.inputs if (read := self._conversion(operator.node, name))]
         self._dtypes |= dict.fromkeys(operator.outputs, dtype)
         known = [db for name in operator.outputs if (db := self._quality.get(name)) is not None]
         names = [self._tensors[name].original_name for name in operator.outputs if name in self._tensors]
@@ -107,10 +111,18 @@ class _Depth:
             operator.op_type,
             dtype,
             self._weights.get(operator.node),
+            next((converted for converted in conversions if converted is not dtype), None),
             min(known, default=None),
             "" if row is None else row.detail,
-            dtype is not None and any(other is not None and other is not dtype for other in before),
+            bool(conversions) or (dtype is not None and any(other not in (None, dtype) for other in before)),
         )
+
+    def _conversion(self, node: str, tensor: str) -> PlanRow | None:
+        """The row of an input that is converted to another dtype on its edge, and not by the kernel itself."""
+        own, read = self._tensors.get(tensor), self._read.get((node, tensor))
+        if own is None or read is None or own.why is Reason.ON_EDGES or own.dtype is read.dtype:
+            return None
+        return read
 
     def _row(self, operator: OperatorRow) -> PlanRow | None:
         """The plan of the first input that has one, as this operator reads it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dovetail.finding import Severity, Status, Verdict
-from dovetail.report.page.markup import Content, Markup, details, section, table, tag
+from dovetail.report.page.markup import Content, Markup, details, inline, section, table, tag
 from dovetail.report.result import Result
 
 # What each verdict answers.
@@ -62,7 +62,7 @@ def verdicts(result: Result) -> Markup:
             "li",
             tag("h3", tag("code", name), " ", status_badge(verdict)),
             tag("p", _QUESTIONS.get(name, ""), class_="question"),
-            tag("p", verdict.reason),
+            tag("p", inline(verdict.reason)),
             _conditions(verdict),
             class_=f"verdict {verdict.status}",
         )
@@ -103,4 +103,4 @@ def _not_checked(result: Result) -> Markup:
         rows.append(("accuracy on real data", "the samples are random: figures do not tell how accurate the model is"))
     if not rows:
         return tag("p", "Everything was checked.")
-    return table("Not checked", ("what", "why"), rows, class_="not-checked")
+    return table("Not checked", ("what", "why"), [(what, inline(why)) for what, why in rows], class_="not-checked")
