@@ -31,13 +31,15 @@ def verify_command(context: click.Context, run: Path, outputs: Path | None, requ
     """Compare the outputs of a device with the simulation.
 
     The device must have run the folder RUN/device. RUN/result.json is rewritten with the verdict and
-    the metrics of the device.
+    the metrics of the device, and RUN/report.html if there is one.
     """
     from dovetail.device.pack import FOLDER, OUTPUTS
     from dovetail.device.verify_device import verify_device
     from dovetail.finding import PASSES_WHEN
+    from dovetail.rundir import PAGE
 
     for name in require:
         if name not in PASSES_WHEN:
             raise InputError(f"--require {name}: unknown verdict; expected one of {', '.join(PASSES_WHEN)}")
-    context.exit(show(verify_device(run, outputs or run / FOLDER / OUTPUTS), run, require))
+    page = (run / PAGE).exists()
+    context.exit(show(verify_device(run, outputs or run / FOLDER / OUTPUTS), run, require, page=page))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dovetail.finding import Finding
 from dovetail.printable import size_text
-from dovetail.report.page.markup import Content, Markup, section, table, tag
+from dovetail.report.page.detail_sections import flat_options
+from dovetail.report.page.markup import Content, Markup, details, section, table, tag
 from dovetail.report.page.metric_section import spread_of
 from dovetail.report.page.run_view import tensor_rows
 from dovetail.report.page.verdict_section import status_badge
@@ -33,10 +34,10 @@ def comparison_section(first: Result, second: Result, names: tuple[str, str]) ->
 def _settings(first: Result, second: Result, a: str, b: str) -> Markup:
     rows = [("model", first.model, second.model), ("target", first.target, second.target)]
     rows.append(("precision", first.precision, second.precision))
-    names = dict.fromkeys((*first.options, *second.options))
+    options = [flat_options(run.options) for run in (first, second)]
     shown = {name for name, _, _ in rows}
-    for name in names:
-        before, after = (str(run.options.get(name, "not recorded")) for run in (first, second))
+    for name in dict.fromkeys((*options[0], *options[1])):
+        before, after = (values.get(name, "not recorded") for values in options)
         if before != after and name not in shown:
             rows.append((name, before, after))
     versions = dict.fromkeys((*first.versions, *second.versions))
@@ -107,7 +108,7 @@ def _plan(first: Result, second: Result, a: str, b: str) -> Markup:
         return tag("p", "Both plans have the same dtype everywhere.")
     listed = "" if len(rows) <= _LISTED else f"; the first {_LISTED}"
     caption = f"Plans: {len(rows)} rows have another dtype{listed}"
-    return table(caption, ("tensor", "where", a, b), rows[:_LISTED])
+    return details(caption, table(caption, ("tensor", "where", a, b), rows[:_LISTED]))
 
 
 def _findings(first: Result, second: Result, a: str, b: str) -> Markup:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from dovetail.catalog import all_rules
 from dovetail.finding import Finding, Severity, Status
@@ -147,13 +148,26 @@ def origin_section(result: Result) -> Markup:
         parts.append(table("Nodes of tail.onnx, which the target cannot run", ("node", "operator", "reason"), rows))
     if result.passes:
         parts.append(details(f"Rewrites ({len(result.passes)} passes)", *_passes(result)))
-    options = [(name, str(value)) for name, value in result.options.items() if not isinstance(value, dict)]
+    options = flat_options(result.options)
     if options:
-        parts.append(details("Options", table("Options of the run", ("option", "value"), options)))
+        parts.append(details("Options", table("Options of the run", ("option", "value"), list(options.items()))))
     parts.append(details("Versions", table("Versions", ("component", "version"), list(result.versions.items()))))
     times = [(name, f"{seconds:.2f}") for name, seconds in result.timings_s.items()]
     parts.append(details("Times", table("CPU seconds per stage", ("stage", "seconds"), times, numeric=(1,))))
     return section("origin", "How the run was made", *parts)
+
+
+def flat_options(options: Mapping[str, Any]) -> dict[str, str]:
+    """Every option as text; those of a table as ``table.option``."""
+    texts: dict[str, str] = {}
+    for name, value in options.items():
+        if isinstance(value, dict) and value:
+            texts |= {f"{name}.{key}": text for key, text in flat_options(value).items()}
+        elif isinstance(value, list):
+            texts[name] = ", ".join(map(str, value)) or "not set"
+        else:
+            texts[name] = "not set" if value is None or value == {} else str(value)
+    return texts
 
 
 def _passes(result: Result) -> Iterator[Markup]:

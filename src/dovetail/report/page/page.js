@@ -61,7 +61,7 @@
         rule.hidden = shown === 0;
         count += shown;
       }
-      byId("finding-count").textContent = count + " findings shown";
+      byId("finding-count").textContent = count === 1 ? "1 finding shown" : count + " findings shown";
     };
     findingSearch.addEventListener("input", show);
     severity.addEventListener("change", show);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from importlib.resources import files
 
 import dovetail
@@ -28,12 +30,14 @@ _TITLES = {
     "run": "Run it",
     "origin": "Details",
 }
-# Nothing is loaded: the style sheet and the script of the page are inside it.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+# The browser loads nothing and runs no script but that of the page.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{}'"
 
 
 def render_page(result: Result, other: Result | None = None) -> str:
     """One HTML page about a run, or about a run beside another one; the same results give the same bytes."""
+    script = _asset("page.js")
+    policy = _POLICY.format(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode())
     title = f"{result.model} on {result.target} in {result.precision}"
     names = _names(result, other)
     shown = title if other is None else f"{names[0]} compared with {names[1]}"
@@ -46,13 +50,13 @@ def render_page(result: Result, other: Result | None = None) -> str:
         tag("nav", tag("ul", links), aria_label="Sections"),
         tag("main", sections, id="content", tabindex=-1),
         tag("footer", tag("p", f"Made by Dovetail {dovetail.__version__} from result.json (run {result.run}).")),
-        Markup(f"<script>{_asset('page.js')}</script>"),
+        Markup(f"<script>{script}</script>"),
     ]
     head = [
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
         tag("title", f"Dovetail report: {shown}"),
         Markup(f"<style>{_asset('page.css')}</style>"),
     ]

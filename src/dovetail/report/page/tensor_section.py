@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dovetail.backend import Outcome
 from dovetail.printable import printable
 from dovetail.report.page.histogram_chart import histogram_charts
-from dovetail.report.page.markup import Content, Markup, section, table, tag
+from dovetail.report.page.markup import Content, Markup, details, section, table, tag
 from dovetail.report.page.run_view import TensorRow, tensor_rows
 from dovetail.report.result import Result
 
@@ -38,7 +38,7 @@ def worst_section(result: Result) -> Markup:
             for loss in losses
         ]
         headers = ("tensor", "dB at its consumer, quantized alone", "dB in the simulation")
-        parts.append(table("Tensors that lose most", headers, rows, numeric=(1, 2)))
+        parts.append(details("Tensors that lose most", table("Tensors that lose most", headers, rows, numeric=(1, 2))))
     return section("worst", "Worst tensors", *parts)
 
 
