@@ -23,7 +23,10 @@
   // Only what scrolls takes the focus.
   const boxes = document.querySelectorAll(".scroll");
   const markScrollable = () => {
-    for (const box of boxes) box.tabIndex = box.scrollWidth > box.clientWidth ? 0 : -1;
+    for (const box of boxes) {
+      const scrolls = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight;
+      box.tabIndex = scrolls ? 0 : -1;
+    }
   };
   addEventListener("resize", markScrollable);
   addEventListener("load", markScrollable);
@@ -77,7 +80,7 @@
     const cells = row.map((index) => data.texts[index]);
     return { cells, text: cells.join("\n").toLowerCase() };
   });
-  const PAGE = 100;
+  const PAGE = 50;
   const numeric = new Set(data.headers.map((header, index) => (header.startsWith("SQNR") ? index : -1)));
   const [search, outcome, dtype, sort] = ["search", "outcome", "dtype", "sort"].map((id) => byId("tensor-" + id));
   const [previous, next, count] = ["previous", "next", "count"].map((id) => byId("tensor-" + id));
@@ -122,13 +125,15 @@
   const restart = () => { first = 0; show(); };
   search.addEventListener("input", restart);
   for (const element of [outcome, dtype, sort]) element.addEventListener("change", restart);
-  const turn = (by, other) => () => {
-    first += by;
-    show();
-    if (document.activeElement && document.activeElement.disabled) other.focus();
+  const turn = (by, button, other) => {
+    button.addEventListener("click", () => {
+      first += by;
+      show();
+      if (button.disabled) other.focus();
+    });
   };
-  previous.addEventListener("click", turn(-PAGE, next));
-  next.addEventListener("click", turn(PAGE, previous));
+  turn(-PAGE, previous, next);
+  turn(PAGE, next, previous);
   document.addEventListener("keydown", (event) => {
     const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
     if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) {

@@ -53,6 +53,7 @@ def figure(
     number: str, title: str, description: str, width: int, height: int, *marks: Content, least: int = 0
 ) -> Markup:
     """A chart with a title and a description for a screen reader; ``least``: below this width it scrolls."""
+    number = f"chart-{number}"
     labels = f"{number}-title {number}-desc"
     drawing = tag(
         "svg",
