@@ -156,6 +156,11 @@ def test_the_keyboard_reaches_and_works_everything(page: Browser) -> None:
     before = first_name(page)
     page.press("Enter", "\r")
     assert first_name(page) != before
+    assert page.run(focused) == "tensor-next"
+    for _ in range(10):  # to the last page
+        page.press("Enter", "\r")
+        if page.run("document.getElementById('tensor-next').disabled"):
+            break
     assert page.run(focused) == "tensor-previous", "the button that can no longer be pressed gives the focus away"
 
 
@@ -244,12 +249,12 @@ def test_five_thousand_tensors_are_quick(result: Result, browser: Browser, tmp_p
     start = time.monotonic()
     filtered_ms = browser.run("""(() => {
       const search = document.getElementById('tensor-search'), start = performance.now();
-      search.value = 'stages.42 output_21'; search.dispatchEvent(new Event('input'));
+      search.value = 'stages.42 output_213'; search.dispatchEvent(new Event('input'));
       document.body.getBoundingClientRect();
       return performance.now() - start;
     })()""")
     print(f"{len(text.encode())} bytes, loaded in {loaded_ms:.0f} ms, filtered in {filtered_ms:.0f} ms")
-    assert 0 < rows(browser) < 50
+    assert rows(browser) == 10
     assert loaded_ms < 5000
     assert filtered_ms < 1000
     assert time.monotonic() - start < 10

@@ -47,7 +47,7 @@ def depth_chart(
         WIDTH,
         bottom + 44,
         marks,
-        least=640,
+        least=820,
     )
     return [_key(lanes, bool(other), other_name), chart, _islands(planned, islands, boundaries)]
 

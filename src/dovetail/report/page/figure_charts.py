@@ -47,7 +47,7 @@ def bars(number: str, title: str, unit: str, rows: Sequence[Bar]) -> Markup:
             marks += [line(x(value), middle - 5, x(value), middle + 5, "whisker") for value in (row.low, row.high)]
         marks.append(text(end + 8, y + 18, row.note))
     described = "; ".join(f"{row.label}: {row.note}" for row in rows)
-    return figure(number, title, described, _WIDTH, bottom + 40, marks, least=480)
+    return figure(number, title, described, _WIDTH, bottom + 40, marks, least=620)
 
 
 def spread_chart(rows: Mapping[str, Spread]) -> Markup | None:
@@ -67,7 +67,7 @@ def spread_chart(rows: Mapping[str, Spread]) -> Markup | None:
         marks.append(line(x(spread.min_db), y - 7, x(spread.min_db), y + 7, "limit"))
     title = "SQNR per sample: mean (dot), standard deviation (bar), lowest sample (tick)"
     described = "; ".join(f"{label}: {spread_text(spread)}" for label, spread in rows.items())
-    return figure("spread", title, described, _WIDTH, bottom + 40, marks, least=480)
+    return figure("spread", title, described, _WIDTH, bottom + 40, marks, least=620)
 
 
 def spread_text(spread: Spread) -> str:
@@ -104,7 +104,7 @@ def pareto_chart(decision: Decision, number: int) -> Markup | None:
         f"{row.label}: {row.figures[_GAIN]:.1f} dB at {with_unit(cost, row.figures[cost])}" for row in front
     )
     return figure(
-        f"pareto-{number}", title, f"Taken: {decision.taken}. {described}", _WIDTH, bottom + 44, marks, least=480
+        f"pareto-{number}", title, f"Taken: {decision.taken}. {described}", _WIDTH, bottom + 44, marks, least=620
     )
 
 
