@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail.backend import Outcome
 from dovetail.encoding import DType
 from dovetail.finding import Status, Verdict
 from dovetail.report.page.histogram_chart import grid_of
@@ -119,13 +118,13 @@ def test_findings_decisions_and_latency_are_shown_with_their_reasons(result: Res
 
 def test_differences_between_plan_and_compiled_model_come_first(result: Result) -> None:
     rows = tensor_rows(with_everything(result))
-    assert (rows[0].outcome, rows[0].found) == (Outcome.CHANGED, "planned uint8, found float32")
+    assert (rows[0].deployed, rows[0].found) == ("changed", "planned uint8, found float32")
     page = Page(render_page(with_everything(result)))
     first = [page.data["texts"][index] for index in page.data["rows"][0]]
     assert first[0] == rows[0].name
     assert first[3:5] == ["changed", "planned uint8, found float32"]
-    found = Counter(str(row.outcome) for row in tensor_rows(result))
-    assert found["matched"] == len(result.read_back), "every row that was read back is beside its plan"
+    found = Counter(row.deployed for row in tensor_rows(result))
+    assert found["as planned"] == len(result.read_back), "every row that was read back is beside its plan"
 
 
 def test_no_text_of_a_result_becomes_markup(result: Result) -> None:
@@ -190,6 +189,7 @@ def test_a_result_of_an_earlier_schema_is_shown(version: int, tmp_path: Path) ->
     assert raw["model"] in page.text
     assert len(page.data["rows"]) == len(raw["plan"])
     assert "of an older schema" in page.text
+    assert "Islands and boundaries are not known" in page.text
     assert "No histogram is recorded in this result." in page.text
 
 
@@ -250,7 +250,9 @@ def test_the_grid_of_a_tensor_is_what_its_integers_represent(result: Result) -> 
     [
         ("blocks.3.attn/MatMul_out", "blocks.3"),
         ("/model/layers.10/self_attn/Add", "model/layers.10"),
-        ("layer1.0.conv1/Conv_output", "layer1"),
+        ("layer1.0.conv1/Conv_output", "layer1.0"),
+        ("encoder.norm1/Add_out", "encoder"),
+        ("Reshape_2_out", ""),
         ("logits", ""),
         ("", ""),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from dovetail.encoding import DType
-from dovetail.report.page.markup import Content, Markup, table, tag
+from dovetail.report.page.markup import Content, Markup, details, table, tag
 from dovetail.report.page.run_view import Island, Layer, block_of, islands_of
 from dovetail.report.page.svg import CHAR, Axis, dot, figure, fitting, line, path, rect, text, y_axis
 
@@ -17,20 +17,27 @@ _MOST_DB = 90.0
 # With more operators than this only the worst ones are marked, and the precision map has no gaps between operators.
 _MARKED = 500
 _LISTED_ISLANDS = 40
+# With more islands than this the table is shown on request; and the widest label of a block.
+_OPEN_ISLANDS, _BLOCK_LABEL = 8, 150.0
 
 
 def depth_chart(
-    layers: Sequence[Layer], other: Mapping[str, float | None] | None = None, other_name: str = ""
+    layers: Sequence[Layer],
+    other: Mapping[str, float | None] | None = None,
+    other_name: str = "",
+    *,
+    has_operators: bool = True,
 ) -> list[Markup]:
     """The SQNR of every operator along the depth, its precision, islands and boundaries.
 
-    ``other``: the SQNR of another run by name, drawn as a second line.
+    ``other``: the SQNR of another run by name, drawn as a second line. ``has_operators``: the layers are operators and
+    not tensors, of which it is not known what is computed from what.
     """
     planned = [layer for layer in layers if layer.dtype is not None]
     if not planned:
         return [tag("p", "No operator has a planned precision: the run stopped before the plan.")]
     lanes = sorted({layer.dtype for layer in planned if layer.dtype is not None}, key=lambda d: (d.bits, str(d)))
-    x = Axis(0, max(len(planned) - 1, 1), _LEFT + 6, _RIGHT - 6)
+    x = Axis(-0.5, len(planned) - 0.5, _LEFT, _RIGHT)
     known = [layer.sqnr_db for layer in planned if layer.sqnr_db is not None]
     lanes_top = _TOP + (_SQNR_HEIGHT if known else 0) + _GAP
     bottom = lanes_top + len(lanes) * _LANE
@@ -38,27 +45,39 @@ def depth_chart(
     if known:
         marks += _sqnr(planned, x, other or {})
     marks += _lanes(planned, lanes, x, lanes_top)
-    islands = islands_of(planned)
+    if has_operators:
+        marks += [text(_LEFT, bottom + 36, "input"), text(_RIGHT, bottom + 36, "output", anchor="end")]
+    islands = islands_of(planned) if has_operators else []
     boundaries = sum(layer.is_boundary for layer in planned)
+    title = "SQNR and precision of every operator, from the input (left) to the output (right)"
+    if not has_operators:
+        title = "SQNR and precision of every tensor, in the order of the plan"
     chart = figure(
         "depth",
-        "SQNR and precision of every operator, from the input (left) to the output (right)",
-        _description(planned, known, islands, boundaries),
+        title,
+        _description(planned, known, islands, boundaries, "operators" if has_operators else "tensors"),
         WIDTH,
         bottom + 44,
         marks,
         least=820,
     )
-    return [_key(lanes, bool(other), other_name), chart, _islands(planned, islands, boundaries)]
+    note = _islands(planned, islands, boundaries)
+    if not has_operators:
+        note = tag("p", "Islands and boundaries are not known: the result does not record the operators.")
+    return [_key(lanes, has_operators, other_name if other else ""), chart, note]
 
 
-def _description(layers: Sequence[Layer], known: Sequence[float], islands: Sequence[Island], boundaries: int) -> str:
+def _description(
+    layers: Sequence[Layer], known: Sequence[float], islands: Sequence[Island], boundaries: int, kind: str
+) -> str:
     measured = [layer for layer in layers if layer.sqnr_db is not None]
-    text_ = f"{len(layers)} operators, {len(islands)} islands of wider precision, {boundaries} boundaries."
+    text_ = f"{len(layers)} {kind}."
+    if kind == "operators":
+        text_ += f" {len(islands)} islands of wider precision, {boundaries} boundaries."
     if not known:
         return text_
     worst = min(measured, key=lambda layer: layer.sqnr_db or 0.0)
-    return f"{text_} The SQNR is {min(known):.1f} to {max(known):.1f} dB; lowest at {worst.name} ({worst.op_type})."
+    return f"{text_} The SQNR is {min(known):.1f} to {max(known):.1f} dB; lowest at {worst.name}."
 
 
 def _sqnr(layers: Sequence[Layer], x: Axis, other: Mapping[str, float | None]) -> Iterator[Markup]:
@@ -93,7 +112,6 @@ def _neighbors(points: Sequence[tuple[int, float]]) -> Iterator[list[tuple[int, 
 
 def _lanes(layers: Sequence[Layer], lanes: Sequence[DType], x: Axis, top: float) -> Iterator[Markup]:
     """One lane per precision, so that it does not depend on color; a vertical line at every boundary."""
-    step = (x.end - x.start) / max(len(layers) - 1, 1)
     yield text(_LEFT - 6, top - 8, "precision", anchor="end", class_="unit")
     for number, dtype in enumerate(lanes):
         y = top + number * _LANE
@@ -104,11 +122,11 @@ def _lanes(layers: Sequence[Layer], lanes: Sequence[DType], x: Axis, top: float)
         y = top + lanes.index(layer.dtype) * _LANE if layer.dtype is not None else top
         names = layer.name if first == last else f"{layer.name} to {layers[last].name}"
         tip = f"{names}: {last - first + 1} operators in {layer.precision}"
-        start, end = x(first) - step / 2, x(last) + step / 2
+        start, end = x(first - 0.5), x(last + 0.5)
         yield rect(start, y + 2, end - start, _LANE - 4, f"run {_class(layer.dtype)}", tip)
     for i, layer in enumerate(layers):
         if layer.is_boundary:
-            yield line(x(i) - step / 2, top - 3, x(i) - step / 2, top + len(lanes) * _LANE + 3, "boundary")
+            yield line(x(i - 0.5), top - 3, x(i - 0.5), top + len(lanes) * _LANE + 3, "boundary")
 
 
 def _runs(layers: Sequence[Layer]) -> list[tuple[int, int]]:
@@ -123,30 +141,30 @@ def _runs(layers: Sequence[Layer]) -> list[tuple[int, int]]:
 
 
 def _blocks(layers: Sequence[Layer], x: Axis, bottom: float) -> Iterator[Markup]:
-    """Where a block of the network begins, by the names of its tensors; labels that would overlap are left out."""
-    starts: list[tuple[int, str]] = []
-    for i, layer in enumerate(layers):
-        block = block_of(layer.name)
-        if block and (not starts or starts[-1][1] != block):
-            starts.append((i, block))
-    free = float(_LEFT)
-    ends = [*(x(i) for i, _ in starts[1:]), float(_RIGHT)]
-    for (i, block), end in zip(starts, ends, strict=False):
-        yield line(x(i), _TOP, x(i), bottom, "block")
-        label = fitting(block, max(end - x(i) + 24, 48))
-        if x(i) >= free:
-            yield text(x(i), bottom + 16, label)
-            free = x(i) + len(label) * CHAR + 8
-    yield text(_LEFT, bottom + 36, "input")
-    yield text(_RIGHT, bottom + 36, "output", anchor="end")
+    """Where a block of the network begins, by the names of its tensors; of labels that would overlap the longest
+    block's is kept."""
+    blocks = [block_of(layer.name) for layer in layers]
+    starts = [i for i, block in enumerate(blocks) if i == 0 or block != blocks[i - 1]]
+    lengths = [end - start for start, end in zip(starts, [*starts[1:], len(blocks)], strict=True)]
+    taken: list[tuple[float, float]] = []
+    for _, i in sorted(zip(lengths, starts, strict=True), key=lambda run: (-run[0], run[1])):
+        start, label = x(i - 0.5), fitting(blocks[i], _BLOCK_LABEL)
+        end = start + len(label) * CHAR + 8
+        if label and end < _RIGHT and all(end < left or start > right for left, right in taken):
+            taken.append((start, end))
+            yield line(start, _TOP, start, bottom, "block")
+            yield text(start, bottom + 16, label)
 
 
-def _key(lanes: Sequence[DType], is_compared: bool, other_name: str) -> Markup:
+def _key(lanes: Sequence[DType], has_operators: bool, other_name: str) -> Markup:
     entries = [
         tag("li", tag("span", class_=f"swatch {_class(dtype)}", aria_hidden="true"), str(dtype)) for dtype in lanes
     ]
-    entries.append(tag("li", tag("span", class_="swatch boundary-key", aria_hidden="true"), "boundary: a conversion"))
-    if is_compared:
+    if has_operators:
+        entries.append(
+            tag("li", tag("span", class_="swatch boundary-key", aria_hidden="true"), "boundary: a conversion")
+        )
+    if other_name:
         entries.append(tag("li", tag("span", class_="swatch second-key", aria_hidden="true"), f"SQNR of {other_name}"))
     return tag("ul", entries, class_="key", aria_label="Key of the chart")
 
@@ -165,7 +183,7 @@ def _islands(layers: Sequence[Layer], islands: Sequence[Island], boundaries: int
     left = len(islands) - len(rows)
     caption = f"Islands: neighboring operators with a wider precision than most ({len(islands)}; {count})"
     note = tag("p", f"{left} more islands are in the plan.") if left else None
-    return tag("div", table(caption, headers, rows, numeric=(2,)), note)
+    return details(caption, table(caption, headers, rows, numeric=(2,)), note, open_=len(islands) <= _OPEN_ISLANDS)
 
 
 def _class(dtype: DType | None) -> str:

@@ -134,7 +134,8 @@ def _texts(
     if row is not None and grid is not None:
         lines.append(f"{row.dtype} from {grid[0]:.4g} to {grid[1]:.4g}, step {grid[2]:.3g}")
         # Bins, not values, are compared with the grid.
-        lines.append(f"about {outside:.2%} outside of the grid" if outside else "no bin is outside of the grid")
+        share = "less than 0.01%" if 0 < outside < 1e-4 else f"about {outside:.2%}"
+        lines.append(f"{share} outside of the grid" if outside else "no bin is outside of the grid")
     elif row is not None:
         lines.append(f"{row.dtype}: no grid with one scale")
     return lines

@@ -83,12 +83,11 @@ def _header(title: str, result: Result, other: Result | None, names: tuple[str, 
 
 def _sections(result: Result, other: Result | None, other_name: str) -> list[Content]:
     second = None if other is None else {layer.name: layer.sqnr_db for layer in layers_of(other)}
+    chart = depth_chart(layers_of(result), second, other_name, has_operators=bool(result.operators))
     return [
         verdicts(result),
         metrics_section(result),
-        section(
-            "depth", "Along the network", *_depth_notes(result), *depth_chart(layers_of(result), second, other_name)
-        ),
+        section("depth", "Along the network", *_depth_notes(result), *chart),
         worst_section(result),
         decisions_section(result),
         findings_section(result),

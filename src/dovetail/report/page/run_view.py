@@ -14,8 +14,16 @@ from dovetail.qdq.emit import QUANTIZED
 from dovetail.report.result import OperatorRow, Result
 from dovetail.storage import Reason
 
-# Rows that are not as planned come first.
-_ORDER = {Outcome.CHANGED: 0, Outcome.NOT_FOUND: 1, Outcome.ABSORBED: 2, Outcome.MATCHED: 3, None: 4}
+# Outcome of a tensor that was read back -> what the table says.
+_SHOWN = {
+    Outcome.CHANGED: "changed",
+    Outcome.NOT_FOUND: "not found",
+    Outcome.ABSORBED: "fused",
+    Outcome.MATCHED: "as planned",
+}
+_NEVER_STORED, _NOT_READ_BACK = "never stored", "not read back"
+# In this order; rows that are not as planned come first.
+DEPLOYED = (*_SHOWN.values(), _NEVER_STORED, _NOT_READ_BACK)
 # The reasons of a plan row that say that an input of an operator is a constant.
 _CONSTANT = (Reason.CONSTANT, Reason.BIAS)
 
@@ -56,7 +64,7 @@ class Island:
 
 @dataclass(frozen=True, slots=True)
 class TensorRow:
-    """One row of the plan beside what was found in the compiled model."""
+    """One row of the plan beside what was found in the compiled model; ``deployed`` is one of ``DEPLOYED``."""
 
     key: str
     name: str
@@ -64,7 +72,7 @@ class TensorRow:
     planned: str
     scale: str
     why: str
-    outcome: Outcome | None
+    deployed: str
     found: str
     sqnr_db: float | None
 
@@ -151,9 +159,12 @@ def islands_of(layers: Sequence[Layer]) -> list[Island]:
 
 
 def block_of(name: str) -> str:
-    """The block of a network that a name is in: its beginning up to the first number, as ``blocks.3``."""
-    match = re.match(r"/?(?:[A-Za-z_][\w-]*[./])*?[A-Za-z_][A-Za-z_-]*[._]?\d+(?=[./_]|$)", name)
-    return match[0].lstrip("/") if match else ""
+    """The block of a network that a name is in: up to its first number, as ``blocks.3``, or its first part."""
+    parts = re.split(r"([./])", name.lstrip("./"))
+    numbers = [position for position, part in enumerate(parts) if part.isdecimal()]
+    if numbers:
+        return "".join(parts[: numbers[0] + 1])
+    return parts[0] if len(parts) > 1 else ""
 
 
 def tensor_rows(result: Result) -> list[TensorRow]:
@@ -171,7 +182,7 @@ def tensor_rows(result: Result) -> list[TensorRow]:
             of_edge.get(str(row.edge)) if row.edge else of_name.get(row.tensor) or of_name.get(row.original_name)
         )
         rows.append(_tensor_row(row, read_back, None if row.edge else quality.get(row.tensor)))
-    return sorted(rows, key=lambda row: _ORDER[row.outcome])
+    return sorted(rows, key=lambda row: DEPLOYED.index(row.deployed))
 
 
 def _tensor_row(row: PlanRow, found: TensorReadBack | None, sqnr_db: float | None) -> TensorRow:
@@ -183,10 +194,15 @@ def _tensor_row(row: PlanRow, found: TensorReadBack | None, sqnr_db: float | Non
         str(row.dtype),
         scale_text(row),
         f"{row.why}: {row.detail}" if row.detail else str(row.why),
-        None if found is None else found.outcome,
+        _deployed(row) if found is None else _SHOWN[found.outcome],
         "" if found is None else found.detail,
         sqnr_db,
     )
+
+
+def _deployed(row: PlanRow) -> str:
+    """What is known of a tensor that was not read back."""
+    return _NEVER_STORED if row.why is Reason.INTERIOR else _NOT_READ_BACK
 
 
 def scale_text(row: PlanRow) -> str:

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from dovetail.backend import Outcome
 from dovetail.printable import printable
 from dovetail.report.page.histogram_chart import histogram_charts
 from dovetail.report.page.markup import Content, Markup, details, section, table, tag
-from dovetail.report.page.run_view import TensorRow, tensor_rows
+from dovetail.report.page.run_view import DEPLOYED, TensorRow, tensor_rows
 from dovetail.report.result import Result
 
-# Outcome -> what the table says.
-_OUTCOMES: Mapping[Outcome | None, str] = {
-    Outcome.CHANGED: "changed",
-    Outcome.NOT_FOUND: "not found",
-    Outcome.ABSORBED: "fused",
-    Outcome.MATCHED: "as planned",
-    None: "not read back",
-}
 _HEADERS = ("tensor", "where", "planned", "deployed", "found", "scale", "SQNR dB", "reason")
 # What is shown without a script.
 _STATIC_ROWS = 50
@@ -58,7 +49,7 @@ def tensors_section(result: Result, other: Result | None = None, other_name: str
         return section("tensors", "Planned and deployed", tag("p", "There is no plan: the run stopped before it."))
     headers = [*_HEADERS, *((f"planned in {other_name}", f"SQNR dB in {other_name}") if other else ())]
     cells = _cells(rows, other)
-    data = _embedded({"headers": headers, **_pooled(cells), "outcomes": list(_OUTCOMES.values())})
+    data = _embedded({"headers": headers, **_pooled(cells)})
     return section(
         "tensors",
         "Planned and deployed",
@@ -70,20 +61,21 @@ def tensors_section(result: Result, other: Result | None = None, other_name: str
 
 
 def _summary(result: Result, rows: Sequence[TensorRow]) -> str:
-    counts = Counter(_OUTCOMES[row.outcome] for row in rows)
-    listed = ", ".join(f"{counts[name]} {name}" for name in _OUTCOMES.values() if counts[name])
+    counts = Counter(row.deployed for row in rows)
+    listed = ", ".join(f"{counts[name]} {name}" for name in DEPLOYED if counts[name])
     if not result.read_back:
         fidelity = result.verdicts.get("fidelity")
         why = "" if fidelity is None else f" ({fidelity.reason})"
         return f"Not checked: nothing was read back from a compiled model{why}. {len(rows)} rows are planned."
     explained = (
-        "Fused: the tensor is inside an operator and never stored. Not read back: the compiled model does not show it."
+        "Fused: the compiler put it inside an operator. Never stored: planned inside a fused operator. Not read back: "
+        "the compiled model does not show it, or it was not quantized."
     )
     return f"{len(rows)} planned tensors and edges: {listed}. {explained}"
 
 
 def _filter(rows: Sequence[TensorRow]) -> Markup:
-    outcomes = [name for outcome, name in _OUTCOMES.items() if any(row.outcome is outcome for row in rows)]
+    outcomes = [name for name in DEPLOYED if any(row.deployed == name for row in rows)]
     dtypes = sorted({row.planned for row in rows})
     return tag(
         "div",
@@ -109,7 +101,7 @@ def _cells(rows: Sequence[TensorRow], other: Result | None) -> list[list[str]]:
     for row in rows:
         beside = compared.get((row.name, row.place))
         more = [] if other is None else [beside.planned if beside else "not in it", _db(beside)]
-        found = [_OUTCOMES[row.outcome], row.found]
+        found = [row.deployed, row.found]
         cells.append([row.name, row.place, row.planned, *found, row.scale, _db(row), row.why, *more])
     return [[printable(cell) for cell in line] for line in cells]
 
