@@ -116,6 +116,14 @@ def test_findings_decisions_and_latency_are_shown_with_their_reasons(result: Res
         assert word in page.text
 
 
+def test_a_result_without_quantized_tensors_says_why_charts_are_missing(result: Result) -> None:
+    """As of a target that quantizes on edges only: there is a precision map, but no SQNR and no histogram."""
+    page = Page(render_page(replace(result, metrics=replace(result.metrics, tensors=(), ranges=()))))
+    assert "No SQNR per operator was measured" in page.text
+    assert "Precision of every operator, from the input" in page.text
+    assert "no tensor is quantized where it is produced" in page.text
+
+
 def test_differences_between_plan_and_compiled_model_come_first(result: Result) -> None:
     rows = tensor_rows(with_everything(result))
     assert (rows[0].deployed, rows[0].found) == ("changed", "planned uint8, found float32")
@@ -190,7 +198,7 @@ def test_a_result_of_an_earlier_schema_is_shown(version: int, tmp_path: Path) ->
     assert len(page.data["rows"]) == len(raw["plan"])
     assert "of an older schema" in page.text
     assert "Islands and boundaries are not known" in page.text
-    assert "No histogram is recorded in this result." in page.text
+    assert "No histogram is recorded in this result: it is of an older schema." in page.text
 
 
 def test_two_runs_are_compared(result: Result) -> None:

@@ -49,9 +49,10 @@ def depth_chart(
         marks += [text(_LEFT, bottom + 36, "input"), text(_RIGHT, bottom + 36, "output", anchor="end")]
     islands = islands_of(planned) if has_operators else []
     boundaries = sum(layer.is_boundary for layer in planned)
-    title = "SQNR and precision of every operator, from the input (left) to the output (right)"
+    shown = "SQNR and precision" if known else "Precision"
+    title = f"{shown} of every operator, from the input (left) to the output (right)"
     if not has_operators:
-        title = "SQNR and precision of every tensor, in the order of the plan"
+        title = f"{shown} of every tensor, in the order of the plan"
     chart = figure(
         "depth",
         title,

@@ -22,7 +22,8 @@ def histogram_charts(result: Result) -> list[Markup]:
     quality = {tensor.tensor: tensor.sqnr_db for tensor in result.metrics.tensors}
     losses = {loss.original_name: loss.consumer_sqnr_db for loss in result.metrics.losses}
     if not result.metrics.ranges:
-        return [tag("p", "No histogram is recorded in this result.")]
+        why = "it is of an older schema" if not result.operators else "no tensor is quantized where it is produced"
+        return [tag("p", f"No histogram is recorded in this result: {why}.")]
     charts = [
         _chart(number, recorded, rows.get(recorded.tensor), quality.get(recorded.tensor), losses)
         for number, recorded in enumerate(result.metrics.ranges)

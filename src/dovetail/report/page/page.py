@@ -106,6 +106,12 @@ def _depth_notes(result: Result) -> list[Markup]:
             "This result is of an older schema, without the operators: the chart has tensors in the order of the plan."
         )
         return [tag("p", text)]
+    if not any(tensor.sqnr_db is not None for tensor in result.metrics.tensors):
+        text = (
+            "No SQNR per operator was measured: only inputs of operators are quantized, or nothing is. The chart has "
+            "the precision in which each operator reads its activations."
+        )
+        return [tag("p", text)]
     text = (
         "SQNR of what each operator computes in the simulation, in which everything before it is quantized too, and "
         "the precision in which it reads its activations."
