@@ -102,6 +102,9 @@ OUTPUT = together(
 NO_CACHE = click.option(
     "--no-cache", is_flag=True, help="Compile and run everything again; neither read nor write the cache."
 )
+REPORT = click.option(
+    "--report", "page", is_flag=True, help="Also write report.html, a page about the result, to the run directory."
+)
 NO_RANGE_REPAIR = click.option(
     "--no-range-repair",
     is_flag=True,
