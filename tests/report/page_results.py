@@ -12,6 +12,7 @@ import dovetail
 from dovetail import zoo
 from dovetail.backend import Estimate, Outcome, TensorReadBack
 from dovetail.edge import Edge
+from dovetail.encoding import DType
 from dovetail.finding import WHOLE_MODEL, Finding, Place, PlaceKind, Severity, Status, Verdict
 from dovetail.report.result import OperatorRow, Result
 from dovetail.trials.decision import Alternative, Decision
@@ -68,14 +69,27 @@ def with_everything(result: Result) -> Result:
 
 
 def with_tensors(result: Result, count: int) -> Result:
-    """The result with this many planned tensors, each with an operator, an SQNR and what was read back."""
+    """The result with this many planned tensors, each with an operator, an SQNR and what was read back.
+
+    Every third is in float: as many islands and boundaries as can be.
+    """
     row = next(row for row in result.plan if row.edge is None)
     quality = result.metrics.tensors[0]
     names = [f"backbone.stages.{i // 50}.blocks.{i % 50}.mlp.fc1/MatMul_output_{i}" for i in range(count)]
     edges = [Edge(f"{name}/node", 0) for name in names]
     return replace(
         result,
-        plan=tuple(replace(row, tensor=name, original_name=name, detail=f"w8a8; {name[-4:]}") for name in names),
+        plan=tuple(
+            replace(
+                row,
+                tensor=name,
+                original_name=name,
+                detail=f"w8a8; {name[-4:]}",
+                dtype=row.dtype if i % 3 else DType.F32,
+                scale=row.scale if i % 3 else None,
+            )
+            for i, name in enumerate(names)
+        ),
         operators=tuple(
             OperatorRow(e.node, "MatMul", (names[max(i - 1, 0)],), (names[i],)) for i, e in enumerate(edges)
         ),

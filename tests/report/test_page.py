@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 import dovetail
+from dovetail.backend import Outcome
 from dovetail.encoding import DType
 from dovetail.finding import Status, Verdict
 from dovetail.report.page.histogram_chart import grid_of
 from dovetail.report.page.markup import Markup, tag
 from dovetail.report.page.page import render_page
-from dovetail.report.page.run_view import Island, block_of, islands_of, layers_of, tensor_rows
+from dovetail.report.page.run_view import DEPLOYED, Island, block_of, islands_of, layers_of, tensor_rows
 from dovetail.report.page.write import write_page
 from dovetail.report.result import Metrics, Result
 from dovetail.storage import Reason
@@ -122,6 +123,13 @@ def test_a_result_without_quantized_tensors_says_why_charts_are_missing(result: 
     assert "No SQNR per operator was measured" in page.text
     assert "Precision of every operator, from the input" in page.text
     assert "no tensor is quantized where it is produced" in page.text
+
+
+def test_every_outcome_has_words(result: Result) -> None:
+    for outcome in Outcome:
+        rows = tensor_rows(replace(result, read_back=tuple(replace(row, outcome=outcome) for row in result.read_back)))
+        assert rows[0].deployed in DEPLOYED
+    assert {row.deployed for row in rows} == {"not found", "not read back"}
 
 
 def test_differences_between_plan_and_compiled_model_come_first(result: Result) -> None:

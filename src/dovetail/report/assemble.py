@@ -23,7 +23,7 @@ from dovetail.numerics.metrics import Comparison
 from dovetail.pass_record import PassRecord
 from dovetail.passes.normalize import RANGE_REPAIR_NAMES
 from dovetail.plan.rows import plan_rows
-from dovetail.report.graph_rows import operator_rows, tensor_ranges, worst_tensors
+from dovetail.report.graph_rows import lowest_tensors, operator_rows, tensor_ranges
 from dovetail.report.result import (
     ArtifactInfo,
     Comparisons,
@@ -208,7 +208,7 @@ def _metrics(record: FitRecord, model: ir.Model, job: Job, run: Path) -> Metrics
         accuracy_emulated=verification.emulated,
         tensors=tensors,
         losses=losses,
-        ranges=tensor_ranges(model, worst_tensors(tensors, losses, record.plan), job.data.samples, run),
+        ranges=tensor_ranges(model, lowest_tensors(tensors, losses, record.plan), job.data.samples, run),
         size_bytes={"float": _size(job.path), **_shipped_bytes(record.compiled, run)},
         latency_estimate_us={
             name: program.estimate for name, program in estimated.items() if program.estimate is not None

@@ -35,7 +35,7 @@ def _names(values: Iterable[ir.Value]) -> tuple[str, ...]:
     return tuple(value.name or "" for value in values)
 
 
-def worst_tensors(tensors: Sequence[TensorQuality], losses: Sequence[TensorLoss], plan: Plan) -> list[TensorQuality]:
+def lowest_tensors(tensors: Sequence[TensorQuality], losses: Sequence[TensorLoss], plan: Plan) -> list[TensorQuality]:
     """The tensors that cost most accuracy alone, if that was measured, then those with the lowest SQNR.
 
     Of tensors that share their scale (a group) only the worst, because a reshaped tensor has the same values.

@@ -118,16 +118,35 @@ def _lanes(layers: Sequence[Layer], lanes: Sequence[DType], x: Axis, top: float)
         y = top + number * _LANE
         yield text(_LEFT - 6, y + 14, str(dtype), anchor="end")
         yield rect(_LEFT, y + 2, _RIGHT - _LEFT, _LANE - 4, "lane")
-    for first, last in _runs(layers):
-        layer = layers[first]
-        y = top + lanes.index(layer.dtype) * _LANE if layer.dtype is not None else top
-        names = layer.name if first == last else f"{layer.name} to {layers[last].name}"
-        tip = f"{names}: {last - first + 1} operators in {layer.precision}"
-        start, end = x(first - 0.5), x(last + 0.5)
-        yield rect(start, y + 2, end - start, _LANE - 4, f"run {_class(layer.dtype)}", tip)
-    for i, layer in enumerate(layers):
-        if layer.is_boundary:
-            yield line(x(i - 0.5), top - 3, x(i - 0.5), top + len(lanes) * _LANE + 3, "boundary")
+    runs = _runs(layers)
+    if len(runs) <= _MARKED:
+        yield from (_run(layers, lanes, run, x, top) for run in runs)
+    else:
+        yield from (_joined(layers, runs, dtype, x, top + number * _LANE) for number, dtype in enumerate(lanes))
+    starts = [x(i - 0.5) for i, layer in enumerate(layers) if layer.is_boundary]
+    if starts:
+        below = top + len(lanes) * _LANE + 3
+        yield tag("path", d="".join(f"M{start:.1f} {top - 3:.0f}V{below:.0f}" for start in starts), class_="boundary")
+
+
+def _run(layers: Sequence[Layer], lanes: Sequence[DType], run: tuple[int, int], x: Axis, top: float) -> Markup:
+    """Neighboring operators in one precision, with a tooltip."""
+    first, last = run
+    layer = layers[first]
+    y = top + lanes.index(layer.dtype) * _LANE if layer.dtype is not None else top
+    names = layer.name if first == last else f"{layer.name} to {layers[last].name}"
+    count = f"{last - first + 1} operator{'s' * (last > first)}"
+    start, end = x(first - 0.5), x(last + 0.5)
+    return rect(
+        start, y + 2, end - start, _LANE - 4, f"run {_class(layer.dtype)}", f"{names}: {count} in {layer.precision}"
+    )
+
+
+def _joined(layers: Sequence[Layer], runs: Sequence[tuple[int, int]], dtype: DType, x: Axis, y: float) -> Markup:
+    """All runs of one precision as one mark, because thousands would make the page large."""
+    own = [(x(first - 0.5), x(last + 0.5)) for first, last in runs if layers[first].dtype is dtype]
+    boxes = (f"M{start:.1f} {y + 2:.0f}H{end:.1f}v{_LANE - 4}H{start:.1f}z" for start, end in own)
+    return tag("path", d="".join(boxes), class_=f"run {_class(dtype)}")
 
 
 def _runs(layers: Sequence[Layer]) -> list[tuple[int, int]]:

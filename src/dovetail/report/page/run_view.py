@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dovetail.backend import Outcome, TensorReadBack
+from dovetail.backend import TensorReadBack
 from dovetail.encoding import DType
 from dovetail.plan.rows import ExpandedScale, PlanRow
 from dovetail.qdq.emit import QUANTIZED
@@ -15,12 +15,7 @@ from dovetail.report.result import OperatorRow, Result
 from dovetail.storage import Reason
 
 # Outcome of a tensor that was read back -> what the table says.
-_SHOWN = {
-    Outcome.CHANGED: "changed",
-    Outcome.NOT_FOUND: "not found",
-    Outcome.ABSORBED: "fused",
-    Outcome.MATCHED: "as planned",
-}
+_SHOWN = {"changed": "changed", "not_found": "not found", "absorbed": "fused", "matched": "as planned"}
 _NEVER_STORED, _NOT_READ_BACK = "never stored", "not read back"
 # In this order; rows that are not as planned come first.
 DEPLOYED = (*_SHOWN.values(), _NEVER_STORED, _NOT_READ_BACK)
@@ -194,7 +189,7 @@ def _tensor_row(row: PlanRow, found: TensorReadBack | None, sqnr_db: float | Non
         str(row.dtype),
         scale_text(row),
         f"{row.why}: {row.detail}" if row.detail else str(row.why),
-        _deployed(row) if found is None else _SHOWN[found.outcome],
+        _deployed(row) if found is None else _SHOWN[str(found.outcome)],
         "" if found is None else found.detail,
         sqnr_db,
     )
