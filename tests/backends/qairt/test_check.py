@@ -18,8 +18,9 @@ from dovetail.rule_docs import explain
 from dovetail.targets import open_target
 from dovetail.targets.qairt.call import ConverterCall
 from dovetail.targets.qairt.fact_table import fact_table, with_table
+from dovetail.targets.qairt.facts import FACTS, fact, facts_about
 from dovetail.targets.qairt.predict import Cause, predict
-from dovetail.targets.qairt.sdk import FACTS, Answer, Confidence, Subject, fact, facts_about
+from dovetail.targets.qairt.sdk import Answer, Confidence, Subject
 from tests.backends.qairt.encodings_files import MODEL, SAMPLES, edited, findings
 from tests.equality import model_from
 

@@ -11,8 +11,9 @@ import onnx_ir as ir
 
 from dovetail.model.edit import shape_of
 from dovetail.targets.qairt.call import ConverterCall
+from dovetail.targets.qairt.facts import fact
 from dovetail.targets.qairt.options import QairtFacts
-from dovetail.targets.qairt.sdk import Answer, Subject, fact
+from dovetail.targets.qairt.sdk import Answer, Subject
 
 HOST = "x86_64-linux-clang"
 # Where QNN's tools look for the backend's options, and the file with the options themselves.

@@ -17,8 +17,9 @@ from dovetail.encodings.shapes import model_tensors
 from dovetail.model.edit import add_initializer, constant_of
 from dovetail.model.origin import carry, each_value, origin_of
 from dovetail.storage import Plan, Reason
+from dovetail.targets.qairt.facts import fact
 from dovetail.targets.qairt.predict import PredictedTensor
-from dovetail.targets.qairt.sdk import Answer, Subject, Version, fact
+from dovetail.targets.qairt.sdk import Answer, Subject, Version
 
 
 def version_for(sdk: Version, *, floats: bool = False, blocks: bool = False) -> str:

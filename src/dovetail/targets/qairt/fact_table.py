@@ -6,7 +6,8 @@ import re
 import sys
 from pathlib import Path
 
-from dovetail.targets.qairt.sdk import Subject, facts_about
+from dovetail.targets.qairt.facts import facts_about
+from dovetail.targets.qairt.sdk import Subject
 
 _TABLE = re.compile(r"(<!-- facts -->\n).*?(<!-- end of facts -->)", re.DOTALL)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from dovetail.errors import InputError
 from dovetail.targets.child import DEFAULT_LIMITS, Limits
-from dovetail.targets.htp.chips import CHIPS, Chip, chip_named
+from dovetail.targets.htp.chips import Chip, chip_named
 from dovetail.targets.option_values import LIMITS, one_of, read_limits, whole
 from dovetail.targets.qairt.call import ConverterCall
 from dovetail.targets.qairt.sdk import Version, parse_sdk
@@ -101,4 +101,5 @@ def _is_on(key: str, values: Mapping[str, str]) -> bool:
     return one_of(key, values[key], _SWITCHES) == "1"
 
 
-SUFFIXES = (*(f"SDK/{name}" for name in CHIPS), "SDK/v68 to SDK/v81", "SDK/socNN/vNN")
+# An SDK version and a chip, as those of qnn-htp are named.
+SUFFIXES = ("2.33/v75", "2.41/soc52", "SDK/CHIP")

@@ -10,8 +10,9 @@ import onnx_ir as ir
 
 from dovetail.encodings.records import TensorEncoding
 from dovetail.targets.qairt.call import ConverterCall
+from dovetail.targets.qairt.facts import fact
 from dovetail.targets.qairt.roles import Role, TensorRole, tensor_roles
-from dovetail.targets.qairt.sdk import SdkFact, Subject, Version, fact
+from dovetail.targets.qairt.sdk import SdkFact, Subject, Version
 
 
 class Cause(StrEnum):

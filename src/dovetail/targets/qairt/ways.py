@@ -11,10 +11,11 @@ from dovetail.storage import Plan
 from dovetail.targets.qairt.call import ConverterCall
 from dovetail.targets.qairt.coloring import boundaries, islands
 from dovetail.targets.qairt.export import Difference, Exported, integers_only, not_as_planned
+from dovetail.targets.qairt.facts import fact
 from dovetail.targets.qairt.options import QairtFacts
 from dovetail.targets.qairt.predict import PredictedTensor, predict
 from dovetail.targets.qairt.roles import conv_addends
-from dovetail.targets.qairt.sdk import Answer, SdkFact, Subject, fact
+from dovetail.targets.qairt.sdk import Answer, SdkFact, Subject
 from dovetail.targets.qnn_htp.qairt import MEASURED, WHEELS
 
 

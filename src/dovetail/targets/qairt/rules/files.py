@@ -10,9 +10,10 @@ from dovetail.model.origin import each_value
 from dovetail.model.place import at_tensor
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
+from dovetail.targets.qairt.facts import fact
 from dovetail.targets.qairt.roles import conv_addends
 from dovetail.targets.qairt.rules.subject import FILE, WAYS_OUT, conversion_of, listed, severity_of, with_facts
-from dovetail.targets.qairt.sdk import Answer, Subject, fact
+from dovetail.targets.qairt.sdk import Answer, Subject
 
 
 @rule("Q714")

@@ -8,8 +8,9 @@ from dovetail.encodings import v1_0_0
 from dovetail.finding import Finding, Severity
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
+from dovetail.targets.qairt.facts import fact
 from dovetail.targets.qairt.rules.subject import CONVERTER, FILE, conversion_of, severity_of, with_facts
-from dovetail.targets.qairt.sdk import Answer, Subject, fact
+from dovetail.targets.qairt.sdk import Answer, Subject
 
 
 @rule("Q719")

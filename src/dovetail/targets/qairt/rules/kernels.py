@@ -10,9 +10,10 @@ from dovetail.model.place import at_node, named
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
 from dovetail.targets.qairt.coloring import boundaries, islands
+from dovetail.targets.qairt.facts import fact
 from dovetail.targets.qairt.roles import BIAS_ADD, added_bias
 from dovetail.targets.qairt.rules.subject import conversion_of, qairt_facts, severity_of, with_facts
-from dovetail.targets.qairt.sdk import Answer, Subject, fact
+from dovetail.targets.qairt.sdk import Answer, Subject
 
 _LINEAR_RANK = 3
 # Islands from which on they are not connected.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dovetail.finding import Finding, Severity
+from dovetail.finding import Finding, Place, Severity
 from dovetail.model.place import at_tensor
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
@@ -14,12 +14,12 @@ from dovetail.targets.qairt.rules.subject import WAYS_OUT, Conversion, conversio
 from dovetail.targets.qairt.sdk import Subject
 
 
-def _with_cause(conversion: Conversion, *causes: Cause) -> Iterator[tuple[PredictedTensor, Finding]]:
-    """The tensors that are predicted for one of these causes, each with an empty finding at its place."""
+def _with_cause(conversion: Conversion, *causes: Cause) -> Iterator[tuple[PredictedTensor, Place]]:
+    """The tensors that are predicted for one of these causes, each with its place."""
     roles = tensor_roles(conversion.model)
     for name, row in conversion.predicted().items():
         if row.cause in causes:
-            yield row, Finding("", at_tensor(roles[name].value), "")
+            yield row, at_tensor(roles[name].value)
 
 
 @rule("Q711")
@@ -50,14 +50,14 @@ def encoding_omitted_with_input_list(subject: CheckInput) -> Iterator[Finding]:
     if conversion is None:
         return
     call, sdk = conversion.facts.call, conversion.facts.sdk_text
-    for row, finding in _with_cause(conversion, Cause.CALIBRATED):
+    for row, place in _with_cause(conversion, Cause.CALIBRATED):
         bits = call.weight_bits if row.role is Role.WEIGHT else call.act_bits
         known = "" if row.fact is None else f" ({row.fact.known_from})"
         message = (
             f"{row.tensor!r} has no encoding and will silently become {bits} bit: with --input_list, the converter of "
             f"QAIRT {sdk} calibrates this {row.role} to {row.dtype}{known}"
         )
-        yield Finding("Q711", finding.place, message, Severity.ERROR, {"bits": bits}, WAYS_OUT)
+        yield Finding("Q711", place, message, Severity.ERROR, {"bits": bits}, WAYS_OUT)
 
 
 @rule("Q712")
@@ -82,11 +82,11 @@ def pass_through_output_without_encoding(subject: CheckInput) -> Iterator[Findin
     conversion = conversion_of(subject)
     if conversion is None:
         return
-    for row, finding in _with_cause(conversion, Cause.PASSED_THROUGH):
+    for row, place in _with_cause(conversion, Cause.PASSED_THROUGH):
         known = "" if row.fact is None else f" ({row.fact.known_from})"
         message = f"{row.tensor!r} has no encoding and gets that of its input: it is predicted to be {row.dtype}{known}"
         fix = "nothing if its input has an entry; `dovetail encodings` files of version 2.0.0 have entries for both"
-        yield Finding("Q712", finding.place, message, Severity.NOTE, fix=fix)
+        yield Finding("Q712", place, message, Severity.NOTE, fix=fix)
 
 
 @rule("Q713")
@@ -115,7 +115,7 @@ def bias_without_int32_encoding(subject: CheckInput) -> Iterator[Finding]:
     if conversion is None:
         return
     call = conversion.facts.call
-    for row, finding in _with_cause(conversion, Cause.BIAS, Cause.FALLBACK):
+    for row, place in _with_cause(conversion, Cause.BIAS, Cause.FALLBACK):
         if row.role is not Role.BIAS or (row.cause is Cause.BIAS and call.bias_bits != 8):
             continue
         known = "" if row.fact is None else f" ({row.fact.known_from})"
@@ -124,7 +124,7 @@ def bias_without_int32_encoding(subject: CheckInput) -> Iterator[Finding]:
             what = f"with --float_fallback it is predicted to be {row.dtype}, and its layer to run in float"
         message = f"bias {row.tensor!r} has no encoding: {what}{known}"
         fix = "call the converter with --bias_bitwidth 32, or add int32 entries of biases"
-        yield Finding("Q713", finding.place, message, Severity.WARNING, fix=fix)
+        yield Finding("Q713", place, message, Severity.WARNING, fix=fix)
 
 
 @rule("Q722")
@@ -150,7 +150,7 @@ def fused_tensor_without_encoding(subject: CheckInput) -> Iterator[Finding]:
     conversion = conversion_of(subject)
     if conversion is None:
         return
-    for row, finding in _with_cause(conversion, Cause.FUSED):
+    for row, place in _with_cause(conversion, Cause.FUSED):
         known = "" if row.fact is None else f" ({row.fact.known_from})"
         message = f"{row.tensor!r} has no encoding and is not stored, because the operators around it are fused{known}"
-        yield Finding("Q722", finding.place, message, Severity.NOTE, fix="nothing needs to be done")
+        yield Finding("Q722", place, message, Severity.NOTE, fix="nothing needs to be done")

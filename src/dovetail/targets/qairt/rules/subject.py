@@ -12,9 +12,10 @@ from dovetail.encodings.records import Encodings
 from dovetail.finding import Place, PlaceKind, Severity
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import Check
+from dovetail.targets.qairt.facts import facts_about
 from dovetail.targets.qairt.options import QairtFacts
 from dovetail.targets.qairt.predict import PredictedTensor, predict
-from dovetail.targets.qairt.sdk import Answer, Subject, facts_about
+from dovetail.targets.qairt.sdk import Answer, Subject
 
 # How many names a message lists.
 LISTED = 5
