@@ -102,8 +102,8 @@ def _renamed(dumped: list[str], names: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _tensor(name: str, raw: dict[str, Any]) -> QnnTensor:
-    code = int(raw["data_type"])
     qparams = raw["quant_params"].get("scale_offset", {"scale": 0.0, "offset": 0})  # none where scales are per channel
+    code = int(raw["data_type"])
     return qnn_tensor(name, code, int(raw["quant_params"]["encoding"]), float(qparams["scale"]), int(qparams["offset"]))
 
 
