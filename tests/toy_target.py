@@ -19,11 +19,13 @@ import onnx
 import onnx_ir as ir
 
 from dovetail.backend import (
+    MODEL,
     Artifact,
     Backend,
     Baseline,
     BaselineCase,
     CompileResult,
+    ConverterReport,
     DeviceCase,
     DeviceFiles,
     DeviceKit,
@@ -269,6 +271,11 @@ def device_files(compiled: CompileResult, case: DeviceCase) -> DeviceFiles:
     return DeviceFiles((compiled.artifacts[0].path,), {"device_session.py": SESSION, "inputs.json": names})
 
 
+def read_converted(emitted: Path, file: Path, plan: Plan) -> ConverterReport:
+    """What the converter writes is an ONNX file."""
+    return ConverterReport(read_back(CompileResult((Artifact(MODEL, file),)), plan), ("written by toyconvert",))
+
+
 def read_device(folder: Path, compiled: CompileResult, plan: Plan) -> DeviceReport:
     """Read the latency that the toy's tool wrote next to the outputs."""
     path = folder / "times.txt"
@@ -346,7 +353,8 @@ def with_everything(facts: ToyFacts) -> Target:
             package=package,
             estimator=Estimator((floats,)),
             timer=Timer(measure, (stock,)),
-            device=DeviceKit(device_files, read_device),
+            device=DeviceKit(device_files, read_device, opens_onnx=True),
+            converted=read_converted,
         ),
         rewrites=Rewrites((linear_to_gemm,), quantized=(transpose_before_quantize,), blocks=gemm_to_matmul),
         rules=(SLOW_SOFTMAX,),

@@ -215,7 +215,7 @@ def test_a_dump_that_cannot_be_parsed_is_not_checked(tmp_path: Path) -> None:
     assert "0 graphs were dumped, expected one" in read_dump(model, tmp_path, plan, "").unparsed
     (tmp_path / "graph.json").write_text(json.dumps({"graph": {"tensors": {"x": {}}, "nodes": {}}}))
     assert "KeyError 'quant_params'" in read_dump(model, tmp_path, plan, "").unparsed
-    raw = {"data_type": 0x777, "quant_params": {"scale_offset": {"scale": 0.5, "offset": 0}}}
+    raw = {"data_type": 0x777, "quant_params": {"encoding": 0, "scale_offset": {"scale": 0.5, "offset": 0}}}
     (tmp_path / "graph.json").write_text(json.dumps({"graph": {"tensors": {"x": raw}, "nodes": {}}}))
     assert "tensor 'x' has the unknown data type 0x777" in read_dump(model, tmp_path, plan, "").unparsed
 

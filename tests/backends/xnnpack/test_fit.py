@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 import dovetail
-from dovetail.backend import BaselineCase, MeasuredLatency, Outcome, Sample, UndelegatedOp
+from dovetail.backend import BaselineCase, MeasuredLatency, Outcome, Sample, TimedProgram, UndelegatedOp
 from dovetail.finding import Status
 from dovetail.plan.rows import read_plan
 from dovetail.report.terminal import print_result
@@ -162,7 +162,7 @@ def test_a_stock_program_of_the_normalized_graph_has_a_note(tmp_path: Path) -> N
     assert stock.placement.undelegated == (
         UndelegatedOp("norm", "native_layer_norm.default", "XNNPACK has no layer norm"),
     )
-    measured = measure(options, {STOCK: stock}, STOCK, sample)
+    measured = measure(options, {STOCK: TimedProgram(stock, sample)}, STOCK)
     assert isinstance(measured, MeasuredLatency)
     (note,) = measured.notes
     assert note.startswith("stock-fp32 is the normalized graph, because the file as given could not be lowered: ")

@@ -102,13 +102,13 @@ def _renamed(dumped: list[str], names: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _tensor(name: str, raw: dict[str, Any]) -> QnnTensor:
-    code = int(raw["data_type"])
-    qparams = raw["quant_params"].get("scale_offset", {"scale": 0.0, "offset": 0})  # none where scales are per channel
-    encoding = int(raw["quant_params"]["encoding"])
+    quantized = raw["quant_params"]
+    encoding = int(quantized["encoding"])
+    qparams = quantized.get("scale_offset", {"scale": 0.0, "offset": 0})  # none where scales are per channel
     scale = qparams["scale"]
     if scale is None and _GRANULARITIES.get(encoding, Granularity.TENSOR) is not Granularity.TENSOR:
         scale = 0.0  # bytes of another member of a union, which may be NaN, dumped as null
-    return qnn_tensor(name, code, encoding, float(scale), int(qparams["offset"]))
+    return qnn_tensor(name, int(raw["data_type"]), encoding, float(scale), int(qparams["offset"]))
 
 
 def qnn_tensor(name: str, code: int, encoding: int, scale: float, offset: int) -> QnnTensor:
