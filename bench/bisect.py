@@ -1,6 +1,6 @@
 """``python -m bench.bisect``: the smallest failing part of models with a planted or known failure, on the HTP compiler.
 
-Prints the nodes that are left and how many graphs were compiled. The four patterns are planted in a quantized vision
+Prints the nodes that are left and how many parts were tried. The four patterns are planted in a quantized vision
 transformer of twelve layers; YOLOv8n (package nudenet) is fitted without the workaround for a Conv with a SiLU.
 """
 
@@ -27,7 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.bisect", description=__doc__.partition("\n")[0])
     names = (*planted_vit.PATTERNS, YOLO)
     parser.add_argument("--only", choices=names, action="append", help="only this one; can be repeated")
-    print(f"{'case':15} {'nodes':>6} {'left':>5} {'compiled':>9}  operators")
+    print(f"{'case':15} {'nodes':>6} {'left':>5} {'tried':>9}  operators")
     for name in parser.parse_args().only or names:
         with tempfile.TemporaryDirectory() as folder:
             print(_yolo() if name == YOLO else _planted(name, Path(folder)), flush=True)
@@ -60,7 +60,7 @@ def _row(
     if part is None:
         return f"{name:15} {len(whole.elements):6}  does not fail"
     operators = ", ".join(operator for operator, _ in part.nodes)
-    return f"{name:15} {len(whole.elements):6} {len(part.nodes):5} {part.compiled:9}  {operators}"
+    return f"{name:15} {len(whole.elements):6} {len(part.nodes):5} {part.tried:9}  {operators}"
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ def outcome(command: str, seed: int, damaged: Mutant, folder: Path, scratch: Pat
     path, run = folder / "m.onnx", folder / "run"
     path.write_bytes(damaged.content)
     row: dict[str, Any] = {"outcome": "accepted", "kind": damaged.kind}
+    before = _children()
     signal.alarm(TIME_S[command])
     try:
         if command == "check":
@@ -79,17 +80,15 @@ def outcome(command: str, seed: int, damaged: Mutant, folder: Path, scratch: Pat
         row |= {"outcome": "failed", "why": f"left {left[:3]} in the temporary folder"}
     for leftover in (*scratch.iterdir(), *folder.iterdir()):
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-    if _has_child():
+    if _children() - before:
         row |= {"outcome": "failed", "why": "a child process is still running"}
     return {**row, "source": damaged.source, "target": damaged.target} if row["outcome"] == "failed" else row
 
 
-def _has_child() -> bool:
-    try:
-        os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return False
-    return True
+def _children() -> set[str]:
+    """The numbers of the child processes of this process."""
+    tasks = Path("/proc/self/task").iterdir()
+    return {number for task in tasks for number in (task / "children").read_text().split()}
 
 
 def _hang(number: int, frame: FrameType | None) -> None:

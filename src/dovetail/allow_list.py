@@ -49,11 +49,12 @@ def allow_list(config: Mapping[str, Any], path: Path) -> AllowList:
     table = config.get(TABLE, {})
     if not isinstance(table, dict):
         raise InputError(f"{path}: {TABLE} must be a table, for example [{TABLE}] with Q301 = ['decoder.*']")
-    patterns = {}
+    patterns: dict[str, tuple[str, ...]] = {}
     for code, value in table.items():
         if not isinstance(value, list) or not all(isinstance(pattern, str) for pattern in value):
             raise InputError(f"{path}: {TABLE}.{code} must be a list of patterns of names, for example ['decoder.*']")
-        patterns[find_rule(code).code] = tuple(value)
+        name = find_rule(code).code
+        patterns[name] = (*patterns.get(name, ()), *value)
     return AllowList(patterns, path.name)
 
 

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
-from dovetail.bisect.parts import divided
+from dovetail.bisect.parts import DividedModel, divided
+from dovetail.encoding import Array
 from dovetail.errors import InputError
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.model.write import write
+from dovetail.sweep.shrink import save_graph
 
 FLOAT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[1,4] x) => (float[1,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}>
@@ -28,10 +31,16 @@ def _file(text: str, folder: Path) -> Path:
     return folder / "m.onnx"
 
 
+def _part(whole: DividedModel, *elements: int) -> tuple[ir.Model, dict[str, Array]]:
+    found = whole.part(elements)
+    assert found is not None
+    return found
+
+
 def test_every_part_computes_what_the_whole_model_does(tmp_path: Path) -> None:
     whole = divided(_file(FLOAT, tmp_path), {}, SAMPLES)
     assert whole.elements == (0, 1, 2, 3)
-    part, values = whole.part((2, 3))
+    part, values = _part(whole, 2, 3)
     assert [node.op_type for node in part.graph] == ["Sigmoid", "Mul"]
     assert sorted(values) == ["a", "b"]
     session = open_session(write(part, tmp_path / "part.onnx")[0], Mode.FLOAT)
@@ -44,7 +53,7 @@ def test_every_part_computes_what_the_whole_model_does(tmp_path: Path) -> None:
 def test_conversions_belong_to_their_neighbors(tmp_path: Path) -> None:
     whole = divided(_file(QDQ, tmp_path), {}, SAMPLES)
     assert whole.described(whole.elements) == [("Relu", "one"), ("Sigmoid", "two"), ("Tanh", "three")]
-    part, values = whole.part(whole.elements[1:2])
+    part, values = _part(whole, whole.elements[1])
     operators = [node.op_type for node in part.graph]
     assert operators == ["QuantizeLinear", "DequantizeLinear", "Sigmoid", "QuantizeLinear", "DequantizeLinear"]
     assert list(values) == ["a"]
@@ -63,3 +72,20 @@ def test_a_model_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"no model")
     with pytest.raises(InputError, match=r"m\.onnx"):
         divided(tmp_path / "m.onnx", {}, SAMPLES)
+
+
+def test_a_part_whose_input_has_no_fixed_shape_has_no_values(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[1,4] x) => (float[1] y) <int64[1] axes = {1}>
+        { a = Relu(x)  n = NonZero(a)  f = Cast<to=1>(n)  s = ReduceSum<keepdims=0>(f, axes)
+          y = ReduceMax<keepdims=1>(s) }"""
+    whole = divided(_file(text, tmp_path), {}, [SAMPLES[0], {"x": -SAMPLES[0]["x"]}])
+    assert whole.part((2, 3)) is None
+    assert whole.part((0, 1)) is not None
+
+
+def test_an_input_may_be_called_like_a_parameter_of_savez(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(FLOAT)
+    _, data = save_graph(ir.from_proto(model), {"file": SAMPLES[0]["x"], "a/b": SAMPLES[1]["x"]}, tmp_path / "part")
+    with np.load(data) as arrays:
+        assert sorted(arrays.files) == ["a/b", "file"]
+        np.testing.assert_array_equal(arrays["file"], SAMPLES[0]["x"])

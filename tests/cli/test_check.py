@@ -124,3 +124,9 @@ def test_the_target_of_a_configuration_file(tmp_path: Path, capsys: pytest.Captu
         main(["check", model])
     assert done.value.code == 2
     assert "no target: add --target" in capsys.readouterr().err
+
+
+def test_entries_of_one_rule_are_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = _config(tmp_path, "[allow]\nQ502 = ['c0']\nq502 = ['c1']\n")
+    _, text = _check(capsys, str(_many(tmp_path / "m.onnx")), "--config", config)
+    assert text.splitlines()[-1] == "3 findings in m.onnx for ort-cpu: 3 errors (2 more allowed)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.trials.delta_debugging import smallest_failing
@@ -76,3 +76,13 @@ def test_the_answer_is_always_the_same() -> None:
         smallest_failing(ELEMENTS, fails, max_calls=MANY)
         calls.append(fails.tried)
     assert calls[0] == calls[1]
+
+
+@given(st.lists(CULPRITS, min_size=1, max_size=3), st.integers(1, 40), st.sampled_from([2, 5]))
+@settings(deadline=None)
+def test_trying_several_at_once_changes_nothing(causes: list[set[int]], max_calls: int, at_once: int) -> None:
+    def fails(part: tuple[int, ...]) -> bool:
+        return any(culprits <= set(part) for culprits in causes)
+
+    alone = smallest_failing(ELEMENTS, fails, max_calls=max_calls)
+    assert smallest_failing(ELEMENTS, fails, max_calls=max_calls, at_once=at_once) == alone

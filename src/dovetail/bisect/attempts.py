@@ -23,7 +23,11 @@ from dovetail.sweep.fit_process import FitProcess
 from dovetail.sweep.outcome import Failure, FailureKind, Outcome
 
 _NARROWEST_WEIGHTS = 8  # bits: narrower weights do not make a part right
-_CHECKED = ("compiled", "fidelity", "numerics")
+_CHECKED = {
+    "compiled": FailureKind.REFUSED,
+    "fidelity": FailureKind.CHANGED,
+    "numerics": FailureKind.DISAGREES,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +74,13 @@ def judge_repaired(request: FitRequest) -> Outcome:
             result, _ = repair(request.model, options, Path(name) / "run", calibration=samples)
         except (InputError, BackendError) as error:
             return Outcome((Failure(FailureKind.REFUSED, str(error)),))
-    failed = [result.verdicts[verdict] for verdict in _CHECKED if result.verdicts[verdict].status is Status.FAIL]
-    return Outcome(tuple(Failure(FailureKind.DISAGREES, verdict.reason) for verdict in failed[:1]))
+        except Exception as error:  # noqa: BLE001 - a defect of ours is not one of the compiler
+            return Outcome((Failure(FailureKind.UNEXPECTED, f"{type(error).__name__}: {error}"),))
+    for verdict, kind in _CHECKED.items():
+        found = result.verdicts[verdict]
+        if found.status is Status.FAIL or (verdict == "compiled" and found.status is not Status.PASS):
+            return Outcome((Failure(kind, found.reason),))
+    return Outcome()
 
 
 def _in_float(part: Path, folder: Path) -> Path:

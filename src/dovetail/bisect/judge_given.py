@@ -32,6 +32,8 @@ def judge_given(request: FitRequest) -> Outcome:
             return Outcome((Failure(FailureKind.UNFINISHED, str(error)),))
         except (InputError, BackendError) as error:
             return Outcome((Failure(FailureKind.REFUSED, str(error)),))
+        except Exception as error:  # noqa: BLE001 - a defect of ours is not one of the compiler
+            return Outcome((Failure(FailureKind.UNEXPECTED, f"{type(error).__name__}: {error}"),))
 
 
 def compile_given(model: Path, target: Target, folder: Path) -> CompileResult:

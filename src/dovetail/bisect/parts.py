@@ -12,7 +12,8 @@ import onnx_ir as ir
 
 from dovetail.backend import Sample
 from dovetail.encoding import Array
-from dovetail.model.edit import constant_of
+from dovetail.errors import InputError
+from dovetail.model.edit import constant_of, is_op
 from dovetail.model.memory import require_memory_together
 from dovetail.model.origin import nodes_of
 from dovetail.model.read import Shapes, read
@@ -22,6 +23,7 @@ from dovetail.model.view import view_of
 from dovetail.model.write import write
 from dovetail.passes.fold_constants import fold_constants
 from dovetail.passes.infer_shapes import infer_shapes
+from dovetail.passes.inline_branches import CONTROL_FLOW
 from dovetail.qdq.invert import is_quantized
 from dovetail.qdq.params import is_dequantize, is_quantize
 
@@ -39,11 +41,12 @@ class DividedModel:
     elements: tuple[int, ...]
     values: Mapping[str, Array]
 
-    def part(self, elements: Iterable[int]) -> tuple[ir.Model, dict[str, Array]]:
-        """The model of these nodes, and the samples of its inputs."""
+    def part(self, elements: Iterable[int]) -> tuple[ir.Model, dict[str, Array]] | None:
+        """The model of these nodes, and the samples of its inputs; None if the shape of one depends on the data."""
         nodes = set(elements)
         part = subset_of(self.model, self._with_conversions(nodes) if self.quantized else nodes)
-        return part, {str(value.name): self.values[str(value.name)] for value in part.graph.inputs}
+        names = [str(value.name) for value in part.graph.inputs]
+        return (part, {name: self.values[name] for name in names}) if all(n in self.values for n in names) else None
 
     def connected(self, elements: Sequence[int]) -> list[tuple[int, ...]]:
         """The connected parts of these nodes: those that share a tensor, which is no weight."""
@@ -86,8 +89,13 @@ def divided(path: Path, shapes: Shapes, samples: Sequence[Sample]) -> DividedMod
     infer_shapes(model)
     while not quantized and fold_constants(model).changed:  # sizes that are computed are no part of what is looked for
         infer_shapes(model)
+    for node in model.graph:
+        if is_op(node, *CONTROL_FLOW):
+            raise InputError(f"node {node.name!r} ({node.op_type}) is control flow, of which no part can be taken")
     is_conversion = [is_quantize(node) or is_dequantize(node) for node in model.graph]
     elements = tuple(index for index, conversion in enumerate(is_conversion) if not conversion)
+    if not elements:
+        raise InputError(f"{path.name} has no operators: there is nothing to search")
     return DividedModel(model, quantized, elements, _values(model, samples, Mode.EXACT if quantized else Mode.FLOAT))
 
 

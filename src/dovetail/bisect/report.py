@@ -36,7 +36,7 @@ class ReportCase:
     versions: Mapping[str, str]
     command: str
     log: str
-    script: bool
+    files: tuple[str, ...]
 
 
 def report_text(found: FailingPart, case: ReportCase, tried: Sequence[Attempt]) -> str:
@@ -59,7 +59,7 @@ def _what(found: FailingPart, case: ReportCase) -> str:
     whole = "" if found.whole.cause == found.failure.cause else f"\n\nThe whole model: {_cell(found.whole.cause)}"
     return (
         f"## What happens\n\n{_cell(found.failure.cause)}{whole}\n\nThis is the smallest part of "
-        f"`{_cell(case.model)}` that was found to fail in this way. {least} Compiled graphs: {found.compiled}. "
+        f"`{_cell(case.model)}` that was found to fail in this way. {least} Parts tried: {found.tried}. "
         f"{_quantized(case)} {case.data}"
     )
 
@@ -74,19 +74,22 @@ def _where(found: FailingPart, case: ReportCase) -> str:
     return f"## Where\n\n`{_cell(case.model)}`, SHA-256 `{case.sha256}`\n\n{_rows(('operator', 'node'), found.nodes)}"
 
 
+_FILES = {
+    "part.onnx": "the part of the model",
+    "part.npz": "values of its inputs, from a run of the whole model",
+    "model.onnx": "what the compiler gets",
+    "reproduce.py": "opens model.onnx with the vendor's runtime, as device_session.py says",
+}
+
+
 def _files(found: FailingPart, case: ReportCase) -> str:
     inputs = [(str(v.name), "x".join(map(str, v.shape or ())), str(v.dtype)) for v in found.model.graph.inputs]
-    files = [
-        ("part.onnx", "the part of the model"),
-        ("part.npz", "values of its inputs, from a run of the whole model"),
-        ("model.onnx", "what the compiler gets"),
-    ]
-    how = f"`{_cell(case.command)}` shows it."
-    if case.script:
-        files.append(("reproduce.py", "opens model.onnx with the vendor's runtime, as device_session.py says"))
+    rows = [(name, text) for name, text in _FILES.items() if name in case.files]
+    how = f"`{_cell(case.command)}` in this folder shows it."
+    if "reproduce.py" in case.files:
         how = "`python reproduce.py` in this folder shows it, without Dovetail."
     return (
-        f"## How to reproduce\n\n{how}\n\n{_rows(('file', 'content'), files)}\n\n"
+        f"## How to reproduce\n\n{how}\n\n{_rows(('file', 'content'), rows)}\n\n"
         f"{_rows(('input', 'shape', 'type'), inputs)}"
     )
 

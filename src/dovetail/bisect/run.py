@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
+import shlex
 import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,13 +16,14 @@ import numpy as np
 from dovetail.backend import MODEL, CompileResult, DeviceCase, Sample
 from dovetail.bisect.attempts import Attempt, attempts
 from dovetail.bisect.judge_given import compile_given
-from dovetail.bisect.parts import divided
+from dovetail.bisect.parts import DividedModel, divided
 from dovetail.bisect.report import REPRODUCE, ReportCase, report_text, write_text
 from dovetail.bisect.search import PREDICATES, FailingPart, Judges, failing_part
 from dovetail.calibrate.data import input_specs
 from dovetail.calibrate.sources import DataLike, open_data
 from dovetail.clock import Reporter, silent
 from dovetail.config import FitOptions
+from dovetail.encoding import Array
 from dovetail.errors import BackendError, InputError
 from dovetail.files import file_sha256
 from dovetail.job import image_options
@@ -36,11 +40,14 @@ from dovetail.targets.tool_call import tool_session
 from dovetail.versions import core_versions
 
 REPORT = "report.md"
+# A folder with this file was written by a bisection, and lists its files.
+MARK = "bisection.json"
 # Samples on which parts are calibrated; the first one is run.
 SAMPLES = 2
 _NOISE = "random"
 # What a session of the vendor's runtime shows: an error, or outputs. What was compiled is only in the compiler's files.
 _RUNNABLE = (FailureKind.REFUSED, FailureKind.UNFINISHED, FailureKind.WRONG)
+_DEFAULT_PRECISION = "w8a8"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,6 +59,13 @@ class Bisection:
     folder: Path
 
 
+@dataclass(frozen=True, slots=True)
+class NoFailure:
+    """The model does not fail; ``checked``: what that means."""
+
+    checked: str
+
+
 def bisect(
     path: Path,
     options: FitOptions,
@@ -61,9 +75,8 @@ def bisect(
     calibration: DataLike | None = None,
     force: bool = False,
     report: Reporter = silent,
-    command: str = "dovetail.bisect",
-) -> Bisection | None:
-    """The smallest part of a model that fails on a target, in ``output``; None if the whole model does not fail.
+) -> Bisection | NoFailure:
+    """The smallest part of a model that fails on a target, written to ``output``.
 
     A float model is quantized as ``fit`` does at first; one that is quantized is compiled as it is. Compilations are
     kept in the cache: a search that was interrupted makes none of them again.
@@ -73,38 +86,45 @@ def bisect(
     probe = target.backend.probe()
     if not probe.available:
         raise BackendError(f"the compiler of {target.name} is not installed: {probe.missing}")
-    require_free(output, force=force)
+    runner = target.backend.runner
+    if predicate == "wrong" and runner.run is None:
+        raise InputError(f"--predicate wrong: {target.name} cannot run a model on this machine: {runner.why_not}")
+    require_free(output, path, force=force)
     report("read", 0, None)
     samples, source = _samples(path, options, calibration)
     whole = divided(path, options.shape, samples)
-    precision = "" if whole.quantized else options.precision
+    precision = _precision(whole, path, options, target)
     how = FitRequest(path, path, options.target, precision, options.option, build_only=True, cache=options.cache)
     with Judges(whole.quantized) as judges:
         part = failing_part(whole, how, judges, kinds, report)
     if part is None:
-        return None
-    output.mkdir(parents=True, exist_ok=True)
-    model, data = save_graph(part.model, part.samples, output / "part")
-    how = replace(how, model=model, samples=data)
-    compiled = _compiled(how, target, output, quantized=whole.quantized)
-    script = part.failure.kind in _RUNNABLE and _write_script(target, compiled, part.samples, output)
-    tried = []
-    for attempt in attempts(model, how, target.table, quantized=whole.quantized):
-        tried.append(attempt)
-        report("attempt", len(tried), None)
-    case = ReportCase(
-        model=path.name,
-        sha256=file_sha256(path, *external_files(path)),
-        target=target.name,
-        precision=precision,
-        options=options.option,
-        data=source,
-        versions={**core_versions(), **probe.versions},
-        command=command,
-        log=compiled.log,
-        script=script,
-    )
-    write_text(output / REPORT, report_text(part, case, tried))
+        return NoFailure(_checked(predicate, target))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as name:
+        folder = Path(name)
+        model, data = save_graph(part.model, part.samples, folder / "part")
+        how = replace(how, model=model, samples=data)
+        compiled = _compiled(part, how, target, folder, quantized=whole.quantized)
+        if part.failure.kind in _RUNNABLE:
+            _write_script(target, compiled, part.samples, folder)
+        tried = []
+        for attempt in attempts(model, how, target.table, quantized=whole.quantized):
+            tried.append(attempt)
+            report("attempt", len(tried), None)
+        case = ReportCase(
+            model=path.name,
+            sha256=file_sha256(path, *external_files(path)),
+            target=target.name,
+            precision=precision,
+            options=options.option,
+            data=source,
+            versions={**core_versions(), **probe.versions},
+            command=_command(how, predicate),
+            log=compiled.log,
+            files=tuple(file.name for file in folder.iterdir()),
+        )
+        write_text(folder / REPORT, report_text(part, case, tried))
+        _replace(folder, output)
     return Bisection(part, tuple(tried), output)
 
 
@@ -115,17 +135,60 @@ def _kinds(predicate: str | None) -> tuple[FailureKind, ...]:
     return tuple(kind for name in names for kind in PREDICATES[name])
 
 
-def require_free(output: Path, *, force: bool) -> None:
-    """Refuse a folder that has files, unless they are of an earlier search and may be replaced."""
+def _precision(whole: DividedModel, path: Path, options: FitOptions, target: Target) -> str:
+    """The precision in which a float model is quantized; empty if it is quantized already."""
+    if whole.quantized:
+        if options.precision != _DEFAULT_PRECISION:
+            raise InputError(f"--precision {options.precision}: {path.name} is quantized already")
+        return ""
+    if options.precision not in target.table.precisions:
+        names = ", ".join(target.table.precisions)
+        raise InputError(f"--precision {options.precision}: expected one precision of {target.name}: {names}")
+    return options.precision
+
+
+def _checked(predicate: str | None, target: Target) -> str:
+    """What is known of a model that does not fail."""
+    if predicate is not None:
+        return f"it is not {predicate}"
+    if target.backend.runner.run is None:
+        return f"it compiles as planned; its outputs were not checked: {target.backend.runner.why_not}"
+    return "it compiles as planned, and an output for the first sample is as in its simulation"
+
+
+def require_free(output: Path, model: Path, *, force: bool) -> None:
+    """Refuse a folder that has files, unless all are of an earlier bisection and may be replaced."""
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return
     if not output.is_dir():
         raise InputError(f"{output} is not a folder")
-    if not (output / REPORT).exists():
+    files = {file.name for file in output.iterdir()}
+    if files - set(_written(output)) - {MARK}:
         raise InputError(f"{output} has files that no bisection wrote: choose another folder with -o")
+    if output.resolve() in model.resolve().parents:
+        raise InputError(f"{model} is in {output}, which would be replaced: choose another folder with -o")
     if not force:
         raise InputError(f"{output} has the result of an earlier bisection: add --force to replace it")
-    shutil.rmtree(output)
+
+
+def _written(folder: Path) -> list[str]:
+    """The names of the files that a bisection wrote to a folder; none if it was none."""
+    try:
+        names = json.loads((folder / MARK).read_bytes())["files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def _replace(folder: Path, output: Path) -> None:
+    """Move all files of a folder to the output, in place of those of an earlier bisection."""
+    names = sorted(file.name for file in folder.iterdir())
+    write_text(folder / MARK, json.dumps({"files": names}, indent=1) + "\n")
+    output.mkdir(exist_ok=True)
+    for name in _written(output):
+        (output / name).unlink(missing_ok=True)
+    for name in (*names, MARK):
+        (folder / name).replace(output / name)
 
 
 def _samples(path: Path, options: FitOptions, calibration: DataLike | None) -> tuple[list[Sample], str]:
@@ -142,18 +205,18 @@ def _samples(path: Path, options: FitOptions, calibration: DataLike | None) -> t
     return samples, f"Its inputs were {what}."
 
 
-def _compiled(how: FitRequest, target: Target, output: Path, *, quantized: bool) -> CompileResult:
+def _compiled(part: FailingPart, how: FitRequest, target: Target, output: Path, *, quantized: bool) -> CompileResult:
     """Compile the part once more, from the cache, and keep what the compiler gets as ``model.onnx``."""
-    work = output / "work"
-    work.mkdir()
-    with tool_session(use_cache=how.cache):
+    if part.failure.kind is FailureKind.UNFINISHED:  # it would crash or hang again
+        return CompileResult(error=part.failure.cause)
+    with tempfile.TemporaryDirectory(prefix="dovetail-bisect-") as name, tool_session(use_cache=how.cache):
+        work = Path(name)
         compiled = compile_given(how.model, target, work) if quantized else _fitted(how, work / "run")
-    moved = []
-    for artifact in compiled.artifacts:
-        if artifact.name.startswith(MODEL) and artifact.path.exists():
-            moved.append(replace(artifact, path=output / artifact.path.name))
-            shutil.copyfile(artifact.path, output / artifact.path.name)
-    shutil.rmtree(work)
+        moved = []
+        for artifact in compiled.artifacts:
+            if artifact.name.startswith(MODEL) and artifact.path.exists():
+                moved.append(replace(artifact, path=output / artifact.path.name))
+                shutil.copyfile(artifact.path, output / artifact.path.name)
     return replace(compiled, artifacts=tuple(moved))
 
 
@@ -165,11 +228,19 @@ def _fitted(how: FitRequest, run: Path) -> CompileResult:
     return load_compiled(run)
 
 
-def _write_script(target: Target, compiled: CompileResult, samples: Mapping[str, np.ndarray], output: Path) -> bool:
+def _command(how: FitRequest, predicate: str | None) -> str:
+    """The command that finds the same in the part alone."""
+    words = ["dovetail", "bisect", how.model.name, "--target", how.target, "--calib", how.samples.name]
+    words += ["--precision", how.precision] if how.precision else []
+    words += [word for key, value in how.option.items() for word in ("--option", f"{key}={value}")]
+    return shlex.join([*words, *(("--predicate", predicate) if predicate else ())])
+
+
+def _write_script(target: Target, compiled: CompileResult, samples: Mapping[str, Array], output: Path) -> None:
     """Write a script that shows the failure with the vendor's runtime alone, if that opens an ONNX file."""
     kit, model = target.backend.device, output / "model.onnx"
     if kit is None or not kit.opens_onnx or not model.exists():
-        return False
+        return
     files = kit.files(compiled, DeviceCase((), (), ()))
     sample = {name: array[0] for name, array in samples.items()}
     expected = run_session(open_session(model, Mode.EXACT), sample)
@@ -179,4 +250,3 @@ def _write_script(target: Target, compiled: CompileResult, samples: Mapping[str,
     write_text(output / "device_session.py", files.texts["device_session.py"])
     text = REPRODUCE.format(inputs=list(sample), outputs=list(expected), model=model.name)
     write_text(output / "reproduce.py", text)
-    return True

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from queue import SimpleQueue
+from queue import LifoQueue
 
 import onnx_ir as ir
 
@@ -17,6 +17,7 @@ from dovetail.bisect.judge_given import judge_given
 from dovetail.bisect.parts import DividedModel
 from dovetail.clock import Reporter, silent
 from dovetail.encoding import Array
+from dovetail.errors import BackendError
 from dovetail.sweep.fit_graph import FitRequest, fit_graph
 from dovetail.sweep.fit_process import FitProcess
 from dovetail.sweep.outcome import Failure, FailureKind, Outcome
@@ -39,8 +40,8 @@ class FailingPart:
     """The smallest part that was found.
 
     ``whole``: the failure of the whole model; ``failure``: that of the part. ``nodes``: operator and name in the
-    caller's file. ``compiled``: how many parts were judged, the whole model included. ``is_minimal``: without any one
-    of its nodes it does not fail.
+    caller's file. ``tried``: how many parts were judged, the whole model included. ``is_minimal``: without any one of
+    its nodes it does not fail.
     """
 
     model: ir.Model
@@ -48,7 +49,7 @@ class FailingPart:
     nodes: tuple[tuple[str, str], ...]
     whole: Failure
     failure: Failure
-    compiled: int
+    tried: int
     is_minimal: bool
 
 
@@ -57,7 +58,7 @@ class Judges:
 
     def __init__(self, quantized: bool, count: int | None = None) -> None:
         self.count = count or os.cpu_count() or 1
-        self._free: SimpleQueue[FitProcess] = SimpleQueue()
+        self._free: LifoQueue[FitProcess] = LifoQueue()  # the last one first: none is started without need
         self._stack = ExitStack()
         for _ in range(self.count):
             process = FitProcess(TIME_LIMIT_S, judge_given if quantized else fit_graph)
@@ -94,19 +95,21 @@ def failing_part(
     found: dict[tuple[int, ...], Failure] = {}
     count = itertools.count(1)
 
-    def failure_of(elements: tuple[int, ...], like: Callable[[Failure], bool]) -> Failure | None:
+    def failures_of(elements: tuple[int, ...]) -> tuple[Failure, ...]:
         report("bisect", next(count), None)
-        outcome = judges(*divided.part(elements), how)
-        return next((failure for failure in outcome.failures if like(failure)), None)
+        part = divided.part(elements)
+        return () if part is None else judges(*part, how).failures
 
     report("whole", 0, None)
-    whole = failure_of(divided.elements, lambda failure: failure.kind in kinds)
+    failures = failures_of(divided.elements)
+    whole = next((failure for failure in failures if failure.kind in kinds), None)
     if whole is None:
+        _require_judged(failures, kinds)
         return None
     found[divided.elements] = whole
 
     def fails(elements: tuple[int, ...]) -> bool:
-        failure = failure_of(elements, whole.is_like)
+        failure = next((failure for failure in failures_of(elements) if whole.is_like(failure)), None)
         if failure is not None:
             found[elements] = failure
         return failure is not None
@@ -116,15 +119,16 @@ def failing_part(
         divided.elements, fails, max_calls=max_parts, try_first=filter(None, named), at_once=judges.count
     )
     elements, extra = _connected(divided, reduced.elements, fails)
-    model, samples = divided.part(elements)
+    part = divided.part(elements)
+    if part is None:
+        raise ValueError("a part without values for its inputs was judged")
     return FailingPart(
-        model,
-        samples,
+        *part,
         tuple(divided.described(elements)),
         whole,
         found[elements],
         1 + reduced.calls + extra,
-        reduced.is_minimal,
+        reduced.is_minimal and not extra,
     )
 
 
@@ -139,3 +143,13 @@ def _connected(
         if fails(part):
             return part, tried
     return elements, len(parts)
+
+
+def _require_judged(failures: Collection[Failure], kinds: Collection[FailureKind]) -> None:
+    """Raise an error if a model failed in a way that hides whether it fails as asked."""
+    hiding = {FailureKind.UNEXPECTED, FailureKind.UNFINISHED, FailureKind.REFUSED, FailureKind.NOT_EQUAL}
+    if FailureKind.CHANGED in kinds:
+        hiding.add(FailureKind.NOT_FOUND)
+    for failure in failures:
+        if failure.kind in hiding:
+            raise BackendError(f"the model could not be judged, because it is {failure.kind}: {failure.cause}")

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from dovetail.cli.invocation import current
 from dovetail.cli.options import IMAGES, NO_CACHE, SHAPE, TARGET_OPTION, option_values
 
 FOUND = 1
@@ -44,14 +43,13 @@ def bisect_command(
     the smallest one as an ONNX file of a few nodes, with a report to send to the vendor and what makes it right. The
     exit code is 1 if a part was found, 0 if MODEL does not fail.
     """
-    from dovetail.bisect.run import REPORT, bisect
+    from dovetail.bisect.run import REPORT, NoFailure, bisect
     from dovetail.cli.progress import BISECT_STAGES, showing_progress
     from dovetail.config import options_from
     from dovetail.printable import one_line
 
     folder = output or Path(f"{model.stem}_bisect")
     options = options_from(option_values(arguments))
-    command = current(context, folder).command
     with showing_progress(BISECT_STAGES) as report:
         found = bisect(
             model,
@@ -61,21 +59,16 @@ def bisect_command(
             calibration=arguments["calib"],
             force=force,
             report=report,
-            command=command,
         )
-    if found is None:
-        click.echo(f"{one_line(model.name)} does not fail on {one_line(options.target)}: {_none(predicate)}")
+    if isinstance(found, NoFailure):
+        click.echo(f"{one_line(model.name)} does not fail on {one_line(options.target)}: {found.checked}")
         return
     part = found.part
     click.echo(f"{part.failure.kind}: {one_line(part.failure.cause)}")
     for operator, name in part.nodes:
         click.echo(f"  {operator}  {one_line(name)}")
-    click.echo(f"compiled graphs: {part.compiled}")
+    click.echo(f"parts tried: {part.tried}")
     helps = [attempt.what for attempt in found.attempts if not attempt.failure]
     click.echo(f"right with: {'; '.join(helps)}" if helps else f"none of {len(found.attempts)} changes makes it right")
     click.echo(f"{one_line(str(folder))}: {REPORT}, part.onnx")
     context.exit(FOUND)
-
-
-def _none(predicate: str | None) -> str:
-    return f"it is not {predicate}" if predicate else "it compiles as planned, with the outputs of its simulation"

@@ -66,6 +66,8 @@ def as_json(shown: Shown) -> str:
     values = {"model": shown.model.name, "target": shown.target, "findings": _rows(shown.findings)}
     if shown.allowed:
         values["allowed"] = _rows(shown.allowed)
+    if shown.unused:
+        values["unused_in_allow_list"] = list(shown.unused)
     return encode(values, indent=2).decode()
 
 

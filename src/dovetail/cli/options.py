@@ -117,11 +117,13 @@ def option_values(arguments: dict[str, Any]) -> dict[str, Any]:
 
     ``arguments``: of a command that has some of the options of ``fit``.
     """
-    from dovetail.allow_list import TABLE
+    from dovetail.allow_list import TABLE, allow_list
     from dovetail.config import parse_drops, parse_numbers, parse_options, parse_shapes, parse_size, read_config
 
     values = read_config(arguments["config"]) if arguments.get("config") is not None else {}
-    values.pop(TABLE, None)  # which findings are allowed is no option of a run
+    if TABLE in values:  # which findings `dovetail check` allows is no option of a run, but must be right
+        allow_list(values, arguments["config"])
+        del values[TABLE]
     unparsed = {
         "target": "target",
         "precision": "precision",

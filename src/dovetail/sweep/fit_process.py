@@ -81,6 +81,10 @@ def _serve(connection: Connection, scratch: str, judge: Callable[[FitRequest], O
     while True:
         try:
             request: FitRequest = connection.recv()
-            connection.send(judge(request))
         except (EOFError, OSError):  # the parent has ended
+            return
+        outcome = judge(request)
+        try:
+            connection.send(outcome)
+        except OSError:  # the parent has ended
             return

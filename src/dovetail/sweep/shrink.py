@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from dovetail.trials.delta_debugging import smallest_failing
 
 Fit = Callable[[FitRequest], Outcome]
 MAX_CALLS = 60
+_WORD, _OTHER = re.compile(r"[\w/.]+"), re.compile(r"[^\w/.]")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,8 +80,12 @@ def neighbourhoods(model: ir.Model, text: str, reach: int = 3) -> list[tuple[int
     Nothing if the text names no node.
     """
     nodes = list(model.graph)
-    words = set(re.findall(r"[\w/.]+", text))
-    near = {node for node in nodes if node.name in words or any(value.name in words for value in node.outputs)}
+    words = set(_WORD.findall(text))
+
+    def is_named(name: str | None) -> bool:
+        return bool(name) and (name in words or (_OTHER.search(str(name)) is not None and str(name) in text))
+
+    near = {node for node in nodes if is_named(node.name) or any(is_named(value.name) for value in node.outputs)}
     parts: list[tuple[int, ...]] = []
     for _ in range(reach if near else 0):
         parts.append(tuple(index for index, node in enumerate(nodes) if node in near))
@@ -98,7 +104,10 @@ def save_graph(model: ir.Model, samples: Mapping[str, Array], path: Path) -> tup
     """Write a model and its samples, as ``path`` with the suffixes ``.onnx`` and ``.npz``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     data = path.with_suffix(".npz")
-    np.savez(data, allow_pickle=False, **samples)
+    with zipfile.ZipFile(data, "w") as archive:  # not savez: a tensor may be called like one of its parameters
+        for name, array in samples.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, np.asarray(array), allow_pickle=False)
     return write(model, path.with_suffix(".onnx"))[0], data
 
 

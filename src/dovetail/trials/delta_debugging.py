@@ -63,7 +63,8 @@ class _Search(Generic[Item]):
     ) -> None:
         self.current, self.calls = elements, 0
         self._fails, self._max_calls, self._at_once = fails, max_calls, at_once
-        self._answers: dict[tuple[Item, ...], bool] = {}
+        self._known: dict[tuple[Item, ...], bool] = {}
+        self._counted: set[tuple[Item, ...]] = set()
 
     def run(self) -> None:
         """Divide the current part into more and more chunks, until each chunk is one element that cannot be left
@@ -88,31 +89,39 @@ class _Search(Generic[Item]):
         for start in range(0, len(smaller), self._at_once):
             batch = smaller[start : start + self._at_once]
             self._try(batch)
-            failing = next((candidate for candidate in batch if self._answers.get(candidate)), None)
-            if failing is not None:
-                self.current = failing
-                return True
+            for candidate in batch:
+                if self._answer(candidate):
+                    self.current = candidate
+                    return True
         return False
 
     def _candidate(self, part: Iterable[Item]) -> tuple[Item, ...]:
         wanted = set(part)
         return tuple(element for element in self.current if element in wanted)
 
+    def _answer(self, candidate: tuple[Item, ...]) -> bool:
+        """Whether a part fails. Counted here: trying several at once changes neither the count nor the result."""
+        if candidate not in self._counted:
+            if self.calls >= self._max_calls:
+                raise _CallsUsedUpError
+            self.calls += 1
+            self._counted.add(candidate)
+        return self._known[candidate]
+
     def _try(self, candidates: Iterable[tuple[Item, ...]]) -> None:
-        """Try those that were not tried before, as many as are still allowed."""
-        new = [candidate for candidate in dict.fromkeys(candidates) if candidate not in self._answers]
+        """Try those that were not tried before, at the same time, as many as may still be counted."""
+        new = [candidate for candidate in dict.fromkeys(candidates) if candidate not in self._known]
         allowed = new[: self._max_calls - self.calls]
-        self.calls += len(allowed)
-        answers = dict(zip(allowed, self._each(allowed), strict=True))
-        self._answers |= answers
-        if len(allowed) < len(new) and not any(answers.values()):
-            raise _CallsUsedUpError
+        self._known |= dict(zip(allowed, self._each(allowed), strict=True))
 
     def _each(self, candidates: list[tuple[Item, ...]]) -> list[bool]:
         if len(candidates) < 2:
             return list(map(self._fails, candidates))
-        with ThreadPoolExecutor(len(candidates)) as pool:
+        pool = ThreadPoolExecutor(len(candidates))
+        try:
             return list(pool.map(self._fails, candidates))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # interrupted, the caller ends what the threads wait for
 
 
 def _chunks(elements: Sequence[Item], count: int) -> list[Sequence[Item]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dovetail.backend import MODEL, CompileResult, DeviceCase, DeviceFiles
 from dovetail.targets.qnn_htp import device_session
+from dovetail.targets.qnn_htp.expanded_blocks import block_options
 
 _OPTIONS = "PROVIDER_OPTIONS: dict[str, str] = {}\n"
 
@@ -17,7 +18,13 @@ def device_files(provider_options: Mapping[str, str], compiled: CompileResult, c
     context = [a.path for a in compiled.artifacts if a.name.startswith("context")]
     shipped = [a.path for a in compiled.artifacts if a.name.startswith(MODEL)]
     models = sorted(context, key=_is_data) + sorted(shipped, key=_is_data)
-    texts = {"device_session.py": session_text(provider_options), "input_list.txt": input_list(case)}
+    blocks = {
+        key: value
+        for path in shipped
+        if not _is_data(path) and path.exists()
+        for key, value in block_options(path).items()
+    }
+    texts = {"device_session.py": session_text({**provider_options, **blocks}), "input_list.txt": input_list(case)}
     return DeviceFiles(tuple(models), texts)
 
 
