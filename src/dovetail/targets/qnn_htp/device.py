@@ -18,12 +18,8 @@ def device_files(provider_options: Mapping[str, str], compiled: CompileResult, c
     context = [a.path for a in compiled.artifacts if a.name.startswith("context")]
     shipped = [a.path for a in compiled.artifacts if a.name.startswith(MODEL)]
     models = sorted(context, key=_is_data) + sorted(shipped, key=_is_data)
-    blocks = {
-        key: value
-        for path in shipped
-        if not _is_data(path) and path.exists()
-        for key, value in block_options(path).items()
-    }
+    emitted = [path for path in shipped if not _is_data(path) and path.exists()]
+    blocks = {key: value for path in emitted for key, value in block_options(path).items()}
     texts = {"device_session.py": session_text({**provider_options, **blocks}), "input_list.txt": input_list(case)}
     return DeviceFiles(tuple(models), texts)
 
