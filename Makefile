@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo setup test lint types bench docs clean
+.PHONY: demo setup test browser lint types bench docs clean
 
 demo: $(VENV)/.core  ## Run the whole pipeline on a shipped model; installs only the core
 	$(BIN)/dovetail demo
@@ -13,8 +13,15 @@ setup: $(VENV)/.all  ## Install .venv/bin/dovetail with all extras
 
 # loadgroup: a worker gets one test at a time, or a whole file where that shares a fixture (tests/conftest.py). No worker
 # waits while another has a long file, and nothing is made twice. In the order of collection, which has the long tests first.
-test: lint types  ## Lint, type-check and run the whole test suite; fails below the coverage limit
+test: lint types browser  ## Lint, type-check and run the whole test suite; fails below the coverage limit
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder --cov --cov-report=term:skip-covered
+
+# Without root rights the tests in a browser are skipped; with CI=true that is a failure.
+browser:  ## Install Chromium, in which the report page is tested, from the Debian package if it is missing
+	@if command -v chromium >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update --quiet && DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes --no-install-recommends chromium; \
+	else echo "chromium is not installed: the tests of the report page in a browser are skipped"; fi
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

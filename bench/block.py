@@ -1,26 +1,35 @@
 """Block-quantized int4 weights: estimates on SoC 52, every layer alone on the emulator, and a large transformer.
 
-``python -m bench.block [part ...]``; the parts are ``estimate``, ``vit_b``, ``layers`` and ``large``.
+``python -m bench.block [part ...]``; the parts are ``shipped`` (the shipped ViTs), ``estimate``, ``vit_b``, ``layers``
+and ``large``, which also runs aimet-onnx where it is installed (see ``bench.peers``).
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 import dovetail
+from bench.block_child import TOKENS, WIDTH, transformer
 from bench.block_layers import layers_alone
+from bench.block_shipped import print_shipped
 from bench.block_vit import compiled, export_vit_b
-from bench.child import MEGABYTE, run_child
+from bench.child import MEGABYTE, ChildFailed, run_child
+from bench.peers import PEERS, not_checked, python_of
 from dovetail.finding import Status
+from dovetail.op_support import BLOCK_SIZE
 
 SOC = "qnn-htp:soc52"
 PRECISIONS = ("w8a16", "w4a16", "w4a16-bq", "w4a16-lpbq")
-PARTS = ("estimate", "vit_b", "layers", "large")
+# Of aimet-onnx, for the large transformer.
+AIMET_LIMIT_S = 1800.0
+PARTS = ("shipped", "estimate", "vit_b", "layers", "large")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -34,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"unknown part {unknown[0]!r}; expected one of {', '.join(PARTS)}")
     parts = options.part or PARTS
     with tempfile.TemporaryDirectory(prefix="dovetail-bench-") as name:
+        if "shipped" in parts:
+            print_shipped(Path(name))
         if "estimate" in parts:
             _estimates(Path(name), options.tokens)
         if "vit_b" in parts:
@@ -114,7 +125,7 @@ def _layers(folder: Path) -> None:
 def _large(folder: Path, layers: int) -> None:
     """Print time, memory and size of quantizing the weights of a large transformer."""
     print(f"a transformer of {layers} layers, width 1024: planned and written, in one process each")
-    print(f"  {'':12}{'range':8}{'parameters':>12}{'s':>8}{'MB peak':>10}{'MB float':>10}{'MB file':>10}{'ratio':>8}")
+    print(f"  {'':22}{'range':8}{'parameters':>12}{'s':>8}{'MB peak':>10}{'MB float':>10}{'MB file':>10}{'ratio':>8}")
     for precision, method in (
         ("w8a16", "minmax"),
         ("w4a16", "minmax"),
@@ -122,13 +133,40 @@ def _large(folder: Path, layers: int) -> None:
         ("w4a16-lpbq", "mse"),
     ):
         request = {"precision": precision, "layers": layers, "folder": str(folder), "method": method}
-        figures = run_child("bench.block_child", request)
-        print(
-            f"  {precision:12}{method:8}{figures['parameters'] / 1e6:>10.0f} M{figures['seconds']:>8.1f}"
-            f"{figures['peak_bytes'] / MEGABYTE:>10.0f}{figures['float_bytes'] / 1e6:>10.0f}"
-            f"{figures['file_bytes'] / 1e6:>10.0f}{figures['file_bytes'] / figures['float_bytes']:>8.4f}",
-            flush=True,
-        )
+        _print_row(precision, method, run_child("bench.block_child", request))
+    _large_by_aimet(folder, layers)
+
+
+def _large_by_aimet(folder: Path, layers: int) -> None:
+    """The same transformer quantized by aimet-onnx, in LPBQ of the same block size."""
+    (peer,) = [peer for peer in PEERS if peer.name == "aimet"]
+    python = python_of(peer)
+    if python is None:
+        print(not_checked(peer))
+        return
+    model, output = folder / "float.onnx", folder / "aimet.onnx"
+    ir.save(transformer(layers), model)
+    request = {"model": str(model), "output": str(output), "input": [TOKENS, WIDTH], "block_size": BLOCK_SIZE}
+    try:
+        figures = run_child("bench.block_aimet", request, python, time_limit_s=AIMET_LIMIT_S)
+    except ChildFailed as error:
+        print(f"  aimet-onnx failed: {str(error).splitlines()[-1]}")
+        return
+    sizes = {"parameters": _parameters(layers), "float_bytes": 4 * _parameters(layers)}
+    _print_row(f"aimet-onnx {figures['version']}", "min_max", {**figures, **sizes})
+
+
+def _parameters(layers: int) -> int:
+    return layers * (12 * WIDTH * WIDTH + 9 * WIDTH)
+
+
+def _print_row(name: str, method: str, figures: Mapping[str, Any]) -> None:
+    print(
+        f"  {name:22}{method:8}{figures['parameters'] / 1e6:>10.0f} M{figures['seconds']:>8.1f}"
+        f"{figures['peak_bytes'] / MEGABYTE:>10.0f}{figures['float_bytes'] / 1e6:>10.0f}"
+        f"{figures['file_bytes'] / 1e6:>10.0f}{figures['file_bytes'] / figures['float_bytes']:>8.4f}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
 from dovetail.plan.make import make_plan, observed
 from dovetail.plan.request import Request
+from dovetail.plan.requested_weights import RequestedWeights
 from dovetail.targets import open_target
 
 WIDTH, TOKENS = 1024, 16
@@ -69,7 +70,7 @@ def child(request: dict[str, Any]) -> Mapping[str, Any]:
     sizes = [value.const_value.size for value in model.graph.initializers.values() if value.const_value is not None]
     start = time.process_time()
     head = cut(normalize(model)[0], target).head
-    rewritten, _ = rewrite(head, target, model, precision.weight)
+    rewritten, _ = rewrite(head, target, model, RequestedWeights(precision))
     samples = {"x": np.random.default_rng(1).standard_normal((1, TOKENS, WIDTH)).astype(np.float32)}
     names, data = observed(rewritten, target.table), open_data(samples, input_specs(rewritten))
     stats = collect(rewritten, names, data, workdir=folder, histograms=False)

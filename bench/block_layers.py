@@ -24,6 +24,7 @@ from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
 from dovetail.plan.make import make_plan, observed
 from dovetail.plan.request import Request
+from dovetail.plan.requested_weights import RequestedWeights
 from dovetail.stats import Stats
 from dovetail.target import Target
 from dovetail.targets import open_target
@@ -35,7 +36,7 @@ def layers_alone(size: int, folder: Path) -> dict[str, float]:
     shipped, target = zoo.load("vit_digits"), open_target("qnn-htp:sm8550")
     precision = replace(W4A16_LPBQ, weight=replace(W4A16_LPBQ.weight, block_size=size))
     original = read(shipped.model_path)
-    model, _ = rewrite(cut(normalize(original)[0], target).head, target, original, precision.weight)
+    model, _ = rewrite(cut(normalize(original)[0], target).head, target, original, RequestedWeights(precision))
     data = shipped.calib()
     request = Request(precision)
     folder.mkdir(parents=True)

@@ -15,6 +15,7 @@ from dovetail.model.read import read
 from dovetail.passes.normalize import normalize
 from dovetail.plan.make import make_plan, observed
 from dovetail.plan.request import Request
+from dovetail.plan.requested_weights import RequestedWeights
 from dovetail.targets import open_target
 
 IMAGE = (1, 3, 224, 224)
@@ -37,7 +38,7 @@ def compiled(path: Path, target_name: str, precision_name: str, folder: Path) ->
     """Plan, emit and compile; also the number of tensors that were not read back as planned."""
     target = open_target(target_name, {"vtcm_mb": "8"})
     precision, original = target.table.precisions[precision_name], read(path)
-    model, _ = rewrite(cut(normalize(original)[0], target).head, target, original, precision.weight)
+    model, _ = rewrite(cut(normalize(original)[0], target).head, target, original, RequestedWeights(precision))
     samples = {str(original.graph.inputs[0].name): np.random.default_rng(0).standard_normal((1, *IMAGE), np.float32)}
     folder.mkdir(exist_ok=True)
     names, data = observed(model, target.table), open_data(samples, input_specs(model))

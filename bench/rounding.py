@@ -35,6 +35,7 @@ from dovetail.numerics.methods import RoundingMethod
 from dovetail.numerics.metrics import Comparison
 from dovetail.plan.make import observed
 from dovetail.plan.request import Request
+from dovetail.plan.requested_weights import RequestedWeights
 from dovetail.targets import open_target
 from dovetail.trials.knobs.rounding import compare_roundings, round_weights
 from dovetail.trials.variant import Variant
@@ -42,8 +43,16 @@ from dovetail.trials.workbench import Workbench
 from dovetail.verify.run import SessionRun
 from dovetail.verify.verdicts import bounded_db
 
-SHIPPED_CASES = ("ort-cpu/w8a8", "qnn-htp:sm8550/w8a8", "qnn-htp:sm8550/w8a16", "xnnpack/w8a8", "tensorrt:sm89/fp8")
-RANDOM_CASES = ("tensorrt:sm89/fp8", "ort-cpu/w8a16", "ort-cpu/w8a8")
+SHIPPED_CASES = (
+    "ort-cpu/w8a8",
+    "qnn-htp:sm8550/w8a8",
+    "qnn-htp:sm8550/w8a16",
+    "xnnpack/w8a8",
+    "tensorrt:sm89/fp8",
+    "ort-cpu/w4a16",
+    "ort-cpu/w4a16-lpbq",
+)
+RANDOM_CASES = ("tensorrt:sm89/fp8", "ort-cpu/w8a16", "ort-cpu/w8a8", "ort-cpu/w4a16", "ort-cpu/w4a16-lpbq")
 NETWORKS = ("deit", "clip", "swin")
 METHODS = (RoundingMethod.SCALE_SEARCH, RoundingMethod.SECOND_ORDER)
 CALIBRATION, FRESH = 64, 64
@@ -65,6 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("part", choices=("shipped", "random", "real"))
     parser.add_argument("--networks", default="", help="comma-separated names (default: all)")
     parser.add_argument("--cases", default="", help="comma-separated TARGET/PRECISION")
+    parser.add_argument("--methods", default=",".join(METHODS), help="comma-separated roundings (default: both)")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--layers", type=int, default=12)
     options = parser.parse_args(arguments)
@@ -75,12 +85,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         models = random_networks(networks or NETWORKS, options.seeds, options.layers)
     else:
         models = shipped(networks) if options.part == "shipped" else real(networks)
+    methods = [RoundingMethod(name) for name in options.methods.split(",")]
     worse = 0
     gains: dict[tuple[str, str, str], list[float]] = {}
     for model in models:
         for case in cases:
             with tempfile.TemporaryDirectory(prefix="bench-rounding-") as folder:
-                rows = measure(model, *case.rsplit("/", 1), Path(folder))
+                rows = measure(model, *case.rsplit("/", 1), methods, Path(folder))
             for method, (gain, is_worse) in rows.items():
                 worse += is_worse
                 gains.setdefault((model.name.partition(" ")[0], case, method), []).append(gain)
@@ -128,20 +139,23 @@ def real(names: Sequence[str]) -> Iterator[Case]:
         yield Case(name, network.path, network.calibration(), fresh, dict(network.shape))
 
 
-def measure(case: Case, target_name: str, precision: str, folder: Path) -> dict[RoundingMethod, tuple[float, bool]]:
+def measure(
+    case: Case, target_name: str, precision: str, methods: Sequence[RoundingMethod], folder: Path
+) -> dict[RoundingMethod, tuple[float, bool]]:
     """Print a row per rounding; method -> mean gain per image, and whether the knob took it although it is worse."""
     target = open_target(target_name)
-    model = prepared(read(case.path, case.shape), target)
+    encoding = target.table.precisions[precision]
+    model = prepared(read(case.path, case.shape), target, RequestedWeights(encoding))
     data = open_data(case.calibration, input_specs(model))
     stats = collect(model, observed(model, target.table), data, workdir=folder, histograms=True)
-    variant = Variant(model, stats, Request(target.table.precisions[precision], "mse"))
+    variant = Variant(model, stats, Request(encoding, "mse"))
     bench = Workbench(target.table, target.backend, describe(data, model).samples, folder, available=False)
     fresh = samples(case.fresh, FRESH)
     exact = list(SessionRun(model, Mode.FLOAT, folder)(fresh))
     nearest = per_image_db(bench, variant, fresh, exact)
     rows = {}
     print(f"{case.name:16} {target_name}/{precision}: nearest {nearest.mean():.2f} dB", flush=True)
-    for method in METHODS:
+    for method in methods:
         start = time.monotonic()
         rounded, layers = round_weights(bench, variant, method)
         seconds = time.monotonic() - start

@@ -50,7 +50,7 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if any(item.path.is_relative_to(_HERE / path) for path in WITHOUT_COVERAGE):
+        if runs_without_coverage(item.path):
             item.add_marker("no_cover")
 
 
@@ -74,6 +74,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return file if shares_a_fixture(config.rootpath / file) else nodeid
 
     return Scheduler(config, log)
+
+
+@functools.cache
+def runs_without_coverage(file: Path) -> bool:
+    """Whether the tests of a file are of whole networks."""
+    return any(file.is_relative_to(_HERE / path) for path in WITHOUT_COVERAGE)
 
 
 @functools.cache

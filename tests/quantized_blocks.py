@@ -8,11 +8,16 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
 from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
+from dovetail.model.read import read
 from dovetail.numerics.affine import quantize
 from dovetail.numerics.ranges import weight_params
+from dovetail.passes.infer_shapes import infer_shapes
+from dovetail.qdq.to_lpbq import to_lpbq
+from dovetail.targets.ort_cpu.target import ORT_CPU
 
 ROWS, CHANNELS, OUT = 8, 64, 40
 BLOCKS_OF_16 = Encoding(DType.S4, True, Granularity.BLOCK, 16)
@@ -127,3 +132,13 @@ def layers(path: Path, weights: Sequence[tuple[Array, Encoding, int]]) -> Path:
         node.name = f"{node.op_type}_{index}"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
     return path
+
+
+def with_integer_scales(path: Path, output: Path) -> Path:
+    """The model with integer scales (LPBQ), as a file."""
+    model = read(path)
+    infer_shapes(model)
+    if not to_lpbq(model, ORT_CPU.table).changed:
+        raise ValueError(f"{path.name} has no weight that can have integer scales")
+    ir.save(model, output)
+    return output

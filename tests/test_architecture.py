@@ -36,7 +36,7 @@ LAYERS = (
     ("zoo",),
     ("run_lock", "run_record"),
     ("catalog", "config", "float_graph", "float_sessions", "rundir", "versions"),
-    ("checking", "rule_docs", "stages"),
+    ("allow_list", "checking", "rule_docs", "stages"),
     ("job", "stage_files"),
     ("report",),
     ("device",),
@@ -46,6 +46,7 @@ LAYERS = (
     ("repairs", "encodings_run"),
     ("api", "torch_export"),
     ("sweep",),
+    ("bisect",),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

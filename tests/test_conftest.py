@@ -66,7 +66,7 @@ HIDDEN = ("torch", "torchao", "transformers", "executorch", "onnxscript")
 def test_without_torch_collection_skips_with_a_reason(tmp_path: Path) -> None:
     here = Path(__file__).parent
     (tmp_path / "sitecustomize.py").write_text(HIDE.format(packages=HIDDEN))
-    command = [sys.executable, "-m", "pytest", "-q", "-rs", "--collect-only", "-p", "no:cacheprovider", str(here)]
+    command = [sys.executable, "-m", "pytest", "-qq", "-rs", "--collect-only", "-p", "no:cacheprovider", str(here)]
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path, "CI": ""}
     done = subprocess.run(command, env=environment, cwd=here.parent, capture_output=True, text=True, check=False)

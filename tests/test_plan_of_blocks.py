@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import dovetail
+from dovetail.encoding import DType, Granularity
+from dovetail.finding import Status
 from dovetail.model.write import write
+from tests.block_mixtures import BLOCK, EXPANDED, MIXTURES, three_layers, weights_of
 from tests.equality import model_from, normal
 
 
@@ -23,3 +26,31 @@ def test_the_same_file_is_emitted(precision: str, tmp_path: Path) -> None:
     assert again.precision == precision
     emitted = [(tmp_path / run / "model.onnx").read_bytes() for run in ("first", "again")]
     assert emitted[0] == emitted[1]
+
+
+@pytest.mark.parametrize(("precision", "kept", "expected"), MIXTURES)
+def test_a_kept_layer_has_its_own_weights_and_its_plan_can_be_passed_back(
+    precision: str, kept: str, expected: list[tuple[DType, Granularity]], tmp_path: Path
+) -> None:
+    path, data = three_layers(tmp_path)
+    settings = {"target": "ort-cpu", "calibration": data}
+    first = dovetail.fit(path, precision=precision, keep=[f"two={kept}"], output=tmp_path / "first", **settings)
+    assert weights_of(first) == expected
+    assert first.verdicts["fidelity"].status is Status.PASS
+    dovetail.fit(path, plan=tmp_path / "first/plan.json", output=tmp_path / "again", **settings)
+    emitted = [(tmp_path / run / "model.onnx").read_bytes() for run in ("first", "again")]
+    assert emitted[0] == emitted[1]
+
+
+def test_blocks_with_float_and_with_integer_scales_are_mixed(tmp_path: Path) -> None:
+    path, data = three_layers(tmp_path)
+    result = dovetail.fit(
+        path,
+        target="ort-cpu",
+        precision="w4a16-lpbq",
+        keep=["two=w4a16-bq"],
+        block_size=16,
+        calibration=data,
+        output=tmp_path / "run",
+    )
+    assert weights_of(result) == [EXPANDED, BLOCK, EXPANDED]

@@ -54,7 +54,7 @@ def record(arguments: dict[str, Any]) -> dict[str, Any]:
         ({"target": "xnnpack"}, "--target (was ort-cpu, now xnnpack)"),
         ({"precision": "w8a16"}, "--precision (was w8a8, now w8a16)"),
         ({"range": "mse"}, "--range (was minmax, now mse)"),
-        ({"rounding": "second-order"}, "--rounding (was nearest, now second-order)"),
+        ({"rounding": "second-order"}, "--rounding (was auto, now second-order)"),
         ({"io": "quantized"}, "--io (was float, now quantized)"),
         ({"keep": ("h=fp32",)}, "--keep (was not set, now h=fp32)"),
         ({"keep": ("h=fp32",), "range": "mse"}, "--range (was minmax, now mse), --keep (was not set, now h=fp32)"),

@@ -12,9 +12,11 @@ import pytest
 
 import dovetail
 from dovetail import targets
-from dovetail.backend import Backend, Runner
+from dovetail.backend import Backend, Outcome, Runner
 from dovetail.catalog import find_rule
+from dovetail.device.verify_converted import verify_converted
 from dovetail.errors import InputError
+from dovetail.finding import Status
 from dovetail.op_support import OpTable
 from dovetail.target import Rewrites, Target
 from dovetail.trials.decision import Decision
@@ -217,3 +219,19 @@ def test_its_device_folder_is_written_and_its_outputs_are_read(model: Path) -> N
     assert result.metrics.latency_device is not None
     assert (result.metrics.latency_device.latency_us, result.metrics.latency_device.source) == (9.0, "toytime")
     assert "on the device: timed by toytime" in result.notes
+
+
+def test_what_its_converter_wrote_is_compared_with_the_plan(model: Path, tmp_path: Path) -> None:
+    fit(model)
+    run = model.parent / "run"
+    as_planned = verify_converted(run, [run / "toy.onnx"])
+    assert as_planned.verdicts["fidelity"].status is Status.PASS
+    assert "the converter's output: written by toyconvert" in as_planned.notes
+    other = onnx.load(run / "toy.onnx")
+    reader = next(node for node in other.graph.node if node.op_type == "DequantizeLinear")
+    scale = next(constant for constant in other.graph.initializer if constant.name == reader.input[1])
+    scale.CopyFrom(onnx.numpy_helper.from_array(2 * onnx.numpy_helper.to_array(scale), scale.name))
+    onnx.save(other, tmp_path / "converted.onnx")
+    changed = verify_converted(run, [tmp_path / "converted.onnx"])
+    assert changed.verdicts["fidelity"].status is Status.FAIL
+    assert any(row.outcome is Outcome.CHANGED for row in changed.read_back)

@@ -19,11 +19,13 @@ import onnx
 import onnx_ir as ir
 
 from dovetail.backend import (
+    MODEL,
     Artifact,
     Backend,
     Baseline,
     BaselineCase,
     CompileResult,
+    ConverterReport,
     DeviceCase,
     DeviceFiles,
     DeviceKit,
@@ -38,6 +40,7 @@ from dovetail.backend import (
     ReadBack,
     Runner,
     Sample,
+    TimedProgram,
     Timer,
     Traffic,
     UndelegatedOp,
@@ -221,13 +224,13 @@ def build_stock(facts: ToyFacts, case: BaselineCase, folder: Path) -> CompileRes
     return compile_program(facts, (Artifact("model", case.original),), folder)
 
 
-def measure(programs: Mapping[str, CompileResult], baseline: str, sample: Sample) -> MeasuredLatency | str:
+def measure(programs: Mapping[str, TimedProgram], baseline: str) -> MeasuredLatency | str:
     """Measure the CPU time of the programs, interleaved."""
-    sessions = {name: open_session(_program(program), Mode.EXACT) for name, program in programs.items()}
+    runs = [(open_session(_program(row.compiled), Mode.EXACT), row.sample) for row in programs.values()]
     rounds = []
     for _ in range(3):
         rounds.append([])
-        for session in sessions.values():
+        for session, sample in runs:
             start = time.process_time()
             run_session(session, sample)
             rounds[-1].append(time.process_time() - start + 1e-6)  # never zero, even with a coarse clock
@@ -266,6 +269,11 @@ def versions():
 def device_files(compiled: CompileResult, case: DeviceCase) -> DeviceFiles:
     names = json.dumps([tensor.name for tensor in case.inputs])
     return DeviceFiles((compiled.artifacts[0].path,), {"device_session.py": SESSION, "inputs.json": names})
+
+
+def read_converted(emitted: Path, file: Path, plan: Plan) -> ConverterReport:
+    """What the converter writes is an ONNX file."""
+    return ConverterReport(read_back(CompileResult((Artifact(MODEL, file),)), plan), ("written by toyconvert",))
 
 
 def read_device(folder: Path, compiled: CompileResult, plan: Plan) -> DeviceReport:
@@ -345,7 +353,8 @@ def with_everything(facts: ToyFacts) -> Target:
             package=package,
             estimator=Estimator((floats,)),
             timer=Timer(measure, (stock,)),
-            device=DeviceKit(device_files, read_device),
+            device=DeviceKit(device_files, read_device, opens_onnx=True),
+            converted=read_converted,
         ),
         rewrites=Rewrites((linear_to_gemm,), quantized=(transpose_before_quantize,), blocks=gemm_to_matmul),
         rules=(SLOW_SOFTMAX,),

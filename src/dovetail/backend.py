@@ -277,26 +277,38 @@ class Estimator:
 
 
 @dataclass(frozen=True, slots=True)
+class TimedProgram:
+    """A program whose latency is measured, and the sample that it is run on: quantized if its inputs are."""
+
+    compiled: CompileResult
+    sample: Sample
+
+
+@dataclass(frozen=True, slots=True)
 class Timer:
     """How latency is measured on this machine.
 
-    ``time`` takes programs by name, the name of the baseline among them, and a sample, and measures all programs
-    alternately, in one process; it returns a sentence if that is not possible. The first of ``baselines`` is the float
-    program that the vendor's own flow produces. ``by_default``: every run is compared with it, not only if latency is
-    limited or a baseline named.
+    ``time`` takes programs by name, and the name of the baseline among them, and measures all programs alternately, in
+    one process; it returns a sentence if that is not possible. The first of ``baselines`` is the float program that the
+    vendor's own flow produces. ``by_default``: every run is compared with it, not only if latency is limited or a
+    baseline named.
     """
 
-    time: Callable[[Mapping[str, CompileResult], str, Sample], MeasuredLatency | str]
+    time: Callable[[Mapping[str, TimedProgram], str], MeasuredLatency | str]
     baselines: tuple[Baseline, ...]
     by_default: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceKit:
-    """A target's part of the device folder; ``read`` parses what the vendor's tool wrote next to the outputs."""
+    """A target's part of the device folder; ``read`` parses what the vendor's tool wrote next to the outputs.
+
+    ``opens_onnx``: its session opens the emitted ONNX file too, which the vendor's runtime then compiles.
+    """
 
     files: Callable[[CompileResult, DeviceCase], DeviceFiles]
     read: Callable[[Path, CompileResult, Plan], DeviceReport] | None = None
+    opens_onnx: bool = False
 
 
 @dataclass(frozen=True, slots=True)

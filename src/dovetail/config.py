@@ -14,7 +14,7 @@ import msgspec
 
 from dovetail.errors import InputError
 from dovetail.finding import PASSES_WHEN, Thresholds
-from dovetail.numerics.methods import RangeMethod, RoundingMethod
+from dovetail.numerics.methods import AUTO_ROUNDING, RangeMethod, RoundingMethod
 from dovetail.whole_number import LARGEST, whole_number
 
 _ALIASES = {"int8": "w8a8"}
@@ -35,7 +35,7 @@ class FitOptions:
     target: str
     precision: str = "w8a8"
     range: str = "minmax"
-    rounding: str = "nearest"
+    rounding: str = AUTO_ROUNDING
     keep: tuple[str, ...] = ()
     io: str = "float"
     baselines: str = "first"
@@ -62,8 +62,9 @@ class FitOptions:
         object.__setattr__(self, "precision", _ALIASES.get(self.precision, self.precision))
         if self.range not in set(RangeMethod):
             raise InputError(f"unknown range method {self.range!r}; expected one of {', '.join(RangeMethod)}")
-        if self.rounding not in set(RoundingMethod):
-            raise InputError(f"unknown rounding {self.rounding!r}; expected one of {', '.join(RoundingMethod)}")
+        if self.rounding not in (AUTO_ROUNDING, *RoundingMethod):
+            expected = ", ".join((AUTO_ROUNDING, *RoundingMethod))
+            raise InputError(f"unknown rounding {self.rounding!r}; expected one of {expected}")
         if self.io not in ("float", "quantized"):
             raise InputError(f"unknown io {self.io!r}; expected one of float, quantized")
         object.__setattr__(self, "operand_bits", str(self.operand_bits))
@@ -109,7 +110,7 @@ class FitOptions:
 
 def require_nearest(options: FitOptions, why: str) -> None:
     """Refuse ``--rounding`` where weights are not rounded anew."""
-    if options.rounding != RoundingMethod.NEAREST:
+    if options.rounding not in (AUTO_ROUNDING, RoundingMethod.NEAREST):
         raise InputError(f"--rounding {options.rounding} is only an option of `dovetail fit`: {why}")
 
 

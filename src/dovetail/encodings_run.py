@@ -42,6 +42,7 @@ from dovetail.plan.constraints import build_problem
 from dovetail.plan.imported_qparams import imported_qparams
 from dovetail.plan.make import make_plan
 from dovetail.plan.pins import imported_pins
+from dovetail.plan.requested_weights import RequestedWeights
 from dovetail.qdq.emit import emit_qdq
 from dovetail.qdq.invert import is_quantized
 from dovetail.repair_record import QParamsKept, qparams_kept
@@ -175,7 +176,7 @@ def _planned(path: Path, values: Mapping[str, Any], encodings: Path, calibration
     job = prepare(path, options, calibration=_NOISE if calibration is None else calibration)
     imported = imported_qparams(job.model, plan_for(job.model, encodings).plan, from_file=True)
     table, precision = job.target.table, job.request.precision
-    model = prepared(job.model, job.target, precision.weight)
+    model = prepared(job.model, job.target, RequestedWeights(precision, imported=imported))
     with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
         sample = next(iter(job.data.samples()))
         moved = moved_tensors(job.model, model, imported.tensors, sample, Path(folder))

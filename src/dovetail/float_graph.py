@@ -8,16 +8,16 @@ import onnx_ir as ir
 
 from dovetail.calibrate.collect import collect
 from dovetail.calibrate.data import Data
-from dovetail.encoding import FLOAT32, Encoding
 from dovetail.model.memory import require_memory
 from dovetail.model.origin import record_fused_names
 from dovetail.model.read import require_float32, require_known_shapes
 from dovetail.model.split import SplitModel, split
-from dovetail.pass_record import Pass, PassRecord
+from dovetail.pass_record import PassRecord
 from dovetail.passes.fit_sentinels import fit_sentinels, tensors_beside_sentinels
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.passes.normalize import normalize
 from dovetail.passes.remove_unused import remove_unused
+from dovetail.plan.requested_weights import RequestedWeights
 from dovetail.target import Target
 
 Passed = tuple[ir.Model, tuple[PassRecord, ...]]
@@ -28,23 +28,20 @@ def cut(normalized: ir.Model, target: Target) -> SplitModel:
     return split(normalized, target.table.unsupported)
 
 
-def rewrite(head: ir.Model, target: Target, original: ir.Model, weight: Encoding = FLOAT32) -> Passed:
+def rewrite(head: ir.Model, target: Target, original: ir.Model, weights: RequestedWeights | None = None) -> Passed:
     """Apply the target's rewrites to the head; an original name that is lost goes to the tensor that replaced it.
 
-    ``weight``: the requested encoding of weights; linear layers whose weight can have its blocks get the form in which
-    the target supports them.
+    ``weights``: those that are requested; a linear layer whose weight can have the requested blocks gets the form in
+    which the target supports them.
     """
     model = head.clone()
-    records = [rewrite_pass(model) for rewrite_pass in _passes(target, weight)] + [infer_shapes(model)]
+    records = [rewrite_pass(model) for rewrite_pass in target.rewrites.graph]
+    if weights is not None and weights.has_blocks and target.rewrites.blocks is not None:
+        sizes = weights.block_sizes(model, target.table)
+        records += [target.rewrites.blocks(model, sizes), remove_unused(model)]
+    records.append(infer_shapes(model))
     record_fused_names(original.graph, model.graph)
     return model, tuple(records)
-
-
-def _passes(target: Target, weight: Encoding) -> tuple[Pass, ...]:
-    passes, blocks = target.rewrites.graph, target.rewrites.blocks
-    if not weight.is_blocked or blocks is None:
-        return passes
-    return (*passes, lambda model: blocks(model, weight.block_size), remove_unused)
 
 
 def depends_on_data(model: ir.Model, data: Data) -> bool:
@@ -68,7 +65,7 @@ def require_quantizable(model: ir.Model) -> None:
     require_memory(value for node in model.graph for value in node.outputs)
 
 
-def prepared(original: ir.Model, target: Target, weight: Encoding = FLOAT32) -> ir.Model:
-    """Return the graph that would be quantized: normalized, without its tail, rewritten for weights of an encoding."""
+def prepared(original: ir.Model, target: Target, weights: RequestedWeights | None = None) -> ir.Model:
+    """Return the graph that would be quantized: normalized, without its tail, rewritten for the requested weights."""
     normalized, _ = normalize(original)
-    return rewrite(cut(normalized, target).head, target, original, weight)[0]
+    return rewrite(cut(normalized, target).head, target, original, weights)[0]

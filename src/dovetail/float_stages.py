@@ -26,6 +26,7 @@ from dovetail.plan.imported_qparams import ImportedQParams
 from dovetail.plan.make import check_pins, observed
 from dovetail.plan.pins import imported_pins, resolve_keeps
 from dovetail.plan.request import Request
+from dovetail.plan.requested_weights import RequestedWeights
 from dovetail.report.assemble import TAIL
 from dovetail.rundir import RunDir
 from dovetail.stage_files import passed_files, stats_files
@@ -114,7 +115,7 @@ def _float_graph(job: Job, run: RunDir, clock: Clock, stages: Stages, sha256: st
         head=KeyedValue(split.head, normalized.key),
         target=KeyedValue(job.target, job.target_key),
         original=source,
-        weight=KeyedValue(job.request.precision.weight, str(job.request.precision.weight)),
+        weights=_requested_weights(job),
     )
     model, rewrites = rewritten.value
     require_quantizable(model)
@@ -133,6 +134,13 @@ def _float_graph(job: Job, run: RunDir, clock: Clock, stages: Stages, sha256: st
     )
     model, more = fitted.value
     return _FloatGraph(KeyedValue(model, fitted.key), replace(split, head=model), (*records, *more))
+
+
+def _requested_weights(job: Job) -> KeyedValue[RequestedWeights]:
+    """The weights that the caller requests; imported ones are those of the model or of the file with the scales."""
+    requested = RequestedWeights(job.request.precision, job.keeps, job.imported, job.plan)
+    keeps = [(str(keep), str(keep.precision.weight)) for keep in job.keeps]
+    return KeyedValue(requested, keyed([str(job.request.precision.weight), keeps, job.plan_key, job.encodings_key]).key)
 
 
 def _write_tail(job: Job, run: RunDir, split: SplitModel) -> None:

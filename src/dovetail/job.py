@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from dovetail.calibrate.data import Data, InputSpec, input_specs
 from dovetail.calibrate.sources import DataLike, ImageOptions, is_random, open_data
 from dovetail.calibrate.user_code import load_function
 from dovetail.config import MAY_CHANGE, FitOptions, option_values
-from dovetail.encoding import QParams
+from dovetail.encoding import Granularity, QParams
 from dovetail.errors import InputError
 from dovetail.files import file_sha256
 from dovetail.model.read import CHANGES, read, require_no_nan
@@ -191,7 +191,20 @@ def _request(options: FitOptions, target: Target) -> tuple[Request, tuple[Keep, 
             raise InputError(f"--keep {text}: expected GLOB=PRECISION, as in 'decoder.*=fp32'")
         keeps.append(Keep(pattern, _precision(name, target.table)))
     precision = first_precision(options.precision, target.table)
+    _refuse_mixed_blocks(precision, keeps, target.table)
     return Request(precision, options.range, quantized_io=options.io == "quantized"), tuple(keeps)
+
+
+def _refuse_mixed_blocks(precision: Precision, keeps: Sequence[Keep], table: OpTable) -> None:
+    """Refuse blocks with float scales beside blocks with integer scales on a target that cannot have both."""
+    weights = [precision.weight, *(keep.precision.weight for keep in keeps)]
+    both = {Granularity.BLOCK, Granularity.EXPANDED_BLOCK} <= {weight.granularity for weight in weights}
+    if both and not table.mixes_blocks:
+        last = next(keep for keep in reversed(keeps) if keep.precision.weight.is_blocked)
+        raise InputError(
+            f"{last}: {table.target} cannot have blocks with float scales (w4a16-bq) beside blocks with integer scales "
+            "(w4a16-lpbq) in one model: use the same for all"
+        )
 
 
 def first_precision(name: str, table: OpTable) -> Precision:

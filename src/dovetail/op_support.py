@@ -203,8 +203,9 @@ class OpTable:
     mixes_blocks: bool = True
 
 
-# The choice of a precision, and of operators in a wider one, by trials.
-AUTO = "auto"
+# The choice of a precision, and of operators in a wider one, by trials; and the same with 4-bit weights, which takes
+# longer and seldom keeps the accuracy.
+AUTO, AUTO_W4 = "auto", "auto-w4"
 
 W8A8 = Precision("w8a8", A8, W8)
 

@@ -18,6 +18,8 @@ from dovetail.run_lock import is_lock, run_lock
 from dovetail.run_record import RECORD, RunRecord, read_record, resumed
 
 RESULT = "result.json"
+# The page about the result.
+PAGE = "report.html"
 # The result of ``dovetail sensitivity``, in its own run directory.
 SENSITIVITY = "sensitivity.json"
 # The details of an error that nobody expected; the command line writes it.
@@ -132,7 +134,9 @@ def _opened(path: Path, place: Path, record: RunRecord, *, force: bool, resume: 
         record = resumed(path, read_record(place), record)
     existed = place.exists()
     run = RunDir(place, resume)
-    before = {name: (place / name).read_bytes() for name in (RECORD, RESULT, SENSITIVITY) if (place / name).is_file()}
+    before = {
+        name: (place / name).read_bytes() for name in (RECORD, RESULT, PAGE, SENSITIVITY) if (place / name).is_file()
+    }
     aside: Path | None = None
     try:
         try:
@@ -141,7 +145,7 @@ def _opened(path: Path, place: Path, record: RunRecord, *, force: bool, resume: 
                 place.rename(aside / "before")
             (place / "stages").mkdir(parents=True, exist_ok=True)
             write_whole(place / RECORD, record.to_json())
-            for stale in (RESULT, SENSITIVITY, ERROR_DETAILS):
+            for stale in (RESULT, PAGE, SENSITIVITY, ERROR_DETAILS):
                 (place / stale).unlink(missing_ok=True)
         except OSError as error:
             raise InputError(f"{path} cannot be written ({error.strerror})") from error

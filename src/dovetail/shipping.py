@@ -17,7 +17,6 @@ from dovetail.device.pack import write_device_folder
 from dovetail.finding import Finding, Thresholds, Verdict
 from dovetail.job import Job
 from dovetail.model.split import SplitModel
-from dovetail.op_support import AUTO
 from dovetail.plan.constraints import build_problem
 from dovetail.plan.mixture import float_share
 from dovetail.plan.request import Request
@@ -31,10 +30,10 @@ from dovetail.stages import KeyedValue, Stages, keyed, unknown
 from dovetail.stats import Stats
 from dovetail.storage import Plan
 from dovetail.target import Target
+from dovetail.trials import mixed_decisions
 from dovetail.trials.baselines import BaselineComparison, compare
 from dovetail.trials.goal import Goal
 from dovetail.trials.kept_figures import KeptFigures
-from dovetail.trials.knobs import mixed
 from dovetail.trials.knobs.rounding import ROUNDING
 from dovetail.trials.run_trials import Verify, run_trials, with_location
 from dovetail.trials.variant import Variant
@@ -76,9 +75,9 @@ def ship(job: Job, run: RunDir, clock: Clock, stages: Stages, inputs: ShipInputs
     with clock.stage("check"):
         check_input = CheckInput(model, target.table, target.facts, shipment.plan, stats)
         findings = check(check_input, rules_for(target))
-    with clock.stage("baselines"):
-        comparison = _compared(job, run, bench, model, shipment.compiled)
     build = Build(shipment.plan, shipment.compiled, run.path)
+    with clock.stage("baselines"):
+        comparison = _compared(job, run, bench, model, build)
     if verification is None:  # the build was loaded from an earlier run
         verification = judge(build)
         if verification.failing is not None and shipment.located:
@@ -108,7 +107,8 @@ def _low_accuracy(job: Job, verification: Verification, model: ir.Model, plan: P
     precision = table.precisions.get(plan.precision, job.request.precision)
     if verification.judgement is None:
         return ()
-    searches = job.options.precision != AUTO and any(knob.name == mixed.NAME for knob in job.target.knobs)
+    can_search = any(knob.name == mixed_decisions.NAME for knob in job.target.knobs)
+    searches = can_search and job.options.precision not in table.choices
     return low_accuracy(verification.judgement, verification.losses, model, table, precision, searches=searches)
 
 
@@ -191,10 +191,10 @@ def _verify(job: Job, clock: Clock, split: SplitModel, probe: Probe, build: Buil
         return verify(inputs, job.target.backend, job.data, job.evaluation, job.options.thresholds, clock.progress)
 
 
-def _compared(job: Job, run: RunDir, bench: Workbench, model: ir.Model, fitted: CompileResult) -> BaselineComparison:
+def _compared(job: Job, run: RunDir, bench: Workbench, model: ir.Model, build: Build) -> BaselineComparison:
     options = job.options
     case = BaselineCase(model, job.reference, options.precision, bench.samples(BASELINE_SAMPLES), options.shape)
-    return compare(bench, fitted, options.baselines, case, run.path / COMPILED)
+    return compare(bench, build, options.baselines, case, run.path / COMPILED)
 
 
 def _goal(job: Job) -> Goal:

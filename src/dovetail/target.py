@@ -17,12 +17,12 @@ from dovetail.trials.knob import Knob
 @dataclass(frozen=True, slots=True)
 class Rewrites:
     """The passes that a target requires: ``graph`` on the float graph before calibration, ``quantized`` on another
-    tool's QDQ model before its scales are read. ``blocks``: the last one on the float graph where weights are quantized
-    in blocks, of a size that it gets."""
+    tool's QDQ model before its scales are read. ``blocks``: the last one on the float graph, for the layers whose
+    weights are quantized in blocks; it gets their block sizes by the names of their nodes."""
 
     graph: tuple[Pass, ...]
     quantized: tuple[Pass, ...] = ()
-    blocks: Callable[[ir.Model, int], PassRecord] | None = None
+    blocks: Callable[[ir.Model, Mapping[str, int]], PassRecord] | None = None
 
 
 @dataclass(frozen=True, slots=True)

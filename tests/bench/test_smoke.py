@@ -100,9 +100,12 @@ def test_ranges_print_what_was_repaired(capsys):
 
 def test_block_prints_the_size_of_every_precision(capsys):
     block.main(["large", "--layers", "1"])
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
-    assert [row[0] for row in rows] == ["w8a16", "w4a16", "w4a16-lpbq", "w4a16-lpbq"]
-    assert all(0 < float(row[-1]) < 0.16 for row in rows[1:])
+    *rows, aimet = capsys.readouterr().out.splitlines()[2:]
+    figures = [row.split() for row in rows]
+    assert [row[0] for row in figures] == ["w8a16", "w4a16", "w4a16-lpbq", "w4a16-lpbq"]
+    assert all(0 < float(row[-1]) < 0.16 for row in figures[1:])
+    assert "aimet" in aimet
+    assert "failed" not in aimet
     with pytest.raises(SystemExit):
         block.main(["speed"])
-    assert "unknown part 'speed'; expected one of estimate, vit_b, layers, large" in capsys.readouterr().err
+    assert "unknown part 'speed'; expected one of shipped, estimate, vit_b, layers, large" in capsys.readouterr().err

@@ -70,3 +70,57 @@ def test_dynamic_model_has_one_finding_with_a_line_to_copy(tmp_path: Path, capsy
     assert code == 1
     assert "Q502" in printed
     assert "Q601" not in printed
+
+
+def _config(folder: Path, text: str) -> str:
+    (folder / "dovetail.toml").write_text(text)
+    return str(folder / "dovetail.toml")
+
+
+def test_allowed_findings_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(_many(tmp_path / "m.onnx"))
+    code, text = _check(capsys, model, "--config", _config(tmp_path, "[allow]\nQ502 = ['c[0-3]', 'nothing*']\n"))
+    assert code == 1
+    assert text.splitlines()[-1] == "1 finding in m.onnx for ort-cpu: 1 error (4 more allowed)"
+    assert "allow: Q502 = 'nothing*' allows nothing" in text
+    code, text = _check(capsys, model, "--config", _config(tmp_path, "[allow]\nq502 = ['c*']\n"))
+    assert code == 0
+    assert text == "0 findings in m.onnx for ort-cpu (5 more allowed)\n"
+
+
+def test_allowed_findings_are_suppressed_results_of_sarif(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = _config(tmp_path, "[allow]\nQ502 = ['c0']\n")
+    _, text = _check(capsys, str(_many(tmp_path / "m.onnx")), "--config", config, "--format", "sarif")
+    results = json.loads(text)["runs"][0]["results"]
+    assert len(results) == ROWS
+    assert [result.get("suppressions", [{}])[0].get("kind") for result in results] == [None] * 4 + ["external"]
+    _, text = _check(capsys, str(_many(tmp_path / "m.onnx")), "--config", config, "--format", "json")
+    assert [row["place"]["tensor"] for row in json.loads(text)["allowed"]] == ["c0"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("allow = 1", "allow must be a table"),
+        ("[allow]\nQ502 = 'c0'", "allow.Q502 must be a list of patterns"),
+        ("[allow]\nQ502 = [1]", "allow.Q502 must be a list of patterns"),
+        ("[allow]\nQ999 = ['*']", "unknown rule 'Q999'"),
+        ("[alow]\nQ502 = ['*']", "unknown option 'alow'"),
+    ],
+)
+def test_a_bad_allow_list(text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["check", str(_many(tmp_path / "m.onnx")), "--target", "ort-cpu", "--config", _config(tmp_path, text)])
+    assert done.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_target_of_a_configuration_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, config = str(_many(tmp_path / "m.onnx")), _config(tmp_path, "target = 'ort-cpu'")
+    with pytest.raises(SystemExit) as done:
+        main(["check", model, "--config", config])
+    assert done.value.code == 1
+    with pytest.raises(SystemExit) as done:
+        main(["check", model])
+    assert done.value.code == 2
+    assert "no target: add --target" in capsys.readouterr().err

@@ -161,7 +161,7 @@ def test_range_repair_is_an_option_and_a_key_of_the_config_file(run: Run, work: 
         (("--option", "vtcm=8"), "no option 'vtcm'"),
         (("--option", "vtcm"), "expected key=value"),
         (("--range", "guess"), "unknown range method 'guess'"),
-        (("--rounding", "up"), "unknown rounding 'up'; expected one of nearest, scale-search, second-order"),
+        (("--rounding", "up"), "unknown rounding 'up'; expected one of auto, nearest, scale-search, second-order"),
         (("--io", "maybe"), "unknown io 'maybe'"),
         (("--keep", "conv"), "expected GLOB=PRECISION"),
         (("--keep", "conv=fp12"), "unknown precision 'fp12'"),

@@ -132,7 +132,7 @@ def no_expected_output(work: Path) -> None:
     [
         (no_run, "run/result.json cannot be read as a result"),
         (no_device_folder, "run has no device/manifest.json"),
-        (another_schema, "run/result.json is not a result of schema version 3"),
+        (another_schema, "run/result.json is not a result of schema version 4"),
         (another_manifest, "run/device/manifest.json is not a device manifest of schema version 1"),
         (
             another_model,

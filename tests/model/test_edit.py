@@ -92,3 +92,21 @@ def test_constant_is_a_copy() -> None:
     kept = array.copy()
     array[:] = 0
     np.testing.assert_array_equal(edit.constant_of(value), kept)
+
+
+@pytest.mark.parametrize(
+    ("node", "rank", "axis"),
+    [
+        ("Conv(x, w)", 4, 1),
+        ("ConvTranspose(x, w)", 4, 0),
+        ("Gemm(x, w)", 2, 0),
+        ("Gemm<transB=1>(x, w)", 2, 1),
+        ("MatMul(x, w)", 1, 0),
+        ("MatMul(x, w)", 2, 0),
+        ("MatMul(x, w)", 3, 1),
+    ],
+)
+def test_the_axis_of_the_input_channels_of_a_weight(node: str, rank: int, axis: int) -> None:
+    sizes = ",".join("4" * rank)
+    (linear,) = model_from(f"g (float[{sizes}] x, float[{sizes}] w) => (float[a] y) {{ y = {node} }}").graph
+    assert edit.input_axis(linear, rank) == axis

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.encoding import Array, DType, Encoding, Granularity, QParams
+from dovetail.encoding import Array, DType, Encoding, Granularity, QParams, expanded_qparams
 from dovetail.numerics import rounding
 from dovetail.numerics.affine import dequantize, fake_quantize, quantize
 from dovetail.numerics.layouts import ConvLayout, Layout, LinearLayout, add_moments, moments_shape
+from dovetail.numerics.lpbq import channel_scales, lpbq_scales, raise_channels
 from dovetail.numerics.ranges import weight_params
-from dovetail.numerics.rounding import output_error, search_scales, second_order
+from dovetail.numerics.rounding import conditional_moments, output_error, search_scales, second_order
 
 PER_CHANNEL = [
     Encoding(DType.S8, True, Granularity.AXIS),
@@ -27,14 +29,16 @@ ENCODINGS = [
     (Encoding(DType.S8, True), None),
     (Encoding(DType.U8), None),
     (Encoding(DType.S4, True, Granularity.BLOCK, 4), 1),
+    (Encoding(DType.S4, True, Granularity.EXPANDED_BLOCK, 4), 1),
     (Encoding(DType.S8, True, Granularity.AXIS), 1),
 ]
+EXPANDED = Encoding(DType.S4, True, Granularity.EXPANDED_BLOCK, 4, expanded_bits=8)
 LINEAR = LinearLayout()
 GROUPED = ConvLayout((6, 2, 2, 3), (1, 1), (1, 1), (0, 1), (0, 1), groups=3)
 
 
-def as_they_are(scale: Array) -> Array:
-    return scale
+def as_they_are(params: QParams) -> QParams:
+    return params
 
 
 def activations(rows: int, columns: int, seed: int) -> Array:
@@ -172,18 +176,80 @@ def test_blocks_that_are_correlated_are_searched_together() -> None:
     assert errors[0] < errors[1]
 
 
-def test_scales_that_depend_on_each_other_are_not_searched() -> None:
-    """Those of expanded blocks are multiples of one scale per channel; the integers on them can be chosen."""
-    x, weight = activations(60, 8, 5), weight_of((6, 8), 5)
-    blocks = weight_params(weight, Encoding(DType.S4, True, Granularity.BLOCK, 4), 1)
-    encoding = Encoding(DType.S4, True, Granularity.EXPANDED_BLOCK, 4, expanded_bits=8)
-    expanded = weight_params(weight, encoding, 1)
+def test_expanded_blocks_are_searched_and_can_be_computed_from_their_products() -> None:
+    """HTP's provider gets int_scale * channel_scale, and computes both from that by the formula of ``lpbq_scales``."""
+    x, weight = activations(60, 32, 5), weight_of((6, 32), 5)
+    expanded = weight_params(weight, EXPANDED, 1, "mse")
     moments = moments_of(weight.shape, LINEAR, x)
-    assert search_scales(weight, expanded, LINEAR, moments, as_they_are) is expanded
-    assert search_scales(weight, blocks, LINEAR, moments, as_they_are) is not blocks
-    integers = second_order(weight, expanded, LINEAR, moments)
-    same = QParams(blocks.encoding, expanded.scale, expanded.zero_point, 1)
-    np.testing.assert_array_equal(integers, second_order(weight, same, LINEAR, moments))
+    found = search_scales(weight, expanded, LINEAR, moments, as_they_are)
+    before, after = (output_error(weight - fake_quantize(weight, p), LINEAR, moments) for p in (expanded, found))
+    assert after < 0.8 * before
+    assert found.encoding == EXPANDED
+    channel, integers = lpbq_scales(found.scale, block_axis=1)
+    np.testing.assert_array_equal(integers, found.int_scale)
+    assert found.channel_scale is not None
+    np.testing.assert_array_equal(channel, found.channel_scale[:, 0])
+    assert (integers.max(axis=1) == 16).all()
+
+
+def test_the_integers_of_expanded_blocks_are_close_to_the_best_ones() -> None:
+    """Uncorrelated inputs, so that blocks do not depend on each other: against every integer of every block."""
+    weight, variances = weight_of((5, 64), 7), np.linspace(1, 4, 64)
+    encoding = replace(EXPANDED, block_size=16)
+    expanded = weight_params(weight, encoding, 1, "minmax")
+    found = search_scales(weight, expanded, LINEAR, np.diag(variances)[None], as_they_are)
+    assert found.int_scale is not None
+    assert found.channel_scale is not None
+
+    def errors(integers: Array) -> Array:
+        tried = expanded_qparams(encoding, found.channel_scale, integers, 1)
+        return np.asarray(((weight - fake_quantize(weight, tried)) ** 2 * variances).reshape(5, 4, 16).sum(axis=2))
+
+    every = np.min([errors(np.full(found.int_scale.shape, i, np.uint8)) for i in range(1, 17)], axis=0)
+    assert errors(found.int_scale).sum() < 1.05 * every.sum()
+    assert errors(expanded.int_scale).sum() > 1.1 * every.sum()
+
+
+def test_scales_of_expanded_blocks_that_are_not_allowed_are_not_taken() -> None:
+    x, weight = activations(40, 16, 1), weight_of((4, 16), 1)
+    params = weight_params(weight, EXPANDED, 1, "minmax")
+    moments = moments_of(weight.shape, LINEAR, x)
+    least = channel_scales(params)
+    free, bounded = (
+        search_scales(weight, params, LINEAR, moments, allowed)
+        for allowed in (as_they_are, lambda params: raise_channels(params, least))
+    )
+    assert (channel_scales(free) < least).any()
+    assert (channel_scales(bounded) >= least).all()
+    assert bounded is not params
+
+
+def test_the_conditional_moments_are_what_inputs_rounded_later_do_not_predict() -> None:
+    """Against least squares, for the order of descending moments, with the same damping."""
+    x = activations(200, 6, 3).astype(np.float64)
+    moments = (x.T @ x)[None]
+    found = conditional_moments(moments)[0]
+    damped = moments[0] + 0.01 * np.trace(moments[0]) / 6 * np.eye(6)
+    order = np.argsort(-np.diag(moments[0]))
+    for position, index in enumerate(order):
+        later = order[position + 1 :]
+        predicted = damped[index, later] @ np.linalg.solve(damped[np.ix_(later, later)], damped[later, index])
+        np.testing.assert_allclose(found[index, index], damped[index, index] - predicted, rtol=1e-6)
+    assert not (found - np.diag(np.diag(found))).any()
+
+
+@pytest.mark.parametrize("encoding", [Encoding(DType.S4, True, Granularity.AXIS), EXPANDED])
+def test_scales_for_second_order_rounding_are_searched_with_what_its_correction_leaves(encoding: Encoding) -> None:
+    by_moments, by_conditional = [], []
+    for seed in range(8):
+        x, weight = activations(200, 32, seed), weight_of((16, 32), seed)
+        params = weight_params(weight, encoding, 1 if encoding.is_blocked else 0, "minmax")
+        moments = moments_of(weight.shape, LINEAR, x)
+        for errors, known in ((by_moments, moments), (by_conditional, conditional_moments(moments))):
+            searched = search_scales(weight, params, LINEAR, known, as_they_are)
+            rounded = dequantize(second_order(weight, searched, LINEAR, moments), searched)
+            errors.append(10 * np.log10(output_error(weight - rounded, LINEAR, moments)))
+    assert np.mean(by_conditional) < np.mean(by_moments) - 0.2
 
 
 def test_a_scale_that_is_not_allowed_is_not_taken() -> None:
@@ -193,7 +259,7 @@ def test_a_scale_that_is_not_allowed_is_not_taken() -> None:
     least = params.scale * np.array([0.2, 0.9, 1, 1.5], np.float32)
     free, bounded = (
         search_scales(weight, params, LINEAR, moments, allowed)
-        for allowed in (as_they_are, lambda scale: np.maximum(scale, least))
+        for allowed in (as_they_are, lambda tried: replace(tried, scale=np.maximum(tried.scale, least)))
     )
     assert (free.scale < least)[1:3].any()
     assert free.scale[0] == bounded.scale[0] != params.scale[0]

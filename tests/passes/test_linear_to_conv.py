@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -17,13 +17,17 @@ GEMM = """g (float[6,8] x) => (float[6,4] y, float[6,8] z)
 { y = Gemm(x, w, b)  z = Relu(x) }"""
 MATMUL = """g (float[2,3,8] x) => (float[2,3,4] y, float[2,3,8] z)
 { y = MatMul(x, w)  z = Relu(x) }"""
-Rewrite = Callable[[ir.Model, int], PassRecord]
+Rewrite = Callable[[ir.Model, Mapping[str, int]], PassRecord]
 
 
 def made(body: str) -> ir.Model:
     random = np.random.default_rng(0)
     weight, bias = random.standard_normal((8, 4)).astype(np.float32), random.standard_normal(4).astype(np.float32)
     return model_from(body, w=weight, b=bias)
+
+
+def all_of(model: ir.Model, size: int) -> dict[str, int]:
+    return {node.name or "": size for node in model.graph}
 
 
 @pytest.mark.parametrize(
@@ -37,7 +41,7 @@ def made(body: str) -> ir.Model:
 def test_the_layer_computes_the_same_and_other_consumers_of_its_input_are_unchanged(
     rewrite: Rewrite, body: str, expected: list[str]
 ) -> None:
-    after, record = changed_by(lambda model: rewrite(model, 4), made(body))
+    after, record = changed_by(lambda model: rewrite(model, all_of(model, 4)), made(body))
     assert len(record.changed) == 1
     assert ops(after) == expected
 
@@ -45,7 +49,7 @@ def test_the_layer_computes_the_same_and_other_consumers_of_its_input_are_unchan
 @pytest.mark.parametrize("rewrite", [linear_to_conv, gemm_to_matmul])
 def test_channels_that_cannot_be_divided_into_blocks_are_declined(rewrite: Rewrite) -> None:
     model = made(GEMM)
-    record = rewrite(model, 3)
+    record = rewrite(model, all_of(model, 3))
     assert record.changed == ()
     assert "its 8 input channels are not a multiple of the block size 3" in record.declined[0].what
     assert [node.op_type for node in model.graph] == ["Gemm", "Relu"]
@@ -69,6 +73,15 @@ def test_other_forms_of_gemm_stay(node: str, reason: str) -> None:
         "c": np.ones((6, 4), np.float32),
     }
     model = model_from(f"g (float[6,8] x) => (float[6,4] y) {{ y = {node} }}", **constants)
-    record = linear_to_conv(model, 4)
+    record = linear_to_conv(model, all_of(model, 4))
     assert record.changed == ()
     assert reason in record.declined[0].what
+
+
+@pytest.mark.parametrize(("rewrite", "op"), [(linear_to_conv, "Conv"), (gemm_to_matmul, "MatMul")])
+def test_only_the_named_layers_are_rewritten(rewrite: Rewrite, op: str) -> None:
+    body = "g (float[6,8] x) => (float[6,4] y, float[6,4] z) { [first] y = Gemm(x, w, b) [second] z = Gemm(x, w, b) }"
+    after, record = changed_by(lambda model: rewrite(model, {"second": 4}), made(body))
+    assert [site.where for site in record.changed] == ["z"]
+    assert record.declined == ()
+    assert [ops(after).count(op_type) for op_type in ("Gemm", op)] == [1, 1]

@@ -19,6 +19,7 @@ from dovetail.numerics.lpbq import channel_scales
 from dovetail.numerics.ranges import weight_params
 from dovetail.op_support import W4A16, W4A16_BQ, W4A16_LPBQ, W8A8, W8A16, Precision
 from dovetail.passes.normalize import normalize
+from dovetail.plan.requested_weights import RequestedWeights
 from dovetail.plan.rows import read_plan, write_plan
 from dovetail.plan.validate import validate_plan
 from dovetail.storage import Choice, Plan
@@ -59,7 +60,7 @@ def test_normalized_and_rewritten_the_same_weight_has_the_same_blocks(layer: str
     precision = sized(W4A16_LPBQ, 16)
     original = layer_model(layer)
     head = cut(normalize(original)[0], ORT_CPU).head
-    model, _ = rewrite(head, ORT_CPU, original, precision.weight)
+    model, _ = rewrite(head, ORT_CPU, original, RequestedWeights(precision))
     assert not any(node.op_type == "Gemm" for node in model.graph)
     params = weight_choice(model, planned(model, ORT_CPU, precision)).storage
     weight = weight_of(layer, 64)

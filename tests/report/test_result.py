@@ -33,7 +33,7 @@ def test_reading_and_writing_gives_the_same_bytes(written: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema_version": 99}, "not a result of schema version 3"),
+        ({"schema_version": 99}, "not a result of schema version 4"),
         ({"target": 3}, "target"),
         ({"verdicts": {"numerics": {"status": "perhaps", "reason": ""}}}, "perhaps"),
     ],
@@ -66,7 +66,7 @@ VERSION_1 = Path(__file__).parent / "result_v1.json"  # of a real run on qnn-htp
 
 def test_a_result_of_version_1_is_read_without_losing_information(tmp_path: Path) -> None:
     old, result = json.loads(VERSION_1.read_text()), dovetail.load_result(VERSION_1)
-    assert (old["schema_version"], result.schema_version) == (1, 3)
+    assert (old["schema_version"], result.schema_version) == (1, 4)
     (before,), (finding,) = old["findings"], result.findings
     assert (before["code"], finding.code) == ("qnn-htp", "Q701")
     assert (str(finding.place), finding.message, finding.fix) == (before["where"], before["message"], before["fix"])
@@ -127,7 +127,7 @@ VERSION_2 = Path(__file__).parent / "result_v2.json"  # of a real run on xnnpack
 
 def test_a_result_of_version_2_is_read_without_losing_information() -> None:
     old, result = json.loads(VERSION_2.read_text()), dovetail.load_result(VERSION_2)
-    assert (old["schema_version"], result.schema_version) == (2, 3)
+    assert (old["schema_version"], result.schema_version) == (2, 4)
     assert_same_verdicts(old, result)
     placement, before = result.metrics.placement, old["metrics"]["placement"]
     assert placement is not None
@@ -143,3 +143,28 @@ def test_the_documentation_lists_every_condition_of_every_verdict() -> None:
     for name in PASSES_WHEN:
         for condition, when in passes_when(name, Thresholds()).items():
             assert f"| `{name}` | {condition} | {when} |" in text
+
+
+VERSION_3 = Path(__file__).parent / "result_v3.json"  # of a real run on ort-cpu, with fewer rows
+
+
+def test_a_result_of_version_3_is_read_without_losing_information() -> None:
+    old, result = json.loads(VERSION_3.read_text()), dovetail.load_result(VERSION_3)
+    assert (old["schema_version"], result.schema_version) == (3, 4)
+    now = json.loads(result.to_json())
+    assert (now.pop("operators"), now["metrics"].pop("ranges")) == ([], [])
+    assert {**now, "schema_version": 3} == old
+
+
+def test_the_operators_and_the_worst_tensors_of_a_run_are_recorded(written: Path) -> None:
+    result = dovetail.load_result(written)
+    assert [(row.op_type, row.inputs, row.outputs) for row in result.operators] == [
+        ("Relu", ("x",), ("a",)),
+        ("Neg", ("a",), ("y",)),
+    ]
+    data = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
+    assert {recorded.tensor for recorded in result.metrics.ranges} == {row.tensor for row in result.metrics.tensors}
+    (recorded,) = (recorded for recorded in result.metrics.ranges if recorded.tensor == "x")
+    assert (recorded.low, recorded.high, recorded.samples) == (data.min(), data.max(), 4)
+    expected, _ = np.histogram(data.astype(np.float64), bins=64, range=(float(data.min()), float(data.max())))
+    assert list(recorded.counts) == expected.tolist()

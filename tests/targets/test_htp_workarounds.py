@@ -19,6 +19,7 @@ from dovetail.targets.htp.workarounds import (
     WORKAROUNDS,
     clip,
     constant_pad,
+    conv_transpose_add,
     group_norm,
     long_layer_norm,
     merged_pad,
@@ -99,6 +100,11 @@ def test_an_asymmetric_pad_is_found(pads: str, expected: bool) -> None:
         (0.5, "Conv<pads=[1,1,1,1]>(p, w)", True),
         (0, "AveragePool<kernel_shape=[2,2]>(p)", True),
         (0, "ConvTranspose(p, w)", True),
+        (0, "GlobalAveragePool(p)", True),
+        (0, "ReduceMean(p, hw)", True),
+        (0, "ReduceMean<keepdims=0>(p, hw)", True),
+        (0, "ReduceMean(p, ch)", False),
+        (0, "ReduceMean(p)", False),
         (0, "MaxPool<kernel_shape=[3,3]>(p)", False),
         (0, "MaxPool<kernel_shape=[3,3], pads=[1,1,1,1]>(p)", True),
     ],
@@ -106,10 +112,32 @@ def test_an_asymmetric_pad_is_found(pads: str, expected: bool) -> None:
 def test_a_pad_that_is_merged_wrongly_is_found_by_its_value_and_its_consumer(
     value: float, consumer: str, expected: bool
 ) -> None:
-    text = f"""g (float[1,2,9,9] x) => (float[a,b,c,d] y) <int64[8] pads = {{0,0,1,1,0,0,1,1}}, float v = {{{value}}}>
+    constants = (
+        f"int64[8] pads = {{0,0,1,1,0,0,1,1}}, float v = {{{value}}}, int64[2] hw = {{-1,-2}}, int64[1] ch = {{1}}"
+    )
+    text = f"""g (float[1,2,9,9] x) => (float[a,b,c,d] y) <{constants}>
         {{ p = Pad(x, pads, v) y = {consumer} }}"""
     pad, *_ = model_from(text, w=normal(2, 2, 3, 3)).graph
     assert merged_pad.is_miscompiled(pad) is expected
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ("c = ConvTranspose(x, w) y = Add(c, k)", True),
+        ("c = ConvTranspose(x, w) y = Add(k, c)", True),
+        ("c = ConvTranspose(x, w) r = Relu(c) y = Add(r, k)", True),
+        ("c = ConvTranspose(x, w) r = Sigmoid(c) y = Add(r, k)", False),
+        ("c = ConvTranspose(x, w) y = Sub(c, k)", False),
+        ("c = ConvTranspose(x, w) y = Add(c, n)", False),
+        ("c = ConvTranspose(x, w) y = Add(c, x)", False),
+        ("c = Conv(x, w) y = Add(c, k)", False),
+    ],
+)
+def test_a_constant_added_to_a_transposed_convolution_is_found(nodes: str, expected: bool) -> None:
+    text = f"g (float[1,2,9,9] x) => (float[1,2,9,9] y) <float n = {{2}}> {{ {nodes} }}"
+    model = model_from(text, w=normal(2, 2, 1, 1), k=normal(2, 1, 1))
+    assert any(conv_transpose_add.is_miscompiled(node) for node in model.graph) is expected
 
 
 @pytest.mark.parametrize("steps", [46.2, 110.7351589, 111.0, 5000.5])

@@ -105,6 +105,22 @@ def test_a_padding_value_outside_the_range_does_not_saturate(tmp_path: Path) -> 
     assert sqnr_db > 30
 
 
+def test_a_hard_swish_in_another_layout_is_read_back(tmp_path: Path) -> None:
+    """ONNX Runtime writes it without a name, and with channels last renames what its QuantizeLinear writes."""
+    body = """g (float[1,8,12,12] x) => (float[1,8,12,12] y) <float k = {2}>
+        { c = Conv(x, w) h = HardSwish(c) m = Mul(h, k) y = Conv(m, v) }"""
+    weights = {name: RANDOM.normal(size=(8, 8, 1, 1)) for name in ("w", "v")}
+    assert_passes(fit(save(tmp_path / "m.onnx", body, **weights), (8, 12, 12)))
+    run = tmp_path / "run"
+    renamed = onnx.load(run / "optimized.onnx")
+    for node in renamed.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [name + "_token_9" if name in ("h", "h__q") else name for name in names]
+    onnx.save(renamed, run / "renamed.onnx")
+    read = read_optimized(run / "model.onnx", run / "renamed.onnx", read_plan(run / "plan.json"))
+    assert not [row for row in read.tensors if row.outcome is Outcome.NOT_FOUND]
+
+
 def tamper(folder: Path, change: object) -> list[str]:
     """The details of the changed tensors when read-back gets an optimized graph that was tampered with."""
     model = onnx.load(folder / "optimized.onnx")

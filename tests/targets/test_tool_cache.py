@@ -57,7 +57,7 @@ def test_another_input_argument_or_version_is_compiled(tmp_path: Path, monkeypat
     compiled(tmp_path, call(tmp_path, text="abd"))
     compiled(tmp_path, call(tmp_path, suffix="!"))
     assert calls(tmp_path) == 3
-    monkeypatch.setattr(tool_call, "version", lambda name: "99")
+    monkeypatch.setattr(tool_call, "_version", lambda name: "99")
     compiled(tmp_path, call(tmp_path))
     assert calls(tmp_path) == 4
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from dovetail.encoding import Array, QParams
 from dovetail.model.edit import constant_of
 from dovetail.numerics.affine import dequantize, fake_quantize, quantize
 from dovetail.numerics.methods import RoundingMethod
-from dovetail.op_support import FP32, W8A8, W8A16, Precision
+from dovetail.op_support import FP32, W4A16_LPBQ, W8A8, W8A16, Precision
 from dovetail.plan.request import Pin, Pins
 from dovetail.plan.rows import read_plan, write_plan
 from dovetail.plan.validate import validate_plan
@@ -125,6 +126,33 @@ def test_what_is_emitted_is_what_was_chosen(name: str, tmp_path: Path) -> None:
         assert qparams_of(dequantizer) == plan.edges[edge].storage
     assert ("tensorrt" in name) == any(node.inputs[1].dtype is ir.DataType.FLOAT16 for node in nodes.values()
                                        if is_dequantize(node) and node.inputs[1] is not None)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_layer_loses_by_second_order_rounding_what_the_search_for_scales_gains(name: str, tmp_path: Path) -> None:
+    """The scales that are best with rounding to nearest are among those that it compares."""
+    bench, variant = bench_for(tmp_path, name)
+    searched, corrected = (round_weights(bench, variant, method)[1] for method in METHODS)
+    assert len(searched) == len(corrected) > 0
+    assert all(b.rounded_db >= a.rounded_db - 1e-9 for a, b in zip(searched, corrected, strict=True))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_expanded_blocks_are_searched_and_emitted_as_searched(method: RoundingMethod, tmp_path: Path) -> None:
+    precision = replace(W4A16_LPBQ, weight=replace(W4A16_LPBQ.weight, block_size=4))
+    bench, variant = bench_for(tmp_path, "ort-cpu", precision=precision)
+    changed, _ = round_weights(bench, variant, method)
+    before, after = (params_of(bench.plan(tried), Edge("linear", 1)) for tried in (variant, changed))
+    assert before.encoding == after.encoding == precision.weight
+    assert (after.scale != before.scale).any()
+    assert after.int_scale is not None
+    assert (after.int_scale.max(axis=0) == 16).all()
+    artifacts = bench.backend.emit(variant.model, bench.plan(changed), tmp_path)
+    nodes = {node.name: node for node in ir.load(artifacts[0].path).graph}
+    value = nodes["linear"].inputs[1]
+    dequantizer = None if value is None else value.producer()
+    assert dequantizer is not None
+    assert qparams_of(dequantizer) == after
 
 
 def test_the_scale_of_a_bias_follows_its_weight(tmp_path: Path) -> None:
@@ -298,10 +326,10 @@ def test_fit_ships_the_rounded_weights_and_says_so(tmp_path: Path) -> None:
     results = {}
     for method in RoundingMethod:
         output = tmp_path / method
-        options: dict[str, Any] = {} if method is RoundingMethod.NEAREST else {"rounding": str(method)}
+        options: dict[str, Any] = {} if method is RoundingMethod.NEAREST else {"rounding": str(method)}  # the default
         result = dovetail.fit(model, target="ort-cpu", precision="w8a16", calibration=samples, output=output, **options)
         assert not result.failed
-        assert result.options["rounding"] == method
+        assert result.options["rounding"] == options.get("rounding", "auto")
         results[method] = result, onnx.load(output / "model.onnx").SerializeToString()
     nearest, _ = results[RoundingMethod.NEAREST]
     assert [decision.knob for decision in nearest.decisions] == []

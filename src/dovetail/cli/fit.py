@@ -20,6 +20,7 @@ from dovetail.cli.options import (
     NO_RANGE_REPAIR,
     OUTPUT,
     RANGE,
+    REPORT,
     SHAPE,
     TARGET_OPTION,
     option_values,
@@ -46,8 +47,9 @@ NOT_CHECKED = 3
 @click.option(
     "--rounding",
     metavar="METHOD",
-    help="How weights are rounded: nearest (default), or with the least error of their layer's output on calibration "
-    "data: scale-search (other scales), second-order (other integers too).",
+    help="How weights are rounded: nearest, or with the least error of their layer's output on calibration data: "
+    "scale-search (other scales), second-order (other integers too). auto (default) is nearest, and with --precision "
+    "auto second-order where a precision gains by it.",
 )
 @CALIBRATION
 @HELD_OUT
@@ -104,10 +106,11 @@ NOT_CHECKED = 3
 )
 @OUTPUT
 @click.option("--resume", is_flag=True, help="Continue an earlier run in the run directory.")
+@REPORT
 @NO_CACHE
 @click.pass_context
 def fit_command(
-    context: click.Context, /, model: Path, output: Path, force: bool, resume: bool, **arguments: Any
+    context: click.Context, /, model: Path, output: Path, force: bool, resume: bool, page: bool, **arguments: Any
 ) -> None:
     """Quantize MODEL for a target, compile it and verify the result."""
     from dovetail.cli.progress import showing_progress
@@ -120,12 +123,12 @@ def fit_command(
     data = {"calibration": arguments["calib"], "evaluation": arguments["eval_"]}
     if arguments["encodings"] is not None:
         result, options = _fit_with_encodings(model, output, arguments, data, force, resume, origin)
-        context.exit(show(result, output, options.require))
+        context.exit(show(result, output, options.require, page=page))
     options = options_from(option_values(arguments), planned=arguments["plan"] is not None)
     with showing_progress() as report:
         job = prepare(model, options, **data, plan=arguments["plan"])
         result = fit(job, output, force=force, resume=resume, report=report, origin=origin)
-    context.exit(show(result, output, options.require))
+    context.exit(show(result, output, options.require, page=page))
 
 
 def _fit_with_encodings(
@@ -153,11 +156,18 @@ def _fit_with_encodings(
     return result, options
 
 
-def show(result: Result, output: Path, require: tuple[str, ...]) -> int:
-    """Print the result, and return the exit code; a finding of severity error counts like a verdict that failed."""
+def show(result: Result, output: Path, require: tuple[str, ...], *, page: bool = False) -> int:
+    """Print the result, and return the exit code; a finding of severity error counts like a verdict that failed.
+
+    ``page``: also write the page about it.
+    """
     from dovetail.finding import Severity, Status
     from dovetail.report.terminal import print_result
 
+    if page:
+        from dovetail.report.page.write import write_page
+
+        write_page(output)
     print_result(result, output)
     if result.failed or any(finding.severity is Severity.ERROR for finding in result.findings):
         return VERDICT_FAILED
@@ -180,10 +190,18 @@ def show(result: Result, output: Path, require: tuple[str, ...]) -> int:
     help="Run directory; an earlier demo in it is replaced.",
 )
 @click.option("--force", is_flag=True, help="Also replace a run in the run directory that is not a demo.")
+@REPORT
 @NO_CACHE
 @click.pass_context
 def demo_command(
-    context: click.Context, name: str, target: str, precision: str, output: Path, force: bool, no_cache: bool
+    context: click.Context,
+    name: str,
+    target: str,
+    precision: str,
+    output: Path,
+    force: bool,
+    page: bool,
+    no_cache: bool,
 ) -> None:
     """Fit a small trained model that ships with the package."""
     from dovetail import zoo
@@ -212,4 +230,4 @@ def demo_command(
             metric=load_function(shipped.metric),
         )
         result = fit(job, output, force=True, report=report, origin=origin)
-    context.exit(show(result, output, ()))
+    context.exit(show(result, output, (), page=page))

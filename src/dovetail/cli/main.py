@@ -15,12 +15,14 @@ import traceback
 import click
 
 import dovetail
+from dovetail.cli.bisect import bisect_command
 from dovetail.cli.cache import cache_command
 from dovetail.cli.check import check_command, explain_command
 from dovetail.cli.encodings import encodings_command
 from dovetail.cli.fit import demo_command, fit_command
 from dovetail.cli.invocation import Invocation, debug_option
 from dovetail.cli.repair import repair_command
+from dovetail.cli.report import report_command
 from dovetail.cli.sensitivity import sensitivity_command
 from dovetail.cli.signals import interrupted_by_signals
 from dovetail.cli.targets import targets_command
@@ -47,8 +49,10 @@ for command in (
     fit_command,
     repair_command,
     verify_command,
+    report_command,
     check_command,
     explain_command,
+    bisect_command,
     sensitivity_command,
     encodings_command,
     targets_command,

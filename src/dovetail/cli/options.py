@@ -102,6 +102,9 @@ OUTPUT = together(
 NO_CACHE = click.option(
     "--no-cache", is_flag=True, help="Compile and run everything again; neither read nor write the cache."
 )
+REPORT = click.option(
+    "--report", "page", is_flag=True, help="Also write report.html, a page about the result, to the run directory."
+)
 NO_RANGE_REPAIR = click.option(
     "--no-range-repair",
     is_flag=True,
@@ -114,9 +117,11 @@ def option_values(arguments: dict[str, Any]) -> dict[str, Any]:
 
     ``arguments``: of a command that has some of the options of ``fit``.
     """
+    from dovetail.allow_list import TABLE
     from dovetail.config import parse_drops, parse_numbers, parse_options, parse_shapes, parse_size, read_config
 
     values = read_config(arguments["config"]) if arguments.get("config") is not None else {}
+    values.pop(TABLE, None)  # which findings are allowed is no option of a run
     unparsed = {
         "target": "target",
         "precision": "precision",

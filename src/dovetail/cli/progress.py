@@ -40,6 +40,12 @@ SENSITIVITY_STAGES: tuple[dict[str, str], ...] = (
     {"estimate": "estimating what each part costs", "sensitivity": "quantizing each part alone"},
     {"verify": "running the emitted graph", "metric": "computing the metric with each part quantized"},
 )
+# The stages of ``dovetail bisect``.
+BISECT_STAGES: tuple[dict[str, str], ...] = (
+    {"read": "reading the model, and running it"},
+    {"whole": "compiling the whole model", "bisect": "compiling parts of the model"},
+    {"attempt": "trying what makes the part right"},
+)
 
 
 class _State:

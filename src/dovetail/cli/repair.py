@@ -16,6 +16,7 @@ from dovetail.cli.options import (
     NO_CACHE,
     NO_RANGE_REPAIR,
     OUTPUT,
+    REPORT,
     SHAPE,
     TARGET_OPTION,
 )
@@ -60,6 +61,7 @@ _CONVERSION = "to_lpbq"
 @TARGET_OPTION
 @ACCURACY_LIMITS
 @OUTPUT
+@REPORT
 @NO_CACHE
 @click.pass_context
 def repair_command(
@@ -80,6 +82,7 @@ def repair_command(
     min_sqnr: float | None,
     output: Path,
     force: bool,
+    page: bool,
     no_cache: bool,
 ) -> None:
     """Move the Q/DQ pairs of MODEL to where a target expects them.
@@ -118,7 +121,7 @@ def repair_command(
             report=report,
             command=command,
         )
-    code = show(result, output, ())
+    code = show(result, output, (), page=page)
     _show_record(record)
     context.exit(code)
 

@@ -42,8 +42,8 @@ def verify_command(
     """Compare the outputs of a device with the simulation, or what the vendor's converter wrote with the plan.
 
     The device must have run the folder RUN/device. RUN/result.json is rewritten with the verdict and
-    the metrics of the device. With --converter-output, every tensor whose precision or scale is not the planned one is
-    listed.
+    the metrics of the device, and RUN/report.html if there is one. With --converter-output, every tensor whose
+    precision or scale is not the planned one is listed.
     """
     from dovetail.backend import Outcome
     from dovetail.device.pack import FOLDER, OUTPUTS
@@ -51,17 +51,19 @@ def verify_command(
     from dovetail.device.verify_device import verify_device
     from dovetail.finding import PASSES_WHEN
     from dovetail.printable import printable
+    from dovetail.rundir import PAGE
 
     for name in require:
         if name not in PASSES_WHEN:
             raise InputError(f"--require {name}: unknown verdict; expected one of {', '.join(PASSES_WHEN)}")
+    page = (run / PAGE).exists()
     if converted:
         if outputs is not None:
             raise InputError("--converter-output and --device-outputs are checked one after another: give one of them")
         result = verify_converted(run, converted)
-        code = show(result, run, require)
+        code = show(result, run, require, page=page)
         for row in result.read_back:
             if row.outcome is Outcome.CHANGED:
                 click.echo(printable(f"changed: {row.edge or row.tensor}: {row.detail}"))
         context.exit(code)
-    context.exit(show(verify_device(run, outputs or run / FOLDER / OUTPUTS), run, require))
+    context.exit(show(verify_device(run, outputs or run / FOLDER / OUTPUTS), run, require, page=page))

@@ -13,6 +13,7 @@ from dovetail.plan.rows import read_plan
 from dovetail.report.result import Result, load_result
 from dovetail.run_lock import run_lock
 from dovetail.rundir import RESULT
+from dovetail.stage_files import PLAN, load_compiled
 from dovetail.targets import open_target
 from dovetail.verify import verdicts
 
@@ -35,7 +36,8 @@ def _verified(result: Result, run: Path, outputs: Sequence[Path]) -> Result:
     target = open_target(result.target, result.option)
     if target.backend.converted is None:
         raise InputError(f"--converter-output: {target.name} has no converter of its own whose output is read")
-    emitted, plan = run / f"{MODEL}.onnx", read_plan(run / "plan.json", target.table.float_encoding.dtype)
+    plan = read_plan(run / PLAN, target.table.float_encoding.dtype)
+    emitted = next(artifact.path for artifact in load_compiled(run).artifacts if artifact.name == MODEL)
     reports = [target.backend.converted(emitted, path, plan) for path in outputs]
     graphs = [report.read_back for report in reports if report.read_back is not None]
     if len(graphs) > 1:

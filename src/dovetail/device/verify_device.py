@@ -22,7 +22,7 @@ from dovetail.plan.rows import read_plan
 from dovetail.report.assemble import columns
 from dovetail.report.result import Metrics, Result, load_result
 from dovetail.run_lock import run_lock
-from dovetail.rundir import RESULT
+from dovetail.rundir import PAGE, RESULT
 from dovetail.stage_files import load_compiled
 from dovetail.targets import open_target
 from dovetail.verify import verdicts
@@ -79,6 +79,7 @@ def _verify_device(run: Path, device_outputs: Path) -> Result:
     verified = replace(result, verdicts={**result.verdicts, "device": verdict}, metrics=metrics, findings=findings)
     verified = _with_tool_files(verified, run, device_outputs)
     write_whole(run / RESULT, verified.to_json())
+    (run / PAGE).unlink(missing_ok=True)  # it is about the result before
     return verified
 
 

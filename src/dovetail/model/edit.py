@@ -223,6 +223,15 @@ def forget_names(graph: ir.Graph) -> None:
     graph.meta.pop(_NAMES, None)
 
 
+def reduced_axes(node: ir.Node) -> tuple[int, ...] | None:
+    """The axes that a reduction names, non-negative and sorted; None if they are left out or not known."""
+    axes = constant_of(node.inputs[1]) if len(node.inputs) > 1 else attribute(node, "axes", None)
+    if axes is None or node.inputs[0] is None or node.inputs[0].shape is None:
+        return None
+    rank = len(node.inputs[0].shape)
+    return tuple(sorted(int(axis) % rank for axis in axes))
+
+
 def why_weight_not_matrix(node: ir.Node) -> str:
     """Why the second operand does not have rank 2, as per-channel weights of a MatMul must; empty if it has."""
     shape = shape_of(node.inputs[1])
@@ -238,11 +247,11 @@ def why_not_pointwise(node: ir.Node) -> str:
 
 
 def input_axis(node: ir.Node, rank: int) -> int:
-    """The axis of a weight's input channels, along which its blocks are; it depends on the operator only."""
+    """The axis of the input channels of a weight (the second operand), along which its blocks are."""
     if node.op_type == "Conv":
         return 1
     if node.op_type == "ConvTranspose":
         return 0
     if node.op_type == "Gemm":
         return 1 if attribute(node, "transB", 0) else 0
-    return rank - 2
+    return max(rank - 2, 0)

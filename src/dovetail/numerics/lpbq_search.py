@@ -1,18 +1,12 @@
-"""Search for the scales of expanded blocks with the least squared error of the weight."""
+"""Search for the integer scales of expanded blocks, and for the scales of their channels, with the least error."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
-from dovetail.encoding import (
-    Array,
-    Encoding,
-    Granularity,
-    QParams,
-    effective_scale,
-    expanded_qparams,
-    int_scale_dtype,
-)
+from dovetail.encoding import Array, Encoding, Granularity, QParams, expanded_qparams, int_scale_dtype
 from dovetail.numerics.block import from_groups, normal_axis, to_groups
 from dovetail.numerics.group_error import group_error
 
@@ -20,50 +14,70 @@ from dovetail.numerics.group_error import group_error
 _FACTORS = (1.0, 0.88, 0.94, 1.06, 1.12)
 _NEAR = (0, -1, 1, -2)
 
+# Candidates with the same scales per channel -> the best integers of each block, and errors in the shape of the scales.
+Closest = Callable[[Sequence[QParams]], tuple[QParams, Array]]
 
-def search_integers(weight: Array, params: QParams) -> QParams:
-    """Expanded blocks of a weight -> those near them with the least error, per channel.
+
+def search_integers(params: QParams, closest: Closest) -> QParams:
+    """Expanded blocks -> those near them with the least error, which is summed over the blocks of a channel.
 
     The largest block of a channel keeps the largest integer: from the effective scales alone, as HTP's provider gets
     them, the scale of the channel can be computed only then.
     """
-    if params.int_scale is None or params.channel_scale is None or params.axis is None:
-        raise ValueError("only expanded blocks have integer scales")
-    axis, most = normal_axis(params.axis, weight.ndim), 1 << params.encoding.scale_bits
-    groups = to_groups(weight, params.encoding, axis)
-    first = params.int_scale == params.int_scale.max(axis=axis, keepdims=True)
+    best_integers, best_channel, axis = _levels(params)
+    first = best_integers == best_integers.max(axis=axis, keepdims=True)
     largest = first & (np.cumsum(first, axis=axis) == 1)
-    best_channel, best_integers = params.channel_scale, params.int_scale
-    least = np.full(params.channel_scale.shape, np.inf)
+    channel, least = best_channel, np.full(best_channel.shape, np.inf)
     for factor in _FACTORS:
-        channel = params.channel_scale * np.float32(factor)
-        integers, errors = _closest(groups, weight.shape, params, channel, np.where(largest, most, 0))
+        found, errors = closest(_near(params, channel * np.float32(factor), largest, axis))
+        integers, scale, _ = _levels(found)
         total = errors.sum(axis=axis, keepdims=True)
         better = total < least
         least = np.where(better, total, least)
-        best_channel = np.where(better, channel, best_channel)
-        best_integers = np.where(better, integers, best_integers)
+        best_channel, best_integers = np.where(better, scale, best_channel), np.where(better, integers, best_integers)
     return expanded_qparams(params.encoding, best_channel, best_integers, axis)
 
 
-def _closest(
-    groups: Array, shape: tuple[int, ...], params: QParams, channel: Array, fixed: Array
-) -> tuple[Array, Array]:
-    """The integer scales with the least error for these scales per channel, and the errors; ``fixed`` where not 0."""
-    most = 1 << params.encoding.scale_bits
-    nearest = np.rint(params.scale / channel)
-    integers, least = np.zeros_like(params.scale, np.uint16), np.full(params.scale.shape, np.inf)
-    for offset in _NEAR:
-        candidate = np.where(fixed, fixed, np.clip(nearest + offset, 1, most)).astype(np.uint16)
-        errors = _errors(groups, shape, params.encoding, effective_scale(candidate, channel), params.axis)
-        better = errors < least
-        integers, least = np.where(better, candidate, integers), np.where(better, errors, least)
-    return integers.astype(int_scale_dtype(params.encoding.scale_bits)), least
+def choose_integers(candidates: Sequence[QParams], chosen: Array) -> QParams:
+    """Candidates with the same scales per channel, and the number of one per block -> the qparams with its integer."""
+    first, channel, axis = _levels(candidates[0])
+    integers = np.choose(chosen.reshape(first.shape), [_levels(candidate)[0] for candidate in candidates])
+    return expanded_qparams(candidates[0].encoding, channel, integers, axis)
 
 
-def _errors(groups: Array, shape: tuple[int, ...], encoding: Encoding, scale: Array, axis: int | None) -> Array:
-    """The squared error of every block, in the shape of the scale."""
+def least_weight_error(weight: Array, encoding: Encoding, axis: int) -> Closest:
+    """The integers with the least squared error of the weight."""
+    groups = to_groups(weight, encoding, axis)
     per_row = Encoding(encoding.dtype, True, Granularity.AXIS)
-    rows = np.moveaxis(scale, axis or 0, -1).reshape(-1)
-    errors = group_error(groups, rows, np.zeros(rows.shape, np.int32), per_row)
-    return from_groups(errors, shape, encoding, axis)
+
+    def closest(candidates: Sequence[QParams]) -> tuple[QParams, Array]:
+        errors = []
+        for candidate in candidates:
+            rows = np.moveaxis(candidate.scale, axis, -1).reshape(-1)
+            per_group = group_error(groups, rows, np.zeros(rows.shape, np.int32), per_row)
+            errors.append(from_groups(per_group, weight.shape, encoding, axis))
+        return choose_integers(candidates, np.argmin(errors, axis=0)), np.min(errors, axis=0)
+
+    return closest
+
+
+def _near(params: QParams, channel: Array, largest: Array, axis: int) -> list[QParams]:
+    """Integers near those with which these scales per channel give the scales; the largest block has the largest."""
+    bits = params.encoding.scale_bits
+    nearest = np.rint(params.scale / channel)
+    return [
+        expanded_qparams(
+            params.encoding,
+            channel,
+            np.where(largest, 1 << bits, np.clip(nearest + offset, 1, 1 << bits)).astype(int_scale_dtype(bits)),
+            axis,
+        )
+        for offset in _NEAR
+    ]
+
+
+def _levels(params: QParams) -> tuple[Array, Array, int]:
+    """The integer scales, the scales of channels, and the axis of the blocks."""
+    if params.int_scale is None or params.channel_scale is None or params.axis is None:
+        raise ValueError("only expanded blocks have integer scales")
+    return params.int_scale, params.channel_scale, normal_axis(params.axis, params.scale.ndim)

@@ -20,3 +20,7 @@ class RoundingMethod(StrEnum):
     NEAREST = "nearest"
     SCALE_SEARCH = "scale-search"
     SECOND_ORDER = "second-order"
+
+
+# The default: to nearest; a search for a precision (``--precision auto``) tries second-order rounding too.
+AUTO_ROUNDING = "auto"

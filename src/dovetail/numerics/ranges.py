@@ -12,7 +12,7 @@ from dovetail.numerics.grid import scale_and_zero_point
 from dovetail.numerics.group_error import group_error
 from dovetail.numerics.histogram import Histogram, histogram_of
 from dovetail.numerics.lpbq import LEAST_BLOCK_SCALE, expand_blocks
-from dovetail.numerics.lpbq_search import search_integers
+from dovetail.numerics.lpbq_search import least_weight_error, search_integers
 from dovetail.numerics.methods import RangeMethod
 
 __all__ = ["Histogram", "RangeMethod", "find_range", "histogram_of", "params_from_range", "weight_params"]
@@ -97,7 +97,9 @@ def weight_params(weight: Array, encoding: Encoding, axis: int | None = None, me
     low, high = (from_groups(end, weight.shape, encoding, axis) for end in (low, high))
     if encoding.granularity is Granularity.EXPANDED_BLOCK and axis is not None:
         expanded = expand_blocks(scale_and_zero_point(low, high, encoding)[0], encoding, axis)
-        return search_integers(weight, expanded) if method == RangeMethod.MSE else expanded
+        if method == RangeMethod.MSE:
+            return search_integers(expanded, least_weight_error(weight, encoding, axis))
+        return expanded
     return params_from_range(low, high, encoding, axis)
 
 

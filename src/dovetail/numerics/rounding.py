@@ -9,7 +9,7 @@ those that are not rounded yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,10 @@ import numpy as np
 from dovetail.encoding import Array, DType, Granularity, QParams
 from dovetail.numerics.affine import dequantize, from_float8, quantize, to_float8
 from dovetail.numerics.block import spread
+from dovetail.numerics.grid import SMALLEST_SCALE
 from dovetail.numerics.layouts import Layout
+from dovetail.numerics.lpbq import expand_blocks
+from dovetail.numerics.lpbq_search import choose_integers, search_integers
 
 # Powers of two by which a scale is multiplied: an integer grid is shrunk to a quarter at most, with finer steps around
 # the best factor. A float8 grid has the same steps at twice the scale, so that one octave is enough.
@@ -29,7 +32,7 @@ _DAMPING = 0.01
 # Columns after which the columns behind them are corrected, in one matrix product.
 _LAZY = 128
 
-Allowed = Callable[[Array], Array]  # scales -> the same scales, changed where the target does not support them
+Allowed = Callable[[QParams], QParams]  # the same qparams, with scales changed where the target does not support them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,24 +73,71 @@ def output_error(error: Array, layout: Layout, moments: Array) -> float:
 def search_scales(weight: Array, params: QParams, layout: Layout, moments: Array, allowed: Allowed) -> QParams:
     """The qparams whose scales give the least output error with rounding to nearest; those given are candidates too.
 
-    Scales of other columns (blocks) are chosen one after the other, with the errors of the others as they are. Scales
-    that depend on each other, and those whose columns differ between outputs, are not searched.
+    Scales of other columns (blocks) are chosen one after the other, with the errors of the others as they are. Of
+    expanded blocks, this chooses the scales that the integers should be closest to; then the integers and the scales of
+    channels are searched. Scales whose columns differ between outputs are not searched.
     """
     largest = moments.max(initial=0)
     columns = _columns_by_scale(weight.shape, params, layout)
-    if columns is None or not largest or params.encoding.granularity is Granularity.EXPANDED_BLOCK:
+    if columns is None or not largest:
         return params
-    relative = (moments / largest).astype(np.float32)  # candidates are compared in float32, the result in float64
-    exponents = np.zeros(params.scale.size)
-    for offsets in (_FLOAT8,) if params.dtype is DType.F8E4M3 else (_COARSE, _FINER):
-        candidates = [exponents, *(exponents + offset for offset in offsets)]
-        errors = [
-            layout.matrices(weight - _nearest(weight, _times(params, candidate, allowed))) for candidate in candidates
-        ]
-        exponents = np.choose(_best(errors, columns, relative, exponents.size), candidates)
-    found = _times(params, exponents, allowed)
+    # Candidates are compared in float32, the result in float64.
+    case = _Case(weight, layout, columns, (moments / largest).astype(np.float32))
+    if params.encoding.granularity is Granularity.EXPANDED_BLOCK:
+        found = _expanded(case, params, allowed)
+    else:
+        found = _shrunk(case, params, allowed)
     before, after = (output_error(weight - _nearest(weight, tried), layout, moments) for tried in (params, found))
     return found if after < before else params
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Case:
+    """A weight whose scales are searched; ``columns``: see ``_columns_by_scale``."""
+
+    weight: Array
+    layout: Layout
+    columns: list[tuple[Array, Array]]
+    moments: Array
+
+    def best(self, candidates: Sequence[QParams]) -> Array:
+        """The number of the candidate with the least output error, for every scale; the first one is in use before."""
+        errors = [self._error(params) for params in candidates]
+        return _best(errors, self.columns, self.moments, candidates[0].scale.size)
+
+    def of_scales(self, params: QParams) -> Array:
+        """The squared error of the outputs that have each scale, in the shape of the scales."""
+        per_output = _of_outputs(self._error(params), self.moments)
+        sums = np.zeros(params.scale.size)
+        for _, ids in self.columns:
+            sums += np.bincount(ids.reshape(-1), per_output.reshape(-1), minlength=sums.size)
+        return sums.reshape(params.scale.shape)
+
+    def _error(self, params: QParams) -> Array:
+        return self.layout.matrices(self.weight - _nearest(self.weight, params))
+
+
+def _shrunk(case: _Case, params: QParams, allowed: Allowed) -> QParams:
+    """The qparams with every scale multiplied by the best factor."""
+    exponents = np.zeros(params.scale.shape)
+    for offsets in (_FLOAT8,) if params.dtype is DType.F8E4M3 else (_COARSE, _FINER):
+        candidates = [exponents, *(exponents + offset for offset in offsets)]
+        chosen = case.best([_times(params, candidate, allowed) for candidate in candidates])
+        exponents = np.choose(chosen.reshape(exponents.shape), candidates)
+    return _times(params, exponents, allowed)
+
+
+def _expanded(case: _Case, params: QParams, allowed: Allowed) -> QParams:
+    """Expanded blocks near those that plain blocks with the least error would become."""
+    encoding = replace(params.encoding, granularity=Granularity.BLOCK, expanded_bits=0)
+    plain = _shrunk(case, QParams(encoding, params.scale, params.zero_point, params.axis), lambda scales: scales)
+
+    def closest(candidates: Sequence[QParams]) -> tuple[QParams, Array]:
+        tried = [allowed(candidate) for candidate in candidates]
+        chosen = choose_integers(tried, case.best(tried))
+        return chosen, case.of_scales(chosen)
+
+    return search_integers(expand_blocks(plain.scale, params.encoding, params.axis or 0), closest)
 
 
 def _best(errors: list[Array], columns: list[tuple[Array, Array]], moments: Array, scales: int) -> Array:
@@ -130,14 +180,37 @@ def _stored(levels: Array, dtype: DType) -> Array:
     return np.ascontiguousarray(levels).astype(dtype.numpy)
 
 
+def conditional_moments(moments: Array) -> Array:
+    """The moments with which scales are searched for ``second_order``: a diagonal, the variance of every input that
+    those rounded after it do not predict.
+
+    Weighted with these variances, the squared errors of rounding add up to the output error that is left after the
+    correction; with the moments themselves, scales would be chosen whose errors cancel without it.
+    """
+    order = _order(moments)
+    variances = np.empty(order.shape)
+    unpredicted = np.diagonal(_upper(_ordered(moments, order)), axis1=1, axis2=2) ** 2
+    np.put_along_axis(variances, order, unpredicted, axis=1)
+    return np.asarray(variances[:, :, None] * np.eye(order.shape[1]))
+
+
+def _order(moments: Array) -> Array:
+    """The order in which inputs are rounded: those with the largest moments first."""
+    return np.argsort(-np.diagonal(moments, axis1=1, axis2=2), axis=1, kind="stable")
+
+
+def _ordered(moments: Array, order: Array) -> Array:
+    return np.take_along_axis(np.take_along_axis(moments, order[:, :, None], 1), order[:, None], 2)
+
+
 def _corrected(real: Array, grid: _Grid, moments: Array) -> Array:
     """The steps of every column, in the order of descending moments; each error is corrected by the columns behind."""
-    diagonal = np.diagonal(moments, axis1=1, axis2=2)
-    if not diagonal.any():
+    if not np.diagonal(moments, axis1=1, axis2=2).any():
         return grid.steps(real)
-    order = np.argsort(-diagonal, axis=1, kind="stable")
+    order = _order(moments)
     real, grid = np.take_along_axis(real, order[:, None], axis=2), grid.columns(order)
-    factors = _factors(np.take_along_axis(np.take_along_axis(moments, order[:, :, None], 1), order[:, None], 2))
+    # U, upper triangular, with U^T U = the inverse of the damped moments.
+    factors = np.triu(np.linalg.inv(_upper(_ordered(moments, order)))).astype(np.float32)
     steps = np.empty_like(real)
     for start in range(0, real.shape[2], _LAZY):
         stop = min(start + _LAZY, real.shape[2])
@@ -151,15 +224,14 @@ def _corrected(real: Array, grid: _Grid, moments: Array) -> Array:
     return np.take_along_axis(steps, np.argsort(order, axis=1)[:, None], axis=2)
 
 
-def _factors(moments: Array) -> Array:
-    """Moments -> U, upper triangular, with U^T U = the inverse of the damped moments."""
+def _upper(moments: Array) -> Array:
+    """Moments -> V, upper triangular, with V V^T = the damped moments."""
     size = moments.shape[1]
     mean = np.trace(moments, axis1=1, axis2=2) / size
     damping = np.where(mean > 0, _DAMPING * mean, 1.0)  # a group whose inputs are all zero
     damped = moments + damping[:, None, None] * np.eye(size)
-    # With the columns reversed, a lower factor is an upper one: damped = V V^T, so U = V^-1.
-    upper = np.linalg.cholesky(damped[:, ::-1, ::-1])[:, ::-1, ::-1]
-    return np.triu(np.linalg.inv(upper)).astype(np.float32)
+    # With the columns reversed, a lower factor is an upper one.
+    return np.asarray(np.linalg.cholesky(damped[:, ::-1, ::-1])[:, ::-1, ::-1])
 
 
 def _of_outputs(error: Array, moments: Array) -> Array:
@@ -174,9 +246,10 @@ def _nearest(weight: Array, params: QParams) -> Array:
 
 def _times(params: QParams, exponents: Array, allowed: Allowed) -> QParams:
     """The qparams with every scale multiplied by a power of two, as far as that is allowed."""
-    factors = np.exp2(exponents).reshape(params.scale.shape).astype(np.float32)
-    scale = np.where(factors == 1, params.scale, allowed(params.scale * factors))
-    return QParams(params.encoding, scale, params.zero_point, params.axis)
+    factors = np.exp2(exponents).astype(np.float32)
+    scale = np.maximum(params.scale * factors, SMALLEST_SCALE)
+    tried = allowed(QParams(params.encoding, scale, params.zero_point, params.axis))
+    return QParams(params.encoding, np.where(factors == 1, params.scale, tried.scale), params.zero_point, params.axis)
 
 
 def _columns_by_scale(shape: tuple[int, ...], params: QParams, layout: Layout) -> list[tuple[Array, Array]] | None:

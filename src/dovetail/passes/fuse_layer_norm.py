@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from dovetail.encoding import Array
 from dovetail.model import edit
-from dovetail.model.edit import attribute, constant_of, is_op, scalar_of, shape_of
+from dovetail.model.edit import attribute, constant_of, is_op, reduced_axes, scalar_of, shape_of
 from dovetail.model.layout import Step, insert_step
 from dovetail.model.origin import origin_of
 from dovetail.pass_record import PassRecord, Site
@@ -117,11 +117,8 @@ def _mean_of(value: ir.Value | None) -> tuple[ir.Value | None, tuple[int, ...]]:
     node = value.producer() if value is not None else None
     if node is None or not is_op(node, "ReduceMean") or not attribute(node, "keepdims", 1) or node.inputs[0] is None:
         return None, ()
-    axes = constant_of(node.inputs[1]) if len(node.inputs) > 1 else attribute(node, "axes", None)
-    shape = node.inputs[0].shape
-    if axes is None or shape is None:
-        return None, ()
-    return node.inputs[0], tuple(sorted(int(axis) % len(shape) for axis in axes))
+    axes = reduced_axes(node)
+    return (None, ()) if axes is None else (node.inputs[0], axes)
 
 
 def _base_of_square(value: ir.Value) -> ir.Value | None:

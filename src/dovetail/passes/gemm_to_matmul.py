@@ -5,6 +5,8 @@ ONNX Runtime has kernels for such weights only for MatMul. The other rewrites ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import onnx_ir as ir
 
 from dovetail.model.edit import attribute, constant_of, is_op, shape_of
@@ -13,12 +15,15 @@ from dovetail.pass_record import PassRecord, Site
 from dovetail.passes.unify_linear import split_gemm
 
 
-def gemm_to_matmul(model: ir.Model, block_size: int) -> PassRecord:
-    """Rewrite every Gemm whose constant weight can be divided into blocks of this size along its input channels."""
+def gemm_to_matmul(model: ir.Model, block_sizes: Mapping[str, int]) -> PassRecord:
+    """Rewrite the Gemm with these names whose constant weight can be divided into blocks of this size along its input
+    channels."""
     changed: list[Site] = []
     declined: list[Site] = []
     for node in list(model.graph):
         if not is_op(node, "Gemm") or constant_of(node.inputs[1]) is None:
+            continue
+        if (block_size := block_sizes.get(node.name or "")) is None:
             continue
         where = origin_of(node.outputs[0]).name
         shape = shape_of(node.inputs[1]) or (0, 0)

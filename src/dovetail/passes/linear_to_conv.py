@@ -9,6 +9,7 @@ computes convolutions channels-last. The other rewrites are made for Gemm, so th
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -30,12 +31,15 @@ from dovetail.pass_record import PassRecord, Site
 _TO_CHANNELS_FIRST, _TO_CHANNELS_LAST = [0, 3, 1, 2], [0, 2, 3, 1]
 
 
-def linear_to_conv(model: ir.Model, block_size: int) -> PassRecord:
-    """Rewrite every Gemm and MatMul whose constant weight can be divided into blocks along its input channels."""
+def linear_to_conv(model: ir.Model, block_sizes: Mapping[str, int]) -> PassRecord:
+    """Rewrite the Gemm and MatMul with these names whose constant weight can be divided into blocks of this size along
+    its input channels."""
     changed: list[Site] = []
     declined: list[Site] = []
     for node in list(model.graph):
         if not is_op(node, "Gemm", "MatMul") or (weight := constant_of(node.inputs[1])) is None:
+            continue
+        if (block_size := block_sizes.get(node.name or "")) is None:
             continue
         where = origin_of(node.outputs[0]).name
         if reason := _obstacle(node, weight, block_size):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dovetail.encoding import Encoding, Granularity
 from dovetail.model.edit import input_axis, shape_of
-from dovetail.op_support import Precision, Signature
+from dovetail.op_support import OpTable, Precision, Signature
 from dovetail.plan.constraints import Operand, Unit
 
 # The input of a linear operator that is its weight.
@@ -43,25 +43,34 @@ def available_weight(signatures: Sequence[Signature], wanted: Encoding) -> Encod
     return min(integer, key=lambda encoding: encoding.dtype.bits)
 
 
-def why_no_blocks(unit: Unit, operand: Operand, wanted: Encoding, chosen: Encoding) -> str:
+def why_no_blocks(unit: Unit, operand: Operand, wanted: Encoding, chosen: Encoding, table: OpTable) -> str:
     """Why a weight does not have the requested blocks; empty where it has them or none were requested."""
     if not wanted.is_blocked or chosen.granularity is not Granularity.AXIS or operand.slot != WEIGHT:
         return ""
     listed = () if unit.support is None else unit.support.signatures
     in_blocks = [s for s in listed if any(_is_same(e, wanted) for e in _blocked(s))]
     reasons = ["" if s.when is None else s.when(unit.nodes[0]) for s in in_blocks]
-    reason = _indivisible(unit, wanted) if "" in reasons else next(iter(reasons), "")
+    if in_blocks and "" not in reasons:
+        reason = reasons[0]
+    elif in_blocks or unit.nodes[0].op_type == "Gemm":  # a target without blocks for Gemm has them in another form
+        reason = _indivisible(unit, wanted) or table.why_not_over(wanted, _input_channels(unit))
+    else:
+        reason = ""
     return f"not in blocks: {reason or f'{unit.label} has no kernel for block-quantized weights'}"
 
 
 def _indivisible(unit: Unit, wanted: Encoding) -> str:
     """Why the input channels of a unit's weight cannot be divided into blocks; empty if they can."""
-    weight = next((o.value for o in unit.operands if o.slot == WEIGHT), None)
-    shape = shape_of(weight)
-    channels = 0 if shape is None or len(shape) < 2 else shape[input_axis(unit.nodes[0], len(shape))]
+    channels = _input_channels(unit)
     if channels and channels % wanted.block_size == 0:
         return ""
     return f"its {channels} input channels are not a multiple of the block size {wanted.block_size}"
+
+
+def _input_channels(unit: Unit) -> int:
+    """The input channels of a unit's weight; 0 if it is not known, or not a matrix or kernel."""
+    shape = shape_of(next((o.value for o in unit.operands if o.slot == WEIGHT), None))
+    return 0 if shape is None or len(shape) < 2 else shape[input_axis(unit.nodes[0], len(shape))]
 
 
 def _blocked(signature: Signature) -> list[Encoding]:

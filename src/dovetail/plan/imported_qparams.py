@@ -101,13 +101,13 @@ class ImportedQParams:
         return None
 
     def same_step(self, origin: Origin, array: Array, computed: QParams) -> QParams | None:
-        """Qparams with the imported step of a constant, in a symmetric encoding where the imported one was not.
+        """Qparams with the imported step of a constant, in an encoding that is symmetric or has more bits.
 
         The constant is already on that grid: with the same step it stays there, with any other it would be rounded a
         second time. Channels that lose more by clipping to the symmetric range get the step of ``computed``.
         """
         for params in (params for name in origin.names for params in self.constants.get(name, ())):
-            if not params.dtype.is_integer or params.dtype.bits != computed.dtype.bits or computed.zero_point.any():
+            if not params.dtype.is_integer or params.dtype.bits > computed.dtype.bits or computed.zero_point.any():
                 continue
             if params.encoding.is_blocked or computed.encoding.is_blocked:
                 continue

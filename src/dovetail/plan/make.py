@@ -12,7 +12,7 @@ from dovetail.encoding import Array, Encoding, Granularity, QParams
 from dovetail.model.edit import constant_of
 from dovetail.numerics.bias import bias_params
 from dovetail.op_support import OpTable, Precision, Signature
-from dovetail.plan.blocks import why_no_blocks
+from dovetail.plan.blocks import WEIGHT, why_no_blocks
 from dovetail.plan.breaks import costly_merges, negative_merges
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem, with_conversions
 from dovetail.plan.early_conversions import early_conversions
@@ -232,12 +232,21 @@ class _Writer:
             detail = ", ".join(filter(None, (detail, adjusted.detail)))
             changed = adjusted.params is not params and source is ScaleSource.GIVEN
             params, source = adjusted.params, ScaleSource.GIVEN_CHANGED if changed else source
-        text = f"{_weight_text(unit, slot.encoding, params)}; {detail}"
-        if reason := why_no_blocks(unit, operand, self._wanted(unit).weight, slot.encoding):
-            text = f"{text}; {reason}"
+        reasons = (
+            why_no_blocks(unit, operand, self._wanted(unit).weight, slot.encoding, self._problem.table),
+            self._why_not_as_given(unit, operand, source),
+        )
+        text = "; ".join(filter(None, (_weight_text(unit, slot.encoding, params), detail, *reasons)))
         operand_pin = self._pins.operands.get(operand.edge)
         why, text = (Reason.CONSTANT, text) if operand_pin is None else (operand_pin.why, operand_pin.detail)
         return Choice(params, why, text, scale_from=source, raised_channels=adjusted.raised_channels)
+
+    def _why_not_as_given(self, unit: Unit, operand: Operand, source: ScaleSource) -> str:
+        """Why a weight has other bits or blocks than in the input model; empty if its scales are those given."""
+        pin = self._pins.units.get(unit.name)
+        if pin is None or pin.why is not Reason.RECORDED or operand.slot != WEIGHT or source is ScaleSource.GIVEN:
+            return ""
+        return pin.detail
 
     def _wanted(self, unit: Unit) -> Precision:
         """The precision that was requested for a unit."""

@@ -33,11 +33,9 @@ def resolve_keeps(problem: Problem, keeps: Sequence[Keep]) -> Pins:
     units: dict[str, Pin] = {}
     for keep in keeps:
         pin = Pin(keep.precision, Reason.PINNED, str(keep))
-        values = [v.name or "" for v in _values(problem) if _matches(keep, _value_names(v))]
-        operators = [unit for unit in problem.units if _matches(keep, _unit_names(unit))]
+        values, operators, producers = _matched(problem, keep)
         if not values and not operators:
             raise InputError(_no_match(problem, keep))
-        producers = [problem.producer[name] for name in values if name in problem.producer]
         if not _WILDCARDS.isdisjoint(keep.pattern):
             values, operators = _with_kernel(problem, keep, values, [*operators, *producers])
         else:
@@ -45,6 +43,19 @@ def resolve_keeps(problem: Problem, keeps: Sequence[Keep]) -> Pins:
         groups.update(dict.fromkeys(values, pin))
         units.update(dict.fromkeys([unit.name for unit in operators], pin))
     return Pins(units, groups)
+
+
+def kept_units(problem: Problem, keep: Keep) -> list[Unit]:
+    """The operators that a pattern matches, by their names or by that of a tensor that they write; maybe none."""
+    _, operators, producers = _matched(problem, keep)
+    return [unit for unit in (*operators, *producers) if has_kernel(unit, keep.precision)]
+
+
+def _matched(problem: Problem, keep: Keep) -> tuple[list[str], list[Unit], list[Unit]]:
+    """The tensors that a pattern matches, the operators that it matches, and those that write these tensors."""
+    values = [v.name or "" for v in _values(problem) if _matches(keep, _value_names(v))]
+    operators = [unit for unit in problem.units if _matches(keep, _unit_names(unit))]
+    return values, operators, [problem.producer[name] for name in values if name in problem.producer]
 
 
 def _with_kernel(
@@ -106,7 +117,8 @@ def as_in_file(problem: Problem, imported: ImportedQParams, base: Precision) -> 
 
     An operator that writes a float tensor, or that has a float weight, computes in float. A layer whose weight has
     another width or other blocks than ``base`` is pinned to the precision of the target with such weights, if any. A
-    layer whose blocks the target does not have gets 8 bits per channel, which keep the values best.
+    layer whose blocks or asymmetric int4 values the target does not have gets 8 bits per channel, which keep the values
+    best.
     """
     in_float = FP16 if problem.table.float_encoding == FP16.activation else FP32
     pin = Pin(in_float, Reason.RECORDED, "float in the file with the scales")
@@ -122,12 +134,23 @@ def as_in_file(problem: Problem, imported: ImportedQParams, base: Precision) -> 
         if imported.floats & set(names) and has_kernel(unit, in_float):
             units[unit.name] = pin
         elif given is not None and unit.nodes[0].op_type in _LAYERS:
-            reason = _why_other_blocks(problem, imported, base, given.encoding, names)
-            other = _with_weight(problem, base, W8 if reason else given.encoding)
+            reason = _why_not_symmetric(problem, given.encoding)
+            reason = reason or _why_other_blocks(problem, imported, base, given.encoding, names)
+            other = _with_weight(problem, base, W8 if reason else given.encoding) or (base if reason else None)
             if other is not None:
                 detail = f": {reason}" if reason else ", as the weight in the file with the scales"
                 units[unit.name] = Pin(other, Reason.RECORDED, f"{other.name}{detail}")
     return Pins(units, dict.fromkeys(values, pin))
+
+
+def _why_not_symmetric(problem: Problem, weight: Encoding) -> str:
+    """Why a weight of few bits per channel cannot keep its zero points; empty if it can, or if it has none."""
+    if weight.symmetric or weight.is_blocked or not weight.dtype.is_integer or weight.dtype.bits >= W8.dtype.bits:
+        return ""
+    of_target = [precision.weight for precision in problem.table.precisions.values()]
+    if any(_same_weight(other, weight) and not other.symmetric for other in of_target):
+        return ""
+    return f"its values in the file are not symmetric, and {problem.table.target} has no such {weight.dtype} weights"
 
 
 def _why_other_blocks(

@@ -199,6 +199,19 @@ class QParamsBuilder:
                 factor = abs(scale.factor)
                 params = QParams(encoding, imported.params.scale * np.float32(factor), imported.params.zero_point)
                 return SourcedQParams(params, imported.source, f"{imported.detail}, scale times {factor:.4g}")
+        return None if self.stats.tensors else self._imported_of_multiple(root, encoding)
+
+    def _imported_of_multiple(self, root: str, encoding: Encoding) -> SourcedQParams | None:
+        """The qparams of a tensor that was not in the input model, from those of a multiple of it that was."""
+        members = self.problem.groups[root]
+        for unit in self.problem.readers_of(members):
+            scale = scale_at(unit.nodes[0], ScalePlace.QUERY)
+            if scale is None or not scale.factor or scale.factor < 0 or scale.data.name not in members:
+                continue
+            names = [name for output in unit.outputs for name in self._original(output.name or "")]
+            if self.imported is not None and (imported := self.imported.of_tensor(names, encoding)) is not None:
+                params = QParams(encoding, imported.params.scale / np.float32(scale.factor), imported.params.zero_point)
+                return SourcedQParams(params, imported.source, f"{imported.detail}, scale times {1 / scale.factor:.4g}")
         return None
 
     def _imported_of_merged(self, root: str, encoding: Encoding) -> SourcedQParams | None:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from dovetail.edge import Edge
 from dovetail.encoding import Array, QParams
 from dovetail.numerics.bias import bias_params
-from dovetail.numerics.grid import SMALLEST_SCALE
 from dovetail.plan.constraints import Operand, Problem, Unit
 from dovetail.plan.qparams import per_output_channel
 from dovetail.plan.validate import storage_on_edge
@@ -51,21 +48,17 @@ def with_rounded_weights(plan: Plan, problem: Problem, rounded: Mapping[Edge, Ro
     return replace(changed, edges=edges)
 
 
-def allowed_scales(plan: Plan, unit: Unit, edge: Edge, weight: QParams, array: Array) -> Callable[[Array], Array]:
-    """Scales of a weight -> the same, raised where the target's kernel or an int32 bias requires it.
+def allowed_scales(plan: Plan, unit: Unit, edge: Edge, weight: QParams, array: Array) -> Callable[[QParams], QParams]:
+    """Qparams of a weight -> the same, with scales raised where the target's kernel or an int32 bias requires it.
 
     What kernels require is only known for the second operand: a constant on the left keeps its scales.
     """
     if next(operand.slot for operand in unit.operands if operand.edge == edge) != 1:
-        return lambda scale: weight.scale
+        return lambda params: weight
     source, output = _read(plan, unit, 0), plan.tensors[unit.outputs[0].name or ""].storage
     bias = _bias(plan, unit)
 
-    def allowed(scale: Array) -> Array:
-        params = QParams(weight.encoding, np.maximum(scale, SMALLEST_SCALE), weight.zero_point, weight.axis)
-        return adjusted_scales(unit, params, array, source, output, bias).params.scale
-
-    return allowed
+    return lambda params: adjusted_scales(unit, params, array, source, output, bias).params
 
 
 def _bias(plan: Plan, unit: Unit) -> Operand | None:

@@ -65,7 +65,7 @@ def qparams_of(node: ir.Node) -> QParams:
     symmetric = dtype.is_integer and bool((zero_point == _middle(dtype)).all())
     block = int(attribute(node, "block_size", 0))
     axis = _axis(node)
-    shape = shape_of(node.inputs[0])
+    shape = _shape(node.inputs[0])
     if scale.size == 1 and not block and (scale.ndim == 0 or shape is None or shape[axis : axis + 1] != (1,)):
         return QParams(Encoding(dtype, symmetric), scale.reshape(()), zero_point.reshape(()))
     encoding = Encoding(dtype, symmetric, Granularity.BLOCK if block else Granularity.AXIS, block)
@@ -75,6 +75,12 @@ def qparams_of(node: ir.Node) -> QParams:
         return _expanded(node, encoding, axis) or QParams(encoding, scale, zero_point, axis)
     except (InputError, ValueError) as error:
         raise _refusal(node, str(error)) from error
+
+
+def _shape(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The shape of a value; of a constant its own, which the file may contradict elsewhere."""
+    tensor = None if value is None else value.const_value
+    return shape_of(value) if tensor is None else tuple(tensor.shape.numpy())
 
 
 def _check_shape(scale: Array, expected: tuple[int, ...], shape: tuple[int, ...]) -> None:
@@ -89,7 +95,10 @@ def _refusal(node: ir.Node, why: str) -> InputError:
 def _scale(node: ir.Node) -> Array:
     scale = constant_of(node.inputs[1])
     if scale is None and (producer := _scale_producer(node)) is not None:
-        scale = dequantize(_integers(producer), qparams_of(producer))
+        try:
+            scale = dequantize(_integers(producer), qparams_of(producer))
+        except InputError as error:
+            raise _refusal(node, f"its integer scales: {error}") from error
     if scale is None:
         raise _refusal(node, "its scale is not a constant")
     if scale.dtype not in (np.float32, np.float16):

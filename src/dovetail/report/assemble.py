@@ -23,6 +23,7 @@ from dovetail.numerics.metrics import Comparison
 from dovetail.pass_record import PassRecord
 from dovetail.passes.normalize import RANGE_REPAIR_NAMES
 from dovetail.plan.rows import plan_rows
+from dovetail.report.graph_rows import lowest_tensors, operator_rows, tensor_ranges
 from dovetail.report.result import (
     ArtifactInfo,
     Comparisons,
@@ -105,13 +106,14 @@ def assemble(
         calibration=record.stats.data if record else None,
         verdicts=verdicts,
         thresholds=job.options.thresholds,
-        metrics=_metrics(record, model, job.path, run) if record else Metrics(),
+        metrics=_metrics(record, model, job, run) if record else Metrics(),
         plan=tuple(plan_rows(record.plan, model)) if record else (),
         read_back=record.verification.read_back.tensors if record and record.verification.read_back else (),
         findings=(*record.findings, *record.compiled.findings) if record else (),
         passes=tuple(pass_record for pass_record in passes if pass_record.changed or pass_record.declined),
         artifacts=_artifacts(record.compiled, run) if record else (),
         decisions=record.decisions if record else (),
+        operators=operator_rows(model) if record else (),
         tail=split.cut,
         versions=versions,
         timings_s={},
@@ -184,13 +186,15 @@ def _all_artifacts(compiled: CompileResult, run: Path) -> tuple[Artifact, ...]:
     )
 
 
-def _metrics(record: FitRecord, model: ir.Model, original: Path, run: Path) -> Metrics:
+def _metrics(record: FitRecord, model: ir.Model, job: Job, run: Path) -> Metrics:
     verification, measured = record.verification, record.beside.measured
     estimated = record.beside.estimated
     comparisons = _comparisons(verification)
     origins = {
         v.name or "": origin_of(v).name for v in (*model.graph.inputs, *(o for n in model.graph for o in n.outputs))
     }
+    tensors = tuple(_quality(name, origins[name], comparison) for name, comparison in verification.tensors.items())
+    losses = _losses(verification, origins)
     return Metrics(
         sqnr_db=comparisons["sqnr_db"],
         cosine=comparisons["cosine"],
@@ -202,9 +206,10 @@ def _metrics(record: FitRecord, model: ir.Model, original: Path, run: Path) -> M
         target_samples=_target_samples(verification),
         accuracy=verification.accuracy,
         accuracy_emulated=verification.emulated,
-        tensors=tuple(_quality(name, origins[name], comparison) for name, comparison in verification.tensors.items()),
-        losses=_losses(verification, origins),
-        size_bytes={"float": _size(original), **_shipped_bytes(record.compiled, run)},
+        tensors=tensors,
+        losses=losses,
+        ranges=tensor_ranges(model, lowest_tensors(tensors, losses, record.plan), job.data.samples, run),
+        size_bytes={"float": _size(job.path), **_shipped_bytes(record.compiled, run)},
         latency_estimate_us={
             name: program.estimate for name, program in estimated.items() if program.estimate is not None
         },

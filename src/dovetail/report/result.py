@@ -21,7 +21,7 @@ from dovetail.stats import DataInfo
 from dovetail.trials.decision import Decision
 from dovetail.verify.metric import Accuracy
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,31 @@ class TensorLoss:
     original_name: str
     consumer_sqnr_db: float
     sqnr_db: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRange:
+    """The values of one tensor in float on some calibration samples.
+
+    ``counts``: how many are in each of the bins of equal width between ``low`` and ``high``.
+    """
+
+    tensor: str
+    original_name: str
+    low: float
+    high: float
+    counts: tuple[int, ...]
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRow:
+    """One operator of the planned graph, and the tensors that it reads and writes, without constants."""
+
+    node: str
+    op_type: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +141,7 @@ class Metrics:
     accuracy_emulated: Accuracy | None = None
     tensors: tuple[TensorQuality, ...] = ()
     losses: tuple[TensorLoss, ...] = ()
+    ranges: tuple[TensorRange, ...] = ()
     size_bytes: Mapping[str, int] = field(default_factory=dict)
     latency_estimate_us: Mapping[str, Estimate] = field(default_factory=dict)
     traffic_bytes: Mapping[str, Traffic] = field(default_factory=dict)
@@ -153,6 +179,7 @@ class Result:
     tail: SplitPoint | None = None
     compilations: Mapping[str, int] = field(default_factory=dict)
     target_runs: Mapping[str, int] = field(default_factory=dict)
+    operators: tuple[OperatorRow, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     @property

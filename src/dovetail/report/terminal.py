@@ -13,6 +13,7 @@ from rich.table import Table
 from dovetail.finding import Severity, Status
 from dovetail.model.split import SplitPoint
 from dovetail.printable import one_line, printable, shorten_words, shortened, size_text
+from dovetail.report.figures import HEADERS, with_unit
 from dovetail.report.result import Comparisons, Metrics, Result
 from dovetail.trials.decision import Alternative, Decision
 
@@ -24,19 +25,7 @@ _SHOWN_LOSSES = 5
 # The longest name of a tensor in a table, and the longest word in a message.
 _NAME_CHARS, _WORD_CHARS = 60, 120
 # What may be at the top of a run directory, for the reader.
-_FILES = ("result.json", "plan.json", "repair.json", "device/")
-# Measured value of an alternative -> its column header.
-_HEADERS = {
-    "sqnr_db": "SQNR dB",
-    "simulation_sqnr_db": "simulation dB",
-    "target_sqnr_db": "target dB",
-    "estimate_us": "estimate us",
-    "latency_us": "latency us",
-    "time_ratio": "time ratio",
-    "latency_ratio": "latency ratio",
-    "float_macs_percent": "MACs in float %",
-    "boundaries": "conversions",
-}
+_FILES = ("result.json", "plan.json", "repair.json", "report.html", "device/")
 
 
 def print_result(result: Result, run: Path, console: Console | None = None) -> None:
@@ -215,26 +204,13 @@ def _alternatives(decision: Decision) -> Table:
     names = dict.fromkeys(name for alternative in decision.alternatives for name in alternative.figures)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 2))
     for column in ("", *names):
-        header, is_label = _HEADERS.get(column, column), not column
+        header, is_label = HEADERS.get(column, column), not column
         table.add_column(escape(header), justify="left" if is_label else "right", no_wrap=is_label and len(names) > 4)
     for alternative in _shown(decision):
-        figures = [_with_unit(name, alternative.figures.get(name)) for name in names]
+        figures = [with_unit(name, alternative.figures.get(name)) for name in names]
         label = f"{alternative.label}: {alternative.failure}" if alternative.failure else alternative.label
         table.add_row(escape(f"{'>' if alternative.label == decision.taken else ' '} {label}"), *figures)
     return table
-
-
-def _with_unit(name: str, value: float | None) -> str:
-    """Format a value by the unit in its name; empty if there is none."""
-    if value is None:
-        return ""
-    if name.endswith("_db"):
-        return f"{value:.1f}"
-    if name.endswith("_us"):
-        return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
-    if name.startswith("drop of "):
-        return f"{value:+.4f}"
-    return f"{value:.2f}x" if name.endswith("_ratio") else f"{value:.4g}"
 
 
 def _ratio(metrics: Metrics, name: str) -> str:

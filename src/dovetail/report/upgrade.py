@@ -38,6 +38,11 @@ def from_version_2(raw: Raw) -> Raw:
     return {**raw, "verdicts": verdicts, "metrics": metrics}
 
 
+def from_version_3(raw: Raw) -> Raw:
+    """Upgrade to version 4: the operators of the graph and histograms, which version 3 did not record."""
+    return {**raw, "operators": [], "metrics": {**raw["metrics"], "ranges": []}}
+
+
 def _verdict_of_2(verdict: Raw) -> Raw:
     kept = {key: value for key, value in verdict.items() if key != "threshold"}
     return {**kept, "passes_when": {"condition": verdict["threshold"]} if verdict["threshold"] else {}}
@@ -135,4 +140,4 @@ def _edge(written: Any) -> str | None:
 
 
 # Schema version -> the function that upgrades it to the next one.
-UPGRADES: Mapping[int, Upgrade] = {1: from_version_1, 2: from_version_2}
+UPGRADES: Mapping[int, Upgrade] = {1: from_version_1, 2: from_version_2, 3: from_version_3}

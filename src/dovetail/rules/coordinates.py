@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -20,9 +20,13 @@ from dovetail.rules.stored import Activation, activations
 
 # No image is smaller, and no coordinate relative to the image is larger: boxes may lie partly outside it.
 _SMALLEST_IMAGE, _LARGEST_COORDINATE = 32.0, 2.0
+# The strides of a detector's feature maps are powers of 2 in this range, at least two of them.
+_STRIDES = (2.0, 256.0)
+_RELATIVE, _CELLS = "coordinates relative to the image", "coordinates in cells of feature maps"
 # A point, or a box.
 _COORDINATES = (2, 4)
 _RANKS = (2, 3)
+_IMAGE_RANK = 4
 _CALLER = "the caller, as an output of the model"
 # From this scale on, in pixels, a box is visibly displaced.
 _COARSE_PIXELS = 1.0
@@ -33,9 +37,11 @@ def coordinates_times_image_size(subject: CheckInput) -> Iterator[Finding]:
     """Coordinates are multiplied by the size of the image, and the result in pixels is quantized.
 
     ## What it finds
-    Quantized outputs of a Mul or Div by a constant with a factor of 32 or more, in which a row or a column has 2 or 4
-    elements (points, boxes) and which are relative coordinates before: of magnitude 2 at most. The finding names the
-    operator, the factor, the readers, and the scale in pixels.
+    Quantized outputs of a Mul or Div by a constant, in which a row or a column has 2 or 4 elements (points, boxes) and
+    the constant is the size of an image. That is: a width and a height that differ, 32 or more (640, 480, 640, 480);
+    one factor that is a side of an image input of the model; or a factor per box, which is the stride of its feature
+    map (8, 16 and 32 in YOLO's heads). With the first two, what is multiplied has a magnitude of 2 at most. Four scores
+    times 100 are none of these. The finding names the operator, the factor, the readers, and the scale in pixels.
 
     ## Why it matters
     With one factor for all coordinates the integers are those of the relative ones, so the multiplication itself loses
@@ -52,16 +58,21 @@ def coordinates_times_image_size(subject: CheckInput) -> Iterator[Finding]:
     - every target, by arithmetic: the scale of an 8-bit tensor with a range of 640 is 640 / 255 = 2.5.
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated (`python -m bench.ranges`): the boxes of a decoder
       in w8a16 are at 53.6 dB against float with this multiplication, and at 53.2 dB without it.
+    - ort-cpu: onnxruntime 1.31.1, w8a8, YOLOv8n (nudenet 3.4.2): `/model.22/Mul_5` multiplies by strides up to 32, and
+      its output has a scale of 1.24 pixels.
     """
+    sides = _image_sides(subject.model.graph)
     for tensor in activations(subject):
-        factors = _factors(tensor.value.producer())
-        if factors is None or not _has_coordinates(tensor.value):
+        factors, shape = _factors(tensor.value.producer()), shape_of(tensor.value)
+        if factors is None or shape is None or len(shape) not in _RANKS:
             continue
-        largest = float(np.abs(factors).max())
-        if np.abs(factors).min() < _SMALLEST_IMAGE:
-            continue
-        if max(abs(tensor.low), abs(tensor.high)) <= _LARGEST_COORDINATE * largest:
-            yield _coordinates(subject, tensor, largest)
+        largest, magnitude = float(np.abs(factors).max()), max(abs(tensor.low), abs(tensor.high))
+        if any(_are_strides(vector) for vector in _per_box(factors, shape)) and magnitude > _SMALLEST_IMAGE:
+            yield _coordinates(subject, tensor, largest, _CELLS)
+        elif magnitude <= _LARGEST_COORDINATE * largest and any(
+            _is_image_size(vector, sides) for vector in _per_coordinate(factors, shape)
+        ):
+            yield _coordinates(subject, tensor, largest, _RELATIVE)
 
 
 def _factors(node: ir.Node | None) -> Array | None:
@@ -77,10 +88,46 @@ def _factors(node: ir.Node | None) -> Array | None:
     return known[0] if len(known) == 1 else None
 
 
-def _has_coordinates(value: ir.Value) -> bool:
-    """Whether a row or a column is a point or a box: [..., 4], or [batch, 4, boxes] as in YOLO's heads; no image."""
-    shape = shape_of(value)
-    return shape is not None and len(shape) in _RANKS and (shape[-1] in _COORDINATES or shape[1] in _COORDINATES)
+def _axes(shape: Sequence[int]) -> list[int]:
+    """The axes along which a point or a box lies: the last one, or [batch, 4, boxes] as in YOLO's heads."""
+    return [axis for axis in dict.fromkeys((len(shape) - 1, 1)) if shape[axis] in _COORDINATES]
+
+
+def _per_coordinate(factors: Array, shape: Sequence[int]) -> Iterator[Array]:
+    """The factors of the coordinates of a box, if they are those of all boxes."""
+    for axis in _axes(shape):
+        rows = np.moveaxis(np.broadcast_to(factors, shape), axis, -1).reshape(-1, shape[axis])
+        if (rows == rows[0]).all():
+            yield rows[0]
+
+
+def _per_box(factors: Array, shape: Sequence[int]) -> Iterator[Array]:
+    """The factors of all boxes, if they are those of all coordinates of a box."""
+    for axis in _axes(shape):
+        rows = np.moveaxis(np.broadcast_to(factors, shape), axis, -1).reshape(-1, shape[axis])
+        if (rows == rows[:, :1]).all():
+            yield rows[:, 0]
+
+
+def _is_image_size(factors: Array, sides: frozenset[int]) -> bool:
+    """Whether they are width and height, once or twice; equal ones only if an image of the model has this side."""
+    if factors.min() < _SMALLEST_IMAGE or (factors.reshape(-1, 2) != factors[:2]).any():
+        return False
+    return bool(factors[0] != factors[1]) or float(factors[0]) in sides
+
+
+def _are_strides(factors: Array) -> bool:
+    """Whether they are strides of feature maps."""
+    strides = np.unique(factors)
+    low, high = _STRIDES
+    is_power_of_2 = np.frexp(strides)[0] == 0.5
+    return bool(strides.size > 1 and strides[0] >= low and strides[-1] <= high and is_power_of_2.all())
+
+
+def _image_sides(graph: ir.Graph) -> frozenset[int]:
+    """The heights and widths of the model's image inputs."""
+    shapes = [shape for value in graph.inputs if (shape := shape_of(value)) is not None and len(shape) == _IMAGE_RANK]
+    return frozenset(side for shape in shapes for side in shape[1:] if side >= _SMALLEST_IMAGE)
 
 
 def _readers(value: ir.Value) -> Iterator[ir.Node]:
@@ -93,7 +140,7 @@ def _readers(value: ir.Value) -> Iterator[ir.Node]:
             yield from _readers(output)
 
 
-def _coordinates(subject: CheckInput, tensor: Activation, factor: float) -> Finding:
+def _coordinates(subject: CheckInput, tensor: Activation, factor: float, coordinates: str) -> Finding:
     name, producer = origin_of(tensor.value).name, tensor.value.producer()
     step = float((tensor.planned or tensor.params(tensor.encodings[-1])).scale.max())
     operator = "" if producer is None else named(producer)
@@ -104,7 +151,7 @@ def _coordinates(subject: CheckInput, tensor: Activation, factor: float) -> Find
     return Finding(
         "Q510",
         at_tensor(tensor.value),
-        f"{operator} multiplies relative coordinates by up to {factor:.6g}: its output {name!r} ranges from "
+        f"{operator} multiplies {coordinates} by up to {factor:.6g}: its output {name!r} ranges from "
         f"{tensor.low:.4g} to {tensor.high:.4g} pixels with a scale of {step:.3g} pixels; it is read by {readers}",
         Severity.WARNING if step >= _COARSE_PIXELS else Severity.NOTE,
         {"factor": factor, "low": tensor.low, "high": tensor.high, "step": step},

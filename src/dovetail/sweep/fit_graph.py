@@ -40,6 +40,7 @@ class FitRequest:
     """A model file, the ``.npz`` with its samples, and how it is fitted.
 
     ``build_only``: judge the first build, without the verdict ``numerics`` and what ``fit`` tries if it fails.
+    ``cache``: whether results of the vendor's tools are kept and used again.
     """
 
     model: Path
@@ -48,6 +49,7 @@ class FitRequest:
     precision: str
     option: Mapping[str, str] = field(default_factory=dict)
     build_only: bool = False
+    cache: bool = False
 
 
 def fit_graph(request: FitRequest) -> Outcome:
@@ -55,7 +57,7 @@ def fit_graph(request: FitRequest) -> Outcome:
     before = _cpu_s()
     with tempfile.TemporaryDirectory(prefix="dovetail-sweep-") as folder:
         try:
-            outcome = _fitted(request, Path(folder) / "run")
+            outcome = fit_into(request, Path(folder) / "run")
         except UnfinishedError as error:
             outcome = Outcome((Failure(FailureKind.UNFINISHED, str(error)),))
         except (InputError, BackendError) as error:
@@ -65,7 +67,8 @@ def fit_graph(request: FitRequest) -> Outcome:
     return replace(outcome, cpu_s=round(_cpu_s() - before, 2))
 
 
-def _fitted(request: FitRequest, run: Path) -> Outcome:
+def fit_into(request: FitRequest, run: Path) -> Outcome:
+    """Fit a graph into a run directory, and say what is wrong with the result."""
     job = _job(request)
     runner = job.target.backend.runner
     result = fit(_without_runner(job) if request.build_only else job, run)
@@ -80,7 +83,7 @@ def _fitted(request: FitRequest, run: Path) -> Outcome:
 def _job(request: FitRequest) -> Job:
     """The job, with one sample on a target that is emulated: a sweep looks for differences of many decibels."""
     values = {"target": request.target, "precision": request.precision, "option": dict(request.option)}
-    options = options_from({**values, "baselines": "none", "cache": False})
+    options = options_from({**values, "baselines": "none", "cache": request.cache})
     with np.load(request.samples) as arrays:
         samples = {name: arrays[name] for name in arrays.files}
     job = prepare(request.model, options, calibration=samples)

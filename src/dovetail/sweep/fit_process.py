@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import tempfile
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
@@ -14,14 +15,14 @@ from dovetail.sweep.outcome import Failure, FailureKind, Outcome
 
 
 class FitProcess:
-    """Calls ``fit_graph`` in a child process, which is replaced if it ends or exceeds the time limit.
+    """Calls ``fit_graph`` or another judge in a child process, which is replaced if it ends or exceeds the time limit.
 
     The vendors' tools run in children of that process, and end with it. Its temporary files are in a folder that is
     removed with it, however it ends.
     """
 
-    def __init__(self, time_limit_s: float) -> None:
-        self._time_limit_s = time_limit_s
+    def __init__(self, time_limit_s: float, judge: Callable[[FitRequest], Outcome] = fit_graph) -> None:
+        self._time_limit_s, self._judge = time_limit_s, judge
         self._process: BaseProcess | None = None
         self._connection: Connection | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
@@ -63,7 +64,7 @@ class FitProcess:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._scratch = tempfile.TemporaryDirectory(prefix="dovetail-sweep-", ignore_cleanup_errors=True)
-        self._process = context.Process(target=_serve, args=(theirs, self._scratch.name), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, self._scratch.name, self._judge), daemon=True)
         self._process.start()
         theirs.close()
         return self._connection
@@ -73,13 +74,13 @@ def _unfinished(cause: str) -> Outcome:
     return Outcome((Failure(FailureKind.UNFINISHED, cause),))
 
 
-def _serve(connection: Connection, scratch: str) -> None:
+def _serve(connection: Connection, scratch: str, judge: Callable[[FitRequest], Outcome]) -> None:
     """The child's side: Ctrl-C is for the parent, which then ends this process and removes the folder ``scratch``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TMPDIR"] = tempfile.tempdir = scratch  # the first is for its children
     while True:
         try:
             request: FitRequest = connection.recv()
-            connection.send(fit_graph(request))
+            connection.send(judge(request))
         except (EOFError, OSError):  # the parent has ended
             return

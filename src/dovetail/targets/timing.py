@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from dovetail.backend import CompileResult, MeasuredLatency
+from dovetail.backend import MeasuredLatency, TimedProgram
 
 # Runs before timing, the fewest and the most timed rounds, and the seconds after which timing ends.
 _WARM_UP, _LEAST_ROUNDS, _MOST_ROUNDS, _SECONDS = 3, 11, 201, 6.0
@@ -32,12 +32,12 @@ def _seconds(run: Callable[[], object]) -> float:
 
 
 def latency_of(
-    programs: Mapping[str, CompileResult], baseline: str, seconds: Sequence[Sequence[float]]
+    programs: Mapping[str, TimedProgram], baseline: str, seconds: Sequence[Sequence[float]]
 ) -> MeasuredLatency:
     """The latency of programs by name, from their CPU seconds: [rounds, programs]."""
     rounds = np.array(seconds)
     base = rounds[:, list(programs).index(baseline)]
     medians = {name: float(np.median(rounds[:, i]) * 1e6) for i, name in enumerate(programs)}
     ratios = {name: float(np.median(rounds[:, i] / base)) for i, name in enumerate(programs)}
-    notes = tuple(dict.fromkeys(note for compiled in programs.values() for note in compiled.notes))
+    notes = tuple(dict.fromkeys(note for program in programs.values() for note in program.compiled.notes))
     return MeasuredLatency(baseline, medians, ratios, len(rounds), notes)

@@ -194,11 +194,16 @@ def _key(call: ToolCall) -> str:
         "function": call.function,
         "arguments": dict(call.arguments),
         "inputs": {name: file_sha256(path) for name, path in call.inputs.items()},
-        "packages": {name: version(name) for name in packages},
+        "packages": {name: _version(name) for name in packages},
         "sources": [source_sha256(module) for module in (call.function.partition(":")[0], run_child.__module__)],
         "machine": _machine(),
     }
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def _version(package: str) -> str:
+    return version(package)
 
 
 @cache

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dovetail.backend import Backend, Baseline, BaselineCase, CompileResult, MeasuredLatency
 from dovetail.errors import InputError
-from dovetail.trials.workbench import Workbench
+from dovetail.trials.workbench import Build, Workbench
 
 # The name of the fitted program in comparisons.
 FITTED = "fitted"
@@ -52,11 +52,9 @@ def _chosen(wish: str, baselines: tuple[Baseline, ...]) -> tuple[Baseline, ...]:
     return tuple(baseline for baseline in baselines if baseline.name in names)
 
 
-def compare(
-    workbench: Workbench, fitted: CompileResult, wish: str, case: BaselineCase, folder: Path
-) -> BaselineComparison:
+def compare(workbench: Workbench, build: Build, wish: str, case: BaselineCase, folder: Path) -> BaselineComparison:
     """Build the selected baselines, each in its own folder, and compare them by estimate, by latency, or both."""
-    estimator, timer = workbench.backend.estimator, workbench.backend.timer
+    estimator, timer, fitted = workbench.backend.estimator, workbench.backend.timer, build.compiled
     if fitted.error or not workbench.available:
         return BaselineComparison({} if fitted.error else {FITTED: fitted})
     for old in folder.glob("baseline_*"):
@@ -67,16 +65,17 @@ def compare(
     baselines = {baseline.name: baseline for baseline in (*to_estimate, *to_time)}
     programs = {FITTED: fitted, **{name: _built(baseline, case, folder) for name, baseline in baselines.items()}}
     estimated = {name: programs[name] for name in (FITTED, *(baseline.name for baseline in to_estimate))}
-    measured = _timed(workbench, programs, [baseline.name for baseline in to_time]) if to_time else None
+    others = {baseline.name: programs[baseline.name] for baseline in to_time}
+    measured = _timed(workbench, build, others) if others else None
     return BaselineComparison(estimated, measured)
 
 
-def _timed(workbench: Workbench, programs: Mapping[str, CompileResult], names: list[str]) -> MeasuredLatency | str:
+def _timed(workbench: Workbench, build: Build, others: Mapping[str, CompileResult]) -> MeasuredLatency | str:
     """The latency of the programs, alternately, in one process; or why there is none, if one was not compiled."""
-    for name in names:
-        if error := programs[name].error:
-            return f"{name} was not compiled: {error}"
-    return workbench.time({name: programs[name] for name in (FITTED, *names)}, names[0])
+    for name, program in others.items():
+        if program.error:
+            return f"{name} was not compiled: {program.error}"
+    return workbench.time({FITTED: build, **others}, next(iter(others)))
 
 
 def _built(baseline: Baseline, case: BaselineCase, folder: Path) -> CompileResult:

@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from dovetail.backend import CompileResult, MeasuredLatency
-from dovetail.trials.workbench import Workbench
+from dovetail.backend import CompileResult
+from dovetail.errors import BackendError
+from dovetail.trials.workbench import Build, Workbench
 
 T = TypeVar("T")
 # Programs whose measured times differ by less are equally fast.
 SAME_TIME = 0.05
 _BASELINE = "baseline"
+_US, _RATIO = "us", "ratio"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,37 +35,52 @@ class Latency:
         return self.ratio is not None and self.ratio * (1 + SAME_TIME * self.measured) <= limit
 
 
-def latencies(workbench: Workbench, programs: Sequence[CompileResult]) -> list[Latency] | None:
-    """The latency of every program; None if it is known for none of them, or not for all.
+def latencies(workbench: Workbench, builds: Sequence[Build]) -> list[Latency] | str:
+    """The latency of every build, or why it is not known for all of them.
 
     The first baseline is built only if the caller limits the latency.
     """
     baseline = workbench.baseline() if workbench.goal.max_latency is not None else None
-    estimates = [program.estimate for program in programs]
-    if programs and all(estimate is not None for estimate in estimates):
+    estimates = [build.compiled.estimate for build in builds]
+    known = [estimate for estimate in estimates if estimate is not None]
+    if len(known) == len(builds):
         base = None if baseline is None else baseline.estimate
         return [
             Latency(estimate.mid_us, None if base is None else estimate.ratio_to(base), estimate.ops_without_cost)
-            for estimate in estimates
-            if estimate is not None
+            for estimate in known
         ]
-    return _measured(workbench, programs, baseline) if programs and workbench.backend.timer is not None else None
+    if workbench.backend.timer is None:
+        reasons = (build.compiled.not_estimated for build in builds)
+        return next(filter(None, reasons), "the compiler does not estimate it for all plans")
+    return _measured(workbench, builds, None if baseline is None or baseline.error else baseline)
 
 
-def _measured(
-    workbench: Workbench, programs: Sequence[CompileResult], baseline: CompileResult | None
-) -> list[Latency] | None:
-    """The programs, and the baseline if it was compiled, timed alternately in one process."""
-    named = {str(number): program for number, program in enumerate(programs)}
-    has_baseline = baseline is not None and not baseline.error
-    if baseline is not None and not baseline.error:
-        named[_BASELINE] = baseline
-    timed = workbench.time(named, _BASELINE if has_baseline else "0")
-    if not isinstance(timed, MeasuredLatency):
-        return None
+def _measured(workbench: Workbench, builds: Sequence[Build], baseline: CompileResult | None) -> list[Latency] | str:
+    """The builds, and the baseline if there is one, timed alternately in one process; the same program once."""
+    programs: dict[str, Build | CompileResult] = {build.digest: build for build in builds}
+    relative_to = next(iter(programs))
+    if baseline is not None:
+        programs[_BASELINE], relative_to = baseline, _BASELINE
+
+    def measured() -> dict[str, float]:
+        timed = workbench.time(programs, relative_to)
+        if isinstance(timed, str):
+            raise BackendError(timed)
+        times = {f"{name} {_US}": us for name, us in timed.median_us.items()}
+        return times | {f"{name} {_RATIO}": ratio for name, ratio in timed.ratios.items()}
+
+    names = [f"{name} {unit}" for name in programs for unit in (_US, _RATIO)]
+    try:
+        figures = workbench.kept_times(builds, f"timed relative to {relative_to}", measured, names)
+    except BackendError as error:
+        return str(error)
     return [
-        Latency(timed.median_us[str(number)], timed.ratios[str(number)] if has_baseline else None, measured=True)
-        for number in range(len(programs))
+        Latency(
+            figures[f"{build.digest} {_US}"],
+            figures[f"{build.digest} {_RATIO}"] if baseline is not None else None,
+            measured=True,
+        )
+        for build in builds
     ]
 
 

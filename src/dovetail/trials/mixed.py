@@ -63,14 +63,15 @@ class Candidate:
 class Mixture:
     """A variant that was planned and simulated.
 
-    ``wide``: the operators that have a wider precision, in order of gain per cost. ``sqnr_db``: of the worst output,
-    mean over samples; ``pooled_db``: over all samples together. ``float_share``: fraction of MACs in float.
-    ``boundaries``: conversions between precisions.
+    ``wide``: the operators that have a wider precision, in order of gain per cost. ``digest``: the hash of what was
+    emitted. ``sqnr_db``: of the worst output, mean over samples; ``pooled_db``: over all samples together.
+    ``float_share``: fraction of MACs in float. ``boundaries``: conversions between precisions.
     """
 
     label: str
     variant: Variant
     plan: Plan
+    digest: str
     sqnr_db: float
     pooled_db: float
     float_share: float
@@ -94,9 +95,9 @@ def _samples(bench: Workbench, model: ir.Model, fewest: int, most: int) -> list[
     return bench.samples(min(max(_JUDGED_MACS // macs, fewest), most))
 
 
-def uniform(bench: Workbench, variant: Variant) -> Mixture:
-    """A variant as it is, with one precision for all operators."""
-    return _simulated(bench, variant, variant.request.precision.name)
+def uniform(bench: Workbench, variant: Variant, label: str = "") -> Mixture:
+    """A variant as it is, with one precision for all operators, whose name is the label if there is no other."""
+    return _simulated(bench, variant, label or variant.request.precision.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +118,16 @@ class _Source:
 
 
 class MixedSearch:
-    """The mixtures of one variant with a wider precision, in the order of what they gain per cost."""
+    """The mixtures of one variant with a wider precision, in the order of what they gain per cost.
 
-    def __init__(self, bench: Workbench, base: Variant, wide: Precision, max_float: float | None) -> None:
+    ``label``: of the variant itself, if it is not the name of its precision.
+    """
+
+    def __init__(
+        self, bench: Workbench, base: Variant, wide: Precision, max_float: float | None, label: str = ""
+    ) -> None:
         self._bench, self._base, self._wide = bench, base, wide
+        self._label = label or base.request.precision.name
         self._problem = build_problem(base.model, bench.table)
         self._inputs = frozenset(value.name or "" for value in self._problem.inputs)
         self._eligible = self._can_be_wide()
@@ -147,7 +154,7 @@ class MixedSearch:
         inputs = [name for candidate in chosen for name in candidate.inputs]
         variant = pinned(Pins(dict.fromkeys(units, pin), dict.fromkeys(inputs, pin)))(self._base)
         parts = tuple(map(tuple, islands(self._problem, units)))
-        label = f"{base} + {len(units)} in {self._wide.name}"
+        label = f"{self._label} + {len(units)} in {self._wide.name}"
         return _simulated(self._bench, variant, label, tuple(chosen), parts)
 
     def _can_be_wide(self) -> dict[str, Unit]:
@@ -242,7 +249,8 @@ class MixedSearch:
             costs = find(self._bench.segmented(variant.model, plan, parts.elements), calls, subjects)
             return {str(number): cost.mean_db for number, cost in enumerate(costs)}
 
-        figures = self._bench.kept(variant, f"noise {how} on {len(samples)}", measured)
+        names = [str(number) for number in range(len(subjects))]
+        figures = self._bench.kept(variant, f"noise {how} on {len(samples)}", measured, names)
         return {key: 10 ** (-figures[str(number)] / 10) for number, key in enumerate(quantized)}
 
     def _filled(self, names: set[str]) -> list[str]:
@@ -277,7 +285,7 @@ def _simulated(
     parts: tuple[tuple[Unit, ...], ...] = (),
 ) -> Mixture:
     plan, problem = bench.plan(variant), build_problem(variant.model, bench.table)
-    mean, pooled = bench.mean_and_worst_db(variant, len(judged_samples(bench, variant.model)))
+    sqnr = bench.simulated_sqnr(variant, len(judged_samples(bench, variant.model)))
     share = float_share(problem, plan)
     # The simulation computes in float32 what some targets compute in float16.
     limit_db = MAX_SQNR_DB if bench.backend.float16_db is None or not share else bench.backend.float16_db
@@ -285,8 +293,9 @@ def _simulated(
         label,
         variant,
         plan,
-        min(mean, limit_db),
-        min(pooled, limit_db),
+        sqnr.digest,
+        min(sqnr.mean_db, limit_db),
+        min(sqnr.pooled_db, limit_db),
         share,
         boundaries(problem, plan),
         wide,

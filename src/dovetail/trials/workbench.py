@@ -9,9 +9,8 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import statistics
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -22,7 +21,7 @@ from threading import Lock
 
 import onnx_ir as ir
 
-from dovetail.backend import MODEL, Artifact, Backend, CompileResult, MeasuredLatency, Sample
+from dovetail.backend import MODEL, Artifact, Backend, CompileResult, MeasuredLatency, Sample, TimedProgram
 from dovetail.document import with_paths_moved
 from dovetail.edge import Edge
 from dovetail.encoding import Array, QParams
@@ -35,9 +34,10 @@ from dovetail.plan.constraints import build_problem
 from dovetail.plan.elements import Element
 from dovetail.plan.make import make_plan
 from dovetail.plan.rounded_weights import with_rounded_weights
-from dovetail.qdq.quantized_io import RunSamples, with_float_io
+from dovetail.qdq.quantized_io import RunSamples, quantized_sample, with_float_io
 from dovetail.qdq.simulation import load_simulation
 from dovetail.storage import Plan
+from dovetail.trials.agreement_db import mean_db, worst_db, worst_db_per_sample
 from dovetail.trials.goal import Goal
 from dovetail.trials.kept_figures import KeptFigures
 from dovetail.trials.variant import Variant
@@ -45,7 +45,6 @@ from dovetail.verify.compare import Agreement, compare_runs
 from dovetail.verify.run import SessionRun, followed
 from dovetail.verify.segmented import SegmentedSimulation
 from dovetail.verify.switched import SwitchedSimulation
-from dovetail.verify.verdicts import lowest_if_nan_db
 
 COMPILED = "compile"
 
@@ -70,11 +69,27 @@ class Score:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Build:
-    """A compiled variant: its plan, the compiler's result, and the folder with its files."""
+    """A compiled variant: its plan, the compiler's result, the folder with its files, and the hash of what was emitted.
+
+    Builds with equal hashes are the same program.
+    """
 
     plan: Plan
     compiled: CompileResult
     folder: Path
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedSqnr:
+    """The SQNR of a variant's worst output against float, in simulation: mean over samples, and over all together.
+
+    ``digest``: the hash of what was emitted.
+    """
+
+    digest: str
+    mean_db: float
+    pooled_db: float
 
 
 class Workbench:
@@ -113,6 +128,7 @@ class Workbench:
         self._agreements: dict[tuple[str, int, View | None], Agreement] = {}
         self._builds: dict[str, Future[tuple[CompileResult, Path]]] = {}
         self._float_figures: Mapping[str, float] | None = None
+        self._drops: dict[str, dict[str, float]] = {}
         self._lock = Lock()
 
     def samples(self, count: int) -> list[Sample]:
@@ -138,21 +154,32 @@ class Workbench:
         with self._emitted(variant) as emitted:
             return self._agreement(variant, emitted, count, view)
 
-    def mean_and_worst_db(self, variant: Variant, count: int) -> tuple[float, float]:
-        """``mean_db`` and ``worst_db`` of the simulation against float; kept, so that a resumed run has them."""
+    def simulated_sqnr(self, variant: Variant, count: int) -> SimulatedSqnr:
+        """The SQNR of the simulation against float; kept, so that a resumed run has it."""
         with self._emitted(variant) as emitted:
 
             def measured() -> dict[str, float]:
                 agreement = self._agreement(variant, emitted, count, None)
-                return {"mean": mean_db(agreement), "worst": worst_db(agreement)}
+                return {"mean": mean_db(agreement), "pooled": worst_db(agreement)}
 
-            figures = self._kept.of(("simulated", emitted[2], count), measured)
-        return figures["mean"], figures["worst"]
+            figures = self._kept.of(("simulated", emitted[2], count), measured, ("mean", "pooled"))
+        return SimulatedSqnr(emitted[2], figures["mean"], figures["pooled"])
 
-    def kept(self, variant: Variant, what: str, make: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """Figures of a variant, measured unless a run that was interrupted has measured them."""
+    def kept(
+        self, variant: Variant, what: str, make: Callable[[], dict[str, float]], names: Collection[str] = ()
+    ) -> dict[str, float]:
+        """Figures of a variant, measured unless a run that was interrupted has measured them.
+
+        ``names``: those that they have, if that is known before.
+        """
         with self._emitted(variant) as (_, _, digest):
-            return self._kept.of((what, digest), make)
+            return self._kept.of((what, digest), make, names)
+
+    def kept_times(
+        self, builds: Sequence[Build], what: str, make: Callable[[], dict[str, float]], names: Collection[str]
+    ) -> dict[str, float]:
+        """The times of these builds, measured together unless a run that was interrupted has measured them."""
+        return self._kept.of((what, *(build.digest for build in builds)), make, names)
 
     def _agreement(self, variant: Variant, emitted: Emitted, count: int, view: View | None) -> Agreement:
         plan, artifacts, digest = emitted
@@ -165,9 +192,13 @@ class Workbench:
 
     def simulation(self, variant: Variant) -> tuple[Plan, RunSamples]:
         """The plan of a variant, and its simulation up to the outputs of the caller's model."""
-        with self._emitted(variant) as (plan, artifacts, _):
-            simulation = SessionRun(load_simulation(_model(artifacts)), Mode.EXACT, self._scratch())
-        return plan, followed(with_float_io(simulation, plan), self._tail, self._scratch())
+        with self._emitted(variant) as emitted:
+            return emitted[0], self._simulation(emitted)
+
+    def _simulation(self, emitted: Emitted) -> RunSamples:
+        plan, artifacts, _ = emitted
+        simulation = SessionRun(load_simulation(_model(artifacts)), Mode.EXACT, self._scratch())
+        return followed(with_float_io(simulation, plan), self._tail, self._scratch())
 
     def on_target(self, variant: Variant) -> RunSamples | None:
         """A compiled variant on the target, up to the outputs of the caller's model; None if it cannot run here."""
@@ -198,16 +229,18 @@ class Workbench:
         score = self.score
         if score is None:
             raise ValueError("there is no metric")
-        if not score.key:
-            return self._drops(score, variant)
-        return self.kept(variant, f"drops {score.key}", partial(self._drops, score, variant))
+        with self._emitted(variant) as emitted:
+            digest, kept = emitted[2], self._kept if score.key else KeptFigures()
+            if digest not in self._drops:
+                make = partial(self._measured_drops, score, variant.model, emitted)
+                self._drops[digest] = kept.of((f"drops {score.key}", digest), make)
+        return self._drops[digest]
 
-    def _drops(self, score: Score, variant: Variant) -> dict[str, float]:
+    def _measured_drops(self, score: Score, model: ir.Model, emitted: Emitted) -> dict[str, float]:
         if self._float_figures is None:
-            in_float = followed(SessionRun(variant.model, Mode.FLOAT, self._scratch()), self._tail, self._scratch())
+            in_float = followed(SessionRun(model, Mode.FLOAT, self._scratch()), self._tail, self._scratch())
             self._float_figures = score.figures(in_float(score.samples()))
-        _, run = self.simulation(variant)
-        figures = score.figures(run(score.samples()))
+        figures = score.figures(self._simulation(emitted)(score.samples()))
         lower = score.lower_is_better(figures)
         return {
             name: (value - figures[name]) * (-1 if name in lower else 1) for name, value in self._float_figures.items()
@@ -217,13 +250,21 @@ class Workbench:
         """The SQNR of the worst output of the simulation against float."""
         return worst_db(self.compare(variant, count))
 
-    def compare_streamed(self, variant: Variant, count: int) -> Agreement:
-        """As ``compare``, with one sample at a time in memory; the result is not cached."""
-        with self._emitted(variant) as (plan, artifacts, _):
-            simulation = SessionRun(load_simulation(_model(artifacts)), Mode.EXACT, self._scratch())
-        run, in_float = with_float_io(simulation, plan), SessionRun(variant.model, Mode.FLOAT, self._scratch())
-        samples, again = itertools.tee(itertools.islice(self._source(), count))
-        return compare_runs(in_float(samples), run(again), ranked_outputs(variant.model.graph))
+    def sqnr_per_sample(self, variant: Variant, count: int) -> list[float]:
+        """The SQNR of the worst output of the simulation against float on each of the first ``count`` samples.
+
+        One sample at a time is in memory. The figures are kept, so that a resumed run has them.
+        """
+        with self._emitted(variant) as (plan, artifacts, digest):
+
+            def measured() -> dict[str, float]:
+                simulation = SessionRun(load_simulation(_model(artifacts)), Mode.EXACT, self._scratch())
+                run, in_float = with_float_io(simulation, plan), SessionRun(variant.model, Mode.FLOAT, self._scratch())
+                samples, again = itertools.tee(itertools.islice(self._source(), count))
+                agreement = compare_runs(in_float(samples), run(again), ranked_outputs(variant.model.graph))
+                return {f"{number}": db for number, db in enumerate(worst_db_per_sample(agreement))}
+
+            return list(self._kept.of(("simulated per sample", digest, count), measured).values())
 
     def switched(self, variant: Variant, alternatives: Mapping[Edge, QParams], count: int) -> SwitchedSimulation:
         """A simulation in which these edges can be switched to other quantization parameters, compared with float."""
@@ -246,7 +287,7 @@ class Workbench:
             if is_new:
                 self._compile_into(future, artifacts, self._folder / digest[:16])
         compiled, folder = future.result()
-        return Build(plan, compiled, folder)
+        return Build(plan, compiled, folder, digest)
 
     def _compile_into(
         self, future: Future[tuple[CompileResult, Path]], artifacts: tuple[Artifact, ...], folder: Path
@@ -280,11 +321,20 @@ class Workbench:
         outputs = with_float_io(partial(runner, build.compiled), build.plan)(self.samples(count))
         return compare_runs(self._float_outputs(variant.model, count), outputs, ranked_outputs(variant.model.graph))
 
-    def time(self, programs: Mapping[str, CompileResult], baseline: str) -> MeasuredLatency | str:
-        """The latency of programs by name, alternately, in one process; or why it cannot be measured."""
+    def time(self, programs: Mapping[str, Build | CompileResult], baseline: str) -> MeasuredLatency | str:
+        """The latency of programs by name, alternately, in one process; or why it cannot be measured.
+
+        A program without a plan of ours has float inputs.
+        """
         if self.backend.timer is None:
             return "latency cannot be measured on this target"
-        return self.backend.timer.time(programs, baseline, self.samples(1)[0])
+        return self.backend.timer.time({name: self._timed(program) for name, program in programs.items()}, baseline)
+
+    def _timed(self, program: Build | CompileResult) -> TimedProgram:
+        (sample,) = self.samples(1)
+        if isinstance(program, CompileResult):
+            return TimedProgram(program, sample)
+        return TimedProgram(program.compiled, quantized_sample(sample, program.plan))
 
     def ship(self, build: Build, run_folder: Path) -> Build:
         """Move a build's files into a run directory; nothing is compiled again."""
@@ -296,7 +346,7 @@ class Workbench:
         compiled = with_paths_moved(build.compiled, CompileResult, build.folder, run_folder)
         if self.available and not compiled.error:
             compiled = self.backend.package(compiled, run_folder / COMPILED)
-        return Build(build.plan, compiled, run_folder)
+        return replace(build, compiled=compiled, folder=run_folder)
 
     @contextmanager
     def _emitted(self, variant: Variant) -> Iterator[Emitted]:
@@ -332,23 +382,6 @@ class Workbench:
         """A folder for files that a session reads once."""
         self._folder.mkdir(parents=True, exist_ok=True)
         return self._folder
-
-
-def worst_db(agreement: Agreement) -> float:
-    """The SQNR of the worst output; NaN counts as the lowest value."""
-    figures = (comparison.sqnr_db for comparison in agreement.outputs.values())
-    return min(map(lowest_if_nan_db, figures), default=0.0)
-
-
-def mean_db(agreement: Agreement) -> float:
-    """The SQNR of the worst output, mean over samples; NaN counts as the lowest value."""
-    means = (statistics.fmean(map(lowest_if_nan_db, values)) for values in agreement.per_sample.values())
-    return min(means, default=0.0)
-
-
-def worst_db_per_sample(agreement: Agreement) -> list[float]:
-    """The SQNR of the worst output of every sample; empty if no output is float."""
-    return [min(map(lowest_if_nan_db, figures)) for figures in zip(*agreement.per_sample.values(), strict=True)]
 
 
 def _model(artifacts: tuple[Artifact, ...]) -> Path:

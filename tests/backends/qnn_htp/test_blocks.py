@@ -24,6 +24,7 @@ from dovetail.numerics.lpbq import as_expanded, expand_blocks
 from dovetail.numerics.ranges import weight_params
 from dovetail.op_support import W4_BLOCK, W4A16, W4A16_BQ, W4A16_LPBQ, Precision
 from dovetail.passes.normalize import normalize
+from dovetail.plan.requested_weights import RequestedWeights
 from dovetail.storage import Plan
 from dovetail.target import Target
 from dovetail.targets import open_target
@@ -32,7 +33,7 @@ from dovetail.verify.run import SessionRun
 from tests.block_layers import layer_model, weight_of
 from tests.equality import sqnr_db
 from tests.planning import graph, noise, planned
-from tests.quantized_blocks import BLOCKS_OF_16, blocks, layers
+from tests.quantized_blocks import BLOCKS_OF_16, blocks, layers, with_integer_scales
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 
@@ -55,7 +56,7 @@ def layer_plan(
     """One layer as ``fit`` would plan it, or as it is if not ``rewritten``, and a sample."""
     model = original = layer_model(layer, channels)
     if rewritten:
-        model, _ = rewrite(cut(normalize(original)[0], target).head, target, original, precision.weight)
+        model, _ = rewrite(cut(normalize(original)[0], target).head, target, original, RequestedWeights(precision))
     data = noise(model)
     return model, planned(model, target, precision, data=data), {"x": data["x"][0]}
 
@@ -243,3 +244,31 @@ def test_a_weight_that_htp_would_compute_wrongly_is_not_converted(size: int, tmp
     assert (other.dtype, other.granularity) == (DType.S8, Granularity.AXIS)
     assert result.verdicts["fidelity"].status is Status.PASS
     assert result.verdicts["numerics"].status is Status.PASS
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_int4_per_channel_of_another_tool_keeps_its_values(symmetric: bool, tmp_path: Path) -> None:
+    """The compiler rejects asymmetric int4; int8 with the same scale has the same values."""
+    encoding = replace(BLOCKS_OF_16, granularity=Granularity.AXIS, block_size=0, symmetric=symmetric)
+    path = blocks(tmp_path / "model.onnx", encoding, axis=1)
+    calibration = {"x": np.random.default_rng(1).standard_normal((4, 8, 64)).astype(np.float32)}
+    result = dovetail.repair(path, target="qnn-htp:sm8550", output=tmp_path / "run", calibration=calibration)
+    (row,) = [row for row in result.plan if row.edge is not None and row.edge.index == 1]
+    assert row.dtype is (DType.S4 if symmetric else DType.S8)
+    assert ("its values in the file are not symmetric" in row.detail) is not symmetric
+    for name in ("repaired", "fidelity", "numerics"):
+        assert result.verdicts[name].status is Status.PASS
+
+
+@pytest.mark.parametrize("size", [8, 16])
+def test_integer_scales_of_another_tool_stay_only_in_blocks_that_htp_has(size: int, tmp_path: Path) -> None:
+    given = blocks(tmp_path / "model.onnx", replace(BLOCKS_OF_16, block_size=size))
+    path = with_integer_scales(given, tmp_path / "lpbq.onnx")
+    calibration = {"x": np.random.default_rng(1).standard_normal((4, 8, 64)).astype(np.float32)}
+    result = dovetail.repair(path, target="qnn-htp:sm8550", output=tmp_path / "run", calibration=calibration)
+    (row,) = [row for row in result.plan if row.edge is not None and row.edge.index == 1]
+    is_kept = size == 16
+    assert row.granularity is (Granularity.EXPANDED_BLOCK if is_kept else Granularity.AXIS)
+    assert ("its blocks in the file are of 8: HTP computes blocks" in row.detail) is not is_kept
+    for name in ("fidelity", "numerics"):
+        assert result.verdicts[name].status is Status.PASS

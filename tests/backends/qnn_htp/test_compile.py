@@ -16,7 +16,7 @@ from dovetail import zoo
 from dovetail.backend import Artifact, Outcome, ReadBack
 from dovetail.calibrate.user_code import load_function
 from dovetail.edge import Edge
-from dovetail.encoding import DType, Encoding, QParams
+from dovetail.encoding import DType, Encoding, Granularity, QParams
 from dovetail.errors import InputError
 from dovetail.finding import Status
 from dovetail.model.session import Mode
@@ -27,7 +27,7 @@ from dovetail.qdq.emit import emit_qdq
 from dovetail.storage import IN_FLOAT32, Choice, Plan, Reason
 from dovetail.target import Target
 from dovetail.targets import open_target
-from dovetail.targets.qnn_htp.dump import load_dump
+from dovetail.targets.qnn_htp.dump import DumpError, load_dump
 from dovetail.targets.qnn_htp.read_back import read_dump
 from dovetail.verify.run import SessionRun
 from tests.changed import with_op
@@ -215,7 +215,7 @@ def test_a_dump_that_cannot_be_parsed_is_not_checked(tmp_path: Path) -> None:
     assert "0 graphs were dumped, expected one" in read_dump(model, tmp_path, plan, "").unparsed
     (tmp_path / "graph.json").write_text(json.dumps({"graph": {"tensors": {"x": {}}, "nodes": {}}}))
     assert "KeyError 'quant_params'" in read_dump(model, tmp_path, plan, "").unparsed
-    raw = {"data_type": 0x777, "quant_params": {"scale_offset": {"scale": 0.5, "offset": 0}}}
+    raw = {"data_type": 0x777, "quant_params": {"encoding": 0, "scale_offset": {"scale": 0.5, "offset": 0}}}
     (tmp_path / "graph.json").write_text(json.dumps({"graph": {"tensors": {"x": raw}, "nodes": {}}}))
     assert "tensor 'x' has the unknown data type 0x777" in read_dump(model, tmp_path, plan, "").unparsed
 
@@ -229,6 +229,20 @@ def test_suffixes_of_moved_tensors_are_removed_from_dumped_names(tmp_path: Path)
     assert set(dumped.tensors) == {"x__q", "y__q", "y__q_token_2"}
     assert dumped.nodes[0].inputs == ("x__q",)
     assert (dumped.tensors["x__q"].scale, dumped.tensors["x__q"].zero_point) == (0.5, 3)
+
+
+def test_only_a_scale_per_tensor_must_be_a_number(tmp_path: Path) -> None:
+    """Of blocks, the dump has bytes of another member of a union as the scale: NaN becomes null."""
+
+    def dump(encoding: int) -> Path:
+        params = {"encoding": encoding, "scale_offset": {"scale": None, "offset": 22066}}
+        tensors = {"w": {"data_type": 776, "quant_params": params}}
+        (tmp_path / "g.json").write_text(json.dumps({"graph": {"tensors": tensors, "nodes": {}}}))
+        return tmp_path
+
+    assert load_dump(dump(5)).tensors["w"].granularity is Granularity.EXPANDED_BLOCK
+    with pytest.raises(DumpError, match="NoneType"):
+        load_dump(dump(0))
 
 
 def test_every_sample_is_emulated_in_a_fresh_process(htp: Target, tmp_path: Path) -> None:

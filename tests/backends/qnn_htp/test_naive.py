@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from onnx import numpy_helper
 from rich.console import Console
 
 import dovetail
@@ -152,6 +153,16 @@ def test_the_naive_baseline_has_the_shapes_that_the_caller_pinned(tmp_path: Path
     dims = onnx.load(output).graph.input[0].type.tensor_type.shape.dim
     assert [dim.dim_value for dim in dims] == [2, 8]
     assert quantized_dtypes(output) == {"UINT8"}
+
+
+def test_inputs_may_have_the_names_of_parameters_of_savez(tmp_path: Path) -> None:
+    text = "g (float[2,8] file, float[2,8] args) => (float[2,8] y) { y = Sub(file, args) }"
+    onnx.save(ir.to_proto(model_from(text)), tmp_path / "model.onnx")
+    samples = [{"file": 8 * normal(2, 8, seed=seed), "args": normal(2, 8, seed=seed)} for seed in range(2)]
+    output = tmp_path / "naive.onnx"
+    assert export_naive(OPTIONS, tmp_path / "model.onnx", "w8a8", samples, {}, output) == ""
+    scales = {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(output).graph.initializer}
+    assert scales["file_scale"] == pytest.approx(8 * scales["args_scale"], rel=1e-6)
 
 
 def test_an_export_that_fails_returns_the_reason(tmp_path: Path) -> None:

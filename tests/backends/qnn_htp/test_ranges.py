@@ -55,7 +55,10 @@ def test_auto_is_as_accurate_as_without_the_three_culprits_and_names_them(tmp_pa
     named = " ".join((*auto.notes, *(finding.message for finding in auto.findings)))
     for culprit in ("'masked_anchors': 32 sentinels of 1e+34", "'logit0': replaced by", "'logit1': replaced by"):
         assert culprit in named
-    assert "Mul 'decoder/Mul_66' multiplies relative coordinates by up to 640: its output 'boxes' ranges" in named
+    assert (
+        "Mul 'decoder/Mul_66' multiplies coordinates relative to the image by up to 640: its output 'boxes' ranges"
+        in named
+    )
 
 
 @pytest.mark.parametrize(("precision", "severity"), [("w8a16", Severity.NOTE), ("w8a8", Severity.WARNING)])
@@ -64,7 +67,10 @@ def test_boxes_times_the_size_of_the_image_are_named(precision: str, severity: S
     result = decoder(tmp_path, "image_size", precision=precision)
     (finding,) = [finding for finding in result.findings if finding.code == "Q510"]
     assert finding.severity is severity
-    assert "Mul 'decoder/Mul_56' multiplies relative coordinates by up to 640: its output 'boxes'" in finding.message
+    assert (
+        "Mul 'decoder/Mul_56' multiplies coordinates relative to the image by up to 640: its output 'boxes'"
+        in finding.message
+    )
     assert "read by the caller, as an output of the model" in finding.message
     assert "--keep boxes=fp16" in finding.fix
 

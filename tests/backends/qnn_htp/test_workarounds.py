@@ -55,9 +55,19 @@ def padded_with(value: float) -> ir.Model:
     return model_from(text)
 
 
+def padded_tokens(before: int, after: int) -> ir.Model:
+    """One row at the start, one at the end, and columns of zeros."""
+    text = f"""g (float[1,5,4] x) => (float[1,7,c] y) <int64[6] pads = {{0,1,{before},0,1,{after}}}>
+        {{ n = Neg(x) p = Pad(n, pads) y = Neg(p) }}"""
+    return model_from(text)
+
+
 def padded_between(consumer: str, value: float = 0.0) -> ir.Model:
     """One row and one column at each end, between a convolution and another operator on images."""
-    text = f"""g (float[1,8,10,20] x) => (float[a,b,c,d] y) <int64[8] pads = {{0,0,1,1,0,0,1,1}}, float v = {{{value}}}>
+    constants = (
+        f"int64[8] pads = {{0,0,1,1,0,0,1,1}}, float v = {{{value}}}, int64[2] hw = {{2,3}}, int64[1] ch = {{1}}"
+    )
+    text = f"""g (float[1,8,10,20] x) => (float[a,b,c,d] y) <{constants}>
         {{ c = Conv(x, w) p = Pad(c, pads, v) y = {consumer} }}"""
     return model_from(text, w=normal(8, 8, 1, 1) / np.float32(3), k=normal(8, 8, 3, 3))
 
@@ -79,6 +89,14 @@ def transposed(groups: int, channels: int = 8) -> ir.Model:
     nodes = f"n = Neg(x) y = ConvTranspose<{attributes}>(n, w, b)"
     text = f"g (float[1,8,9,10] x) => (float[1,{channels},18,20] y) {{ {nodes} }}"
     return model_from(text, w=normal(8, channels // groups, 3, 3), b=normal(channels))
+
+
+def added_to_transposed(nodes: str) -> ir.Model:
+    """A constant per channel behind a ConvTranspose whose output is read twice, so that it is not added to its bias."""
+    shape = "1,6,9,10"
+    body = f"c = ConvTranspose(x, w) {nodes} z = Neg(c)"
+    text = f"g (float[{shape}] x) => (float[{shape}] y, float[{shape}] z) {{ {body} }}"
+    return model_from(text, w=normal(6, 6, 1, 1) / np.float32(2), k=normal(1, 6, 1, 1))
 
 
 def repeated_rows() -> ir.Model:
@@ -148,9 +166,17 @@ CASES = {
     "pad, 8 bits": (padded("0,0,1,0,0,0,1,2", "1,4,11,10"), W8A8),
     "pad with another value": (padded_with(0.5), W8A16),
     "pad with another value, float16": (padded_with(0.5), FP16),
+    "pad of tokens, 16 bits": (padded_tokens(0, 2), W8A16),
+    "pad of tokens, 8 bits": (padded_tokens(0, 2), W8A8),
     "pad before an average pool, 16 bits": (padded_between("AveragePool<kernel_shape=[2,2]>(p)"), W8A16),
     "pad before an average pool, 8 bits": (padded_between("AveragePool<kernel_shape=[2,2]>(p)"), W8A8),
     "pad before an average pool, float16": (padded_between("AveragePool<kernel_shape=[2,2]>(p)"), FP16),
+    "pad before a global average pool, 16 bits": (padded_between("GlobalAveragePool(p)"), W8A16),
+    "pad before a global average pool, 8 bits": (padded_between("GlobalAveragePool(p)"), W8A8),
+    "pad before a global average pool, float16": (padded_between("GlobalAveragePool(p)"), FP16),
+    "pad before a mean, 16 bits": (padded_between("ReduceMean(p, hw)"), W8A16),
+    "pad before a mean, 8 bits": (padded_between("ReduceMean<keepdims=0>(p, hw)"), W8A8),
+    "pad with another value before a mean": (padded_between("ReduceMean(p, hw)", 0.5), W8A16),
     "pad before a padded max pool": (padded_between("MaxPool<kernel_shape=[3,3], pads=[1,1,1,1]>(p)"), W8A16),
     "pad before a transposed convolution": (padded_between("ConvTranspose(p, k)"), W8A16),
     "pad with another value before a convolution": (padded_between("Conv<pads=[1,1,1,1]>(p, k)", 0.5), W8A16),
@@ -167,6 +193,8 @@ CASES = {
     "max pool, float16": (pooled("MaxPool", f"{TWO}, pads=[1,1,1,1]"), FP16),
     "depthwise transposed convolution, 16 bits": (transposed(8), W8A16),
     "depthwise transposed convolution, 8 bits": (transposed(8), W8A8),
+    "constant added to a transposed convolution, 16 bits": (added_to_transposed("y = Add(c, k)"), W8A16),
+    "constant added to a transposed convolution, 8 bits": (added_to_transposed("r = Relu(c) y = Add(k, r)"), W8A8),
     "resize, floor": (resized(FLOOR, "1,1,2,2", "1,4,32,16"), W8A16),
     "resize, float16": (resized(FLOOR, "1,1,2,2", "1,4,32,16"), FP16),
     "resize, cubic, outside excluded": (resized('mode="cubic", exclude_outside=1', "1,1,0.5,0.5", "1,4,8,4"), W8A16),
@@ -193,7 +221,9 @@ def test_other_chips_have_the_same_miscompilation_of_silu(chip: str, tmp_path: P
     assert rewritten_agreement_db(model.clone(), ours, W8A16, data, tmp_path / "ours") > 50
 
 
-@pytest.mark.parametrize("consumer", ["Conv<pads=[1,1,1,1]>(p, k)", "MaxPool<kernel_shape=[3,3]>(p)", "Neg(p)"])
+@pytest.mark.parametrize(
+    "consumer", ["Conv<pads=[1,1,1,1]>(p, k)", "MaxPool<kernel_shape=[3,3]>(p)", "ReduceMean(p, ch)", "Neg(p)"]
+)
 def test_a_pad_with_zeros_before_another_operator_is_right_as_it_is(consumer: str, tmp_path: Path) -> None:
     model, target = padded_between(consumer), open_target("qnn-htp:sm8550")
     model_of_ours = prepared(model.clone(), target)

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.backend import ReadBack, Sample
+from dovetail.errors import InputError
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.storage import Plan
 from dovetail.target import Target
@@ -22,6 +23,8 @@ from dovetail.targets.xnnpack.read_back import read_operator_list
 from dovetail.targets.xnnpack.session import load_program
 
 PROGRAM, CENSUS = "model.pte", "census.json"
+# What is raised for a model that is not lowered; any other error is not kept.
+REJECTIONS: dict[str, type[Exception]] = {"InputError": InputError, "ValueError": ValueError}
 # Not the function of a real run: what the lowering prints, which is kept with a result, is not recorded here.
 _LOWER = f"{__name__}:lower_in_child"
 
@@ -69,8 +72,20 @@ def lower(model: Path, folder: Path) -> dict[str, Any]:
     if not has_finished(call):
         made = folder / "made"
         made.mkdir()
-        lower_in_child(str(model), **{key: str(made / name) for key, name in names.items()})
-        remember(call, ChildResult({}, "", ""), made)
-    call_tool(call, folder)
+        remember(call, ChildResult(_lower(model, {key: made / name for key, name in names.items()}), "", ""), made)
+    answer = call_tool(call, folder).answer or {}
+    if rejection := answer.get("rejection"):
+        raise REJECTIONS[rejection](answer["message"])
     census: dict[str, Any] = json.loads((folder / CENSUS).read_text())
     return census
+
+
+def _lower(model: Path, files: dict[str, Path]) -> dict[str, str]:
+    """Lower a file to these files, or return why it is rejected: the same file always is."""
+    try:
+        lower_in_child(str(model), **{key: str(path) for key, path in files.items()})
+    except tuple(REJECTIONS.values()) as error:
+        if type(error).__name__ not in REJECTIONS:
+            raise
+        return {"rejection": type(error).__name__, "message": str(error)}
+    return {}

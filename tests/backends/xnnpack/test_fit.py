@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 import dovetail
-from dovetail.backend import BaselineCase, MeasuredLatency, Outcome, Sample, UndelegatedOp
+from dovetail.backend import BaselineCase, MeasuredLatency, Outcome, Sample, TimedProgram, UndelegatedOp
 from dovetail.finding import Status
 from dovetail.plan.rows import read_plan
 from dovetail.report.terminal import print_result
@@ -162,7 +162,7 @@ def test_a_stock_program_of_the_normalized_graph_has_a_note(tmp_path: Path) -> N
     assert stock.placement.undelegated == (
         UndelegatedOp("norm", "native_layer_norm.default", "XNNPACK has no layer norm"),
     )
-    measured = measure(options, {STOCK: stock}, STOCK, sample)
+    measured = measure(options, {STOCK: TimedProgram(stock, sample)}, STOCK)
     assert isinstance(measured, MeasuredLatency)
     (note,) = measured.notes
     assert note.startswith("stock-fp32 is the normalized graph, because the file as given could not be lowered: ")
@@ -232,7 +232,24 @@ def test_auto_with_a_budget_keeps_the_layer_with_the_outlier_out_of_static_int8(
     figures = {row.label: row.figures for row in whole.alternatives}
     assert figures[whole.taken]["float_macs_percent"] <= 50
     assert figures[whole.taken]["sqnr_db"] > figures["w8a8"]["sqnr_db"] + 10
-    assert any(label.startswith("w8a8 + ") and label.endswith(" in w8a8-dynamic") for label in figures)
-    assert any(label.startswith("w8a8-dynamic + ") and label.endswith(" in fp32") for label in figures)
+    assert any(label.startswith("w8a8 ") and label.endswith(" in w8a8-dynamic") for label in figures)
+    assert any(label.startswith("w8a8-dynamic ") and label.endswith(" in fp32") for label in figures)
     timed = [row for row in figures.values() if "latency_ratio" in row]
     assert 1 < len(timed) <= MOST_TIMED
+
+
+def test_a_program_with_quantized_inputs_is_timed(tmp_path: Path) -> None:
+    ir.save(outlier_layers(1, 1), tmp_path / "model.onnx")
+    result = dovetail.fit(
+        tmp_path / "model.onnx",
+        target="xnnpack",
+        io="quantized",
+        calibration=outlier_samples(8),
+        output=tmp_path / "run",
+    )
+    assert result.failed == ()
+    (graph_input,) = ir.load(tmp_path / "run/model.onnx").graph.inputs
+    assert graph_input.dtype is ir.DataType.INT8
+    measured = result.metrics.latency_measured
+    assert measured is not None
+    assert all(measured.median_us[name] > 0 for name in ("fitted", "stock-fp32"))

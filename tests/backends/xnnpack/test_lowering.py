@@ -145,7 +145,7 @@ def test_sums_are_within_a_quantization_step(layers: Lowered, output: str) -> No
 def test_programs_are_timed_in_turn(layers: Lowered, tmp_path: Path) -> None:
     path, sample = tmp_path / "sample.npz", _sample(layers, 0)
     np.savez(path, **{f"{i}": array for i, array in enumerate(sample.values())})
-    rounds = time_in_child([str(layers.program)] * 2, str(path), len(sample))["seconds"]
+    rounds = time_in_child([(str(layers.program), str(path), len(sample))] * 2)["seconds"]
     assert len(rounds) >= 11
     assert all(len(turn) == 2 and min(turn) >= 0 for turn in rounds)
 

@@ -14,6 +14,7 @@ from dovetail.op_support import (
     A8,
     A16,
     AUTO,
+    AUTO_W4,
     B32,
     F16,
     F32,
@@ -111,11 +112,12 @@ def htp_table(target: str, chip: Chip) -> OpTable:
     floats = (FP16,) if chip.has_float16 else ()
     wide = (W16A16,) if chip.has_int16_operands else ()
     in_float = F16 if chip.has_float16 else F32
+    searched = tuple(p.name for p in (W8A8, W8A16, *floats))
     return OpTable(
         target=target,
         ops=computing_in(in_float, _ops(chip)),
         precisions={p.name: p for p in (W8A16, W8A8, *wide, *_narrow_precisions(chip), *floats)},
-        choices={AUTO: tuple(p.name for p in (W8A8, W8A16, *floats))},
+        choices={AUTO: searched, AUTO_W4: (W4A16.name, *searched)},
         chains=(Chain(("Conv", "Relu"), at_lowest=True), Chain(("Gemm", "Relu"), at_lowest=True)),
         max_rank=5,
         unsupported=UNSUPPORTED,

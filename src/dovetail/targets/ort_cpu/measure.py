@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.backend import MODEL, Artifact, Baseline, BaselineCase, CompileResult, MeasuredLatency, Sample
+from dovetail.backend import MODEL, Artifact, Baseline, BaselineCase, CompileResult, MeasuredLatency, TimedProgram
 from dovetail.model.read import read
 from dovetail.model.session import Mode, open_session
 from dovetail.model.write import write
@@ -18,7 +18,6 @@ from dovetail.targets.timing import latency_of, time_alternately
 
 # What a user has without Dovetail: the file as it is, in float.
 STOCK = "stock-fp32"
-_INPUTS = "inputs.npz"
 
 
 def _stock(case: BaselineCase, folder: Path) -> CompileResult:
@@ -30,30 +29,31 @@ def _stock(case: BaselineCase, folder: Path) -> CompileResult:
 BASELINES = (Baseline(STOCK, _stock),)
 
 
-def measure(programs: Mapping[str, CompileResult], baseline: str, sample: Sample) -> MeasuredLatency | str:
+def measure(programs: Mapping[str, TimedProgram], baseline: str) -> MeasuredLatency | str:
     """Run the models alternately on one thread; return the reason if the latency could not be measured."""
-    files = [str(compiled.artifacts[0].path) for compiled in programs.values()]
     with tempfile.TemporaryDirectory(prefix="dovetail-ort-") as folder:
-        inputs = Path(folder) / _INPUTS
-        names = sorted(sample)
-        np.savez(inputs, allow_pickle=False, **{f"{i}": np.asarray(sample[name]) for i, name in enumerate(names)})
-        result = run_child(
-            "dovetail.targets.ort_cpu.measure:time_in_child",
-            {"models": files, "inputs": str(inputs), "names": names},
-            who="ONNX Runtime",
-        )
+        models = []
+        for number, program in enumerate(programs.values()):
+            names, inputs = sorted(program.sample), Path(folder) / f"{number}.npz"
+            arrays = {f"{i}": np.asarray(program.sample[name]) for i, name in enumerate(names)}
+            np.savez(inputs, allow_pickle=False, **arrays)
+            models.append([str(program.compiled.artifacts[0].path), str(inputs), names])
+        result = run_child("dovetail.targets.ort_cpu.measure:time_in_child", {"models": models}, who="ONNX Runtime")
     return result.error if result.answer is None else latency_of(programs, baseline, result.answer["seconds"])
 
 
-def time_in_child(models: list[str], inputs: str, names: list[str]) -> dict[str, Any]:
-    """Measure the CPU seconds of every model, run alternately on one thread: [rounds, models]."""
+def time_in_child(models: list[tuple[str, str, list[str]]]) -> dict[str, Any]:
+    """Measure the CPU seconds of every model, run alternately on one thread: [rounds, models].
+
+    A model is its file, the file with its inputs, and their names.
+    """
+    return {"seconds": time_alternately([_run(*model) for model in models])}
+
+
+def _run(model: str, inputs: str, names: list[str]) -> Any:
     with np.load(inputs) as file:
         sample = {name: file[f"{i}"] for i, name in enumerate(names)}
-    return {"seconds": time_alternately([_run(Path(model), sample) for model in models])}
-
-
-def _run(model: Path, sample: Sample) -> Any:
-    session = open_session(model, Mode.DEPLOYED)
+    session = open_session(Path(model), Mode.DEPLOYED)
     outputs = [output.name for output in session.get_outputs()]
     feed = {value.name: sample[value.name] for value in session.get_inputs()}
     return lambda: session.run(outputs, feed)

@@ -107,11 +107,16 @@ class _OptimizedGraph:
                 yield TensorReadBack(origin_of(weight).name, *runs_in_integers(node), edge, str(weight.name))
 
     def find(self, name: str) -> ir.Value | None:
-        """Find a value by its name, or as the output of its producer, which keeps its name in another layout."""
+        """Find a value by its name, or as the output of a node that keeps its name in another layout.
+
+        That node is its QuantizeLinear, or the producer of the float value if both became one integer operator.
+        """
         for candidate in (name, name + _AS_UNSIGNED):
             if candidate in self._values:
                 return self._values[candidate]
         quantize = self._emitted[name].producer() if name in self._emitted else None
+        if quantize is not None and quantize.name in self.nodes:
+            return self.nodes[quantize.name].outputs[0]
         source = None if quantize is None else quantize.inputs[0]
         for _ in range(2):  # the producer, or the operator that the producer was fused into as an activation
             producer = None if source is None else source.producer()

@@ -43,7 +43,8 @@ def compile_model(options: HtpOptions, artifacts: tuple[Artifact, ...], folder: 
     provider_options = {**options.provider, "dump_json_qnn_graph": "1", "json_qnn_graph_dir": dump.name}
     provider_options |= {"profiling_level": "detailed", "profiling_file_path": profile.name}
     model = artifacts[0].path
-    provider_options |= block_options(model)
+    blocks = block_options(model)
+    provider_options |= blocks
 
     def failed(result: ChildResult) -> CompileResult:
         return failure(result, artifacts, emitted_nodes(model))
@@ -65,7 +66,7 @@ def compile_model(options: HtpOptions, artifacts: tuple[Artifact, ...], folder: 
             error = f"{mismatch[0].message}; {mismatch[0].fix}; {rejected.error}"
             return replace(rejected, error=error, findings=(*mismatch, *rejected.findings))
         return rejected
-    error = _write_encodings(options, model, dump) if block_options(model) else ""
+    error = _write_encodings(options, model, dump) if blocks else ""
     files = [path for path in sorted(folder.glob(f"{CONTEXT}*")) if path.is_file()]
     contexts = [Artifact(p.stem, p, _builder(p), p.suffix in _KINDS, _LOAD.get(p.suffix, "")) for p in files]
     provider = f"{PACKAGE} {version(PACKAGE)}"

@@ -102,22 +102,21 @@ def _renamed(dumped: list[str], names: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _tensor(name: str, raw: dict[str, Any]) -> QnnTensor:
-    qparams = raw["quant_params"].get("scale_offset", {"scale": 0.0, "offset": 0})  # none where scales are per channel
-    code = _known(name, int(raw["data_type"]))
-    return qnn_tensor(name, code, int(raw["quant_params"]["encoding"]), float(qparams["scale"]), int(qparams["offset"]))
+    quantized = raw["quant_params"]
+    encoding = int(quantized["encoding"])
+    qparams = quantized.get("scale_offset", {"scale": 0.0, "offset": 0})  # none where scales are per channel
+    scale = qparams["scale"]
+    if scale is None and _GRANULARITIES.get(encoding, Granularity.TENSOR) is not Granularity.TENSOR:
+        scale = 0.0  # bytes of another member of a union, which may be NaN, dumped as null
+    return qnn_tensor(name, int(raw["data_type"]), encoding, float(scale), int(qparams["offset"]))
 
 
 def qnn_tensor(name: str, code: int, encoding: int, scale: float, offset: int) -> QnnTensor:
     """A tensor from the codes of its data type and of its encoding."""
-    dtype = _DTYPES.get(_known(name, code))
+    if code not in _DTYPES and code not in _NOT_PLANNED:
+        raise DumpError(f"tensor {name!r} has the unknown data type {code:#x}")
+    dtype = _DTYPES.get(code)
     if dtype is DType.S8 and encoding in _NARROW:
         dtype = DType.S4
     granularity = _GRANULARITIES.get(encoding, Granularity.TENSOR)
     return QnnTensor(name, dtype, scale, -offset, granularity)
-
-
-def _known(name: str, code: int) -> int:
-    """The code of a data type; an unknown one is an error."""
-    if code not in _DTYPES and code not in _NOT_PLANNED:
-        raise DumpError(f"tensor {name!r} has the unknown data type {code:#x}")
-    return code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from dovetail.backend import Estimate, Traffic
@@ -71,10 +72,19 @@ def read_traffic(log: str) -> tuple[Traffic | None, str]:
     """Return the memory traffic of a graph according to the compiler's log, or None and why it is not known."""
     traffic = {}
     for field, name in _BYTES.items():
-        lines = re.findall(rf"(?<!\w){name}=(.*)", log)
+        lines = list(_values_of(name, log))
         bad = [line for line in lines if not line.strip().isdigit()]
         if bad or not lines:
             problem = f"{name}={bad[0].strip()}" if bad else f"the line {name}= is missing"
             return None, f"the compiler's log could not be read: {problem}"
         traffic[field] = sum(int(line) for line in lines)
     return Traffic(**traffic), ""
+
+
+def _values_of(name: str, log: str) -> Iterator[str]:
+    """What follows ``name=`` on its lines. Logs have megabytes, in which a regular expression takes a second."""
+    position = -1
+    while (position := log.find(f"{name}=", position + 1)) >= 0:
+        if not re.match(r"\w", log[position - 1 : position]):
+            end = log.find("\n", position)
+            yield log[position + len(name) + 1 : end if end >= 0 else None]

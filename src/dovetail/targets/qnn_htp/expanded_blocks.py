@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from dovetail.encoding import Array, Granularity, QParams
@@ -46,7 +47,8 @@ def has_expanded_blocks(storage: object) -> bool:
 
 def block_options(model: Path) -> dict[str, str]:
     """The provider's options for an emitted model: whether it converts blocks to expanded blocks."""
-    return dict(_OPTION) if _MARK in ir.load(model).metadata_props else {}
+    metadata = onnx.load(model, load_external_data=False).metadata_props
+    return dict(_OPTION) if any(entry.key == _MARK for entry in metadata) else {}
 
 
 def extract_encodings(dlc: Path, output: Path) -> None:

@@ -35,11 +35,13 @@ def export_naive(
         expected = ", ".join(_ACTIVATIONS)
         return f"baseline naive (onnxruntime.quantization) does not support {precision}; expected one of {expected}"
     with tempfile.TemporaryDirectory(prefix="dovetail-naive-") as folder:
-        files = {}
+        files, names = {}, list[str]()
         for number, sample in enumerate(samples):
             files[f"{_SAMPLES}/{number:04d}.npz"] = path = Path(folder) / f"{number:04d}.npz"
-            np.savez(path, allow_pickle=False, **sample)
-        arguments: dict[str, Any] = {"model": _ORIGINAL, "output": output.name, "samples": _SAMPLES}
+            names = sorted(sample)
+            # Numbered, because an input may be called like a parameter of savez.
+            np.savez(path, allow_pickle=False, **{f"{i}": sample[name] for i, name in enumerate(names)})
+        arguments: dict[str, Any] = {"model": _ORIGINAL, "output": output.name, "samples": _SAMPLES, "names": names}
         call = ToolCall(
             "dovetail.targets.qnn_htp.naive:export_in_child",
             {**arguments, "activation": _ACTIVATIONS[precision], "shapes": _shape_texts(shapes)},
@@ -57,9 +59,12 @@ def _shape_texts(shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[str, str]]
 
 
 def export_in_child(
-    model: str, output: str, samples: str, activation: str, shapes: list[tuple[str, str]]
+    model: str, output: str, samples: str, names: list[str], activation: str, shapes: list[tuple[str, str]]
 ) -> dict[str, Any]:
-    """Run the export in a child process, because it needs several times the memory of the model."""
+    """Run the export in a child process, because it needs several times the memory of the model.
+
+    ``names``: the inputs, in the order in which they are numbered in the files of ``samples``.
+    """
     from onnxruntime.quantization import QuantType, quantize
     from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config, qnn_preprocess_model
 
@@ -67,7 +72,7 @@ def export_in_child(
     pinned = [(name, shape) for name, shape in shapes]
     changed = qnn_preprocess_model(model, prepared, dynamic_input_shapes=pinned or None)
     source = str(prepared) if changed else model
-    reader = _SampleReader(Path(samples), source)
+    reader = _SampleReader(Path(samples), names, source)
     config = get_qnn_qdq_config(
         source, reader, activation_type=getattr(QuantType, activation), weight_type=QuantType.QUInt8
     )
@@ -79,18 +84,19 @@ def export_in_child(
 class _SampleReader:
     """A ``CalibrationDataReader`` of ``onnxruntime.quantization``: returns one sample after the other, then None."""
 
-    def __init__(self, folder: Path, model: str) -> None:
+    def __init__(self, folder: Path, names: list[str], model: str) -> None:
         import onnx
 
         graph = onnx.load(model, load_external_data=False).graph
         constants = {tensor.name for tensor in graph.initializer}
-        self._names = [value.name for value in graph.input if value.name not in constants]
+        inputs = {value.name for value in graph.input} - constants
+        self._keys = {name: f"{number}" for number, name in enumerate(names) if name in inputs}
         self._feeds = self._read(sorted(folder.glob("*.npz")))
 
     def _read(self, files: list[Path]) -> Iterator[dict[str, Any]]:
         for file in files:
             with np.load(file) as arrays:
-                yield {name: arrays[name] for name in self._names}
+                yield {name: arrays[key] for name, key in self._keys.items()}
 
     def get_next(self) -> dict[str, Any] | None:
         """Return the next sample, or None after the last."""

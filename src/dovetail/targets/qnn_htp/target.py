@@ -97,7 +97,7 @@ def _backend(options: HtpOptions) -> Backend:
         runner=Runner(partial(run, options), samples=1, retry_samples=_RETRY_SAMPLES),
         package=partial(package, options),
         estimator=Estimator(baselines) if options.chip.has_estimate else None,
-        device=DeviceKit(partial(device_files, options.provider)),
+        device=DeviceKit(partial(device_files, options.provider), opens_onnx=True),
         float16_db=_FLOAT16_DB,
         no_latency=f"the vendor's compiler estimates it for {', '.join(f'qnn-htp:soc{soc}' for soc in ESTIMATED)}",
     )

@@ -72,7 +72,7 @@ def open_target(suffix: str, options: Mapping[str, str]) -> Target:
             compile=partial(compile_model, checked),
             read_back=read_back,
             runner=Runner(None, why_not=_NO_RUN),
-            device=DeviceKit(device_files, read_device),
+            device=DeviceKit(device_files, read_device, opens_onnx=True),
             float16_db=_FLOAT16_DB if checked.half else None,
             no_latency="the files in device/ measure it on the GPU; limit MACs in float with --max-float",
         ),

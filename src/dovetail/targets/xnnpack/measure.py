@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.backend import MODEL, Artifact, Baseline, BaselineCase, CompileResult, MeasuredLatency, Sample
+from dovetail.backend import MODEL, Artifact, Baseline, BaselineCase, CompileResult, MeasuredLatency, TimedProgram
+from dovetail.encoding import Array
 from dovetail.model.read import read
 from dovetail.model.write import write
 from dovetail.passes.infer_shapes import infer_shapes
@@ -54,26 +55,25 @@ def _written(model: ir.Model, place: Path) -> tuple[Artifact, ...]:
     return tuple(Artifact(MODEL, path) for path in write(model, place / "model.onnx"))
 
 
-def measure(
-    options: XnnpackOptions, programs: Mapping[str, CompileResult], baseline: str, sample: Sample
-) -> MeasuredLatency | str:
+def measure(options: XnnpackOptions, programs: Mapping[str, TimedProgram], baseline: str) -> MeasuredLatency | str:
     """Run the programs alternately on one thread; return the reason if the latency could not be measured."""
-    graph = ir.load(next(iter(programs.values())).artifacts[0].path).graph
-    inputs = [np.asarray(sample[str(value.name)]) for value in graph.inputs]
-    if any(_has_int8_input(compiled) for compiled in programs.values()):
-        return "the inputs of the fitted program are quantized, those of the float program are not"
-    files = [str(a.path) for compiled in programs.values() for a in compiled.artifacts if a.name == PROGRAM]
     with tempfile.TemporaryDirectory(prefix="dovetail-xnnpack-") as folder:
-        sample_file = Path(folder) / "sample.npz"
-        np.savez(sample_file, allow_pickle=False, **{f"{i}": array for i, array in enumerate(inputs)})
+        files = []
+        for number, program in enumerate(programs.values()):
+            inputs, path = _inputs(program), Path(folder) / f"{number}.npz"
+            np.savez(path, allow_pickle=False, **{f"{i}": array for i, array in enumerate(inputs)})
+            lowered = next(artifact.path for artifact in program.compiled.artifacts if artifact.name == PROGRAM)
+            files.append([str(lowered), str(path), len(inputs)])
         result = run_child(
             "dovetail.targets.xnnpack.session:time_in_child",
-            {"programs": files, "sample": str(sample_file), "inputs": len(inputs)},
+            {"programs": files},
             who="the ExecuTorch runtime",
             limits=options.limits,
         )
     return result.error if result.answer is None else latency_of(programs, baseline, result.answer["seconds"])
 
 
-def _has_int8_input(compiled: CompileResult) -> bool:
-    return any(value.dtype is ir.DataType.INT8 for value in ir.load(compiled.artifacts[0].path).graph.inputs)
+def _inputs(program: TimedProgram) -> list[Array]:
+    """The sample of a program in the order of its inputs."""
+    graph = ir.load(program.compiled.artifacts[0].path).graph
+    return [np.asarray(program.sample[str(value.name)]) for value in graph.inputs]

@@ -57,12 +57,18 @@ def run_in_child(program: str, samples: str, outputs: str, inputs: int) -> dict[
     return {"samples": len(results)}
 
 
-def time_in_child(programs: list[str], sample: str, inputs: int) -> dict[str, Any]:
-    """Measure the CPU seconds of every program, run alternately on one thread: [rounds, programs]."""
+def time_in_child(programs: list[tuple[str, str, int]]) -> dict[str, Any]:
+    """Measure the CPU seconds of every program, run alternately on one thread: [rounds, programs].
+
+    A program is its file, the file with its inputs, and their number.
+    """
+    runtime()._unsafe_reset_threadpool(1)
+    return {"seconds": time_alternately([_run(*program) for program in programs])}
+
+
+def _run(program: str, sample: str, inputs: int) -> Any:
     import torch
 
-    runtime()._unsafe_reset_threadpool(1)
     with np.load(sample) as file:
         tensors = [torch.from_numpy(np.ascontiguousarray(file[f"{i}"])) for i in range(inputs)]
-    methods = [load_program(Path(program)) for program in programs]
-    return {"seconds": time_alternately([partial(method.execute, tensors) for method in methods])}
+    return partial(load_program(Path(program)).execute, tensors)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from dovetail.encoding import DType, Encoding
-from dovetail.model.edit import attribute, constant_of, shape_of, why_weight_not_matrix
+from dovetail.model.edit import attribute, reduced_axes, shape_of, why_weight_not_matrix
 from dovetail.model.slices import slice_ranges
 from dovetail.op_support import B32, F32, W8, OpSupport, Precision, Signature, Slot, bias, const, signature
 
@@ -108,8 +108,7 @@ def _has_rank_four(node: ir.Node) -> str:
 
 
 def _is_spatial_mean(node: ir.Node) -> str:
-    axes = constant_of(node.inputs[1]) if len(node.inputs) > 1 else attribute(node, "axes", None)
-    last = axes is not None and sorted(int(axis) % 4 for axis in axes) == [2, 3]
+    last = reduced_axes(node) == (2, 3)
     if not last or not attribute(node, "keepdims", 1):
         return "XNNPACK supports an int8 mean only over the last two axes of four, with keepdims"
     return _has_rank_four(node)

@@ -37,11 +37,12 @@ from dovetail.plan.pinned_groups import pinned_otherwise
 from dovetail.plan.request import Pin, Pins
 from dovetail.qdq.quantized_io import RunSamples
 from dovetail.storage import Choice, Plan, Reason, ScaleSource
+from dovetail.trials.agreement_db import mean_db, worst_db
 from dovetail.trials.decision import Alternative, Decision
 from dovetail.trials.knob import Knob, Outcome
 from dovetail.trials.policy import longer_prefix, shortest_prefix
 from dovetail.trials.variant import Variant, pinned
-from dovetail.trials.workbench import Workbench, mean_db, worst_db
+from dovetail.trials.workbench import Workbench
 from dovetail.verify import verdicts
 from dovetail.verify.low_accuracy import wider_precisions
 from dovetail.verify.repaired import REPAIRED, TARGET, Margin, with_target

@@ -22,8 +22,8 @@ from dovetail.model.edit import constant_of, shape_of
 from dovetail.model.weight_layout import weight_layout
 from dovetail.numerics.affine import dequantize, quantize
 from dovetail.numerics.layouts import Layout, add_moments, moments_shape
-from dovetail.numerics.methods import RoundingMethod
-from dovetail.numerics.rounding import output_error, search_scales, second_order
+from dovetail.numerics.methods import AUTO_ROUNDING, RoundingMethod
+from dovetail.numerics.rounding import conditional_moments, output_error, search_scales, second_order
 from dovetail.passes.as_float16 import why_not_float16
 from dovetail.plan.constraints import Unit, build_problem
 from dovetail.plan.rounded_weights import RoundedWeight, allowed_scales
@@ -31,7 +31,7 @@ from dovetail.storage import Plan
 from dovetail.trials.decision import Alternative, Decision
 from dovetail.trials.knob import Knob, Outcome
 from dovetail.trials.variant import Variant
-from dovetail.trials.workbench import Workbench, worst_db_per_sample
+from dovetail.trials.workbench import Workbench
 from dovetail.verify.verdicts import bounded_db
 
 NAME = "rounding"
@@ -74,10 +74,18 @@ class LayerGain:
 
 
 def decide(workbench: Workbench, variant: Variant) -> Outcome:
-    """Round the weights of all layers by the requested method, if that does not make the outputs worse."""
-    method = RoundingMethod(workbench.knob_options.get(NAME, RoundingMethod.NEAREST))
-    if method is RoundingMethod.NEAREST or variant.rounded is not None:  # decided before, in a search for a precision
+    """Round the weights of all layers by the requested method, if that does not make the outputs worse.
+
+    ``auto``: only a search for a precision rounds them otherwise than to nearest.
+    """
+    option = workbench.knob_options.get(NAME, AUTO_ROUNDING)
+    if option in (AUTO_ROUNDING, RoundingMethod.NEAREST) or variant.rounded is not None:  # decided before, in a search
         return variant, ()
+    return rounded_if_better(workbench, variant, RoundingMethod(option))
+
+
+def rounded_if_better(workbench: Workbench, variant: Variant, method: RoundingMethod) -> Outcome:
+    """Round the weights of all layers by this method, if that gains SQNR; else ``rounded`` is empty."""
     rounded, gains = round_weights(workbench, variant, method)
     nearest = replace(variant, rounded={})
     if not gains:
@@ -110,9 +118,7 @@ def compare_roundings(
     workbench: Workbench, variant: Variant, rounded: Variant, method: RoundingMethod, gains: Sequence[LayerGain]
 ) -> Decision:
     """Decide between the variant and the rounded one by their simulations."""
-    before, after = (
-        worst_db_per_sample(workbench.compare_streamed(tried, COMPARED_SAMPLES)) for tried in (variant, rounded)
-    )
+    before, after = (workbench.sqnr_per_sample(tried, COMPARED_SAMPLES) for tried in (variant, rounded))
     return _decision(method, gains, before, after)
 
 
@@ -175,25 +181,37 @@ def _rounded(
     before = _output_db(layer, quantize(layer.weight, given), given, moments, signal)
     if not math.isfinite(signal) or signal == 0:
         return None, LayerGain(before, before)
-    params = search_scales(layer.weight, given, layer.layout, moments, _allowed(plan, layer))
-    integers = None
+    chosen = [_chosen(plan, layer, given, moments, moments, method)]
     if method is RoundingMethod.SECOND_ORDER:
-        integers = second_order(layer.weight, params, layer.layout, moments)
-    stored = quantize(layer.weight, params) if integers is None else integers
-    after = _output_db(layer, stored, params, moments, signal)
+        chosen.append(_chosen(plan, layer, given, conditional_moments(moments), moments, method))
+    after, params, integers = max(
+        ((_output_db(layer, stored, params, moments, signal), params, stored) for params, stored in chosen),
+        key=lambda candidate: candidate[0],
+    )
     if after <= before:
         return None, LayerGain(before, before)
     detail = f"{method} rounding: its output from {before:.1f} to {after:.1f} dB"
-    return RoundedWeight(layer.params, params, integers, detail), LayerGain(before, after)
+    kept = integers if method is RoundingMethod.SECOND_ORDER else None
+    return RoundedWeight(layer.params, params, kept, detail), LayerGain(before, after)
 
 
-def _allowed(plan: Plan, layer: _Layer) -> Callable[[Array], Array]:
-    """Scales -> those that the target supports, in the type in which they are emitted."""
+def _chosen(
+    plan: Plan, layer: _Layer, given: QParams, known: Array, moments: Array, method: RoundingMethod
+) -> tuple[QParams, Array]:
+    """The scales that are best for the moments ``known``, and the integers on them."""
+    params = search_scales(layer.weight, given, layer.layout, known, _allowed(plan, layer))
+    if method is RoundingMethod.SECOND_ORDER:
+        return params, second_order(layer.weight, params, layer.layout, moments)
+    return params, quantize(layer.weight, params)
+
+
+def _allowed(plan: Plan, layer: _Layer) -> Callable[[QParams], QParams]:
+    """Qparams -> those with scales that the target supports, in the type in which they are emitted."""
     allowed = allowed_scales(plan, layer.unit, layer.edge, layer.params, layer.weight)
 
-    def emitted(scale: Array) -> Array:
-        scale = allowed(scale)
-        return scale.astype(np.float16).astype(np.float32) if layer.half and not why_not_float16(scale) else scale
+    def emitted(params: QParams) -> QParams:
+        params = allowed(params)
+        return _in_half(params) if layer.half and not why_not_float16(params.scale) else params
 
     return emitted
 

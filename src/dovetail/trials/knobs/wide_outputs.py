@@ -24,10 +24,11 @@ from dovetail.plan.constraints import Problem, Unit, build_problem
 from dovetail.plan.pinned_groups import pinned_otherwise
 from dovetail.plan.request import Pin, Pins
 from dovetail.storage import Reason
+from dovetail.trials.agreement_db import worst_db
 from dovetail.trials.decision import Alternative, Decision
 from dovetail.trials.knob import Knob, Outcome
 from dovetail.trials.variant import Variant, pinned
-from dovetail.trials.workbench import Workbench, worst_db
+from dovetail.trials.workbench import Workbench
 
 NAME = "outputs"
 GAIN_DB = 3.0

@@ -1,4 +1,7 @@
-"""RT-DETRv2 and RF-DETR on the real HTP compiler, each at one precision; in all: python -m bench.zoo detectors."""
+"""RT-DETRv2 and RF-DETR on the real HTP compiler, each at one precision and for one chip.
+
+At all precisions, for both chips: python -m bench.zoo detectors.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ pytest.importorskip("PIL", reason="needs the package pillow")
 from tests.networks import htp_checks
 from tests.networks.detectors import NETWORKS
 
-PRECISION = {"RT-DETRv2": "w8a16", "RF-DETR": "w8a8"}
+RUNS = {"RT-DETRv2": ("w8a16", htp_checks.AUTOMOTIVE), "RF-DETR": ("w8a8", htp_checks.PHONE)}
 
 
-@pytest.mark.parametrize("target", [htp_checks.PHONE, htp_checks.AUTOMOTIVE])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_detectors_run_as_planned(name: str, target: str, tmp_path: Path) -> None:
-    htp_checks.check_detector(name, PRECISION[name], target, tmp_path / "run")
+def test_detectors_run_as_planned(name: str, tmp_path: Path) -> None:
+    precision, target = RUNS[name]
+    htp_checks.check_detector(name, precision, target, tmp_path / "run")

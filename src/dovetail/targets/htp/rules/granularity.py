@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dovetail.encoding import DType, Granularity, QParams
 from dovetail.finding import Finding, Place, Severity
-from dovetail.model.edit import attribute, shape_of
+from dovetail.model.edit import attribute, input_axis, shape_of
 from dovetail.model.origin import origin_of
 from dovetail.model.place import at_node, at_tensor
 from dovetail.plan.constraints import Operand
@@ -216,7 +216,7 @@ def _expanded_problem(operation: Operation, operand: Operand, params: QParams) -
         return f"of a {operation.op}: HTP rejects it"
     if reason := why_no_block_size(params.encoding):
         return f"of {params.encoding.block_size}: {reason}"
-    channels = shape[_input_axis(operation, operand, len(shape))]
+    channels = shape[input_axis(operation.node, len(shape))]
     if channels % EXPANDED_MULTIPLE:
         return f"over {channels} input channels, not a multiple of {EXPANDED_MULTIPLE}: HTP returns wrong results"
     return ""
@@ -227,7 +227,7 @@ def _block_problem(operation: Operation, operand: Operand, params: QParams) -> s
     shape = shape_of(operand.value)
     if shape is None or params.axis is None:
         return ""
-    axis, inner = params.axis % len(shape), _input_axis(operation, operand, len(shape))
+    axis, inner = params.axis % len(shape), input_axis(operation.node, len(shape))
     if axis != inner:
         return f"with blocks on axis {axis} instead of its input channels, axis {inner}: HTP returns wrong results"
     if params.zero_point.any():
@@ -241,14 +241,6 @@ def _block_problem(operation: Operation, operand: Operand, params: QParams) -> s
     if any(storage.dtype in (DType.U8, DType.S8) for storage in operation.activations):
         return "with 8-bit activations: HTP rejects it"
     return ""
-
-
-def _input_axis(operation: Operation, operand: Operand, rank: int) -> int:
-    """The input-channel axis of a weight, over which the kernel accumulates."""
-    outputs = channel_axis(operation.node, operand.edge.index, rank)
-    if operation.op in ("Conv", "ConvTranspose", "Gemm"):
-        return 1 - outputs
-    return max(rank - 2, 0)
 
 
 @rule("Q204")
