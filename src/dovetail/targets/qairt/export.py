@@ -21,7 +21,6 @@ from dovetail.targets.qairt.facts import fact
 from dovetail.targets.qairt.predict import PredictedTensor
 from dovetail.targets.qairt.sdk import Answer, Subject, Version
 
-
 _ONE_ENTRY = "an encodings file has one entry per tensor, which cannot say how one operator reads it"
 
 
