@@ -93,6 +93,16 @@ def test_a_graph_that_is_kept_is_not_cut(tmp_path: Path) -> None:
         fit(tmp_path, option={"keep_graph": "1", "strategy": "split"})
 
 
+def test_the_flags_are_those_of_the_plan_and_of_its_inputs(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    scaled (float[1, 4] x, float s) => (float[1, 4] y) { m = Mul(x, s) [out] y = Sigmoid(m) }"""
+    fit(tmp_path, onnx.parser.parse_model(text), precision="w8a16", keep=["out=fp16"])
+    script = (tmp_path / "run" / "qairt" / "explicit" / "convert.sh").read_text()
+    assert "--act_bitwidth 16" in script
+    assert script.count("--input_dim") == 1
+    assert "--input_dim x 1,4" in script
+
+
 def test_only_a_no_is_a_failure(tmp_path: Path) -> None:
     result, ways = fit(tmp_path, keep=["out=fp16"])
     (decision,) = [each for each in result.decisions if each.knob == "conversion"]

@@ -29,7 +29,7 @@ from dovetail.targets.qairt.export import (
 from dovetail.targets.qairt.options import QairtFacts
 from dovetail.targets.qairt.parts import ModelPart, cut
 from dovetail.targets.qairt.predict import PredictedTensor
-from dovetail.targets.qairt.ways import EXPLICIT_CALL, FALLBACK_CALL, WayName, Ways, ways_out
+from dovetail.targets.qairt.ways import FALLBACK_CALL, WayName, Ways, explicit_call, ways_out
 from dovetail.targets.qnn_htp.target import emit as emit_qdq_model
 
 FOLDER = "qairt"
@@ -72,7 +72,7 @@ def _write(path: Path, text: str) -> Path:
 def _whole(facts: QairtFacts, model: ir.Model, export: Exported, out: Path) -> list[Path]:
     """The files of the two ways that convert the whole graph; each has a folder of its own."""
     entries = {WayName.FALLBACK: integers_only(export.entries), WayName.EXPLICIT: dict(export.entries)}
-    calls = {WayName.FALLBACK: FALLBACK_CALL, WayName.EXPLICIT: EXPLICIT_CALL}
+    calls = {WayName.FALLBACK: FALLBACK_CALL, WayName.EXPLICIT: explicit_call(export)}
     blocks = any(entry.is_blocked for entry in export.entries.values())
     paths = []
     for name, call in calls.items():

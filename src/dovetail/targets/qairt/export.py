@@ -21,6 +21,13 @@ from dovetail.targets.qairt.facts import fact
 from dovetail.targets.qairt.predict import PredictedTensor
 from dovetail.targets.qairt.sdk import Answer, Subject, Version
 
+# What an SDK must read, by the version of the encodings file.
+READS = {
+    v0_6_1.VERSION: Subject.READS_0_6_1,
+    v1_0_0.VERSION: Subject.READS_1_0_0,
+    v2_0_0.VERSION: Subject.READS_2_0_0,
+    v2_0_0.READ_ONLY: Subject.READS_2_1_0,
+}
 _ONE_ENTRY = "an encodings file has one entry per tensor, which cannot say how one operator reads it"
 
 

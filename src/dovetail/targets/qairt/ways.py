@@ -8,12 +8,12 @@ from enum import StrEnum
 
 import onnx_ir as ir
 
-from dovetail.encodings import v0_6_1, v1_0_0, v2_0_0
 from dovetail.encodings.records import TensorEncoding
 from dovetail.storage import Plan
 from dovetail.targets.qairt.call import ConverterCall
 from dovetail.targets.qairt.coloring import Domain, boundaries, islands
 from dovetail.targets.qairt.export import (
+    READS,
     Difference,
     Exported,
     integers_only,
@@ -44,15 +44,9 @@ class WayName(StrEnum):
 
 # Which is better: the answer that the SDK can do it decides first.
 _ORDER = (Answer.YES, Answer.UNKNOWN, Answer.NO)
-# What an SDK must read, by the version of the encodings file.
-_READS = {
-    v0_6_1.VERSION: Subject.READS_0_6_1,
-    v1_0_0.VERSION: Subject.READS_1_0_0,
-    v2_0_0.VERSION: Subject.READS_2_0_0,
-}
 # The calls of the converter. Every integer tensor has an entry, so that nothing is calibrated.
 FALLBACK_CALL = ConverterCall(input_list=False, float_fallback=True, float_bits=16, bias_bits=32)
-EXPLICIT_CALL = ConverterCall(input_list=True, float_bits=16, bias_bits=32)
+_EXPLICIT_CALL = ConverterCall(input_list=True, float_bits=16, bias_bits=32)
 _ABOUT = {
     WayName.FALLBACK: "every integer tensor has an entry, float tensors have none and fall back to float16: "
     "--float_fallback --float_bitwidth 16, no --input_list",
@@ -61,6 +55,12 @@ _ABOUT = {
     "converted alone",
     WayName.QDQ: "the QDQ model is compiled by ONNX Runtime's QNN provider, built on your QAIRT, without converter",
 }
+
+
+def explicit_call(export: Exported) -> ConverterCall:
+    """The call with float entries: what has no entry is calibrated to the widest activations of the plan."""
+    activations = [entry.bits for entry in integers_only(export.entries).values() if not entry.is_parameter]
+    return replace(_EXPLICIT_CALL, act_bits=max(activations, default=_EXPLICIT_CALL.act_bits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def ways_out(model: ir.Model, plan: Plan, export: Exported, facts: QairtFacts, p
     ``parts``: those of the split; empty if the graph is not to be changed, so that it cannot be cut.
     """
     entries = {WayName.FALLBACK: integers_only(export.entries), WayName.EXPLICIT: export.entries}
-    calls = {WayName.FALLBACK: FALLBACK_CALL, WayName.EXPLICIT: EXPLICIT_CALL}
+    calls = {WayName.FALLBACK: FALLBACK_CALL, WayName.EXPLICIT: explicit_call(export)}
     predictions = {name: predict(model, entries[name], calls[name], facts.sdk) for name in calls}
     count, crossing = len(islands(model, plan)), boundaries(model, plan)
     answers = {WayName.FALLBACK: _fallback(facts, count), WayName.EXPLICIT: _explicit(model, export, facts, count)}
@@ -164,7 +164,7 @@ def _with_file(judged: _Judged, entries: Mapping[str, TensorEncoding], facts: Qa
     can, why, rows = judged
     blocks = any(entry.is_blocked for entry in entries.values())
     floats = any(entry.is_float for entry in entries.values())
-    known = [fact(_READS[version_for(facts.sdk, floats=floats, blocks=blocks)], facts.sdk)]
+    known = [fact(READS[version_for(facts.sdk, floats=floats, blocks=blocks)], facts.sdk)]
     if blocks:
         known.append(fact(Subject.READS_BLOCKS, facts.sdk))
     for row in known:
