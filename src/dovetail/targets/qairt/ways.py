@@ -155,7 +155,7 @@ def _with_kernels(
         return judged
     known = tuple(dict.fromkeys(each.fact for each in mixed))
     names = ", ".join(str(each.node.name) for each in mixed)
-    why = f"{why}; predicted to multiply float16 by 8 bit, which encodings cannot prevent: {names}"
+    why = f"{why}; predicted to multiply float16 by 8 bit, with the entries of this plan: {names}"
     return max(can, _worst(known), key=_ORDER.index), why, (*rows, *known)
 
 
