@@ -235,6 +235,43 @@ def test_two_runs_are_compared(result: Result) -> None:
     assert "run (A)" in Page(render_page(result, replace(other, run="run"))).text
 
 
+def test_a_target_is_never_compared_with_a_simulation(result: Result) -> None:
+    simulation = result.metrics.sqnr_db.simulation_vs_float["logits"]
+    assert simulation is not None
+    only_simulated = replace(result.metrics.sqnr_db, target_vs_float=None, simulation_vs_float={"logits": 40.0})
+    other = replace(result, run="other", metrics=replace(result.metrics, sqnr_db=only_simulated))
+    text = Page(render_page(result, other)).text
+    assert "SQNR of logits, dB (simulation)" in text
+    assert f"{40.0 - simulation:+.1f}" in text
+    only_target = replace(only_simulated, target_vs_float={"logits": 70.0}, simulation_vs_float={})
+    text = Page(render_page(other, replace(result, run="c", metrics=replace(result.metrics, sqnr_db=only_target)))).text
+    assert "40.0 (simulation)" in text
+    assert "70.0 (target)" in text
+    assert "+30.0" not in text
+
+
+def test_tensors_with_one_original_name_are_compared_apart(result: Result) -> None:
+    first = next(row for row in result.plan if row.edge is None)
+    twin = replace(first, tensor=f"{first.tensor}/flat")
+    one = replace(result, plan=(*result.plan, twin))
+    two = replace(result, run="two", plan=(*result.plan, replace(twin, dtype=DType.F32, scale=None, zero_point=None)))
+    page = Page(render_page(one, two))
+    assert "Plans: 1 rows have another dtype" in page.text
+    texts, rows = page.data["texts"], page.data["rows"]
+    planned = [
+        texts[row[-2]] for row in rows if texts[row[0]] == first.original_name and texts[row[1]] == "as produced"
+    ]
+    assert sorted(planned) == sorted([str(first.dtype), "float32"])
+
+
+def test_a_run_that_compiled_nothing_does_not_speak_of_the_compiler(result: Result) -> None:
+    clean = replace(result, findings=())
+    assert "this plan or this compiler run" in Page(render_page(clean)).text
+    skipped = {**result.verdicts, "compiled": Verdict(Status.NOT_CHECKED, "not installed")}
+    text = Page(render_page(replace(clean, verdicts=skipped))).text
+    assert "this graph or this plan; nothing was compiled" in text
+
+
 def test_islands_and_boundaries_follow_the_plan(result: Result) -> None:
     assert islands_of(layers_of(result)) == []
     inside = {"blocks.1.mlp.fc1/Add_out/Gemm", "blocks.1.mlp.fc1/Add_out", "blocks.1.mlp.act/Mul_2_out"}

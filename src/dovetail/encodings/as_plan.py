@@ -85,7 +85,7 @@ def encodings_of(plan: Plan, model: ir.Model) -> Encodings:
     its consumers read in different storages is an error.
     """
     nodes = {str(node.name): node for node in model.graph}
-    entries = {name: _entry(name, c.storage, False) for name, c in plan.tensors.items() if _has_entry(c)}
+    entries = {name: entry_of(name, c.storage, False) for name, c in plan.tensors.items() if _has_entry(c)}
     for edge, choice in plan.edges.items():
         value = nodes[edge.node].inputs[edge.index]
         if value is None or choice.storage.dtype is DType.F32:
@@ -93,7 +93,7 @@ def encodings_of(plan: Plan, model: ir.Model) -> Encodings:
         name, is_constant = str(value.name), constant_of(value) is not None
         if not is_constant and not isinstance(choice.storage, QParams):
             continue
-        entry = _entry(name, choice.storage, is_constant)
+        entry = entry_of(name, choice.storage, is_constant)
         if entries.setdefault(name, entry) != entry and is_constant:
             raise InputError(f"constant {name!r} is quantized differently for its consumers: encodings have one entry")
     return Encodings(VERSION, entries)
@@ -107,7 +107,8 @@ def _has_entry(choice: Choice) -> bool:
     return chosen and choice.storage.dtype is DType.F16
 
 
-def _entry(name: str, storage: QParams | FloatStorage, is_parameter: bool) -> TensorEncoding:
+def entry_of(name: str, storage: QParams | FloatStorage, is_parameter: bool) -> TensorEncoding:
+    """The entry of a tensor that is stored like this."""
     if isinstance(storage, FloatStorage):
         return TensorEncoding(name, storage.dtype.bits, is_parameter, is_float=True)
     if not storage.dtype.is_integer:

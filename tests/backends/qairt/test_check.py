@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,21 @@ def test_2_0_0_on_an_old_sdk() -> None:
     (unsettled,) = findings(SAMPLES / "w8a16_2.0.0.json", "qairt:2.35/v75")["Q715"].values()
     assert unsettled.severity is Severity.WARNING
     assert "Q715" not in findings(SAMPLES / "w8a16_2.0.0.json", "qairt:2.41/soc52")
+
+
+def test_2_1_0_is_not_known_to_be_read(tmp_path: Path) -> None:
+    document = json.loads((SAMPLES / "w8a16_2.0.0.json").read_bytes())
+    file = tmp_path / "encodings.json"
+    file.write_text(json.dumps({**document, "version": "2.1.0"}))
+    (finding,) = findings(file, "qairt:2.41/soc52")["Q715"].values()
+    assert finding.severity is Severity.WARNING
+    assert "reads them: unknown" in finding.message
+
+
+def test_what_is_not_reported_is_not_claimed() -> None:
+    assert fact(Subject.READS_BLOCKS, (2, 40)).answer is Answer.UNKNOWN
+    assert fact(Subject.READS_BLOCKS, (2, 36)).answer is Answer.NO
+    assert fact(Subject.FLOAT_BY_UINT8, (2, 33)).confidence is Confidence.EXTRAPOLATED
 
 
 @pytest.mark.parametrize(("sdk", "severity"), [("2.42", Severity.ERROR), ("2.45", Severity.WARNING)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import dovetail
 from dovetail.backend import Outcome
 from dovetail.cli.main import main
 from dovetail.device.verify_converted import verify_converted
+from dovetail.encoding import Granularity
 from dovetail.errors import InputError
 from dovetail.finding import Status
 from dovetail.report.result import load_result
@@ -136,14 +138,36 @@ def test_other_files_are_one_clear_sentence(run: Path, fitted: tuple[Path, dict[
     graph = written(copy.deepcopy(fitted[1]), tmp_path)
     with pytest.raises(InputError, match="2 graphs were given"):
         verify_converted(run, [graph, graph])
-    broken = tmp_path / "broken.json"
-    broken.write_text("{")
-    verdict = verify_converted(run, [broken]).verdicts["fidelity"]
-    assert (verdict.status, "could not be parsed" in verdict.reason) == (Status.NOT_CHECKED, True)
     empty = tmp_path / "empty.cpp"
     empty.write_text("int main() {}")
     with pytest.raises(DumpError, match="no tensor was found"):
         load_model_cpp(empty)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", "nonsense", '{"graph": {"tensors": {}, "nodes": {}}}'])
+def test_a_file_that_is_no_graph_of_the_run_leaves_the_result(
+    text: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (run / "result.json").read_bytes()
+    (run.parent / "foreign_net.json").write_text(text)
+    with pytest.raises(SystemExit) as done:
+        main(["verify", str(run), "--converter-output", str(run.parent / "foreign_net.json")])
+    assert done.value.code == 2
+    assert "foreign_net.json" in capsys.readouterr().err
+    assert (run / "result.json").read_bytes() == before
+
+
+def test_nonsense_in_a_cpp_file_is_one_clear_sentence(run: Path, fitted: tuple[Path, dict[str, Any]]) -> None:
+    path = written(as_converted(fitted[1]), run.parent, "model.cpp")
+    text = path.read_text()
+    path.write_text(re.sub(r"\.scale= [\d.]+f", ".scale= abcf", text, count=1))
+    with pytest.raises(InputError, match="a scale that is no number: abc"):
+        verify_converted(run, [path])
+    path.write_text(text.replace("ENCODING_SCALE_OFFSET", "ENCODING_NEW_ONE", 1))
+    with pytest.raises(InputError, match="unknown encoding NEW_ONE"):
+        verify_converted(run, [path])
+    path.write_text(text.replace("ENCODING_SCALE_OFFSET", "ENCODING_BLOCK", 1))
+    assert Granularity.BLOCK in {tensor.granularity for tensor in load_model_cpp(path).tensors.values()}
 
 
 def test_a_target_without_converter_is_refused(tmp_path: Path) -> None:

@@ -70,11 +70,15 @@ def test_the_commands_are_run_and_read_back(net: Path, tmp_path: Path, monkeypat
 
 
 def test_the_chosen_way_is_run(net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QNN_SDK_ROOT", str(stand_in(tmp_path)))
+    monkeypatch.setenv("QNN_SDK_ROOT", stand_in(tmp_path).name)  # both are relative to where fit is called
     monkeypatch.setenv("INPUT_LIST", "list.txt")
+    monkeypatch.chdir(tmp_path)
     result = fit(tmp_path / "run", strategy="explicit")
     assert result.verdicts["compiled"].status is Status.PASS
-    assert "--input_list list.txt" in (tmp_path / "run" / "qairt" / "explicit" / "converter.txt").read_text()
+    assert (
+        f"--input_list {tmp_path / 'list.txt'}"
+        in (tmp_path / "run" / "qairt" / "explicit" / "converter.txt").read_text()
+    )
     verdict = fit(tmp_path / "run", strategy="qdq").verdicts["compiled"]
     assert (verdict.status, "has no converter" in verdict.reason) == (Status.NOT_CHECKED, True)
 
@@ -87,6 +91,25 @@ def test_a_failure_of_the_converter_is_its_own_message(
     verdict = fit(tmp_path / "run").verdicts["compiled"]
     assert verdict.status is Status.FAIL
     assert "KeyError: 'param_encodings'" in verdict.reason
+
+
+def test_a_context_binary_that_is_missing_is_a_failure(
+    net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = stand_in(tmp_path, **{"qnn-context-binary-generator": r"printf 'done \377\n'"})  # not UTF-8
+    monkeypatch.setenv("QAIRT_SDK_ROOT", str(root))
+    verdict = fit(tmp_path / "run").verdicts["compiled"]
+    assert verdict.status is Status.FAIL
+    assert "wrote no context/model.bin" in verdict.reason
+
+
+def test_a_kept_graph_is_not_converted_without_its_file(
+    net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QAIRT_SDK_ROOT", str(stand_in(tmp_path)))
+    verdict = fit(tmp_path / "run", keep_graph="1").verdicts["compiled"]
+    assert verdict.status is Status.NOT_CHECKED
+    assert "run qairt/fallback/convert.sh MODEL.onnx" in verdict.reason
 
 
 def test_another_sdk_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

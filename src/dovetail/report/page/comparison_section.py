@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from dovetail.finding import Finding
 from dovetail.printable import size_text
 from dovetail.report.page.detail_sections import flat_options
@@ -60,15 +62,36 @@ def _verdicts(first: Result, second: Result, a: str, b: str) -> Markup:
 def _figures(first: Metrics, second: Metrics, a: str, b: str) -> Markup:
     rows: list[tuple[str, str, str, str]] = []
     accuracies = [m.accuracy.figures if m.accuracy else {} for m in (first, second)]
-    sides = [figures.get("target") or figures.get("simulation") or {} for figures in accuracies]
-    for name in dict.fromkeys((*sides[0], *sides[1])):
-        rows.append((name, *_pair(sides[0].get(name), sides[1].get(name), ".4f")))
-    outputs = [m.sqnr_db.target_vs_float or m.sqnr_db.simulation_vs_float for m in (first, second)]
-    for name in dict.fromkeys((*outputs[0], *outputs[1])):
-        rows.append((f"SQNR of {name}, dB", *_pair(outputs[0].get(name), outputs[1].get(name), ".1f")))
-        rows.append((f"SQNR of {name} per sample", spread_of(first, name), spread_of(second, name), ""))
-    caption = "Accuracy and SQNR: of the target if it ran, else of the simulation"
+    rows += _side_rows(accuracies[0], accuracies[1], "{}", ".4f")
+    outputs = [_sides_of(m) for m in (first, second)]
+    rows += _side_rows(outputs[0], outputs[1], "SQNR of {}, dB", ".1f")
+    names = dict.fromkeys(name for sides in outputs for figures in sides.values() for name in figures)
+    rows += [(f"SQNR of {name} per sample", spread_of(first, name), spread_of(second, name), "") for name in names]
+    caption = "Accuracy and SQNR: of the target if both ran on it, else of both simulations"
     return table(caption, ("", a, b, f"{b} - {a}"), rows, numeric=(1, 2, 3))
+
+
+_Sides = Mapping[str, Mapping[str, float | None]]
+_TARGET, _SIMULATION = "target", "simulation"
+
+
+def _sides_of(metrics: Metrics) -> _Sides:
+    return {_TARGET: metrics.sqnr_db.target_vs_float or {}, _SIMULATION: metrics.sqnr_db.simulation_vs_float}
+
+
+def _side_rows(first: _Sides, second: _Sides, label: str, form: str) -> Iterator[tuple[str, str, str, str]]:
+    """The figures of one side of both runs; without a common one, each has its own side and there is no difference."""
+    sides = [[side for side in (_TARGET, _SIMULATION) if figures.get(side)] for figures in (first, second)]
+    common = next((side for side in sides[0] if side in sides[1]), None)
+    one, two = (next(iter(own), "") if common is None else common for own in sides)
+    before, after = first.get(one, {}), second.get(two, {})
+    for name in dict.fromkeys((*before, *after)):
+        texts = _pair(before.get(name), after.get(name), form)
+        if common is not None:
+            yield f"{label.format(name)} ({common})", *texts
+        else:
+            shown = [f"{text} ({side})" if side else text for text, side in zip(texts[:2], (one, two), strict=True)]
+            yield label.format(name), shown[0], shown[1], ""
 
 
 def _pair(before: float | None, after: float | None, form: str) -> tuple[str, str, str]:
@@ -98,12 +121,12 @@ def _ratio(before: float | None, after: float | None) -> str:
 
 
 def _plan(first: Result, second: Result, a: str, b: str) -> Markup:
-    one, two = ({(row.name, row.place): row.planned for row in tensor_rows(run)} for run in (first, second))
-    rows = [
-        (name, place, one.get((name, place), "not in it"), two.get((name, place), "not in it"))
-        for name, place in dict.fromkeys((*one, *two))
-        if one.get((name, place)) != two.get((name, place))
-    ]
+    one, two = ({row.key: row for row in tensor_rows(run)} for run in (first, second))
+    rows = []
+    for key, row in {**one, **{k: r for k, r in two.items() if k not in one}}.items():
+        before, after = (run[key].planned if key in run else "not in it" for run in (one, two))
+        if before != after:
+            rows.append((row.name, row.place, before, after))
     if not rows:
         return tag("p", "Both plans have the same dtype everywhere.")
     listed = "" if len(rows) <= _LISTED else f"; the first {_LISTED}"

@@ -64,7 +64,10 @@ def _alternatives_text(decision: Decision) -> list[Markup]:
 def findings_section(result: Result) -> Markup:
     """The findings by rule, the worst first, with a filter."""
     if not result.findings:
-        text = "No rule found a problem with this graph, this plan or this compiler run."
+        compiled = result.verdicts.get("compiled")
+        text = "No rule found a problem with this graph or this plan; nothing was compiled."
+        if compiled is not None and compiled.status is not Status.NOT_CHECKED:
+            text = "No rule found a problem with this graph, this plan or this compiler run."
         return section("findings", "Findings", tag("p", text))
     rules = {rule.code: rule for rule in all_rules()}
     by_code: dict[str, list[Finding]] = {}

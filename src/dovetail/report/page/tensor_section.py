@@ -96,10 +96,10 @@ def _select(identifier: str, first: str, options: Sequence[str]) -> Markup:
 
 
 def _cells(rows: Sequence[TensorRow], other: Result | None) -> list[list[str]]:
-    compared = {} if other is None else {(row.name, row.place): row for row in tensor_rows(other)}
+    compared = {} if other is None else {row.key: row for row in tensor_rows(other)}
     cells = []
     for row in rows:
-        beside = compared.get((row.name, row.place))
+        beside = compared.get(row.key)
         more = [] if other is None else [beside.planned if beside else "not in it", _db(beside)]
         found = [row.deployed, row.found]
         cells.append([row.name, row.place, row.planned, *found, row.scale, _db(row), row.why, *more])

@@ -21,6 +21,7 @@ EXTENSIONS, BACKEND = "htp_extensions.json", "htp_backend.json"
 # The variables that name the SDK's folder, in this order.
 ROOTS = ("QAIRT_SDK_ROOT", "QNN_SDK_ROOT")
 SCRIPT = "convert.sh"
+_INPUT_LIST = 'input_list="$(realpath "${INPUT_LIST:?a file that lists calibration inputs for the converter}")"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +49,15 @@ def script(facts: QairtFacts, parts: Sequence[Part], *, own_model: bool = False)
 
     ``own_model``: the caller's own ONNX file is converted, which is the first argument.
     """
+    needs_list = not uses_dlc(facts) and any(part.encodings and part.call.input_list for part in parts)
     lines = [
         "#!/bin/sh",
         f"# For QAIRT {facts.sdk_text} and {facts.chip.name}, as documented. Set QAIRT_SDK_ROOT to its folder.",
         "set -eu",
         *(['own_model="$(realpath "${1:?usage: convert.sh MODEL.onnx}")"'] if own_model else []),
+        'sdk="$(realpath "${QAIRT_SDK_ROOT:-${QNN_SDK_ROOT:?set QAIRT_SDK_ROOT to the folder of the SDK}}")"',
+        *([_INPUT_LIST] if needs_list else []),
         'cd "$(dirname "$0")"',
-        'sdk="${QAIRT_SDK_ROOT:-${QNN_SDK_ROOT:?set QAIRT_SDK_ROOT to the folder of the SDK}}"',
         f'tools="$sdk/bin/{HOST}"',
         f'export LD_LIBRARY_PATH="$sdk/lib/{HOST}:${{LD_LIBRARY_PATH:-}}"',
         'export PYTHONPATH="$sdk/lib/python:${PYTHONPATH:-}"',
@@ -110,7 +113,7 @@ def _flags(part: Part) -> list[str]:
     call = part.call
     flags = [f"--quantization_overrides {part.encodings}"]
     if call.input_list:
-        flags.append('--input_list "${INPUT_LIST:?a file that lists calibration inputs, as the converter takes it}"')
+        flags.append('--input_list "$input_list"')
     if call.float_fallback:
         flags.append("--float_fallback")
     return [
@@ -122,7 +125,8 @@ def _flags(part: Part) -> list[str]:
 
 
 def _dims(part: Part, flag: str = "--input_dim") -> list[str]:
-    return [f"{flag} {shlex.quote(name)} {','.join(map(str, shape))}" for name, shape in part.inputs]
+    """The shapes of the inputs; a scalar has none."""
+    return [f"{flag} {shlex.quote(name)} {','.join(map(str, shape))}" for name, shape in part.inputs if shape]
 
 
 def _context(model: str, name: str) -> str:

@@ -31,7 +31,7 @@ def conversion(facts: QairtFacts) -> Knob:
 def _decide(facts: QairtFacts, workbench: Workbench, variant: Variant) -> Outcome:
     plan = workbench.plan(variant)
     model = one_storage_per_constant(variant.model, plan)
-    parts = 1 if facts.keep_graph else len(cut(model, domains(model, plan)))
+    parts = () if facts.keep_graph else cut(model, domains(model, plan))
     ways = ways_out(model, plan, exported(model, plan), facts, parts)
     taken = ways.named(WayName(facts.strategy)) if facts.strategy else ways.ranked[0]
     reason = (
@@ -47,7 +47,7 @@ def _alternative(way: Way) -> Alternative:
         "islands": way.islands,
         "boundaries": way.boundaries,
         "parts": way.parts,
-        "not_as_planned": len(way.differs),
+        **({} if way.differs is None else {"not_as_planned": len(way.differs)}),
     }
-    failure = "" if way.can is Answer.YES else f"can this SDK do it: {way.can}; {way.why}"
+    failure = f"can this SDK do it: {way.can}; {way.why}" if way.can is Answer.NO else ""
     return Alternative(str(way.name), {name: float(value) for name, value in figures.items()}, failure)

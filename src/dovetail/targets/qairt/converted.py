@@ -17,7 +17,7 @@ from dovetail.storage import Plan
 from dovetail.targets.qairt.model_cpp import load_model_cpp
 from dovetail.targets.qnn_htp.dump import DumpError, QnnGraph, QnnNode, QnnTensor, load_graph
 from dovetail.targets.qnn_htp.expanded_blocks import BlockEncodings
-from dovetail.targets.qnn_htp.read_back import read_graph
+from dovetail.targets.qnn_htp.read_back import ZERO_BIAS, read_graph
 
 _EVIDENCE = "the converter's output {}: data types, and scales and zero points of tensors with one scale"
 _CONVERT = "Convert"
@@ -45,7 +45,7 @@ def read_converted(emitted_path: Path, output: Path, plan: Plan) -> ReadBack:
 def read_output(emitted: Path, output: Path, plan: Plan) -> ConverterReport:
     """What one file of the converter says: its graph, or what its quantizer printed."""
     if output.suffix in GRAPHS:
-        return ConverterReport(read_converted(emitted, output, plan))
+        return ConverterReport(_graph_of_run(emitted, output, plan))
     try:
         counts = quantizer_summary(output.read_text(errors="replace"))
     except OSError as error:
@@ -56,6 +56,18 @@ def read_output(emitted: Path, output: Path, plan: Plan) -> ConverterReport:
             f"({', '.join(SUMMARY)})"
         )
     return ConverterReport(notes=tuple(f"{output.name}: {label}: {count}" for label, count in counts.items()))
+
+
+def _graph_of_run(emitted: Path, output: Path, plan: Plan) -> ReadBack:
+    """What a graph says about the plan; a file that is no graph, or that of another model, is an error."""
+    read = read_converted(emitted, output, plan)
+    if read.unparsed:
+        raise InputError(f"{output}: expected *_net.json or a .cpp that the converter wrote; {read.unparsed}")
+    if not any(
+        row.outcome not in (Outcome.NOT_FOUND, Outcome.ABSORBED) and row.detail != ZERO_BIAS for row in read.tensors
+    ):
+        raise InputError(f"{output}: no planned tensor of this run is in it; expected what was converted from this run")
+    return read
 
 
 def quantizer_summary(text: str) -> dict[str, str]:

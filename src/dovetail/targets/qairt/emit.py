@@ -11,7 +11,6 @@ import onnx_ir as ir
 from dovetail.backend import Artifact
 from dovetail.document import to_builtins
 from dovetail.encodings.records import TensorEncoding
-from dovetail.model.origin import each_value
 from dovetail.model.write import write, write_whole
 from dovetail.storage import Plan
 from dovetail.targets.qairt.call import ConverterCall
@@ -24,12 +23,13 @@ from dovetail.targets.qairt.export import (
     exported,
     integers_only,
     one_storage_per_constant,
+    part_entries,
     version_for,
 )
 from dovetail.targets.qairt.options import QairtFacts
 from dovetail.targets.qairt.parts import ModelPart, cut
 from dovetail.targets.qairt.predict import PredictedTensor
-from dovetail.targets.qairt.ways import EXPLICIT_CALL, FALLBACK_CALL, WayName, Ways, ways_out
+from dovetail.targets.qairt.ways import FALLBACK_CALL, WayName, Ways, explicit_call, ways_out
 from dovetail.targets.qnn_htp.target import emit as emit_qdq_model
 
 FOLDER = "qairt"
@@ -46,11 +46,11 @@ def emit(facts: QairtFacts, model: ir.Model, plan: Plan, folder: Path) -> tuple[
     out.mkdir()
     of_node, export = domains(model, plan), exported(model, plan)
     parts = () if facts.keep_graph else cut(model, of_node)
-    ways = ways_out(model, plan, export, facts, max(1, len(parts)))
+    ways = ways_out(model, plan, export, facts, parts)
     paths = [*_whole(facts, model, export, out)]
     if parts:
         simulated = cut(ir.load(artifacts[0].path), of_node)
-        paths += _split(facts, model, parts, simulated, export.entries, out / WayName.SPLIT)
+        paths += _split(facts, model, parts, simulated, plan, export.entries, out / WayName.SPLIT)
     paths.append(_write(out / WAYS, json.dumps(_ways(facts, ways), indent=1)))
     paths.append(_write(out / PREDICTION, json.dumps(_predictions(ways), indent=1)))
     return (*artifacts, *(Artifact(f"{FOLDER}/{path.relative_to(out)}", path) for path in paths))
@@ -72,7 +72,7 @@ def _write(path: Path, text: str) -> Path:
 def _whole(facts: QairtFacts, model: ir.Model, export: Exported, out: Path) -> list[Path]:
     """The files of the two ways that convert the whole graph; each has a folder of its own."""
     entries = {WayName.FALLBACK: integers_only(export.entries), WayName.EXPLICIT: dict(export.entries)}
-    calls = {WayName.FALLBACK: FALLBACK_CALL, WayName.EXPLICIT: EXPLICIT_CALL}
+    calls = {WayName.FALLBACK: FALLBACK_CALL, WayName.EXPLICIT: explicit_call(export)}
     blocks = any(entry.is_blocked for entry in export.entries.values())
     paths = []
     for name, call in calls.items():
@@ -105,18 +105,17 @@ def _split(
     model: ir.Model,
     parts: tuple[ModelPart, ...],
     simulated: tuple[ModelPart, ...],
+    plan: Plan,
     entries: Mapping[str, TensorEncoding],
     folder: Path,
 ) -> list[Path]:
     """The parts of the graph with their encodings, the same cut of the simulation, and how they are connected."""
     folder.mkdir()
     paths, commands, rows = list[Path](), list[Part](), []
-    whole = integers_only(entries)
     for number, part in enumerate(parts):
         name = f"part_{number}"
         paths += write(part.model, folder / f"{name}.onnx")
-        own = {str(value.name) for value in each_value(part.model.graph)}
-        content = {n: entry for n, entry in whole.items() if n in own} if part.domain is Domain.INTEGER else {}
+        content = part_entries(part.model, plan, entries) if part.domain is Domain.INTEGER else {}
         if content:
             blocks = any(entry.is_blocked for entry in content.values())
             text = encodings_file(part.model, content, version_for(facts.sdk, blocks=blocks)).decode()

@@ -10,16 +10,25 @@ import onnx_ir as ir
 from dovetail.edge import Edge
 from dovetail.encoding import DType, QParams
 from dovetail.encodings import v0_6_1, v1_0_0, v2_0_0
-from dovetail.encodings.as_plan import encodings_of
+from dovetail.encodings.as_plan import encodings_of, entry_of
 from dovetail.encodings.convert import convert
 from dovetail.encodings.records import Encodings, TensorEncoding
 from dovetail.encodings.shapes import model_tensors
 from dovetail.model.edit import add_initializer, constant_of
 from dovetail.model.origin import carry, each_value, origin_of
-from dovetail.storage import Plan, Reason
+from dovetail.storage import Choice, Plan, Reason
 from dovetail.targets.qairt.facts import fact
 from dovetail.targets.qairt.predict import PredictedTensor
 from dovetail.targets.qairt.sdk import Answer, Subject, Version
+
+# What an SDK must read, by the version of the encodings file.
+READS = {
+    v0_6_1.VERSION: Subject.READS_0_6_1,
+    v1_0_0.VERSION: Subject.READS_1_0_0,
+    v2_0_0.VERSION: Subject.READS_2_0_0,
+    v2_0_0.READ_ONLY: Subject.READS_2_1_0,
+}
+_ONE_ENTRY = "an encodings file has one entry per tensor, which cannot say how one operator reads it"
 
 
 def version_for(sdk: Version, *, floats: bool = False, blocks: bool = False) -> str:
@@ -31,6 +40,18 @@ def version_for(sdk: Version, *, floats: bool = False, blocks: bool = False) -> 
     return v0_6_1.VERSION
 
 
+@dataclass(frozen=True, slots=True)
+class LostEdge:
+    """An edge at which the plan reads a tensor in other qparams than its entry has."""
+
+    edge: Edge
+    tensor: str
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"{self.edge} reads {self.tensor!r} as {self.dtype}"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Exported:
     """The entries of a plan, by the names of the graph that is converted; ``lost``: edges that encodings cannot have.
@@ -39,7 +60,7 @@ class Exported:
     """
 
     entries: Mapping[str, TensorEncoding]
-    lost: tuple[str, ...] = ()
+    lost: tuple[LostEdge, ...] = ()
 
 
 def one_storage_per_constant(model: ir.Model, plan: Plan) -> ir.Model:
@@ -62,14 +83,37 @@ def one_storage_per_constant(model: ir.Model, plan: Plan) -> ir.Model:
 
 def exported(model: ir.Model, plan: Plan) -> Exported:
     """The entries of every tensor and constant that the plan stores, float ones included."""
-    nodes = {str(node.name): node for node in model.graph}
+    entries = encodings_of(plan, model).entries
+    return Exported(entries, lost_edges(model, plan, entries))
+
+
+def lost_edges(model: ir.Model, plan: Plan, entries: Mapping[str, TensorEncoding]) -> tuple[LostEdge, ...]:
+    """The edges of a graph, or of a part of it, that read an activation in other qparams than those of its entry."""
     lost = []
-    for edge, choice in plan.edges.items():
-        value = nodes[edge.node].inputs[edge.index]
-        own = None if value is None else plan.tensors.get(str(value.name))
-        if own is not None and isinstance(choice.storage, QParams) and choice.storage != own.storage:
-            lost.append(f"{edge} reads {value.name if value else ''!r} as {choice.storage.dtype}")
-    return Exported(encodings_of(plan, model).entries, tuple(lost))
+    for node in model.graph:
+        for index, value in enumerate(node.inputs):
+            edge = Edge(str(node.name), index)
+            choice = plan.edges.get(edge)
+            if value is None or choice is None or constant_of(value) is not None:
+                continue
+            name = str(value.name)
+            if isinstance(choice.storage, QParams) and entries.get(name) != entry_of(name, choice.storage, False):
+                lost.append(LostEdge(edge, name, choice.storage.dtype))
+    return tuple(lost)
+
+
+def part_entries(part: ir.Model, plan: Plan, entries: Mapping[str, TensorEncoding]) -> dict[str, TensorEncoding]:
+    """The integer entries of a part, and one for each of its inputs that is quantized only where it is read."""
+    own = {str(value.name) for value in each_value(part.graph)}
+    added = {name: entry for name, entry in integers_only(entries).items() if name in own}
+    inputs = {str(value.name) for value in part.graph.inputs}
+    for node in part.graph:
+        for index, value in enumerate(node.inputs):
+            choice = plan.edges.get(Edge(str(node.name), index))
+            name = "" if value is None else str(value.name)
+            if name in inputs and choice is not None and isinstance(choice.storage, QParams):
+                added.setdefault(name, entry_of(name, choice.storage, False))
+    return added
 
 
 def integers_only(entries: Mapping[str, TensorEncoding]) -> dict[str, TensorEncoding]:
@@ -91,7 +135,7 @@ def by_original_name(model: ir.Model, entries: Mapping[str, TensorEncoding]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A tensor whose predicted precision on the device is not the planned one."""
+    """A tensor, or an edge, whose predicted precision or encoding on the device is not the planned one."""
 
     tensor: str
     planned: str
@@ -99,28 +143,40 @@ class Difference:
     cause: str
 
 
-def not_as_planned(model: ir.Model, plan: Plan, predicted: Mapping[str, PredictedTensor]) -> tuple[Difference, ...]:
-    """The tensors and constants that are predicted to have another precision than the plan gives them.
+def not_as_planned(
+    model: ir.Model, plan: Plan, export: Exported, predicted: Mapping[str, PredictedTensor]
+) -> tuple[Difference, ...]:
+    """The tensors, constants and edges that are predicted to have another precision than the plan gives them.
 
     Tensors inside fused operators are not stored; float16 and float32 at graph inputs and outputs are the same here.
     """
-    nodes = {str(node.name): node for node in model.graph}
-    planned = {n: c for n, c in plan.tensors.items() if c.why is not Reason.INTERIOR}
-    for edge, choice in plan.edges.items():
-        value = nodes[edge.node].inputs[edge.index]
-        if value is not None and str(value.name) not in plan.tensors:
-            planned.setdefault(str(value.name), choice)
     rows = []
-    for name, choice in planned.items():
+    for name, choice in _planned(model, plan).items():
         row = predicted.get(name)
         if row is None:
             continue
         dtype = choice.storage.dtype
         same_float = not dtype.is_quantized and row.dtype in ("float16", "float32")
-        if not same_float and row.dtype != _text(dtype):
-            rows.append(Difference(name, _text(dtype), row.dtype, str(row.cause)))
+        if not same_float and row.dtype != str(dtype):
+            rows.append(Difference(name, str(dtype), row.dtype, str(row.cause)))
+    for lost in export.lost:
+        row = predicted.get(lost.tensor)
+        found = "not predicted" if row is None else row.dtype
+        rows.append(Difference(f"{lost.tensor} at {lost.edge}", str(lost.dtype), found, _ONE_ENTRY))
     return tuple(rows)
 
 
-def _text(dtype: DType) -> str:
-    return str(dtype)
+def not_predicted(model: ir.Model, plan: Plan, predicted: Mapping[str, PredictedTensor]) -> tuple[str, ...]:
+    """The planned tensors and constants that nothing is predicted about."""
+    return tuple(name for name in _planned(model, plan) if name not in predicted)
+
+
+def _planned(model: ir.Model, plan: Plan) -> dict[str, Choice]:
+    """The tensors that the plan stores; those that are quantized only where they are read are edges."""
+    nodes = {str(node.name): node for node in model.graph}
+    planned = {n: c for n, c in plan.tensors.items() if c.why not in (Reason.INTERIOR, Reason.ON_EDGES)}
+    for edge, choice in plan.edges.items():
+        value = nodes[edge.node].inputs[edge.index]
+        if value is not None and str(value.name) not in plan.tensors:
+            planned.setdefault(str(value.name), choice)
+    return planned

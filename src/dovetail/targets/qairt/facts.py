@@ -188,7 +188,24 @@ FACTS: tuple[SdkFact, ...] = (
         "found'.",
         "public report, QAIRT 2.42",
         Confidence.EXTRAPOLATED,
-        before=(2, 42),
+        before=(2, 37),
+    ),
+    SdkFact(
+        Subject.READS_BLOCKS,
+        Answer.UNKNOWN,
+        "qnn-onnx-converter of the later 2.42 fails on LPBQ; for qairt-converter, which this version has, no report is "
+        "known.",
+        "public report, QAIRT 2.42",
+        Confidence.NOT_KNOWN,
+        (2, 37),
+        (2, 42),
+    ),
+    SdkFact(
+        Subject.READS_2_1_0,
+        Answer.UNKNOWN,
+        "No public report is known that a converter reads it.",
+        "none",
+        Confidence.NOT_KNOWN,
     ),
     *_everywhere(
         Subject.CUSTOM_IO_1_0_0, Answer.NO, "It only supports 0.6.1.", _4069, Confidence.EXTRAPOLATED, (2, 37)
@@ -197,8 +214,8 @@ FACTS: tuple[SdkFact, ...] = (
         Subject.FLOAT_BY_UINT8,
         Answer.NO,
         "There is no such kernel: the context binary generator rejects the MatMul.",
-        _4090,
-        Confidence.REPORTED,
+        f"{_4090}, whose version is not recorded here",
+        Confidence.EXTRAPOLATED,
     ),
     SdkFact(
         Subject.FLOAT_BY_INT8,

@@ -35,6 +35,8 @@ _ENCODINGS = {
     "BW_SCALE_OFFSET": 2,
     "BW_AXIS_SCALE_OFFSET": 3,
     "BLOCKWISE_EXPANSION": 5,
+    "BLOCK": 11,
+    "UNDEFINED": 0x7FFFFFFF,
 }
 _TENSOR = re.compile(
     r'\.name= "(?P<name>[^"]+)",\s*\.type= \w+,.*?\.dataType= QNN_DATATYPE_(?P<type>\w+),\s*'
@@ -62,9 +64,14 @@ def _tensor(match: re.Match[str]) -> QnnTensor:
     name, kind = match["name"], match["type"]
     if kind not in _DATA_TYPES:
         raise DumpError(f"tensor {name!r} has the unknown data type {kind}")
+    if match["encoding"] not in _ENCODINGS:
+        raise DumpError(f"tensor {name!r} has the unknown encoding {match['encoding']}")
     scale = _SCALE.search(match["rest"])
-    values = (0.0, 0) if scale is None else (float(scale["scale"]), int(scale["offset"]))
-    return qnn_tensor(name, _DATA_TYPES[kind], _ENCODINGS.get(match["encoding"], 0), *values)
+    try:
+        values = (0.0, 0) if scale is None else (float(scale["scale"]), int(scale["offset"]))
+    except ValueError as error:
+        raise DumpError(f"tensor {name!r} has a scale that is no number: {scale['scale'] if scale else ''}") from error
+    return qnn_tensor(name, _DATA_TYPES[kind], _ENCODINGS[match["encoding"]], *values)
 
 
 def _node(body: str, path: Path) -> QnnNode:

@@ -72,6 +72,8 @@ def read_facts(suffix: str, options: Mapping[str, str]) -> QairtFacts:
     vtcm_mb = whole("vtcm_mb", values["vtcm_mb"]) if "vtcm_mb" in values else chip.vtcm_mb
     if chip.vtcm_mb is not None and vtcm_mb is not None and vtcm_mb > chip.vtcm_mb:
         raise InputError(f"--option vtcm_mb={vtcm_mb}: {chip.name} has {chip.vtcm_mb} MB; use at most that")
+    if values["keep_graph"] == "1" and values["strategy"] == "split":
+        raise InputError("--option strategy=split cuts the graph, which --option keep_graph=1 forbids; leave one out")
     return QairtFacts(
         parse_sdk(version),
         chip,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -9,14 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dovetail.backend import Artifact, CompileResult, Probe
-from dovetail.targets.qairt.commands import HOST, ROOTS, SCRIPT
+from dovetail.targets.qairt.commands import BACKEND, HOST, ROOTS, SCRIPT
 from dovetail.targets.qairt.options import QairtFacts
 
 _TOOL = Path("bin") / HOST / "qnn-context-binary-generator"
 # The version in the name of the SDK's folder, which is how it is unpacked, or in its own file.
 _VERSION = re.compile(r"(\d+\.\d+\.\d+(?:\.\d+)?)")
 _FILE = "sdk.yaml"
-NET = "qairt_net"
+NET, CONTEXT = "qairt_net", "context"
 
 
 def sdk_root(environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -51,13 +52,22 @@ def _version(root: Path) -> str:
     return match[1] if match else ""
 
 
+def part_names(folder: Path) -> list[str]:
+    """The graphs whose context binaries the script of a folder writes."""
+    names: list[str] = json.loads((folder / BACKEND).read_bytes())["graphs"][0]["graph_names"]
+    return names
+
+
 def run_script(facts: QairtFacts, folder: Path, artifacts: tuple[Artifact, ...], log: Path) -> CompileResult:
     """Run the script of a way; the artifacts then include what the converter wrote about its graph."""
+    for context in (folder / CONTEXT).glob("*.bin"):  # of an earlier run
+        context.unlink()
     try:
         done = subprocess.run(
             ["/bin/sh", str(folder / SCRIPT)],
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=facts.limits.time_s,
             check=False,
         )
@@ -72,5 +82,9 @@ def run_script(facts: QairtFacts, folder: Path, artifacts: tuple[Artifact, ...],
         return CompileResult(artifacts, error=error, log=text)
     made_by = f"QAIRT {facts.sdk_text}"
     graphs = [Artifact(NET, path, made_by) for path in sorted(folder.glob("*_net.json"))]
-    contexts = [Artifact("context", p, made_by, shipped=True) for p in sorted((folder / "context").glob("*.bin"))]
+    contexts = [Artifact(CONTEXT, p, made_by, shipped=True) for p in sorted((folder / CONTEXT).glob("*.bin"))]
+    made = {context.path.stem for context in contexts}
+    if missing := [name for name in part_names(folder) if name not in made]:
+        error = f"{SCRIPT} ended without an error, but wrote no {', '.join(f'{CONTEXT}/{n}.bin' for n in missing)}"
+        return CompileResult((*artifacts, *graphs, *contexts), error=error, log=text)
     return CompileResult((*artifacts, *graphs, *contexts), log=text)

@@ -28,6 +28,7 @@ from dovetail.trials.knobs.wide_outputs import WIDE_OUTPUTS
 RULES = (*GRAPH_RULES, *QAIRT_RULES)
 _CANNOT_RUN = "what Qualcomm's converters write runs on a device; `--target qnn-htp` emulates the same plan"
 _NO_CONVERTER = "the way qdq has no converter: compile model.onnx with ONNX Runtime's QNN provider (--target qnn-htp)"
+_OWN_MODEL = "with keep_graph=1 your own ONNX file is converted, which is not in the run: run {}/convert.sh MODEL.onnx"
 _NOTE = (
     "qairt/ways.json ranks the ways to convert this plan, qairt/prediction.json has the predicted precision of every "
     "tensor, qairt/WAY/convert.sh the commands; predictions are not checks"
@@ -73,6 +74,8 @@ def _compile(facts: QairtFacts, artifacts: tuple[Artifact, ...], folder: Path) -
     way = chosen(facts, artifacts[0].path.parent / FOLDER)
     if way is WayName.QDQ:
         return CompileResult(artifacts, error=_NO_CONVERTER, finished=False)
+    if facts.keep_graph:
+        return CompileResult(artifacts, error=_OWN_MODEL.format(f"{FOLDER}/{way}"), finished=False)
     return run_script(facts, artifacts[0].path.parent / FOLDER / way, artifacts, folder / "convert.log")
 
 

@@ -27,7 +27,7 @@ _LAYOUT = ("Reshape", "Transpose")
 _AS_MATRIX = "{}_reshape"
 # The name under which it stores the bias of a layer that computes in float16, because its weight has float scales.
 _IN_FLOAT = "{}_fp16"
-_ZERO_BIAS = "a bias of zeros, which has the same values with any scale"
+ZERO_BIAS = "a bias of zeros, which has the same values with any scale"
 
 
 class _Found(NamedTuple):
@@ -54,7 +54,7 @@ def read_graph(emitted: ir.Model, graph: QnnGraph, plan: Plan, log: str, blocks:
     changes = dict(_silent_changes(graph, names, _PlannedFloat.of(emitted, plan), logged.float_dtype))
     zeros = {v.name for v in emitted.graph.initializers.values() if v.name in names and _is_zero_bias(v)}
     looked_up = [
-        value.as_read(Outcome.MATCHED, _ZERO_BIAS) if value.name in zeros else _look_up(value, graph, changes, blocks)
+        value.as_read(Outcome.MATCHED, ZERO_BIAS) if value.name in zeros else _look_up(value, graph, changes, blocks)
         for value in stored
     ]
     matched = {value.group for value, row in zip(stored, looked_up, strict=True) if row.outcome is Outcome.MATCHED}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dovetail.encodings import v0_6_1, v1_0_0
 from dovetail.finding import Finding, Place, PlaceKind, Severity
 from dovetail.model.origin import each_value
 from dovetail.model.place import at_tensor
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
+from dovetail.targets.qairt.export import READS
 from dovetail.targets.qairt.facts import fact
 from dovetail.targets.qairt.roles import conv_addends
 from dovetail.targets.qairt.rules.subject import FILE, WAYS_OUT, conversion_of, listed, severity_of, with_facts
@@ -62,7 +62,7 @@ def float_entry_on_sdk_that_rejects_it(subject: CheckInput) -> Iterator[Finding]
 
 
 @rule("Q715")
-@with_facts(Subject.READS_0_6_1, Subject.READS_1_0_0, Subject.READS_2_0_0)
+@with_facts(Subject.READS_0_6_1, Subject.READS_1_0_0, Subject.READS_2_0_0, Subject.READS_2_1_0)
 def encodings_version_not_read_by_sdk(subject: CheckInput) -> Iterator[Finding]:
     """This SDK does not read, or is not known to read, encodings of this version.
 
@@ -84,8 +84,7 @@ def encodings_version_not_read_by_sdk(subject: CheckInput) -> Iterator[Finding]:
     if conversion is None:
         return
     version = conversion.encodings.version
-    question = {v0_6_1.VERSION: Subject.READS_0_6_1, v1_0_0.VERSION: Subject.READS_1_0_0}
-    known = fact(question.get(version, Subject.READS_2_0_0), conversion.facts.sdk)
+    known = fact(READS[version], conversion.facts.sdk)
     if known.answer is Answer.YES:
         return
     message = (

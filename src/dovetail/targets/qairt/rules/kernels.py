@@ -11,6 +11,7 @@ from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
 from dovetail.targets.qairt.coloring import boundaries, islands
 from dovetail.targets.qairt.facts import fact
+from dovetail.targets.qairt.mixed_matmul import mixed_matmuls
 from dovetail.targets.qairt.roles import BIAS_ADD, added_bias
 from dovetail.targets.qairt.rules.subject import conversion_of, qairt_facts, severity_of, with_facts
 from dovetail.targets.qairt.sdk import Answer, Subject
@@ -41,25 +42,15 @@ def float16_by_8_bit_matmul(subject: CheckInput) -> Iterator[Finding]:
     conversion = conversion_of(subject)
     if conversion is None:
         return
-    predicted = conversion.predicted()
-    for node in conversion.model.graph:
-        if node.op_type != "MatMul" or any(constant_of(value) is not None for value in node.inputs):
-            continue
-        rows = [predicted[str(value.name)] for value in node.inputs if value is not None and value.name in predicted]
-        floats = [row for row in rows if row.dtype == "float16"]
-        narrow = [row for row in rows if row.dtype in ("uint8", "int8")]
-        if not floats or not narrow:
-            continue
-        question = Subject.FLOAT_BY_UINT8 if narrow[0].dtype == "uint8" else Subject.FLOAT_BY_INT8
-        known = fact(question, conversion.facts.sdk)
-        if known.answer is Answer.YES:
-            continue
+    for mixed in mixed_matmuls(conversion.model, conversion.predicted(), conversion.facts.sdk):
+        known, narrow = mixed.fact, mixed.narrow_operand
         message = (
-            f"{named(node)} multiplies {floats[0].tensor!r} (float16) by {narrow[0].tensor!r} ({narrow[0].dtype}): "
-            f"QAIRT {conversion.facts.sdk_text} supports it: {known.answer}. {known.text} ({known.known_from})"
+            f"{named(mixed.node)} multiplies {mixed.float_operand.tensor!r} (float16) by {narrow.tensor!r} "
+            f"({narrow.dtype}): QAIRT {conversion.facts.sdk_text} supports it: {known.answer}. {known.text} "
+            f"({known.known_from})"
         )
         fix = "give both operands the same precision: leave out both entries, or give both one"
-        yield Finding("Q717", at_node(node), message, severity_of(known.answer), fix=fix)
+        yield Finding("Q717", at_node(mixed.node), message, severity_of(known.answer), fix=fix)
 
 
 @rule("Q721")

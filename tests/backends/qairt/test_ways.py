@@ -1,0 +1,110 @@
+"""What `fit` answers about the ways: it agrees with `check` of the files that it writes, and claims no more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import dovetail
+from dovetail.encodings.read import read_encodings
+from dovetail.errors import InputError
+from dovetail.report.result import Result
+
+ATTENTION = """<ir_version: 10, opset_import: ["": 21]>
+att (float[1,4,8] x, float[1,8,4] z) => (float[1,4,4] y)
+{ [sq] q = Sigmoid(x) [sk] k = Sigmoid(z) [mm] m = MatMul(q, k) [out] y = Sigmoid(m) }"""
+
+
+@pytest.fixture(autouse=True)
+def no_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("QAIRT_SDK_ROOT", "QNN_SDK_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def fit(folder: Path, model: onnx.ModelProto | None = None, **options: Any) -> tuple[Result, dict[str, Any]]:
+    path = folder / "model.onnx"
+    onnx.save(model or onnx.parser.parse_model(ATTENTION), path)
+    options = {"target": "qairt:2.33/v75", "precision": "w8a8", **options}
+    result = dovetail.fit(path, calibration="random:2", output=folder / "run", **options)
+    document = json.loads((folder / "run" / "qairt" / "ways.json").read_bytes())
+    return result, {way["name"]: way for way in document["ways"]}
+
+
+def test_a_float16_by_uint8_matmul_is_a_no_as_in_check(tmp_path: Path) -> None:
+    _, ways = fit(tmp_path, keep=["sq=fp16"])
+    assert (ways["fallback"]["can"], ways["explicit"]["can"], next(iter(ways))) == ("no", "no", "split")
+    assert "mm" in ways["fallback"]["why"]
+    (row,) = ways["fallback"]["differs"]
+    assert (row["tensor"], row["planned"], row["predicted"]) == ("q at mm:0", "uint8", "float16")
+    findings = dovetail.check(
+        tmp_path / "model.onnx", target="qairt:2.33/v75",
+        encodings=tmp_path / "run" / "qairt" / "fallback" / "encodings.json",
+        option={"input_list": "0", "float_fallback": "1", "float_bitwidth": "16"},
+    )  # fmt: skip
+    assert "Q717" in {finding.code for finding in findings}
+
+
+def test_a_16_bit_second_operand_is_counted(tmp_path: Path) -> None:
+    result, ways = fit(tmp_path, precision="w8a16")
+    assert ways["fallback"]["can"] == "yes"
+    for name in ("fallback", "explicit"):
+        (row,) = ways[name]["differs"]
+        assert (row["tensor"], row["planned"], row["predicted"]) == ("k at mm:1", "int16", "uint16")
+    assert ways["split"]["notes"] == ["mm:1 reads 'k' as int16"]
+    (decision,) = [each for each in result.decisions if each.knob == "conversion"]
+    figures = {alternative.label: alternative.figures for alternative in decision.alternatives}
+    assert figures["fallback"]["not_as_planned"] == 1
+    assert not {"split", "qdq"} & {name for name, values in figures.items() if "not_as_planned" in values}
+
+
+def test_every_input_and_output_of_an_integer_part_has_an_entry(tmp_path: Path) -> None:
+    fit(tmp_path, keep=["sq=fp16"])
+    folder = tmp_path / "run" / "qairt" / "split"
+    parts = [p for p in json.loads((folder / "manifest.json").read_bytes())["parts"] if p["computes_in"] == "integer"]
+    assert any("q" in part["inputs"] for part in parts)
+    for part in parts:
+        entries = read_encodings(folder / part["encodings"]).entries
+        assert {*part["inputs"], *part["outputs"]} <= set(entries)
+
+
+def test_blocks_are_a_no_where_the_sdk_does_not_read_them(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    one (float[1, 64, 2, 2] x) => (float[1, 32, 2, 2] y) { [conv] y = Conv(x, w) }"""
+    model = onnx.parser.parse_model(text)
+    weights = np.random.default_rng(0).standard_normal((32, 64, 1, 1), np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    _, ways = fit(tmp_path, model, precision="w4a16-lpbq", block_size=32)
+    for name in ("fallback", "explicit", "split"):
+        assert ways[name]["can"] == "no", name
+        assert "reads weights in blocks and LPBQ: no" in ways[name]["why"]
+        assert any("reads encodings 1.0.0" in row for row in ways[name]["facts"])
+
+
+def test_a_graph_that_is_kept_is_not_cut(tmp_path: Path) -> None:
+    _, ways = fit(tmp_path, keep=["out=fp16"], option={"keep_graph": "1"})
+    assert "split" not in ways
+    assert "folded" not in ways["explicit"]["why"]
+    with pytest.raises(InputError, match="strategy=split cuts the graph"):
+        fit(tmp_path, option={"keep_graph": "1", "strategy": "split"})
+
+
+def test_the_flags_are_those_of_the_plan_and_of_its_inputs(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    scaled (float[1, 4] x, float s) => (float[1, 4] y) { m = Mul(x, s) [out] y = Sigmoid(m) }"""
+    fit(tmp_path, onnx.parser.parse_model(text), precision="w8a16", keep=["out=fp16"])
+    script = (tmp_path / "run" / "qairt" / "explicit" / "convert.sh").read_text()
+    assert "--act_bitwidth 16" in script
+    assert script.count("--input_dim") == 1
+    assert "--input_dim x 1,4" in script
+
+
+def test_only_a_no_is_a_failure(tmp_path: Path) -> None:
+    result, ways = fit(tmp_path, keep=["out=fp16"])
+    (decision,) = [each for each in result.decisions if each.knob == "conversion"]
+    assert ways["qdq"]["can"] == "unknown"
+    assert not any(alternative.failure for alternative in decision.alternatives)
