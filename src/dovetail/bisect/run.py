@@ -153,7 +153,7 @@ def _checked(predicate: str | None, target: Target) -> str:
         return f"it is not {predicate}"
     if target.backend.runner.run is None:
         return f"it compiles as planned; its outputs were not checked: {target.backend.runner.why_not}"
-    return "it compiles as planned, and an output for the first sample is as in its simulation"
+    return "it compiles as planned, and no output for the first sample is far below its simulation"
 
 
 def require_free(output: Path, model: Path, *, force: bool) -> None:

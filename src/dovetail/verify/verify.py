@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -131,36 +131,28 @@ def verify(
         per_call = max(1, used.info().samples // len(samples))
         exact, quantized = runs["float"](samples), runs["simulation"](samples)
         simulated = compare_runs(exact, quantized, ranked, classes, per_call)
-        ran = failing = None
-        numerics = verdicts.numerics({}, None, thresholds, why_not or runner.why_not)
+        ran, numerics = None, verdicts.numerics({}, None, thresholds, why_not or runner.why_not)
         if "target" in runs:
             float_db = backend.float16_db if keeps_float(built.plan) else None
             ran, numerics = run_on_target(
                 runs, ranked, samples, runner, float_db, thresholds, progress, classes, per_call
             )
-        if ran is not None and ran.outputs and numerics.status is Status.FAIL:
-            failing = FailingSample(samples[ran.worst], ran.level_db(thresholds))
+        failing = _failing_sample(ran, numerics, samples, thresholds)
         numerics = verdicts.with_overflow(numerics, simulated)
         with_tail = {name: followed(run, built.tail, folder) for name, run in runs.items()}
         accuracy, emulated = _accuracies(evaluation, with_tail, built, samples, ran, runner, folder)
-        for figures in (accuracy, emulated):
-            if figures is not None:
-                require_figures(thresholds.max_drop_of, figures.figures["float"], "--max-drop")
+        for figures in filter(None, (accuracy, emulated)):
+            require_figures(thresholds.max_drop_of, figures.figures["float"], "--max-drop")
         on_target = None if ran is None else ran.vs_float
-        held_out = evaluation is not None
-        measured = Measured(simulated, on_target, used.info(), per_call, held_out, accuracy, emulated)
+        measured = Measured(simulated, on_target, used.info(), per_call, evaluation is not None, accuracy, emulated)
         judgement = judge(measured, thresholds)
         losses = {}
         if judgement.problems:
             losses = consumer_losses(built.model, built.plan, samples[:TENSOR_SAMPLES], folder)
-    all_verdicts = {
-        "compiled": compiled,
-        "fidelity": verdicts.fidelity(read_back, thresholds, why_not),
-        "numerics": numerics,
-        "accuracy": judgement.verdict,
-    }
+    fidelity = verdicts.fidelity(read_back, thresholds, why_not)
+    judged = {"compiled": compiled, "fidelity": fidelity, "numerics": numerics, "accuracy": judgement.verdict}
     return Verification(
-        verdicts=all_verdicts,
+        verdicts=judged,
         simulation_vs_float=simulated,
         target_vs_float=on_target,
         target_vs_simulation=None if ran is None else ran.vs_simulation,
@@ -175,6 +167,15 @@ def verify(
         judgement=judgement,
         losses=losses,
     )
+
+
+def _failing_sample(
+    ran: TargetRun | None, numerics: Verdict, samples: Sequence[Sample], thresholds: Thresholds
+) -> FailingSample | None:
+    """The sample with the largest difference, if the target's outputs are not those of the simulation."""
+    if ran is None or not ran.outputs or numerics.status is not Status.FAIL:
+        return None
+    return FailingSample(samples[ran.worst], ran.level_db(thresholds))
 
 
 def _runs(built: BuildInputs, simulation: ir.Model, runner: Runner | None, folder: Path) -> dict[str, RunSamples]:

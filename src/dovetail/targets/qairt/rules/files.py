@@ -23,7 +23,7 @@ def float_entry_on_sdk_that_rejects_it(subject: CheckInput) -> Iterator[Finding]
 
     ## What it finds
     With `check --encodings`: entries with `dtype: float`. A finding names every constant behind a Conv that has no
-    entry: with QAIRT 2.33 the converter ends at such a constant. If there is none, one finding is about the file.
+    entry: with QAIRT 2.33 the converter ends at such a constant. Without one, a finding is about the file.
 
     ## Why it matters
     The converter ends with an error that names a constant which is in neither file (`setQInfo: Can't set quantization
