@@ -7,6 +7,7 @@ With CI=true every backend is installed, so a skipped test, or a file skipped at
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 from pathlib import Path
@@ -52,6 +53,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if runs_without_coverage(item.path):
             item.add_marker("no_cover")
+
+
+def pytest_collection_finish() -> None:
+    """The collected tests live to the end: garbage collection took a sixth of the time as it went through them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
