@@ -58,9 +58,8 @@ def test_a_plan_that_quantizes_nothing_is_read_back_too(nodes: str, size: int, t
         {{ {nodes} }}"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
     images = np.random.default_rng(1).standard_normal((6, size)).astype(np.float32)
-    result = dovetail.fit(
-        tmp_path / "m.onnx", target="xnnpack", precision="w8a8", calibration={"x": images}, output=tmp_path / "run"
-    )
+    options = {"target": "xnnpack", "precision": "w8a8", "baselines": "none"}
+    result = dovetail.fit(tmp_path / "m.onnx", calibration={"x": images}, output=tmp_path / "run", **options)
     assert not any(row.scale for row in result.plan)
     assert [row.tensor for row in result.read_back] == ["y"]
     assert result.verdicts["fidelity"].status is Status.PASS
@@ -80,6 +79,7 @@ def test_what_is_kept_in_float_is_read_back(tmp_path: Path) -> None:
         target="xnnpack",
         precision="w8a8",
         keep=("second=fp32",),
+        baselines="none",
         calibration=calibration,
         output=run,
     )

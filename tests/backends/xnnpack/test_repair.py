@@ -21,6 +21,7 @@ def test_weights_with_one_scale_compile(tmp_path: Path) -> None:
     result = dovetail.repair(
         REPROS / "dig_def.onnx",
         target="xnnpack",
+        baselines="none",
         calibration=images,
         output=tmp_path / "run",
         float_model=shipped.model_path,
