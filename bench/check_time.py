@@ -30,36 +30,49 @@ from dovetail.targets import open_target
 # Seconds; printed, not enforced.
 GOAL_S = 2.0
 TARGETS = ("ort-cpu", "qnn-htp:sm8550", "qairt:2.33/v75", "xnnpack", "tensorrt:sm89")
-# A ViT-tiny of this many layers has 1 031 nodes as exported.
-LAYERS = 31
+# Layers of a ViT-tiny with 1 000 nodes as exported, and of one with 1 000 nodes when Q/DQ pairs are counted.
+LAYERS, LAYERS_WITH_PAIRS = 31, 10
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=LAYERS, help="layers of the ViT-tiny")
+    parser.add_argument("--few-layers", type=int, default=LAYERS_WITH_PAIRS, help="of one that is quantized only")
     parser.add_argument("--targets", nargs="*", default=TARGETS)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
-        models = {"float": save(folder, options.layers)}
-        models["QDQ"] = quantized(models["float"], folder / "quantized")
-        for kind, path in models.items():
-            print(f"{kind}: {len(onnx.load(path).graph.node)} nodes, {path.stat().st_size / 1e6:.0f} MB")
-        print(f"{'target':16}{'model':7}{'whole: CPU':>12}{'wall':>8}{'check: CPU':>12}{'wall':>8}   goal {GOAL_S} s")
+        exported = {layers: saved(folder / str(layers), layers) for layers in (options.layers, options.few_layers)}
+        models = {
+            f"{len(onnx.load(path).graph.node)} {kind}": path
+            for kind, path in (
+                ("float", exported[options.layers]),
+                ("QDQ", quantized(exported[options.few_layers])),
+                ("QDQ", quantized(exported[options.layers])),
+            )
+        }
+        print(f"{'target':16}{'nodes':12}{'whole: CPU':>12}{'wall':>8}{'check: CPU':>12}{'wall':>8}   goal {GOAL_S} s")
         for target in options.targets:
             for kind, path in models.items():
                 cpu_s, wall_s = whole_process_s(path, target)
                 alone = run_child("bench.check_time_child", {"model": str(path), "target": target})
                 row = f"{cpu_s:11.2f}s{wall_s:7.2f}s{alone['cpu_s']:11.2f}s{alone['wall_s']:7.2f}s"
-                print(f"{target:16}{kind:7}{row}   {alone['findings']} findings", flush=True)
+                print(f"{target:16}{kind:12}{row}   {alone['findings']} findings", flush=True)
 
 
-def quantized(path: Path, folder: Path) -> Path:
+def saved(folder: Path, layers: int) -> Path:
+    """Write the float model into a folder of its own."""
+    folder.mkdir()
+    return save(folder, layers)
+
+
+def quantized(path: Path) -> Path:
     """Write the model in w8a8 for ort-cpu, with invented ranges: a pair on every edge of an 8-bit kernel."""
     target = open_target("ort-cpu")
     model, _ = normalize(read(path))
     stats = Stats({name: TensorStats(-1.0, 2.0) for name in observed(model, target.table)}, DataInfo("", 1, ""))
     plan = make_plan(model, target.table, stats, Request(target.table.precisions["w8a8"]))
+    folder = path.parent / "quantized"
     folder.mkdir()
     return target.backend.emit(model, plan, folder)[0].path
 

@@ -10,7 +10,6 @@ from dovetail.encoding import QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.origin import nodes_of, origin_of
 from dovetail.model.place import at_tensor
-from dovetail.plan.constraints import build_problem
 from dovetail.plan.validate import storage_on_edge
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
@@ -49,7 +48,7 @@ def different_quantization_around_data_movement_op(subject: CheckInput) -> Itera
     if subject.plan is None:
         return
     severity = Severity.WARNING if subject.table.runs_float_between else Severity.ERROR
-    for unit in build_problem(subject.model, subject.table).units:
+    for unit in subject.problem.units:
         for operand in unit.shared():
             input_qparams = storage_on_edge(subject.plan, operand.edge, operand.name)
             for output in unit.outputs:
