@@ -41,7 +41,8 @@ def different_quantization_around_data_movement_op(subject: CheckInput) -> Itera
       34.5 dB.
     - ort-cpu: onnxruntime 1.31.1, optimized graphs read back: with equal scales and zero points Transpose and Reshape
       run on integers; with different ones DequantizeLinear, the operator in float and QuantizeLinear remain. On this
-      target the finding is a warning.
+      target the finding is a warning. A conversion directly behind another Q/DQ pair that has no second consumer is
+      merged into that pair, so the operator runs in float all the same.
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graphs: with different scales or zero points a
       Reshape runs in float between Dequantize and Quantize, and the compiler inserts a Convert at a Transpose.
     """
