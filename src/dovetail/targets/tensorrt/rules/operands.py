@@ -15,6 +15,11 @@ from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
 
 
+def _as_computed(dtype: str) -> str:
+    """The type in which the builder computes: uint8 is int8 to it, which Q121 reports."""
+    return "int8" if dtype == "uint8" else dtype
+
+
 @rule("Q125")
 def operands_of_different_types(subject: CheckInput) -> Iterator[Finding]:
     """The two operands of a MatMul, Gemm or Conv are quantized to different types, or only the activation is.
@@ -23,7 +28,7 @@ def operands_of_different_types(subject: CheckInput) -> Iterator[Finding]:
     In QDQ models: MatMul, Gemm and Conv with a float8 activation and an int8 weight, an int8 activation and an int4
     weight, and the like, which is an error; and those with a quantized activation beside an operand in float, which is
     a warning. A quantized weight beside a float activation is not reported, nor is an attention block, for which Q421
-    says more.
+    says more, nor uint8 beside int8 (Q121).
 
     ## Why it matters
     The kernels have one type for both operands. The builder rejects two 8-bit types, after the parser has accepted
@@ -50,7 +55,7 @@ def operands_of_different_types(subject: CheckInput) -> Iterator[Finding]:
         dtypes = [str(storage.dtype) for storage in stored]
         quantized = [isinstance(storage, QParams) for storage in stored]
         beside_float = any(q and constant_of(v) is None for q, v in zip(quantized, values, strict=True))
-        if all(quantized) and len(set(dtypes)) > 1:
+        if all(quantized) and len({_as_computed(dtype) for dtype in dtypes}) > 1:
             severity, effect = Severity.ERROR, "which the builder rejects"
         elif not all(quantized) and beside_float:
             severity, effect = Severity.WARNING, "so that it runs in float"
