@@ -62,6 +62,8 @@ def main(folder: Path) -> None:
         output=folder,
         force=True,
     )
+    if result.verdicts["compiled"].status != "pass":
+        sys.exit(result.verdicts["compiled"].reason)
     record = json.loads((folder / "repair.json").read_bytes())
     (before,) = [note for note in record["as_given"] if "attention blocks" in note]
     (after,) = [note for note in result.notes if "attention blocks" in note and not note.startswith("as given")]

@@ -58,6 +58,8 @@ def main(folder: Path) -> None:
         output=folder,
         force=True,
     )
+    if result.verdicts["compiled"].status != "pass":
+        sys.exit(result.verdicts["compiled"].reason)
     (as_given,) = json.loads((folder / "repair.json").read_bytes())["as_given"]
     print(f"as given:   {as_given}")
     for check in ("repaired", "compiled", "fidelity", "numerics"):

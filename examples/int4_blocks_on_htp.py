@@ -37,6 +37,8 @@ def main(folder: Path) -> None:
         output=folder / "repaired",
         **data,
     )
+    if result.verdicts["compiled"].status != "pass":
+        sys.exit(result.verdicts["compiled"].reason)
     record = json.loads((folder / "repaired" / "repair.json").read_bytes())
     (conversion,) = [rewrite for rewrite in record["rewrites"] if rewrite["name"] == "to_lpbq"]
     print(f"{len(conversion['changed'])} weights have integer scales now, {len(conversion['declined'])} have not")

@@ -28,6 +28,8 @@ def main(folder: Path) -> None:
     )
     for check, verdict in result.verdicts.items():
         print(f"{check:11} {verdict.status}: {verdict.reason}")
+    if result.verdicts["compiled"].status != "pass":
+        sys.exit(result.verdicts["compiled"].reason)
     sqnr_db = result.metrics.sqnr_db
     print(f"SQNR of the logits: simulation {sqnr_db.simulation_vs_float['logits']:.1f} dB", end=", ")
     print(f"emulator {(sqnr_db.target_vs_float or {}).get('logits', float('nan')):.1f} dB")

@@ -29,6 +29,8 @@ def main(folder: Path) -> None:
     )
     for check, verdict in result.verdicts.items():
         print(f"{check:11} {verdict.status}: {verdict.reason}")
+    if result.verdicts["compiled"].status != "pass":
+        sys.exit(result.verdicts["compiled"].reason)
     (attention,) = [note for note in result.notes if "attention blocks" in note]
     print(attention)
     if "as one kernel in the planned type: 4" not in attention:

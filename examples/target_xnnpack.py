@@ -28,6 +28,8 @@ def main(folder: Path) -> None:
     )
     for check, verdict in result.verdicts.items():
         print(f"{check:11} {verdict.status}: {verdict.reason}")
+    if result.verdicts["compiled"].status != "pass":
+        sys.exit(result.verdicts["compiled"].reason)
     placement = result.metrics.placement
     accuracy = result.metrics.accuracy.figures
     print(f"top-1 in float {accuracy['float']['top1']:.4f}, on the target {accuracy['target']['top1']:.4f}")

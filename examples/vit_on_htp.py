@@ -70,6 +70,8 @@ def main(folder: Path) -> None:
 
     options = {"target": TARGET, "precision": "w8a16", "baselines": "all", "calibration": {"x": images}}
     result = dovetail.fit(path, output=folder / "run", force=True, **options)
+    if result.verdicts["compiled"].status != "pass":
+        sys.exit(result.verdicts["compiled"].reason)
     estimates = result.metrics.latency_estimate_us
     for name, estimate in estimates.items():
         print(f"{name:7} {estimate.mid_us:5} us estimated, {estimate.mid_us / estimates['fp16'].mid_us:.2f} of fp16")
