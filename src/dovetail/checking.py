@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -35,6 +38,19 @@ from dovetail.target import Target
 DYNAMIC_SHAPE = "Q601"
 
 
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Collect no cycles of objects: of a graph, each collection visits every node and value, and nearly all stay."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_without_garbage_collection()
 def check_file(
     path: str | Path,
     target: Target,
@@ -53,7 +69,6 @@ def check_file(
     if calibration is None and any(shape_of(value) is None for value in raw.graph.inputs):
         return check(CheckInput(raw, target.table, target.facts, raw=raw), [find_rule(DYNAMIC_SHAPE)])
     model, plan = invert(_in_float32(raw)) if is_quantized(raw) else (_as_quantized(raw, target), None)
-    infer_shapes(model)
     if calibration is not None and plan is None:
         model = _fitted(model, calibration)
     stats = None if calibration is None else statistics(model, target.table, calibration)
@@ -63,6 +78,9 @@ def check_file(
 def _in_float32(raw: ir.Model) -> ir.Model:
     """Return a QDQ graph that a plan can describe: float16 operators in float32, every QuantizeLinear saturating."""
     infer_shapes(raw)
+    not_saturating = any(is_quantize(node) and "saturate" in node.attributes for node in raw.graph)
+    if not has_float16(raw) and not not_saturating:
+        return raw
     model = raw.clone()
     as_float32(model)
     for node in model.graph:

@@ -14,6 +14,7 @@ from dovetail.model.read import name_nodes
 from dovetail.model.write import write
 from dovetail.pass_record import PassRecord
 from dovetail.passes.as_float32 import as_float32
+from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.plan.imported_qparams import ImportedQParams
 from dovetail.plan.rows import PlanRow
 from dovetail.report.result import Result
@@ -52,7 +53,7 @@ def compile_as_given(path: Path, target: Target, work: Path) -> CompileResult:
     """Compile the model as given, before the repair.
 
     A copy is compiled, because some compilers write next to the file. Its nodes have unique names, which the compiler's
-    messages refer to.
+    messages refer to, and the types of its tensors are inferred, which a file need not have.
     """
     probe = target.backend.probe()
     if not probe.available:
@@ -63,6 +64,7 @@ def compile_as_given(path: Path, target: Target, work: Path) -> CompileResult:
     names = [node.name for node in model.graph]
     if not all(names) or len(set(names)) != len(names):
         name_nodes(model.graph)
+    infer_shapes(model)
     bench = Workbench(target.table, target.backend, lambda: (), work, available=probe.available)
     return bench.compile((Artifact(MODEL, write(model, folder / path.name)[0]),), folder)
 

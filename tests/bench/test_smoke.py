@@ -11,7 +11,7 @@ from bench.child import ROOT, ChildFailed, run_child
 from bench.score import SESSION_MODES
 
 from bench import __main__ as all_benches
-from bench import block, calibration, encodings, htp, memory, peers, ranges, rounding, sensitivity
+from bench import block, calibration, check_time, encodings, htp, memory, peers, ranges, rounding, sensitivity
 from dovetail.backend import Estimate
 
 
@@ -28,6 +28,13 @@ def test_encodings_prints_every_version(monkeypatch, capsys):
     encodings.main()
     printed = capsys.readouterr().out
     assert all(f"\n{version} " in printed for version in ("0.6.1", "1.0.0", "2.0.0"))
+
+
+def test_check_time_prints_a_row_per_model(capsys):
+    check_time.main(["--layers", "2", "--few-layers", "1", "--targets", "ort-cpu"])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [row[2] for row in rows] == ["float", "QDQ", "QDQ"]
+    assert all(float(cell.rstrip("s")) > 0 for row in rows for cell in row[3:7])
 
 
 def test_sensitivity_prints_all_three_ways(capsys):

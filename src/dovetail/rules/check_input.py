@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import onnx_ir as ir
 
 from dovetail.encodings.records import Encodings
 from dovetail.op_support import OpTable
+from dovetail.plan.constraints import Problem, build_problem
 from dovetail.stats import Stats
 from dovetail.storage import Plan
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class CheckInput:
     """What a rule checks.
 
@@ -30,3 +32,8 @@ class CheckInput:
     stats: Stats | None = None
     raw: ir.Model | None = None
     encodings: Encodings | None = None
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The units and sharing groups of the graph, which most rules need."""
+        return build_problem(self.model, self.table)

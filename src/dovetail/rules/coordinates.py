@@ -56,10 +56,11 @@ def coordinates_times_image_size(subject: CheckInput) -> Iterator[Finding]:
 
     ## Seen on
     - every target, by arithmetic: the scale of an 8-bit tensor with a range of 640 is 640 / 255 = 2.5.
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated (`python -m bench.ranges`): the boxes of a decoder
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated (`python -m bench.ranges`, and
+      tests/backends/qnn_htp/test_ranges.py): the boxes of a decoder
       in w8a16 are at 53.6 dB against float with this multiplication, and at 53.2 dB without it.
     - ort-cpu: onnxruntime 1.31.1, w8a8, YOLOv8n (nudenet 3.4.2): `/model.22/Mul_5` multiplies by strides up to 32, and
-      its output has a scale of 1.24 pixels.
+      its output has a scale of 1.24 pixels (tests/backends/ort_cpu/test_rules.py).
     """
     sides = _image_sides(subject.model.graph)
     for tensor in activations(subject):

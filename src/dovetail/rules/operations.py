@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 import onnx_ir as ir
 
@@ -11,7 +12,7 @@ from dovetail.encoding import DType, Granularity, QParams
 from dovetail.model.edit import constant_of, is_op, shape_of, sole_consumer
 from dovetail.model.origin import origin_of
 from dovetail.model.place import at_node
-from dovetail.plan.constraints import Operand, Unit, build_problem, op_key
+from dovetail.plan.constraints import Operand, Unit, op_key
 from dovetail.plan.validate import storage_on_edge
 from dovetail.rules.check_input import CheckInput
 from dovetail.storage import IN_FLOAT32, Plan, Storage
@@ -61,12 +62,22 @@ class Operation:
         return any(s.dtype is DType.S32 or s.encoding.granularity is not Granularity.TENSOR for s in quantized)
 
 
-def operations(subject: CheckInput) -> Iterator[Operation]:
-    """Yield every operator of a graph that has a plan; nothing for a float graph without one."""
+# The operators of the inputs that are being checked.
+_OPERATIONS: WeakKeyDictionary[CheckInput, tuple[Operation, ...]] = WeakKeyDictionary()
+
+
+def operations(subject: CheckInput) -> tuple[Operation, ...]:
+    """Every operator of a graph that has a plan; nothing for a float graph without one. Nearly every rule asks."""
+    if subject not in _OPERATIONS:
+        _OPERATIONS[subject] = tuple(_operations(subject))
+    return _OPERATIONS[subject]
+
+
+def _operations(subject: CheckInput) -> Iterator[Operation]:
     plan = subject.plan
     if plan is None:
         return
-    units = build_problem(subject.model, subject.table).units
+    units = subject.problem.units
     heads = {unit.nodes[0]: unit for unit in units}
     done: set[ir.Node] = set()
     for unit in units:

@@ -121,8 +121,8 @@ def nan_or_infinity_in_constant(subject: CheckInput) -> Iterator[Finding]:
     folded division by zero; find the operator that produced it.
 
     ## Seen on
-    - ort-cpu: onnxruntime 1.31.1, measured (tests/numerics/test_affine.py): QuantizeLinear silently converts NaN to the
-      lowest integer and saturates infinity.
+    - ort-cpu: onnxruntime 1.31.1, measured (tests/backends/ort_cpu/test_rules.py): QuantizeLinear silently converts NaN
+      to the lowest integer and saturates infinity.
     - every target, by arithmetic: (high - low) / steps is not finite.
     """
     for graph in subject.model.graphs():
@@ -175,8 +175,8 @@ def constant_tensor(subject: CheckInput) -> Iterator[Finding]:
     or remove the branch.
 
     ## Seen on
-    - ort-cpu: onnxruntime 1.31.1, measured: QuantizeLinear with scale 0 and zero point 3 converts 0.0 to 0 instead
-      of 3, and 1.0 to 255.
+    - ort-cpu: onnxruntime 1.31.1, measured (tests/backends/ort_cpu/test_rules.py): QuantizeLinear with scale 0 and zero
+      point 3 converts 0.0 to 0 instead of 3, and 1.0 to 255.
     """
     for constant in constants(subject):
         if not constant.array.any():

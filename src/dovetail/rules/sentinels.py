@@ -48,7 +48,8 @@ def sentinel_in_quantized_tensor(subject: CheckInput) -> Iterator[Finding]:
     ## Seen on
     - qairt: RT-DETRv2 with AIMET encodings, from a public report: decoder `Add_output_0` reaches 2.7e34 (anchors plus a
       sentinel); AP50 falls from 0.499 to 0.021 in W8A16.
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated (`python -m bench.ranges`): a decoder with such
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated (`python -m bench.ranges`, and
+      tests/backends/qnn_htp/test_ranges.py): a decoder with such
       anchors has its boxes at 4.3 dB against float with `--no-range-repair`, and at 55.3 dB without it.
     """
     if subject.plan is None and subject.stats is None:
@@ -105,7 +106,8 @@ def logarithm_of_values_that_quantize_to_zero(subject: CheckInput) -> Iterator[F
     ## Seen on
     - qairt: RT-DETRv2 with AIMET encodings, from a public report: `Div_output_0` to `Div_output_5` of the decoder reach
       1e5.
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated (`python -m bench.ranges`): a decoder with such
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated (`python -m bench.ranges`, and
+      tests/backends/qnn_htp/test_ranges.py): a decoder with such
       boxes has them at 8.8 dB against float with `--no-range-repair`, and at 53.2 dB without it.
     """
     for tensor in activations(subject):

@@ -36,8 +36,8 @@ def dynamic_shape(subject: CheckInput) -> Iterator[Finding]:
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43: a dynamic batch, NonMaxSuppression and NonZero
       are rejected ("cannot get shape", "output must be static").
-    - ort-cpu: onnxruntime 1.31.1 runs dynamic shapes; `dovetail fit` requires fixed ones, so that it measures the same
-      graph that ships.
+    - ort-cpu: onnxruntime 1.31.1 runs dynamic shapes (tests/backends/ort_cpu/test_rules.py); `dovetail fit` requires
+      fixed ones, so that it measures the same graph that ships.
     """
     dynamic_inputs = [value for value in subject.model.graph.inputs if shape_of(value) is None]
     line = shape_line(subject.model) if dynamic_inputs else ""

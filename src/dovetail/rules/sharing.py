@@ -10,7 +10,6 @@ from dovetail.encoding import QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.origin import nodes_of, origin_of
 from dovetail.model.place import at_tensor
-from dovetail.plan.constraints import build_problem
 from dovetail.plan.validate import storage_on_edge
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
@@ -42,14 +41,15 @@ def different_quantization_around_data_movement_op(subject: CheckInput) -> Itera
       34.5 dB.
     - ort-cpu: onnxruntime 1.31.1, optimized graphs read back: with equal scales and zero points Transpose and Reshape
       run on integers; with different ones DequantizeLinear, the operator in float and QuantizeLinear remain. On this
-      target the finding is a warning.
+      target the finding is a warning. A conversion directly behind another Q/DQ pair that has no second consumer is
+      merged into that pair, so the operator runs in float all the same.
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graphs: with different scales or zero points a
       Reshape runs in float between Dequantize and Quantize, and the compiler inserts a Convert at a Transpose.
     """
     if subject.plan is None:
         return
     severity = Severity.WARNING if subject.table.runs_float_between else Severity.ERROR
-    for unit in build_problem(subject.model, subject.table).units:
+    for unit in subject.problem.units:
         for operand in unit.shared():
             input_qparams = storage_on_edge(subject.plan, operand.edge, operand.name)
             for output in unit.outputs:

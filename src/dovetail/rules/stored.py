@@ -12,7 +12,7 @@ from dovetail.encoding import Array, DType, Encoding, QParams
 from dovetail.model.edit import constant_of, is_float
 from dovetail.numerics.histogram import Histogram
 from dovetail.numerics.ranges import params_from_range
-from dovetail.plan.constraints import Operand, Problem, Unit, build_problem
+from dovetail.plan.constraints import Operand, Problem, Unit
 from dovetail.plan.qparams import constant_params
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.loss import QuantizationLoss, loss_of_counts, loss_of_range, loss_of_tensor
@@ -85,8 +85,7 @@ class Constant:
 
 def activations(subject: CheckInput) -> Iterator[Activation]:
     """Yield the activations whose range is known from calibration or from their planned qparams, in graph order."""
-    problem = build_problem(subject.model, subject.table)
-    for value, op_type, encodings in _own_ranges(problem):
+    for value, op_type, encodings in _own_ranges(subject.problem):
         name = value.name or ""
         planned = None if subject.plan is None else _planned(subject.plan.tensors.get(name))
         if not _is_quantized(subject, planned, encodings):
@@ -104,7 +103,7 @@ def constants(subject: CheckInput) -> Iterator[Constant]:
     """Yield every constant once, in the order of their first consumers, except biases, whose scale is derived."""
     plan = subject.plan
     done: set[tuple[str, QParams | None]] = set()
-    for unit in build_problem(subject.model, subject.table).units:
+    for unit in subject.problem.units:
         for operand in unit.operands:
             planned = None if plan is None else _planned(plan.edges.get(operand.edge))
             encodings = _slot_encodings(unit, operand)

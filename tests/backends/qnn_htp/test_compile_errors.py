@@ -115,6 +115,8 @@ CASES = {
 
 def test_every_log_pattern_has_a_case() -> None:
     assert list(CASES) == [row.pattern for row in REJECTIONS]
+    assert {row.code for row in REJECTIONS} == {"Q802", "Q803", "Q804", "Q805", "Q806"}
+    assert {row.code for row in WARNINGS} == {"Q809"}
 
 
 @pytest.mark.parametrize("pattern", CASES)

@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+import dovetail
 from dovetail import rule_docs as docs
 from dovetail.backend import Artifact, CompileResult
 from dovetail.catalog import all_rules, families_with
@@ -130,6 +131,11 @@ def test_the_builder_agrees_with_the_rule(text: str, tmp_path: Path) -> None:
     else:
         assert compile_outcome(path, tmp_path / "built") == expected
         assert is_loadable(path)
+
+
+def test_uint8_beside_int8_is_one_finding(tmp_path: Path) -> None:
+    path = write(docs.case_texts("Q121", "bad")["Q121.bad.onnxtxt"], tmp_path)
+    assert [finding.code for finding in dovetail.check(path, target="tensorrt:sm89")] == ["Q121"]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ NOT_FOR_DEVICE = explanation(
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.3.0 to 2.7.0 (QAIRT 2.47 to 2.51), files of each version loaded by each of the five: a
       newer context binary is rejected in 10 of 10 combinations ("Using newer context binary on old SDK"), a newer DLC
-      in none.
+      in none. The version in a compiled file is read in tests/backends/qnn_htp/test_qairt.py.
     """,
 )
 
@@ -43,7 +43,8 @@ QAIRT_VERSION_UNKNOWN = explanation(
     Compile again with a released version of onnxruntime-qnn, and test the file on the device before it ships.
 
     ## Seen on
-    - qnn-htp: files of QAIRT 2.47 to 2.51 contain exactly one build number; this finding was not seen with them.
+    - qnn-htp: files of QAIRT 2.47 to 2.51 contain exactly one build number; this finding was not seen with them, but
+      with a changed file (tests/rules/test_compiler_findings.py).
     """,
 )
 
@@ -62,7 +63,7 @@ NO_DLC = explanation(
     Read the error in the message. A missing library means a broken installation: install `dovetail-fit[qnn]` again.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0) with libQnnIr.so removed.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0) with libQnnIr.so removed (tests/backends/qnn_htp/test_qairt.py).
     """,
 )
 
@@ -82,7 +83,8 @@ OTHER_ARCHITECTURE = explanation(
     If the SoC number is right, use the architecture that the compiler reports; otherwise correct the number.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0): `soc90/v73` is compiled for v75 ("Option: arch = 75").
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0): `soc90/v73` is compiled for v75 ("Option: arch = 75";
+      tests/backends/qnn_htp/test_chips.py).
     """,
 )
 
@@ -104,7 +106,7 @@ NODE_REJECTED = explanation(
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0): logs of a rejected node from which the line with the reason was
-      removed.
+      removed (tests/rules/test_compiler_findings.py).
     """,
 )
 
@@ -125,7 +127,8 @@ OPERATOR_NOT_SUPPORTED = explanation(
     model, outside the target.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43: Erf ("are not supported by QNN EP"), NonMaxSuppression.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43: Erf ("are not supported by QNN EP"), NonMaxSuppression
+      (tests/backends/qnn_htp/test_compile_errors.py).
     """,
 )
 
@@ -148,7 +151,8 @@ DTYPES_NOT_SUPPORTED = explanation(
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0): "could not create op", "Unsupported input/output datatypes",
-      "per-channel quant", "expected equal to", "SocModel doesn't support FP16".
+      "per-channel quant", "expected equal to", "SocModel doesn't support FP16"
+      (tests/backends/qnn_htp/test_compile_errors.py).
     """,
 )
 
@@ -170,7 +174,7 @@ SHAPE_NOT_SUPPORTED = explanation(
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43: "incorrect Rank 6", "along the last axis", "unsupported
-      equation", "MatMul failed 3110", "output shape must be static".
+      equation", "MatMul failed 3110", "output shape must be static" (tests/backends/qnn_htp/test_compile_errors.py).
     """,
 )
 
@@ -189,7 +193,8 @@ TOO_LARGE_FOR_VTCM = explanation(
     Raise `--option vtcm_mb` up to the VTCM size of the chip, or split the tensor.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, vtcm_mb=1: a Softmax over 900 000 16-bit values.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, vtcm_mb=1: a Softmax over 900 000 16-bit values
+      (tests/backends/qnn_htp/test_compile_errors.py).
     """,
 )
 
@@ -208,7 +213,8 @@ NEEDS_NEWER_ARCHITECTURE = explanation(
     Quantize the operands differently (a MatMul of 16 by 8 bits instead of 16 by 16), or choose a newer chip.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), v69: MatMul of two 16-bit activations requires v73.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), v69: MatMul of two 16-bit activations requires v73
+      (tests/backends/qnn_htp/test_compile_errors.py).
     """,
 )
 
@@ -228,7 +234,8 @@ NO_NODE_NAMED = explanation(
     Read `compile/compile.log`. If it does name a node, Dovetail does not know the format of this log: please report it.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0): logs from which the lines about the rejected node were removed.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0): logs from which the lines about the rejected node were removed
+      (tests/rules/test_compiler_findings.py).
     """,
 )
 
@@ -248,7 +255,8 @@ ERROR_IN_ACCEPTED_GRAPH = explanation(
     Check the verdict `numerics`; if it fails, check the tensor that it names.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0). Error lines that appear for every graph are not reported.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0): the log of Q809 with another error line
+      (tests/rules/test_compiler_findings.py). Error lines that appear for every graph are not reported.
     """,
 )
 
@@ -270,6 +278,6 @@ SCALE_RATIO_TOO_LARGE = explanation(
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43: a Concat of 16-bit tensors with scales 1.3 and 0.0001
-      ("scale too large for requant qu16->qu16: 13000.0").
+      ("scale too large for requant qu16->qu16: 13000.0"; tests/backends/qnn_htp/test_compile_errors.py).
     """,
 )

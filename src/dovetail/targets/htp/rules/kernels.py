@@ -9,7 +9,7 @@ import onnx_ir as ir
 from dovetail.encoding import QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.place import at_node
-from dovetail.plan.constraints import build_problem, op_key
+from dovetail.plan.constraints import op_key
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import operations, say
 from dovetail.rules.rule import rule
@@ -153,7 +153,7 @@ def float_operator_on_chip_without_float16(subject: CheckInput) -> Iterator[Find
 def _float_nodes(subject: CheckInput) -> Iterator[ir.Node]:
     """Yield the nodes that run in float according to the plan or, without a plan, according to the op table."""
     if subject.plan is None:
-        for unit in build_problem(subject.model, subject.table).units:
+        for unit in subject.problem.units:
             if unit.operands and unit.outputs and not any(s.output.dtype.is_quantized for s in unit.signatures):
                 yield unit.nodes[0]
         return

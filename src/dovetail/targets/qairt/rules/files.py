@@ -145,8 +145,8 @@ def encoding_of_tensor_not_in_model(subject: CheckInput) -> Iterator[Finding]:
     Export the encodings from the same ONNX file that is converted, or rename the entries.
 
     ## Seen on
-    - qairt: `onnx::Add_4934` in the report of Q714 is such a name: exporters number tensors, so that a second export
-      of the same model has others.
+    - qairt: `onnx::Add_4934` in the public report of Q714 is such a name: exporters number tensors, so that a second
+      export of the same model has others.
     """
     conversion = conversion_of(subject)
     if conversion is None:

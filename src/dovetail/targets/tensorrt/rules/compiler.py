@@ -25,7 +25,7 @@ NOT_FUSED = explanation(
 
     ## Seen on
     - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: the layer list has `_gemm_mha_v2`, or a layer for each operator of
-      the attention block.
+      the attention block (tests/backends/tensorrt/test_target.py).
     """,
 )
 
@@ -45,6 +45,7 @@ NOT_IN_LAYER_LIST = explanation(
     attention is there under another name, please report it.
 
     ## Seen on
-    - tensorrt: tensorrt-rtx 1.7.1.116, sm89: layer lists from which the layers of the attention block were removed.
+    - tensorrt: tensorrt-rtx 1.7.1.116, sm89: layer lists from which the layers of the attention block were removed
+      (tests/rules/test_compiler_findings.py).
     """,
 )

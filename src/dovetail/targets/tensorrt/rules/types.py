@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.encoding import QParams
+from dovetail.encoding import Array, QParams
 from dovetail.finding import Finding, Place, Severity
 from dovetail.model.edit import attribute, constant_of
 from dovetail.model.place import at_edge, at_tensor
@@ -31,6 +31,11 @@ def _place(node: ir.Node) -> Place:
     return at_tensor(node.outputs[0] if value is None else value)
 
 
+def _no_zero_point(node: ir.Node) -> Array:
+    """The zero point that a QuantizeLinear without one has: zero, in its output type, which is uint8 by default."""
+    return np.zeros((), ir.DataType(attribute(node, "output_dtype", 0) or ir.DataType.UINT8).numpy())
+
+
 @rule("Q121")
 def unsigned_or_asymmetric_activation(subject: CheckInput) -> Iterator[Finding]:
     """An activation is quantized to uint8, or with a zero point other than 0.
@@ -50,7 +55,7 @@ def unsigned_or_asymmetric_activation(subject: CheckInput) -> Iterator[Finding]:
       rejects zero point 128 ("Non-zero zero point is not supported").
     """
     for node in _quantizers(subject):
-        points = constant_of(node.inputs[2]) if len(node.inputs) > 2 else np.zeros((), np.uint8)
+        points = constant_of(node.inputs[2]) if len(node.inputs) > 2 else _no_zero_point(node)
         if points is None or not (points.dtype == np.uint8 or (points.dtype == np.int8 and points.any())):
             continue
         effect = "rejects" if points.any() else "computes as int8: values above 127 saturate"

@@ -1,0 +1,48 @@
+"""Q4 on HTP: what exporters leave in attention and integers do not need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dovetail.edge import Edge
+from dovetail.encoding import QParams
+from dovetail.finding import Finding, Severity
+from dovetail.model.edit import is_op
+from dovetail.model.place import at_node
+from dovetail.plan.validate import storage_on_edge
+from dovetail.rules.check_input import CheckInput
+from dovetail.rules.operations import say
+from dovetail.rules.rule import rule
+
+
+@rule("Q405")
+def nan_test_of_quantized_tensor(subject: CheckInput) -> Iterator[Finding]:
+    """An IsNaN reads a quantized tensor, which cannot be NaN.
+
+    ## What it finds
+    In QDQ models: IsNaN of a quantized tensor, most often `Softmax -> IsNaN -> Where` in attention, as torch exports
+    scaled_dot_product_attention with a mask.
+
+    ## Why it matters
+    HTP has no integer kernel for IsNaN: the compiler inserts a Dequantize, and tests every attention weight in float,
+    for a result that is always false. It costs more than the arithmetic of the block.
+
+    ## How to fix it
+    Remove the IsNaN and the Where before quantizing; `dovetail fit` and `dovetail repair` do this where no row can be
+    masked completely.
+
+    ## Seen on
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graph: the tensor is dequantized in front of IsNan.
+      SoC 52, estimates of a ViT-tiny block quantized to W8A16 with onnxruntime's QNN helpers: 329 us with the guard and
+      a mask of zeros (`python examples/vit_on_htp.py`), 109 us without both, 139 us in float16.
+    """
+    plan = subject.plan
+    for node in subject.model.graph if plan is not None else ():
+        value = node.inputs[0] if is_op(node, "IsNaN") else None
+        if plan is None or value is None:
+            continue
+        storage = storage_on_edge(plan, Edge(node.name or "", 0), str(value.name))
+        if isinstance(storage, QParams):
+            message = f"{say(node)} tests a tensor in {storage.dtype}, which cannot be NaN: HTP dequantizes it to do so"
+            fix = "remove the IsNaN and the Where that reads it, before quantizing; `dovetail repair` does this"
+            yield Finding("Q405", at_node(node), message, Severity.WARNING, fix=fix)

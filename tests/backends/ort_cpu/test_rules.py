@@ -1,0 +1,83 @@
+"""What the rules say about ONNX Runtime on CPU, on the real runtime: Q301, Q502, Q503, Q510, Q601."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import dovetail
+from dovetail.backend import Artifact
+from dovetail.errors import InputError
+from dovetail.model.data_movement import DATA_MOVEMENT_OPS
+from dovetail.targets import open_target
+from tests.networks.wheels import NUDENET, fetch_or_skip
+from tests.rules.cases import cases_of, head_of, write
+
+HEAD = '<ir_version: 10, opset_import: ["": 21]>\n'
+
+
+def _cases() -> list[Any]:
+    """The cases whose head says what ONNX Runtime does with them."""
+    return [pytest.param(text, id=name) for name, _, _, text in cases_of("ort-cpu") if "compiled" in head_of(text)]
+
+
+@pytest.mark.parametrize("text", _cases())
+def test_onnxruntime_agrees_with_the_rule(text: str, tmp_path: Path) -> None:
+    """Q301: an operator that moves data runs on integers, or in float between DequantizeLinear and QuantizeLinear."""
+    compiled = open_target("ort-cpu").backend.compile((Artifact("model", write(text, tmp_path)),), tmp_path)
+    assert compiled.error == ""
+    optimized = next(artifact.path for artifact in compiled.artifacts if artifact.name == "optimized")
+    graph = onnx.shape_inference.infer_shapes(onnx.load(optimized)).graph
+    types = {v.name: v.type.tensor_type.elem_type for v in (*graph.value_info, *graph.input, *graph.output)}
+    moved = [types[node.input[0]] for node in graph.node if node.op_type in DATA_MOVEMENT_OPS]
+    assert moved
+    in_float = onnx.TensorProto.FLOAT in moved
+    assert ("changed" if in_float else "as planned") == head_of(text)["compiled"]
+
+
+def quantized(values: list[float], scale: float, zero_point: int) -> list[int]:
+    text = f"""{HEAD} g (float[N] x) => (uint8[N] y) <float s = {{{scale}}}, uint8 z = {{{zero_point}}}>
+        {{ y = QuantizeLinear(x, s, z) }}"""
+    session = onnxruntime.InferenceSession(
+        onnx.parser.parse_model(text).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (integers,) = session.run(None, {"x": np.asarray(values, np.float32)})
+    return [int(integer) for integer in integers]
+
+
+def test_nan_becomes_the_lowest_integer_and_infinity_saturates() -> None:
+    """Q502."""
+    infinity = float("inf")
+    assert quantized([float("nan"), infinity, -infinity, 1.0], 0.5, 3) == [0, 255, 0, 5]
+
+
+def test_a_scale_of_zero_ignores_the_zero_point() -> None:
+    """Q503: a tensor of zeros does not become its zero point; with the scale 1, which Dovetail uses, it does."""
+    assert quantized([0.0, 1.0], 0.0, 3) == [0, 255]
+    assert quantized([0.0], 1.0, 3) == [3]
+
+
+def test_onnxruntime_runs_dynamic_shapes_that_fit_refuses(tmp_path: Path) -> None:
+    """Q601."""
+    path = tmp_path / "dynamic.onnx"
+    onnx.save(onnx.parser.parse_model(f"{HEAD} g (float[N,4] x) => (float[N,4] y) {{ y = Relu(x) }}"), path)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    for rows in (1, 3):
+        assert session.run(None, {"x": np.ones((rows, 4), np.float32)})[0].shape == (rows, 4)
+    with pytest.raises(InputError, match="--shape x=1,4"):
+        dovetail.fit(path, target="ort-cpu", calibration="random", output=tmp_path / "run")
+
+
+def test_the_boxes_of_yolov8n_have_a_scale_of_a_pixel(tmp_path: Path) -> None:
+    """Q510: ``/model.22/Mul_5`` multiplies by strides up to 32."""
+    model = fetch_or_skip(NUDENET, "320n.onnx")
+    findings = dovetail.check(model, target="ort-cpu", shape={"images": (1, 3, 320, 320)}, calibration="random:1")
+    (finding,) = [finding for finding in findings if finding.code == "Q510"]
+    assert "Mul '/model.22/Mul_5'" in finding.message
+    assert finding.numbers["factor"] == 32
+    assert 1.2 < finding.numbers["high"] / 255 < 1.3
