@@ -181,7 +181,8 @@ class OpTable:
     is one kernel, which gains most from 8 bits: a mixed precision leaves it quantized. ``why_no_block_size``: why
     it does not support the block size of an encoding; empty if it does. ``why_not_over``: the same for blocks of an
     encoding over a number of input channels. ``mixes_blocks``: blocks with float scales and blocks with integer scales
-    can be in one graph.
+    can be in one graph. ``one_encoding``: what ships is a file with one encoding per tensor, which cannot say that one
+    consumer reads a tensor in another one (``plan/one_encoding.py``).
     """
 
     target: str
@@ -201,6 +202,7 @@ class OpTable:
     why_no_block_size: Callable[[Encoding], str] = lambda encoding: ""
     why_not_over: Callable[[Encoding, int], str] = lambda encoding, channels: ""
     mixes_blocks: bool = True
+    one_encoding: bool = False
 
 
 # The choice of a precision, and of operators in a wider one, by trials; and the same with 4-bit weights, which takes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -16,7 +16,9 @@ from dovetail.encodings.records import Encodings, TensorEncoding
 from dovetail.encodings.shapes import model_tensors
 from dovetail.model.edit import add_initializer, constant_of
 from dovetail.model.origin import carry, each_value, origin_of
+from dovetail.plan.same_values import as_symmetric
 from dovetail.storage import Choice, Plan, Reason
+from dovetail.targets.qairt.coloring import Domain, domains
 from dovetail.targets.qairt.facts import fact
 from dovetail.targets.qairt.predict import PredictedTensor
 from dovetail.targets.qairt.sdk import Answer, Subject, Version
@@ -28,6 +30,7 @@ READS = {
     v2_0_0.VERSION: Subject.READS_2_0_0,
     v2_0_0.READ_ONLY: Subject.READS_2_1_0,
 }
+_FLOATS = ("float16", "float32")
 _ONE_ENTRY = "an encodings file has one entry per tensor, which cannot say how one operator reads it"
 
 
@@ -57,10 +60,12 @@ class Exported:
     """The entries of a plan, by the names of the graph that is converted; ``lost``: edges that encodings cannot have.
 
     A file has one entry per tensor, so that a consumer which reads it in another encoding is left to the converter.
+    ``symmetric``: tensors whose entry is signed, with the values of the unsigned dtype that the plan has.
     """
 
     entries: Mapping[str, TensorEncoding]
     lost: tuple[LostEdge, ...] = ()
+    symmetric: frozenset[str] = frozenset()
 
 
 def one_storage_per_constant(model: ir.Model, plan: Plan) -> ir.Model:
@@ -83,8 +88,34 @@ def one_storage_per_constant(model: ir.Model, plan: Plan) -> ir.Model:
 
 def exported(model: ir.Model, plan: Plan) -> Exported:
     """The entries of every tensor and constant that the plan stores, float ones included."""
-    entries = encodings_of(plan, model).entries
-    return Exported(entries, lost_edges(model, plan, entries))
+    symmetric = _symmetric_entries(model, plan)
+    entries = {**encodings_of(plan, model).entries, **symmetric}
+    return Exported(entries, lost_edges(model, plan, entries), frozenset(symmetric))
+
+
+def _symmetric_entries(model: ir.Model, plan: Plan) -> dict[str, TensorEncoding]:
+    """The entries of tensors that a consumer requires to be symmetric and that have such values, marked as symmetric.
+
+    Tensors that share their qparams have the same entry, and so has a constant that joins them.
+    """
+    groups: dict[str, QParams] = {}
+    for node in model.graph:
+        for index, value in enumerate(node.inputs):
+            read = plan.edges.get(Edge(str(node.name), index))
+            own = None if value is None else plan.tensors.get(str(value.name))
+            if value is None or read is None or own is None or not isinstance(own.storage, QParams):
+                continue
+            if isinstance(read.storage, QParams) and as_symmetric(own.storage, read.storage.encoding) == read.storage:
+                groups[own.group or str(value.name)] = read.storage
+    found = {name: groups[c.group or name] for name, c in plan.tensors.items() if (c.group or name) in groups}
+    for node in model.graph:
+        output = found.get(str(node.outputs[0].name)) if node.outputs else None
+        for index, value in enumerate(node.inputs):
+            choice = plan.edges.get(Edge(str(node.name), index))
+            is_constant = value is not None and constant_of(value) is not None
+            if output is not None and choice is not None and choice.why is Reason.SHARED and is_constant:
+                found[str(value.name if value is not None else "")] = output
+    return {name: entry_of(name, params, False) for name, params in found.items()}
 
 
 def lost_edges(model: ir.Model, plan: Plan, entries: Mapping[str, TensorEncoding]) -> tuple[LostEdge, ...]:
@@ -156,14 +187,36 @@ def not_as_planned(
         if row is None:
             continue
         dtype = choice.storage.dtype
-        same_float = not dtype.is_quantized and row.dtype in ("float16", "float32")
-        if not same_float and row.dtype != str(dtype):
-            rows.append(Difference(name, str(dtype), row.dtype, str(row.cause)))
+        planned = export.entries[name].dtype_text if name in export.symmetric else str(dtype)
+        same_float = not dtype.is_quantized and row.dtype in _FLOATS
+        if not same_float and row.dtype != planned:
+            rows.append(Difference(name, planned, row.dtype, str(row.cause)))
+    rows += _operators_not_as_planned(model, plan, predicted)
     for lost in export.lost:
         row = predicted.get(lost.tensor)
         found = "not predicted" if row is None else row.dtype
         rows.append(Difference(f"{lost.tensor} at {lost.edge}", str(lost.dtype), found, _ONE_ENTRY))
     return tuple(rows)
+
+
+def _operators_not_as_planned(
+    model: ir.Model, plan: Plan, predicted: Mapping[str, PredictedTensor]
+) -> Iterator[Difference]:
+    """The operators that compute in float although they are planned in integers, or the other way.
+
+    An operator computes in float if one of its tensors does.
+    """
+    planned = domains(model, plan)
+    for node in model.graph:
+        domain, values = planned[str(node.name)], (*node.inputs, *node.outputs)
+        rows = [row for v in values if v is not None and (row := predicted.get(str(v.name))) is not None]
+        in_float = [row for row in rows if row.dtype in _FLOATS]
+        if not rows or domain is Domain.NEITHER or (domain is Domain.FLOAT) == bool(in_float):
+            continue
+        found, cause = Domain.INTEGER, "all its tensors have entries"
+        if in_float:
+            found, cause = Domain.FLOAT, f"{in_float[0].tensor!r} is float: {in_float[0].cause}"
+        yield Difference(f"operator {node.name}", str(domain), str(found), cause)
 
 
 def not_predicted(model: ir.Model, plan: Plan, predicted: Mapping[str, PredictedTensor]) -> tuple[str, ...]:

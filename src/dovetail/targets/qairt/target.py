@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def open_target(suffix: str, options: Mapping[str, str]) -> Target:
     return Target(
         name=facts.name,
         facts=facts,
-        table=limited(htp_table(facts.name, facts.chip), workarounds),
+        table=replace(limited(htp_table(facts.name, facts.chip), workarounds), one_encoding=True),
         backend=_backend(facts),
         rewrites=Rewrites(() if facts.keep_graph else passes),
         rules=RULES,
