@@ -122,6 +122,7 @@ class OpSupport:
     results.
     ``rescaled``: for a node, the index of an input and its dtype, why this input must be read with another scale than
     its tensor has, by an explicit requantization; empty where it may be read as it is.
+    ``narrowest_with_float``: in float, it does not read a quantized activation of fewer bits beside a float one.
     ``known_from``: the version, and how this is known.
     """
 
@@ -137,6 +138,7 @@ class OpSupport:
     least_weight_scale: Callable[[DType, float, float | None], float] | None = None
     output_scale: Callable[[ir.Node, DType, float], float] | None = None
     rescaled: Callable[[ir.Node, int, DType], str] | None = None
+    narrowest_with_float: int = 0
     known_from: str = ""
 
 

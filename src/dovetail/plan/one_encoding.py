@@ -10,7 +10,7 @@ In such a file, an operator computes in float if a tensor of it has no entry, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from dovetail.edge import Edge
 from dovetail.encoding import Encoding, QParams
@@ -43,17 +43,34 @@ def closing_pins(problem: Problem, solution: Solution, pins: Pins) -> dict[str, 
     in_float = next((p for p in precisions if p.activation == problem.table.float_encoding), None)
     if in_float is None:
         return {}
-    free = [u for u in problem.units if u.name not in pins.units and computing_in(u, usable(u), in_float)]
+    free = {u.name: u for u in problem.units if u.name not in pins.units and computing_in(u, usable(u), in_float)}
     closing = {
-        unit.name: Pin(in_float, Reason.NEIGHBOURS, f"kept in float: {operand.name!r} cannot be converted here, {_WHY}")
-        for unit in free
+        unit.name: f"{operand.name!r} cannot be converted here, {_WHY}"
+        for unit in free.values()
         for operand in unit.operands
         if not operand.constant and _needs_conversion(problem, solution, unit, operand)
     }
-    between = "kept in float: it is between float operators"
-    return closing or {
-        unit.name: Pin(in_float, Reason.NEIGHBOURS, between) for unit in free if _is_between(problem, solution, unit)
+    closing |= {
+        source.name: f"{unit.label} {unit.name!r} has no kernel that reads it with so few bits beside a float tensor"
+        for unit in problem.units
+        for source in _too_narrow(problem, solution, unit)
+        if source.name in free
     }
+    if not closing:
+        closing = {u.name: "it is between float operators" for u in free.values() if _is_between(problem, solution, u)}
+    return {name: Pin(in_float, Reason.NEIGHBOURS, f"kept in float: {why}") for name, why in closing.items()}
+
+
+def _too_narrow(problem: Problem, solution: Solution, unit: Unit) -> Iterator[Unit]:
+    """The operators that write what a float operator cannot read beside a float tensor, because it has too few bits."""
+    least = 0 if unit.support is None else unit.support.narrowest_with_float
+    if not least or not _computes_in_float(solution, unit) or not _reads_float(problem, solution, unit):
+        return
+    for operand in unit.operands:
+        dtype = None if operand.constant else solution.groups[problem.group_of[operand.name]].encoding.dtype
+        source = _computed_by(problem, operand.name)
+        if dtype is not None and dtype.is_quantized and dtype.bits < least and source is not None:
+            yield source
 
 
 def _is_between(problem: Problem, solution: Solution, unit: Unit) -> bool:
@@ -100,11 +117,10 @@ def _needs_conversion(problem: Problem, solution: Solution, unit: Unit, operand:
 
 def _read(problem: Problem, solution: Solution, unit: Unit, operand: Operand) -> Encoding | None:
     """The quantized encoding in which a unit reads an activation; None if it reads float."""
+    slot = solution.signatures[unit.name].slot(operand.slot)
+    encoding = None if slot is None else slot.encoding
     if operand in unit.shared():
         encoding = solution.groups[problem.group_of[unit.outputs[0].name or ""]].encoding
-    else:
-        slot = solution.signatures[unit.name].slot(operand.slot)
-        encoding = None if slot is None else slot.encoding
     return encoding if encoding is not None and encoding.dtype.is_quantized else None
 
 

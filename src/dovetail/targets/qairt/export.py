@@ -34,10 +34,12 @@ _FLOATS = ("float16", "float32")
 _ONE_ENTRY = "an encodings file has one entry per tensor, which cannot say how one operator reads it"
 
 
-def version_for(sdk: Version, *, floats: bool = False, blocks: bool = False) -> str:
+def version_of(sdk: Version, entries: Mapping[str, TensorEncoding]) -> str:
     """The version of encodings that an SDK reads; 2.0.0 has no float entries, 0.6.1 no blocks."""
+    floats = any(entry.is_float for entry in entries.values())
     if fact(Subject.READS_2_0_0, sdk).answer is Answer.YES and not floats:
         return v2_0_0.VERSION
+    blocks = any(entry.is_blocked for entry in entries.values())
     if blocks or (floats and fact(Subject.READS_1_0_0, sdk).answer is Answer.YES):
         return v1_0_0.VERSION
     return v0_6_1.VERSION

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from dovetail.backend import Artifact, Backend, CompileResult, ReadBack, Runner
+from dovetail.op_support import OpTable
 from dovetail.storage import Plan
 from dovetail.target import Family, Rewrites, Target
 from dovetail.targets.htp.rewrites import REWRITES
@@ -18,8 +19,11 @@ from dovetail.targets.htp.workarounds.workaround import limited
 from dovetail.targets.qairt.conversion_knob import conversion
 from dovetail.targets.qairt.converted import read_converted, read_output
 from dovetail.targets.qairt.emit import FOLDER, chosen, emit
+from dovetail.targets.qairt.facts import fact
+from dovetail.targets.qairt.mixed_matmul import MATMULS
 from dovetail.targets.qairt.options import KEYS, SUFFIXES, QairtFacts, read_facts
 from dovetail.targets.qairt.rules import RULES as QAIRT_RULES
+from dovetail.targets.qairt.sdk import Answer, Subject
 from dovetail.targets.qairt.sdk_tools import NET, probe, run_script
 from dovetail.targets.qairt.ways import WayName
 from dovetail.targets.qnn_htp.read_back import EVIDENCE
@@ -36,6 +40,7 @@ _NOTE = (
 )
 _NO_LATENCY = "`--target qnn-htp:soc52` estimates it for the same plan"
 _FLOAT16_DB = 48.0
+_WIDE = 16
 
 
 def open_target(suffix: str, options: Mapping[str, str]) -> Target:
@@ -46,12 +51,20 @@ def open_target(suffix: str, options: Mapping[str, str]) -> Target:
     return Target(
         name=facts.name,
         facts=facts,
-        table=replace(limited(htp_table(facts.name, facts.chip), workarounds), one_encoding=True),
+        table=_table(facts, limited(htp_table(facts.name, facts.chip), workarounds)),
         backend=_backend(facts),
         rewrites=Rewrites(() if facts.keep_graph else passes),
         rules=RULES,
         knobs=(mixed(WIDE_OUTPUTS), conversion(facts)),
     )
+
+
+def _table(facts: QairtFacts, table: OpTable) -> OpTable:
+    """What HTP supports, as far as an encodings file can say it and the converter's kernels allow it."""
+    ops = dict(table.ops)
+    if fact(Subject.FLOAT_BY_UINT8, facts.sdk).answer is not Answer.YES:
+        ops |= {name: replace(ops[name], narrowest_with_float=_WIDE) for name in MATMULS}
+    return replace(table, ops=ops, one_encoding=True)
 
 
 FAMILY = Family(open_target, SUFFIXES, KEYS, RULES)
