@@ -33,7 +33,6 @@ from dovetail.trials.knobs.wide_outputs import WIDE_OUTPUTS
 RULES = (*GRAPH_RULES, *QAIRT_RULES)
 _CANNOT_RUN = "what Qualcomm's converters write runs on a device; `--target qnn-htp` emulates the same plan"
 _NO_CONVERTER = "the way qdq has no converter: compile model.onnx with ONNX Runtime's QNN provider (--target qnn-htp)"
-_OWN_MODEL = "with keep_graph=1 your own ONNX file is converted, which is not in the run: run {}/convert.sh MODEL.onnx"
 _NOTE = (
     "qairt/ways.json ranks the ways to convert this plan, qairt/prediction.json has the predicted precision of every "
     "tensor, qairt/WAY/convert.sh the commands; predictions are not checks"
@@ -71,30 +70,31 @@ FAMILY = Family(open_target, SUFFIXES, KEYS, RULES)
 
 
 def _backend(facts: QairtFacts) -> Backend:
-    return Backend(
+    backend = Backend(
         probe=partial(probe, facts),
         emit=partial(emit, facts),
-        compile=partial(_compile, facts),
+        compile=partial(_compile, facts, None),
         read_back=_read_back,
         converted=read_output,
         runner=Runner(None, _CANNOT_RUN, notes=(_NOTE,)),
         float16_db=_FLOAT16_DB,
         no_latency=_NO_LATENCY,
     )
+    if not facts.keep_graph:
+        return backend
+    return replace(backend, for_file=lambda path: replace(backend, compile=partial(_compile, facts, path.absolute())))
 
 
-def _compile(facts: QairtFacts, artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
-    """Run the script of the chosen way with the installed SDK."""
+def _compile(facts: QairtFacts, own_model: Path | None, artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
+    """Run the script of the chosen way with the installed SDK; ``own_model``: the file that it converts."""
     way = chosen(facts, artifacts[0].path.parent / FOLDER)
     if way is WayName.QDQ:
         return CompileResult(artifacts, error=_NO_CONVERTER, finished=False)
-    if facts.keep_graph:
-        return CompileResult(artifacts, error=_OWN_MODEL.format(f"{FOLDER}/{way}"), finished=False)
-    return run_script(facts, artifacts[0].path.parent / FOLDER / way, artifacts, folder / "convert.log")
+    return run_script(facts, artifacts[0].path.parent / FOLDER / way, artifacts, folder / "convert.log", own_model)
 
 
 def _read_back(compiled: CompileResult, plan: Plan) -> ReadBack:
     graphs = [artifact.path for artifact in compiled.artifacts if artifact.name == NET]
-    if len(graphs) != 1:
-        return ReadBack((), EVIDENCE, unparsed=f"the converter wrote {len(graphs)} files *_net.json, expected one")
-    return read_converted(compiled.artifacts[0].path, graphs[0], plan)
+    if not graphs:
+        return ReadBack((), EVIDENCE, unparsed="the converter wrote no *_net.json")
+    return read_converted(compiled.artifacts[0].path, graphs, plan)
