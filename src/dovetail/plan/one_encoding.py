@@ -37,28 +37,32 @@ def symmetric_reads(problem: Problem, solution: Solution) -> dict[str, Encoding]
 
 
 def closing_pins(problem: Problem, solution: Solution, pins: Pins) -> dict[str, Pin]:
-    """The operators that compute in float because one input would need a conversion; without any, those between float
-    operators, so that the float operators are connected."""
+    """The operators to compute in float: those between float operators, so that these are connected; without any, those
+    of which an input would need a conversion."""
     precisions = problem.table.precisions.values()
     in_float = next((p for p in precisions if p.activation == problem.table.float_encoding), None)
     if in_float is None:
         return {}
     free = {u.name: u for u in problem.units if u.name not in pins.units and computing_in(u, usable(u), in_float)}
+    why = {u.name: "it is between float operators" for u in free.values() if _is_between(problem, solution, u)}
+    why = why or _closing(problem, solution, free)
+    return {name: Pin(in_float, Reason.NEIGHBOURS, f"kept in float: {text}") for name, text in why.items()}
+
+
+def _closing(problem: Problem, solution: Solution, free: Mapping[str, Unit]) -> dict[str, str]:
+    """The operators that would need a conversion, or that write what a float operator cannot read, with the reason."""
     closing = {
         unit.name: f"{operand.name!r} cannot be converted here, {_WHY}"
         for unit in free.values()
         for operand in unit.operands
         if not operand.constant and _needs_conversion(problem, solution, unit, operand)
     }
-    closing |= {
+    return closing | {
         source.name: f"{unit.label} {unit.name!r} has no kernel that reads it with so few bits beside a float tensor"
         for unit in problem.units
         for source in _too_narrow(problem, solution, unit)
         if source.name in free
     }
-    if not closing:
-        closing = {u.name: "it is between float operators" for u in free.values() if _is_between(problem, solution, u)}
-    return {name: Pin(in_float, Reason.NEIGHBOURS, f"kept in float: {why}") for name, why in closing.items()}
 
 
 def _too_narrow(problem: Problem, solution: Solution, unit: Unit) -> Iterator[Unit]:

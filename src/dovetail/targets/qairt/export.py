@@ -31,6 +31,8 @@ READS = {
     v2_0_0.READ_ONLY: Subject.READS_2_1_0,
 }
 _FLOATS = ("float16", "float32")
+_BIAS_BITS = 32
+_NO_SUCH_TENSOR = "your file has no tensor with these values: normalizing the graph changed them (a folded BatchNorm)"
 _ONE_ENTRY = "an encodings file has one entry per tensor, which cannot say how one operator reads it"
 
 
@@ -219,6 +221,19 @@ def _operators_not_as_planned(
         if in_float:
             found, cause = Domain.FLOAT, f"{in_float[0].tensor!r} is float: {in_float[0].cause}"
         yield Difference(f"operator {node.name}", str(domain), str(found), cause)
+
+
+def without_original_name(model: ir.Model, entries: Mapping[str, TensorEncoding]) -> tuple[Difference, ...]:
+    """The entries that the caller's own file has no tensor for: passes changed the values, as a folded BatchNorm does.
+
+    Biases are not among them: their scale follows from their layer.
+    """
+    values = {str(value.name): value for value in each_value(model.graph)}
+    return tuple(
+        Difference(name, entry.dtype_text, "no entry", _NO_SUCH_TENSOR)
+        for name, entry in entries.items()
+        if name in values and not origin_of(values[name]).exact and entry.bits != _BIAS_BITS
+    )
 
 
 def not_predicted(model: ir.Model, plan: Plan, predicted: Mapping[str, PredictedTensor]) -> tuple[str, ...]:

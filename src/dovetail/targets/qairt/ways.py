@@ -22,6 +22,7 @@ from dovetail.targets.qairt.export import (
     not_predicted,
     part_entries,
     version_of,
+    without_original_name,
 )
 from dovetail.targets.qairt.facts import fact
 from dovetail.targets.qairt.mixed_matmul import mixed_matmuls
@@ -119,6 +120,8 @@ def ways_out(model: ir.Model, plan: Plan, export: Exported, facts: QairtFacts, p
         way = Way(name, _ABOUT[name], can, why, tuple(map(str, rows)), count, crossing)
         if name in predictions:
             differs = not_as_planned(model, plan, export, predictions[name])
+            if facts.keep_graph:
+                differs = (*differs, *without_original_name(model, entries[name]))
             left = not_predicted(model, plan, predictions[name])
             way = replace(way, differs=differs, not_predicted=left, notes=tuple(map(str, export.lost)))
         if name is WayName.SPLIT:
