@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+from tests.backends.qairt.detector import first_sample, write_detector
 
 import dovetail
 from dovetail.backend import Artifact
@@ -24,7 +25,6 @@ from dovetail.targets.htp.chips import chip_named
 from dovetail.targets.qnn_htp.compile import compile_model
 from dovetail.targets.qnn_htp.options import read_options
 from dovetail.targets.qnn_htp.target import read_back, run
-from tests.backends.qairt.detector import first_sample, write_detector
 
 TARGET, CHIP = "qairt:2.33/v75", "sm8650"
 LEAST_DB = 45

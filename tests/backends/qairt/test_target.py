@@ -212,6 +212,44 @@ def test_keep_graph_only_writes_encodings_by_original_name(tmp_path: Path) -> No
     assert [str(f.place) for f in result.findings if f.code == "Q721"] == ["matmul"]
 
 
+def test_what_the_callers_file_has_no_tensor_for_is_counted(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    folded (float[1, 4, 2, 2] x) => (float[1, 2, 2, 2] y)
+    <float[2, 4, 1, 1] w = {0.5, -0.5, 0.25, 1, 0.5, 1, 0.25, -1}, float[2] g = {2, 3}, float[2] b = {0.5, -0.5},
+     float[2] m = {0, 1}, float[2] v = {1, 2}>
+    { c = Conv(x, w) [norm] n = BatchNormalization(c, g, b, m, v) y = Sigmoid(n) }"""
+    model = tmp_path / "folded.onnx"
+    onnx.save(onnx.parser.parse_model(text), model)
+    differs = {}
+    for keep in ("0", "1"):
+        dovetail.fit(
+            model, target="qairt:2.33/v75", calibration="random:2", precision="w8a16", output=tmp_path / keep,
+            option={"keep_graph": keep},
+        )  # fmt: skip
+        differs[keep] = ways(tmp_path / keep)["fallback"]["differs"]
+    assert differs["0"] == []
+    (row,) = differs["1"]
+    assert (row["planned"], row["predicted"]) == ("int8", "no entry")
+    assert "your file has no tensor with these values" in row["cause"]
+
+
+def test_an_operand_with_a_scale_of_its_own_is_counted(tmp_path: Path) -> None:
+    """HTP needs it for some 16-bit SiLU, and encodings cannot say it."""
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    silu (float[1, 8, 12, 12] x) => (float[1, 8, 10, 10] y)
+    { n = AveragePool<kernel_shape=[3, 3]>(x) g = Sigmoid(n) [mul] y = Mul(n, g) }"""
+    model = tmp_path / "silu.onnx"
+    onnx.save(onnx.parser.parse_model(text), model)
+    result = dovetail.fit(
+        model, target="qairt:2.33/v75", calibration="random:2", precision="w8a16", output=tmp_path / "run"
+    )
+    (row,) = ways(tmp_path / "run")["fallback"]["differs"]
+    assert row["planned"].startswith("uint16 with scale ")
+    (finding,) = [finding for finding in result.findings if finding.code == "Q726"]
+    assert "must read 'n' as uint16 with scale" in finding.message
+    assert "but the tensor has scale" in finding.message
+
+
 def test_the_rewrites_leave_no_rank_3_matmul_with_add(tmp_path: Path) -> None:
     result, folder = fit_tiny(tmp_path / "run")
     assert "Q721" not in {finding.code for finding in result.findings}

@@ -49,14 +49,19 @@ def version_of(sdk: Version, entries: Mapping[str, TensorEncoding]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LostEdge:
-    """An edge at which the plan reads a tensor in other qparams than its entry has."""
+    """An edge at which the plan reads a tensor in other qparams than its entry has; ``scale``: if only that differs."""
 
     edge: Edge
     tensor: str
     dtype: DType
+    scale: float | None = None
+
+    @property
+    def read_as(self) -> str:
+        return f"{self.dtype}" if self.scale is None else f"{self.dtype} with scale {self.scale:.6g}"
 
     def __str__(self) -> str:
-        return f"{self.edge} reads {self.tensor!r} as {self.dtype}"
+        return f"{self.edge} reads {self.tensor!r} as {self.read_as}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,8 +137,10 @@ def lost_edges(model: ir.Model, plan: Plan, entries: Mapping[str, TensorEncoding
             if value is None or choice is None or constant_of(value) is not None:
                 continue
             name = str(value.name)
-            if isinstance(choice.storage, QParams) and entries.get(name) != entry_of(name, choice.storage, False):
-                lost.append(LostEdge(edge, name, choice.storage.dtype))
+            entry, read = entries.get(name), choice.storage
+            if isinstance(read, QParams) and entry != entry_of(name, read, False):
+                same_dtype = entry is not None and entry.dtype_text == str(read.dtype)
+                lost.append(LostEdge(edge, name, read.dtype, float(read.scale) if same_dtype else None))
     return tuple(lost)
 
 
@@ -199,7 +206,7 @@ def not_as_planned(
     for lost in export.lost:
         row = predicted.get(lost.tensor)
         found = "not predicted" if row is None else row.dtype
-        rows.append(Difference(f"{lost.tensor} at {lost.edge}", str(lost.dtype), found, _ONE_ENTRY))
+        rows.append(Difference(f"{lost.tensor} at {lost.edge}", lost.read_as, found, _ONE_ENTRY))
     return tuple(rows)
 
 

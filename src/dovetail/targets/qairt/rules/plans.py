@@ -67,10 +67,11 @@ def operand_not_in_its_entry(subject: CheckInput) -> Iterator[Finding]:
     a second operand of a MatMul that has 16 bits, before v73: its kernels read 8.
 
     ## Why it matters
-    An encodings file has one entry per tensor, and cannot say how one operator reads it. What the converter does there
-    is not known. `fit` plans for this target so that the entries say all of it: the tensor is symmetric if a consumer
-    requires that, a tensor between float and integer operators is quantized where it is written, and an operator that
-    would need a conversion computes in float. What is left is reported here.
+    An encodings file has one entry per tensor, and cannot say how one operator reads it: also not that the direct
+    branch of a 16-bit SiLU has a scale of its own, without which HTP computes some sizes wrongly. What the converter
+    does there is not known. `fit` plans for this target so that the entries say all of it: the tensor is symmetric if a
+    consumer requires that, a tensor between float and integer operators is quantized where it is written, and an
+    operator that would need a conversion computes in float. What is left is reported here.
 
     ## How to fix it
     Quantize the tensor with the bits that the operator reads, or keep the operator in float (`--keep NODE=fp16`).
@@ -86,9 +87,11 @@ def operand_not_in_its_entry(subject: CheckInput) -> Iterator[Finding]:
     for lost in conversion.export.lost:
         entry = conversion.export.entries.get(lost.tensor)
         has = "has no entry" if entry is None or entry.is_float else f"is {entry.dtype_text} in its entry"
+        if lost.scale is not None and entry is not None:
+            has = f"has scale {float(entry.scale):.6g} in its entry"
         message = (
-            f"{lost.edge} must read {lost.tensor!r} as {lost.dtype}, but the tensor {has}: what the converter of QAIRT "
-            f"{facts.sdk_text} makes of it is not known"
+            f"{lost.edge} must read {lost.tensor!r} as {lost.read_as}, but the tensor {has}: what the converter of "
+            f"QAIRT {facts.sdk_text} makes of it is not known"
         )
         fix = "quantize the tensor with the bits that the operator reads, or keep the operator in float16 (--keep)"
         yield Finding("Q726", at_node(nodes[lost.edge.node]), message, Severity.WARNING, fix=fix)
