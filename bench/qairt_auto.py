@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from tests.backends.qairt.detector import first_sample, write_detector
+from tests.networks.mixed_detector import first_sample, write_detector
 
 import dovetail
 from dovetail.backend import Artifact

@@ -15,8 +15,8 @@ from dovetail.device.verify_converted import verify_converted
 from dovetail.finding import Status
 from dovetail.report.result import Result
 from tests.backends.qairt.converter_files import as_converted, dumped
-from tests.backends.qairt.detector import write_decoder
 from tests.backends.qairt.encodings_files import MODEL
+from tests.networks.mixed_detector import write_decoder
 
 pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed: pip install 'dovetail-fit[qnn]'")
 TARGET = "qairt:2.33/v75"

@@ -26,7 +26,9 @@ from dovetail.targets.qairt.sdk import Confidence, Subject
 from dovetail.targets.qnn_htp.compile import compile_model
 from dovetail.targets.qnn_htp.options import read_options
 from dovetail.targets.qnn_htp.target import read_back
-from tests.backends.qairt.detector import (
+from tests.backends.qairt.encodings_files import MODEL as TINY
+from tests.backends.qairt.encodings_files import SAMPLES
+from tests.networks.mixed_detector import (
     FLOAT_DECODER,
     SCATTERED,
     first_sample,
@@ -34,8 +36,6 @@ from tests.backends.qairt.detector import (
     write_decoder,
     write_detector,
 )
-from tests.backends.qairt.encodings_files import MODEL as TINY
-from tests.backends.qairt.encodings_files import SAMPLES
 
 SDK_VARIABLES = ("QAIRT_SDK_ROOT", "QNN_SDK_ROOT")
 

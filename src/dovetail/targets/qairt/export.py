@@ -20,7 +20,7 @@ from dovetail.plan.same_values import as_symmetric
 from dovetail.storage import Choice, Plan, Reason
 from dovetail.targets.qairt.coloring import Domain, domains
 from dovetail.targets.qairt.facts import fact
-from dovetail.targets.qairt.predict import PredictedTensor
+from dovetail.targets.qairt.predict import Cause, PredictedTensor
 from dovetail.targets.qairt.sdk import Answer, Subject, Version
 
 # What an SDK must read, by the version of the encodings file.
@@ -215,18 +215,23 @@ def _operators_not_as_planned(
 ) -> Iterator[Difference]:
     """The operators that compute in float although they are planned in integers, or the other way.
 
-    An operator computes in float if one of its tensors does.
+    An operator computes in float if one of its tensors does. One that is fused with the one before computes like that.
     """
     planned = domains(model, plan)
+    floats: dict[str, PredictedTensor | None] = {}  # by node, a tensor that is predicted in float
     for node in model.graph:
         domain, values = planned[str(node.name)], (*node.inputs, *node.outputs)
         rows = [row for v in values if v is not None and (row := predicted.get(str(v.name))) is not None]
-        in_float = [row for row in rows if row.dtype in _FLOATS]
-        if not rows or domain is Domain.NEITHER or (domain is Domain.FLOAT) == bool(in_float):
+        fused = [row for row in rows if row.cause is Cause.FUSED]
+        before = [v.producer() for v in node.inputs if v is not None and any(row.tensor == v.name for row in fused)]
+        earlier = [floats.get(str(producer.name)) for producer in before if producer is not None]
+        own = [row for row in rows if row.dtype in _FLOATS]
+        in_float = floats[str(node.name)] = next((row for row in [*own, *earlier] if row is not None), None)
+        if not rows or domain is Domain.NEITHER or (domain is Domain.FLOAT) == (in_float is not None):
             continue
         found, cause = Domain.INTEGER, "all its tensors have entries"
-        if in_float:
-            found, cause = Domain.FLOAT, f"{in_float[0].tensor!r} is float: {in_float[0].cause}"
+        if in_float is not None:
+            found, cause = Domain.FLOAT, f"{in_float.tensor!r} is float: {in_float.cause}"
         yield Difference(f"operator {node.name}", str(domain), str(found), cause)
 
 
