@@ -177,7 +177,7 @@ def by_original_name(model: ir.Model, entries: Mapping[str, TensorEncoding]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A tensor, or an edge, whose predicted precision or encoding on the device is not the planned one."""
+    """A tensor, an edge or an operator whose predicted precision on the device is not the planned one."""
 
     tensor: str
     planned: str
@@ -188,7 +188,7 @@ class Difference:
 def not_as_planned(
     model: ir.Model, plan: Plan, export: Exported, predicted: Mapping[str, PredictedTensor]
 ) -> tuple[Difference, ...]:
-    """The tensors, constants and edges that are predicted to have another precision than the plan gives them.
+    """The tensors, constants, edges and operators that are predicted in another precision than the plan has.
 
     Tensors inside fused operators are not stored; float16 and float32 at graph inputs and outputs are the same here.
     """

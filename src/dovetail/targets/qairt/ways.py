@@ -68,7 +68,7 @@ def explicit_call(export: Exported) -> ConverterCall:
 class Way:
     """One way out: whether this SDK can do it, from which facts that follows, and what is predicted.
 
-    ``differs``: tensors and edges that are predicted to have another precision than planned; None if nothing is
+    ``differs``: tensors, edges and operators that are predicted in another precision than planned; None if nothing is
     predicted. ``not_predicted``: planned tensors that the prediction has no row for. ``islands``: groups of connected
     float operators; ``boundaries``: tensors between float and integer operators.
     """
