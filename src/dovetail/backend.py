@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -327,8 +327,9 @@ def _as_compiled(compiled: CompileResult, folder: Path) -> CompileResult:
 class Backend:
     """How a vendor's tools are called: ``probe``, ``emit``, ``compile`` and ``read_back``, and optional capabilities.
 
-    ``package`` adds to a build what only the shipped one needs. ``converted`` reads, for an emitted model, one file
-    that the vendor's own converter wrote from it. ``float16_db``: the SQNR that float tensors can reach
+    ``package`` adds to a build what only the shipped one needs. ``converted`` reads, for an emitted model, the files
+    that the vendor's own converter wrote from it. ``for_file``: the backend for one model file of the caller, where the
+    vendor's tools read that file. ``float16_db``: the SQNR that float tensors can reach
     on a target that computes them in float16. ``no_latency``: where latency is known, if not
     for this target.
     """
@@ -342,7 +343,8 @@ class Backend:
     estimator: Estimator | None = None
     timer: Timer | None = None
     device: DeviceKit | None = None
-    converted: Callable[[Path, Path, Plan], ConverterReport] | None = None
+    converted: Callable[[Path, Sequence[Path], Plan], ConverterReport] | None = None
+    for_file: Callable[[Path], Backend] | None = None
     float16_db: float | None = None
     no_latency: str = ""
 

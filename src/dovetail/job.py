@@ -109,6 +109,8 @@ def prepare(
     target = open_target(options.target, options.option)
     if options.emulate is not None:
         target = _emulating(target, options.emulate)
+    if target.backend.for_file is not None:
+        target = replace(target, backend=target.backend.for_file(path))
     check_baselines_option(options.baselines, target.backend, target.name)
     if options.io == "quantized" and target.table.quantizes_edges:
         raise InputError(f"--io quantized is not supported by {target.name}, whose inputs and outputs are float")

@@ -122,6 +122,7 @@ class OpSupport:
     results.
     ``rescaled``: for a node, the index of an input and its dtype, why this input must be read with another scale than
     its tensor has, by an explicit requantization; empty where it may be read as it is.
+    ``narrowest_with_float``: in float, it does not read a quantized activation of fewer bits beside a float one.
     ``known_from``: the version, and how this is known.
     """
 
@@ -137,6 +138,7 @@ class OpSupport:
     least_weight_scale: Callable[[DType, float, float | None], float] | None = None
     output_scale: Callable[[ir.Node, DType, float], float] | None = None
     rescaled: Callable[[ir.Node, int, DType], str] | None = None
+    narrowest_with_float: int = 0
     known_from: str = ""
 
 
@@ -181,7 +183,8 @@ class OpTable:
     is one kernel, which gains most from 8 bits: a mixed precision leaves it quantized. ``why_no_block_size``: why
     it does not support the block size of an encoding; empty if it does. ``why_not_over``: the same for blocks of an
     encoding over a number of input channels. ``mixes_blocks``: blocks with float scales and blocks with integer scales
-    can be in one graph.
+    can be in one graph. ``one_encoding``: what ships is a file with one encoding per tensor, which cannot say that one
+    consumer reads a tensor in another one (``plan/one_encoding.py``).
     """
 
     target: str
@@ -201,6 +204,7 @@ class OpTable:
     why_no_block_size: Callable[[Encoding], str] = lambda encoding: ""
     why_not_over: Callable[[Encoding, int], str] = lambda encoding, channels: ""
     mixes_blocks: bool = True
+    one_encoding: bool = False
 
 
 # The choice of a precision, and of operators in a wider one, by trials; and the same with 4-bit weights, which takes

@@ -38,13 +38,11 @@ def _verified(result: Result, run: Path, outputs: Sequence[Path]) -> Result:
         raise InputError(f"--converter-output: {target.name} has no converter of its own whose output is read")
     plan = read_plan(run / PLAN, target.table.float_encoding.dtype)
     emitted = next(artifact.path for artifact in load_compiled(run).artifacts if artifact.name == MODEL)
-    reports = [target.backend.converted(emitted, path, plan) for path in outputs]
-    graphs = [report.read_back for report in reports if report.read_back is not None]
-    if len(graphs) > 1:
-        raise InputError(f"--converter-output: {len(graphs)} graphs were given, expected one of the whole model")
-    said = tuple(f"{_SAID}: {note}" for report in reports for note in report.notes)
+    report = target.backend.converted(emitted, outputs, plan)
+    said = tuple(f"{_SAID}: {note}" for note in report.notes)
     notes = (*(note for note in result.notes if not note.startswith(_SAID)), *said)
-    return _with_graph(replace(result, notes=notes), graphs[0]) if graphs else replace(result, notes=notes)
+    result = replace(result, notes=notes)
+    return result if report.read_back is None else _with_graph(result, report.read_back)
 
 
 def _with_graph(result: Result, read_back: ReadBack) -> Result:

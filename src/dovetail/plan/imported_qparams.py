@@ -18,6 +18,7 @@ from dovetail.numerics.affine import fake_quantize
 from dovetail.numerics.grid import FLOAT8_HIGHEST
 from dovetail.numerics.ranges import params_from_range
 from dovetail.plan.moved_constants import of_moved_constant
+from dovetail.plan.same_values import in_encoding, with_sign_of
 from dovetail.qdq.value_ranges import ValueRange, represented, value_ranges
 from dovetail.storage import Plan, ScaleSource, SourcedQParams
 
@@ -64,8 +65,8 @@ class ImportedQParams:
             name = next((name for name in names if name in qparams), None)
             if name is None:
                 continue
-            given = _with_sign_of(qparams[name], encoding) if self.from_file else qparams[name]
-            exact = _in_encoding(given, encoding)
+            given = with_sign_of(qparams[name], encoding) if self.from_file else qparams[name]
+            exact = in_encoding(given, encoding)
             if exact is None:
                 detail = "same range as in the input model, in another encoding"
                 params = _by_range(qparams[name], encoding, self.bounds.get(name, ValueRange()))
@@ -95,7 +96,7 @@ class ImportedQParams:
                     return candidate
         for name in origin.names:
             for params in self.constants.get(name, ()) if name in self.weights else ():
-                moved = of_moved_constant(self.weights[name], _with_sign_of(params, computed.encoding), array, computed)
+                moved = of_moved_constant(self.weights[name], with_sign_of(params, computed.encoding), array, computed)
                 if moved is not None:
                     return moved
         return None
@@ -205,15 +206,6 @@ def _times(params: QParams, factor: float) -> QParams:
     return QParams(params.encoding, params.scale * np.float32(factor), params.zero_point)
 
 
-def _in_encoding(params: QParams, encoding: Encoding) -> QParams | None:
-    """The same scale and zero point in an encoding; None where it cannot represent them."""
-    if params.dtype is not encoding.dtype or params.axis is not None or encoding.granularity is not Granularity.TENSOR:
-        return None
-    if encoding.symmetric and (not params.encoding.symmetric or params.zero_point.any()):
-        return None
-    return QParams(encoding, params.scale, params.zero_point)
-
-
 def _by_range(params: QParams, encoding: Encoding, bounds: ValueRange) -> QParams:
     """The qparams in another encoding that represent the same range, as far as the tensor can have such values.
 
@@ -226,7 +218,7 @@ def _by_range(params: QParams, encoding: Encoding, bounds: ValueRange) -> QParam
 
 def _relaid(params: QParams, computed: QParams) -> Iterator[QParams]:
     """The imported qparams of a constant, as they would be after it was transposed or sliced along its channels."""
-    params = _with_sign_of(params, computed.encoding)
+    params = with_sign_of(params, computed.encoding)
     symmetric = computed.encoding.symmetric
     if params.dtype is not computed.dtype or (symmetric and params.zero_point.any() != computed.zero_point.any()):
         return
@@ -259,17 +251,6 @@ def _as_kernel(params: QParams) -> QParams:
     levels = [None if level is None else level[:, :, None, None] for level in (params.int_scale, params.channel_scale)]
     scale, zero_point = (array[:, :, None, None] for array in (params.scale, params.zero_point))
     return QParams(params.encoding, scale, zero_point, params.axis, *levels)
-
-
-def _with_sign_of(params: QParams, encoding: Encoding) -> QParams:
-    """The same grid in the signed or unsigned dtype of an encoding: int8 with zero point z is uint8 with z + 128."""
-    given, wanted = params.dtype, encoding.dtype
-    if given is wanted or not given.is_integer or not wanted.is_integer or given.bits != wanted.bits:
-        return params
-    zero_point = params.zero_point + (wanted.grid.low - given.grid.low)
-    return QParams(
-        replace(params.encoding, dtype=wanted, symmetric=encoding.symmetric), params.scale, zero_point, params.axis
-    )
 
 
 def _errors(array: Array, params: QParams) -> Array:

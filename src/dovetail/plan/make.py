@@ -17,8 +17,10 @@ from dovetail.plan.breaks import costly_merges, negative_merges
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem, with_conversions
 from dovetail.plan.early_conversions import early_conversions
 from dovetail.plan.imported_qparams import ImportedQParams
+from dovetail.plan.one_encoding import closing_pins, stored_as_read, symmetric_reads
 from dovetail.plan.qparams import QParamsBuilder, per_output_channel, widen
-from dovetail.plan.request import Request
+from dovetail.plan.request import Pins, Request
+from dovetail.plan.same_values import as_symmetric
 from dovetail.plan.solve import Solution, narrower_operands, solve
 from dovetail.plan.weight_scales import AdjustedScales, adjusted_scales, bias_label
 from dovetail.stats import DataInfo, Stats
@@ -38,28 +40,40 @@ def make_plan(
     """
     if not request.from_data:
         stats = replace(stats, tensors={})
-    problem, solution, separate = _solved(model, table, stats, request)
+    problem, solution, separate, request = _solved(model, table, stats, request)
     writer = _Writer(problem, solution, QParamsBuilder(problem, stats, request.method, imported), separate, request)
+    tensors, edges = writer.tensors(), writer.edges()
+    if table.one_encoding:
+        tensors, edges = stored_as_read(problem, tensors, edges)
     return Plan(
         target=table.target,
         precision=request.precision.name,
-        tensors=writer.tensors(),
-        edges=writer.edges(),
+        tensors=tensors,
+        edges=edges,
         quantized_io=request.quantized_io,
     )
 
 
 def narrower(model: ir.Model, table: OpTable, stats: Stats, request: Request) -> dict[Edge, Encoding]:
     """The operands for which the target also supports fewer bits than this request plans: edge -> that encoding."""
-    problem, solution, _ = _solved(model, table, stats, request)
+    problem, solution, *_ = _solved(model, table, stats, request)
     return narrower_operands(problem, solution)
 
 
 def _solved(
     model: ir.Model, table: OpTable, stats: Stats, request: Request
-) -> tuple[Problem, Solution, dict[Edge, str]]:
-    """The problem of a graph, its solution, and the edges that convert instead of sharing qparams, with the reason."""
-    problem = build_problem(model, table)
+) -> tuple[Problem, Solution, dict[Edge, str], Request]:
+    """The problem of a graph, its solution, the edges that convert instead of sharing qparams, with the reason; and
+    the request that was solved, which for a format with one encoding per tensor has more operators in float."""
+    while True:
+        problem, solution, separate = _solved_once(build_problem(model, table), stats, request)
+        more = closing_pins(problem, solution, request.pins) if table.one_encoding else {}
+        if not more:
+            return problem, solution, separate, request
+        request = request.pinned(Pins(units=more))
+
+
+def _solved_once(problem: Problem, stats: Stats, request: Request) -> tuple[Problem, Solution, dict[Edge, str]]:
     separate = _separate(problem, stats, request)
     problem = with_conversions(problem, separate)
     solution = solve(problem, request)
@@ -118,6 +132,7 @@ class _Writer:
         self._solution = solution
         self._qparams = qparams
         self._separate = separate
+        self._symmetric = symmetric_reads(problem, solution) if problem.table.one_encoding else {}
         self._groups = {root: self._group(root, names) for root, names in problem.groups.items()}
 
     def tensors(self) -> dict[str, Choice]:
@@ -154,6 +169,8 @@ class _Writer:
         if not decided.encoding.dtype.is_quantized:
             return Choice(FloatStorage(decided.encoding.dtype), decided.why, decided.detail, label)
         scaled = self._qparams.group_params(root, decided.encoding)
+        if (required := self._symmetric.get(root)) is not None:
+            scaled = self._qparams.symmetric_params(root, decided.encoding, required)
         return Choice(scaled.params, decided.why, f"{decided.detail}; {scaled.detail}", label, scaled.source)
 
     def _conversion(self, unit: Unit, operand: Operand, signature: Signature) -> Choice | None:
@@ -179,9 +196,9 @@ class _Writer:
         why, text = Reason.OPERAND, f"{unit.label} requires {required.dtype} here, the tensor is {storage.dtype}"
         if (pin := self._pins.operands.get(operand.edge)) is not None:
             why, text = pin.why, pin.detail
-        wider = widen(storage, required) if isinstance(storage, QParams) else None
-        if wider is not None:
-            return Choice(wider, why, text, scale_from=ScaleSource.DERIVED)
+        exact = (widen(storage, required) or as_symmetric(storage, required)) if isinstance(storage, QParams) else None
+        if exact is not None:
+            return Choice(exact, why, text, scale_from=ScaleSource.DERIVED)
         scaled = self._qparams.group_params(self._problem.group_of[operand.name], required)
         return Choice(scaled.params, why, f"{text}; {scaled.detail}", scale_from=scaled.source)
 

@@ -165,6 +165,15 @@ class QParamsBuilder:
             detail += f", scale enlarged by {100 * (growth - 1):.2g} % as the target's kernel requires"
         return SourcedQParams(params, ScaleSource.CALIBRATED, detail)
 
+    def symmetric_params(self, root: str, encoding: Encoding, required: Encoding) -> SourcedQParams:
+        """The qparams of a group in ``encoding`` that have the values of symmetric ones in ``required``."""
+        symmetric = self.group_params(root, required)
+        scale = self._allowed_scale(root, encoding.dtype, float(symmetric.params.scale))
+        zero_point = np.asarray(encoding.dtype.grid.low - required.dtype.grid.low, symmetric.params.zero_point.dtype)
+        params = QParams(encoding, np.asarray(scale, symmetric.params.scale.dtype), zero_point)
+        detail = f"{symmetric.detail}, symmetric as a consumer requires: what ships has one encoding per tensor"
+        return SourcedQParams(params, symmetric.source, detail)
+
     def _raised(self, root: str, imported: SourcedQParams) -> SourcedQParams:
         """Imported qparams, with a larger scale where the consumers' kernels require one."""
         params = imported.params

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from dovetail.targets.qairt.model_cpp import _DATA_TYPES, _ENCODINGS
 from dovetail.targets.qnn_htp.compile import GRAPH, compile_model
 from dovetail.targets.qnn_htp.options import read_options
 
-# What ONNX Runtime appends to the names of tensors that it moves.
-MOVED_NAME = re.compile(r'_token_\d+"')
+# What ONNX Runtime appends to the names of tensors that it moves, and of weights that it transposes.
+MOVED_NAME = re.compile(r'(?:_token_\d+|(?<=__q)_transpose)"')
 FLOAT_32, FLOAT_16 = 0x232, 0x216
 
 
@@ -77,15 +78,33 @@ def as_model_cpp(document: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
+def with_channels(document: dict[str, Any], name: str, scales: Iterable[float]) -> dict[str, Any]:
+    """The graph with the scales of the channels of one tensor, as the converter and qairt-dlc-to-json write them."""
+    params = document["graph"]["tensors"][name]["quant_params"]
+    pairs = [{"scale": float(scale), "offset": 0, "bitwidth": 8} for scale in scales]
+    params["axis_scale_offset"] = {"axis": 3, "num_scale_offsets": len(pairs), "scale_offsets": pairs}
+    return document
+
+
 def _tensor(name: str, tensor: dict[str, Any]) -> str:
     types = {code: text for text, code in _DATA_TYPES.items()}
     encodings = {code: text for text, code in _ENCODINGS.items()}
     params = tensor["quant_params"]
     scale = params["scale_offset"]
     encoding = encodings.get(params["encoding"], "UNDEFINED")
+    values = f".scaleOffsetEncoding= {{.scale= {scale['scale']:.20f}f, .offset= {scale['offset']}}}"
+    listed = ""
+    if "axis_scale_offset" in params:
+        pairs = params["axis_scale_offset"]["scale_offsets"]
+        body = ", ".join(f"{{.scale= {pair['scale']:.40f}f, .offset= {pair['offset']}}}" for pair in pairs)
+        listed = f"  Qnn_ScaleOffset_t scaleOffset_{name}[] = {{{body}}};\n"
+        values = (
+            f".axisScaleOffsetEncoding= {{.axis= 3, .numScaleOffsets= {len(pairs)}, .scaleOffset=scaleOffset_{name}}}"
+        )
     return (
-        f'  {{.id=0,\n.name= "{name}",\n.type= QNN_TENSOR_TYPE_NATIVE,\n.dataFormat= QNN_TENSOR_DATA_FORMAT_DENSE,\n'
+        f'{listed}  {{.id=0,\n.name= "{name}",\n'
+        ".type= QNN_TENSOR_TYPE_NATIVE,\n.dataFormat= QNN_TENSOR_DATA_FORMAT_DENSE,\n"
         f".dataType= QNN_DATATYPE_{types[tensor['data_type']]},\n.quantizeParams= {{ QNN_DEFINITION_DEFINED,\n"
         f"QNN_QUANTIZATION_ENCODING_{encoding},\n"
-        f"{{.scaleOffsetEncoding= {{.scale= {scale['scale']:.20f}f, .offset= {scale['offset']}}}}}}},\n.rank= 4,}}"
+        f"{{{values}}}}},\n.rank= 4,}}"
     )

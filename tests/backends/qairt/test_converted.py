@@ -9,6 +9,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
 import dovetail
@@ -18,11 +20,12 @@ from dovetail.device.verify_converted import verify_converted
 from dovetail.encoding import Granularity
 from dovetail.errors import InputError
 from dovetail.finding import Status
+from dovetail.plan.rows import ExpandedScale
 from dovetail.report.result import load_result
 from dovetail.targets.qairt.converted import quantizer_summary
 from dovetail.targets.qairt.model_cpp import load_model_cpp
 from dovetail.targets.qnn_htp.dump import DumpError, load_graph
-from tests.backends.qairt.converter_files import as_converted, as_model_cpp, dumped
+from tests.backends.qairt.converter_files import as_converted, as_model_cpp, dumped, with_channels
 from tests.backends.qairt.encodings_files import MODEL
 
 pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed: pip install 'dovetail-fit[qnn]'")
@@ -103,6 +106,73 @@ def test_another_scale_is_listed(run: Path, fitted: tuple[Path, dict[str, Any]])
     assert "planned scale" in changed["x"]
 
 
+def planned_scales(run: Path, tensor: str) -> list[float]:
+    (row,) = [row for row in load_result(run / "result.json").plan if row.tensor == tensor]
+    assert isinstance(row.scale, list)
+    return row.scale
+
+
+@pytest.mark.parametrize("name", ["model_net.json", "model.cpp"])
+def test_the_scales_of_channels_are_compared(name: str, run: Path, fitted: tuple[Path, dict[str, Any]]) -> None:
+    scales = planned_scales(run, "conv.w")
+    document = with_channels(as_converted(fitted[1]), "conv_w", scales)
+    result = verify_converted(run, [written(document, run.parent, name)])
+    (row,) = [row for row in result.read_back if row.tensor == "conv.w"]
+    assert row.outcome is Outcome.MATCHED
+    assert f"scales and zero points of {len(scales)} channels were compared" in row.detail
+    document = with_channels(document, "conv_w", [*scales[:-1], scales[-1] * 1.01])
+    result = verify_converted(run, [written(document, run.parent, name)])
+    changed = {row.tensor: row.detail for row in result.read_back if row.outcome is Outcome.CHANGED}
+    assert set(changed) == {"conv.w"}
+    assert f"of channel {len(scales) - 1}" in changed["conv.w"]
+    result = verify_converted(run, [written(with_channels(document, "conv_w", scales[:-1]), run.parent, name)])
+    assert f"planned {len(scales)} scales, found {len(scales) - 1}" in result.verdicts["fidelity"].reason
+
+
+def test_the_scales_of_expanded_blocks_are_compared(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    one (float[1, 64, 2, 2] x) => (float[1, 32, 2, 2] y) { [conv] y = Conv(x, w) }"""
+    model = onnx.parser.parse_model(text)
+    weights = np.random.default_rng(0).standard_normal((32, 64, 1, 1), np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    onnx.save(model, tmp_path / "blocks.onnx")
+    run = tmp_path / "run"
+    dovetail.fit(
+        tmp_path / "blocks.onnx", target="qairt:2.45/v75", calibration="random:2", precision="w4a16-lpbq",
+        block_size=32, output=run,
+    )  # fmt: skip
+    document = as_converted(dumped(run / "model.onnx", tmp_path / "compiled"))
+    missing = verify_converted(run, [written(document, tmp_path)]).verdicts["fidelity"]
+    assert (missing.status, "scales per block were not recorded" in missing.reason) == (Status.NOT_CHECKED, True)
+    (row,) = [row for row in load_result(run / "result.json").plan if row.tensor == "w"]
+    assert isinstance(row.scale, ExpandedScale)
+    integers = np.moveaxis(np.array(row.scale.integers), row.axis or 0, -1).reshape(-1).tolist()
+    scales = np.array(row.scale.channel).reshape(-1)
+    record = {
+        "axis": 3,
+        "scale_offsets": [{"scale": float(scale), "offset": 0} for scale in scales],
+        "num_blocks_per_axis": 2,
+        "blocks_scale8": integers,
+    }
+    document["graph"]["tensors"]["w"]["quant_params"]["blockwise_expansion"] = record
+    result = verify_converted(run, [written(document, tmp_path)])
+    assert result.verdicts["fidelity"].status is Status.PASS, result.verdicts["fidelity"].reason
+    integers[5] += 1
+    assert "integer scales" in verify_converted(run, [written(document, tmp_path)]).verdicts["fidelity"].reason
+
+
+def test_the_sign_of_a_dtype_is_not_a_difference(run: Path, fitted: tuple[Path, dict[str, Any]]) -> None:
+    """int16 with zero point 0 has the values of uint16 with zero point 32768; any other zero point has not."""
+    document = as_converted(fitted[1])
+    tensor = document["graph"]["tensors"]["x"]
+    offset = tensor["quant_params"]["scale_offset"]["offset"]
+    tensor["data_type"], tensor["quant_params"]["scale_offset"]["offset"] = 0x316, offset + 32768
+    assert verify_converted(run, [written(document, run.parent)]).verdicts["fidelity"].status is Status.PASS
+    tensor["quant_params"]["scale_offset"]["offset"] += 1
+    reason = verify_converted(run, [written(document, run.parent)]).verdicts["fidelity"].reason
+    assert "planned uint16, found int16" in reason
+
+
 def test_both_formats_have_the_same_graph(tmp_path: Path, fitted: tuple[Path, dict[str, Any]]) -> None:
     document = as_converted(fitted[1])
     from_json = load_graph(written(document, tmp_path))
@@ -136,7 +206,7 @@ def test_other_files_are_one_clear_sentence(run: Path, fitted: tuple[Path, dict[
     with pytest.raises(InputError, match="there is no such file"):
         verify_converted(run, [tmp_path / "missing.json"])
     graph = written(copy.deepcopy(fitted[1]), tmp_path)
-    with pytest.raises(InputError, match="2 graphs were given"):
+    with pytest.raises(InputError, match="2 graphs were given and two of them have the operator"):
         verify_converted(run, [graph, graph])
     empty = tmp_path / "empty.cpp"
     empty.write_text("int main() {}")

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 import dovetail
+from dovetail.device.verify_converted import verify_converted
 from dovetail.finding import Status
 from dovetail.report.result import Result
 from tests.backends.qairt.converter_files import as_converted, dumped
 from tests.backends.qairt.encodings_files import MODEL
+from tests.networks.mixed_detector import write_decoder
 
 pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed: pip install 'dovetail-fit[qnn]'")
 TARGET = "qairt:2.33/v75"
@@ -36,10 +38,16 @@ def stand_in(folder: Path, version: str = "2.33.0.250327", **tools: str) -> Path
     return root
 
 
-def fit(run: Path, **option: str) -> Result:
+def fit(run: Path, target: str = TARGET, **option: str) -> Result:
     return dovetail.fit(
-        MODEL, target=TARGET, calibration="random:2", precision="w8a16", output=run, option=option, force=True
+        MODEL, target=target, calibration="random:2", precision="w8a16", output=run, option=option, force=True
     )
+
+
+def net_for(model: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the stand-in for the converter write the graph that the real compiler makes of an emitted model."""
+    path.write_text(json.dumps(as_converted(dumped(model, path.parent / "compiled"))))
+    monkeypatch.setenv("NET", str(path))
 
 
 @pytest.fixture
@@ -49,8 +57,7 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     fit(tmp_path / "first")
     path = tmp_path / "net.json"
-    path.write_text(json.dumps(as_converted(dumped(tmp_path / "first" / "model.onnx", tmp_path / "compiled"))))
-    monkeypatch.setenv("NET", str(path))
+    net_for(tmp_path / "first" / "model.onnx", path, monkeypatch)
     return path
 
 
@@ -103,13 +110,67 @@ def test_a_context_binary_that_is_missing_is_a_failure(
     assert "wrote no context/model.bin" in verdict.reason
 
 
-def test_a_kept_graph_is_not_converted_without_its_file(
-    net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_callers_own_file_is_converted_if_the_graph_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("QAIRT_SDK_ROOT", raising=False)
+    assert fit(tmp_path / "first", keep_graph="1").verdicts["compiled"].status is Status.NOT_CHECKED
+    net_for(tmp_path / "first" / "model.onnx", tmp_path / "net.json", monkeypatch)
     monkeypatch.setenv("QAIRT_SDK_ROOT", str(stand_in(tmp_path)))
-    verdict = fit(tmp_path / "run", keep_graph="1").verdicts["compiled"]
-    assert verdict.status is Status.NOT_CHECKED
-    assert "run qairt/fallback/convert.sh MODEL.onnx" in verdict.reason
+    result = fit(tmp_path / "run", keep_graph="1")
+    assert result.verdicts["compiled"].status is Status.PASS, result.verdicts["compiled"].reason
+    assert result.verdicts["fidelity"].status is Status.PASS, result.verdicts["fidelity"].reason
+    called = (tmp_path / "run" / "qairt" / "fallback" / "converter.txt").read_text()
+    assert f"--input_network {MODEL.resolve()}" in called
+
+
+def test_a_dlc_is_read_back_as_json(net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 2.37 on the converter writes a DLC; qairt-dlc-to-json -i DLC -o JSON has the shape of *_net.json."""
+    tools = {"qairt-converter": "true", "qairt-quantizer": 'echo "$@" > quantizer.txt'}
+    root = stand_in(
+        tmp_path, "2.41.0.251128", **tools, **{"qairt-dlc-to-json": 'test "$1 $3" = "-i -o"; cp "$NET" "$4"'}
+    )
+    monkeypatch.setenv("QAIRT_SDK_ROOT", str(root))
+    result = fit(tmp_path / "run", target="qairt:2.41/v75")
+    assert result.verdicts["fidelity"].status is Status.PASS, result.verdicts["fidelity"].reason
+    assert (tmp_path / "run" / "qairt" / "fallback" / "model_net.json").is_file()
+    (root / "bin" / "x86_64-linux-clang" / "qairt-dlc-to-json").unlink()
+    verdict = fit(tmp_path / "run", target="qairt:2.41/v75").verdicts["fidelity"]
+    assert (verdict.status, "wrote no *_net.json" in verdict.reason) == (Status.NOT_CHECKED, True)
+
+
+def test_the_parts_are_read_back_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("QAIRT_SDK_ROOT", raising=False)
+    model, data = write_decoder(tmp_path)
+    keep = ["padded/*=fp16"]
+
+    def fit_split(run: Path) -> Result:
+        return dovetail.fit(
+            model, target=TARGET, calibration=data, precision="w8a16", keep=keep, output=run,
+            option={"strategy": "split"}, force=True,
+        )  # fmt: skip
+
+    fit_split(tmp_path / "first")
+    parts = sorted((tmp_path / "first" / "qairt" / "split").glob("simulation_*.onnx"))
+    assert len(parts) == 2
+    for number, part in enumerate(parts):
+        document = as_converted(dumped(part, tmp_path / f"compiled_{number}"))
+        (tmp_path / f"part_{number}_net.json").write_text(json.dumps(document))
+    monkeypatch.setenv("NETS", str(tmp_path))
+    tools = {
+        "qnn-onnx-converter": 'cp "$NETS/$(basename "$2" .onnx)_net.json" .',
+        "qnn-context-binary-generator": "mkdir -p context; touch context/part_0.bin context/part_1.bin",
+    }
+    monkeypatch.setenv("QAIRT_SDK_ROOT", str(stand_in(tmp_path, **tools)))
+    result = fit_split(tmp_path / "run")
+    assert result.verdicts["compiled"].status is Status.PASS, result.verdicts["compiled"].reason
+    assert result.verdicts["fidelity"].status is Status.PASS, result.verdicts["fidelity"].reason
+    graphs = sorted((tmp_path / "run" / "qairt" / "split").glob("*_net.json"))
+    document = json.loads(graphs[0].read_bytes())
+    document["graph"]["tensors"]["value"]["data_type"] = 0x408
+    graphs[0].write_text(json.dumps(document))
+    verified = verify_converted(tmp_path / "run", graphs)
+    assert "'value': planned uint16, found uint8" in verified.verdicts["fidelity"].reason
 
 
 def test_another_sdk_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

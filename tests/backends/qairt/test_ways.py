@@ -14,6 +14,7 @@ import dovetail
 from dovetail.encodings.read import read_encodings
 from dovetail.errors import InputError
 from dovetail.report.result import Result
+from dovetail.targets.qairt.sdk import Confidence, Subject
 
 ATTENTION = """<ir_version: 10, opset_import: ["": 21]>
 att (float[1,4,8] x, float[1,8,4] z) => (float[1,4,4] y)
@@ -36,11 +37,12 @@ def fit(folder: Path, model: onnx.ModelProto | None = None, **options: Any) -> t
 
 
 def test_a_float16_by_uint8_matmul_is_a_no_as_in_check(tmp_path: Path) -> None:
-    _, ways = fit(tmp_path, keep=["sq=fp16"])
+    result, ways = fit(tmp_path, keep=["sq=fp16", "mm=w8a8"])  # otherwise the MatMul and both operands are in float
     assert (ways["fallback"]["can"], ways["explicit"]["can"], next(iter(ways))) == ("no", "no", "split")
     assert "mm" in ways["fallback"]["why"]
-    (row,) = ways["fallback"]["differs"]
-    assert (row["tensor"], row["planned"], row["predicted"]) == ("q at mm:0", "uint8", "float16")
+    rows = {(row["tensor"], row["planned"], row["predicted"]) for row in ways["fallback"]["differs"]}
+    assert rows == {("q at mm:0", "uint8", "float16"), ("operator mm", "integer", "float")}
+    assert "Q726" in {finding.code for finding in result.findings}
     findings = dovetail.check(
         tmp_path / "model.onnx", target="qairt:2.33/v75",
         encodings=tmp_path / "run" / "qairt" / "fallback" / "encodings.json",
@@ -49,21 +51,57 @@ def test_a_float16_by_uint8_matmul_is_a_no_as_in_check(tmp_path: Path) -> None:
     assert "Q717" in {finding.code for finding in findings}
 
 
-def test_a_16_bit_second_operand_is_counted(tmp_path: Path) -> None:
-    result, ways = fit(tmp_path, precision="w8a16")
+@pytest.mark.parametrize("strategy", ["fallback", "explicit", "split"])
+def test_the_way_that_fit_takes_has_findings(strategy: str, tmp_path: Path) -> None:
+    result, _ = fit(tmp_path, keep=["sq=fp16", "mm=w8a8"], option={"strategy": strategy})
+    found = {finding.code: finding for finding in result.findings if finding.code in ("Q714", "Q717")}
+    assert set(found) == {"fallback": {"Q717"}, "explicit": {"Q714", "Q717"}, "split": set()}[strategy]
+    if "Q717" in found:
+        assert str(found["Q717"].place) == "mm"
+
+
+def test_float_operators_are_closed_so_that_the_entries_say_everything(tmp_path: Path) -> None:
+    result, ways = fit(tmp_path, keep=["sq=fp16"])
+    dtypes = {row.tensor: str(row.dtype) for row in result.plan if row.edge is None}
+    assert dtypes == {"x": "uint8", "z": "uint8", "q": "float16", "k": "float16", "m": "uint8", "y": "uint8"}
+    assert (next(iter(ways)), ways["fallback"]["can"], ways["fallback"]["differs"]) == ("fallback", "yes", [])
+    entries = read_encodings(tmp_path / "run" / "qairt" / "fallback" / "encodings.json").entries
+    assert set(entries) == {"x", "z", "m", "y"}
+    facts = "\n".join(ways["fallback"]["facts"])  # what the prediction relies on is said
+    assert f"{Subject.FLOAT_RESULT}: yes" in facts
+    assert Confidence.INFERRED in facts
+    assert not {"Q717", "Q726"} & {finding.code for finding in result.findings}
+
+
+def test_an_operand_that_must_be_symmetric_has_a_symmetric_entry(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(ATTENTION.replace("Sigmoid(z)", "Relu(z)"))
+    result, ways = fit(tmp_path, model, precision="w8a16")
+    rows = {str(row.edge or row.tensor): row for row in result.plan}
+    assert (str(rows["k"].dtype), rows["k"].zero_point) == ("uint16", 32768)
+    assert (str(rows["mm:1"].dtype), rows["mm:1"].scale) == ("int16", rows["k"].scale)
+    entry = read_encodings(tmp_path / "run" / "qairt" / "fallback" / "encodings.json").entries["k"]
+    assert (entry.dtype_text, entry.symmetric, float(entry.scale)) == ("int16", True, pytest.approx(rows["k"].scale))
+    for name in ("fallback", "explicit"):
+        assert (ways[name]["differs"], ways[name]["notes"]) == ([], [])
+
+
+def test_a_narrower_operand_is_counted(tmp_path: Path) -> None:
+    """Before v73, HTP reads the second operand in 8 bit."""
+    result, ways = fit(tmp_path, precision="w8a16", target="qairt:2.33/v69")
     assert ways["fallback"]["can"] == "yes"
     for name in ("fallback", "explicit"):
         (row,) = ways[name]["differs"]
-        assert (row["tensor"], row["planned"], row["predicted"]) == ("k at mm:1", "int16", "uint16")
-    assert ways["split"]["notes"] == ["mm:1 reads 'k' as int16"]
+        assert (row["tensor"], row["planned"], row["predicted"]) == ("k at mm:1", "uint8", "uint16")
+    assert ways["split"]["notes"] == ["mm:1 reads 'k' as uint8"]
     (decision,) = [each for each in result.decisions if each.knob == "conversion"]
     figures = {alternative.label: alternative.figures for alternative in decision.alternatives}
     assert figures["fallback"]["not_as_planned"] == 1
     assert not {"split", "qdq"} & {name for name, values in figures.items() if "not_as_planned" in values}
+    assert [str(finding.place) for finding in result.findings if finding.code == "Q726"] == ["mm"]
 
 
 def test_every_input_and_output_of_an_integer_part_has_an_entry(tmp_path: Path) -> None:
-    fit(tmp_path, keep=["sq=fp16"])
+    fit(tmp_path, keep=["sq=fp16", "mm=w8a8"])
     folder = tmp_path / "run" / "qairt" / "split"
     parts = [p for p in json.loads((folder / "manifest.json").read_bytes())["parts"] if p["computes_in"] == "integer"]
     assert any("q" in part["inputs"] for part in parts)
@@ -78,11 +116,12 @@ def test_blocks_are_a_no_where_the_sdk_does_not_read_them(tmp_path: Path) -> Non
     model = onnx.parser.parse_model(text)
     weights = np.random.default_rng(0).standard_normal((32, 64, 1, 1), np.float32)
     model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
-    _, ways = fit(tmp_path, model, precision="w4a16-lpbq", block_size=32)
+    result, ways = fit(tmp_path, model, precision="w4a16-lpbq", block_size=32, option={"strategy": "fallback"})
     for name in ("fallback", "explicit", "split"):
         assert ways[name]["can"] == "no", name
         assert "reads weights in blocks and LPBQ: no" in ways[name]["why"]
         assert any("reads encodings 1.0.0" in row for row in ways[name]["facts"])
+    assert {"Q715", "Q716"} <= {finding.code for finding in result.findings}
 
 
 def test_a_graph_that_is_kept_is_not_cut(tmp_path: Path) -> None:

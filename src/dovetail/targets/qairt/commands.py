@@ -103,6 +103,9 @@ def _dlc_commands(part: Part, source: str) -> list[str]:
         flags = [f"--bias_bitwidth {part.call.bias_bits}", f"--float_bitwidth {part.call.float_bits}"]
         quantize = [f'"$tools/qairt-quantizer" --input_dlc {name}.dlc', f"--output_dlc {dlc}", "--float_fallback"]
         steps.append(_joined([*quantize, *flags]))
+    # From the DLC, a JSON file like the one that qnn-onnx-converter writes: what was made of every tensor.
+    to_json = '"$tools/qairt-dlc-to-json"'
+    steps.append(f"if [ -x {to_json} ]; then {to_json} -i {dlc} -o {name}_net.json; fi")
     return [*steps, _context(f'--model "$sdk/lib/{HOST}/libQnnModelDlc.so" --dlc_path {dlc}', name)]
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from dovetail.finding import WHOLE_MODEL
-from dovetail.targets.qairt.coloring import domains
-from dovetail.targets.qairt.export import exported, one_storage_per_constant
 from dovetail.targets.qairt.options import QairtFacts
-from dovetail.targets.qairt.parts import cut
+from dovetail.targets.qairt.planned import planned_conversion
 from dovetail.targets.qairt.sdk import Answer
-from dovetail.targets.qairt.ways import Way, WayName, ways_out
+from dovetail.targets.qairt.ways import Way
 from dovetail.trials.decision import Alternative, Decision
 from dovetail.trials.knob import Knob, Outcome
 from dovetail.trials.variant import Variant
@@ -29,11 +27,8 @@ def conversion(facts: QairtFacts) -> Knob:
 
 
 def _decide(facts: QairtFacts, workbench: Workbench, variant: Variant) -> Outcome:
-    plan = workbench.plan(variant)
-    model = one_storage_per_constant(variant.model, plan)
-    parts = () if facts.keep_graph else cut(model, domains(model, plan))
-    ways = ways_out(model, plan, exported(model, plan), facts, parts)
-    taken = ways.named(WayName(facts.strategy)) if facts.strategy else ways.ranked[0]
+    conversion = planned_conversion(facts, variant.model, workbench.plan(variant))
+    ways, taken = conversion.ways, conversion.taken(facts)
     reason = (
         f"{'--option strategy chose it; ' if facts.strategy else ''}can QAIRT {facts.sdk_text} do it: {taken.can}; "
     )

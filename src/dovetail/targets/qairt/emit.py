@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import onnx_ir as ir
 
 from dovetail.backend import Artifact
 from dovetail.document import to_builtins
-from dovetail.encodings.records import TensorEncoding
 from dovetail.model.write import write, write_whole
 from dovetail.storage import Plan
 from dovetail.targets.qairt.call import ConverterCall
-from dovetail.targets.qairt.coloring import Domain, domains
+from dovetail.targets.qairt.coloring import Domain
 from dovetail.targets.qairt.commands import SCRIPT, Part, configurations, inputs_of, script
-from dovetail.targets.qairt.export import (
-    Exported,
-    by_original_name,
-    encodings_file,
-    exported,
-    integers_only,
-    one_storage_per_constant,
-    part_entries,
-    version_for,
-)
+from dovetail.targets.qairt.export import by_original_name, encodings_file, part_entries, version_of
 from dovetail.targets.qairt.options import QairtFacts
 from dovetail.targets.qairt.parts import ModelPart, cut
+from dovetail.targets.qairt.planned import PlannedConversion, planned_conversion
 from dovetail.targets.qairt.predict import PredictedTensor
-from dovetail.targets.qairt.ways import FALLBACK_CALL, WayName, Ways, explicit_call, ways_out
+from dovetail.targets.qairt.ways import FALLBACK_CALL, WayName, Ways
 from dovetail.targets.qnn_htp.target import emit as emit_qdq_model
 
 FOLDER = "qairt"
@@ -41,18 +31,15 @@ _NOT_CHECKED = "a prediction from public reports and documentation about the SDK
 def emit(facts: QairtFacts, model: ir.Model, plan: Plan, folder: Path) -> tuple[Artifact, ...]:
     """Write the QDQ model, which is the simulation, and a folder for Qualcomm's own converters."""
     artifacts = emit_qdq_model(model, plan, folder)
-    model = one_storage_per_constant(model, plan)
+    conversion = planned_conversion(facts, model, plan)
     out = folder / FOLDER
     out.mkdir()
-    of_node, export = domains(model, plan), exported(model, plan)
-    parts = () if facts.keep_graph else cut(model, of_node)
-    ways = ways_out(model, plan, export, facts, parts)
-    paths = [*_whole(facts, model, export, out)]
-    if parts:
-        simulated = cut(ir.load(artifacts[0].path), of_node)
-        paths += _split(facts, model, parts, simulated, plan, export.entries, out / WayName.SPLIT)
-    paths.append(_write(out / WAYS, json.dumps(_ways(facts, ways), indent=1)))
-    paths.append(_write(out / PREDICTION, json.dumps(_predictions(ways), indent=1)))
+    paths = [*_whole(facts, conversion, out)]
+    if conversion.parts:
+        simulated = cut(ir.load(artifacts[0].path), conversion.of_node)
+        paths += _split(facts, conversion, simulated, plan, out / WayName.SPLIT)
+    paths.append(_write(out / WAYS, json.dumps(_ways(facts, conversion.ways), indent=1)))
+    paths.append(_write(out / PREDICTION, json.dumps(_predictions(conversion.ways), indent=1)))
     return (*artifacts, *(Artifact(f"{FOLDER}/{path.relative_to(out)}", path) for path in paths))
 
 
@@ -69,19 +56,16 @@ def _write(path: Path, text: str) -> Path:
     return path
 
 
-def _whole(facts: QairtFacts, model: ir.Model, export: Exported, out: Path) -> list[Path]:
+def _whole(facts: QairtFacts, conversion: PlannedConversion, out: Path) -> list[Path]:
     """The files of the two ways that convert the whole graph; each has a folder of its own."""
-    entries = {WayName.FALLBACK: integers_only(export.entries), WayName.EXPLICIT: dict(export.entries)}
-    calls = {WayName.FALLBACK: FALLBACK_CALL, WayName.EXPLICIT: explicit_call(export)}
-    blocks = any(entry.is_blocked for entry in export.entries.values())
     paths = []
-    for name, call in calls.items():
-        has_floats = any(entry.is_float for entry in entries[name].values())
-        version = version_for(facts.sdk, floats=has_floats, blocks=blocks)
-        content = encodings_file(model, entries[name], version)
+    for name in (WayName.FALLBACK, WayName.EXPLICIT):
+        model, entries = conversion.model, conversion.entries(name)
+        version = version_of(facts.sdk, entries)
+        content = encodings_file(model, entries, version)
         if facts.keep_graph:
-            content = encodings_file(model, by_original_name(model, entries[name]), version)
-        paths += _conversion(facts, model, content, call, out / name)
+            content = encodings_file(model, by_original_name(model, entries), version)
+        paths += _conversion(facts, model, content, conversion.call(name), out / name)
     return paths
 
 
@@ -101,24 +85,17 @@ def _commands(facts: QairtFacts, parts: tuple[Part, ...], folder: Path) -> list[
 
 
 def _split(
-    facts: QairtFacts,
-    model: ir.Model,
-    parts: tuple[ModelPart, ...],
-    simulated: tuple[ModelPart, ...],
-    plan: Plan,
-    entries: Mapping[str, TensorEncoding],
-    folder: Path,
+    facts: QairtFacts, conversion: PlannedConversion, simulated: tuple[ModelPart, ...], plan: Plan, folder: Path
 ) -> list[Path]:
     """The parts of the graph with their encodings, the same cut of the simulation, and how they are connected."""
     folder.mkdir()
     paths, commands, rows = list[Path](), list[Part](), []
-    for number, part in enumerate(parts):
+    for number, part in enumerate(conversion.parts):
         name = f"part_{number}"
         paths += write(part.model, folder / f"{name}.onnx")
-        content = part_entries(part.model, plan, entries) if part.domain is Domain.INTEGER else {}
+        content = part_entries(part.model, plan, conversion.export.entries) if part.domain is Domain.INTEGER else {}
         if content:
-            blocks = any(entry.is_blocked for entry in content.values())
-            text = encodings_file(part.model, content, version_for(facts.sdk, blocks=blocks)).decode()
+            text = encodings_file(part.model, content, version_of(facts.sdk, content)).decode()
             paths.append(_write(folder / f"{name}.{ENCODINGS}", text))
         file = f"{name}.{ENCODINGS}" if content else None
         commands.append(Part(name, file, inputs_of(part.model), FALLBACK_CALL))
@@ -130,8 +107,8 @@ def _split(
     manifest = {
         "about": "run the parts in this order; every input of a part is an input of the model or an output of an "
         "earlier part, by name",
-        "inputs": [str(value.name) for value in model.graph.inputs],
-        "outputs": [str(value.name) for value in model.graph.outputs],
+        "inputs": [str(value.name) for value in conversion.model.graph.inputs],
+        "outputs": [str(value.name) for value in conversion.model.graph.outputs],
         "parts": rows,
         "simulation": simulation,
     }

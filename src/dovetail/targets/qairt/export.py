@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -16,9 +16,11 @@ from dovetail.encodings.records import Encodings, TensorEncoding
 from dovetail.encodings.shapes import model_tensors
 from dovetail.model.edit import add_initializer, constant_of
 from dovetail.model.origin import carry, each_value, origin_of
+from dovetail.plan.same_values import as_symmetric
 from dovetail.storage import Choice, Plan, Reason
+from dovetail.targets.qairt.coloring import Domain, domains
 from dovetail.targets.qairt.facts import fact
-from dovetail.targets.qairt.predict import PredictedTensor
+from dovetail.targets.qairt.predict import Cause, PredictedTensor
 from dovetail.targets.qairt.sdk import Answer, Subject, Version
 
 # What an SDK must read, by the version of the encodings file.
@@ -28,13 +30,18 @@ READS = {
     v2_0_0.VERSION: Subject.READS_2_0_0,
     v2_0_0.READ_ONLY: Subject.READS_2_1_0,
 }
+_FLOATS = ("float16", "float32")
+_BIAS_BITS = 32
+_NO_SUCH_TENSOR = "your file has no tensor with these values: normalizing the graph changed them (a folded BatchNorm)"
 _ONE_ENTRY = "an encodings file has one entry per tensor, which cannot say how one operator reads it"
 
 
-def version_for(sdk: Version, *, floats: bool = False, blocks: bool = False) -> str:
+def version_of(sdk: Version, entries: Mapping[str, TensorEncoding]) -> str:
     """The version of encodings that an SDK reads; 2.0.0 has no float entries, 0.6.1 no blocks."""
+    floats = any(entry.is_float for entry in entries.values())
     if fact(Subject.READS_2_0_0, sdk).answer is Answer.YES and not floats:
         return v2_0_0.VERSION
+    blocks = any(entry.is_blocked for entry in entries.values())
     if blocks or (floats and fact(Subject.READS_1_0_0, sdk).answer is Answer.YES):
         return v1_0_0.VERSION
     return v0_6_1.VERSION
@@ -42,14 +49,19 @@ def version_for(sdk: Version, *, floats: bool = False, blocks: bool = False) -> 
 
 @dataclass(frozen=True, slots=True)
 class LostEdge:
-    """An edge at which the plan reads a tensor in other qparams than its entry has."""
+    """An edge at which the plan reads a tensor in other qparams than its entry has; ``scale``: if only that differs."""
 
     edge: Edge
     tensor: str
     dtype: DType
+    scale: float | None = None
+
+    @property
+    def read_as(self) -> str:
+        return f"{self.dtype}" if self.scale is None else f"{self.dtype} with scale {self.scale:.6g}"
 
     def __str__(self) -> str:
-        return f"{self.edge} reads {self.tensor!r} as {self.dtype}"
+        return f"{self.edge} reads {self.tensor!r} as {self.read_as}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,10 +69,12 @@ class Exported:
     """The entries of a plan, by the names of the graph that is converted; ``lost``: edges that encodings cannot have.
 
     A file has one entry per tensor, so that a consumer which reads it in another encoding is left to the converter.
+    ``symmetric``: tensors whose entry is signed, with the values of the unsigned dtype that the plan has.
     """
 
     entries: Mapping[str, TensorEncoding]
     lost: tuple[LostEdge, ...] = ()
+    symmetric: frozenset[str] = frozenset()
 
 
 def one_storage_per_constant(model: ir.Model, plan: Plan) -> ir.Model:
@@ -83,8 +97,34 @@ def one_storage_per_constant(model: ir.Model, plan: Plan) -> ir.Model:
 
 def exported(model: ir.Model, plan: Plan) -> Exported:
     """The entries of every tensor and constant that the plan stores, float ones included."""
-    entries = encodings_of(plan, model).entries
-    return Exported(entries, lost_edges(model, plan, entries))
+    symmetric = _symmetric_entries(model, plan)
+    entries = {**encodings_of(plan, model).entries, **symmetric}
+    return Exported(entries, lost_edges(model, plan, entries), frozenset(symmetric))
+
+
+def _symmetric_entries(model: ir.Model, plan: Plan) -> dict[str, TensorEncoding]:
+    """The entries of tensors that a consumer requires to be symmetric and that have such values, marked as symmetric.
+
+    Tensors that share their qparams have the same entry, and so has a constant that joins them.
+    """
+    groups: dict[str, QParams] = {}
+    for node in model.graph:
+        for index, value in enumerate(node.inputs):
+            read = plan.edges.get(Edge(str(node.name), index))
+            own = None if value is None else plan.tensors.get(str(value.name))
+            if value is None or read is None or own is None or not isinstance(own.storage, QParams):
+                continue
+            if isinstance(read.storage, QParams) and as_symmetric(own.storage, read.storage.encoding) == read.storage:
+                groups[own.group or str(value.name)] = read.storage
+    found = {name: groups[c.group or name] for name, c in plan.tensors.items() if (c.group or name) in groups}
+    for node in model.graph:
+        output = found.get(str(node.outputs[0].name)) if node.outputs else None
+        for index, value in enumerate(node.inputs):
+            choice = plan.edges.get(Edge(str(node.name), index))
+            is_constant = value is not None and constant_of(value) is not None
+            if output is not None and choice is not None and choice.why is Reason.SHARED and is_constant:
+                found[str(value.name if value is not None else "")] = output
+    return {name: entry_of(name, params, False) for name, params in found.items()}
 
 
 def lost_edges(model: ir.Model, plan: Plan, entries: Mapping[str, TensorEncoding]) -> tuple[LostEdge, ...]:
@@ -97,8 +137,10 @@ def lost_edges(model: ir.Model, plan: Plan, entries: Mapping[str, TensorEncoding
             if value is None or choice is None or constant_of(value) is not None:
                 continue
             name = str(value.name)
-            if isinstance(choice.storage, QParams) and entries.get(name) != entry_of(name, choice.storage, False):
-                lost.append(LostEdge(edge, name, choice.storage.dtype))
+            entry, read = entries.get(name), choice.storage
+            if isinstance(read, QParams) and entry != entry_of(name, read, False):
+                same_dtype = entry is not None and entry.dtype_text == str(read.dtype)
+                lost.append(LostEdge(edge, name, read.dtype, float(read.scale) if same_dtype else None))
     return tuple(lost)
 
 
@@ -135,7 +177,7 @@ def by_original_name(model: ir.Model, entries: Mapping[str, TensorEncoding]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A tensor, or an edge, whose predicted precision or encoding on the device is not the planned one."""
+    """A tensor, an edge or an operator whose predicted precision on the device is not the planned one."""
 
     tensor: str
     planned: str
@@ -146,7 +188,7 @@ class Difference:
 def not_as_planned(
     model: ir.Model, plan: Plan, export: Exported, predicted: Mapping[str, PredictedTensor]
 ) -> tuple[Difference, ...]:
-    """The tensors, constants and edges that are predicted to have another precision than the plan gives them.
+    """The tensors, constants, edges and operators that are predicted in another precision than the plan has.
 
     Tensors inside fused operators are not stored; float16 and float32 at graph inputs and outputs are the same here.
     """
@@ -156,14 +198,54 @@ def not_as_planned(
         if row is None:
             continue
         dtype = choice.storage.dtype
-        same_float = not dtype.is_quantized and row.dtype in ("float16", "float32")
-        if not same_float and row.dtype != str(dtype):
-            rows.append(Difference(name, str(dtype), row.dtype, str(row.cause)))
+        planned = export.entries[name].dtype_text if name in export.symmetric else str(dtype)
+        same_float = not dtype.is_quantized and row.dtype in _FLOATS
+        if not same_float and row.dtype != planned:
+            rows.append(Difference(name, planned, row.dtype, str(row.cause)))
+    rows += _operators_not_as_planned(model, plan, predicted)
     for lost in export.lost:
         row = predicted.get(lost.tensor)
         found = "not predicted" if row is None else row.dtype
-        rows.append(Difference(f"{lost.tensor} at {lost.edge}", str(lost.dtype), found, _ONE_ENTRY))
+        rows.append(Difference(f"{lost.tensor} at {lost.edge}", lost.read_as, found, _ONE_ENTRY))
     return tuple(rows)
+
+
+def _operators_not_as_planned(
+    model: ir.Model, plan: Plan, predicted: Mapping[str, PredictedTensor]
+) -> Iterator[Difference]:
+    """The operators that compute in float although they are planned in integers, or the other way.
+
+    An operator computes in float if one of its tensors does. One that is fused with the one before computes like that.
+    """
+    planned = domains(model, plan)
+    floats: dict[str, PredictedTensor | None] = {}  # by node, a tensor that is predicted in float
+    for node in model.graph:
+        domain, values = planned[str(node.name)], (*node.inputs, *node.outputs)
+        rows = [row for v in values if v is not None and (row := predicted.get(str(v.name))) is not None]
+        fused = [row for row in rows if row.cause is Cause.FUSED]
+        before = [v.producer() for v in node.inputs if v is not None and any(row.tensor == v.name for row in fused)]
+        earlier = [floats.get(str(producer.name)) for producer in before if producer is not None]
+        own = [row for row in rows if row.dtype in _FLOATS]
+        in_float = floats[str(node.name)] = next((row for row in [*own, *earlier] if row is not None), None)
+        if not rows or domain is Domain.NEITHER or (domain is Domain.FLOAT) == (in_float is not None):
+            continue
+        found, cause = Domain.INTEGER, "all its tensors have entries"
+        if in_float is not None:
+            found, cause = Domain.FLOAT, f"{in_float.tensor!r} is float: {in_float.cause}"
+        yield Difference(f"operator {node.name}", str(domain), str(found), cause)
+
+
+def without_original_name(model: ir.Model, entries: Mapping[str, TensorEncoding]) -> tuple[Difference, ...]:
+    """The entries that the caller's own file has no tensor for: passes changed the values, as a folded BatchNorm does.
+
+    Biases are not among them: their scale follows from their layer.
+    """
+    values = {str(value.name): value for value in each_value(model.graph)}
+    return tuple(
+        Difference(name, entry.dtype_text, "no entry", _NO_SUCH_TENSOR)
+        for name, entry in entries.items()
+        if name in values and not origin_of(values[name]).exact and entry.bits != _BIAS_BITS
+    )
 
 
 def not_predicted(model: ir.Model, plan: Plan, predicted: Mapping[str, PredictedTensor]) -> tuple[str, ...]:

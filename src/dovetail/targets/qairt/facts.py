@@ -10,6 +10,10 @@ _3902 = "github.com/qualcomm/aimet discussion 3902"
 _4069 = "github.com/qualcomm/aimet issues 4046 and 4069, QAIRT 2.37"
 _SPECIFICATION = "QAIRT Quantization Specification 0.1 (80-63442-10), QAIRT 2.36"
 _GENERATED = "the command line in a public model.cpp of QAIRT 2.31.0"
+_MATMUL_RULE = (
+    "github.com/quic/aimet, aimet_onnx/quantsim.py: the exception rule for MatMul, which cites HTP's definition of the "
+    "operator"
+)
 _RF_DETR = "public report: RF-DETR Small, quantized with AIMET, qnn-onnx-converter of QAIRT 2.41, HTP v73"
 
 
@@ -259,6 +263,32 @@ FACTS: tuple[SdkFact, ...] = (
         before=(2, 36),
     ),
     SdkFact(
+        Subject.SYMMETRIC_OPERAND,
+        Answer.YES,
+        "AIMET writes its files this way from HTP v73 on: the entry of a tensor that a MatMul reads as its second "
+        "operand is symmetric, if it has 16 bits.",
+        _MATMUL_RULE,
+        Confidence.INFERRED,
+    ),
+    SdkFact(
+        Subject.FLOAT_RESULT,
+        Answer.YES,
+        "Every tensor has the precision of its entry, an operator of which a tensor has none computes in float, and "
+        "conversions are inserted where the two differ.",
+        f"{_SPECIFICATION} (its steps 'select op precision' and 'insert converts'); {_3902}",
+        Confidence.INFERRED,
+        (2, 36),
+    ),
+    SdkFact(
+        Subject.FLOAT_RESULT,
+        Answer.YES,
+        "Every tensor has the precision of its entry, and an operator of which a tensor has none computes in float; "
+        "how the two are connected is only described for a later version.",
+        f"{_SPECIFICATION}, which describes a later version; {_3902}",
+        Confidence.INFERRED,
+        before=(2, 36),
+    ),
+    SdkFact(
         Subject.RANK_3_ADD,
         Answer.NO,
         "The context binary generator ends with 'could not create op: q::linearclip' on a 5D_TCM layout of tensors "
@@ -271,8 +301,7 @@ FACTS: tuple[SdkFact, ...] = (
     SdkFact(
         Subject.RANK_3_ADD,
         Answer.UNKNOWN,
-        "It failed with 2.41. The same block compiles through the QNN execution provider with QAIRT 2.47 to 2.51, "
-        "which lowers MatMul to FullyConnected.",
+        "The later 2.41 fails; no report is known about this version.",
         _RF_DETR,
         Confidence.NOT_KNOWN,
         before=(2, 41),
@@ -280,9 +309,9 @@ FACTS: tuple[SdkFact, ...] = (
     SdkFact(
         Subject.RANK_3_ADD,
         Answer.UNKNOWN,
-        "It failed with 2.41. The same block compiles through the QNN execution provider with QAIRT 2.47 to 2.51, "
-        "which lowers MatMul to FullyConnected.",
-        _RF_DETR,
+        "The earlier 2.41 fails; no report says that it was fixed. Through the QNN execution provider, which lowers "
+        "MatMul to FullyConnected and has no converter, the same block compiles with QAIRT 2.47 to 2.51.",
+        f"{_RF_DETR}; python -m bench.qairt_wheels",
         Confidence.NOT_KNOWN,
         (2, 42),
     ),
@@ -307,7 +336,8 @@ FACTS: tuple[SdkFact, ...] = (
     SdkFact(
         Subject.ISLANDS_COMPILE,
         Answer.UNKNOWN,
-        "With 2.41, keeping more layers in float moved the failure to others.",
+        "No report is known about this version; with the later 2.41, keeping more layers in float moved the failure to "
+        "others.",
         _RF_DETR,
         Confidence.NOT_KNOWN,
         before=(2, 41),
@@ -315,7 +345,8 @@ FACTS: tuple[SdkFact, ...] = (
     SdkFact(
         Subject.ISLANDS_COMPILE,
         Answer.UNKNOWN,
-        "With 2.41, keeping more layers in float moved the failure to others.",
+        "With the earlier 2.41, keeping more layers in float moved the failure to others; no report says that it was "
+        "fixed.",
         _RF_DETR,
         Confidence.NOT_KNOWN,
         (2, 42),

@@ -12,6 +12,9 @@ from dovetail.targets.qairt.facts import fact
 from dovetail.targets.qairt.predict import PredictedTensor
 from dovetail.targets.qairt.sdk import Answer, SdkFact, Subject, Version
 
+# An Einsum is a MatMul whose second operand is transposed.
+MATMULS = ("MatMul", "Einsum")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixedMatMul:
@@ -26,7 +29,7 @@ class MixedMatMul:
 def mixed_matmuls(model: ir.Model, predicted: Mapping[str, PredictedTensor], sdk: Version) -> Iterator[MixedMatMul]:
     """The MatMuls that the SDK does not support, or may not support."""
     for node in model.graph:
-        if node.op_type != "MatMul" or any(constant_of(value) is not None for value in node.inputs):
+        if node.op_type not in MATMULS or any(constant_of(value) is not None for value in node.inputs):
             continue
         rows = [predicted[str(value.name)] for value in node.inputs if value is not None and value.name in predicted]
         floats = [row for row in rows if row.dtype == "float16"]

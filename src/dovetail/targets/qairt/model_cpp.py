@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from dovetail.targets.qnn_htp.dump import DumpError, QnnGraph, QnnNode, QnnTensor, qnn_tensor
@@ -44,6 +46,9 @@ _TENSOR = re.compile(
     re.DOTALL,
 )
 _SCALE = re.compile(r"\.scaleOffsetEncoding= \{\.scale= (?P<scale>[^,]+?)f?, \.offset= (?P<offset>-?\d+)\}")
+_CHANNELS = re.compile(r"Qnn_ScaleOffset_t\s+(?P<name>\w+)\[\]\s*=\s*\{(?P<body>.*?)\};", re.DOTALL)
+_PAIR = re.compile(r"\.scale= (?P<scale>[^,]+?)f?, \.offset= (?P<offset>-?\d+)")
+_AXIS = re.compile(r"\.axisScaleOffsetEncoding= \{[^}]*\.scaleOffset=\s*(?P<name>\w+)\}")
 _LIST = re.compile(r"const char\*\s+inputs_\w+\[\] = \{(?P<names>[^}]*)\};")
 _OUTPUTS = re.compile(r"Qnn_Tensor_t outputs_\w+\[\] = \{(?P<body>.*?)\n  \};", re.DOTALL)
 _NODE = re.compile(r"static ModelError_t addNode_\w+\(QnnModel& model\)\{(?P<body>.*?)\n\}", re.DOTALL)
@@ -54,24 +59,33 @@ _QUOTED = re.compile(r'"([^"]+)"')
 def load_model_cpp(path: Path) -> QnnGraph:
     """Return the graph of a generated file; one without tensors is an error."""
     text = path.read_text(errors="replace")
-    tensors = {match["name"]: _tensor(match) for match in _TENSOR.finditer(text)}
+    channels = {match["name"]: match["body"] for match in _CHANNELS.finditer(text)}
+    tensors = {match["name"]: _tensor(match, channels) for match in _TENSOR.finditer(text)}
     if not tensors:
         raise DumpError(f"{path.name}: no tensor was found, so that this is no model.cpp of QAIRT's converter")
     return QnnGraph(tensors, tuple(_node(match["body"], path) for match in _NODE.finditer(text)))
 
 
-def _tensor(match: re.Match[str]) -> QnnTensor:
+def _tensor(match: re.Match[str], channels: Mapping[str, str]) -> QnnTensor:
     name, kind = match["name"], match["type"]
     if kind not in _DATA_TYPES:
         raise DumpError(f"tensor {name!r} has the unknown data type {kind}")
     if match["encoding"] not in _ENCODINGS:
         raise DumpError(f"tensor {name!r} has the unknown encoding {match['encoding']}")
-    scale = _SCALE.search(match["rest"])
+    pairs = [_pair(name, found) for found in _SCALE.finditer(match["rest"])]
+    tensor = qnn_tensor(name, _DATA_TYPES[kind], _ENCODINGS[match["encoding"]], *(pairs[0] if pairs else (0.0, 0)))
+    axis = _AXIS.search(match["rest"])
+    listed = "" if axis is None else channels.get(axis["name"], "")
+    per_channel = (_pair(name, found) for found in _PAIR.finditer(listed))
+    return replace(tensor, channels=tuple((scale, -offset) for scale, offset in per_channel))
+
+
+def _pair(name: str, match: re.Match[str]) -> tuple[float, int]:
+    """A scale and an offset."""
     try:
-        values = (0.0, 0) if scale is None else (float(scale["scale"]), int(scale["offset"]))
+        return float(match["scale"]), int(match["offset"])
     except ValueError as error:
-        raise DumpError(f"tensor {name!r} has a scale that is no number: {scale['scale'] if scale else ''}") from error
-    return qnn_tensor(name, _DATA_TYPES[kind], _ENCODINGS[match["encoding"]], *values)
+        raise DumpError(f"tensor {name!r} has a scale that is no number: {match['scale']}") from error
 
 
 def _node(body: str, path: Path) -> QnnNode:

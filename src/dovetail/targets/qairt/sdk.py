@@ -51,6 +51,8 @@ class Subject(StrEnum):
     FLOAT_BY_INT8 = "multiplies a float16 activation by an int8 one"
     BIAS_OMITTED = "a bias without an encoding gets --bias_bitwidth, which is 8 unless it is set"
     FUSED_OMITTED = "a tensor between fused operators needs no encoding"
+    SYMMETRIC_OPERAND = "a MatMul reads its second operand in the symmetric 16-bit entry of the tensor"
+    FLOAT_RESULT = "an operator in float writes a tensor that has an entry in that encoding"
     RANK_3_ADD = "compiles MatMul of rank 3 followed by a separate Add in integers"
     ONE_PRECISION = "converts a graph that is wholly integer or wholly float"
     ISLANDS_COMPILE = "compiles every mixture of float16 and integer operators"

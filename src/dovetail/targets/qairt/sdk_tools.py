@@ -58,13 +58,18 @@ def part_names(folder: Path) -> list[str]:
     return names
 
 
-def run_script(facts: QairtFacts, folder: Path, artifacts: tuple[Artifact, ...], log: Path) -> CompileResult:
-    """Run the script of a way; the artifacts then include what the converter wrote about its graph."""
-    for context in (folder / CONTEXT).glob("*.bin"):  # of an earlier run
-        context.unlink()
+def run_script(
+    facts: QairtFacts, folder: Path, artifacts: tuple[Artifact, ...], log: Path, own_model: Path | None = None
+) -> CompileResult:
+    """Run the script of a way; the artifacts then include what the converter wrote about its graphs.
+
+    ``own_model``: the caller's own ONNX file, where that is converted.
+    """
+    for earlier in (*(folder / CONTEXT).glob("*.bin"), *folder.glob("*_net.json")):
+        earlier.unlink()
     try:
         done = subprocess.run(
-            ["/bin/sh", str(folder / SCRIPT)],
+            ["/bin/sh", str(folder / SCRIPT), *([] if own_model is None else [str(own_model)])],
             capture_output=True,
             text=True,
             errors="replace",

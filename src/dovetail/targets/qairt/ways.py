@@ -11,7 +11,7 @@ import onnx_ir as ir
 from dovetail.encodings.records import TensorEncoding
 from dovetail.storage import Plan
 from dovetail.targets.qairt.call import ConverterCall
-from dovetail.targets.qairt.coloring import Domain, boundaries, islands
+from dovetail.targets.qairt.coloring import Domain, boundaries, domains, islands
 from dovetail.targets.qairt.export import (
     READS,
     Difference,
@@ -21,7 +21,8 @@ from dovetail.targets.qairt.export import (
     not_as_planned,
     not_predicted,
     part_entries,
-    version_for,
+    version_of,
+    without_original_name,
 )
 from dovetail.targets.qairt.facts import fact
 from dovetail.targets.qairt.mixed_matmul import mixed_matmuls
@@ -67,7 +68,7 @@ def explicit_call(export: Exported) -> ConverterCall:
 class Way:
     """One way out: whether this SDK can do it, from which facts that follows, and what is predicted.
 
-    ``differs``: tensors and edges that are predicted to have another precision than planned; None if nothing is
+    ``differs``: tensors, edges and operators that are predicted in another precision than planned; None if nothing is
     predicted. ``not_predicted``: planned tensors that the prediction has no row for. ``islands``: groups of connected
     float operators; ``boundaries``: tensors between float and integer operators.
     """
@@ -106,6 +107,8 @@ def ways_out(model: ir.Model, plan: Plan, export: Exported, facts: QairtFacts, p
     predictions = {name: predict(model, entries[name], calls[name], facts.sdk) for name in calls}
     count, crossing = len(islands(model, plan)), boundaries(model, plan)
     answers = {WayName.FALLBACK: _fallback(facts, count), WayName.EXPLICIT: _explicit(model, export, facts, count)}
+    relied_on = _relied_on(model, plan, export, facts)
+    answers = {name: (can, why, (*rows, *relied_on)) for name, (can, why, rows) in answers.items()}
     answers = {name: _with_kernels(judged, model, predictions[name], facts) for name, judged in answers.items()}
     if parts:
         entries[WayName.SPLIT] = entries[WayName.FALLBACK]
@@ -117,6 +120,8 @@ def ways_out(model: ir.Model, plan: Plan, export: Exported, facts: QairtFacts, p
         way = Way(name, _ABOUT[name], can, why, tuple(map(str, rows)), count, crossing)
         if name in predictions:
             differs = not_as_planned(model, plan, export, predictions[name])
+            if facts.keep_graph:
+                differs = (*differs, *without_original_name(model, entries[name]))
             left = not_predicted(model, plan, predictions[name])
             way = replace(way, differs=differs, not_predicted=left, notes=tuple(map(str, export.lost)))
         if name is WayName.SPLIT:
@@ -141,6 +146,20 @@ def _rank(way: Way) -> tuple[int, bool, int, int]:
 _Judged = tuple[Answer, str, tuple[SdkFact, ...]]
 
 
+def _relied_on(model: ir.Model, plan: Plan, export: Exported, facts: QairtFacts) -> tuple[SdkFact, ...]:
+    """The facts that the entries of a plan rely on where float and integer operators meet."""
+    of_node = domains(model, plan)
+    written = [
+        value for node in model.graph if of_node[str(node.name)] is Domain.FLOAT for value in node.outputs if value.name
+    ]
+    quantized = any(not entry.is_float for v in written if (entry := export.entries.get(str(v.name))) is not None)
+    subjects = (
+        *((Subject.FLOAT_RESULT,) if quantized else ()),
+        *((Subject.SYMMETRIC_OPERAND,) if export.symmetric else ()),
+    )
+    return tuple(fact(subject, facts.sdk) for subject in subjects)
+
+
 def _worst(rows: tuple[SdkFact, ...]) -> Answer:
     return max((row.answer for row in rows), key=_ORDER.index)
 
@@ -162,10 +181,8 @@ def _with_kernels(
 def _with_file(judged: _Judged, entries: Mapping[str, TensorEncoding], facts: QairtFacts) -> _Judged:
     """The answer with those about the encodings file: its version, and blocks."""
     can, why, rows = judged
-    blocks = any(entry.is_blocked for entry in entries.values())
-    floats = any(entry.is_float for entry in entries.values())
-    known = [fact(READS[version_for(facts.sdk, floats=floats, blocks=blocks)], facts.sdk)]
-    if blocks:
+    known = [fact(READS[version_of(facts.sdk, entries)], facts.sdk)]
+    if any(entry.is_blocked for entry in entries.values()):
         known.append(fact(Subject.READS_BLOCKS, facts.sdk))
     for row in known:
         if row.answer is not Answer.YES:

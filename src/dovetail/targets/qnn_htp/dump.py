@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +36,28 @@ _GRANULARITIES = {
 # Of these, those whose 4-bit integers are stored as int8.
 _NARROW = (2, 3, 5, 11)
 
+# The names of the integer scales of expanded blocks, in lower case and without underscores.
+_BLOCK_SCALES = ("blocksscale8", "blocksscale16")
+
 # Data types that are not planned: plain integers, booleans, float64.
 _NOT_PLANNED = {0x008, 0x016, 0x032, 0x064, 0x108, 0x116, 0x132, 0x164, 0x264, 0x508}
 
 
 @dataclass(frozen=True, slots=True)
 class QnnTensor:
-    """One tensor of the dump."""
+    """One tensor of the dump.
+
+    ``channels``: scale and zero point of every channel, and ``block_scales``: the integer scales of expanded blocks,
+    channel by channel; empty in a file that does not have them.
+    """
 
     name: str
     dtype: DType | None
     scale: float
     zero_point: int
     granularity: Granularity = Granularity.TENSOR
+    channels: tuple[tuple[float, int], ...] = ()
+    block_scales: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +117,27 @@ def _tensor(name: str, raw: dict[str, Any]) -> QnnTensor:
     scale = qparams["scale"]
     if scale is None and _GRANULARITIES.get(encoding, Granularity.TENSOR) is not Granularity.TENSOR:
         scale = 0.0  # bytes of another member of a union, which may be NaN, dumped as null
-    return qnn_tensor(name, int(raw["data_type"]), encoding, float(scale), int(qparams["offset"]))
+    tensor = qnn_tensor(name, int(raw["data_type"]), encoding, float(scale), int(qparams["offset"]))
+    channels, block_scales = _per_channel(quantized)
+    return replace(tensor, channels=channels, block_scales=block_scales)
+
+
+def _per_channel(quantized: Mapping[str, Any]) -> tuple[tuple[tuple[float, int], ...], tuple[int, ...]]:
+    """The scales and zero points of the channels, and the integer scales of blocks, where a file has them.
+
+    Qualcomm's converter and ``qairt-dlc-to-json`` write ``axis_scale_offset``; the record of expanded blocks is taken
+    to have the names of QNN's structure.
+    """
+    for record in quantized.values():
+        if not isinstance(record, dict):
+            continue
+        fields = {str(key).lower().replace("_", ""): value for key, value in record.items()}
+        pairs = fields.get("scaleoffsets")
+        if isinstance(pairs, list):
+            channels = tuple((float(pair["scale"]), -int(pair["offset"])) for pair in pairs)
+            blocks: list[Any] = next((fields[key] for key in _BLOCK_SCALES if isinstance(fields.get(key), list)), [])
+            return channels, tuple(int(scale) for scale in blocks)
+    return (), ()
 
 
 def qnn_tensor(name: str, code: int, encoding: int, scale: float, offset: int) -> QnnTensor:

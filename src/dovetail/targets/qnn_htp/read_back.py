@@ -14,9 +14,10 @@ import onnx_ir as ir
 from dovetail.backend import Outcome, ReadBack, TensorReadBack, changed
 from dovetail.encoding import DType, Granularity, QParams
 from dovetail.model.edit import constant_of
+from dovetail.numerics.lpbq import channel_scales
 from dovetail.qdq.quantized_values import QuantizedValue, quantized_values
 from dovetail.storage import Plan, Storage
-from dovetail.targets.qnn_htp.dump import MOVED, DumpError, QnnGraph, QnnNode, load_dump
+from dovetail.targets.qnn_htp.dump import MOVED, DumpError, QnnGraph, QnnNode, QnnTensor, load_dump
 from dovetail.targets.qnn_htp.expanded_blocks import BlockEncodings
 from dovetail.targets.qnn_htp.floats import FloatReader, LoggedPrecisions
 
@@ -97,7 +98,9 @@ def _look_up(
             f"{value.params.dtype} per {granularity}" for granularity in (encoding.granularity, tensor.granularity)
         )
         return value.as_read(*changed(*texts))
-    if encoding.granularity is Granularity.EXPANDED_BLOCK:
+    if tensor.channels and (found := _other_channels(value.params, tensor)) is not None:
+        return value.as_read(*changed(*found))
+    if encoding.granularity is Granularity.EXPANDED_BLOCK and not tensor.block_scales:
         if not blocks.encodings:
             return value.as_read(Outcome.NOT_FOUND, "the provider's scales per block were not recorded")
         difference = blocks.difference(name, value.params)
@@ -109,9 +112,32 @@ def _look_up(
     detail = f"input of {', '.join(consumers)}" if consumers else "output"
     if encoding.granularity is Granularity.EXPANDED_BLOCK:
         detail += "; axis, block size, bit widths, every integer scale and every scale per channel were compared"
+    elif tensor.channels:
+        detail += f"; the scales and zero points of {len(tensor.channels)} channels were compared"
     elif not per_tensor:
         detail += "; only the dtype was compared, the dump has no per-channel scales"
     return value.as_read(Outcome.MATCHED, detail)
+
+
+def _other_channels(params: QParams, tensor: QnnTensor) -> tuple[str, str] | None:
+    """What is planned and what was found instead in the scales per channel, or the integer scales; None if equal."""
+    if params.encoding.granularity is Granularity.BLOCK:  # in which order a file has them is not known
+        return None
+    planned = channel_scales(params).reshape(-1)
+    zero_points = 0 if params.encoding.is_blocked else params.zero_point.reshape(-1)
+    scales = np.array([scale for scale, _ in tensor.channels])
+    if scales.size != planned.size:
+        return f"{planned.size} scales", f"{scales.size}"
+    different = ~np.isclose(scales, planned, rtol=1e-6) | (np.array([z for _, z in tensor.channels]) != zero_points)
+    if np.any(different):
+        first = int(np.argmax(different))
+        return f"scale {float(planned[first]):.6g} of channel {first}", f"{scales[first]:.6g}"
+    if not tensor.block_scales or params.int_scale is None or params.axis is None:
+        return None
+    integers = np.moveaxis(params.int_scale, params.axis, -1).reshape(-1)
+    if integers.size != len(tensor.block_scales) or np.any(integers != tensor.block_scales):
+        return f"{integers.size} integer scales", "others"
+    return None
 
 
 def _has_blocks(storage: Storage) -> bool:

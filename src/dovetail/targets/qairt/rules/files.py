@@ -12,7 +12,15 @@ from dovetail.rules.rule import rule
 from dovetail.targets.qairt.export import READS
 from dovetail.targets.qairt.facts import fact
 from dovetail.targets.qairt.roles import conv_addends
-from dovetail.targets.qairt.rules.subject import FILE, WAYS_OUT, conversion_of, listed, severity_of, with_facts
+from dovetail.targets.qairt.rules.subject import (
+    FILE,
+    WAYS_OUT,
+    conversion_of,
+    given_or_planned,
+    listed,
+    severity_of,
+    with_facts,
+)
 from dovetail.targets.qairt.sdk import Answer, Subject
 
 
@@ -22,7 +30,8 @@ def float_entry_on_sdk_that_rejects_it(subject: CheckInput) -> Iterator[Finding]
     """An entry says float, which this SDK is not known to accept.
 
     ## What it finds
-    With `check --encodings`: entries with `dtype: float`. A finding names every constant behind a Conv that has no
+    Entries with `dtype: float`: with `check --encodings` those of the file, with `fit` those of the way `explicit`, if
+    it is taken. A finding names every constant behind a Conv that has no
     entry: with QAIRT 2.33 the converter ends at such a constant. Without one, a finding is about the file.
 
     ## Why it matters
@@ -36,10 +45,10 @@ def float_entry_on_sdk_that_rejects_it(subject: CheckInput) -> Iterator[Finding]
     ## Seen on
     {facts}
     """
-    conversion = conversion_of(subject)
+    conversion = given_or_planned(subject)
     if conversion is None:
         return
-    entries = conversion.encodings.entries
+    entries = conversion.entries
     floats = [name for name, entry in entries.items() if entry.is_float]
     known = fact(Subject.FLOAT_ENTRIES, conversion.facts.sdk)
     if not floats or known.answer is Answer.YES:
@@ -67,8 +76,8 @@ def encodings_version_not_read_by_sdk(subject: CheckInput) -> Iterator[Finding]:
     """This SDK does not read, or is not known to read, encodings of this version.
 
     ## What it finds
-    With `check --encodings`: a file whose version the SDK of the target does not read (an error), or for which no
-    report is known (a warning).
+    A file whose version the SDK of the target does not read (an error), or for which no report is known (a warning):
+    with `check --encodings` the caller's, with `fit` the one that is written.
 
     ## Why it matters
     The converter ends with an error such as `KeyError: 'param_encodings'`, which does not name the version.
@@ -80,10 +89,10 @@ def encodings_version_not_read_by_sdk(subject: CheckInput) -> Iterator[Finding]:
     ## Seen on
     {facts}
     """
-    conversion = conversion_of(subject)
+    conversion = given_or_planned(subject)
     if conversion is None:
         return
-    version = conversion.encodings.version
+    version = conversion.version
     known = fact(READS[version], conversion.facts.sdk)
     if known.answer is Answer.YES:
         return
@@ -101,7 +110,8 @@ def block_encoding_not_read_by_sdk(subject: CheckInput) -> Iterator[Finding]:
     """A weight is quantized in blocks or LPBQ, which this SDK is not known to read.
 
     ## What it finds
-    With `check --encodings`: entries with blocks, with float or with integer scales (LPBQ).
+    Entries with blocks, with float or with integer scales (LPBQ): of the file that is checked (`check --encodings`), or
+    that `fit` writes.
 
     ## Why it matters
     The converter ends with an error that names neither the weight nor the cause (`map::at: key not found`).
@@ -113,12 +123,12 @@ def block_encoding_not_read_by_sdk(subject: CheckInput) -> Iterator[Finding]:
     ## Seen on
     {facts}
     """
-    conversion = conversion_of(subject)
+    conversion = given_or_planned(subject)
     if conversion is None:
         return
     known = fact(Subject.READS_BLOCKS, conversion.facts.sdk)
     values = {str(value.name): value for value in each_value(conversion.model.graph)}
-    for name, entry in conversion.encodings.entries.items():
+    for name, entry in conversion.entries.items():
         if not entry.is_blocked or known.answer is Answer.YES:
             continue
         message = (
@@ -152,7 +162,7 @@ def encoding_of_tensor_not_in_model(subject: CheckInput) -> Iterator[Finding]:
     if conversion is None:
         return
     names = {value.name for value in each_value(conversion.model.graph)}
-    for name in conversion.encodings.entries:
+    for name in conversion.entries:
         if name not in names:
             place = Place(PlaceKind.TENSOR, tensor=name)
             message = f"the encodings have an entry for {name!r}, but the model has no such tensor"

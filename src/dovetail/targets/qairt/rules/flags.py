@@ -31,7 +31,7 @@ def input_list_with_float_fallback(subject: CheckInput) -> Iterator[Finding]:
     {facts}
     """
     conversion = conversion_of(subject)
-    if conversion is None or not (conversion.facts.call.input_list and conversion.facts.call.float_fallback):
+    if conversion is None or not (conversion.call.input_list and conversion.call.float_fallback):
         return
     known = fact(Subject.HAS_FLOAT_FALLBACK, conversion.facts.sdk)
     message = f"--float_fallback is given together with --input_list, which it excludes ({known.known_from})"
@@ -56,10 +56,10 @@ def custom_io_with_encodings_1_0_0(subject: CheckInput) -> Iterator[Finding]:
     {facts}
     """
     conversion = conversion_of(subject)
-    if conversion is None or not conversion.facts.call.custom_io:
+    if conversion is None or not conversion.call.custom_io:
         return
     known = fact(Subject.CUSTOM_IO_1_0_0, conversion.facts.sdk)
-    if conversion.encodings.version != v1_0_0.VERSION or known.answer is Answer.YES:
+    if conversion.version != v1_0_0.VERSION or known.answer is Answer.YES:
         return
     message = f"--custom_io with encodings of version 1.0.0 is rejected. {known.text} ({known.known_from})"
     fix = "convert the file: dovetail encodings convert FILE --to 0.6.1"
@@ -84,7 +84,7 @@ def float_fallback_in_float32(subject: CheckInput) -> Iterator[Finding]:
     {facts}
     """
     conversion = conversion_of(subject)
-    if conversion is None or not conversion.facts.call.float_fallback or conversion.facts.call.float_bits == 16:
+    if conversion is None or not conversion.call.float_fallback or conversion.call.float_bits == 16:
         return
     known = fact(Subject.HAS_FLOAT_FALLBACK, conversion.facts.sdk)
     message = f"--float_fallback without --float_bitwidth 16: its default is 32, HTP has float16 ({known.known_from})"
@@ -109,7 +109,7 @@ def converter_without_quantizer(subject: CheckInput) -> Iterator[Finding]:
     - qairt: public report, QAIRT 2.33; the message is the converter's own.
     """
     conversion = conversion_of(subject)
-    if conversion is None or conversion.facts.call.quantizes:
+    if conversion is None or conversion.call.quantizes:
         return
     message = (
         "neither --input_list nor --float_fallback is given: the quantizer does not run, the encodings have no effect"

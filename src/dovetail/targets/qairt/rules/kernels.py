@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dovetail.finding import Finding, Severity
+from dovetail.finding import Finding
 from dovetail.model.edit import constant_of, shape_of
 from dovetail.model.place import at_node, named
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
-from dovetail.targets.qairt.coloring import boundaries, islands
 from dovetail.targets.qairt.facts import fact
 from dovetail.targets.qairt.mixed_matmul import mixed_matmuls
 from dovetail.targets.qairt.roles import BIAS_ADD, added_bias
-from dovetail.targets.qairt.rules.subject import conversion_of, qairt_facts, severity_of, with_facts
+from dovetail.targets.qairt.rules.subject import given_or_planned, qairt_facts, severity_of, with_facts
 from dovetail.targets.qairt.sdk import Answer, Subject
 
 _LINEAR_RANK = 3
-# Islands from which on they are not connected.
-_SEVERAL = 2
 
 
 @rule("Q717")
@@ -27,8 +24,8 @@ def float16_by_8_bit_matmul(subject: CheckInput) -> Iterator[Finding]:
     """A MatMul of two activations has one in float16 and the other one in 8 bit.
 
     ## What it finds
-    With `check --encodings`: MatMuls whose operands are both activations, of which one is predicted to be float16 and
-    the other one uint8, or int8 before QAIRT 2.44.
+    MatMuls whose operands are both activations, of which one is predicted to be float16 and the other one uint8, or
+    int8 before QAIRT 2.44: with the file that is checked (`check --encodings`), or that `fit` writes.
 
     ## Why it matters
     HTP has no such kernel. The converter accepts it, and the context binary generator rejects the MatMul.
@@ -39,8 +36,8 @@ def float16_by_8_bit_matmul(subject: CheckInput) -> Iterator[Finding]:
     ## Seen on
     {facts}
     """
-    conversion = conversion_of(subject)
-    if conversion is None:
+    conversion = given_or_planned(subject)
+    if conversion is None or not conversion.whole:
         return
     for mixed in mixed_matmuls(conversion.model, conversion.predicted(), conversion.facts.sdk):
         known, narrow = mixed.fact, mixed.narrow_operand
@@ -87,42 +84,3 @@ def rank_3_matmul_with_separate_add(subject: CheckInput) -> Iterator[Finding]:
         )
         fix = "let Dovetail make a Gemm with a bias of both (without --option keep_graph=1)"
         yield Finding("Q721", at_node(node), message, severity_of(known.answer), fix=fix)
-
-
-@rule("Q724")
-@with_facts(Subject.ISLANDS_COMPILE)
-def float_operators_not_connected(subject: CheckInput) -> Iterator[Finding]:
-    """The float operators of a plan are several islands between integer operators.
-
-    ## What it finds
-    Plans with more than one group of connected operators in float16. The finding has the number of islands, and of
-    tensors between float and integer operators.
-
-    ## Why it matters
-    Every boundary can hand on a memory layout that the next operator has no kernel for. In the first public report,
-    keeping layers 3, 6 and 9 in float moved the failure to layers 0, 2, 7 and 8, and keeping all attention in float to
-    129 operators; float fallback and exclusions did not end it. Every boundary also costs a conversion.
-
-    ## How to fix it
-    Keep one connected part of the model in float, such as the whole decoder (`--keep 'decoder*=fp16'`), or
-    convert parts of one precision each (`--option strategy=split`).
-
-    ## Seen on
-    {facts}
-    """
-    if subject.plan is None or subject.encodings is not None:
-        return
-    facts, groups = qairt_facts(subject), islands(subject.model, subject.plan)
-    if len(groups) < _SEVERAL:
-        return
-    known = fact(Subject.ISLANDS_COMPILE, facts.sdk)
-    nodes = {str(node.name): node for node in subject.model.graph}
-    crossing = boundaries(subject.model, subject.plan)
-    message = (
-        f"{sum(map(len, groups))} float operators are {len(groups)} islands, with {crossing} tensors between float and "
-        f"integer operators: QAIRT {facts.sdk_text} compiles every mixture: {known.answer}. {known.text} "
-        f"({known.known_from})"
-    )
-    fix = "keep one connected part of the model in float, or convert parts of one precision (--option strategy=split)"
-    numbers = {"islands": float(len(groups)), "boundaries": float(crossing)}
-    yield Finding("Q724", at_node(nodes[groups[0][0]]), message, Severity.WARNING, numbers, fix)

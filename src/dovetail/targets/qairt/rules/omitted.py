@@ -49,7 +49,7 @@ def encoding_omitted_with_input_list(subject: CheckInput) -> Iterator[Finding]:
     conversion = conversion_of(subject)
     if conversion is None:
         return
-    call, sdk = conversion.facts.call, conversion.facts.sdk_text
+    call, sdk = conversion.call, conversion.facts.sdk_text
     for row, place in _with_cause(conversion, Cause.CALIBRATED):
         bits = call.weight_bits if row.role is Role.WEIGHT else call.act_bits
         known = "" if row.fact is None else f" ({row.fact.known_from})"
@@ -114,7 +114,7 @@ def bias_without_int32_encoding(subject: CheckInput) -> Iterator[Finding]:
     conversion = conversion_of(subject)
     if conversion is None:
         return
-    call = conversion.facts.call
+    call = conversion.call
     for row, place in _with_cause(conversion, Cause.BIAS, Cause.FALLBACK):
         if row.role is not Role.BIAS or (row.cause is Cause.BIAS and call.bias_bits != 8):
             continue

@@ -8,14 +8,18 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from dovetail.encodings.records import Encodings
+from dovetail.encodings.records import TensorEncoding
 from dovetail.finding import Place, PlaceKind, Severity
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import Check
+from dovetail.targets.qairt.call import ConverterCall
+from dovetail.targets.qairt.export import version_of
 from dovetail.targets.qairt.facts import facts_about
 from dovetail.targets.qairt.options import QairtFacts
+from dovetail.targets.qairt.planned import planned_conversion
 from dovetail.targets.qairt.predict import PredictedTensor, predict
 from dovetail.targets.qairt.sdk import Answer, Subject
+from dovetail.targets.qairt.ways import WayName
 
 # How many names a message lists.
 LISTED = 5
@@ -30,21 +34,45 @@ FILE = Place(PlaceKind.FILE, name="encodings")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Conversion:
-    """The customer's graph with its encodings, and how it is converted."""
+    """A graph that is converted with the entries of a file, and how the converter is called.
+
+    ``whole``: the graph is converted as one, not in parts of one precision each.
+    """
 
     model: ir.Model
-    encodings: Encodings
+    entries: Mapping[str, TensorEncoding]
+    version: str
+    call: ConverterCall
     facts: QairtFacts
+    whole: bool = True
 
     def predicted(self) -> Mapping[str, PredictedTensor]:
-        return predict(self.model, self.encodings.entries, self.facts.call, self.facts.sdk)
+        return predict(self.model, self.entries, self.call, self.facts.sdk)
 
 
 def conversion_of(subject: CheckInput) -> Conversion | None:
-    """The conversion that a check is about; None if no encodings file was given."""
+    """The conversion of the caller's own encodings; None if no encodings file was given."""
     if subject.encodings is None or subject.raw is None:
         return None
-    return Conversion(subject.raw, subject.encodings, qairt_facts(subject))
+    facts = qairt_facts(subject)
+    return Conversion(subject.raw, subject.encodings.entries, subject.encodings.version, facts.call, facts)
+
+
+def given_or_planned(subject: CheckInput) -> Conversion | None:
+    """The conversion of the caller's own encodings, or that of a plan, in the way that ``fit`` takes.
+
+    None without either, for a QDQ model, and if the way has no converter.
+    """
+    if subject.plan is None or subject.raw is not None:
+        return conversion_of(subject)
+    facts = qairt_facts(subject)
+    planned = planned_conversion(facts, subject.model, subject.plan)
+    way = planned.taken(facts).name
+    if way is WayName.QDQ:
+        return None
+    entries = planned.entries(way)
+    version = version_of(facts.sdk, entries)
+    return Conversion(planned.model, entries, version, planned.call(way), facts, way is not WayName.SPLIT)
 
 
 def qairt_facts(subject: CheckInput) -> QairtFacts:

@@ -1,0 +1,203 @@
+"""Plan without conversions on single inputs, for a format that has one encoding per tensor (``OpTable.one_encoding``).
+
+In such a file, an operator computes in float if a tensor of it has no entry, and in integers otherwise. So
+
+- a tensor that one consumer must read as symmetric is symmetric itself, which is what AIMET does for the second operand
+  of a 16-bit MatMul;
+- a tensor between float and integer operators is quantized where it is written;
+- where neither is possible, the consumer computes in float.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from dovetail.edge import Edge
+from dovetail.encoding import Encoding, QParams
+from dovetail.plan.constraints import Operand, Problem, Unit
+from dovetail.plan.kernels import computing_in, usable
+from dovetail.plan.request import Pin, Pins
+from dovetail.plan.solve import Solution
+from dovetail.storage import Choice, Reason
+
+_WHY = "what ships has one encoding per tensor"
+
+
+def symmetric_reads(problem: Problem, solution: Solution) -> dict[str, Encoding]:
+    """The groups of which a consumer requires symmetric values, by representative, with the encoding it requires."""
+    found: dict[str, Encoding] = {}
+    for unit in problem.units:
+        for operand in unit.operands:
+            if operand.constant or operand in unit.shared():
+                continue
+            root, required = problem.group_of[operand.name], _read(problem, solution, unit, operand)
+            if required is not None and _can_be_symmetric(problem, solution, root, required):
+                found.setdefault(root, required)
+    return found
+
+
+def closing_pins(problem: Problem, solution: Solution, pins: Pins) -> dict[str, Pin]:
+    """The operators to compute in float: those between float operators, so that these are connected; without any, those
+    of which an input would need a conversion."""
+    precisions = problem.table.precisions.values()
+    in_float = next((p for p in precisions if p.activation == problem.table.float_encoding), None)
+    if in_float is None:
+        return {}
+    free = {u.name: u for u in problem.units if u.name not in pins.units and computing_in(u, usable(u), in_float)}
+    why = {u.name: "it is between float operators" for u in free.values() if _is_between(problem, solution, u)}
+    why = why or _closing(problem, solution, free)
+    return {name: Pin(in_float, Reason.NEIGHBOURS, f"kept in float: {text}") for name, text in why.items()}
+
+
+def _closing(problem: Problem, solution: Solution, free: Mapping[str, Unit]) -> dict[str, str]:
+    """The operators that would need a conversion, or that write what a float operator cannot read, with the reason."""
+    closing = {
+        unit.name: f"{operand.name!r} cannot be converted here, {_WHY}"
+        for unit in free.values()
+        for operand in unit.operands
+        if not operand.constant and _needs_conversion(problem, solution, unit, operand)
+    }
+    return closing | {
+        source.name: f"{unit.label} {unit.name!r} has no kernel that reads it with so few bits beside a float tensor"
+        for unit in problem.units
+        for source in _too_narrow(problem, solution, unit)
+        if source.name in free
+    }
+
+
+def _too_narrow(problem: Problem, solution: Solution, unit: Unit) -> Iterator[Unit]:
+    """The operators that write what a float operator cannot read beside a float tensor, because it has too few bits."""
+    least = 0 if unit.support is None else unit.support.narrowest_with_float
+    if not least or not _computes_in_float(solution, unit) or not _reads_float(problem, solution, unit):
+        return
+    for operand in unit.operands:
+        dtype = None if operand.constant else solution.groups[problem.group_of[operand.name]].encoding.dtype
+        source = _computed_by(problem, operand.name)
+        if dtype is not None and dtype.is_quantized and dtype.bits < least and source is not None:
+            yield source
+
+
+def _is_between(problem: Problem, solution: Solution, unit: Unit) -> bool:
+    """Whether an integer operator reads what a float operator writes, and only float operators read what it writes.
+
+    Operators that only move data are looked through.
+    """
+    if _computes_in_float(solution, unit) or not unit.outputs:
+        return False
+    members = problem.groups[problem.group_of[unit.outputs[0].name or ""]]
+    readers = [u for u in problem.readers_of(members) if not any(o.name in members for o in u.shared())]
+    if not readers or {value.name for value in problem.outputs}.intersection(members):
+        return False
+    sources = [_computed_by(problem, operand.name) for operand in unit.operands if not operand.constant]
+    fed = any(source is not None and _computes_in_float(solution, source) for source in sources)
+    return fed and all(_computes_in_float(solution, reader) for reader in readers)
+
+
+def _computed_by(problem: Problem, name: str) -> Unit | None:
+    """The unit that computes a tensor, before it is moved; None for an input of the graph."""
+    producer = problem.producer.get(name)
+    while producer is not None and (moved := [o for o in producer.shared() if not o.constant]):
+        producer = problem.producer.get(moved[0].name)
+    return producer
+
+
+def _computes_in_float(solution: Solution, unit: Unit) -> bool:
+    """Whether a unit reads activations in float."""
+    slots = [solution.signatures[unit.name].slot(operand.slot) for operand in unit.operands if not operand.constant]
+    return any(slot is not None and not slot.encoding.dtype.is_quantized for slot in slots)
+
+
+def _needs_conversion(problem: Problem, solution: Solution, unit: Unit, operand: Operand) -> bool:
+    """Whether a unit needs a tensor in an encoding that the tensor itself cannot have."""
+    root, required = problem.group_of[operand.name], _read(problem, solution, unit, operand)
+    if required is None or required == solution.groups[root].encoding:
+        return False
+    if solution.groups[root].is_float:
+        return not _is_quantized_where_written(problem, solution, operand.name)
+    # Narrower and wider operands keep their conversion: in float, all attention of a chip without int16 would be.
+    same_width = required.dtype.bits == solution.groups[root].encoding.dtype.bits
+    return same_width and not _can_be_symmetric(problem, solution, root, required)
+
+
+def _read(problem: Problem, solution: Solution, unit: Unit, operand: Operand) -> Encoding | None:
+    """The quantized encoding in which a unit reads an activation; None if it reads float."""
+    slot = solution.signatures[unit.name].slot(operand.slot)
+    encoding = None if slot is None else slot.encoding
+    if operand in unit.shared():
+        encoding = solution.groups[problem.group_of[unit.outputs[0].name or ""]].encoding
+    return encoding if encoding is not None and encoding.dtype.is_quantized else None
+
+
+def _can_be_symmetric(problem: Problem, solution: Solution, root: str, required: Encoding) -> bool:
+    """Whether a quantized group can have the values of a symmetric encoding: no operator fixes its scale."""
+    own = solution.groups[root].encoding
+    if own == required or not required.symmetric or own.dtype.bits != required.dtype.bits or not own.dtype.is_integer:
+        return False
+    supports = [unit.support for unit in problem.writers_of(root) if unit.support is not None]
+    return not any(entry.dtype is own.dtype for support in supports for entry in support.fixed)
+
+
+def _is_quantized_where_written(problem: Problem, solution: Solution, name: str) -> bool:
+    """Whether a float tensor can be stored as all its consumers read it, and its operator is still seen as float.
+
+    An operator that moves data is not: its input would get the encoding of its output. Neither is one all of whose
+    inputs are quantized: with a quantized output it would compute in integers.
+    """
+    producer = problem.producer.get(name)
+    if name in {value.name for value in problem.outputs}:
+        return False
+    if producer is not None and (producer.shared() or not _reads_float(problem, solution, producer)):
+        return False
+    reads = {
+        _source(problem, solution, u, o) for u in problem.readers.get(name, ()) for o in u.operands if o.name == name
+    }
+    return len(reads) == 1 and None not in reads
+
+
+def _reads_float(problem: Problem, solution: Solution, unit: Unit) -> bool:
+    """Whether a unit reads an activation that is stored in float, without a conversion."""
+    return any(
+        solution.groups[problem.group_of[operand.name]].is_float and _read(problem, solution, unit, operand) is None
+        for operand in unit.operands
+        if not operand.constant
+    )
+
+
+def _source(problem: Problem, solution: Solution, unit: Unit, operand: Operand) -> tuple[str, Encoding] | None:
+    """What decides the qparams with which a unit reads a tensor: its output, or the tensor itself."""
+    read = _read(problem, solution, unit, operand)
+    if read is None:
+        return None
+    return (problem.group_of[unit.outputs[0].name or ""] if operand in unit.shared() else "", read)
+
+
+def stored_as_read(
+    problem: Problem, tensors: Mapping[str, Choice], edges: Mapping[Edge, Choice]
+) -> tuple[dict[str, Choice], dict[Edge, Choice]]:
+    """Store float tensors that all consumers quantize alike as they read them, instead of converting every input."""
+    stored, left = dict(tensors), dict(edges)
+    outputs = {value.name for value in problem.outputs}
+    for name, choice in tensors.items():
+        producer = problem.producer.get(name)
+        reads = [o.edge for unit in problem.readers.get(name, ()) for o in unit.operands if o.name == name]
+        if choice.storage.dtype.is_quantized or name not in problem.group_of or name in outputs or not reads:
+            continue
+        if producer is not None and (producer.shared() or not _has_float_input(producer, tensors, edges)):
+            continue
+        read = {edge: edges[edge] for edge in reads if edge in edges}
+        storages = [each.storage for each in read.values()]
+        if len(read) < len(reads) or not isinstance(storages[0], QParams) or any(s != storages[0] for s in storages):
+            continue
+        writer = "the graph input" if producer is None else f"{producer.label} in {choice.storage.dtype}"
+        text = f"written by {writer}, quantized as its consumers read it: {_WHY}; {read[reads[0]].detail}"
+        stored[name] = Choice(storages[0], Reason.OPERAND, text, scale_from=read[reads[0]].scale_from)
+        for edge in reads:
+            del left[edge]
+    return stored, left
+
+
+def _has_float_input(unit: Unit, tensors: Mapping[str, Choice], edges: Mapping[Edge, Choice]) -> bool:
+    """Whether a unit reads an activation that is stored in float, without a conversion."""
+    return any(
+        not tensors[o.name].storage.dtype.is_quantized and o.edge not in edges for o in unit.operands if not o.constant
+    )
