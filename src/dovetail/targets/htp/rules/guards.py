@@ -15,7 +15,7 @@ from dovetail.rules.operations import say
 from dovetail.rules.rule import rule
 
 
-@rule("Q405")
+@rule("Q406")
 def nan_test_of_quantized_tensor(subject: CheckInput) -> Iterator[Finding]:
     """An IsNaN reads a quantized tensor, which cannot be NaN.
 
@@ -45,4 +45,4 @@ def nan_test_of_quantized_tensor(subject: CheckInput) -> Iterator[Finding]:
         if isinstance(storage, QParams):
             message = f"{say(node)} tests a tensor in {storage.dtype}, which cannot be NaN: HTP dequantizes it to do so"
             fix = "remove the IsNaN and the Where that reads it, before quantizing; `dovetail repair` does this"
-            yield Finding("Q405", at_node(node), message, Severity.WARNING, fix=fix)
+            yield Finding("Q406", at_node(node), message, Severity.WARNING, fix=fix)
