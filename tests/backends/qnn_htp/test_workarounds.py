@@ -13,6 +13,7 @@ from dovetail.config import options_from
 from dovetail.finding import Status
 from dovetail.float_graph import prepared
 from dovetail.job import prepare
+from dovetail.model.edit import attribute, is_op
 from dovetail.op_support import FP16, W8A8, W8A16, Precision
 from dovetail.pipeline import fit
 from dovetail.report.result import Result
@@ -97,6 +98,20 @@ def added_to_transposed(nodes: str) -> ir.Model:
     body = f"c = ConvTranspose(x, w) {nodes} z = Neg(c)"
     text = f"g (float[{shape}] x) => (float[{shape}] y, float[{shape}] z) {{ {body} }}"
     return model_from(text, w=normal(6, 6, 1, 1) / np.float32(2), k=normal(1, 6, 1, 1))
+
+
+def padded_channels(pads: str, strides: str = "1,1", channels: int = 8) -> ir.Model:
+    """A scale per channel, with padding."""
+    attributes = f"group={channels}, pads=[{pads}], strides=[{strides}]"
+    text = f"g (float[1,{channels},9,13] x) => (float[a,b,c,d] y) {{ n = Neg(x) y = Conv<{attributes}>(n, w, b) }}"
+    return model_from(text, w=normal(channels, 1, 1, 1), b=normal(channels))
+
+
+def padded_gray_image() -> ir.Model:
+    """A Pad of one channel, which is written as a convolution."""
+    text = """g (float[1,1,5,4] x) => (float[1,1,7,6] y) <int64[8] pads = {0,0,1,0,0,0,1,2}>
+        { n = Neg(x) p = Pad(n, pads) y = Neg(p) }"""
+    return model_from(text)
 
 
 def repeated_rows() -> ir.Model:
@@ -195,6 +210,9 @@ CASES = {
     "depthwise transposed convolution, 8 bits": (transposed(8), W8A8),
     "constant added to a transposed convolution, 16 bits": (added_to_transposed("y = Add(c, k)"), W8A16),
     "constant added to a transposed convolution, 8 bits": (added_to_transposed("r = Relu(c) y = Add(k, r)"), W8A8),
+    "padded scale per channel": (padded_channels("1,0,1,2"), W8A8),
+    "padded scale per channel, strided": (padded_channels("2,0,0,0", "1,2"), W8A8),
+    "padded scale of one channel": (padded_channels("1,0,0,0", channels=1), W8A8),
     "resize, floor": (resized(FLOOR, "1,1,2,2", "1,4,32,16"), W8A16),
     "resize, float16": (resized(FLOOR, "1,1,2,2", "1,4,32,16"), FP16),
     "resize, cubic, outside excluded": (resized('mode="cubic", exclude_outside=1', "1,1,0.5,0.5", "1,4,8,4"), W8A16),
@@ -221,6 +239,24 @@ def test_other_chips_have_the_same_miscompilation_of_silu(chip: str, tmp_path: P
     assert rewritten_agreement_db(model.clone(), ours, W8A16, data, tmp_path / "ours") > 50
 
 
+ON_OTHER_CHIPS = {
+    "pad of tokens": (padded_tokens(0, 2), W8A16, ("sm8450", "sm8850")),
+    "constant added to a transposed convolution": (added_to_transposed("y = Add(c, k)"), W8A16, ("sm8450", "sm8850")),
+    "padded scale per channel": (padded_channels("1,0,1,2"), W8A8, ("sm8850",)),
+}
+
+
+@pytest.mark.parametrize(("model", "precision", "chips"), ON_OTHER_CHIPS.values(), ids=ON_OTHER_CHIPS.keys())
+def test_other_chips_have_the_same_miscompilation(
+    model: ir.Model, precision: Precision, chips: tuple[str, ...], tmp_path: Path
+) -> None:
+    data = noise(model, 2)
+    for chip in chips:
+        naive, ours = open_target(f"qnn-htp:{chip}", OFF), open_target(f"qnn-htp:{chip}")
+        assert rewritten_agreement_db(model.clone(), naive, precision, data, tmp_path / f"naive_{chip}") < 30
+        assert rewritten_agreement_db(model.clone(), ours, precision, data, tmp_path / f"ours_{chip}") > 35
+
+
 @pytest.mark.parametrize(
     "consumer", ["Conv<pads=[1,1,1,1]>(p, k)", "MaxPool<kernel_shape=[3,3]>(p)", "ReduceMean(p, ch)", "Neg(p)"]
 )
@@ -229,6 +265,14 @@ def test_a_pad_with_zeros_before_another_operator_is_right_as_it_is(consumer: st
     model_of_ours = prepared(model.clone(), target)
     assert "Pad" in ops(model_of_ours)
     assert agreement_db(model_of_ours, target, W8A16, noise(model, 2), tmp_path) > 60
+
+
+def test_a_pad_of_one_channel_is_a_convolution_of_two_columns(tmp_path: Path) -> None:
+    model, target = padded_gray_image(), open_target("qnn-htp:sm8550")
+    model_of_ours = prepared(model.clone(), target)
+    (conv,) = [node for node in model_of_ours.graph if is_op(node, "Conv")]
+    assert list(attribute(conv, "kernel_shape", ())) == [1, 2]
+    assert agreement_db(model_of_ours, target, W8A8, noise(model, 2), tmp_path) > 35
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(8, 8), (13, 9), (20, 20)])

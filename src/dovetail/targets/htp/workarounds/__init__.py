@@ -12,6 +12,7 @@ from dovetail.targets.htp.workarounds import (
     l2_norm,
     long_layer_norm,
     merged_pad,
+    padded_channels,
     pooling,
     resize,
     silu,
@@ -21,8 +22,8 @@ from dovetail.targets.htp.workarounds import (
 )
 from dovetail.targets.htp.workarounds.workaround import Version, Workaround
 
-# In the order in which their passes run: zero_vectors looks for Pads, which constant_pad and merged_pad
-# replace or move into pools, which pooling looks at.
+# In the order in which their passes run: zero_vectors looks for Pads. constant_pad and merged_pad replace them, or move
+# them into convolutions and pools, at which padded_channels and pooling look.
 MODULES = (
     zero_vectors,
     clip,
@@ -34,6 +35,7 @@ MODULES = (
     l2_norm,
     long_layer_norm,
     merged_pad,
+    padded_channels,
     pooling,
     resize,
     silu,
