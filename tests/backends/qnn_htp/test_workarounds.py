@@ -73,6 +73,12 @@ def padded_between(consumer: str, value: float = 0.0) -> ir.Model:
     return model_from(text, w=normal(8, 8, 1, 1) / np.float32(3), k=normal(8, 8, 3, 3))
 
 
+def padded_with_border() -> ir.Model:
+    text = """g (float[1,4,9,26] x) => (float[1,4,11,28] y) <int64[8] pads = {0,0,1,1,0,0,1,1}>
+        { n = Neg(x) p = Pad<mode="edge">(n, pads) y = Neg(p) }"""
+    return model_from(text)
+
+
 def resized(attributes: str, scales: str, shape: str) -> ir.Model:
     text = f"""g (float[1,4,16,8] x) => (float[{shape}] y) <float[4] scales = {{{scales}}}>
         {{ n = Neg(x) r = Resize<{attributes}>(n, , scales) y = Neg(r) }}"""
@@ -181,6 +187,7 @@ CASES = {
     "pad, 8 bits": (padded("0,0,1,0,0,0,1,2", "1,4,11,10"), W8A8),
     "pad with another value": (padded_with(0.5), W8A16),
     "pad with another value, float16": (padded_with(0.5), FP16),
+    "pad with the border, float16": (padded_with_border(), FP16),
     "pad of tokens, 16 bits": (padded_tokens(0, 2), W8A16),
     "pad of tokens, 8 bits": (padded_tokens(0, 2), W8A8),
     "pad before an average pool, 16 bits": (padded_between("AveragePool<kernel_shape=[2,2]>(p)"), W8A16),
@@ -273,6 +280,16 @@ def test_a_pad_of_one_channel_is_a_convolution_of_two_columns(tmp_path: Path) ->
     (conv,) = [node for node in model_of_ours.graph if is_op(node, "Conv")]
     assert list(attribute(conv, "kernel_shape", ())) == [1, 2]
     assert agreement_db(model_of_ours, target, W8A8, noise(model, 2), tmp_path) > 35
+
+
+@pytest.mark.parametrize("precision", [W8A8, W8A16])
+def test_a_pad_with_the_border_is_right_in_integers_with_and_without_its_workaround(
+    precision: Precision, tmp_path: Path
+) -> None:
+    model = padded_with_border()
+    for number, option in enumerate((OFF, {})):
+        target = open_target("qnn-htp:sm8550", option)
+        assert rewritten_agreement_db(model.clone(), target, precision, noise(model, 2), tmp_path / str(number)) > 45
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(8, 8), (13, 9), (20, 20)])

@@ -7,6 +7,7 @@ from dovetail.targets.htp.workarounds import (
     constant_pad,
     conv_transpose,
     conv_transpose_add,
+    edge_pad,
     gather,
     group_norm,
     l2_norm,
@@ -23,7 +24,7 @@ from dovetail.targets.htp.workarounds import (
 from dovetail.targets.htp.workarounds.workaround import Version, Workaround
 
 # In the order in which their passes run: zero_vectors looks for Pads. constant_pad and merged_pad replace them, or move
-# them into convolutions and pools, at which padded_channels and pooling look.
+# them into convolutions and pools, at which padded_channels and pooling look; pooling writes Pads for edge_pad.
 MODULES = (
     zero_vectors,
     clip,
@@ -37,6 +38,7 @@ MODULES = (
     merged_pad,
     padded_channels,
     pooling,
+    edge_pad,
     resize,
     silu,
     softmax,
