@@ -76,12 +76,14 @@ def test_only_the_direct_branch_is_requantized_and_only_in_16_bits() -> None:
     [
         ("a = Add(x, x) r = Clip(a, low, high) y = Concat<axis=1>(r, x)", True),
         ("a = Add(x, x) r = Clip(a, low, high) t = Transpose<perm=[0,1]>(r) y = Concat<axis=1>(x, t)", True),
+        ("a = Add(x, x) r = Clip(a, low, high) t = Resize(r, , one) y = Concat<axis=1>(t, x)", True),
         ("a = Neg(x) r = Clip(a, low, high) y = Concat<axis=1>(r, x)", False),
         ("a = Add(x, x) r = Clip(a, low, high) n = Neg(r) y = Concat<axis=1>(n, x)", False),
     ],
 )
 def test_a_clip_that_is_fused_and_concatenated_is_found(nodes: str, expected: bool) -> None:
-    text = f"g (float[2,4] x) => (float[2,8] y) <float low = {{0}}, float high = {{6}}> {{ {nodes} }}"
+    text = f"""g (float[2,4] x) => (float[2,8] y) <float low = {{0}}, float high = {{6}}, float[2] one = {{1, 1}}>
+        {{ {nodes} }}"""
     assert any(clip.may_be_miscompiled(node) for node in model_from(text).graph) is expected
 
 

@@ -132,6 +132,16 @@ def clipped() -> ir.Model:
     return model_from(text, w=normal(8, 8, 1, 1) / np.float32(3))
 
 
+def clipped_and_resized() -> ir.Model:
+    """A Relu6 of half the size, in a feature pyramid."""
+    attributes = 'mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"'
+    constants = "float low = {0}, float high = {0.5}, float five = {5}, float[4] twice = {1, 1, 2, 2}"
+    text = f"""g (float[1,6,18,24] x) => (float[1,12,18,24] y) <{constants}>
+        {{ c = Conv<strides=[2,2]>(x, w) r = Clip(c, low, high) z = Resize<{attributes}>(r, , twice) n = Mul(x, five)
+           y = Concat<axis=1>(z, n) }}"""
+    return model_from(text, w=normal(6, 6, 1, 1) / np.float32(3))
+
+
 def normalized_tokens() -> ir.Model:
     """The queries of cosine attention of four images, with a position embedding."""
     text = """g (float[4,24,20] x) => (float[4,24,20] y)
@@ -175,6 +185,7 @@ FLOOR = 'mode="nearest", nearest_mode="floor"'
 CASES = {
     "gather of repeated rows": (repeated_rows(), W8A16),
     "clip before a concat": (clipped(), W8A16),
+    "clip before a resize and a concat": (clipped_and_resized(), W8A16),
     "silu": (silu(10, 12), W8A16),
     "silu, batch 4": (silu(12, 9, 4), W8A16),
     "silu, narrow": (silu(17, 7), W8A16),
