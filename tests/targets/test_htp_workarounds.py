@@ -24,6 +24,7 @@ from dovetail.targets.htp.workarounds import (
     long_layer_norm,
     merged_pad,
     needed,
+    padded_channels,
     pooling,
     resize,
     silu,
@@ -75,12 +76,14 @@ def test_only_the_direct_branch_is_requantized_and_only_in_16_bits() -> None:
     [
         ("a = Add(x, x) r = Clip(a, low, high) y = Concat<axis=1>(r, x)", True),
         ("a = Add(x, x) r = Clip(a, low, high) t = Transpose<perm=[0,1]>(r) y = Concat<axis=1>(x, t)", True),
+        ("a = Add(x, x) r = Clip(a, low, high) t = Resize(r, , one) y = Concat<axis=1>(t, x)", True),
         ("a = Neg(x) r = Clip(a, low, high) y = Concat<axis=1>(r, x)", False),
         ("a = Add(x, x) r = Clip(a, low, high) n = Neg(r) y = Concat<axis=1>(n, x)", False),
     ],
 )
 def test_a_clip_that_is_fused_and_concatenated_is_found(nodes: str, expected: bool) -> None:
-    text = f"g (float[2,4] x) => (float[2,8] y) <float low = {{0}}, float high = {{6}}> {{ {nodes} }}"
+    text = f"""g (float[2,4] x) => (float[2,8] y) <float low = {{0}}, float high = {{6}}, float[2] one = {{1, 1}}>
+        {{ {nodes} }}"""
     assert any(clip.may_be_miscompiled(node) for node in model_from(text).graph) is expected
 
 
@@ -138,6 +141,28 @@ def test_a_constant_added_to_a_transposed_convolution_is_found(nodes: str, expec
     text = f"g (float[1,2,9,9] x) => (float[1,2,9,9] y) <float n = {{2}}> {{ {nodes} }}"
     model = model_from(text, w=normal(2, 2, 1, 1), k=normal(2, 1, 1))
     assert any(conv_transpose_add.is_miscompiled(node) for node in model.graph) is expected
+
+
+@pytest.mark.parametrize(
+    ("attributes", "weight", "expected"),
+    [
+        ("group=8, pads=[1,0,0,0]", (8, 1, 1, 1), True),
+        ("group=8, pads=[2,0,1,2], strides=[1,2]", (8, 1, 1, 1), True),
+        ("group=8, pads=[1,0,0,0], strides=[2,2]", (8, 1, 1, 1), False),
+        ("group=8, pads=[1,1,1,1]", (8, 1, 1, 1), False),
+        ("group=8, pads=[0,0,1,1]", (8, 1, 1, 1), False),
+        ("group=8", (8, 1, 1, 1), False),
+        ("group=8, pads=[1,0,0,0]", (16, 1, 1, 1), False),
+        ("group=4, pads=[1,0,0,0]", (8, 2, 1, 1), False),
+        ("group=8, pads=[1,0,1,0]", (8, 1, 3, 1), False),
+    ],
+)
+def test_a_convolution_of_single_channels_is_found_by_its_pads(
+    attributes: str, weight: tuple[int, ...], expected: bool
+) -> None:
+    text = f"g (float[1,8,9,9] x) => (float[a,b,c,d] y) {{ y = Conv<{attributes}>(x, w) }}"
+    (node,) = model_from(text, w=normal(*weight)).graph
+    assert padded_channels.is_miscompiled(node) is expected
 
 
 @pytest.mark.parametrize("steps", [46.2, 110.7351589, 111.0, 5000.5])

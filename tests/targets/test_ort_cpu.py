@@ -121,6 +121,23 @@ def test_a_hard_swish_in_another_layout_is_read_back(tmp_path: Path) -> None:
     assert not [row for row in read.tensors if row.outcome is Outcome.NOT_FOUND]
 
 
+def test_a_clip_that_its_scale_makes_superfluous_is_read_back(tmp_path: Path) -> None:
+    """ONNX Runtime removes it, and the Q/DQ pair behind it; the pair before it has the same scale (PicoDet)."""
+    body = """g (float[1,8,12,12] x) => (float[1,8,12,12] y) <float three = {3}, float zero = {0}, float six = {6}>
+        { c = Conv(x, w) a = Add(c, three) k = Clip(a, zero, six) m = Mul(c, k) d = Div(m, six) y = Conv(d, v) }"""
+    weights = {name: RANDOM.normal(size=(8, 8, 1, 1)) / 8 for name in ("w", "v")}
+    assert_passes(fit(save(tmp_path / "m.onnx", body, **weights), (8, 12, 12)))
+    run = tmp_path / "run"
+    renamed = onnx.load(run / "optimized.onnx")
+    assert "Clip" not in {node.op_type for node in renamed.graph.node}
+    for node in renamed.graph.node:  # with channels last
+        for names in (node.input, node.output):
+            names[:] = [f"{name}_token_9" if name in ("a__q", "k__dq") else name for name in names]
+    onnx.save(renamed, run / "renamed.onnx")
+    read = read_optimized(run / "model.onnx", run / "renamed.onnx", read_plan(run / "plan.json"))
+    assert not [row for row in read.tensors if row.outcome is Outcome.NOT_FOUND]
+
+
 def tamper(folder: Path, change: object) -> list[str]:
     """The details of the changed tensors when read-back gets an optimized graph that was tampered with."""
     model = onnx.load(folder / "optimized.onnx")

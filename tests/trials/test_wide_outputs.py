@@ -15,7 +15,7 @@ from dovetail.plan.request import Keep, Pin, Pins
 from dovetail.storage import Plan, Reason
 from dovetail.targets import open_target
 from dovetail.trials.decision import Decision
-from dovetail.trials.knobs.wide_outputs import WIDE_OUTPUTS, OutputParts, decoding, wider_activations
+from dovetail.trials.knobs.wide_outputs import WIDE_OUTPUTS, OutputParts, decoding, ratio_db, wider_activations
 from dovetail.trials.variant import pinned
 from tests.planning import graph
 from tests.trials.benches import bench_of
@@ -34,9 +34,11 @@ def head(stride: float, more: str = "") -> str:
            [join] y = Concat<axis=1>(d, s) {more} }}"""
 
 
-def decided(text: str, folder: Path, pins: Pins | None = None) -> tuple[Plan, tuple[Decision, ...]]:
+def decided(
+    text: str, folder: Path, pins: Pins | None = None, target: str = TARGET
+) -> tuple[Plan, tuple[Decision, ...]]:
     """The plan and the decisions of the knob, without a compiler."""
-    bench, variant = bench_of(graph(text), open_target(TARGET), W8A8, folder, available=False)
+    bench, variant = bench_of(graph(text), open_target(target), W8A8, folder, available=False)
     variant, decisions = WIDE_OUTPUTS.decide(bench, pinned(pins or Pins())(variant))
     return bench.plan(variant), decisions
 
@@ -49,13 +51,45 @@ def test_unlike_parts_have_wide_activations_behind_the_last_layer(tmp_path: Path
     assert {plan.tensors[name].storage.dtype for name in "dy"} == {DType.U16}
     assert {plan.tensors[name].storage.dtype for name in "hbcpes"} == {DType.U8}
     assert plan.tensors["d"].why is Reason.MEASURED
-    assert "one 8-bit scale for all parts of 'y' costs more than 3 dB" in plan.tensors["d"].detail
+    assert "8 bits between the last layers and 'y' cost a part more than 3 dB" in plan.tensors["d"].detail
 
 
 def test_parts_with_similar_ranges_stay(tmp_path: Path) -> None:
     plan, (decision,) = decided(head(0.3), tmp_path)
     assert decision.taken == "w8a8"
     assert plan.tensors["y"].storage.dtype is DType.U8
+
+
+def boxes_at(step: float) -> str:
+    """Boxes of which a quarter is accurate and the others are not, at places that are added to them."""
+    weight = ",".join(f"{element:.4f}" for element in np.random.default_rng(0).standard_normal(64))
+    places = ",".join(f"{step * place:.3f}" for place in range(16))
+    return f"""g (float[1,8,4,4] x) => (float[1,8,4,4] y)
+        <float[8,8,1,1] w = {{{weight}}}, float[1,1,4,4] places = {{{places}}}, float[1,1,1,4] wild = {{1, 9, 9, 9}},
+         int64[2] sizes = {{4, 4}}>
+        {{ [layer] h = Conv(x, w)  b, c = Split<axis=1>(h, sizes)  [scaled] m = Mul(b, wild)
+           [pixels] d = Add(m, places)  [scores] s = Sigmoid(c)  [join] y = Concat<axis=1>(d, s) }}"""
+
+
+def test_the_errors_of_accurate_boxes_decide_where_each_part_has_its_own_scale(tmp_path: Path) -> None:
+    plan, (decision,) = decided(boxes_at(8.0), tmp_path, target="ort-cpu")
+    narrow, wide = (alternative.figures for alternative in decision.alternatives)
+    assert wide["worst_part_sqnr_db"] - narrow["worst_part_sqnr_db"] < 1
+    assert ratio_db(narrow["first_quartile_error"], wide["first_quartile_error"]) > 3
+    assert decision.taken == "w8a16"
+    assert "the first quartile of the errors of 'y[0]' falls by" in decision.reason
+    assert plan.tensors["d"].storage.dtype is DType.U16
+
+
+def test_arithmetic_that_adds_no_error_stays(tmp_path: Path) -> None:
+    plan, (decision,) = decided(head(100.0), tmp_path, target="ort-cpu")
+    assert decision.taken == "w8a8"
+    assert plan.tensors["d"].storage.dtype is DType.U8
+
+
+def test_an_error_that_vanishes_falls_without_limit() -> None:
+    assert ratio_db(2.0, 1.0) == pytest.approx(6.02, abs=0.01)
+    assert [ratio_db(1.0, 0.0), ratio_db(0.0, 0.0), ratio_db(0.0, 1.0)] == [float("inf"), 0.0, 0.0]
 
 
 def test_operators_that_are_pinned_are_left_alone(tmp_path: Path) -> None:

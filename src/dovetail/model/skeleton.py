@@ -27,15 +27,34 @@ def without_recorded_shapes(model: ir.Model) -> onnx.ModelProto:
     proto = _with_nodes(model, ())
     del proto.graph.value_info[:]
     for node in model.graph:
-        proto.graph.node.append(ir.serde.serialize_node(node))
+        serialized = ir.serde.serialize_node(node)
+        _forget_shapes_inside(serialized)
+        proto.graph.node.append(serialized)
         for value in node.outputs if node.domain else ():
             if value.name and value.type is not None and not value.is_graph_output():
                 ir.serde.serialize_value_into(proto.graph.value_info.add(), value)
     kept = {value.name for node in model.graph if node.domain for value in node.outputs}
-    for info in proto.graph.output:
-        if info.name not in kept and info.type.HasField("tensor_type"):
-            info.type.tensor_type.ClearField("shape")
+    _forget_shapes(info for info in proto.graph.output if info.name not in kept)
     return proto
+
+
+def _forget_shapes_inside(node: onnx.NodeProto) -> None:
+    """Forget the shapes recorded in the branches and bodies of a node, which exporters write wrongly.
+
+    Inputs of bodies and outputs of operators outside ONNX keep theirs.
+    """
+    for attribute in node.attribute:
+        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            kept = {name for inner in graph.node if inner.domain for name in inner.output}
+            _forget_shapes(info for info in (*graph.value_info, *graph.output) if info.name not in kept)
+            for inner in graph.node:
+                _forget_shapes_inside(inner)
+
+
+def _forget_shapes(infos: Iterable[onnx.ValueInfoProto]) -> None:
+    for info in infos:
+        if info.type.HasField("tensor_type"):
+            info.type.tensor_type.ClearField("shape")
 
 
 def _with_nodes(model: ir.Model, nodes: Iterable[ir.Node]) -> onnx.ModelProto:

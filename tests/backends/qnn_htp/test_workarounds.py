@@ -13,6 +13,7 @@ from dovetail.config import options_from
 from dovetail.finding import Status
 from dovetail.float_graph import prepared
 from dovetail.job import prepare
+from dovetail.model.edit import attribute, is_op
 from dovetail.op_support import FP16, W8A8, W8A16, Precision
 from dovetail.pipeline import fit
 from dovetail.report.result import Result
@@ -72,6 +73,12 @@ def padded_between(consumer: str, value: float = 0.0) -> ir.Model:
     return model_from(text, w=normal(8, 8, 1, 1) / np.float32(3), k=normal(8, 8, 3, 3))
 
 
+def padded_with_border() -> ir.Model:
+    text = """g (float[1,4,9,26] x) => (float[1,4,11,28] y) <int64[8] pads = {0,0,1,1,0,0,1,1}>
+        { n = Neg(x) p = Pad<mode="edge">(n, pads) y = Neg(p) }"""
+    return model_from(text)
+
+
 def resized(attributes: str, scales: str, shape: str) -> ir.Model:
     text = f"""g (float[1,4,16,8] x) => (float[{shape}] y) <float[4] scales = {{{scales}}}>
         {{ n = Neg(x) r = Resize<{attributes}>(n, , scales) y = Neg(r) }}"""
@@ -99,6 +106,20 @@ def added_to_transposed(nodes: str) -> ir.Model:
     return model_from(text, w=normal(6, 6, 1, 1) / np.float32(2), k=normal(1, 6, 1, 1))
 
 
+def padded_channels(pads: str, strides: str = "1,1", channels: int = 8) -> ir.Model:
+    """A scale per channel, with padding."""
+    attributes = f"group={channels}, pads=[{pads}], strides=[{strides}]"
+    text = f"g (float[1,{channels},9,13] x) => (float[a,b,c,d] y) {{ n = Neg(x) y = Conv<{attributes}>(n, w, b) }}"
+    return model_from(text, w=normal(channels, 1, 1, 1), b=normal(channels))
+
+
+def padded_gray_image() -> ir.Model:
+    """A Pad of one channel, which is written as a convolution."""
+    text = """g (float[1,1,5,4] x) => (float[1,1,7,6] y) <int64[8] pads = {0,0,1,0,0,0,1,2}>
+        { n = Neg(x) p = Pad(n, pads) y = Neg(p) }"""
+    return model_from(text)
+
+
 def repeated_rows() -> ir.Model:
     text = "g (float[1,8,16,8] x) => (float[1,8,32,8] y) { n = Neg(x) g = Gather<axis=2>(n, rows) y = Neg(g) }"
     return model_from(text, rows=np.repeat(np.arange(16), 2))
@@ -109,6 +130,16 @@ def clipped() -> ir.Model:
     text = """g (float[1,8,13,10] x) => (float[1,16,13,10] y) <float low = {0}, float high = {0.5}, float five = {5}>
         { c = Conv(x, w) r = Clip(c, low, high) n = Mul(x, five) y = Concat<axis=1>(r, n) }"""
     return model_from(text, w=normal(8, 8, 1, 1) / np.float32(3))
+
+
+def clipped_and_resized() -> ir.Model:
+    """A Relu6 of half the size, in a feature pyramid."""
+    attributes = 'mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"'
+    constants = "float low = {0}, float high = {0.5}, float five = {5}, float[4] twice = {1, 1, 2, 2}"
+    text = f"""g (float[1,6,18,24] x) => (float[1,12,18,24] y) <{constants}>
+        {{ c = Conv<strides=[2,2]>(x, w) r = Clip(c, low, high) z = Resize<{attributes}>(r, , twice) n = Mul(x, five)
+           y = Concat<axis=1>(z, n) }}"""
+    return model_from(text, w=normal(6, 6, 1, 1) / np.float32(3))
 
 
 def normalized_tokens() -> ir.Model:
@@ -154,6 +185,7 @@ FLOOR = 'mode="nearest", nearest_mode="floor"'
 CASES = {
     "gather of repeated rows": (repeated_rows(), W8A16),
     "clip before a concat": (clipped(), W8A16),
+    "clip before a resize and a concat": (clipped_and_resized(), W8A16),
     "silu": (silu(10, 12), W8A16),
     "silu, batch 4": (silu(12, 9, 4), W8A16),
     "silu, narrow": (silu(17, 7), W8A16),
@@ -166,6 +198,7 @@ CASES = {
     "pad, 8 bits": (padded("0,0,1,0,0,0,1,2", "1,4,11,10"), W8A8),
     "pad with another value": (padded_with(0.5), W8A16),
     "pad with another value, float16": (padded_with(0.5), FP16),
+    "pad with the border, float16": (padded_with_border(), FP16),
     "pad of tokens, 16 bits": (padded_tokens(0, 2), W8A16),
     "pad of tokens, 8 bits": (padded_tokens(0, 2), W8A8),
     "pad before an average pool, 16 bits": (padded_between("AveragePool<kernel_shape=[2,2]>(p)"), W8A16),
@@ -195,6 +228,9 @@ CASES = {
     "depthwise transposed convolution, 8 bits": (transposed(8), W8A8),
     "constant added to a transposed convolution, 16 bits": (added_to_transposed("y = Add(c, k)"), W8A16),
     "constant added to a transposed convolution, 8 bits": (added_to_transposed("r = Relu(c) y = Add(k, r)"), W8A8),
+    "padded scale per channel": (padded_channels("1,0,1,2"), W8A8),
+    "padded scale per channel, strided": (padded_channels("2,0,0,0", "1,2"), W8A8),
+    "padded scale of one channel": (padded_channels("1,0,0,0", channels=1), W8A8),
     "resize, floor": (resized(FLOOR, "1,1,2,2", "1,4,32,16"), W8A16),
     "resize, float16": (resized(FLOOR, "1,1,2,2", "1,4,32,16"), FP16),
     "resize, cubic, outside excluded": (resized('mode="cubic", exclude_outside=1', "1,1,0.5,0.5", "1,4,8,4"), W8A16),
@@ -221,6 +257,24 @@ def test_other_chips_have_the_same_miscompilation_of_silu(chip: str, tmp_path: P
     assert rewritten_agreement_db(model.clone(), ours, W8A16, data, tmp_path / "ours") > 50
 
 
+ON_OTHER_CHIPS = {
+    "pad of tokens": (padded_tokens(0, 2), W8A16, ("sm8450", "sm8850")),
+    "constant added to a transposed convolution": (added_to_transposed("y = Add(c, k)"), W8A16, ("sm8450", "sm8850")),
+    "padded scale per channel": (padded_channels("1,0,1,2"), W8A8, ("sm8850",)),
+}
+
+
+@pytest.mark.parametrize(("model", "precision", "chips"), ON_OTHER_CHIPS.values(), ids=ON_OTHER_CHIPS.keys())
+def test_other_chips_have_the_same_miscompilation(
+    model: ir.Model, precision: Precision, chips: tuple[str, ...], tmp_path: Path
+) -> None:
+    data = noise(model, 2)
+    for chip in chips:
+        naive, ours = open_target(f"qnn-htp:{chip}", OFF), open_target(f"qnn-htp:{chip}")
+        assert rewritten_agreement_db(model.clone(), naive, precision, data, tmp_path / f"naive_{chip}") < 30
+        assert rewritten_agreement_db(model.clone(), ours, precision, data, tmp_path / f"ours_{chip}") > 35
+
+
 @pytest.mark.parametrize(
     "consumer", ["Conv<pads=[1,1,1,1]>(p, k)", "MaxPool<kernel_shape=[3,3]>(p)", "ReduceMean(p, ch)", "Neg(p)"]
 )
@@ -229,6 +283,24 @@ def test_a_pad_with_zeros_before_another_operator_is_right_as_it_is(consumer: st
     model_of_ours = prepared(model.clone(), target)
     assert "Pad" in ops(model_of_ours)
     assert agreement_db(model_of_ours, target, W8A16, noise(model, 2), tmp_path) > 60
+
+
+def test_a_pad_of_one_channel_is_a_convolution_of_two_columns(tmp_path: Path) -> None:
+    model, target = padded_gray_image(), open_target("qnn-htp:sm8550")
+    model_of_ours = prepared(model.clone(), target)
+    (conv,) = [node for node in model_of_ours.graph if is_op(node, "Conv")]
+    assert list(attribute(conv, "kernel_shape", ())) == [1, 2]
+    assert agreement_db(model_of_ours, target, W8A8, noise(model, 2), tmp_path) > 35
+
+
+@pytest.mark.parametrize("precision", [W8A8, W8A16])
+def test_a_pad_with_the_border_is_right_in_integers_with_and_without_its_workaround(
+    precision: Precision, tmp_path: Path
+) -> None:
+    model = padded_with_border()
+    for number, option in enumerate((OFF, {})):
+        target = open_target("qnn-htp:sm8550", option)
+        assert rewritten_agreement_db(model.clone(), target, precision, noise(model, 2), tmp_path / str(number)) > 45
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(8, 8), (13, 9), (20, 20)])

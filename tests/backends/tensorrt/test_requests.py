@@ -128,6 +128,8 @@ def test_unsupported_requests_are_refused_in_one_sentence(tmp_path: Path, monkey
 
 
 def test_a_line_in_an_unknown_format_is_quoted() -> None:
+    jump = LINE.replace("Metadata: ", "JumpTargetThen: a^b_65, JumpTargetElse: a^b_150, Metadata: ")  # in an LSTM
+    assert parse_layers(f"Layers:\n{jump}") == parse_layers(f"Layers:\n{LINE}")
     (row,) = parse_layers(f"Layers:\n{LINE}\n\nI/O Tensors:\nanything")
     assert (row.kind, row.types, row.nodes) == ("gemm", "FP8 -> Half", frozenset(("n[0]", "m")))
     with pytest.raises(UnreadableError, match="unknown format in line 'Name: only a name'"):

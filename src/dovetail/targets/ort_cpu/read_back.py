@@ -109,7 +109,8 @@ class _OptimizedGraph:
     def find(self, name: str) -> ir.Value | None:
         """Find a value by its name, or as the output of a node that keeps its name in another layout.
 
-        That node is its QuantizeLinear, or the producer of the float value if both became one integer operator.
+        That node is its QuantizeLinear, or the producer of the float value if both became one integer operator. A Clip
+        whose bounds its scale and zero point have too is removed, and its input's Q/DQ pair is left.
         """
         for candidate in (name, name + _AS_UNSIGNED):
             if candidate in self._values:
@@ -125,6 +126,8 @@ class _OptimizedGraph:
             if producer.name in self.nodes:
                 return _quantized_output(self.nodes[producer.name].outputs[0])
             source = producer.inputs[0]
+            if is_dequantize(producer):
+                return self.find((source.name or "") if source is not None else "")
         return None
 
 

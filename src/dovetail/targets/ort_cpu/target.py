@@ -29,6 +29,7 @@ from dovetail.targets.ort_cpu.read_back import read_optimized
 from dovetail.targets.ort_cpu.table import TABLE
 from dovetail.targets.tool_call import ToolCall, call_tool, model_inputs
 from dovetail.trials.knobs.mixed import mixed
+from dovetail.trials.knobs.wide_outputs import WIDE_OUTPUTS
 
 _LOAD = 'onnxruntime.InferenceSession("model.onnx", session_options)'
 
@@ -117,6 +118,6 @@ ORT_CPU = Target(
         timer=Timer(measure, BASELINES, by_default=False),
     ),
     rewrites=Rewrites((linear_to_gemm, merge_layout, remove_unused), blocks=gemm_to_matmul),
-    knobs=(mixed(),),
+    knobs=(mixed(WIDE_OUTPUTS),),
 )
 FAMILY = Family(open_target)

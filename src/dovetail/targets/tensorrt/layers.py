@@ -14,6 +14,7 @@ _LAYER = re.compile(
     r"Name: (?P<name>.*?), LayerType: (?P<kind>\w+), Inputs: \[(?P<inputs>.*?)\]"
     r"(?:, Constants: \[(?P<constants>.*?)\])?, Outputs: \[(?P<outputs>.*?)\], TacticName: .*?, StreamId: -?\d+"
     r"(?:, EventId: -?\d+)?"
+    r"(?:, JumpTarget\w*: [^,]*)*"
     r"(?:, Metadata: ?(?P<metadata>.*))?"
 )
 _TENSOR = re.compile(r"\{ Name: .*?, Dimensions: \[(?P<shape>[-\d,]*)\].*?Datatype: (?P<dtype>\w+)")

@@ -4,11 +4,17 @@ A detector often has one output with boxes in pixels beside scores from 0 to 1. 
 two values of the scores, and the SQNR of the whole output, which the boxes dominate, does not show it. So each part is
 judged on its own: if the worst one gains more than ``GAIN_DB``, the arithmetic between the last layers and the output
 (box decoding) has wider activations.
+
+The SQNR of a part is that of its largest errors, and most boxes of a detector are of nothing, and are inaccurate
+whatever the arithmetic does. What it does to accurate ones is the first quartile of the errors: it is judged, too.
+YOLOv8n in w8a8 on the CPU: 0.8 dB more SQNR of the boxes, a first quartile of 0.33 pixels instead of 0.60, and 98 % of
+the boxes with an IoU of 0.9 instead of 82 %.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -16,11 +22,12 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.backend import Sample
+from dovetail.encoding import Array
 from dovetail.model.edit import attribute, is_op, shape_of
 from dovetail.model.place import at_node
 from dovetail.model.ranked import ranked_outputs
 from dovetail.op_support import OpTable, Precision
-from dovetail.plan.constraints import Problem, Unit, build_problem
+from dovetail.plan.constraints import Operand, Problem, Unit, build_problem
 from dovetail.plan.pinned_groups import pinned_otherwise
 from dovetail.plan.request import Pin, Pins
 from dovetail.storage import Reason
@@ -33,7 +40,11 @@ from dovetail.trials.workbench import Workbench
 NAME = "outputs"
 GAIN_DB = 3.0
 SAMPLES = 16
-CRITERION = f"wider, if the worst part of the output gains more than {GAIN_DB:g} dB in simulation"
+_QUARTILE = 0.25
+CRITERION = (
+    f"wider, if in simulation the worst part of the output gains more than {GAIN_DB:g} dB, or the first quartile of "
+    "the errors of a part falls by more than that"
+)
 # Not Sigmoid or Softmax: their outputs are between 0 and 1, where 8 bits are enough. YOLOv8n in w8a8 by the vendor's
 # estimate (soc 52): 452 us; 583 with the arithmetic in 16 bits; 851 with all operators behind the last layers.
 _ARITHMETIC = ("Add", "Div", "Exp", "Mul", "Pow", "Sub")
@@ -52,6 +63,14 @@ class OutputParts:
         return {f"{self.name}[{number}]": part for number, part in enumerate(parts)}
 
 
+@dataclass(frozen=True, slots=True)
+class PartErrors:
+    """Of the parts of an output in simulation: the SQNR of the worst one, the first quartile of the errors of each."""
+
+    worst_db: float
+    quartiles: Mapping[str, float]
+
+
 def decide(workbench: Workbench, variant: Variant) -> Outcome:
     """Pin what is computed for every such output to wider activations, where that gains enough."""
     wide = wider_activations(workbench.table, variant.request.precision)
@@ -66,14 +85,14 @@ def decide(workbench: Workbench, variant: Variant) -> Outcome:
         units = [] if parts is None else decoding(problem, parts.name)
         if parts is None or not units or any(unit.name in pinned_units for unit in units):
             continue
-        text = f"{wide.name}: one 8-bit scale for all parts of {parts.name!r} costs more than {GAIN_DB:g} dB"
+        text = f"{wide.name}: 8 bits between the last layers and {parts.name!r} cost a part more than {GAIN_DB:g} dB"
         pin = Pin(wide, Reason.MEASURED, text)
         widened = pinned(Pins({unit.name: pin for unit in units}))(variant)
-        narrow_db, wide_db = (worst_db(workbench.compare(each, SAMPLES, view=parts)) for each in (variant, widened))
-        is_better = wide_db - narrow_db > GAIN_DB
+        narrow, wider = (_measured(workbench, each, parts) for each in (variant, widened))
         labels = (variant.request.precision.name, wide.name)
-        decisions.append(_decision(workbench, value, labels, (narrow_db, wide_db), is_better))
-        variant = widened if is_better else variant
+        decision = _decision(workbench, value, labels, narrow, wider)
+        decisions.append(decision)
+        variant = widened if decision.taken == wide.name else variant
     return variant, tuple(decisions)
 
 
@@ -111,7 +130,7 @@ def decoding(problem: Problem, output: str) -> list[Unit]:
     names, waiting = set[str](), [output]
     while waiting:
         unit = problem.producer.get(waiting.pop())
-        if unit is not None and unit.name not in names and (unit.shared() or is_op(unit.nodes[0], *_ARITHMETIC)):
+        if unit is not None and unit.name not in names and (_moved(unit) or is_op(unit.nodes[0], *_ARITHMETIC)):
             names.add(unit.name)
             waiting += [operand.name for operand in unit.operands if not operand.constant]
     for unit in reversed(problem.units):  # consumers first
@@ -120,27 +139,54 @@ def decoding(problem: Problem, output: str) -> list[Unit]:
             names.discard(unit.name)
     joined = problem.producer[output].name
     for unit in problem.units:  # producers first
-        sources = [problem.producer.get(operand.name) for operand in unit.shared() if not operand.constant]
+        sources = [problem.producer.get(operand.name) for operand in _moved(unit) if not operand.constant]
         if sources and unit.name != joined and all(source is None or source.name not in names for source in sources):
             names.discard(unit.name)
     return [unit for unit in problem.units if unit.name in names]
 
 
+def _moved(unit: Unit) -> tuple[Operand, ...]:
+    """The inputs whose elements an operator only moves; a Concat does so, whether or not its inputs share a scale."""
+    return unit.operands if is_op(unit.nodes[0], "Concat") else tuple(unit.shared())
+
+
+def _measured(workbench: Workbench, variant: Variant, parts: OutputParts) -> PartErrors:
+    graphs = variant.model, workbench.simulated_graph(variant)
+    runs = (map(dict, workbench.observe(graph, [parts.name], SAMPLES)) for graph in graphs)
+    errors: dict[str, list[Array]] = {}
+    for exact, simulated in zip(*runs, strict=True):
+        others = parts(simulated)
+        for name, array in parts(exact).items():
+            errors.setdefault(name, []).append(np.abs(array - others[name]))
+    quartiles = {name: float(np.quantile(np.stack(each), _QUARTILE)) for name, each in errors.items()}
+    return PartErrors(worst_db(workbench.compare(variant, SAMPLES, view=parts)), quartiles)
+
+
+def ratio_db(narrow: float, wide: float) -> float:
+    """By how many dB an error falls."""
+    return 20 * float(np.log10(narrow / wide)) if narrow > 0 < wide else (math.inf if narrow > wide else 0.0)
+
+
 def _decision(
-    workbench: Workbench, value: ir.Value, labels: Sequence[str], figures_db: Sequence[float], is_better: bool
+    workbench: Workbench, value: ir.Value, labels: Sequence[str], narrow: PartErrors, wide: PartErrors
 ) -> Decision:
     node = value.producer()
     if node is None:
         raise TypeError(f"{value.name!r} has no producer")
-    gain_db = figures_db[1] - figures_db[0]
+    gain_db = wide.worst_db - narrow.worst_db
+    falls_db = {name: ratio_db(error, wide.quartiles[name]) for name, error in narrow.quartiles.items()}
+    part = max(falls_db, key=falls_db.__getitem__)
+    is_better = max(gain_db, falls_db[part]) > GAIN_DB
     return Decision(
         knob=NAME,
         place=at_node(node),
         taken=labels[is_better],
         alternatives=tuple(
-            Alternative(label, {"worst_part_sqnr_db": db}) for label, db in zip(labels, figures_db, strict=True)
+            Alternative(label, {"worst_part_sqnr_db": each.worst_db, "first_quartile_error": each.quartiles[part]})
+            for label, each in zip(labels, (narrow, wide), strict=True)
         ),
         rule=CRITERION,
-        reason=f"{labels[1]} behind the last layers gains the worst part of the output {gain_db:.1f} dB",
+        reason=f"{labels[1]} behind the last layers gains the worst part of the output {gain_db:.1f} dB; the first "
+        f"quartile of the errors of {part!r} falls by {falls_db[part]:.1f} dB",
         samples=len(workbench.samples(SAMPLES)),
     )

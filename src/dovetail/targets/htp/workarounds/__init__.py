@@ -7,11 +7,13 @@ from dovetail.targets.htp.workarounds import (
     constant_pad,
     conv_transpose,
     conv_transpose_add,
+    edge_pad,
     gather,
     group_norm,
     l2_norm,
     long_layer_norm,
     merged_pad,
+    padded_channels,
     pooling,
     resize,
     silu,
@@ -21,8 +23,8 @@ from dovetail.targets.htp.workarounds import (
 )
 from dovetail.targets.htp.workarounds.workaround import Version, Workaround
 
-# In the order in which their passes run: zero_vectors looks for Pads, which constant_pad and merged_pad
-# replace or move into pools, which pooling looks at.
+# In the order in which their passes run: zero_vectors looks for Pads. constant_pad and merged_pad replace them, or move
+# them into convolutions and pools, at which padded_channels and pooling look; pooling writes Pads for edge_pad.
 MODULES = (
     zero_vectors,
     clip,
@@ -34,7 +36,9 @@ MODULES = (
     l2_norm,
     long_layer_norm,
     merged_pad,
+    padded_channels,
     pooling,
+    edge_pad,
     resize,
     silu,
     softmax,

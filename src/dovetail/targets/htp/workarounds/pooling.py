@@ -48,8 +48,9 @@ def padded_pooling(subject: CheckInput) -> Iterator[Finding]:
     windows of 3 x 3 with a padding of 1 that is counted and a stride of 1 or 2 are right.
 
     ## How to fix it
-    Write an AveragePool as a depthwise Conv with equal weights, which pads by itself, and pad before a MaxPool with a
-    Pad of mode `edge`. `dovetail fit` and `dovetail repair` do this.
+    Write an AveragePool as a depthwise Conv with equal weights, which pads by itself, and repeat the border before a
+    MaxPool, with Slice and Concat, because a Pad that does so is wrong in float16 (Q561). `dovetail fit` and `dovetail
+    repair` do this.
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, emulated: AveragePool of 2 x 2 with a stride of 2 and
@@ -60,7 +61,7 @@ def padded_pooling(subject: CheckInput) -> Iterator[Finding]:
     - qnn-htp: the same, AveragePool of 3 x 3 that does not count its padding, 4 channels, 11 x 17: with a stride of 2
       and padding at the start only, 8 bits, 15 and 29 dB; with a stride of 1 and padding of 1, float16, 2 dB.
     - qnn-htp: the same, MaxPool of 2 x 2 with a stride of 2, in float16: 4 of 14 with padding have 10 to 16 dB; behind
-      a Pad 73 dB. In integers all were right.
+      the repeated border 73 dB. In integers all were right.
     """
     for node in subject.model.graph.all_nodes():
         if may_be_miscompiled(node):
@@ -69,8 +70,8 @@ def padded_pooling(subject: CheckInput) -> Iterator[Finding]:
                 at_node(node),
                 f"{say(node)} is padded, and HTP computes windows of this size wrongly for some sizes of the image",
                 Severity.WARNING,
-                fix="write an average as a depthwise Conv, and pad before a maximum, as `dovetail fit` and `dovetail "
-                "repair` do",
+                fix="write an average as a depthwise Conv, and repeat the border before a maximum, as `dovetail fit` "
+                "and `dovetail repair` do",
             )
 
 
