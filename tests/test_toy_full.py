@@ -91,6 +91,7 @@ def test_its_runner_gets_few_samples_and_its_notes_are_in_the_result(model: Path
     assert result.metrics.target_samples == 2
     assert result.notes[0] == "run by toyrun"
     assert "compiled by toyc" in result.notes
+    assert "toyc read model.onnx" in result.notes
     assert not result.failed
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -271,9 +271,20 @@ def device_files(compiled: CompileResult, case: DeviceCase) -> DeviceFiles:
     return DeviceFiles((compiled.artifacts[0].path,), {"device_session.py": SESSION, "inputs.json": names})
 
 
-def read_converted(emitted: Path, file: Path, plan: Plan) -> ConverterReport:
-    """What the converter writes is an ONNX file."""
+def read_converted(emitted: Path, files: Sequence[Path], plan: Plan) -> ConverterReport:
+    """What the converter writes is one ONNX file."""
+    (file,) = files
     return ConverterReport(read_back(CompileResult((Artifact(MODEL, file),)), plan), ("written by toyconvert",))
+
+
+def reading_the_callers_file(backend: Backend, path: Path) -> Backend:
+    """The compiler also reads the caller's file."""
+
+    def compile_too(artifacts: tuple[Artifact, ...], folder: Path) -> CompileResult:
+        compiled = backend.compile(artifacts, folder)
+        return replace(compiled, notes=(*compiled.notes, f"toyc read {path.name}"))
+
+    return replace(backend, compile=compile_too)
 
 
 def read_device(folder: Path, compiled: CompileResult, plan: Plan) -> DeviceReport:
@@ -328,6 +339,18 @@ def with_everything(facts: ToyFacts) -> Target:
     """Return the toy with every capability: 16 bit, its own rule, knobs, an estimator, a timer, a device."""
     floats = Baseline("float", partial(build_float, facts))
     stock = Baseline("stock", partial(build_stock, facts))
+    backend = Backend(
+        probe=lambda: Probe(True, {"toy": "1"}),
+        emit=emit,
+        compile=partial(compile_program, facts),
+        read_back=read_back,
+        runner=Runner(run_program, samples=2, retry_samples=4, notes=("run by toyrun",)),
+        package=package,
+        estimator=Estimator((floats,)),
+        timer=Timer(measure, (stock,)),
+        device=DeviceKit(device_files, read_device, opens_onnx=True),
+        converted=read_converted,
+    )
     return Target(
         name="toy:full",
         facts=facts,
@@ -344,18 +367,7 @@ def with_everything(facts: ToyFacts) -> Target:
             choices={"auto": (W8A8.name, W8A16.name)},
             max_rank=4,
         ),
-        backend=Backend(
-            probe=lambda: Probe(True, {"toy": "1"}),
-            emit=emit,
-            compile=partial(compile_program, facts),
-            read_back=read_back,
-            runner=Runner(run_program, samples=2, retry_samples=4, notes=("run by toyrun",)),
-            package=package,
-            estimator=Estimator((floats,)),
-            timer=Timer(measure, (stock,)),
-            device=DeviceKit(device_files, read_device, opens_onnx=True),
-            converted=read_converted,
-        ),
+        backend=replace(backend, for_file=partial(reading_the_callers_file, backend)),
         rewrites=Rewrites((linear_to_gemm,), quantized=(transpose_before_quantize,), blocks=gemm_to_matmul),
         rules=(SLOW_SOFTMAX,),
         knobs=(mixed(FLOAT_MERGES), OPERAND_WIDTHS, islands(FP32)),
