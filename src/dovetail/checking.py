@@ -23,6 +23,7 @@ from dovetail.model.read import Shapes, read
 from dovetail.model.suggest_shapes import require_static
 from dovetail.op_support import OpTable
 from dovetail.passes.as_float32 import as_float32, has_float16
+from dovetail.passes.fold_constants import fold_constants
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.plan.make import observed
 from dovetail.qdq.invert import invert, is_quantized
@@ -52,8 +53,11 @@ def check_file(
         as_float32(raw)
     if calibration is None and any(shape_of(value) is None for value in raw.graph.inputs):
         return check(CheckInput(raw, target.table, target.facts, raw=raw), [find_rule(DYNAMIC_SHAPE)])
-    model, plan = invert(_in_float32(raw)) if is_quantized(raw) else (_as_quantized(raw, target), None)
-    infer_shapes(model)
+    if is_quantized(raw):
+        model, plan = invert(_in_float32(raw))  # shapes as inferred beside the Q/DQ pairs, as the compiler infers them
+    else:
+        model, plan = _as_quantized(raw, target), None
+        infer_shapes(model)
     if calibration is not None and plan is None:
         model = _fitted(model, calibration)
     stats = None if calibration is None else statistics(model, target.table, calibration)
@@ -61,10 +65,14 @@ def check_file(
 
 
 def _in_float32(raw: ir.Model) -> ir.Model:
-    """Return a QDQ graph that a plan can describe: float16 operators in float32, every QuantizeLinear saturating."""
+    """Return a QDQ graph that a plan can describe: float16 operators in float32, every QuantizeLinear saturating.
+
+    What depends on constants alone is folded, as runtimes do before they compile; nothing is folded through a Q/DQ pair.
+    """
     infer_shapes(raw)
     model = raw.clone()
     as_float32(model)
+    fold_constants(model)
     for node in model.graph:
         if is_quantize(node):
             node.attributes.pop("saturate", None)

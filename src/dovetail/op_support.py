@@ -110,6 +110,8 @@ class OpSupport:
     ``shares``: the inputs whose quantization passes through to the outputs unchanged (empty: none; None: all inputs).
     ``follows``: quantizing it alone gains nothing: between float neighbors it stays float.
     ``quantized_early``: the backend moves a QuantizeLinear behind it to in front of it, so the plan does as well.
+    ``requantizes``: its quantized kernel converts between different quantizations of input and output; sharing one, as
+    a plan does, only saves the conversion.
     ``unclipped``: its inputs and outputs keep their full range, whatever the range method: a softmax depends on the
     largest scores.
     ``joins``: constants are quantized with the scale and zero point of the output, so that no conversion is needed.
@@ -129,6 +131,7 @@ class OpSupport:
     shares: tuple[int, ...] | None = ()
     follows: bool = False
     quantized_early: bool = False
+    requantizes: bool = False
     unclipped: bool = False
     fixed: tuple[FixedQParams, ...] = ()
     joins: bool = False

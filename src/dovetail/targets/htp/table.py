@@ -106,6 +106,10 @@ _MANY_INPUTS = (
 # Expand.
 _QUANTIZED_EARLY = ("MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 
+# With another scale and zero point on the output these convert, in integers, and agree with the simulation; the other
+# operators that only move data run in float then, but for SpaceToDepth, which copies the integers (9 to 13 dB).
+_REQUANTIZING = ("DepthToSpace", "Identity", "Slice", "Split")
+
 
 def htp_table(target: str, chip: Chip) -> OpTable:
     """Return the op table of a chip, for a target of this name."""
@@ -142,7 +146,13 @@ def _unavailable(chip: Chip) -> dict[str, str]:
 
 def _ops(chip: Chip) -> Mapping[str, OpSupport]:
     table = {
-        op: OpSupport(_same(1), shares=(0,), quantized_early=op in _QUANTIZED_EARLY, known_from=_KNOWN)
+        op: OpSupport(
+            _same(1),
+            shares=(0,),
+            quantized_early=op in _QUANTIZED_EARLY,
+            requantizes=op in _REQUANTIZING,
+            known_from=_KNOWN,
+        )
         for op in DATA_MOVEMENT_OPS
     }
     table |= {op: OpSupport(_same(1), known_from=_KNOWN) for op in _ONE_INPUT}
@@ -151,7 +161,7 @@ def _ops(chip: Chip) -> Mapping[str, OpSupport]:
     table["Resize"] = OpSupport(_resize(), shares=(0,), known_from=_KNOWN)
     # If its inputs have different qparams than its output, an 8-bit Concat behind LayerNorm, Slice and Reshape silently
     # copies the integers unchanged (2 to 24 dB).
-    table["Concat"] = OpSupport(_same(0), shares=None, joins=True, known_from=_KNOWN)
+    table["Concat"] = OpSupport(_same(0), shares=None, joins=True, requantizes=True, known_from=_KNOWN)
     linear = (
         *(signature(a, const(W8), bias(B32), out=a) for a in (A8, A16)),
         *_wide_weights(chip),
@@ -189,7 +199,7 @@ def _ops(chip: Chip) -> Mapping[str, OpSupport]:
     for op, qparams in _FIXED.items():
         table[op] = OpSupport(_same(1), fixed=qparams, known_from=_KNOWN)
     # The padding value gets the qparams of the input: a value outside of their range is silently clipped.
-    table["Pad"] = OpSupport(_same(1), shares=(0, 2), known_from=_KNOWN)
+    table["Pad"] = OpSupport(_same(1), shares=(0, 2), requantizes=True, known_from=_KNOWN)
     table["Where"] = OpSupport(_same(3), known_from=_KNOWN)
     # At 16 bits it agrees with the simulation to -12 to 84 dB, depending on its qparams, without an error.
     table["Log"] = OpSupport((signature(A8, out=A8), signature(F32, out=F32)), known_from=_KNOWN)
