@@ -47,8 +47,13 @@ class Operation:
     @property
     def in_integers(self) -> bool:
         """Whether the model intends an integer kernel: all activation inputs and all outputs are quantized."""
+        return bool(self.outputs) and self.is_quantized
+
+    @property
+    def is_quantized(self) -> bool:
+        """The same for any operator, also one that has no float output, only indices, booleans or a shape."""
         tensors = (*self.activations, *self.outputs)
-        return bool(self.activations and self.outputs) and all(isinstance(storage, QParams) for storage in tensors)
+        return bool(self.activations) and all(isinstance(storage, QParams) for storage in tensors)
 
     def input_at(self, index: int) -> tuple[Operand, Storage] | None:
         """The operand at an input of the first node, with its storage."""

@@ -9,7 +9,14 @@ import onnx_ir as ir
 
 from dovetail.encoding import DType, Encoding, Granularity
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
-from dovetail.model.edit import attribute, shape_of, why_not_pointwise, why_weight_not_matrix
+from dovetail.model.edit import (
+    attribute,
+    is_op,
+    shape_of,
+    sole_consumer,
+    why_not_pointwise,
+    why_weight_not_matrix,
+)
 from dovetail.op_support import (
     A8,
     A16,
@@ -110,6 +117,9 @@ _QUANTIZED_EARLY = ("MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsq
 # operators that only move data run in float then, but for SpaceToDepth, which copies the integers (9 to 13 dB).
 _REQUANTIZING = ("DepthToSpace", "Identity", "Slice", "Split")
 
+# The rank of tensors that the provider merges ("Rank6ToRank5Fusion").
+_MERGED_RANK = 6
+
 
 def htp_table(target: str, chip: Chip) -> OpTable:
     """Return the op table of a chip, for a target of this name."""
@@ -124,6 +134,7 @@ def htp_table(target: str, chip: Chip) -> OpTable:
         choices={AUTO: searched, AUTO_W4: (W4A16.name, *searched)},
         chains=(Chain(("Conv", "Relu"), at_lowest=True), Chain(("Gemm", "Relu"), at_lowest=True)),
         max_rank=5,
+        merges_rank=_is_transposed_with_fixed_one,
         unsupported=UNSUPPORTED,
         unavailable=_unavailable(chip),
         float_encoding=in_float,
@@ -208,6 +219,24 @@ def _ops(chip: Chip) -> Mapping[str, OpSupport]:
         (*(signature(a, a, out=a) for a in (A8, A16)), signature(F32, F32, out=F32)), known_from=_KNOWN
     )
     return table
+
+
+def _is_transposed_with_fixed_one(value: ir.Value) -> bool:
+    """Whether a tensor of rank 6 is in Reshape -> Transpose -> Reshape with a dimension of 1 that the Transpose keeps.
+
+    The provider then leaves that dimension out. Compiled with 1 at four different positions, in float, and in a
+    quantized network; with that dimension moved, none, or a Relu in between, the three run on the CPU.
+    """
+    producer = value.producer()
+    transpose = sole_consumer(value) if is_op(producer, "Reshape") else producer
+    if transpose is None or not is_op(transpose, "Transpose"):
+        return False
+    source, result = transpose.inputs[0], transpose.outputs[0]
+    shape, order = shape_of(source), attribute(transpose, "perm", None)
+    if source is None or shape is None or order is None or len(shape) != _MERGED_RANK:
+        return False
+    between = is_op(source.producer(), "Reshape") and is_op(sole_consumer(result), "Reshape")
+    return between and sole_consumer(source) is transpose and any(shape[i] == 1 and i == order[i] for i in range(len(shape)))
 
 
 def _least_weight_scale(dtype: DType, input_scale: float, output_scale: float | None) -> float:
