@@ -86,6 +86,7 @@ def _pinned(network: Network, path: Path) -> Path:
                 value.type.tensor_type.shape.dim.add().dim_value = size
     if network.shapes:
         for value in model.graph.output:
-            value.type.tensor_type.ClearField("shape")
+            for dim in value.type.tensor_type.shape.dim:
+                dim.Clear()
     onnx.save(model, path)
     return path

@@ -1,6 +1,6 @@
 """What the real HTP compiler does with every operator of a QDQ model, from its log and its dumped graphs.
 
-An operator is a node of the QDQ model that is neither a Q nor a DQ. Its Q/DQ pairs say that it computes in integers if
+An operator is a node of the QDQ model that is no Q, no DQ and no Constant. Its Q/DQ pairs say that it computes in integers if
 all of its float activations, inputs and outputs, have one; otherwise they say float. It is *changed* if
 
 - ``cpu``: ONNX Runtime places it on the CPU;
@@ -12,7 +12,8 @@ all of its float activations, inputs and outputs, have one; otherwise they say f
 - ``unrounded``: they say float, and the Q/DQ pair of its output is between float operators, where the compiler
   removes it.
 
-An operator that was merged with others or removed, without one of these, is not changed.
+An operator that was merged with others or removed, without one of these, is not changed, unless all operators that read
+its float outputs are on the CPU: then it was merged there.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -29,7 +30,7 @@ import numpy as np
 import onnx_ir as ir
 
 from dovetail.encoding import DType, Granularity, QParams
-from dovetail.model.edit import constant_of, is_float
+from dovetail.model.edit import constant_of, is_float, is_op
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.qdq.params import is_dequantize, is_quantize, qparams_of, use_onnx_domain
 from dovetail.targets.qnn_htp.dump import MOVED, QnnNode, QnnTensor, load_graph
@@ -78,7 +79,12 @@ def operators(path: Path) -> list[Operator]:
     model = ir.load(path)
     use_onnx_domain(model)
     infer_shapes(model)
-    return [_operator(node) for node in model.graph if not is_quantize(node) and not is_dequantize(node)]
+    return [_operator(node) for node in model.graph if not is_quantize(node) and not is_dequantize(node) and not is_op(node, "Constant")]
+
+
+def _pair_names(path: Path) -> dict[str, str]:
+    """The output of every Q by the name of the Q, under which ONNX Runtime keeps it where it moves the Q."""
+    return {node.name or "": node.outputs[0].name or "" for node in ir.load(path).graph if is_quantize(node)}
 
 
 def _operator(node: ir.Node) -> Operator:
@@ -112,8 +118,8 @@ class CompiledGraph:
     static: frozenset[str]
 
     @classmethod
-    def load(cls, folder: Path) -> CompiledGraph:
-        """Read all graphs that were dumped into a folder."""
+    def load(cls, folder: Path, aliases: Mapping[str, str]) -> CompiledGraph:
+        """Read all graphs that were dumped into a folder; ``aliases`` gives tensors the names of the model."""
         files = sorted(file for file in folder.glob("*.json") if not file.name.endswith("tensor_log.json"))
         graphs = [load_graph(file) for file in files]
         static = {
@@ -122,8 +128,17 @@ class CompiledGraph:
             for name, tensor in json.loads(file.read_text())["graph"]["tensors"].items()
             if tensor["type"] == _STATIC
         }
-        tensors = {name: tensor for graph in graphs for name, tensor in graph.tensors.items()}
-        return cls(tuple(node for graph in graphs for node in graph.nodes), tensors, frozenset(static))
+        tensors = {aliases.get(name, name): tensor for graph in graphs for name, tensor in graph.tensors.items()}
+
+        def renamed(names: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(aliases.get(name, name) for name in names)
+
+        nodes = (node for graph in graphs for node in graph.nodes)
+        return cls(
+            tuple(replace(node, inputs=renamed(node.inputs), outputs=renamed(node.outputs)) for node in nodes),
+            tensors,
+            frozenset(renamed(tuple(static))),
+        )
 
     @cached_property
     def producers(self) -> dict[str, QnnNode]:
@@ -166,9 +181,9 @@ def _owner(name: str, known: frozenset[str]) -> str:
 
 def changes(path: Path, graphs: Path, log: str, error: str) -> dict[str, Changed]:
     """The operators of a QDQ model that the compiler changes, by name."""
-    graph, found = CompiledGraph.load(graphs), operators(path)
+    graph, found = CompiledGraph.load(graphs, _pair_names(path)), operators(path)
     became = graph.of_operators(operator.name for operator in found)
-    on_cpu = set(_placed_on_cpu(log))
+    on_cpu = _on_cpu(found, became, set(_placed_on_cpu(log)), graph)
     refused = _refused(path, log) if error else {}
     result: dict[str, Changed] = {}
     for operator in found:
@@ -181,6 +196,24 @@ def changes(path: Path, graphs: Path, log: str, error: str) -> dict[str, Changed
     return result
 
 
+def _on_cpu(
+    found: list[Operator], became: Mapping[str, list[QnnNode]], placed: set[str], graph: CompiledGraph
+) -> set[str]:
+    """The operators that run on the CPU, by their own name there or merged into all that read them."""
+    known = frozenset(operator.name for operator in found)
+    on_cpu = {_owner(name, known) for name in placed} - {""}
+    readers = defaultdict[str, list[str]](list)
+    for operator in found:
+        for name in operator.reads:
+            readers[name].append(operator.name)
+    for operator in reversed(found):
+        behind = [reader for name in operator.writes for reader in readers[name]]
+        merged = not became.get(operator.name) and not _writers(operator, graph)
+        if merged and behind and on_cpu.issuperset(behind):
+            on_cpu.add(operator.name)
+    return on_cpu
+
+
 def _writers(operator: Operator, graph: CompiledGraph) -> list[QnnNode]:
     """The QNN operators that write its outputs, for one whose name the graph has not kept."""
     found = [graph.producers[name] for name in operator.writes if name in graph.producers]
@@ -188,6 +221,8 @@ def _writers(operator: Operator, graph: CompiledGraph) -> list[QnnNode]:
 
 
 def _change(operator: Operator, nodes: list[QnnNode], graph: CompiledGraph) -> Changed | None:
+    if not operator.reads and not operator.writes:
+        return None  # it computes on indices, sizes or booleans
     used = {
         name: dtype
         for node in nodes
@@ -203,7 +238,7 @@ def _change(operator: Operator, nodes: list[QnnNode], graph: CompiledGraph) -> C
                 before = graph.producers.get(name)
                 if before is not None and before.type == "Convert":
                     source, result = graph.dtype(before.inputs[0]), graph.dtype(name)
-                    if source is not result:
+                    if source is not None and source is not result:
                         return Changed(operator, "converted", f"{before.inputs[0]} from {source} to {result}")
     elif used and not floats:
         return Changed(operator, "integers", ", ".join(f"{name} is {dtype}" for name, dtype in used.items()))

@@ -30,7 +30,7 @@ def unsupported_16_bit_matmul_operand(subject: CheckInput) -> Iterator[Finding]:
     """The second operand of an activation-by-activation MatMul has a 16-bit quantization that HTP does not support.
 
     ## What it finds
-    In QDQ models: a MatMul or Einsum of two activations with a second operand in one of these quantizations:
+    In QDQ models: a MatMul of two activations, or an Einsum, with a second operand in one of these quantizations:
 
     - uint16 (for an Einsum: uint16 with a zero point other than 32768),
     - int16 with a zero point other than 0,
@@ -59,7 +59,7 @@ def unsupported_16_bit_matmul_operand(subject: CheckInput) -> Iterator[Finding]:
         index = _second_operand_index(operation)
         second = None if index is None else operation.input_at(index)
         first = None if index is None else operation.input_at(1 - index)
-        if second is None or first is None or second[0].constant or first[0].constant:
+        if second is None or first is None or first[0].constant or (second[0].constant and operation.op == "MatMul"):
             continue
         problem = _operand_problem(operation, second[1], first[1], subject.table)
         if problem is not None:
