@@ -13,7 +13,7 @@ all of its float activations, inputs and outputs, have one; otherwise they say f
   removes it.
 
 An operator that was merged with others or removed, without one of these, is not changed, unless all operators that read
-its float outputs are on the CPU: then it was merged there.
+its float outputs are on the CPU: then it was merged there. One that depends on constants alone is folded.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def _on_cpu(
             readers[name].append(operator.name)
     for operator in reversed(found):
         behind = [reader for name in operator.writes for reader in readers[name]]
-        merged = not became.get(operator.name) and not _writers(operator, graph)
+        merged = operator.reads and not became.get(operator.name) and not _writers(operator, graph)
         if merged and behind and on_cpu.issuperset(behind):
             on_cpu.add(operator.name)
     return on_cpu

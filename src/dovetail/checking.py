@@ -27,7 +27,7 @@ from dovetail.passes.fold_constants import fold_constants
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.plan.make import observed
 from dovetail.qdq.invert import invert, is_quantized
-from dovetail.qdq.params import is_quantize
+from dovetail.qdq.params import is_quantize, use_onnx_domain
 from dovetail.rules.check import check
 from dovetail.rules.check_input import CheckInput
 from dovetail.stats import Stats
@@ -72,6 +72,7 @@ def _in_float32(raw: ir.Model) -> ir.Model:
     infer_shapes(raw)
     model = raw.clone()
     as_float32(model)
+    use_onnx_domain(model)  # so that shapes are inferred through 16-bit Q/DQ pairs
     fold_constants(model)
     for node in model.graph:
         if is_quantize(node):

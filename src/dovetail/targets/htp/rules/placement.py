@@ -126,13 +126,19 @@ def qdq_pair_removed_by_compiler(subject: CheckInput) -> Iterator[Finding]:
             continue
         producer, computing = producers.get(value.name), list(_computing_consumers(value, consumers))
         neighbors = computing if producer is None else [producer, *computing]
-        if not any(operation.in_integers for operation in neighbors) and (computing or producer is None):
+        if not any(operation.in_integers or _moves_constant(operation) for operation in neighbors) and (computing or producer is None):
             yield _removed(value, "has no quantized operator next to it: the compiler removes it")
         elif _is_followed_by_pair(value, choice.storage, consumers.get(value.name or "", []), plan):
             dtype = dtype_text(choice.storage)
             yield _removed(
                 value, f"is followed by a second Q/DQ pair in {dtype}: onnxruntime merges the second into it"
             )
+
+
+def _moves_constant(operation: Operation) -> bool:
+    """Whether an operator reads only quantized constants, as a Resize of a constant mask: it has an integer kernel."""
+    stored = (*operation.constants, *operation.outputs)
+    return not operation.activations and bool(operation.constants) and all(isinstance(s, QParams) for s in stored)
 
 
 def _computing_consumers(value: ir.Value, consumers: Mapping[str, list[Operation]]) -> Iterator[Operation]:
