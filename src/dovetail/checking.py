@@ -72,7 +72,8 @@ def _in_float32(raw: ir.Model) -> ir.Model:
     infer_shapes(raw)
     model = raw.clone()
     as_float32(model)
-    use_onnx_domain(model)  # so that shapes are inferred through 16-bit Q/DQ pairs
+    use_onnx_domain(model)
+    infer_shapes(model)  # through 16-bit Q/DQ pairs as well
     fold_constants(model)
     for node in model.graph:
         if is_quantize(node):

@@ -22,7 +22,7 @@ BIAS_INPUT = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """One operator, or a chain that runs as one, with the dtype and qparams of every float input and output.
+    """One operator, or a chain that runs as one, with the dtype and qparams of every float input and output that is used.
 
     ``op`` is what it runs as: a MatMul and an Add without a Q/DQ pair between them are a Gemm.
     """
@@ -80,7 +80,8 @@ def operations(subject: CheckInput) -> Iterator[Operation]:
         layer = _layer(unit, heads, plan)
         done.update(layer.nodes)
         inputs = tuple((operand, storage_on_edge(plan, operand.edge, operand.name)) for operand in layer.operands)
-        choices = [plan.tensors.get(value.name or "") for value in layer.outputs]
+        used = [value for value in layer.outputs if value.uses() or value.is_graph_output()]
+        choices = [plan.tensors.get(value.name or "") for value in used]
         outputs = tuple(IN_FLOAT32 if choice is None else choice.storage for choice in choices)
         yield Operation("Gemm" if layer is not unit else op_key(unit.nodes[0]), layer, inputs, outputs)
 

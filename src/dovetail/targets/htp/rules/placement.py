@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
@@ -265,3 +266,57 @@ def relu_not_fused_at_this_zero_point(subject: CheckInput) -> Iterator[Finding]:
                 Severity.ERROR,
                 fix=f"insert a Q/DQ pair with the scale and zero point of {name!r} between them",
             )
+
+
+@rule("Q405")
+def float_where_in_integers(subject: CheckInput) -> Iterator[Finding]:
+    """A Where whose output is not quantized runs in integers, with the quantization of its input.
+
+    ## What it finds
+    In QDQ models: a Where of a quantized tensor and a float scalar, without a Q/DQ pair on its output, and the operators
+    behind it that only move data, up to the next Q/DQ pair.
+
+    ## Why it matters
+    onnxruntime quantizes the scalar with a scale of its own and lets the Where run in integers, so its output has the
+    scale and zero point of its input. A scalar outside of the range of that input is clipped, which the simulation does
+    not show.
+
+    ## How to fix it
+    Quantize the output of the Where and the scalar, with a range that contains both. `dovetail fit` does this.
+
+    ## Seen on
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graphs: RF-DETR as onnxruntime's quantizer exports it,
+      which leaves the output of `masked_fill(mask, 0)` in float, in w8a16 and in w8a8.
+    """
+    plan = subject.plan
+    if plan is None:
+        return
+    in_float: set[str] = set()
+    for operation in operations(subject):
+        if any(isinstance(storage, QParams) for storage in operation.outputs) and operation.op == "Where":
+            continue
+        moves = operation.op in DATA_MOVEMENT_OPS and any(operand.name in in_float for operand, _ in operation.inputs)
+        if not moves and not _selects_scalar(operation):
+            continue
+        if not any(isinstance(storage, QParams) for storage in operation.outputs):
+            in_float.update(value.name or "" for value in operation.unit.outputs)
+        yield Finding(
+            "Q405",
+            at_node(operation.node),
+            f"{say(operation.node)} runs in integers, although a tensor between it and its neighbors has no Q/DQ pair",
+            Severity.WARNING,
+            fix="quantize the output of the Where and its scalar, with a range that contains both",
+        )
+
+
+def _selects_scalar(operation: Operation) -> bool:
+    """Whether it is a Where of a quantized tensor and a float scalar."""
+    if operation.op != "Where":
+        return False
+    branches = [entry for index in (1, 2) if (entry := operation.input_at(index)) is not None]
+    scalar = [o for o, s in branches if o.constant and not isinstance(s, QParams) and _size(o.value) == 1]
+    return bool(scalar) and any(isinstance(s, QParams) for o, s in branches if not o.constant)
+
+
+def _size(value: ir.Value) -> int:
+    return math.prod(shape_of(value) or ())
