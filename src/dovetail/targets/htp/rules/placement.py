@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
@@ -270,53 +269,57 @@ def relu_not_fused_at_this_zero_point(subject: CheckInput) -> Iterator[Finding]:
 
 @rule("Q405")
 def float_where_in_integers(subject: CheckInput) -> Iterator[Finding]:
-    """A Where whose output is not quantized runs in integers, with the quantization of its input.
+    """A Where that the model leaves in float runs in integers, because of a Q/DQ pair further down.
 
     ## What it finds
-    In QDQ models: a Where of a quantized tensor and a float scalar, without a Q/DQ pair on its output, and the operators
-    behind it that only move data, up to the next Q/DQ pair.
+    In QDQ models: a Where of a quantized tensor and a float scalar, whose output has no Q/DQ pair, but only goes through
+    Reshape, Transpose, Squeeze, Unsqueeze, Slice or MaxPool to one. One finding for each of these operators.
 
     ## Why it matters
-    onnxruntime quantizes the scalar with a scale of its own and lets the Where run in integers, so its output has the
-    scale and zero point of its input. A scalar outside of the range of that input is clipped, which the simulation does
-    not show.
+    onnxruntime moves the QuantizeLinear to the output of the Where and quantizes the scalar with a scale of its own; then
+    the provider compiles all of them in integers. The outputs are those of the simulation, but what was meant to be a
+    float operator is none, and the scale of its output is that of the Q/DQ pair.
 
     ## How to fix it
-    Quantize the output of the Where and the scalar, with a range that contains both. `dovetail fit` does this.
+    Nothing, if integers are welcome; a Q/DQ pair directly behind the Where, and one on its scalar, say the same
+    explicitly. If the Where must be in float, put an operator that computes between it and the Q/DQ pair.
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graphs: RF-DETR as onnxruntime's quantizer exports it,
-      which leaves the output of `masked_fill(mask, 0)` in float, in w8a16 and in w8a8.
+      which leaves the output of `masked_fill(mask, 0)` in float, in w8a16 and in w8a8; a scalar of 100 beside a range of
+      3.3 agrees with the simulation to 92 dB.
     """
-    plan = subject.plan
-    if plan is None:
-        return
-    in_float: set[str] = set()
+    by_input: dict[str, list[Operation]] = {}
     for operation in operations(subject):
-        if any(isinstance(storage, QParams) for storage in operation.outputs) and operation.op == "Where":
-            continue
-        moves = operation.op in DATA_MOVEMENT_OPS and any(operand.name in in_float for operand, _ in operation.inputs)
-        if not moves and not _selects_scalar(operation):
-            continue
-        if not any(isinstance(storage, QParams) for storage in operation.outputs):
-            in_float.update(value.name or "" for value in operation.unit.outputs)
-        yield Finding(
-            "Q405",
-            at_node(operation.node),
-            f"{say(operation.node)} runs in integers, although a tensor between it and its neighbors has no Q/DQ pair",
-            Severity.WARNING,
-            fix="quantize the output of the Where and its scalar, with a range that contains both",
-        )
+        for name in dict.fromkeys(operand.name for operand, _ in operation.inputs):
+            by_input.setdefault(name, []).append(operation)
+    for operation in operations(subject):
+        for member in _moved_to_where(operation, by_input):
+            yield Finding(
+                "Q405",
+                at_node(member.node),
+                f"{say(member.node)} runs in integers, although the output of {say(operation.node)} is not quantized",
+                Severity.WARNING,
+                fix=f"quantize the output of {operation.node.op_type} and its scalar explicitly",
+            )
+
+
+def _moved_to_where(operation: Operation, by_input: Mapping[str, list[Operation]]) -> list[Operation]:
+    """A Where and the operators behind it through which onnxruntime moves a Q; empty if it moves none."""
+    if operation.op != "Where" or not _selects_scalar(operation):
+        return []
+    chain = [operation]
+    while not any(isinstance(storage, QParams) for storage in chain[-1].outputs):
+        readers = [reader for value in chain[-1].unit.outputs for reader in by_input.get(value.name or "", [])]
+        support = readers[0].unit.support if len(readers) == 1 else None
+        if support is None or not support.quantized_early:
+            return []
+        chain.append(readers[0])
+    return chain if len(chain) > 1 else []
 
 
 def _selects_scalar(operation: Operation) -> bool:
-    """Whether it is a Where of a quantized tensor and a float scalar."""
-    if operation.op != "Where":
-        return False
+    """Whether it selects between a quantized tensor and a float scalar."""
     branches = [entry for index in (1, 2) if (entry := operation.input_at(index)) is not None]
-    scalar = [o for o, s in branches if o.constant and not isinstance(s, QParams) and _size(o.value) == 1]
-    return bool(scalar) and any(isinstance(s, QParams) for o, s in branches if not o.constant)
-
-
-def _size(value: ir.Value) -> int:
-    return math.prod(shape_of(value) or ())
+    scalars = [o for o, s in branches if o.constant and not isinstance(s, QParams) and shape_of(o.value) in ((), (1,))]
+    return bool(scalars) and any(isinstance(s, QParams) for o, s in branches if not o.constant)
