@@ -26,7 +26,6 @@ from statistics import fmean
 from bench.naive_networks import NETWORKS, PRECISIONS, export
 from bench.naive_session import GRAPHS
 from bench.naive_truth import Changed, changes, operators
-
 from dovetail.checking import check_file
 from dovetail.finding import Severity
 from dovetail.targets import open_target

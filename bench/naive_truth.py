@@ -1,7 +1,7 @@
 """What the real HTP compiler does with every operator of a QDQ model, from its log and its dumped graphs.
 
-An operator is a node of the QDQ model that is no Q, no DQ and no Constant. Its Q/DQ pairs say that it computes in integers if
-all of its float activations, inputs and outputs, have one; otherwise they say float. It is *changed* if
+An operator is a node of the QDQ model that is no Q, no DQ and no Constant. Its Q/DQ pairs say that it computes in
+integers if all of its float activations, inputs and outputs, have one; otherwise they say float. It is *changed* if
 
 - ``cpu``: ONNX Runtime places it on the CPU;
 - ``refused``: the graph cannot be finalized, and the compiler names this operator as the reason;
@@ -79,7 +79,11 @@ def operators(path: Path) -> list[Operator]:
     model = ir.load(path)
     use_onnx_domain(model)
     infer_shapes(model)
-    return [_operator(node) for node in model.graph if not is_quantize(node) and not is_dequantize(node) and not is_op(node, "Constant")]
+    return [
+        _operator(node)
+        for node in model.graph
+        if not is_quantize(node) and not is_dequantize(node) and not is_op(node, "Constant")
+    ]
 
 
 def _pair_names(path: Path) -> dict[str, str]:

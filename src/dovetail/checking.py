@@ -67,7 +67,8 @@ def check_file(
 def _in_float32(raw: ir.Model) -> ir.Model:
     """Return a QDQ graph that a plan can describe: float16 operators in float32, every QuantizeLinear saturating.
 
-    What depends on constants alone is folded, as runtimes do before they compile; nothing is folded through a Q/DQ pair.
+    What depends on constants alone is folded, as runtimes do before they compile; nothing is folded through a Q/DQ
+    pair.
     """
     infer_shapes(raw)
     model = raw.clone()

@@ -22,7 +22,7 @@ BIAS_INPUT = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """One operator, or a chain that runs as one, with the dtype and qparams of every float input and output that is used.
+    """One operator, or a chain that runs as one, with the dtype and qparams of every float input and every used output.
 
     ``op`` is what it runs as: a MatMul and an Add without a Q/DQ pair between them are a Gemm.
     """

@@ -74,8 +74,8 @@ def rank_above_target_limit(subject: CheckInput) -> Iterator[Finding]:
 
     ## What it finds
     Inputs, constants and tensors inside the graph whose rank is above the target's maximum, and operators that read
-    such a tensor and return one of lower rank. Tensors whose dimensions the compiler merges are left out (on HTP: rank 6
-    in Reshape -> Transpose -> Reshape with a dimension of 1 that the Transpose leaves where it is).
+    such a tensor and return one of lower rank. Tensors whose dimensions the compiler merges are left out (on HTP: rank
+    6 in Reshape -> Transpose -> Reshape with a dimension of 1 that the Transpose leaves where it is).
 
     ## Why it matters
     The target has no kernel for such a tensor: its compiler rejects the operator, or leaves it to the CPU, with a copy
@@ -88,8 +88,9 @@ def rank_above_target_limit(subject: CheckInput) -> Iterator[Finding]:
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43: Transpose and Mul of rank 6 (Swin windows) are
-      rejected ("incorrect Rank 6"); with merged dimensions they compile. Reshape -> Transpose -> Reshape over rank 6 with
-      a dimension of 1 that stays in its place compiles; moved, or with an operator in between, all run on the CPU.
+      rejected ("incorrect Rank 6"); with merged dimensions they compile. Reshape -> Transpose -> Reshape over rank 6
+      with a dimension of 1 that stays in its place compiles; moved, or with an operator in between, all run on the
+      CPU.
     """
     max_rank = subject.table.max_rank
     if max_rank is None:
@@ -97,7 +98,7 @@ def rank_above_target_limit(subject: CheckInput) -> Iterator[Finding]:
     for value, kind in _values(subject.model.graph):
         if not _exceeds(value, max_rank, subject.table):
             continue
-        name, rank = origin_of(value).name, value.shape.rank()
+        name, rank = origin_of(value).name, len(value.shape or ())
         yield Finding(
             "Q602",
             at_tensor(value),

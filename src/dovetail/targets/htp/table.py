@@ -236,7 +236,11 @@ def _is_transposed_with_fixed_one(value: ir.Value) -> bool:
     if source is None or shape is None or order is None or len(shape) != _MERGED_RANK:
         return False
     between = is_op(source.producer(), "Reshape") and is_op(sole_consumer(result), "Reshape")
-    return between and sole_consumer(source) is transpose and any(shape[i] == 1 and i == order[i] for i in range(len(shape)))
+    return (
+        between
+        and sole_consumer(source) is transpose
+        and any(shape[i] == 1 and i == order[i] for i in range(len(shape)))
+    )
 
 
 def _least_weight_scale(dtype: DType, input_scale: float, output_scale: float | None) -> float:

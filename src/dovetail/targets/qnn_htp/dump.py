@@ -106,7 +106,9 @@ def _tensor(name: str, raw: dict[str, Any]) -> QnnTensor:
     encoding = int(quantized["encoding"])
     qparams = quantized.get("scale_offset", {"scale": 0.0, "offset": 0})  # none where scales are per channel
     scale = qparams["scale"]
-    if scale is None and (_GRANULARITIES.get(encoding, Granularity.TENSOR) is not Granularity.TENSOR or _is_dummy(name)):
+    if scale is None and (
+        _GRANULARITIES.get(encoding, Granularity.TENSOR) is not Granularity.TENSOR or _is_dummy(name)
+    ):
         scale = 0.0  # bytes of another member of a union, which may be NaN, dumped as null
     return qnn_tensor(name, int(raw["data_type"]), encoding, float(scale), int(qparams["offset"]))
 

@@ -226,8 +226,8 @@ def batch_norm_with_16_bit_parameters(subject: CheckInput) -> Iterator[Finding]:
     parameters are Constant nodes, which they take for activations.
 
     ## Why it matters
-    HTP has no kernel for them ("QNN Batchnorm unsupported datatype on HTP"): the node runs on the CPU, or the model does
-    not load.
+    HTP has no kernel for them ("QNN Batchnorm unsupported datatype on HTP"): the node runs on the CPU, or the model
+    does not load.
 
     ## How to fix it
     Fold the BatchNormalization into the convolution before it; `dovetail fit` does this. Or quantize its parameters
@@ -245,7 +245,7 @@ def batch_norm_with_16_bit_parameters(subject: CheckInput) -> Iterator[Finding]:
             yield Finding(
                 "Q110",
                 at_node(operation.node),
-                f"{say(operation.node)} has the 16-bit parameter {original_name(wide[0])!r}, for which HTP has no kernel",
+                f"{say(operation.node)} has the 16-bit parameter {original_name(wide[0])!r}: HTP has no kernel for it",
                 Severity.ERROR,
                 fix="fold it into the convolution before it, or quantize its parameters to 8 bits",
             )

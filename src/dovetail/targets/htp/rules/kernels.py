@@ -87,8 +87,8 @@ def operator_not_supported_on_htp(subject: CheckInput) -> Iterator[Finding]:
 
     ## What it finds
     Nodes whose operator the QNN execution provider does not support at all: Erf outside of a GELU, Col2Im,
-    DeformConv, Mish, Mod with `fmod` and about thirty others. A float model is checked after the rewrites of `dovetail fit`, so an Erf
-    that is part of a GELU is not reported. Operators outside ONNX are reported by Q108.
+    DeformConv, Mish, Mod with `fmod` and about thirty others. A float model is checked after the rewrites of `dovetail
+    fit`, so an Erf that is part of a GELU is not reported. Operators outside ONNX are reported by Q108.
 
     ## Why it matters
     The node runs on the CPU, with a copy to the CPU and back, or, if CPU fallback is disabled, the model does not load.

@@ -126,7 +126,9 @@ def qdq_pair_removed_by_compiler(subject: CheckInput) -> Iterator[Finding]:
             continue
         producer, computing = producers.get(value.name), list(_computing_consumers(value, consumers))
         neighbors = computing if producer is None else [producer, *computing]
-        if not any(operation.in_integers or _moves_constant(operation) for operation in neighbors) and (computing or producer is None):
+        if not any(operation.in_integers or _moves_constant(operation) for operation in neighbors) and (
+            computing or producer is None
+        ):
             yield _removed(value, "has no quantized operator next to it: the compiler removes it")
         elif _is_followed_by_pair(value, choice.storage, consumers.get(value.name or "", []), plan):
             dtype = dtype_text(choice.storage)
@@ -272,22 +274,22 @@ def float_where_in_integers(subject: CheckInput) -> Iterator[Finding]:
     """A Where that the model leaves in float runs in integers, because of a Q/DQ pair further down.
 
     ## What it finds
-    In QDQ models: a Where of a quantized tensor and a float scalar, whose output has no Q/DQ pair, but only goes through
-    Reshape, Transpose, Squeeze, Unsqueeze, Slice or MaxPool to one. One finding for each of these operators.
+    In QDQ models: a Where of a quantized tensor and a float scalar, whose output has no Q/DQ pair, but only goes
+    through Reshape, Transpose, Squeeze, Unsqueeze, Slice or MaxPool to one. One finding for each of these operators.
 
     ## Why it matters
-    onnxruntime moves the QuantizeLinear to the output of the Where and quantizes the scalar with a scale of its own; then
-    the provider compiles all of them in integers. The outputs are those of the simulation, but what was meant to be a
-    float operator is none, and the scale of its output is that of the Q/DQ pair.
+    onnxruntime moves the QuantizeLinear to the output of the Where and quantizes the scalar with a scale of its own;
+    then the provider compiles all of them in integers. The outputs are those of the simulation, but what was meant to
+    be a float operator is none, and the scale of its output is that of the Q/DQ pair.
 
     ## How to fix it
     Nothing, if integers are welcome; a Q/DQ pair directly behind the Where, and one on its scalar, say the same
     explicitly. If the Where must be in float, put an operator that computes between it and the Q/DQ pair.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graphs: RF-DETR as onnxruntime's quantizer exports it,
-      which leaves the output of `masked_fill(mask, 0)` in float, in w8a16 and in w8a8; a scalar of 100 beside a range of
-      3.3 agrees with the simulation to 92 dB.
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graphs: RF-DETR as onnxruntime's quantizer exports
+      it, which leaves the output of `masked_fill(mask, 0)` in float, in w8a16 and in w8a8; a scalar of 100 beside a
+      range of 3.3 agrees with the simulation to 92 dB.
     """
     by_input: dict[str, list[Operation]] = {}
     for operation in operations(subject):

@@ -185,8 +185,8 @@ def operator_with_unknown_shape(subject: CheckInput) -> Iterator[Finding]:
 
     ## What it finds
     In QDQ models: every operator with such a tensor, from the one that Q601 reports to the next Reshape with constant
-    sizes. Most often a size is computed from constants, and a tool quantized the computation: with a Q/DQ pair in between,
-    nothing can be folded, although the float model has fixed shapes.
+    sizes. Most often a size is computed from constants, and a tool quantized the computation: with a Q/DQ pair in
+    between, nothing can be folded, although the float model has fixed shapes.
 
     ## Why it matters
     The compiler must know all shapes. These operators run on the CPU, in float, or, if CPU fallback is disabled, the
@@ -198,8 +198,8 @@ def operator_with_unknown_shape(subject: CheckInput) -> Iterator[Finding]:
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43: MobileViT as onnxruntime's quantizer exports it, with Q/DQ
-      pairs around the Ceil and Mul that compute the size of its patches: 135 operators are placed on the CPU, 45 in each
-      stage.
+      pairs around the Ceil and Mul that compute the size of its patches, and YOLOv8n, with Q/DQ pairs around the Range
+      of its anchors: 141 and 47 operators are placed on the CPU.
     """
     for node in subject.model.graph if subject.plan is not None else ():
         unknown = [v for v in (*node.inputs, *node.outputs) if v is not None and v.name and shape_of(v) is None]
@@ -207,8 +207,7 @@ def operator_with_unknown_shape(subject: CheckInput) -> Iterator[Finding]:
             yield Finding(
                 "Q606",
                 at_node(node),
-                f"{say(node)} runs on the CPU, because the shape of {origin_of(unknown[0]).name!r} is not known when it "
-                "is compiled",
+                f"{say(node)} runs on the CPU: the compiler does not know the shape of {origin_of(unknown[0]).name!r}",
                 Severity.ERROR,
                 fix="fold the constants of the float model before it is quantized",
             )
