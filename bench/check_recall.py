@@ -10,6 +10,8 @@ unit is an operator: a node of the QDQ model that is neither a Q nor a DQ.
   or wrong whatever the dtypes are, are not counted.
 
 Recall is the part of the changed operators that is predicted; precision the part of the predicted ones that is changed.
+Where the compiler refuses the whole graph in spite of the fallback, only the operators that it names are known to be
+changed: such a model counts for recall alone.
 """
 
 from __future__ import annotations
@@ -41,12 +43,16 @@ COUNTED = ("Q1", "Q2", "Q3", "Q4", "Q6")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One network at one precision: operators by name, what the compiler changes, and the findings at each."""
+    """One network at one precision: operators by name, what the compiler changes, and the findings at each.
+
+    ``refused``: the compiler refused the whole graph; what is predicted beyond the operators that it named is unknown.
+    """
 
     name: str
     operators: Mapping[str, str]
     changed: Mapping[str, Changed]
     predicted: Mapping[str, tuple[str, ...]]
+    refused: str = ""
 
     @property
     def hit(self) -> set[str]:
@@ -60,8 +66,8 @@ class Row:
 
     @property
     def precision(self) -> float:
-        """1 if nothing is predicted."""
-        return _part(len(self.hit), len(self.predicted))
+        """1 if nothing is predicted, or nothing is known of what is."""
+        return 1.0 if self.refused else _part(len(self.hit), len(self.predicted))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,6 +105,11 @@ def measured(name: str, precision: str, folder: Path) -> Row:
     path = folder / "model.onnx"
     if error := export(NETWORKS[name], precision, path):
         raise NotMeasured(error)
+    return measured_file(f"{name} {precision}", path, folder)
+
+
+def measured_file(name: str, path: Path, folder: Path) -> Row:
+    """Check a QDQ model, compile it, and compare the two."""
     call = ToolCall(
         "bench.naive_session:compile_in_child",
         {"model": "model.onnx", "options": dict(read_options(chip_named(CHIP), {}).provider)},
@@ -109,9 +120,10 @@ def measured(name: str, precision: str, folder: Path) -> Row:
     result = call_tool(call, folder)
     if result.answer is None:
         raise NotMeasured(result.error)
-    changed = changes(path, folder / GRAPHS, result.log, str(result.answer["error"]))
+    refused = str(result.answer["error"])
+    changed = changes(path, folder / GRAPHS, result.log, refused)
     names = {operator.name: operator.op_type for operator in operators(path)}
-    return Row(f"{name} {precision}", names, changed, predictions(path, names))
+    return Row(name, names, changed, predictions(path, names), refused)
 
 
 def predictions(path: Path, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -131,7 +143,9 @@ def _part(part: int, whole: int) -> float:
 def _line(name: str, rows: Sequence[Row]) -> str:
     operators, changed = sum(len(row.operators) for row in rows), sum(len(row.changed) for row in rows)
     predicted, hit = sum(len(row.predicted) for row in rows), sum(len(row.hit) for row in rows)
-    shares = f"{_part(hit, changed):7.1%} {_part(hit, predicted):9.1%}"
+    judged = [row for row in rows if not row.refused]
+    right, claimed = sum(len(row.hit) for row in judged), sum(len(row.predicted) for row in judged)
+    shares = f"{_part(hit, changed):7.1%} {_part(right, claimed):9.1%}"
     return f"{name:34} {operators:9} {changed:8} {predicted:9} {hit:5} {shares}"
 
 
@@ -139,7 +153,7 @@ def _print_detail(row: Row, count: int) -> None:
     for name in [name for name in row.changed if name not in row.predicted][:count]:
         change = row.changed[name]
         print(f"    missed       {row.operators[name]} {name!r}: {change.how} {change.detail}")
-    for name in [name for name in row.predicted if name not in row.changed][:count]:
+    for name in [name for name in row.predicted if name not in row.changed and not row.refused][:count]:
         print(f"    false alarm  {row.operators[name]} {name!r}: {', '.join(row.predicted[name])}")
 
 
@@ -155,7 +169,7 @@ def _print_totals(rows: Sequence[Row]) -> None:
         f"{' '.join(codes)} {row.operators[name]}"
         for row in rows
         for name, codes in row.predicted.items()
-        if name not in row.changed
+        if name not in row.changed and not row.refused
     )
     hit = Counter(f"{row.operators[name]} {row.changed[name].how}" for row in rows for name in row.hit)
     print(_line("all operators", rows))

@@ -41,6 +41,7 @@ _CONVERSIONS = ("Quantize", "Dequantize", "Convert")
 _PLACED = re.compile(r"Node\(s\) placed on \[(\w+)\]")
 _PLACED_NODE = re.compile(r"VerifyEachNodeIsAssignedToAnEp\]\s+\w+ \((.*)\)$")
 _CPU = "CPUExecutionProvider"
+_ALL_ON_CPU = re.compile(rf"All nodes placed on \[{_CPU}\]")
 _STATIC = 4
 _SCALE_RTOL = 1e-5
 
@@ -187,7 +188,8 @@ def changes(path: Path, graphs: Path, log: str, error: str) -> dict[str, Changed
     """The operators of a QDQ model that the compiler changes, by name."""
     graph, found = CompiledGraph.load(graphs, _pair_names(path)), operators(path)
     became = graph.of_operators(operator.name for operator in found)
-    on_cpu = _on_cpu(found, became, set(_placed_on_cpu(log)), graph)
+    everything = {operator.name for operator in found} if _ALL_ON_CPU.search(log) else set[str]()
+    on_cpu = everything or _on_cpu(found, became, set(_placed_on_cpu(log)), graph)
     refused = _refused(path, log) if error else {}
     result: dict[str, Changed] = {}
     for operator in found:
@@ -242,7 +244,8 @@ def _change(operator: Operator, nodes: list[QnnNode], graph: CompiledGraph) -> C
                 before = graph.producers.get(name)
                 if before is not None and before.type == "Convert":
                     source, result = graph.dtype(before.inputs[0]), graph.dtype(name)
-                    if source is not None and source is not result:
+                    asked = operator.reads.get(name)  # a second Q/DQ pair on the input is a Convert as well
+                    if source is not None and source is not result and (asked is None or asked.dtype is not result):
                         return Changed(operator, "converted", f"{before.inputs[0]} from {source} to {result}")
     elif used and not floats:
         return Changed(operator, "integers", ", ".join(f"{name} is {dtype}" for name, dtype in used.items()))
