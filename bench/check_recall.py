@@ -29,9 +29,11 @@ from bench.naive_networks import NETWORKS, PRECISIONS, export
 from bench.naive_session import GRAPHS
 from bench.naive_truth import Changed, changes, operators
 from dovetail.checking import check_file
+from dovetail.errors import InputError
 from dovetail.finding import Severity
 from dovetail.targets import open_target
 from dovetail.targets.htp.chips import chip_named
+from dovetail.targets.qnn_htp.dump import DumpError
 from dovetail.targets.qnn_htp.install import PACKAGE
 from dovetail.targets.qnn_htp.options import read_options
 from dovetail.targets.tool_call import ToolCall, call_tool, model_inputs
@@ -121,9 +123,12 @@ def measured_file(name: str, path: Path, folder: Path) -> Row:
     if result.answer is None:
         raise NotMeasured(result.error)
     refused = str(result.answer["error"])
-    changed = changes(path, folder / GRAPHS, result.log, refused)
-    names = {operator.name: operator.op_type for operator in operators(path)}
-    return Row(name, names, changed, predictions(path, names), refused)
+    try:
+        changed = changes(path, folder / GRAPHS, result.log, refused)
+        names = {operator.name: operator.op_type for operator in operators(path)}
+        return Row(name, names, changed, predictions(path, names), refused)
+    except (DumpError, InputError) as error:  # such as an infinite scale, that of a quantized mask
+        raise NotMeasured(str(error)) from error
 
 
 def predictions(path: Path, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
