@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -107,10 +106,16 @@ def _tensor(name: str, raw: dict[str, Any]) -> QnnTensor:
     encoding = int(quantized["encoding"])
     qparams = quantized.get("scale_offset", {"scale": 0.0, "offset": 0})  # none where scales are per channel
     scale = qparams["scale"]
-    if scale is None:  # dumped as null where it is not finite: an infinite constant, or bytes of another union member
-        many = _GRANULARITIES.get(encoding, Granularity.TENSOR) is not Granularity.TENSOR
-        scale = 0.0 if many else math.nan
+    if scale is None and (
+        _GRANULARITIES.get(encoding, Granularity.TENSOR) is not Granularity.TENSOR or _is_dummy(name)
+    ):
+        scale = 0.0  # bytes of another member of a union, which may be NaN, dumped as null
     return qnn_tensor(name, int(raw["data_type"]), encoding, float(scale), int(qparams["offset"]))
+
+
+def _is_dummy(name: str) -> bool:
+    """Whether the provider made up a constant, as for a Where whose constant is infinite: it has no finite scale."""
+    return name.endswith("_dummy_xq")
 
 
 def qnn_tensor(name: str, code: int, encoding: int, scale: float, offset: int) -> QnnTensor:
