@@ -39,9 +39,10 @@ from dovetail.targets.qnn_htp.log import log_findings
 
 _CONVERSIONS = ("Quantize", "Dequantize", "Convert")
 _PLACED = re.compile(r"Node\(s\) placed on \[(\w+)\]")
-_PLACED_NODE = re.compile(r"VerifyEachNodeIsAssignedToAnEp\]\s+\w+ \((.*)\)$")
+_PLACED_NODE = re.compile(r"VerifyEachNodeIsAssignedToAnEp\]\s+(\w+) \((.*)\)$")
 _CPU = "CPUExecutionProvider"
 _ALL_ON_CPU = re.compile(rf"All nodes placed on \[{_CPU}\]")
+_PAIR = ("QuantizeLinear", "DequantizeLinear")
 _STATIC = 4
 _SCALE_RTOL = 1e-5
 
@@ -283,8 +284,8 @@ def _placed_on_cpu(log: str) -> Iterator[str]:
     for line in log.splitlines():
         if match := _PLACED.search(line):
             provider = match[1]
-        elif provider == _CPU and (match := _PLACED_NODE.search(line)):
-            yield match[1]
+        elif provider == _CPU and (match := _PLACED_NODE.search(line)) and match[1] not in _PAIR:
+            yield match[2]
 
 
 def _refused(path: Path, log: str) -> dict[str, str]:
