@@ -176,7 +176,7 @@ def per_channel_bias_of_depthwise_conv_transpose(subject: CheckInput) -> Iterato
             )
 
 
-@rule("Q560")
+@rule("Q562")
 def concat_of_different_8_bit_scales(subject: CheckInput) -> Iterator[Finding]:
     """An 8-bit Concat joins tensors that were cut or reshaped and have other scales than its output.
 
@@ -207,7 +207,7 @@ def concat_of_different_8_bit_scales(subject: CheckInput) -> Iterator[Finding]:
             moved = producer is not None and op_key(producer) in DATA_MOVEMENT_OPS
             if moved and storage != output and output.dtype.bits == _CONCAT_BITS and not operand.constant:
                 yield Finding(
-                    "Q560",
+                    "Q562",
                     at_node(operation.node, operand.edge),
                     f"{say(operation.node)} joins {original_name(operand)!r}, which has another scale or zero point "
                     "than its output: HTP may copy the integers unchanged",
