@@ -26,10 +26,11 @@ from dovetail.model.read import Shapes, read
 from dovetail.model.suggest_shapes import require_static
 from dovetail.op_support import OpTable
 from dovetail.passes.as_float32 import as_float32, has_float16
+from dovetail.passes.fold_constants import fold_constants
 from dovetail.passes.infer_shapes import infer_shapes
 from dovetail.plan.make import observed
 from dovetail.qdq.invert import invert, is_quantized
-from dovetail.qdq.params import is_quantize
+from dovetail.qdq.params import is_quantize, use_onnx_domain
 from dovetail.rules.check import check
 from dovetail.rules.check_input import CheckInput
 from dovetail.stats import Stats
@@ -76,13 +77,18 @@ def check_file(
 
 
 def _in_float32(raw: ir.Model) -> ir.Model:
-    """Return a QDQ graph that a plan can describe: float16 operators in float32, every QuantizeLinear saturating."""
+    """Return a QDQ graph that a plan can describe: float16 operators in float32, every QuantizeLinear saturating.
+
+    What depends on constants alone is folded, as runtimes do before they compile; nothing is folded through a Q/DQ
+    pair. Shapes are those that are inferred beside the Q/DQ pairs, as compilers infer them.
+    """
     infer_shapes(raw)
-    not_saturating = any(is_quantize(node) and "saturate" in node.attributes for node in raw.graph)
-    if not has_float16(raw) and not not_saturating:
-        return raw
     model = raw.clone()
-    as_float32(model)
+    if has_float16(model):
+        as_float32(model)
+    use_onnx_domain(model)
+    infer_shapes(model)  # through 16-bit Q/DQ pairs as well
+    fold_constants(model)
     for node in model.graph:
         if is_quantize(node):
             node.attributes.pop("saturate", None)

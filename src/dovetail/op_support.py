@@ -110,6 +110,8 @@ class OpSupport:
     ``shares``: the inputs whose quantization passes through to the outputs unchanged (empty: none; None: all inputs).
     ``follows``: quantizing it alone gains nothing: between float neighbors it stays float.
     ``quantized_early``: the backend moves a QuantizeLinear behind it to in front of it, so the plan does as well.
+    ``requantizes``: its quantized kernel converts between different quantizations of input and output; sharing one, as
+    a plan does, only saves the conversion.
     ``unclipped``: its inputs and outputs keep their full range, whatever the range method: a softmax depends on the
     largest scores.
     ``joins``: constants are quantized with the scale and zero point of the output, so that no conversion is needed.
@@ -130,6 +132,7 @@ class OpSupport:
     shares: tuple[int, ...] | None = ()
     follows: bool = False
     quantized_early: bool = False
+    requantizes: bool = False
     unclipped: bool = False
     fixed: tuple[FixedQParams, ...] = ()
     joins: bool = False
@@ -171,7 +174,8 @@ class OpTable:
     """What a target accepts: all that planning and the rules need to know about it.
 
     ``target``: its name, for messages. ``chains``: operators that it fuses. ``max_rank``: tensors of a higher rank are
-    not supported. ``unsupported``: operators that it cannot run at any precision, with the reason; they are moved to
+    not supported. ``merges_rank``: whether the compiler merges dimensions of such a tensor, so that it does no harm.
+    ``unsupported``: operators that it cannot run at any precision, with the reason; they are moved to
     the tail, with all that depends on them. ``only``: the operators that can be lowered at all; None if its compiler
     decides. ``unavailable``: precisions that a caller may request but that are not available, with the reason.
     ``choices``: names for several precisions, of which the best one on the caller's data is used.
@@ -192,6 +196,7 @@ class OpTable:
     precisions: Mapping[str, Precision]
     chains: tuple[Chain, ...] = ()
     max_rank: int | None = None
+    merges_rank: Callable[[ir.Value], bool] = lambda value: False
     unsupported: Mapping[str, str] = field(default_factory=dict)
     only: frozenset[str] | None = None
     unavailable: Mapping[str, str] = field(default_factory=dict)

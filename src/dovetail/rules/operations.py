@@ -23,7 +23,7 @@ BIAS_INPUT = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """One operator, or a chain that runs as one, with the dtype and qparams of every float input and output.
+    """One operator, or a chain that runs as one, with the dtype and qparams of every float input and every used output.
 
     ``op`` is what it runs as: a MatMul and an Add without a Q/DQ pair between them are a Gemm.
     """
@@ -48,8 +48,13 @@ class Operation:
     @property
     def in_integers(self) -> bool:
         """Whether the model intends an integer kernel: all activation inputs and all outputs are quantized."""
+        return bool(self.outputs) and self.is_quantized
+
+    @property
+    def is_quantized(self) -> bool:
+        """The same for any operator, also one that has no float output, only indices, booleans or a shape."""
         tensors = (*self.activations, *self.outputs)
-        return bool(self.activations and self.outputs) and all(isinstance(storage, QParams) for storage in tensors)
+        return bool(self.activations) and all(isinstance(storage, QParams) for storage in tensors)
 
     def input_at(self, index: int) -> tuple[Operand, Storage] | None:
         """The operand at an input of the first node, with its storage."""
@@ -86,7 +91,8 @@ def _operations(subject: CheckInput) -> Iterator[Operation]:
         layer = _layer(unit, heads, plan)
         done.update(layer.nodes)
         inputs = tuple((operand, storage_on_edge(plan, operand.edge, operand.name)) for operand in layer.operands)
-        choices = [plan.tensors.get(value.name or "") for value in layer.outputs]
+        used = [value for value in layer.outputs if value.uses() or value.is_graph_output()]
+        choices = [plan.tensors.get(value.name or "") for value in used]
         outputs = tuple(IN_FLOAT32 if choice is None else choice.storage for choice in choices)
         yield Operation("Gemm" if layer is not unit else op_key(unit.nodes[0]), layer, inputs, outputs)
 

@@ -9,8 +9,9 @@ import onnx_ir as ir
 from dovetail.finding import Finding, Severity
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import origin_of
-from dovetail.model.place import at_tensor
+from dovetail.model.place import at_node, at_tensor
 from dovetail.model.suggest_shapes import shape_line
+from dovetail.op_support import OpTable
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
 
@@ -72,7 +73,9 @@ def rank_above_target_limit(subject: CheckInput) -> Iterator[Finding]:
     """A tensor has more dimensions than the target supports.
 
     ## What it finds
-    Inputs, constants and tensors inside the graph whose rank is above the target's maximum.
+    Inputs, constants and tensors inside the graph whose rank is above the target's maximum, and operators that read
+    such a tensor and return one of lower rank. Tensors whose dimensions the compiler merges are left out (on HTP: rank
+    6 in Reshape -> Transpose -> Reshape with a dimension of 1 that the Transpose leaves where it is).
 
     ## Why it matters
     The target has no kernel for such a tensor: its compiler rejects the operator, or leaves it to the CPU, with a copy
@@ -85,15 +88,17 @@ def rank_above_target_limit(subject: CheckInput) -> Iterator[Finding]:
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), compiled for SoC 43: Transpose and Mul of rank 6 (Swin windows) are
-      rejected ("incorrect Rank 6"); with merged dimensions they compile.
+      rejected ("incorrect Rank 6"); with merged dimensions they compile. Reshape -> Transpose -> Reshape over rank 6
+      with a dimension of 1 that stays in its place compiles; moved, or with an operator in between, all run on the
+      CPU.
     """
     max_rank = subject.table.max_rank
     if max_rank is None:
         return
     for value, kind in _values(subject.model.graph):
-        if value.shape is None or value.shape.rank() <= max_rank:
+        if not _exceeds(value, max_rank, subject.table):
             continue
-        name, rank = origin_of(value).name, value.shape.rank()
+        name, rank = origin_of(value).name, len(value.shape or ())
         yield Finding(
             "Q602",
             at_tensor(value),
@@ -103,6 +108,23 @@ def rank_above_target_limit(subject: CheckInput) -> Iterator[Finding]:
             {"rank": float(rank), "highest": float(max_rank)},
             f"merge adjacent dimensions with a Reshape, so that {name!r} has at most {max_rank}",
         )
+    for node in subject.model.graph:
+        read = [v for v in node.inputs if v is not None and _exceeds(v, max_rank, subject.table)]
+        if read and not any(_exceeds(value, max_rank, subject.table) for value in node.outputs):
+            name, rank = origin_of(read[0]).name, len(read[0].shape or ())
+            yield Finding(
+                "Q602",
+                at_node(node),
+                f"{node.op_type} reads {name!r}, which has {rank} dimensions ({_text(read[0].shape)}), "
+                f"{subject.table.target} supports at most {max_rank}",
+                Severity.ERROR,
+                {"rank": float(rank), "highest": float(max_rank)},
+                f"merge adjacent dimensions with a Reshape, so that {name!r} has at most {max_rank}",
+            )
+
+
+def _exceeds(value: ir.Value, max_rank: int, table: OpTable) -> bool:
+    return value.shape is not None and value.shape.rank() > max_rank and not table.merges_rank(value)
 
 
 def _values(graph: ir.Graph) -> Iterator[tuple[ir.Value, str]]:

@@ -9,7 +9,14 @@ import onnx_ir as ir
 
 from dovetail.encoding import DType, Encoding, Granularity
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
-from dovetail.model.edit import attribute, shape_of, why_not_pointwise, why_weight_not_matrix
+from dovetail.model.edit import (
+    attribute,
+    is_op,
+    shape_of,
+    sole_consumer,
+    why_not_pointwise,
+    why_weight_not_matrix,
+)
 from dovetail.op_support import (
     A8,
     A16,
@@ -106,6 +113,13 @@ _MANY_INPUTS = (
 # Expand.
 _QUANTIZED_EARLY = ("MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 
+# With another scale and zero point on the output these convert, in integers, and agree with the simulation; the other
+# operators that only move data run in float then, but for SpaceToDepth, which copies the integers (9 to 13 dB).
+_REQUANTIZING = ("DepthToSpace", "Identity", "Slice", "Split")
+
+# The rank of tensors that the provider merges ("Rank6ToRank5Fusion").
+_MERGED_RANK = 6
+
 
 def htp_table(target: str, chip: Chip) -> OpTable:
     """Return the op table of a chip, for a target of this name."""
@@ -120,6 +134,7 @@ def htp_table(target: str, chip: Chip) -> OpTable:
         choices={AUTO: searched, AUTO_W4: (W4A16.name, *searched)},
         chains=(Chain(("Conv", "Relu"), at_lowest=True), Chain(("Gemm", "Relu"), at_lowest=True)),
         max_rank=5,
+        merges_rank=_is_transposed_with_fixed_one,
         unsupported=UNSUPPORTED,
         unavailable=_unavailable(chip),
         float_encoding=in_float,
@@ -142,7 +157,13 @@ def _unavailable(chip: Chip) -> dict[str, str]:
 
 def _ops(chip: Chip) -> Mapping[str, OpSupport]:
     table = {
-        op: OpSupport(_same(1), shares=(0,), quantized_early=op in _QUANTIZED_EARLY, known_from=_KNOWN)
+        op: OpSupport(
+            _same(1),
+            shares=(0,),
+            quantized_early=op in _QUANTIZED_EARLY,
+            requantizes=op in _REQUANTIZING,
+            known_from=_KNOWN,
+        )
         for op in DATA_MOVEMENT_OPS
     }
     table |= {op: OpSupport(_same(1), known_from=_KNOWN) for op in _ONE_INPUT}
@@ -151,7 +172,7 @@ def _ops(chip: Chip) -> Mapping[str, OpSupport]:
     table["Resize"] = OpSupport(_resize(), shares=(0,), known_from=_KNOWN)
     # If its inputs have different qparams than its output, an 8-bit Concat behind LayerNorm, Slice and Reshape silently
     # copies the integers unchanged (2 to 24 dB).
-    table["Concat"] = OpSupport(_same(0), shares=None, joins=True, known_from=_KNOWN)
+    table["Concat"] = OpSupport(_same(0), shares=None, joins=True, requantizes=True, known_from=_KNOWN)
     linear = (
         *(signature(a, const(W8), bias(B32), out=a) for a in (A8, A16)),
         *_wide_weights(chip),
@@ -189,7 +210,7 @@ def _ops(chip: Chip) -> Mapping[str, OpSupport]:
     for op, qparams in _FIXED.items():
         table[op] = OpSupport(_same(1), fixed=qparams, known_from=_KNOWN)
     # The padding value gets the qparams of the input: a value outside of their range is silently clipped.
-    table["Pad"] = OpSupport(_same(1), shares=(0, 2), known_from=_KNOWN)
+    table["Pad"] = OpSupport(_same(1), shares=(0, 2), requantizes=True, known_from=_KNOWN)
     table["Where"] = OpSupport(_same(3), known_from=_KNOWN)
     # At 16 bits it agrees with the simulation to -12 to 84 dB, depending on its qparams, without an error.
     table["Log"] = OpSupport((signature(A8, out=A8), signature(F32, out=F32)), known_from=_KNOWN)
@@ -198,6 +219,28 @@ def _ops(chip: Chip) -> Mapping[str, OpSupport]:
         (*(signature(a, a, out=a) for a in (A8, A16)), signature(F32, F32, out=F32)), known_from=_KNOWN
     )
     return table
+
+
+def _is_transposed_with_fixed_one(value: ir.Value) -> bool:
+    """Whether a tensor of rank 6 is in Reshape -> Transpose -> Reshape with a dimension of 1 that the Transpose keeps.
+
+    The provider then leaves that dimension out. Compiled with 1 at four different positions, in float, and in a
+    quantized network; with that dimension moved, none, or a Relu in between, the three run on the CPU.
+    """
+    producer = value.producer()
+    transpose = sole_consumer(value) if is_op(producer, "Reshape") else producer
+    if transpose is None or not is_op(transpose, "Transpose"):
+        return False
+    source, result = transpose.inputs[0], transpose.outputs[0]
+    shape, order = shape_of(source), attribute(transpose, "perm", None)
+    if source is None or shape is None or order is None or len(shape) != _MERGED_RANK:
+        return False
+    between = is_op(source.producer(), "Reshape") and is_op(sole_consumer(result), "Reshape")
+    return (
+        between
+        and sole_consumer(source) is transpose
+        and any(shape[i] == 1 and i == order[i] for i in range(len(shape)))
+    )
 
 
 def _least_weight_scale(dtype: DType, input_scale: float, output_scale: float | None) -> float:

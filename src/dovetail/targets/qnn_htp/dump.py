@@ -115,7 +115,9 @@ def _tensor(name: str, raw: dict[str, Any]) -> QnnTensor:
     encoding = int(quantized["encoding"])
     qparams = quantized.get("scale_offset", {"scale": 0.0, "offset": 0})  # none where scales are per channel
     scale = qparams["scale"]
-    if scale is None and _GRANULARITIES.get(encoding, Granularity.TENSOR) is not Granularity.TENSOR:
+    if scale is None and (
+        _GRANULARITIES.get(encoding, Granularity.TENSOR) is not Granularity.TENSOR or _is_dummy(name)
+    ):
         scale = 0.0  # bytes of another member of a union, which may be NaN, dumped as null
     tensor = qnn_tensor(name, int(raw["data_type"]), encoding, float(scale), int(qparams["offset"]))
     channels, block_scales = _per_channel(quantized)
@@ -138,6 +140,11 @@ def _per_channel(quantized: Mapping[str, Any]) -> tuple[tuple[tuple[float, int],
             blocks: list[Any] = next((fields[key] for key in _BLOCK_SCALES if isinstance(fields.get(key), list)), [])
             return channels, tuple(int(scale) for scale in blocks)
     return (), ()
+
+
+def _is_dummy(name: str) -> bool:
+    """Whether the provider made up a constant, as for a Where whose constant is infinite: it has no finite scale."""
+    return name.endswith("_dummy_xq")
 
 
 def qnn_tensor(name: str, code: int, encoding: int, scale: float, offset: int) -> QnnTensor:

@@ -30,7 +30,7 @@ def unsupported_16_bit_matmul_operand(subject: CheckInput) -> Iterator[Finding]:
     """The second operand of an activation-by-activation MatMul has a 16-bit quantization that HTP does not support.
 
     ## What it finds
-    In QDQ models: a MatMul or Einsum of two activations with a second operand in one of these quantizations:
+    In QDQ models: a MatMul of two activations, or an Einsum, with a second operand in one of these quantizations:
 
     - uint16 (for an Einsum: uint16 with a zero point other than 32768),
     - int16 with a zero point other than 0,
@@ -59,7 +59,7 @@ def unsupported_16_bit_matmul_operand(subject: CheckInput) -> Iterator[Finding]:
         index = _second_operand_index(operation)
         second = None if index is None else operation.input_at(index)
         first = None if index is None else operation.input_at(1 - index)
-        if second is None or first is None or second[0].constant or first[0].constant:
+        if second is None or first is None or first[0].constant or (second[0].constant and operation.op == "MatMul"):
             continue
         problem = _operand_problem(operation, second[1], first[1], subject.table)
         if problem is not None:
@@ -215,3 +215,72 @@ def _is_supported_gamma(operation: Operation, gamma: Storage) -> bool:
         return False
     wide = operation.outputs[0].dtype in _16_BIT
     return gamma.dtype is DType.U8 or (wide and gamma.dtype in _16_BIT and gamma.encoding.symmetric)
+
+
+@rule("Q110")
+def batch_norm_with_16_bit_parameters(subject: CheckInput) -> Iterator[Finding]:
+    """A quantized BatchNormalization has 16-bit scales, offsets, means or variances.
+
+    ## What it finds
+    In QDQ models: BatchNormalization between Q/DQ pairs with a parameter in uint16 or int16. Tools do this where the
+    parameters are Constant nodes, which they take for activations.
+
+    ## Why it matters
+    HTP has no kernel for them ("QNN Batchnorm unsupported datatype on HTP"): the node runs on the CPU, or the model
+    does not load.
+
+    ## How to fix it
+    Fold the BatchNormalization into the convolution before it; `dovetail fit` does this. Or quantize its parameters
+    to 8 bits.
+
+    ## Seen on
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43: PP-OCRv6's direction classifier as onnxruntime's quantizer
+      exports it, w8a16: all 35 are rejected. With uint8 parameters they compile.
+    """
+    for operation in operations(subject):
+        if operation.op != "BatchNormalization" or not operation.in_integers:
+            continue
+        wide = [operand for operand, storage in operation.inputs if operand.slot > 0 and storage.dtype in _16_BIT]
+        if wide:
+            yield Finding(
+                "Q110",
+                at_node(operation.node),
+                f"{say(operation.node)} has the 16-bit parameter {original_name(wide[0])!r}: HTP has no kernel for it",
+                Severity.ERROR,
+                fix="fold it into the convolution before it, or quantize its parameters to 8 bits",
+            )
+
+
+@rule("Q111")
+def unsigned_16_bit_weight(subject: CheckInput) -> Iterator[Finding]:
+    """A Conv has a uint16 weight, which HTP converts to int16.
+
+    ## What it finds
+    In QDQ models: Conv and ConvTranspose with a weight in uint16, from v73 on. Tools do this where weights are
+    Constant nodes, which they take for activations.
+
+    ## Why it matters
+    The provider inserts a Convert to int16 with zero point 0 in front of the operator, so it computes with other
+    integers than the simulation. A 16-bit weight also takes twice the memory and more time than an 8-bit one.
+
+    ## How to fix it
+    Make the weights initializers before the model is quantized, or quantize them to int8 per channel. `dovetail fit`
+    does this.
+
+    ## Seen on
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graph: PP-OCRv6's direction classifier as
+      onnxruntime's quantizer exports it, w8a16: a Convert from uint16 to int16 before each of 53 convolutions.
+    """
+    for operation in operations(subject):
+        weight = operation.input_at(1)
+        if operation.op not in ("Conv", "ConvTranspose") or not operation.in_integers or weight is None:
+            continue
+        if weight[1].dtype is DType.U16:
+            name = original_name(weight[0])
+            yield Finding(
+                "Q111",
+                at_node(operation.node, weight[0].edge),
+                f"{say(operation.node)} has the weight {name!r} in uint16, which HTP converts to int16",
+                Severity.WARNING,
+                fix=f"make {name!r} an initializer before the model is quantized, or quantize it to int8 per channel",
+            )

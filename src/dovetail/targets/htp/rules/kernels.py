@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from dovetail.encoding import QParams
+from dovetail.encoding import Granularity, QParams
 from dovetail.finding import Finding, Severity
+from dovetail.model.edit import attribute
 from dovetail.model.place import at_node
 from dovetail.plan.constraints import op_key
 from dovetail.rules.check_input import CheckInput
@@ -46,13 +48,16 @@ _NOT_SUPPORTED = frozenset(
         "Shrink",
         "Sinh",
         "Softsign",
+        "Trilu",
         "Unique",
     )
 )
 # Operators that run in float even if their inputs and outputs are quantized, to 8 or to 16 bits.
 IN_FLOAT_ONLY = frozenset(
     (
+        "Cast",
         "GatherND",
+        "IsNaN",
         "LpPool",
         "Mean",
         "ReduceL2",
@@ -66,6 +71,8 @@ IN_FLOAT_ONLY = frozenset(
         "TopK",
     )
 )
+# A scale in a file has the digits of float32.
+_SCALE_TOLERANCE = 1e-5
 _REPLACEMENTS = {
     "Col2Im": "if the windows do not overlap, write the fold as Reshape, Transpose and Reshape",
     "Erf": "write the GELU that contains it as one Gelu (opset 20); `dovetail fit` does this if it recognizes it",
@@ -80,8 +87,8 @@ def operator_not_supported_on_htp(subject: CheckInput) -> Iterator[Finding]:
 
     ## What it finds
     Nodes whose operator the QNN execution provider does not support at all: Erf outside of a GELU, Col2Im,
-    DeformConv, Mish and about thirty others. A float model is checked after the rewrites of `dovetail fit`, so an Erf
-    that is part of a GELU is not reported. Operators outside ONNX are reported by Q108.
+    DeformConv, Mish, Mod with `fmod` and about thirty others. A float model is checked after the rewrites of `dovetail
+    fit`, so an Erf that is part of a GELU is not reported. Operators outside ONNX are reported by Q108.
 
     ## Why it matters
     The node runs on the CPU, with a copy to the CPU and back, or, if CPU fallback is disabled, the model does not load.
@@ -97,7 +104,7 @@ def operator_not_supported_on_htp(subject: CheckInput) -> Iterator[Finding]:
     """
     for node in subject.model.graph.all_nodes():
         op = op_key(node)
-        if op in _NOT_SUPPORTED:
+        if op in _NOT_SUPPORTED or (op == "Mod" and attribute(node, "fmod", 0)):
             yield Finding(
                 "Q101",
                 at_node(node),
@@ -168,7 +175,8 @@ def quantized_float_only_operator(subject: CheckInput) -> Iterator[Finding]:
 
     ## What it finds
     In QDQ models: TopK, ScatterND, ReduceL2, GatherND, RoiAlign and a few others between DequantizeLinear
-    and QuantizeLinear.
+    and QuantizeLinear; and operators without a float output behind DequantizeLinear: IsNaN, a Cast to integers, a TopK
+    of which only the indices are used.
 
     ## Why it matters
     The QDQ graph describes an integer operator, but the compiled graph converts to float16 and back. It is slower than
@@ -186,7 +194,7 @@ def quantized_float_only_operator(subject: CheckInput) -> Iterator[Finding]:
     """
     has_float16 = chip_of(subject).has_float16
     for operation in operations(subject):
-        if operation.in_integers and operation.op in IN_FLOAT_ONLY:
+        if operation.is_quantized and operation.op in IN_FLOAT_ONLY:
             node = operation.node
             effect = "the compiler inserts Dequantize and Quantize around it"
             if not has_float16:
@@ -197,4 +205,44 @@ def quantized_float_only_operator(subject: CheckInput) -> Iterator[Finding]:
                 f"{say(node)} is quantized, but HTP runs it in float only: {effect}",
                 Severity.WARNING if has_float16 else Severity.ERROR,
                 fix=f"remove the Q/DQ pairs around {node.op_type}, or replace it with operators that run in integers",
+            )
+
+
+@rule("Q109")
+def output_quantization_replaced(subject: CheckInput) -> Iterator[Finding]:
+    """HTP replaces the scale and zero point of an operator's output with its own.
+
+    ## What it finds
+    In QDQ models: Sigmoid and HardSigmoid whose uint16 output has another scale than 1/65536 or another zero point than
+    0, and Tanh whose uint16 output has another scale than 1/32768 or another zero point than 32768.
+
+    ## Why it matters
+    The provider silently replaces them, in the output of the operator and in all that reads it. The simulation rounds
+    and clips on another grid than the chip.
+
+    ## How to fix it
+    Quantize the output of Sigmoid and HardSigmoid with scale 1/65536 and zero point 0, that of Tanh with 1/32768 and
+    32768. `dovetail fit` does this.
+
+    ## Seen on
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graphs, 16 bits: scales of 1.3e-05 to 1.5e-05 became
+      1/65536 (Sigmoid, HardSigmoid) and 1/32768 (Tanh). At 8 bits they are kept.
+    """
+    for operation in operations(subject):
+        if not operation.in_integers or operation.unit.support is None:
+            continue
+        output = operation.outputs[0]
+        fixed = next((f for f in operation.unit.support.fixed if f.dtype is output.dtype), None)
+        if fixed is None or not isinstance(output, QParams) or output.encoding.granularity is not Granularity.TENSOR:
+            continue
+        scale, zero_point = float(output.scale), int(output.zero_point)
+        if not math.isclose(scale, fixed.scale, rel_tol=_SCALE_TOLERANCE) or zero_point != fixed.zero_point:
+            yield Finding(
+                "Q109",
+                at_node(operation.node),
+                f"{say(operation.node)} has an output with scale {scale:.6g} and zero point {zero_point}, which HTP "
+                f"replaces with {fixed.scale:.6g} and {fixed.zero_point}",
+                Severity.WARNING,
+                {"scale": scale, "replaced_by": fixed.scale},
+                f"quantize it with scale {fixed.scale:.6g} and zero point {fixed.zero_point}",
             )

@@ -126,13 +126,21 @@ def qdq_pair_removed_by_compiler(subject: CheckInput) -> Iterator[Finding]:
             continue
         producer, computing = producers.get(value.name), list(_computing_consumers(value, consumers))
         neighbors = computing if producer is None else [producer, *computing]
-        if not any(operation.in_integers for operation in neighbors) and (computing or producer is None):
+        if not any(operation.in_integers or _moves_constant(operation) for operation in neighbors) and (
+            computing or producer is None
+        ):
             yield _removed(value, "has no quantized operator next to it: the compiler removes it")
         elif _is_followed_by_pair(value, choice.storage, consumers.get(value.name or "", []), plan):
             dtype = dtype_text(choice.storage)
             yield _removed(
                 value, f"is followed by a second Q/DQ pair in {dtype}: onnxruntime merges the second into it"
             )
+
+
+def _moves_constant(operation: Operation) -> bool:
+    """Whether an operator reads only quantized constants, as a Resize of a constant mask: it has an integer kernel."""
+    stored = (*operation.constants, *operation.outputs)
+    return not operation.activations and bool(operation.constants) and all(isinstance(s, QParams) for s in stored)
 
 
 def _computing_consumers(value: ir.Value, consumers: Mapping[str, list[Operation]]) -> Iterator[Operation]:
@@ -259,3 +267,61 @@ def relu_not_fused_at_this_zero_point(subject: CheckInput) -> Iterator[Finding]:
                 Severity.ERROR,
                 fix=f"insert a Q/DQ pair with the scale and zero point of {name!r} between them",
             )
+
+
+@rule("Q405")
+def float_where_in_integers(subject: CheckInput) -> Iterator[Finding]:
+    """A Where that the model leaves in float runs in integers, because of a Q/DQ pair further down.
+
+    ## What it finds
+    In QDQ models: a Where of a quantized tensor and a float scalar, whose output has no Q/DQ pair, but only goes
+    through Reshape, Transpose, Squeeze, Unsqueeze, Slice or MaxPool to one. One finding for each of these operators.
+
+    ## Why it matters
+    onnxruntime moves the QuantizeLinear to the output of the Where and quantizes the scalar with a scale of its own;
+    then the provider compiles all of them in integers. The outputs are those of the simulation, but what was meant to
+    be a float operator is none, and the scale of its output is that of the Q/DQ pair.
+
+    ## How to fix it
+    Nothing, if integers are welcome; a Q/DQ pair directly behind the Where, and one on its scalar, say the same
+    explicitly. If the Where must be in float, put an operator that computes between it and the Q/DQ pair.
+
+    ## Seen on
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graphs: RF-DETR as onnxruntime's quantizer exports
+      it, which leaves the output of `masked_fill(mask, 0)` in float, in w8a16 and in w8a8; a scalar of 100 beside a
+      range of 3.3 agrees with the simulation to 92 dB.
+    """
+    by_input: dict[str, list[Operation]] = {}
+    for operation in operations(subject):
+        for name in dict.fromkeys(operand.name for operand, _ in operation.inputs):
+            by_input.setdefault(name, []).append(operation)
+    for operation in operations(subject):
+        for member in _moved_to_where(operation, by_input):
+            yield Finding(
+                "Q405",
+                at_node(member.node),
+                f"{say(member.node)} runs in integers, although the output of {say(operation.node)} is not quantized",
+                Severity.WARNING,
+                fix=f"quantize the output of {operation.node.op_type} and its scalar explicitly",
+            )
+
+
+def _moved_to_where(operation: Operation, by_input: Mapping[str, list[Operation]]) -> list[Operation]:
+    """A Where and the operators behind it through which onnxruntime moves a Q; empty if it moves none."""
+    if operation.op != "Where" or not _selects_scalar(operation):
+        return []
+    chain = [operation]
+    while not any(isinstance(storage, QParams) for storage in chain[-1].outputs):
+        readers = [reader for value in chain[-1].unit.outputs for reader in by_input.get(value.name or "", [])]
+        support = readers[0].unit.support if len(readers) == 1 else None
+        if support is None or not support.quantized_early:
+            return []
+        chain.append(readers[0])
+    return chain if len(chain) > 1 else []
+
+
+def _selects_scalar(operation: Operation) -> bool:
+    """Whether it selects between a quantized tensor and a float scalar."""
+    branches = [entry for index in (1, 2) if (entry := operation.input_at(index)) is not None]
+    scalars = [o for o, s in branches if o.constant and not isinstance(s, QParams) and shape_of(o.value) in ((), (1,))]
+    return bool(scalars) and any(isinstance(s, QParams) for o, s in branches if not o.constant)

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 from dovetail.encoding import QParams
 from dovetail.finding import Finding, Severity
-from dovetail.model.edit import attribute, is_op
+from dovetail.model.edit import attribute, constant_of, is_op, shape_of
+from dovetail.model.origin import origin_of
 from dovetail.model.place import at_node
 from dovetail.passes.ungroup_conv_transpose import is_grouped
+from dovetail.plan.constraints import op_key
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import operations, say
 from dovetail.rules.rule import rule
@@ -174,4 +176,91 @@ def grouped_conv_transpose(subject: CheckInput) -> Iterator[Finding]:
                 f"{say(operation.node)} has groups of several channels, which HTP rejects or computes wrongly",
                 Severity.ERROR,
                 fix="write it without groups, with zeros in the weight; `dovetail fit` and `dovetail repair` do this",
+            )
+
+
+@rule("Q606")
+def operator_with_unknown_shape(subject: CheckInput) -> Iterator[Finding]:
+    """An operator of a quantized model reads or writes a tensor whose shape the compiler does not know.
+
+    ## What it finds
+    In QDQ models: every operator with such a tensor, from the one that Q601 reports to the next Reshape with constant
+    sizes. Most often a size is computed from constants, and a tool quantized the computation: with a Q/DQ pair in
+    between, nothing can be folded, although the float model has fixed shapes.
+
+    ## Why it matters
+    The compiler must know all shapes. These operators run on the CPU, in float, or, if CPU fallback is disabled, the
+    model does not load.
+
+    ## How to fix it
+    Fold the constants of the float model before it is quantized (`onnxsim`, or `dovetail fit`), or exclude the
+    operators that compute sizes from quantization.
+
+    ## Seen on
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43: MobileViT as onnxruntime's quantizer exports it, with Q/DQ
+      pairs around the Ceil and Mul that compute the size of its patches, and YOLOv8n, with Q/DQ pairs around the Range
+      of its anchors: 141 and 47 operators are placed on the CPU.
+    """
+    for node in subject.model.graph if subject.plan is not None else ():
+        unknown = [v for v in (*node.inputs, *node.outputs) if v is not None and v.name and shape_of(v) is None]
+        if unknown:
+            yield Finding(
+                "Q606",
+                at_node(node),
+                f"{say(node)} runs on the CPU: the compiler does not know the shape of {origin_of(unknown[0]).name!r}",
+                Severity.ERROR,
+                fix="fold the constants of the float model before it is quantized",
+            )
+
+
+# "incorrect Rank 5" between Q/DQ pairs and in float, or no kernel when the graph is finalized.
+_RANK_4 = frozenset(
+    (
+        *("ArgMax", "Atan", "Ceil", "Cos", "CumSum", "Elu", "Floor", "Log", "LogSoftmax", "LpNormalization", "Neg"),
+        *("ReduceL2", "ReduceMin", "Round", "ScatterElements", "Sign", "Sin", "Softplus", "Sqrt", "Tanh"),
+    )
+)
+# In float it has a kernel of rank 5.
+_RANK_4_IN_INTEGERS = frozenset(("Gelu",))
+_HIGHEST = 4
+
+
+@rule("Q607")
+def operator_without_kernel_of_rank_5(subject: CheckInput) -> Iterator[Finding]:
+    """An operator has five dimensions, and HTP has no kernel of rank 5 for it.
+
+    ## What it finds
+    In QDQ models and in float models after the rewrites of `dovetail fit`: Neg, Sqrt, Sin, Cos, Tanh, Log, LogSoftmax,
+    Softplus, Elu, Ceil, Floor, Round, Sign, Atan, ArgMax, CumSum, LpNormalization, ReduceL2, ReduceMin and
+    ScatterElements of rank 5, Gelu of rank 5 between Q/DQ pairs, and MatMul of rank 5 by a constant. LayerNormalization
+    has rule Q603.
+
+    ## Why it matters
+    HTP supports most operators up to rank 5, but these only up to rank 4. The node runs on the CPU, or the model does
+    not load.
+
+    ## How to fix it
+    Merge dimensions with a Reshape before the operator, and split them again behind it. `dovetail fit` does this for
+    operators that compute every element alone.
+
+    ## Seen on
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, [1,2,4,3,8], one graph with all of them, in float, 8 and 16
+      bits: "has incorrect Rank 5"; ReduceMin: "could not create op: q::Min_5D". Abs, Add, Clip, Concat, Div, Exp, Mul,
+      Pad, ReduceMax, ReduceMean, ReduceSum, Relu, Sigmoid, Slice, Softmax, Sub, Transpose and Where of rank 5 are
+      accepted.
+    """
+    quantized = {op.node for op in operations(subject) if op.in_integers}
+    for node in subject.model.graph:
+        ranks = [len(shape) for v in (*node.inputs[:1], *node.outputs) if (shape := shape_of(v)) is not None]
+        rank = max(ranks, default=0)
+        limited = op_key(node) in _RANK_4 or (op_key(node) in _RANK_4_IN_INTEGERS and node in quantized)
+        by_constant = is_op(node, "MatMul") and constant_of(node.inputs[1]) is not None
+        if rank > _HIGHEST and (limited or by_constant):
+            yield Finding(
+                "Q607",
+                at_node(node),
+                f"{say(node)} has {rank} dimensions, HTP supports at most {_HIGHEST} for it",
+                Severity.ERROR,
+                {"rank": float(rank)},
+                "merge dimensions with a Reshape before it, and split them again behind it",
             )
