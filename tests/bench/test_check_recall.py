@@ -20,7 +20,7 @@ from tests.rules.cases import write
 CHANGED = {
     ("Q101", "Q101.bad.onnxtxt"): "cpu",
     ("Q103", "Q103.bad.onnxtxt"): "float",
-    ("Q103", "Q103.bad.4.onnxtxt"): "float",
+    ("Q406", "Q406.bad.2.onnxtxt"): "float",
     ("Q104", "Q104.bad.onnxtxt"): "converted",
     ("Q109", "Q109.bad.onnxtxt"): "stored",
     ("Q110", "Q110.bad.onnxtxt"): "cpu",

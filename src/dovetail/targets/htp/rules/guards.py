@@ -13,6 +13,7 @@ from dovetail.plan.validate import storage_on_edge
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import say
 from dovetail.rules.rule import rule
+from dovetail.targets.htp.rules.in_float import chip_of
 
 
 @rule("Q406")
@@ -37,6 +38,7 @@ def nan_test_of_quantized_tensor(subject: CheckInput) -> Iterator[Finding]:
       a mask of zeros (`python examples/vit_on_htp.py`), 109 us without both, 139 us in float16.
     """
     plan = subject.plan
+    severity = Severity.WARNING if chip_of(subject).has_float16 else Severity.ERROR
     for node in subject.model.graph if plan is not None else ():
         value = node.inputs[0] if is_op(node, "IsNaN") else None
         if plan is None or value is None:
@@ -45,4 +47,4 @@ def nan_test_of_quantized_tensor(subject: CheckInput) -> Iterator[Finding]:
         if isinstance(storage, QParams):
             message = f"{say(node)} tests a tensor in {storage.dtype}, which cannot be NaN: HTP dequantizes it to do so"
             fix = "remove the IsNaN and the Where that reads it, before quantizing; `dovetail repair` does this"
-            yield Finding("Q406", at_node(node), message, Severity.WARNING, fix=fix)
+            yield Finding("Q406", at_node(node), message, severity, fix=fix)

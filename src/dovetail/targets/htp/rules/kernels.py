@@ -57,7 +57,6 @@ IN_FLOAT_ONLY = frozenset(
     (
         "Cast",
         "GatherND",
-        "IsNaN",
         "LpPool",
         "Mean",
         "ReduceL2",
@@ -175,8 +174,8 @@ def quantized_float_only_operator(subject: CheckInput) -> Iterator[Finding]:
 
     ## What it finds
     In QDQ models: TopK, ScatterND, ReduceL2, GatherND, RoiAlign and a few others between DequantizeLinear
-    and QuantizeLinear; and operators without a float output behind DequantizeLinear: IsNaN, a Cast to integers, a TopK
-    of which only the indices are used.
+    and QuantizeLinear; and operators without a float output behind DequantizeLinear: a Cast to integers, a TopK of
+    which only the indices are used (IsNaN: Q406).
 
     ## Why it matters
     The QDQ graph describes an integer operator, but the compiled graph converts to float16 and back. It is slower than
