@@ -20,7 +20,7 @@ from dovetail.targets import FAMILIES, open_target
 SOURCE = Path(dovetail.__file__).parent
 # From the lowest layer to the highest: a module imports from its own layer and the lower ones, never from higher ones.
 LAYERS = (
-    ("errors", "whole_number", "files", "clock", "printable"),
+    ("errors", "whole_number", "files", "clock", "garbage", "printable"),
     ("edge", "encoding", "finding"),
     ("storage", "stats", "pass_record", "document"),
     ("op_support", "backend"),

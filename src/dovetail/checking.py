@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +17,7 @@ from dovetail.errors import InputError
 from dovetail.finding import Finding
 from dovetail.float_graph import depends_on_data, fit_to_data, prepared
 from dovetail.float_sessions import require_no_crash
+from dovetail.garbage import without_garbage_collection
 from dovetail.model.edit import shape_of
 from dovetail.model.origin import origin_of
 from dovetail.model.read import Shapes, read
@@ -39,19 +37,7 @@ from dovetail.target import Target
 DYNAMIC_SHAPE = "Q601"
 
 
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Collect no cycles of objects: of a graph, each collection visits every node and value, and nearly all stay."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@_without_garbage_collection()
+@without_garbage_collection()
 def check_file(
     path: str | Path,
     target: Target,

@@ -7,7 +7,6 @@ interrupted, by Ctrl-C, SIGTERM or SIGHUP. 141: the program that reads the outpu
 
 from __future__ import annotations
 
-import gc
 import io
 import os
 import sys
@@ -66,12 +65,7 @@ cli.params.append(debug_option())
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command; an error is reported in one sentence, as a traceback only with --debug.
-
-    A short command may switch garbage collection off for the rest of the process; called with arguments, the process
-    goes on, and has it as before.
-    """
-    was_enabled = gc.isenabled()
+    """Run a command; an error is reported in one sentence, as a traceback only with --debug."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character shows its code
             stream.reconfigure(errors="backslashreplace")
@@ -81,8 +75,6 @@ def main(arguments: list[str] | None = None) -> None:
             code = _run(invocation)
     except KeyboardInterrupt:  # a second one, while the first was handled
         code = INTERRUPTED
-    if arguments is not None and was_enabled:
-        gc.enable()
     sys.exit(code)
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from dovetail.encodings import v0_6_1, v1_0_0, v2_0_0
 from dovetail.encodings.records import Encodings, TensorEncoding
 from dovetail.encodings.values import bad, shown
 from dovetail.errors import InputError
+from dovetail.garbage import without_garbage_collection
 from dovetail.printable import shortened
 
 READABLE = (v0_6_1.VERSION, v1_0_0.VERSION, v2_0_0.VERSION, v2_0_0.READ_ONLY)
@@ -34,20 +33,8 @@ def read_encodings(path: str | Path) -> Encodings:
 
 def parse_encodings(content: bytes) -> Encodings:
     """Parse the content of a file."""
-    with _no_garbage_collection():
+    with without_garbage_collection():  # a third of the time, for a million values of JSON
         return _parse(content)
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Searching for cycles among a million values of JSON, which has none, takes a third of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _parse(content: bytes) -> Encodings:
