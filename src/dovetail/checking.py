@@ -37,7 +37,6 @@ from dovetail.target import Target
 DYNAMIC_SHAPE = "Q601"
 
 
-@without_garbage_collection()
 def check_file(
     path: str | Path,
     target: Target,
@@ -50,6 +49,13 @@ def check_file(
     QDQ model is checked as it is. An unknown input shape is a finding, and the only one: what else is found without
     shapes may not be true. With calibration data it is an error, because the model cannot be run.
     """
+    if calibration is not None:  # the caller's own code may read the data
+        return _check_file(path, target, shapes, calibration)
+    with without_garbage_collection():
+        return _check_file(path, target, shapes, None)
+
+
+def _check_file(path: str | Path, target: Target, shapes: Shapes, calibration: DataLike | None) -> tuple[Finding, ...]:
     raw = read(path, shapes)
     if not is_quantized(raw) and has_float16(raw):
         as_float32(raw)

@@ -15,7 +15,9 @@ from dovetail import zoo
 from dovetail.backend import Outcome
 from dovetail.encoding import DType, QParams
 from dovetail.finding import Status
+from dovetail.model.read import read
 from dovetail.plan.rows import read_plan
+from dovetail.qdq.invert import invert
 from dovetail.targets.ort_cpu.read_back import read_optimized
 from dovetail.targets.ort_cpu.table import TABLE
 from tests.planning import graph
@@ -136,6 +138,24 @@ def test_a_clip_that_its_scale_makes_superfluous_is_read_back(tmp_path: Path) ->
     onnx.save(renamed, run / "renamed.onnx")
     read = read_optimized(run / "model.onnx", run / "renamed.onnx", read_plan(run / "plan.json"))
     assert not [row for row in read.tensors if row.outcome is Outcome.NOT_FOUND]
+
+
+def test_an_operator_without_its_q_dq_pair_is_not_found(tmp_path: Path) -> None:
+    """Only a Clip can be superfluous: a Sin and what reads it became one operator in float, and a Q/DQ pair is lost."""
+    body = """g (float[1,4,4,4] x) => (float[1,4,4,4] y) <float s = {0.05}, uint8 z = {128}>
+        { xq = QuantizeLinear(x, s, z) xr = DequantizeLinear(xq, s, z) c = Neg(xr) cq = QuantizeLinear(c, s, z)
+          [pair] cr = DequantizeLinear(cq, s, z) a = Sin(cr) aq = QuantizeLinear(a, s, z)
+          ar = DequantizeLinear(aq, s, z) y = Abs(ar) }"""
+    emitted = onnx.load(save(tmp_path / "emitted.onnx", body))
+    _, plan = invert(read(tmp_path / "emitted.onnx"))
+    nodes = {node.output[0]: node for node in emitted.graph.node}
+    nodes["y"].op_type, nodes["y"].domain, nodes["y"].input[0] = "SinAbs", "com.microsoft", "cr"
+    nodes["cr"].name = "another"
+    for output in ("a", "aq", "ar"):
+        emitted.graph.node.remove(nodes[output])
+    onnx.save(emitted, tmp_path / "fused.onnx")
+    rows = read_optimized(tmp_path / "emitted.onnx", tmp_path / "fused.onnx", plan).tensors
+    assert [row.outcome for row in rows if row.tensor == "a"] == [Outcome.NOT_FOUND]
 
 
 def tamper(folder: Path, change: object) -> list[str]:

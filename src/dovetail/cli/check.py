@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from dovetail.cli.options import ENCODINGS, option_values
-from dovetail.garbage import without_garbage_collection
 
 ERROR_FOUND = 1
 
@@ -31,7 +30,6 @@ ERROR_FOUND = 1
     "--format", "format_", type=click.Choice(["text", "json", "sarif", "github"]), default="text", show_default=True
 )
 @click.pass_context
-@without_garbage_collection()  # also while modules are imported
 def check_command(
     context: click.Context,
     /,

@@ -32,8 +32,8 @@ from tests.rules.cases import cases_of, head_of, write
 pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12")
 
 FAMILY = "tensorrt"
-# ONNX types -> type names of the layer list.
-TYPE_NAMES = {"INT8": "Int8", "UINT8": "UInt8", "FLOAT8E4M3FN": "FP8"}
+# ONNX types -> type names of the layer list; the builder casts int4 weights to int8.
+TYPE_NAMES = {"INT4": "Int8", "INT8": "Int8", "UINT8": "UInt8", "FLOAT8E4M3FN": "FP8"}
 
 
 def built(path: Path, folder: Path) -> CompileResult:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from dovetail.backend import Outcome, ReadBack, TensorReadBack, changed
 from dovetail.encoding import Array, DType, QParams
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
-from dovetail.model.edit import attribute, constant_of, shape_of
+from dovetail.model.edit import attribute, constant_of, is_op, shape_of
 from dovetail.model.origin import each_value, origin_of
 from dovetail.qdq.params import is_dequantize, qparams_of
 from dovetail.qdq.quantized_values import QuantizedValue, quantized_values
@@ -119,6 +119,8 @@ class _OptimizedGraph:
         if quantize is not None and quantize.name in self.nodes:
             return self.nodes[quantize.name].outputs[0]
         source = None if quantize is None else quantize.inputs[0]
+        last = None if source is None else source.producer()
+        is_clipped = last is not None and is_op(last, "Clip", "Relu")
         for _ in range(2):  # the producer, or the operator that the producer was fused into as an activation
             producer = None if source is None else source.producer()
             if producer is None:
@@ -127,7 +129,7 @@ class _OptimizedGraph:
                 return _quantized_output(self.nodes[producer.name].outputs[0])
             source = producer.inputs[0]
             if is_dequantize(producer):
-                return self.find((source.name or "") if source is not None else "")
+                return self.find((source.name or "") if source is not None else "") if is_clipped else None
         return None
 
 

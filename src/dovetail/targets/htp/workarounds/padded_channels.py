@@ -15,9 +15,10 @@ from dovetail.passes.widen_kernel import widen_kernel
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import operations, say
 from dovetail.rules.rule import rule
+from dovetail.targets.htp.rules.in_float import chip_of
 from dovetail.targets.htp.workarounds.workaround import Workaround
 
-_WRONG_BITS, _RANK_OF_IMAGES = 8, 4
+_WRONG_BITS, _RANK_OF_IMAGES, _WRONG_FROM = 8, 4, 73
 
 
 def is_miscompiled(node: ir.Node) -> bool:
@@ -37,7 +38,7 @@ def padded_convolution_of_single_channels(subject: CheckInput) -> Iterator[Findi
 
     ## What it finds
     In QDQ models: an 8-bit Conv of 1 x 1 with as many groups as input and output channels, or with one channel, which
-    pads rows at the top and no columns at the left, and does not have a stride along both axes.
+    pads rows at the top and no columns at the left, and does not have a stride along both axes, from v73 on.
 
     ## Why it matters
     The model compiles, but the output is wrong at every size: 1 to 13 dB against the simulation. A Pad that is moved
@@ -54,6 +55,8 @@ def padded_convolution_of_single_channels(subject: CheckInput) -> Iterator[Findi
       left, or no rows at the top; strides of 2 x 2 and 3 x 3; two output channels per group, or two channels in a
       group; kernels of 1 x 2, 1 x 3, 2 x 2, 3 x 1, 3 x 3 and 5 x 1 with the same pads.
     """
+    if chip_of(subject).architecture < _WRONG_FROM:
+        return
     for operation in operations(subject):
         tensors = (*operation.activations, *operation.outputs)
         in_8_bits = any(isinstance(storage, QParams) and storage.dtype.bits == _WRONG_BITS for storage in tensors)

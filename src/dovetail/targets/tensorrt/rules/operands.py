@@ -14,10 +14,13 @@ from dovetail.plan.validate import storage_on_edge
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
 
+# What the builder computes in float8 and in int8. It reads uint8 as int8, which Q121 reports, and casts int4 to int8.
+_KERNELS = ({"float8e4m3fn"}, {"int8", "uint8", "int4"})
 
-def _as_computed(dtype: str) -> str:
-    """The type in which the builder computes: uint8 is int8 to it, which Q121 reports."""
-    return "int8" if dtype == "uint8" else dtype
+
+def _kernel(dtype: str) -> int | None:
+    """Which of the kernels a type belongs to; None for types that have none, which Q104 and Q121 report."""
+    return next((number for number, dtypes in enumerate(_KERNELS) if dtype in dtypes), None)
 
 
 @rule("Q125")
@@ -25,10 +28,10 @@ def operands_of_different_types(subject: CheckInput) -> Iterator[Finding]:
     """The two operands of a MatMul, Gemm or Conv are quantized to different types, or only the activation is.
 
     ## What it finds
-    In QDQ models: MatMul, Gemm and Conv with a float8 activation and an int8 weight, an int8 activation and an int4
-    weight, and the like, which is an error; and those with a quantized activation beside an operand in float, which is
-    a warning. A quantized weight beside a float activation is not reported, nor is an attention block, for which Q421
-    says more, nor uint8 beside int8 (Q121).
+    In QDQ models: MatMul, Gemm and Conv with a float8 activation and an int8 or int4 weight, or the reverse, which is
+    an error; and those with a quantized activation beside an operand in float, which is a warning. A quantized weight
+    beside a float activation is not reported, nor is an attention block, for which Q421 says more, nor uint8 beside
+    int8 (Q121), nor int4 beside int8, which the builder casts to int8.
 
     ## Why it matters
     The kernels have one type for both operands. The builder rejects two 8-bit types, after the parser has accepted
@@ -40,8 +43,9 @@ def operands_of_different_types(subject: CheckInput) -> Iterator[Finding]:
     scale is missing. Or remove the Q/DQ pair of the activation.
 
     ## Seen on
-    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: float8 x int8 is rejected ("Input and filter have to be the same
-      type"); with an int8 activation and a float weight the layer list has a fused kernel that reads a Float weight.
+    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: float8 x int8 and float8 x int4 are rejected ("Input and filter
+      have to be the same type"); int8 x int4 is built as Int8 x Int8; with an int8 activation and a float weight the
+      layer list has a fused kernel that reads a Float weight.
     """
     plan = subject.plan
     if plan is None:
@@ -55,7 +59,8 @@ def operands_of_different_types(subject: CheckInput) -> Iterator[Finding]:
         dtypes = [str(storage.dtype) for storage in stored]
         quantized = [isinstance(storage, QParams) for storage in stored]
         beside_float = any(q and constant_of(v) is None for q, v in zip(quantized, values, strict=True))
-        if all(quantized) and len({_as_computed(dtype) for dtype in dtypes}) > 1:
+        kernels = {_kernel(dtype) for dtype in dtypes}
+        if all(quantized) and None not in kernels and len(kernels) > 1:
             severity, effect = Severity.ERROR, "which the builder rejects"
         elif not all(quantized) and beside_float:
             severity, effect = Severity.WARNING, "so that it runs in float"
