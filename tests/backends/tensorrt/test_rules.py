@@ -46,7 +46,7 @@ def artifact(compiled: CompileResult, name: str) -> Path:
 
 
 def matmuls_as_quantized(path: Path, compiled: CompileResult) -> bool:
-    """Whether both operands of every MatMul have the type of the Q/DQ pairs in front of it."""
+    """Whether the operands of every MatMul and Attention have the type of the Q/DQ pairs in front of it."""
     layers = parse_layers(artifact(compiled, LAYERS).read_text())
     checked = 0
     types = {
@@ -55,7 +55,7 @@ def matmuls_as_quantized(path: Path, compiled: CompileResult) -> bool:
     }
     for node in ir.load(path).graph:
         producers = [v.producer() for v in node.inputs if v is not None]
-        if node.op_type != "MatMul" or not all(is_dequantize(producer) for producer in producers):
+        if node.op_type not in ("Attention", "MatMul") or not all(is_dequantize(producer) for producer in producers):
             continue
         quantized = {producer.inputs[0] for producer in producers if producer is not None}
         expected = {TYPE_NAMES[ir.DataType(v.dtype or types[v.name]).name] for v in quantized if v is not None}

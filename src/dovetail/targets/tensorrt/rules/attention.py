@@ -10,7 +10,8 @@ from dovetail.edge import Edge
 from dovetail.encoding import QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.attention import Attention, find_attention
-from dovetail.model.place import at_attention
+from dovetail.model.edit import is_op
+from dovetail.model.place import at_attention, at_node
 from dovetail.op_support import OpTable
 from dovetail.plan.validate import storage_on_edge
 from dovetail.rules.check_input import CheckInput
@@ -128,6 +129,53 @@ def nan_guard_in_attention(subject: CheckInput) -> Iterator[Finding]:
             )
             fix = "remove it: `dovetail repair` does this"
             yield Finding("Q423", at_attention(attention), message, Severity.ERROR, fix=fix)
+
+
+@rule("Q424")
+def attention_operator(subject: CheckInput) -> Iterator[Finding]:
+    """The ONNX operator Attention has Q/DQ pairs in front of it, or computes in float32.
+
+    ## What it finds
+    In QDQ models: the operator Attention (opset 23) with a quantized query, key or value, which is a warning; and one
+    with float32 inputs, which is an error. In a float model it is not reported: `dovetail fit` writes it with MatMul,
+    Softmax and MatMul.
+
+    ## Why it matters
+    The builder has fused kernels for this operator in float16 only. Behind Q/DQ pairs it silently computes in float16:
+    they cost accuracy and time, and gain nothing. In float32 it is rejected, although the parser accepts it.
+
+    ## How to fix it
+    Quantize the float model with `dovetail fit`. Or write the operator with MatMul, Softmax and MatMul (torch: opset 22
+    or lower), and add a Q/DQ pair to all four operands. Or remove the Q/DQ pairs and compute in float16.
+
+    ## Seen on
+    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built with head sizes 16, 32, 64 and 128 and 16, 64 and 197 tokens: behind
+      Q/DQ pairs in INT8 or FP8 the layer `_gemm_mha_v2` reads Half; in float32: "Attention operation was not supported
+      by a dedicated kernel".
+    """
+    plan = subject.plan
+    if plan is None or subject.raw is None:
+        return
+    written = {node.name: node for node in subject.raw.graph}
+    for node in subject.model.graph:
+        if not is_op(node, "Attention"):
+            continue
+        operands = zip(("query", "key", "value"), range(3), strict=True)
+        quantized = [name for name, index in operands if isinstance(_input_storage(node, index, plan), QParams)]
+        raw = written.get(node.name)
+        if raw is not None and raw.inputs[0] is not None and raw.inputs[0].dtype is ir.DataType.FLOAT:
+            severity, effect = Severity.ERROR, "computes in float32, which the builder rejects"
+        elif quantized:
+            severity, effect = (
+                Severity.WARNING,
+                f"computes in float16: the Q/DQ pairs on its {', '.join(quantized)} gain nothing",
+            )
+        else:
+            continue
+        fix = (
+            "write it with MatMul, Softmax and MatMul, with a Q/DQ pair on all four operands, or compute it in float16"
+        )
+        yield Finding("Q424", at_node(node), f"Attention {str(at_node(node))!r} {effect}", severity, fix=fix)
 
 
 @rule("Q621")
