@@ -31,8 +31,8 @@ def unsupported_quantized_type(subject: CheckInput) -> Iterator[Finding]:
     can read it.
 
     ## Why it matters
-    The target's compiler rejects the model, or leaves the operators to the CPU. float8e5m2 has two bits of mantissa and
-    is meant for gradients.
+    Dovetail cannot read the model, so nothing else in it is checked. The compilers that were tried reject float8e5m2,
+    or leave its operators to the CPU; what they do with the other types is listed below as far as it was tried.
 
     ## How to fix it
     Quantize to float8e4m3fn or to int8: `dovetail fit` does this from the float model.

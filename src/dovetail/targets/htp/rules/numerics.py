@@ -21,7 +21,7 @@ from dovetail.targets.htp.table import LEAST_REQUANTIZATION
 _SATURATED = 2**-24
 # The width in which a Concat may not convert.
 _CONCAT_BITS = 8
-# Where sums in int32 change their sign: activations of this width, and the end of int32.
+# Where sums exceed int32: activations of this width, and the end of int32.
 _NARROW_BITS, _INT32_END = 8, 2.0**31
 
 
@@ -228,9 +228,8 @@ def bias_beyond_int32_accumulator(subject: CheckInput) -> Iterator[Finding]:
     bias and the largest possible sum of products together exceed them.
 
     ## Why it matters
-    HTP adds the products to the bias in int32, without saturation: the sum changes its sign. The compiler reports
-    nothing, and the simulation, which adds in float, does not show it. A bias at the limit was also cut off by the
-    quantizer. With 16-bit activations the result is right.
+    HTP's outputs are then far from the simulation's, as if the sum overflowed in int32. The compiler reports nothing,
+    and the simulation, which adds in float, does not show it. With 16-bit activations the outputs agree.
 
     ## How to fix it
     Raise the weight scale of these channels until the bias fits; `dovetail fit` does this. Or use 16-bit activations.
@@ -260,7 +259,7 @@ def bias_beyond_int32_accumulator(subject: CheckInput) -> Iterator[Finding]:
                 "Q563",
                 at_node(operation.node),
                 f"{say(operation.node)}: the bias {original_name(bias[0])!r} reaches {steps:.4g} steps of its scale: "
-                "with the products it exceeds int32, and HTP changes the sign of the sum",
+                "with the products it may exceed int32, and HTP then returns wrong results",
                 Severity.WARNING,
                 {"steps": steps},
                 "raise the weight scale of these channels until the bias fits, or use 16-bit activations",
