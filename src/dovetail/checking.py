@@ -31,10 +31,11 @@ from dovetail.qdq.invert import invert, is_quantized
 from dovetail.qdq.params import is_quantize, use_onnx_domain
 from dovetail.rules.check import check
 from dovetail.rules.check_input import CheckInput
+from dovetail.rules.types import unsupported_nodes
 from dovetail.stats import Stats
 from dovetail.target import Target
 
-DYNAMIC_SHAPE = "Q601"
+DYNAMIC_SHAPE, UNSUPPORTED_TYPE = "Q601", "Q112"
 
 
 def check_file(
@@ -46,8 +47,9 @@ def check_file(
     """Return the findings on a model file; the file is not changed.
 
     A float model is checked in the form that would be quantized, so that what normalization fixes is not reported. A
-    QDQ model is checked as it is. An unknown input shape is a finding, and the only one: what else is found without
-    shapes may not be true. With calibration data it is an error, because the model cannot be run.
+    QDQ model is checked as it is; a quantized type that no target supports is its only finding. An unknown input shape
+    is a finding, and the only one: what else is found without shapes may not be true. With calibration data it is an
+    error, because the model cannot be run.
     """
     if calibration is not None:  # the caller's own code may read the data
         return _check_file(path, target, shapes, calibration)
@@ -61,6 +63,8 @@ def _check_file(path: str | Path, target: Target, shapes: Shapes, calibration: D
         as_float32(raw)
     if calibration is None and any(shape_of(value) is None for value in raw.graph.inputs):
         return check(CheckInput(raw, target.table, target.facts, raw=raw), [find_rule(DYNAMIC_SHAPE)])
+    if any(unsupported_nodes(raw)):
+        return check(CheckInput(raw, target.table, target.facts, raw=raw), [find_rule(UNSUPPORTED_TYPE)])
     model, plan = invert(_in_float32(raw)) if is_quantized(raw) else (_as_quantized(raw, target), None)
     if calibration is not None and plan is None:
         model = _fitted(model, calibration)

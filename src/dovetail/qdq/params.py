@@ -189,15 +189,18 @@ def _check_real_type(node: ir.Node) -> None:
         raise _refusal(node, "saturate=0 is not supported")
 
 
-def _dtype(node: ir.Node) -> DType:
-    """The quantized dtype: that of a DQ's input, or of a Q's zero point or output_dtype, by default uint8."""
+def quantized_type(node: ir.Node) -> ir.DataType | None:
+    """The type of a DQ's input, or of a Q's zero point or output_dtype, by default uint8; None if it is not known."""
     if is_dequantize(node):
-        element = node.inputs[0].dtype if node.inputs[0] is not None else None
-    elif len(node.inputs) > 2 and node.inputs[2] is not None:
-        element = node.inputs[2].dtype
-    else:
-        code = int(attribute(node, "output_dtype", 0))
-        element = ir.DataType(code) if code else ir.DataType.UINT8
+        return node.inputs[0].dtype if node.inputs[0] is not None else None
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        return node.inputs[2].dtype
+    code = int(attribute(node, "output_dtype", 0))
+    return ir.DataType(code) if code else ir.DataType.UINT8
+
+
+def _dtype(node: ir.Node) -> DType:
+    element = quantized_type(node)
     if element is None or element not in QUANTIZED_TYPES:
         raise _refusal(node, f"quantized dtype {element} is not supported")
     return QUANTIZED_TYPES[element]

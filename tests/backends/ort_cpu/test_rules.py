@@ -1,4 +1,4 @@
-"""What the rules say about ONNX Runtime on CPU, on the real runtime: Q301, Q502, Q503, Q510, Q601."""
+"""What the rules say about ONNX Runtime on CPU, on the real runtime: Q112, Q301, Q502, Q503, Q510, Q601."""
 
 from __future__ import annotations
 
@@ -48,6 +48,18 @@ def quantized(values: list[float], scale: float, zero_point: int) -> list[int]:
     )
     (integers,) = session.run(None, {"x": np.asarray(values, np.float32)})
     return [int(integer) for integer in integers]
+
+
+def test_float8e5m2_runs_although_no_target_quantizes_to_it(tmp_path: Path) -> None:
+    """Q112."""
+    text = f"""{HEAD} g (float[4] x) => (float[4] y) <float s = {{0.5}}, float8e5m2 z = {{0}}>
+        {{ q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }}"""
+    model = onnx.parser.parse_model(text)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (real,) = session.run(None, {"x": np.asarray([0.0, 1.0, -1.125, 1e9], np.float32)})
+    assert real.tolist() == [0.0, 1.0, -1.0, 28672.0]
+    onnx.save(model, tmp_path / "model.onnx")
+    assert [finding.code for finding in dovetail.check(tmp_path / "model.onnx", target="ort-cpu")] == ["Q112"]
 
 
 def test_nan_becomes_the_lowest_integer_and_infinity_saturates() -> None:

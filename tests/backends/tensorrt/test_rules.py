@@ -3,7 +3,7 @@
 The head of a case states the expected result: ``rejected`` (by the parser or the builder); ``changed`` (built,
 but a MatMul or an attention does not run in the type of its Q/DQ pairs); ``ignored`` (the engine is the same without
 the fault); ``accepted`` (built, although ONNX Runtime does not load the file); ``rejected in float16`` (rejected once
-its scales are float16); or ``as planned``.
+its scales are float16); ``inaccurate`` (built as planned, but sharp attention is far from float); or ``as planned``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ from dovetail.backend import Artifact, CompileResult
 from dovetail.catalog import all_rules, families_with
 from dovetail.errors import BackendError
 from dovetail.finding import Severity
+from dovetail.model.read import read
 from dovetail.model.session import Mode, open_session
+from dovetail.numerics.metrics import sqnr_db
+from dovetail.passes.as_float32 import as_float32
+from dovetail.qdq.invert import invert
 from dovetail.qdq.params import is_dequantize
 from dovetail.targets import open_target
 from dovetail.targets.tensorrt.compile import ENGINE, LAYERS
@@ -32,6 +36,7 @@ from tests.rules.cases import cases_of, head_of, write
 pytest.importorskip("tensorrt_rtx", reason="needs the package tensorrt-rtx-cu12")
 
 FAMILY = "tensorrt"
+INACCURATE_DB, ACCURATE_DB = 10.0, 20.0
 # ONNX types -> type names of the layer list; the builder casts int4 weights to int8.
 TYPE_NAMES = {"INT4": "Int8", "INT8": "Int8", "UINT8": "UInt8", "FLOAT8E4M3FN": "FP8"}
 
@@ -46,7 +51,7 @@ def artifact(compiled: CompileResult, name: str) -> Path:
 
 
 def matmuls_as_quantized(path: Path, compiled: CompileResult) -> bool:
-    """Whether both operands of every MatMul have the type of the Q/DQ pairs in front of it."""
+    """Whether the operands of every MatMul and Attention have the type of the Q/DQ pairs in front of it."""
     layers = parse_layers(artifact(compiled, LAYERS).read_text())
     checked = 0
     types = {
@@ -55,7 +60,7 @@ def matmuls_as_quantized(path: Path, compiled: CompileResult) -> bool:
     }
     for node in ir.load(path).graph:
         producers = [v.producer() for v in node.inputs if v is not None]
-        if node.op_type != "MatMul" or not all(is_dequantize(producer) for producer in producers):
+        if node.op_type not in ("Attention", "MatMul") or not all(is_dequantize(producer) for producer in producers):
             continue
         quantized = {producer.inputs[0] for producer in producers if producer is not None}
         expected = {TYPE_NAMES[ir.DataType(v.dtype or types[v.name]).name] for v in quantized if v is not None}
@@ -112,6 +117,26 @@ def with_half_scales(path: Path) -> Path:
     return converted
 
 
+def sharp_attention_db(path: Path) -> float:
+    """The SQNR of the file's outputs against those of its float graph, if every token attends to a single one."""
+    random = np.random.default_rng(0)
+    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in onnx.load(path).graph.input}
+    tokens, size = shapes["q"][-2:]
+    key = random.choice([-4.0, 4.0], [*shapes["q"][:2], tokens, size])
+    values = {"q": key, "k": key.swapaxes(-1, -2), "v": random.standard_normal(shapes["v"])}
+    feeds = {name: value.astype(np.float32) for name, value in values.items()}
+    in_float = path.with_name("float.onnx")
+    ir.save(invert(as_float32_copy(path))[0], in_float)
+    quantized, real = (open_session(file, Mode.EXACT).run(None, feeds)[0] for file in (path, in_float))
+    return sqnr_db(real, quantized)
+
+
+def as_float32_copy(path: Path) -> ir.Model:
+    model = read(path)
+    as_float32(model)
+    return model
+
+
 def cases() -> list[Any]:
     return [pytest.param(text, id=name) for name, code, kind, text in cases_of(FAMILY)]
 
@@ -125,6 +150,12 @@ def test_the_builder_agrees_with_the_rule(text: str, tmp_path: Path) -> None:
     elif expected == "ignored":
         as_given, without = built(path, tmp_path / "given"), built(without_saturate(path), tmp_path / "without")
         assert artifact(as_given, ENGINE).read_bytes() == artifact(without, ENGINE).read_bytes()
+    elif expected == "inaccurate":
+        assert compile_outcome(path, tmp_path / "built") == "as planned"
+        assert sharp_attention_db(path) < INACCURATE_DB
+        (tmp_path / "good").mkdir()
+        good = write(docs.case_texts("Q522", "good")["Q522.good.onnxtxt"], tmp_path / "good")
+        assert sharp_attention_db(good) > ACCURATE_DB
     elif expected == "rejected in float16":
         assert built(path, tmp_path / "built").error == ""
         assert "Scale coefficients must all be positive" in built(with_half_scales(path), tmp_path / "half").error

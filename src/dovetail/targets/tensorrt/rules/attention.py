@@ -1,4 +1,4 @@
-"""Q4 and Q6 on TensorRT: what prevents an attention block from being one fused kernel."""
+"""Q4, Q5 and Q6 on TensorRT: what prevents an attention block from being one fused kernel."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from dovetail.edge import Edge
-from dovetail.encoding import QParams
+from dovetail.encoding import DType, QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.attention import Attention, find_attention
-from dovetail.model.place import at_attention
+from dovetail.model.edit import is_op
+from dovetail.model.place import at_attention, at_node
+from dovetail.numerics.grid import FLOAT8_HIGHEST
 from dovetail.op_support import OpTable
 from dovetail.plan.validate import storage_on_edge
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
 from dovetail.storage import Plan, Storage
+
+# The largest value of a type, and the largest number that is rounded to it and not saturated.
+_ROUNDED_TO_HIGHEST = {DType.S8: (127.0, 127.5), DType.F8E4M3: (FLOAT8_HIGHEST, 464.0)}
 
 
 def _operands(attention: Attention, plan: Plan) -> dict[str, Storage]:
@@ -128,6 +133,91 @@ def nan_guard_in_attention(subject: CheckInput) -> Iterator[Finding]:
             )
             fix = "remove it: `dovetail repair` does this"
             yield Finding("Q423", at_attention(attention), message, Severity.ERROR, fix=fix)
+
+
+@rule("Q424")
+def attention_operator(subject: CheckInput) -> Iterator[Finding]:
+    """The ONNX operator Attention has Q/DQ pairs in front of it, or computes in float32.
+
+    ## What it finds
+    In QDQ models: the operator Attention (opset 23) with a quantized query, key or value, which is a warning; and one
+    with float32 inputs, which is an error. In a float model it is not reported: `dovetail fit` writes it with MatMul,
+    Softmax and MatMul.
+
+    ## Why it matters
+    The builder has fused kernels for this operator in float16 only. Behind Q/DQ pairs it silently computes in float16:
+    they cost accuracy and time, and gain nothing. In float32 it is rejected, although the parser accepts it.
+
+    ## How to fix it
+    Quantize the float model with `dovetail fit`. Or write the operator with MatMul, Softmax and MatMul (torch: opset 22
+    or lower), and add a Q/DQ pair to all four operands. Or remove the Q/DQ pairs and compute in float16.
+
+    ## Seen on
+    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built with head sizes 16, 32, 64 and 128 and 16, 64 and 197 tokens: behind
+      Q/DQ pairs in INT8 or FP8 the layer `_gemm_mha_v2` reads Half; in float32: "Attention operation was not supported
+      by a dedicated kernel".
+    """
+    plan = subject.plan
+    if plan is None or subject.raw is None:
+        return
+    written = {node.name: node for node in subject.raw.graph}
+    for node in subject.model.graph:
+        if not is_op(node, "Attention"):
+            continue
+        operands = zip(("query", "key", "value"), range(3), strict=True)
+        quantized = [name for name, index in operands if isinstance(_input_storage(node, index, plan), QParams)]
+        raw = written.get(node.name)
+        if raw is not None and raw.inputs[0] is not None and raw.inputs[0].dtype is ir.DataType.FLOAT:
+            severity, effect = Severity.ERROR, "computes in float32, which the builder rejects"
+        elif quantized:
+            severity, effect = (
+                Severity.WARNING,
+                f"computes in float16: the Q/DQ pairs on its {', '.join(quantized)} gain nothing",
+            )
+        else:
+            continue
+        fix = (
+            "write it with MatMul, Softmax and MatMul, with a Q/DQ pair on all four operands, or compute it in float16"
+        )
+        yield Finding("Q424", at_node(node), f"Attention {str(at_node(node))!r} {effect}", severity, fix=fix)
+
+
+@rule("Q522")
+def saturated_softmax_output(subject: CheckInput) -> Iterator[Finding]:
+    """The scale of an attention block's Softmax output is too small to represent 1.
+
+    ## What it finds
+    In QDQ models: the output of a Softmax in attention, in int8 with a scale below 1/127 or in float8 with a scale
+    below 1/448, by more than the rounding of a value of 1.
+
+    ## Why it matters
+    A token that attends to a single other one has the weight 1, which saturates at the largest value of the
+    grid. Calibration data in which no weight came close to 1 gives such a scale. The builder accepts every scale and
+    fuses the block; the loss is in the model itself, on data with sharper attention.
+
+    ## How to fix it
+    Use the scale 1/127 in int8 and 1/448 in float8. A larger scale saturates nothing, but wastes a part of the grid.
+
+    ## Seen on
+    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: `_gemm_mha_v2` for scales of 0.5, 1 and 2 times 1/127 in INT8, and
+      of 0.25 to 448 times 1/448 in FP8; ONNX Runtime's outputs of the bad case, with a scale of 0.25 times 1/127, are
+      far from those of the float graph if every token attends to one other.
+    """
+    plan = subject.plan
+    for attention in find_attention(subject.model.graph) if plan is not None else ():
+        storage = _operands(attention, plan)["softmax output"] if plan is not None else None
+        if not isinstance(storage, QParams) or storage.scale.size != 1 or storage.dtype not in _ROUNDED_TO_HIGHEST:
+            continue
+        highest, rounded = _ROUNDED_TO_HIGHEST[storage.dtype]
+        scale = float(storage.scale.reshape(()))
+        if 1 / scale > rounded:
+            message = (
+                f"the Softmax output has the scale {scale:.4g} in {storage.dtype}: attention weights above "
+                f"{highest * scale:.3g} saturate"
+            )
+            fix = f"use the scale 1/{highest:g}"
+            numbers = {"scale": scale, "highest": highest * scale}
+            yield Finding("Q522", at_attention(attention), message, Severity.WARNING, numbers, fix)
 
 
 @rule("Q621")

@@ -19,7 +19,7 @@ _KERNELS = ({"float8e4m3fn"}, {"int8", "uint8", "int4"})
 
 
 def _kernel(dtype: str) -> int | None:
-    """Which of the kernels a type belongs to; None for types that have none, which Q104 and Q121 report."""
+    """Which of the kernels a type belongs to; None for types without one, which Q126 reports."""
     return next((number for number, dtypes in enumerate(_KERNELS) if dtype in dtypes), None)
 
 

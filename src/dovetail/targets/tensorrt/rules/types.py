@@ -17,6 +17,9 @@ from dovetail.qdq.params import is_dequantize, is_quantize
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
 
+# float8e4m3fn, int4 and int8: "must have type FP8, FP4, Int4, Int8".
+_TYPES_OF_CONSTANTS = (None, ir.DataType.INT8, ir.DataType.INT4, ir.DataType.FLOAT8E4M3FN)
+
 
 def _quantizers(subject: CheckInput) -> Iterator[ir.Node]:
     """The QuantizeLinear nodes of activations, in the file as it was read."""
@@ -147,6 +150,39 @@ def scale_dtype_differs_from_input(subject: CheckInput) -> Iterator[Finding]:
         if dtype != scale.dtype:
             message = f"{str(_place(node))!r} is {dtype}, its scale is {scale.dtype}"
             yield Finding("Q124", _place(node), message, Severity.WARNING, fix=f"convert the scale to {dtype}")
+
+
+@rule("Q126")
+def unsupported_type_of_constant(subject: CheckInput) -> Iterator[Finding]:
+    """A weight or a bias is quantized to a type that the parser rejects.
+
+    ## What it finds
+    In QDQ models: constants in front of a DequantizeLinear whose type is not int8, int4 or float8e4m3fn: int32 biases,
+    which most quantizers write, and weights in uint8, uint4, int16 or uint16. Activations have rules Q107 and Q121.
+
+    ## Why it matters
+    The parser rejects the whole model, whatever else is right about it.
+
+    ## How to fix it
+    Leave biases in float: the builder adds them in float. Quantize weights to int8 with zero point 0. `dovetail repair`
+    does both.
+
+    ## Seen on
+    - tensorrt: tensorrt-rtx 1.7.1.116, sm89: a DequantizeLinear of an int32 bias is rejected ("input has type Int32 but
+      must have type FP8, FP4, Int4, Int8"); a uint8 weight as well ("unsupported input type of UINT8"), and constants
+      in uint4, int16 and uint16 ("Failed to import initializer").
+    """
+    seen: set[ir.Value] = set()
+    for node in subject.raw.graph if subject.raw is not None else ():
+        value = node.inputs[0] if is_dequantize(node) else None
+        array = constant_of(value)
+        if value is None or array is None or value in seen or value.dtype in _TYPES_OF_CONSTANTS:
+            continue
+        seen.add(value)
+        name, dtype = str(at_tensor(value)), array.dtype
+        advice = "leave it in float" if value.dtype is ir.DataType.INT32 else "quantize it to int8 with zero point 0"
+        message = f"constant {name!r} is {dtype}, which the parser rejects"
+        yield Finding("Q126", at_tensor(value), message, Severity.ERROR, fix=f"{advice}: `dovetail repair` does this")
 
 
 @rule("Q221")
