@@ -13,7 +13,7 @@ from dovetail.edge import Edge
 from dovetail.encoding import DType, Encoding, QParams
 from dovetail.errors import InputError
 from dovetail.numerics.affine import dequantize
-from dovetail.op_support import A16, FP16, W8A8, W8A16, W16, OpTable
+from dovetail.op_support import A8, A16, FP16, W8A8, W8A16, W16, OpTable
 from dovetail.plan.make import make_plan
 from dovetail.plan.request import Pin, Pins, Request
 from dovetail.plan.same_values import as_symmetric
@@ -122,6 +122,33 @@ def test_only_such_a_format_lets_a_float_operator_write_integers() -> None:
         InputError, match="has no kernel for Sqrt 'b' that reads 'p' as float16 and writes 'q' as uint16"
     ):
         validate_plan(plan, model, replace(TABLE, one_encoding=False))
+
+
+def stored_as(plan: Plan, name: str, params: QParams) -> Plan:
+    """The plan with one tensor in another storage, as a person edits it."""
+    return replace(plan, tensors={**plan.tensors, name: replace(plan.tensors[name], storage=params)})
+
+
+EIGHT_BITS = QParams(A8, np.asarray(0.5, np.float32), np.asarray(3))
+
+
+def test_an_operator_that_reads_only_integers_writes_what_its_kernel_writes() -> None:
+    model, plan = model_from(CHAIN), planned(CHAIN)
+    with pytest.raises(InputError, match="has no kernel for Neg 'a' that reads 'x' as uint16 and writes 'p' as uint8"):
+        validate_plan(stored_as(plan, "p", EIGHT_BITS), model, TABLE)
+    attention = planned(ATTENTION)
+    asymmetric = replace(attention, edges={e: c for e, c in attention.edges.items() if e not in conversions(attention)})
+    with pytest.raises(InputError, match="has no kernel for MatMul .* reads 'q' as uint16, 'k' as uint16"):
+        validate_plan(asymmetric, model_from(ATTENTION), TABLE)
+
+
+def test_a_float_operator_writes_integers_only_as_they_are_read() -> None:
+    in_float = CHAIN.replace("(float[1,4] y)", "(float[1,4] y, float[1,4] q)")
+    plan = planned(CHAIN, {"a": "", "b": ""})
+    with pytest.raises(InputError, match="has no kernel for Neg 'c' that reads 'q' as uint8"):
+        validate_plan(stored_as(plan, "q", EIGHT_BITS), model_from(CHAIN), TABLE)
+    with pytest.raises(InputError, match="has no kernel for Sqrt 'b'"):  # a graph output is read by nobody else
+        validate_plan(plan, model_from(in_float), TABLE)
 
 
 @given(st.floats(2**-20, 1024, width=32), st.integers(0, 65535), st.integers(0, 65535))
