@@ -138,7 +138,7 @@ def test_an_operator_that_reads_only_integers_writes_what_its_kernel_writes() ->
         validate_plan(stored_as(plan, "p", EIGHT_BITS), model, TABLE)
     attention = planned(ATTENTION)
     asymmetric = replace(attention, edges={e: c for e, c in attention.edges.items() if e not in conversions(attention)})
-    with pytest.raises(InputError, match="has no kernel for MatMul .* reads 'q' as uint16, 'k' as uint16"):
+    with pytest.raises(InputError, match=r"has no kernel for MatMul .* reads 'q' as uint16, 'k' as uint16"):
         validate_plan(asymmetric, model_from(ATTENTION), TABLE)
 
 
