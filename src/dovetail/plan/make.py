@@ -44,7 +44,7 @@ def make_plan(
     writer = _Writer(problem, solution, QParamsBuilder(problem, stats, request.method, imported), separate, request)
     tensors, edges = writer.tensors(), writer.edges()
     if table.one_encoding:
-        tensors, edges = stored_as_read(problem, tensors, edges)
+        tensors, edges = stored_as_read(problem, tensors, edges, request.pins)
     return Plan(
         target=table.target,
         precision=request.precision.name,

@@ -10,12 +10,13 @@ In such a file, an operator computes in float if a tensor of it has no entry, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from dovetail.edge import Edge
 from dovetail.encoding import Encoding, QParams
 from dovetail.plan.constraints import Operand, Problem, Unit
 from dovetail.plan.kernels import computing_in, usable
+from dovetail.plan.pinned_groups import pinned_tensors
 from dovetail.plan.request import Pin, Pins
 from dovetail.plan.solve import Solution
 from dovetail.storage import Choice, Reason
@@ -45,17 +46,17 @@ def closing_pins(problem: Problem, solution: Solution, pins: Pins) -> dict[str, 
         return {}
     free = {u.name: u for u in problem.units if u.name not in pins.units and computing_in(u, usable(u), in_float)}
     why = {u.name: "it is between float operators" for u in free.values() if _is_between(problem, solution, u)}
-    why = why or _closing(problem, solution, free)
+    why = why or _closing(problem, solution, free, frozenset(pinned_tensors(problem, pins)))
     return {name: Pin(in_float, Reason.NEIGHBOURS, f"kept in float: {text}") for name, text in why.items()}
 
 
-def _closing(problem: Problem, solution: Solution, free: Mapping[str, Unit]) -> dict[str, str]:
+def _closing(problem: Problem, solution: Solution, free: Mapping[str, Unit], pinned: Collection[str]) -> dict[str, str]:
     """The operators that would need a conversion, or that write what a float operator cannot read, with the reason."""
     closing = {
         unit.name: f"{operand.name!r} cannot be converted here, {_WHY}"
         for unit in free.values()
         for operand in unit.operands
-        if not operand.constant and _needs_conversion(problem, solution, unit, operand)
+        if not operand.constant and _needs_conversion(problem, solution, unit, operand, pinned)
     }
     return closing | {
         source.name: f"{unit.label} {unit.name!r} has no kernel that reads it with so few bits beside a float tensor"
@@ -107,13 +108,15 @@ def _computes_in_float(solution: Solution, unit: Unit) -> bool:
     return any(slot is not None and not slot.encoding.dtype.is_quantized for slot in slots)
 
 
-def _needs_conversion(problem: Problem, solution: Solution, unit: Unit, operand: Operand) -> bool:
+def _needs_conversion(
+    problem: Problem, solution: Solution, unit: Unit, operand: Operand, pinned: Collection[str]
+) -> bool:
     """Whether a unit needs a tensor in an encoding that the tensor itself cannot have."""
     root, required = problem.group_of[operand.name], _read(problem, solution, unit, operand)
     if required is None or required == solution.groups[root].encoding:
         return False
     if solution.groups[root].is_float:
-        return not _is_quantized_where_written(problem, solution, operand.name)
+        return root in pinned or not _is_quantized_where_written(problem, solution, operand.name)
     # Narrower and wider operands keep their conversion: in float, all attention of a chip without int16 would be.
     same_width = required.dtype.bits == solution.groups[root].encoding.dtype.bits
     return same_width and not _can_be_symmetric(problem, solution, root, required)
@@ -172,15 +175,21 @@ def _source(problem: Problem, solution: Solution, unit: Unit, operand: Operand) 
 
 
 def stored_as_read(
-    problem: Problem, tensors: Mapping[str, Choice], edges: Mapping[Edge, Choice]
+    problem: Problem, tensors: Mapping[str, Choice], edges: Mapping[Edge, Choice], pins: Pins
 ) -> tuple[dict[str, Choice], dict[Edge, Choice]]:
-    """Store float tensors that all consumers quantize alike as they read them, instead of converting every input."""
+    """Store float tensors that all consumers quantize alike as they read them, instead of converting every input.
+
+    A tensor that is pinned to float stays in float.
+    """
+    pinned = pinned_tensors(problem, pins)
     stored, left = dict(tensors), dict(edges)
     outputs = {value.name for value in problem.outputs}
     for name, choice in tensors.items():
         producer = problem.producer.get(name)
         reads = [o.edge for unit in problem.readers.get(name, ()) for o in unit.operands if o.name == name]
         if choice.storage.dtype.is_quantized or name not in problem.group_of or name in outputs or not reads:
+            continue
+        if problem.group_of[name] in pinned:
             continue
         if producer is not None and (producer.shared() or not _has_float_input(producer, tensors, edges)):
             continue
