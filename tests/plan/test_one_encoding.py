@@ -16,7 +16,7 @@ from dovetail.errors import InputError
 from dovetail.numerics.affine import dequantize
 from dovetail.op_support import A8, A16, FP16, W8A8, W8A16, W16, OpTable, Precision
 from dovetail.plan.make import make_plan
-from dovetail.plan.request import Pin, Pins, Request
+from dovetail.plan.request import OperandPin, Pin, Pins, Request
 from dovetail.plan.same_values import as_symmetric
 from dovetail.plan.validate import validate_plan
 from dovetail.stats import DataInfo, Stats, TensorStats
@@ -127,6 +127,28 @@ def test_eight_bit_operands_beside_a_float_one_are_in_float() -> None:
     assert (dtypes(plan)["q"], dtypes(plan)["k"]) == ("float16", "float16")
     wide = replace(TABLE, ops={**TABLE.ops, "MatMul": replace(TABLE.ops["MatMul"], narrowest_with_float=0)})
     assert dtypes(planned(ATTENTION, ["a"], table=wide, precision=W8A8))["k"] == "uint8"
+
+
+@pytest.mark.parametrize("moved", ["", "[r] z = Transpose<perm=[0,2,1]>(w)"])
+def test_an_eight_bit_graph_input_beside_a_float_operand_is_in_float(moved: str) -> None:
+    inputs = "float[1,4,8] w" if moved else "float[1,8,4] z"
+    nodes = f"[a] q = Relu(x) {moved} [mm] m = MatMul(q, z) y = Neg(m)"
+    text = f"g (float[1,4,8] x, {inputs}) => (float[1,4,4] y) {{ {nodes} }}"
+    plan = planned(text, ["a"], precision=W8A8)
+    assert (dtypes(plan)["q"], dtypes(plan)["z"], dtypes(plan)["y"]) == ("float16", "float16", "uint8")
+    assert not conversions(plan)
+    assert "beside a float tensor" in plan.tensors["z"].detail
+
+
+def test_an_operator_that_is_also_kept_in_float_has_no_pinned_input() -> None:
+    model = model_from(ATTENTION.replace("y = MatMul", "[mm] y = MatMul"))
+    stats = Stats({name: TensorStats(-1.0, 3.0) for name in "xzqky"}, DataInfo("test", 1, ""))
+    narrow = OperandPin(A8, Reason.MEASURED, "test")
+    pins = Pins({"a": Pin(FP16, Reason.PINNED, "test")}, operands={Edge("mm", 1): narrow})
+    plan = make_plan(model, TABLE, stats, Request(W8A16, pins=pins))
+    validate_plan(plan, model, TABLE)
+    assert dtypes(plan)["y"] == "float16"
+    assert not conversions(plan)
 
 
 def test_only_such_a_format_lets_a_float_operator_write_integers() -> None:

@@ -17,7 +17,7 @@ from dovetail.plan.breaks import costly_merges, negative_merges
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem, with_conversions
 from dovetail.plan.early_conversions import early_conversions
 from dovetail.plan.imported_qparams import ImportedQParams
-from dovetail.plan.one_encoding import closing_pins, stored_as_read, symmetric_reads
+from dovetail.plan.one_encoding import also_in_float, stored_as_read, symmetric_reads
 from dovetail.plan.qparams import QParamsBuilder, per_output_channel, widen
 from dovetail.plan.request import Pins, Request
 from dovetail.plan.same_values import as_symmetric
@@ -67,10 +67,10 @@ def _solved(
     the request that was solved, which for a format with one encoding per tensor has more operators in float."""
     while True:
         problem, solution, separate = _solved_once(build_problem(model, table), stats, request)
-        more = closing_pins(problem, solution, request.pins) if table.one_encoding else {}
-        if not more:
+        more = also_in_float(problem, solution, request.pins) if table.one_encoding else Pins()
+        if not more.units and not more.groups:
             return problem, solution, separate, request
-        request = request.pinned(Pins(units=more))
+        request = request.pinned(more).without_operands_of(more.units)
 
 
 def _solved_once(problem: Problem, stats: Stats, request: Request) -> tuple[Problem, Solution, dict[Edge, str]]:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from dovetail.edge import Edge
 from dovetail.encoding import Encoding, QParams
+from dovetail.op_support import Precision
 from dovetail.plan.constraints import Operand, Problem, Unit
 from dovetail.plan.kernels import computing_in, usable
 from dovetail.plan.pinned_groups import pinned_tensors
@@ -37,45 +38,58 @@ def symmetric_reads(problem: Problem, solution: Solution) -> dict[str, Encoding]
     return found
 
 
-def closing_pins(problem: Problem, solution: Solution, pins: Pins) -> dict[str, Pin]:
-    """The operators to compute in float: those between float operators, so that these are connected; without any, those
-    of which an input would need a conversion."""
+def also_in_float(problem: Problem, solution: Solution, pins: Pins) -> Pins:
+    """The operators to compute in float as well: those between float operators, so that these are connected; without
+    any, those of which an input would need a conversion. With them the inputs of the graph that these need in float."""
     precisions = problem.table.precisions.values()
     in_float = next((p for p in precisions if p.activation == problem.table.float_encoding), None)
     if in_float is None:
-        return {}
+        return Pins()
     free = {u.name: u for u in problem.units if u.name not in pins.units and computing_in(u, usable(u), in_float)}
-    why = {u.name: "it is between float operators" for u in free.values() if _is_between(problem, solution, u)}
-    why = why or _closing(problem, solution, free, frozenset(pinned_tensors(problem, pins)))
-    return {name: Pin(in_float, Reason.NEIGHBOURS, f"kept in float: {text}") for name, text in why.items()}
+    pinned = frozenset(pinned_tensors(problem, pins))
+    units = {u.name: "it is between float operators" for u in free.values() if _is_between(problem, solution, u)}
+    inputs: dict[str, str] = {}
+    if not units:
+        units = _with_conversions(problem, solution, free, pinned)
+        for unit in problem.units:
+            for name in _too_narrow(problem, solution, unit):
+                source = _computed_by(problem, name)
+                text = f"{unit.label} {unit.name!r} has no kernel that reads it with so few bits beside a float tensor"
+                if source is None and problem.group_of[name] not in pinned:
+                    inputs[name] = text
+                elif source is not None and source.name in free:
+                    units[source.name] = text
+    return Pins(_pins(in_float, units), _pins(in_float, inputs))
 
 
-def _closing(problem: Problem, solution: Solution, free: Mapping[str, Unit], pinned: Collection[str]) -> dict[str, str]:
-    """The operators that would need a conversion, or that write what a float operator cannot read, with the reason."""
-    closing = {
-        unit.name: f"{operand.name!r} cannot be converted here, {_WHY}"
+def _pins(in_float: Precision, reasons: Mapping[str, str]) -> dict[str, Pin]:
+    return {name: Pin(in_float, Reason.NEIGHBOURS, f"kept in float: {text}") for name, text in reasons.items()}
+
+
+def _with_conversions(
+    problem: Problem, solution: Solution, free: Mapping[str, Unit], pinned: Collection[str]
+) -> dict[str, str]:
+    """The operators that would read a tensor in another dtype than its entry has, with the reason."""
+    return {
+        unit.name: (
+            "an encodings file has one entry per tensor, so it cannot give "
+            f"{operand.name!r} another dtype for this {unit.label}"
+        )
         for unit in free.values()
         for operand in unit.operands
         if not operand.constant and _needs_conversion(problem, solution, unit, operand, pinned)
     }
-    return closing | {
-        source.name: f"{unit.label} {unit.name!r} has no kernel that reads it with so few bits beside a float tensor"
-        for unit in problem.units
-        for source in _too_narrow(problem, solution, unit)
-        if source.name in free
-    }
 
 
-def _too_narrow(problem: Problem, solution: Solution, unit: Unit) -> Iterator[Unit]:
-    """The operators that write what a float operator cannot read beside a float tensor, because it has too few bits."""
+def _too_narrow(problem: Problem, solution: Solution, unit: Unit) -> Iterator[str]:
+    """The tensors that a float operator cannot read beside a float tensor, because they have too few bits."""
     least = 0 if unit.support is None else unit.support.narrowest_with_float
     if not least or not _computes_in_float(solution, unit) or not _reads_float(problem, solution, unit):
         return
     for operand in unit.operands:
         dtype = None if operand.constant else solution.groups[problem.group_of[operand.name]].encoding.dtype
-        source = _computed_by(problem, operand.name)
-        if dtype is not None and dtype.is_quantized and dtype.bits < least and source is not None:
-            yield source
+        if dtype is not None and dtype.is_quantized and dtype.bits < least:
+            yield operand.name
 
 
 def _is_between(problem: Problem, solution: Solution, unit: Unit) -> bool:
