@@ -14,8 +14,10 @@ from collections.abc import Collection, Iterator, Mapping
 
 from dovetail.edge import Edge
 from dovetail.encoding import Encoding, QParams
+from dovetail.model.origin import origin_of
 from dovetail.op_support import Precision
 from dovetail.plan.constraints import Operand, Problem, Unit
+from dovetail.plan.imported_qparams import ImportedQParams
 from dovetail.plan.kernels import computing_in, usable
 from dovetail.plan.pinned_groups import pinned_tensors
 from dovetail.plan.request import Pin, Pins
@@ -25,20 +27,34 @@ from dovetail.storage import Choice, Reason
 _WHY = "what ships has one encoding per tensor"
 
 
-def symmetric_reads(problem: Problem, solution: Solution) -> dict[str, Encoding]:
-    """The groups of which a consumer requires symmetric values, by representative, with the encoding it requires."""
+def given_groups(problem: Problem, imported: ImportedQParams | None) -> frozenset[str]:
+    """The groups with an integer entry in the caller's file, which is kept: what it cannot say is reported."""
+    if imported is None or not imported.from_file:
+        return frozenset()
+    return frozenset(
+        root
+        for name, root in problem.group_of.items()
+        if any(each in imported.tensors for each in (*origin_of(problem.values[name]).names, name))
+    )
+
+
+def symmetric_reads(problem: Problem, solution: Solution, given: Collection[str]) -> dict[str, Encoding]:
+    """The groups of which a consumer requires symmetric values, by representative, with the encoding it requires.
+
+    ``given``: the groups whose qparams are those of the caller's file.
+    """
     found: dict[str, Encoding] = {}
     for unit in problem.units:
         for operand in unit.operands:
             if operand.constant or operand in unit.shared():
                 continue
             root, required = problem.group_of[operand.name], _read(problem, solution, unit, operand)
-            if required is not None and _can_be_symmetric(problem, solution, root, required):
+            if root not in given and required is not None and _can_be_symmetric(problem, solution, root, required):
                 found.setdefault(root, required)
     return found
 
 
-def also_in_float(problem: Problem, solution: Solution, pins: Pins) -> Pins:
+def also_in_float(problem: Problem, solution: Solution, pins: Pins, given: Collection[str]) -> Pins:
     """The operators to compute in float as well: those between float operators, so that these are connected; without
     any, those of which an input would need a conversion. With them the inputs of the graph that these need in float."""
     precisions = problem.table.precisions.values()
@@ -47,12 +63,12 @@ def also_in_float(problem: Problem, solution: Solution, pins: Pins) -> Pins:
         return Pins()
     free = {u.name: u for u in problem.units if u.name not in pins.units and computing_in(u, usable(u), in_float)}
     pinned = frozenset(pinned_tensors(problem, pins))
-    units = {u.name: "it is between float operators" for u in free.values() if _is_between(problem, solution, u)}
+    units = {u.name: "it is between float operators" for u in free.values() if _is_between(problem, solution, u, given)}
     inputs: dict[str, str] = {}
     if not units:
-        units = _with_conversions(problem, solution, free, pinned)
+        units = _with_conversions(problem, solution, free, pinned, given)
         for unit in problem.units:
-            for name in _too_narrow(problem, solution, unit):
+            for name in _too_narrow(problem, solution, unit, given):
                 source = _computed_by(problem, name)
                 text = f"{unit.label} {unit.name!r} has no kernel that reads it with so few bits beside a float tensor"
                 if source is None and problem.group_of[name] not in pinned:
@@ -67,7 +83,7 @@ def _pins(in_float: Precision, reasons: Mapping[str, str]) -> dict[str, Pin]:
 
 
 def _with_conversions(
-    problem: Problem, solution: Solution, free: Mapping[str, Unit], pinned: Collection[str]
+    problem: Problem, solution: Solution, free: Mapping[str, Unit], pinned: Collection[str], given: Collection[str]
 ) -> dict[str, str]:
     """The operators that would read a tensor in another dtype than its entry has, with the reason."""
     return {
@@ -77,29 +93,34 @@ def _with_conversions(
         )
         for unit in free.values()
         for operand in unit.operands
-        if not operand.constant and _needs_conversion(problem, solution, unit, operand, pinned)
+        if not operand.constant and _needs_conversion(problem, solution, unit, operand, pinned, given)
     }
 
 
-def _too_narrow(problem: Problem, solution: Solution, unit: Unit) -> Iterator[str]:
+def _too_narrow(problem: Problem, solution: Solution, unit: Unit, given: Collection[str]) -> Iterator[str]:
     """The tensors that a float operator cannot read beside a float tensor, because they have too few bits."""
     least = 0 if unit.support is None else unit.support.narrowest_with_float
     if not least or not _computes_in_float(solution, unit) or not _reads_float(problem, solution, unit):
         return
     for operand in unit.operands:
-        dtype = None if operand.constant else solution.groups[problem.group_of[operand.name]].encoding.dtype
-        if dtype is not None and dtype.is_quantized and dtype.bits < least:
+        if operand.constant or problem.group_of[operand.name] in given:
+            continue
+        dtype = solution.groups[problem.group_of[operand.name]].encoding.dtype
+        if dtype.is_quantized and dtype.bits < least:
             yield operand.name
 
 
-def _is_between(problem: Problem, solution: Solution, unit: Unit) -> bool:
+def _is_between(problem: Problem, solution: Solution, unit: Unit, given: Collection[str]) -> bool:
     """Whether an integer operator reads what a float operator writes, and only float operators read what it writes.
 
     Operators that only move data are looked through.
     """
     if _computes_in_float(solution, unit) or not unit.outputs:
         return False
-    members = problem.groups[problem.group_of[unit.outputs[0].name or ""]]
+    root = problem.group_of[unit.outputs[0].name or ""]
+    if root in given:
+        return False
+    members = problem.groups[root]
     readers = [u for u in problem.readers_of(members) if not any(o.name in members for o in u.shared())]
     if not readers or {value.name for value in problem.outputs}.intersection(members):
         return False
@@ -123,7 +144,12 @@ def _computes_in_float(solution: Solution, unit: Unit) -> bool:
 
 
 def _needs_conversion(
-    problem: Problem, solution: Solution, unit: Unit, operand: Operand, pinned: Collection[str]
+    problem: Problem,
+    solution: Solution,
+    unit: Unit,
+    operand: Operand,
+    pinned: Collection[str],
+    given: Collection[str],
 ) -> bool:
     """Whether a unit needs a tensor in an encoding that the tensor itself cannot have."""
     root, required = problem.group_of[operand.name], _read(problem, solution, unit, operand)
@@ -133,7 +159,7 @@ def _needs_conversion(
         return root in pinned or not _is_quantized_where_written(problem, solution, operand.name)
     # Narrower and wider operands keep their conversion: in float, all attention of a chip without int16 would be.
     same_width = required.dtype.bits == solution.groups[root].encoding.dtype.bits
-    return same_width and not _can_be_symmetric(problem, solution, root, required)
+    return same_width and root not in given and not _can_be_symmetric(problem, solution, root, required)
 
 
 def _read(problem: Problem, solution: Solution, unit: Unit, operand: Operand) -> Encoding | None:
