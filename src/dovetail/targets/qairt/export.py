@@ -108,7 +108,8 @@ def exported(model: ir.Model, plan: Plan) -> Exported:
 def _symmetric_entries(model: ir.Model, plan: Plan) -> dict[str, TensorEncoding]:
     """The entries of tensors that a consumer requires to be symmetric and that have such values, marked as symmetric.
 
-    Tensors that share their qparams have the same entry, and so has a constant that joins them.
+    Tensors that share their qparams have the same entry, and so has a constant that joins them. A Conv and Relu that
+    write such a tensor are not fused: zero is not its lowest integer.
     """
     groups: dict[str, QParams] = {}
     for node in model.graph:
