@@ -17,7 +17,7 @@ from dovetail.plan.breaks import costly_merges, negative_merges
 from dovetail.plan.constraints import Operand, Problem, Unit, build_problem, with_conversions
 from dovetail.plan.early_conversions import early_conversions
 from dovetail.plan.imported_qparams import ImportedQParams
-from dovetail.plan.one_encoding import closing_pins, stored_as_read, symmetric_reads
+from dovetail.plan.one_encoding import also_in_float, given_groups, stored_as_read, symmetric_reads
 from dovetail.plan.qparams import QParamsBuilder, per_output_channel, widen
 from dovetail.plan.request import Pins, Request
 from dovetail.plan.same_values import as_symmetric
@@ -40,11 +40,12 @@ def make_plan(
     """
     if not request.from_data:
         stats = replace(stats, tensors={})
-    problem, solution, separate, request = _solved(model, table, stats, request)
-    writer = _Writer(problem, solution, QParamsBuilder(problem, stats, request.method, imported), separate, request)
+    problem, solution, separate, request = _solved(model, table, stats, request, imported)
+    builder = QParamsBuilder(problem, stats, request.method, imported)
+    writer = _Writer(problem, solution, builder, separate, request, given_groups(problem, imported))
     tensors, edges = writer.tensors(), writer.edges()
     if table.one_encoding:
-        tensors, edges = stored_as_read(problem, tensors, edges)
+        tensors, edges = stored_as_read(problem, tensors, edges, request.pins)
     return Plan(
         target=table.target,
         precision=request.precision.name,
@@ -61,16 +62,17 @@ def narrower(model: ir.Model, table: OpTable, stats: Stats, request: Request) ->
 
 
 def _solved(
-    model: ir.Model, table: OpTable, stats: Stats, request: Request
+    model: ir.Model, table: OpTable, stats: Stats, request: Request, imported: ImportedQParams | None = None
 ) -> tuple[Problem, Solution, dict[Edge, str], Request]:
     """The problem of a graph, its solution, the edges that convert instead of sharing qparams, with the reason; and
     the request that was solved, which for a format with one encoding per tensor has more operators in float."""
     while True:
         problem, solution, separate = _solved_once(build_problem(model, table), stats, request)
-        more = closing_pins(problem, solution, request.pins) if table.one_encoding else {}
-        if not more:
+        given = given_groups(problem, imported)
+        more = also_in_float(problem, solution, request.pins, given) if table.one_encoding else Pins()
+        if not more.units and not more.groups:
             return problem, solution, separate, request
-        request = request.pinned(Pins(units=more))
+        request = request.pinned(more).without_operands_of(more.units)
 
 
 def _solved_once(problem: Problem, stats: Stats, request: Request) -> tuple[Problem, Solution, dict[Edge, str]]:
@@ -125,6 +127,7 @@ class _Writer:
         qparams: QParamsBuilder,
         separate: Mapping[Edge, str],
         request: Request,
+        given: frozenset[str],
     ) -> None:
         self._problem = problem
         self._pins, self._precision = request.pins, request.precision
@@ -132,7 +135,7 @@ class _Writer:
         self._solution = solution
         self._qparams = qparams
         self._separate = separate
-        self._symmetric = symmetric_reads(problem, solution) if problem.table.one_encoding else {}
+        self._symmetric = symmetric_reads(problem, solution, given) if problem.table.one_encoding else {}
         self._groups = {root: self._group(root, names) for root, names in problem.groups.items()}
 
     def tensors(self) -> dict[str, Choice]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from dovetail.edge import Edge
@@ -96,3 +96,10 @@ class Request:
     def pinned(self, pins: Pins) -> Request:
         """The same request with these pins added."""
         return replace(self, pins=self.pins | pins)
+
+    def without_operands_of(self, units: Iterable[str]) -> Request:
+        """The same request without pins on the inputs of these operators, whose precision has changed."""
+        pins = self.pins
+        for unit in units:
+            pins = pins.without_operands_of(unit)
+        return replace(self, pins=pins)

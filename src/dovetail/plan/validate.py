@@ -28,7 +28,7 @@ def validate_plan(plan: Plan, model: ir.Model, table: OpTable) -> None:
     _check_scale_shapes(plan, model, problem)
     for unit in problem.units:
         _check_sharing(plan, unit)
-        _check_signature(plan, unit, table)
+        _check_signature(plan, unit, problem)
 
 
 def _check_names(plan: Plan, problem: Problem) -> None:
@@ -82,24 +82,53 @@ def _check_sharing(plan: Plan, unit: Unit) -> None:
                 )
 
 
-def _check_signature(plan: Plan, unit: Unit, table: OpTable) -> None:
+def _check_signature(plan: Plan, unit: Unit, problem: Problem) -> None:
     if not unit.outputs:
         return
     outputs = _written(plan, unit)
     inputs = [(o, storage_on_edge(plan, o.edge, o.name)) for o in unit.operands]
+    as_read = _written_as_read(plan, unit, problem)
     for signature in unit.signatures:
-        # Where what ships has one encoding per tensor, the output of a float operator may have the one that is read.
-        quantized_after = table.one_encoding and not signature.output.dtype.is_quantized
-        can_write = quantized_after or all(_writes(signature.output, storage) for _, storage in outputs)
-        if can_write and _accepts(signature, inputs):
+        in_float = as_read and not signature.output.dtype.is_quantized
+        if (in_float or all(_writes(signature.output, s) for _, s in outputs)) and _accepts(signature, inputs):
             _check_channels(unit, signature, inputs)
             _check_derived(unit, signature, {o.slot: (o, storage) for o, storage in inputs})
             return
     read = ", ".join(f"{operand.name!r} as {_describe(storage)}" for operand, storage in inputs)
     written = ", ".join(f"{name!r} as {_describe(storage)}" for name, storage in outputs)
     raise InputError(
-        f"{table.target} has no kernel for {unit.label} {unit.name!r} that reads {read} and writes {written}"
+        f"{problem.table.target} has no kernel for {unit.label} {unit.name!r} that reads {read} and writes {written}"
     )
+
+
+def _written_as_read(plan: Plan, unit: Unit, problem: Problem) -> bool:
+    """Whether a float operator may write its output quantized, as its consumers read it, without a conversion.
+
+    This needs a format with one encoding per tensor, and an input in float, by which the operator is seen as float.
+    """
+    reads_float = any(
+        not storage_on_edge(plan, o.edge, o.name).dtype.is_quantized
+        for o in unit.operands
+        if not o.constant and o.edge not in plan.edges
+    )
+    outputs = {value.name for value in problem.outputs}
+    return (
+        problem.table.one_encoding
+        and not unit.shared()
+        and reads_float
+        and all(name not in outputs and _is_read_as(problem, name, storage) for name, storage in _written(plan, unit))
+    )
+
+
+def _is_read_as(problem: Problem, name: str, storage: Storage) -> bool:
+    """Whether all consumers of a tensor have a kernel that reads it in this storage."""
+    slots = [
+        [s.slot(o.slot) for s in unit.signatures]
+        for unit in problem.readers.get(name, ())
+        for o in unit.operands
+        if o.name == name
+    ]
+    return bool(slots) and all(any(s is not None and _writes(s.encoding, storage) for s in each) for each in slots)
 
 
 def _describe(storage: Storage) -> str:

@@ -206,12 +206,24 @@ def test_other_files_are_one_clear_sentence(run: Path, fitted: tuple[Path, dict[
     with pytest.raises(InputError, match="there is no such file"):
         verify_converted(run, [tmp_path / "missing.json"])
     graph = written(copy.deepcopy(fitted[1]), tmp_path)
-    with pytest.raises(InputError, match="2 graphs were given and two of them have the operator"):
+    with pytest.raises(
+        InputError, match=r"model_net.json and .*model_net.json are the same file: give every part once"
+    ):
         verify_converted(run, [graph, graph])
     empty = tmp_path / "empty.cpp"
     empty.write_text("int main() {}")
     with pytest.raises(DumpError, match="no tensor was found"):
         load_model_cpp(empty)
+
+
+def test_a_file_of_another_model_beside_that_of_the_run_is_refused(
+    run: Path, fitted: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    tensor = {"data_type": 0x216, "quant_params": {"encoding": 0, "scale_offset": {"scale": 0, "offset": 0}}}
+    foreign = {"graph": {"tensors": {"other": tensor}, "nodes": {}}}
+    graphs = [written(fitted[1], tmp_path), written(foreign, tmp_path, "other_net.json")]
+    with pytest.raises(InputError, match=r"other_net.json: no planned tensor of this run is in it"):
+        verify_converted(run, graphs)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", "nonsense", '{"graph": {"tensors": {}, "nodes": {}}}'])

@@ -233,6 +233,26 @@ def test_what_the_callers_file_has_no_tensor_for_is_counted(tmp_path: Path) -> N
     assert "your file has no tensor with these values" in row["cause"]
 
 
+def test_a_constant_of_the_callers_file_with_two_entries_is_counted(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    shared (float[2,4,8] x, float[2,7,4] z) => (float[2,4,4] y) <float[2,1,4] w = {1, -2, 3, 4, 1, -2, 3, 4}>
+    { [a] q = Neg(x) [b] n = Neg(z) [c] k = Concat<axis=1>(n, w) [mm] m = MatMul(q, k) [add] y = Add(m, w) }"""
+    model = tmp_path / "shared.onnx"
+    onnx.save(onnx.parser.parse_model(text), model)
+    differs = {}
+    for keep in ("0", "1"):
+        dovetail.fit(
+            model, target="qairt:2.33/v75", calibration="random:2", precision="w8a16", output=tmp_path / keep,
+            option={"keep_graph": keep},
+        )  # fmt: skip
+        differs[keep] = ways(tmp_path / keep)["fallback"]["differs"]
+    assert differs["0"] == []
+    (row,) = differs["1"]
+    assert row["tensor"] == "w"
+    assert row["planned"] != row["predicted"]
+    assert "one constant for consumers that read it differently" in row["cause"]
+
+
 def test_an_operand_with_a_scale_of_its_own_is_counted(tmp_path: Path) -> None:
     """HTP needs it for some 16-bit SiLU, and encodings cannot say it."""
     text = """<ir_version: 10, opset_import: ["": 21]>

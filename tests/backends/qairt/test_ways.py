@@ -16,6 +16,7 @@ from dovetail.errors import InputError
 from dovetail.report.result import Result
 from dovetail.targets.qairt.sdk import Confidence, Subject
 
+CASES = Path(dovetail.__file__).parent / "rules" / "cases"
 ATTENTION = """<ir_version: 10, opset_import: ["": 21]>
 att (float[1,4,8] x, float[1,8,4] z) => (float[1,4,4] y)
 { [sq] q = Sigmoid(x) [sk] k = Sigmoid(z) [mm] m = MatMul(q, k) [out] y = Sigmoid(m) }"""
@@ -98,6 +99,25 @@ def test_a_narrower_operand_is_counted(tmp_path: Path) -> None:
     assert figures["fallback"]["not_as_planned"] == 1
     assert not {"split", "qdq"} & {name for name, values in figures.items() if "not_as_planned" in values}
     assert [str(finding.place) for finding in result.findings if finding.code == "Q726"] == ["mm"]
+
+
+@pytest.mark.parametrize("producer", ["Sigmoid", "Neg"])  # the scale of a Sigmoid is fixed
+def test_the_entries_of_the_callers_file_are_kept_and_what_they_cannot_say_is_reported(
+    producer: str, tmp_path: Path
+) -> None:
+    case = (CASES / "Q726.bad.onnxtxt").read_text()
+    onnx.save(onnx.parser.parse_model(case.replace("Sigmoid(z)", f"{producer}(z)")), tmp_path / "model.onnx")
+    (tmp_path / "given.json").write_text(case.splitlines()[1].removeprefix("# encodings: "))
+    given: dict[str, Any] = {"target": "qairt:2.33/v75", "encodings": tmp_path / "given.json"}
+    options = {"input_list": "0", "float_fallback": "1", "float_bitwidth": "16"}
+    checked = dovetail.check(tmp_path / "model.onnx", option=options, **given)
+    result = dovetail.fit(tmp_path / "model.onnx", calibration="random:2", output=tmp_path / "run", **given)
+    planned = {row.tensor: (str(row.dtype), row.scale, row.zero_point) for row in result.plan if row.edge is None}
+    assert planned["k"] == ("uint16", 1 / 65536, 0)
+    assert planned["y"][0] == "uint16"
+    for findings in (checked, result.findings):
+        (finding,) = [finding for finding in findings if finding.code == "Q726"]
+        assert "must read 'k' as int16" in finding.message
 
 
 def test_every_input_and_output_of_an_integer_part_has_an_entry(tmp_path: Path) -> None:

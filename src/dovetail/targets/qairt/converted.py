@@ -32,16 +32,50 @@ def read_converted(emitted_path: Path, outputs: Sequence[Path], plan: Plan) -> R
     """Look up every planned tensor in the converter's output: one graph, or those of the parts of a model."""
     evidence = _EVIDENCE.format(", ".join(output.name for output in outputs))
     try:
-        graph = _joined([load_model_cpp(path) if path.suffix == ".cpp" else load_graph(path) for path in outputs])
+        graphs = _graphs(outputs)
     except DumpError as error:
         return ReadBack((), evidence, unparsed=str(error))
-    except (OSError, UnicodeDecodeError) as error:
-        return ReadBack((), evidence, unparsed=f"{outputs[0].name}: {error}")
-    emitted = ir.load(emitted_path)
+    rows = _rows(ir.load(emitted_path), _joined(graphs), plan)
+    if len(graphs) > 1:
+        of_parts = [(graph, _rows(ir.load(emitted_path), graph, plan)) for graph in graphs]
+        each = zip(*(part for _, part in of_parts), strict=True)
+        rows = [_worst(row, list(zip(graphs, own, strict=True))) for row, own in zip(rows, each, strict=True)]
+    return ReadBack(tuple(rows), evidence)
+
+
+def _graphs(outputs: Sequence[Path]) -> list[QnnGraph]:
+    """The graphs in files; one that cannot be read, and a file that is given twice, is a DumpError."""
+    graphs, given = [], dict[bytes, Path]()
+    for path in outputs:
+        try:
+            content = path.read_bytes()
+            graphs.append(load_model_cpp(path) if path.suffix == ".cpp" else load_graph(path))
+        except (OSError, UnicodeDecodeError) as error:
+            raise DumpError(f"{path.name}: {error}") from error
+        if content in given:
+            raise DumpError(f"{given[content]} and {path} are the same file: give every part once")
+        given[content] = path
+    return graphs
+
+
+def _rows(emitted: ir.Model, graph: QnnGraph, plan: Plan) -> list[TensorReadBack]:
+    """Every planned tensor as one graph has it."""
     renamed = _with_planned_sign(with_emitted_names(graph, emitted, plan), emitted, plan)
     read = read_graph(emitted, renamed, plan, "", BlockEncodings({}, b""))
-    rows = tuple(_as_stored(_in_float(row, renamed), renamed, plan) for row in read.tensors)
-    return replace(read, tensors=rows, evidence=evidence)
+    return [_as_stored(_in_float(row, renamed), renamed, plan) for row in read.tensors]
+
+
+def _worst(row: TensorReadBack, of_parts: Sequence[tuple[QnnGraph, TensorReadBack]]) -> TensorReadBack:
+    """What all parts together say of a planned tensor, or what one with integers has otherwise.
+
+    A part that is wholly in float has the quantized tensors that it exchanges in float: that is no change.
+    """
+    changes = (own for graph, own in of_parts if own.outcome is Outcome.CHANGED and _has_integers(graph))
+    return next(changes, row)
+
+
+def _has_integers(graph: QnnGraph) -> bool:
+    return any(tensor.dtype is not None and tensor.dtype.is_quantized for tensor in graph.tensors.values())
 
 
 def read_output(emitted: Path, outputs: Sequence[Path], plan: Plan) -> ConverterReport:
@@ -68,30 +102,32 @@ def _printed(log: Path) -> list[str]:
 def _graph_of_run(emitted: Path, outputs: Sequence[Path], plan: Plan) -> ReadBack:
     """What graphs say about the plan; a file that is no graph, or that of another model, is an error."""
     read = read_converted(emitted, outputs, plan)
-    names = ", ".join(map(str, outputs))
     if read.unparsed:
+        names = ", ".join(map(str, outputs))
         raise InputError(f"{names}: expected *_net.json or a .cpp that the converter wrote; {read.unparsed}")
-    if not any(
-        row.outcome not in (Outcome.NOT_FOUND, Outcome.ABSORBED) and row.detail != ZERO_BIAS for row in read.tensors
-    ):
-        raise InputError(f"{names}: no planned tensor of this run is in it; expected what was converted from this run")
+    for path in outputs:
+        rows = read_converted(emitted, [path], plan).tensors
+        if not any(
+            row.outcome not in (Outcome.NOT_FOUND, Outcome.ABSORBED) and row.detail != ZERO_BIAS for row in rows
+        ):
+            raise InputError(
+                f"{path}: no planned tensor of this run is in it; expected what was converted from this run"
+            )
     return read
 
 
 def _joined(graphs: Sequence[QnnGraph]) -> QnnGraph:
-    """The graph of all parts. A tensor that parts exchange is quantized if one of them has it quantized."""
+    """The graph of all parts. A tensor that parts exchange is quantized if one of them has it quantized.
+
+    Operators of two parts may have the same name: the converter numbers the Transposes that it adds.
+    """
     tensors: dict[str, QnnTensor] = {}
-    nodes: dict[str, QnnNode] = {}
     for graph in graphs:
-        for node in graph.nodes:
-            if node.name in nodes:
-                raise DumpError(f"{len(graphs)} graphs were given and two of them have the operator {node.name!r}")
-            nodes[node.name] = node
         for name, tensor in graph.tensors.items():
             known = tensors.get(name)
             if known is None or known.dtype is None or not known.dtype.is_quantized:
                 tensors[name] = tensor
-    return QnnGraph(tensors, tuple(nodes.values()))
+    return QnnGraph(tensors, tuple(node for graph in graphs for node in graph.nodes))
 
 
 def _with_planned_sign(graph: QnnGraph, emitted: ir.Model, plan: Plan) -> QnnGraph:

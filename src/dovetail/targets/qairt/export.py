@@ -33,6 +33,9 @@ READS = {
 _FLOATS = ("float16", "float32")
 _BIAS_BITS = 32
 _NO_SUCH_TENSOR = "your file has no tensor with these values: normalizing the graph changed them (a folded BatchNorm)"
+_ONE_CONSTANT = (
+    "your file has one constant for consumers that read it differently: give each its own, or drop keep_graph"
+)
 _ONE_ENTRY = "an encodings file has one entry per tensor, which cannot say how one operator reads it"
 
 
@@ -105,7 +108,8 @@ def exported(model: ir.Model, plan: Plan) -> Exported:
 def _symmetric_entries(model: ir.Model, plan: Plan) -> dict[str, TensorEncoding]:
     """The entries of tensors that a consumer requires to be symmetric and that have such values, marked as symmetric.
 
-    Tensors that share their qparams have the same entry, and so has a constant that joins them.
+    Tensors that share their qparams have the same entry, and so has a constant that joins them. A Conv and Relu that
+    write such a tensor are not fused: zero is not its lowest integer.
     """
     groups: dict[str, QParams] = {}
     for node in model.graph:
@@ -169,10 +173,18 @@ def encodings_file(model: ir.Model, entries: Mapping[str, TensorEncoding], versi
 
 
 def by_original_name(model: ir.Model, entries: Mapping[str, TensorEncoding]) -> dict[str, TensorEncoding]:
-    """The entries of tensors that the caller's own file has, by their names there."""
+    """The entries of tensors that the caller's own file has, by their names there; the first one of several."""
+    return {name: several[0] for name, several in _all_by_original_name(model, entries).items()}
+
+
+def _all_by_original_name(model: ir.Model, entries: Mapping[str, TensorEncoding]) -> dict[str, list[TensorEncoding]]:
+    """All entries of each tensor of the caller's own file: of a constant and its copies, each has one."""
     values = {str(value.name): value for value in each_value(model.graph)}
-    origins = {name: origin_of(values[name]) for name in entries if name in values}
-    return {origin.name: replace(entries[name], name=origin.name) for name, origin in origins.items() if origin.exact}
+    found: dict[str, list[TensorEncoding]] = {}
+    for name, entry in entries.items():
+        if name in values and (origin := origin_of(values[name])).exact:
+            found.setdefault(origin.name, []).append(replace(entry, name=origin.name))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +258,25 @@ def without_original_name(model: ir.Model, entries: Mapping[str, TensorEncoding]
         for name, entry in entries.items()
         if name in values and not origin_of(values[name]).exact and entry.bits != _BIAS_BITS
     )
+
+
+def with_two_entries(model: ir.Model, entries: Mapping[str, TensorEncoding]) -> tuple[Difference, ...]:
+    """The tensors of the caller's own file that would need two unequal entries: a constant with two consumers.
+
+    Biases are not among them: their scale follows from their layer.
+    """
+    rows = []
+    for name, several in _all_by_original_name(model, entries).items():
+        planned = [entry for entry in several if entry.bits != _BIAS_BITS or entry.is_float]
+        others = [entry for entry in planned if entry != planned[0]]
+        rows += [Difference(name, _entry_text(entry), _entry_text(planned[0]), _ONE_CONSTANT) for entry in others]
+    return tuple(rows)
+
+
+def _entry_text(entry: TensorEncoding) -> str:
+    if entry.is_float or entry.scale.size != 1:
+        return entry.dtype_text
+    return f"{entry.dtype_text} with scale {float(entry.scale):.6g} and zero point {int(entry.zero_point)}"
 
 
 def not_predicted(model: ir.Model, plan: Plan, predicted: Mapping[str, PredictedTensor]) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from dovetail.targets.qairt.export import (
     not_predicted,
     part_entries,
     version_of,
+    with_two_entries,
     without_original_name,
 )
 from dovetail.targets.qairt.facts import fact
@@ -121,7 +122,8 @@ def ways_out(model: ir.Model, plan: Plan, export: Exported, facts: QairtFacts, p
         if name in predictions:
             differs = not_as_planned(model, plan, export, predictions[name])
             if facts.keep_graph:
-                differs = (*differs, *without_original_name(model, entries[name]))
+                unnamed = without_original_name(model, entries[name])
+                differs = (*differs, *unnamed, *with_two_entries(model, export.entries))
             left = not_predicted(model, plan, predictions[name])
             way = replace(way, differs=differs, not_predicted=left, notes=tuple(map(str, export.lost)))
         if name is WayName.SPLIT:

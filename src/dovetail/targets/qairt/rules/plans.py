@@ -64,17 +64,19 @@ def operand_not_in_its_entry(subject: CheckInput) -> Iterator[Finding]:
 
     ## What it finds
     With `fit`, and with `check --encodings`: inputs that HTP requires in another dtype than the tensor is stored in, as
-    a second operand of a MatMul that has 16 bits, before v73: its kernels read 8.
+    a second operand of a MatMul that has 16 bits: before v73 its kernels read 8, from v73 on symmetric ones. Entries of
+    your own file are kept as they are, and reported here.
 
     ## Why it matters
     An encodings file has one entry per tensor, and cannot say how one operator reads it: also not that the direct
     branch of a 16-bit SiLU has a scale of its own, without which HTP computes some sizes wrongly. What the converter
-    does there is not known. `fit` plans for this target so that the entries say all of it: the tensor is symmetric if a
-    consumer requires that, a tensor between float and integer operators is quantized where it is written, and an
-    operator that would need a conversion computes in float. What is left is reported here.
+    does there is not known. Without such a file, `fit` plans so that the entries say all of it: the tensor is
+    symmetric if a consumer requires that, a tensor between float and integer operators is quantized where it is
+    written, and an operator that would need a conversion computes in float. What is left is reported here.
 
     ## How to fix it
-    Quantize the tensor with the bits that the operator reads, or keep the operator in float (`--keep NODE=fp16`).
+    Quantize the tensor with the bits that the operator reads, symmetrically if it must be, or keep the operator in
+    float (`--keep NODE=fp16`).
 
     ## Seen on
     {facts}
