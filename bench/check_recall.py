@@ -95,7 +95,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(_line(row.name, [row]), flush=True)
             _print_detail(row, given.detail)
     _print_totals(rows)
-    return int(not rows)
+    asked = len(given.network or NETWORKS) * len(given.precision or PRECISIONS)
+    print(f"{len(rows)} of {asked} models measured")
+    return int(len(rows) < asked)
 
 
 class NotMeasured(Exception):

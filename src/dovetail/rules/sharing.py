@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import onnx_ir as ir
 
 from dovetail.encoding import QParams
 from dovetail.finding import Finding, Severity
+from dovetail.model.edit import constant_of
 from dovetail.model.origin import nodes_of, origin_of
 from dovetail.model.place import at_tensor
+from dovetail.numerics.affine import dequantize, quantize
+from dovetail.plan.constraints import Operand, Unit
 from dovetail.plan.validate import storage_on_edge
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
+from dovetail.storage import Plan
 
 
 @rule("Q301")
@@ -23,8 +28,8 @@ def different_quantization_around_data_movement_op(subject: CheckInput) -> Itera
     Transpose, Reshape and every other operator that, according to the target's table, passes its input's quantization
     through to its output, if the data input and the output are both quantized but with different scales, zero points
     or dtypes. An explicit conversion before the operator (a Q/DQ pair with the output's scale and zero point) is
-    allowed, and so are operators whose kernel on the target converts (on HTP Concat, DepthToSpace, Pad, Slice and
-    Split).
+    allowed, and so are operators whose kernel on the target converts between scales and zero points of one dtype (on
+    HTP Concat, DepthToSpace, Pad, Slice and Split), unless the value of a Pad is outside the range of its data.
 
     ## Why it matters
     The kernel copies integers. If the output has a different scale or zero point, the same integers represent
@@ -47,14 +52,13 @@ def different_quantization_around_data_movement_op(subject: CheckInput) -> Itera
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graphs, 8 and 16 bits: with different scales or zero
       points Expand, Flatten, Gather, GatherElements, MaxPool, Reshape, Resize, Squeeze, Tile and Unsqueeze run in float
       between Dequantize and Quantize, the compiler inserts a Convert at a Transpose, and SpaceToDepth copies the
-      integers (9 to 13 dB). Concat, DepthToSpace, Pad, Slice and Split convert and agree with the simulation.
+      integers (9 to 13 dB). Concat, DepthToSpace, Pad, Slice and Split convert and agree with the simulation; from
+      uint8 to uint16 all five run in float, and a Pad with 100 beside data up to 2.55 pads with 1.
     """
     if subject.plan is None:
         return
     severity = Severity.WARNING if subject.table.runs_float_between else Severity.ERROR
     for unit in subject.problem.units:
-        if unit.support is not None and unit.support.requantizes:
-            continue
         for operand in unit.shared():
             input_qparams = storage_on_edge(subject.plan, operand.edge, operand.name)
             for output in unit.outputs:
@@ -62,8 +66,28 @@ def different_quantization_around_data_movement_op(subject: CheckInput) -> Itera
                 output_qparams = None if choice is None else choice.storage
                 if not isinstance(input_qparams, QParams) or not isinstance(output_qparams, QParams):
                     continue
+                if _is_converted(subject.plan, unit, operand, input_qparams, output_qparams):
+                    continue
                 if input_qparams != output_qparams:
                     yield _finding(unit.nodes[0], operand.value, input_qparams, output, output_qparams, severity)
+
+
+def _is_converted(plan: Plan, unit: Unit, operand: Operand, input_qparams: QParams, output_qparams: QParams) -> bool:
+    """Whether the target's kernel converts an input to the scale and zero point of the output, and clips nothing.
+
+    A constant beside the data (the value of a Pad) gets the scale and zero point of the data.
+    """
+    if unit.support is None or not unit.support.requantizes or input_qparams.dtype is not output_qparams.dtype:
+        return False
+    if unit.support.shares is None or operand.slot == 0:
+        return True
+    data = next((other for other in unit.operands if other.slot == 0), None)
+    stored = None if data is None else storage_on_edge(plan, data.edge, data.name)
+    value = constant_of(operand.value)
+    if value is None or not isinstance(stored, QParams):
+        return False
+    rounded = dequantize(quantize(value, stored), stored)
+    return bool(np.all(np.abs(rounded - value) <= stored.scale.max()))
 
 
 def _finding(

@@ -13,7 +13,7 @@ from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import LINEAR, Operation, dtype_text, operations, original_name, say
 from dovetail.rules.rule import rule
 from dovetail.storage import Storage
-from dovetail.targets.htp.rules.in_float import float_fallback_severity, float_fallback_text
+from dovetail.targets.htp.rules.in_float import chip_of, float_fallback_severity, float_fallback_text
 from dovetail.targets.htp.rules.kernels import IN_FLOAT_ONLY
 from dovetail.targets.htp.rules.shapes import second_matmul_operand
 
@@ -253,15 +253,16 @@ def batch_norm_with_16_bit_parameters(subject: CheckInput) -> Iterator[Finding]:
 
 @rule("Q111")
 def unsigned_16_bit_weight(subject: CheckInput) -> Iterator[Finding]:
-    """A Conv has a uint16 weight, which HTP converts to int16.
+    """A Conv or MatMul has a uint16 weight, which HTP converts to int16 or rejects.
 
     ## What it finds
-    In QDQ models: Conv and ConvTranspose with a weight in uint16, from v73 on. Tools do this where weights are
+    In QDQ models: Conv, ConvTranspose and MatMul with a constant weight in uint16. Tools do this where weights are
     Constant nodes, which they take for activations.
 
     ## Why it matters
-    The provider inserts a Convert to int16 with zero point 0 in front of the operator, so it computes with other
-    integers than the simulation. A 16-bit weight also takes twice the memory and more time than an 8-bit one.
+    From v73 on the provider inserts a Convert to int16 with zero point 0 in front of the operator, so it computes with
+    other integers than the simulation; before v73 the model does not compile. A 16-bit weight also takes twice the
+    memory and more time than an 8-bit one.
 
     ## How to fix it
     Make the weights initializers before the model is quantized, or quantize them to int8 per channel. `dovetail fit`
@@ -269,18 +270,22 @@ def unsigned_16_bit_weight(subject: CheckInput) -> Iterator[Finding]:
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graph: PP-OCRv6's direction classifier as
-      onnxruntime's quantizer exports it, w8a16: a Convert from uint16 to int16 before each of 53 convolutions.
+      onnxruntime's quantizer exports it, w8a16: a Convert from uint16 to int16 before each of 53 convolutions, and
+      before a MatMul. A Conv for v68 is rejected ("has incorrect Value 68, expected >= 73").
     """
+    severity, effect = Severity.WARNING, "converts to int16"
+    if not chip_of(subject).has_int16_operands:
+        severity, effect = Severity.ERROR, "rejects before v73"
     for operation in operations(subject):
         weight = operation.input_at(1)
-        if operation.op not in ("Conv", "ConvTranspose") or not operation.in_integers or weight is None:
+        if operation.op not in ("Conv", "ConvTranspose", "MatMul") or not operation.in_integers or weight is None:
             continue
-        if weight[1].dtype is DType.U16:
+        if weight[0].constant and weight[1].dtype is DType.U16:
             name = original_name(weight[0])
             yield Finding(
                 "Q111",
                 at_node(operation.node, weight[0].edge),
-                f"{say(operation.node)} has the weight {name!r} in uint16, which HTP converts to int16",
-                Severity.WARNING,
+                f"{say(operation.node)} has the weight {name!r} in uint16, which HTP {effect}",
+                severity,
                 fix=f"make {name!r} an initializer before the model is quantized, or quantize it to int8 per channel",
             )

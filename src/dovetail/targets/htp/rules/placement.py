@@ -312,6 +312,8 @@ def _moved_to_where(operation: Operation, by_input: Mapping[str, list[Operation]
         return []
     chain = [operation]
     while not any(isinstance(storage, QParams) for storage in chain[-1].outputs):
+        if any(value.is_graph_output() for value in chain[-1].unit.outputs):
+            return []
         readers = [reader for value in chain[-1].unit.outputs for reader in by_input.get(value.name or "", [])]
         support = readers[0].unit.support if len(readers) == 1 else None
         if support is None or not support.quantized_early:

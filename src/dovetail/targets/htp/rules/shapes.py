@@ -216,7 +216,20 @@ def operator_with_unknown_shape(subject: CheckInput) -> Iterator[Finding]:
 # "incorrect Rank 5" between Q/DQ pairs and in float, or no kernel when the graph is finalized.
 _RANK_4 = frozenset(
     (
-        *("ArgMax", "Atan", "Ceil", "Cos", "CumSum", "Elu", "Floor", "Log", "LogSoftmax", "LpNormalization", "Neg"),
+        *(
+            "ArgMax",
+            "ArgMin",
+            "Atan",
+            "Ceil",
+            "Cos",
+            "CumSum",
+            "Elu",
+            "Floor",
+            "Log",
+            "LogSoftmax",
+            "LpNormalization",
+            "Neg",
+        ),
         *("ReduceL2", "ReduceMin", "Round", "ScatterElements", "Sign", "Sin", "Softplus", "Sqrt", "Tanh"),
     )
 )
@@ -231,9 +244,9 @@ def operator_without_kernel_of_rank_5(subject: CheckInput) -> Iterator[Finding]:
 
     ## What it finds
     In QDQ models and in float models after the rewrites of `dovetail fit`: Neg, Sqrt, Sin, Cos, Tanh, Log, LogSoftmax,
-    Softplus, Elu, Ceil, Floor, Round, Sign, Atan, ArgMax, CumSum, LpNormalization, ReduceL2, ReduceMin and
-    ScatterElements of rank 5, Gelu of rank 5 between Q/DQ pairs, and MatMul of rank 5 by a constant. LayerNormalization
-    has rule Q603.
+    Softplus, Elu, Ceil, Floor, Round, Sign, Atan, ArgMax, ArgMin, CumSum, LpNormalization, ReduceL2, ReduceMin and
+    ScatterElements of rank 5, Gelu of rank 5 between Q/DQ pairs, and MatMul of rank 5 by a constant without a bias (an
+    Add behind it makes it a linear layer, which compiles). LayerNormalization has rule Q603.
 
     ## Why it matters
     HTP supports most operators up to rank 5, but these only up to rank 4. The node runs on the CPU, or the model does
@@ -250,11 +263,12 @@ def operator_without_kernel_of_rank_5(subject: CheckInput) -> Iterator[Finding]:
       accepted.
     """
     quantized = {op.node for op in operations(subject) if op.in_integers}
+    with_bias = {op.node for op in operations(subject) if op.op == "Gemm"}
     for node in subject.model.graph:
         ranks = [len(shape) for v in (*node.inputs[:1], *node.outputs) if (shape := shape_of(v)) is not None]
         rank = max(ranks, default=0)
         limited = op_key(node) in _RANK_4 or (op_key(node) in _RANK_4_IN_INTEGERS and node in quantized)
-        by_constant = is_op(node, "MatMul") and constant_of(node.inputs[1]) is not None
+        by_constant = is_op(node, "MatMul") and node not in with_bias and constant_of(node.inputs[1]) is not None
         if rank > _HIGHEST and (limited or by_constant):
             yield Finding(
                 "Q607",
