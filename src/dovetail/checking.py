@@ -47,9 +47,9 @@ def check_file(
     """Return the findings on a model file; the file is not changed.
 
     A float model is checked in the form that would be quantized, so that what normalization fixes is not reported. A
-    QDQ model is checked as it is; a quantized type that no target supports is its only finding. An unknown input shape
-    is a finding, and the only one: what else is found without shapes may not be true. With calibration data it is an
-    error, because the model cannot be run.
+    QDQ model is checked as it is; a quantized type that Dovetail does not support is its only finding. An unknown input
+    shape is a finding, and the only one: what else is found without shapes may not be true. With calibration data it is
+    an error, because the model cannot be run.
     """
     if calibration is not None:  # the caller's own code may read the data
         return _check_file(path, target, shapes, calibration)

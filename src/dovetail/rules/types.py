@@ -1,4 +1,4 @@
-"""Q1: types of quantized tensors that no target supports."""
+"""Q1: types of quantized tensors that Dovetail does not support."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def unsupported_nodes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.DataType]]:
 
 @rule("Q112")
 def unsupported_quantized_type(subject: CheckInput) -> Iterator[Finding]:
-    """A tensor is quantized to a type that no target supports.
+    """A tensor is quantized to a type that Dovetail does not support.
 
     ## What it finds
     In QDQ models: QuantizeLinear and DequantizeLinear with a type other than int4, uint4, int8, uint8, int16, uint16,
@@ -54,7 +54,7 @@ def unsupported_quantized_type(subject: CheckInput) -> Iterator[Finding]:
         yield Finding(
             "Q112",
             at_tensor(value),
-            f"{str(at_tensor(value))!r} is quantized to {str(element).lower()}, which no target supports",
+            f"{str(at_tensor(value))!r} is quantized to {str(element).lower()}, which Dovetail does not support",
             Severity.ERROR,
             fix="quantize it to float8e4m3fn or int8: `dovetail fit` does this from the float model",
         )

@@ -165,7 +165,7 @@ def unsupported_type_of_constant(subject: CheckInput) -> Iterator[Finding]:
 
     ## How to fix it
     Leave biases in float: the builder adds them in float. Quantize weights to int8 with zero point 0. `dovetail repair`
-    does both.
+    does both; a model of which only the weights are quantized needs `--precision`.
 
     ## Seen on
     - tensorrt: tensorrt-rtx 1.7.1.116, sm89: a DequantizeLinear of an int32 bias is rejected ("input has type Int32 but
