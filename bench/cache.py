@@ -14,6 +14,7 @@ from pathlib import Path
 
 import dovetail
 from dovetail import zoo
+from dovetail.clock import cpu_seconds
 from dovetail.report.result import Result
 from dovetail.targets.tool_cache import FOLDER_VARIABLE
 
@@ -40,7 +41,7 @@ def main() -> None:
 def timed_fit(target: str, precision: str, output: Path) -> tuple[float, Result]:
     """One run with the target's baselines: CPU seconds, and its result."""
     model = zoo.load(MODEL)
-    before = _cpu_seconds()
+    before = cpu_seconds()
     result = dovetail.fit(
         model.model_path,
         target=target,
@@ -49,12 +50,7 @@ def timed_fit(target: str, precision: str, output: Path) -> tuple[float, Result]
         output=output,
         baselines="all",
     )
-    return _cpu_seconds() - before, result
-
-
-def _cpu_seconds() -> float:
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    return cpu_seconds() - before, result
 
 
 if __name__ == "__main__":

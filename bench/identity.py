@@ -51,7 +51,7 @@ import onnx
 import dovetail
 from bench.identity_cases import Case, Source, cases, sources
 from dovetail.backend import Artifact, CompileResult
-from dovetail.clock import Reporter
+from dovetail.clock import Reporter, cpu_seconds
 from dovetail.trials.workbench import Workbench
 
 Row = dict[str, Any]
@@ -114,9 +114,9 @@ def _rows(selected: list[Case], options: argparse.Namespace) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="identity-") as temporary:
         folder = options.exports or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        before = _cpu_seconds()
+        before = cpu_seconds()
         models = sources((case.model for case in selected), folder)
-        print(f"{_cpu_seconds() - before:6.1f} s  models exported", flush=True)
+        print(f"{cpu_seconds() - before:6.1f} s  models exported", flush=True)
         with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
             run_case = partial(make_row, quick=options.quick)
             for row, seconds in pool.map(run_case, selected, [models[case.model] for case in selected]):
@@ -128,19 +128,19 @@ def _rows(selected: list[Case], options: argparse.Namespace) -> Iterator[Row]:
 
 def make_row(case: Case, source: Source, *, quick: bool = False) -> tuple[Row, float]:
     """Run one case and return its row and its CPU seconds, including child processes."""
-    before = _cpu_seconds()
+    before = cpu_seconds()
     row: Row = {"row": case.row, "input": _sha256(source.path.read_bytes())}
     for attempt in range(_ATTEMPTS):
         with tempfile.TemporaryDirectory(prefix=f"identity-{attempt}-") as folder:
             run, model = Path(folder) / "run", Path(folder) / source.path.name
             shutil.copyfile(source.path, model)  # a compiler may write files next to it
             try:
-                return {**row, **_outcome(case, model, source, run, quick or case.emit_only)}, _cpu_seconds() - before
+                return {**row, **_outcome(case, model, source, run, quick or case.emit_only)}, cpu_seconds() - before
             except _ShortPathHashError:
                 continue
             except (dovetail.InputError, dovetail.BackendError) as error:
                 message = str(error).replace(str(run), "RUN").replace(str(model), model.name)
-                return {**row, "refused": message}, _cpu_seconds() - before
+                return {**row, "refused": message}, cpu_seconds() - before
     raise RuntimeError(
         f"{case.row}: the hashes of {_ATTEMPTS} paths were all too short (about one in twenty is); run it again"
     )
@@ -243,10 +243,6 @@ def without_partition_names(content: bytes) -> bytes:
 
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _cpu_seconds() -> float:
-    return sum(os.times()[:4])
 
 
 def read_rows(path: Path) -> dict[str, Row]:

@@ -13,6 +13,22 @@ def silent(stage: str, done: int, total: int | None) -> None:
     """A reporter that does nothing."""
 
 
+# CPU time that the system does not count for this process or for its children that have ended.
+_ALSO: list[Callable[[], float]] = []
+
+
+def also_count(seconds: Callable[[], float]) -> None:
+    """Count the CPU seconds that this function returns, too."""
+    _ALSO.append(seconds)
+
+
+def cpu_seconds() -> float:
+    """The CPU time of this process and of its children so far."""
+    times = os.times()
+    own = times.user + times.system + times.children_user + times.children_system
+    return own + sum(seconds() for seconds in _ALSO)
+
+
 class Clock:
     """CPU seconds per stage, child processes included; time in a nested stage counts for that stage only."""
 
@@ -40,12 +56,7 @@ class Clock:
         self._report(self._open[-1] if self._open else "", done, total)
 
     def _settle(self) -> None:
-        now = _cpu_seconds()
+        now = cpu_seconds()
         if self._open:
             self.timings_s[self._open[-1]] += now - self._since
         self._since = now
-
-
-def _cpu_seconds() -> float:
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system

@@ -14,7 +14,9 @@ import pytest
 
 import dovetail
 from dovetail.errors import UnfinishedError
+from dovetail.targets import child
 from dovetail.targets.child import DEFAULT_LIMITS, Limit, Limits, allow_children, run_child, stop_children
+from tests.processes import is_running, wait_for
 
 
 def answer(number: int) -> dict[str, int]:
@@ -66,6 +68,9 @@ def die_of_hunger() -> None:
 
 
 HERE = "tests.targets.test_child"
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+NEEDS_SERVERS = pytest.mark.skipif(not child.HAS_SERVERS, reason="children are not forked on this system")
+FORKS = [pytest.param(True, marks=NEEDS_SERVERS, id="forked"), pytest.param(False, id="started")]
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +78,14 @@ def _children_find_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[2]}{os.pathsep}{Path(dovetail.__file__).parents[1]}")
 
 
-def test_the_answer_comes_back_and_the_log_is_kept() -> None:
+@pytest.fixture(params=FORKS)
+def forks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether children are forked from a server or started, each as a process of its own."""
+    monkeypatch.setattr(child, "HAS_SERVERS", request.param)
+    return bool(request.param)
+
+
+def test_the_answer_comes_back_and_the_log_is_kept(forks: bool) -> None:
     result = run_child(f"{HERE}:answer", {"number": 21})
     assert result.answer == {"twice": 42}
     assert (result.error, result.finished, result.limit) == ("", True, None)
@@ -92,69 +104,53 @@ def test_the_answer_comes_back_and_the_log_is_kept() -> None:
     ],
 )
 def test_what_did_not_come_to_its_end_is_said_in_one_sentence(
-    name: str, limits: Limits, said: str, limit: Limit | None
+    name: str, limits: Limits, said: str, limit: Limit | None, forks: bool
 ) -> None:
     result = run_child(f"{HERE}:{name}", {}, who="the tool", limits=limits)
     assert (result.answer, result.finished, result.limit) == (None, False, limit)
     assert said in result.error
 
 
-def test_what_a_component_raises_is_its_own_answer() -> None:
+def test_what_a_component_raises_is_its_own_answer(forks: bool) -> None:
     result = run_child(f"{HERE}:refuse", {})
     assert (result.answer, result.error, result.finished) == (None, "RuntimeError: no kernel", True)
 
 
-def test_what_was_printed_before_a_hang_is_kept() -> None:
+def test_what_was_printed_before_a_hang_is_kept(forks: bool) -> None:
     assert "about to hang" in run_child(f"{HERE}:hang", {}, limits=Limits(time_s=3.0)).log
 
 
-def test_a_component_that_reads_its_input_finds_none() -> None:
+def test_a_component_that_reads_its_input_finds_none(forks: bool) -> None:
     assert run_child(f"{HERE}:read_input", {}).answer == {"input": ""}
 
 
-def is_running(pid: int) -> bool:
-    """A process that has ended and that nobody waited for does not count."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_for(condition: object, seconds: float = 30.0) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():  # type: ignore[operator]
-            return True
-        time.sleep(0.02)
-    return False
-
-
-PARENT = "from dovetail.targets.child import run_child; run_child({function!r}, {{'file': {file!r}}})"
+FORKING = "from dovetail.targets import child; child.HAS_SERVERS = {forks}"
+PARENT = FORKING + "; child.run_child({function!r}, {{'file': {file!r}}})"
 # The same without the kernel's help, as on systems other than Linux.
 WATCHING = """
 import os, sys, time
-from dovetail.targets import child
-child.ctypes.CDLL = lambda name: type("Libc", (), {"prctl": staticmethod(lambda *_: -1)})
+from dovetail.targets import child_main
+child_main.ctypes.CDLL = lambda name: type("Libc", (), {"prctl": staticmethod(lambda *_: -1)})
 sys.argv = sys.argv[1:]
-sys.exit(child.main(sys.argv[0]))
+sys.exit(child_main.main(sys.argv[0]))
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@ON_LINUX
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_child_ends_with_its_parent(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_child_ends_with_its_parent(tmp_path: Path, number: signal.Signals, forks: bool) -> None:
     file = tmp_path / "pid"
-    source = PARENT.format(function=f"{HERE}:write_pid_and_hang", file=str(file))
+    source = PARENT.format(forks=forks, function=f"{HERE}:write_pid_and_hang", file=str(file))
     parent = subprocess.Popen([sys.executable, "-c", source])
     assert wait_for(lambda: file.exists() and file.read_text())
-    child = int(file.read_text())
-    assert is_running(child)
+    pid = int(file.read_text())
+    assert is_running(pid)
     parent.send_signal(number)
     parent.wait()
-    assert wait_for(lambda: not is_running(child), 10)
+    assert wait_for(lambda: not is_running(pid), 10)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@ON_LINUX
 def test_without_the_kernels_help_a_child_watches_its_parent(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     source = f"""
@@ -162,18 +158,18 @@ import subprocess
 from dovetail.targets import child
 real = subprocess.Popen
 child.subprocess.Popen = lambda command, **options: real([command[0], "-c", {WATCHING!r}, command[-1]], **options)
-""" + PARENT.format(function=f"{HERE}:write_pid_and_hang", file=str(file))
+""" + PARENT.format(forks=False, function=f"{HERE}:write_pid_and_hang", file=str(file))
     parent = subprocess.Popen([sys.executable, "-c", source])
     assert wait_for(lambda: file.exists() and file.read_text())
-    child = int(file.read_text())
+    pid = int(file.read_text())
     time.sleep(0.5)
-    assert is_running(child)
+    assert is_running(pid)
     parent.kill()
     parent.wait()
-    assert wait_for(lambda: not is_running(child), 10)
+    assert wait_for(lambda: not is_running(pid), 10)
 
 
-def test_stopping_children_ends_those_of_all_threads(tmp_path: Path) -> None:
+def test_stopping_children_ends_those_of_all_threads(tmp_path: Path, forks: bool) -> None:
     files = [tmp_path / str(number) for number in range(2)]
     start = time.monotonic()
     with ThreadPoolExecutor(2) as pool:
@@ -191,11 +187,11 @@ def test_stopping_children_ends_those_of_all_threads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ulimit", ["-v", "-Sv"])
-def test_the_memory_limit_stays_within_that_of_the_shell(ulimit: str) -> None:
+def test_the_memory_limit_stays_within_that_of_the_shell(ulimit: str, forks: bool) -> None:
     """``ulimit -v`` sets a hard limit, which no process may raise."""
     pytest.importorskip("resource", reason="this system has no such limits")
     source = (
-        "from dovetail.targets.child import Limits, run_child\n"
+        f"{FORKING.format(forks=forks)}; from dovetail.targets.child import Limits, run_child\n"
         f"print(run_child('{HERE}:own_limits', {{}}).answer['memory'])\n"
         f"print(run_child('{HERE}:eat', {{}}, who='the tool', limits=Limits(memory_bytes=9 << 30)).error)\n"
         f"print(run_child('{HERE}:own_limits', {{}}, limits=Limits(memory_bytes=1 << 30)).answer['memory'])\n"

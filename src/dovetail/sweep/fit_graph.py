@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dovetail.backend import MODEL, CompileResult, Runner, Sample
+from dovetail.clock import cpu_seconds
 from dovetail.config import options_from
 from dovetail.errors import BackendError, InputError, UnfinishedError
 from dovetail.finding import Severity, Status
@@ -54,7 +54,7 @@ class FitRequest:
 
 def fit_graph(request: FitRequest) -> Outcome:
     """Fit a graph and say what is wrong with the result; bad input and rejected graphs are failures, not errors."""
-    before = _cpu_s()
+    before = cpu_seconds()
     with tempfile.TemporaryDirectory(prefix="dovetail-sweep-") as folder:
         try:
             outcome = fit_into(request, Path(folder) / "run")
@@ -64,7 +64,7 @@ def fit_graph(request: FitRequest) -> Outcome:
             outcome = Outcome((Failure(FailureKind.REFUSED, str(error)),))
         except Exception as error:  # noqa: BLE001 - any other exception is a defect that the sweep looks for
             outcome = Outcome((Failure(FailureKind.UNEXPECTED, f"{type(error).__name__}: {error}"),))
-    return replace(outcome, cpu_s=round(_cpu_s() - before, 2))
+    return replace(outcome, cpu_s=round(cpu_seconds() - before, 2))
 
 
 def fit_into(request: FitRequest, run: Path) -> Outcome:
@@ -136,8 +136,3 @@ def _workarounds(result: Result, job: Job) -> tuple[str, ...]:
     knobs = {knob.name for knob in job.target.knobs if knob.decide is decide_nothing}
     tried = [decision for decision in result.decisions if decision.knob in knobs]
     return tuple(str(decision) for decision in tried if not any(a.failure for a in decision.alternatives))
-
-
-def _cpu_s() -> float:
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system

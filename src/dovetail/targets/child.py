@@ -1,13 +1,12 @@
 """Running a vendor component in a child process: a crash, a hang or a flood of memory takes down only the child.
 
 The child imports one function by name and calls it with plain JSON arguments; its answer comes back through a file,
-so that whatever the component prints cannot be mistaken for it.
+so that whatever the component prints cannot be mistaken for it. Where the system allows it, the child is forked from a
+process that has done the imports before (``child_server``).
 """
 
 from __future__ import annotations
 
-import ctypes
-import importlib
 import json
 import os
 import re
@@ -19,10 +18,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from threading import BoundedSemaphore, RLock, Thread
+from threading import BoundedSemaphore, RLock
 from typing import Any
 
-from dovetail.errors import InputError, UnfinishedError
+from dovetail.clock import also_count
+from dovetail.errors import UnfinishedError
+from dovetail.targets.child_main import allowed_memory
+from dovetail.targets.child_servers import HAS_SERVERS, SERVERS
 
 # How a component that ran into the memory limit says so, as an exception or as its last words.
 _OUT_OF_MEMORY = re.compile(r"MemoryError|std::bad_alloc|[Cc]annot allocate memory|failed to map segment")
@@ -31,8 +33,6 @@ _LAST_WORDS_CHARS = 2000
 _CORES = BoundedSemaphore(os.cpu_count() or 1)
 # How long what a stopped child printed may take to arrive.
 _LAST_OUTPUT_S = 5.0
-# From linux/prctl.h.
-_PR_SET_PDEATHSIG = 1
 
 
 class Limit(StrEnum):
@@ -78,6 +78,7 @@ class _Children:
 
 
 _CHILDREN = _Children()
+also_count(SERVERS.cpu_seconds)
 
 
 def stop_children() -> None:
@@ -86,6 +87,7 @@ def stop_children() -> None:
         _CHILDREN.stopping = True
         for process in _CHILDREN.running:
             process.kill()
+        SERVERS.kill()
 
 
 def allow_children() -> None:
@@ -107,7 +109,7 @@ def run_child(
     ``who``: what messages call it. ``folder``: its working directory, the caller's own by default.
     """
     who = who or function
-    memory_bytes = _memory_limit(limits.memory_bytes)
+    memory_bytes = allowed_memory(limits.memory_bytes)
     with tempfile.TemporaryDirectory(prefix="dovetail-child-") as name:
         answer = Path(name) / "answer.json"
         request = {
@@ -115,12 +117,10 @@ def run_child(
             "arguments": dict(arguments),
             "answer": str(answer),
             "memory_limit_bytes": memory_bytes,
-            "folder": None if folder is None else str(folder),
-            "parent": os.getpid(),
+            "folder": os.getcwd() if folder is None else str(folder.absolute()),
         }
-        command = [sys.executable, "-m", "dovetail.targets.child", json.dumps(request)]
         with _CORES:  # the time limit counts from when the child starts
-            code, output = _run(command, limits.time_s)
+            code, output = (_fork if HAS_SERVERS else _start)(request, limits.time_s)
         log = output.decode(errors="replace")
         if code is None:
             message = f"{who} did not answer within {limits.time_s:g} s and was stopped"
@@ -137,13 +137,26 @@ def run_child(
     return ChildResult(None, f"{who} {_ending(code, log)}", log, False)
 
 
-def _run(command: list[str], time_limit_s: float) -> tuple[int | None, bytes]:
+def _fork(request: Mapping[str, Any], time_limit_s: float) -> tuple[int | None, bytes]:
     """Run a child to its end: its exit code, or None if it was stopped after the time limit, and what it printed."""
+    with _CHILDREN.lock:
+        _require_running()
+        server = SERVERS.of(request["function"].partition(":")[0])
+    return server.call(request, time_limit_s)
+
+
+def _require_running() -> None:
+    if _CHILDREN.stopping:
+        raise UnfinishedError("the program was interrupted")
+
+
+def _start(request: Mapping[str, Any], time_limit_s: float) -> tuple[int | None, bytes]:
+    """The same in a process that is started for it."""
+    command = [sys.executable, "-m", "dovetail.targets.child_main", json.dumps({**request, "parent": os.getpid()})]
     read_end, write_end = os.pipe()  # a child sees the end of its input when this process has ended
     try:
         with _CHILDREN.lock:
-            if _CHILDREN.stopping:
-                raise UnfinishedError("the program was interrupted")
+            _require_running()
             process = subprocess.Popen(command, stdin=read_end, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             _CHILDREN.running.add(process)
         try:
@@ -180,75 +193,3 @@ def _ending(code: int, log: str) -> str:
     except ValueError:
         name = ""
     return f"was killed by signal {-code}{name}"
-
-
-def main(text: str) -> int:
-    """The child's side."""
-    request = json.loads(text)
-    _end_with_parent(int(request["parent"]))
-    _limit_memory(int(request["memory_limit_bytes"]))
-    module_name, _, name = request["function"].partition(":")
-    function = getattr(importlib.import_module(module_name), name)
-    if request["folder"] is not None:
-        os.chdir(request["folder"])  # after the import, which a relative PYTHONPATH may serve
-    try:
-        content = {"answer": function(**request["arguments"])}
-    except InputError as error:
-        content = {"error": str(error)}
-    except Exception as error:  # noqa: BLE001 - whatever a closed component raises is its answer, reported by the parent
-        content = {"error": f"{type(error).__name__}: {error}"}
-    whole = Path(request["answer"])
-    part = whole.with_suffix(".part")
-    part.write_text(json.dumps(content))
-    part.replace(whole)  # a child that is killed while it writes has not answered
-    return 0
-
-
-def _end_with_parent(parent: int) -> None:
-    """Arrange that this process is killed when its parent has ended, however it ended."""
-    watched = os.dup(0)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)  # a component that reads its input sees that there is none
-    os.close(null)
-    if sys.platform == "linux" and _kill_with_parent(parent):
-        return
-    Thread(target=_watch, args=(watched,), daemon=True).start()
-
-
-def _kill_with_parent(parent: int) -> bool:
-    """Let the kernel do it; False if it does not offer that."""
-    if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
-        return False
-    if os.getppid() != parent:  # it had ended before
-        os._exit(1)
-    return True
-
-
-def _watch(input_end: int) -> None:
-    """Wait for the end of the input, which the parent holds open as long as it runs, and end this process."""
-    os.read(input_end, 1)
-    os._exit(1)
-
-
-def _memory_limit(limit_bytes: int) -> int:
-    """The limit, or the smaller one that this process itself has, as set by ``ulimit -v``."""
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return limit_bytes
-    own = (limit for limit in resource.getrlimit(resource.RLIMIT_AS) if limit != resource.RLIM_INFINITY)
-    return min((limit_bytes, *own))
-
-
-def _limit_memory(limit_bytes: int) -> None:
-    """Cap the address space, where the system has such a thing."""
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return
-    limit = _memory_limit(limit_bytes)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
