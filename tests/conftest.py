@@ -56,9 +56,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """The collected tests live to the end: garbage collection took a sixth of the time as it went through them."""
+    """Collect garbage seldom, and never in the collected tests, which live to the end: it took an eighth of the time."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.hookimpl(optionalhook=True)
