@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage seldom, and never in the collected tests, which live to the end: it took an eighth of the time."""
+    """Collect garbage seldom, and never in the collected tests, which live to the end: it took 1/8 of the time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)

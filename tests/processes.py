@@ -1,18 +1,24 @@
-"""What tests ask about other processes."""
+"""What tests ask about other processes, on Linux."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 
 def is_running(pid: int) -> bool:
     """A process that has ended and that nobody waited for does not count."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+        return _stat(pid)[0] != "Z"
+    except OSError:
         return False
+
+
+def calls_of(pid: int, module: str) -> list[int]:
+    """The running processes in which a process has functions of a module called: forked from its server."""
+    servers = [child for child in _children_of(pid) if _serves(child, module)]
+    return [call for server in servers for call in _children_of(server)]
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 30.0) -> bool:
@@ -22,3 +28,31 @@ def wait_for(condition: Callable[[], object], seconds: float = 30.0) -> bool:
             return True
         time.sleep(0.02)
     return False
+
+
+def _children_of(pid: int) -> Iterator[int]:
+    for path in Path("/proc").glob("[0-9]*"):
+        child = int(path.name)
+        try:
+            state, parent = _stat(child)
+        except OSError:  # it has ended
+            continue
+        if int(parent) == pid and state != "Z":
+            yield child
+
+
+def _stat(pid: int) -> tuple[str, str]:
+    """The state of a process, and its parent."""
+    state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    return state, parent
+
+
+def _serves(pid: int, module: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[1:-1] == [
+            "-m",
+            "dovetail.targets.child_server",
+            module,
+        ]
+    except OSError:  # it has ended
+        return False

@@ -24,9 +24,9 @@ def also_count(seconds: Callable[[], float]) -> None:
 
 def cpu_seconds() -> float:
     """The CPU time of this process and of its children so far."""
+    also = sum(seconds() for seconds in _ALSO)  # first: what has ended since is in the times of the system
     times = os.times()
-    own = times.user + times.system + times.children_user + times.children_system
-    return own + sum(seconds() for seconds in _ALSO)
+    return also + times.user + times.system + times.children_user + times.children_system
 
 
 class Clock:

@@ -39,7 +39,7 @@ def slow_data(count: int = 3000) -> str:
     return _DATA.replace("COUNT", str(count))
 
 
-def wait_for(path: Path, seconds: float = 60.0) -> None:
+def wait_for_file(path: Path, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not path.exists():
         assert time.monotonic() < end, f"{path} did not appear"

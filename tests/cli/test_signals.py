@@ -6,19 +6,20 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from dovetail.targets.child_servers import HAS_SERVERS
 from tests.cli.conftest import Run
-from tests.cli.small_run import ENVIRONMENT, FIT, SLOW_FIT, Start, slow_data, wait_for
+from tests.cli.small_run import ENVIRONMENT, FIT, SLOW_FIT, Start, slow_data, wait_for_file
+from tests.processes import calls_of, is_running, wait_for
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_interrupts_a_run_which_can_be_resumed(start: Start, work: Path, number: signal.Signals) -> None:
     process = start(*SLOW_FIT)
-    wait_for(work / "started")
+    wait_for_file(work / "started")
     process.send_signal(number)
     _, err = process.communicate(timeout=20)
     assert (process.returncode, err) == (130, "dovetail: interrupted; continue the run in run with --resume\n")
@@ -35,7 +36,7 @@ def test_a_run_that_was_being_replaced_is_restored(start: Start, run: Run, work:
     assert run(*FIT)[0] == 0
     before = {path: path.read_bytes() for path in (work / "run").rglob("*") if path.is_file()}
     process = start(*SLOW_FIT, "--force")
-    wait_for(work / "started")
+    wait_for_file(work / "started")
     process.send_signal(number)
     _, err = process.communicate(timeout=20)
     assert (process.returncode, err) == (130, "dovetail: interrupted; the earlier run in run is unchanged\n")
@@ -43,37 +44,21 @@ def test_a_run_that_was_being_replaced_is_restored(start: Start, run: Run, work:
     assert not list(work.glob(".*"))
 
 
-def compilers_of(pid: int) -> list[int]:
-    """The running children of a process that call the vendor's compiler."""
-    children = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
-            command = stat.with_name("cmdline").read_bytes()
-        except OSError:  # it has ended
-            continue
-        if int(parent) == pid and state != "Z" and b"dovetail.targets.xnnpack" in command:
-            children.append(int(stat.parent.name))
-    return children
+LOWERING = "dovetail.targets.xnnpack.lower"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(not HAS_SERVERS, reason="children are not forked on this system")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 130), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_a_compiler_does_not_outlive_the_run(start: Start, work: Path, number: signal.Signals, code: int) -> None:
     pytest.importorskip("executorch", reason="needs the package executorch")
     process = start("fit", "model.onnx", "--target", "xnnpack", *FIT[4:], "--no-cache")
-    end = time.monotonic() + 60
-    while not (children := compilers_of(process.pid)):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    calls: list[int] = []
+    assert wait_for(lambda: process.poll() is not None or calls.extend(calls_of(process.pid, LOWERING)) or calls, 60)
+    assert calls, process.communicate()
     process.send_signal(number)
     process.communicate(timeout=20)
     assert process.returncode == code
-    end = time.monotonic() + 10
-    while any(Path(f"/proc/{child}").exists() for child in children):
-        assert time.monotonic() < end, f"still running: {children}"
-        time.sleep(0.02)
+    assert wait_for(lambda: not any(is_running(call) for call in calls), 10)
 
 
 def test_a_signal_that_the_caller_ignores_stays_ignored(start: Start, work: Path) -> None:
@@ -82,14 +67,14 @@ def test_a_signal_that_the_caller_ignores_stays_ignored(start: Start, work: Path
     source = "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); "
     source += f"from dovetail.cli.main import main; main({list(SLOW_FIT)!r})"
     with subprocess.Popen([sys.executable, "-c", source], cwd=work, env=ENVIRONMENT, stdout=subprocess.DEVNULL) as job:
-        wait_for(work / "started")
+        wait_for_file(work / "started")
         job.send_signal(signal.SIGHUP)
         assert job.wait(60) == 0
 
 
 def test_a_second_run_into_the_same_folder_is_refused(start: Start, run: Run, work: Path) -> None:
     first = start(*SLOW_FIT)
-    wait_for(work / "started")
+    wait_for_file(work / "started")
     for options in ((), ("--force",), ("--resume",)):
         code, out, err = run(*FIT, *options)
         assert (code, out) == (2, "")
@@ -104,7 +89,7 @@ def test_a_second_run_into_the_same_folder_is_refused(start: Start, run: Run, wo
 
 def test_a_lock_of_a_process_that_was_killed_does_not_block(start: Start, run: Run, work: Path) -> None:
     process = start(*SLOW_FIT)
-    wait_for(work / "started")
+    wait_for_file(work / "started")
     process.kill()
     process.wait()
     assert (work / ".run.lock").exists()  # nobody could remove it

@@ -24,7 +24,10 @@ import dovetail
 from dovetail.errors import UnfinishedError
 from dovetail.finding import Status
 from dovetail.targets import open_target
+from dovetail.targets.child_servers import HAS_SERVERS
+from dovetail.targets.qnn_htp.compile import SESSION
 from tests.backends.qnn_htp.real_compiler import RELU, compile_text
+from tests.processes import calls_of
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
 
@@ -83,18 +86,17 @@ def test_a_compiler_that_runs_out_of_memory(limit_mb: int, tmp_path: Path) -> No
 
 
 @contextmanager
-def killing(mark: str, number: signal.Signals) -> Iterator[None]:
-    """Send a signal to the first child process whose compiler call contains ``mark``."""
+def killing_the_compiler(number: signal.Signals) -> Iterator[None]:
+    """Send a signal to the first process in which the compiler is called."""
     killed, stop = threading.Event(), threading.Event()
 
     def look() -> None:
         while not (killed.is_set() or stop.is_set()):
-            for child in _children():
-                if _is_compiler(child, mark):
-                    os.kill(child, number)
-                    killed.set()
-                    return
-            time.sleep(0.05)
+            for call in calls_of(os.getpid(), SESSION):
+                os.kill(call, number)
+                killed.set()
+                return
+            time.sleep(0.005)
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -106,22 +108,10 @@ def killing(mark: str, number: signal.Signals) -> Iterator[None]:
     assert killed.is_set()
 
 
-def _children() -> list[int]:
-    return [int(pid) for task in Path("/proc/self/task").glob("*/children") for pid in task.read_text().split()]
-
-
-def _is_compiler(child: int, mark: str) -> bool:
-    try:
-        command = Path(f"/proc/{child}/cmdline").read_bytes().decode()
-    except OSError:  # the process has ended
-        return False
-    return "build_in_child" in command and mark in command
-
-
-@pytest.mark.skipif(not list(Path("/proc/self/task").glob("*/children")), reason="needs Linux to find the child")
+@pytest.mark.skipif(not HAS_SERVERS, reason="children are not forked on this system")
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])
 def test_a_run_with_a_crashed_compiler_can_be_resumed(number: signal.Signals, tmp_path: Path) -> None:
-    with killing(str(tmp_path), number):
+    with killing_the_compiler(number):
         result = fitted(tmp_path)
     verdict = result.verdicts["compiled"]
     assert verdict.status is Status.NOT_CHECKED

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from dovetail.errors import InputError
+
+if TYPE_CHECKING:
+    from dovetail.rules.check_input import CheckInput
 
 ARCHITECTURES = (68, 69, 73, 75, 79, 81)
 # First architectures with float16 and with int16 second MatMul operands (onnxruntime-qnn 2.7.0, measured).
@@ -125,3 +129,11 @@ def _architecture(number: int, text: str) -> int:
         listed = ", ".join(f"v{architecture}" for architecture in ARCHITECTURES)
         raise InputError(f"{text}: unknown HTP architecture v{number}; expected one of {listed}")
     return number
+
+
+def chip_of(subject: CheckInput) -> Chip:
+    """Return the chip of the target that is checked."""
+    chip = getattr(subject.facts, "chip", None)
+    if not isinstance(chip, Chip):
+        raise TypeError("a target with the HTP rules must have a chip in its facts")
+    return chip

@@ -12,6 +12,7 @@ _LAYERS = "Layers:"
 # The builder waits forever for a thread of its own whose allocation failed, so it is stopped this far below the limit.
 _HEADROOM_BYTES = 64 << 20
 _POLL_S = 0.02
+_OUT_OF_MEMORY = "std::bad_alloc"
 
 
 def _watch_memory() -> None:
@@ -61,6 +62,8 @@ def build_in_child(model: str, engine: str, layers: str, sm: int) -> dict[str, A
     errors = [text for severity, text in messages if severity in (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR)]
     _print([text for severity, text in messages if severity == trt.ILogger.WARNING] + errors)
     if serialized is None:
+        if any(_OUT_OF_MEMORY in text for text in errors):  # in a thread that does not stop the builder
+            raise MemoryError(_one_line(errors))
         return {"error": f"the builder rejects the model: {_one_line(errors)}", "version": trt.__version__}
     Path(engine).write_bytes(bytes(serialized))
     layer_list = next((text for _, text in messages if text.lstrip().startswith(_LAYERS)), "")

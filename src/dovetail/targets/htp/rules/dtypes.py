@@ -13,7 +13,8 @@ from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import LINEAR, Operation, dtype_text, operations, original_name, say
 from dovetail.rules.rule import rule
 from dovetail.storage import Storage
-from dovetail.targets.htp.rules.in_float import chip_of, float_fallback_severity, float_fallback_text
+from dovetail.targets.htp.chips import chip_of
+from dovetail.targets.htp.rules.in_float import float_fallback_severity, float_fallback_text
 from dovetail.targets.htp.rules.kernels import IN_FLOAT_ONLY
 from dovetail.targets.htp.rules.shapes import second_matmul_operand
 

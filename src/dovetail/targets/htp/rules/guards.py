@@ -13,7 +13,7 @@ from dovetail.plan.validate import storage_on_edge
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import say
 from dovetail.rules.rule import rule
-from dovetail.targets.htp.rules.in_float import chip_of
+from dovetail.targets.htp.chips import chip_of
 
 
 @rule("Q406")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dovetail.finding import Severity
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import Operation
-from dovetail.targets.htp.chips import Chip
+from dovetail.targets.htp.chips import Chip, chip_of
 
 # Operators that only change the shape or layout: they run in float on every chip.
 _ANYWHERE = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
@@ -37,14 +37,6 @@ _NO_FLOAT32 = frozenset(
         "Where",
     )
 )
-
-
-def chip_of(subject: CheckInput) -> Chip:
-    """Return the chip of the target that is checked."""
-    chip = getattr(subject.facts, "chip", None)
-    if not isinstance(chip, Chip):
-        raise TypeError("a target with the HTP rules must have a chip in its facts")
-    return chip
 
 
 def runs_in_float(chip: Chip, op: str) -> bool:

@@ -15,7 +15,8 @@ from dovetail.plan.constraints import op_key
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import operations, say
 from dovetail.rules.rule import rule
-from dovetail.targets.htp.rules.in_float import chip_of, runs_in_float
+from dovetail.targets.htp.chips import chip_of
+from dovetail.targets.htp.rules.in_float import runs_in_float
 
 # onnxruntime-qnn 2.7.0 on SoC 43: one float graph per operator, compiled; the provider's log says "not supported".
 _NOT_SUPPORTED = frozenset(

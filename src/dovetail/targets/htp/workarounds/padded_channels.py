@@ -15,7 +15,7 @@ from dovetail.passes.widen_kernel import widen_kernel
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import operations, say
 from dovetail.rules.rule import rule
-from dovetail.targets.htp.rules.in_float import chip_of
+from dovetail.targets.htp.chips import chip_of
 from dovetail.targets.htp.workarounds.workaround import Workaround
 
 _WRONG_BITS, _RANK_OF_IMAGES, _WRONG_FROM = 8, 4, 73
