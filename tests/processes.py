@@ -16,9 +16,9 @@ def is_running(pid: int) -> bool:
 
 
 def calls_of(pid: int, module: str) -> list[int]:
-    """The running processes in which a process has functions of a module called: forked from its server."""
-    servers = [child for child in _children_of(pid) if _serves(child, module)]
-    return [call for server in servers for call in _children_of(server)]
+    """The running calls of a process, forked from its server that has imported a module."""
+    servers = [child for child in children_of(pid) if serves(child, module)]
+    return [call for server in servers for call in children_of(server)]
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 30.0) -> bool:
@@ -30,7 +30,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 30.0) -> bool:
     return False
 
 
-def _children_of(pid: int) -> Iterator[int]:
+def children_of(pid: int) -> Iterator[int]:
     for path in Path("/proc").glob("[0-9]*"):
         child = int(path.name)
         try:
@@ -47,12 +47,10 @@ def _stat(pid: int) -> tuple[str, str]:
     return state, parent
 
 
-def _serves(pid: int, module: str) -> bool:
+def serves(pid: int, module: str) -> bool:
+    """Whether a process is the server of calls for which a module was imported."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[1:-1] == [
-            "-m",
-            "dovetail.targets.child_server",
-            module,
-        ]
+        command = Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:  # it has ended
         return False
+    return "dovetail.targets.child_server " in command and f'"{module}"' in command

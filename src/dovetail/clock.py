@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import RLock
 
 Reporter = Callable[[str, int, int | None], None]
 
@@ -15,6 +16,8 @@ def silent(stage: str, done: int, total: int | None) -> None:
 
 # CPU time that the system does not count for this process or for its children that have ended.
 _ALSO: list[Callable[[], float]] = []
+# Held where that becomes the system's, and while both are read.
+COUNTING = RLock()
 
 
 def also_count(seconds: Callable[[], float]) -> None:
@@ -24,8 +27,9 @@ def also_count(seconds: Callable[[], float]) -> None:
 
 def cpu_seconds() -> float:
     """The CPU time of this process and of its children so far."""
-    also = sum(seconds() for seconds in _ALSO)  # first: what has ended since is in the times of the system
-    times = os.times()
+    with COUNTING:
+        also = sum(seconds() for seconds in _ALSO)  # first: it may find a process that has ended
+        times = os.times()
     return also + times.user + times.system + times.children_user + times.children_system
 
 

@@ -128,11 +128,12 @@ FORKING = "from dovetail.targets import child; child.HAS_SERVERS = {forks}"
 PARENT = FORKING + "; child.run_child({function!r}, {{'file': {file!r}}})"
 # The same without the kernel's help, as on systems other than Linux.
 WATCHING = """
-import os, sys, time
 from dovetail.targets import child_main
-child_main.ctypes.CDLL = lambda name: type("Libc", (), {"prctl": staticmethod(lambda *_: -1)})
-sys.argv = sys.argv[1:]
-sys.exit(child_main.main(sys.argv[0]))
+child_main._COMMAND = (
+    "import json, sys; s = json.loads(sys.argv[1]); sys.path[:] = s['path']; from {} import main;"
+    "from dovetail.targets import child_main;"
+    "child_main.ctypes.CDLL = lambda name: type('Libc', (), {{'prctl': staticmethod(lambda *_: -1)}}); main(s)"
+)
 """
 
 
@@ -153,12 +154,7 @@ def test_a_child_ends_with_its_parent(tmp_path: Path, number: signal.Signals, fo
 @ON_LINUX
 def test_without_the_kernels_help_a_child_watches_its_parent(tmp_path: Path) -> None:
     file = tmp_path / "pid"
-    source = f"""
-import subprocess
-from dovetail.targets import child
-real = subprocess.Popen
-child.subprocess.Popen = lambda command, **options: real([command[0], "-c", {WATCHING!r}, command[-1]], **options)
-""" + PARENT.format(forks=False, function=f"{HERE}:write_pid_and_hang", file=str(file))
+    source = WATCHING + PARENT.format(forks=False, function=f"{HERE}:write_pid_and_hang", file=str(file))
     parent = subprocess.Popen([sys.executable, "-c", source])
     assert wait_for(lambda: file.exists() and file.read_text())
     pid = int(file.read_text())

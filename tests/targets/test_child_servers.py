@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -16,10 +18,10 @@ import pytest
 
 import dovetail
 from dovetail.clock import cpu_seconds
-from dovetail.targets import child_servers
-from dovetail.targets.child import Limits, run_child
+from dovetail.targets import child
+from dovetail.targets.child import Limit, Limits, run_child
 from dovetail.targets.child_servers import HAS_SERVERS, SERVERS
-from tests.processes import is_running, wait_for
+from tests.processes import children_of, is_running, serves, wait_for
 
 pytestmark = pytest.mark.skipif(not HAS_SERVERS, reason="children are not forked on this system")
 
@@ -50,9 +52,33 @@ def say_and_wait_for(text: str, file: str) -> dict[str, str]:
     return {}
 
 
-def leave_a_process_behind(seconds: float) -> dict[str, int]:
-    """It keeps the output open."""
-    return {"process": subprocess.Popen(["sleep", str(seconds)]).pid}
+def leave_a_process_behind(seconds: float, how: str) -> dict[str, int]:
+    """It keeps the output open, and, if forked, whatever else this process has open."""
+    if how == "spawn":
+        return {"process": subprocess.Popen(["sleep", str(seconds)]).pid}
+    process = os.fork()
+    if process == 0:
+        time.sleep(seconds)
+        os._exit(0)
+    return {"process": process}
+
+
+def compute_and_hang(seconds: float) -> dict[str, int]:
+    compute(seconds)
+    time.sleep(60)
+    return {}
+
+
+def surroundings() -> dict[str, object]:
+    """What a process takes over from the one that started it."""
+    umask = os.umask(0)
+    return {
+        "umask": umask,
+        "cores": sorted(os.sched_getaffinity(0)),
+        "files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "nice": os.getpriority(os.PRIO_PROCESS, 0),
+        "folder": os.getcwd(),
+    }
 
 
 def compute(seconds: float) -> dict[str, int]:
@@ -91,12 +117,18 @@ def test_each_call_is_a_fresh_process_of_one_server() -> None:
     assert (first["calls"], second["calls"]) == (1, 1)
 
 
-def test_what_the_module_lists_is_imported_before_the_call(module: Path) -> None:
+def test_what_is_named_is_imported_before_the_call_and_shared(module: Path) -> None:
     module.write_text(
-        "import sys\nIMPORTS = ('colorsys', 'sndhdr.nothing')\n"
-        "def loaded():\n    return {'names': sorted({'colorsys', 'chunk'} & set(sys.modules))}\n"
+        "import os, sys\ndef loaded():\n"
+        "    return {'names': sorted({'colorsys', 'chunk'} & set(sys.modules)), 'server': os.getppid()}\n"
     )
-    assert run_child("own_tool:loaded", {}).answer == {"names": ["colorsys"]}
+    imports = ("own_tool", HERE, "colorsys", "sndhdr.nothing")
+    answer = run_child("own_tool:loaded", {}, imports=imports).answer
+    assert answer is not None
+    assert answer["names"] == ["colorsys"]
+    other = run_child(f"{HERE}:identify", {}, imports=imports).answer
+    assert other is not None
+    assert other["server"] == answer["server"] != identity()["server"]
 
 
 def test_a_changed_environment_reaches_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,12 +174,41 @@ def test_a_module_that_crashes_when_it_is_imported_is_reported_with_its_last_wor
     )
 
 
-def test_a_module_that_does_not_finish_importing_is_stopped(module: Path) -> None:
-    module.write_text("import time\ntime.sleep(60)\ndef f():\n    return {}\n")
-    server = SERVERS.of("own_tool")
-    result = run_child("own_tool:f", {}, who="the tool", limits=Limits(time_s=1.0))
-    assert result.error == "the tool did not answer within 1 s and was stopped"
-    assert wait_for(server.has_ended)
+SLOW_IMPORT = "import time\ntime.sleep({seconds})\ndef f(text=''):\n    return {{'size': len(text)}}\n"
+
+
+@pytest.mark.parametrize("size", [1, 5_000_000])
+def test_a_module_that_does_not_finish_importing_is_stopped(size: int, module: Path) -> None:
+    module.write_text(SLOW_IMPORT.format(seconds=60))
+    start, before = time.monotonic(), servers_of("own_tool")
+    result = run_child("own_tool:f", {"text": "x" * size}, who="the tool", limits=Limits(time_s=0.7))
+    assert time.monotonic() - start < 20
+    assert result.error == "the tool did not answer within 0.7 s and was stopped"
+    assert wait_for(lambda: set(servers_of("own_tool")) <= set(before))
+
+
+def servers_of(name: str) -> list[int]:
+    return [server for server in children_of(os.getpid()) if serves(server, name)]
+
+
+def test_a_call_that_is_out_of_time_while_its_server_imports_ends_no_other(module: Path) -> None:
+    module.write_text(SLOW_IMPORT.format(seconds=2))
+    with ThreadPoolExecutor(1) as pool:
+        patient = pool.submit(run_child, "own_tool:f", {"text": "abc"})
+        time.sleep(0.5)
+        assert run_child("own_tool:f", {}, limits=Limits(time_s=0.2)).limit is Limit.TIME
+        assert patient.result(timeout=60).answer == {"size": 3}
+
+
+def test_a_very_short_limit_ends_no_other_call(tmp_path: Path) -> None:
+    identity()
+    file = tmp_path / "go on"
+    with ThreadPoolExecutor(1) as pool:
+        patient = pool.submit(run_child, f"{HERE}:say_and_wait_for", {"text": "", "file": str(file)})
+        for _ in range(5):
+            assert run_child(f"{HERE}:identify", {}, limits=Limits(time_s=0.0005)).limit is Limit.TIME
+        file.touch()
+        assert patient.result(timeout=30).answer == {}
 
 
 def test_large_arguments_and_much_output_arrive() -> None:
@@ -165,10 +226,10 @@ def test_calls_at_the_same_time_do_not_wait_for_each_other(tmp_path: Path) -> No
         assert (quick.log, slow.result(timeout=30).log) == ("quick\n", "slow\n")
 
 
-def test_a_process_that_a_child_leaves_behind_does_not_hold_up_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_servers, "_LAST_S", 0.5)
+@pytest.mark.parametrize("how", ["spawn", "fork"])
+def test_a_process_that_a_child_leaves_behind_does_not_hold_up_its_answer(how: str) -> None:
     start = time.monotonic()
-    result = run_child(f"{HERE}:leave_a_process_behind", {"seconds": 60})
+    result = run_child(f"{HERE}:leave_a_process_behind", {"seconds": 60, "how": how})
     assert result.answer is not None
     assert time.monotonic() - start < 30
     os.kill(result.answer["process"], signal.SIGKILL)
@@ -182,6 +243,107 @@ def test_the_cpu_time_of_children_counts_once() -> None:
     assert 1.0 <= counted < 3.0
     SERVERS.end()  # from now on the system counts it
     assert abs(cpu_seconds() - before - counted) < 0.5
+
+
+def test_the_cpu_time_of_a_call_that_is_stopped_counts_at_once() -> None:
+    identity()
+    before = cpu_seconds()
+    assert run_child(f"{HERE}:compute_and_hang", {"seconds": 0.3}, limits=Limits(time_s=2.0)).limit is Limit.TIME
+    assert cpu_seconds() - before >= 0.3
+
+
+def test_a_child_has_the_limits_and_the_cores_that_its_caller_has_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = f"""
+import os, resource
+from {HERE} import run_child
+print(run_child("{HERE}:surroundings", {{}}).answer)
+os.umask(0o77)
+os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+os.nice(3)
+os.chdir("/")
+print(run_child("{HERE}:surroundings", {{}}).answer)
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    first, second = (ast.literal_eval(line) for line in done.stdout.splitlines())
+    assert second == {
+        "umask": 0o77,
+        "cores": first["cores"][:1],
+        "files": 200,
+        "nice": first["nice"] + 3,
+        "folder": "/",
+    }
+
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_a_file_in_the_working_folder_is_not_taken_for_a_module(
+    forks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("selectors", "json", "ctypes"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong file')\n")
+    monkeypatch.setattr(child, "HAS_SERVERS", forks)
+    monkeypatch.setenv("MARK", str(forks))  # a server of its own
+    monkeypatch.chdir(tmp_path)
+    assert run_child(f"{HERE}:size_of", {"text": "abc"}).answer == {"size": 3}
+
+
+def test_a_call_works_where_sigchld_is_blocked() -> None:
+    SERVERS.end()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    try:
+        assert run_child(f"{HERE}:size_of", {"text": "abc"}, limits=Limits(time_s=20)).answer == {"size": 3}
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        SERVERS.end()
+
+
+@pytest.mark.parametrize("is_ignored", [True, False])
+def test_ctrl_c_ends_calls_and_no_server(is_ignored: bool, tmp_path: Path) -> None:
+    """A terminal sends it to all processes of the group; those that were started to ignore it go on."""
+    file = tmp_path / "go on"
+    source = f"""
+import os, signal, threading, time
+from pathlib import Path
+from {HERE} import identity, run_child
+server = identity()["server"]
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+def interrupt():
+    time.sleep(0.5)
+    os.killpg(0, signal.SIGINT)
+    Path({str(file)!r}).touch()
+threading.Thread(target=interrupt).start()
+result = run_child("{HERE}:say_and_wait_for", {{"text": "", "file": {str(file)!r}}})
+print(result.error or "ended by itself", identity()["server"] == server)
+"""
+    heed = _ignore_interrupts if is_ignored else _heed_interrupts
+    command = [sys.executable, "-c", source]
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, preexec_fn=heed, start_new_session=True
+    )
+    error = f"{HERE}:say_and_wait_for was killed by signal 2 (SIGINT)"
+    assert done.stdout.strip() == f"{'ended by itself' if is_ignored else error} True"
+
+
+def test_a_server_that_imports_ends_with_its_program(module: Path) -> None:
+    module.write_text(SLOW_IMPORT.format(seconds=60))
+    source = "from dovetail.targets.child import run_child; run_child('own_tool:f', {})"
+    parent = subprocess.Popen([sys.executable, "-c", source])
+    assert wait_for(lambda: [server for server in children_of(parent.pid) if serves(server, "own_tool")])
+    (server,) = children_of(parent.pid)
+    time.sleep(0.5)
+    parent.kill()
+    parent.wait()
+    assert wait_for(lambda: not is_running(server), 10)
+
+
+def test_calls_leave_nothing_open() -> None:
+    server = int(str(identity()["server"]))
+    folders = [Path(f"/proc/{number}/fd") for number in (os.getpid(), server)]
+    before = [len(list(folder.iterdir())) for folder in folders]
+    for _ in range(20):
+        identity()
+    assert [len(list(folder.iterdir())) for folder in folders] == before
+    assert not list(children_of(server))
 
 
 def test_a_call_that_is_left_early_ends_its_child(tmp_path: Path) -> None:
@@ -212,6 +374,10 @@ time.sleep(60)
     finally:
         process.kill()
         process.communicate()
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _heed_interrupts() -> None:

@@ -12,9 +12,8 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -23,7 +22,8 @@ from typing import Any
 
 from dovetail.clock import also_count
 from dovetail.errors import UnfinishedError
-from dovetail.targets.child_main import allowed_memory
+from dovetail.targets import child_main
+from dovetail.targets.child_main import allowed_memory, python_command
 from dovetail.targets.child_servers import HAS_SERVERS, SERVERS
 
 # How a component that ran into the memory limit says so, as an exception or as its last words.
@@ -81,6 +81,16 @@ _CHILDREN = _Children()
 also_count(SERVERS.cpu_seconds)
 
 
+def _begin_in_fork() -> None:
+    """A process that was forked from this one has no children, and nobody in it holds what other threads held here."""
+    global _CORES, _CHILDREN
+    _CORES, _CHILDREN = BoundedSemaphore(os.cpu_count() or 1), _Children()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_fork)
+
+
 def stop_children() -> None:
     """Stop all children, and start no more until ``allow_children`` is called."""
     with _CHILDREN.lock:
@@ -103,32 +113,41 @@ def run_child(
     who: str = "",
     limits: Limits = DEFAULT_LIMITS,
     folder: Path | None = None,
+    imports: Sequence[str] = (),
 ) -> ChildResult:
     """Call ``module:function`` with keyword arguments in a fresh process.
 
-    ``who``: what messages call it. ``folder``: its working directory, the caller's own by default.
+    ``who``: what messages call it. ``folder``: its working directory, the caller's own by default. ``imports``: the
+    modules that are imported once for all calls that name the same ones, by default that of the function. A package
+    that starts threads when it is imported must not be among them.
     """
     who = who or function
     memory_bytes = allowed_memory(limits.memory_bytes)
     with tempfile.TemporaryDirectory(prefix="dovetail-child-") as name:
         answer = Path(name) / "answer.json"
-        request = {
+        request = Path(name) / "request.json"
+        content = {
             "function": function,
             "arguments": dict(arguments),
             "answer": str(answer),
             "memory_limit_bytes": memory_bytes,
             "folder": os.getcwd() if folder is None else str(folder.absolute()),
+            "environment": dict(os.environ),
         }
+        request.write_text(json.dumps(content))
         with _CORES:  # the time limit counts from when the child starts
-            code, output = (_fork if HAS_SERVERS else _start)(request, limits.time_s)
+            if HAS_SERVERS:
+                code, output = _fork(imports or (function.partition(":")[0],), request, limits.time_s)
+            else:
+                code, output = _start(request, limits.time_s)
         log = output.decode(errors="replace")
         if code is None:
             message = f"{who} did not answer within {limits.time_s:g} s and was stopped"
             return ChildResult(None, message, log, False, Limit.TIME)
-        content = json.loads(answer.read_text()) if answer.exists() else {}
-    if code == 0 and "answer" in content:
-        return ChildResult(content["answer"], "", log)
-    error = content.get("error", "")
+        said: dict[str, Any] = json.loads(answer.read_text()) if answer.exists() else {}
+    if code == 0 and "answer" in said:
+        return ChildResult(said["answer"], "", log)
+    error = said.get("error", "")
     if _OUT_OF_MEMORY.search(error or log[-_LAST_WORDS_CHARS:]):
         message = f"{who} ran out of memory: the limit is {memory_bytes >> 20} MB"
         return ChildResult(None, message, log, False, Limit.MEMORY)
@@ -137,12 +156,15 @@ def run_child(
     return ChildResult(None, f"{who} {_ending(code, log)}", log, False)
 
 
-def _fork(request: Mapping[str, Any], time_limit_s: float) -> tuple[int | None, bytes]:
+def _fork(imports: Sequence[str], request: Path, time_limit_s: float) -> tuple[int | None, bytes]:
     """Run a child to its end: its exit code, or None if it was stopped after the time limit, and what it printed."""
     with _CHILDREN.lock:
         _require_running()
-        server = SERVERS.of(request["function"].partition(":")[0])
-    return server.call(request, time_limit_s)
+        call = SERVERS.start(imports, request)
+    try:
+        return call.wait(time_limit_s)
+    finally:
+        SERVERS.finish(call)
 
 
 def _require_running() -> None:
@@ -150,9 +172,9 @@ def _require_running() -> None:
         raise UnfinishedError("the program was interrupted")
 
 
-def _start(request: Mapping[str, Any], time_limit_s: float) -> tuple[int | None, bytes]:
+def _start(request: Path, time_limit_s: float) -> tuple[int | None, bytes]:
     """The same in a process that is started for it."""
-    command = [sys.executable, "-m", "dovetail.targets.child_main", json.dumps({**request, "parent": os.getpid()})]
+    command = python_command(child_main.__name__, {"request": str(request), "parent": os.getpid()})
     read_end, write_end = os.pipe()  # a child sees the end of its input when this process has ended
     try:
         with _CHILDREN.lock:

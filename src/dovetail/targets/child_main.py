@@ -19,15 +19,27 @@ from dovetail.errors import InputError
 _PR_SET_PDEATHSIG = 1
 
 
-def main(text: str) -> int:
+# What a new Python process runs: it imports from where this process does (-P: and not from its working folder before).
+_COMMAND = "import json, sys; s = json.loads(sys.argv[1]); sys.path[:] = s['path']; from {} import main; main(s)"
+
+
+def python_command(module: str, settings: Mapping[str, Any]) -> list[str]:
+    """The command of a process that calls ``main`` of a module with settings."""
+    content = json.dumps({**settings, "path": import_path()})
+    return [sys.executable, "-P", "-c", _COMMAND.format(module), content]
+
+
+def import_path() -> list[str]:
+    """Where this process imports from, wherever the process that is told it works."""
+    return [os.path.abspath(entry) for entry in sys.path]
+
+
+def main(settings: Mapping[str, Any]) -> None:
     """A process that was started for one call; the end of its input tells it that its parent has ended."""
-    request = json.loads(text)
-    parent = int(request["parent"])
     watched = detach_input()
-    if not killed_with_parent(parent):
+    if not killed_with_parent(int(settings["parent"])):
         Thread(target=_watch, args=(watched,), daemon=True).start()
-    answer_request(request)
-    return 0
+    answer_request(json.loads(Path(settings["request"]).read_text()))
 
 
 def answer_request(request: Mapping[str, Any]) -> None:
@@ -35,7 +47,7 @@ def answer_request(request: Mapping[str, Any]) -> None:
     limit_memory(int(request["memory_limit_bytes"]))
     module_name, _, name = request["function"].partition(":")
     function = getattr(importlib.import_module(module_name), name)
-    os.chdir(request["folder"])  # after the import, which a relative PYTHONPATH may serve
+    os.chdir(request["folder"])
     try:
         content = {"answer": function(**request["arguments"])}
     except InputError as error:
@@ -90,7 +102,3 @@ def limit_memory(limit_bytes: int) -> None:
         return
     limit = allowed_memory(limit_bytes)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

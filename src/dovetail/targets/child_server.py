@@ -1,130 +1,186 @@
-"""A process that has imported what the functions of one module need, and forks a child for each call of one.
+"""A process that has imported what children need, and forks one for each call.
 
 Importing ExecuTorch takes longer than most lowerings. A child that is forked behind the imports starts at once, and is
-as fresh as one that imports them itself: nothing but imports has happened before. The server reads requests from the
-socket that is its input. With each comes a socket of its own, which carries the request and, in lines, that the child
-has started and how it has ended; when the caller closes it, the child is killed. The server ends when its own socket is
-closed.
+as fresh as one that imports them itself: nothing but imports has happened before.
+
+The server's input is a socket. On it the server says when its imports are done, and receives one message for each call:
+the path of the request, with two descriptors, the socket of the call and what the child prints to. On the socket of the
+call it says how the child has ended; when the caller shuts that socket down, the child is killed. When the process that
+started the server has ended, so have the server and all its children.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
+import select
 import selectors
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from dovetail.targets.child_main import answer_request, detach_input, killed_with_parent
 
-# The name under which a module lists what its functions import, and which is safe to have before a fork: a package that
-# starts threads of its own when it is imported is not.
-IMPORTS = "IMPORTS"
+READY = b"ready"
+# A message is a path and two descriptors.
+_MESSAGE_BYTES = 1 << 14
+_DESCRIPTORS = 2
 
 
-def main(module: str) -> None:
-    """Serve until the caller closes its socket and the children of all requests have ended."""
+def main(settings: Mapping[str, Any]) -> None:
+    """Import what the settings say, and serve until the caller closes its socket and all children have ended."""
     control = socket.socket(fileno=detach_input())
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a word, as the caller reports it
-    _import(module)
-    _Server(control).serve()
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, which ends its calls
+    parent = _open_parent(settings["parent"])
+    with _ending_with(parent):
+        _import(settings["imports"])
+    gc.collect()
+    gc.freeze()  # otherwise every child copies the memory of all imported objects when it ends
+    control.send(READY)
+    _Server(control, parent, signal.SIG_IGN if interrupt is signal.SIG_IGN else signal.SIG_DFL).serve()
 
 
-def _import(module: str) -> None:
-    """Import the module and what it lists; what cannot be imported is left to the call, which reports it."""
+def _open_parent(process: int) -> int:
+    """A descriptor that shows when the parent has ended."""
     try:
-        names = [module, *getattr(importlib.import_module(module), IMPORTS, ())]
-        for name in names:
+        parent = os.pidfd_open(process)
+    except ProcessLookupError:
+        sys.exit(1)
+    if os.getppid() != process:  # it had ended, and its number is another process's
+        sys.exit(1)
+    return parent
+
+
+@contextmanager
+def _ending_with(parent: int) -> Iterator[None]:
+    """End this process when its parent ends, although it imports; afterwards there is no thread, as a fork needs it."""
+    done, finish = os.pipe()
+
+    def watch() -> None:
+        ended, _, _ = select.select([parent, done], [], [])
+        if parent in ended:
+            os._exit(1)
+
+    thread = Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.close(finish)
+        thread.join()
+        os.close(done)
+
+
+def _import(names: Sequence[str]) -> None:
+    """Import modules; what cannot be imported is left to the call, which reports it."""
+    for name in names:
+        try:
             importlib.import_module(name)
-    except Exception as error:  # noqa: BLE001 - of whatever package
-        print(f"{module}: {type(error).__name__}: {error}", file=sys.stderr)
+        except Exception as error:  # noqa: BLE001 - of whatever package
+            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+@dataclass(eq=False, slots=True)
+class _Child:
+    """A running child. ``process``: its descriptor, which no later process shares."""
+
+    number: int
+    process: int
+    caller: socket.socket
+    caller_is_there: bool = True
 
 
 class _Server:
-    """The loop of a server: requests that arrive, children that end, callers that are gone."""
+    """The loop of a server: requests that arrive, children that end, callers that leave."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, parent: int, interrupt: signal.Handlers) -> None:
         self._control = control
-        self._sockets: dict[int, socket.socket] = {}  # by process number
+        self._parent = parent
+        self._interrupt = interrupt
+        self._children: set[_Child] = set()
         self._selector = selectors.DefaultSelector()
-        self._woken, self._wake = socket.socketpair()
-        self._wake.setblocking(False)
         self._accepting = True
 
     def serve(self) -> None:
         """Handle one event after the other."""
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._wake.fileno())
         self._selector.register(self._control, selectors.EVENT_READ, self._accept)
-        self._selector.register(self._woken, selectors.EVENT_READ, self._reap)
-        while self._accepting or self._sockets:
+        self._selector.register(self._parent, selectors.EVENT_READ, lambda: os._exit(1))
+        while self._accepting or self._children:
             for key, _ in self._selector.select():
                 key.data()
 
     def _accept(self) -> None:
         """Fork a child for the next request, if there will be another one."""
-        data, received, *_ = socket.recv_fds(self._control, 1, 2)
-        if not data:
+        message, received, *_ = socket.recv_fds(self._control, _MESSAGE_BYTES, _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        if not message:
             self._selector.unregister(self._control)
             self._accepting = False
             return
         caller, output = socket.socket(fileno=received[0]), received[1]
-        with caller.makefile() as lines:
-            text = lines.readline()
-        if not text.endswith("\n"):  # the caller was gone before it had sent the request
-            caller.close()
-            os.close(output)
-            return
         server = os.getpid()
-        process = os.fork()
-        if process == 0:
-            self._be_child(server, json.loads(text), output)
+        number = os.fork()
+        if number == 0:
+            killed_with_parent(server)
+            self._be_child(Path(os.fsdecode(message)), caller, output)
         os.close(output)
-        self._sockets[process] = caller
-        _tell(caller, {"process": process})
-        self._selector.register(caller, selectors.EVENT_READ, lambda: os.kill(process, signal.SIGKILL))
+        child = _Child(number, os.pidfd_open(number), caller)
+        self._children.add(child)
+        self._selector.register(child.process, selectors.EVENT_READ, lambda: self._tell_end(child))
+        self._selector.register(caller, selectors.EVENT_READ, lambda: self._kill(child))
 
-    def _be_child(self, server: int, request: dict[str, Any], output: int) -> None:
+    def _be_child(self, request: Path, caller: socket.socket, output: int) -> None:
         """Answer the request in the forked process, and end it."""
-        killed_with_parent(server)
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, self._interrupt)
         for number in (1, 2):
             os.dup2(output, number)
         self._selector.close()
-        os.close(output)
-        for held in (self._control, self._woken, self._wake, *self._sockets.values()):
+        for child in self._children:
+            child.caller.close()
+            os.close(child.process)
+        for held in (self._control, caller):
             held.close()
+        os.close(self._parent)
+        os.close(output)
+        content = json.loads(request.read_text())
         os.environ.clear()
-        os.environ.update(request["environment"])
-        answer_request(request)
+        os.environ.update(content["environment"])
+        answer_request(content)
         sys.exit(0)
 
-    def _reap(self) -> None:
-        """Tell the callers of children that have ended how they ended, and what CPU time was used so far."""
-        self._woken.recv(4096)
-        for process, caller in list(self._sockets.items()):
-            ended, status = os.waitpid(process, os.WNOHANG)
-            if not ended:
-                continue
-            times = os.times()
-            cpu_s = times.user + times.system + times.children_user + times.children_system
-            self._selector.unregister(caller)
-            _tell(caller, {"code": os.waitstatus_to_exitcode(status), "cpu_s": cpu_s})
-            caller.close()
-            del self._sockets[process]
+    def _tell_end(self, child: _Child) -> None:
+        """Tell the caller how the child has ended, and what CPU time this process and its children used so far."""
+        self._children.remove(child)
+        self._selector.unregister(child.process)
+        os.close(child.process)
+        self._forget_caller(child)
+        _, status = os.waitpid(child.number, 0)
+        times = os.times()
+        cpu_s = times.user + times.system + times.children_user + times.children_system
+        _tell(child.caller, {"code": os.waitstatus_to_exitcode(status), "cpu_s": cpu_s})
+        child.caller.close()
+
+    def _kill(self, child: _Child) -> None:
+        """Its caller has left; if it has ended in the meantime there is nothing to do."""
+        if child in self._children:
+            self._forget_caller(child)
+            signal.pidfd_send_signal(child.process, signal.SIGKILL)
+
+    def _forget_caller(self, child: _Child) -> None:
+        if child.caller_is_there:
+            self._selector.unregister(child.caller)
+            child.caller_is_there = False
 
 
 def _tell(caller: socket.socket, content: Mapping[str, Any]) -> None:
     try:
         caller.sendall(json.dumps(content).encode() + b"\n")
-    except OSError as error:  # its end shows that the caller is gone
+    except OSError as error:  # the caller has left
         print(f"{content}: {error}", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

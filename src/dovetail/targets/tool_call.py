@@ -57,6 +57,7 @@ class ToolCall:
     not write; whatever other files it leaves there are its output. ``packages``: the distributions it uses. ``who``:
     what messages call it. ``is_final``: whether the same call would end in the same way again; only asked about what
     finished. By default an error is not final: it may be about this machine at this moment (a full disk, no memory).
+    ``imports``: as for ``run_child``.
     """
 
     function: str
@@ -67,6 +68,7 @@ class ToolCall:
     limits: Limits = DEFAULT_LIMITS
     is_final: Callable[[ChildResult], bool] = lambda result: result.answer is not None
     task: Task = Task.COMPILE
+    imports: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -162,7 +164,9 @@ def _run(call: ToolCall, work: Path) -> ChildResult:
     for name, path in call.inputs.items():
         (work / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, work / name)  # no link: ONNX refuses weights with several hard links
-    result = run_child(call.function, call.arguments, who=call.who, limits=call.limits, folder=work)
+    result = run_child(
+        call.function, call.arguments, who=call.who, limits=call.limits, folder=work, imports=call.imports
+    )
     for name in call.inputs:
         (work / name).unlink()
     return result

@@ -16,7 +16,7 @@ from dovetail.model.origin import nodes_of
 from dovetail.qdq.params import is_dequantize, is_quantize
 from dovetail.targets.child import ChildResult
 from dovetail.targets.tool_call import ToolCall, call_tool, model_inputs
-from dovetail.targets.xnnpack.install import PACKAGES
+from dovetail.targets.xnnpack.install import IMPORTS, PACKAGES
 from dovetail.targets.xnnpack.operators.registry import MOST_AXES
 from dovetail.targets.xnnpack.options import XnnpackOptions
 
@@ -59,6 +59,7 @@ def compile_model(
         who="the ExecuTorch lowering",
         limits=options.limits,
         is_final=_is_final,
+        imports=IMPORTS,
     )
     result = call_tool(call, folder)
     if result.answer is None:

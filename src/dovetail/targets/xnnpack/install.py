@@ -9,6 +9,16 @@ from dovetail.backend import Probe
 _INSTALL = "pip install 'dovetail-fit[xnnpack]'"
 # The versions that everything was measured with: an executorch wheel is built against one version of torch.
 PACKAGES = {"executorch": "1.5.1", "torch": "2.13.0", "torchao": "0.18.0"}
+# Imported once for all children of this target: it takes seconds.
+IMPORTS = (
+    "dovetail.targets.xnnpack.lower",
+    "dovetail.targets.xnnpack.session",
+    "torch.export._trace",
+    "executorch.exir",
+    "executorch.backends.xnnpack.partition.xnnpack_partitioner",
+    "executorch.backends.transforms.remove_clone_ops",
+    "executorch.extension.pybindings._C",
+)
 
 
 def probe() -> Probe:

@@ -19,14 +19,6 @@ from dovetail.targets.xnnpack.operators.plain import PLAIN
 from dovetail.targets.xnnpack.operators.registry import OPERATORS, Operator, torch
 from dovetail.targets.xnnpack.session import load_program
 
-# Imported once for all children that call a function of this module: it takes seconds.
-IMPORTS = (
-    "torch.export._trace",
-    "executorch.exir",
-    "executorch.backends.xnnpack.partition.xnnpack_partitioner",
-    "executorch.backends.transforms.remove_clone_ops",
-    "executorch.extension.pybindings._C",
-)
 _PARTITIONER_LOG = "executorch.backends.xnnpack.partition"
 _DELEGATE, _GETITEM = "executorch_call_delegate", "getitem"
 # Torch functions of a lowered graph that compute nothing.

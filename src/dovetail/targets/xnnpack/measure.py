@@ -20,6 +20,7 @@ from dovetail.passes.normalize import normalize
 from dovetail.targets.child import run_child
 from dovetail.targets.timing import latency_of
 from dovetail.targets.xnnpack.compile import PROGRAM, compile_model
+from dovetail.targets.xnnpack.install import IMPORTS
 from dovetail.targets.xnnpack.options import XnnpackOptions
 
 # The program that a user has without Dovetail: the file as it is, in float, through torch.export and the partitioner;
@@ -69,6 +70,7 @@ def measure(options: XnnpackOptions, programs: Mapping[str, TimedProgram], basel
             {"programs": files},
             who="the ExecuTorch runtime",
             limits=options.limits,
+            imports=IMPORTS,
         )
     return result.error if result.answer is None else latency_of(programs, baseline, result.answer["seconds"])
 

@@ -13,7 +13,7 @@ from dovetail.backend import Sample
 from dovetail.encoding import Array
 from dovetail.errors import BackendError, UnfinishedError
 from dovetail.targets.tool_call import Task, ToolCall, call_tool
-from dovetail.targets.xnnpack.install import PACKAGES
+from dovetail.targets.xnnpack.install import IMPORTS, PACKAGES
 from dovetail.targets.xnnpack.options import XnnpackOptions
 
 # What the runtime reads and writes.
@@ -54,6 +54,7 @@ def _run_batch(
             who="the ExecuTorch runtime",
             limits=options.limits,
             task=Task.RUN,
+            imports=IMPORTS,
         )
         result = call_tool(call, folder)
         if result.answer is None:

@@ -12,8 +12,6 @@ import numpy as np
 
 from dovetail.targets.timing import time_alternately
 
-# Imported once for all children that call a function of this module.
-IMPORTS = ("torch", "executorch.extension.pybindings._C")
 METHOD = "forward"
 
 
