@@ -119,13 +119,16 @@ def test_each_call_is_a_fresh_process_of_one_server() -> None:
 
 def test_what_is_named_is_imported_before_the_call_and_shared(module: Path) -> None:
     module.write_text(
-        "import os, sys\ndef loaded():\n"
-        "    return {'names': sorted({'colorsys', 'chunk'} & set(sys.modules)), 'server': os.getppid()}\n"
+        "import os, sys\nprepared_by = 0\n"
+        "def prepare():\n    global prepared_by\n    prepared_by = os.getpid()\n"
+        "def loaded():\n    names = sorted({'colorsys', 'chunk'} & set(sys.modules))\n"
+        "    return {'names': names, 'server': os.getppid(), 'prepared_by': prepared_by}\n"
     )
-    imports = ("own_tool", HERE, "colorsys", "sndhdr.nothing")
+    imports = ("own_tool", HERE, "colorsys", "sndhdr.nothing", "own_tool:prepare")
     answer = run_child("own_tool:loaded", {}, imports=imports).answer
     assert answer is not None
     assert answer["names"] == ["colorsys"]
+    assert answer["prepared_by"] == answer["server"]
     other = run_child(f"{HERE}:identify", {}, imports=imports).answer
     assert other is not None
     assert other["server"] == answer["server"] != identity()["server"]

@@ -118,8 +118,8 @@ def run_child(
     """Call ``module:function`` with keyword arguments in a fresh process.
 
     ``who``: what messages call it. ``folder``: its working directory, the caller's own by default. ``imports``: the
-    modules that are imported once for all calls that name the same ones, by default that of the function. A package
-    that starts threads when it is imported must not be among them.
+    modules that are imported once for all calls that name the same ones, by default that of the function; as
+    ``module:function``, a function that is called once. Nothing that starts threads must be among them.
     """
     who = who or function
     memory_bytes = allowed_memory(limits.memory_bytes)

@@ -1,7 +1,8 @@
 """A process that has imported what children need, and forks one for each call.
 
 Importing ExecuTorch takes longer than most lowerings. A child that is forked behind the imports starts at once, and is
-as fresh as one that imports them itself: nothing but imports has happened before.
+as fresh as one that imports them itself: nothing has happened before but imports, and what every call would compute
+first.
 
 The server's input is a socket. On it the server says when its imports are done, and receives one message for each call:
 the path of the request, with two descriptors, the socket of the call and what the child prints to. On the socket of the
@@ -80,10 +81,13 @@ def _ending_with(parent: int) -> Iterator[None]:
 
 
 def _import(names: Sequence[str]) -> None:
-    """Import modules; what cannot be imported is left to the call, which reports it."""
+    """Import modules, and call functions that are named as ``module:function``; a call reports what it then lacks."""
     for name in names:
+        module, _, function = name.partition(":")
         try:
-            importlib.import_module(name)
+            imported = importlib.import_module(module)
+            if function:
+                getattr(imported, function)()
         except Exception as error:  # noqa: BLE001 - of whatever package
             print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
 

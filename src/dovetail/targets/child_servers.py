@@ -56,7 +56,7 @@ class _Identity:
     def now(cls, imports: Sequence[str]) -> _Identity:
         packages = {imports[0].partition(".")[0], __name__.partition(".")[0]}
         return cls(
-            tuple(source_sha256(name) for name in imports if name.partition(".")[0] in packages),
+            tuple(source_sha256(name.partition(":")[0]) for name in imports if name.partition(".")[0] in packages),
             tuple(import_path()),
             {name: value for name, value in os.environ.items() if name not in _NO_SETTINGS},
             _inherited(),

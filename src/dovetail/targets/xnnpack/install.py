@@ -18,6 +18,7 @@ IMPORTS = (
     "executorch.backends.xnnpack.partition.xnnpack_partitioner",
     "executorch.backends.transforms.remove_clone_ops",
     "executorch.extension.pybindings._C",
+    "dovetail.targets.xnnpack.lower:prepare",
 )
 
 

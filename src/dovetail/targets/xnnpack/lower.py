@@ -25,6 +25,13 @@ _DELEGATE, _GETITEM = "executorch_call_delegate", "getitem"
 _NOT_COMPUTING = (_DELEGATE, _GETITEM, "alloc", "make_tensor")
 
 
+def prepare() -> None:
+    """Compute the patterns that every lowering looks for: it takes longer than lowering a small graph."""
+    from executorch.backends.xnnpack.partition.graphs import sdpa
+
+    sdpa.get_graphs()
+
+
 def lower_in_child(model: str, program: str, census: str, plain: bool = False) -> dict[str, Any]:
     """Lower a QDQ graph to a ``.pte``, load it as a device would, and write the list of its operators."""
     with without_garbage_collection():  # an eighth of the time
