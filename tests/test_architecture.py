@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -74,26 +75,39 @@ def imports_of(path: Path, *, top_level_only: bool = False) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
-def test_imports_go_downwards(path: Path) -> None:
-    part = part_of(path)
-    if part == "__init__":
-        return
-    assert part in LEVEL, f"{part} is in no layer: add it to LAYERS"
-    for name in imports_of(path):
-        parts = name.split(".")
-        if parts[0] != "dovetail" or len(parts) < 2 or parts[1] not in LEVEL:
+def test_imports_go_downwards() -> None:
+    wrong = []
+    for path in modules():
+        part = part_of(path)
+        if part == "__init__":
             continue
-        assert LEVEL[parts[1]] <= LEVEL[part], f"{path.name} ({part}) imports {name}, which is above it"
+        assert part in LEVEL, f"{part} is in no layer: add it to LAYERS"
+        for name in imports_of(path):
+            parts = name.split(".")
+            if parts[0] == "dovetail" and len(parts) > 1 and LEVEL.get(parts[1], 0) > LEVEL[part]:
+                wrong.append(f"{path.relative_to(SOURCE)} imports {name}, which is above it")
+    assert wrong == []
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
-def test_vendor_packages_stay_lazy_in_their_target(path: Path) -> None:
-    for name in imports_of(path):
-        if name.split(".")[0] in VENDORS:
-            assert part_of(path) in VENDOR_PLACES, f"{path} imports {name}"
-    for name in imports_of(path, top_level_only=True):
-        assert name.split(".")[0] not in VENDORS
+def test_vendor_packages_stay_lazy_in_their_target() -> None:
+    for path in modules():
+        if part_of(path) not in VENDOR_PLACES:
+            assert [name for name in imports_of(path) if name.split(".")[0] in VENDORS] == [], path
+        assert [name for name in imports_of(path, top_level_only=True) if name.split(".")[0] in VENDORS] == [], path
+
+
+def test_every_module_can_be_imported_first() -> None:
+    """No module imports one that imports it before it is complete; a package counts where it is not the importer's own."""
+    names = {".".join(path.relative_to(SOURCE.parent).with_suffix("").parts): path for path in modules()}
+    names = {name.removesuffix(".__init__"): path for name, path in names.items()}
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for name, path in names.items():
+        sorter.add(name)
+        for imported in imports_of(path, top_level_only=True):
+            parts = imported.split(".")
+            packages = {".".join(parts[: count + 1]) for count in range(len(parts))} & names.keys()
+            sorter.add(name, *(package for package in packages if not f"{name}.".startswith(f"{package}.")))
+    sorter.prepare()  # an error if there is a cycle
 
 
 def test_no_cycle_between_packages() -> None:
@@ -128,14 +142,16 @@ def _words(node: ast.AST) -> list[str]:
     return [name for name in names if isinstance(name, str)]
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
-def test_only_targets_name_a_backend(path: Path) -> None:
-    if part_of(path) == "targets":
-        return
-    tree = ast.parse(path.read_text())
-    docs = _docstrings(tree)
-    words = [(node, word) for node in ast.walk(tree) if node not in docs for word in _words(node)]
-    assert [(node.lineno, word) for node, word in words if _BACKENDS.search(word)] == []  # type: ignore[attr-defined]
+def test_only_targets_name_a_backend() -> None:
+    found = []
+    for path in modules():
+        if part_of(path) == "targets":
+            continue
+        tree = ast.parse(path.read_text())
+        docs = _docstrings(tree)
+        words = [(node, word) for node in ast.walk(tree) if node not in docs for word in _words(node)]
+        found += [(path, node.lineno, word) for node, word in words if _BACKENDS.search(word)]  # type: ignore[attr-defined]
+    assert found == []
 
 
 def test_backend_names_are_detected() -> None:
