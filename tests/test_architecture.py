@@ -97,7 +97,7 @@ def test_vendor_packages_stay_lazy_in_their_target() -> None:
 
 
 def test_every_module_can_be_imported_first() -> None:
-    """No cycle of imports at the top of modules; an imported module's package counts if it is not the importer's own."""
+    """No cycle of imports at the top of modules; importing a module imports the packages that it is in first."""
     names = {".".join(path.relative_to(SOURCE.parent).with_suffix("").parts): path for path in modules()}
     names = {name.removesuffix(".__init__"): path for name, path in names.items()}
     sorter: TopologicalSorter[str] = TopologicalSorter()
