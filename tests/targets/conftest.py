@@ -15,7 +15,6 @@ from tests.targets.tool_functions import CALLS
 @pytest.fixture
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A cache of the test's own, and a file that counts the calls."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.setenv(CALLS, str(tmp_path / "calls"))
     monkeypatch.setenv(tool_cache.FOLDER_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.delenv(tool_cache.LIMIT_VARIABLE, raising=False)

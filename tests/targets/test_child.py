@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import dovetail
 from dovetail.errors import UnfinishedError
 from dovetail.targets import child
 from dovetail.targets.child import DEFAULT_LIMITS, Limit, Limits, allow_children, run_child, stop_children
@@ -71,11 +70,6 @@ HERE = "tests.targets.test_child"
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 NEEDS_SERVERS = pytest.mark.skipif(not child.HAS_SERVERS, reason="children are not forked on this system")
 FORKS = [pytest.param(True, marks=NEEDS_SERVERS, id="forked"), pytest.param(False, id="started")]
-
-
-@pytest.fixture(autouse=True)
-def _children_find_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[2]}{os.pathsep}{Path(dovetail.__file__).parents[1]}")
 
 
 @pytest.fixture(params=FORKS)

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-import dovetail
 from dovetail.clock import cpu_seconds
 from dovetail.targets import child
 from dovetail.targets.child import Limit, Limits, run_child
@@ -91,15 +90,9 @@ def compute(seconds: float) -> dict[str, int]:
 HERE = "tests.targets.test_child_servers"
 
 
-@pytest.fixture(autouse=True)
-def _children_find_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[2]}{os.pathsep}{Path(dovetail.__file__).parents[1]}")
-
-
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The file of a module ``own_tool`` that children import, and whose source a test writes."""
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}")
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path / "own_tool.py"
 
@@ -252,12 +245,13 @@ def test_the_cpu_time_of_a_call_that_is_stopped_counts_at_once() -> None:
     identity()
     before = cpu_seconds()
     assert run_child(f"{HERE}:compute_and_hang", {"seconds": 0.3}, limits=Limits(time_s=2.0)).limit is Limit.TIME
-    assert cpu_seconds() - before >= 0.3
+    assert cpu_seconds() - before > 0.25  # in ticks of 10 ms
 
 
 def test_a_child_has_the_limits_and_the_cores_that_its_caller_has_now(monkeypatch: pytest.MonkeyPatch) -> None:
     source = f"""
-import os, resource
+import os, resource, sys
+sys.path[0] = os.getcwd()  # not the folder that it will work in
 from {HERE} import run_child
 print(run_child("{HERE}:surroundings", {{}}).answer)
 os.umask(0o77)

@@ -21,7 +21,7 @@ def options(chip: str = "sm8550", **option: str) -> HtpOptions:
 
 
 def wheel_without(library: str, folder: Path) -> Path:
-    """Link the installed package without one library into a folder, and return the folder for PYTHONPATH."""
+    """Link the installed package without one library into a folder, and return the folder to import it from."""
     import onnxruntime_qnn
 
     package = folder / "onnxruntime_qnn"

@@ -202,7 +202,7 @@ def test_a_compiler_that_does_not_start_rejects_no_node(
     elif "load backend" in pattern:
         htp_options = options(memory_limit_mb="600")
     elif "shared object" in pattern:
-        monkeypatch.setenv("PYTHONPATH", str(wheel_without("libonnxruntime_providers_qnn.so", tmp_path)))
+        monkeypatch.syspath_prepend(wheel_without("libonnxruntime_providers_qnn.so", tmp_path))
     else:
         htp_options = dataclasses.replace(htp_options, provider={"htp_arch": "73", "enable_htp_fp16_precision": "1"})
     result = compile_text(RELU, tmp_path, htp_options)

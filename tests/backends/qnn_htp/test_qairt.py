@@ -64,7 +64,7 @@ def test_no_dlc_is_written_by_default(tmp_path: Path) -> None:
 def test_a_dlc_that_cannot_be_written_is_a_finding_and_the_context_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(wheel_without("libQnnIr.so", tmp_path)))
+    monkeypatch.syspath_prepend(wheel_without("libQnnIr.so", tmp_path))
     result = compile_text(RELU, tmp_path, options(dlc="1"))
     assert result.error == ""
     assert [a.name for a in result.artifacts] == ["model", "context", "context_qnn", "qnn_graph"]
