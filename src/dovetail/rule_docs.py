@@ -26,6 +26,7 @@ COMPILED = {
     "ignored": "the compiled model is the same without the faulty attribute",
     "not lowered": "an operator has no lowering for the target",
     "not delegated": "lowered, but no node is delegated to the target's backend",
+    "slower": "as planned, but by the vendor's estimate it takes longer than the graph that is not reported",
     "inaccurate": "as planned, but the outputs are far from those of the float graph",
 }
 _BIT_PATTERN = re.compile(r"\bfloat(16|8\w+)(\[[\d, ]*\])? \w+ = \{")  # a float16 or float8 constant in ONNX text

@@ -11,7 +11,19 @@ from bench.child import ROOT, ChildFailed, run_child
 from bench.score import SESSION_MODES
 
 from bench import __main__ as all_benches
-from bench import block, calibration, check_time, encodings, htp, memory, peers, ranges, rounding, sensitivity
+from bench import (
+    block,
+    calibration,
+    check_time,
+    encodings,
+    htp,
+    htp_patterns,
+    memory,
+    peers,
+    ranges,
+    rounding,
+    sensitivity,
+)
 from dovetail.backend import Estimate
 
 
@@ -41,6 +53,15 @@ def test_sensitivity_prints_all_three_ways(capsys):
     sensitivity.main(["--model", "vit_digits", "--samples", "1", "--rebuild", "2"])
     printed = capsys.readouterr().out
     assert all(label in printed for label in ("rebuild", "exact", "first order", "rank correlation"))
+
+
+def test_htp_patterns_print_every_form(monkeypatch, capsys):
+    pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
+    monkeypatch.setattr(htp_patterns, "SIZES", ((1, 16, 32, 32),))
+    htp_patterns.main([])
+    rows = [line.rsplit(maxsplit=2) for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert [row[0].strip() for row in rows] == [*htp_patterns.LINEAR, *htp_patterns.ATTENTION, *htp_patterns.ATTENTION]
+    assert all(float(time_us) > 0 for _, time_us, _ in rows)
 
 
 def test_rounding_prints_a_row_per_method(monkeypatch, capsys):

@@ -38,6 +38,11 @@ class Chip:
         return not self.no_float16
 
     @property
+    def computes_in_float(self) -> bool:
+        """Whether it has float kernels, whether or not the provider enables float16 without an SoC number."""
+        return not self.lacks_float16 and self.architecture >= _FLOAT16_FROM
+
+    @property
     def no_float16(self) -> str:
         """Why float16 is not available; empty if it is."""
         if self.lacks_float16:

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from dovetail.rules.rule import rules_in
-from dovetail.targets.htp.rules import compiler, dtypes, granularity, guards, kernels, numerics, placement, shapes
+from dovetail.targets.htp.rules import (
+    compiler,
+    dtypes,
+    granularity,
+    guards,
+    kernels,
+    linear_layers,
+    numerics,
+    placement,
+    shapes,
+)
 from dovetail.targets.htp.workarounds import MODULES
 
 # Those on a graph and its plan, whichever tool compiles it.
-GRAPH_RULES = rules_in(dtypes, granularity, guards, kernels, numerics, placement, shapes, *MODULES)
+_ON_GRAPHS = (dtypes, granularity, guards, kernels, linear_layers, numerics, placement, shapes, *MODULES)
+GRAPH_RULES = rules_in(*_ON_GRAPHS)
 # Also the messages of the compiler in ONNX Runtime's provider.
-RULES = rules_in(compiler, dtypes, granularity, guards, kernels, numerics, placement, shapes, *MODULES)
+RULES = rules_in(compiler, *_ON_GRAPHS)

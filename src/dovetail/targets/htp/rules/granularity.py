@@ -16,6 +16,7 @@ from dovetail.plan.qparams import channel_axis
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import LINEAR, Operation, dtype_text, operations, original_name, say
 from dovetail.rules.rule import rule
+from dovetail.targets.htp.chips import chip_of
 from dovetail.targets.htp.table import EXPANDED_MULTIPLE, why_no_block_size
 
 _4_BIT = (DType.S4, DType.U4)
@@ -164,6 +165,46 @@ def unsupported_block_quantized_weight(subject: CheckInput) -> Iterator[Finding]
                 fix="quantize it to int4 with zero points 0 and blocks along the input channels, with a block size "
                 "that is a multiple of 8, and 16-bit activations; or use one scale per output channel",
             )
+
+
+@rule("Q206")
+def block_quantized_layer_in_float(subject: CheckInput) -> Iterator[Finding]:
+    """A weight has blocks with float scales (BQ): the layer runs in float although its activations are quantized.
+
+    ## What it finds
+    In QDQ models, and with an encodings file: Conv, Gemm and MatMul between quantized tensors whose weight has blocks
+    with float scales and none of the problems of Q203.
+
+    ## Why it matters
+    HTP has no integer kernel for such blocks: it dequantizes the activations and computes in float, which takes
+    longer than int8 weights with 16-bit activations. Chips without float arithmetic (v68) reject the layer.
+
+    ## How to fix it
+    `dovetail repair --to-lpbq` gives the blocks integer scales and rounds the weights on the new grid, which HTP
+    computes in integers. The provider's option `enable_block_quant_weight_optimization` converts the scales of MatMul
+    and Conv alone, which leaves the weights on another grid (32 to 37 dB), and does not convert Gemm. Or use one scale
+    per output channel.
+
+    ## Seen on
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), dumped graphs, SoC 43, v69, v73, v75, v79 and v81: MatMul and Gemm
+      with symmetric int4 blocks along the input channels read float activations and agree with the simulation to 68 to
+      72 dB; v68 rejects MatMul, Gemm and Conv. SoC 52, vendor's estimate of a windowed DINOv2 block: 5385 us, with int8
+      weights 1297 us (`python -m bench.block estimate`).
+    """
+    if subject.raw is None:  # a plan of ours says so already
+        return
+    for operation, operand, params in _weights(subject, Granularity.BLOCK):
+        if not operation.in_integers or _block_problem(operation, operand, params):
+            continue
+        chip, name = chip_of(subject), original_name(operand)
+        effect = "it runs in float" if chip.computes_in_float else f"{chip.name} rejects it"
+        yield Finding(
+            "Q206",
+            at_node(operation.node, operand.edge),
+            f"{say(operation.node)} has the weight {name!r} in blocks with float scales: {effect}",
+            Severity.WARNING if chip.computes_in_float else Severity.ERROR,
+            fix="convert the blocks with `dovetail repair --to-lpbq`, or use one scale per output channel",
+        )
 
 
 @rule("Q205")

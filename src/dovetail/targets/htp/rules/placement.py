@@ -175,59 +175,6 @@ def _removed(value: ir.Value, reason: str) -> Finding:
     )
 
 
-@rule("Q403")
-def batched_linear_as_matmul(subject: CheckInput) -> Iterator[Finding]:
-    """A quantized linear layer with a batch or windows is a MatMul of rank 3 or more.
-
-    ## What it finds
-    In QDQ models: MatMul with a quantized weight matrix whose activations have rank 3 or more and a first dimension
-    above 1, as in the windowed layers of DINOv2 in RF-DETR ([4, 257, 384]). One finding per model, at the first such
-    layer.
-
-    ## Why it matters
-    This is a note about a different tool: Qualcomm's offline converter has failed on such layers when it finalizes the
-    graph, with a message that names no layer of the model: `could not create op: q::linearclip`, input type
-    `QuantUint16_5D_TCM` or `QuantUint8_5D_TCM`. Keeping the failing layers in float moves the failure to other layers.
-    The QNN execution provider, which `dovetail fit` uses, translates the layer to a FullyConnected, which compiles.
-
-    ## How to fix it
-    Compile with the execution provider, or write the layer as Reshape to [rows, channels], Gemm and Reshape, which is
-    what the provider translates it to; `dovetail fit` does this.
-
-    ## Seen on
-    - qairt: QAIRT 2.41, qnn-onnx-converter, HTP v73, `vtcm_mb` 8, `O` 3, from a public report on RF-DETR Small
-      quantized W8A16 and W8A8 with AIMET: the context binary generator fails as above. Not verified here, because the
-      converter is not public.
-    - qnn-htp: onnxruntime-qnn with QAIRT 2.47 to 2.51, v73, v75 and v79: the same blocks compile; not reproduced. The
-      case below is compiled in the tests with 2.7.0 (QAIRT 2.51.0) and agrees with the simulation.
-    """
-    layers = [operation for operation in operations(subject) if operation.in_integers and _is_batched_linear(operation)]
-    if layers:
-        node, shape = layers[0].node, shape_of(layers[0].node.inputs[0]) or ()
-        yield Finding(
-            "Q403",
-            at_node(node),
-            f"{say(node)}{_and_more(len(layers))} is a MatMul over {'x'.join(map(str, shape))}: it compiles with the "
-            "execution provider, but an offline converter rejects it (QAIRT 2.41, q::linearclip)",
-            Severity.NOTE,
-            {"layers": float(len(layers))},
-            "for the offline converter, write it as Reshape to [rows, channels], Gemm and Reshape",
-        )
-
-
-def _and_more(count: int) -> str:
-    return "" if count == 1 else f" and {count - 1} more"
-
-
-def _is_batched_linear(operation: Operation) -> bool:
-    weight = operation.input_at(1)
-    shape = shape_of(operation.node.inputs[0])
-    if operation.op != "MatMul" or weight is None or not weight[0].constant or shape is None:
-        return False
-    matrix = len(shape_of(weight[0].value) or ()) == 2
-    return matrix and isinstance(weight[1], QParams) and len(shape) > 2 and shape[0] > 1
-
-
 @rule("Q404")
 def relu_not_fused_at_this_zero_point(subject: CheckInput) -> Iterator[Finding]:
     """A Relu cannot be fused with the Conv or Gemm before it, because of the zero point of its output.
