@@ -9,20 +9,13 @@ import onnx_ir as ir
 
 from dovetail.encodings.as_plan import given_plan
 from dovetail.encodings.records import Encodings, TensorEncoding
-from dovetail.errors import InputError
 from dovetail.storage import Plan
 from dovetail.targets.qairt.roles import tensor_roles
 
 
-def plan_as_given(model: ir.Model, encodings: Encodings) -> Plan | None:
-    """The plan that the converter is given: what has no entry and follows another tensor has the entry of that one.
-
-    None if an entry does not fit its tensor, for which no plan can be made.
-    """
-    try:
-        return given_plan(model, replace(encodings, entries=_completed(model, encodings.entries))).plan
-    except InputError:
-        return None
+def plan_as_given(model: ir.Model, encodings: Encodings) -> Plan:
+    """The plan that the converter is given: what has no entry and follows another tensor has the entry of that one."""
+    return given_plan(model, replace(encodings, entries=_completed(model, encodings.entries))).plan
 
 
 def _completed(model: ir.Model, entries: Mapping[str, TensorEncoding]) -> dict[str, TensorEncoding]:

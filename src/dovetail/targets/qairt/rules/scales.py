@@ -87,8 +87,8 @@ def weight_entry_too_small_to_requantize(subject: CheckInput) -> Iterator[Findin
             yield Finding(
                 "Q727",
                 at_node(operation.node),
-                f"{say(operation.node)}: {saturated.text}, by the entries of its input and output: HTP is predicted to "
-                f"saturate these channels ({known.known_from})",
+                f"{say(operation.node)}: with the entries of its input and output, {saturated.text}: HTP is predicted "
+                f"to saturate these channels ({known.known_from})",
                 severity_of(known.answer),
                 saturated.numbers,
                 f"{saturated.fix}; `dovetail fit --encodings FILE` does this",
@@ -125,8 +125,8 @@ def bias_beyond_int32_by_entries(subject: CheckInput) -> Iterator[Finding]:
         yield Finding(
             "Q728",
             at_node(operation.node),
-            f"{say(operation.node)}: the bias of {channels} of {steps.size} channels exceeds int32 by the entries of "
-            f"input and weight: it reaches {float(steps.max()):.4g} steps of input scale x weight scale "
+            f"{say(operation.node)}: with the entries of its input and weight, the bias of {channels} of {steps.size} "
+            f"channels exceeds int32: it reaches {float(steps.max()):.4g} steps of input scale x weight scale "
             f"({known.known_from})",
             severity_of(known.answer),
             {"channels": float(channels), "steps": float(steps.max())},
