@@ -22,7 +22,6 @@ from dovetail.config import FitOptions, options_from
 from dovetail.encoding import Encoding, Granularity, QParams
 from dovetail.encodings.as_plan import GivenPlan, given_plan
 from dovetail.encodings.read import read_encodings
-from dovetail.encodings.records import Encodings
 from dovetail.encodings.shapes import LINEAR
 from dovetail.errors import InputError, MissingScaleError
 from dovetail.files import file_sha256
@@ -138,14 +137,14 @@ def check_with_encodings(
 
     ``values``: the options target, shape and option. Without calibration data no scale may be missing, unless the
     target has rules on encodings files: they say what becomes of the tensor, and no plan is checked. The same holds
-    for a file that such a rule reports as an error.
+    for a file that such a rule reports as an error, but not if an entry does not fit its tensor.
     """
     file = read_encodings(encodings)
     try:
         subject = _planned(path, values, encodings, calibration)
     except InputError as error:
         reported = isinstance(error, MissingScaleError) and _predicts_missing(values)
-        findings = _without_plan(path, values, file)
+        findings = _without_plan(path, values, encodings)
         if not reported and not any(f.code.startswith(_FILES) and f.severity is Severity.ERROR for f in findings):
             raise
         return findings
@@ -159,12 +158,14 @@ def _predicts_missing(values: Mapping[str, Any]) -> bool:
     return any(rule.code.startswith(_FILES) and rule.check is not None for rule in rules)
 
 
-def _without_plan(path: Path, values: Mapping[str, Any], file: Encodings) -> tuple[Finding, ...]:
+def _without_plan(path: Path, values: Mapping[str, Any], encodings: Path) -> tuple[Finding, ...]:
     """The findings on a file that no plan can be made from, as when the scales of some tensors are missing."""
     target = open_target(str(values["target"]), values.get("option") or {})
     raw = read(path, values.get("shape") or {})
+    plan_for(raw, encodings)  # an error if an entry does not fit its tensor: no finding says that
     require_static(raw)
     infer_shapes(raw)
+    file = read_encodings(encodings)
     return check(
         CheckInput(prepared(raw, target), target.table, target.facts, raw=raw, encodings=file), rules_for(target)
     )

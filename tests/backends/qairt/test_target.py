@@ -16,7 +16,8 @@ import dovetail
 from dovetail.backend import Artifact, Outcome
 from dovetail.encoding import DType
 from dovetail.encodings.read import read_encodings
-from dovetail.finding import WHOLE_MODEL, Status
+from dovetail.encodings_run import check_with_encodings
+from dovetail.finding import WHOLE_MODEL, Finding, Status
 from dovetail.model.session import Mode, open_session, run_session
 from dovetail.plan.rows import PlanRow, read_plan
 from dovetail.report.result import Result
@@ -101,6 +102,21 @@ def test_one_island_is_as_planned(one_island: tuple[Result, Path]) -> None:
     assert Confidence.INFERRED in facts
 
 
+def check_written(run: Path) -> dict[str, Finding]:
+    """The findings on the files of the way ``fallback`` as on a caller's own, one of every code."""
+    folder = run / "qairt" / "fallback"
+    option = {"input_list": "0", "float_fallback": "1", "float_bitwidth": "16"}
+    values = {"target": "qairt:2.33/v75", "option": option}
+    found = check_with_encodings(folder / "model.onnx", values, encodings=folder / "encodings.json")
+    return {finding.code: finding for finding in found}
+
+
+def test_what_fit_writes_is_predicted_as_planned_by_check(one_island: tuple[Result, Path]) -> None:
+    found = check_written(one_island[1])
+    assert not {"Q711", "Q721", "Q724", "Q727", "Q728", "Q729"} & set(found)
+    assert "become float16" in found["Q730"].message
+
+
 def test_the_ways_are_a_decision_of_the_run(one_island: tuple[Result, Path]) -> None:
     (decision,) = [each for each in one_island[0].decisions if each.knob == "conversion"]
     assert decision.taken == "fallback"
@@ -158,6 +174,7 @@ def test_scattered_islands_rank_the_split_first(detector: tuple[Path, Path], tmp
     assert (ranked["fallback"]["can"], ranked["fallback"]["islands"]) == ("unknown", 3)
     (finding,) = [f for f in result.findings if f.code == "Q724"]
     assert finding.numbers["islands"] == 3
+    assert check_written(run)["Q724"].numbers == finding.numbers
     sample = first_sample(detector[1])
     expected = run_session(open_session(run / "model.onnx", Mode.EXACT), sample)
     for name, array in run_parts(run / "qairt" / "split", "simulation", sample).items():

@@ -1,7 +1,8 @@
-"""Which operators of a plan compute in float and which in integers, and the islands that the float ones form."""
+"""Which operators compute in float and which in integers, as planned or as predicted, and the islands in float."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import onnx_ir as ir
@@ -10,6 +11,7 @@ from dovetail.edge import Edge
 from dovetail.encoding import QParams
 from dovetail.model.edit import constant_of, is_float
 from dovetail.storage import Choice, Plan, Reason
+from dovetail.targets.qairt.predict import FLOATS, Cause, PredictedTensor
 
 
 class Domain(StrEnum):
@@ -54,9 +56,45 @@ def _is_float_result(choice: Choice) -> bool:
     return not isinstance(choice.storage, QParams) and choice.why not in (Reason.INTERIOR, Reason.OUTPUT)
 
 
-def islands(model: ir.Model, plan: Plan) -> tuple[tuple[str, ...], ...]:
+def predicted_domains(model: ir.Model, predicted: Mapping[str, PredictedTensor]) -> dict[str, Domain]:
+    """What every node is predicted to compute in, by name, in graph order."""
+    floats = float_tensors(model, predicted)
+    found = {name: Domain.INTEGER if row is None else Domain.FLOAT for name, row in floats.items()}
+    return {str(node.name): found.get(str(node.name), Domain.NEITHER) for node in model.graph}
+
+
+def float_tensors(model: ir.Model, predicted: Mapping[str, PredictedTensor]) -> dict[str, PredictedTensor | None]:
+    """A tensor for which each node is predicted to compute in float, None if it computes in integers, by node.
+
+    An operator computes in float if one of its tensors does, and so do those that are fused with it. Nodes without a
+    predicted tensor are left out.
+    """
+    rows = {str(node.name): _rows(node, predicted) for node in model.graph}
+    found = {name: next((row for row in own if row.dtype in FLOATS), None) for name, own in rows.items() if own}
+    fused = [
+        (str(producer.name), str(node.name))
+        for node in model.graph
+        for value in node.inputs
+        if value is not None
+        and (row := predicted.get(str(value.name))) is not None
+        and row.cause is Cause.FUSED
+        and (producer := value.producer()) is not None
+    ]
+    for before, after in fused:
+        found[after] = found[after] or found[before]
+    for before, after in reversed(fused):
+        found[before] = found[before] or found[after]
+    return found
+
+
+def _rows(node: ir.Node, predicted: Mapping[str, PredictedTensor]) -> list[PredictedTensor]:
+    """What is predicted about the tensors that a node reads and writes."""
+    names = [str(value.name) for value in (*node.inputs, *node.outputs) if value is not None]
+    return [predicted[name] for name in names if name in predicted]
+
+
+def islands(model: ir.Model, of_node: Mapping[str, Domain]) -> tuple[tuple[str, ...], ...]:
     """The groups of float operators that are connected with each other, each by the names of its nodes."""
-    of_node = domains(model, plan)
     root: dict[str, str] = {name: name for name, domain in of_node.items() if domain is Domain.FLOAT}
 
     def find(name: str) -> str:
@@ -75,9 +113,8 @@ def islands(model: ir.Model, plan: Plan) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(group) for group in groups.values())
 
 
-def boundaries(model: ir.Model, plan: Plan) -> int:
+def boundaries(model: ir.Model, of_node: Mapping[str, Domain]) -> int:
     """How many tensors go from a float operator to an integer one, or the other way."""
-    of_node = domains(model, plan)
     crossing = {
         str(value.name)
         for node in model.graph

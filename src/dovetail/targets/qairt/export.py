@@ -18,9 +18,9 @@ from dovetail.model.edit import add_initializer, constant_of
 from dovetail.model.origin import carry, each_value, origin_of
 from dovetail.plan.same_values import as_symmetric
 from dovetail.storage import Choice, Plan, Reason
-from dovetail.targets.qairt.coloring import Domain, domains
+from dovetail.targets.qairt.coloring import Domain, domains, float_tensors
 from dovetail.targets.qairt.facts import fact
-from dovetail.targets.qairt.predict import Cause, PredictedTensor
+from dovetail.targets.qairt.predict import FLOATS, PredictedTensor
 from dovetail.targets.qairt.sdk import Answer, Subject, Version
 
 # What an SDK must read, by the version of the encodings file.
@@ -30,7 +30,6 @@ READS = {
     v2_0_0.VERSION: Subject.READS_2_0_0,
     v2_0_0.READ_ONLY: Subject.READS_2_1_0,
 }
-_FLOATS = ("float16", "float32")
 _BIAS_BITS = 32
 _NO_SUCH_TENSOR = "your file has no tensor with these values: normalizing the graph changed them (a folded BatchNorm)"
 _ONE_CONSTANT = (
@@ -211,7 +210,7 @@ def not_as_planned(
             continue
         dtype = choice.storage.dtype
         planned = export.entries[name].dtype_text if name in export.symmetric else str(dtype)
-        same_float = not dtype.is_quantized and row.dtype in _FLOATS
+        same_float = not dtype.is_quantized and row.dtype in FLOATS
         if not same_float and row.dtype != planned:
             rows.append(Difference(name, planned, row.dtype, str(row.cause)))
     rows += _operators_not_as_planned(model, plan, predicted)
@@ -225,26 +224,16 @@ def not_as_planned(
 def _operators_not_as_planned(
     model: ir.Model, plan: Plan, predicted: Mapping[str, PredictedTensor]
 ) -> Iterator[Difference]:
-    """The operators that compute in float although they are planned in integers, or the other way.
-
-    An operator computes in float if one of its tensors does. One that is fused with the one before computes like that.
-    """
+    """The operators that compute in float although they are planned in integers, or the other way."""
     planned = domains(model, plan)
-    floats: dict[str, PredictedTensor | None] = {}  # by node, a tensor that is predicted in float
-    for node in model.graph:
-        domain, values = planned[str(node.name)], (*node.inputs, *node.outputs)
-        rows = [row for v in values if v is not None and (row := predicted.get(str(v.name))) is not None]
-        fused = [row for row in rows if row.cause is Cause.FUSED]
-        before = [v.producer() for v in node.inputs if v is not None and any(row.tensor == v.name for row in fused)]
-        earlier = [floats.get(str(producer.name)) for producer in before if producer is not None]
-        own = [row for row in rows if row.dtype in _FLOATS]
-        in_float = floats[str(node.name)] = next((row for row in [*own, *earlier] if row is not None), None)
-        if not rows or domain is Domain.NEITHER or (domain is Domain.FLOAT) == (in_float is not None):
+    for name, in_float in float_tensors(model, predicted).items():
+        domain = planned[name]
+        if domain is Domain.NEITHER or (domain is Domain.FLOAT) == (in_float is not None):
             continue
         found, cause = Domain.INTEGER, "all its tensors have entries"
         if in_float is not None:
             found, cause = Domain.FLOAT, f"{in_float.tensor!r} is float: {in_float.cause}"
-        yield Difference(f"operator {node.name}", str(domain), str(found), cause)
+        yield Difference(f"operator {name}", str(domain), str(found), cause)
 
 
 def without_original_name(model: ir.Model, entries: Mapping[str, TensorEncoding]) -> tuple[Difference, ...]:

@@ -14,6 +14,11 @@ _MATMUL_RULE = (
     "github.com/quic/aimet, aimet_onnx/quantsim.py: the exception rule for MatMul, which cites HTP's definition of the "
     "operator"
 )
+_GUARDS = "AIMET's public overflow guards for HTP"
+_INT32_BIAS = "github.com/quic/aimet, aimet_onnx/quantsim.py: _adjust_weight_scales_for_int32_bias"
+_HTP_CONFIG = "AIMET's public configuration for HTP v69 to v85"
+# What was measured through ONNX Runtime's QNN provider, never with the SDK.
+_PROVIDER = "onnxruntime-qnn 2.7.0 (QAIRT 2.51), which has the HTP compiler but no converter: rule {}"
 _RF_DETR = "public report: RF-DETR Small, quantized with AIMET, qnn-onnx-converter of QAIRT 2.41, HTP v73"
 
 
@@ -249,7 +254,7 @@ FACTS: tuple[SdkFact, ...] = (
         Answer.YES,
         "AIMET has no quantizer between Conv, Gemm or Add and the activation after it, and between MatMul and the Add "
         "of its bias, and the converter tags the same groups.",
-        f"{_SPECIFICATION}; AIMET's public configuration for HTP v69 to v85",
+        f"{_SPECIFICATION}; {_HTP_CONFIG}",
         Confidence.DOCUMENTED,
         (2, 36),
     ),
@@ -258,7 +263,7 @@ FACTS: tuple[SdkFact, ...] = (
         Answer.YES,
         "AIMET has no quantizer between Conv, Gemm or Add and the activation after it, and between MatMul and the Add "
         "of its bias.",
-        "AIMET's public configuration for HTP v69 to v85",
+        _HTP_CONFIG,
         Confidence.INFERRED,
         before=(2, 36),
     ),
@@ -320,6 +325,30 @@ FACTS: tuple[SdkFact, ...] = (
         Answer.YES,
         "Every reported failure is about a graph that mixes float16 and integers; RF-DETR wholly in float16 compiles.",
         f"{_RF_DETR}; {_4102}",
+        Confidence.INFERRED,
+    ),
+    SdkFact(
+        Subject.SMALL_RATIO,
+        Answer.NO,
+        "HTP saturates such a channel, which is nearly dead in the weights, and the simulation does not show it. The "
+        "limit was measured on the emulator through ONNX Runtime's provider, not with the SDK; AIMET has the same one.",
+        f"{_GUARDS}; {_PROVIDER.format('Q507')}",
+        Confidence.INFERRED,
+    ),
+    SdkFact(
+        Subject.LARGE_BIAS,
+        Answer.NO,
+        "It exceeds the int32 accumulator. AIMET can raise the weight scales of such layers before it exports, but its "
+        "files do not say whether it did.",
+        f"{_GUARDS}; {_INT32_BIAS}",
+        Confidence.INFERRED,
+    ),
+    SdkFact(
+        Subject.OWN_OUTPUT_SCALE,
+        Answer.NO,
+        "HTP has scale 1/65536 with zero point 0 for Sigmoid, 1/32768 with zero point 32768 for Tanh. That others are "
+        "replaced was seen through ONNX Runtime's provider, not with the SDK.",
+        f"{_HTP_CONFIG}; {_PROVIDER.format('Q109')}",
         Confidence.INFERRED,
     ),
     SdkFact(

@@ -14,6 +14,9 @@ from dovetail.targets.qairt.facts import fact
 from dovetail.targets.qairt.roles import Role, TensorRole, tensor_roles
 from dovetail.targets.qairt.sdk import SdkFact, Subject, Version
 
+# The dtypes of tensors that are not quantized.
+FLOATS = ("float16", "float32")
+
 
 class Cause(StrEnum):
     """Why a tensor is predicted to have its precision."""

@@ -55,6 +55,9 @@ class Subject(StrEnum):
     FLOAT_RESULT = "an operator in float writes a tensor that has an entry in that encoding"
     RANK_3_ADD = "compiles MatMul of rank 3 followed by a separate Add in integers"
     ONE_PRECISION = "converts a graph that is wholly integer or wholly float"
+    SMALL_RATIO = "computes 16-bit channels whose input scale x weight scale / output scale is 2^-24 or less"
+    LARGE_BIAS = "adds a bias of more than 2^31 steps of input scale x weight scale"
+    OWN_OUTPUT_SCALE = "keeps the entry of a 16-bit Sigmoid, HardSigmoid or Tanh output"
     ISLANDS_COMPILE = "compiles every mixture of float16 and integer operators"
 
 

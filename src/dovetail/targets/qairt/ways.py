@@ -106,7 +106,8 @@ def ways_out(model: ir.Model, plan: Plan, export: Exported, facts: QairtFacts, p
     entries = {WayName.FALLBACK: integers_only(export.entries), WayName.EXPLICIT: export.entries}
     calls = {WayName.FALLBACK: FALLBACK_CALL, WayName.EXPLICIT: explicit_call(export)}
     predictions = {name: predict(model, entries[name], calls[name], facts.sdk) for name in calls}
-    count, crossing = len(islands(model, plan)), boundaries(model, plan)
+    of_node = domains(model, plan)
+    count, crossing = len(islands(model, of_node)), boundaries(model, of_node)
     answers = {WayName.FALLBACK: _fallback(facts, count), WayName.EXPLICIT: _explicit(model, export, facts, count)}
     relied_on = _relied_on(model, plan, export, facts)
     answers = {name: (can, why, (*rows, *relied_on)) for name, (can, why, rows) in answers.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -13,7 +14,7 @@ from dovetail.model.edit import attribute
 from dovetail.model.place import at_node
 from dovetail.plan.constraints import op_key
 from dovetail.rules.check_input import CheckInput
-from dovetail.rules.operations import operations, say
+from dovetail.rules.operations import Operation, operations, say
 from dovetail.rules.rule import rule
 from dovetail.targets.htp.chips import chip_of
 from dovetail.targets.htp.rules.in_float import runs_in_float
@@ -229,20 +230,37 @@ def output_quantization_replaced(subject: CheckInput) -> Iterator[Finding]:
       1/65536 (Sigmoid, HardSigmoid) and 1/32768 (Tanh). At 8 bits they are kept.
     """
     for operation in operations(subject):
-        if not operation.in_integers or operation.unit.support is None:
-            continue
-        output = operation.outputs[0]
-        fixed = next((f for f in operation.unit.support.fixed if f.dtype is output.dtype), None)
-        if fixed is None or not isinstance(output, QParams) or output.encoding.granularity is not Granularity.TENSOR:
-            continue
-        scale, zero_point = float(output.scale), int(output.zero_point)
-        if not math.isclose(scale, fixed.scale, rel_tol=_SCALE_TOLERANCE) or zero_point != fixed.zero_point:
+        replaced = replaced_output(operation, _SCALE_TOLERANCE)
+        if replaced is not None:
             yield Finding(
                 "Q109",
                 at_node(operation.node),
-                f"{say(operation.node)} has an output with scale {scale:.6g} and zero point {zero_point}, which HTP "
-                f"replaces with {fixed.scale:.6g} and {fixed.zero_point}",
+                f"{say(operation.node)} has an output with {replaced.text}, which HTP replaces with {replaced.by}",
                 Severity.WARNING,
-                {"scale": scale, "replaced_by": fixed.scale},
-                f"quantize it with scale {fixed.scale:.6g} and zero point {fixed.zero_point}",
+                replaced.numbers,
+                f"quantize it with {replaced.by}",
             )
+
+
+class ReplacedOutput(NamedTuple):
+    """The scale and zero point of an output, those that HTP has in their place, and both scales."""
+
+    text: str
+    by: str
+    numbers: dict[str, float]
+
+
+def replaced_output(operation: Operation, tolerance: float) -> ReplacedOutput | None:
+    """The qparams that HTP replaces, if the scales differ by more than a relative ``tolerance``, or the zero points."""
+    if not operation.in_integers or operation.unit.support is None:
+        return None
+    output = operation.outputs[0]
+    fixed = next((f for f in operation.unit.support.fixed if f.dtype is output.dtype), None)
+    if fixed is None or not isinstance(output, QParams) or output.encoding.granularity is not Granularity.TENSOR:
+        return None
+    scale, zero_point = float(output.scale), int(output.zero_point)
+    if math.isclose(scale, fixed.scale, rel_tol=tolerance) and zero_point == fixed.zero_point:
+        return None
+    text = f"scale {scale:.6g} and zero point {zero_point}"
+    by = f"scale {fixed.scale:.6g} and zero point {fixed.zero_point}"
+    return ReplacedOutput(text, by, {"scale": scale, "replaced_by": fixed.scale})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from dovetail.finding import Finding, Severity
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
 from dovetail.model.edit import attribute, constant_of, is_op
 from dovetail.model.place import at_node
+from dovetail.numerics.lpbq import channel_scales
 from dovetail.plan.constraints import op_key
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import LINEAR, Operation, operations, original_name, say
@@ -80,22 +82,41 @@ def weight_scale_too_small_to_requantize(subject: CheckInput) -> Iterator[Findin
       At 8 bits every ratio is computed correctly. The same on v68, v69, v79 and v81 for Conv and Gemm.
     """
     for operation in operations(subject):
-        weight, limit = operation.input_at(1), _limit(operation)
-        if weight is None or not isinstance(weight[1], QParams) or not weight[0].constant:
-            continue
-        scales = weight[1].scale
-        small = int(np.count_nonzero(scales <= limit))
-        if small:
+        saturated = saturated_channels(operation)
+        if saturated is not None:
             yield Finding(
                 "Q507",
                 at_node(operation.node),
-                f"{say(operation.node)}: {small} of {scales.size} scales of {original_name(weight[0])!r} are at "
-                f"most {limit:.3g}, the smallest {float(scales.min()):.3g}: HTP saturates these channels",
+                f"{say(operation.node)}: {saturated.text}: HTP saturates these channels",
                 Severity.ERROR,
-                {"channels": float(small), "limit": limit},
-                f"raise them to {LEAST_REQUANTIZATION / _SATURATED * limit:.3g} and quantize weight and bias again; "
-                "`dovetail repair` does this",
+                saturated.numbers,
+                f"{saturated.fix}; `dovetail repair` does this",
             )
+
+
+class SaturatedChannels(NamedTuple):
+    """The channels of a weight whose scale is at most ``limit``: in words, in numbers, and what to do about them."""
+
+    text: str
+    numbers: dict[str, float]
+    fix: str
+
+
+def saturated_channels(operation: Operation) -> SaturatedChannels | None:
+    """The channels that HTP saturates, if there are any; of blocks, by the scale of a channel's integers."""
+    weight, limit = operation.input_at(1), _limit(operation)
+    if weight is None or not isinstance(weight[1], QParams) or not weight[0].constant:
+        return None
+    scales = channel_scales(weight[1])
+    small = int(np.count_nonzero(scales <= limit))
+    if not small:
+        return None
+    text = (
+        f"{small} of {scales.size} scales of {original_name(weight[0])!r} are at most {limit:.3g}, the smallest "
+        f"{float(scales.min()):.3g}"
+    )
+    fix = f"raise them to {LEAST_REQUANTIZATION / _SATURATED * limit:.3g} and quantize weight and bias again"
+    return SaturatedChannels(text, {"channels": float(small), "limit": limit}, fix)
 
 
 def _limit(operation: Operation) -> float:

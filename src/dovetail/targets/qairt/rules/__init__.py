@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from dovetail.rules.rule import rules_in
-from dovetail.targets.qairt.rules import files, flags, kernels, omitted, plans
+from dovetail.targets.qairt.rules import files, flags, kernels, omitted, plans, scales
 
-RULES = rules_in(files, flags, kernels, omitted, plans)
+RULES = rules_in(files, flags, kernels, omitted, plans, scales)

@@ -8,16 +8,17 @@ from dovetail.finding import Finding, Place, Severity
 from dovetail.model.place import at_tensor
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
+from dovetail.targets.qairt.coloring import Domain
 from dovetail.targets.qairt.predict import Cause, PredictedTensor
 from dovetail.targets.qairt.roles import Role, tensor_roles
-from dovetail.targets.qairt.rules.subject import WAYS_OUT, Conversion, conversion_of, with_facts
+from dovetail.targets.qairt.rules.subject import FILE, WAYS_OUT, Conversion, conversion_of, listed, with_facts
 from dovetail.targets.qairt.sdk import Subject
 
 
 def _with_cause(conversion: Conversion, *causes: Cause) -> Iterator[tuple[PredictedTensor, Place]]:
     """The tensors that are predicted for one of these causes, each with its place."""
     roles = tensor_roles(conversion.model)
-    for name, row in conversion.predicted().items():
+    for name, row in conversion.predicted.items():
         if row.cause in causes:
             yield row, at_tensor(roles[name].value)
 
@@ -154,3 +155,44 @@ def fused_tensor_without_encoding(subject: CheckInput) -> Iterator[Finding]:
         known = "" if row.fact is None else f" ({row.fact.known_from})"
         message = f"{row.tensor!r} has no encoding and is not stored, because the operators around it are fused{known}"
         yield Finding("Q722", place, message, Severity.NOTE, fix="nothing needs to be done")
+
+
+@rule("Q730")
+@with_facts(Subject.HAS_FLOAT_FALLBACK)
+def float_fallback_of_omitted_tensors(subject: CheckInput) -> Iterator[Finding]:
+    """Tensors without an entry become float, and with them the operators that read or write them.
+
+    ## What it finds
+    With `check --encodings` and `--option float_fallback=1` (without `--input_list`): how many tensors have no entry
+    and none that the converter fills in (Q712, Q722), the first ones by name, and how many operators are predicted to
+    compute in float. One finding for the file.
+
+    ## Why it matters
+    It is a note. To leave out what is meant to be float is the recommended way: then the numbers should be those that
+    you expect. A tensor that was left out by mistake, as by an exporter or a renamed tensor (Q718), is float as well,
+    and nothing is printed: the operator costs float latency, and splits the integer operators around it (Q724).
+
+    ## How to fix it
+    Nothing needs to be done if only these tensors were meant to be float. Give an entry to every other one, also to
+    int32 biases (Q713).
+
+    ## Seen on
+    {facts}
+    """
+    conversion = conversion_of(subject)
+    if conversion is None:
+        return
+    rows = [row for row in conversion.predicted.values() if row.cause is Cause.FALLBACK]
+    if not rows:
+        return
+    domains = list(conversion.domains.values())
+    in_float, counted = domains.count(Domain.FLOAT), len(domains) - domains.count(Domain.NEITHER)
+    known = "" if rows[0].fact is None else f" ({rows[0].fact.known_from})"
+    names = listed([row.tensor for row in rows])
+    message = (
+        f"{len(rows)} of {len(conversion.predicted)} tensors have no entry and become {rows[0].dtype} ({names}): "
+        f"{in_float} of {counted} operators are predicted to compute in float{known}"
+    )
+    numbers = {"tensors": float(len(rows)), "operators": float(in_float)}
+    fix = "nothing if these were meant to be float; otherwise give them entries, int32 ones to biases"
+    yield Finding("Q730", FILE, message, Severity.NOTE, numbers, fix)

@@ -1,4 +1,4 @@
-"""Q7 on plans that the converter cannot get as they are, or that it may not compile."""
+"""Q7 on plans and files that the converter cannot get as they are meant, or that it may not compile."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dovetail.rules.rule import rule
 from dovetail.targets.qairt.coloring import boundaries, islands
 from dovetail.targets.qairt.facts import fact
 from dovetail.targets.qairt.planned import planned_conversion
-from dovetail.targets.qairt.rules.subject import qairt_facts, with_facts
+from dovetail.targets.qairt.rules.subject import converted_graph, qairt_facts, with_facts
 from dovetail.targets.qairt.sdk import Subject
 
 # Islands from which on they are not connected.
@@ -21,11 +21,13 @@ _SEVERAL = 2
 @rule("Q724")
 @with_facts(Subject.ISLANDS_COMPILE)
 def float_operators_not_connected(subject: CheckInput) -> Iterator[Finding]:
-    """The float operators of a plan are several islands between integer operators.
+    """The float operators are several islands between integer operators.
 
     ## What it finds
-    Plans with more than one group of connected operators in float16. The finding has the number of islands, and of
-    tensors between float and integer operators.
+    More than one group of connected operators in float, with integer operators between them: in a plan, and with `check
+    --encodings` as predicted for your own file, where an operator computes in float if one of its tensors does (without
+    an entry and with `--float_fallback`, or with a float entry). The finding has the number of islands, and of tensors
+    between float and integer operators.
 
     ## Why it matters
     Every boundary can hand on a memory layout that the next operator has no kernel for. In the first public report,
@@ -34,19 +36,18 @@ def float_operators_not_connected(subject: CheckInput) -> Iterator[Finding]:
 
     ## How to fix it
     Keep one connected part of the model in float, such as the whole decoder (`--keep 'decoder*=fp16'`), or
-    convert parts of one precision each (`--option strategy=split`).
+    convert parts of one precision each (`--option strategy=split`). In your own file, give entries to what lies between
+    the islands for no reason, int32 biases first: a layer whose bias has none is an island (Q713).
 
     ## Seen on
     {facts}
     """
-    if subject.plan is None or subject.encodings is not None:
-        return
-    facts, groups = qairt_facts(subject), islands(subject.model, subject.plan)
-    if len(groups) < _SEVERAL:
+    facts, (model, of_node) = qairt_facts(subject), converted_graph(subject)
+    groups = islands(model, of_node)
+    if len(groups) < _SEVERAL or not (crossing := boundaries(model, of_node)):
         return
     known = fact(Subject.ISLANDS_COMPILE, facts.sdk)
-    nodes = {str(node.name): node for node in subject.model.graph}
-    crossing = boundaries(subject.model, subject.plan)
+    nodes = {str(node.name): node for node in model.graph}
     message = (
         f"{sum(map(len, groups))} float operators are {len(groups)} islands, with {crossing} tensors between float and "
         f"integer operators: QAIRT {facts.sdk_text} compiles every mixture: {known.answer}. {known.text} "

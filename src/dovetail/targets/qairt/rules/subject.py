@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import onnx_ir as ir
 
@@ -13,6 +15,7 @@ from dovetail.finding import Place, PlaceKind, Severity
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import Check
 from dovetail.targets.qairt.call import ConverterCall
+from dovetail.targets.qairt.coloring import Domain, domains, predicted_domains
 from dovetail.targets.qairt.export import version_of
 from dovetail.targets.qairt.facts import facts_about
 from dovetail.targets.qairt.options import QairtFacts
@@ -32,7 +35,7 @@ CONVERTER = Place(PlaceKind.TARGET, name="converter")
 FILE = Place(PlaceKind.FILE, name="encodings")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Conversion:
     """A graph that is converted with the entries of a file, and how the converter is called.
 
@@ -46,16 +49,29 @@ class Conversion:
     facts: QairtFacts
     whole: bool = True
 
+    @cached_property
     def predicted(self) -> Mapping[str, PredictedTensor]:
+        """What the converter is predicted to make of every tensor, by name."""
         return predict(self.model, self.entries, self.call, self.facts.sdk)
+
+    @cached_property
+    def domains(self) -> Mapping[str, Domain]:
+        """What every node is predicted to compute in, by name."""
+        return predicted_domains(self.model, self.predicted)
+
+
+# The conversions of the inputs that are being checked; most rules ask for what is predicted of them.
+_CONVERSIONS: WeakKeyDictionary[CheckInput, Conversion] = WeakKeyDictionary()
 
 
 def conversion_of(subject: CheckInput) -> Conversion | None:
     """The conversion of the caller's own encodings; None if no encodings file was given."""
     if subject.encodings is None or subject.raw is None:
         return None
-    facts = qairt_facts(subject)
-    return Conversion(subject.raw, subject.encodings.entries, subject.encodings.version, facts.call, facts)
+    if subject not in _CONVERSIONS:
+        facts, file = qairt_facts(subject), subject.encodings
+        _CONVERSIONS[subject] = Conversion(subject.raw, file.entries, file.version, facts.call, facts)
+    return _CONVERSIONS[subject]
 
 
 def given_or_planned(subject: CheckInput) -> Conversion | None:
@@ -73,6 +89,17 @@ def given_or_planned(subject: CheckInput) -> Conversion | None:
     entries = planned.entries(way)
     version = version_of(facts.sdk, entries)
     return Conversion(planned.model, entries, version, planned.call(way), facts, way is not WayName.SPLIT)
+
+
+def converted_graph(subject: CheckInput) -> tuple[ir.Model, Mapping[str, Domain]]:
+    """The graph that is converted, and what its nodes compute in: as predicted of a file, or as planned.
+
+    Without a file and without a plan, nothing is known about the nodes.
+    """
+    conversion = conversion_of(subject)
+    if conversion is not None:
+        return conversion.model, conversion.domains
+    return subject.model, {} if subject.plan is None else domains(subject.model, subject.plan)
 
 
 def qairt_facts(subject: CheckInput) -> QairtFacts:
