@@ -186,10 +186,10 @@ def block_quantized_layer_in_float(subject: CheckInput) -> Iterator[Finding]:
     per output channel.
 
     ## Seen on
-    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), dumped graphs, SoC 43, v69, v73, v75, v79 and v81: MatMul and Gemm
-      with symmetric int4 blocks along the input channels read float activations and agree with the simulation to 68 to
-      72 dB; v68 rejects MatMul, Gemm and Conv. SoC 52, vendor's estimate of a windowed DINOv2 block: 5385 us, with int8
-      weights 1297 us (`python -m bench.block estimate`).
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), dumped graphs, SoC 43, v69, v73, v75, v79 and v81: MatMul, Gemm
+      and Conv of 1 x 1 with symmetric int4 blocks along the input channels read and write float16, and agree with the
+      simulation to 66 to 72 dB; v68 rejects them. SoC 52, vendor's estimate of a windowed DINOv2 block: 5385 us, with
+      int8 weights 1297 us (`python -m bench.block estimate`).
     """
     if subject.raw is None:  # a plan of ours says so already
         return
