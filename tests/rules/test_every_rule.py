@@ -157,6 +157,8 @@ def test_retired_code_is_never_reused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_target_has_the_generic_rules_and_its_own() -> None:
     of_htp = {rule.code for rule in rules_for(open_target("qnn-htp"))}
     of_cpu = {rule.code for rule in rules_for(open_target("ort-cpu"))}
-    assert of_cpu == {rule.code for rule in GENERIC} < of_htp
+    of_all = {rule.code for rule in GENERIC}
+    assert of_cpu == {*of_all, "Q151"}
+    assert of_all < of_htp
     of_htp_families = {("qnn-htp",), ("qnn-htp", "qairt"), ("qairt",)}
-    assert {families_with(rule) for rule in RULES} == {(), *of_htp_families, ("tensorrt",), ("xnnpack",)}
+    assert {families_with(rule) for rule in RULES} == {(), *of_htp_families, ("ort-cpu",), ("tensorrt",), ("xnnpack",)}

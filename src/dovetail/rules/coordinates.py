@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -27,6 +27,9 @@ _RELATIVE, _CELLS = "coordinates relative to the image", "coordinates in cells o
 _COORDINATES = (2, 4)
 _RANKS = (2, 3)
 _IMAGE_RANK = 4
+# The size of an image as an input: height and width, perhaps for each image, and how it reaches the boxes.
+_SIDES, _SIZE_RANK = 2, 2
+_MOVES_SIZE = (*DATA_MOVEMENT_OPS, "Cast", "Concat", "Expand", "Tile")
 _CALLER = "the caller, as an output of the model"
 # From this scale on, in pixels, a box is visibly displaced.
 _COARSE_PIXELS = 1.0
@@ -37,8 +40,9 @@ def coordinates_times_image_size(subject: CheckInput) -> Iterator[Finding]:
     """Coordinates are multiplied by the size of the image, and the result in pixels is quantized.
 
     ## What it finds
-    Quantized outputs of a Mul or Div by a constant, in which a row or a column has 2 or 4 elements (points, boxes) and
-    the constant is the size of an image. That is: a width and a height that differ, 32 or more (640, 480, 640, 480);
+    Quantized outputs of a Mul or Div, in which a row or a column has 2 or 4 elements (points, boxes), by a constant
+    that is the size of an image, or by an input of the model that has it (two numbers per image, as `orig_target_sizes`
+    of RT-DETR). As a constant, that is: a width and a height that differ, 32 or more (640, 480, 640, 480);
     one factor that is a side of an image input of the model; or a factor per box, which is the stride of its feature
     map (8, 16 and 32 in YOLO's heads). With the first two, what is multiplied has a magnitude of 2 at most. Four scores
     times 100 are none of these. The finding names the operator, the factor, the readers, and the scale in pixels.
@@ -64,21 +68,27 @@ def coordinates_times_image_size(subject: CheckInput) -> Iterator[Finding]:
     """
     sides = _image_sides(subject.model.graph)
     for tensor in activations(subject):
-        factors, shape = _factors(tensor.value.producer()), shape_of(tensor.value)
-        if factors is None or shape is None or len(shape) not in _RANKS:
+        node, shape = tensor.value.producer(), shape_of(tensor.value)
+        if node is None or shape is None or len(shape) not in _RANKS or not _axes(shape):
             continue
-        largest, magnitude = float(np.abs(factors).max()), max(abs(tensor.low), abs(tensor.high))
+        factors, magnitude = _factors(node), max(abs(tensor.low), abs(tensor.high))
+        if factors is None:
+            size = _size_input(node)
+            if size is not None and magnitude > _SMALLEST_IMAGE:
+                yield _coordinates(subject, tensor, f"{_RELATIVE} by the input {origin_of(size).name!r}", {})
+            continue
+        largest = float(np.abs(factors).max())
         if any(_are_strides(vector) for vector in _per_box(factors, shape)) and magnitude > _SMALLEST_IMAGE:
-            yield _coordinates(subject, tensor, largest, _CELLS)
+            yield _coordinates(subject, tensor, f"{_CELLS} by up to {largest:.6g}", {"factor": largest})
         elif magnitude <= _LARGEST_COORDINATE * largest and any(
             _is_image_size(vector, sides) for vector in _per_coordinate(factors, shape)
         ):
-            yield _coordinates(subject, tensor, largest, _RELATIVE)
+            yield _coordinates(subject, tensor, f"{_RELATIVE} by up to {largest:.6g}", {"factor": largest})
 
 
-def _factors(node: ir.Node | None) -> Array | None:
-    """What a Mul or Div multiplies its other operand by; None for other operators."""
-    if node is None or not is_op(node, "Mul", "Div"):
+def _factors(node: ir.Node) -> Array | None:
+    """The constant by which a Mul or Div multiplies its other operand; None if there is none."""
+    if not is_op(node, "Mul", "Div"):
         return None
     constants = [constant_of(value) for value in node.inputs]
     if is_op(node, "Div"):
@@ -87,6 +97,18 @@ def _factors(node: ir.Node | None) -> Array | None:
         return 1 / divisor if divisor is not None and has_inverse else None
     known = [array for array in constants if array is not None and array.size]
     return known[0] if len(known) == 1 else None
+
+
+def _size_input(node: ir.Node) -> ir.Value | None:
+    """The model's input with two numbers per image by which a Mul multiplies; None if there is none."""
+    for value in node.inputs if is_op(node, "Mul") else ():
+        while value is not None and not value.is_graph_input():
+            producer = value.producer()
+            value = producer.inputs[0] if producer is not None and producer.op_type in _MOVES_SIZE else None
+        shape = None if value is None else shape_of(value)
+        if shape is not None and len(shape) <= _SIZE_RANK and shape[-1:] == (_SIDES,):
+            return value
+    return None
 
 
 def _axes(shape: Sequence[int]) -> list[int]:
@@ -141,7 +163,8 @@ def _readers(value: ir.Value) -> Iterator[ir.Node]:
             yield from _readers(output)
 
 
-def _coordinates(subject: CheckInput, tensor: Activation, factor: float, coordinates: str) -> Finding:
+def _coordinates(subject: CheckInput, tensor: Activation, product: str, numbers: Mapping[str, float]) -> Finding:
+    """``product``: what is multiplied by what."""
     name, producer = origin_of(tensor.value).name, tensor.value.producer()
     step = float((tensor.planned or tensor.params(tensor.encodings[-1])).scale.max())
     operator = "" if producer is None else named(producer)
@@ -152,9 +175,9 @@ def _coordinates(subject: CheckInput, tensor: Activation, factor: float, coordin
     return Finding(
         "Q510",
         at_tensor(tensor.value),
-        f"{operator} multiplies {coordinates} by up to {factor:.6g}: its output {name!r} ranges from "
+        f"{operator} multiplies {product}: its output {name!r} ranges from "
         f"{tensor.low:.4g} to {tensor.high:.4g} pixels with a scale of {step:.3g} pixels; it is read by {readers}",
         Severity.WARNING if step >= _COARSE_PIXELS else Severity.NOTE,
-        {"factor": factor, "low": tensor.low, "high": tensor.high, "step": step},
+        {**numbers, "low": tensor.low, "high": tensor.high, "step": step},
         f"remove {operator} from the model and multiply its outputs on the CPU{line}",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -16,7 +17,7 @@ from dovetail.model.sentinels import READERS, Effect, SentinelEdge, effect_of, i
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.keep_line import float_precision, keep_line, names_to_keep
 from dovetail.rules.rule import rule
-from dovetail.rules.stored import Activation, activations
+from dovetail.rules.stored import Activation, activations, representable_range
 
 # A bound of these is not stored in the tensor that they compute, unless it takes effect.
 _BOUNDED_BY = ("Clip", "Max", "Min")
@@ -90,7 +91,8 @@ def logarithm_of_values_that_quantize_to_zero(subject: CheckInput) -> Iterator[F
 
     ## What it finds
     Quantized tensors that a Log reads and whose smallest value in the calibration data is positive, but at most half of
-    the scale. Without a plan, a tensor is reported if that is so with every encoding of the target's table.
+    the scale. Without a plan, a tensor is reported if that is so with every encoding of the target's table. Without
+    calibration data, those whose smallest value a Clip or Max of the graph sets, perhaps in front of a Div.
 
     ## Why it matters
     The values are on a logarithmic scale and the integers are on a linear one: the logarithm of a value that becomes
@@ -114,8 +116,25 @@ def logarithm_of_values_that_quantize_to_zero(subject: CheckInput) -> Iterator[F
         logs = [node for node, _ in tensor.value.uses() if is_op(node, "Log")]
         params = tensor.planned or tensor.params(tensor.encodings[-1])
         step = float(params.scale.max())
-        if logs and 0 < tensor.low <= step / 2:
-            yield _logarithm(subject, tensor, logs[0], step)
+        low = _clamped_to(tensor.value, subject) if logs and subject.stats is None else tensor.low
+        if logs and low is not None and 0 < low <= step / 2:
+            yield _logarithm(subject, replace(tensor, low=low), logs[0], step)
+
+
+def _clamped_to(value: ir.Value, subject: CheckInput) -> float | None:
+    """The smallest value that the graph allows: the bound of a Clip or Max, divided by the largest divisor of a Div."""
+    node = value.producer()
+    if node is None:
+        return None
+    if is_op(node, "Div") and node.inputs[0] is not None and node.inputs[1] is not None:
+        dividend, plan = _clamped_to(node.inputs[0], subject), subject.plan
+        choice = None if plan is None else plan.tensors.get(str(node.inputs[1].name))
+        if dividend is None or choice is None or not isinstance(choice.storage, QParams):
+            return None
+        return dividend / representable_range(choice.storage)[1]
+    bounds = node.inputs[1:2] if is_op(node, "Clip") else node.inputs if is_op(node, "Max") else ()
+    arrays = [array for array in map(constant_of, bounds) if array is not None and array.size]
+    return max((float(array.min()) for array in arrays), default=None)
 
 
 def _logarithm(subject: CheckInput, tensor: Activation, log: ir.Node, step: float) -> Finding:

@@ -96,7 +96,7 @@ def activations(subject: CheckInput) -> Iterator[Activation]:
             counts = None if op_type in _BOUNDED else stats.counts
             yield Activation(value, kind, planned, encodings, stats.low, stats.high, counts)
         elif planned is not None:
-            yield Activation(value, kind, planned, encodings, *_representable_range(planned), None)
+            yield Activation(value, kind, planned, encodings, *representable_range(planned), None)
 
 
 def constants(subject: CheckInput) -> Iterator[Constant]:
@@ -162,7 +162,7 @@ def _has_own_scale(dtype: DType) -> bool:
     return dtype.is_integer and dtype is not DType.S32
 
 
-def _representable_range(params: QParams) -> tuple[float, float]:
+def representable_range(params: QParams) -> tuple[float, float]:
     """The smallest and the largest real value that these qparams can represent."""
     grid = params.dtype.grid
     scale = params.scale.astype(np.float64)

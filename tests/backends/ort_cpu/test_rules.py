@@ -1,7 +1,8 @@
-"""What the rules say about ONNX Runtime on CPU, on the real runtime: Q112, Q301, Q502, Q503, Q510, Q601."""
+"""What the rules say about ONNX Runtime on CPU, on the real runtime: Q112, Q151, Q301, Q502, Q503, Q510, Q601."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,48 @@ from dovetail.targets import open_target
 from tests.networks.wheels import NUDENET, fetch_or_skip
 from tests.rules.cases import cases_of, head_of, write
 
+NOT_RUN = ("rejected", "differs")
 HEAD = '<ir_version: 10, opset_import: ["": 21]>\n'
 
 
-def _cases() -> list[Any]:
-    """The cases whose head says what ONNX Runtime does with them."""
-    return [pytest.param(text, id=name) for name, _, _, text in cases_of("ort-cpu") if "compiled" in head_of(text)]
+def _cases(*outcomes: str) -> list[Any]:
+    """The cases whose head says that ONNX Runtime does this with them."""
+    cases = [(name, text) for name, _, _, text in cases_of("ort-cpu") if head_of(text).get("compiled") in outcomes]
+    assert cases
+    return [pytest.param(text, id=name) for name, text in cases]
 
 
-@pytest.mark.parametrize("text", _cases())
+def test_every_case_is_run() -> None:
+    heads = [head_of(text) for _, _, _, text in cases_of("ort-cpu")]
+    assert {head["compiled"] for head in heads if "compiled" in head} == {"changed", "as planned", *NOT_RUN}
+
+
+@pytest.mark.parametrize("text", _cases(*NOT_RUN))
+def test_default_optimizations_fail_or_change_the_outputs(text: str, tmp_path: Path) -> None:
+    """Q151: with the options that the rule names, the outputs are those without any optimization."""
+    model, sample = write(text, tmp_path), np.random.default_rng(0).standard_normal(64).astype(np.float32)
+
+    def run(options: onnxruntime.SessionOptions, disabled: Sequence[str] = ()) -> Any:
+        options.log_severity_level = 4
+        session = onnxruntime.InferenceSession(
+            model, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
+        )
+        (value,) = session.get_inputs()
+        return session.run(None, {value.name: sample[: np.prod(value.shape)].reshape(value.shape)})[0]
+
+    plain, recommended = onnxruntime.SessionOptions(), onnxruntime.SessionOptions()
+    plain.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    recommended.add_session_config_entry("session.disable_quant_qdq", "1")
+    expected = run(plain)
+    np.testing.assert_allclose(run(recommended, ["ReluQuantRewrite", "ClipQuantRewrite"]), expected, atol=1e-6)
+    if head_of(text)["compiled"] == "rejected":
+        with pytest.raises(Exception, match=r"INVALID_GRAPH|NOT_IMPLEMENTED|FAIL"):
+            run(onnxruntime.SessionOptions())
+    else:
+        assert np.abs(run(onnxruntime.SessionOptions()) - expected).max() > 0.5
+
+
+@pytest.mark.parametrize("text", _cases("changed", "as planned"))
 def test_onnxruntime_agrees_with_the_rule(text: str, tmp_path: Path) -> None:
     """Q301: an operator that moves data runs on integers, or in float between DequantizeLinear and QuantizeLinear."""
     compiled = open_target("ort-cpu").backend.compile((Artifact("model", write(text, tmp_path)),), tmp_path)

@@ -21,8 +21,10 @@ from dovetail.passes.linear_to_gemm import linear_to_gemm
 from dovetail.passes.merge_layout import merge_layout
 from dovetail.passes.remove_unused import remove_unused
 from dovetail.qdq.emit import emit_qdq
+from dovetail.rules.rule import rules_in
 from dovetail.storage import Plan
 from dovetail.target import Family, Rewrites, Target
+from dovetail.targets.ort_cpu import rules
 from dovetail.targets.ort_cpu.islands import hold_islands
 from dovetail.targets.ort_cpu.measure import BASELINES, measure
 from dovetail.targets.ort_cpu.read_back import read_optimized
@@ -31,6 +33,7 @@ from dovetail.targets.tool_call import ToolCall, call_tool, model_inputs
 from dovetail.trials.knobs.mixed import mixed
 from dovetail.trials.knobs.wide_outputs import WIDE_OUTPUTS
 
+RULES = rules_in(rules)
 _LOAD = 'onnxruntime.InferenceSession("model.onnx", session_options)'
 
 
@@ -118,6 +121,7 @@ ORT_CPU = Target(
         timer=Timer(measure, BASELINES, by_default=False),
     ),
     rewrites=Rewrites((linear_to_gemm, merge_layout, remove_unused), blocks=gemm_to_matmul),
+    rules=RULES,
     knobs=(mixed(WIDE_OUTPUTS),),
 )
-FAMILY = Family(open_target)
+FAMILY = Family(open_target, rules=RULES)
