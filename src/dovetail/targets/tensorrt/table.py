@@ -47,6 +47,9 @@ SOFTMAX_SCALE_INT8 = 1 / 127
 FP8_LEAST_KEYS = 32
 INT8_MOST_KEYS = 512
 INT8_HEAD_SIZES = (16, 32, 64)
+# In float16 (engines built for sm89 with head sizes 8 to 512 and 1 to 4096 keys; not with one head of one sample).
+FLOAT16_HEAD_SIZES = range(9, 257)
+FLOAT16_LEAST_KEYS = 2
 # Head sizes for which masked attention of one head and several samples is fused in float16 only; other sizes are fused
 # in neither type, or in both (engines built for sm80, sm89 and sm120 with head sizes 8 to 256).
 MASKED_ONE_HEAD_FLOAT16 = {DType.F8E4M3: (32, 64), DType.S8: (32,)}
@@ -111,6 +114,16 @@ def no_kernel(attention: Attention, dtype: DType) -> str:
     if dtype is DType.S8 and not _feeds_matrix_ops(attention.mix.outputs[0]):
         return "INT8 attention is fused only if all consumers of its output are INT8 MatMul, Gemm or Conv"
     return ""
+
+
+def fuses_in_float16(attention: Attention) -> bool:
+    """Whether the builder is known to have a fused float16 kernel for an attention block."""
+    query, key, size = shape_of(attention.query), shape_of(attention.key), attention.head_dim
+    if query is None or key is None or math.prod(query[:-2]) == 1 or key[-1] < FLOAT16_LEAST_KEYS:
+        return False
+    if _is_masked_with_one_head(attention):
+        return size in MASKED_ONE_HEAD_FLOAT16[DType.F8E4M3]
+    return size in FLOAT16_HEAD_SIZES
 
 
 def _is_masked_with_one_head(attention: Attention) -> bool:

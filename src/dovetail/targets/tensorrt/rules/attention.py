@@ -18,6 +18,7 @@ from dovetail.plan.validate import storage_on_edge
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
 from dovetail.storage import Plan, Storage
+from dovetail.targets.tensorrt.table import fuses_in_float16
 
 # The largest value of a type, and the largest number that is rounded to it and not saturated.
 _ROUNDED_TO_HIGHEST = {DType.S8: (127.0, 127.5), DType.F8E4M3: (FLOAT8_HIGHEST, 464.0)}
@@ -180,6 +181,42 @@ def attention_operator(subject: CheckInput) -> Iterator[Finding]:
             "write it with MatMul, Softmax and MatMul, with a Q/DQ pair on all four operands, or compute it in float16"
         )
         yield Finding("Q424", at_node(node), f"Attention {str(at_node(node))!r} {effect}", severity, fix=fix)
+
+
+@rule("Q425")
+def float32_attention(subject: CheckInput) -> Iterator[Finding]:
+    """An attention block without Q/DQ pairs computes in float32, in a model whose other operators are quantized.
+
+    ## What it finds
+    In QDQ models whose float type is float32: attention blocks of which no operand has a Q/DQ pair, and which are one
+    fused kernel in float16. With `--option compute=fp32`, which asks for float32, they are not reported.
+
+    ## Why it matters
+    The builder has no fused attention kernel in float32: it makes at least three kernels with float32 tensors between
+    them. The same block is one kernel in float16, and also in a float32 model if its operands are in 8 bit.
+
+    ## How to fix it
+    Convert the model to float16, as `dovetail fit` and `dovetail repair` do. Or quantize all four operands of the
+    block: query, key, Softmax output and value.
+
+    ## Seen on
+    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built with head sizes 8 to 512 and 1 to 4096 keys: in float32 the engine
+      has no layer `_gemm_mha_v2`; in float16 it has one for head sizes 9 to 256 and 2 keys or more, but not for one
+      head of one sample. The same for sm80, sm86 and sm120 with head sizes 16 and 64; for sm75 the builder rejects any
+      MatMul in float32 ("FP32 GEMM is not supported").
+    """
+    plan = subject.plan
+    if plan is None or subject.raw is None or subject.table.float_encoding.dtype is DType.F32:
+        return
+    written = {node.name: node for node in subject.raw.graph}
+    for attention in find_attention(subject.model.graph):
+        raw = written.get(attention.scores.name)
+        in_float32 = raw is not None and raw.outputs[0].dtype is ir.DataType.FLOAT
+        quantized = any(isinstance(storage, QParams) for storage in _operands(attention, plan).values())
+        if in_float32 and not quantized and fuses_in_float16(attention):
+            message = "the attention block is in float32 and has no Q/DQ pairs, so it is not fused into one kernel"
+            fix = "convert the model to float16 (`dovetail repair` does this), or quantize its four operands"
+            yield Finding("Q425", at_attention(attention), message, Severity.WARNING, fix=fix)
 
 
 @rule("Q522")
