@@ -53,10 +53,11 @@ def artifact(compiled: CompileResult, name: str) -> Path:
     return next(a.path for a in compiled.artifacts if a.name == name)
 
 
-def producer_behind_casts(value: ir.Value) -> ir.Node | None:
+def producer_behind_moves(value: ir.Value) -> ir.Node | None:
+    """The producer of a value, behind what the builder fuses into the operator that reads the value."""
     node = value.producer()
-    source = node.inputs[0] if node is not None and node.op_type == "Cast" else None
-    return node if source is None else producer_behind_casts(source)
+    source = node.inputs[0] if node is not None and node.op_type in ("Cast", "Mul", "Transpose") else None
+    return node if source is None else producer_behind_moves(source)
 
 
 def matmuls_as_quantized(path: Path, compiled: CompileResult) -> bool:
@@ -68,7 +69,7 @@ def matmuls_as_quantized(path: Path, compiled: CompileResult) -> bool:
         for v in onnx.shape_inference.infer_shapes(onnx.load(path)).graph.value_info
     }
     for node in ir.load(path).graph:
-        producers = [producer_behind_casts(v) for v in node.inputs if v is not None]
+        producers = [producer_behind_moves(v) for v in node.inputs if v is not None]
         if node.op_type not in ("Attention", "Conv", "MatMul") or not all(
             is_dequantize(producer) for producer in producers
         ):

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from dovetail.edge import Edge
 from dovetail.encoding import DType, QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.attention import Attention, find_attention
@@ -14,10 +13,10 @@ from dovetail.model.edit import is_op
 from dovetail.model.place import at_attention, at_node
 from dovetail.numerics.grid import FLOAT8_HIGHEST
 from dovetail.op_support import OpTable
-from dovetail.plan.validate import storage_on_edge
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
 from dovetail.storage import Plan, Storage
+from dovetail.targets.tensorrt.rules.storage import input_storage, operand_source
 from dovetail.targets.tensorrt.table import fuses_in_float16
 
 # The largest value of a type, and the largest number that is rounded to it and not saturated.
@@ -26,12 +25,7 @@ _ROUNDED_TO_HIGHEST = {DType.S8: (127.0, 127.5), DType.F8E4M3: (FLOAT8_HIGHEST, 
 
 def _operands(attention: Attention, plan: Plan) -> dict[str, Storage]:
     """How the four operands of the two MatMuls are stored."""
-    return {name: _input_storage(node, index, plan) for name, (node, index) in attention.operands.items()}
-
-
-def _input_storage(node: ir.Node, index: int, plan: Plan) -> Storage:
-    value = node.inputs[index]
-    return storage_on_edge(plan, Edge(node.name or "", index), "" if value is None else str(value.name))
+    return {name: operand_source(node, index, plan)[1] for name, (node, index) in attention.operands.items()}
 
 
 @rule("Q421")
@@ -40,7 +34,7 @@ def attention_operand_without_qdq(subject: CheckInput) -> Iterator[Finding]:
 
     ## What it finds
     Attention blocks in which the query, the key, the value or, most often, the output of the Softmax has no Q/DQ pair,
-    while the other operands have one.
+    while the other operands have one. A transpose or a scale may be between a Q/DQ pair and its MatMul.
 
     ## Why it matters
     The builder fuses the two MatMuls and the Softmax into one kernel only if all four operands have the same 8-bit type
@@ -53,7 +47,8 @@ def attention_operand_without_qdq(subject: CheckInput) -> Iterator[Finding]:
 
     ## Seen on
     - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: if any one of the four Q/DQ pairs is missing, the engine has no
-      layer `_gemm_mha_v2`, in FP8 and in INT8; with all four it has one.
+      layer `_gemm_mha_v2`, in FP8 and in INT8; with all four it has one, also if the key is transposed and the query
+      scaled behind the Q/DQ pair.
     """
     plan = subject.plan
     for attention in find_attention(subject.model.graph) if plan is not None else ():
@@ -99,7 +94,7 @@ def qdq_on_attention_scores(subject: CheckInput) -> Iterator[Finding]:
 
 
 def _reads_quantized(node: ir.Node, plan: Plan) -> bool:
-    return any(isinstance(_input_storage(node, index, plan), QParams) for index in range(len(node.inputs)))
+    return any(isinstance(input_storage(node, index, plan), QParams) for index in range(len(node.inputs)))
 
 
 @rule("Q423")
@@ -166,7 +161,7 @@ def attention_operator(subject: CheckInput) -> Iterator[Finding]:
         if not is_op(node, "Attention"):
             continue
         operands = zip(("query", "key", "value"), range(3), strict=True)
-        quantized = [name for name, index in operands if isinstance(_input_storage(node, index, plan), QParams)]
+        quantized = [name for name, index in operands if isinstance(input_storage(node, index, plan), QParams)]
         raw = written.get(node.name)
         if raw is not None and raw.inputs[0] is not None and raw.inputs[0].dtype is ir.DataType.FLOAT:
             severity, effect = Severity.ERROR, "computes in float32, which the builder rejects"

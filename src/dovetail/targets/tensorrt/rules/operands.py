@@ -8,22 +8,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.edge import Edge
 from dovetail.encoding import DType, Granularity, QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.attention import find_attention
 from dovetail.model.data_movement import DATA_MOVEMENT_OPS
 from dovetail.model.edit import attribute, constant_of, is_op, shape_of
 from dovetail.model.place import at_node
-from dovetail.plan.validate import storage_on_edge
 from dovetail.qdq.params import is_dequantize
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.operations import say
 from dovetail.rules.rule import rule
 from dovetail.storage import Plan, Storage
+from dovetail.targets.tensorrt.rules.storage import operand_source
 
 # What the builder computes in float8 and in int8. It reads uint8 as int8, which Q121 reports, and casts int4 to int8.
 _KERNELS = ({"float8e4m3fn"}, {"int8", "uint8", "int4"})
+
+
+_Operand = tuple[ir.Value | None, Storage]
 
 
 def _kernel(dtype: str) -> int | None:
@@ -31,13 +33,11 @@ def _kernel(dtype: str) -> int | None:
     return next((number for number, dtypes in enumerate(_KERNELS) if dtype in dtypes), None)
 
 
-def _matrix_ops(graph: ir.Graph, plan: Plan) -> Iterator[tuple[ir.Node, list[ir.Value], list[Storage]]]:
+def _matrix_ops(graph: ir.Graph, plan: Plan) -> Iterator[tuple[ir.Node, tuple[_Operand, _Operand]]]:
     """The operators with 8-bit kernels, with their two operands and how these are stored."""
     for node in graph:
         if is_op(node, "Conv", "Gemm", "MatMul"):
-            values = [value for value in node.inputs[:2] if value is not None]
-            edges = [Edge(node.name or "", index) for index in range(len(values))]
-            yield node, values, [storage_on_edge(plan, e, str(v.name)) for e, v in zip(edges, values, strict=True)]
+            yield node, (operand_source(node, 0, plan), operand_source(node, 1, plan))
 
 
 def _keeps_int4(node: ir.Node, stored: Sequence[Storage]) -> bool:
@@ -76,12 +76,13 @@ def operands_of_different_types(subject: CheckInput) -> Iterator[Finding]:
     if plan is None:
         return
     in_attention = {node for block in find_attention(subject.model.graph) for node, _ in block.operands.values()}
-    for node, values, stored in _matrix_ops(subject.model.graph, plan):
+    for node, operands in _matrix_ops(subject.model.graph, plan):
         if node in in_attention:
             continue
+        stored = [storage for _, storage in operands]
         dtypes = [str(storage.dtype) for storage in stored]
         quantized = [isinstance(storage, QParams) for storage in stored]
-        beside_float = any(q and constant_of(v) is None for q, v in zip(quantized, values, strict=True))
+        beside_float = any(q and constant_of(v) is None for q, (v, _) in zip(quantized, operands, strict=True))
         kernels = {_kernel(dtype) for dtype in dtypes}
         if all(quantized) and None not in kernels and (len(kernels) > 1 or _keeps_int4(node, stored)):
             severity, effect = Severity.ERROR, "which the builder rejects"
@@ -181,8 +182,8 @@ def blocks_beside_quantized_activation(subject: CheckInput) -> Iterator[Finding]
       kernel.
     """
     plan = subject.plan
-    for node, _, stored in _matrix_ops(subject.model.graph, plan) if plan is not None else ():
-        quantized = [storage for storage in stored if isinstance(storage, QParams)]
+    for node, operands in _matrix_ops(subject.model.graph, plan) if plan is not None else ():
+        quantized = [storage for _, storage in operands if isinstance(storage, QParams)]
         blocked = [storage for storage in quantized if _blocks(storage) > 1]
         if len(quantized) > 1 and blocked:
             message = (
