@@ -195,10 +195,10 @@ def float32_attention(subject: CheckInput) -> Iterator[Finding]:
     block: query, key, Softmax output and value.
 
     ## Seen on
-    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built with head sizes 8 to 512 and 1 to 4096 keys: in float32 the engine
-      has no layer `_gemm_mha_v2`; in float16 it has one for head sizes 9 to 256 and 2 keys or more, but not for one
-      head of one sample. The same for sm80, sm86 and sm120 with head sizes 16 and 64; for sm75 the builder rejects any
-      MatMul in float32 ("FP32 GEMM is not supported").
+    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: in float32 the engine has no layer `_gemm_mha_v2` (head sizes 8 to
+      256, 1 to 1024 keys); in float16 it has one for head sizes 9 to 256 and 2 to 4096 keys, except for one head of one
+      sample, and at rank 3 or for one masked head for head sizes other than 32 and 64. The same for sm80, sm86 and
+      sm120 with head sizes 16 and 64; for sm75 the builder rejects float32 ("FP32 GEMM is not supported").
     """
     plan = subject.plan
     if plan is None or subject.raw is None or subject.table.float_encoding.dtype is DType.F32:
