@@ -56,6 +56,7 @@ def operands_of_different_types(subject: CheckInput) -> Iterator[Finding]:
     those with a quantized activation beside an operand in float, which is a warning. A quantized weight beside a float
     activation is not reported, nor is an attention block, for which Q421 says more, nor uint8 beside int8 (Q121), nor
     an int4 weight with a scale per channel in a MatMul or Gemm, which the builder casts to int8. Blocks have rule Q129.
+    A Q/DQ pair counts also in front of a transpose, a reshape, a Cast or a scale, which the builder fuses.
 
     ## Why it matters
     The kernels have one type for both operands. The builder rejects two types, after the parser has accepted them.
@@ -99,10 +100,10 @@ def scales_of_different_types(subject: CheckInput) -> Iterator[Finding]:
     """The activation and the weight of a float16 MatMul have one scale in float16 and one in float32.
 
     ## What it finds
-    In QDQ models: MatMul and Gemm with float16 outputs whose weight has a scale per channel, and whose activation has a
-    scale of another float type, with a Cast behind one of the two Q/DQ pairs. Only those are reported that the builder
-    does not read as they are written: an activation of higher rank than the weight, a transposed weight, or an
-    operator that moves data in front of the MatMul.
+    In QDQ models: MatMul and Gemm with a float16 output, a scale per channel of the weight, and a scale of the
+    activation that has another float type, in one of these cases: the activation has a higher rank than the weight; the
+    weight is transposed; or the scale of the activation is float32, and it is transposed or reshaped in front of the
+    MatMul.
 
     ## Why it matters
     The builder rejects the whole model, after the parser has accepted it. This happens when scales that are too small
@@ -112,10 +113,10 @@ def scales_of_different_types(subject: CheckInput) -> Iterator[Finding]:
     Store both scales in the same type. `dovetail repair` does this, and raises scales that are too small for float16.
 
     ## Seen on
-    - tensorrt: tensorrt-rtx 1.7.1.116, sm75, sm80, sm89 and sm120, in int8 and float8: "type mismatch between matmul
-      operand scales" for activations of rank 3 and 4 with a weight of rank 2, and at rank 2 with transB or a Transpose
-      of the weight. Built are the same in a float32 graph, a weight with one scale, two activations, convolutions, and
-      a plain MatMul of two operands of equal rank.
+    - tensorrt: tensorrt-rtx 1.7.1.116, built for sm89 in int8 and float8, and for sm75, sm80 and sm120 in int8: "type
+      mismatch between matmul operand scales" for activations of rank 3 and 4 with a weight of rank 2, and at rank 2
+      with transB or a Transpose of the weight. Accepted are the same in a float32 graph, a weight with one scale, two
+      activations, convolutions, and a plain MatMul of two operands of equal rank.
     """
     for node in subject.raw.graph if subject.raw is not None else ():
         if not is_op(node, "Gemm", "MatMul") or node.outputs[0].dtype is not ir.DataType.FLOAT16:
