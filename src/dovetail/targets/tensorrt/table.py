@@ -47,9 +47,14 @@ SOFTMAX_SCALE_INT8 = 1 / 127
 FP8_LEAST_KEYS = 32
 INT8_MOST_KEYS = 512
 INT8_HEAD_SIZES = (16, 32, 64)
+# Sizes that are fused in float16 (engines built for sm89 with head sizes 8 to 512 and 1 to 4096 keys). Of rank 3, and
+# of one head with a mask, only two head sizes are known to be; one head of one sample is never fused.
+FLOAT16_HEAD_SIZES = range(9, 257)
+FLOAT16_ONE_HEAD_SIZES = (32, 64)
+FLOAT16_LEAST_KEYS = 2
 # Head sizes for which masked attention of one head and several samples is fused in float16 only; other sizes are fused
 # in neither type, or in both (engines built for sm80, sm89 and sm120 with head sizes 8 to 256).
-MASKED_ONE_HEAD_FLOAT16 = {DType.F8E4M3: (32, 64), DType.S8: (32,)}
+MASKED_ONE_HEAD_FLOAT16 = {DType.F8E4M3: FLOAT16_ONE_HEAD_SIZES, DType.S8: (32,)}
 # The builder silently runs convolutions with larger kernels in float16 (engines built for sm89: 4 x 8 and 5 x 6 run in
 # FP8, 3 x 11 does not).
 FP8_LARGEST_CONV_KERNEL = 32
@@ -111,6 +116,15 @@ def no_kernel(attention: Attention, dtype: DType) -> str:
     if dtype is DType.S8 and not _feeds_matrix_ops(attention.mix.outputs[0]):
         return "INT8 attention is fused only if all consumers of its output are INT8 MatMul, Gemm or Conv"
     return ""
+
+
+def fuses_in_float16(attention: Attention) -> bool:
+    """Whether the builder is known to have a fused float16 kernel for an attention block."""
+    query, key, size = shape_of(attention.query), shape_of(attention.key), attention.head_dim
+    if query is None or key is None or math.prod(query[:-2]) == 1 or key[-1] < FLOAT16_LEAST_KEYS:
+        return False
+    one_head = len(query) < 4 or _is_masked_with_one_head(attention)
+    return size in (FLOAT16_ONE_HEAD_SIZES if one_head else FLOAT16_HEAD_SIZES)
 
 
 def _is_masked_with_one_head(attention: Attention) -> bool:

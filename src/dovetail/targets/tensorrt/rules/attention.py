@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from dovetail.edge import Edge
 from dovetail.encoding import DType, QParams
 from dovetail.finding import Finding, Severity
 from dovetail.model.attention import Attention, find_attention
@@ -14,10 +13,11 @@ from dovetail.model.edit import is_op
 from dovetail.model.place import at_attention, at_node
 from dovetail.numerics.grid import FLOAT8_HIGHEST
 from dovetail.op_support import OpTable
-from dovetail.plan.validate import storage_on_edge
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
 from dovetail.storage import Plan, Storage
+from dovetail.targets.tensorrt.rules.storage import input_storage, operand_source
+from dovetail.targets.tensorrt.table import fuses_in_float16
 
 # The largest value of a type, and the largest number that is rounded to it and not saturated.
 _ROUNDED_TO_HIGHEST = {DType.S8: (127.0, 127.5), DType.F8E4M3: (FLOAT8_HIGHEST, 464.0)}
@@ -25,12 +25,7 @@ _ROUNDED_TO_HIGHEST = {DType.S8: (127.0, 127.5), DType.F8E4M3: (FLOAT8_HIGHEST, 
 
 def _operands(attention: Attention, plan: Plan) -> dict[str, Storage]:
     """How the four operands of the two MatMuls are stored."""
-    return {name: _input_storage(node, index, plan) for name, (node, index) in attention.operands.items()}
-
-
-def _input_storage(node: ir.Node, index: int, plan: Plan) -> Storage:
-    value = node.inputs[index]
-    return storage_on_edge(plan, Edge(node.name or "", index), "" if value is None else str(value.name))
+    return {name: operand_source(node, index, plan)[1] for name, (node, index) in attention.operands.items()}
 
 
 @rule("Q421")
@@ -39,7 +34,7 @@ def attention_operand_without_qdq(subject: CheckInput) -> Iterator[Finding]:
 
     ## What it finds
     Attention blocks in which the query, the key, the value or, most often, the output of the Softmax has no Q/DQ pair,
-    while the other operands have one.
+    while the other operands have one. A transpose or a scale may be between a Q/DQ pair and its MatMul.
 
     ## Why it matters
     The builder fuses the two MatMuls and the Softmax into one kernel only if all four operands have the same 8-bit type
@@ -52,7 +47,8 @@ def attention_operand_without_qdq(subject: CheckInput) -> Iterator[Finding]:
 
     ## Seen on
     - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: if any one of the four Q/DQ pairs is missing, the engine has no
-      layer `_gemm_mha_v2`, in FP8 and in INT8; with all four it has one.
+      layer `_gemm_mha_v2`, in FP8 and in INT8; with all four it has one, also if the key is transposed and the query
+      scaled behind the Q/DQ pair.
     """
     plan = subject.plan
     for attention in find_attention(subject.model.graph) if plan is not None else ():
@@ -98,7 +94,7 @@ def qdq_on_attention_scores(subject: CheckInput) -> Iterator[Finding]:
 
 
 def _reads_quantized(node: ir.Node, plan: Plan) -> bool:
-    return any(isinstance(_input_storage(node, index, plan), QParams) for index in range(len(node.inputs)))
+    return any(isinstance(input_storage(node, index, plan), QParams) for index in range(len(node.inputs)))
 
 
 @rule("Q423")
@@ -165,7 +161,7 @@ def attention_operator(subject: CheckInput) -> Iterator[Finding]:
         if not is_op(node, "Attention"):
             continue
         operands = zip(("query", "key", "value"), range(3), strict=True)
-        quantized = [name for name, index in operands if isinstance(_input_storage(node, index, plan), QParams)]
+        quantized = [name for name, index in operands if isinstance(input_storage(node, index, plan), QParams)]
         raw = written.get(node.name)
         if raw is not None and raw.inputs[0] is not None and raw.inputs[0].dtype is ir.DataType.FLOAT:
             severity, effect = Severity.ERROR, "computes in float32, which the builder rejects"
@@ -180,6 +176,42 @@ def attention_operator(subject: CheckInput) -> Iterator[Finding]:
             "write it with MatMul, Softmax and MatMul, with a Q/DQ pair on all four operands, or compute it in float16"
         )
         yield Finding("Q424", at_node(node), f"Attention {str(at_node(node))!r} {effect}", severity, fix=fix)
+
+
+@rule("Q425")
+def float32_attention(subject: CheckInput) -> Iterator[Finding]:
+    """An attention block without Q/DQ pairs computes in float32, in a model whose other operators are quantized.
+
+    ## What it finds
+    In QDQ models whose float type is float32: attention blocks of which no operand has a Q/DQ pair, and which are one
+    fused kernel in float16. With `--option compute=fp32`, which asks for float32, they are not reported.
+
+    ## Why it matters
+    The builder has no fused attention kernel in float32: it makes at least three kernels with float32 tensors between
+    them. The same block is one kernel in float16, and also in a float32 model if its operands are in 8 bit.
+
+    ## How to fix it
+    Convert the model to float16, as `dovetail fit` and `dovetail repair` do. Or quantize all four operands of the
+    block: query, key, Softmax output and value.
+
+    ## Seen on
+    - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: in float32 the engine has no layer `_gemm_mha_v2` (head sizes 8 to
+      256, 1 to 1024 keys); in float16 it has one for head sizes 9 to 256 and 2 to 4096 keys, except for one head of one
+      sample, and at rank 3 or for one masked head for head sizes other than 32 and 64. The same for sm80, sm86 and
+      sm120 with head sizes 16 and 64; for sm75 the builder rejects float32 ("FP32 GEMM is not supported").
+    """
+    plan = subject.plan
+    if plan is None or subject.raw is None or subject.table.float_encoding.dtype is DType.F32:
+        return
+    written = {node.name: node for node in subject.raw.graph}
+    for attention in find_attention(subject.model.graph):
+        raw = written.get(attention.scores.name)
+        in_float32 = raw is not None and raw.outputs[0].dtype is ir.DataType.FLOAT
+        quantized = any(isinstance(storage, QParams) for storage in _operands(attention, plan).values())
+        if in_float32 and not quantized and fuses_in_float16(attention):
+            message = "the attention block is in float32 and has no Q/DQ pairs, so it is not fused into one kernel"
+            fix = "convert the model to float16 (`dovetail repair` does this), or quantize its four operands"
+            yield Finding("Q425", at_attention(attention), message, Severity.WARNING, fix=fix)
 
 
 @rule("Q522")

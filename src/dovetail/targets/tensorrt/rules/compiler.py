@@ -20,7 +20,7 @@ NOT_FUSED = explanation(
 
     ## How to fix it
     The message names the cause: an operand without a Q/DQ pair, a Q/DQ pair on the scores, a Where that replaces NaN,
-    or a size for which there is no fused kernel. Rules Q421, Q422, Q423 and Q621 explain how to fix each of them.
+    or a size for which there is no fused kernel. Rules Q421, Q422, Q423, Q425 and Q621 explain how to fix them.
     `dovetail repair` fixes most of them.
 
     ## Seen on

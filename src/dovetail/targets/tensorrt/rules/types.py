@@ -2,41 +2,61 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
 import onnx_ir as ir
 
-from dovetail.encoding import Array, QParams
+from dovetail.encoding import QParams
 from dovetail.finding import Finding, Place, Severity
 from dovetail.model.edit import attribute, constant_of
 from dovetail.model.place import at_edge, at_tensor
 from dovetail.model.read import ORIGINAL_OPSET
 from dovetail.passes.as_float16 import HALF_SCALES_OPSET, why_not_float16
-from dovetail.qdq.params import is_dequantize, is_quantize
+from dovetail.qdq.params import is_dequantize, is_quantize, quantized_type
 from dovetail.rules.check_input import CheckInput
 from dovetail.rules.rule import rule
+from dovetail.targets.tensorrt.chips import Gpu
 
 # float8e4m3fn, int4 and int8: "must have type FP8, FP4, Int4, Int8".
 _TYPES_OF_CONSTANTS = (None, ir.DataType.INT8, ir.DataType.INT4, ir.DataType.FLOAT8E4M3FN)
 
 
+def _qdq_nodes(subject: CheckInput) -> Iterator[ir.Node]:
+    """The QuantizeLinear and DequantizeLinear nodes, in the file as it was read."""
+    for node in subject.raw.graph if subject.raw is not None else ():
+        if is_quantize(node) or is_dequantize(node):
+            yield node
+
+
 def _quantizers(subject: CheckInput) -> Iterator[ir.Node]:
     """The QuantizeLinear nodes of activations, in the file as it was read."""
-    for node in subject.raw.graph if subject.raw is not None else ():
+    for node in _qdq_nodes(subject):
         if is_quantize(node) and constant_of(node.inputs[0]) is None:
             yield node
 
 
+def _integer_inputs(subject: CheckInput) -> Iterator[ir.Node]:
+    """The DequantizeLinear nodes of graph inputs, in the file as it was read."""
+    for node in _qdq_nodes(subject):
+        value = node.inputs[0]
+        if is_dequantize(node) and value is not None and value.is_graph_input() and constant_of(value) is None:
+            yield node
+
+
 def _place(node: ir.Node) -> Place:
-    """The tensor that a node quantizes, or the output of a DequantizeLinear."""
-    value = node.inputs[0] if is_quantize(node) else None
-    return at_tensor(node.outputs[0] if value is None else value)
+    """The tensor that a node quantizes; for a DequantizeLinear the constant or graph input, or else its output."""
+    value = node.inputs[0]
+    is_stored = value is not None and (is_quantize(node) or value.producer() is None)
+    return at_tensor(value if value is not None and is_stored else node.outputs[0])
 
 
-def _no_zero_point(node: ir.Node) -> Array:
-    """The zero point that a QuantizeLinear without one has: zero, in its output type, which is uint8 by default."""
-    return np.zeros((), ir.DataType(attribute(node, "output_dtype", 0) or ir.DataType.UINT8).numpy())
+def _zero_point(node: ir.Node) -> int:
+    """The first zero point of a Q or DQ node that is not 0; 0 if there is none."""
+    points = constant_of(node.inputs[2]) if len(node.inputs) > 2 else None
+    shifted = [] if points is None else points[points != 0].tolist()
+    return int(shifted[0]) if shifted else 0
 
 
 @rule("Q121")
@@ -44,25 +64,30 @@ def unsigned_or_asymmetric_activation(subject: CheckInput) -> Iterator[Finding]:
     """An activation is quantized to uint8, or with a zero point other than 0.
 
     ## What it finds
-    In QDQ models: QuantizeLinear nodes of activations whose type is uint8 or whose zero point is not 0.
+    In QDQ models: QuantizeLinear nodes of activations whose type is uint8 or whose zero point is not 0, and graph
+    inputs like that in front of a DequantizeLinear. Constants have rule Q126.
 
     ## Why it matters
-    TensorRT supports only signed, symmetric int8. It rejects a zero point other than 0. It silently accepts uint8 with
-    zero point 0 but computes in int8: every quantized value above 127 saturates, and the outputs are wrong.
+    TensorRT supports only signed, symmetric int8. It rejects a zero point other than 0, and a DequantizeLinear of a
+    uint8 input. It silently accepts a QuantizeLinear to uint8 with zero point 0 but computes in int8: every quantized
+    value above 127 saturates, and the outputs are wrong.
 
     ## How to fix it
-    Quantize activations to int8 with zero point 0; `dovetail repair` does this from the ranges in the file.
+    Quantize activations to int8 with zero point 0; `dovetail repair` does this from the ranges in the file. An image in
+    uint8 needs a Cast to float instead of the DequantizeLinear.
 
     ## Seen on
     - tensorrt: tensorrt-rtx 1.7.1.116, sm89, built: uint8 with zero point 0 gives a gemm Int8 -> Float; the parser
-      rejects zero point 128 ("Non-zero zero point is not supported").
+      rejects zero point 128 ("Non-zero zero point is not supported"), and a DequantizeLinear of a uint8 input with any
+      zero point ("Found unsupported input type of UINT8"). One of an int8 input is built.
     """
-    for node in _quantizers(subject):
-        points = constant_of(node.inputs[2]) if len(node.inputs) > 2 else _no_zero_point(node)
-        if points is None or not (points.dtype == np.uint8 or (points.dtype == np.int8 and points.any())):
+    for node in (*_quantizers(subject), *_integer_inputs(subject)):
+        dtype, zero_point = quantized_type(node), _zero_point(node)
+        if dtype is not ir.DataType.UINT8 and not (dtype is ir.DataType.INT8 and zero_point):
             continue
-        effect = "rejects" if points.any() else "computes as int8: values above 127 saturate"
-        stored = f"{points.dtype} with zero point {int(points.reshape(-1)[0])}"
+        rejected = zero_point or is_dequantize(node)
+        effect = "rejects" if rejected else "computes as int8: values above 127 saturate"
+        stored = f"{str(dtype).lower()} with zero point {zero_point}"
         yield Finding(
             "Q121",
             _place(node),
@@ -115,8 +140,8 @@ def float16_scale_before_opset_19(subject: CheckInput) -> Iterator[Finding]:
     opset = int(subject.raw.meta.get(ORIGINAL_OPSET, HALF_SCALES_OPSET)) if subject.raw is not None else 0
     if subject.raw is None or opset >= HALF_SCALES_OPSET:
         return
-    for node in subject.raw.graph:
-        scale = constant_of(node.inputs[1]) if is_quantize(node) or is_dequantize(node) else None
+    for node in _qdq_nodes(subject):
+        scale = constant_of(node.inputs[1])
         if scale is not None and scale.dtype == np.float16:
             message = (
                 f"the scale of {str(_place(node))!r} is float16, which requires opset 19; the file has opset {opset}"
@@ -153,15 +178,17 @@ def scale_dtype_differs_from_input(subject: CheckInput) -> Iterator[Finding]:
 
 
 @rule("Q126")
-def unsupported_type_of_constant(subject: CheckInput) -> Iterator[Finding]:
-    """A weight or a bias is quantized to a type that the parser rejects.
+def unsupported_quantization_of_constant(subject: CheckInput) -> Iterator[Finding]:
+    """A weight or a bias is quantized to a type, or with a zero point, that TensorRT does not support.
 
     ## What it finds
-    In QDQ models: constants in front of a DequantizeLinear whose type is not int8, int4 or float8e4m3fn: int32 biases,
-    which most quantizers write, and weights in uint8, uint4, int16 or uint16. Activations have rules Q107 and Q121.
+    In QDQ models: constants in front of a DequantizeLinear, or float constants in front of a QuantizeLinear, whose type
+    is not int8, int4 or float8e4m3fn, or whose zero point is not 0. These are int32 biases, which most quantizers
+    write, weights in uint8, uint4, int16 or uint16, and asymmetric weights. Activations have rules Q107 and Q121.
 
     ## Why it matters
-    The parser rejects the whole model, whatever else is right about it.
+    The parser rejects the whole model, whatever else is right about it. There is one exception: a float weight behind a
+    QuantizeLinear to uint8 with zero point 0 is silently computed in int8, and the outputs are wrong.
 
     ## How to fix it
     Leave biases in float: the builder adds them in float. Quantize weights to int8 with zero point 0. `dovetail repair`
@@ -170,19 +197,68 @@ def unsupported_type_of_constant(subject: CheckInput) -> Iterator[Finding]:
     ## Seen on
     - tensorrt: tensorrt-rtx 1.7.1.116, sm89: a DequantizeLinear of an int32 bias is rejected ("input has type Int32 but
       must have type FP8, FP4, Int4, Int8"); a uint8 weight as well ("unsupported input type of UINT8"), and constants
-      in uint4, int16 and uint16 ("Failed to import initializer").
+      in uint4, int16 and uint16 ("Failed to import initializer"). One zero point other than 0 among those of the
+      channels or blocks is enough ("Non-zero zero point is not supported"), in int8 and in int4, also in a
+      QuantizeLinear. With a QuantizeLinear to uint8 and zero point 0 the layer list has a gemm with an Int8 weight.
     """
     seen: set[ir.Value] = set()
-    for node in subject.raw.graph if subject.raw is not None else ():
-        value = node.inputs[0] if is_dequantize(node) else None
-        array = constant_of(value)
-        if value is None or array is None or value in seen or value.dtype in _TYPES_OF_CONSTANTS:
+    for node in _qdq_nodes(subject):
+        value, dtype, zero_point = node.inputs[0], quantized_type(node), _zero_point(node)
+        if value is None or constant_of(value) is None or value in seen:
+            continue
+        if dtype in _TYPES_OF_CONSTANTS and not zero_point:
             continue
         seen.add(value)
-        name, dtype = str(at_tensor(value)), array.dtype
-        advice = "leave it in float" if value.dtype is ir.DataType.INT32 else "quantize it to int8 with zero point 0"
-        message = f"constant {name!r} is {dtype}, which the parser rejects"
+        stored = str(dtype).lower() + (f" with zero point {zero_point}" if zero_point else "")
+        computed = is_quantize(node) and dtype is ir.DataType.UINT8 and not zero_point
+        effect = "the builder computes as int8" if computed else "the parser rejects"
+        advice = "leave it in float" if dtype is ir.DataType.INT32 else "quantize it to int8 with zero point 0"
+        message = f"constant {str(at_tensor(value))!r} is quantized to {stored}, which {effect}"
         yield Finding("Q126", at_tensor(value), message, Severity.ERROR, fix=f"{advice}: `dovetail repair` does this")
+
+
+@rule("Q127")
+def quantized_type_without_gpu_support(subject: CheckInput) -> Iterator[Finding]:
+    """A model has tensors in float8 or int4, but its GPU does not support this type.
+
+    ## What it finds
+    In QDQ models: float8 on GPUs before sm89, and int4 on GPUs before sm80. There is one finding for each type, at the
+    first such tensor, with the number of tensors.
+
+    ## Why it matters
+    The builder rejects the whole model, after the parser has accepted it: also if only weights have this type.
+
+    ## How to fix it
+    Quantize to int8: `dovetail repair --precision w8a8`, or `dovetail fit` from the float model. Or build for sm89 or
+    later, on which both types run.
+
+    ## Seen on
+    - tensorrt: tensorrt-rtx 1.7.1.116, built for sm75, sm80 and sm86 with a MatMul, a Conv, a float8 weight beside a
+      float activation, and a Q/DQ pair alone: "Cannot compile for target(s) sm86, because the model contains
+      HW-specific datatypes: fp8_e4m3"; for sm75 with int4 weights: the same with "int4". Built for sm89, sm120 and
+      sm121, float8 runs in FP8; int4 is built for sm80 and later.
+    """
+    gpu = subject.facts
+    if not isinstance(gpu, Gpu):
+        return
+    supported = {ir.DataType.FLOAT8E4M3FN: gpu.has_fp8, ir.DataType.INT4: gpu.has_int4}
+    tensors: defaultdict[ir.DataType, dict[str, Place]] = defaultdict(dict)
+    for node in _qdq_nodes(subject):
+        value, dtype = node.inputs[0], quantized_type(node)
+        if dtype is None or supported.get(dtype, True):
+            continue
+        if is_quantize(node) or value is None or not is_quantize(value.producer()):
+            tensors[dtype].setdefault(str(_place(node)), _place(node))
+    for dtype, places in tensors.items():
+        (first, place), name = next(iter(places.items())), str(dtype).lower()
+        yield Finding(
+            "Q127",
+            place,
+            f"{len(places)} tensors are {name}, the first is {first!r}, but {gpu.name} does not support {name}",
+            Severity.ERROR,
+            {"tensors": float(len(places))},
+            "quantize to int8 (`dovetail repair --precision w8a8`), or build for sm89 or later",
+        )
 
 
 @rule("Q221")
