@@ -20,6 +20,7 @@ from dovetail.verify.run import SessionRun
 from tests.backends.qnn_htp.agreement import agreement_db
 from tests.backends.qnn_htp.linear_layers import CHANNELS, LINEAR, linear, numbers
 from tests.changed import changed, with_op
+from tests.equality import model_from, normal
 from tests.planning import graph, noise, planned
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the package onnxruntime-qnn")
@@ -45,6 +46,18 @@ MERGED = {
     "Conv": "float[1,8,12,12] x, float[1,4,12,12] n) => (float[1,12,12,12] y) <float[8,8,1,1] w",
     "Gemm": "float[16,8] x, float[16,4] n) => (float[16,12] y) <float[8,8] w",
 }
+
+
+# A PRelu with several slopes behind a Conv, and one behind an Add.
+PRELU = """
+g (float[4,3,11,7] x) => (float[4,5,11,7] y)
+{
+    c = Conv <pads = [1, 1, 1, 1]> (x, w)
+    p = PRelu(c, a)
+    s = Add(p, c)
+    y = PRelu(s, b)
+}
+"""
 
 
 @pytest.fixture
@@ -158,3 +171,17 @@ def test_an_8_bit_silu_does_not_round_its_gate(htp: Target, tmp_path: Path) -> N
     exact = dequantize(quantize(sample["x"] / (1 + np.exp(-sample["x"])), y), y)
     np.testing.assert_allclose(emulated["y"], exact, atol=1e-3 * float(y.scale))
     assert np.mean(np.abs(simulated["y"] - exact) > 0.5 * float(y.scale)) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtypes", "least_db"),
+    [(W8A8, {"p": "uint8", "y": "uint8"}, 35), (W8A16, {"p": "uint16", "y": "float16"}, 50)],
+)
+def test_a_16_bit_prelu_with_several_slopes_is_in_integers_only_behind_a_conv(
+    htp: Target, tmp_path: Path, precision: Precision, dtypes: dict[str, str], least_db: float
+) -> None:
+    weights = {"w": normal(5, 3, 3, 3), "a": abs(normal(5, 1, 1, seed=1)), "b": normal(5, 1, 1, seed=2)}
+    model = model_from(PRELU, **weights)
+    plan = planned(model, htp, precision, data=noise(model))
+    assert {name: str(plan.tensors[name].storage.dtype) for name in dtypes} == dtypes
+    assert agreement_db(model, htp, precision, noise(model), tmp_path) > least_db

@@ -17,13 +17,14 @@ from dovetail.targets.htp.chips import chip_of
 from dovetail.targets.htp.rules.in_float import float_fallback_severity, float_fallback_text
 from dovetail.targets.htp.rules.kernels import IN_FLOAT_ONLY
 from dovetail.targets.htp.rules.shapes import second_matmul_operand
+from dovetail.targets.htp.table import why_not_wide_prelu
 
 _16_BIT = (DType.U16, DType.S16)
 # Operators whose constants must have the dtype of the other inputs and the output.
-_ELEMENTWISE = frozenset(("Add", "Concat", "Div", "Max", "Min", "Mul", "Pow", "Sub"))
+_ELEMENTWISE = frozenset(("Add", "Concat", "Div", "Max", "Min", "Mul", "PRelu", "Pow", "Sub"))
 _NORMS = frozenset(("InstanceNormalization", "LayerNormalization"))
 # Operators whose first input alone must match the output: the dtypes of the others are checked by separate rules.
-_FIRST_ONLY = LINEAR | _NORMS | {"Einsum", "PRelu", "RMSNormalization"}
+_FIRST_ONLY = LINEAR | _NORMS | {"Einsum", "RMSNormalization"}
 
 
 @rule("Q104")
@@ -127,8 +128,9 @@ def mixed_dtypes_at_operator(subject: CheckInput) -> Iterator[Finding]:
 
     ## Seen on
     - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43, dumped graphs: MatMul, Relu, Gelu, Softmax, Sigmoid, Add,
-      Mul, Concat, GridSample and Resize with different dtypes run in float; Gemm and LayerNormalization with int32
-      biases and a MatMul with per-channel weights are rejected ("standalone DQ op with per-channel quantization").
+      Mul, PRelu, Concat, GridSample and Resize with different dtypes run in float; Gemm and LayerNormalization with
+      int32 biases and a MatMul with per-channel weights are rejected ("standalone DQ op with per-channel
+      quantization").
     """
     for operation in operations(subject):
         if not operation.in_integers or operation.op in IN_FLOAT_ONLY or operation.unit.shared():
@@ -290,4 +292,38 @@ def unsigned_16_bit_weight(subject: CheckInput) -> Iterator[Finding]:
                 f"{say(operation.node)} has the weight {name!r} in uint16, which HTP {effect}",
                 severity,
                 fix=f"make {name!r} an initializer before the model is quantized, or quantize it to int8 per channel",
+            )
+
+
+@rule("Q113")
+def prelu_with_16_bit_slopes(subject: CheckInput) -> Iterator[Finding]:
+    """A 16-bit PRelu has several slopes and is not behind a Conv.
+
+    ## What it finds
+    In QDQ models: PRelu with uint16 activations and a uint16 slope of more than one element, whose input is not the
+    output of a Conv.
+
+    ## Why it matters
+    HTP has such a kernel only fused with a convolution. Otherwise the compiler fails when it finalizes the graph, with
+    an error that does not name the node, or it compiles the operator and returns wrong results.
+
+    ## How to fix it
+    Leave the PRelu in float, without Q/DQ pairs on its slope; `dovetail fit` and `dovetail repair` do this. Or use
+    8-bit activations, or one slope.
+
+    ## Seen on
+    - qnn-htp: onnxruntime-qnn 2.7.0 (QAIRT 2.51.0), SoC 43 and 69, 2 to 64 slopes: on a graph input and behind a Neg
+      rejected (`QNN_COMMON_ERROR_MEM_ALLOC`); behind an Add rejected, or with 24 and 33 slopes -6 dB against the
+      simulation; behind a Conv 57 dB or more. With one slope 86 dB, in uint8 42 dB or more.
+    """
+    for operation in operations(subject):
+        slope = operation.input_at(1) if operation.op == "PRelu" and operation.in_integers else None
+        if slope is not None and slope[1].dtype in _16_BIT and why_not_wide_prelu(operation.node):
+            yield Finding(
+                "Q113",
+                at_node(operation.node),
+                f"{say(operation.node)} has several slopes in {dtype_text(slope[1])} and is not behind a Conv: HTP "
+                "rejects it, or returns wrong results",
+                Severity.ERROR,
+                fix="leave the PRelu in float, or use 8-bit activations; `dovetail repair` does the first",
             )

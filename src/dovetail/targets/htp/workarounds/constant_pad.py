@@ -53,7 +53,8 @@ def asymmetric_constant_pad(subject: CheckInput) -> Iterator[Finding]:
       Pad of 16 channels, 14 x 21, with one row and column of 0.5 at the end, in float16 on v73: 31 dB. Of 60 Pads of
       rank 2, 3 and 5, four of rank 3 were wrong, -2 to 13 dB, uint8 and float16; those pad the last axis only at its
       end. One of them, [1, 5, 4] with one row at each end and two columns at the end, on every version from v68 to v81:
-      -2 dB in 8 and 16 bits; as a MatMul 55 dB and more.
+      -2 dB in 8 and 16 bits; as a MatMul 55 dB and more. The zero point does not matter: symmetric Pads of uint8 and
+      uint16 tensors with zero points 100 and 20000, which an earlier report says are wrong at every size, are right.
     - qnn-htp: onnxruntime-qnn 2.4.0 and 2.6.0 (QAIRT 2.48.40 and 2.50.40), SoC 43, emulated: the same results on a Pad
       of one row and one column at the end (7 dB).
     """
