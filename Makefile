@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Without bytecode files every process compiles our modules again, and each test worker all tests: 8 s of CPU time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo setup test browser lint types bench docs clean
+.PHONY: demo setup test coverage browser lint types bench docs clean
 
 demo: $(VENV)/.core  ## Run the whole pipeline on a shipped model; installs only the core
 	$(BIN)/dovetail demo
@@ -15,8 +15,13 @@ setup: $(VENV)/.all  ## Install .venv/bin/dovetail with all extras
 
 # loadgroup: a worker gets one test at a time, or a whole file where that shares a fixture (tests/conftest.py). No worker
 # waits while another has a long file, and nothing is made twice. In the order of collection, which has the long tests first.
-test: lint types browser  ## Lint, type-check and run the whole test suite; fails below the coverage limit
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder --cov --cov-report=term:skip-covered
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+
+test: lint types browser  ## Lint, type-check and run the whole test suite
+	$(PYTEST)
+
+coverage: lint types browser  ## The same, slower; fails below the coverage limit
+	$(PYTEST) --cov --cov-report=term:skip-covered
 
 # Without root rights the tests in a browser are skipped; with CI=true that is a failure.
 browser:  ## Install Chromium, in which the report page is tested, from the Debian package if it is missing
