@@ -327,6 +327,21 @@ def test_an_island_of_one_operator_stays_float(htp: Target, tmp_path: Path) -> N
     assert changed(compiled_plan(model, plan, htp, tmp_path)) == []
 
 
+@pytest.mark.parametrize("activation", ["Relu(c)", "Clip(c, low, high)"])
+def test_a_single_convolution_and_its_activation_stay_float(activation: str, htp: Target, tmp_path: Path) -> None:
+    """ONNX Runtime quantizes the weights of a layer between Dequantize and Quantize, with its activation in between."""
+    model = graph(f"""g (float[1,2,5,7] x) => (float[1,2,5,7] y)
+        <float[2,2,1,1] w = {{1, -2, 3, 0.5}}, float low = {{0}}, float high = {{6}}>
+        {{ a = Conv(x, w)  c = Conv(a, w)  r = {activation}  y = Conv(r, w) }}""")
+    plan = planned(model, htp, W8A8, data=noise(model), keep={"c": FP16, "r": FP16})
+    naive = tuple(Artifact("model", path) for path in write(emit_qdq(model, plan), tmp_path / "naive.onnx"))
+    as_given = htp.backend.read_back(htp.backend.compile(naive, tmp_path), plan)
+    assert {tensor.outcome for tensor in as_given.tensors} != {Outcome.MATCHED}
+    held = htp.backend.compile(htp.backend.emit(model, plan, tmp_path), tmp_path)
+    assert held.error == ""
+    assert {tensor.outcome for tensor in htp.backend.read_back(held, plan).tensors} == {Outcome.MATCHED}
+
+
 @pytest.mark.parametrize(
     ("op", "product"), [("MatMul", "MatMul(a, b)"), ("Einsum", 'Einsum <equation = "abqd,abkd->abqk"> (a, b)')]
 )

@@ -11,9 +11,14 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from dovetail.model.edit import constant_of, insert, is_float, shape_of
+from dovetail.model.edit import constant_of, insert, is_float, is_op, shape_of, sole_consumer
 from dovetail.qdq.params import is_dequantize, is_quantize
 from dovetail.storage import Plan
+
+# Linear layers, and the activations behind them, that ONNX Runtime's WeightBiasQuantization takes for one quantized
+# operator (onnxruntime 1.31.1).
+_LAYERS = ("Conv", "ConvTranspose", "Gemm")
+_FUSED = ("Clip", "Relu")
 
 
 def hold_islands(emitted: ir.Model, plan: Plan) -> None:
@@ -69,15 +74,29 @@ def _producer(value: ir.Value | None) -> ir.Node | None:
 
 
 def lone_islands(emitted: ir.Model, plan: Plan) -> Iterator[ir.Node]:
-    """Yield operators planned in float whose inputs all come from Dequantize and whose outputs all go to Quantize."""
+    """Yield operators planned in float whose inputs all come from Dequantize and whose outputs all go to Quantize.
+
+    Also the activation behind such a linear layer: ONNX Runtime then quantizes the layer's weights itself.
+    """
     for node in list(emitted.graph):
         outputs = [v for v in node.outputs if is_float(v)]
         if is_dequantize(node) or is_quantize(node) or not outputs:
             continue
-        inputs = [v for v in node.inputs if v is not None and is_float(v) and constant_of(v) is None]
-        dequantized = bool(inputs) and all(is_dequantize(v.producer()) for v in inputs)
-        if dequantized and all(_is_quantized_again(v, plan) for v in outputs):
+        first = _fused_layer(node) or node
+        if _has_dequantized_inputs(first) and all(_is_quantized_again(v, plan) for v in outputs):
             yield node
+
+
+def _fused_layer(node: ir.Node) -> ir.Node | None:
+    """The linear layer that only this activation reads; None for other operators."""
+    layer = node.inputs[0].producer() if is_op(node, *_FUSED) and node.inputs[0] is not None else None
+    is_read_here = layer is not None and is_op(layer, *_LAYERS) and sole_consumer(layer.outputs[0]) is node
+    return layer if is_read_here else None
+
+
+def _has_dequantized_inputs(node: ir.Node) -> bool:
+    inputs = [v for v in node.inputs if v is not None and is_float(v) and constant_of(v) is None]
+    return bool(inputs) and all(is_dequantize(v.producer()) for v in inputs)
 
 
 def _is_quantized_again(value: ir.Value, plan: Plan) -> bool:
