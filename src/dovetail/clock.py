@@ -16,8 +16,22 @@ def silent(stage: str, done: int, total: int | None) -> None:
 
 # CPU time that the system does not count for this process or for its children that have ended.
 _ALSO: list[Callable[[], float]] = []
-# Held where that becomes the system's, and while both are read.
-COUNTING = RLock()
+_COUNTING = RLock()
+
+
+def counting() -> RLock:
+    """The lock that is held where that time becomes the system's, and while both are read."""
+    return _COUNTING
+
+
+def _begin_in_fork() -> None:
+    """Another thread of the process that was forked may have held the lock."""
+    global _COUNTING
+    _COUNTING = RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_fork)
 
 
 def also_count(seconds: Callable[[], float]) -> None:
@@ -27,7 +41,7 @@ def also_count(seconds: Callable[[], float]) -> None:
 
 def cpu_seconds() -> float:
     """The CPU time of this process and of its children so far."""
-    with COUNTING:
+    with counting():
         also = sum(seconds() for seconds in _ALSO)  # first: it may find a process that has ended
         times = os.times()
     return also + times.user + times.system + times.children_user + times.children_system

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.clock import cpu_seconds
+from dovetail.clock import counting, cpu_seconds
 from dovetail.targets import child
-from dovetail.targets.child import Limit, Limits, run_child
+from dovetail.targets.child import Limit, Limits, allow_children, run_child, stop_children
 from dovetail.targets.child_servers import HAS_SERVERS, SERVERS
-from tests.processes import children_of, is_running, serves, wait_for
+from tests.processes import calls_of, children_of, is_running, serves, wait_for
 
 pytestmark = pytest.mark.skipif(not HAS_SERVERS, reason="children are not forked on this system")
 
@@ -140,6 +140,90 @@ def test_a_changed_source_is_what_runs(module: Path) -> None:
     for number in (1, 22):
         module.write_text(f"def value():\n    return {{'number': {number}}}\n")
         assert run_child("own_tool:value", {}).answer == {"number": number}
+
+
+def test_imports_that_leave_a_thread_behind_are_done_by_every_call(module: Path) -> None:
+    """A forked child would not have the thread, and could wait for it forever."""
+    module.write_text(
+        "import os, threading, time\nimported_by = os.getpid()\n"
+        "thread = threading.Thread(target=time.sleep, args=(600,), daemon=True)\nthread.start()\n"
+        "def f():\n    os.write(1, os.environ['MARK'].encode())\n"
+        "    return {'is_own': imported_by == os.getpid(), 'runs': thread.is_alive(), 'folder': os.getcwd()}\n"
+    )
+    os.environ["MARK"] = "marked"
+    try:
+        results = [run_child("own_tool:f", {}, folder=module.parent) for _ in range(2)]
+    finally:
+        del os.environ["MARK"]
+    for result in results:
+        assert result.answer == {"is_own": True, "runs": True, "folder": str(module.parent)}
+        assert result.log == "marked"
+
+
+def test_what_imports_print_is_no_last_word_of_a_call(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    module.write_text(
+        "import os, sys\nprint('imported')\n"
+        "def f():\n    print('device lost')\n    sys.stdout.flush()\n    os._exit(3)\n"
+    )
+    result = run_child("own_tool:f", {}, who="the tool")
+    assert result.error == "the tool ended with code 3 and no answer; its last words: device lost"
+
+
+def test_a_process_that_cannot_be_started_ends_no_other_call(module: Path, tmp_path: Path) -> None:
+    file = tmp_path / "go on"
+    module.write_text(
+        "import os, time\nfork, forks = os.fork, []\n"
+        "def limited():\n    forks.append(1)\n"
+        "    if len(forks) == 3:  # the first asks for threads, the second is the other call\n"
+        "        raise BlockingIOError(11, 'Resource temporarily unavailable')\n"
+        "    return fork()\nos.fork = limited\n"
+        "def f(file):\n    while file and not os.path.exists(file):\n        time.sleep(0.02)\n    return {}\n"
+    )
+    with ThreadPoolExecutor(1) as pool:
+        patient = pool.submit(run_child, "own_tool:f", {"file": str(file)})
+        assert wait_for(lambda: calls_of(os.getpid(), "own_tool"))
+        refused = run_child("own_tool:f", {"file": ""}, who="the tool")
+        assert refused.error.endswith("no process could be started: [Errno 11] Resource temporarily unavailable")
+        assert run_child("own_tool:f", {"file": ""}).answer == {}
+        file.touch()
+        assert patient.result(timeout=30).answer == {}
+
+
+@pytest.mark.parametrize("name", ["os.pidfd_open", "signal.pidfd_send_signal"])
+def test_without_descriptors_of_processes_children_are_started(name: str) -> None:
+    """Python can be built without them."""
+    source = f"""
+import os, signal
+del {name}
+from dovetail.targets import child_servers
+from {HERE} import identity
+assert not child_servers.HAS_SERVERS
+print(identity()["server"] == os.getpid())
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_a_call_goes_on_when_its_server_is_replaced_while_it_imports(
+    module: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module.write_text(SLOW_IMPORT.format(seconds=1.5))
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(run_child, "own_tool:f", {"text": "abc"})
+        assert wait_for(lambda: servers_of("own_tool"))
+        time.sleep(0.3)
+        monkeypatch.setenv("MARK", "changed")
+        assert run_child("own_tool:f", {"text": "ab"}).answer == {"size": 2}
+        assert first.result(timeout=60).answer == {"size": 3}
+
+
+def test_no_call_goes_to_a_server_that_is_being_ended() -> None:
+    for _ in range(5):
+        identity()
+        stop_children()
+        allow_children()
+        assert identity()
 
 
 def test_a_server_that_was_killed_is_replaced() -> None:
@@ -400,6 +484,22 @@ def test_a_process_that_was_forked_has_servers_of_its_own() -> None:
     assert identity()["server"] == server
     for end in (read_end, write_end):
         os.close(end)
+
+
+def test_a_process_that_was_forked_counts_time_that_another_thread_was_counting() -> None:
+    with ThreadPoolExecutor(1) as pool, counting():
+        process = pool.submit(_fork_that_counts).result(timeout=60)
+    _, status = os.waitpid(process, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def _fork_that_counts() -> int:
+    process = os.fork()
+    if process == 0:
+        signal.alarm(20)
+        cpu_seconds()
+        os._exit(0)
+    return process
 
 
 def test_servers_are_started_by_several_threads_at_once_only_once() -> None:

@@ -119,7 +119,7 @@ def run_child(
 
     ``who``: what messages call it. ``folder``: its working directory, the caller's own by default. ``imports``: the
     modules that are imported once for all calls that name the same ones, by default that of the function; as
-    ``module:function``, a function that is called once. Nothing that starts threads must be among them.
+    ``module:function``, a function that is called once. If they leave threads behind, every call imports them again.
     """
     who = who or function
     memory_bytes = allowed_memory(limits.memory_bytes)

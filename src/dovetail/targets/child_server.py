@@ -2,7 +2,8 @@
 
 Importing ExecuTorch takes longer than most lowerings. A child that is forked behind the imports starts at once, and is
 as fresh as one that imports them itself: nothing has happened before but imports, and what every call would compute
-first.
+first. A thread does not survive a fork, and what waits for it then waits forever: if the imports leave threads behind,
+each child is a new Python process, which imports them again.
 
 The server's input is a socket. On it the server says when its imports are done, and receives one message for each call:
 the path of the request, with two descriptors, the socket of the call and what the child prints to. On the socket of the
@@ -28,7 +29,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from dovetail.targets.child_main import answer_request, detach_input, killed_with_parent
+from dovetail.targets import child_main
+from dovetail.targets.child_main import answer_request, detach_input, killed_with_parent, python_command
 
 READY = b"ready"
 # A message is a path and two descriptors.
@@ -45,8 +47,23 @@ def main(settings: Mapping[str, Any]) -> None:
         _import(settings["imports"])
     gc.collect()
     gc.freeze()  # otherwise every child copies the memory of all imported objects when it ends
-    control.send(READY)
-    _Server(control, parent, signal.SIG_IGN if interrupt is signal.SIG_IGN else signal.SIG_DFL).serve()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # or every child would print it, too
+    try:
+        control.send(READY)
+    except OSError as error:  # the caller has closed its end, perhaps after sending requests
+        print(f"{READY!r}: {error}", file=sys.stderr)
+    interrupt = signal.SIG_IGN if interrupt is signal.SIG_IGN else signal.SIG_DFL
+    _Server(control, parent, interrupt, _has_threads()).serve()
+
+
+def _has_threads() -> bool:
+    """Whether threads run that a fork would lose, such as those of OpenMP; OpenBLAS ends its own before every fork."""
+    process = os.fork()
+    if process == 0:
+        os._exit(0)
+    os.waitpid(process, 0)
+    return len(os.listdir("/proc/self/task")) > 1
 
 
 def _open_parent(process: int) -> int:
@@ -62,7 +79,7 @@ def _open_parent(process: int) -> int:
 
 @contextmanager
 def _ending_with(parent: int) -> Iterator[None]:
-    """End this process when its parent ends, although it imports; afterwards there is no thread, as a fork needs it."""
+    """End this process when its parent ends, although it imports; the thread for it ends with the block."""
     done, finish = os.pipe()
 
     def watch() -> None:
@@ -105,10 +122,11 @@ class _Child:
 class _Server:
     """The loop of a server: requests that arrive, children that end, callers that leave."""
 
-    def __init__(self, control: socket.socket, parent: int, interrupt: signal.Handlers) -> None:
+    def __init__(self, control: socket.socket, parent: int, interrupt: signal.Handlers, has_threads: bool) -> None:
         self._control = control
         self._parent = parent
         self._interrupt = interrupt
+        self._has_threads = has_threads
         self._children: set[_Child] = set()
         self._selector = selectors.DefaultSelector()
         self._accepting = True
@@ -130,7 +148,14 @@ class _Server:
             return
         caller, output = socket.socket(fileno=received[0]), received[1]
         server = os.getpid()
-        number = os.fork()
+        try:
+            number = os.fork()
+        except OSError as error:  # no memory, or too many processes
+            error_text = f"no process could be started: {error}"
+            _tell(caller, {"code": 1, "cpu_s": _cpu_seconds(), "error": error_text})
+            caller.close()
+            os.close(output)
+            return
         if number == 0:
             killed_with_parent(server)
             self._be_child(Path(os.fsdecode(message)), caller, output)
@@ -154,6 +179,9 @@ class _Server:
         os.close(self._parent)
         os.close(output)
         content = json.loads(request.read_text())
+        if self._has_threads:
+            command = python_command(child_main.__name__, {"request": str(request), "parent": os.getppid()})
+            os.execve(command[0], command, content["environment"])
         os.environ.clear()
         os.environ.update(content["environment"])
         answer_request(content)
@@ -166,9 +194,7 @@ class _Server:
         os.close(child.process)
         self._forget_caller(child)
         _, status = os.waitpid(child.number, 0)
-        times = os.times()
-        cpu_s = times.user + times.system + times.children_user + times.children_system
-        _tell(child.caller, {"code": os.waitstatus_to_exitcode(status), "cpu_s": cpu_s})
+        _tell(child.caller, {"code": os.waitstatus_to_exitcode(status), "cpu_s": _cpu_seconds()})
         child.caller.close()
 
     def _kill(self, child: _Child) -> None:
@@ -188,3 +214,9 @@ def _tell(caller: socket.socket, content: Mapping[str, Any]) -> None:
         caller.sendall(json.dumps(content).encode() + b"\n")
     except OSError as error:  # the caller has left
         print(f"{content}: {error}", file=sys.stderr)
+
+
+def _cpu_seconds() -> float:
+    """The CPU time of this process, and of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system

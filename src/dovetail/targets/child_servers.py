@@ -6,6 +6,7 @@ import atexit
 import json
 import os
 import selectors
+import signal
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 
-from dovetail.clock import COUNTING
+from dovetail.clock import counting
 from dovetail.targets import child_server
 from dovetail.targets.child_main import import_path, python_command
 from dovetail.targets.child_sources import source_sha256
@@ -31,13 +32,13 @@ _POLL_S = 0.005
 
 def _has_servers() -> bool:
     """Elsewhere libraries do not survive a fork, or there is none, or no descriptors of processes."""
-    if sys.platform != "linux":
+    if sys.platform != "linux" or not hasattr(os, "pidfd_open"):  # which depends on how Python was built
         return False
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError:
         return False
-    return True
+    return hasattr(signal, "pidfd_send_signal")
 
 
 HAS_SERVERS = _has_servers()
@@ -76,9 +77,11 @@ def _inherited() -> tuple[object, ...]:
 class Server:
     """A running server."""
 
-    def __init__(self, imports: Sequence[str], identity: _Identity) -> None:
+    def __init__(self, imports: Sequence[str], identity: _Identity, lock: RLock) -> None:
         self.identity = identity
         self.calls: set[Call] = set()
+        self.is_killed = False
+        self._lock = lock
         self.cpu_s = 0.0  # of itself and of its children, as far as they have ended
         self._is_ready = False
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the server runs
@@ -110,7 +113,15 @@ class Server:
 
     def kill(self) -> None:
         """End it and its children at once."""
+        self.is_killed = True  # it takes a moment to end
         self._process.kill()
+
+    def leave(self, call: Call) -> None:
+        """A call does not wait for the imports any longer; if nobody does, they are ended."""
+        with self._lock:
+            self.calls.discard(call)
+            if not self.calls:
+                self.kill()
 
     def close(self) -> None:
         """Let it end when its children have ended; in a process that was forked from this one: let go of it."""
@@ -120,7 +131,7 @@ class Server:
         """Whether it has ended; if so, its CPU time counts as that of a child of this process."""
         deadline = time.monotonic() + timeout_s
         while True:
-            with COUNTING:
+            with counting():
                 if self._process.poll() is not None:
                     return True
             if time.monotonic() >= deadline:
@@ -132,7 +143,8 @@ class Server:
         if not self.has_ended(_LAST_S):
             self.kill()
             self.has_ended(_LAST_S)
-        return self._process.wait(), os.pread(self._printed.fileno(), _READ_BYTES, 0)
+        end = os.fstat(self._printed.fileno()).st_size
+        return self._process.wait(), os.pread(self._printed.fileno(), _READ_BYTES, max(0, end - _READ_BYTES))
 
 
 class Call:
@@ -154,17 +166,17 @@ class Call:
             if self.server.is_ready():
                 self.leave()
                 self._read(time.monotonic() + _LAST_S)
-            elif len(self.server.calls) == 1:  # imports that do not end, and nobody else waits for them
-                self.server.kill()
+            else:  # imports that do not end
+                self.server.leave(self)
         self._drain()
         printed = bytes(self._printed)
         if not self._said:  # no child is left without its server
             code, last_words = self.server.last_words() if in_time else (None, b"")
             return code, last_words + printed
         end = json.loads(self._said)
-        with COUNTING:
+        with counting():
             self.server.cpu_s = max(self.server.cpu_s, end["cpu_s"])
-        return int(end["code"]) if in_time else None, printed
+        return int(end["code"]) if in_time else None, printed + end.get("error", "").encode()
 
     def leave(self) -> None:
         """The server kills the child, if it has not ended."""
@@ -224,9 +236,9 @@ class Servers:
         key, identity = tuple(imports), _Identity.now(imports)
         with self._lock:
             server = self._current.get(key)
-            if server is None or server.identity != identity or server.has_ended():
+            if server is None or server.is_killed or server.identity != identity or server.has_ended():
                 self._replace(server)
-                server = self._current[key] = Server(imports, identity)
+                server = self._current[key] = Server(imports, identity, self._lock)
             call = Call(server, request)
             server.calls.add(call)
             return call

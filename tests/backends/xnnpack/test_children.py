@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +11,13 @@ import onnx_ir as ir
 import pytest
 
 from dovetail.targets import child
-from dovetail.targets.child import run_child
+from dovetail.targets.child import Limits, run_child
 from dovetail.targets.xnnpack.install import IMPORTS
 from tests.equality import model_from
 
 pytest.importorskip("executorch", reason="needs the package executorch")
 
+FORKED = pytest.mark.skipif(not child.HAS_SERVERS, reason="children are not forked on this system")
 # Attention, which every lowering looks for, and a layer.
 NODES = """
     c = Conv<pads=[1,1,1,1]>(x, w)  f = Reshape(c, s)  t = Transpose<perm=[0,2,1]>(f)
@@ -33,7 +36,26 @@ def lowered(model: Path, folder: Path) -> bytes:
     return program.read_bytes()
 
 
-@pytest.mark.skipif(not child.HAS_SERVERS, reason="children are not forked on this system")
+def multiply(size: int) -> dict[str, bool]:
+    """An operator that torch computes with several threads; whether torch had been imported before."""
+    is_forked = "executorch.exir" in sys.modules
+    import torch
+
+    torch.ones(size, size) @ torch.ones(size, size)
+    return {"is_forked": is_forked, "has_threads": torch.get_num_threads() > 1}
+
+
+@FORKED
+def test_a_forked_child_computes_with_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that the imports left behind would be missing in it, and it would wait for them forever."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    call = f"{__name__}:multiply"
+    result = run_child(call, {"size": 1000}, imports=IMPORTS, limits=Limits(time_s=60))
+    assert result.error == ""
+    assert result.answer == {"is_forked": True, "has_threads": (os.cpu_count() or 1) > 1}
+
+
+@FORKED
 def test_a_forked_and_a_started_child_write_the_same_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.onnx"
     weights = np.linspace(-1, 1, 108, dtype=np.float32).reshape(4, 3, 3, 3)

@@ -26,10 +26,17 @@ _NOT_COMPUTING = (_DELEGATE, _GETITEM, "alloc", "make_tensor")
 
 
 def prepare() -> None:
-    """Compute the patterns that every lowering looks for: it takes longer than lowering a small graph."""
+    """Compute the patterns that every lowering looks for: it takes longer than lowering a small graph.
+
+    No thread is left behind, so that children can be forked: neither those of OpenMP nor the monitor of tqdm.
+    """
     from executorch.backends.xnnpack.partition.graphs import sdpa
 
+    torch.hub.tqdm.monitor_interval = 0
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     sdpa.get_graphs()
+    torch.set_num_threads(threads)
 
 
 def lower_in_child(model: str, program: str, census: str, plain: bool = False) -> dict[str, Any]:
